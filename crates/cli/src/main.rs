@@ -1,0 +1,2 @@
+//! netram
+fn main() {}

@@ -1,0 +1,52 @@
+//! Every bound of the protocol, with its reason, and the relations that must hold between them.
+
+/// Lenders one journal may be configured with. Each costs a connection and a heartbeat.
+pub const LENDERS_MAX: usize = 16;
+/// Members of one view. Bounded so that a view fits its slot and a set of members fits a byte.
+pub const MEMBERS_MAX: usize = 8;
+/// Bytes of a lender's address (`tcp://host:port`, `unix:/path`).
+pub const ADDRESS_BYTES_MAX: usize = 256;
+/// Bytes of a power domain's label.
+pub const DOMAIN_BYTES_MAX: usize = 64;
+
+/// Bytes before a frame's body.
+pub const FRAME_HEADER_BYTES: usize = 40;
+/// Bytes of one frame's body. A Noise message carries at most 65,535 bytes with its tag; a larger record
+/// travels in several frames.
+pub const FRAME_BODY_BYTES_MAX: usize = 60 * 1024;
+
+/// Bytes before a record's payload.
+pub const RECORD_HEADER_BYTES: usize = 40;
+/// Bytes that sealing adds behind a payload (AES-GCM's tag).
+pub const SEAL_TAG_BYTES: usize = 16;
+/// Records start at multiples of this, so that a header never straddles a log's end.
+pub const RECORD_ALIGN: usize = 8;
+/// Bytes of one record with its header. Bounds what a reader allocates for a length it was told.
+pub const RECORD_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// The smallest local log (its data area), in bytes.
+pub const LOG_BYTES_MIN: u64 = 16 * 1024;
+/// The largest local log, in bytes.
+pub const LOG_BYTES_MAX: u64 = 1 << 40;
+/// Log sizes are multiples of this: the page size, so that the data area can be mapped and rewritten by page.
+pub const LOG_ALIGN: u64 = 4096;
+/// The smallest window (ring), in bytes.
+pub const WINDOW_BYTES_MIN: u64 = 16 * 1024;
+/// The largest window (ring), in bytes: what a lender may be asked to hold for one journal.
+pub const WINDOW_BYTES_MAX: u64 = 1 << 30;
+
+/// Bytes of one slot of a two-slot file. The disk is assumed to tear at sectors, never to mix slots.
+pub const SLOT_BYTES: usize = 4096;
+
+const _: () = assert!(MEMBERS_MAX <= u8::BITS as usize, "a set of members is one byte");
+const _: () = assert!(MEMBERS_MAX <= LENDERS_MAX);
+const _: () = assert!(
+    FRAME_HEADER_BYTES + FRAME_BODY_BYTES_MAX + 16 <= u16::MAX as usize,
+    "a frame fits one Noise message"
+);
+const _: () = assert!(RECORD_HEADER_BYTES % RECORD_ALIGN == 0);
+const _: () = assert!(LOG_BYTES_MIN % LOG_ALIGN == 0);
+const _: () = assert!(
+    MEMBERS_MAX * (ADDRESS_BYTES_MAX + DOMAIN_BYTES_MAX + 16) + 256 <= SLOT_BYTES,
+    "a full view fits its slot"
+);

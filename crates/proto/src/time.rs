@@ -1,0 +1,51 @@
+//! Time as the machines see it: a number handed in by whoever drives them.
+
+use core::ops::{Add, Sub};
+
+/// Nanoseconds since an origin of the driver's choosing. Only differences mean anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time(pub u64);
+
+/// A length of time in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Span(pub u64);
+
+impl Span {
+    /// A span of `ms` milliseconds.
+    pub const fn from_ms(ms: u64) -> Span {
+        Span(ms * 1_000_000)
+    }
+
+    /// A span of `us` microseconds.
+    pub const fn from_us(us: u64) -> Span {
+        Span(us * 1_000)
+    }
+
+    /// The span in whole milliseconds, rounded down.
+    pub const fn ms(self) -> u64 {
+        self.0 / 1_000_000
+    }
+}
+
+impl Time {
+    /// The span from `earlier` to `self`; zero when `earlier` is later.
+    pub fn since(self, earlier: Time) -> Span {
+        Span(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Span> for Time {
+    type Output = Time;
+
+    fn add(self, span: Span) -> Time {
+        Time(self.0.saturating_add(span.0))
+    }
+}
+
+impl Sub<Span> for Time {
+    type Output = Time;
+
+    fn sub(self, span: Span) -> Time {
+        Time(self.0.saturating_sub(span.0))
+    }
+}
