@@ -1,0 +1,67 @@
+//! The checkout: where it is, which files are in it, and how to run cargo in it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Directory names that hold no source of ours.
+const FOREIGN: [&str; 3] = ["target", ".git", "node_modules"];
+
+/// The top of the checkout, by the place this crate was built from.
+pub(crate) fn root() -> PathBuf {
+    let mut root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    root.pop();
+    root
+}
+
+/// Every file below `root` with this extension, as paths relative to `root`, sorted.
+pub(crate) fn files(root: &Path, extension: &str) -> Result<Vec<PathBuf>, String> {
+    let mut found = Vec::new();
+    let mut pending = vec![root.to_path_buf()];
+    while let Some(folder) = pending.pop() {
+        let entries = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        for entry in entries {
+            let entry = entry.map_err(|error| format!("{}: {error}", folder.display()))?;
+            // The entry's own type: a symbolic link is not followed, so a loop of them ends here.
+            let kind = entry
+                .file_type()
+                .map_err(|error| format!("{}: {error}", folder.display()))?;
+            let path = entry.path();
+            if kind.is_dir() {
+                if !FOREIGN.iter().any(|name| entry.file_name() == *name) {
+                    pending.push(path);
+                }
+            } else if path.extension().is_some_and(|own| own == extension) {
+                found.push(path.strip_prefix(root).unwrap_or(&path).to_path_buf());
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// The text of a file below `root`.
+pub(crate) fn read(root: &Path, path: &Path) -> Result<String, String> {
+    fs::read_to_string(root.join(path)).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// `cargo` in the checkout, as if typed there.
+///
+/// `cargo xtask` itself runs under cargo, which sets variables about *this* package. Build scripts that name
+/// them (ring's does) would run anew, and rebuild half the tree, on every change between `cargo xtask` and
+/// plain `cargo`.
+pub(crate) fn cargo(root: &Path) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root);
+    for (name, _) in std::env::vars_os() {
+        let about_us = name.to_str().is_some_and(|name| {
+            ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_"]
+                .iter()
+                .any(|prefix| name.starts_with(prefix))
+        });
+        if about_us {
+            command.env_remove(name);
+        }
+    }
+    command
+}
