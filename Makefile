@@ -1,0 +1,65 @@
+# What people type. Everything that decides something is in `cargo xtask`; this file only names it.
+
+PREFIX  ?= /usr/local
+DESTDIR ?=
+# Arguments for `make bench`, as in: make bench ARGS=--quick
+ARGS    ?=
+
+TARGET  := $(or $(CARGO_TARGET_DIR),target)
+NETRAM  := $(TARGET)/release/netram
+BIN     := $(DESTDIR)$(PREFIX)/bin
+SHARE   := $(DESTDIR)$(PREFIX)/share
+UNITS   := $(DESTDIR)$(PREFIX)/lib/systemd/system
+
+.PHONY: help demo test bench build install uninstall clean need-cargo
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo              build netram and watch commits survive a killed lender"
+	@echo "make test              install what the tests need, then check everything"
+	@echo "make bench [ARGS=]     measure every figure beside its floor (ARGS=--quick: under two minutes)"
+	@echo "make install [PREFIX=] binary, man pages, completions, systemd unit (default $(PREFIX))"
+	@echo "make uninstall         remove what install put there"
+	@echo "make clean             remove what was built"
+
+demo: build
+	$(NETRAM) demo
+
+test: need-cargo
+	scripts/test-deps.sh
+	cargo xtask check
+
+bench: build
+	$(NETRAM) bench figures $(ARGS)
+
+build: need-cargo
+	cargo build --release -p netram
+
+# An install as root after a build by a user must not build anew: root may have no cargo.
+install:
+	@test -x $(NETRAM) || $(MAKE) --no-print-directory build
+	install -D -m 755 $(NETRAM) $(BIN)/netram
+	install -d $(SHARE)/man/man1
+	$(NETRAM) man $(SHARE)/man/man1
+	install -d $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d
+	$(NETRAM) completions bash > $(SHARE)/bash-completion/completions/netram
+	$(NETRAM) completions zsh > $(SHARE)/zsh/site-functions/_netram
+	$(NETRAM) completions fish > $(SHARE)/fish/vendor_completions.d/netram.fish
+	install -d $(UNITS)
+	sed 's|/usr/local/bin|$(PREFIX)/bin|' packaging/netram-lend.service > $(UNITS)/netram-lend.service
+	chmod 644 $(UNITS)/netram-lend.service
+
+uninstall:
+	rm -f $(BIN)/netram $(SHARE)/man/man1/netram.1 $(SHARE)/man/man1/netram-*.1
+	rm -f $(SHARE)/bash-completion/completions/netram $(SHARE)/zsh/site-functions/_netram
+	rm -f $(SHARE)/fish/vendor_completions.d/netram.fish $(UNITS)/netram-lend.service
+
+clean: need-cargo
+	cargo clean
+
+need-cargo:
+	@command -v cargo >/dev/null || { \
+		echo "cargo is missing. Install Rust with rustup: see https://rustup.rs" >&2; \
+		echo "(Debian's own rustc is too old: netram needs the version in Cargo.toml, rust-version.)" >&2; \
+		exit 1; }
+	@command -v cc >/dev/null || scripts/test-deps.sh

@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Installs what `make test` needs beyond cargo: once, unattended, and only what is missing.
+# Without root or apt it installs nothing and says aloud what is missing; tests that need it say so and skip.
+# Fails when something without which nothing builds is missing, or when an installation fails.
+set -euo pipefail
+
+# Administrators' commands are often outside an ordinary user's path.
+PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
+
+# command, package, reason
+wanted=(
+	"cc build-essential links every binary and compiles ring's assembly"
+	"ip iproute2 builds network namespaces and the links between them"
+	"nft nftables drops, rejects and partitions packets inside a namespace"
+	"mkfs.ext4 e2fsprogs makes small file systems that a test may fill or break"
+	"losetup util-linux turns such a file system's image into a device"
+	"unshare util-linux gives a test its own network and mounts"
+	"strace strace counts system calls, and makes a chosen one fail"
+	"fusermount3 fuse3 mounts and unmounts file systems in user space"
+	"modprobe kmod loads kernel modules that a test asks for"
+	"ps procps shows what a failed test left running, and its limits"
+)
+
+missing=()
+for line in "${wanted[@]}"; do
+	read -r command package reason <<<"$line"
+	if ! command -v "$command" >/dev/null; then
+		echo "test-deps: no \`$command\` (package $package): $reason"
+		[[ " ${missing[*]-} " == *" $package "* ]] || missing+=("$package")
+	fi
+done
+
+if ((${#missing[@]})); then
+	if ((EUID == 0)) && command -v apt-get >/dev/null; then
+		export DEBIAN_FRONTEND=noninteractive
+		echo "test-deps: installing ${missing[*]}"
+		if ! { apt-get update -q && apt-get install -q -y --no-install-recommends "${missing[@]}"; }; then
+			echo "test-deps: the installation failed. To check without these packages: cargo xtask check" >&2
+			exit 1
+		fi
+	else
+		echo "test-deps: not root, or no apt: install these yourself: ${missing[*]}"
+		if ! command -v cc >/dev/null; then
+			echo "test-deps: without a C compiler nothing links" >&2
+			exit 1
+		fi
+		echo "test-deps: tests that need them will say so and skip"
+	fi
+fi
+
+# A toolchain of rustup's minimal profile lacks these two.
+for component in rustfmt clippy; do
+	if ! "cargo-${component/rust/}" --version >/dev/null 2>&1; then
+		if ! command -v rustup >/dev/null; then
+			echo "test-deps: no $component, and no rustup to add it" >&2
+			exit 1
+		fi
+		rustup component add "$component"
+	fi
+done
