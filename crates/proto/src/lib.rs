@@ -17,6 +17,11 @@
 extern crate alloc;
 
 pub mod id;
+pub mod journal;
 pub mod limit;
+pub mod member;
+pub mod planted;
 pub mod port;
+pub mod session;
 pub mod time;
+pub mod wire;

@@ -1,0 +1,154 @@
+//! Taking in bytes of the log: order, room, records, in this order.
+
+use super::window::{Window, copy_out, pieces};
+use super::{Member, Reply};
+use crate::id::Lsn;
+use crate::limit::RECORD_HEADER_BYTES;
+use crate::planted::Fault;
+use crate::wire::{Flag, Frame, Link, RecordHeader, Refusal, Step, check_record, step};
+
+impl Member {
+    pub(super) fn on_append<W: Window>(&mut self, frame: &Frame<'_>, window: &mut W) -> Reply {
+        if let Some(refusal) = self.not_mine(frame) {
+            return refusal;
+        }
+        if !self.state.joined {
+            return self.refuse(Refusal::NotJoined, Lsn(0), Lsn(0));
+        }
+        let from = frame.header.lsn;
+        if from > self.state.received {
+            if frame.header.stable >= from {
+                self.restart_at(Link {
+                    lsn: from,
+                    chain: frame.header.mark,
+                });
+            } else if self.planted.is(Fault::AcceptGap) {
+                self.state.received = from;
+            } else {
+                return self.ack(Flag::GAP);
+            }
+        }
+        self.trim_below(frame.header.stable);
+        // What overlaps was received before: the same LSN of the same epoch is the same byte.
+        let known = usize::try_from(self.state.received.since(from)).unwrap_or(usize::MAX);
+        let Some(fresh) = frame.body.get(known..).filter(|fresh| !fresh.is_empty()) else {
+            return self.ack(0);
+        };
+        let end = self.state.received.plus(fresh.len() as u64);
+        let room = self.state.trim.plus(window.capacity());
+        if end > room {
+            if !self.planted.is(Fault::OverrunAccepted) {
+                return self.refuse(Refusal::Overrun, end, room);
+            }
+            self.state.trim = Lsn(end.0 - window.capacity()).min(self.state.held);
+        }
+        self.take(fresh, window)
+    }
+
+    /// Everything below `link` is on the writer's disk and we have fallen behind it: begin anew there.
+    fn restart_at(&mut self, link: Link) {
+        self.state.trim = link.lsn;
+        self.state.held = link.lsn;
+        self.state.received = link.lsn;
+        self.state.chain = link.chain;
+    }
+
+    /// Stores `fresh` behind what was received, and moves `held` over every record that is now whole.
+    fn take<W: Window>(&mut self, fresh: &[u8], window: &mut W) -> Reply {
+        let mut link = self.link();
+        if self.state.received == self.state.held {
+            // The common case: whole records, still in the cache, checked before they are copied.
+            let mut rest = fresh;
+            loop {
+                match step(rest, link, self.seed, self.planted) {
+                    Step::Record(header) => {
+                        rest = &rest[header.length..];
+                        link = header.link();
+                    }
+                    Step::Incomplete(length) if length as u64 <= window.capacity() => break,
+                    Step::Incomplete(_) | Step::Bad(_) => {
+                        return self.refuse(Refusal::BadRecord, link.lsn, Lsn(0));
+                    }
+                }
+            }
+            window.write(self.state.received, fresh);
+            self.state.received = self.state.received.plus(fresh.len() as u64);
+        } else {
+            window.write(self.state.received, fresh);
+            self.state.received = self.state.received.plus(fresh.len() as u64);
+            while let Some(header) = self.whole_record(link, self.state.received, window) {
+                match header {
+                    Ok(header) => link = header.link(),
+                    Err(refusal) => {
+                        self.state.received = self.state.held;
+                        return self.refuse(refusal, link.lsn, Lsn(0));
+                    }
+                }
+            }
+        }
+        // Bytes first, then the word for them: a process killed in between has promised nothing.
+        self.state.held = link.lsn;
+        self.state.chain = link.chain;
+        self.ack(0)
+    }
+
+    /// The record at `link` in the window, if all of it lies below `end`.
+    fn whole_record<W: Window>(
+        &self,
+        link: Link,
+        end: Lsn,
+        window: &W,
+    ) -> Option<Result<RecordHeader, Refusal>> {
+        let there = end.since(link.lsn);
+        if there < RECORD_HEADER_BYTES as u64 {
+            return None;
+        }
+        let mut front = [0; RECORD_HEADER_BYTES];
+        copy_out(window, link.lsn, &mut front);
+        let header = match RecordHeader::parse(&front) {
+            Ok(header) if header.length as u64 <= window.capacity() => header,
+            _ => return Some(Err(Refusal::BadRecord)),
+        };
+        if there < header.length as u64 {
+            return None;
+        }
+        let placed = header.stands_at(link) || self.planted.is(Fault::ChainUnchecked);
+        let whole = check_record(
+            &header,
+            pieces(window, link.lsn, header.length),
+            self.seed,
+            self.planted,
+        );
+        Some(if placed && whole {
+            Ok(header)
+        } else {
+            Err(Refusal::BadRecord)
+        })
+    }
+
+    /// Whether the bytes `trim..held` are whole records that chain, up to the chain value remembered.
+    pub(super) fn window_checks<W: Window>(&self, window: &W) -> bool {
+        let mut link = Link {
+            lsn: self.state.trim,
+            chain: 0,
+        };
+        while link.lsn < self.state.held {
+            if link.lsn == self.state.trim {
+                let mut front = [0; RECORD_HEADER_BYTES];
+                if self.state.held.since(link.lsn) < RECORD_HEADER_BYTES as u64 {
+                    return false;
+                }
+                copy_out(window, link.lsn, &mut front);
+                let Ok(header) = RecordHeader::parse(&front) else {
+                    return false;
+                };
+                link.chain = header.chain;
+            }
+            match self.whole_record(link, self.state.held, window) {
+                Some(Ok(header)) => link = header.link(),
+                _ => return false,
+            }
+        }
+        link.lsn == self.state.held && (self.state.trim == self.state.held || link.chain == self.state.chain)
+    }
+}

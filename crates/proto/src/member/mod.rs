@@ -1,0 +1,293 @@
+//! What a lender does for one journal.
+//!
+//! A [`Member`] is a value: [`Member::handle`] takes a frame and returns the answer. It holds the newest bytes of the
+//! journal, `trim..held`, whole and checked, in a [`Window`]; it obeys the highest epoch that has sealed it and no
+//! other; and it acknowledges only what it holds (rules 2 and 4).
+//!
+//! What it never does: forget a seal, acknowledge across a gap, give up bytes that its writer has not declared stable,
+//! or answer for memory that an earlier incarnation held.
+
+mod append;
+mod window;
+
+#[cfg(test)]
+mod tests;
+
+pub use window::{NoWindow, Window, copy_out};
+
+use crate::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
+use crate::limit::{FRAME_BODY_BYTES_MAX, WINDOW_BYTES_MAX, WINDOW_BYTES_MIN};
+use crate::planted::{Fault, Planted};
+use crate::wire::{Cursor, Flag, Frame, FrameKind, Header, Link, Refusal, Seed};
+
+/// Everything a member must remember beside its bytes. The lender keeps a copy in shared memory, so that its process
+/// may be killed: see [`Member::restore`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemberState {
+    /// The highest epoch that sealed this member; zero: none has.
+    pub epoch: Epoch,
+    /// Who sealed it.
+    pub writer: WriterId,
+    /// Whether there is a window.
+    pub joined: bool,
+    /// The epoch that joined the window.
+    pub window_epoch: Epoch,
+    /// The number of that join; acknowledgements carry it.
+    pub generation: u32,
+    /// The window's first byte.
+    pub trim: Lsn,
+    /// Everything from `trim` to here is held, in whole records that check and chain.
+    pub held: Lsn,
+    /// Bytes received, of which those from `held` on are a record's beginning.
+    pub received: Lsn,
+    /// The CRC of the record that ends at `held`.
+    pub chain: u32,
+}
+
+/// One journal's member at one lender.
+#[derive(Clone, Debug)]
+pub struct Member {
+    seed: Seed,
+    incarnation: Incarnation,
+    state: MemberState,
+    planted: Planted,
+}
+
+/// What to answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// A frame with a body of at most eight bytes.
+    Frame(Header, [u8; 8], usize),
+    /// A `Data` frame whose body is `bytes` of the window from the header's LSN.
+    Data(Header, usize),
+}
+
+impl Reply {
+    /// The answer's header.
+    pub fn header(&self) -> &Header {
+        match self {
+            Reply::Frame(header, ..) | Reply::Data(header, _) => header,
+        }
+    }
+}
+
+impl Member {
+    /// A member that holds nothing and has been sealed by nobody.
+    pub fn new(journal: JournalId, incarnation: Incarnation) -> Member {
+        Member {
+            seed: journal.into(),
+            incarnation,
+            state: MemberState::default(),
+            planted: Planted::NONE,
+        }
+    }
+
+    /// A member as an earlier process of the same incarnation left it, or `None` if the bytes in `window` do not bear
+    /// out what `state` says; the window is then worth nothing and the lender must not answer for it.
+    pub fn restore<W: Window>(
+        journal: JournalId,
+        incarnation: Incarnation,
+        state: MemberState,
+        window: &W,
+    ) -> Option<Member> {
+        let mut member = Member {
+            state,
+            ..Member::new(journal, incarnation)
+        };
+        let ordered = state.trim <= state.held && state.held <= state.received;
+        if state.joined && !(ordered && state.received.since(state.trim) <= window.capacity()) {
+            return None;
+        }
+        // The chain before `trim` is not kept, so the first record is taken at its word; all others must follow it.
+        member.state.received = state.held;
+        (!state.joined || member.window_checks(window)).then_some(member)
+    }
+
+    /// Plants a fault (tests of the simulator only).
+    pub fn plant(&mut self, planted: Planted) {
+        self.planted = planted;
+    }
+
+    /// What the member remembers.
+    pub fn state(&self) -> &MemberState {
+        &self.state
+    }
+
+    /// Takes one frame and says what to answer. `window` is this journal's memory.
+    ///
+    /// About 25 ns plus one CRC and one copy of the body for an append; nothing is allocated.
+    pub fn handle<W: Window>(&mut self, frame: &Frame<'_>, window: &mut W) -> Reply {
+        match frame.header.kind {
+            FrameKind::Append => self.on_append(frame, window),
+            FrameKind::Ping => self.on_ping(frame),
+            FrameKind::Seal => self.on_seal(frame),
+            FrameKind::Join => self.on_join(frame, window),
+            FrameKind::Read => self.on_read(frame),
+            FrameKind::Leave => self.on_leave(frame, window),
+            _ => self.refuse(Refusal::Malformed, Lsn(0), Lsn(0)),
+        }
+    }
+
+    fn on_seal(&mut self, frame: &Frame<'_>) -> Reply {
+        let (epoch, writer) = (frame.header.epoch, WriterId(frame.header.who));
+        let higher = epoch > self.state.epoch;
+        let again = epoch == self.state.epoch && writer == self.state.writer;
+        if epoch == Epoch(0) {
+            return self.refuse(Refusal::Malformed, Lsn(0), Lsn(0));
+        }
+        if !higher && !again {
+            return self.refuse(Refusal::Fenced, Lsn(0), Lsn(0));
+        }
+        self.state.epoch = epoch;
+        self.state.writer = writer;
+        let mut header = self.header(FrameKind::Sealed);
+        header.flags = if self.state.joined { Flag::KNOWN } else { 0 };
+        header.lsn = self.state.held;
+        header.stable = self.state.trim;
+        let mut body = [0; 8];
+        body[..4].copy_from_slice(&self.state.window_epoch.0.to_le_bytes());
+        Reply::Frame(header, body, 4)
+    }
+
+    fn on_join<W: Window>(&mut self, frame: &Frame<'_>, window: &mut W) -> Reply {
+        if let Some(refusal) = self.not_mine(frame) {
+            return refusal;
+        }
+        let mut body = Cursor::new(frame.body);
+        let (Ok(bytes), Ok(generation)) = (body.u64(), u32::try_from(frame.header.stable.0)) else {
+            return self.refuse(Refusal::Malformed, Lsn(0), Lsn(0));
+        };
+        if !(WINDOW_BYTES_MIN..=WINDOW_BYTES_MAX).contains(&bytes) || generation == 0 {
+            return self.refuse(Refusal::OverQuota, Lsn(bytes), Lsn(WINDOW_BYTES_MAX));
+        }
+        // A join that was delayed or doubled must not empty a window that has been filled since.
+        let stale = self.state.window_epoch == frame.header.epoch && generation <= self.state.generation;
+        if stale {
+            return self.ack(0);
+        }
+        if window.capacity() != bytes
+            && let Err(no) = window.reserve(bytes)
+        {
+            self.state.joined = false;
+            return self.refuse(no.refusal, Lsn(no.asked), Lsn(no.limit));
+        }
+        self.state = MemberState {
+            epoch: self.state.epoch,
+            writer: self.state.writer,
+            joined: true,
+            window_epoch: frame.header.epoch,
+            generation,
+            trim: frame.header.lsn,
+            held: frame.header.lsn,
+            received: frame.header.lsn,
+            chain: frame.header.mark,
+        };
+        self.ack(0)
+    }
+
+    fn on_ping(&mut self, frame: &Frame<'_>) -> Reply {
+        if let Some(refusal) = self.not_mine(frame) {
+            return refusal;
+        }
+        if self.state.joined {
+            self.trim_below(frame.header.stable);
+        }
+        let Reply::Frame(mut header, ..) = self.ack(0) else {
+            unreachable!("an acknowledgement is a frame")
+        };
+        header.kind = FrameKind::Pong;
+        Reply::Frame(header, frame.header.lsn.0.to_le_bytes(), 8)
+    }
+
+    fn on_read(&mut self, frame: &Frame<'_>) -> Reply {
+        if !self.planted.is(Fault::ReadBeforeSeal)
+            && let Some(refusal) = self.not_mine(frame)
+        {
+            return refusal;
+        }
+        let Ok(asked) = Cursor::new(frame.body).u32() else {
+            return self.refuse(Refusal::Malformed, Lsn(0), Lsn(0));
+        };
+        let from = frame.header.lsn;
+        if !self.state.joined || from < self.state.trim || from > self.state.held {
+            return self.refuse(Refusal::OutOfWindow, self.state.trim, self.state.held);
+        }
+        let mut bytes = (asked as usize).min(FRAME_BODY_BYTES_MAX);
+        if !self.planted.is(Fault::LengthBelieved) {
+            bytes = bytes.min(usize::try_from(self.state.held.since(from)).unwrap_or(usize::MAX));
+        }
+        let mut header = self.header(FrameKind::Data);
+        header.lsn = from;
+        header.stable = self.state.held;
+        Reply::Data(header, bytes)
+    }
+
+    fn on_leave<W: Window>(&mut self, frame: &Frame<'_>, window: &mut W) -> Reply {
+        if let Some(refusal) = self.not_mine(frame) {
+            return refusal;
+        }
+        // A `Leave` delayed past the next join must not empty the new window: it names the generation it means.
+        if frame.header.mark == self.state.generation {
+            window.release();
+            self.state.joined = false;
+        }
+        Reply::Frame(self.header(FrameKind::Left), [0; 8], 0)
+    }
+
+    /// A refusal if the frame is not from the writer that sealed this member.
+    fn not_mine(&self, frame: &Frame<'_>) -> Option<Reply> {
+        let (epoch, writer) = (frame.header.epoch, WriterId(frame.header.who));
+        if epoch == self.state.epoch && writer == self.state.writer && epoch != Epoch(0) {
+            return None;
+        }
+        if epoch < self.state.epoch && self.planted.is(Fault::SealIgnored) {
+            return None;
+        }
+        let refusal = if epoch > self.state.epoch {
+            Refusal::NotSealed
+        } else {
+            Refusal::Fenced
+        };
+        Some(self.refuse(refusal, Lsn(0), Lsn(0)))
+    }
+
+    fn trim_below(&mut self, stable: Lsn) {
+        self.state.trim = self.state.trim.max(stable.min(self.state.held));
+    }
+
+    fn header(&self, kind: FrameKind) -> Header {
+        Header {
+            epoch: self.state.epoch,
+            mark: self.state.generation,
+            who: self.incarnation.0,
+            ..Header::new(kind)
+        }
+    }
+
+    fn ack(&self, flags: u8) -> Reply {
+        let mut header = self.header(FrameKind::Ack);
+        header.flags = flags;
+        header.lsn = if self.planted.is(Fault::AckUnverified) {
+            self.state.received
+        } else {
+            self.state.held
+        };
+        header.stable = self.state.received;
+        Reply::Frame(header, [0; 8], 0)
+    }
+
+    fn refuse(&self, refusal: Refusal, first: Lsn, second: Lsn) -> Reply {
+        let mut header = self.header(FrameKind::Refuse);
+        header.flags = refusal as u8;
+        header.lsn = first;
+        header.stable = second;
+        Reply::Frame(header, [0; 8], 0)
+    }
+
+    fn link(&self) -> Link {
+        Link {
+            lsn: self.state.held,
+            chain: self.state.chain,
+        }
+    }
+}

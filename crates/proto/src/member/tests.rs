@@ -1,0 +1,338 @@
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::*;
+use crate::port::Kind;
+use crate::wire::{RecordHeader, finish_record};
+
+const JOURNAL: JournalId = JournalId(0xABCD);
+const INCARNATION: Incarnation = Incarnation(42);
+const WINDOW: u64 = WINDOW_BYTES_MIN;
+
+#[derive(Default)]
+struct Ring(Vec<u8>);
+
+impl Window for Ring {
+    fn reserve(&mut self, bytes: u64) -> Result<(), NoWindow> {
+        self.0 = vec![0; bytes as usize];
+        Ok(())
+    }
+
+    fn release(&mut self) {
+        self.0 = Vec::new();
+    }
+
+    fn capacity(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn write(&mut self, at: Lsn, bytes: &[u8]) {
+        let size = self.0.len();
+        for (index, byte) in bytes.iter().enumerate() {
+            self.0[(at.0 as usize + index) % size] = *byte;
+        }
+    }
+
+    fn piece(&self, at: Lsn, max: usize) -> &[u8] {
+        let start = at.0 as usize % self.0.len();
+        // Cut small, so that records straddle pieces.
+        &self.0[start..][..max.min(self.0.len() - start).min(24)]
+    }
+}
+
+/// A writer's side: makes records and remembers where the log stands.
+struct Hand {
+    epoch: Epoch,
+    link: Link,
+}
+
+impl Hand {
+    fn new(epoch: u32) -> Hand {
+        Hand {
+            epoch: Epoch(epoch),
+            link: Link {
+                lsn: Lsn(64),
+                chain: 9,
+            },
+        }
+    }
+
+    fn record(&mut self, payload: &[u8]) -> Vec<u8> {
+        let header = RecordHeader::new(self.link, self.epoch, Lsn(0), Kind(16), false, payload.len());
+        let mut bytes = vec![0; header.length];
+        header.write(&mut bytes);
+        bytes[crate::limit::RECORD_HEADER_BYTES..][..payload.len()].copy_from_slice(payload);
+        let chain = finish_record(&mut bytes, JOURNAL.into());
+        self.link = Link {
+            lsn: header.next(),
+            chain,
+        };
+        bytes
+    }
+
+    fn header(&self, kind: FrameKind) -> Header {
+        Header {
+            epoch: self.epoch,
+            who: 1,
+            ..Header::new(kind)
+        }
+    }
+}
+
+struct Bench {
+    member: Member,
+    ring: Ring,
+}
+
+impl Bench {
+    fn joined(hand: &Hand) -> Bench {
+        let mut bench = Bench {
+            member: Member::new(JOURNAL, INCARNATION),
+            ring: Ring::default(),
+        };
+        bench.send(hand.header(FrameKind::Seal), &[]);
+        bench.join(hand, 1);
+        bench
+    }
+
+    fn join(&mut self, hand: &Hand, generation: u64) -> Header {
+        let header = Header {
+            lsn: hand.link.lsn,
+            mark: hand.link.chain,
+            stable: Lsn(generation),
+            ..hand.header(FrameKind::Join)
+        };
+        self.send(header, &WINDOW.to_le_bytes())
+    }
+
+    fn append(&mut self, hand: &Hand, at: Lsn, stable: Lsn, body: &[u8]) -> Header {
+        self.send(
+            Header {
+                lsn: at,
+                stable,
+                ..hand.header(FrameKind::Append)
+            },
+            body,
+        )
+    }
+
+    fn send(&mut self, header: Header, body: &[u8]) -> Header {
+        *self
+            .member
+            .handle(&Frame { header, body }, &mut self.ring)
+            .header()
+    }
+}
+
+fn refusal(header: &Header) -> Option<Refusal> {
+    (header.kind == FrameKind::Refuse).then(|| Refusal::from_byte(header.flags).unwrap())
+}
+
+#[test]
+fn only_whole_checked_contiguous_records_are_acknowledged() {
+    let mut hand = Hand::new(1);
+    let mut bench = Bench::joined(&hand);
+    let at = hand.link.lsn;
+    let bytes = [hand.record(b"one"), hand.record(b"two two two")].concat();
+    for cut in 1..bytes.len() {
+        let mut bench = Bench::joined(&Hand::new(1));
+        let first = bench.append(&hand, at, Lsn(0), &bytes[..cut]);
+        assert!(
+            first.lsn == at || first.lsn == at.plus(48),
+            "a part of a record was acknowledged"
+        );
+        assert_eq!(first.stable, at.plus(cut as u64));
+        let rest = bench.append(&hand, at.plus(cut as u64), Lsn(0), &bytes[cut..]);
+        assert_eq!(rest.lsn, hand.link.lsn);
+    }
+    let gap = bench.append(&hand, at.plus(48), Lsn(0), &bytes[48..]);
+    assert_eq!((gap.flags, gap.lsn, gap.stable), (Flag::GAP, at, at));
+}
+
+#[test]
+fn doubled_and_overlapping_appends_change_nothing() {
+    let mut hand = Hand::new(1);
+    let mut bench = Bench::joined(&hand);
+    let at = hand.link.lsn;
+    let bytes = [hand.record(b"one"), hand.record(b"two")].concat();
+    bench.append(&hand, at, Lsn(0), &bytes[..48]);
+    assert_eq!(bench.append(&hand, at, Lsn(0), &bytes[..48]).lsn, at.plus(48));
+    assert_eq!(bench.append(&hand, at, Lsn(0), &bytes).lsn, hand.link.lsn);
+}
+
+#[test]
+fn a_bad_record_is_refused_and_leaves_the_window_as_it_was() {
+    let mut hand = Hand::new(1);
+    let mut bench = Bench::joined(&hand);
+    let at = hand.link.lsn;
+    let mut bytes = hand.record(b"payload");
+    bytes[45] ^= 1;
+    let answer = bench.append(&hand, at, Lsn(0), &bytes);
+    assert_eq!(refusal(&answer), Some(Refusal::BadRecord));
+    bytes[45] ^= 1;
+    assert_eq!(bench.append(&hand, at, Lsn(0), &bytes).lsn, hand.link.lsn);
+    // The same in two halves.
+    let at = hand.link.lsn;
+    let mut bytes = hand.record(b"payload");
+    bytes[45] ^= 1;
+    bench.append(&hand, at, Lsn(0), &bytes[..42]);
+    let answer = bench.append(&hand, at.plus(42), Lsn(0), &bytes[42..]);
+    assert_eq!(refusal(&answer), Some(Refusal::BadRecord));
+    bytes[45] ^= 1;
+    assert_eq!(bench.append(&hand, at, Lsn(0), &bytes).lsn, hand.link.lsn);
+}
+
+#[test]
+fn a_higher_epoch_fences_the_lower_and_a_twin_of_the_same_epoch() {
+    let mut old = Hand::new(1);
+    let mut bench = Bench::joined(&old);
+    let at = old.link.lsn;
+    let bytes = old.record(b"one");
+    bench.append(&old, at, Lsn(0), &bytes);
+    let new = Hand::new(2);
+    let sealed = bench.send(new.header(FrameKind::Seal), &[]);
+    assert_eq!(
+        (sealed.kind, sealed.flags, sealed.lsn),
+        (FrameKind::Sealed, Flag::KNOWN, old.link.lsn)
+    );
+    let late_at = old.link.lsn;
+    let late = old.record(b"late");
+    assert_eq!(
+        refusal(&bench.append(&old, late_at, Lsn(0), &late)),
+        Some(Refusal::Fenced)
+    );
+    assert_eq!(
+        refusal(&bench.send(old.header(FrameKind::Seal), &[])),
+        Some(Refusal::Fenced)
+    );
+    let twin = Header {
+        who: 99,
+        ..new.header(FrameKind::Seal)
+    };
+    assert_eq!(refusal(&bench.send(twin, &[])), Some(Refusal::Fenced));
+}
+
+#[test]
+fn a_delayed_join_or_leave_does_not_empty_a_filled_window() {
+    let mut hand = Hand::new(1);
+    let mut bench = Bench::joined(&hand);
+    let start = Hand::new(1);
+    let at = hand.link.lsn;
+    let bytes = hand.record(b"one");
+    bench.append(&hand, at, Lsn(0), &bytes);
+    assert_eq!(bench.join(&start, 1).lsn, hand.link.lsn);
+    bench.send(
+        Header {
+            mark: 7,
+            ..hand.header(FrameKind::Leave)
+        },
+        &[],
+    );
+    assert!(bench.member.state().joined);
+    bench.send(
+        Header {
+            mark: 1,
+            ..hand.header(FrameKind::Leave)
+        },
+        &[],
+    );
+    assert!(!bench.member.state().joined);
+    assert_eq!(
+        refusal(&bench.append(&hand, at, Lsn(0), &bytes)),
+        Some(Refusal::NotJoined)
+    );
+}
+
+#[test]
+fn a_window_refuses_more_than_it_holds_until_the_writer_is_stable() {
+    let mut hand = Hand::new(1);
+    let mut bench = Bench::joined(&hand);
+    let start = hand.link.lsn;
+    let mut ends = Vec::new();
+    loop {
+        let at = hand.link.lsn;
+        let bytes = hand.record(&[7; 1000]);
+        let answer = bench.append(&hand, at, Lsn(0), &bytes);
+        if refusal(&answer) == Some(Refusal::Overrun) {
+            assert_eq!(answer.stable, start.plus(WINDOW));
+            let answer = bench.append(&hand, at, ends[0], &bytes);
+            assert_eq!(answer.lsn, hand.link.lsn, "room was made by the stable LSN");
+            break;
+        }
+        ends.push(hand.link.lsn);
+    }
+    assert_eq!(bench.member.state().trim, ends[0]);
+}
+
+#[test]
+fn a_member_that_fell_behind_the_disk_begins_anew_there() {
+    let mut hand = Hand::new(1);
+    let mut bench = Bench::joined(&hand);
+    hand.record(b"never sent");
+    let link = hand.link;
+    let bytes = hand.record(b"next");
+    let header = Header {
+        lsn: link.lsn,
+        mark: link.chain,
+        stable: link.lsn,
+        ..hand.header(FrameKind::Append)
+    };
+    assert_eq!(bench.send(header, &bytes).lsn, hand.link.lsn);
+    assert_eq!(bench.member.state().trim, link.lsn);
+}
+
+#[test]
+fn reads_stay_inside_the_window_whatever_length_is_asked() {
+    let mut hand = Hand::new(1);
+    let mut bench = Bench::joined(&hand);
+    let at = hand.link.lsn;
+    let bytes = hand.record(b"one");
+    bench.append(&hand, at, Lsn(0), &bytes);
+    let read = Header {
+        lsn: at,
+        ..hand.header(FrameKind::Read)
+    };
+    let frame = Frame {
+        header: read,
+        body: &u32::MAX.to_le_bytes(),
+    };
+    let Reply::Data(header, count) = bench.member.handle(&frame, &mut bench.ring) else {
+        panic!("no data")
+    };
+    assert_eq!((header.lsn, count), (at, bytes.len()));
+    let outside = Header {
+        lsn: hand.link.lsn.plus(1),
+        ..read
+    };
+    assert_eq!(
+        refusal(&bench.send(outside, &8u32.to_le_bytes())),
+        Some(Refusal::OutOfWindow)
+    );
+    let unsealed = Header {
+        epoch: Epoch(9),
+        ..read
+    };
+    assert_eq!(
+        refusal(&bench.send(unsealed, &8u32.to_le_bytes())),
+        Some(Refusal::NotSealed)
+    );
+}
+
+#[test]
+fn a_killed_lender_process_takes_up_its_windows_only_if_they_check() {
+    let mut hand = Hand::new(1);
+    let mut bench = Bench::joined(&hand);
+    let at = hand.link.lsn;
+    let bytes = [hand.record(b"one"), hand.record(b"two")].concat();
+    bench.append(&hand, at, Lsn(0), &bytes[..60]);
+    let state = *bench.member.state();
+    let restored = Member::restore(JOURNAL, INCARNATION, state, &bench.ring).expect("intact");
+    assert_eq!(restored.state().held, at.plus(48));
+    assert_eq!(
+        restored.state().received,
+        at.plus(48),
+        "a record's beginning is asked for again"
+    );
+    bench.ring.write(at.plus(41), b"!");
+    assert!(Member::restore(JOURNAL, INCARNATION, state, &bench.ring).is_none());
+}

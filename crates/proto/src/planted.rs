@@ -1,0 +1,108 @@
+//! Faults that the simulator's own test switches on, one at a time, to show that the simulator finds them.
+//!
+//! Each is one line of a machine gone wrong. Without the crate feature `planted` the type is empty, [`Planted::is`]
+//! is `false` at compile time, and no trace of this is left in a build.
+
+/// One planted fault. The number in brackets is the rule of `docs/failure-model.md` that it breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// (1) The writer acknowledges when *any* member holds a record, whatever the commit rule says.
+    AnyInsteadOfRule,
+    /// (1) Acknowledgements of an earlier join or incarnation count.
+    StaleAckCounts,
+    /// (2) A member acknowledges bytes that it has received but not verified as whole records.
+    AckUnverified,
+    /// (2) A member takes an append that leaves a gap before it.
+    AcceptGap,
+    /// (3) A proposed view counts before it is durable.
+    ViewBeforeDurable,
+    /// (3) A view may be stored although acknowledged records do not satisfy it yet.
+    NoViewGate,
+    /// (4) A sealed member still takes appends of a lower epoch.
+    SealIgnored,
+    /// (4) A writer that has been fenced goes on.
+    FenceIgnored,
+    /// (5) Recovery reads a member's window before sealing it.
+    ReadBeforeSeal,
+    /// (5) Recovery is content with one answer, whatever the commit rule says.
+    OneAnswerSuffices,
+    /// (5) A lender that restarted empty counts as having answered.
+    AmnesiacCounts,
+    /// (5) Recovery gives the members up before what it took from them is synced.
+    ReleaseBeforeSync,
+    /// (6) A record in doubt is taken though a part of it is missing.
+    TornRecordTaken,
+    /// (7) Records are accepted without checking that they chain to their predecessor and stand at their LSN.
+    ChainUnchecked,
+    /// (8) A bad record below the stable LSN is taken for the end of the log.
+    CorruptionIsEnd,
+    /// (8) A cut-off commit is reported as done.
+    CutOffIsDone,
+    /// (9) A failed sync is retried, and the retry believed.
+    SyncRetried,
+    /// (10) The writer tells members to drop what is acknowledged rather than what is stable.
+    TrimAboveStable,
+    /// (10) A full member overwrites its oldest bytes.
+    OverrunAccepted,
+    /// (11) A read's length is believed as the peer gave it.
+    LengthBelieved,
+}
+
+impl Fault {
+    /// All of them, in the order of the rules.
+    pub const ALL: [Fault; 20] = [
+        Fault::AnyInsteadOfRule,
+        Fault::StaleAckCounts,
+        Fault::AckUnverified,
+        Fault::AcceptGap,
+        Fault::ViewBeforeDurable,
+        Fault::NoViewGate,
+        Fault::SealIgnored,
+        Fault::FenceIgnored,
+        Fault::ReadBeforeSeal,
+        Fault::OneAnswerSuffices,
+        Fault::AmnesiacCounts,
+        Fault::ReleaseBeforeSync,
+        Fault::TornRecordTaken,
+        Fault::ChainUnchecked,
+        Fault::CorruptionIsEnd,
+        Fault::CutOffIsDone,
+        Fault::SyncRetried,
+        Fault::TrimAboveStable,
+        Fault::OverrunAccepted,
+        Fault::LengthBelieved,
+    ];
+}
+
+/// Which fault, if any, is planted in a machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Planted {
+    #[cfg(feature = "planted")]
+    fault: Option<Fault>,
+}
+
+impl Planted {
+    /// No fault: the only value that a shipped build can make.
+    pub const NONE: Planted = Planted {
+        #[cfg(feature = "planted")]
+        fault: None,
+    };
+
+    /// Plants `fault`.
+    #[cfg(feature = "planted")]
+    pub const fn with(fault: Fault) -> Planted {
+        Planted { fault: Some(fault) }
+    }
+
+    /// Whether `fault` is planted here.
+    #[inline(always)]
+    pub fn is(self, fault: Fault) -> bool {
+        #[cfg(feature = "planted")]
+        return self.fault == Some(fault);
+        #[cfg(not(feature = "planted"))]
+        {
+            let _ = fault;
+            false
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! What a connection may say, and when.
+//!
+//! A session speaks for one journal, named by its first frame; asking for the lender's status needs no journal.
+//! Everything else is misconduct and ends the session. The machine keeps no memory beyond the binding, so a peer
+//! that has not bound costs a lender nothing but its connection.
+
+use crate::id::{JournalId, WriterId};
+use crate::wire::{Cursor, Frame, FrameKind};
+
+/// The lender's side of one connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Session {
+    journal: Option<JournalId>,
+}
+
+/// What the lender should do with a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admit {
+    /// Bind this connection to the journal and answer `Bound`.
+    Bind(JournalId, WriterId),
+    /// Answer with the lender's status.
+    Status,
+    /// Hand the frame to the journal's member.
+    Member(JournalId),
+}
+
+/// The frame has no place here: answer `Refuse(Malformed)` and end the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionError {
+    /// A member's frame before `Bind`.
+    NotBound,
+    /// A second `Bind`.
+    BoundTwice,
+    /// A frame that only lenders send.
+    WrongDirection,
+    /// A `Bind` whose body is not a journal id.
+    BadBind,
+}
+
+impl core::fmt::Display for SessionError {
+    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        out.write_str(match self {
+            SessionError::NotBound => "a frame for a journal before the session was bound to one",
+            SessionError::BoundTwice => "a second bind in one session",
+            SessionError::WrongDirection => "a frame that only lenders send",
+            SessionError::BadBind => "a bind that names no journal",
+        })
+    }
+}
+
+impl core::error::Error for SessionError {}
+
+impl Session {
+    /// The journal this session is bound to.
+    pub fn journal(&self) -> Option<JournalId> {
+        self.journal
+    }
+
+    /// Judges a frame by its place in the session.
+    pub fn handle(&mut self, frame: &Frame<'_>) -> Result<Admit, SessionError> {
+        match frame.header.kind {
+            FrameKind::Bind => self.on_bind(frame),
+            FrameKind::Status => Ok(Admit::Status),
+            FrameKind::Seal
+            | FrameKind::Join
+            | FrameKind::Append
+            | FrameKind::Ping
+            | FrameKind::Read
+            | FrameKind::Leave => self.journal.map(Admit::Member).ok_or(SessionError::NotBound),
+            FrameKind::Bound
+            | FrameKind::Sealed
+            | FrameKind::Ack
+            | FrameKind::Pong
+            | FrameKind::Data
+            | FrameKind::Left
+            | FrameKind::Report
+            | FrameKind::Refuse
+            | FrameKind::Withdraw => Err(SessionError::WrongDirection),
+        }
+    }
+
+    fn on_bind(&mut self, frame: &Frame<'_>) -> Result<Admit, SessionError> {
+        if self.journal.is_some() {
+            return Err(SessionError::BoundTwice);
+        }
+        let mut body = Cursor::new(frame.body);
+        let journal = JournalId(body.u128().map_err(|_| SessionError::BadBind)?);
+        if !body.rest().is_empty() {
+            return Err(SessionError::BadBind);
+        }
+        self.journal = Some(journal);
+        Ok(Admit::Bind(journal, WriterId(frame.header.who)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Header;
+
+    fn frame(kind: FrameKind, body: &[u8]) -> Frame<'_> {
+        Frame {
+            header: Header {
+                who: 5,
+                ..Header::new(kind)
+            },
+            body,
+        }
+    }
+
+    #[test]
+    fn a_session_binds_once_and_then_speaks_for_its_journal() {
+        let mut session = Session::default();
+        assert_eq!(
+            session.handle(&frame(FrameKind::Append, &[])),
+            Err(SessionError::NotBound)
+        );
+        let id = 7u128.to_le_bytes();
+        assert_eq!(
+            session.handle(&frame(FrameKind::Bind, &id)),
+            Ok(Admit::Bind(JournalId(7), WriterId(5)))
+        );
+        assert_eq!(
+            session.handle(&frame(FrameKind::Bind, &id)),
+            Err(SessionError::BoundTwice)
+        );
+        assert_eq!(
+            session.handle(&frame(FrameKind::Append, &[])),
+            Ok(Admit::Member(JournalId(7)))
+        );
+    }
+
+    #[test]
+    fn misplaced_frames_are_refused() {
+        let mut session = Session::default();
+        assert_eq!(
+            session.handle(&frame(FrameKind::Bind, &[1, 2])),
+            Err(SessionError::BadBind)
+        );
+        assert_eq!(
+            session.handle(&frame(FrameKind::Bind, &[0; 17])),
+            Err(SessionError::BadBind)
+        );
+        assert_eq!(
+            session.handle(&frame(FrameKind::Ack, &[])),
+            Err(SessionError::WrongDirection)
+        );
+        assert_eq!(session.handle(&frame(FrameKind::Status, &[])), Ok(Admit::Status));
+    }
+}

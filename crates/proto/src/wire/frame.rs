@@ -1,0 +1,325 @@
+//! Frames: what clients and lenders say to each other. A header of 40 bytes, then a body.
+//!
+//! ```text
+//!  0  kind u8 | flags u8 | zero u16 | body u32
+//!  8  lsn u64
+//! 16  epoch u32 | mark u32
+//! 24  stable u64
+//! 32  who u64
+//! 40  body
+//! ```
+//!
+//! `docs/protocol.md` says what each field means in each kind of frame. Little endian. Integrity is the link's
+//! (AEAD, or a local socket); records inside have their own CRC.
+
+use super::bytes::{Cursor, Short};
+use crate::id::{Epoch, Lsn};
+use crate::limit::{FRAME_BODY_BYTES_MAX, FRAME_HEADER_BYTES};
+
+/// What a frame is. Below 64: client to lender. From 64: lender to client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FrameKind {
+    /// Binds this session to a journal. Body: journal id (16). Must be the first frame.
+    Bind = 1,
+    /// Fences every lower epoch, and reports what the member holds.
+    Seal = 2,
+    /// Empties the window and starts it at `lsn`. Body: window bytes (8). `mark`: chain at `lsn`; `stable`: generation.
+    Join = 3,
+    /// Bytes of the log from `lsn`. `mark`: chain at `lsn` where a record starts there. `stable`: drop below it.
+    Append = 4,
+    /// Are you there? `lsn`: a number to be sent back. `stable`: drop below it.
+    Ping = 5,
+    /// Asks for bytes of the window from `lsn`. Body: byte count (4). Only after a seal.
+    Read = 6,
+    /// Gives the window's memory back.
+    Leave = 7,
+    /// Asks for the lender's status. Needs no bind.
+    Status = 8,
+    /// Answers `Bind`. `who`: incarnation. Body: the lender's power domain.
+    Bound = 64,
+    /// Answers `Seal`. `lsn`: held; `stable`: trim; `mark`: generation. Body: epoch of the window (4). Flag `KNOWN`.
+    Sealed = 65,
+    /// Answers `Join`, `Append`. `lsn`: held; `stable`: received; `mark`: generation. Flag `GAP`.
+    Ack = 66,
+    /// Answers `Ping`. As `Ack`, and the body is the ping's number (8).
+    Pong = 67,
+    /// Answers `Read`. Body: the bytes from `lsn`.
+    Data = 68,
+    /// Answers `Leave`.
+    Left = 69,
+    /// Answers `Status`. Body: JSON.
+    Report = 70,
+    /// The request was refused. `flags`: a [`Refusal`]; `epoch`: the epoch seen; `lsn`, `stable`: its numbers.
+    Refuse = 71,
+    /// The lender is about to stop lending: move away. No answer expected.
+    Withdraw = 72,
+}
+
+impl FrameKind {
+    fn from_byte(byte: u8) -> Option<FrameKind> {
+        use FrameKind::*;
+        Some(match byte {
+            1 => Bind,
+            2 => Seal,
+            3 => Join,
+            4 => Append,
+            5 => Ping,
+            6 => Read,
+            7 => Leave,
+            8 => Status,
+            64 => Bound,
+            65 => Sealed,
+            66 => Ack,
+            67 => Pong,
+            68 => Data,
+            69 => Left,
+            70 => Report,
+            71 => Refuse,
+            72 => Withdraw,
+            _ => return None,
+        })
+    }
+}
+
+/// Bits of a header's `flags` (except in `Refuse`, where the byte is a [`Refusal`]).
+pub struct Flag;
+
+impl Flag {
+    /// `Sealed`: the member has a window for this journal.
+    pub const KNOWN: u8 = 1;
+    /// `Ack`: the append lay beyond what was received; send again from `stable` (received).
+    pub const GAP: u8 = 2;
+}
+
+/// Why a lender refused a request. The client's reaction differs for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Refusal {
+    /// A newer writer sealed this member: stop. `epoch`: its epoch.
+    Fenced = 1,
+    /// The member holds no window for this journal: join first.
+    NotJoined = 2,
+    /// The lender's memory is all lent. `lsn`: bytes asked, `stable`: bytes free.
+    NoRoom = 3,
+    /// The window asked exceeds the quota of one journal. `lsn`: bytes asked, `stable`: the quota.
+    OverQuota = 4,
+    /// The lender holds as many journals as it can. `stable`: how many.
+    TooManyJournals = 5,
+    /// A record failed its check. `lsn`: where.
+    BadRecord = 6,
+    /// More bytes than the window holds. `lsn`: where the append would end, `stable`: where the window ends.
+    Overrun = 7,
+    /// A read outside the window. `lsn`, `stable`: the window.
+    OutOfWindow = 8,
+    /// The frame makes no sense here (its place, its lengths). The session ends.
+    Malformed = 9,
+    /// The lender is stopping.
+    Stopping = 10,
+    /// A seal must come first.
+    NotSealed = 11,
+}
+
+impl Refusal {
+    /// The refusal that a `Refuse` frame's `flags` stand for.
+    pub fn from_byte(byte: u8) -> Option<Refusal> {
+        use Refusal::*;
+        Some(match byte {
+            1 => Fenced,
+            2 => NotJoined,
+            3 => NoRoom,
+            4 => OverQuota,
+            5 => TooManyJournals,
+            6 => BadRecord,
+            7 => Overrun,
+            8 => OutOfWindow,
+            9 => Malformed,
+            10 => Stopping,
+            11 => NotSealed,
+            _ => return None,
+        })
+    }
+}
+
+/// The fixed part of every frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What the frame is.
+    pub kind: FrameKind,
+    /// Bits of [`Flag`], or a [`Refusal`].
+    pub flags: u8,
+    /// A position in the log.
+    pub lsn: Lsn,
+    /// The writer's epoch.
+    pub epoch: Epoch,
+    /// A chain value or a generation, by kind.
+    pub mark: u32,
+    /// A second position, by kind.
+    pub stable: Lsn,
+    /// The writer's id (from a client) or the incarnation (from a lender).
+    pub who: u64,
+}
+
+/// A frame as received: a checked header and its body.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'a> {
+    /// The fixed part.
+    pub header: Header,
+    /// What follows it; at most [`FRAME_BODY_BYTES_MAX`] bytes.
+    pub body: &'a [u8],
+}
+
+/// Why bytes are not a frame. The session that sent them ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameError {
+    /// Fewer bytes than a header, or than the header's body length.
+    Short,
+    /// More bytes than the header's body length, or a body over the limit.
+    Long,
+    /// A kind that this version does not know.
+    UnknownKind(u8),
+    /// Reserved bytes that are not zero.
+    Reserved,
+}
+
+impl core::fmt::Display for FrameError {
+    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            FrameError::Short => out.write_str("a frame shorter than its header says"),
+            FrameError::Long => out.write_str("a frame longer than its header or the limit says"),
+            FrameError::UnknownKind(kind) => write!(out, "a frame of unknown kind {kind}"),
+            FrameError::Reserved => out.write_str("a frame with reserved bytes set"),
+        }
+    }
+}
+
+impl core::error::Error for FrameError {}
+
+impl From<Short> for FrameError {
+    fn from(_: Short) -> FrameError {
+        FrameError::Short
+    }
+}
+
+impl Header {
+    /// A header of `kind` with every other field zero.
+    pub const fn new(kind: FrameKind) -> Header {
+        Header {
+            kind,
+            flags: 0,
+            lsn: Lsn(0),
+            epoch: Epoch(0),
+            mark: 0,
+            stable: Lsn(0),
+            who: 0,
+        }
+    }
+
+    /// The header as bytes, for a body of `body` bytes.
+    pub fn encode(&self, body: usize) -> [u8; FRAME_HEADER_BYTES] {
+        assert!(body <= FRAME_BODY_BYTES_MAX);
+        let mut bytes = [0; FRAME_HEADER_BYTES];
+        bytes[0] = self.kind as u8;
+        bytes[1] = self.flags;
+        bytes[4..8].copy_from_slice(&(body as u32).to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.lsn.0.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.epoch.0.to_le_bytes());
+        bytes[20..24].copy_from_slice(&self.mark.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.stable.0.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.who.to_le_bytes());
+        bytes
+    }
+}
+
+impl<'a> Frame<'a> {
+    /// Checks that `packet` is exactly one frame.
+    pub fn parse(packet: &'a [u8]) -> Result<Frame<'a>, FrameError> {
+        let mut cursor = Cursor::new(packet);
+        let kind = cursor.u8()?;
+        let flags = cursor.u8()?;
+        if cursor.u16()? != 0 {
+            return Err(FrameError::Reserved);
+        }
+        let body = cursor.u32()? as usize;
+        let header = Header {
+            kind: FrameKind::from_byte(kind).ok_or(FrameError::UnknownKind(kind))?,
+            flags,
+            lsn: Lsn(cursor.u64()?),
+            epoch: Epoch(cursor.u32()?),
+            mark: cursor.u32()?,
+            stable: Lsn(cursor.u64()?),
+            who: cursor.u64()?,
+        };
+        if body > FRAME_BODY_BYTES_MAX || cursor.rest().len() > body {
+            return Err(FrameError::Long);
+        }
+        Ok(Frame {
+            header,
+            body: cursor.bytes(body)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    fn sample() -> Header {
+        Header {
+            kind: FrameKind::Append,
+            flags: 3,
+            lsn: Lsn(0x0102_0304_0506_0708),
+            epoch: Epoch(9),
+            mark: 0xDEAD_BEEF,
+            stable: Lsn(77),
+            who: u64::MAX,
+        }
+    }
+
+    #[test]
+    fn a_frame_comes_back_as_it_was() {
+        let mut packet: Vec<u8> = sample().encode(5).to_vec();
+        packet.extend_from_slice(b"hello");
+        let frame = Frame::parse(&packet).unwrap();
+        assert_eq!(frame.header, sample());
+        assert_eq!(frame.body, b"hello");
+    }
+
+    #[test]
+    fn every_cut_and_every_surplus_is_refused() {
+        let mut packet: Vec<u8> = sample().encode(5).to_vec();
+        packet.extend_from_slice(b"hello");
+        for cut in 0..packet.len() {
+            assert_eq!(
+                Frame::parse(&packet[..cut]).unwrap_err(),
+                FrameError::Short,
+                "cut at {cut}"
+            );
+        }
+        packet.push(0);
+        assert_eq!(Frame::parse(&packet).unwrap_err(), FrameError::Long);
+    }
+
+    #[test]
+    fn unknown_kinds_reserved_bytes_and_huge_lengths_are_refused() {
+        let mut packet = sample().encode(0);
+        packet[0] = 200;
+        assert_eq!(Frame::parse(&packet).unwrap_err(), FrameError::UnknownKind(200));
+        let mut packet = sample().encode(0);
+        packet[3] = 1;
+        assert_eq!(Frame::parse(&packet).unwrap_err(), FrameError::Reserved);
+        let mut packet = sample().encode(0);
+        packet[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert_eq!(Frame::parse(&packet).unwrap_err(), FrameError::Long);
+    }
+
+    #[test]
+    fn every_refusal_survives_its_byte() {
+        for byte in 1..=11 {
+            assert_eq!(Refusal::from_byte(byte).map(|refusal| refusal as u8), Some(byte));
+        }
+        assert_eq!(Refusal::from_byte(0), None);
+        assert_eq!(Refusal::from_byte(12), None);
+    }
+}

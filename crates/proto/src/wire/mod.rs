@@ -1,0 +1,16 @@
+//! How things look as bytes. Everything that a peer or a disk hands us is checked here, once, and becomes a type
+//! that carries the proof; the machines take the types.
+//!
+//! `docs/protocol.md` draws the frames, `docs/journal.md` the records.
+
+mod bytes;
+mod crc;
+mod frame;
+mod record;
+
+pub use bytes::{Cursor, Short};
+pub use crc::{Crc, crc32c};
+pub use frame::{Flag, Frame, FrameError, FrameKind, Header, Refusal};
+pub use record::{
+    Checked, Link, RecordError, RecordHeader, Seed, Step, check_record, finish_record, record_bytes, step,
+};

@@ -1,0 +1,372 @@
+//! Records: the unit of the log, in the ring, at members and on the disk alike.
+//!
+//! ```text
+//!  0  length u32 | crc32c u32          length: the whole record, a multiple of 8
+//!  8  lsn u64                          where this record begins
+//! 16  epoch u32 | chain u32            chain: the predecessor's crc field
+//! 24  stable u64                       the writer's stable LSN when it made the record
+//! 32  kind u8 | flags u8 | zero u16 | payload u32
+//! 40  payload, then the seal's tag (16) if sealed, then zeros to a multiple of 8
+//! ```
+//!
+//! The CRC covers bytes 8 to the end and is mixed with the journal's id, so that torn, reordered, stale and foreign
+//! bytes all end the valid prefix (rule 7). `stable` is what tells corruption from an end (rule 8): a record that
+//! says "everything below X was on the disk" proves that a bad record below X is damage.
+
+use crate::id::{Epoch, JournalId, Lsn};
+use crate::limit::{RECORD_ALIGN, RECORD_BYTES_MAX, RECORD_HEADER_BYTES, SEAL_TAG_BYTES};
+use crate::planted::{Fault, Planted};
+use crate::port::Kind;
+
+use super::crc::{Crc, crc32c};
+
+const FLAG_SEALED: u8 = 1;
+
+/// The journal's share in every CRC: a record of another journal does not check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seed(u32);
+
+impl From<JournalId> for Seed {
+    fn from(id: JournalId) -> Seed {
+        Seed(crc32c(&id.0.to_le_bytes()))
+    }
+}
+
+/// Where a record must stand and what it must chain to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Link {
+    /// Where the record begins.
+    pub lsn: Lsn,
+    /// The crc field of the record before it.
+    pub chain: u32,
+}
+
+/// A record's fixed part, its lengths checked against each other and the limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordHeader {
+    /// Bytes of the whole record.
+    pub length: usize,
+    /// The stored CRC, which the next record chains to.
+    pub crc: u32,
+    /// Where the record says it begins.
+    pub lsn: Lsn,
+    /// The reign that wrote it.
+    pub epoch: Epoch,
+    /// The predecessor's CRC.
+    pub chain: u32,
+    /// Everything below was on the writer's disk when the record was made.
+    pub stable: Lsn,
+    /// What the payload is.
+    pub kind: Kind,
+    /// Whether the payload is sealed (encrypted, with a tag behind it).
+    pub sealed: bool,
+    /// Bytes of the payload, without tag and padding.
+    pub payload: usize,
+}
+
+/// Why bytes are not the record that should stand there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordError {
+    /// The lengths contradict each other or the limits.
+    Lengths,
+    /// The CRC does not match.
+    Crc,
+    /// The record belongs elsewhere: another LSN, or another predecessor.
+    Misplaced,
+}
+
+/// Bytes that a record with `payload` bytes takes in the log.
+pub const fn record_bytes(payload: usize, sealed: bool) -> usize {
+    let tag = if sealed { SEAL_TAG_BYTES } else { 0 };
+    (RECORD_HEADER_BYTES + payload + tag).next_multiple_of(RECORD_ALIGN)
+}
+
+impl RecordHeader {
+    /// A header for a record of `payload` bytes at `link`. Its CRC is set by [`finish_record`].
+    pub fn new(
+        link: Link,
+        epoch: Epoch,
+        stable: Lsn,
+        kind: Kind,
+        sealed: bool,
+        payload: usize,
+    ) -> RecordHeader {
+        let length = record_bytes(payload, sealed);
+        assert!(length <= RECORD_BYTES_MAX);
+        RecordHeader {
+            length,
+            crc: 0,
+            lsn: link.lsn,
+            epoch,
+            chain: link.chain,
+            stable,
+            kind,
+            sealed,
+            payload,
+        }
+    }
+
+    /// Checks the fixed part of a record.
+    pub fn parse(bytes: &[u8; RECORD_HEADER_BYTES]) -> Result<RecordHeader, RecordError> {
+        let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
+        let header = RecordHeader {
+            length: u32_at(0) as usize,
+            crc: u32_at(4),
+            lsn: Lsn(u64_at(8)),
+            epoch: Epoch(u32_at(16)),
+            chain: u32_at(20),
+            stable: Lsn(u64_at(24)),
+            kind: Kind(bytes[32]),
+            sealed: bytes[33] & FLAG_SEALED != 0,
+            payload: u32_at(36) as usize,
+        };
+        let lengths_agree = header.length <= RECORD_BYTES_MAX
+            && header.payload <= RECORD_BYTES_MAX
+            && header.length == record_bytes(header.payload, header.sealed)
+            && bytes[33] & !FLAG_SEALED == 0
+            && bytes[34] == 0
+            && bytes[35] == 0;
+        if lengths_agree {
+            Ok(header)
+        } else {
+            Err(RecordError::Lengths)
+        }
+    }
+
+    /// Writes the header, with a zero CRC, at the front of `record`.
+    pub fn write(&self, record: &mut [u8]) {
+        assert_eq!(record.len(), self.length);
+        record[0..4].copy_from_slice(&(self.length as u32).to_le_bytes());
+        record[4..8].fill(0);
+        record[8..16].copy_from_slice(&self.lsn.0.to_le_bytes());
+        record[16..20].copy_from_slice(&self.epoch.0.to_le_bytes());
+        record[20..24].copy_from_slice(&self.chain.to_le_bytes());
+        record[24..32].copy_from_slice(&self.stable.0.to_le_bytes());
+        record[32] = self.kind.0;
+        record[33] = if self.sealed { FLAG_SEALED } else { 0 };
+        record[34..36].fill(0);
+        record[36..40].copy_from_slice(&(self.payload as u32).to_le_bytes());
+    }
+
+    /// Where the next record begins.
+    pub fn next(&self) -> Lsn {
+        self.lsn.plus(self.length as u64)
+    }
+
+    /// What the next record must be.
+    pub fn link(&self) -> Link {
+        Link {
+            lsn: self.next(),
+            chain: self.crc,
+        }
+    }
+
+    /// Whether the record stands where `link` says; the CRC is a separate question.
+    pub fn stands_at(&self, link: Link) -> bool {
+        self.lsn == link.lsn && self.chain == link.chain
+    }
+
+    /// Whether the record's CRC is `body`'s, the CRC of bytes 8 to the end.
+    pub fn matches(&self, body: u32, seed: Seed) -> bool {
+        self.crc == body ^ seed.0
+    }
+}
+
+/// Computes the CRC of a record whose other bytes are final, stores it, and returns it: the next record's chain.
+pub fn finish_record(record: &mut [u8], seed: Seed) -> u32 {
+    assert!(record.len() >= RECORD_HEADER_BYTES);
+    let crc = crc32c(&record[8..]) ^ seed.0;
+    record[4..8].copy_from_slice(&crc.to_le_bytes());
+    crc
+}
+
+/// What stands at the front of some bytes of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A whole record that checks and chains.
+    Record(RecordHeader),
+    /// The front may be a record; this many bytes are needed to tell.
+    Incomplete(usize),
+    /// The front is no record of this log.
+    Bad(RecordError),
+}
+
+/// Judges the record at the front of `bytes`, which must stand at `link`.
+pub fn step(bytes: &[u8], link: Link, seed: Seed, planted: Planted) -> Step {
+    let Some(front) = bytes.first_chunk::<RECORD_HEADER_BYTES>() else {
+        return Step::Incomplete(RECORD_HEADER_BYTES);
+    };
+    let header = match RecordHeader::parse(front) {
+        Ok(header) => header,
+        Err(error) => return Step::Bad(error),
+    };
+    if !header.stands_at(link) && !planted.is(Fault::ChainUnchecked) {
+        return Step::Bad(RecordError::Misplaced);
+    }
+    let Some(record) = bytes.get(..header.length) else {
+        return Step::Incomplete(header.length);
+    };
+    if header.matches(crc32c(&record[8..]), seed) || planted.is(Fault::TornRecordTaken) {
+        Step::Record(header)
+    } else {
+        Step::Bad(RecordError::Crc)
+    }
+}
+
+/// A record that has passed every check, with its bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Checked<'a> {
+    /// The fixed part.
+    pub header: RecordHeader,
+    /// The whole record.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> Checked<'a> {
+    /// The payload, with the seal's tag behind it when sealed.
+    pub fn payload(&self) -> &'a [u8] {
+        let tag = if self.header.sealed { SEAL_TAG_BYTES } else { 0 };
+        &self.bytes[RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + self.header.payload + tag]
+    }
+}
+
+/// Checks one record whose bytes are handed over in pieces, the first of which holds at least the header.
+pub fn check_record<'a>(
+    header: &RecordHeader,
+    mut pieces: impl Iterator<Item = &'a [u8]>,
+    seed: Seed,
+    planted: Planted,
+) -> bool {
+    let mut crc = Crc::new();
+    let mut skip = 8;
+    let mut seen = 0;
+    for piece in &mut pieces {
+        seen += piece.len();
+        let skipped = skip.min(piece.len());
+        skip -= skipped;
+        crc.update(&piece[skipped..]);
+    }
+    assert_eq!(seen, header.length);
+    header.matches(crc.finish(), seed) || planted.is(Fault::TornRecordTaken)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+    use alloc::vec::Vec;
+
+    const SEED: Seed = Seed(0x1234_5678);
+
+    fn record(link: Link, payload: &[u8]) -> Vec<u8> {
+        let header = RecordHeader::new(link, Epoch(3), Lsn(8), Kind(16), false, payload.len());
+        let mut bytes = vec![0; header.length];
+        header.write(&mut bytes);
+        bytes[RECORD_HEADER_BYTES..][..payload.len()].copy_from_slice(payload);
+        finish_record(&mut bytes, SEED);
+        bytes
+    }
+
+    #[test]
+    fn a_record_comes_back_and_its_successor_chains() {
+        let first = Link {
+            lsn: Lsn(64),
+            chain: 7,
+        };
+        let mut log = record(first, b"abc");
+        let Step::Record(header) = step(&log, first, SEED, Planted::NONE) else {
+            panic!("not a record")
+        };
+        assert_eq!((header.payload, header.length, header.kind), (3, 48, Kind(16)));
+        log.extend(record(header.link(), b""));
+        assert!(matches!(
+            step(&log[48..], header.link(), SEED, Planted::NONE),
+            Step::Record(_)
+        ));
+    }
+
+    #[test]
+    fn any_flipped_bit_ends_the_prefix() {
+        let link = Link {
+            lsn: Lsn(64),
+            chain: 7,
+        };
+        let good = record(link, b"some payload");
+        for bit in 0..good.len() * 8 {
+            let mut bad = good.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(
+                !matches!(step(&bad, link, SEED, Planted::NONE), Step::Record(_)),
+                "bit {bit}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_cut_record_is_incomplete_and_says_how_much_it_needs() {
+        let link = Link {
+            lsn: Lsn(64),
+            chain: 7,
+        };
+        let good = record(link, b"some payload");
+        for cut in 0..good.len() {
+            let needed = if cut < RECORD_HEADER_BYTES {
+                RECORD_HEADER_BYTES
+            } else {
+                good.len()
+            };
+            assert_eq!(
+                step(&good[..cut], link, SEED, Planted::NONE),
+                Step::Incomplete(needed)
+            );
+        }
+    }
+
+    #[test]
+    fn stale_and_foreign_records_do_not_check() {
+        let link = Link {
+            lsn: Lsn(64),
+            chain: 7,
+        };
+        let good = record(link, b"some payload");
+        let elsewhere = Link {
+            lsn: Lsn(128),
+            ..link
+        };
+        assert_eq!(
+            step(&good, elsewhere, SEED, Planted::NONE),
+            Step::Bad(RecordError::Misplaced)
+        );
+        let other = Link { chain: 8, ..link };
+        assert_eq!(
+            step(&good, other, SEED, Planted::NONE),
+            Step::Bad(RecordError::Misplaced)
+        );
+        assert_eq!(
+            step(&good, link, Seed(1), Planted::NONE),
+            Step::Bad(RecordError::Crc)
+        );
+    }
+
+    #[test]
+    fn pieces_check_as_the_whole_does() {
+        let link = Link {
+            lsn: Lsn(64),
+            chain: 7,
+        };
+        let good = record(link, b"some payload that is cut somewhere");
+        let Step::Record(header) = step(&good, link, SEED, Planted::NONE) else {
+            panic!("not a record")
+        };
+        for cut in 0..good.len() {
+            let (left, right) = good.split_at(cut);
+            assert!(check_record(
+                &header,
+                [left, right].into_iter(),
+                SEED,
+                Planted::NONE
+            ));
+        }
+    }
+}
