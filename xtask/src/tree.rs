@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Directory names that hold no source of ours.
-const FOREIGN: [&str; 3] = ["target", ".git", "node_modules"];
+/// Cargo puts this file into every folder that it fills and may be emptied, whatever the folder's name.
+const CACHE_MARK: &str = "CACHEDIR.TAG";
 
 /// The top of the checkout, by the place this crate was built from.
 pub(crate) fn root() -> PathBuf {
@@ -28,7 +28,7 @@ pub(crate) fn files(root: &Path, extension: &str) -> Result<Vec<PathBuf>, String
                 .map_err(|error| format!("{}: {error}", folder.display()))?;
             let path = entry.path();
             if kind.is_dir() {
-                if !FOREIGN.iter().any(|name| entry.file_name() == *name) {
+                if entry.file_name() != ".git" && !path.join(CACHE_MARK).exists() {
                     pending.push(path);
                 }
             } else if path.extension().is_some_and(|own| own == extension) {
