@@ -131,7 +131,7 @@ fn sim_args(seeds: Seeds) -> Vec<String> {
 
 fn cargo(args: &[String]) -> Result<(), String> {
     let line = args.join(" ");
-    let status = tree::cargo(&tree::root())
+    let status = tree::cargo(&tree::root()?)
         .args(args)
         .status()
         .map_err(|error| format!("`cargo {line}` could not be started: {error}"))?;

@@ -39,7 +39,7 @@ struct Arrow {
 
 /// Checks the workspace's arrows and the source of `proto`.
 pub(crate) fn run() -> Result<(), String> {
-    let root = tree::root();
+    let root = tree::root()?;
     let (crates, arrows) = workspace(&root)?;
     let mut faults = judge(&crates, &arrows);
     faults.extend(judge_proto(&root)?);

@@ -10,7 +10,7 @@ const TREE_PREFIXES: [&str; 5] = ["crates/", "docs/", "xtask/", "packaging/", "s
 
 /// Checks every Markdown file of the tree.
 pub(crate) fn run() -> Result<(), String> {
-    let root = tree::root();
+    let root = tree::root()?;
     let documents = tree::files(&root, "md")?;
     let mut faults = Vec::new();
     let mut checked = 0;

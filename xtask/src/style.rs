@@ -38,7 +38,7 @@ struct Findings {
 
 /// Checks every Rust file of the tree. Warnings are printed and do not fail.
 pub(crate) fn run() -> Result<(), String> {
-    let root = tree::root();
+    let root = tree::root()?;
     let files = tree::files(&root, "rs")?;
     let mut all = Findings::default();
     for path in &files {

@@ -7,11 +7,17 @@ use std::process::Command;
 /// Cargo puts this file into every folder that it fills and may be emptied, whatever the folder's name.
 const CACHE_MARK: &str = "CACHEDIR.TAG";
 
-/// The top of the checkout, by the place this crate was built from.
-pub(crate) fn root() -> PathBuf {
-    let mut root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    root.pop();
-    root
+/// The top of the checkout that the command was typed in.
+///
+/// Found anew on each run. The place this crate was built from will not do: cargo takes a build folder that two
+/// checkouts share, or that a cache restored elsewhere, for fresh, and the gates would judge the other tree.
+pub(crate) fn root() -> Result<PathBuf, String> {
+    let here = std::env::current_dir().map_err(|error| format!("no current folder: {error}"))?;
+    let top = here
+        .ancestors()
+        .find(|folder| folder.join("xtask/Cargo.toml").is_file());
+    top.map(Path::to_path_buf)
+        .ok_or_else(|| format!("{}: not inside the checkout", here.display()))
 }
 
 /// Every file below `root` with this extension, as paths relative to `root`, sorted.
