@@ -44,8 +44,8 @@ const _: () = assert!(
     FRAME_HEADER_BYTES + FRAME_BODY_BYTES_MAX + 16 <= u16::MAX as usize,
     "a frame fits one Noise message"
 );
-const _: () = assert!(RECORD_HEADER_BYTES % RECORD_ALIGN == 0);
-const _: () = assert!(LOG_BYTES_MIN % LOG_ALIGN == 0);
+const _: () = assert!(RECORD_HEADER_BYTES.is_multiple_of(RECORD_ALIGN));
+const _: () = assert!(LOG_BYTES_MIN.is_multiple_of(LOG_ALIGN));
 const _: () = assert!(
     MEMBERS_MAX * (ADDRESS_BYTES_MAX + DOMAIN_BYTES_MAX + 16) + 256 <= SLOT_BYTES,
     "a full view fits its slot"

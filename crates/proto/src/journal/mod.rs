@@ -1,1 +1,68 @@
-//! j
+//! The writer's side of a journal.
+//!
+//! | part | decides |
+//! |---|---|
+//! | [`Writer`] | whom to send what, which view counts, what is acknowledged |
+//! | [`Recovery`] | whom to seal and read before a journal may serve again, and whether that suffices |
+//! | [`assemble`] | the longest valid chain from the local log and the members' windows |
+//! | [`LogFile`] | where a record lies in a log file of fixed size that wraps, and where its valid prefix ends |
+//! | [`View`], [`Slots`] | the durable view file: two slots, so that a torn write leaves the other |
+//!
+//! None of them does I/O of its own accord: the first two return frames to send, the others go through
+//! [`crate::port::File`].
+
+mod assemble;
+mod logfile;
+mod recovery;
+mod rule;
+mod set;
+mod slots;
+mod view;
+mod writer;
+
+pub use assemble::{AssembleError, Assembled, Known, PeerWindow, assemble};
+pub use logfile::{LogFile, LogFileError, Scan, Superblock};
+pub use recovery::{PeerAnswer, Recovery, RecoveryRefusal};
+pub use rule::{CommitRule, RuleError};
+pub use set::Set;
+pub use slots::{SlotError, Slots};
+pub use view::{View, ViewError, ViewMember};
+pub use writer::{Blocked, LenderStatus, LinkPhase, Role, Timing, Writer, WriterConfig, WriterStatus};
+
+use crate::id::Lsn;
+use crate::wire::Header;
+
+/// A frame to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outgoing {
+    /// The frame's header.
+    pub header: Header,
+    /// Its body.
+    pub body: Body,
+}
+
+/// Where a frame's body comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// A few bytes, and how many of them.
+    Inline([u8; 16], usize),
+    /// `bytes` of the journal's ring from `from`.
+    Log {
+        /// The first byte.
+        from: Lsn,
+        /// How many.
+        bytes: usize,
+    },
+}
+
+impl Body {
+    /// No body.
+    pub const NONE: Body = Body::Inline([0; 16], 0);
+
+    /// A body of eight bytes.
+    pub(crate) fn u64(value: u64) -> Body {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&value.to_le_bytes());
+        Body::Inline(bytes, 8)
+    }
+}

@@ -1,0 +1,202 @@
+//! Putting the log together again: the local log's valid prefix, continued by whatever window holds the next record,
+//! for as long as records chain.
+
+use alloc::vec::Vec;
+
+use crate::id::Lsn;
+use crate::planted::{Fault, Planted};
+use crate::port::{File, IoError};
+use crate::wire::{Checked, Link, Step, step};
+
+use super::logfile::{LogFile, Scan};
+
+/// What one member's window held above the local log's end.
+#[derive(Clone, Debug, Default)]
+pub struct PeerWindow {
+    /// Where the window begins at the member; everything below was on the writer's disk.
+    pub trim: Lsn,
+    /// The LSN of `bytes`' first byte.
+    pub from: Lsn,
+    /// The window's bytes from there.
+    pub bytes: Vec<u8>,
+}
+
+/// The log as recovered: on the local file from its head to `end`, synced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Assembled {
+    /// Where the next record goes.
+    pub end: Link,
+    /// Bytes that came from members rather than from the local file.
+    pub from_members: u64,
+    /// Records that came from members.
+    pub records_from_members: u64,
+    /// Bytes among them that repaired a damaged stretch of the local file.
+    pub repaired: u64,
+}
+
+/// Why the log could not be put together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AssembleError {
+    /// Writing what was taken, or syncing it, failed.
+    Io(IoError),
+    /// The record at `at` is bad everywhere, yet everything below `proof` was on the disk once.
+    Corrupt {
+        /// The first LSN that nobody has.
+        at: Lsn,
+        /// Below this, everything had been durable.
+        proof: Lsn,
+        /// The local disk refused to give the bytes.
+        unreadable: Option<IoError>,
+    },
+}
+
+impl core::fmt::Display for AssembleError {
+    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            AssembleError::Io(error) => write!(out, "writing the recovered log failed: {error}"),
+            AssembleError::Corrupt {
+                at,
+                proof,
+                unreadable,
+            } => {
+                write!(
+                    out,
+                    "the log is damaged: LSN {at} to {proof} had been on the disk and is bad now"
+                )?;
+                if let Some(error) = unreadable {
+                    write!(out, " ({error})")?;
+                }
+                out.write_str("; no member holds it. Restore the log file from a copy, or give up what follows with --accept-loss")
+            }
+        }
+    }
+}
+
+impl core::error::Error for AssembleError {}
+
+impl From<IoError> for AssembleError {
+    fn from(error: IoError) -> AssembleError {
+        AssembleError::Io(error)
+    }
+}
+
+/// What assembling needs to know beside the log and the windows.
+#[derive(Clone, Copy, Debug)]
+pub struct Known {
+    /// Everything below was durable, by the superblock or the view.
+    pub proof: Lsn,
+    /// The end of the log's room: head plus capacity.
+    pub limit: Lsn,
+    /// Take what there is even where acknowledged records are missing.
+    pub accept_loss: bool,
+}
+
+/// Continues the local log, scanned as `local`, with the members' `windows`; writes what it took to the local file and
+/// syncs. `genuine` is asked of every record taken (its seal must open).
+///
+/// What it takes is the longest chain that starts at the local prefix. It refuses when something had been durable
+/// beyond the end it found (rule 8).
+pub fn assemble<F: File>(
+    log: &LogFile<F>,
+    local: &Scan,
+    windows: &[PeerWindow],
+    known: Known,
+    planted: Planted,
+    genuine: &mut dyn FnMut(Checked<'_>) -> bool,
+) -> Result<Assembled, AssembleError> {
+    let mut taken = Assembled {
+        end: local.end,
+        from_members: 0,
+        records_from_members: 0,
+        repaired: 0,
+    };
+    let mut proof = windows
+        .iter()
+        .map(|window| window.trim)
+        .fold(known.proof.max(local.proof), Lsn::max);
+    let unreadable = loop {
+        let from_members = continue_from_members(log, &mut taken, windows, known.limit, planted, genuine)?;
+        let before = taken.end;
+        let scan = log.scan(taken.end, known.limit, &mut |record| genuine(record));
+        taken.end = scan.end;
+        proof = proof.max(scan.proof);
+        if scan.end != before {
+            taken.repaired = taken.from_members;
+        }
+        if !from_members && scan.end == before {
+            break scan.unreadable;
+        }
+    };
+    proof = proof.max(log.proof_beyond(taken.end.lsn, known.limit));
+    let lost = taken.end.lsn < proof && !known.accept_loss && !planted.is(Fault::CorruptionIsEnd);
+    if lost {
+        return Err(AssembleError::Corrupt {
+            at: taken.end.lsn,
+            proof,
+            unreadable,
+        });
+    }
+    // Even with nothing taken: what was read may still be in the page cache only.
+    log.sync()?;
+    Ok(taken)
+}
+
+/// Takes the longest run of records that any window offers at the end. `false`: none offers any.
+fn continue_from_members<F: File>(
+    log: &LogFile<F>,
+    taken: &mut Assembled,
+    windows: &[PeerWindow],
+    limit: Lsn,
+    planted: Planted,
+    genuine: &mut dyn FnMut(Checked<'_>) -> bool,
+) -> Result<bool, AssembleError> {
+    let mut longest: Option<(Link, &[u8], u64)> = None;
+    for window in windows {
+        let Some(bytes) = from(window, taken.end.lsn) else {
+            continue;
+        };
+        let (end, records) = walk(log, bytes, taken.end, limit, planted, genuine);
+        if end.lsn > longest.map_or(taken.end.lsn, |(link, ..)| link.lsn) {
+            longest = Some((end, &bytes[..end.lsn.since(taken.end.lsn) as usize], records));
+        }
+    }
+    let Some((end, bytes, records)) = longest else {
+        return Ok(false);
+    };
+    log.write(taken.end.lsn, bytes)?;
+    taken.end = end;
+    taken.from_members += bytes.len() as u64;
+    taken.records_from_members += records;
+    Ok(true)
+}
+
+fn from(window: &PeerWindow, lsn: Lsn) -> Option<&[u8]> {
+    (window.from <= lsn)
+        .then(|| window.bytes.get(lsn.since(window.from) as usize..))
+        .flatten()
+}
+
+/// Where the run of valid records at the front of `bytes` ends.
+fn walk<F: File>(
+    log: &LogFile<F>,
+    bytes: &[u8],
+    start: Link,
+    limit: Lsn,
+    planted: Planted,
+    genuine: &mut dyn FnMut(Checked<'_>) -> bool,
+) -> (Link, u64) {
+    let (mut link, mut at, mut records) = (start, 0, 0);
+    while let Step::Record(header) = step(&bytes[at..], link, log.seed(), planted) {
+        let record = Checked {
+            header,
+            bytes: &bytes[at..at + header.length],
+        };
+        if header.next() > limit || !genuine(record) {
+            break;
+        }
+        link = header.link();
+        at += header.length;
+        records += 1;
+    }
+    (link, records)
+}

@@ -1,0 +1,404 @@
+//! A log file of fixed size that wraps: two superblock slots, then a data area in which LSN `n` lies at `n` modulo
+//! the area's size.
+//!
+//! ```text
+//!        0  superblock slot
+//!     4096  superblock slot
+//!     8192  data area, `capacity` bytes
+//! ```
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use crate::id::{JournalId, Lsn};
+use crate::limit::{LOG_ALIGN, LOG_BYTES_MAX, LOG_BYTES_MIN, RECORD_ALIGN, RECORD_HEADER_BYTES, SLOT_BYTES};
+use crate::planted::Planted;
+use crate::port::{File, IoError};
+use crate::wire::{Checked, Cursor, Link, RecordHeader, Seed, Short, Step, step};
+
+use super::slots::{SlotError, Slots};
+
+const MAGIC: [u8; 8] = *b"NETRAMLG";
+const FORMAT: u16 = 1;
+const DATA_OFFSET: u64 = Slots::bytes(SLOT_BYTES);
+/// Bytes read at once when scanning: large enough that the disk streams, small enough to stay in the cache.
+const SCAN_BYTES: usize = 512 * 1024;
+
+/// What the superblock says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// Whose log.
+    pub journal: JournalId,
+    /// Bytes of the data area.
+    pub capacity: u64,
+    /// The oldest record kept, and what it chains to.
+    pub head: Link,
+    /// Everything below was on the disk when this was written.
+    pub stable: Lsn,
+}
+
+/// Why a file is not a usable log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFileError {
+    /// The file failed.
+    Io(IoError),
+    /// Not a netram log at all.
+    NotALog,
+    /// Written by another version of the format.
+    Format(u16),
+    /// Both superblocks are damaged.
+    Damaged,
+    /// The file is shorter than its superblock says.
+    Truncated {
+        /// Bytes it should have.
+        expected: u64,
+        /// Bytes it has.
+        found: u64,
+    },
+    /// The log of another journal.
+    OtherJournal {
+        /// The journal expected.
+        expected: JournalId,
+        /// The journal found.
+        found: JournalId,
+    },
+    /// Asked to create a log of a size that is out of bounds.
+    Size(u64),
+}
+
+impl core::fmt::Display for LogFileError {
+    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            LogFileError::Io(error) => error.fmt(out),
+            LogFileError::NotALog => {
+                out.write_str("not a netram log; give the directory that `netram journal create` made")
+            }
+            LogFileError::Format(found) => {
+                write!(
+                    out,
+                    "the log has format {found}, this version reads {FORMAT}; open it with the version that wrote it"
+                )
+            }
+            LogFileError::Damaged => {
+                out.write_str("both superblocks of the log are damaged; restore the log file from a copy")
+            }
+            LogFileError::Truncated { expected, found } => {
+                write!(
+                    out,
+                    "the log file has {found} bytes and should have {expected}; it was cut off: restore it from a copy"
+                )
+            }
+            LogFileError::OtherJournal { expected, found } => {
+                write!(
+                    out,
+                    "the log belongs to journal {found}, not to {expected}; put the right log file back"
+                )
+            }
+            LogFileError::Size(asked) => write!(
+                out,
+                "a log of {asked} bytes is out of bounds; choose {LOG_BYTES_MIN} to {LOG_BYTES_MAX} bytes, a multiple of {LOG_ALIGN}"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for LogFileError {}
+
+impl From<IoError> for LogFileError {
+    fn from(error: IoError) -> LogFileError {
+        LogFileError::Io(error)
+    }
+}
+
+impl From<Short> for LogFileError {
+    fn from(_: Short) -> LogFileError {
+        LogFileError::Damaged
+    }
+}
+
+impl From<SlotError> for LogFileError {
+    fn from(error: SlotError) -> LogFileError {
+        match error {
+            SlotError::Io(error) => LogFileError::Io(error),
+            SlotError::Foreign => LogFileError::NotALog,
+            SlotError::Damaged => LogFileError::Damaged,
+        }
+    }
+}
+
+/// How far a scan came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scan {
+    /// Where the valid prefix ends.
+    pub end: Link,
+    /// Records passed.
+    pub records: u64,
+    /// The highest LSN below which some record proves that everything was on the disk.
+    pub proof: Lsn,
+    /// The scan ended at bytes that the disk would not give.
+    pub unreadable: Option<IoError>,
+}
+
+/// A log file's geometry, and reading and writing by LSN. The superblock's slots are kept beside it by whoever writes
+/// them, so that data can be written while a superblock is.
+#[derive(Debug)]
+pub struct LogFile<F> {
+    file: F,
+    capacity: u64,
+    seed: Seed,
+    planted: Planted,
+}
+
+impl<F: File> LogFile<F> {
+    /// Bytes of a log file whose data area has `capacity` bytes.
+    pub const fn file_bytes(capacity: u64) -> u64 {
+        DATA_OFFSET + capacity
+    }
+
+    /// Writes the superblocks of an empty log into `file`, which already has its full size, and syncs.
+    pub fn create(file: F, journal: JournalId, capacity: u64) -> Result<(LogFile<F>, Slots), LogFileError> {
+        if !(LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&capacity) || !capacity.is_multiple_of(LOG_ALIGN) {
+            return Err(LogFileError::Size(capacity));
+        }
+        let superblock = Superblock {
+            journal,
+            capacity,
+            head: Link::default(),
+            stable: Lsn(0),
+        };
+        check_size(&file, capacity)?;
+        let slots = Slots::create(&file, MAGIC, SLOT_BYTES, &superblock.encode())?;
+        Ok((
+            LogFile {
+                file,
+                capacity,
+                seed: journal.into(),
+                planted: Planted::NONE,
+            },
+            slots,
+        ))
+    }
+
+    /// Opens a log file.
+    pub fn open(file: F) -> Result<(LogFile<F>, Slots, Superblock), LogFileError> {
+        let (slots, payload) = Slots::open(&file, MAGIC, SLOT_BYTES)?;
+        let superblock = Superblock::decode(&payload)?;
+        check_size(&file, superblock.capacity)?;
+        let log = LogFile {
+            file,
+            capacity: superblock.capacity,
+            seed: superblock.journal.into(),
+            planted: Planted::NONE,
+        };
+        Ok((log, slots, superblock))
+    }
+
+    /// Plants a fault (tests of the simulator only).
+    pub fn plant(&mut self, planted: Planted) {
+        self.planted = planted;
+    }
+
+    /// Bytes of the data area.
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// The journal's share in its records' CRCs.
+    pub fn seed(&self) -> Seed {
+        self.seed
+    }
+
+    /// The file itself.
+    pub fn file(&self) -> &F {
+        &self.file
+    }
+
+    /// Writes `bytes` at `at`, in two pieces where the area wraps. Not durable before [`LogFile::sync`].
+    pub fn write(&self, at: Lsn, bytes: &[u8]) -> Result<(), IoError> {
+        assert!(bytes.len() as u64 <= self.capacity);
+        let (first, second) = bytes.split_at(self.before_wrap(at, bytes.len()));
+        self.file.write_at(self.offset(at), first)?;
+        if !second.is_empty() {
+            self.file.write_at(DATA_OFFSET, second)?;
+        }
+        Ok(())
+    }
+
+    /// Fills `into` from `at`.
+    pub fn read(&self, at: Lsn, into: &mut [u8]) -> Result<(), IoError> {
+        assert!(into.len() as u64 <= self.capacity);
+        let cut = self.before_wrap(at, into.len());
+        let (first, second) = into.split_at_mut(cut);
+        self.file.read_at(self.offset(at), first)?;
+        if !second.is_empty() {
+            self.file.read_at(DATA_OFFSET, second)?;
+        }
+        Ok(())
+    }
+
+    /// Makes everything written durable.
+    pub fn sync(&self) -> Result<(), IoError> {
+        self.file.sync()
+    }
+
+    /// Makes `superblock` durable.
+    pub fn store(&self, slots: &mut Slots, superblock: &Superblock) -> Result<(), IoError> {
+        slots.store(&self.file, &superblock.encode())
+    }
+
+    /// Passes every valid record from `from` to `visit`, up to `limit`, until one is bad or `visit` says `false`.
+    pub fn scan(&self, from: Link, limit: Lsn, visit: &mut dyn FnMut(Checked<'_>) -> bool) -> Scan {
+        let mut scan = Scan {
+            end: from,
+            records: 0,
+            proof: Lsn(0),
+            unreadable: None,
+        };
+        let mut buffer: Vec<u8> = vec![0; SCAN_BYTES];
+        let mut filled = 0;
+        let mut at = 0;
+        loop {
+            match step(&buffer[at..filled], scan.end, self.seed, self.planted) {
+                Step::Record(header) => {
+                    if !visit(Checked {
+                        header,
+                        bytes: &buffer[at..at + header.length],
+                    }) {
+                        return scan;
+                    }
+                    at += header.length;
+                    scan.end = header.link();
+                    scan.records += 1;
+                    scan.proof = scan.proof.max(header.stable);
+                }
+                Step::Bad(_) => return scan,
+                Step::Incomplete(length) => {
+                    let there = limit.since(scan.end.lsn);
+                    if length as u64 > there {
+                        return scan;
+                    }
+                    let wanted = there.min(length.max(SCAN_BYTES) as u64) as usize;
+                    buffer.resize(wanted.max(buffer.len()), 0);
+                    at = 0;
+                    filled = wanted;
+                    if self.read(scan.end.lsn, &mut buffer[..wanted]).is_err() {
+                        // A long read may fail for a sector beyond the record at hand.
+                        filled = length;
+                        if let Err(error) = self.read(scan.end.lsn, &mut buffer[..length]) {
+                            scan.unreadable = Some(error);
+                            return scan;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Looks behind a bad record at `bad` for valid ones, and returns the highest LSN below which one of them proves
+    /// that everything was on the disk. If that lies above `bad`, the bad record is damage and not the end (rule 8).
+    pub fn proof_beyond(&self, bad: Lsn, limit: Lsn) -> Lsn {
+        let mut proof = Lsn(0);
+        let mut buffer = vec![0; SCAN_BYTES];
+        let mut from = bad;
+        while from.plus(RECORD_HEADER_BYTES as u64) <= limit {
+            let length = limit.since(from).min(SCAN_BYTES as u64) as usize;
+            if self.read(from, &mut buffer[..length]).is_ok() {
+                proof = proof.max(self.proof_in(&buffer[..length], from, limit));
+            }
+            if limit.since(from) <= length as u64 {
+                break;
+            }
+            from = from.plus((length - RECORD_HEADER_BYTES) as u64 / 8 * 8);
+        }
+        proof
+    }
+
+    fn proof_in(&self, bytes: &[u8], from: Lsn, limit: Lsn) -> Lsn {
+        let mut proof = Lsn(0);
+        for at in (0..bytes.len()).step_by(RECORD_ALIGN) {
+            let Some(front) = bytes[at..].first_chunk::<RECORD_HEADER_BYTES>() else {
+                break;
+            };
+            let lsn = from.plus(at as u64);
+            // Eight bytes that match by chance are one in 2^64; the CRC then decides.
+            if front[8..16] != lsn.0.to_le_bytes() {
+                continue;
+            }
+            let Ok(header) = RecordHeader::parse(front) else {
+                continue;
+            };
+            if header.length as u64 > limit.since(lsn) {
+                continue;
+            }
+            let mut record = vec![0; header.length];
+            let link = Link {
+                lsn,
+                chain: header.chain,
+            };
+            if self.read(lsn, &mut record).is_ok()
+                && matches!(step(&record, link, self.seed, Planted::NONE), Step::Record(_))
+            {
+                proof = proof.max(header.stable);
+            }
+        }
+        proof
+    }
+
+    fn offset(&self, at: Lsn) -> u64 {
+        DATA_OFFSET + at.0 % self.capacity
+    }
+
+    fn before_wrap(&self, at: Lsn, length: usize) -> usize {
+        length.min((self.capacity - at.0 % self.capacity) as usize)
+    }
+}
+
+fn check_size<F: File>(file: &F, capacity: u64) -> Result<(), LogFileError> {
+    let (expected, found) = (LogFile::<F>::file_bytes(capacity), file.size()?);
+    if found < expected {
+        Err(LogFileError::Truncated { expected, found })
+    } else {
+        Ok(())
+    }
+}
+
+impl Superblock {
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(64);
+        bytes.extend_from_slice(&FORMAT.to_le_bytes());
+        bytes.extend_from_slice(&[0; 2]);
+        bytes.extend_from_slice(&self.head.chain.to_le_bytes());
+        bytes.extend_from_slice(&self.journal.0.to_le_bytes());
+        bytes.extend_from_slice(&self.capacity.to_le_bytes());
+        bytes.extend_from_slice(&self.head.lsn.0.to_le_bytes());
+        bytes.extend_from_slice(&self.stable.0.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Superblock, LogFileError> {
+        let mut cursor = Cursor::new(bytes);
+        let format = cursor.u16()?;
+        if format != FORMAT {
+            return Err(LogFileError::Format(format));
+        }
+        cursor.u16()?;
+        let chain = cursor.u32()?;
+        let journal = JournalId(cursor.u128()?);
+        let capacity = cursor.u64()?;
+        let head = Link {
+            lsn: Lsn(cursor.u64()?),
+            chain,
+        };
+        let stable = Lsn(cursor.u64()?);
+        let sizes = (LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&capacity) && capacity.is_multiple_of(LOG_ALIGN);
+        if !sizes || stable < head.lsn {
+            return Err(LogFileError::Damaged);
+        }
+        Ok(Superblock {
+            journal,
+            capacity,
+            head,
+            stable,
+        })
+    }
+}

@@ -1,0 +1,365 @@
+//! Asking the members of the durable view for what they hold, before a journal may serve again.
+//!
+//! Seal first, read after (rule 4): a member that has promised the new epoch takes nothing more from the old one, so
+//! what is read afterwards is all there will ever be. Only members of the same incarnation as the view names count as
+//! answers (rule 5): a lender that restarted without its memory answers "unknown", and is no evidence of absence.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use crate::id::{Epoch, JournalId, Lsn, WriterId};
+use crate::limit::FRAME_BODY_BYTES_MAX;
+use crate::planted::{Fault, Planted};
+use crate::time::{Span, Time};
+use crate::wire::{Flag, Frame, FrameKind, Header, Refusal};
+
+use super::assemble::PeerWindow;
+use super::view::{View, ViewMember};
+use super::{Body, Outgoing};
+
+/// How one member stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerAnswer {
+    /// No connection yet, or it broke.
+    Unreachable,
+    /// Connected; not sealed yet.
+    Asked,
+    /// Sealed; its window is being read.
+    Reading,
+    /// Sealed and read.
+    Complete,
+    /// The lender is there, but it does not hold the window: it restarted without its memory, or gave it up.
+    Amnesiac,
+}
+
+/// Why recovery cannot go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RecoveryRefusal {
+    /// Too few members answered: an acknowledged record could be at those that are missing.
+    Missing {
+        /// Members that must answer.
+        needed: usize,
+        /// Members that did.
+        answered: usize,
+        /// The addresses that did not, and how each stands.
+        missing: Vec<(String, PeerAnswer)>,
+        /// The local log's end: what is in doubt begins here.
+        from: Lsn,
+    },
+    /// A newer writer owns the journal.
+    Fenced {
+        /// Its epoch.
+        seen: Epoch,
+    },
+}
+
+impl core::fmt::Display for RecoveryRefusal {
+    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            RecoveryRefusal::Missing {
+                needed,
+                answered,
+                missing,
+                from,
+            } => {
+                write!(
+                    out,
+                    "cannot prove that every acknowledged record was found: {answered} of {needed} needed members answered; missing:"
+                )?;
+                for (address, answer) in missing {
+                    let why = match answer {
+                        PeerAnswer::Amnesiac => "restarted without its memory",
+                        PeerAnswer::Unreachable => "unreachable",
+                        _ => "no answer",
+                    };
+                    write!(out, " {address} ({why})")?;
+                }
+                write!(
+                    out,
+                    "; in doubt: LSN {from} and above. Bring a missing lender back, or give up what only it may hold with --accept-loss"
+                )
+            }
+            RecoveryRefusal::Fenced { seen } => {
+                write!(
+                    out,
+                    "a newer writer took epoch {seen}; this is an old copy of the journal: do not use it"
+                )
+            }
+        }
+    }
+}
+
+impl core::error::Error for RecoveryRefusal {}
+
+#[derive(Clone, Debug)]
+struct Peer {
+    member: ViewMember,
+    answer: PeerAnswer,
+    bound: bool,
+    /// The next control frame has been handed out and is not answered yet.
+    asked: bool,
+    trim: Lsn,
+    held: Lsn,
+    window: PeerWindow,
+}
+
+/// Seals and reads the members of a view. Methods: `on_*` tell it what happened, [`Recovery::next_frame`] says what to
+/// send, [`Recovery::verdict`] whether it is done.
+#[derive(Clone, Debug)]
+pub struct Recovery {
+    journal: JournalId,
+    epoch: Epoch,
+    writer: WriterId,
+    needed: usize,
+    from: Lsn,
+    /// Until then it waits for members beyond those needed: they may hold more of what is in doubt.
+    grace: Time,
+    /// Until then it waits for those needed.
+    deadline: Time,
+    peers: Vec<Peer>,
+    fenced: Option<Epoch>,
+    planted: Planted,
+}
+
+impl Recovery {
+    /// Begins to recover what the members of `view` hold from `from`, the local log's end, for the reign `epoch`, which
+    /// is durable already. Waits up to `grace` for all members and up to `patience` for those that are needed.
+    pub fn new(
+        view: &View,
+        epoch: Epoch,
+        writer: WriterId,
+        from: Lsn,
+        now: Time,
+        grace: Span,
+        patience: Span,
+    ) -> Recovery {
+        let peer = |member: &ViewMember| Peer {
+            member: member.clone(),
+            answer: PeerAnswer::Unreachable,
+            bound: false,
+            asked: false,
+            trim: Lsn(0),
+            held: Lsn(0),
+            window: PeerWindow::default(),
+        };
+        Recovery {
+            journal: view.journal,
+            epoch,
+            writer,
+            needed: view.answers(),
+            from,
+            grace: now + grace.min(patience),
+            deadline: now + patience,
+            peers: view.members.iter().map(peer).collect(),
+            fenced: None,
+            planted: Planted::NONE,
+        }
+    }
+
+    /// Plants a fault (tests of the simulator only).
+    pub fn plant(&mut self, planted: Planted) {
+        if planted.is(Fault::OneAnswerSuffices) {
+            self.needed = self.needed.min(1);
+        }
+        self.planted = planted;
+    }
+
+    /// Members to ask, in the view's order; `index` below is a place in it.
+    pub fn addresses(&self) -> impl Iterator<Item = &str> {
+        self.peers.iter().map(|peer| peer.member.address.as_str())
+    }
+
+    /// How each member stands, for progress and for the report.
+    pub fn answers(&self) -> impl Iterator<Item = (&str, PeerAnswer)> {
+        self.peers
+            .iter()
+            .map(|peer| (peer.member.address.as_str(), peer.answer))
+    }
+
+    /// A connection to member `index` stands.
+    pub fn on_connected(&mut self, index: usize) {
+        let peer = &mut self.peers[index];
+        if peer.answer == PeerAnswer::Unreachable {
+            peer.answer = PeerAnswer::Asked;
+        }
+        peer.bound = false;
+        peer.asked = false;
+    }
+
+    /// The connection to member `index` broke.
+    pub fn on_lost(&mut self, index: usize) {
+        let peer = &mut self.peers[index];
+        if peer.answer != PeerAnswer::Complete {
+            peer.answer = PeerAnswer::Unreachable;
+        }
+        peer.asked = false;
+    }
+
+    /// The next frame for member `index`, if it is time for one. Each is answered by one frame.
+    pub fn next_frame(&mut self, index: usize) -> Option<Outgoing> {
+        let (journal, epoch, writer) = (self.journal, self.epoch, self.writer);
+        let peer = &mut self.peers[index];
+        if peer.asked {
+            return None;
+        }
+        let header = |kind| Header {
+            epoch,
+            who: writer.0,
+            ..Header::new(kind)
+        };
+        let outgoing = match peer.answer {
+            PeerAnswer::Asked if !peer.bound => Outgoing {
+                header: header(FrameKind::Bind),
+                body: bind_body(journal),
+            },
+            PeerAnswer::Asked if self.planted.is(Fault::ReadBeforeSeal) && peer.window.bytes.is_empty() => {
+                peer.window.from = self.from;
+                read_frame(header(FrameKind::Read), self.from)
+            }
+            PeerAnswer::Asked => Outgoing {
+                header: header(FrameKind::Seal),
+                body: Body::NONE,
+            },
+            PeerAnswer::Reading => {
+                let next = peer.window.from.plus(peer.window.bytes.len() as u64);
+                read_frame(header(FrameKind::Read), next)
+            }
+            PeerAnswer::Unreachable | PeerAnswer::Complete | PeerAnswer::Amnesiac => return None,
+        };
+        peer.asked = true;
+        Some(outgoing)
+    }
+
+    /// Member `index` sent a frame.
+    pub fn on_frame(&mut self, index: usize, frame: &Frame<'_>) {
+        let peer = &mut self.peers[index];
+        peer.asked = false;
+        match frame.header.kind {
+            FrameKind::Bound => peer.bound = true,
+            FrameKind::Sealed => self.on_sealed(index, frame),
+            FrameKind::Data => self.on_data(index, frame),
+            FrameKind::Refuse => match Refusal::from_byte(frame.header.flags) {
+                Some(Refusal::Fenced) => self.fenced = Some(frame.header.epoch),
+                Some(Refusal::OutOfWindow) if self.planted.is(Fault::ReadBeforeSeal) => {
+                    peer.window.bytes = alloc::vec![0];
+                }
+                _ => peer.answer = PeerAnswer::Unreachable,
+            },
+            _ => (),
+        }
+    }
+
+    fn on_sealed(&mut self, index: usize, frame: &Frame<'_>) {
+        let (epoch, from) = (self.epoch, self.from);
+        let peer = &mut self.peers[index];
+        if frame.header.epoch != epoch || peer.answer != PeerAnswer::Asked {
+            return;
+        }
+        let same_memory = frame.header.who == peer.member.incarnation.0;
+        let known = frame.header.flags & Flag::KNOWN != 0;
+        let holds = same_memory && known || self.planted.is(Fault::AmnesiacCounts);
+        if !holds {
+            peer.answer = PeerAnswer::Amnesiac;
+            return;
+        }
+        peer.trim = frame.header.stable;
+        peer.held = frame.header.lsn;
+        if self.planted.is(Fault::ReadBeforeSeal) && !peer.window.bytes.is_empty() {
+            peer.answer = PeerAnswer::Complete;
+            return;
+        }
+        // A window that begins above our end cannot be chained to, but its beginning proves what had been durable.
+        peer.window = PeerWindow {
+            trim: peer.trim,
+            from: peer.trim.max(from),
+            bytes: Vec::new(),
+        };
+        peer.answer = if peer.held > peer.window.from {
+            PeerAnswer::Reading
+        } else {
+            PeerAnswer::Complete
+        };
+    }
+
+    fn on_data(&mut self, index: usize, frame: &Frame<'_>) {
+        let early = self.planted.is(Fault::ReadBeforeSeal);
+        let peer = &mut self.peers[index];
+        let next = peer.window.from.plus(peer.window.bytes.len() as u64);
+        let reading = peer.answer == PeerAnswer::Reading || early;
+        if !reading || frame.header.lsn != next {
+            return;
+        }
+        if frame.body.is_empty() {
+            // It sealed, told what it holds, and does not give it: whatever this is, it is no answer.
+            peer.answer = if early { peer.answer } else { PeerAnswer::Amnesiac };
+            peer.window.bytes.resize(usize::from(early), 0);
+            return;
+        }
+        let wanted = if early {
+            usize::MAX
+        } else {
+            peer.held.since(next) as usize
+        };
+        peer.window
+            .bytes
+            .extend_from_slice(&frame.body[..frame.body.len().min(wanted)]);
+        if !early && peer.window.from.plus(peer.window.bytes.len() as u64) >= peer.held {
+            peer.answer = PeerAnswer::Complete;
+        }
+    }
+
+    /// `None`: not done yet. `Some(Ok)`: enough members answered; their windows are in [`Recovery::windows`].
+    pub fn verdict(&self, now: Time) -> Option<Result<(), RecoveryRefusal>> {
+        if let Some(seen) = self.fenced {
+            return Some(Err(RecoveryRefusal::Fenced { seen }));
+        }
+        let answered = self.count(PeerAnswer::Complete);
+        let settled = answered + self.count(PeerAnswer::Amnesiac);
+        let all_settled = settled == self.peers.len();
+        if answered >= self.needed && (all_settled || now >= self.grace) {
+            return Some(Ok(()));
+        }
+        if all_settled || now >= self.deadline {
+            let missing = self
+                .peers
+                .iter()
+                .filter(|peer| peer.answer != PeerAnswer::Complete);
+            return Some(Err(RecoveryRefusal::Missing {
+                needed: self.needed,
+                answered,
+                missing: missing
+                    .map(|peer| (peer.member.address.clone(), peer.answer))
+                    .collect(),
+                from: self.from,
+            }));
+        }
+        None
+    }
+
+    /// What the members that answered hold above the local end. (With `--accept-loss` also asked after a refusal.)
+    pub fn windows(&mut self) -> Vec<PeerWindow> {
+        let complete = self
+            .peers
+            .iter_mut()
+            .filter(|peer| peer.answer == PeerAnswer::Complete);
+        complete.map(|peer| core::mem::take(&mut peer.window)).collect()
+    }
+
+    fn count(&self, answer: PeerAnswer) -> usize {
+        self.peers.iter().filter(|peer| peer.answer == answer).count()
+    }
+}
+
+/// The body of a `Bind`.
+pub(super) fn bind_body(journal: JournalId) -> Body {
+    Body::Inline(journal.0.to_le_bytes(), 16)
+}
+
+fn read_frame(header: Header, from: Lsn) -> Outgoing {
+    let mut body = [0; 16];
+    body[..4].copy_from_slice(&(FRAME_BODY_BYTES_MAX as u32).to_le_bytes());
+    Outgoing {
+        header: Header { lsn: from, ..header },
+        body: Body::Inline(body, 4),
+    }
+}

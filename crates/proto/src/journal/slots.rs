@@ -1,0 +1,150 @@
+//! A small durable value in two slots of a file: the newer is written over the older, so that a torn write leaves
+//! the one before. The file is of full size from the start, so that a full disk cannot stop a view change.
+//!
+//! ```text
+//!  0  magic (8)
+//!  8  sequence u64                     the higher of two valid slots counts
+//! 16  length u32 | crc32c u32          crc over bytes 0..20 and the payload
+//! 24  payload (length), zeros
+//! ```
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use crate::port::{File, IoError};
+use crate::wire::{Crc, Cursor};
+
+const HEADER_BYTES: usize = 24;
+
+/// Which slot holds the newest value, and what its number is.
+#[derive(Clone, Debug)]
+pub struct Slots {
+    magic: [u8; 8],
+    slot_bytes: usize,
+    sequence: u64,
+    /// A write or sync failed. What the disk holds is unknown, and a later good sync would not tell (rule 9).
+    failed: Option<IoError>,
+}
+
+/// Why no value could be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlotError {
+    /// The file failed.
+    Io(IoError),
+    /// Neither slot starts with this kind of file's magic.
+    Foreign,
+    /// Neither slot checks.
+    Damaged,
+}
+
+impl From<IoError> for SlotError {
+    fn from(error: IoError) -> SlotError {
+        match error {
+            IoError::EOF => SlotError::Damaged,
+            other => SlotError::Io(other),
+        }
+    }
+}
+
+impl Slots {
+    /// Bytes that the two slots take.
+    pub const fn bytes(slot_bytes: usize) -> u64 {
+        2 * slot_bytes as u64
+    }
+
+    /// Writes `payload` as the first value, into both slots, and syncs.
+    pub fn create<F: File>(
+        file: &F,
+        magic: [u8; 8],
+        slot_bytes: usize,
+        payload: &[u8],
+    ) -> Result<Slots, IoError> {
+        let mut slots = Slots {
+            magic,
+            slot_bytes,
+            sequence: 0,
+            failed: None,
+        };
+        slots.write(file, payload)?;
+        slots.write(file, payload)?;
+        file.sync()?;
+        Ok(slots)
+    }
+
+    /// Reads the newest valid value.
+    pub fn open<F: File>(file: &F, magic: [u8; 8], slot_bytes: usize) -> Result<(Slots, Vec<u8>), SlotError> {
+        let mut newest: Option<(u64, Vec<u8>)> = None;
+        let mut ours = false;
+        for index in 0..2u64 {
+            let mut slot = vec![0; slot_bytes];
+            match file.read_at(index * slot_bytes as u64, &mut slot) {
+                Ok(()) => (),
+                // One unreadable slot is what the other is for.
+                Err(IoError::EIO) => continue,
+                Err(error) => return Err(error.into()),
+            }
+            ours |= slot.starts_with(&magic);
+            let Some((sequence, payload)) = parse(&slot, &magic) else {
+                continue;
+            };
+            if newest.as_ref().is_none_or(|(newer, _)| sequence > *newer) {
+                newest = Some((sequence, payload.to_vec()));
+            }
+        }
+        match newest {
+            Some((sequence, payload)) => Ok((
+                Slots {
+                    magic,
+                    slot_bytes,
+                    sequence,
+                    failed: None,
+                },
+                payload,
+            )),
+            None if ours => Err(SlotError::Damaged),
+            None => Err(SlotError::Foreign),
+        }
+    }
+
+    /// Replaces the value; it is durable when this returns. After an error, every later call fails alike.
+    pub fn store<F: File>(&mut self, file: &F, payload: &[u8]) -> Result<(), IoError> {
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
+        let stored = self.write(file, payload).and_then(|()| file.sync());
+        self.failed = stored.err();
+        stored
+    }
+
+    fn write<F: File>(&mut self, file: &F, payload: &[u8]) -> Result<(), IoError> {
+        assert!(HEADER_BYTES + payload.len() <= self.slot_bytes);
+        let sequence = self.sequence + 1;
+        let mut slot = vec![0; self.slot_bytes];
+        slot[0..8].copy_from_slice(&self.magic);
+        slot[8..16].copy_from_slice(&sequence.to_le_bytes());
+        slot[16..20].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+        slot[HEADER_BYTES..][..payload.len()].copy_from_slice(payload);
+        let crc = checksum(&slot[..20], payload);
+        slot[20..24].copy_from_slice(&crc.to_le_bytes());
+        file.write_at(sequence % 2 * self.slot_bytes as u64, &slot)?;
+        self.sequence = sequence;
+        Ok(())
+    }
+}
+
+fn checksum(header: &[u8], payload: &[u8]) -> u32 {
+    let mut crc = Crc::new();
+    crc.update(header);
+    crc.update(payload);
+    crc.finish()
+}
+
+fn parse<'a>(slot: &'a [u8], magic: &[u8; 8]) -> Option<(u64, &'a [u8])> {
+    let mut cursor = Cursor::new(slot);
+    let found = cursor.array::<8>().ok()?;
+    let sequence = cursor.u64().ok()?;
+    let length = cursor.u32().ok()? as usize;
+    let crc = cursor.u32().ok()?;
+    let payload = cursor.bytes(length).ok()?;
+    (found == *magic && crc == checksum(&slot[..20], payload)).then_some((sequence, payload))
+}

@@ -1,0 +1,236 @@
+//! The durable view: who holds the journal's unsynced tail, under which rule, in whose reign.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use crate::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
+use crate::limit::{ADDRESS_BYTES_MAX, DOMAIN_BYTES_MAX, MEMBERS_MAX};
+use crate::wire::{Cursor, Short};
+
+use super::rule::CommitRule;
+
+const FORMAT: u16 = 1;
+const COUNTING: u8 = 1;
+
+/// One member of a view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ViewMember {
+    /// The life of the memory that holds the window.
+    pub incarnation: Incarnation,
+    /// Where to find it.
+    pub address: String,
+    /// What feeds it.
+    pub domain: String,
+}
+
+/// What the view file says. `docs/journal.md` draws the bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct View {
+    /// Counts the journal's views, from 1.
+    pub version: u64,
+    /// Whose view.
+    pub journal: JournalId,
+    /// The reign that stored it.
+    pub epoch: Epoch,
+    /// Who reigns.
+    pub writer: WriterId,
+    /// How many members must hold a record.
+    pub rule: CommitRule,
+    /// Whether the members' acknowledgements count. Not while there are fewer than the configured minimum, or all are
+    /// in one power domain without leave: then every acknowledged record is on the local disk.
+    pub counting: bool,
+    /// Everything below was on the local disk when the reign began.
+    pub base: Lsn,
+    /// The members, at most [`MEMBERS_MAX`].
+    pub members: Vec<ViewMember>,
+}
+
+/// The payload of a view file is not a view of this version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ViewError {
+    /// Written by another version of the format.
+    Format(u16),
+    /// Cut off or with a field out of bounds.
+    Malformed,
+}
+
+impl core::fmt::Display for ViewError {
+    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            ViewError::Format(found) => {
+                write!(
+                    out,
+                    "the view file has format {found}, this version reads {FORMAT}; open it with the version that wrote it"
+                )
+            }
+            ViewError::Malformed => {
+                out.write_str("the view file's contents make no sense although its checksum holds")
+            }
+        }
+    }
+}
+
+impl core::error::Error for ViewError {}
+
+impl From<Short> for ViewError {
+    fn from(_: Short) -> ViewError {
+        ViewError::Malformed
+    }
+}
+
+impl View {
+    /// The first bytes of a view file's slots.
+    pub const MAGIC: [u8; 8] = *b"NETRAMVW";
+
+    /// The view of a journal that has just been created: no reign yet, no members.
+    pub fn first(journal: JournalId) -> View {
+        View {
+            version: 1,
+            journal,
+            epoch: Epoch(0),
+            writer: WriterId(0),
+            rule: CommitRule::All,
+            counting: false,
+            base: Lsn(0),
+            members: Vec::new(),
+        }
+    }
+
+    /// Members that must answer before recovery may believe that it has seen every acknowledged record.
+    pub fn answers(&self) -> usize {
+        if self.counting {
+            self.rule.answers(self.members.len())
+        } else {
+            0
+        }
+    }
+
+    /// The view as bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        assert!(self.members.len() <= MEMBERS_MAX);
+        let (rule, k) = match self.rule {
+            CommitRule::All => (0, 0),
+            CommitRule::Any => (1, 0),
+            CommitRule::AtLeast(k) => (2, k),
+        };
+        let mut bytes = Vec::with_capacity(256);
+        bytes.extend_from_slice(&FORMAT.to_le_bytes());
+        bytes.extend_from_slice(&[rule, k]);
+        bytes.extend_from_slice(&self.epoch.0.to_le_bytes());
+        bytes.extend_from_slice(&self.version.to_le_bytes());
+        bytes.extend_from_slice(&self.journal.0.to_le_bytes());
+        bytes.extend_from_slice(&self.writer.0.to_le_bytes());
+        bytes.extend_from_slice(&self.base.0.to_le_bytes());
+        bytes.push(if self.counting { COUNTING } else { 0 });
+        bytes.push(self.members.len() as u8);
+        for member in &self.members {
+            assert!(member.address.len() <= ADDRESS_BYTES_MAX && member.domain.len() <= DOMAIN_BYTES_MAX);
+            bytes.extend_from_slice(&member.incarnation.0.to_le_bytes());
+            bytes.extend_from_slice(&(member.address.len() as u16).to_le_bytes());
+            bytes.extend_from_slice(member.address.as_bytes());
+            bytes.push(member.domain.len() as u8);
+            bytes.extend_from_slice(member.domain.as_bytes());
+        }
+        bytes
+    }
+
+    /// Reads what [`View::encode`] wrote.
+    pub fn decode(bytes: &[u8]) -> Result<View, ViewError> {
+        let mut cursor = Cursor::new(bytes);
+        let format = cursor.u16()?;
+        if format != FORMAT {
+            return Err(ViewError::Format(format));
+        }
+        let rule = match (cursor.u8()?, cursor.u8()?) {
+            (0, _) => CommitRule::All,
+            (1, _) => CommitRule::Any,
+            (2, k) if (1..=MEMBERS_MAX).contains(&usize::from(k)) => CommitRule::AtLeast(k),
+            _ => return Err(ViewError::Malformed),
+        };
+        let epoch = Epoch(cursor.u32()?);
+        let version = cursor.u64()?;
+        let journal = JournalId(cursor.u128()?);
+        let writer = WriterId(cursor.u64()?);
+        let base = Lsn(cursor.u64()?);
+        let counting = cursor.u8()? & COUNTING != 0;
+        let count = usize::from(cursor.u8()?);
+        if count > MEMBERS_MAX {
+            return Err(ViewError::Malformed);
+        }
+        let members = (0..count)
+            .map(|_| member(&mut cursor))
+            .collect::<Result<_, _>>()?;
+        Ok(View {
+            version,
+            journal,
+            epoch,
+            writer,
+            rule,
+            counting,
+            base,
+            members,
+        })
+    }
+}
+
+fn member(cursor: &mut Cursor<'_>) -> Result<ViewMember, ViewError> {
+    let incarnation = Incarnation(cursor.u64()?);
+    let address = cursor.u16()?;
+    let address = text(cursor, usize::from(address), ADDRESS_BYTES_MAX)?;
+    let domain = cursor.u8()?;
+    let domain = text(cursor, usize::from(domain), DOMAIN_BYTES_MAX)?;
+    Ok(ViewMember {
+        incarnation,
+        address,
+        domain,
+    })
+}
+
+fn text(cursor: &mut Cursor<'_>, length: usize, max: usize) -> Result<String, ViewError> {
+    if length > max {
+        return Err(ViewError::Malformed);
+    }
+    core::str::from_utf8(cursor.bytes(length)?)
+        .map(String::from)
+        .map_err(|_| ViewError::Malformed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_view_comes_back_as_it_was_and_every_cut_is_refused() {
+        let member = |n: u64| ViewMember {
+            incarnation: Incarnation(n),
+            address: String::from("tcp://10.0.0.1:7700"),
+            domain: String::from("ups-1"),
+        };
+        let view = View {
+            rule: CommitRule::AtLeast(2),
+            counting: true,
+            members: (0..3).map(member).collect(),
+            ..View::first(JournalId(77))
+        };
+        let bytes = view.encode();
+        assert_eq!(View::decode(&bytes), Ok(view));
+        for cut in 0..bytes.len() {
+            assert!(View::decode(&bytes[..cut]).is_err());
+        }
+    }
+
+    #[test]
+    fn the_largest_view_fits_its_slot() {
+        let member = ViewMember {
+            incarnation: Incarnation(1),
+            address: "a".repeat(ADDRESS_BYTES_MAX),
+            domain: "d".repeat(DOMAIN_BYTES_MAX),
+        };
+        let members = (0..MEMBERS_MAX).map(|_| member.clone()).collect();
+        let view = View {
+            members,
+            ..View::first(JournalId(1))
+        };
+        assert!(view.encode().len() + 24 <= crate::limit::SLOT_BYTES);
+    }
+}

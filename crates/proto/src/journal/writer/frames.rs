@@ -1,0 +1,366 @@
+//! What to send to a lender, and what its answers mean.
+
+use alloc::string::String;
+
+use crate::id::{Epoch, Incarnation, Lsn};
+use crate::limit::FRAME_BODY_BYTES_MAX;
+use crate::planted::Fault;
+use crate::time::Time;
+use crate::wire::{Cursor, Flag, Frame, FrameKind, Header, Refusal};
+
+use super::super::recovery::bind_body;
+use super::super::{Body, Outgoing};
+use super::lender::{Control, LinkPhase, Role};
+use super::{Set, Writer};
+
+/// From this many unsent bytes on, frames are sent without waiting for earlier ones to be received: a bulk transfer
+/// gains nothing from grouping.
+const BULK_BYTES: u64 = 16 * 1024;
+
+impl Writer {
+    /// Whether the driver should connect to lender `index` now. Saying yes counts as having begun.
+    pub fn wants_connection(&mut self, index: usize, now: Time) -> bool {
+        let lender = &mut self.lenders[index];
+        let due = matches!(lender.link, LinkPhase::Down(at) if at <= now) && self.fenced.is_none();
+        if due {
+            lender.link = LinkPhase::Connecting;
+        }
+        due
+    }
+
+    /// The lender at `index`: its address.
+    pub fn address(&self, index: usize) -> &str {
+        &self.lenders[index].address
+    }
+
+    /// How many lenders are configured.
+    pub fn lender_count(&self) -> usize {
+        self.lenders.len()
+    }
+
+    /// A connection to lender `index` stands.
+    pub fn on_connected(&mut self, index: usize, now: Time) {
+        let lender = &mut self.lenders[index];
+        lender.link = LinkPhase::Binding;
+        lender.control = Some(Control::Bind);
+        lender.owing = Some(now);
+        lender.ping_owed = false;
+        lender.withdrawn = false;
+    }
+
+    /// Lender `index` could not be reached, or its connection broke.
+    pub fn on_lost(&mut self, index: usize, now: Time) {
+        let retry = self.config.timing.retry;
+        let lender = &mut self.lenders[index];
+        // A connection that stood is tried again at once: the lender may only have been restarted.
+        let at = if lender.is_ready() { now } else { now + retry };
+        lender.link = LinkPhase::Down(at);
+        lender.control = None;
+        lender.owing = None;
+        lender.lost_at.get_or_insert(now);
+        if matches!(lender.role, Role::Joining | Role::Catching(_)) {
+            lender.dismiss();
+        }
+        self.settle(now);
+    }
+
+    /// Connections to be closed: their lenders have been silent too long or have misbehaved.
+    pub fn take_disconnects(&mut self) -> Set {
+        core::mem::take(&mut self.disconnects)
+    }
+
+    /// The next frame for lender `index`, if there is one. The driver calls this when the link has room for a frame,
+    /// after every event, until it returns `None`.
+    pub fn next_frame(&mut self, index: usize, now: Time) -> Option<Outgoing> {
+        if self.fenced.is_some() && !self.planted.is(Fault::FenceIgnored) {
+            return None;
+        }
+        let outgoing = match self.lenders[index].control {
+            Some(control) => self.control_frame(index, control),
+            None if self.lenders[index].is_ready() => self
+                .append_frame(index, now)
+                .or_else(|| self.ping_frame(index, now))?,
+            None => return None,
+        };
+        self.lenders[index].owing.get_or_insert(now);
+        Some(outgoing)
+    }
+
+    fn control_frame(&mut self, index: usize, control: Control) -> Outgoing {
+        let stable = self.stable;
+        let lender = &mut self.lenders[index];
+        lender.control = None;
+        let (kind, body) = match control {
+            Control::Bind => (FrameKind::Bind, bind_body(self.journal)),
+            Control::Seal => (FrameKind::Seal, Body::NONE),
+            Control::Join => (FrameKind::Join, Body::u64(self.config.window_bytes)),
+            Control::Leave => (FrameKind::Leave, Body::NONE),
+        };
+        let mut header = Header {
+            epoch: self.epoch,
+            who: self.writer.0,
+            ..Header::new(kind)
+        };
+        match control {
+            Control::Join => {
+                header.lsn = stable.lsn;
+                header.mark = stable.chain;
+                header.stable = Lsn(u64::from(lender.generation));
+                lender.sent_max = stable.lsn;
+                lender.held = Lsn(0);
+            }
+            Control::Leave => header.mark = lender.generation,
+            Control::Bind | Control::Seal => (),
+        }
+        Outgoing { header, body }
+    }
+
+    fn append_frame(&mut self, index: usize, now: Time) -> Option<Outgoing> {
+        let (tail, stable) = (self.tail, self.stable);
+        let told = if self.planted.is(Fault::TrimAboveStable) {
+            self.acked
+        } else {
+            stable.lsn
+        };
+        let resend = self.config.timing.resend;
+        let lender = &mut self.lenders[index];
+        if !lender.takes_appends() {
+            return None;
+        }
+        if resend.is_some_and(|span| lender.received < lender.sent && now.since(lender.progress) >= span) {
+            lender.resume(lender.received.max(lender.held), now);
+        }
+        // Below the stable LSN the ring may have been reused; the member begins anew at it (see `Member::on_append`).
+        let mut mark = 0;
+        if lender.sent <= stable.lsn {
+            lender.sent = stable.lsn;
+            mark = stable.chain;
+        }
+        let pending = tail.since(lender.sent);
+        let crowded = lender.flight[0] > lender.received.max(stable.lsn);
+        if pending == 0 || crowded && pending < BULK_BYTES {
+            return None;
+        }
+        let bytes = pending.min(FRAME_BODY_BYTES_MAX as u64) as usize;
+        let from = lender.sent;
+        lender.sent = from.plus(bytes as u64);
+        lender.sent_max = lender.sent_max.max(lender.sent);
+        lender.flight = [lender.flight[1], lender.sent];
+        lender.told = lender.told.max(told);
+        if lender.owing.is_none() {
+            lender.progress = now;
+        }
+        let header = Header {
+            lsn: from,
+            epoch: self.epoch,
+            mark,
+            stable: told,
+            who: self.writer.0,
+            ..Header::new(FrameKind::Append)
+        };
+        Some(Outgoing {
+            header,
+            body: Body::Log { from, bytes },
+        })
+    }
+
+    fn ping_frame(&mut self, index: usize, now: Time) -> Option<Outgoing> {
+        let timing = self.config.timing;
+        let stable = self.stable.lsn;
+        let lender = &mut self.lenders[index];
+        // A spare is asked too: it must be known to be there when it is needed.
+        let news = lender.takes_appends() && lender.told < stable;
+        let every = if news { timing.ping } else { timing.detect };
+        // On a link that loses frames a lost ping must not end the asking.
+        let again = timing.resend.is_some();
+        if (lender.ping_owed && !again) || now.since(lender.ping_sent) < every {
+            return None;
+        }
+        lender.ping_owed = true;
+        lender.ping_sent = now;
+        lender.told = stable;
+        let header = Header {
+            lsn: Lsn(now.0),
+            epoch: self.epoch,
+            stable,
+            who: self.writer.0,
+            ..Header::new(FrameKind::Ping)
+        };
+        Some(Outgoing {
+            header,
+            body: Body::NONE,
+        })
+    }
+
+    /// Lender `index` sent a frame.
+    ///
+    /// About 20 ns for an acknowledgement; nothing is allocated.
+    pub fn on_frame(&mut self, index: usize, frame: &Frame<'_>, now: Time) {
+        match frame.header.kind {
+            FrameKind::Ack => self.on_ack(index, &frame.header, now),
+            FrameKind::Pong => {
+                self.lenders[index].ping_owed = false;
+                self.on_ack(index, &frame.header, now);
+            }
+            FrameKind::Bound => self.on_bound(index, frame),
+            FrameKind::Sealed => self.on_sealed(index, frame, now),
+            FrameKind::Refuse => self.on_refused(index, &frame.header, now),
+            FrameKind::Withdraw => {
+                self.lenders[index].withdrawn = true;
+                self.settle(now);
+            }
+            _ => (),
+        }
+        let lender = &mut self.lenders[index];
+        let owes = lender.control.is_some()
+            || lender.ping_owed
+            || !lender.is_ready()
+            || lender.role == Role::Joining
+            || lender.takes_appends() && lender.received < lender.sent;
+        lender.owing = owes.then_some(now);
+    }
+
+    fn on_ack(&mut self, index: usize, header: &Header, now: Time) {
+        let joining = self.lenders[index].role == Role::Joining;
+        let ours = header.epoch == self.epoch
+            && header.who == self.lenders[index].incarnation.0
+            && header.mark == self.lenders[index].generation;
+        if !ours && !self.planted.is(Fault::StaleAckCounts) {
+            return;
+        }
+        if joining {
+            self.on_joined(index, header, now);
+            return;
+        }
+        let lender = &mut self.lenders[index];
+        if !lender.takes_appends() {
+            return;
+        }
+        if (header.lsn > lender.sent_max || header.stable > lender.sent_max)
+            && !self.planted.is(Fault::StaleAckCounts)
+        {
+            // It claims to hold what was never sent. Nothing it says can be believed.
+            self.misbehaved(index, now);
+            return;
+        }
+        if header.stable > lender.received {
+            lender.received = header.stable;
+            lender.progress = now;
+        }
+        if header.flags & Flag::GAP != 0 && header.stable < lender.sent {
+            lender.resume(header.stable, now);
+        }
+        lender.held = lender.held.max(header.lsn.min(self.tail));
+        if self.view.has(index) && self.proposal.is_none() {
+            self.advance();
+        } else {
+            self.settle(now);
+        }
+    }
+
+    fn on_joined(&mut self, index: usize, header: &Header, now: Time) {
+        let tail = self.tail;
+        let lender = &mut self.lenders[index];
+        lender.role = Role::Catching(tail);
+        lender.held = header.lsn;
+        lender.sent_max = lender.sent_max.max(header.lsn);
+        lender.resume(header.lsn, now);
+        lender.refused = None;
+        self.settle(now);
+    }
+
+    fn on_bound(&mut self, index: usize, frame: &Frame<'_>) {
+        let lender = &mut self.lenders[index];
+        if lender.link != LinkPhase::Binding {
+            return;
+        }
+        let domain = core::str::from_utf8(frame.body).unwrap_or_default();
+        if lender.role != Role::Member && lender.domain != domain {
+            lender.domain = String::from(domain);
+        }
+        lender.link = LinkPhase::Sealing;
+        lender.control = Some(Control::Seal);
+    }
+
+    fn on_sealed(&mut self, index: usize, frame: &Frame<'_>, now: Time) {
+        let lender = &mut self.lenders[index];
+        if lender.link != LinkPhase::Sealing || frame.header.epoch != self.epoch {
+            return;
+        }
+        lender.link = LinkPhase::Ready;
+        lender.lost_at = None;
+        lender.ping_sent = now;
+        let incarnation = Incarnation(frame.header.who);
+        if lender.role == Role::Member {
+            let window_epoch = Cursor::new(frame.body).u32().map(Epoch);
+            let same_window = incarnation == lender.incarnation
+                && frame.header.flags & Flag::KNOWN != 0
+                && frame.header.mark == lender.generation
+                && window_epoch == Ok(self.epoch)
+                && frame.header.lsn >= lender.held;
+            if same_window || self.planted.is(Fault::AmnesiacCounts) {
+                lender.resume(frame.header.lsn, now);
+                lender.generation = frame.header.mark;
+                lender.incarnation = incarnation;
+            } else {
+                // Its memory was lost. It leaves the view first and may then join anew.
+                self.gone = self.gone.with(index);
+            }
+        } else {
+            lender.incarnation = incarnation;
+        }
+        self.settle(now);
+    }
+
+    fn on_refused(&mut self, index: usize, header: &Header, now: Time) {
+        let retry = self.config.timing.retry;
+        let Some(refusal) = Refusal::from_byte(header.flags) else {
+            return;
+        };
+        match refusal {
+            Refusal::Fenced => {
+                self.fenced = Some(header.epoch);
+            }
+            Refusal::NoRoom | Refusal::OverQuota | Refusal::TooManyJournals => {
+                let lender = &mut self.lenders[index];
+                lender.refused = Some((refusal, now + crate::time::Span(retry.0 * 4)));
+                if lender.role == Role::Joining {
+                    lender.dismiss();
+                }
+                self.settle(now);
+            }
+            Refusal::Stopping => {
+                self.lenders[index].withdrawn = true;
+                self.settle(now);
+            }
+            Refusal::NotJoined | Refusal::NotSealed => {
+                let lender = &mut self.lenders[index];
+                match lender.role {
+                    Role::Member => self.gone = self.gone.with(index),
+                    Role::Catching(_) | Role::Joining => lender.dismiss(),
+                    Role::Spare => (),
+                }
+                self.settle(now);
+            }
+            Refusal::BadRecord | Refusal::Overrun | Refusal::OutOfWindow | Refusal::Malformed => {
+                self.misbehaved(index, now);
+            }
+        }
+    }
+
+    /// The lender and we disagree about what was sent. The link is closed; a member leaves the view.
+    fn misbehaved(&mut self, index: usize, now: Time) {
+        self.disconnects = self.disconnects.with(index);
+        if self.lenders[index].role == Role::Member {
+            self.gone = self.gone.with(index);
+        }
+        self.lost_by_us(index, now);
+    }
+
+    /// We give the connection up, and do not come back at once.
+    pub(super) fn lost_by_us(&mut self, index: usize, now: Time) {
+        self.disconnects = self.disconnects.with(index);
+        self.on_lost(index, now);
+        self.lenders[index].link = LinkPhase::Down(now + self.config.timing.retry);
+    }
+}

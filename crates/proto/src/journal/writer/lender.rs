@@ -1,0 +1,130 @@
+//! One lender as the writer sees it: a connection, and perhaps a membership.
+
+use alloc::string::String;
+
+use crate::id::{Incarnation, Lsn};
+use crate::time::Time;
+use crate::wire::Refusal;
+
+/// How far the connection has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkPhase {
+    /// None. Try at this time.
+    Down(Time),
+    /// The driver is connecting.
+    Connecting,
+    /// Connected; `Bind` is to be sent or answered.
+    Binding,
+    /// Bound; `Seal` is to be sent or answered.
+    Sealing,
+    /// Sealed: this lender obeys our epoch.
+    Ready,
+}
+
+/// What part the lender plays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// None yet.
+    Spare,
+    /// Asked to open a window.
+    Joining,
+    /// Its window is being filled up to this LSN; then it can be proposed as a member.
+    Catching(Lsn),
+    /// In the durable view, or in the one being stored.
+    Member,
+}
+
+/// A control frame that waits to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Control {
+    Bind,
+    Seal,
+    Join,
+    Leave,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Lender {
+    pub(super) address: String,
+    pub(super) domain: String,
+    pub(super) link: LinkPhase,
+    pub(super) role: Role,
+    pub(super) control: Option<Control>,
+    /// The life of the memory behind this link; a member's is the one it joined with.
+    pub(super) incarnation: Incarnation,
+    /// The number of the join whose acknowledgements count.
+    pub(super) generation: u32,
+    /// Bytes handed to the link, from the join or from `stable`.
+    pub(super) sent: Lsn,
+    /// The highest `sent` ever: an acknowledgement above it is a lie.
+    pub(super) sent_max: Lsn,
+    /// Acknowledged: whole records that the lender holds.
+    pub(super) held: Lsn,
+    /// Received by the lender, whole records or not.
+    pub(super) received: Lsn,
+    /// Ends of the last two appends: with two on the way, more waits to be sent as one (group commit).
+    pub(super) flight: [Lsn; 2],
+    /// The stable LSN that the lender was last told.
+    pub(super) told: Lsn,
+    /// Since when the lender owes us an answer.
+    pub(super) owing: Option<Time>,
+    pub(super) ping_sent: Time,
+    pub(super) ping_owed: bool,
+    /// When bytes were last sent or received progress was made, for links that lose frames.
+    pub(super) progress: Time,
+    pub(super) lost_at: Option<Time>,
+    pub(super) withdrawn: bool,
+    /// Why the lender would not take us as a client, and until when we do not ask again.
+    pub(super) refused: Option<(Refusal, Time)>,
+}
+
+impl Lender {
+    pub(super) fn new(address: String) -> Lender {
+        Lender {
+            address,
+            domain: String::new(),
+            link: LinkPhase::Down(Time(0)),
+            role: Role::Spare,
+            control: None,
+            incarnation: Incarnation(0),
+            generation: 0,
+            sent: Lsn(0),
+            sent_max: Lsn(0),
+            held: Lsn(0),
+            received: Lsn(0),
+            flight: [Lsn(0); 2],
+            told: Lsn(0),
+            owing: None,
+            ping_sent: Time(0),
+            ping_owed: false,
+            progress: Time(0),
+            lost_at: None,
+            withdrawn: false,
+            refused: None,
+        }
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        self.link == LinkPhase::Ready
+    }
+
+    /// Whether appends go to this lender.
+    pub(super) fn takes_appends(&self) -> bool {
+        self.is_ready() && matches!(self.role, Role::Catching(_) | Role::Member)
+    }
+
+    /// Forgets a membership: nothing that this lender acknowledged counts any more.
+    pub(super) fn dismiss(&mut self) {
+        self.role = Role::Spare;
+        self.held = Lsn(0);
+        self.received = Lsn(0);
+    }
+
+    /// Starts sending anew from `from`, which the lender holds (or we hold to be stable).
+    pub(super) fn resume(&mut self, from: Lsn, now: Time) {
+        self.sent = from;
+        self.received = from;
+        self.flight = [from; 2];
+        self.progress = now;
+    }
+}

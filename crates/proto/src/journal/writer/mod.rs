@@ -1,0 +1,301 @@
+//! The journal's one writer: which lenders are members, what each is to be sent, and what is acknowledged.
+//!
+//! A [`Writer`] holds no bytes, only positions; the ring is the driver's. Its methods come in four kinds: getters;
+//! `on_*` tell it what happened; commands (`append`); and `next_frame`, `view_to_store`, `take_disconnects` say what to
+//! do next.
+//!
+//! | file | idea |
+//! |---|---|
+//! | `mod.rs` | positions: tail, stable, acknowledged |
+//! | `lender.rs` | one lender: its connection's and its membership's state |
+//! | `frames.rs` | what to send, and what an answer means |
+//! | `views.rs` | who is a member: proposing, storing and adopting views |
+//! | `status.rs` | what an operator is told |
+//!
+//! What keeps acknowledged bytes safe when the view changes (rules 1 and 3): from the moment a new view is proposed, an
+//! LSN is acknowledged only if the *old and the new* view's rule hold it (or the local disk does); the new view is
+//! stored only when everything acknowledged so far satisfies it; and it replaces the old one only when it is durable.
+//! Whichever of the two a crash leaves in the file, its members have everything that was acknowledged.
+
+mod frames;
+mod lender;
+mod status;
+mod views;
+
+#[cfg(test)]
+mod tests;
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use crate::id::{Epoch, JournalId, Lsn, WriterId};
+use crate::limit::{LENDERS_MAX, MEMBERS_MAX};
+use crate::planted::{Fault, Planted};
+use crate::port::Votes;
+use crate::time::{Span, Time};
+use crate::wire::Link;
+
+use super::rule::CommitRule;
+use super::set::Set;
+use lender::Lender;
+pub use lender::{LinkPhase, Role};
+pub use status::{Blocked, LenderStatus, WriterStatus};
+use views::Proposal;
+
+/// How long things may take. Safety does not depend on any of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// An idle member is asked whether it is there this often.
+    pub ping: Span,
+    /// A member that owes an answer for this long is taken for dead. Below about 250 ms a loaded machine is
+    /// mistaken for a dead one.
+    pub detect: Span,
+    /// A lender that cannot be reached is tried again after this.
+    pub retry: Span,
+    /// On links that may lose frames: send again what has not been received after this. Streams need none.
+    pub resend: Option<Span>,
+}
+
+impl Default for Timing {
+    fn default() -> Timing {
+        Timing {
+            ping: Span::from_ms(100),
+            detect: Span::from_ms(500),
+            retry: Span::from_ms(500),
+            resend: None,
+        }
+    }
+}
+
+/// What a journal is configured with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WriterConfig {
+    /// The lenders that may become members, in order of preference.
+    pub lenders: Vec<String>,
+    /// When the members satisfy a commit.
+    pub rule: CommitRule,
+    /// Members to have.
+    pub wanted: usize,
+    /// Members below which acknowledgements of members do not count, and commits wait for the disk.
+    pub min: usize,
+    /// This machine's power domain.
+    pub domain: String,
+    /// Whether the members may all be in this machine's power domain.
+    pub one_domain: bool,
+    /// Bytes of the ring, and so of each member's window.
+    pub window_bytes: u64,
+    /// Timeouts.
+    pub timing: Timing,
+}
+
+/// The state machine of the writer. See the module's documentation.
+#[derive(Clone, Debug)]
+pub struct Writer {
+    journal: JournalId,
+    epoch: Epoch,
+    writer: WriterId,
+    config: WriterConfig,
+    lenders: Vec<Lender>,
+    /// Where the reign began: everything below was on the local disk.
+    base: Lsn,
+    /// Where the next record goes. Written by [`Writer::on_append`].
+    tail: Lsn,
+    /// The end of what the local disk has, with the chain there. Written by [`Writer::on_stable`].
+    stable: Link,
+    /// The end of what is acknowledged. Only grows.
+    acked: Lsn,
+    /// The members whose acknowledgements count, as the view file says.
+    view: Set,
+    version: u64,
+    proposal: Option<Proposal>,
+    /// Members that have lost their window or been silent too long; they leave with the next view.
+    gone: Set,
+    disconnects: Set,
+    generations: u32,
+    fenced: Option<Epoch>,
+    disk_failed: bool,
+    planted: Planted,
+}
+
+impl Writer {
+    /// A writer for the reign `epoch`, which is durable with an empty view of number `version`; the log ends at `end`,
+    /// all of it on the disk.
+    pub fn new(
+        journal: JournalId,
+        epoch: Epoch,
+        writer: WriterId,
+        version: u64,
+        end: Link,
+        config: WriterConfig,
+    ) -> Writer {
+        assert!(config.lenders.len() <= LENDERS_MAX);
+        assert!(config.wanted <= MEMBERS_MAX);
+        let lenders = config
+            .lenders
+            .iter()
+            .map(|address| Lender::new(address.clone()))
+            .collect();
+        Writer {
+            journal,
+            epoch,
+            writer,
+            config,
+            lenders,
+            base: end.lsn,
+            tail: end.lsn,
+            stable: end,
+            acked: end.lsn,
+            view: Set::EMPTY,
+            version,
+            proposal: None,
+            gone: Set::EMPTY,
+            disconnects: Set::EMPTY,
+            generations: 0,
+            fenced: None,
+            disk_failed: false,
+            planted: Planted::NONE,
+        }
+    }
+
+    /// Plants a fault (tests of the simulator only).
+    pub fn plant(&mut self, planted: Planted) {
+        self.planted = planted;
+    }
+
+    /// Where the next record goes.
+    pub fn tail(&self) -> Lsn {
+        self.tail
+    }
+
+    /// Everything below is on the local disk.
+    pub fn stable(&self) -> Lsn {
+        self.stable.lsn
+    }
+
+    /// Everything below is held as the commit rule demands, or is on the local disk.
+    pub fn acked(&self) -> Lsn {
+        self.acked
+    }
+
+    /// The epoch that fenced this writer. It acknowledges nothing any more.
+    pub fn fenced(&self) -> Option<Epoch> {
+        self.fenced
+    }
+
+    /// This writer's epoch.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// Whether the local disk has failed. Nothing will become stable any more.
+    pub fn disk_failed(&self) -> bool {
+        self.disk_failed
+    }
+
+    /// Records now reach to `tail`.
+    pub fn on_append(&mut self, tail: Lsn) {
+        assert!(tail >= self.tail);
+        self.tail = tail;
+    }
+
+    /// A sync of the local log ended well: everything below `end` is on the disk, and `end` is where a record ends.
+    pub fn on_stable(&mut self, end: Link, now: Time) {
+        assert!(end.lsn <= self.tail);
+        if self.disk_failed || end.lsn <= self.stable.lsn {
+            return;
+        }
+        self.stable = end;
+        self.settle(now);
+    }
+
+    /// A write or sync of the local log or of the view file failed. It is never believed again (rule 9).
+    pub fn on_disk_failed(&mut self) {
+        self.disk_failed = true;
+    }
+
+    /// Whether the members' rule alone (or what went to disk) can still acknowledge `end`: not when the disk has
+    /// failed and the view cannot count.
+    pub fn may_still_be_acked(&self, end: Lsn) -> bool {
+        self.acked >= end || self.fenced.is_none() && (!self.disk_failed || self.counts(self.view))
+    }
+
+    /// Who holds everything below `end` at this moment.
+    pub fn votes(&self, end: Lsn) -> Votes {
+        let members = self
+            .view
+            .iter()
+            .filter(|&index| self.lenders[index].held >= end)
+            .count();
+        Votes {
+            members: members as u8,
+            rule: self.rule_satisfied(end),
+            disk: self.stable.lsn >= end,
+        }
+    }
+
+    /// Whether the durable view's rule holds everything below `end`.
+    pub fn rule_satisfied(&self, end: Lsn) -> bool {
+        self.rule_lsn(self.view).is_some_and(|lsn| lsn >= end)
+    }
+
+    /// The durable view's members.
+    pub fn view(&self) -> Set {
+        self.view
+    }
+
+    /// Moves `acked` as far as the rules allow. The hot path: a few comparisons a member.
+    fn advance(&mut self) {
+        if self.fenced.is_some() && !self.planted.is(Fault::FenceIgnored) {
+            return;
+        }
+        let mut by_members = self.rule_lsn(self.view);
+        if let Some(proposal) = &self.proposal {
+            let proposed = self.rule_lsn(proposal.set);
+            by_members = if self.planted.is(Fault::ViewBeforeDurable) {
+                proposed
+            } else {
+                by_members.zip(proposed).map(|(old, new)| old.min(new))
+            };
+        }
+        self.acked = self
+            .acked
+            .max(self.stable.lsn)
+            .max(by_members.unwrap_or_default());
+        assert!(
+            self.acked <= self.tail,
+            "nothing is acknowledged before it exists"
+        );
+    }
+
+    /// The LSN that `set` holds as the commit rule demands; `None` where its members do not count.
+    fn rule_lsn(&self, set: Set) -> Option<Lsn> {
+        if !self.counts(set) {
+            return None;
+        }
+        let mut held = [Lsn(0); MEMBERS_MAX];
+        let mut count = 0;
+        for index in set.iter() {
+            held[count] = self.lenders[index].held;
+            count += 1;
+        }
+        let rule = if self.planted.is(Fault::AnyInsteadOfRule) {
+            CommitRule::Any
+        } else {
+            self.config.rule
+        };
+        rule.satisfied(&mut held[..count])
+    }
+
+    /// Whether acknowledgements of a view of `set` count: it has the configured minimum, and not all in one domain.
+    fn counts(&self, set: Set) -> bool {
+        let enough = set.len() >= self.config.min.max(self.config.rule.copies(set.len())).max(1);
+        enough && self.domains_differ(set)
+    }
+
+    fn domains_differ(&self, set: Set) -> bool {
+        self.config.one_domain
+            || set
+                .iter()
+                .any(|index| self.lenders[index].domain != self.config.domain)
+    }
+}

@@ -1,0 +1,168 @@
+//! Who is a member: finding spares, filling them, proposing views, and adopting them once they are durable.
+
+use alloc::vec::Vec;
+
+use crate::planted::Fault;
+use crate::time::Time;
+
+use super::super::view::{View, ViewMember};
+use super::lender::{Control, Role};
+use super::{Set, Writer};
+
+/// A view on its way into the view file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Proposal {
+    pub(super) set: Set,
+    /// The driver has it: from now on a crash may leave either view in the file, and there is no way back.
+    pub(super) stored: bool,
+}
+
+impl Writer {
+    /// Time passes. The driver calls this every few milliseconds, and more often if it likes.
+    pub fn on_tick(&mut self, now: Time) {
+        let detect = self.config.timing.detect;
+        for index in 0..self.lenders.len() {
+            let lender = &self.lenders[index];
+            if lender.owing.is_some_and(|since| now.since(since) > detect) {
+                if lender.role == Role::Member {
+                    self.gone = self.gone.with(index);
+                }
+                self.lost_by_us(index, now);
+            } else if lender.role == Role::Member && lender.lost_at.is_some_and(|at| now.since(at) > detect) {
+                self.gone = self.gone.with(index);
+            }
+        }
+        self.settle(now);
+    }
+
+    /// Makes the state clean after an event: acknowledgements, proposals, joins.
+    pub(super) fn settle(&mut self, now: Time) {
+        self.advance();
+        if self.fenced.is_none() {
+            self.propose();
+            self.advance();
+            self.recruit(now);
+        }
+    }
+
+    /// The view to be: without those gone, with those whose windows are full.
+    fn target(&self) -> Set {
+        let mut target = self.view.minus(self.gone);
+        for index in self.view.iter().filter(|&index| self.lenders[index].withdrawn) {
+            target = target.without(index);
+        }
+        for (index, lender) in self.lenders.iter().enumerate() {
+            let full = matches!(lender.role, Role::Catching(goal) if lender.held >= goal);
+            if full && lender.is_ready() && !lender.withdrawn && target.len() < self.config.wanted {
+                target = target.with(index);
+            }
+        }
+        target
+    }
+
+    fn propose(&mut self) {
+        if self.disk_failed || self.proposal.is_some_and(|proposal| proposal.stored) {
+            return;
+        }
+        let target = self.target();
+        // A proposal that is not stored yet may still be changed, or dropped.
+        self.proposal = (target != self.view).then_some(Proposal {
+            set: target,
+            stored: false,
+        });
+    }
+
+    /// The view that the driver must make durable now, if there is one. Returned once; the driver answers with
+    /// [`Writer::on_view_stored`] or [`Writer::on_disk_failed`].
+    pub fn view_to_store(&mut self) -> Option<View> {
+        let Proposal { set, stored: false } = self.proposal? else {
+            return None;
+        };
+        let satisfied =
+            self.rule_lsn(set).is_some_and(|lsn| lsn >= self.acked) || self.stable.lsn >= self.acked;
+        if !satisfied && !self.planted.is(Fault::NoViewGate) {
+            return None;
+        }
+        self.proposal = Some(Proposal { set, stored: true });
+        // Members from here on: whatever becomes of their links, their windows must not be emptied.
+        for index in set.iter() {
+            self.lenders[index].role = Role::Member;
+        }
+        let member = |index: usize| ViewMember {
+            incarnation: self.lenders[index].incarnation,
+            address: self.lenders[index].address.clone(),
+            domain: self.lenders[index].domain.clone(),
+        };
+        Some(View {
+            version: self.version + 1,
+            journal: self.journal,
+            epoch: self.epoch,
+            writer: self.writer,
+            rule: self.config.rule,
+            counting: self.counts(set),
+            base: self.base,
+            members: set.iter().map(member).collect::<Vec<_>>(),
+        })
+    }
+
+    /// The view handed out by [`Writer::view_to_store`] is durable.
+    pub fn on_view_stored(&mut self, now: Time) {
+        let Some(Proposal { set, stored: true }) = self.proposal.take() else {
+            unreachable!("only a proposal that was handed out is stored");
+        };
+        for index in self.view.minus(set).iter() {
+            let lender = &mut self.lenders[index];
+            lender.dismiss();
+            lender.control = lender.is_ready().then_some(Control::Leave);
+        }
+        self.gone = self.gone.minus(self.view.minus(set));
+        self.view = set;
+        self.version += 1;
+        self.settle(now);
+    }
+
+    /// Asks spares to join while members are missing.
+    fn recruit(&mut self, now: Time) {
+        if self.disk_failed {
+            return;
+        }
+        let leaving = |index: &usize| self.gone.has(*index) || self.lenders[*index].withdrawn;
+        let staying = self.view.iter().filter(|index| !leaving(index)).count();
+        let coming = |lender: &&super::Lender| matches!(lender.role, Role::Joining | Role::Catching(_));
+        let mut have = staying + self.lenders.iter().filter(coming).count();
+        while have < self.config.wanted {
+            let Some(index) = self.best_spare(now) else { return };
+            self.generations += 1;
+            let lender = &mut self.lenders[index];
+            lender.generation = self.generations;
+            lender.role = Role::Joining;
+            lender.control = Some(Control::Join);
+            have += 1;
+        }
+    }
+
+    /// The first spare in the configured order, those in a power domain that the view lacks before the others.
+    fn best_spare(&self, now: Time) -> Option<usize> {
+        let fit = |index: &usize| {
+            let lender = &self.lenders[*index];
+            let willing = lender.refused.is_none_or(|(_, until)| until <= now);
+            let free = lender.role == Role::Spare && lender.control.is_none() && !self.in_use(*index);
+            lender.is_ready() && free && willing && !lender.withdrawn
+        };
+        let fresh = |index: &usize| {
+            let domain = &self.lenders[*index].domain;
+            *domain != self.config.domain
+                && !self
+                    .view
+                    .iter()
+                    .any(|member| self.lenders[member].domain == *domain)
+        };
+        let spares = || (0..self.lenders.len()).filter(fit);
+        spares().find(fresh).or_else(|| spares().next())
+    }
+
+    /// In the durable view or the proposed one: such a lender's window must not be emptied.
+    fn in_use(&self, index: usize) -> bool {
+        self.view.has(index) || self.proposal.is_some_and(|proposal| proposal.set.has(index))
+    }
+}
