@@ -1,0 +1,248 @@
+//! A journal's slot in the store: what must survive the lender's process beside the bytes of the window.
+//!
+//! ```text
+//!        0     1     2     3     4     5     6     7
+//!      +-----+-----+-----+-----+-----+-----+-----+-----+
+//!   0  | sequence; the higher of two valid copies counts|
+//!   8  | journal                                        |
+//!  16  |                                                |
+//!  24  | epoch                 | epoch of the window    |
+//!  32  | writer                                         |
+//!  40  | generation            | chain                  |
+//!  48  | trim                                           |
+//!  56  | held                                           |
+//!  64  | received                                       |
+//!  72  | window bytes                                   |
+//!  80  | chunks                | CRC32C of their numbers|
+//!  88  |joined| zeros                                   |
+//! 120  | zeros                 | CRC32C of bytes 0-123  |
+//!      +-----+-----+-----+-----+-----+-----+-----+-----+
+//! 128    the other copy
+//! 512    numbers of the window's chunks, four bytes each
+//! ```
+//!
+//! The copies are written alternately, so that a process killed between any two stores leaves one that checks. The
+//! chunk numbers stand there once: they change only while no valid copy refers to them.
+
+use netram_proto::id::{Epoch, JournalId, Lsn, WriterId};
+use netram_proto::member::MemberState;
+use netram_proto::wire::crc32c;
+
+use crate::sys::Region;
+
+/// Bytes of one copy: two cache lines.
+const COPY_BYTES: usize = 128;
+const CRC_AT: usize = COPY_BYTES - 4;
+/// Where the chunk numbers begin.
+const LIST_AT: usize = 512;
+
+/// Bytes of a slot whose window has up to `chunks_max` chunks.
+pub(crate) const fn slot_bytes(chunks_max: u64) -> u64 {
+    (LIST_AT as u64 + 4 * chunks_max).next_multiple_of(4096)
+}
+
+/// What a slot remembers of a journal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SlotState {
+    pub(crate) journal: JournalId,
+    pub(crate) member: MemberState,
+    pub(crate) window_bytes: u64,
+    pub(crate) chunks: u32,
+    pub(crate) list_crc: u32,
+}
+
+/// What a slot was found to hold.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// No journal, or one about which nothing was ever answered.
+    Empty,
+    /// A journal; the window's chunks, if it has a window.
+    Journal(SlotState, Vec<u32>),
+    /// Bytes that no kill can have left. Which journal was sealed here is not known any more.
+    Damaged,
+}
+
+/// One slot, owned by the shard of its journal.
+pub(crate) struct Slot {
+    pub(crate) index: u32,
+    region: Region,
+    sequence: u64,
+}
+
+impl Slot {
+    pub(crate) fn new(index: u32, region: Region) -> Slot {
+        Slot { index, region, sequence: 0 }
+    }
+
+    /// Reads what an earlier process left.
+    pub(crate) fn find(&mut self) -> Found {
+        let copies = [0, COPY_BYTES].map(|at| decode(self.region.bytes(at, COPY_BYTES)));
+        let newest = copies.into_iter().flatten().max_by_key(|(sequence, _)| *sequence);
+        let Some((sequence, state)) = newest else {
+            // The first copy of a fresh slot goes to the front. Torn, it has never been answered for.
+            let second_untouched = self.region.bytes(COPY_BYTES, COPY_BYTES).iter().all(|byte| *byte == 0);
+            return if second_untouched { Found::Empty } else { Found::Damaged };
+        };
+        self.sequence = sequence;
+        if !state.member.joined {
+            return Found::Journal(state, Vec::new());
+        }
+        match self.read_list(&state) {
+            Some(list) => Found::Journal(state, list),
+            None => Found::Damaged,
+        }
+    }
+
+    fn read_list(&self, state: &SlotState) -> Option<Vec<u32>> {
+        let bytes = (state.chunks as usize).checked_mul(4)?;
+        if bytes > self.region.length() - LIST_AT {
+            return None;
+        }
+        let list = self.region.bytes(LIST_AT, bytes);
+        (crc32c(list) == state.list_crc).then(|| {
+            let (numbers, _) = list.as_chunks::<4>();
+            numbers.iter().map(|number| u32::from_le_bytes(*number)).collect()
+        })
+    }
+
+    /// Makes `state` what the next process will find. About 40 ns; nothing is allocated.
+    pub(crate) fn save(&mut self, state: &SlotState) {
+        self.sequence += 1;
+        let copy = encode(self.sequence, state);
+        let at = if self.sequence % 2 == 1 { 0 } else { COPY_BYTES };
+        self.region.write(at, &copy);
+    }
+
+    /// Stores the chunk numbers and returns their CRC. No valid copy may refer to the old ones.
+    pub(crate) fn write_list(&mut self, numbers: impl ExactSizeIterator<Item = u32>) -> u32 {
+        let mut list = Vec::with_capacity(numbers.len() * 4);
+        for number in numbers {
+            list.extend_from_slice(&number.to_le_bytes());
+        }
+        self.region.write(LIST_AT, &list);
+        crc32c(&list)
+    }
+}
+
+fn encode(sequence: u64, state: &SlotState) -> [u8; COPY_BYTES] {
+    let mut copy = [0; COPY_BYTES];
+    let member = &state.member;
+    copy[0..8].copy_from_slice(&sequence.to_le_bytes());
+    copy[8..24].copy_from_slice(&state.journal.0.to_le_bytes());
+    copy[24..28].copy_from_slice(&member.epoch.0.to_le_bytes());
+    copy[28..32].copy_from_slice(&member.window_epoch.0.to_le_bytes());
+    copy[32..40].copy_from_slice(&member.writer.0.to_le_bytes());
+    copy[40..44].copy_from_slice(&member.generation.to_le_bytes());
+    copy[44..48].copy_from_slice(&member.chain.to_le_bytes());
+    copy[48..56].copy_from_slice(&member.trim.0.to_le_bytes());
+    copy[56..64].copy_from_slice(&member.held.0.to_le_bytes());
+    copy[64..72].copy_from_slice(&member.received.0.to_le_bytes());
+    copy[72..80].copy_from_slice(&state.window_bytes.to_le_bytes());
+    copy[80..84].copy_from_slice(&state.chunks.to_le_bytes());
+    copy[84..88].copy_from_slice(&state.list_crc.to_le_bytes());
+    copy[88] = u8::from(member.joined);
+    let crc = crc32c(&copy[..CRC_AT]);
+    copy[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+    copy
+}
+
+fn decode(copy: &[u8]) -> Option<(u64, SlotState)> {
+    let u32_at = |at: usize| u32::from_le_bytes([copy[at], copy[at + 1], copy[at + 2], copy[at + 3]]);
+    let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
+    let sequence = u64_at(0);
+    if sequence == 0 || u32_at(CRC_AT) != crc32c(&copy[..CRC_AT]) {
+        return None;
+    }
+    let member = MemberState {
+        epoch: Epoch(u32_at(24)),
+        writer: WriterId(u64_at(32)),
+        joined: copy[88] != 0,
+        window_epoch: Epoch(u32_at(28)),
+        generation: u32_at(40),
+        trim: Lsn(u64_at(48)),
+        held: Lsn(u64_at(56)),
+        received: Lsn(u64_at(64)),
+        chain: u32_at(44),
+    };
+    let state = SlotState {
+        journal: JournalId(u128::from(u64_at(8)) | u128::from(u64_at(16)) << 64),
+        member,
+        window_bytes: u64_at(72),
+        chunks: u32_at(80),
+        list_crc: u32_at(84),
+    };
+    Some((sequence, state))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slot() -> Slot {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(4096).unwrap();
+        Slot::new(0, Region::map(&file, 4096).unwrap())
+    }
+
+    fn state(held: u64) -> SlotState {
+        SlotState {
+            journal: JournalId(7 << 100 | 9),
+            member: MemberState {
+                epoch: Epoch(3),
+                writer: WriterId(u64::MAX - 1),
+                joined: false,
+                window_epoch: Epoch(2),
+                generation: 5,
+                trim: Lsn(64),
+                held: Lsn(held),
+                received: Lsn(held + 8),
+                chain: 0xDEAD_BEEF,
+            },
+            window_bytes: 20_000,
+            chunks: 0,
+            list_crc: 0,
+        }
+    }
+
+    #[test]
+    fn a_save_torn_at_any_byte_leaves_the_one_before() {
+        for cut in 0..COPY_BYTES {
+            let mut slot = slot();
+            slot.save(&state(100));
+            let before = slot.region.bytes(COPY_BYTES, COPY_BYTES).to_vec();
+            slot.save(&state(200));
+            let torn = &before[cut..];
+            let changed = slot.region.bytes(COPY_BYTES + cut, COPY_BYTES - cut) != torn;
+            slot.region.write(COPY_BYTES + cut, torn);
+            let expected = if changed { state(100) } else { state(200) };
+            assert_eq!(slot.find(), Found::Journal(expected, Vec::new()), "cut at {cut}");
+            slot.save(&state(300));
+            assert_eq!(slot.find(), Found::Journal(state(300), Vec::new()));
+        }
+    }
+
+    #[test]
+    fn a_first_save_torn_leaves_an_empty_slot_and_damage_is_told_from_that() {
+        let mut slot = slot();
+        assert_eq!(slot.find(), Found::Empty);
+        slot.region.write(0, &[1, 2, 3]);
+        assert_eq!(slot.find(), Found::Empty);
+        slot.save(&state(100));
+        slot.save(&state(200));
+        slot.region.write(20, &[0xFF; 4]);
+        slot.region.write(COPY_BYTES + 20, &[0xFF; 4]);
+        assert_eq!(slot.find(), Found::Damaged);
+    }
+
+    #[test]
+    fn a_window_whose_chunk_numbers_do_not_check_is_damage() {
+        let mut slot = slot();
+        let list_crc = slot.write_list([5, 6].into_iter());
+        let mut joined = SlotState { chunks: 2, list_crc, ..state(100) };
+        joined.member.joined = true;
+        slot.save(&joined);
+        assert_eq!(slot.find(), Found::Journal(joined, vec![5, 6]));
+        slot.region.write(LIST_AT, &[9]);
+        assert_eq!(slot.find(), Found::Damaged);
+    }
+}

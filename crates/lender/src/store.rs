@@ -1,0 +1,432 @@
+//! The memory that is lent: one file in memory, reserved in full at start, that outlives the lender's process.
+//!
+//! ```text
+//! superblock (a page) | slots, one a journal | chunks, of which windows are made
+//! ```
+//!
+//! A store found whole, of this boot and this shape, keeps its incarnation and its journals. Anything else starts
+//! empty under a fresh random incarnation, so that nobody takes it for a member that holds data.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use netram_proto::id::{Incarnation, JournalId};
+use netram_proto::limit::WINDOW_BYTES_MAX;
+use netram_proto::member::{Member, MemberState, Window};
+use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock, fstatfs};
+use rustix::io::Errno;
+
+use crate::error::StoreError;
+use crate::limit::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, CHUNKS_MAX, JOURNALS_MAX};
+use crate::memory::{Chunk, JournalMemory};
+use crate::slot::{Found, Slot, slot_bytes};
+use crate::superblock::{self, Geometry, SUPERBLOCK_BYTES, Superblock, boot_id};
+use crate::sys::Region;
+
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+const HUGETLBFS_MAGIC: u64 = 0x9584_58F6;
+
+/// What a store is to be.
+#[derive(Clone, Debug)]
+pub struct StoreConfig {
+    /// The file, on tmpfs or hugetlbfs.
+    pub path: PathBuf,
+    /// Bytes to lend; rounded down to whole chunks.
+    pub memory: u64,
+    /// Bytes of a chunk, a power of two.
+    pub chunk_bytes: u64,
+    /// The most bytes of one journal's window.
+    pub quota: u64,
+    /// Journals that can be remembered.
+    pub journals_max: u32,
+    /// Whether the memory is locked against swapping.
+    pub mlock: bool,
+    /// Whether huge pages are asked for.
+    pub huge_pages: bool,
+    /// Whether a file on a disk is accepted. For tests: such a store never keeps its incarnation.
+    pub allow_disk: bool,
+}
+
+/// Whether a store took up what an earlier process left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// It did: same boot, same shape, every slot checks.
+    Kept,
+    /// There was none.
+    New,
+    /// It was left by another boot of the kernel.
+    OtherBoot,
+    /// It was cut differently: other memory, chunk or journal numbers.
+    OtherShape,
+    /// It was not whole.
+    Damaged,
+    /// It lies on a disk.
+    OnDisk,
+}
+
+/// A member as an earlier process left it, checked.
+pub struct Kept {
+    /// The member.
+    pub member: Member,
+    /// Its memory.
+    pub memory: JournalMemory,
+    /// Whether its window had to be dropped because its bytes did not check; the seal is remembered all the same.
+    pub window_lost: bool,
+}
+
+/// The lent memory. Chunks and slots are handed out under a lock, never on the way of an append.
+pub struct Store {
+    path: PathBuf,
+    /// Held open for its lock.
+    file: File,
+    incarnation: Incarnation,
+    origin: Origin,
+    geometry: Geometry,
+    quota: u64,
+    chunk_shift: u32,
+    pools: Mutex<Pools>,
+    chunks_free: AtomicU64,
+}
+
+#[derive(Default)]
+struct Pools {
+    chunks: Vec<Chunk>,
+    slots: Vec<Slot>,
+}
+
+impl Store {
+    /// Takes up the store at `config.path`, or makes one, and returns the members found in it.
+    pub fn open(config: &StoreConfig) -> Result<(Arc<Store>, Vec<Kept>), StoreError> {
+        let geometry = geometry(config)?;
+        let path = &config.path;
+        let file = open_locked(path)?;
+        let in_memory = is_memory(&file).map_err(failed(path, "inspect"))?;
+        if !in_memory && !config.allow_disk {
+            return Err(StoreError::NotMemory { path: path.clone() });
+        }
+        let boot = boot_id().map_err(failed(path, "read the boot id for"))?;
+        let mut origin = match read_superblock(&file).map_err(failed(path, "read"))? {
+            _ if !in_memory => Origin::OnDisk,
+            None if file.metadata().map_err(failed(path, "inspect"))?.len() == 0 => Origin::New,
+            None => Origin::Damaged,
+            Some(found) if found.boot != boot => Origin::OtherBoot,
+            Some(found) if found.geometry != geometry => Origin::OtherShape,
+            Some(_) => Origin::Kept,
+        };
+        let mut found = None;
+        if origin == Origin::Kept {
+            found = take_up(&file, geometry, config)?;
+            origin = if found.is_some() { origin } else { Origin::Damaged };
+        }
+        let (incarnation, pools, slots) = match found {
+            Some(found) => found,
+            None => start_empty(&file, geometry, boot, config)?,
+        };
+        let store = Arc::new(Store {
+            path: path.clone(),
+            file,
+            incarnation,
+            origin,
+            geometry,
+            quota: config.quota.min(WINDOW_BYTES_MAX).min(geometry.chunks * geometry.chunk_bytes),
+            chunk_shift: geometry.chunk_bytes.trailing_zeros(),
+            chunks_free: AtomicU64::new(pools.chunks.len() as u64),
+            pools: Mutex::new(pools),
+        });
+        let kept = slots.into_iter().map(|slot| restore(&store, slot)).collect();
+        Ok((store, kept))
+    }
+
+    /// Names this life of the memory.
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    /// Whether an earlier process's memory was taken up.
+    pub fn origin(&self) -> Origin {
+        self.origin
+    }
+
+    /// The store's file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes that can be lent in all.
+    pub fn memory(&self) -> u64 {
+        self.geometry.chunks * self.geometry.chunk_bytes
+    }
+
+    /// Bytes that are not lent.
+    pub fn free(&self) -> u64 {
+        self.chunks_free.load(Ordering::Relaxed) * self.geometry.chunk_bytes
+    }
+
+    /// The most bytes of one journal's window.
+    pub fn quota(&self) -> u64 {
+        self.quota
+    }
+
+    /// Journals that can be remembered.
+    pub fn journals_max(&self) -> u32 {
+        self.geometry.slots
+    }
+
+    /// The memory of a journal that was never seen, or `None` if the lender remembers as many as it can.
+    pub fn journal(self: &Arc<Store>, journal: JournalId) -> Option<JournalMemory> {
+        let slot = self.pools().slots.pop()?;
+        Some(JournalMemory::new(Arc::clone(self), slot, journal))
+    }
+
+    /// Removes the file; the memory goes with the process. Only by its owner, who holds the lock.
+    pub fn forget(&self) -> io::Result<()> {
+        std::fs::remove_file(&self.path)?;
+        self.file.set_len(0)
+    }
+
+    pub(crate) fn chunk_shift(&self) -> u32 {
+        self.chunk_shift
+    }
+
+    /// `count` chunks, or the bytes that are free.
+    pub(crate) fn take_chunks(&self, count: usize) -> Result<Vec<Chunk>, u64> {
+        let mut pools = self.pools();
+        let Some(keep) = pools.chunks.len().checked_sub(count) else {
+            return Err(pools.chunks.len() as u64 * self.geometry.chunk_bytes);
+        };
+        let taken = pools.chunks.split_off(keep);
+        self.chunks_free.store(keep as u64, Ordering::Relaxed);
+        Ok(taken)
+    }
+
+    pub(crate) fn give_chunks(&self, chunks: &mut Vec<Chunk>) {
+        let mut pools = self.pools();
+        pools.chunks.append(chunks);
+        self.chunks_free.store(pools.chunks.len() as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn give_slot(&self, slot: Slot) {
+        self.pools().slots.push(slot);
+    }
+
+    fn pools(&self) -> MutexGuard<'_, Pools> {
+        // Each operation on the pools is one call on a vector: a panic elsewhere leaves them whole.
+        self.pools.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A slot that holds a journal, and the chunks of its window.
+struct Occupied {
+    slot: Slot,
+    state: crate::slot::SlotState,
+    chunks: Vec<Chunk>,
+}
+
+type Laid = (Incarnation, Pools, Vec<Occupied>);
+
+fn restore(store: &Arc<Store>, found: Occupied) -> Kept {
+    let Occupied { slot, state, chunks } = found;
+    let mut memory = JournalMemory::kept(Arc::clone(store), slot, chunks, state);
+    if let Some(member) = Member::restore(state.journal, store.incarnation, state.member, &memory) {
+        return Kept { member, memory, window_lost: false };
+    }
+    // The bytes are worth nothing, but the seal stands: a fenced writer stays fenced.
+    memory.release();
+    let sealed = MemberState { joined: false, ..state.member };
+    let Some(member) = Member::restore(state.journal, store.incarnation, sealed, &memory) else {
+        unreachable!("a member without a window has no bytes to check")
+    };
+    Kept { member, memory, window_lost: true }
+}
+
+fn geometry(config: &StoreConfig) -> Result<Geometry, StoreError> {
+    let bad = |what, got, must| Err(StoreError::BadGeometry { what, got, must });
+    let chunk = config.chunk_bytes;
+    if !chunk.is_power_of_two() || !(CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(&chunk) {
+        return bad("bytes of a chunk", chunk, "a power of two from 4 KiB to 1 GiB");
+    }
+    let chunks = config.memory / chunk;
+    if chunks == 0 || chunks > CHUNKS_MAX {
+        return bad("bytes of memory", config.memory, "one chunk at least, and 4,194,304 chunks at most");
+    }
+    if config.journals_max == 0 || config.journals_max > JOURNALS_MAX {
+        return bad("journals", config.journals_max.into(), "from 1 to 65,536");
+    }
+    let list = chunks.min(WINDOW_BYTES_MAX.div_ceil(chunk));
+    Ok(Geometry { slots: config.journals_max, slot_bytes: slot_bytes(list), chunk_bytes: chunk, chunks })
+}
+
+fn failed<'a>(path: &'a Path, step: &'static str) -> impl FnOnce(io::Error) -> StoreError + 'a {
+    move |source| StoreError::Failed { step, path: path.to_owned(), source }
+}
+
+/// Opens the file, for this user only, and locks it for this process only.
+fn open_locked(path: &Path) -> Result<File, StoreError> {
+    loop {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
+            .open(path)
+            .map_err(failed(path, "open"))?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => (),
+            Err(Errno::AGAIN) => return Err(StoreError::InUse { path: path.to_owned() }),
+            Err(errno) => return Err(failed(path, "lock")(errno.into())),
+        }
+        let ours = file.metadata().map_err(failed(path, "inspect"))?;
+        let mode = ours.mode() & 0o7777;
+        if ours.uid() != rustix::process::geteuid().as_raw() || mode & 0o077 != 0 || !ours.is_file() {
+            return Err(StoreError::NotPrivate { path: path.to_owned(), mode });
+        }
+        // A lender that ended while we opened may have removed the file that we now hold.
+        match std::fs::symlink_metadata(path) {
+            Ok(named) if (named.dev(), named.ino()) == (ours.dev(), ours.ino()) => return Ok(file),
+            _ => continue,
+        }
+    }
+}
+
+fn is_memory(file: &File) -> io::Result<bool> {
+    let kind = fstatfs(file)?.f_type as u64 & u64::from(u32::MAX);
+    Ok(kind == TMPFS_MAGIC || kind == HUGETLBFS_MAGIC)
+}
+
+fn read_superblock(file: &File) -> io::Result<Option<Superblock>> {
+    let mut bytes = [0; superblock::BYTES];
+    match std::os::unix::fs::FileExt::read_exact_at(file, &mut bytes, 0) {
+        Ok(()) => (),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        Err(error) => return Err(error),
+    }
+    let whole = |block: &Superblock| {
+        file.metadata().is_ok_and(|file| file.len() == block.geometry.file_bytes())
+    };
+    Ok(Superblock::decode(&bytes).filter(whole))
+}
+
+/// What a valid superblock promises, or `None` if the slots do not keep it.
+fn take_up(file: &File, geometry: Geometry, config: &StoreConfig) -> Result<Option<Laid>, StoreError> {
+    let (superblock, slots, chunks) = lay_out(file, geometry, config)?;
+    let mut bytes = [0; superblock::BYTES];
+    bytes.copy_from_slice(superblock.bytes(0, superblock::BYTES));
+    let Some(block) = Superblock::decode(&bytes) else { return Ok(None) };
+    let mut chunks: Vec<Option<Chunk>> = chunks.into_iter().map(Some).collect();
+    let (mut free, mut occupied) = (Vec::new(), Vec::new());
+    for mut slot in slots {
+        match slot.find() {
+            Found::Empty => free.push(slot),
+            // Whose seal stood there is not known any more, and no seal may be forgotten.
+            Found::Damaged => return Ok(None),
+            Found::Journal(state, numbers) => {
+                let window = state.window_bytes.div_ceil(geometry.chunk_bytes);
+                let taken: Option<Vec<Chunk>> =
+                    numbers.iter().map(|number| chunks.get_mut(*number as usize)?.take()).collect();
+                let agrees = !state.member.joined || (window == numbers.len() as u64 && window > 0);
+                let Some(chunks) = taken.filter(|_| agrees) else { return Ok(None) };
+                occupied.push(Occupied { slot, state, chunks });
+            }
+        }
+    }
+    free.reverse();
+    let pools = Pools { chunks: chunks.into_iter().flatten().rev().collect(), slots: free };
+    Ok(Some((block.incarnation, pools, occupied)))
+}
+
+/// Makes the store anew. The superblock comes last, so that a store that was cut off here is not believed.
+fn start_empty(
+    file: &File,
+    geometry: Geometry,
+    boot: u128,
+    config: &StoreConfig,
+) -> Result<Laid, StoreError> {
+    let path = &config.path;
+    let asked = geometry.file_bytes();
+    file.set_len(0).map_err(failed(path, "empty"))?;
+    // The kernel would rather kill somebody than refuse memory that it has promised; ask before it does.
+    let free = free_bytes(file).map_err(failed(path, "measure free memory for"))?;
+    if asked > free {
+        return Err(StoreError::NoMemory { asked, free });
+    }
+    match fallocate(file, FallocateFlags::empty(), 0, asked) {
+        Ok(()) => (),
+        Err(Errno::NOSPC | Errno::NOMEM) => {
+            // What was reserved before the refusal goes back at once.
+            file.set_len(0).map_err(failed(path, "empty"))?;
+            return Err(StoreError::NoMemory { asked, free });
+        }
+        Err(errno) => return Err(failed(path, "reserve memory for")(errno.into())),
+    }
+    let (mut superblock, mut slots, mut chunks) = lay_out(file, geometry, config)?;
+    let incarnation = fresh_incarnation().map_err(failed(path, "draw an incarnation for"))?;
+    superblock.write(0, &Superblock { incarnation, boot, geometry }.encode());
+    // Taken from the end: low numbers go first, which reads better in a dump.
+    slots.reverse();
+    chunks.reverse();
+    Ok((incarnation, Pools { chunks, slots }, Vec::new()))
+}
+
+fn lay_out(
+    file: &File,
+    geometry: Geometry,
+    config: &StoreConfig,
+) -> Result<(Region, Vec<Slot>, Vec<Chunk>), StoreError> {
+    let path = &config.path;
+    let length = usize::try_from(geometry.file_bytes())
+        .map_err(|_| StoreError::NoMemory { asked: geometry.file_bytes(), free: usize::MAX as u64 })?;
+    let whole = Region::map(file, length).map_err(failed(path, "map"))?;
+    if config.huge_pages && let Err(error) = whole.advise_huge_pages() {
+        tracing::warn!(%error, "no huge pages for the lent memory; going on with ordinary ones");
+    }
+    if config.mlock {
+        whole.lock().map_err(|source| StoreError::Lock { asked: length as u64, source })?;
+    }
+    let (superblock, mut rest) = whole.split(SUPERBLOCK_BYTES as usize);
+    let mut slots = Vec::with_capacity(geometry.slots as usize);
+    for index in 0..geometry.slots {
+        let (front, back) = rest.split(geometry.slot_bytes as usize);
+        slots.push(Slot::new(index, front));
+        rest = back;
+    }
+    let mut chunks = Vec::with_capacity(geometry.chunks as usize);
+    for index in 0..geometry.chunks as u32 {
+        let (region, back) = rest.split(geometry.chunk_bytes as usize);
+        chunks.push(Chunk { index, region });
+        rest = back;
+    }
+    assert_eq!(rest.length(), 0);
+    Ok((superblock, slots, chunks))
+}
+
+/// Bytes that can be reserved: what the file system allows and what the machine has.
+fn free_bytes(file: &File) -> io::Result<u64> {
+    let system = fstatfs(file)?;
+    let allowed = (system.f_bavail as u64).saturating_mul(system.f_bsize as u64);
+    let meminfo = std::fs::read_to_string("/proc/meminfo")?;
+    let available = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))
+        .and_then(|rest| rest.trim().strip_suffix(" kB"))
+        .and_then(|kib| kib.parse::<u64>().ok());
+    Ok(available.map_or(allowed, |kib| allowed.min(kib.saturating_mul(1024))))
+}
+
+/// Random and not zero, from the kernel.
+fn fresh_incarnation() -> io::Result<Incarnation> {
+    let mut random = File::open("/dev/urandom")?;
+    loop {
+        let mut bytes = [0; 8];
+        io::Read::read_exact(&mut random, &mut bytes)?;
+        let number = u64::from_le_bytes(bytes);
+        if number != 0 {
+            return Ok(Incarnation(number));
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! The first page of a store: whose memory this is, and how it is cut.
+//!
+//! ```text
+//!        0     1     2     3     4     5     6     7
+//!      +-----+-----+-----+-----+-----+-----+-----+-----+
+//!   0  |  N     E     T     R     A     M     S     T   |
+//!   8  | version               | slots                  |
+//!  16  | incarnation                                    |
+//!  24  | boot id of the kernel                          |
+//!  32  |                                                |
+//!  40  | bytes of a chunk                               |
+//!  48  | chunks                                         |
+//!  56  | bytes of a slot                                |
+//!  64  | zero                  | CRC32C of bytes 0-67   |
+//!      +-----+-----+-----+-----+-----+-----+-----+-----+
+//! ```
+//!
+//! It is written last when a store is made, so a store that has one is whole.
+
+use std::io;
+
+use netram_proto::id::Incarnation;
+use netram_proto::wire::crc32c;
+
+/// Bytes kept for the superblock: a page.
+pub(crate) const SUPERBLOCK_BYTES: u64 = 4096;
+/// Bytes of it that mean something.
+pub(crate) const BYTES: usize = 72;
+const MAGIC: [u8; 8] = *b"NETRAMST";
+const VERSION: u32 = 1;
+
+/// How the store's file is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Geometry {
+    pub(crate) slots: u32,
+    pub(crate) slot_bytes: u64,
+    pub(crate) chunk_bytes: u64,
+    pub(crate) chunks: u64,
+}
+
+impl Geometry {
+    /// Bytes of the whole file.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        SUPERBLOCK_BYTES + u64::from(self.slots) * self.slot_bytes + self.chunks * self.chunk_bytes
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Superblock {
+    pub(crate) incarnation: Incarnation,
+    pub(crate) boot: u128,
+    pub(crate) geometry: Geometry,
+}
+
+impl Superblock {
+    pub(crate) fn encode(&self) -> [u8; BYTES] {
+        let mut bytes = [0; BYTES];
+        bytes[0..8].copy_from_slice(&MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.geometry.slots.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.incarnation.0.to_le_bytes());
+        bytes[24..40].copy_from_slice(&self.boot.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.geometry.chunk_bytes.to_le_bytes());
+        bytes[48..56].copy_from_slice(&self.geometry.chunks.to_le_bytes());
+        bytes[56..64].copy_from_slice(&self.geometry.slot_bytes.to_le_bytes());
+        let crc = crc32c(&bytes[..BYTES - 4]);
+        bytes[BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8; BYTES]) -> Option<Superblock> {
+        let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
+        let sound =
+            bytes[..8] == MAGIC && u32_at(8) == VERSION && u32_at(BYTES - 4) == crc32c(&bytes[..BYTES - 4]);
+        sound.then(|| Superblock {
+            incarnation: Incarnation(u64_at(16)),
+            boot: u128::from(u64_at(24)) | u128::from(u64_at(32)) << 64,
+            geometry: Geometry {
+                slots: u32_at(12),
+                slot_bytes: u64_at(56),
+                chunk_bytes: u64_at(40),
+                chunks: u64_at(48),
+            },
+        })
+    }
+}
+
+/// This boot of the kernel: memory files do not outlive it, copies of them might.
+pub(crate) fn boot_id() -> io::Result<u128> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    u128::from_str_radix(&digits, 16).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_superblock_comes_back_and_no_flipped_bit_does() {
+        let block = Superblock {
+            incarnation: Incarnation(7),
+            boot: u128::MAX - 3,
+            geometry: Geometry { slots: 4, slot_bytes: 4096, chunk_bytes: 8192, chunks: 9 },
+        };
+        let bytes = block.encode();
+        assert_eq!(Superblock::decode(&bytes), Some(block));
+        for bit in 0..BYTES * 8 {
+            let mut bad = bytes;
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Superblock::decode(&bad), None, "bit {bit}");
+        }
+    }
+}

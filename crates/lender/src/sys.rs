@@ -1,0 +1,144 @@
+//! The crate's unsafe module: a file mapped into memory, cut into regions that are owned one by one.
+//!
+//! A [`Region`] is the only path to its bytes: regions are made by mapping a file once and by splitting, never by
+//! copying, so the borrow checker keeps readers and writers of the same bytes apart. *Other processes* are kept out
+//! by the store, not here: its file has mode 0600 and an exclusive lock, so whoever writes into it from outside is the
+//! same user and set on breaking his own lender.
+
+use std::fs::File;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, compiler_fence};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap, munmap};
+
+/// The mapping itself; unmapped with the last of its regions.
+struct Mapping {
+    base: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: the mapping is only an address range to be unmapped once; it hands out no access.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; no method takes `&Mapping` to memory.
+unsafe impl Sync for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: every region holds an `Arc` of this mapping, so none is left.
+        let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.length) };
+        debug_assert!(unmapped.is_ok(), "a range that was mapped can be unmapped");
+    }
+}
+
+/// Some bytes of a mapped file, owned.
+pub(crate) struct Region {
+    base: NonNull<u8>,
+    length: usize,
+    mapping: Arc<Mapping>,
+}
+
+// SAFETY: a region is the only path to its bytes (see the module), so it may move between threads like a `Vec`.
+unsafe impl Send for Region {}
+// SAFETY: `&Region` only reads, and writing takes `&mut Region`.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Maps the first `length` bytes of `file`, all of which exist, and touches every page.
+    pub(crate) fn map(file: &File, length: usize) -> io::Result<Region> {
+        assert!(file.metadata()?.len() >= length as u64);
+        let (protection, flags) = (
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::SHARED | MapFlags::POPULATE,
+        );
+        // SAFETY: the kernel chooses a fresh range; nothing else refers to it.
+        let base = unsafe { mmap(std::ptr::null_mut(), length, protection, flags, file, 0) }?;
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Region {
+            base,
+            length,
+            mapping: Arc::new(Mapping { base, length }),
+        })
+    }
+
+    /// Asks for huge pages. Whether they come is the machine's choice.
+    pub(crate) fn advise_huge_pages(&self) -> io::Result<()> {
+        // SAFETY: the range is mapped and the advice changes no byte.
+        unsafe { madvise(self.base.as_ptr().cast(), self.length, Advice::LinuxHugepage) }?;
+        Ok(())
+    }
+
+    /// Keeps the bytes from being swapped out.
+    pub(crate) fn lock(&self) -> io::Result<()> {
+        // SAFETY: the range is mapped; locking changes no byte.
+        unsafe { mlock(self.base.as_ptr().cast(), self.length) }?;
+        Ok(())
+    }
+
+    /// Cuts the region in two.
+    pub(crate) fn split(self, at: usize) -> (Region, Region) {
+        assert!(at <= self.length);
+        // SAFETY: the assertion keeps the address inside the mapping, or one past it for an empty region.
+        let middle = unsafe { self.base.add(at) };
+        let front = Region {
+            base: self.base,
+            length: at,
+            mapping: Arc::clone(&self.mapping),
+        };
+        let back = Region {
+            base: middle,
+            length: self.length - at,
+            mapping: self.mapping,
+        };
+        (front, back)
+    }
+
+    /// Bytes of the region.
+    pub(crate) fn length(&self) -> usize {
+        self.length
+    }
+
+    /// `length` bytes from `at`.
+    pub(crate) fn bytes(&self, at: usize, length: usize) -> &[u8] {
+        assert!(at <= self.length);
+        assert!(length <= self.length - at);
+        // SAFETY: the assertions keep the address inside the region.
+        let start = unsafe { self.base.add(at) };
+        // SAFETY: the bytes are mapped, initialised by the kernel, and written only through `&mut self`.
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), length) }
+    }
+
+    /// Stores `bytes` at `at`, after every earlier store and before every later one: a process killed in between
+    /// leaves what the program's order says.
+    pub(crate) fn write(&mut self, at: usize, bytes: &[u8]) {
+        assert!(at <= self.length);
+        assert!(bytes.len() <= self.length - at);
+        compiler_fence(Ordering::SeqCst);
+        // SAFETY: the assertions keep the address inside the region.
+        let target = unsafe { self.base.add(at) };
+        // SAFETY: `bytes.len()` bytes remain at `target`, and `&mut self` is the only path to them.
+        unsafe { target.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        compiler_fence(Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn split_regions_are_disjoint_and_cover_the_whole() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(8192).unwrap();
+        let whole = Region::map(&file, 8192).unwrap();
+        let (mut front, mut back) = whole.split(5000);
+        front.write(4990, &[1; 10]);
+        back.write(0, &[2; 10]);
+        assert_eq!(front.bytes(4990, 10), [1; 10]);
+        assert_eq!(back.bytes(0, 10), [2; 10]);
+        assert_eq!((front.length(), back.length()), (5000, 3192));
+        drop(front);
+        assert_eq!(back.bytes(0, 1), [2], "the mapping lives as long as any of its regions");
+    }
+}
