@@ -1,1 +1,66 @@
-//! rvm
+//! Recoverable virtual memory (RVM) over a journal held in other machines' RAM.
+//!
+//! Map a file, declare what a transaction changes, change it in place, commit: after a crash the memory is
+//! what was committed. Formats, crash arguments and limits: `docs/rvm.md`.
+//!
+//! ```no_run
+//! # use netram_proto::{id::JournalId, port::{Durability, Log}};
+//! # use netram_rvm::{Allocation, Mode, Options, RealStorage, Rvm};
+//! # fn example(log: impl Log) -> Result<(), Box<dyn std::error::Error>> {
+//! let rvm = Rvm::open(log, RealStorage::create("bank.segments")?, Options::new(JournalId(1)))?;
+//! rvm.create_segment("bank.data", 1 << 20, Allocation::Preallocated)?;
+//! let accounts = rvm.map("bank.data", 0, 0)?;
+//!
+//! let mut transfer = rvm.begin(Mode::Restore);
+//! let balance: u64 = accounts.get(64)?;
+//! transfer.set(&accounts, 64, &(balance + 100))?;
+//! transfer.commit(Durability::Remote)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | module | does |
+//! |---|---|
+//! | [`Rvm`] | opening with recovery, mapping, truncation |
+//! | [`Transaction`], [`EditGuard`] | ranges, commit, abort |
+//! | [`Region`] | mapped memory and its lock |
+//! | [`record`] | a transaction as bytes |
+//! | [`Storage`] | where segments live: real files, or the simulator's |
+//! | [`limit`] | every bound |
+//!
+//! It knows the log only as `netram_proto::port::Log`; sockets, lenders and the log's own recovery are the
+//! client's affair.
+#![deny(unsafe_code)]
+
+mod background;
+mod edit;
+mod error;
+pub mod limit;
+mod memory;
+mod merge;
+mod options;
+mod range;
+pub mod record;
+mod region;
+mod rvm;
+mod segments;
+mod stats;
+mod storage;
+mod sync;
+mod table;
+mod truncate;
+mod txn;
+
+pub use edit::EditGuard;
+pub use error::{
+    CommitError, DecodeError, ForgetError, MapError, OpenError, RangeError, SegmentError, TableError,
+    TruncateError, UnmapError,
+};
+pub use memory::Memory;
+pub use options::{Mode, Options};
+pub use region::{ReadGuard, Region};
+pub use rvm::{Query, RegionInfo, Rvm};
+pub use stats::Statistics;
+pub use storage::{Allocation, Identity, RealFile, RealStorage, Storage};
+pub use truncate::{Progress, RecoveryReport};
+pub use txn::{Commit, Transaction};

@@ -1,0 +1,49 @@
+//! Changing a region's bytes in place.
+
+use std::ops::Deref;
+use std::sync::RwLockWriteGuard;
+
+use netram_proto::port::Log;
+
+use crate::error::RangeError;
+use crate::memory::Memory;
+use crate::region::Region;
+use crate::storage::Storage;
+use crate::txn::Transaction;
+
+/// Exclusive access to a region's bytes within a transaction.
+///
+/// All bytes can be read; what can be written is declared by the same call that lends it, so that no store
+/// can miss its `set_range`.
+pub struct EditGuard<'t, L: Log, S: Storage> {
+    transaction: &'t mut Transaction<L, S>,
+    region: &'t Region,
+    memory: RwLockWriteGuard<'t, Memory>,
+}
+
+impl<'t, L: Log, S: Storage> EditGuard<'t, L, S> {
+    pub(crate) fn new(transaction: &'t mut Transaction<L, S>, region: &'t Region) -> EditGuard<'t, L, S> {
+        EditGuard {
+            transaction,
+            region,
+            memory: region.mapping.write(),
+        }
+    }
+
+    /// Declares a range and lends it for writing.
+    pub fn range_mut(&mut self, offset: usize, length: usize) -> Result<&mut [u8], RangeError> {
+        if let Some(place) = self.transaction.admit(self.region, offset, length)? {
+            self.transaction
+                .declare_locked(&self.memory, place, offset, length);
+        }
+        Ok(&mut self.memory[offset..offset + length])
+    }
+}
+
+impl<L: Log, S: Storage> Deref for EditGuard<'_, L, S> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.memory
+    }
+}

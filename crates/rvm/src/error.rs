@@ -1,0 +1,346 @@
+//! One error an operation, one variant a reaction.
+
+use netram_proto::id::{JournalId, Lsn};
+use netram_proto::port::{AppendError, IoError, Kind, LogError, WaitError};
+
+/// Why the segment table could not be read or written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TableError {
+    /// The table's file failed.
+    #[error("the segment table's file failed: {cause}")]
+    Io {
+        /// What the system said.
+        cause: IoError,
+    },
+    /// The file is not a segment table, or was cut.
+    #[error("the segment table is {found} bytes long, not {needed}; restore it, or name the right file")]
+    Short {
+        /// Bytes in the file.
+        found: u64,
+        /// Bytes of a table.
+        needed: u64,
+    },
+    /// The table was made beside another journal.
+    #[error(
+        "the segment table belongs to journal {found}, not to {expected}; name the table of this journal"
+    )]
+    Foreign {
+        /// The journal in the table.
+        found: JournalId,
+        /// The journal being opened.
+        expected: JournalId,
+    },
+    /// Neither slot is intact.
+    #[error("both slots of the segment table are damaged; restore the file from a backup")]
+    Damaged,
+    /// Written by a newer program.
+    #[error("the segment table has version {found}, this program knows {known}; use a newer netram")]
+    Version {
+        /// The version in the table.
+        found: u32,
+        /// The newest version known here.
+        known: u32,
+    },
+    /// No room for one more segment.
+    #[error("a log knows at most {max} segments; forget one that is no longer used")]
+    Full {
+        /// The most that fit.
+        max: usize,
+    },
+    /// The path does not fit an entry.
+    #[error("the segment's path is {bytes} bytes long, at most {max} fit; move the segment: {path}")]
+    PathTooLong {
+        /// The full path.
+        path: String,
+        /// Its length.
+        bytes: usize,
+        /// The most that fit.
+        max: usize,
+    },
+}
+
+/// Why a segment file could not be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SegmentError {
+    /// There is no file of that name.
+    #[error("the segment {path} does not exist; create it, or put it back where the log last saw it")]
+    Missing {
+        /// The segment's path.
+        path: String,
+    },
+    /// Another process, or another open log, has it.
+    #[error("the segment {path} is in use by another log or process; close that first")]
+    InUse {
+        /// The segment's path.
+        path: String,
+    },
+    /// The file is shorter than the log knows it.
+    #[error(
+        "the segment {path} is {found} bytes long, the log knows it with {needed}; restore the whole file"
+    )]
+    Short {
+        /// The segment's path.
+        path: String,
+        /// Bytes in the file.
+        found: u64,
+        /// Bytes it must have.
+        needed: u64,
+    },
+    /// The file is not the one that the log's records were written for.
+    #[error(
+        "this log belongs to another segment at {path}: the file there was replaced or copied; put the \
+         original back, or open with `adopt_segments` if the new file is a faithful copy"
+    )]
+    Foreign {
+        /// The segment's path.
+        path: String,
+    },
+    /// The file failed.
+    #[error("the segment {path} failed: {cause}")]
+    Io {
+        /// The segment's path.
+        path: String,
+        /// What the system said.
+        cause: IoError,
+    },
+}
+
+/// Why a record's payload is not a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// It ends inside a range.
+    #[error("it ends inside a range")]
+    Short,
+    /// Bytes follow the last range.
+    #[error("bytes follow its last range")]
+    Trailing,
+    /// A range ends beyond the largest offset.
+    #[error("a range ends beyond the largest offset")]
+    Overflow,
+    /// Reserved or padding bytes are not zero.
+    #[error("reserved bytes are not zero")]
+    Reserved,
+}
+
+/// Why truncation or recovery stopped. Nothing is lost: the log keeps every record, and the next attempt
+/// starts again from its head.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TruncateError {
+    /// A segment file cannot take its bytes.
+    #[error("{0}")]
+    Segment(#[from] SegmentError),
+    /// The log could not be read or trimmed.
+    #[error("{0}")]
+    Log(LogError),
+    /// The log's newest records did not reach the disk.
+    #[error("{0}")]
+    Wait(WaitError),
+    /// A record passed the log's checksum and is yet no transaction.
+    #[error("the record at LSN {lsn} is damaged: {cause}; run `netram journal verify`")]
+    Damaged {
+        /// Where the record begins.
+        lsn: Lsn,
+        /// What is wrong with it.
+        cause: DecodeError,
+    },
+    /// The log holds records of another user (a disk volume, say), which truncation would destroy.
+    #[error("the record at LSN {lsn} has kind {}: this log is not used for recoverable memory", kind.0)]
+    ForeignKind {
+        /// Where the record begins.
+        lsn: Lsn,
+        /// Its kind.
+        kind: Kind,
+    },
+    /// A record names a segment that the table does not know.
+    #[error(
+        "the record at LSN {lsn} names segment {segment}, unknown to the segment table; restore the table"
+    )]
+    UnknownSegment {
+        /// Where the record begins.
+        lsn: Lsn,
+        /// The segment's number.
+        segment: u32,
+    },
+}
+
+/// Why recoverable memory could not be opened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// The truncation threshold is no percentage from 1 to 95.
+    #[error("the truncation threshold is {percent} %; choose 1 to 95")]
+    Threshold {
+        /// What the options said.
+        percent: u8,
+    },
+    /// The segment table is unusable.
+    #[error("{0}")]
+    Table(#[from] TableError),
+    /// Recovery stopped. The log keeps every record; mend the cause and open again.
+    #[error("recovery stopped: {0}")]
+    Recovery(#[from] TruncateError),
+}
+
+/// Why a region was not mapped.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MapError {
+    /// Some of the bytes are mapped already (the original's `RVM_EOVERLAP`).
+    #[error(
+        "bytes {offset}..{end} of {path} overlap a mapped region, or share a page with it; unmap that first"
+    )]
+    Overlap {
+        /// The segment's path.
+        path: String,
+        /// First byte asked for.
+        offset: u64,
+        /// Byte behind the last asked for.
+        end: u64,
+    },
+    /// The offset is not a multiple of the page size.
+    #[error("the offset {offset} is not a multiple of {page}")]
+    Unaligned {
+        /// The offset asked for.
+        offset: u64,
+        /// The page size.
+        page: u64,
+    },
+    /// The bytes asked for are not in the segment, or there are none.
+    #[error("bytes {offset}.. (length {length}) are not inside {path}, which has {size}")]
+    OutOfSegment {
+        /// The segment's path.
+        path: String,
+        /// The offset asked for.
+        offset: u64,
+        /// The length asked for; 0 is "to the end".
+        length: u64,
+        /// The segment's size.
+        size: u64,
+    },
+    /// The segment file is unusable.
+    #[error("{0}")]
+    Segment(#[from] SegmentError),
+    /// The segment could not be entered in the table.
+    #[error("{0}")]
+    Table(#[from] TableError),
+    /// Committed bytes of this segment could not be applied before mapping it again.
+    #[error("committed bytes could not be applied before mapping: {0}")]
+    Truncate(#[from] TruncateError),
+}
+
+/// Why a range, a read or a write was refused. Nothing changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RangeError {
+    /// Not inside the region.
+    #[error("range {offset} + {length} is outside the region of {region} bytes")]
+    OutOfRegion {
+        /// Where the range begins.
+        offset: usize,
+        /// Its length.
+        length: usize,
+        /// The region's length.
+        region: usize,
+    },
+    /// No record can carry it.
+    #[error("a range of {length} bytes can never be committed: a record carries {max}; declare less")]
+    TooLarge {
+        /// Bytes asked for.
+        length: usize,
+        /// Bytes that fit a record.
+        max: usize,
+    },
+    /// The transaction has too many ranges, regions or old values.
+    #[error("the transaction exceeds {max} {what}; commit it in parts")]
+    TooMany {
+        /// What there are too many of.
+        what: &'static str,
+        /// The most allowed.
+        max: usize,
+    },
+    /// The region belongs to another `Rvm`.
+    #[error("the region belongs to another log than the transaction")]
+    ForeignRegion,
+    /// The transaction has ended.
+    #[error("the transaction has ended")]
+    Ended,
+}
+
+/// Why a commit did not come about.
+///
+/// Except after [`CommitError::Unknown`], nothing was logged. `Transaction::try_commit` leaves the transaction
+/// open then, to be retried or aborted; `Transaction::commit` aborts it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CommitError {
+    /// The transaction has ended.
+    #[error("the transaction has ended")]
+    Ended,
+    /// No record can carry it. Commit in parts, or create a larger log.
+    #[error("a transaction of {bytes} bytes exceeds the {max} that a record carries; commit it in parts")]
+    TooLarge {
+        /// Bytes of the record.
+        bytes: u64,
+        /// Bytes that fit.
+        max: usize,
+    },
+    /// The log is full and truncation could not make room. Mend the cause, then retry.
+    #[error("the log is full ({used} of {capacity} bytes){}", because(cause))]
+    Full {
+        /// Bytes of the log in use.
+        used: u64,
+        /// Bytes the log can hold.
+        capacity: u64,
+        /// What stopped truncation.
+        cause: Option<TruncateError>,
+    },
+    /// The log takes nothing more from this process.
+    #[error("{0}")]
+    Refused(AppendError),
+    /// The record was logged and its fate is unknown, never "aborted": recovery may find it. The transaction
+    /// has ended and memory keeps its new values.
+    #[error("the commit at LSN {lsn}: {cause}")]
+    Unknown {
+        /// Where the record begins.
+        lsn: Lsn,
+        /// Why the answer is missing.
+        cause: WaitError,
+    },
+}
+
+fn because(cause: &Option<TruncateError>) -> String {
+    match cause {
+        Some(cause) => format!(" and truncation failed: {cause}"),
+        None => " and truncation found nothing to free".to_owned(),
+    }
+}
+
+/// Why a region stays mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnmapError {
+    /// Open transactions hold ranges in it (the original's `RVM_EUNCOMMIT`).
+    #[error("{transactions} open transactions hold ranges in the region; commit or abort them first")]
+    Uncommitted {
+        /// How many.
+        transactions: usize,
+    },
+}
+
+/// Why a segment stays in the table.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ForgetError {
+    /// A region of it is mapped.
+    #[error("the segment {path} is mapped; unmap it first")]
+    Mapped {
+        /// The segment's path.
+        path: String,
+    },
+    /// The table does not know it.
+    #[error("this log knows no segment {path}")]
+    Unknown {
+        /// The path asked for.
+        path: String,
+    },
+    /// Its committed bytes could not be applied.
+    #[error("committed bytes could not be applied: {0}")]
+    Truncate(#[from] TruncateError),
+    /// The table could not be written.
+    #[error("{0}")]
+    Table(#[from] TableError),
+}

@@ -1,0 +1,40 @@
+//! Every bound of this crate, with its reason.
+
+/// Segments that one log knows. A full table fits its slot.
+pub const SEGMENTS_MAX: usize = 224;
+/// Bytes of a segment's path in the table.
+pub const PATH_BYTES_MAX: usize = 255;
+/// Bytes of one slot of the segment table.
+pub const TABLE_SLOT_BYTES: usize = 64 * 1024;
+/// Bytes of the segment table's file: two slots.
+pub const TABLE_BYTES: u64 = 2 * TABLE_SLOT_BYTES as u64;
+
+/// Regions that one transaction touches. A commit holds all their locks at once, one stack frame each.
+pub const TRANSACTION_REGIONS_MAX: usize = 64;
+/// Ranges that one transaction declares before merging. Bounds the list (16 bytes each).
+pub const TRANSACTION_RANGES_MAX: usize = 1 << 24;
+/// Bytes of old values that one restoring transaction keeps. Bounds its memory.
+pub const UNDO_BYTES_MAX: usize = 1 << 30;
+
+/// Ended transactions whose buffers are kept for the next. More are freed.
+pub const POOL_TRANSACTIONS_MAX: usize = 64;
+/// Bytes that the buffers of a pooled transaction may hold on to.
+pub const POOL_BUFFER_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// Payload bytes that one round of truncation reads before it merges and writes. Bounds its memory.
+pub const ROUND_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// Payload bytes that one step of truncation reads.
+pub const STEP_READ_BYTES: usize = 1024 * 1024;
+/// Bytes that one step of truncation writes to a segment.
+pub const STEP_WRITE_BYTES: usize = 256 * 1024;
+/// How long the truncation thread waits after a failure before it tries again unasked.
+pub const TRUNCATION_RETRY_MS: u64 = 1000;
+
+/// Regions begin at multiples of this in their segment, and no two share a page.
+pub const PAGE_BYTES: u64 = 4096;
+
+const _: () = assert!(
+    super::table::HEADER_BYTES + SEGMENTS_MAX * super::table::ENTRY_BYTES <= TABLE_SLOT_BYTES,
+    "a full table fits its slot"
+);
+const _: () = assert!(STEP_READ_BYTES <= ROUND_BYTES_MAX);

@@ -1,0 +1,35 @@
+//! What an opening may choose.
+
+use netram_proto::id::JournalId;
+
+/// Choices at [`crate::Rvm::open`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The journal behind the log. The segment table beside it must name the same one.
+    pub journal: JournalId,
+    /// Truncation begins when the log is fuller than this, in percent (1 to 95).
+    pub truncation_threshold_percent: u8,
+    /// Accept segment files whose identity is not the recorded one (restored from a copy) and record the new.
+    pub adopt_segments: bool,
+}
+
+impl Options {
+    /// The usual choices for the log of `journal`: truncation at 50 %, replaced segments refused.
+    pub fn new(journal: JournalId) -> Options {
+        Options {
+            journal,
+            truncation_threshold_percent: 50,
+            adopt_segments: false,
+        }
+    }
+}
+
+/// Whether a transaction can be undone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Old values are kept when a range is declared and put back by an abort.
+    #[default]
+    Restore,
+    /// Nothing is kept. An abort forgets the ranges and leaves memory as it is.
+    NoRestore,
+}

@@ -1,0 +1,142 @@
+//! A mapped part of a segment.
+
+use std::ops::Deref;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use zerocopy::FromBytes;
+
+use crate::error::{RangeError, UnmapError};
+use crate::memory::{Address, Memory};
+use crate::segments::Mark;
+
+/// A mapped part of a segment: memory that survives crashes, as far as transactions committed it.
+///
+/// Reading takes the region's lock shared, changing takes it exclusively, for as long as a guard lives. Hold
+/// at most one guard at a time, and none across a commit: a commit takes the locks of all its regions. The
+/// lock protects memory, not meaning: RVM does not detect conflicts between transactions, by design.
+///
+/// Dropping a region unmaps it as soon as no open transaction holds ranges in it. What was committed is safe;
+/// stores outside a committed range are forgotten.
+#[derive(Debug)]
+pub struct Region {
+    pub(crate) mapping: Arc<Mapping>,
+}
+
+/// What a region and the transactions that touch it share.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    memory: RwLock<Memory>,
+    address: Address,
+    pub(crate) length: usize,
+    /// Where in the segment the region begins.
+    pub(crate) base: u64,
+    pub(crate) path: Arc<str>,
+    pub(crate) segment: Arc<Mark>,
+    /// Open transactions with ranges here.
+    pub(crate) transactions: AtomicUsize,
+    /// The `Rvm` it belongs to.
+    pub(crate) owner: u64,
+}
+
+impl Mapping {
+    pub(crate) fn new(memory: Memory, base: u64, path: Arc<str>, segment: Arc<Mark>, owner: u64) -> Mapping {
+        let (address, length) = (memory.address(), memory.len());
+        let memory = RwLock::new(memory);
+        Mapping {
+            memory,
+            address,
+            length,
+            base,
+            path,
+            segment,
+            transactions: AtomicUsize::new(0),
+            owner,
+        }
+    }
+
+    // A panic while a guard was held says nothing about the bytes: the transaction's drop restores them, if
+    // it was to. So poisoning is passed over.
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, Memory> {
+        self.memory.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, Memory> {
+        self.memory.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn address(&self) -> usize {
+        self.address.get().addr()
+    }
+
+    pub(crate) fn check(&self, offset: usize, length: usize) -> Result<usize, RangeError> {
+        match offset.checked_add(length) {
+            Some(end) if end <= self.length => Ok(end),
+            _ => Err(RangeError::OutOfRegion {
+                offset,
+                length,
+                region: self.length,
+            }),
+        }
+    }
+}
+
+/// Shared access to a region's bytes.
+#[derive(Debug)]
+pub struct ReadGuard<'r>(RwLockReadGuard<'r, Memory>);
+
+impl Deref for ReadGuard<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Region {
+    /// Bytes in the region.
+    #[allow(clippy::len_without_is_empty, reason = "an empty region cannot be mapped")]
+    pub fn len(&self) -> usize {
+        self.mapping.length
+    }
+
+    /// Where in its segment the region begins.
+    pub fn segment_offset(&self) -> u64 {
+        self.mapping.base
+    }
+
+    /// The segment's path.
+    pub fn segment_path(&self) -> &str {
+        &self.mapping.path
+    }
+
+    /// The region's bytes, kept from changing until the guard is dropped.
+    pub fn read(&self) -> ReadGuard<'_> {
+        ReadGuard(self.mapping.read())
+    }
+
+    /// A copy of the value at `offset`, which need not be aligned.
+    pub fn get<T: FromBytes>(&self, offset: usize) -> Result<T, RangeError> {
+        let end = self.mapping.check(offset, size_of::<T>())?;
+        let memory = self.mapping.read();
+        Ok(T::read_from_bytes(&memory[offset..end]).expect("the slice has the type's size"))
+    }
+
+    /// The address of the first byte, for code that keeps its own discipline.
+    ///
+    /// Whoever dereferences it vouches that: the `Region` is alive; no other thread reads or writes the same
+    /// bytes meanwhile, through guards, [`Region::get`], edits, an abort that restores them or a commit that
+    /// declared them; and no guard of this region is alive while storing. Declare the bytes with
+    /// `Transaction::set_range` before storing to them.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.mapping.address.get()
+    }
+
+    /// Unmaps the region; hands it back when open transactions hold ranges in it.
+    pub fn unmap(self) -> Result<(), (UnmapError, Region)> {
+        match self.mapping.transactions.load(Ordering::Acquire) {
+            0 => Ok(()),
+            transactions => Err((UnmapError::Uncommitted { transactions }, self)),
+        }
+    }
+}

@@ -1,0 +1,454 @@
+//! The library's centre: opening with recovery, mapping, transactions, truncation.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::thread::JoinHandle;
+
+use netram_proto::id::Lsn;
+use netram_proto::port::{Durability, Log, LogState, Ticket, Votes, WaitError};
+
+use crate::error::{ForgetError, MapError, OpenError, SegmentError, TruncateError};
+use crate::limit::{PAGE_BYTES, POOL_TRANSACTIONS_MAX};
+use crate::options::{Mode, Options};
+use crate::region::{Mapping, Region};
+use crate::segments::{Segments, segment_io};
+use crate::stats::{Counters, Statistics, add};
+use crate::storage::{Allocation, Storage};
+use crate::sync::{Answer, Signal, lock};
+use crate::table::Table;
+use crate::truncate::{Progress, RecoveryReport, Truncator, World};
+use crate::txn::{Buffers, Transaction};
+
+/// Recoverable memory over one log.
+///
+/// Threads share it by reference or in an `Arc`. Dropping it ends the truncation thread; transactions and
+/// regions that are still alive keep working.
+pub struct Rvm<L: Log, S: Storage> {
+    pub(crate) shared: Arc<Shared<L, S>>,
+    recovery: RecoveryReport,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the `Rvm`, its transactions and the truncation thread share.
+pub(crate) struct Shared<L: Log, S: Storage> {
+    pub(crate) log: L,
+    storage: S,
+    /// Tells this opening's regions from another's.
+    pub(crate) number: u64,
+    pub(crate) payload_max: usize,
+    /// The longest range that can be declared: it fits a record, and 32 bits.
+    pub(crate) range_max: usize,
+    pub(crate) counters: Counters,
+    /// Bytes of log in use at which truncation is wanted.
+    threshold: u64,
+    /// The log's head as last heard, so that a commit need not ask.
+    head: AtomicU64,
+    last: Mutex<Option<Ticket>>,
+    truncator: Mutex<Truncator<S::File>>,
+    segments: Mutex<Segments<S::File>>,
+    /// Every region, dead ones until the next mapping.
+    regions: Mutex<Vec<Weak<Mapping>>>,
+    pool: Mutex<Vec<Buffers>>,
+    open_transactions: AtomicUsize,
+    pub(crate) signal: Signal,
+    /// The truncation thread runs.
+    pub(crate) threaded: AtomicBool,
+    /// It was asked and has not begun.
+    pub(crate) asked: AtomicBool,
+}
+
+/// What one region is, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegionInfo {
+    /// The segment's path.
+    pub path: String,
+    /// Where in the segment it begins.
+    pub offset: u64,
+    /// Bytes mapped.
+    pub length: usize,
+    /// Open transactions with ranges in it.
+    pub transactions: usize,
+}
+
+/// Where things stand now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Query {
+    /// The log.
+    pub log: LogState,
+    /// Paths of the segments that the log knows, with their lengths.
+    pub segments: Vec<(String, u64)>,
+    /// The regions mapped.
+    pub regions: Vec<RegionInfo>,
+    /// Transactions begun and not ended.
+    pub open_transactions: usize,
+    /// Whether the truncation thread runs.
+    pub truncation_thread: bool,
+}
+
+static OPENINGS: AtomicU64 = AtomicU64::new(1);
+
+impl<L: Log, S: Storage> Rvm<L, S> {
+    /// Opens recoverable memory over a recovered log: applies every transaction in the log to its segment,
+    /// so that what is mapped afterwards is what was committed.
+    ///
+    /// When it fails or crashes on the way nothing is lost; the next opening does it again.
+    pub fn open(log: L, storage: S, options: Options) -> Result<Rvm<L, S>, OpenError> {
+        let percent = options.truncation_threshold_percent;
+        if !(1..=95).contains(&percent) {
+            return Err(OpenError::Threshold { percent });
+        }
+        let table = Table::read(storage.table(), options.journal)?;
+        let state = log.state();
+        let shared = Shared {
+            number: OPENINGS.fetch_add(1, Ordering::Relaxed),
+            payload_max: state.payload_max,
+            range_max: state.payload_max.min(u32::MAX as usize),
+            counters: Counters::default(),
+            threshold: (u128::from(state.capacity) * u128::from(percent) / 100) as u64,
+            head: AtomicU64::new(state.head.0),
+            // Whatever the log holds beyond its stable end must reach the disk before it can be applied.
+            last: Mutex::new((state.tail > state.stable).then_some(Ticket {
+                lsn: state.stable,
+                end: state.tail,
+            })),
+            truncator: Mutex::new(Truncator::new()),
+            segments: Mutex::new(Segments::new(table, options.journal, options.adopt_segments)),
+            regions: Mutex::new(Vec::new()),
+            pool: Mutex::new(Vec::with_capacity(POOL_TRANSACTIONS_MAX)),
+            open_transactions: AtomicUsize::new(0),
+            signal: Signal::default(),
+            threaded: AtomicBool::new(false),
+            asked: AtomicBool::new(false),
+            log,
+            storage,
+        };
+        shared.truncate_to(state.tail)?;
+        let total = lock(&shared.truncator).total;
+        let recovery = RecoveryReport {
+            start: state.head,
+            end: state.tail,
+            ..total
+        };
+        Ok(Rvm {
+            shared: Arc::new(shared),
+            recovery,
+            thread: Mutex::new(None),
+        })
+    }
+
+    /// What recovery did at the opening.
+    pub fn recovery(&self) -> &RecoveryReport {
+        &self.recovery
+    }
+
+    /// The log underneath.
+    pub fn log(&self) -> &L {
+        &self.shared.log
+    }
+
+    /// The storage underneath.
+    pub fn storage(&self) -> &S {
+        &self.shared.storage
+    }
+
+    /// Creates a segment of zeros; refuses when there is a file already.
+    pub fn create_segment(
+        &self,
+        path: &str,
+        length: u64,
+        allocation: Allocation,
+    ) -> Result<(), SegmentError> {
+        let created = self.shared.storage.create_segment(path, length, allocation);
+        created.map_err(|cause| segment_io(path, cause))
+    }
+
+    /// Maps `length` bytes of a segment from `offset`, a multiple of the page size. Length 0: to the end.
+    ///
+    /// Nothing is read until it is touched. Segment bytes can be mapped once at a time.
+    pub fn map(&self, path: &str, offset: u64, length: u64) -> Result<Region, MapError> {
+        let shared = &*self.shared;
+        let name = shared
+            .storage
+            .name(path)
+            .map_err(|cause| segment_io(path, cause))?;
+        if !offset.is_multiple_of(PAGE_BYTES) {
+            return Err(MapError::Unaligned {
+                offset,
+                page: PAGE_BYTES,
+            });
+        }
+        let mut regions = lock(&shared.regions);
+        regions.retain(|region| region.strong_count() > 0);
+        // Bytes committed through an earlier mapping may still be in the log only: a mapping made now would
+        // show the file without them.
+        let known = lock(&shared.segments).mark(&name);
+        if let Some(mark) = known {
+            shared.truncate_to(mark.end())?;
+        }
+        let opened = lock(&shared.segments).enter(&shared.storage, &name)?;
+        let outside = || MapError::OutOfSegment {
+            path: name.clone(),
+            offset,
+            length,
+            size: opened.size,
+        };
+        let end = match length {
+            0 => opened.size,
+            length => offset.checked_add(length).ok_or_else(outside)?,
+        };
+        if offset >= end || end > opened.size {
+            return Err(outside());
+        }
+        let length = usize::try_from(end - offset).map_err(|_| outside())?;
+        for region in regions.iter().filter_map(Weak::upgrade) {
+            if *region.path == *name && pages_meet(&region, offset, end) {
+                return Err(MapError::Overlap {
+                    path: name,
+                    offset,
+                    end,
+                });
+            }
+        }
+        let memory = shared.storage.map(&opened.file, offset, length);
+        let memory = memory.map_err(|cause| segment_io(&name, cause))?;
+        assert_eq!(memory.len(), length);
+        let mapping = Mapping::new(memory, offset, name.into(), opened.mark, shared.number);
+        let mapping = Arc::new(mapping);
+        regions.push(Arc::downgrade(&mapping));
+        Ok(Region { mapping })
+    }
+
+    /// Begins a transaction.
+    pub fn begin(&self, mode: Mode) -> Transaction<L, S> {
+        let buffers = lock(&self.shared.pool).pop().unwrap_or_default();
+        add(&self.shared.counters.begun, 1);
+        self.shared.open_transactions.fetch_add(1, Ordering::Relaxed);
+        Transaction::new(self.shared.clone(), buffers, mode)
+    }
+
+    /// Waits until every commit so far, lazy ones too, is as safe as asked.
+    pub fn flush(&self, durability: Durability) -> Result<Votes, WaitError> {
+        match *lock(&self.shared.last) {
+            Some(ticket) => self.shared.log.wait(ticket, durability),
+            None => Ok(Votes::default()),
+        }
+    }
+
+    /// Applies every commit so far to the segments and empties the log of them; waits for the disk.
+    pub fn truncate(&self) -> Result<(), TruncateError> {
+        let last = *lock(&self.shared.last);
+        self.shared.truncate_to(last.map_or(Lsn(0), |ticket| ticket.end))
+    }
+
+    /// Does one bounded piece of truncation, for programs (the simulator) that run without the thread.
+    /// Never waits for the log.
+    pub fn truncate_step(&self) -> Result<Progress, TruncateError> {
+        self.shared.step()
+    }
+
+    /// Whether the log is fuller than the threshold.
+    pub fn wants_truncation(&self) -> bool {
+        let last = *lock(&self.shared.last);
+        last.is_some_and(|ticket| self.shared.is_over_threshold(ticket.end))
+    }
+
+    /// Starts the thread that truncates in the background. Does nothing when it runs already.
+    pub fn start_truncation(&self) -> std::io::Result<()>
+    where
+        L: Send + Sync + 'static,
+        S: Send + Sync + 'static,
+        S::File: Send + Sync,
+    {
+        let mut thread = lock(&self.thread);
+        if thread.is_none() {
+            *thread = Some(crate::background::start(&self.shared)?);
+        }
+        Ok(())
+    }
+
+    /// Takes a segment that is no longer used out of the log's table.
+    pub fn forget_segment(&self, path: &str) -> Result<(), ForgetError> {
+        let shared = &*self.shared;
+        // The file may be gone; then the table's own name is the one to give.
+        let name = shared.storage.name(path).unwrap_or_else(|_| path.to_owned());
+        let regions = lock(&shared.regions);
+        if regions
+            .iter()
+            .filter_map(Weak::upgrade)
+            .any(|region| *region.path == *name)
+        {
+            return Err(ForgetError::Mapped { path: name });
+        }
+        let mark = lock(&shared.segments).mark(&name);
+        let mark = mark.ok_or_else(|| ForgetError::Unknown { path: name.clone() })?;
+        shared.truncate_to(mark.end())?;
+        lock(&shared.segments).forget(&shared.storage, &name)
+    }
+
+    /// Where things stand now.
+    pub fn query(&self) -> Query {
+        let shared = &*self.shared;
+        let regions = lock(&shared.regions);
+        let regions = regions.iter().filter_map(Weak::upgrade).map(|region| RegionInfo {
+            path: region.path.to_string(),
+            offset: region.base,
+            length: region.length,
+            transactions: region.transactions.load(Ordering::Acquire),
+        });
+        let segments = lock(&shared.segments);
+        Query {
+            log: shared.log.state(),
+            segments: segments
+                .entries()
+                .iter()
+                .map(|entry| (entry.path.clone(), entry.length))
+                .collect(),
+            regions: regions.collect(),
+            open_transactions: shared.open_transactions.load(Ordering::Relaxed),
+            truncation_thread: shared.threaded.load(Ordering::Relaxed),
+        }
+    }
+
+    /// What happened since the opening.
+    pub fn statistics(&self) -> Statistics {
+        self.shared.counters.read()
+    }
+}
+
+impl<L: Log, S: Storage> Drop for Rvm<L, S> {
+    fn drop(&mut self) {
+        if let Some(thread) = lock(&self.thread).take() {
+            self.shared.signal.stop();
+            // A panic in the thread has been reported by its hook; a drop must not add a second.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl<L: Log, S: Storage> std::fmt::Debug for Rvm<L, S> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Rvm")
+            .field("recovery", &self.recovery)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<L: Log, S: Storage> Shared<L, S> {
+    pub(crate) fn head(&self) -> Lsn {
+        Lsn(self.head.load(Ordering::Acquire))
+    }
+
+    fn is_over_threshold(&self, end: Lsn) -> bool {
+        end.since(self.head()) > self.threshold
+    }
+
+    /// A commit's record is in the log.
+    pub(crate) fn committed(&self, ticket: Ticket) {
+        {
+            let mut last = lock(&self.last);
+            if last.is_none_or(|last| last.end < ticket.end) {
+                *last = Some(ticket);
+            }
+        }
+        let wanted = self.threaded.load(Ordering::Relaxed) && self.is_over_threshold(ticket.end);
+        if wanted && !self.asked.swap(true, Ordering::AcqRel) {
+            self.signal.request();
+        }
+    }
+
+    /// Takes an ended transaction's buffers back.
+    pub(crate) fn reuse(&self, mut buffers: Buffers) {
+        self.open_transactions.fetch_sub(1, Ordering::Relaxed);
+        if buffers.clear() {
+            let mut pool = lock(&self.pool);
+            if pool.len() < POOL_TRANSACTIONS_MAX {
+                pool.push(buffers);
+            }
+        }
+    }
+
+    /// Makes room in a log that was full when its head was at `head`. `false`: nothing could be freed.
+    pub(crate) fn make_room(&self, head: Lsn) -> Result<bool, TruncateError> {
+        let began = self.storage.now();
+        let freed = match self.signal_and_wait(head) {
+            Answer::Done => Ok(()),
+            Answer::Failed(error) => Err(error),
+            Answer::NoThread => self.free_some(head),
+        };
+        add(&self.counters.full_stalls, 1);
+        add(&self.counters.full_stall_ns, self.storage.now().since(began).0);
+        freed.map(|()| self.head() > head)
+    }
+
+    fn signal_and_wait(&self, head: Lsn) -> Answer {
+        match self.threaded.load(Ordering::Acquire) {
+            true => self.signal.request_and_wait(|| self.head() > head),
+            false => Answer::NoThread,
+        }
+    }
+
+    /// Truncates until the head is beyond `head`, or everything logged has been applied.
+    pub(crate) fn free_some(&self, head: Lsn) -> Result<(), TruncateError> {
+        let mut waited = false;
+        while self.head() <= head {
+            if self.step()? == Progress::Idle {
+                if waited {
+                    break;
+                }
+                self.wait_for_disk()?;
+                waited = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// Truncates until the head is at `target` or beyond.
+    pub(crate) fn truncate_to(&self, target: Lsn) -> Result<(), TruncateError> {
+        while self.head() < target {
+            if self.step()? == Progress::Idle && self.head() < target {
+                self.wait_for_disk()?;
+                assert!(self.log.state().stable >= target, "what the disk has is stable");
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn wait_for_disk(&self) -> Result<(), TruncateError> {
+        let last = *lock(&self.last);
+        match last {
+            Some(ticket) => self
+                .log
+                .wait(ticket, Durability::Disk)
+                .map(drop)
+                .map_err(TruncateError::Wait),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn step(&self) -> Result<Progress, TruncateError> {
+        let began = self.storage.now();
+        let world = World {
+            log: &self.log,
+            storage: &self.storage,
+            segments: &self.segments,
+            counters: &self.counters,
+        };
+        let stepped = lock(&self.truncator).step(&world);
+        add(&self.counters.truncation_ns, self.storage.now().since(began).0);
+        match stepped {
+            Ok(Progress::Trimmed(head)) => {
+                self.head.fetch_max(head.0, Ordering::AcqRel);
+                self.signal.progress();
+            }
+            Ok(_) => {}
+            Err(_) => add(&self.counters.truncation_failures, 1),
+        }
+        stepped
+    }
+}
+
+/// Whether bytes `offset..end` share a page with a region of the same segment.
+fn pages_meet(region: &Mapping, offset: u64, end: u64) -> bool {
+    let region_end = (region.base + region.length as u64).next_multiple_of(PAGE_BYTES);
+    region.base < end.next_multiple_of(PAGE_BYTES) && offset < region_end
+}

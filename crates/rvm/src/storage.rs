@@ -1,0 +1,292 @@
+//! Where segments and the segment table live: a trait, and real files.
+
+use std::fs::{File as StdFile, OpenOptions};
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::time::Instant;
+
+use netram_proto::port::{File, IoError};
+use netram_proto::time::Time;
+use rustix::fs::{FallocateFlags, FlockOperation, XattrFlags};
+
+use crate::limit::TABLE_BYTES;
+use crate::memory::Memory;
+
+/// Random bytes that tell one segment file from another of the same name. Zero: the file system cannot keep
+/// one, and the check is skipped.
+pub type Identity = [u8; 16];
+
+/// How a new segment gets its space.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Allocation {
+    /// All blocks now, so that truncation cannot meet a full disk.
+    #[default]
+    Preallocated,
+    /// A file of holes. A full disk then stops truncation, and after it commits, until space is made.
+    Sparse,
+}
+
+/// The files behind recoverable memory. Real ones here; virtual ones in the simulator.
+pub trait Storage {
+    /// An open file.
+    type File: File;
+
+    /// The one name of the file at `path`, so that two ways to write it are not taken for two segments.
+    fn name(&self, path: &str) -> Result<String, IoError>;
+    /// Creates a segment of zeros; refuses (EEXIST) when there is a file already. Durable on return.
+    fn create_segment(&self, path: &str, length: u64, allocation: Allocation) -> Result<(), IoError>;
+    /// Opens a segment for reading and writing, for this process alone.
+    fn open_segment(&self, path: &str) -> Result<Self::File, IoError>;
+    /// Maps bytes of a segment: stores to the memory must never reach the file.
+    fn map(&self, file: &Self::File, offset: u64, length: usize) -> Result<Memory, IoError>;
+    /// The segment's identity; zeros when it has none.
+    fn identity(&self, file: &Self::File) -> Result<Identity, IoError>;
+    /// Gives the segment a fresh identity and returns it; zeros when it cannot keep one.
+    fn assign_identity(&self, file: &Self::File) -> Result<Identity, IoError>;
+    /// The segment table's file, [`TABLE_BYTES`] long, zeros when new.
+    fn table(&self) -> &Self::File;
+    /// The time, for statistics.
+    fn now(&self) -> Time;
+}
+
+/// Segments and the table as real files.
+#[derive(Debug)]
+pub struct RealStorage {
+    table: RealFile,
+    origin: Instant,
+}
+
+/// A real file: `pread`, `pwrite`, `fdatasync`.
+#[derive(Debug)]
+pub struct RealFile(StdFile);
+
+/// The extended attribute that holds a segment's identity.
+const IDENTITY_ATTRIBUTE: &str = "user.netram.segment";
+
+impl RealStorage {
+    /// Creates the segment table beside a new log; refuses (EEXIST) when there is one already.
+    pub fn create(table: &str) -> Result<RealStorage, IoError> {
+        create_file(table, TABLE_BYTES, Allocation::Preallocated)?;
+        RealStorage::open(table)
+    }
+
+    /// Opens the segment table beside a log.
+    pub fn open(table: &str) -> Result<RealStorage, IoError> {
+        Ok(RealStorage {
+            table: open_locked(table)?,
+            origin: Instant::now(),
+        })
+    }
+}
+
+impl Storage for RealStorage {
+    type File = RealFile;
+
+    fn name(&self, path: &str) -> Result<String, IoError> {
+        let name = std::fs::canonicalize(path).map_err(io_error)?;
+        // EILSEQ: the table holds UTF-8, so that its errors can be printed.
+        name.into_os_string()
+            .into_string()
+            .map_err(|_| IoError { errno: 84 })
+    }
+
+    fn create_segment(&self, path: &str, length: u64, allocation: Allocation) -> Result<(), IoError> {
+        create_file(path, length, allocation)
+    }
+
+    fn open_segment(&self, path: &str) -> Result<RealFile, IoError> {
+        open_locked(path)
+    }
+
+    fn map(&self, file: &RealFile, offset: u64, length: usize) -> Result<Memory, IoError> {
+        Memory::map_private(&file.0, offset, length)
+    }
+
+    fn identity(&self, file: &RealFile) -> Result<Identity, IoError> {
+        let mut identity = Identity::default();
+        match rustix::fs::fgetxattr(&file.0, IDENTITY_ATTRIBUTE, &mut identity) {
+            Ok(length) if length == identity.len() => Ok(identity),
+            Ok(_) => Ok(Identity::default()),
+            Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::RANGE) => {
+                Ok(Identity::default())
+            }
+            Err(error) => Err(errno(error)),
+        }
+    }
+
+    fn assign_identity(&self, file: &RealFile) -> Result<Identity, IoError> {
+        let mut identity = Identity::default();
+        let mut random = StdFile::open("/dev/urandom").map_err(io_error)?;
+        random.read_exact(&mut identity).map_err(io_error)?;
+        match rustix::fs::fsetxattr(&file.0, IDENTITY_ATTRIBUTE, &identity, XattrFlags::empty()) {
+            Ok(()) => {}
+            // No room or no support for attributes costs only the check, never the segment.
+            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSPC | rustix::io::Errno::PERM) => {
+                return Ok(Identity::default());
+            }
+            Err(error) => return Err(errno(error)),
+        }
+        // The table will name this identity, so it must be durable before the table is.
+        file.0.sync_all().map_err(io_error)?;
+        Ok(identity)
+    }
+
+    fn table(&self) -> &RealFile {
+        &self.table
+    }
+
+    fn now(&self) -> Time {
+        Time(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+impl File for RealFile {
+    fn size(&self) -> Result<u64, IoError> {
+        Ok(self.0.metadata().map_err(io_error)?.len())
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), IoError> {
+        self.0.read_exact_at(into, offset).map_err(io_error)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), IoError> {
+        self.0.write_all_at(bytes, offset).map_err(io_error)
+    }
+
+    fn sync(&self) -> Result<(), IoError> {
+        self.0.sync_data().map_err(io_error)
+    }
+}
+
+/// Opens for reading and writing and locks: two processes with one segment would undo each other's work.
+fn open_locked(path: &str) -> Result<RealFile, IoError> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(path)
+        .map_err(io_error)?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(RealFile(file)),
+        // ETXTBSY reads as "in use", where EWOULDBLOCK would invite a retry.
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(IoError { errno: 26 }),
+        Err(error) => Err(errno(error)),
+    }
+}
+
+fn create_file(path: &str, length: u64, allocation: Allocation) -> Result<(), IoError> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(path)
+        .map_err(io_error)?;
+    let filled = fill_new(&file, length, allocation).and_then(|()| sync_parent(path));
+    if filled.is_err() {
+        // A half-made file would refuse the next attempt. The first error is the one to report.
+        let _ = std::fs::remove_file(path);
+    }
+    filled
+}
+
+fn fill_new(file: &StdFile, length: u64, allocation: Allocation) -> Result<(), IoError> {
+    file.set_len(length).map_err(io_error)?;
+    if allocation == Allocation::Preallocated && length > 0 {
+        match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, length) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::OPNOTSUPP) => write_zeros(file, length)?,
+            Err(error) => return Err(errno(error)),
+        }
+    }
+    file.sync_all().map_err(io_error)
+}
+
+fn write_zeros(file: &StdFile, length: u64) -> Result<(), IoError> {
+    let zeros = vec![0; 1024 * 1024];
+    let mut offset = 0;
+    while offset < length {
+        let bytes = zeros
+            .len()
+            .min(usize::try_from(length - offset).unwrap_or(usize::MAX));
+        file.write_all_at(&zeros[..bytes], offset).map_err(io_error)?;
+        offset += bytes as u64;
+    }
+    Ok(())
+}
+
+/// Makes the new name itself durable.
+fn sync_parent(path: &str) -> Result<(), IoError> {
+    let parent = match std::path::Path::new(path).parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => std::path::Path::new("."),
+    };
+    StdFile::open(parent)
+        .and_then(|folder| folder.sync_all())
+        .map_err(io_error)
+}
+
+fn io_error(error: std::io::Error) -> IoError {
+    if error.kind() == std::io::ErrorKind::UnexpectedEof {
+        return IoError::EOF;
+    }
+    error
+        .raw_os_error()
+        .map_or(IoError::EIO, |errno| IoError { errno })
+}
+
+fn errno(error: rustix::io::Errno) -> IoError {
+    IoError {
+        errno: error.raw_os_error(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(folder: &tempfile::TempDir, name: &str) -> String {
+        folder.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_segment_is_created_once_and_is_all_zeros() {
+        let folder = tempfile::tempdir().unwrap();
+        let storage = RealStorage::create(&path(&folder, "table")).unwrap();
+        for (name, allocation) in [("a", Allocation::Preallocated), ("b", Allocation::Sparse)] {
+            let name = path(&folder, name);
+            storage.create_segment(&name, 10_000, allocation).unwrap();
+            assert_eq!(
+                storage.create_segment(&name, 10_000, allocation),
+                Err(IoError { errno: 17 })
+            );
+            let file = storage.open_segment(&name).unwrap();
+            let mut bytes = vec![1; 10_000];
+            file.read_at(0, &mut bytes).unwrap();
+            assert!(bytes.iter().all(|byte| *byte == 0));
+            assert_eq!(file.read_at(9_999, &mut [0; 2]), Err(IoError::EOF));
+        }
+    }
+
+    #[test]
+    fn a_segment_in_use_is_refused_to_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let storage = RealStorage::create(&path(&folder, "table")).unwrap();
+        let name = path(&folder, "a");
+        storage.create_segment(&name, 4096, Allocation::Sparse).unwrap();
+        let held = storage.open_segment(&name).unwrap();
+        assert_eq!(storage.open_segment(&name).err(), Some(IoError { errno: 26 }));
+        drop(held);
+        storage.open_segment(&name).unwrap();
+    }
+
+    #[test]
+    fn an_identity_stays_where_it_can_be_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let storage = RealStorage::create(&path(&folder, "table")).unwrap();
+        let name = path(&folder, "a");
+        storage.create_segment(&name, 4096, Allocation::Sparse).unwrap();
+        let file = storage.open_segment(&name).unwrap();
+        assert_eq!(storage.identity(&file).unwrap(), Identity::default());
+        let assigned = storage.assign_identity(&file).unwrap();
+        assert_eq!(storage.identity(&file).unwrap(), assigned);
+    }
+}

@@ -1,0 +1,362 @@
+//! Truncation: applying the log to the segments, so that log space can be reused. Recovery is the same
+//! thing before anything is mapped.
+//!
+//! A round reads stable records, merges them so that each byte is written once, writes the segments, syncs
+//! them, and only then trims the log. It works from the log, not from memory, which also holds bytes that
+//! are not committed. Only records below the *stable* LSN are applied: one that is merely acknowledged may
+//! be lost with its members, and its effect must not be in a segment before it is certain itself.
+//!
+//! Whatever fails or crashes before the trim, the log still holds every record of the round, and the next
+//! round begins at its head again: writing the same values twice does no harm. This also answers a failed
+//! sync, after which written bytes may not be believed: they are all written again before the next sync.
+
+use std::sync::{Arc, Mutex};
+
+use netram_proto::id::Lsn;
+use netram_proto::port::{File, Kind, Log, LogError, Record};
+
+use crate::error::TruncateError;
+use crate::limit::{ROUND_BYTES_MAX, STEP_READ_BYTES, STEP_WRITE_BYTES};
+use crate::merge::{Extent, merge};
+use crate::record::{KIND_TRANSACTION, decode};
+use crate::segments::{Segments, segment_io};
+use crate::stats::{Counters, add};
+use crate::storage::Storage;
+use crate::sync::lock;
+
+/// Writes that one step of truncation makes.
+const STEP_WRITES_MAX: usize = 64;
+/// Kinds below belong to the journal itself and are passed over.
+const KIND_USER_MIN: Kind = Kind(16);
+
+/// What a step of truncation did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Nothing: no stable record is left to apply.
+    Idle,
+    /// Part of a round.
+    Working,
+    /// Ended a round: the log now begins here.
+    Trimmed(Lsn),
+}
+
+/// What recovery found and applied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecoveryReport {
+    /// Transactions read from the log.
+    pub transactions: u64,
+    /// Ranges in them.
+    pub ranges: u64,
+    /// Bytes of those ranges.
+    pub bytes: u64,
+    /// Where the log began.
+    pub start: Lsn,
+    /// Where it ended.
+    pub end: Lsn,
+}
+
+/// What a step works on.
+pub(crate) struct World<'w, L, S: Storage> {
+    pub(crate) log: &'w L,
+    pub(crate) storage: &'w S,
+    pub(crate) segments: &'w Mutex<Segments<S::File>>,
+    pub(crate) counters: &'w Counters,
+}
+
+enum Phase {
+    Idle,
+    Reading { from: Lsn, until: Lsn },
+    Writing { piece: usize, done: u64 },
+    Syncing { target: usize },
+    Trimming,
+}
+
+/// The state of the round under way. Keeps its buffers from round to round.
+pub(crate) struct Truncator<F> {
+    phase: Phase,
+    /// Where the round's records end: the log's next head.
+    head: Lsn,
+    /// The bytes of the round's ranges, oldest first.
+    arena: Vec<u8>,
+    extents: Vec<Extent>,
+    pieces: Vec<Extent>,
+    /// The segments that the round writes.
+    targets: Vec<Target<F>>,
+    staging: Vec<u8>,
+    pub(crate) total: RecoveryReport,
+}
+
+struct Target<F> {
+    segment: u32,
+    path: String,
+    file: Arc<F>,
+}
+
+impl<F: File> Truncator<F> {
+    pub(crate) fn new() -> Truncator<F> {
+        Truncator {
+            phase: Phase::Idle,
+            head: Lsn(0),
+            arena: Vec::new(),
+            extents: Vec::new(),
+            pieces: Vec::new(),
+            targets: Vec::new(),
+            staging: Vec::new(),
+            total: RecoveryReport::default(),
+        }
+    }
+
+    /// Does a bounded piece of work. After an error the round begins again from the log's head.
+    pub(crate) fn step<L: Log, S: Storage<File = F>>(
+        &mut self,
+        world: &World<'_, L, S>,
+    ) -> Result<Progress, TruncateError> {
+        let stepped = match self.phase {
+            Phase::Idle => Ok(self.start(world)),
+            Phase::Reading { from, until } => self.read(world, from, until),
+            Phase::Writing { piece, done } => self.write(world, piece, done),
+            Phase::Syncing { target } => self.sync(target),
+            Phase::Trimming => self.trim(world),
+        };
+        if stepped.is_err() {
+            self.clear();
+        }
+        stepped
+    }
+
+    fn clear(&mut self) {
+        self.phase = Phase::Idle;
+        self.arena.clear();
+        self.extents.clear();
+        self.pieces.clear();
+        self.targets.clear();
+    }
+
+    fn start<L: Log, S: Storage<File = F>>(&mut self, world: &World<'_, L, S>) -> Progress {
+        let state = world.log.state();
+        if state.head >= state.stable {
+            return Progress::Idle;
+        }
+        self.clear();
+        self.phase = Phase::Reading {
+            from: state.head,
+            until: state.stable,
+        };
+        Progress::Working
+    }
+
+    fn read<L: Log, S: Storage<File = F>>(
+        &mut self,
+        world: &World<'_, L, S>,
+        from: Lsn,
+        until: Lsn,
+    ) -> Result<Progress, TruncateError> {
+        let mut next = from;
+        let mut refused = None;
+        let before = self.arena.len();
+        let transactions = self.total.transactions;
+        {
+            let segments = lock(world.segments);
+            let mut each = |record: Record<'_>| match self.take(&segments, record) {
+                Ok(()) => {
+                    next = record.next;
+                    self.arena.len() - before < STEP_READ_BYTES && next < until
+                }
+                Err(error) => {
+                    refused = Some(error);
+                    false
+                }
+            };
+            let stopped = world.log.read(from, &mut each).map_err(TruncateError::Log)?;
+            if let Some(error) = refused {
+                return Err(error);
+            }
+            // The log may pass over records of its own without showing them.
+            next = next.max(stopped);
+        }
+        if next == from {
+            // Below the stable LSN there must be a record.
+            return Err(TruncateError::Log(LogError::Corrupt(from)));
+        }
+        add(
+            &world.counters.transactions_applied,
+            self.total.transactions - transactions,
+        );
+        add(&world.counters.bytes_read, (self.arena.len() - before) as u64);
+        if next < until && self.arena.len() < ROUND_BYTES_MAX {
+            self.phase = Phase::Reading { from: next, until };
+            return Ok(Progress::Working);
+        }
+        self.head = next;
+        merge(&mut self.extents, &mut self.pieces);
+        self.find_targets(world)?;
+        self.phase = Phase::Writing { piece: 0, done: 0 };
+        Ok(Progress::Working)
+    }
+
+    /// Takes over one record's ranges.
+    fn take(&mut self, segments: &Segments<F>, record: Record<'_>) -> Result<(), TruncateError> {
+        let lsn = record.lsn;
+        if record.kind < KIND_USER_MIN {
+            return Ok(());
+        }
+        if record.kind != KIND_TRANSACTION {
+            return Err(TruncateError::ForeignKind {
+                lsn,
+                kind: record.kind,
+            });
+        }
+        let mut unknown = None;
+        let mut bytes = 0;
+        let ranges = decode(record.payload, |range| {
+            // Neighbouring ranges mostly name one segment, so the table is searched seldom.
+            let same = self
+                .extents
+                .last()
+                .is_some_and(|last| last.segment == range.segment);
+            if !same && !segments.knows(range.segment) {
+                unknown = Some(range.segment);
+            }
+            let length = range.bytes.len() as u64;
+            let source = self.arena.len();
+            self.arena.extend_from_slice(range.bytes);
+            self.extents.push(Extent {
+                segment: range.segment,
+                offset: range.offset,
+                length,
+                source,
+            });
+            bytes += length;
+        })
+        .map_err(|cause| TruncateError::Damaged { lsn, cause })?;
+        if let Some(segment) = unknown {
+            return Err(TruncateError::UnknownSegment { lsn, segment });
+        }
+        self.total.transactions += 1;
+        self.total.ranges += u64::from(ranges);
+        self.total.bytes += bytes;
+        Ok(())
+    }
+
+    /// Opens and checks every segment of the round, so that none is written when another is unusable.
+    fn find_targets<L: Log, S: Storage<File = F>>(
+        &mut self,
+        world: &World<'_, L, S>,
+    ) -> Result<(), TruncateError> {
+        let mut segments = lock(world.segments);
+        for pieces in self.pieces.chunk_by(|a, b| a.segment == b.segment) {
+            let last = pieces[pieces.len() - 1];
+            let needed = last.offset + last.length;
+            let (file, path) = segments.file(world.storage, last.segment)?;
+            let path = path.to_owned();
+            let found = file.size().map_err(|cause| segment_io(&path, cause))?;
+            if found < needed {
+                return Err(crate::error::SegmentError::Short { path, found, needed }.into());
+            }
+            self.targets.push(Target {
+                segment: last.segment,
+                path,
+                file,
+            });
+        }
+        Ok(())
+    }
+
+    fn write<L: Log, S: Storage<File = F>>(
+        &mut self,
+        world: &World<'_, L, S>,
+        mut piece: usize,
+        mut done: u64,
+    ) -> Result<Progress, TruncateError> {
+        let mut written = 0;
+        for _ in 0..STEP_WRITES_MAX {
+            let Some(first) = self.pieces.get(piece).copied() else {
+                break;
+            };
+            if written >= STEP_WRITE_BYTES {
+                break;
+            }
+            // Segments appear in the pieces' order.
+            let at = self
+                .targets
+                .partition_point(|target| target.segment < first.segment);
+            let target = &self.targets[at];
+            let offset = first.offset + done;
+            let bytes = gather(
+                &self.pieces,
+                &self.arena,
+                &mut self.staging,
+                &mut piece,
+                &mut done,
+            );
+            target
+                .file
+                .write_at(offset, bytes)
+                .map_err(|cause| segment_io(&target.path, cause))?;
+            written += bytes.len();
+        }
+        add(&world.counters.bytes_applied, written as u64);
+        self.phase = match self.pieces.len() {
+            pieces if piece < pieces => Phase::Writing { piece, done },
+            _ => Phase::Syncing { target: 0 },
+        };
+        Ok(Progress::Working)
+    }
+
+    fn sync(&mut self, target: usize) -> Result<Progress, TruncateError> {
+        let Some(segment) = self.targets.get(target) else {
+            self.phase = Phase::Trimming;
+            return Ok(Progress::Working);
+        };
+        segment
+            .file
+            .sync()
+            .map_err(|cause| segment_io(&segment.path, cause))?;
+        self.phase = Phase::Syncing { target: target + 1 };
+        Ok(Progress::Working)
+    }
+
+    fn trim<L: Log, S: Storage<File = F>>(
+        &mut self,
+        world: &World<'_, L, S>,
+    ) -> Result<Progress, TruncateError> {
+        world.log.trim(self.head).map_err(TruncateError::Log)?;
+        add(&world.counters.rounds, 1);
+        self.clear();
+        Ok(Progress::Trimmed(self.head))
+    }
+}
+
+/// The next bytes to write in one go: part of a large piece, or neighbouring small pieces joined. Moves
+/// `piece` and `done` behind them.
+fn gather<'a>(
+    pieces: &[Extent],
+    arena: &'a [u8],
+    staging: &'a mut Vec<u8>,
+    piece: &mut usize,
+    done: &mut u64,
+) -> &'a [u8] {
+    let first = pieces[*piece];
+    let mut end = first.offset + *done;
+    let left = (first.length - *done) as usize;
+    if left >= STEP_WRITE_BYTES {
+        let from = first.source + *done as usize;
+        *done += STEP_WRITE_BYTES as u64;
+        if *done == first.length {
+            (*piece, *done) = (*piece + 1, 0);
+        }
+        return &arena[from..from + STEP_WRITE_BYTES];
+    }
+    staging.clear();
+    while let Some(next) = pieces.get(*piece) {
+        let bytes = &arena[next.source + *done as usize..next.source + next.length as usize];
+        let continues = next.segment == first.segment && next.offset + *done == end;
+        if !continues || staging.len() + bytes.len() > STEP_WRITE_BYTES {
+            break;
+        }
+        staging.extend_from_slice(bytes);
+        end += bytes.len() as u64;
+        (*piece, *done) = (*piece + 1, 0);
+    }
+    staging
+}

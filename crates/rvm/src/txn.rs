@@ -1,0 +1,450 @@
+//! Transactions: declare ranges, change memory, commit or abort.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, RwLockReadGuard};
+
+use netram_proto::port::{AppendError, Durability, Log, Ticket, Votes};
+use zerocopy::{Immutable, IntoBytes};
+
+use crate::edit::EditGuard;
+use crate::error::{CommitError, RangeError};
+use crate::limit::{POOL_BUFFER_BYTES_MAX, TRANSACTION_RANGES_MAX, TRANSACTION_REGIONS_MAX, UNDO_BYTES_MAX};
+use crate::memory::Memory;
+use crate::options::Mode;
+use crate::range::Ranges;
+use crate::record::{Encoder, KIND_TRANSACTION, payload_bytes};
+use crate::region::{Mapping, Region};
+use crate::rvm::Shared;
+use crate::stats::add;
+use crate::storage::Storage;
+
+/// What a commit returns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Commit {
+    /// Where the log has it; `None` when there was nothing to log.
+    pub ticket: Option<Ticket>,
+    /// What was known to hold it.
+    pub votes: Votes,
+}
+
+/// The memory of a transaction, reused by later ones.
+#[derive(Debug, Default)]
+pub(crate) struct Buffers {
+    /// The regions touched; ranges name them by place.
+    regions: Vec<Arc<Mapping>>,
+    /// Places in `regions`, by address: the order in which a commit takes their locks.
+    order: Vec<u32>,
+    ranges: Ranges,
+    /// Old values, in the order of the declared ranges.
+    undo: Vec<u8>,
+}
+
+impl Buffers {
+    /// Empties the buffers; `false` when they have grown too large to keep.
+    pub(crate) fn clear(&mut self) -> bool {
+        assert!(
+            self.regions.is_empty(),
+            "the regions are let go when the transaction ends"
+        );
+        self.order.clear();
+        self.ranges.clear();
+        self.undo.clear();
+        self.ranges.capacity_bytes() + self.undo.capacity() <= POOL_BUFFER_BYTES_MAX
+    }
+}
+
+/// A transaction. Dropping it aborts it.
+///
+/// Any number may be open at once, on any threads; each is used by one thread at a time. Transactions are
+/// recorded whole or not at all, in the order of their commits. What two of them do to the same bytes is
+/// their programs' affair: nothing here detects it.
+pub struct Transaction<L: Log, S: Storage> {
+    shared: Arc<Shared<L, S>>,
+    buffers: Buffers,
+    mode: Mode,
+    open: bool,
+    /// Address of the mapping used last, and its place in `buffers.regions`. Zero: none yet.
+    recent: (usize, u32),
+}
+
+impl<L: Log, S: Storage> Transaction<L, S> {
+    pub(crate) fn new(shared: Arc<Shared<L, S>>, buffers: Buffers, mode: Mode) -> Transaction<L, S> {
+        Transaction {
+            shared,
+            buffers,
+            mode,
+            open: true,
+            recent: (0, 0),
+        }
+    }
+
+    /// Whether an abort restores memory.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Whether the transaction is neither committed nor aborted.
+    pub fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// Ranges declared so far; neighbours declared one after the other count as one.
+    pub fn ranges(&self) -> usize {
+        self.buffers.ranges.declared().len()
+    }
+
+    /// Declares that `length` bytes at `offset` will change. Their values are logged as they are when the
+    /// transaction commits. Zero length is accepted and does nothing.
+    #[inline]
+    pub fn set_range(&mut self, region: &Region, offset: usize, length: usize) -> Result<(), RangeError> {
+        let Some(place) = self.admit(region, offset, length)? else {
+            return Ok(());
+        };
+        match self.mode {
+            Mode::NoRestore => self.declare(place, offset, length),
+            Mode::Restore => self.declare_restorable(&region.mapping.read(), place, offset, length),
+        }
+        Ok(())
+    }
+
+    /// Declares the range and copies `bytes` to it.
+    pub fn write(&mut self, region: &Region, offset: usize, bytes: &[u8]) -> Result<(), RangeError> {
+        let Some(place) = self.admit(region, offset, bytes.len())? else {
+            return Ok(());
+        };
+        let mut memory = region.mapping.write();
+        self.declare_locked(&memory, place, offset, bytes.len());
+        memory.copy_in(offset, bytes);
+        Ok(())
+    }
+
+    /// Declares the place of `value` and stores it there; `offset` need not be aligned.
+    pub fn set<T>(&mut self, region: &Region, offset: usize, value: &T) -> Result<(), RangeError>
+    where
+        T: IntoBytes + Immutable,
+    {
+        self.write(region, offset, value.as_bytes())
+    }
+
+    /// Exclusive access to the region's bytes, in which ranges are declared as they are borrowed.
+    pub fn edit<'t>(&'t mut self, region: &'t Region) -> EditGuard<'t, L, S> {
+        EditGuard::new(self, region)
+    }
+
+    /// Commits: logs the declared ranges as they are now, and waits until they are as safe as asked.
+    ///
+    /// On an error that leaves the outcome certain the transaction is aborted, which restores memory in
+    /// [`Mode::Restore`]. Use [`Transaction::try_commit`] to keep it open instead.
+    pub fn commit(mut self, durability: Durability) -> Result<Commit, CommitError> {
+        self.try_commit(durability)
+    }
+
+    /// Commits like [`Transaction::commit`], but a refused commit leaves memory as it is and the transaction
+    /// open, to be retried or aborted.
+    pub fn try_commit(&mut self, durability: Durability) -> Result<Commit, CommitError> {
+        if !self.open {
+            return Err(CommitError::Ended);
+        }
+        let counters = &self.shared.counters;
+        self.buffers.ranges.merge();
+        let merged = self.buffers.ranges.merged().len();
+        if merged == 0 {
+            add(&counters.empty_commits, 1);
+            self.finish();
+            return Ok(Commit::default());
+        }
+        let bytes = payload_bytes(self.buffers.ranges.merged().iter().map(|range| range.length));
+        let max = self.shared.payload_max;
+        let length = usize::try_from(bytes).ok().filter(|bytes| *bytes <= max);
+        let length = length.ok_or(CommitError::TooLarge { bytes, max })?;
+
+        self.order_regions();
+        let ticket = self.append(length)?;
+        for mapping in &self.buffers.regions {
+            mapping.segment.note(ticket.end);
+        }
+        let counters = &self.shared.counters;
+        add(&counters.ranges_logged, merged as u64);
+        add(
+            &counters.ranges_merged,
+            (self.buffers.ranges.declared().len() - merged) as u64,
+        );
+        add(&counters.bytes_logged, bytes);
+        self.finish();
+        self.shared.committed(ticket);
+        self.settle(ticket, durability)
+    }
+
+    /// Ends the transaction without a trace. In [`Mode::Restore`] memory is as it was before each range was
+    /// declared; in [`Mode::NoRestore`] it stays as it is, uncommitted.
+    pub fn abort(self) {
+        // The drop does it.
+    }
+
+    fn settle(&self, ticket: Ticket, durability: Durability) -> Result<Commit, CommitError> {
+        let counters = &self.shared.counters;
+        let kind = match durability {
+            Durability::Lazy => &counters.lazy_commits,
+            _ => &counters.flush_commits,
+        };
+        match self.shared.log.wait(ticket, durability) {
+            Ok(votes) => {
+                add(kind, 1);
+                Ok(Commit {
+                    ticket: Some(ticket),
+                    votes,
+                })
+            }
+            Err(cause) => {
+                add(&counters.unknown_commits, 1);
+                Err(CommitError::Unknown {
+                    lsn: ticket.lsn,
+                    cause,
+                })
+            }
+        }
+    }
+
+    /// Appends the merged ranges, making room in a full log as often as that gains something.
+    fn append(&self, length: usize) -> Result<Ticket, CommitError> {
+        loop {
+            let head = self.shared.head();
+            match self.append_once(length) {
+                Ok(ticket) => return Ok(ticket),
+                Err(AppendError::Full { used, capacity }) => match self.shared.make_room(head) {
+                    Ok(true) => {}
+                    Ok(false) => {
+                        return Err(CommitError::Full {
+                            used,
+                            capacity,
+                            cause: None,
+                        });
+                    }
+                    Err(cause) => {
+                        return Err(CommitError::Full {
+                            used,
+                            capacity,
+                            cause: Some(cause),
+                        });
+                    }
+                },
+                Err(AppendError::TooLarge { bytes, max }) => {
+                    return Err(CommitError::TooLarge {
+                        bytes: bytes as u64,
+                        max,
+                    });
+                }
+                Err(error) => return Err(CommitError::Refused(error)),
+            }
+        }
+    }
+
+    /// Appends with the regions locked, so that no value changes while it is copied; the values go straight
+    /// from memory to the log's ring. Locks are taken regions first, then the log.
+    fn append_once(&self, length: usize) -> Result<Ticket, AppendError> {
+        let Buffers {
+            regions,
+            order,
+            ranges,
+            ..
+        } = &self.buffers;
+        with_locked(regions, order, None, &mut |held| {
+            self.shared.log.append(KIND_TRANSACTION, length, &mut |payload| {
+                let mut encoder = Encoder::new(payload, ranges.merged().len() as u32);
+                for group in ranges.merged().chunk_by(|a, b| a.region == b.region) {
+                    let mapping = &regions[group[0].region as usize];
+                    let memory = held.find(group[0].region);
+                    for range in group {
+                        let offset = mapping.base + range.offset;
+                        let bytes = encoder.range(mapping.segment.index, offset, range.length);
+                        memory.copy_out(range.offset as usize, bytes);
+                    }
+                }
+                encoder.finish();
+            })
+        })
+    }
+
+    fn order_regions(&mut self) {
+        let Buffers { regions, order, .. } = &mut self.buffers;
+        order.clear();
+        order.extend(0..regions.len() as u32);
+        order.sort_unstable_by_key(|place| regions[*place as usize].address());
+    }
+
+    /// Checks a range; returns the region's place, or `None` when there is nothing to declare.
+    #[inline]
+    pub(crate) fn admit(
+        &mut self,
+        region: &Region,
+        offset: usize,
+        length: usize,
+    ) -> Result<Option<u32>, RangeError> {
+        if !self.open {
+            return Err(RangeError::Ended);
+        }
+        region.mapping.check(offset, length)?;
+        if length > self.shared.range_max {
+            return Err(RangeError::TooLarge {
+                length,
+                max: self.shared.range_max,
+            });
+        }
+        if self.buffers.ranges.declared().len() >= TRANSACTION_RANGES_MAX {
+            return Err(RangeError::TooMany {
+                what: "ranges",
+                max: TRANSACTION_RANGES_MAX,
+            });
+        }
+        if self.buffers.undo.len() + length > UNDO_BYTES_MAX {
+            return Err(RangeError::TooMany {
+                what: "bytes of old values",
+                max: UNDO_BYTES_MAX,
+            });
+        }
+        if length == 0 {
+            return Ok(None);
+        }
+        let address = Arc::as_ptr(&region.mapping).addr();
+        if self.recent.0 != address {
+            self.recent = (address, self.place(region)?);
+        }
+        Ok(Some(self.recent.1))
+    }
+
+    /// The region's place in this transaction, which it takes now if it has none.
+    fn place(&mut self, region: &Region) -> Result<u32, RangeError> {
+        let regions = &mut self.buffers.regions;
+        if let Some(place) = regions
+            .iter()
+            .position(|mapping| Arc::ptr_eq(mapping, &region.mapping))
+        {
+            return Ok(place as u32);
+        }
+        if region.mapping.owner != self.shared.number {
+            return Err(RangeError::ForeignRegion);
+        }
+        if regions.len() == TRANSACTION_REGIONS_MAX {
+            return Err(RangeError::TooMany {
+                what: "regions",
+                max: TRANSACTION_REGIONS_MAX,
+            });
+        }
+        region.mapping.transactions.fetch_add(1, Ordering::AcqRel);
+        regions.push(region.mapping.clone());
+        Ok(regions.len() as u32 - 1)
+    }
+
+    /// Declares an admitted range while its region's lock is held.
+    pub(crate) fn declare_locked(&mut self, memory: &Memory, place: u32, offset: usize, length: usize) {
+        match self.mode {
+            Mode::NoRestore => self.declare(place, offset, length),
+            Mode::Restore => self.declare_restorable(memory, place, offset, length),
+        }
+    }
+
+    #[inline]
+    fn declare(&mut self, place: u32, offset: usize, length: usize) {
+        // The largest range fits 32 bits (asserted at the opening).
+        self.buffers.ranges.declare(place, offset as u64, length as u32);
+    }
+
+    fn declare_restorable(&mut self, memory: &Memory, place: u32, offset: usize, length: usize) {
+        let (fresh, count) = self.buffers.ranges.declare(place, offset as u64, length as u32);
+        let undo = &mut self.buffers.undo;
+        let before = undo.len();
+        undo.resize(before + count as usize, 0);
+        memory.copy_out(fresh as usize, &mut undo[before..]);
+    }
+
+    /// Puts old values back, newest first, so that of several for one byte the oldest remains.
+    fn restore(&mut self) {
+        let Buffers {
+            regions,
+            ranges,
+            undo,
+            ..
+        } = &self.buffers;
+        let mut at = undo.len();
+        for group in ranges.declared().chunk_by(|a, b| a.region == b.region).rev() {
+            let mut memory = regions[group[0].region as usize].write();
+            for range in group.iter().rev() {
+                let end = at;
+                at -= range.length as usize;
+                memory.copy_in(range.offset as usize, &undo[at..end]);
+            }
+        }
+        assert_eq!(at, 0);
+    }
+
+    /// Ends the transaction and lets go of its regions.
+    fn finish(&mut self) {
+        self.open = false;
+        for mapping in self.buffers.regions.drain(..) {
+            mapping.transactions.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+impl<L: Log, S: Storage> Drop for Transaction<L, S> {
+    fn drop(&mut self) {
+        if self.open {
+            if self.mode == Mode::Restore {
+                self.restore();
+            }
+            self.finish();
+            add(&self.shared.counters.aborts, 1);
+        }
+        self.shared.reuse(std::mem::take(&mut self.buffers));
+    }
+}
+
+impl<L: Log, S: Storage> std::fmt::Debug for Transaction<L, S> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Transaction { mode, open, .. } = self;
+        out.debug_struct("Transaction")
+            .field("mode", mode)
+            .field("open", open)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Where a commit's locks are kept: a chain on the stack, so that a commit allocates nothing.
+struct Held<'h> {
+    place: u32,
+    memory: RwLockReadGuard<'h, Memory>,
+    before: Option<&'h Held<'h>>,
+}
+
+impl Held<'_> {
+    fn find(&self, place: u32) -> &Memory {
+        let mut held = self;
+        while held.place != place {
+            held = held.before.expect("every region of the transaction is locked");
+        }
+        &held.memory
+    }
+}
+
+/// Locks the regions in `order`, shared, then runs `then`. One stack frame a region
+/// ([`TRANSACTION_REGIONS_MAX`]).
+fn with_locked<R>(
+    regions: &[Arc<Mapping>],
+    order: &[u32],
+    before: Option<&Held<'_>>,
+    then: &mut dyn FnMut(&Held<'_>) -> R,
+) -> R {
+    let (place, rest) = order
+        .split_first()
+        .expect("a transaction with ranges has a region");
+    let memory = regions[*place as usize].read();
+    let held = Held {
+        place: *place,
+        memory,
+        before,
+    };
+    match rest {
+        [] => then(&held),
+        rest => with_locked(regions, rest, Some(&held), then),
+    }
+}
