@@ -1,1 +1,53 @@
-//! transport
+//! Byte links between clients and lenders: connected, authenticated, encrypted, non-blocking.
+//!
+//! A [`Link`] moves *packets*; one packet is one protocol frame, whose meaning belongs to `netram-proto`.
+//! Clients [`connect`]; lenders [`Listener::bind`] and drive each [`Pending`] handshake from their one thread.
+//! With a [`ClusterKey`] every link is encrypted and both ends are proven to hold the key; without one
+//! ([`Security::Insecure`]) only local addresses are served.
+//!
+//! Life of a link, client on the left:
+//!
+//! ```text
+//! preamble (16 bytes, clear)       ->
+//!                                  <-  preamble (16 bytes, clear: accepted, or why not)
+//! Noise message 1 (48 bytes)       ->                                  \
+//!                                  <-  Noise message 2 (48 bytes)       } only with a key
+//! confirmation (16 bytes, sealed)  ->                                  /
+//! packets                         <->  packets
+//! ```
+//!
+//! | module | decides |
+//! |---|---|
+//! | [`address`] | how a lender is named, and which names are local |
+//! | [`key`] | the cluster key and its file |
+//! | [`preamble`] | the first bytes of every connection, the wire version |
+//! | [`secure`] | the Noise handshake and the sealing of packets |
+//! | [`connect`](mod@connect), [`listen`] | the two ends of the handshake |
+//! | [`link`](mod@link) | packets over a socket, without allocation |
+//! | [`poll`], [`wait`] | waiting for many links, and how hard to wait |
+#![forbid(unsafe_code)]
+
+pub mod address;
+mod buffer;
+pub mod connect;
+pub mod error;
+pub mod key;
+pub mod link;
+pub mod listen;
+pub mod poll;
+pub mod preamble;
+pub mod secure;
+mod tcp;
+mod unix;
+pub mod wait;
+
+pub use address::{Address, AddressError, Host};
+pub use connect::connect;
+pub use error::{BindError, ConnectError, HandshakeError, LinkError};
+pub use key::{ClusterKey, KeyError};
+pub use link::{Link, PACKET_BYTES_MAX, Sent};
+pub use listen::{HANDSHAKE_TIMEOUT, Listener, PENDING_MAX, Pending, Progress};
+pub use poll::{Events, Interest, Poller, Ready, Waker};
+pub use preamble::{Versions, WIRE_VERSION};
+pub use secure::Security;
+pub use wait::{WaitPolicy, WaitStep};

@@ -1,0 +1,221 @@
+//! How a lender is named: `tcp://host:port` or `unix:/path`.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use netram_proto::limit::ADDRESS_BYTES_MAX;
+
+/// Bytes of a Unix socket's path: `sun_path` holds 108 with the closing zero.
+pub const UNIX_PATH_BYTES_MAX: usize = 107;
+/// Bytes of a host name (RFC 1035).
+pub const HOST_BYTES_MAX: usize = 253;
+
+/// Where a lender listens.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Address {
+    /// `tcp://host:port`; IPv6 addresses stand in brackets.
+    Tcp {
+        /// The machine.
+        host: Host,
+        /// The port; zero lets the system choose when binding.
+        port: u16,
+    },
+    /// `unix:/path`, always absolute.
+    Unix(PathBuf),
+}
+
+/// A machine in an [`Address`].
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Host {
+    /// A literal IPv4 or IPv6 address.
+    Ip(IpAddr),
+    /// A name, resolved anew at every connect.
+    Name(String),
+}
+
+/// Why a text is not an [`Address`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not an address: {problem}; write tcp://host:port or unix:/path")]
+pub struct AddressError {
+    /// What was given, cut to a printable length.
+    pub text: String,
+    /// What is wrong with it.
+    pub problem: &'static str,
+}
+
+impl Address {
+    /// Whether only this machine can reach the address: a Unix socket, a loopback IP, or the name `localhost`
+    /// (whose resolution is checked again when connecting or binding without a key).
+    pub fn is_local(&self) -> bool {
+        match self {
+            Address::Unix(_) => true,
+            Address::Tcp {
+                host: Host::Ip(ip), ..
+            } => is_loopback(*ip),
+            Address::Tcp {
+                host: Host::Name(name),
+                ..
+            } => name.eq_ignore_ascii_case("localhost"),
+        }
+    }
+}
+
+/// Loopback, also when written as an IPv4 address inside IPv6.
+pub(crate) fn is_loopback(ip: IpAddr) -> bool {
+    ip.to_canonical().is_loopback()
+}
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Address, AddressError> {
+        let parsed = if text.len() > ADDRESS_BYTES_MAX {
+            Err("it is longer than 256 bytes")
+        } else if let Some(rest) = text.strip_prefix("tcp://") {
+            parse_tcp(rest)
+        } else if let Some(path) = text.strip_prefix("unix:") {
+            parse_unix(path)
+        } else {
+            Err("it begins with neither tcp:// nor unix:")
+        };
+        parsed.map_err(|problem| AddressError {
+            text: text.chars().take(64).collect(),
+            problem,
+        })
+    }
+}
+
+fn parse_tcp(rest: &str) -> Result<Address, &'static str> {
+    let (host, port) = if let Some(bracketed) = rest.strip_prefix('[') {
+        let (ip, port) = bracketed.split_once(']').ok_or("the bracket is not closed")?;
+        let ip: Ipv6Addr = ip.parse().map_err(|_| "no IPv6 address stands in the brackets")?;
+        (
+            Host::Ip(IpAddr::V6(ip)),
+            port.strip_prefix(':').ok_or("the port is missing")?,
+        )
+    } else {
+        let (host, port) = rest.rsplit_once(':').ok_or("the port is missing")?;
+        (parse_host(host)?, port)
+    };
+    // `u16::from_str` would take a plus sign.
+    if port.is_empty() || !port.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err("the port is not a number");
+    }
+    let port = port.parse().map_err(|_| "the port exceeds 65535")?;
+    Ok(Address::Tcp { host, port })
+}
+
+fn parse_host(host: &str) -> Result<Host, &'static str> {
+    if host.is_empty() {
+        return Err("the host is missing");
+    }
+    if host.contains(':') {
+        return Err("an IPv6 address stands in brackets");
+    }
+    if let Ok(ip) = host.parse() {
+        return Ok(Host::Ip(ip));
+    }
+    if host.len() > HOST_BYTES_MAX {
+        return Err("the host is longer than 253 bytes");
+    }
+    if host.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
+        return Err("the host is neither an IPv4 address nor a name");
+    }
+    let named = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    if !host.bytes().all(named) {
+        return Err("a host name has only letters, digits, '-', '_' and '.'");
+    }
+    Ok(Host::Name(host.to_owned()))
+}
+
+fn parse_unix(path: &str) -> Result<Address, &'static str> {
+    if !path.starts_with('/') {
+        return Err("the path of a Unix socket is absolute");
+    }
+    if path.len() > UNIX_PATH_BYTES_MAX {
+        return Err("the path of a Unix socket is longer than 107 bytes");
+    }
+    if path.contains('\0') {
+        return Err("the path contains a zero byte");
+    }
+    Ok(Address::Unix(PathBuf::from(path)))
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp { host, port } => write!(out, "tcp://{host}:{port}"),
+            Address::Unix(path) => write!(out, "unix:{}", path.display()),
+        }
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Host::Ip(IpAddr::V6(ip)) => write!(out, "[{ip}]"),
+            Host::Ip(ip) => ip.fmt(out),
+            Host::Name(name) => out.write_str(name),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form_prints_as_it_was_parsed() {
+        for text in [
+            "tcp://127.0.0.1:7070",
+            "tcp://[::1]:7070",
+            "tcp://lender-3.rack_2.example:1",
+            "unix:/run/netram/lender",
+        ] {
+            let address: Address = text.parse().unwrap();
+            assert_eq!(address.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn only_this_machine_is_local() {
+        let local = |text: &str| text.parse::<Address>().unwrap().is_local();
+        assert!(local("unix:/a"));
+        assert!(local("tcp://127.8.9.1:1"));
+        assert!(local("tcp://[::1]:1"));
+        assert!(local("tcp://[::ffff:127.0.0.1]:1"));
+        assert!(local("tcp://localhost:1"));
+        assert!(!local("tcp://0.0.0.0:1"));
+        assert!(!local("tcp://[::]:1"));
+        assert!(!local("tcp://10.0.0.1:1"));
+        assert!(!local("tcp://localhost.example:1"));
+    }
+
+    #[test]
+    fn refusals_name_the_problem() {
+        for (text, problem) in [
+            ("127.0.0.1:1", "it begins with neither tcp:// nor unix:"),
+            ("tcp://host", "the port is missing"),
+            ("tcp://[::1]", "the port is missing"),
+            ("tcp://[::1:7", "the bracket is not closed"),
+            ("tcp://[host]:7", "no IPv6 address stands in the brackets"),
+            ("tcp://::1:7", "an IPv6 address stands in brackets"),
+            ("tcp://:7", "the host is missing"),
+            ("tcp://host:", "the port is not a number"),
+            ("tcp://host:+7", "the port is not a number"),
+            ("tcp://host:65536", "the port exceeds 65535"),
+            ("tcp://1.2.3:7", "the host is neither an IPv4 address nor a name"),
+            (
+                "tcp://ho st:7",
+                "a host name has only letters, digits, '-', '_' and '.'",
+            ),
+            ("unix:run", "the path of a Unix socket is absolute"),
+        ] {
+            assert_eq!(text.parse::<Address>().unwrap_err().problem, problem, "{text}");
+        }
+        assert!(format!("unix:/{}", "a".repeat(107)).parse::<Address>().is_err());
+        assert!(format!("tcp://{}:1", "a".repeat(300)).parse::<Address>().is_err());
+    }
+}

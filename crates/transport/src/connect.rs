@@ -1,0 +1,188 @@
+//! The client's end of the handshake. Blocks, with a deadline: used when a journal is opened and by the thread
+//! that brings lenders back, never on the way of a commit.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+
+use crate::address::Address;
+use crate::error::ConnectError;
+use crate::key::ClusterKey;
+use crate::link::Link;
+use crate::preamble::{self, MODE_NOISE, MODE_PLAIN, PREAMBLE_BYTES, Preamble, WIRE_VERSION, WIRE_VERSIONS};
+use crate::secure::{CONFIRMATION_BYTES, Cipher, Handshake, MESSAGE_BYTES, Prologue, Security, seal};
+use crate::{tcp, unix};
+
+/// Connects to a lender and shakes hands with it, within `timeout` (but for the time that the system's resolver
+/// takes for a name).
+pub fn connect(address: &Address, security: &Security, timeout: Duration) -> Result<Link, ConnectError> {
+    let deadline = Instant::now() + timeout;
+    let unreachable = |source: io::Error| match source.kind() {
+        io::ErrorKind::TimedOut => ConnectError::TimedOut,
+        _ => ConnectError::Unreachable {
+            address: address.clone(),
+            source,
+        },
+    };
+    let refused = || ConnectError::InsecureRefused {
+        address: address.clone(),
+    };
+    let insecure = matches!(security, Security::Insecure);
+    if insecure && !address.is_local() {
+        return Err(refused());
+    }
+    let (socket, peer) = match address {
+        Address::Tcp { host, port } => {
+            let resolved: Vec<SocketAddr> = tcp::resolve(host, *port).map_err(unreachable)?;
+            if insecure && !tcp::all_loopback(&resolved) {
+                return Err(refused());
+            }
+            tcp::connect(&resolved, deadline).map_err(unreachable)?
+        }
+        Address::Unix(path) => (
+            unix::connect(path, deadline).map_err(unreachable)?,
+            address.to_string(),
+        ),
+    };
+    let wire = Wire {
+        socket,
+        deadline,
+        address,
+    };
+    let cipher = match security {
+        Security::Insecure => {
+            greet(&wire, MODE_PLAIN)?;
+            Cipher::Plain
+        }
+        Security::Key(key) => shake_hands(&wire, key)?,
+    };
+    Ok(Link::new(wire.socket, peer, cipher))
+}
+
+/// Exchanges preambles. What the lender refuses is an error.
+fn greet(wire: &Wire<'_>, mode: u8) -> Result<Prologue, ConnectError> {
+    let client = Preamble::ours(WIRE_VERSION, mode, preamble::STATUS_OK).encode();
+    wire.send(&client)?;
+    let mut lender = [0; PREAMBLE_BYTES];
+    wire.receive(&mut lender)?;
+    let reply = Preamble::decode(&lender).ok_or(ConnectError::NotNetram)?;
+    judge(reply, mode)?;
+    Ok(Prologue { client, lender })
+}
+
+/// Whether the lender's preamble accepts ours.
+fn judge(reply: Preamble, mode: u8) -> Result<(), ConnectError> {
+    let agreed = reply.status != preamble::STATUS_WRONG_VERSION && WIRE_VERSIONS.contains(reply.version);
+    if !agreed || WIRE_VERSIONS.common(reply.versions).is_none() {
+        return Err(ConnectError::WrongVersion {
+            ours: WIRE_VERSIONS,
+            theirs: reply.versions,
+        });
+    }
+    match (reply.status, mode, reply.mode) {
+        (preamble::STATUS_BUSY, _, _) => Err(ConnectError::Busy),
+        (preamble::STATUS_WRONG_KEY, MODE_NOISE, _) => Err(ConnectError::WrongKey),
+        (preamble::STATUS_SECURE_REQUIRED, MODE_PLAIN, _) => Err(ConnectError::SecureRequired),
+        (preamble::STATUS_INSECURE_REQUIRED, MODE_NOISE, _) => Err(ConnectError::InsecureRequired),
+        (preamble::STATUS_OK, ours, theirs) if ours == theirs => Ok(()),
+        // A lender, or somebody in between, that says "fine, in the clear" to a client with a key gets nothing.
+        (preamble::STATUS_OK, MODE_NOISE, MODE_PLAIN) => Err(ConnectError::InsecureRequired),
+        (preamble::STATUS_OK, MODE_PLAIN, MODE_NOISE) => Err(ConnectError::SecureRequired),
+        _ => Err(ConnectError::NotNetram),
+    }
+}
+
+/// The whole secure handshake, to the confirmation.
+fn shake_hands(wire: &Wire<'_>, key: &ClusterKey) -> Result<Cipher, ConnectError> {
+    let local = |source| ConnectError::Unreachable {
+        address: wire.address.clone(),
+        source,
+    };
+    let prologue = greet(wire, MODE_NOISE)?;
+    let mut noise = Handshake::initiator(key, &prologue).map_err(local)?;
+    wire.send(&noise.write().map_err(local)?)?;
+
+    let mut message = [0; MESSAGE_BYTES];
+    let (first, rest) = message.split_at_mut(PREAMBLE_BYTES);
+    wire.receive(first)?;
+    // A refusal has the form of a preamble. A fresh public key begins with the same six bytes once in 2^48.
+    let refusal = first.first_chunk().and_then(Preamble::decode);
+    if let Some(refusal) = refusal.filter(|refusal| refusal.status != preamble::STATUS_OK) {
+        judge(refusal, MODE_NOISE)?;
+    }
+    wire.receive(rest)?;
+    noise.read(&message).map_err(|_| ConnectError::WrongKey)?;
+
+    let mut cipher = noise.finish().map_err(local)?;
+    if let Cipher::Noise(state) = &mut cipher {
+        let mut confirmation = [0; CONFIRMATION_BYTES];
+        seal(state, &[], &mut confirmation);
+        wire.send(&confirmation)?;
+    }
+    Ok(cipher)
+}
+
+/// A connected, non-blocking socket that is waited for, up to a deadline.
+struct Wire<'a> {
+    socket: OwnedFd,
+    deadline: Instant,
+    address: &'a Address,
+}
+
+impl Wire<'_> {
+    fn send(&self, mut bytes: &[u8]) -> Result<(), ConnectError> {
+        while !bytes.is_empty() {
+            match send(&self.socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+                Ok(sent) => bytes = &bytes[sent..],
+                Err(errno) => self.recover(errno, PollFlags::OUT)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&self, into: &mut [u8]) -> Result<(), ConnectError> {
+        let mut filled = 0;
+        while filled < into.len() {
+            match recv(&self.socket, &mut into[filled..], RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => return Err(ConnectError::CutOff),
+                Ok((_, received)) => filled += received,
+                Err(errno) => self.recover(errno, PollFlags::IN)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns when the call that failed with `errno` is worth another try.
+    fn recover(&self, errno: Errno, until: PollFlags) -> Result<(), ConnectError> {
+        match errno {
+            Errno::INTR => Ok(()),
+            Errno::PIPE | Errno::CONNRESET => Err(ConnectError::CutOff),
+            Errno::AGAIN => self.wait(until),
+            other => Err(ConnectError::Unreachable {
+                address: self.address.clone(),
+                source: other.into(),
+            }),
+        }
+    }
+
+    fn wait(&self, until: PollFlags) -> Result<(), ConnectError> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        match poll(&mut [PollFd::new(&self.socket, until)], Some(&timeout)) {
+            Ok(0) => Err(ConnectError::TimedOut),
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(ConnectError::Unreachable {
+                address: self.address.clone(),
+                source: errno.into(),
+            }),
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! The cluster key: the one secret that clients and lenders of a cluster share.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use ring::rand::{SecureRandom, SystemRandom};
+use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
+
+/// Bytes of a cluster key.
+pub const KEY_BYTES: usize = 32;
+const TEXT_PREFIX: &str = "netram-key-1:";
+/// A key file is one line; anything longer is some other file, and is not read into memory.
+const FILE_BYTES_MAX: u64 = 256;
+
+/// 32 random bytes that prove membership of a cluster. Erased from memory on drop; never printed by `Debug`.
+///
+/// The text form, also the file's only line, is `netram-key-1:` and 64 hexadecimal digits.
+#[derive(Clone)]
+pub struct ClusterKey([u8; KEY_BYTES]);
+
+/// Why a key could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// The file cannot be read.
+    #[error("cannot read the key file {}: {source}", path.display())]
+    Unreadable {
+        /// The key file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Group or others may read or write the file, so the key may be known to them already.
+    #[error(
+        "the key file {} has mode {mode:04o}, others may read it; run: chmod 600 {}", path.display(), path.display()
+    )]
+    TooOpen {
+        /// The key file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// The text is not a key.
+    #[error("not a netram key: expected one line, `netram-key-1:` and 64 hexadecimal digits")]
+    Malformed,
+    /// A file of that name exists. Keys are never overwritten: the old one may be the only copy.
+    #[error("the file {} exists; a key is never overwritten, move it away first", path.display())]
+    Exists {
+        /// The existing file.
+        path: PathBuf,
+    },
+    /// The file cannot be written.
+    #[error("cannot write the key file {}: {source}", path.display())]
+    Unwritable {
+        /// The key file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl ClusterKey {
+    /// A new random key.
+    ///
+    /// # Panics
+    /// When the kernel gives no random bytes: nothing secret can be made on such a machine.
+    pub fn generate() -> ClusterKey {
+        let mut key = ClusterKey([0; KEY_BYTES]);
+        if SystemRandom::new().fill(&mut key.0).is_err() {
+            panic!("the kernel gives no random bytes; no key can be made");
+        }
+        key
+    }
+
+    /// Reads a key file. Refuses one that group or others can read or write.
+    pub fn load(path: &Path) -> Result<ClusterKey, KeyError> {
+        let unreadable = |source| KeyError::Unreadable {
+            path: path.to_owned(),
+            source,
+        };
+        let file = File::open(path).map_err(unreadable)?;
+        // The mode is asked of the open file, so that it belongs to the bytes read below.
+        let mode = file.metadata().map_err(unreadable)?.permissions().mode() & 0o7777;
+        if mode & 0o077 != 0 {
+            return Err(KeyError::TooOpen {
+                path: path.to_owned(),
+                mode,
+            });
+        }
+        let mut text = Zeroizing::new(String::with_capacity(FILE_BYTES_MAX as usize));
+        match file.take(FILE_BYTES_MAX).read_to_string(&mut text) {
+            Ok(_) => text.trim_end().parse(),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(KeyError::Malformed),
+            Err(error) => Err(unreadable(error)),
+        }
+    }
+
+    /// Writes the key to a new file of mode 0600, and syncs it. Refuses to overwrite.
+    pub fn save_new(&self, path: &Path) -> Result<(), KeyError> {
+        let mut file = match OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)
+        {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                return Err(KeyError::Exists {
+                    path: path.to_owned(),
+                });
+            }
+            Err(source) => {
+                return Err(KeyError::Unwritable {
+                    path: path.to_owned(),
+                    source,
+                });
+            }
+        };
+        let mut line = self.to_text();
+        line.push('\n');
+        file.write_all(line.as_bytes())
+            .and_then(|()| file.sync_all())
+            .map_err(|source| {
+                // Half a key is of no use, and would keep the next attempt from its name.
+                let _ = std::fs::remove_file(path);
+                KeyError::Unwritable {
+                    path: path.to_owned(),
+                    source,
+                }
+            })
+    }
+
+    /// The key as text, in memory that is erased on drop.
+    pub fn to_text(&self) -> Zeroizing<String> {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        // Room for the line's end too: growing would leave a copy of the key behind in freed memory.
+        let mut text = Zeroizing::new(String::with_capacity(TEXT_PREFIX.len() + 2 * KEY_BYTES + 1));
+        text.push_str(TEXT_PREFIX);
+        for byte in self.0 {
+            text.push(DIGITS[usize::from(byte >> 4)].into());
+            text.push(DIGITS[usize::from(byte & 15)].into());
+        }
+        text
+    }
+
+    /// The secret itself, for the handshake.
+    pub(crate) fn secret(&self) -> &[u8; KEY_BYTES] {
+        &self.0
+    }
+}
+
+impl Drop for ClusterKey {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+impl ZeroizeOnDrop for ClusterKey {}
+
+impl PartialEq for ClusterKey {
+    /// Looks at every byte whatever it finds, so that the time taken tells nothing.
+    fn eq(&self, other: &ClusterKey) -> bool {
+        self.0
+            .iter()
+            .zip(&other.0)
+            .fold(0, |difference, (a, b)| difference | (a ^ b))
+            == 0
+    }
+}
+
+impl Eq for ClusterKey {}
+
+impl FromStr for ClusterKey {
+    type Err = KeyError;
+
+    fn from_str(text: &str) -> Result<ClusterKey, KeyError> {
+        let digits = text
+            .strip_prefix(TEXT_PREFIX)
+            .ok_or(KeyError::Malformed)?
+            .as_bytes();
+        if digits.len() != 2 * KEY_BYTES {
+            return Err(KeyError::Malformed);
+        }
+        let mut key = ClusterKey([0; KEY_BYTES]);
+        for (byte, pair) in key.0.iter_mut().zip(digits.chunks_exact(2)) {
+            *byte = hex_digit(pair[0])? << 4 | hex_digit(pair[1])?;
+        }
+        Ok(key)
+    }
+}
+
+fn hex_digit(digit: u8) -> Result<u8, KeyError> {
+    match digit {
+        b'0'..=b'9' => Ok(digit - b'0'),
+        b'a'..=b'f' => Ok(digit - b'a' + 10),
+        b'A'..=b'F' => Ok(digit - b'A' + 10),
+        _ => Err(KeyError::Malformed),
+    }
+}
+
+impl fmt::Debug for ClusterKey {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("ClusterKey(secret)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_saved_key_loads_as_the_same_key_with_mode_0600() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        let key = ClusterKey::generate();
+        key.save_new(&path).unwrap();
+        assert_eq!(
+            std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+        assert!(ClusterKey::load(&path).unwrap() == key);
+        assert!(ClusterKey::generate() != key);
+    }
+
+    #[test]
+    fn a_key_is_never_overwritten() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        let first = ClusterKey::generate();
+        first.save_new(&path).unwrap();
+        assert!(matches!(
+            ClusterKey::generate().save_new(&path),
+            Err(KeyError::Exists { .. })
+        ));
+        assert!(ClusterKey::load(&path).unwrap() == first);
+    }
+
+    #[test]
+    fn a_key_that_others_can_read_is_refused_with_the_remedy() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        ClusterKey::generate().save_new(&path).unwrap();
+        for mode in [0o640, 0o604, 0o620, 0o602, 0o644] {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            let error = ClusterKey::load(&path).unwrap_err();
+            assert!(matches!(error, KeyError::TooOpen { mode: seen, .. } if seen == mode));
+            assert!(error.to_string().contains("chmod 600"), "{error}");
+        }
+    }
+
+    #[test]
+    fn other_texts_are_no_keys() {
+        let good = ClusterKey::generate().to_text();
+        assert!(good.parse::<ClusterKey>().is_ok());
+        for bad in [
+            String::new(),
+            good[1..].to_owned(),
+            good[..good.len() - 1].to_owned(),
+            format!("{}0", *good),
+            good.replace("key-1", "key-2"),
+            format!("{TEXT_PREFIX}{}", "g".repeat(64)),
+        ] {
+            assert!(
+                matches!(bad.parse::<ClusterKey>(), Err(KeyError::Malformed)),
+                "{bad}"
+            );
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        std::fs::write(&path, [0xff; 300]).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        assert!(matches!(ClusterKey::load(&path), Err(KeyError::Malformed)));
+    }
+
+    #[test]
+    fn debug_does_not_tell_the_secret() {
+        let key = ClusterKey([0x5a; KEY_BYTES]);
+        assert_eq!(format!("{key:?}"), "ClusterKey(secret)");
+    }
+}

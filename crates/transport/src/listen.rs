@@ -1,0 +1,367 @@
+//! The lender's end of the handshake: a listening socket, and one small machine for every stranger.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, recv, send};
+
+use crate::address::{Address, Host};
+use crate::error::{BindError, HandshakeError};
+use crate::link::Link;
+use crate::preamble::{
+    self, MODE_NOISE, MODE_PLAIN, PREAMBLE_BYTES, Preamble, WIRE_VERSION, WIRE_VERSIONS, may_begin_preamble,
+};
+use crate::secure::{CONFIRMATION_BYTES, Cipher, Handshake, MESSAGE_BYTES, Prologue, Security, open};
+use crate::tcp;
+use crate::unix::{self, SocketFile};
+
+/// How long a stranger may take to become a link.
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Strangers in their handshake at one time, per listener. Each holds a socket and at most a few KiB; one more
+/// is closed at once, and its client retries.
+pub const PENDING_MAX: usize = 1024;
+/// Surplus connections closed in one [`Listener::accept`], so that a flood does not hold up the lender.
+const REFUSALS_MAX: usize = 64;
+
+/// A listening socket. Wait for it to be readable, then [`accept`](Self::accept) until `None`.
+pub struct Listener {
+    socket: OwnedFd,
+    address: Address,
+    security: Arc<Security>,
+    /// One clone lives in every [`Pending`]: the count of strangers, which cannot go wrong.
+    pending: Arc<()>,
+    /// Held for its drop.
+    _file: Option<SocketFile>,
+}
+
+impl Listener {
+    /// Listens at `address`. Without a key only local addresses are served. A Unix socket file left by a dead
+    /// process is replaced.
+    pub fn bind(address: &Address, security: Security) -> Result<Listener, BindError> {
+        let insecure = matches!(security, Security::Insecure);
+        let refused = || BindError::InsecureRefused {
+            address: address.clone(),
+        };
+        let failed = |source: io::Error| match source.kind() {
+            io::ErrorKind::AddrInUse => BindError::InUse {
+                address: address.clone(),
+            },
+            _ => BindError::Failed {
+                address: address.clone(),
+                source,
+            },
+        };
+        if insecure && !address.is_local() {
+            return Err(refused());
+        }
+        let (socket, address, file) = match address {
+            Address::Tcp { host, port } => {
+                let resolved = tcp::resolve(host, *port).map_err(failed)?;
+                if insecure && !tcp::all_loopback(&resolved) {
+                    return Err(refused());
+                }
+                let (socket, bound) = tcp::listen(resolved[0]).map_err(failed)?;
+                (
+                    socket,
+                    Address::Tcp {
+                        host: Host::Ip(bound.ip()),
+                        port: bound.port(),
+                    },
+                    None,
+                )
+            }
+            Address::Unix(path) => {
+                let (socket, file) = unix::listen(path, insecure).map_err(failed)?;
+                (socket, address.clone(), Some(file))
+            }
+        };
+        Ok(Listener {
+            socket,
+            address,
+            security: Arc::new(security),
+            pending: Arc::new(()),
+            _file: file,
+        })
+    }
+
+    /// Where this listens: names resolved, and the port that the system chose if zero was asked for.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Strangers in their handshake.
+    pub fn pending_count(&self) -> usize {
+        Arc::strong_count(&self.pending) - 1
+    }
+
+    /// The next stranger, or `None` when nobody waits. Errors concern this process (no more file descriptors)
+    /// and pass; wait a little before the next call.
+    pub fn accept(&self, now: Instant) -> io::Result<Option<Pending>> {
+        for _ in 0..REFUSALS_MAX {
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            let socket = match accept_with(&self.socket, flags) {
+                Ok(socket) => socket,
+                Err(Errno::AGAIN) => return Ok(None),
+                // The stranger left before it was let in.
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(errno) => return Err(errno.into()),
+            };
+            if self.pending_count() >= PENDING_MAX {
+                continue;
+            }
+            let peer = match &self.address {
+                Address::Unix(_) => self.address.to_string(),
+                Address::Tcp { .. } => match tcp::prepare_accepted(&socket) {
+                    Ok(peer) => format!("tcp://{peer}"),
+                    // A stranger that is gone already; there may be others behind it.
+                    Err(_) => continue,
+                },
+            };
+            return Ok(Some(Pending {
+                socket: Some(socket),
+                peer,
+                security: Arc::clone(&self.security),
+                deadline: now + HANDSHAKE_TIMEOUT,
+                busy: false,
+                step: Step::Preamble,
+                buffer: [0; MESSAGE_BYTES],
+                filled: 0,
+                _counted: Arc::clone(&self.pending),
+            }));
+        }
+        Ok(None)
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl std::fmt::Debug for Listener {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Listener")
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A stranger in its handshake. Call [`advance`](Self::advance) when it is readable and when its
+/// [`deadline`](Self::deadline) has passed; drop it on error.
+///
+/// Never blocks. Before the stranger has proven the key it costs its socket, this value and one boxed Noise
+/// state; it is never sent more bytes than it has sent. An epoll registration of the socket outlives the
+/// handshake: the [`Link`] owns the same file descriptor.
+pub struct Pending {
+    /// `None` once it has become a link.
+    socket: Option<OwnedFd>,
+    peer: String,
+    security: Arc<Security>,
+    deadline: Instant,
+    busy: bool,
+    step: Step,
+    buffer: [u8; MESSAGE_BYTES],
+    filled: usize,
+    _counted: Arc<()>,
+}
+
+/// What is awaited from the stranger.
+enum Step {
+    Preamble,
+    Message(Handshake),
+    Confirmation(Cipher),
+    /// It has become a link, or failed.
+    Over,
+}
+
+/// How far a handshake is.
+#[derive(Debug)]
+pub enum Progress {
+    /// The stranger's next bytes have not arrived.
+    NeedRead,
+    /// The handshake is done.
+    Done(Link),
+}
+
+impl Pending {
+    /// When the stranger's time is up.
+    pub fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// The stranger, as an address for people to read.
+    pub fn peer(&self) -> &str {
+        &self.peer
+    }
+
+    /// Answers the stranger that the lender is busy, as soon as its preamble has come; `advance` then returns
+    /// [`HandshakeError::Busy`].
+    pub fn refuse_busy(&mut self) {
+        self.busy = true;
+    }
+
+    /// Goes on with the handshake as far as the bytes that have arrived allow. Not to be called again after
+    /// `Done` or an error.
+    pub fn advance(&mut self, now: Instant) -> Result<Progress, HandshakeError> {
+        loop {
+            let wanted = match self.step {
+                Step::Preamble => PREAMBLE_BYTES,
+                Step::Message(_) => MESSAGE_BYTES,
+                Step::Confirmation(_) => CONFIRMATION_BYTES,
+                Step::Over => panic!("a handshake that is over was advanced"),
+            };
+            if !self.fill(wanted)? {
+                return if self.deadline <= now {
+                    Err(HandshakeError::TimedOut)
+                } else {
+                    Ok(Progress::NeedRead)
+                };
+            }
+            let done = match std::mem::replace(&mut self.step, Step::Over) {
+                Step::Preamble => self.on_preamble()?,
+                Step::Message(noise) => self.on_message(noise)?,
+                Step::Confirmation(cipher) => Some(self.on_confirmation(cipher)?),
+                Step::Over => unreachable!("left above"),
+            };
+            if let Some(link) = done {
+                return Ok(Progress::Done(link));
+            }
+        }
+    }
+
+    fn on_preamble(&mut self) -> Result<Option<Link>, HandshakeError> {
+        let client = *self
+            .buffer
+            .first_chunk::<PREAMBLE_BYTES>()
+            .unwrap_or(&[0; PREAMBLE_BYTES]);
+        let hello = Preamble::decode(&client).ok_or(HandshakeError::NotNetram)?;
+        let mode = match *self.security {
+            Security::Key(_) => MODE_NOISE,
+            Security::Insecure => MODE_PLAIN,
+        };
+        let Some(version) = WIRE_VERSIONS.common(hello.versions) else {
+            self.reply(WIRE_VERSION, mode, preamble::STATUS_WRONG_VERSION)?;
+            return Err(HandshakeError::WrongVersion {
+                ours: WIRE_VERSIONS,
+                theirs: hello.versions,
+            });
+        };
+        let refusal = match (mode, hello.mode) {
+            (_, other) if other > MODE_NOISE => return Err(HandshakeError::NotNetram),
+            (MODE_NOISE, MODE_PLAIN) => {
+                Some((preamble::STATUS_SECURE_REQUIRED, HandshakeError::SecureRequired))
+            }
+            (MODE_PLAIN, MODE_NOISE) => Some((
+                preamble::STATUS_INSECURE_REQUIRED,
+                HandshakeError::InsecureRequired,
+            )),
+            _ if self.busy => Some((preamble::STATUS_BUSY, HandshakeError::Busy)),
+            _ => None,
+        };
+        if let Some((status, error)) = refusal {
+            self.reply(version, mode, status)?;
+            return Err(error);
+        }
+        let lender = self.reply(version, mode, preamble::STATUS_OK)?;
+        match &*self.security {
+            Security::Insecure => self.become_link(Cipher::Plain).map(Some),
+            Security::Key(key) => {
+                let prologue = Prologue { client, lender };
+                let noise = Handshake::responder(key, &prologue).map_err(HandshakeError::Failed)?;
+                self.step = Step::Message(noise);
+                Ok(None)
+            }
+        }
+    }
+
+    fn on_message(&mut self, mut noise: Handshake) -> Result<Option<Link>, HandshakeError> {
+        if noise.read(&self.buffer).is_err() {
+            self.reply(WIRE_VERSION, MODE_NOISE, preamble::STATUS_WRONG_KEY)?;
+            return Err(HandshakeError::WrongKey);
+        }
+        let answer = noise.write().map_err(HandshakeError::Failed)?;
+        self.send(&answer)?;
+        self.step = Step::Confirmation(noise.finish().map_err(HandshakeError::Failed)?);
+        Ok(None)
+    }
+
+    fn on_confirmation(&mut self, mut cipher: Cipher) -> Result<Link, HandshakeError> {
+        if let Cipher::Noise(state) = &mut cipher {
+            let sealed = &self.buffer[..CONFIRMATION_BYTES];
+            open(state, sealed, &mut [0; CONFIRMATION_BYTES]).map_err(|_| HandshakeError::WrongKey)?;
+        }
+        self.become_link(cipher)
+    }
+
+    fn become_link(&mut self, cipher: Cipher) -> Result<Link, HandshakeError> {
+        let socket = self.socket.take().ok_or(HandshakeError::CutOff)?;
+        Ok(Link::new(socket, std::mem::take(&mut self.peer), cipher))
+    }
+
+    /// Receives until `wanted` bytes are here, never more: what follows belongs to the link. `true`: they are,
+    /// and the next step starts with an empty buffer.
+    fn fill(&mut self, wanted: usize) -> Result<bool, HandshakeError> {
+        let socket = self.socket.as_ref().ok_or(HandshakeError::CutOff)?;
+        while self.filled < wanted {
+            match recv(socket, &mut self.buffer[self.filled..wanted], RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => return Err(HandshakeError::CutOff),
+                Ok((_, received)) => self.filled += received,
+                Err(Errno::AGAIN) => return Ok(false),
+                Err(Errno::INTR) => (),
+                Err(errno) => return Err(cut_off_or_failed(errno)),
+            }
+            let greeting = matches!(self.step, Step::Preamble);
+            if greeting && !may_begin_preamble(&self.buffer[..self.filled]) {
+                return Err(HandshakeError::NotNetram);
+            }
+        }
+        self.filled = 0;
+        Ok(true)
+    }
+
+    fn reply(&self, version: u16, mode: u8, status: u8) -> Result<[u8; PREAMBLE_BYTES], HandshakeError> {
+        let reply = Preamble::ours(version, mode, status).encode();
+        self.send(&reply)?;
+        Ok(reply)
+    }
+
+    /// A fresh socket's buffer takes these few bytes whole; one that does not is not worth waiting for.
+    fn send(&self, bytes: &[u8]) -> Result<(), HandshakeError> {
+        let socket = self.socket.as_ref().ok_or(HandshakeError::CutOff)?;
+        match send(socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            Ok(sent) if sent == bytes.len() => Ok(()),
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Err(HandshakeError::CutOff),
+            Err(errno) => Err(cut_off_or_failed(errno)),
+        }
+    }
+}
+
+fn cut_off_or_failed(errno: Errno) -> HandshakeError {
+    match errno {
+        Errno::PIPE | Errno::CONNRESET => HandshakeError::CutOff,
+        other => HandshakeError::Failed(other.into()),
+    }
+}
+
+impl AsFd for Pending {
+    /// # Panics
+    /// After the handshake is done: the socket is the link's then.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.socket {
+            Some(socket) => socket.as_fd(),
+            None => panic!("the handshake is done; the socket is the link's"),
+        }
+    }
+}
+
+impl std::fmt::Debug for Pending {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Pending")
+            .field("peer", &self.peer)
+            .finish_non_exhaustive()
+    }
+}
