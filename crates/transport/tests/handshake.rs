@@ -60,21 +60,33 @@ fn another_key_is_named_on_both_sides() {
 fn a_client_without_a_key_learns_that_one_is_required() {
     let (client, lender) = meet(&tcp(), Security::Insecure, key());
     assert!(matches!(client, Err(ConnectError::SecureRequired)), "{client:?}");
-    assert!(matches!(lender, Err(HandshakeError::SecureRequired)), "{lender:?}");
+    assert!(
+        matches!(lender, Err(HandshakeError::SecureRequired)),
+        "{lender:?}"
+    );
 }
 
 #[test]
 fn a_client_with_a_key_never_talks_in_the_clear() {
     let (client, lender) = meet(&tcp(), key(), Security::Insecure);
-    assert!(matches!(client, Err(ConnectError::InsecureRequired)), "{client:?}");
-    assert!(matches!(lender, Err(HandshakeError::InsecureRequired)), "{lender:?}");
+    assert!(
+        matches!(client, Err(ConnectError::InsecureRequired)),
+        "{client:?}"
+    );
+    assert!(
+        matches!(lender, Err(HandshakeError::InsecureRequired)),
+        "{lender:?}"
+    );
 
     // Nor when somebody in between says that all is well.
     let place = Place::new();
     let (client, mut raw) = impostor(&place, key());
     raw.read_exact(&mut [0; 16]).unwrap();
     raw.write_all(&HELLO_PLAIN).unwrap();
-    assert!(matches!(client.join().unwrap(), Err(ConnectError::InsecureRequired)));
+    assert!(matches!(
+        client.join().unwrap(),
+        Err(ConnectError::InsecureRequired)
+    ));
     let mut rest = Vec::new();
     let _ = raw.read_to_end(&mut rest);
     assert!(rest.is_empty(), "nothing follows the plain answer");
@@ -84,19 +96,27 @@ fn a_client_with_a_key_never_talks_in_the_clear() {
 fn different_versions_are_named_with_the_remedy_on_both_sides() {
     let place = Place::new();
     let (_listener, mut pending, mut raw) = stranger(&place, key());
-    raw.write_all(b"NETRAM\x04\x00\x09\x00\x03\x00\x04\x00\x07\x07").unwrap();
+    raw.write_all(b"NETRAM\x04\x00\x09\x00\x03\x00\x04\x00\x07\x07")
+        .unwrap();
     let error = finish(&mut pending).unwrap_err();
     let theirs = Versions { oldest: 3, newest: 4 };
     assert!(matches!(error, HandshakeError::WrongVersion { ours: V1, theirs: seen } if seen == theirs));
-    assert!(error.to_string().contains("3 to 4, this lender 1; run the same"), "{error}");
+    assert!(
+        error.to_string().contains("3 to 4, this lender 1; run the same"),
+        "{error}"
+    );
     assert_eq!(answers(pending, raw)[..10], *b"NETRAM\x01\x00\x01\x01");
 
     let (client, mut raw) = impostor(&place, key());
     raw.read_exact(&mut [0; 16]).unwrap();
-    raw.write_all(b"NETRAM\x04\x00\x01\x01\x03\x00\x04\x00\x00\x00").unwrap();
+    raw.write_all(b"NETRAM\x04\x00\x01\x01\x03\x00\x04\x00\x00\x00")
+        .unwrap();
     let error = client.join().unwrap().unwrap_err();
     assert!(matches!(error, ConnectError::WrongVersion { ours: V1, theirs: seen } if seen == theirs));
-    assert!(error.to_string().contains("3 to 4, this client 1; run the same"), "{error}");
+    assert!(
+        error.to_string().contains("3 to 4, this client 1; run the same"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -126,7 +146,10 @@ fn a_client_cut_off_at_any_byte_is_known_as_such() {
             drop(to_lender);
             drop(from_client);
             let outcome = finish(&mut pending);
-            assert!(matches!(outcome, Err(HandshakeError::CutOff)), "cut at {cut}: {outcome:?}");
+            assert!(
+                matches!(outcome, Err(HandshakeError::CutOff)),
+                "cut at {cut}: {outcome:?}"
+            );
             let _ = client.join().unwrap();
         }
     }
@@ -157,7 +180,10 @@ fn a_lender_cut_off_at_any_byte_is_known_as_such() {
         }
         drop(from_client);
         let outcome = client.join().unwrap();
-        assert!(matches!(outcome, Err(ConnectError::CutOff)), "cut at {cut}: {outcome:?}");
+        assert!(
+            matches!(outcome, Err(ConnectError::CutOff)),
+            "cut at {cut}: {outcome:?}"
+        );
     }
 }
 
@@ -189,12 +215,22 @@ fn a_replayed_handshake_gets_no_session() {
     let mut pending = accept(&listener);
     replay.write_all(&recorded).unwrap();
     assert!(matches!(finish(&mut pending), Err(HandshakeError::WrongKey)));
-    assert_eq!(answers(pending, replay).len(), 16 + 48, "less than the 80 bytes that were sent");
+    assert_eq!(
+        answers(pending, replay).len(),
+        16 + 48,
+        "less than the 80 bytes that were sent"
+    );
 }
 
 #[test]
 fn other_programs_are_sent_away_at_once_and_unanswered() {
-    for greeting in [&b"G"[..], b"GET / HTTP/1.1\r\n\r\n", b"NETRAN", &[0; 100], &[0x16, 3, 1]] {
+    for greeting in [
+        &b"G"[..],
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"NETRAN",
+        &[0; 100],
+        &[0x16, 3, 1],
+    ] {
         let place = Place::new();
         let (_listener, mut pending, mut raw) = stranger(&place, key());
         raw.write_all(greeting).unwrap();
@@ -251,7 +287,10 @@ fn a_silent_lender_is_left_at_the_timeout() {
 fn nobody_listening_is_unreachable() {
     let place = Place::new();
     let outcome = connect(&place.unix("none"), &key(), PATIENCE);
-    assert!(matches!(outcome, Err(ConnectError::Unreachable { .. })), "{outcome:?}");
+    assert!(
+        matches!(outcome, Err(ConnectError::Unreachable { .. })),
+        "{outcome:?}"
+    );
 }
 
 #[test]
@@ -272,15 +311,25 @@ fn without_a_key_only_local_addresses_are_served_or_spoken_to() {
     for text in ["tcp://0.0.0.0:0", "tcp://[::]:0", "tcp://192.0.2.1:7"] {
         let address: Address = text.parse().unwrap();
         let bound = Listener::bind(&address, Security::Insecure);
-        assert!(matches!(bound, Err(BindError::InsecureRefused { .. })), "{bound:?}");
+        assert!(
+            matches!(bound, Err(BindError::InsecureRefused { .. })),
+            "{bound:?}"
+        );
         let connected = connect(&address, &Security::Insecure, PATIENCE);
-        assert!(matches!(connected, Err(ConnectError::InsecureRefused { .. })), "{connected:?}");
+        assert!(
+            matches!(connected, Err(ConnectError::InsecureRefused { .. })),
+            "{connected:?}"
+        );
     }
 }
 
 #[test]
 fn thousands_of_strangers_are_bounded_and_leave_room_again() {
-    assert!(size_of::<Pending>() <= 256, "{} bytes a stranger", size_of::<Pending>());
+    assert!(
+        size_of::<Pending>() <= 256,
+        "{} bytes a stranger",
+        size_of::<Pending>()
+    );
     let place = Place::new();
     let listener = Listener::bind(&place.unix("lender"), key()).unwrap();
     let (mut strangers, mut pending) = (Vec::new(), Vec::new());
@@ -290,7 +339,11 @@ fn thousands_of_strangers_are_bounded_and_leave_room_again() {
     }
     assert_eq!(pending.len(), PENDING_MAX);
     assert_eq!(listener.pending_count(), PENDING_MAX);
-    assert_eq!(strangers[PENDING_MAX].read(&mut [0]).unwrap(), 0, "the surplus is closed at once");
+    assert_eq!(
+        strangers[PENDING_MAX].read(&mut [0]).unwrap(),
+        0,
+        "the surplus is closed at once"
+    );
     pending.clear();
     strangers.push(UnixStream::connect(place.path("lender")).unwrap());
     assert!(listener.accept(Instant::now()).unwrap().is_some());
@@ -303,10 +356,16 @@ fn a_socket_file_is_replaced_only_when_its_lender_is_dead() {
     // A socket whose owner died: the file stays, nobody listens.
     drop(std::os::unix::net::UnixListener::bind(place.path("lender")).unwrap());
     let alive = Listener::bind(&address, key()).unwrap();
-    assert!(matches!(Listener::bind(&address, key()), Err(BindError::InUse { .. })));
+    assert!(matches!(
+        Listener::bind(&address, key()),
+        Err(BindError::InUse { .. })
+    ));
     drop(alive);
     assert!(!place.path("lender").exists());
     std::fs::write(place.path("lender"), b"precious").unwrap();
-    assert!(matches!(Listener::bind(&address, key()), Err(BindError::Failed { .. })));
+    assert!(matches!(
+        Listener::bind(&address, key()),
+        Err(BindError::Failed { .. })
+    ));
     assert_eq!(std::fs::read(place.path("lender")).unwrap(), b"precious");
 }

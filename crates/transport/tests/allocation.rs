@@ -1,0 +1,65 @@
+//! The way of a commit allocates nothing: not on the heap, in no thread, with or without encryption.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use common::*;
+use netram_transport::Link;
+
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: every call is handed to `System` unchanged, which keeps the contract.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Relaxed);
+        // SAFETY: the caller's obligations are `System`'s.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: `pointer` came from `System` with this layout.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// Moves one packet without looking at it, and returns its length.
+fn carry(from: &mut Link, to: &mut Link, parts: &[&[u8]]) -> usize {
+    from.send(parts).unwrap();
+    loop {
+        from.flush().unwrap();
+        if let Some(packet) = to.receive().unwrap() {
+            return packet.len();
+        }
+    }
+}
+
+/// One test only: the count is the process's.
+#[test]
+fn sending_and_receiving_allocate_nothing() {
+    let place = Place::new();
+    let large = packet(1, netram_transport::PACKET_BYTES_MAX);
+    for (address, security) in kinds(&place) {
+        let (mut client, mut lender) = pair(&address, &security);
+        carry(&mut client, &mut lender, &[b"warm"]);
+        let before = ALLOCATIONS.load(Relaxed);
+        for _ in 0..1000 {
+            assert_eq!(
+                carry(&mut client, &mut lender, &[&large[..40], &large[..128]]),
+                168
+            );
+            assert_eq!(carry(&mut lender, &mut client, &[&large[..40]]), 40);
+            assert_eq!(lender.receive(), Ok(None));
+        }
+        for _ in 0..20 {
+            assert_eq!(carry(&mut client, &mut lender, &[&large]), large.len());
+        }
+        assert_eq!(ALLOCATIONS.load(Relaxed) - before, 0, "{address}, {security:?}");
+    }
+}
