@@ -1,6 +1,6 @@
 //! The ranges of one transaction: an append while it runs, one sort when it commits, never a tree.
 //!
-//! Measured by `cargo bench -p netram-rvm`: see `docs/rvm.md`.
+//! Measured by `cargo run --release -p netram-rvm --example set_range`; figures in `docs/rvm.md`.
 
 /// Bytes of one region that a transaction declared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -121,7 +121,7 @@ impl<F: File> Segments<F> {
         if size > entry.length {
             // Records may now name the longer part: from here on, a shorter file is an error.
             entry.length = size;
-            self.table.write(&*storage.table(), self.journal)?;
+            self.table.write(storage.table(), self.journal)?;
         }
         Ok(Opened {
             file,

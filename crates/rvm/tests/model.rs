@@ -36,7 +36,7 @@ enum Step {
     Flush,
     LogSyncs,
     Truncate,
-    TruncateStep {
+    TruncateSome {
         steps: u8,
     },
     Remap {
@@ -80,7 +80,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Flush),
         1 => Just(Step::LogSyncs),
         1 => Just(Step::Truncate),
-        3 => (1..12u8).prop_map(|steps| Step::TruncateStep { steps }),
+        3 => (1..12u8).prop_map(|steps| Step::TruncateSome { steps }),
         1 => (0..3usize).prop_map(|segment| Step::Remap { segment }),
         1 => any::<u64>().prop_map(|seed| Step::Crash { seed }),
         1 => (0..30u64).prop_map(|operations| Step::PlanCrash { operations }),
@@ -184,7 +184,7 @@ impl Story {
             Step::LogSyncs if !self.machine.has_crashed() => self.machine.log_syncs(),
             Step::LogSyncs => {}
             Step::Truncate => drop(self.rvm().truncate()),
-            Step::TruncateStep { steps } => {
+            Step::TruncateSome { steps } => {
                 for _ in 0..steps {
                     let _ = self.rvm().truncate_step();
                 }

@@ -1,0 +1,75 @@
+//! A steady-state commit allocates nothing.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use common::Machine;
+use netram_proto::port::Durability;
+use netram_rvm::Mode;
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: every call goes to the system's allocator unchanged; the counter allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(start, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn a_steady_commit_allocates_nothing() {
+    let machine = Machine::new(16 * 1024 * 1024);
+    let rvm = machine.open().unwrap();
+    let mut regions = Vec::new();
+    for path in ["a", "b", "c"] {
+        rvm.create_segment(path, 1 << 16, Default::default()).unwrap();
+        regions.push(rvm.map(path, 0, 0).unwrap());
+    }
+    let round = |mode: Mode, durability: Durability| {
+        let mut transaction = rvm.begin(mode);
+        for at in 0..200usize {
+            let region = &regions[at % 3];
+            transaction.set_range(region, (at * 7919) % 65_000, 40).unwrap();
+            transaction
+                .set(region, (at * 104_729) % 65_000, &(at as u64))
+                .unwrap();
+            transaction
+                .edit(region)
+                .range_mut(at * 16, 16)
+                .unwrap()
+                .fill(at as u8);
+        }
+        transaction.commit(durability).unwrap();
+        let mut aborted = rvm.begin(mode);
+        aborted.write(&regions[0], 0, &[1; 500]).unwrap();
+        aborted.abort();
+    };
+    for mode in [Mode::Restore, Mode::NoRestore] {
+        for durability in [Durability::Remote, Durability::Lazy] {
+            round(mode, durability);
+            round(mode, durability);
+            let before = ALLOCATIONS.with(Cell::get);
+            for _ in 0..50 {
+                round(mode, durability);
+            }
+            let during = ALLOCATIONS.with(Cell::get) - before;
+            assert_eq!(during, 0, "{mode:?} {durability:?}");
+        }
+    }
+}
