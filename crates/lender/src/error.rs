@@ -19,7 +19,9 @@ pub enum StoreError {
         must: &'static str,
     },
     /// The machine has not that much free memory. Lend less, or free some.
-    #[error("cannot reserve {asked} bytes to lend: {free} bytes of memory are free; lend less with a smaller memory setting")]
+    #[error(
+        "cannot reserve {asked} bytes to lend: {free} bytes of memory are free; lend less with a smaller memory setting"
+    )]
     NoMemory {
         /// Bytes asked for, with the store's own tables.
         asked: u64,
@@ -33,7 +35,9 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// The file lies on a disk, whose contents are not memory.
-    #[error("{path} is not in memory (tmpfs or hugetlbfs); lent memory belongs on a memory file system such as /dev/shm")]
+    #[error(
+        "{path} is not in memory (tmpfs or hugetlbfs); lent memory belongs on a memory file system such as /dev/shm"
+    )]
     NotMemory {
         /// The store file.
         path: PathBuf,

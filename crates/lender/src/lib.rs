@@ -1,15 +1,48 @@
 //! The lender: a daemon that lends RAM to journals on other machines.
+//!
+//! A [`Lender`] reserves memory in full when it starts, in a file that outlives its process, and keeps the unsynced
+//! tails of journals there. What a member may promise is decided in `netram_proto::member`; here are the threads, the
+//! sockets and the memory around it.
+//!
+//! ```text
+//! clients -> acceptor: handshake, first frame -> shard that owns the journal: members, windows
+//!                                                      |
+//!                                                   store: superblock, slots, chunks
+//! ```
+//!
+//! | module | decides |
+//! |---|---|
+//! | `store`, `superblock`, `slot` | what outlives the process, and when it may be believed |
+//! | `memory` | which chunks make a journal's window |
+//! | `shard`, `connection`, `journal` | who is served when, and what is sent together |
+//! | `accept` | who is let in |
+//! | `lender`, `shared` | starting and stopping |
+//! | [`limit`] | every bound |
+//!
+//! *Not here*: memory pressure and power loss; the lender lends what it was told to until it is stopped.
 #![deny(unsafe_code)]
 
+mod accept;
+mod config;
+mod connection;
 mod error;
+mod journal;
+mod lender;
 pub mod limit;
 mod memory;
+pub mod report;
+mod shard;
+mod shared;
 mod slot;
+mod stats;
 mod store;
 mod superblock;
 #[allow(unsafe_code, reason = "the crate's one unsafe module")]
 mod sys;
 
+pub use config::{Config, Limits};
 pub use error::{StartError, StoreError};
+pub use lender::{Lender, Stopped};
 pub use memory::JournalMemory;
+pub use report::Report;
 pub use store::{Kept, Origin, Store, StoreConfig};

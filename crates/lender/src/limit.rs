@@ -26,6 +26,8 @@ pub const SHARDS_MAX: usize = 64;
 pub const CONNECTIONS_MAX_DEFAULT: usize = 1024;
 /// Connections that are shaking hands or have not bound yet, by default. Over the bound: refused as busy.
 pub const PENDING_MAX_DEFAULT: usize = 128;
+/// When there is no room for another stranger, one who has been silent for longer than this makes room.
+pub const STRANGER_GRACE: Duration = Duration::from_millis(250);
 /// How long a connection may take to its first frame, and between two status requests.
 pub const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(10);
 /// A bound session that says nothing for this long is dropped; clients send heartbeats far more often.

@@ -30,14 +30,35 @@ pub struct JournalMemory {
 
 impl JournalMemory {
     pub(crate) fn new(store: Arc<Store>, slot: Slot, journal: JournalId) -> JournalMemory {
-        let saved = SlotState { journal, ..SlotState::default() };
-        JournalMemory { store, slot, chunks: Vec::new(), bytes: 0, saved, list_crc: 0 }
+        let saved = SlotState {
+            journal,
+            ..SlotState::default()
+        };
+        JournalMemory {
+            store,
+            slot,
+            chunks: Vec::new(),
+            bytes: 0,
+            saved,
+            list_crc: 0,
+        }
     }
 
     /// As an earlier process left it.
     pub(crate) fn kept(store: Arc<Store>, slot: Slot, chunks: Vec<Chunk>, saved: SlotState) -> JournalMemory {
-        let bytes = if saved.member.joined { saved.window_bytes } else { 0 };
-        JournalMemory { store, slot, chunks, bytes, list_crc: saved.list_crc, saved }
+        let bytes = if saved.member.joined {
+            saved.window_bytes
+        } else {
+            0
+        };
+        JournalMemory {
+            store,
+            slot,
+            chunks,
+            bytes,
+            list_crc: saved.list_crc,
+            saved,
+        }
     }
 
     /// The journal.
@@ -92,7 +113,11 @@ impl Window for JournalMemory {
         self.release();
         let quota = self.store.quota();
         if bytes > quota {
-            return Err(NoWindow { refusal: Refusal::OverQuota, asked: bytes, limit: quota });
+            return Err(NoWindow {
+                refusal: Refusal::OverQuota,
+                asked: bytes,
+                limit: quota,
+            });
         }
         let count = bytes.div_ceil(1 << self.store.chunk_shift());
         match self.store.take_chunks(count as usize) {
@@ -102,7 +127,11 @@ impl Window for JournalMemory {
                 self.bytes = bytes;
                 Ok(())
             }
-            Err(free) => Err(NoWindow { refusal: Refusal::NoRoom, asked: bytes, limit: free }),
+            Err(free) => Err(NoWindow {
+                refusal: Refusal::NoRoom,
+                asked: bytes,
+                limit: free,
+            }),
         }
     }
 

@@ -64,14 +64,13 @@ pub(crate) enum Found {
 
 /// One slot, owned by the shard of its journal.
 pub(crate) struct Slot {
-    pub(crate) index: u32,
     region: Region,
     sequence: u64,
 }
 
 impl Slot {
-    pub(crate) fn new(index: u32, region: Region) -> Slot {
-        Slot { index, region, sequence: 0 }
+    pub(crate) fn new(region: Region) -> Slot {
+        Slot { region, sequence: 0 }
     }
 
     /// Reads what an earlier process left.
@@ -80,8 +79,16 @@ impl Slot {
         let newest = copies.into_iter().flatten().max_by_key(|(sequence, _)| *sequence);
         let Some((sequence, state)) = newest else {
             // The first copy of a fresh slot goes to the front. Torn, it has never been answered for.
-            let second_untouched = self.region.bytes(COPY_BYTES, COPY_BYTES).iter().all(|byte| *byte == 0);
-            return if second_untouched { Found::Empty } else { Found::Damaged };
+            let second_untouched = self
+                .region
+                .bytes(COPY_BYTES, COPY_BYTES)
+                .iter()
+                .all(|byte| *byte == 0);
+            return if second_untouched {
+                Found::Empty
+            } else {
+                Found::Damaged
+            };
         };
         self.sequence = sequence;
         if !state.member.joined {
@@ -181,7 +188,7 @@ mod tests {
     fn slot() -> Slot {
         let file = tempfile::tempfile().unwrap();
         file.set_len(4096).unwrap();
-        Slot::new(0, Region::map(&file, 4096).unwrap())
+        Slot::new(Region::map(&file, 4096).unwrap())
     }
 
     fn state(held: u64) -> SlotState {
@@ -238,7 +245,11 @@ mod tests {
     fn a_window_whose_chunk_numbers_do_not_check_is_damage() {
         let mut slot = slot();
         let list_crc = slot.write_list([5, 6].into_iter());
-        let mut joined = SlotState { chunks: 2, list_crc, ..state(100) };
+        let mut joined = SlotState {
+            chunks: 2,
+            list_crc,
+            ..state(100)
+        };
         joined.member.joined = true;
         slot.save(&joined);
         assert_eq!(slot.find(), Found::Journal(joined, vec![5, 6]));

@@ -132,7 +132,10 @@ impl Store {
             incarnation,
             origin,
             geometry,
-            quota: config.quota.min(WINDOW_BYTES_MAX).min(geometry.chunks * geometry.chunk_bytes),
+            quota: config
+                .quota
+                .min(WINDOW_BYTES_MAX)
+                .min(geometry.chunks * geometry.chunk_bytes),
             chunk_shift: geometry.chunk_bytes.trailing_zeros(),
             chunks_free: AtomicU64::new(pools.chunks.len() as u64),
             pools: Mutex::new(pools),
@@ -206,7 +209,8 @@ impl Store {
     pub(crate) fn give_chunks(&self, chunks: &mut Vec<Chunk>) {
         let mut pools = self.pools();
         pools.chunks.append(chunks);
-        self.chunks_free.store(pools.chunks.len() as u64, Ordering::Relaxed);
+        self.chunks_free
+            .store(pools.chunks.len() as u64, Ordering::Relaxed);
     }
 
     pub(crate) fn give_slot(&self, slot: Slot) {
@@ -232,15 +236,26 @@ fn restore(store: &Arc<Store>, found: Occupied) -> Kept {
     let Occupied { slot, state, chunks } = found;
     let mut memory = JournalMemory::kept(Arc::clone(store), slot, chunks, state);
     if let Some(member) = Member::restore(state.journal, store.incarnation, state.member, &memory) {
-        return Kept { member, memory, window_lost: false };
+        return Kept {
+            member,
+            memory,
+            window_lost: false,
+        };
     }
     // The bytes are worth nothing, but the seal stands: a fenced writer stays fenced.
     memory.release();
-    let sealed = MemberState { joined: false, ..state.member };
+    let sealed = MemberState {
+        joined: false,
+        ..state.member
+    };
     let Some(member) = Member::restore(state.journal, store.incarnation, sealed, &memory) else {
         unreachable!("a member without a window has no bytes to check")
     };
-    Kept { member, memory, window_lost: true }
+    Kept {
+        member,
+        memory,
+        window_lost: true,
+    }
 }
 
 fn geometry(config: &StoreConfig) -> Result<Geometry, StoreError> {
@@ -251,17 +266,30 @@ fn geometry(config: &StoreConfig) -> Result<Geometry, StoreError> {
     }
     let chunks = config.memory / chunk;
     if chunks == 0 || chunks > CHUNKS_MAX {
-        return bad("bytes of memory", config.memory, "one chunk at least, and 4,194,304 chunks at most");
+        return bad(
+            "bytes of memory",
+            config.memory,
+            "one chunk at least, and 4,194,304 chunks at most",
+        );
     }
     if config.journals_max == 0 || config.journals_max > JOURNALS_MAX {
         return bad("journals", config.journals_max.into(), "from 1 to 65,536");
     }
     let list = chunks.min(WINDOW_BYTES_MAX.div_ceil(chunk));
-    Ok(Geometry { slots: config.journals_max, slot_bytes: slot_bytes(list), chunk_bytes: chunk, chunks })
+    Ok(Geometry {
+        slots: config.journals_max,
+        slot_bytes: slot_bytes(list),
+        chunk_bytes: chunk,
+        chunks,
+    })
 }
 
 fn failed<'a>(path: &'a Path, step: &'static str) -> impl FnOnce(io::Error) -> StoreError + 'a {
-    move |source| StoreError::Failed { step, path: path.to_owned(), source }
+    move |source| StoreError::Failed {
+        step,
+        path: path.to_owned(),
+        source,
+    }
 }
 
 /// Opens the file, for this user only, and locks it for this process only.
@@ -278,13 +306,20 @@ fn open_locked(path: &Path) -> Result<File, StoreError> {
             .map_err(failed(path, "open"))?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => (),
-            Err(Errno::AGAIN) => return Err(StoreError::InUse { path: path.to_owned() }),
+            Err(Errno::AGAIN) => {
+                return Err(StoreError::InUse {
+                    path: path.to_owned(),
+                });
+            }
             Err(errno) => return Err(failed(path, "lock")(errno.into())),
         }
         let ours = file.metadata().map_err(failed(path, "inspect"))?;
         let mode = ours.mode() & 0o7777;
         if ours.uid() != rustix::process::geteuid().as_raw() || mode & 0o077 != 0 || !ours.is_file() {
-            return Err(StoreError::NotPrivate { path: path.to_owned(), mode });
+            return Err(StoreError::NotPrivate {
+                path: path.to_owned(),
+                mode,
+            });
         }
         // A lender that ended while we opened may have removed the file that we now hold.
         match std::fs::symlink_metadata(path) {
@@ -307,7 +342,8 @@ fn read_superblock(file: &File) -> io::Result<Option<Superblock>> {
         Err(error) => return Err(error),
     }
     let whole = |block: &Superblock| {
-        file.metadata().is_ok_and(|file| file.len() == block.geometry.file_bytes())
+        file.metadata()
+            .is_ok_and(|file| file.len() == block.geometry.file_bytes())
     };
     Ok(Superblock::decode(&bytes).filter(whole))
 }
@@ -317,7 +353,9 @@ fn take_up(file: &File, geometry: Geometry, config: &StoreConfig) -> Result<Opti
     let (superblock, slots, chunks) = lay_out(file, geometry, config)?;
     let mut bytes = [0; superblock::BYTES];
     bytes.copy_from_slice(superblock.bytes(0, superblock::BYTES));
-    let Some(block) = Superblock::decode(&bytes) else { return Ok(None) };
+    let Some(block) = Superblock::decode(&bytes) else {
+        return Ok(None);
+    };
     let mut chunks: Vec<Option<Chunk>> = chunks.into_iter().map(Some).collect();
     let (mut free, mut occupied) = (Vec::new(), Vec::new());
     for mut slot in slots {
@@ -327,16 +365,23 @@ fn take_up(file: &File, geometry: Geometry, config: &StoreConfig) -> Result<Opti
             Found::Damaged => return Ok(None),
             Found::Journal(state, numbers) => {
                 let window = state.window_bytes.div_ceil(geometry.chunk_bytes);
-                let taken: Option<Vec<Chunk>> =
-                    numbers.iter().map(|number| chunks.get_mut(*number as usize)?.take()).collect();
+                let taken: Option<Vec<Chunk>> = numbers
+                    .iter()
+                    .map(|number| chunks.get_mut(*number as usize)?.take())
+                    .collect();
                 let agrees = !state.member.joined || (window == numbers.len() as u64 && window > 0);
-                let Some(chunks) = taken.filter(|_| agrees) else { return Ok(None) };
+                let Some(chunks) = taken.filter(|_| agrees) else {
+                    return Ok(None);
+                };
                 occupied.push(Occupied { slot, state, chunks });
             }
         }
     }
     free.reverse();
-    let pools = Pools { chunks: chunks.into_iter().flatten().rev().collect(), slots: free };
+    let pools = Pools {
+        chunks: chunks.into_iter().flatten().rev().collect(),
+        slots: free,
+    };
     Ok(Some((block.incarnation, pools, occupied)))
 }
 
@@ -366,7 +411,15 @@ fn start_empty(
     }
     let (mut superblock, mut slots, mut chunks) = lay_out(file, geometry, config)?;
     let incarnation = fresh_incarnation().map_err(failed(path, "draw an incarnation for"))?;
-    superblock.write(0, &Superblock { incarnation, boot, geometry }.encode());
+    superblock.write(
+        0,
+        &Superblock {
+            incarnation,
+            boot,
+            geometry,
+        }
+        .encode(),
+    );
     // Taken from the end: low numbers go first, which reads better in a dump.
     slots.reverse();
     chunks.reverse();
@@ -379,20 +432,27 @@ fn lay_out(
     config: &StoreConfig,
 ) -> Result<(Region, Vec<Slot>, Vec<Chunk>), StoreError> {
     let path = &config.path;
-    let length = usize::try_from(geometry.file_bytes())
-        .map_err(|_| StoreError::NoMemory { asked: geometry.file_bytes(), free: usize::MAX as u64 })?;
+    let length = usize::try_from(geometry.file_bytes()).map_err(|_| StoreError::NoMemory {
+        asked: geometry.file_bytes(),
+        free: usize::MAX as u64,
+    })?;
     let whole = Region::map(file, length).map_err(failed(path, "map"))?;
-    if config.huge_pages && let Err(error) = whole.advise_huge_pages() {
+    if config.huge_pages
+        && let Err(error) = whole.advise_huge_pages()
+    {
         tracing::warn!(%error, "no huge pages for the lent memory; going on with ordinary ones");
     }
     if config.mlock {
-        whole.lock().map_err(|source| StoreError::Lock { asked: length as u64, source })?;
+        whole.lock().map_err(|source| StoreError::Lock {
+            asked: length as u64,
+            source,
+        })?;
     }
     let (superblock, mut rest) = whole.split(SUPERBLOCK_BYTES as usize);
     let mut slots = Vec::with_capacity(geometry.slots as usize);
-    for index in 0..geometry.slots {
+    for _ in 0..geometry.slots {
         let (front, back) = rest.split(geometry.slot_bytes as usize);
-        slots.push(Slot::new(index, front));
+        slots.push(Slot::new(front));
         rest = back;
     }
     let mut chunks = Vec::with_capacity(geometry.chunks as usize);

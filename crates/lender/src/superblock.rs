@@ -102,7 +102,12 @@ mod tests {
         let block = Superblock {
             incarnation: Incarnation(7),
             boot: u128::MAX - 3,
-            geometry: Geometry { slots: 4, slot_bytes: 4096, chunk_bytes: 8192, chunks: 9 },
+            geometry: Geometry {
+                slots: 4,
+                slot_bytes: 4096,
+                chunk_bytes: 8192,
+                chunks: 9,
+            },
         };
         let bytes = block.encode();
         assert_eq!(Superblock::decode(&bytes), Some(block));

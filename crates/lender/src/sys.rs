@@ -118,7 +118,11 @@ impl Region {
         // SAFETY: the assertions keep the address inside the region.
         let target = unsafe { self.base.add(at) };
         // SAFETY: `bytes.len()` bytes remain at `target`, and `&mut self` is the only path to them.
-        unsafe { target.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        unsafe {
+            target
+                .as_ptr()
+                .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
+        };
         compiler_fence(Ordering::SeqCst);
     }
 }
@@ -139,6 +143,10 @@ mod tests {
         assert_eq!(back.bytes(0, 10), [2; 10]);
         assert_eq!((front.length(), back.length()), (5000, 3192));
         drop(front);
-        assert_eq!(back.bytes(0, 1), [2], "the mapping lives as long as any of its regions");
+        assert_eq!(
+            back.bytes(0, 1),
+            [2],
+            "the mapping lives as long as any of its regions"
+        );
     }
 }

@@ -1,0 +1,318 @@
+//! Strangers: from `accept` to the first frame, for all listeners, in one thread that never waits for any of them.
+//!
+//! A stranger that says which journal it speaks for is handed to the shard that owns it. One that asks for the
+//! lender's status is answered here. All others cost a bounded number of places for a bounded time.
+
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use netram_proto::id::JournalId;
+use netram_proto::session::{Admit, Session};
+use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
+use netram_transport::{Events, HandshakeError, Interest, Link, Listener, Pending, Poller, Progress, Sent};
+
+use crate::limit::{FLOOD_LINE_EVERY, HOUSEKEEPING, STRANGER_GRACE};
+use crate::shard::Arrival;
+use crate::shared::{Permit, Shared};
+
+const WAKER: u64 = u64::MAX;
+/// Listeners are named from here on, strangers from zero.
+const LISTENERS: u64 = 1 << 32;
+const EVENTS: usize = 256;
+/// How long nobody is let in after the system refused (no more file descriptors).
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A connection that has not said what it wants.
+struct Stranger {
+    stage: Stage,
+    since: Instant,
+    /// `None`: it is only here to be told that the lender is busy.
+    permit: Option<Permit>,
+}
+
+enum Stage {
+    Shaking(Pending),
+    Greeting(Link, Session),
+}
+
+/// What became of a stranger.
+enum Outcome {
+    Stays,
+    Answered,
+    Bound(JournalId),
+    Gone,
+}
+
+pub(crate) struct Acceptor {
+    shared: Arc<Shared>,
+    poller: Poller,
+    listeners: Vec<Listener>,
+    shards: Vec<Sender<Arrival>>,
+    strangers: Vec<Option<Stranger>>,
+    vacant: Vec<usize>,
+    /// Strangers with a permit.
+    permitted: usize,
+    flood: Flood,
+    now: Instant,
+}
+
+impl Acceptor {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        poller: Poller,
+        listeners: Vec<Listener>,
+        shards: Vec<Sender<Arrival>>,
+    ) -> std::io::Result<Acceptor> {
+        for (index, listener) in listeners.iter().enumerate() {
+            poller.add(listener, LISTENERS + index as u64, Interest::Read)?;
+        }
+        poller.add(&shared.wakers[shards.len()], WAKER, Interest::Read)?;
+        let now = Instant::now();
+        Ok(Acceptor {
+            shared,
+            poller,
+            listeners,
+            shards,
+            strangers: Vec::new(),
+            vacant: Vec::new(),
+            permitted: 0,
+            flood: Flood { next: now, count: 0 },
+            now,
+        })
+    }
+
+    /// Lets strangers in until the lender stops.
+    pub(crate) fn run(mut self) {
+        let mut events = Events::with_capacity(EVENTS);
+        let mut housekeeping = self.now + HOUSEKEEPING;
+        while !self.shared.stopping() {
+            let timeout = housekeeping.saturating_duration_since(self.now);
+            if let Err(error) = self.poller.wait(&mut events, Some(timeout)) {
+                panic!("waiting for strangers failed: {error}");
+            }
+            self.now = Instant::now();
+            for ready in events.iter() {
+                match ready.token {
+                    WAKER => (),
+                    token if token >= LISTENERS => self.accept((token - LISTENERS) as usize),
+                    token => self.advance(token as usize),
+                }
+            }
+            if self.now >= housekeeping {
+                housekeeping = self.now + HOUSEKEEPING;
+                self.keep_house();
+            }
+        }
+    }
+
+    fn accept(&mut self, listener: usize) {
+        loop {
+            let pending = match self.listeners[listener].accept(self.now) {
+                Ok(Some(pending)) => pending,
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::error!(%error, "no connection can be accepted; trying again");
+                    std::thread::sleep(PAUSE);
+                    return;
+                }
+            };
+            self.let_in(pending);
+        }
+    }
+
+    fn let_in(&mut self, mut pending: Pending) {
+        let full = self.permitted >= self.shared.config.limits.pending_max;
+        let room = !full || self.make_room();
+        let permit = if room { self.shared.permit() } else { None };
+        if permit.is_none() {
+            pending.refuse_busy();
+        }
+        let index = self.vacant.pop().unwrap_or_else(|| {
+            self.strangers.push(None);
+            self.strangers.len() - 1
+        });
+        if let Err(error) = self.poller.add(&pending, index as u64, Interest::Read) {
+            tracing::error!(%error, "a connection could not be waited for");
+            self.vacant.push(index);
+            return;
+        }
+        self.permitted += usize::from(permit.is_some());
+        self.strangers[index] = Some(Stranger {
+            stage: Stage::Shaking(pending),
+            since: self.now,
+            permit,
+        });
+        self.advance(index);
+    }
+
+    /// Drops the stranger that has been silent for longest, if that is long. Honest clients speak at once.
+    fn make_room(&mut self) -> bool {
+        let permitted = self.strangers.iter().enumerate().filter_map(|(index, stranger)| {
+            stranger
+                .as_ref()
+                .filter(|stranger| stranger.permit.is_some())
+                .map(|stranger| (stranger.since, index))
+        });
+        match permitted.min() {
+            Some((since, index)) if self.now.duration_since(since) > STRANGER_GRACE => {
+                self.shared.handshakes.silent();
+                self.remove(index);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn remove(&mut self, index: usize) -> Option<Stranger> {
+        let stranger = self.strangers[index].take()?;
+        self.permitted -= usize::from(stranger.permit.is_some());
+        self.vacant.push(index);
+        Some(stranger)
+    }
+
+    /// Goes on with one stranger as far as its bytes allow.
+    fn advance(&mut self, index: usize) {
+        // `None`: removed earlier in this round.
+        let Some(stranger) = self.strangers.get_mut(index).and_then(Option::as_mut) else {
+            return;
+        };
+        if let Stage::Shaking(pending) = &mut stranger.stage {
+            match pending.advance(self.now) {
+                Ok(Progress::NeedRead) => return,
+                Ok(Progress::Done(link)) => stranger.stage = Stage::Greeting(link, Session::default()),
+                Err(error) => {
+                    self.shared.handshakes.failed(&error);
+                    self.flood.report(self.now, pending.peer(), &error);
+                    self.remove(index);
+                    return;
+                }
+            }
+        }
+        let Stage::Greeting(link, session) = &mut stranger.stage else {
+            return;
+        };
+        match greet(&self.shared, link, session) {
+            Outcome::Stays => (),
+            Outcome::Answered => stranger.since = self.now,
+            Outcome::Bound(journal) => self.hand_over(index, journal),
+            Outcome::Gone => {
+                self.remove(index);
+            }
+        }
+    }
+
+    fn hand_over(&mut self, index: usize, journal: JournalId) {
+        let Some(Stranger {
+            stage: Stage::Greeting(link, session),
+            permit: Some(permit),
+            ..
+        }) = self.remove(index)
+        else {
+            unreachable!("a stranger that bound has shaken hands, which takes a permit")
+        };
+        if let Err(error) = self.poller.remove(&link) {
+            panic!("a connection that is waited for cannot be let go: {error}");
+        }
+        let shard = self.shared.shard_of(journal);
+        let sent = self.shards[shard].send(Arrival {
+            link,
+            session,
+            journal,
+            permit,
+        });
+        let woken = sent.is_ok().then(|| self.shared.wakers[shard].wake());
+        if let Some(Err(error)) = woken {
+            panic!("a shard cannot be woken: {error}");
+        }
+        // A shard that takes nothing any more is stopping; the connection ends with the arrival.
+    }
+
+    fn keep_house(&mut self) {
+        let patience = self.shared.config.limits.first_frame_timeout;
+        for index in 0..self.strangers.len() {
+            match &self.strangers[index] {
+                Some(Stranger {
+                    stage: Stage::Shaking(pending),
+                    ..
+                }) if pending.deadline() <= self.now => {
+                    self.advance(index);
+                }
+                Some(Stranger {
+                    stage: Stage::Greeting(..),
+                    since,
+                    ..
+                }) if self.now.duration_since(*since) > patience => {
+                    self.shared.handshakes.silent();
+                    self.remove(index);
+                }
+                _ => (),
+            }
+        }
+        self.flood.settle(self.now);
+    }
+}
+
+/// Takes a stranger's first frames: any number of status requests, then a bind.
+fn greet(shared: &Shared, link: &mut Link, session: &mut Session) -> Outcome {
+    let mut outcome = Outcome::Stays;
+    // A peer that does not read its answers gets no further ones.
+    while let Ok(true) = link.flush() {
+        let admit = match link.receive() {
+            Ok(Some(packet)) => Frame::parse(packet)
+                .ok()
+                .and_then(|frame| session.handle(&frame).ok()),
+            Ok(None) => return outcome,
+            Err(_) => return Outcome::Gone,
+        };
+        let sent = match admit {
+            Some(Admit::Bind(journal, _)) => return Outcome::Bound(journal),
+            Some(Admit::Status) => {
+                let mut header = Header::new(FrameKind::Report);
+                header.who = shared.incarnation().0;
+                let body = shared.report().to_frame_body();
+                link.send(&[&header.encode(body.len()), &body])
+            }
+            Some(Admit::Member(_)) | None => {
+                tracing::warn!(
+                    peer = link.peer(),
+                    "client dropped: its first frame makes no sense"
+                );
+                // It is told if it listens; it ends in any case.
+                let _ = link.send(&[&shared.refusal(Refusal::Malformed).encode(0)]);
+                return Outcome::Gone;
+            }
+        };
+        match sent {
+            Ok(Sent::Whole | Sent::Queued) => outcome = Outcome::Answered,
+            Err(_) => return Outcome::Gone,
+        }
+    }
+    outcome
+}
+
+/// Says at most once a second that handshakes fail, and how many.
+struct Flood {
+    next: Instant,
+    count: u64,
+}
+
+impl Flood {
+    fn report(&mut self, now: Instant, peer: &str, error: &HandshakeError) {
+        self.count += 1;
+        if self.next <= now {
+            tracing::warn!(peer, count = self.count, "handshake failed: {error}");
+            self.next = now + FLOOD_LINE_EVERY;
+            self.count = 0;
+        }
+    }
+
+    /// Says what was held back.
+    fn settle(&mut self, now: Instant) {
+        if self.count > 0 && self.next <= now {
+            tracing::warn!(count = self.count, "further handshakes failed");
+            self.next = now + FLOOD_LINE_EVERY;
+            self.count = 0;
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! What a lender is to be.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use netram_proto::limit::{DOMAIN_BYTES_MAX, WINDOW_BYTES_MAX};
+use netram_transport::{Address, Security, WaitPolicy};
+
+use crate::error::StartError;
+use crate::limit::{
+    CHUNK_BYTES_DEFAULT, CONNECTIONS_MAX_DEFAULT, FIRST_FRAME_TIMEOUT, IDLE_TIMEOUT_DEFAULT,
+    JOURNALS_MAX_DEFAULT, MEMORY_BYTES_DEFAULT, NAME_BYTES_MAX, PENDING_MAX_DEFAULT, SHARDS_MAX,
+    SLOW_READER_TIMEOUT_DEFAULT,
+};
+use crate::store::StoreConfig;
+
+/// Settings of a lender. Take the default and change fields.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The lender's name: in logs, in its report, and in the name of its store. Letters, digits, `-`, `_`, `.`.
+    pub name: String,
+    /// What feeds this machine with power (`mains-a`, `ups-1`).
+    pub domain: String,
+    /// Where to listen. One address at least.
+    pub listen: Vec<Address>,
+    /// How links are protected. Without a key only local addresses are served.
+    pub security: Security,
+    /// Bytes to lend.
+    pub memory: u64,
+    /// The most bytes of one journal's window; `None`: no bound but the memory and the protocol's.
+    pub quota: Option<u64>,
+    /// Bytes of a chunk, a power of two.
+    pub chunk_bytes: u64,
+    /// Journals that can be remembered.
+    pub journals_max: u32,
+    /// Threads that serve journals; zero: one on up to two cores, else one for every two.
+    pub shards: usize,
+    /// What a shard does while nothing arrives.
+    pub wait: WaitPolicy,
+    /// The store's file; `None`: one in `/dev/shm`, named after the user and the lender.
+    pub store: Option<PathBuf>,
+    /// Whether the memory is locked against swapping.
+    pub mlock: bool,
+    /// Whether huge pages are asked for.
+    pub huge_pages: bool,
+    /// The processor that each shard is pinned to, in order; shards beyond the list are not pinned.
+    pub pin: Vec<usize>,
+    /// Bounds on what clients may keep busy.
+    pub limits: Limits,
+    /// Whether a store on a disk is accepted. For tests: it is never taken up again.
+    pub allow_disk: bool,
+}
+
+/// Bounds on what clients may keep busy.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections in all.
+    pub connections_max: usize,
+    /// Of these, connections that are shaking hands or have not bound yet.
+    pub pending_max: usize,
+    /// How long a connection may take to its first frame.
+    pub first_frame_timeout: Duration,
+    /// How long a bound session may say nothing.
+    pub idle_timeout: Duration,
+    /// How long a session may leave its answers unread.
+    pub slow_reader_timeout: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            connections_max: CONNECTIONS_MAX_DEFAULT,
+            pending_max: PENDING_MAX_DEFAULT,
+            first_frame_timeout: FIRST_FRAME_TIMEOUT,
+            idle_timeout: IDLE_TIMEOUT_DEFAULT,
+            slow_reader_timeout: SLOW_READER_TIMEOUT_DEFAULT,
+        }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            name: "lender".to_owned(),
+            domain: "default".to_owned(),
+            listen: Vec::new(),
+            security: Security::Insecure,
+            memory: MEMORY_BYTES_DEFAULT,
+            quota: None,
+            chunk_bytes: CHUNK_BYTES_DEFAULT,
+            journals_max: JOURNALS_MAX_DEFAULT,
+            shards: 0,
+            wait: WaitPolicy::default(),
+            store: None,
+            mlock: false,
+            huge_pages: false,
+            pin: Vec::new(),
+            limits: Limits::default(),
+            allow_disk: false,
+        }
+    }
+}
+
+impl Config {
+    /// The store's file: the one given, or the one named after the user and the lender.
+    pub fn store_path(&self) -> PathBuf {
+        let user = rustix::process::geteuid().as_raw();
+        let named = || PathBuf::from(format!("/dev/shm/netram-{user}-{}.mem", self.name));
+        self.store.clone().unwrap_or_else(named)
+    }
+
+    /// Threads that will serve journals.
+    pub fn shard_count(&self) -> usize {
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        let count = if self.shards == 0 {
+            cores() / 2
+        } else {
+            self.shards
+        };
+        count.clamp(1, SHARDS_MAX)
+    }
+
+    pub(crate) fn check(&self) -> Result<(), StartError> {
+        let bad = |what, must| Err(StartError::BadConfig { what, must });
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+        if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX || !self.name.bytes().all(plain) {
+            return bad("the lender's name", "1 to 64 letters, digits, '-', '_' or '.'");
+        }
+        if self.domain.len() > DOMAIN_BYTES_MAX || self.domain.chars().any(char::is_control) {
+            return bad("the power domain", "a label of at most 64 bytes");
+        }
+        if self.listen.is_empty() {
+            return bad("the list of addresses", "one address at least");
+        }
+        if self.shards > SHARDS_MAX {
+            return bad("the number of shards", "at most 64");
+        }
+        if self.limits.connections_max == 0 || self.limits.pending_max == 0 {
+            return bad("the limits on connections", "one at least");
+        }
+        Ok(())
+    }
+
+    pub(crate) fn store_config(&self) -> StoreConfig {
+        StoreConfig {
+            path: self.store_path(),
+            memory: self.memory,
+            chunk_bytes: self.chunk_bytes,
+            quota: self.quota.unwrap_or(WINDOW_BYTES_MAX),
+            journals_max: self.journals_max,
+            mlock: self.mlock,
+            huge_pages: self.huge_pages,
+            allow_disk: self.allow_disk,
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! One bound session: frames in, answers out, one send a turn.
+//!
+//! A turn takes every packet that has arrived, lets the member judge them, saves its state, and sends all answers at
+//! once. Acknowledgements are cumulative, so of several in a row only the last is sent.
+//!
+//! A peer that does not read its answers is not read from either: nothing is taken while an answer waits, so the
+//! answers of one turn always fit the link's buffer, and the peer's own sends come to a stop.
+
+use std::time::{Duration, Instant};
+
+use netram_proto::id::Lsn;
+use netram_proto::limit::{FRAME_BODY_BYTES_MAX, FRAME_HEADER_BYTES};
+use netram_proto::member::{Reply, Window};
+use netram_proto::session::{Admit, Session};
+use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
+use netram_transport::link::SEND_BUFFER_BYTES;
+use netram_transport::{Link, LinkError};
+
+use crate::journal::{Journal, Place};
+use crate::limit::PARTS_MAX;
+use crate::shared::{Permit, Shared};
+use crate::stats::Counters;
+
+/// Bytes that the link adds to a packet: its length and a tag.
+const PACKET_OVERHEAD_BYTES: usize = 2 + 16;
+/// The most that one request adds to the link's buffer: an acknowledgement that was held back, and the answer.
+const ANSWER_BYTES_MAX: usize = FRAME_BODY_BYTES_MAX + 2 * (FRAME_HEADER_BYTES + PACKET_OVERHEAD_BYTES);
+
+const _: () = assert!(
+    ANSWER_BYTES_MAX <= SEND_BUFFER_BYTES,
+    "an empty link takes any answer"
+);
+
+/// Why a session ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// The peer went, or the link broke.
+    Link(LinkError),
+    /// A frame that makes no sense; the peer was told.
+    Malformed,
+    /// Nothing was heard for too long.
+    Idle,
+    /// The peer did not read its answers.
+    SlowReader,
+    /// The lender is stopping.
+    Stopping,
+}
+
+impl From<LinkError> for Ending {
+    fn from(error: LinkError) -> Ending {
+        Ending::Link(error)
+    }
+}
+
+/// What a turn needs to know of the world.
+pub(crate) struct Turn<'a> {
+    pub(crate) now: Instant,
+    pub(crate) shared: &'a Shared,
+    pub(crate) counters: &'a Counters,
+}
+
+/// A session that is bound to a journal.
+pub(crate) struct Connection {
+    pub(crate) link: Link,
+    session: Session,
+    pub(crate) place: Place,
+    /// Held back, because the next acknowledgement may say it all.
+    ack: Option<Header>,
+    /// Bytes given to the link since it was last empty; an upper bound of what waits there.
+    queued: usize,
+    /// Since when the link has held bytes that the peer does not take.
+    stuck_since: Option<Instant>,
+    /// Whether the shard's poller was told to wait for room to write.
+    pub(crate) waits_to_write: bool,
+    heard: Instant,
+    /// One bit for each kind of refusal that has been logged.
+    logged: u16,
+    _permit: Permit,
+}
+
+impl Connection {
+    pub(crate) fn new(
+        link: Link,
+        session: Session,
+        place: Place,
+        permit: Permit,
+        now: Instant,
+    ) -> Connection {
+        Connection {
+            link,
+            session,
+            place,
+            ack: None,
+            queued: 0,
+            stuck_since: None,
+            waits_to_write: false,
+            heard: now,
+            logged: 0,
+            _permit: permit,
+        }
+    }
+
+    /// Whether the connection waits for the peer to read, rather than for it to write.
+    pub(crate) fn stuck(&self) -> bool {
+        self.stuck_since.is_some()
+    }
+
+    /// Whether the session's time is up.
+    pub(crate) fn overdue(&self, now: Instant, idle: Duration, slow: Duration) -> Option<Ending> {
+        match self.stuck_since {
+            Some(since) => (now.duration_since(since) > slow).then_some(Ending::SlowReader),
+            None => (now.duration_since(self.heard) > idle).then_some(Ending::Idle),
+        }
+    }
+
+    /// Sends a frame of the lender's own, with everything that waits.
+    pub(crate) fn say(&mut self, header: Header, body: &[u8], now: Instant) -> Result<(), Ending> {
+        self.queue_ack()?;
+        self.queue(&header, body)?;
+        self.flush(now)
+    }
+
+    /// Takes what has arrived and answers it. `true`: something had. About 250 ns an append beside its CRC, its copy
+    /// and the two system calls; nothing is allocated.
+    pub(crate) fn turn(&mut self, journal: &mut Journal, turn: &Turn<'_>) -> Result<bool, Ending> {
+        if self.stuck() {
+            self.flush(turn.now)?;
+            if self.stuck() {
+                return Ok(false);
+            }
+        }
+        let taken = self.take(journal, turn);
+        journal.settle();
+        let (frames, ended) = match taken {
+            Ok(frames) => (frames, Ok(())),
+            Err(ending) => (1, Err(ending)),
+        };
+        if frames > 0 {
+            self.heard = turn.now;
+            // What was acknowledged before the session went wrong is still true, and worth saying.
+            let sent = self.queue_ack().and_then(|()| self.flush(turn.now));
+            ended.and(sent)?;
+        } else {
+            ended?;
+        }
+        Ok(frames > 0)
+    }
+
+    fn take(&mut self, journal: &mut Journal, turn: &Turn<'_>) -> Result<usize, Ending> {
+        let (mut frames, mut appends, mut bytes) = (0, 0, 0);
+        let mut ended = Ok(());
+        while self.queued + ANSWER_BYTES_MAX <= SEND_BUFFER_BYTES {
+            let packet = match self.link.receive() {
+                Ok(Some(packet)) => packet,
+                Ok(None) => break,
+                Err(error) => {
+                    ended = Err(Ending::Link(error));
+                    break;
+                }
+            };
+            frames += 1;
+            let reply = match judge(&mut self.session, packet) {
+                Ok(None) => {
+                    self.report(turn)?;
+                    continue;
+                }
+                Ok(Some(frame)) => {
+                    if frame.header.kind == FrameKind::Append {
+                        appends += 1;
+                        bytes += frame.body.len() as u64;
+                    }
+                    if frame.header.kind == FrameKind::Join && turn.shared.stopping() {
+                        Reply::Frame(turn.shared.refusal(Refusal::Stopping), [0; 8], 0)
+                    } else {
+                        journal.handle(&frame)
+                    }
+                }
+                Err(Misconduct) => Reply::Frame(turn.shared.refusal(Refusal::Malformed), [0; 8], 0),
+            };
+            ended = self.answer(reply, journal, turn);
+            if ended.is_err() || !self.link.has_buffered() {
+                break;
+            }
+        }
+        turn.counters.frames.add(frames);
+        if appends > 0 {
+            turn.counters.appends.add(appends);
+            turn.counters.bytes.add(bytes);
+            journal.appended(turn.shared.started, turn.now);
+        }
+        ended.map(|()| frames as usize)
+    }
+
+    fn answer(&mut self, reply: Reply, journal: &Journal, turn: &Turn<'_>) -> Result<(), Ending> {
+        match reply {
+            Reply::Frame(header, ..) if header.kind == FrameKind::Ack && header.flags == 0 => {
+                let replaces = |held: Header| (held.epoch, held.mark) == (header.epoch, header.mark);
+                if !self.ack.is_none_or(replaces) {
+                    self.queue_ack()?;
+                }
+                if self.ack.replace(header).is_none() {
+                    turn.counters.acks.add(1);
+                }
+                Ok(())
+            }
+            Reply::Frame(header, body, length) => {
+                self.queue_ack()?;
+                self.queue(&header, &body[..length])?;
+                if header.kind == FrameKind::Refuse {
+                    return self.refused(&header, journal, turn);
+                }
+                Ok(())
+            }
+            Reply::Data(header, bytes) => {
+                self.queue_ack()?;
+                self.queue_data(&header, bytes, journal)
+            }
+        }
+    }
+
+    /// Counts a refusal and logs the first of its kind in this session.
+    #[cold]
+    fn refused(&mut self, header: &Header, journal: &Journal, turn: &Turn<'_>) -> Result<(), Ending> {
+        turn.counters.refused(header.flags);
+        let refusal = Refusal::from_byte(header.flags);
+        let bit = 1 << (header.flags & 15);
+        if self.logged & bit == 0 {
+            self.logged |= bit;
+            let kind = refusal.map_or_else(|| header.flags.to_string(), |refusal| format!("{refusal:?}"));
+            tracing::warn!(
+                journal = %journal.id, peer = self.link.peer(), kind, epoch = %header.epoch, lsn = %header.lsn,
+                limit = %header.stable, "refused; further refusals of this kind are only counted"
+            );
+        }
+        match refusal {
+            Some(Refusal::Malformed) => Err(Ending::Malformed),
+            _ => Ok(()),
+        }
+    }
+
+    fn report(&mut self, turn: &Turn<'_>) -> Result<(), Ending> {
+        let mut header = Header::new(FrameKind::Report);
+        header.who = turn.shared.incarnation().0;
+        self.queue_ack()?;
+        self.queue(&header, &turn.shared.report().to_frame_body())
+    }
+
+    fn queue_ack(&mut self) -> Result<(), Ending> {
+        match self.ack.take() {
+            Some(header) => self.queue(&header, &[]),
+            None => Ok(()),
+        }
+    }
+
+    fn queue(&mut self, header: &Header, body: &[u8]) -> Result<(), Ending> {
+        self.queued += FRAME_HEADER_BYTES + body.len() + PACKET_OVERHEAD_BYTES;
+        Ok(self.link.queue(&[&header.encode(body.len()), body])?)
+    }
+
+    /// Queues bytes of the window without gathering them first.
+    fn queue_data(&mut self, header: &Header, bytes: usize, journal: &Journal) -> Result<(), Ending> {
+        assert!(bytes <= FRAME_BODY_BYTES_MAX);
+        let head = header.encode(bytes);
+        let mut parts: [&[u8]; PARTS_MAX] = [&[]; PARTS_MAX];
+        parts[0] = &head;
+        let (mut done, mut count) = (0, 1);
+        while done < bytes {
+            let at = Lsn(header.lsn.0 + done as u64);
+            parts[count] = journal.memory.piece(at, bytes - done);
+            done += parts[count].len();
+            count += 1;
+        }
+        self.queued += FRAME_HEADER_BYTES + bytes + PACKET_OVERHEAD_BYTES;
+        Ok(self.link.queue(&parts[..count])?)
+    }
+
+    fn flush(&mut self, now: Instant) -> Result<(), Ending> {
+        if self.link.flush()? {
+            self.queued = 0;
+            self.stuck_since = None;
+        } else {
+            self.stuck_since.get_or_insert(now);
+        }
+        Ok(())
+    }
+}
+
+/// The peer sent what has no place here.
+struct Misconduct;
+
+/// A frame for the member, or `None`: the lender's status is asked for. A session binds before it comes here, once.
+fn judge<'a>(session: &mut Session, packet: &'a [u8]) -> Result<Option<Frame<'a>>, Misconduct> {
+    let frame = Frame::parse(packet).map_err(|_| Misconduct)?;
+    match session.handle(&frame) {
+        Ok(Admit::Member(_)) => Ok(Some(frame)),
+        Ok(Admit::Status) => Ok(None),
+        Ok(Admit::Bind(..)) | Err(_) => Err(Misconduct),
+    }
+}

@@ -1,0 +1,189 @@
+//! The journals of one shard: each a member, its memory, and who is bound to it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use netram_proto::id::{Epoch, JournalId};
+use netram_proto::member::{Member, Reply, Window};
+use netram_proto::wire::{Frame, FrameKind, Header};
+
+use crate::memory::JournalMemory;
+use crate::shared::Shared;
+use crate::stats::JournalStats;
+use crate::store::Kept;
+
+/// One journal at this lender.
+pub(crate) struct Journal {
+    pub(crate) id: JournalId,
+    member: Member,
+    pub(crate) memory: JournalMemory,
+    stats: Arc<JournalStats>,
+    sessions: u32,
+}
+
+impl Journal {
+    /// Whether there is a window that holds bytes which are on no disk as far as we know.
+    pub(crate) fn holds_bytes(&self) -> bool {
+        let state = self.member.state();
+        state.joined && state.trim < state.held
+    }
+
+    /// Takes one frame. What the member then holds is not saved yet: see [`Journal::settle`].
+    pub(crate) fn handle(&mut self, frame: &Frame<'_>) -> Reply {
+        if frame.header.kind != FrameKind::Append {
+            return self.handle_rare(frame);
+        }
+        let end = frame.header.lsn.0.saturating_add(frame.body.len() as u64);
+        if self.memory.overwrites_saved(netram_proto::id::Lsn(end)) {
+            self.trim_first(frame);
+        }
+        self.member.handle(frame, &mut self.memory)
+    }
+
+    /// The append will overwrite bytes that the saved state counts as held. They may go, if its stable LSN says so,
+    /// but the state must say so first: a kill between the bytes and the state would cost the whole window. A ping
+    /// moves the trim point and nothing else.
+    #[cold]
+    fn trim_first(&mut self, frame: &Frame<'_>) {
+        let header = Header {
+            kind: FrameKind::Ping,
+            ..frame.header
+        };
+        self.member.handle(&Frame { header, body: &[] }, &mut self.memory);
+        self.memory.save(self.member.state());
+    }
+
+    #[cold]
+    fn handle_rare(&mut self, frame: &Frame<'_>) -> Reply {
+        let before = *self.member.state();
+        let reply = self.member.handle(frame, &mut self.memory);
+        let after = self.member.state();
+        if (after.epoch, after.writer) != (before.epoch, before.writer) {
+            tracing::info!(journal = %self.id, epoch = %after.epoch, writer = %after.writer, "sealed by a new writer");
+        }
+        if after.joined && (after.window_epoch, after.generation) != (before.window_epoch, before.generation)
+        {
+            let window_bytes = self.memory.capacity();
+            tracing::info!(journal = %self.id, window_bytes, from = %after.trim, "joined");
+        }
+        if before.joined && !after.joined {
+            tracing::info!(journal = %self.id, "window given back");
+        }
+        reply
+    }
+
+    /// Saves the member's state; only then may answers leave.
+    pub(crate) fn settle(&mut self) {
+        let state = self.member.state();
+        if state != self.memory.saved() {
+            self.memory.save(state);
+            self.stats.publish(state, self.memory.capacity());
+        }
+    }
+
+    pub(crate) fn appended(&self, started: Instant, now: Instant) {
+        self.stats.appended(started, now);
+    }
+}
+
+/// Where a journal stands in its shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place(usize);
+
+/// The lender remembers as many journals as it can.
+#[derive(Debug)]
+pub(crate) struct TableFull;
+
+/// The journals of one shard.
+pub(crate) struct Journals {
+    shared: Arc<Shared>,
+    by_id: HashMap<JournalId, Place>,
+    places: Vec<Option<Journal>>,
+    free: Vec<Place>,
+}
+
+impl Journals {
+    pub(crate) fn new(shared: Arc<Shared>, kept: Vec<Kept>) -> Journals {
+        let mut journals = Journals {
+            shared,
+            by_id: HashMap::new(),
+            places: Vec::new(),
+            free: Vec::new(),
+        };
+        for kept in kept {
+            let id = kept.memory.journal();
+            journals.put(id, kept.member, kept.memory);
+        }
+        journals
+    }
+
+    fn put(&mut self, id: JournalId, member: Member, memory: JournalMemory) -> Place {
+        let stats = self.shared.list(id);
+        stats.publish(member.state(), memory.capacity());
+        let journal = Journal {
+            id,
+            member,
+            memory,
+            stats,
+            sessions: 0,
+        };
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.places.push(None);
+            Place(self.places.len() - 1)
+        });
+        self.places[place.0] = Some(journal);
+        self.by_id.insert(id, place);
+        place
+    }
+
+    /// Binds a session to a journal, which begins here if it was never seen.
+    pub(crate) fn bind(&mut self, id: JournalId) -> Result<Place, TableFull> {
+        let place = match self.by_id.get(&id) {
+            Some(place) => *place,
+            None => {
+                let memory = self.shared.store.journal(id).ok_or(TableFull)?;
+                self.put(id, Member::new(id, self.shared.incarnation()), memory)
+            }
+        };
+        let journal = self.at(place);
+        journal.sessions += 1;
+        journal.stats.sessions.store(journal.sessions, Relaxed);
+        Ok(place)
+    }
+
+    /// A session has ended. A journal that nobody has sealed is forgotten with its last session; any other is
+    /// remembered as long as the memory.
+    pub(crate) fn unbind(&mut self, place: Place) {
+        let journal = self.at(place);
+        journal.sessions -= 1;
+        journal.stats.sessions.store(journal.sessions, Relaxed);
+        if journal.sessions > 0 || journal.member.state().epoch != Epoch(0) {
+            return;
+        }
+        if let Some(journal) = self.places[place.0].take() {
+            self.by_id.remove(&journal.id);
+            self.shared.unlist(journal.id);
+            journal.memory.discard();
+            self.free.push(place);
+        }
+    }
+
+    /// The journal at `place`, which a bound session keeps there.
+    pub(crate) fn at(&mut self, place: Place) -> &mut Journal {
+        match &mut self.places[place.0] {
+            Some(journal) => journal,
+            None => unreachable!("a bound session keeps its journal in place"),
+        }
+    }
+
+    /// Windows that hold bytes.
+    pub(crate) fn windows_holding(&self) -> usize {
+        self.places
+            .iter()
+            .flatten()
+            .filter(|journal| journal.holds_bytes())
+            .count()
+    }
+}

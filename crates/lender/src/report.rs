@@ -1,0 +1,170 @@
+//! A lender's status, as it travels in a `Report` frame: JSON of these structures.
+
+use std::collections::BTreeMap;
+
+use netram_proto::limit::FRAME_BODY_BYTES_MAX;
+use serde::{Deserialize, Serialize};
+
+use crate::limit::REPORT_MARGIN_BYTES;
+
+/// A lender's status.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// The lender's name.
+    pub name: String,
+    /// The release it runs.
+    pub version: String,
+    /// This life of its memory, in hexadecimal.
+    pub incarnation: String,
+    /// What feeds its machine with power.
+    pub domain: String,
+    /// Seconds since its process started.
+    pub uptime_s: u64,
+    /// Its process.
+    pub pid: u32,
+    /// Where it listens.
+    pub addresses: Vec<String>,
+    /// Whether links are encrypted.
+    pub secure: bool,
+    /// Whether it is about to stop lending.
+    pub stopping: bool,
+    /// What it lends.
+    pub memory: MemoryReport,
+    /// How hard its shards wait: `spin`, `yield:N` or `block`.
+    pub wait: String,
+    /// Threads that serve journals.
+    pub shards: usize,
+    /// Connections now.
+    pub connections: usize,
+    /// What happened since its process started.
+    pub counters: CounterReport,
+    /// The journals it holds or has been sealed for, by id.
+    pub journals: Vec<JournalReport>,
+    /// Journals that did not fit into this report.
+    pub journals_left_out: usize,
+}
+
+/// What a lender lends, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryReport {
+    /// Reserved for lending.
+    pub reserved: u64,
+    /// Of this, in windows.
+    pub used: u64,
+    /// Of this, in no window.
+    pub free: u64,
+    /// The most that one journal may have.
+    pub quota: u64,
+}
+
+/// What happened since the lender's process started.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CounterReport {
+    /// Frames taken from bound sessions.
+    pub frames: u64,
+    /// Of these, appends.
+    pub appends: u64,
+    /// Bytes in those appends.
+    pub bytes: u64,
+    /// Acknowledgements sent; one may answer many appends.
+    pub acks: u64,
+    /// Refusals sent, by kind.
+    pub refusals: BTreeMap<String, u64>,
+    /// Handshakes that failed, by kind.
+    pub handshakes_failed: BTreeMap<String, u64>,
+}
+
+/// One journal at a lender.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JournalReport {
+    /// The journal's id, in hexadecimal.
+    pub id: String,
+    /// The writer that sealed it last, in hexadecimal.
+    pub writer: String,
+    /// That writer's epoch; zero: nobody has sealed it.
+    pub epoch: u32,
+    /// Bytes of its window; zero: it has none.
+    pub window_bytes: u64,
+    /// The window's first byte.
+    pub trim: u64,
+    /// Everything from `trim` to here is held.
+    pub held: u64,
+    /// Bytes held.
+    pub used_bytes: u64,
+    /// The number of the join that made the window.
+    pub generation: u32,
+    /// Milliseconds since the last append to this process, if there was one.
+    pub last_append_age_ms: Option<u64>,
+    /// Sessions bound to the journal.
+    pub sessions: u32,
+}
+
+impl Report {
+    /// The report as a frame's body. Journals that do not fit are counted instead of listed.
+    pub fn to_frame_body(mut self) -> Vec<u8> {
+        let mut room = FRAME_BODY_BYTES_MAX - REPORT_MARGIN_BYTES;
+        let fits = self.journals.iter().take_while(|journal| {
+            let bytes = serde_json::to_vec(journal).map_or(usize::MAX, |json| json.len() + 1);
+            let left = room.checked_sub(bytes);
+            room = left.unwrap_or(0);
+            left.is_some()
+        });
+        let kept = fits.count();
+        self.journals_left_out += self.journals.len() - kept;
+        self.journals.truncate(kept);
+        let mut body = encode(&self);
+        if body.len() > FRAME_BODY_BYTES_MAX {
+            // Only an absurd number of addresses gets here; the numbers still matter most.
+            self.addresses.clear();
+            body = encode(&self);
+        }
+        assert!(body.len() <= FRAME_BODY_BYTES_MAX);
+        body
+    }
+
+    /// Reads a report frame's body.
+    pub fn from_frame_body(body: &[u8]) -> Result<Report, serde_json::Error> {
+        serde_json::from_slice(body)
+    }
+}
+
+fn encode(report: &Report) -> Vec<u8> {
+    match serde_json::to_vec(report) {
+        Ok(json) => json,
+        // Maps with string keys and plain numbers: there is nothing that JSON cannot say.
+        Err(error) => unreachable!("a report is always JSON: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_number_of_journals_fits_a_frame_and_comes_back() {
+        let journal = |index: u64| JournalReport {
+            id: format!("{index:032x}"),
+            writer: "f".repeat(16),
+            epoch: u32::MAX,
+            window_bytes: u64::MAX,
+            trim: u64::MAX,
+            held: u64::MAX,
+            used_bytes: u64::MAX,
+            generation: u32::MAX,
+            last_append_age_ms: Some(u64::MAX),
+            sessions: u32::MAX,
+        };
+        for count in [0, 1, 100, 1024] {
+            let report = Report {
+                name: "n".repeat(64),
+                journals: (0..count).map(journal).collect(),
+                ..Report::default()
+            };
+            let body = report.to_frame_body();
+            assert!(body.len() <= FRAME_BODY_BYTES_MAX);
+            let back = Report::from_frame_body(&body).unwrap();
+            assert_eq!(back.journals.len() + back.journals_left_out, count as usize);
+            assert!(count > 100 || back.journals_left_out == 0);
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! One thread that owns some journals and the sessions bound to them.
+//!
+//! Requests are answered in the order of their arrival. Nothing is shared on the way of an append: chunks and slots
+//! change hands only when windows come and go.
+
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use netram_proto::id::JournalId;
+use netram_proto::session::Session;
+use netram_proto::wire::{FrameKind, Header, Refusal};
+use netram_transport::{Events, Interest, Link, Poller, WaitPolicy, WaitStep};
+
+use crate::connection::{Connection, Ending, Turn};
+use crate::journal::Journals;
+use crate::limit::{DIRECT_CONNECTIONS_MAX, DIRECT_ROUNDS, HOUSEKEEPING};
+use crate::shared::{Permit, Shared};
+
+const WAKER: u64 = u64::MAX;
+/// Ready connections looked at in one wait.
+const EVENTS: usize = 256;
+/// How often a stopping shard looks whether it may go.
+const STOPPING_TICK: Duration = Duration::from_millis(10);
+
+/// A connection that has said which journal it speaks for.
+pub(crate) struct Arrival {
+    pub(crate) link: Link,
+    pub(crate) session: Session,
+    pub(crate) journal: JournalId,
+    pub(crate) permit: Permit,
+}
+
+pub(crate) struct Shard {
+    index: usize,
+    shared: Arc<Shared>,
+    poller: Poller,
+    inbox: Receiver<Arrival>,
+    journals: Journals,
+    connections: Vec<Option<Connection>>,
+    vacant: Vec<usize>,
+    now: Instant,
+    housekeeping: Instant,
+    /// Whether the peers have been told to move away.
+    withdrawn: bool,
+}
+
+impl Shard {
+    pub(crate) fn new(
+        index: usize,
+        shared: Arc<Shared>,
+        poller: Poller,
+        inbox: Receiver<Arrival>,
+        journals: Journals,
+    ) -> Shard {
+        let now = Instant::now();
+        Shard {
+            index,
+            shared,
+            poller,
+            inbox,
+            journals,
+            connections: Vec::new(),
+            vacant: Vec::new(),
+            now,
+            housekeeping: now,
+            withdrawn: false,
+        }
+    }
+
+    /// Serves until the lender stops. A shard that waits for its waker must have it in `poller` already.
+    pub(crate) fn run(mut self) {
+        let policy = self.shared.config.wait;
+        let mut events = Events::with_capacity(EVENTS);
+        let mut idle_since = self.now;
+        let mut rounds = 0_u32;
+        loop {
+            let step = policy.step(self.now.duration_since(idle_since));
+            rounds = rounds.wrapping_add(1);
+            let direct = step != WaitStep::Block && self.few() && !rounds.is_multiple_of(DIRECT_ROUNDS);
+            let heard = match step {
+                _ if direct => self.ask_each(),
+                WaitStep::Block => self.wait(&mut events, self.until_housekeeping()),
+                WaitStep::Poll | WaitStep::Yield => self.wait(&mut events, Duration::ZERO),
+            };
+            self.now = Instant::now();
+            if heard {
+                idle_since = self.now;
+            } else if step == WaitStep::Yield {
+                std::thread::yield_now();
+            } else if policy == WaitPolicy::Spin {
+                std::hint::spin_loop();
+            }
+            if self.now >= self.housekeeping && self.keep_house() {
+                return;
+            }
+        }
+    }
+
+    fn few(&self) -> bool {
+        let count = self.connections.len() - self.vacant.len();
+        (1..=DIRECT_CONNECTIONS_MAX).contains(&count)
+    }
+
+    fn until_housekeeping(&self) -> Duration {
+        self.housekeeping.saturating_duration_since(self.now)
+    }
+
+    /// Asks every connection, without asking the kernel which. `true`: something was heard.
+    fn ask_each(&mut self) -> bool {
+        let mut heard = false;
+        for index in 0..self.connections.len() {
+            heard |= self.serve(index);
+        }
+        heard
+    }
+
+    /// Waits for connections that can go on, and serves them. `true`: something was heard.
+    fn wait(&mut self, events: &mut Events, timeout: Duration) -> bool {
+        if let Err(error) = self.poller.wait(events, Some(timeout)) {
+            // A poller of our own, with valid arguments, does not fail; if it does, the shard is of no use.
+            panic!("waiting for connections failed: {error}");
+        }
+        self.now = Instant::now();
+        let mut heard = false;
+        for ready in events.iter() {
+            if ready.token == WAKER {
+                self.take_arrivals();
+                heard = true;
+            } else {
+                heard |= self.serve(ready.token as usize);
+            }
+        }
+        heard
+    }
+
+    fn take_arrivals(&mut self) {
+        if let Err(error) = self.shared.wakers[self.index].drain() {
+            panic!("a shard's waker failed: {error}");
+        }
+        while let Ok(arrival) = self.inbox.try_recv() {
+            self.arrive(arrival);
+        }
+        if self.shared.stopping() {
+            self.housekeeping = self.now;
+        }
+    }
+
+    fn arrive(&mut self, arrival: Arrival) {
+        let Arrival {
+            mut link,
+            session,
+            journal,
+            permit,
+        } = arrival;
+        let place = match self.journals.bind(journal) {
+            Ok(place) => place,
+            Err(_full) => {
+                let counters = &self.shared.counters[self.index];
+                counters.refused(Refusal::TooManyJournals as u8);
+                let mut header = self.shared.refusal(Refusal::TooManyJournals);
+                header.stable.0 = self.shared.store.journals_max().into();
+                tracing::warn!(%journal, peer = link.peer(), "refused: {} journals are remembered, no more fit", header.stable);
+                // It is told if it listens; it ends in any case.
+                let _ = link.send(&[&header.encode(0)]);
+                return;
+            }
+        };
+        tracing::info!(%journal, peer = link.peer(), secure = link.is_secure(), "client bound");
+        let index = self.vacant.pop().unwrap_or_else(|| {
+            self.connections.push(None);
+            self.connections.len() - 1
+        });
+        let added = self.poller.add(&link, index as u64, Interest::Read);
+        let mut connection = Connection::new(link, session, place, permit, self.now);
+        let mut header = Header::new(FrameKind::Bound);
+        header.who = self.shared.incarnation().0;
+        let said = connection.say(header, self.shared.config.domain.as_bytes(), self.now);
+        self.connections[index] = Some(connection);
+        match (added, said) {
+            (Err(error), _) => {
+                tracing::error!(%error, "a connection could not be waited for");
+                self.end(index, Ending::Stopping);
+            }
+            (Ok(()), Err(ending)) => self.end(index, ending),
+            (Ok(()), Ok(())) => {
+                if self.shared.stopping() {
+                    self.withdraw_from(index);
+                }
+                // Packets behind the bind may have left the kernel already, which will not tell of them.
+                self.serve(index);
+            }
+        }
+    }
+
+    /// Gives one connection its turn. `true`: something was heard.
+    fn serve(&mut self, index: usize) -> bool {
+        let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else {
+            // Ended earlier in this round.
+            return false;
+        };
+        let turn = Turn {
+            now: self.now,
+            shared: &self.shared,
+            counters: &self.shared.counters[self.index],
+        };
+        let mut heard = false;
+        loop {
+            let journal = self.journals.at(connection.place);
+            match connection.turn(journal, &turn) {
+                Ok(more) => heard |= more,
+                Err(ending) => {
+                    self.end(index, ending);
+                    return true;
+                }
+            }
+            if connection.stuck() != connection.waits_to_write {
+                connection.waits_to_write = connection.stuck();
+                let interest = if connection.stuck() {
+                    Interest::ReadWrite
+                } else {
+                    Interest::Read
+                };
+                if let Err(error) = self.poller.modify(&connection.link, index as u64, interest) {
+                    panic!("a connection that is waited for cannot be waited for otherwise: {error}");
+                }
+            }
+            // The kernel does not tell of packets that the link has taken from it.
+            if connection.stuck() || !connection.link.has_buffered() {
+                return heard;
+            }
+        }
+    }
+
+    fn end(&mut self, index: usize, ending: Ending) {
+        let Some(connection) = self.connections[index].take() else {
+            return;
+        };
+        self.vacant.push(index);
+        let place = connection.place;
+        let (journal, peer) = (self.journals.at(place).id, connection.link.peer());
+        match ending {
+            Ending::Link(netram_transport::LinkError::Closed) | Ending::Stopping => {
+                tracing::info!(%journal, peer, "client left");
+            }
+            Ending::Link(error) => tracing::warn!(%journal, peer, %error, "client dropped"),
+            Ending::Malformed => {
+                tracing::warn!(%journal, peer, "client dropped: it sent a frame that makes no sense")
+            }
+            Ending::Idle => tracing::warn!(%journal, peer, "client dropped: nothing was heard of it"),
+            Ending::SlowReader => {
+                tracing::warn!(%journal, peer, "client dropped: it does not read its answers")
+            }
+        }
+        drop(connection);
+        self.journals.unbind(place);
+    }
+
+    /// Looks at timers. `true`: the shard is done.
+    fn keep_house(&mut self) -> bool {
+        let limits = self.shared.config.limits;
+        for index in 0..self.connections.len() {
+            let overdue = self.connections[index].as_ref().and_then(|connection| {
+                connection.overdue(self.now, limits.idle_timeout, limits.slow_reader_timeout)
+            });
+            if let Some(ending) = overdue {
+                self.end(index, ending);
+            }
+        }
+        self.housekeeping = self.now + HOUSEKEEPING;
+        self.shared.stopping() && self.stop()
+    }
+
+    /// `true`: every window is empty, or the time is up.
+    fn stop(&mut self) -> bool {
+        if !self.withdrawn {
+            self.withdrawn = true;
+            for index in 0..self.connections.len() {
+                self.withdraw_from(index);
+            }
+        }
+        self.housekeeping = self.now + STOPPING_TICK;
+        let holding = self.journals.windows_holding();
+        let over = self.shared.deadline().is_none_or(|deadline| deadline <= self.now);
+        if holding > 0 && !over {
+            return false;
+        }
+        self.shared.leave_windows(holding);
+        for index in 0..self.connections.len() {
+            self.end(index, Ending::Stopping);
+        }
+        true
+    }
+
+    fn withdraw_from(&mut self, index: usize) {
+        let Some(connection) = &mut self.connections[index] else {
+            return;
+        };
+        let mut header = Header::new(FrameKind::Withdraw);
+        header.who = self.shared.incarnation().0;
+        // One whose answers wait is told by the end of its session.
+        if !connection.stuck()
+            && let Err(ending) = connection.say(header, &[], self.now)
+        {
+            self.end(index, ending);
+        }
+    }
+}

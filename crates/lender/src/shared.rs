@@ -1,0 +1,221 @@
+//! What the threads of one lender share: settings, counters, and the word to stop.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use netram_proto::id::{Incarnation, JournalId};
+use netram_proto::wire::{FrameKind, Header, Refusal};
+use netram_transport::{Address, Security, Waker};
+
+use crate::config::Config;
+use crate::report::{MemoryReport, Report};
+use crate::stats::{Counters, Handshakes, JournalStats};
+use crate::store::Store;
+
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) store: Arc<Store>,
+    pub(crate) addresses: Vec<Address>,
+    pub(crate) started: Instant,
+    /// One a shard.
+    pub(crate) counters: Vec<Counters>,
+    pub(crate) handshakes: Handshakes,
+    /// One a shard, and the acceptor's last.
+    pub(crate) wakers: Vec<Waker>,
+    connections: AtomicUsize,
+    journals: Mutex<BTreeMap<JournalId, Arc<JournalStats>>>,
+    stopping: AtomicBool,
+    /// Set by a thread that panicked.
+    failed: AtomicBool,
+    ending: Mutex<Ending>,
+    ended: Condvar,
+}
+
+/// How far the end is.
+struct Ending {
+    /// When windows are given up even if they are not empty.
+    deadline: Option<Instant>,
+    /// Threads that still run.
+    threads: usize,
+    /// Windows that were not empty when their shard ended.
+    windows_left: usize,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        config: Config,
+        store: Arc<Store>,
+        addresses: Vec<Address>,
+        wakers: Vec<Waker>,
+    ) -> Shared {
+        let shards = wakers.len() - 1;
+        Shared {
+            config,
+            store,
+            addresses,
+            started: Instant::now(),
+            counters: (0..shards).map(|_| Counters::default()).collect(),
+            handshakes: Handshakes::default(),
+            connections: AtomicUsize::new(0),
+            journals: Mutex::default(),
+            stopping: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+            ending: Mutex::new(Ending {
+                deadline: None,
+                threads: wakers.len(),
+                windows_left: 0,
+            }),
+            wakers,
+            ended: Condvar::new(),
+        }
+    }
+
+    pub(crate) fn incarnation(&self) -> Incarnation {
+        self.store.incarnation()
+    }
+
+    /// A refusal of the lender itself, not of a member.
+    pub(crate) fn refusal(&self, refusal: Refusal) -> Header {
+        let mut header = Header::new(FrameKind::Refuse);
+        header.flags = refusal as u8;
+        header.who = self.incarnation().0;
+        header
+    }
+
+    /// The shard that owns `journal`.
+    pub(crate) fn shard_of(&self, journal: JournalId) -> usize {
+        // Ids are random, but nobody promises which of their bits are.
+        let folded = (journal.0 ^ (journal.0 >> 64)) as u64;
+        let mixed = folded.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+        mixed as usize % self.counters.len()
+    }
+
+    /// Room for one more connection, if there is any; given back by dropping it.
+    pub(crate) fn permit(self: &Arc<Shared>) -> Option<Permit> {
+        let limit = self.config.limits.connections_max;
+        let more = |count: usize| (count < limit).then_some(count + 1);
+        self.connections
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
+            .ok()?;
+        Some(Permit(Arc::clone(self)))
+    }
+
+    /// Lists `journal` in reports.
+    pub(crate) fn list(&self, journal: JournalId) -> Arc<JournalStats> {
+        Arc::clone(self.journals().entry(journal).or_default())
+    }
+
+    pub(crate) fn unlist(&self, journal: JournalId) {
+        self.journals().remove(&journal);
+    }
+
+    fn journals(&self) -> MutexGuard<'_, BTreeMap<JournalId, Arc<JournalStats>>> {
+        self.journals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn report(&self) -> Report {
+        let now = Instant::now();
+        let mut report = Report {
+            name: self.config.name.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            incarnation: self.incarnation().to_string(),
+            domain: self.config.domain.clone(),
+            uptime_s: now.duration_since(self.started).as_secs(),
+            pid: std::process::id(),
+            addresses: self.addresses.iter().map(Address::to_string).collect(),
+            secure: matches!(self.config.security, Security::Key(_)),
+            stopping: self.stopping(),
+            memory: MemoryReport {
+                reserved: self.store.memory(),
+                used: self.store.memory() - self.store.free(),
+                free: self.store.free(),
+                quota: self.store.quota(),
+            },
+            wait: self.config.wait.to_string(),
+            shards: self.counters.len(),
+            connections: self.connections.load(Ordering::Relaxed),
+            ..Report::default()
+        };
+        for counters in &self.counters {
+            counters.add_to(&mut report.counters);
+        }
+        report.counters.handshakes_failed = self.handshakes.by_kind();
+        let journals = self.journals();
+        report.journals = journals
+            .iter()
+            .map(|(id, stats)| stats.report(*id, self.started, now))
+            .collect();
+        report
+    }
+
+    pub(crate) fn stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// When windows are given up, once stopping.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.ending().deadline
+    }
+
+    /// Tells every thread to stop, at `deadline` at the latest. An earlier deadline counts.
+    pub(crate) fn stop(&self, deadline: Instant) {
+        let mut ending = self.ending();
+        ending.deadline = Some(ending.deadline.map_or(deadline, |earlier| earlier.min(deadline)));
+        drop(ending);
+        self.stopping.store(true, Ordering::Release);
+        for waker in &self.wakers {
+            if let Err(error) = waker.wake() {
+                tracing::error!(%error, "a thread of the lender could not be woken; it stops a little later");
+            }
+        }
+    }
+
+    /// Waits until every thread has ended; the windows that were not empty then.
+    pub(crate) fn wait_ended(&self) -> usize {
+        let ending = self.ending();
+        let running = |ending: &mut Ending| ending.threads > 0;
+        self.ended
+            .wait_while(ending, running)
+            .unwrap_or_else(PoisonError::into_inner)
+            .windows_left
+    }
+
+    pub(crate) fn failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    /// A shard ends with `count` windows that hold bytes.
+    pub(crate) fn leave_windows(&self, count: usize) {
+        self.ending().windows_left += count;
+    }
+
+    fn ending(&self) -> MutexGuard<'_, Ending> {
+        self.ending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Room for one connection.
+pub(crate) struct Permit(Arc<Shared>);
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Held by each thread; tells when it ends. A thread that panics takes the lender with it: its memory outlives the
+/// process, and a lender that serves some journals and not others helps nobody.
+pub(crate) struct EndGuard(pub(crate) Arc<Shared>);
+
+impl Drop for EndGuard {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.failed.store(true, Ordering::Release);
+            self.0.stop(Instant::now());
+        }
+        self.0.ending().threads -= 1;
+        self.0.ended.notify_all();
+    }
+}

@@ -1,0 +1,159 @@
+//! Counters that a report reads while shards write them. Each has one writer, so adding needs no locked instruction.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+use netram_proto::id::JournalId;
+use netram_proto::member::MemberState;
+use netram_proto::wire::Refusal;
+use netram_transport::HandshakeError;
+
+use crate::report::{CounterReport, JournalReport};
+
+/// Kinds of refusal, and one for what has no kind.
+const REFUSALS: usize = 12;
+
+/// One shard's counters.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) frames: Counter,
+    pub(crate) appends: Counter,
+    pub(crate) bytes: Counter,
+    pub(crate) acks: Counter,
+    refusals: [Counter; REFUSALS],
+}
+
+/// A number that one thread adds to and any thread reads.
+#[derive(Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds; to be called by the counter's one writer.
+    pub(crate) fn add(&self, count: u64) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(count), Relaxed);
+    }
+
+    fn read(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+impl Counters {
+    pub(crate) fn refused(&self, byte: u8) {
+        self.refusals[usize::from(byte).min(REFUSALS - 1)].add(1);
+    }
+
+    pub(crate) fn add_to(&self, report: &mut CounterReport) {
+        report.frames += self.frames.read();
+        report.appends += self.appends.read();
+        report.bytes += self.bytes.read();
+        report.acks += self.acks.read();
+        for (byte, counter) in self.refusals.iter().enumerate() {
+            let count = counter.read();
+            if count > 0
+                && let Some(refusal) = Refusal::from_byte(byte as u8)
+            {
+                *report.refusals.entry(format!("{refusal:?}")).or_default() += count;
+            }
+        }
+    }
+}
+
+/// Failed handshakes, by kind. Written by the acceptor.
+#[derive(Default)]
+pub(crate) struct Handshakes([Counter; HANDSHAKE_KINDS.len()]);
+
+const HANDSHAKE_KINDS: [&str; 10] = [
+    "wrong_key",
+    "wrong_version",
+    "secure_required",
+    "insecure_required",
+    "busy",
+    "cut_off",
+    "timed_out",
+    "not_netram",
+    "failed",
+    "silent",
+];
+
+impl Handshakes {
+    pub(crate) fn failed(&self, error: &HandshakeError) {
+        let kind = match error {
+            HandshakeError::WrongKey => 0,
+            HandshakeError::WrongVersion { .. } => 1,
+            HandshakeError::SecureRequired => 2,
+            HandshakeError::InsecureRequired => 3,
+            HandshakeError::Busy => 4,
+            HandshakeError::CutOff => 5,
+            HandshakeError::TimedOut => 6,
+            HandshakeError::NotNetram => 7,
+            HandshakeError::Failed(_) => 8,
+        };
+        self.0[kind].add(1);
+    }
+
+    /// Shook hands, then never said what for.
+    pub(crate) fn silent(&self) {
+        self.0[9].add(1);
+    }
+
+    pub(crate) fn by_kind(&self) -> BTreeMap<String, u64> {
+        let counts = self.0.iter().map(Counter::read);
+        let named = HANDSHAKE_KINDS.iter().zip(counts).filter(|(_, count)| *count > 0);
+        named.map(|(kind, count)| ((*kind).to_owned(), count)).collect()
+    }
+}
+
+/// What a report says of one journal. Written by its shard; fields may be an instant apart.
+#[derive(Default)]
+pub(crate) struct JournalStats {
+    writer: AtomicU64,
+    epoch: AtomicU32,
+    generation: AtomicU32,
+    window_bytes: AtomicU64,
+    trim: AtomicU64,
+    held: AtomicU64,
+    /// Milliseconds from the lender's start, plus one; zero: never.
+    last_append: AtomicU64,
+    pub(crate) sessions: AtomicU32,
+}
+
+impl JournalStats {
+    pub(crate) fn publish(&self, state: &MemberState, window_bytes: u64) {
+        self.writer.store(state.writer.0, Relaxed);
+        self.epoch.store(state.epoch.0, Relaxed);
+        self.generation.store(state.generation, Relaxed);
+        self.window_bytes.store(window_bytes, Relaxed);
+        self.trim.store(state.trim.0, Relaxed);
+        self.held.store(state.held.0, Relaxed);
+    }
+
+    pub(crate) fn appended(&self, started: Instant, now: Instant) {
+        self.last_append
+            .store(now.duration_since(started).as_millis() as u64 + 1, Relaxed);
+    }
+
+    pub(crate) fn report(&self, id: JournalId, started: Instant, now: Instant) -> JournalReport {
+        let elapsed = now.duration_since(started).as_millis() as u64 + 1;
+        let (trim, held) = (self.trim.load(Relaxed), self.held.load(Relaxed));
+        let window_bytes = self.window_bytes.load(Relaxed);
+        let last_append = self.last_append.load(Relaxed);
+        JournalReport {
+            id: id.to_string(),
+            writer: format!("{:016x}", self.writer.load(Relaxed)),
+            epoch: self.epoch.load(Relaxed),
+            window_bytes,
+            trim,
+            held,
+            used_bytes: if window_bytes > 0 {
+                held.saturating_sub(trim)
+            } else {
+                0
+            },
+            generation: self.generation.load(Relaxed),
+            last_append_age_ms: (last_append > 0).then(|| elapsed.saturating_sub(last_append)),
+            sessions: self.sessions.load(Relaxed),
+        }
+    }
+}
