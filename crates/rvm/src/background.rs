@@ -9,7 +9,7 @@ use netram_proto::port::Log;
 
 use crate::error::TruncateError;
 use crate::limit::TRUNCATION_RETRY_MS;
-use crate::rvm::Shared;
+use crate::shared::Shared;
 use crate::storage::Storage;
 use crate::truncate::Progress;
 

@@ -33,7 +33,6 @@
 #![deny(unsafe_code)]
 
 mod background;
-mod edit;
 mod error;
 pub mod limit;
 mod memory;
@@ -44,6 +43,7 @@ pub mod record;
 mod region;
 mod rvm;
 mod segments;
+mod shared;
 mod stats;
 mod storage;
 mod sync;
@@ -51,7 +51,6 @@ mod table;
 mod truncate;
 mod txn;
 
-pub use edit::EditGuard;
 pub use error::{
     CommitError, DecodeError, ForgetError, MapError, OpenError, RangeError, SegmentError, TableError,
     TruncateError, UnmapError,
@@ -63,4 +62,4 @@ pub use rvm::{Query, RegionInfo, Rvm};
 pub use stats::Statistics;
 pub use storage::{Allocation, Identity, RealFile, RealStorage, Storage};
 pub use truncate::{Progress, RecoveryReport};
-pub use txn::{Commit, Transaction};
+pub use txn::{Commit, EditGuard, Transaction};

@@ -20,6 +20,12 @@ pub(crate) fn payload_bytes(lengths: impl Iterator<Item = u32>) -> u64 {
     HEADER_BYTES as u64 + ranges.sum::<u64>()
 }
 
+/// The longest range that a record with a payload of `payload_max` bytes can carry.
+pub(crate) fn range_bytes_max(payload_max: usize) -> usize {
+    let bytes = payload_max.saturating_sub(HEADER_BYTES + RANGE_BYTES) / ALIGN * ALIGN;
+    bytes.min(u32::MAX as usize)
+}
+
 /// Writes a record's payload, every byte of it.
 pub(crate) struct Encoder<'a> {
     left: &'a mut [u8],

@@ -10,14 +10,16 @@ use netram_proto::port::{Durability, Log, LogState, Ticket, Votes, WaitError};
 use crate::error::{ForgetError, MapError, OpenError, SegmentError, TruncateError};
 use crate::limit::{PAGE_BYTES, POOL_TRANSACTIONS_MAX};
 use crate::options::{Mode, Options};
+use crate::record::range_bytes_max;
 use crate::region::{Mapping, Region};
 use crate::segments::{Segments, segment_io};
+use crate::shared::Shared;
 use crate::stats::{Counters, Statistics, add};
 use crate::storage::{Allocation, Storage};
-use crate::sync::{Answer, Signal, lock};
+use crate::sync::{Signal, lock};
 use crate::table::Table;
-use crate::truncate::{Progress, RecoveryReport, Truncator, World};
-use crate::txn::{Buffers, Transaction};
+use crate::truncate::{Progress, RecoveryReport, Truncator};
+use crate::txn::Transaction;
 
 /// Recoverable memory over one log.
 ///
@@ -27,34 +29,6 @@ pub struct Rvm<L: Log, S: Storage> {
     pub(crate) shared: Arc<Shared<L, S>>,
     recovery: RecoveryReport,
     thread: Mutex<Option<JoinHandle<()>>>,
-}
-
-/// What the `Rvm`, its transactions and the truncation thread share.
-pub(crate) struct Shared<L: Log, S: Storage> {
-    pub(crate) log: L,
-    storage: S,
-    /// Tells this opening's regions from another's.
-    pub(crate) number: u64,
-    pub(crate) payload_max: usize,
-    /// The longest range that can be declared: it fits a record, and 32 bits.
-    pub(crate) range_max: usize,
-    pub(crate) counters: Counters,
-    /// Bytes of log in use at which truncation is wanted.
-    threshold: u64,
-    /// The log's head as last heard, so that a commit need not ask.
-    head: AtomicU64,
-    last: Mutex<Option<Ticket>>,
-    truncator: Mutex<Truncator<S::File>>,
-    segments: Mutex<Segments<S::File>>,
-    /// Every region, dead ones until the next mapping.
-    regions: Mutex<Vec<Weak<Mapping>>>,
-    pool: Mutex<Vec<Buffers>>,
-    open_transactions: AtomicUsize,
-    pub(crate) signal: Signal,
-    /// The truncation thread runs.
-    pub(crate) threaded: AtomicBool,
-    /// It was asked and has not begun.
-    pub(crate) asked: AtomicBool,
 }
 
 /// What one region is, for people.
@@ -102,7 +76,7 @@ impl<L: Log, S: Storage> Rvm<L, S> {
         let shared = Shared {
             number: OPENINGS.fetch_add(1, Ordering::Relaxed),
             payload_max: state.payload_max,
-            range_max: state.payload_max.min(u32::MAX as usize),
+            range_max: range_bytes_max(state.payload_max),
             counters: Counters::default(),
             threshold: (u128::from(state.capacity) * u128::from(percent) / 100) as u64,
             head: AtomicU64::new(state.head.0),
@@ -123,7 +97,8 @@ impl<L: Log, S: Storage> Rvm<L, S> {
             storage,
         };
         shared.truncate_to(state.tail)?;
-        let total = lock(&shared.truncator).total;
+        // Recovery's buffers may be large; the rounds to come bring their own.
+        let total = std::mem::replace(&mut *lock(&shared.truncator), Truncator::new()).total;
         let recovery = RecoveryReport {
             start: state.head,
             end: state.tail,
@@ -330,120 +305,6 @@ impl<L: Log, S: Storage> std::fmt::Debug for Rvm<L, S> {
         out.debug_struct("Rvm")
             .field("recovery", &self.recovery)
             .finish_non_exhaustive()
-    }
-}
-
-impl<L: Log, S: Storage> Shared<L, S> {
-    pub(crate) fn head(&self) -> Lsn {
-        Lsn(self.head.load(Ordering::Acquire))
-    }
-
-    fn is_over_threshold(&self, end: Lsn) -> bool {
-        end.since(self.head()) > self.threshold
-    }
-
-    /// A commit's record is in the log.
-    pub(crate) fn committed(&self, ticket: Ticket) {
-        {
-            let mut last = lock(&self.last);
-            if last.is_none_or(|last| last.end < ticket.end) {
-                *last = Some(ticket);
-            }
-        }
-        let wanted = self.threaded.load(Ordering::Relaxed) && self.is_over_threshold(ticket.end);
-        if wanted && !self.asked.swap(true, Ordering::AcqRel) {
-            self.signal.request();
-        }
-    }
-
-    /// Takes an ended transaction's buffers back.
-    pub(crate) fn reuse(&self, mut buffers: Buffers) {
-        self.open_transactions.fetch_sub(1, Ordering::Relaxed);
-        if buffers.clear() {
-            let mut pool = lock(&self.pool);
-            if pool.len() < POOL_TRANSACTIONS_MAX {
-                pool.push(buffers);
-            }
-        }
-    }
-
-    /// Makes room in a log that was full when its head was at `head`. `false`: nothing could be freed.
-    pub(crate) fn make_room(&self, head: Lsn) -> Result<bool, TruncateError> {
-        let began = self.storage.now();
-        let freed = match self.signal_and_wait(head) {
-            Answer::Done => Ok(()),
-            Answer::Failed(error) => Err(error),
-            Answer::NoThread => self.free_some(head),
-        };
-        add(&self.counters.full_stalls, 1);
-        add(&self.counters.full_stall_ns, self.storage.now().since(began).0);
-        freed.map(|()| self.head() > head)
-    }
-
-    fn signal_and_wait(&self, head: Lsn) -> Answer {
-        match self.threaded.load(Ordering::Acquire) {
-            true => self.signal.request_and_wait(|| self.head() > head),
-            false => Answer::NoThread,
-        }
-    }
-
-    /// Truncates until the head is beyond `head`, or everything logged has been applied.
-    pub(crate) fn free_some(&self, head: Lsn) -> Result<(), TruncateError> {
-        let mut waited = false;
-        while self.head() <= head {
-            if self.step()? == Progress::Idle {
-                if waited {
-                    break;
-                }
-                self.wait_for_disk()?;
-                waited = true;
-            }
-        }
-        Ok(())
-    }
-
-    /// Truncates until the head is at `target` or beyond.
-    pub(crate) fn truncate_to(&self, target: Lsn) -> Result<(), TruncateError> {
-        while self.head() < target {
-            if self.step()? == Progress::Idle && self.head() < target {
-                self.wait_for_disk()?;
-                assert!(self.log.state().stable >= target, "what the disk has is stable");
-            }
-        }
-        Ok(())
-    }
-
-    pub(crate) fn wait_for_disk(&self) -> Result<(), TruncateError> {
-        let last = *lock(&self.last);
-        match last {
-            Some(ticket) => self
-                .log
-                .wait(ticket, Durability::Disk)
-                .map(drop)
-                .map_err(TruncateError::Wait),
-            None => Ok(()),
-        }
-    }
-
-    pub(crate) fn step(&self) -> Result<Progress, TruncateError> {
-        let began = self.storage.now();
-        let world = World {
-            log: &self.log,
-            storage: &self.storage,
-            segments: &self.segments,
-            counters: &self.counters,
-        };
-        let stepped = lock(&self.truncator).step(&world);
-        add(&self.counters.truncation_ns, self.storage.now().since(began).0);
-        match stepped {
-            Ok(Progress::Trimmed(head)) => {
-                self.head.fetch_max(head.0, Ordering::AcqRel);
-                self.signal.progress();
-            }
-            Ok(_) => {}
-            Err(_) => add(&self.counters.truncation_failures, 1),
-        }
-        stepped
     }
 }
 

@@ -42,6 +42,8 @@ pub(crate) struct Segments<F> {
     journal: JournalId,
     adopt: bool,
     table: Table,
+    /// The table differs from what its file holds.
+    unwritten: bool,
     /// One for each entry of the table, in the same order.
     states: Vec<State<F>>,
 }
@@ -74,6 +76,7 @@ impl<F: File> Segments<F> {
             journal,
             adopt,
             table,
+            unwritten: false,
             states,
         }
     }
@@ -118,10 +121,12 @@ impl<F: File> Segments<F> {
         let file = self.open(storage, at)?;
         let size = file.size().map_err(|cause| segment_io(name, cause))?;
         let entry = &mut self.table.entries[at];
-        if size > entry.length {
+        if size > entry.length || self.unwritten {
             // Records may now name the longer part: from here on, a shorter file is an error.
             entry.length = size;
+            self.unwritten = true;
             self.table.write(storage.table(), self.journal)?;
+            self.unwritten = false;
         }
         Ok(Opened {
             file,
@@ -207,8 +212,14 @@ impl<F: File> Segments<F> {
                     path: entry.path.clone(),
                 });
             }
-            // Reaches the disk with the table's next write; until then each opening has to adopt again.
-            entry.identity = identity;
+            // Reaches the disk when the segment is mapped; until then each opening has to adopt again.
+            entry.identity = match identity == Identity::default() {
+                true => storage
+                    .assign_identity(&file)
+                    .map_err(|cause| segment_io(&entry.path, cause))?,
+                false => identity,
+            };
+            self.unwritten = true;
         }
         let found = file.size().map_err(|cause| segment_io(&entry.path, cause))?;
         if found < entry.length {

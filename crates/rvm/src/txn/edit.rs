@@ -5,11 +5,11 @@ use std::sync::RwLockWriteGuard;
 
 use netram_proto::port::Log;
 
+use super::Transaction;
 use crate::error::RangeError;
 use crate::memory::Memory;
 use crate::region::Region;
 use crate::storage::Storage;
-use crate::txn::Transaction;
 
 /// Exclusive access to a region's bytes within a transaction.
 ///

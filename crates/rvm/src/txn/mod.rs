@@ -1,31 +1,26 @@
 //! Transactions: declare ranges, change memory, commit or abort.
 
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, RwLockReadGuard};
+mod commit;
+mod edit;
 
-use netram_proto::port::{AppendError, Durability, Log, Ticket, Votes};
+pub use commit::Commit;
+pub use edit::EditGuard;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use netram_proto::port::Log;
 use zerocopy::{Immutable, IntoBytes};
 
-use crate::edit::EditGuard;
-use crate::error::{CommitError, RangeError};
+use crate::error::RangeError;
 use crate::limit::{POOL_BUFFER_BYTES_MAX, TRANSACTION_RANGES_MAX, TRANSACTION_REGIONS_MAX, UNDO_BYTES_MAX};
 use crate::memory::Memory;
 use crate::options::Mode;
 use crate::range::Ranges;
-use crate::record::{Encoder, KIND_TRANSACTION, payload_bytes};
 use crate::region::{Mapping, Region};
-use crate::rvm::Shared;
+use crate::shared::Shared;
 use crate::stats::add;
 use crate::storage::Storage;
-
-/// What a commit returns.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Commit {
-    /// Where the log has it; `None` when there was nothing to log.
-    pub ticket: Option<Ticket>,
-    /// What was known to hold it.
-    pub votes: Votes,
-}
 
 /// The memory of a transaction, reused by later ones.
 #[derive(Debug, Default)]
@@ -131,145 +126,10 @@ impl<L: Log, S: Storage> Transaction<L, S> {
         EditGuard::new(self, region)
     }
 
-    /// Commits: logs the declared ranges as they are now, and waits until they are as safe as asked.
-    ///
-    /// On an error that leaves the outcome certain the transaction is aborted, which restores memory in
-    /// [`Mode::Restore`]. Use [`Transaction::try_commit`] to keep it open instead.
-    pub fn commit(mut self, durability: Durability) -> Result<Commit, CommitError> {
-        self.try_commit(durability)
-    }
-
-    /// Commits like [`Transaction::commit`], but a refused commit leaves memory as it is and the transaction
-    /// open, to be retried or aborted.
-    pub fn try_commit(&mut self, durability: Durability) -> Result<Commit, CommitError> {
-        if !self.open {
-            return Err(CommitError::Ended);
-        }
-        let counters = &self.shared.counters;
-        self.buffers.ranges.merge();
-        let merged = self.buffers.ranges.merged().len();
-        if merged == 0 {
-            add(&counters.empty_commits, 1);
-            self.finish();
-            return Ok(Commit::default());
-        }
-        let bytes = payload_bytes(self.buffers.ranges.merged().iter().map(|range| range.length));
-        let max = self.shared.payload_max;
-        let length = usize::try_from(bytes).ok().filter(|bytes| *bytes <= max);
-        let length = length.ok_or(CommitError::TooLarge { bytes, max })?;
-
-        self.order_regions();
-        let ticket = self.append(length)?;
-        for mapping in &self.buffers.regions {
-            mapping.segment.note(ticket.end);
-        }
-        let counters = &self.shared.counters;
-        add(&counters.ranges_logged, merged as u64);
-        add(
-            &counters.ranges_merged,
-            (self.buffers.ranges.declared().len() - merged) as u64,
-        );
-        add(&counters.bytes_logged, bytes);
-        self.finish();
-        self.shared.committed(ticket);
-        self.settle(ticket, durability)
-    }
-
     /// Ends the transaction without a trace. In [`Mode::Restore`] memory is as it was before each range was
     /// declared; in [`Mode::NoRestore`] it stays as it is, uncommitted.
     pub fn abort(self) {
         // The drop does it.
-    }
-
-    fn settle(&self, ticket: Ticket, durability: Durability) -> Result<Commit, CommitError> {
-        let counters = &self.shared.counters;
-        let kind = match durability {
-            Durability::Lazy => &counters.lazy_commits,
-            _ => &counters.flush_commits,
-        };
-        match self.shared.log.wait(ticket, durability) {
-            Ok(votes) => {
-                add(kind, 1);
-                Ok(Commit {
-                    ticket: Some(ticket),
-                    votes,
-                })
-            }
-            Err(cause) => {
-                add(&counters.unknown_commits, 1);
-                Err(CommitError::Unknown {
-                    lsn: ticket.lsn,
-                    cause,
-                })
-            }
-        }
-    }
-
-    /// Appends the merged ranges, making room in a full log as often as that gains something.
-    fn append(&self, length: usize) -> Result<Ticket, CommitError> {
-        loop {
-            let head = self.shared.head();
-            match self.append_once(length) {
-                Ok(ticket) => return Ok(ticket),
-                Err(AppendError::Full { used, capacity }) => match self.shared.make_room(head) {
-                    Ok(true) => {}
-                    Ok(false) => {
-                        return Err(CommitError::Full {
-                            used,
-                            capacity,
-                            cause: None,
-                        });
-                    }
-                    Err(cause) => {
-                        return Err(CommitError::Full {
-                            used,
-                            capacity,
-                            cause: Some(cause),
-                        });
-                    }
-                },
-                Err(AppendError::TooLarge { bytes, max }) => {
-                    return Err(CommitError::TooLarge {
-                        bytes: bytes as u64,
-                        max,
-                    });
-                }
-                Err(error) => return Err(CommitError::Refused(error)),
-            }
-        }
-    }
-
-    /// Appends with the regions locked, so that no value changes while it is copied; the values go straight
-    /// from memory to the log's ring. Locks are taken regions first, then the log.
-    fn append_once(&self, length: usize) -> Result<Ticket, AppendError> {
-        let Buffers {
-            regions,
-            order,
-            ranges,
-            ..
-        } = &self.buffers;
-        with_locked(regions, order, None, &mut |held| {
-            self.shared.log.append(KIND_TRANSACTION, length, &mut |payload| {
-                let mut encoder = Encoder::new(payload, ranges.merged().len() as u32);
-                for group in ranges.merged().chunk_by(|a, b| a.region == b.region) {
-                    let mapping = &regions[group[0].region as usize];
-                    let memory = held.find(group[0].region);
-                    for range in group {
-                        let offset = mapping.base + range.offset;
-                        let bytes = encoder.range(mapping.segment.index, offset, range.length);
-                        memory.copy_out(range.offset as usize, bytes);
-                    }
-                }
-                encoder.finish();
-            })
-        })
-    }
-
-    fn order_regions(&mut self) {
-        let Buffers { regions, order, .. } = &mut self.buffers;
-        order.clear();
-        order.extend(0..regions.len() as u32);
-        order.sort_unstable_by_key(|place| regions[*place as usize].address());
     }
 
     /// Checks a range; returns the region's place, or `None` when there is nothing to declare.
@@ -406,45 +266,5 @@ impl<L: Log, S: Storage> std::fmt::Debug for Transaction<L, S> {
             .field("mode", mode)
             .field("open", open)
             .finish_non_exhaustive()
-    }
-}
-
-/// Where a commit's locks are kept: a chain on the stack, so that a commit allocates nothing.
-struct Held<'h> {
-    place: u32,
-    memory: RwLockReadGuard<'h, Memory>,
-    before: Option<&'h Held<'h>>,
-}
-
-impl Held<'_> {
-    fn find(&self, place: u32) -> &Memory {
-        let mut held = self;
-        while held.place != place {
-            held = held.before.expect("every region of the transaction is locked");
-        }
-        &held.memory
-    }
-}
-
-/// Locks the regions in `order`, shared, then runs `then`. One stack frame a region
-/// ([`TRANSACTION_REGIONS_MAX`]).
-fn with_locked<R>(
-    regions: &[Arc<Mapping>],
-    order: &[u32],
-    before: Option<&Held<'_>>,
-    then: &mut dyn FnMut(&Held<'_>) -> R,
-) -> R {
-    let (place, rest) = order
-        .split_first()
-        .expect("a transaction with ranges has a region");
-    let memory = regions[*place as usize].read();
-    let held = Held {
-        place: *place,
-        memory,
-        before,
-    };
-    match rest {
-        [] => then(&held),
-        rest => with_locked(regions, rest, Some(&held), then),
     }
 }

@@ -1,0 +1,159 @@
+//! What the `Rvm`, its transactions and the truncation thread share, and how a full log gets room.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, Weak};
+
+use netram_proto::id::Lsn;
+use netram_proto::port::{Durability, Log, Ticket};
+
+use crate::error::TruncateError;
+use crate::limit::POOL_TRANSACTIONS_MAX;
+use crate::region::Mapping;
+use crate::segments::Segments;
+use crate::stats::{Counters, add};
+use crate::storage::Storage;
+use crate::sync::{Answer, Signal, lock};
+use crate::truncate::{Progress, Truncator, World};
+use crate::txn::Buffers;
+
+/// What the `Rvm`, its transactions and the truncation thread share.
+pub(crate) struct Shared<L: Log, S: Storage> {
+    pub(crate) log: L,
+    pub(crate) storage: S,
+    /// Tells this opening's regions from another's.
+    pub(crate) number: u64,
+    pub(crate) payload_max: usize,
+    /// The longest range that can be declared: it fits a record, and 32 bits.
+    pub(crate) range_max: usize,
+    pub(crate) counters: Counters,
+    /// Bytes of log in use at which truncation is wanted.
+    pub(crate) threshold: u64,
+    /// The log's head as last heard, so that a commit need not ask.
+    pub(crate) head: AtomicU64,
+    pub(crate) last: Mutex<Option<Ticket>>,
+    pub(crate) truncator: Mutex<Truncator<S::File>>,
+    pub(crate) segments: Mutex<Segments<S::File>>,
+    /// Every region, dead ones until the next mapping.
+    pub(crate) regions: Mutex<Vec<Weak<Mapping>>>,
+    pub(crate) pool: Mutex<Vec<Buffers>>,
+    pub(crate) open_transactions: AtomicUsize,
+    pub(crate) signal: Signal,
+    /// The truncation thread runs.
+    pub(crate) threaded: AtomicBool,
+    /// It was asked and has not begun.
+    pub(crate) asked: AtomicBool,
+}
+
+impl<L: Log, S: Storage> Shared<L, S> {
+    pub(crate) fn head(&self) -> Lsn {
+        Lsn(self.head.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn is_over_threshold(&self, end: Lsn) -> bool {
+        end.since(self.head()) > self.threshold
+    }
+
+    /// A commit's record is in the log.
+    pub(crate) fn committed(&self, ticket: Ticket) {
+        {
+            let mut last = lock(&self.last);
+            if last.is_none_or(|last| last.end < ticket.end) {
+                *last = Some(ticket);
+            }
+        }
+        let wanted = self.threaded.load(Ordering::Relaxed) && self.is_over_threshold(ticket.end);
+        if wanted && !self.asked.swap(true, Ordering::AcqRel) {
+            self.signal.request();
+        }
+    }
+
+    /// Takes an ended transaction's buffers back.
+    pub(crate) fn reuse(&self, mut buffers: Buffers) {
+        self.open_transactions.fetch_sub(1, Ordering::Relaxed);
+        if buffers.clear() {
+            let mut pool = lock(&self.pool);
+            if pool.len() < POOL_TRANSACTIONS_MAX {
+                pool.push(buffers);
+            }
+        }
+    }
+
+    /// Makes room in a log that was full when its head was at `head`. `false`: nothing could be freed.
+    pub(crate) fn make_room(&self, head: Lsn) -> Result<bool, TruncateError> {
+        let began = self.storage.now();
+        let freed = match self.signal_and_wait(head) {
+            Answer::Done => Ok(()),
+            Answer::Failed(error) => Err(error),
+            Answer::NoThread => self.free_some(head),
+        };
+        add(&self.counters.full_stalls, 1);
+        add(&self.counters.full_stall_ns, self.storage.now().since(began).0);
+        freed.map(|()| self.head() > head)
+    }
+
+    fn signal_and_wait(&self, head: Lsn) -> Answer {
+        match self.threaded.load(Ordering::Acquire) {
+            true => self.signal.request_and_wait(|| self.head() > head),
+            false => Answer::NoThread,
+        }
+    }
+
+    /// Truncates until the head is beyond `head`, or everything logged has been applied.
+    pub(crate) fn free_some(&self, head: Lsn) -> Result<(), TruncateError> {
+        let mut waited = false;
+        while self.head() <= head {
+            if self.step()? == Progress::Idle {
+                if waited {
+                    break;
+                }
+                self.wait_for_disk()?;
+                waited = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// Truncates until the head is at `target` or beyond.
+    pub(crate) fn truncate_to(&self, target: Lsn) -> Result<(), TruncateError> {
+        while self.head() < target {
+            if self.step()? == Progress::Idle && self.head() < target {
+                self.wait_for_disk()?;
+                assert!(self.log.state().stable >= target, "what the disk has is stable");
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn wait_for_disk(&self) -> Result<(), TruncateError> {
+        let last = *lock(&self.last);
+        match last {
+            Some(ticket) => self
+                .log
+                .wait(ticket, Durability::Disk)
+                .map(drop)
+                .map_err(TruncateError::Wait),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn step(&self) -> Result<Progress, TruncateError> {
+        let began = self.storage.now();
+        let world = World {
+            log: &self.log,
+            storage: &self.storage,
+            segments: &self.segments,
+            counters: &self.counters,
+        };
+        let stepped = lock(&self.truncator).step(&world);
+        add(&self.counters.truncation_ns, self.storage.now().since(began).0);
+        match stepped {
+            Ok(Progress::Trimmed(head)) => {
+                self.head.fetch_max(head.0, Ordering::AcqRel);
+                self.signal.progress();
+            }
+            Ok(_) => {}
+            Err(_) => add(&self.counters.truncation_failures, 1),
+        }
+        stepped
+    }
+}
