@@ -1,1 +1,42 @@
-//! client
+//! A journal whose newest bytes are durable in other machines' memory before the local disk has them.
+//!
+//! [`Journal::create`] makes a journal directory, [`Journal::open`] recovers it and starts a reign, and
+//! [`netram_proto::port::Log`] is what one does with it: append, wait, read, trim.
+//!
+//! The decisions are `netram-proto`'s ([`netram_proto::journal::Writer`], [`netram_proto::journal::Recovery`]); this
+//! crate moves bytes between a ring in memory, sockets and files.
+//!
+//! | module | idea |
+//! |---|---|
+//! | [`config`] | what a journal is opened with |
+//! | [`directory`] | the files of a journal directory, their creation and their lock |
+//! | [`file`] | a real file as `proto` sees one |
+//! | `sys` | the ring: one mapping seen twice, so that no record is ever cut (the crate's only unsafe) |
+//! | [`seal`] | records are sealed before they leave, so that a lender never sees plaintext |
+//! | `core` | the state under the journal's one lock: machine, ring, links |
+//! | `waiting` | how commits wait: a leader polls the links, followers watch, the disk has a vote |
+//! | `disk` | the thread that writes the ring to the log and syncs |
+//! | `keeper` | the thread that connects lenders, keeps time and stores views |
+//! | [`open`] | recovery, from the lock to the first append |
+//! | [`inspect`] | looking at a journal directory without opening it for writing |
+
+pub mod config;
+mod core;
+pub mod directory;
+mod disk;
+pub mod error;
+pub mod file;
+pub mod inspect;
+mod journal;
+mod keeper;
+mod links;
+pub mod open;
+pub mod seal;
+mod sys;
+mod waiting;
+
+pub use config::JournalConfig;
+pub use error::{CreateError, OpenError};
+pub use inspect::Inspect;
+pub use journal::{Journal, JournalStatus};
+pub use open::Recovered;

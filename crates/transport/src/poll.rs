@@ -111,10 +111,7 @@ impl Poller {
     /// Waits until something can go on, or `timeout` has passed (`None`: for ever; zero: only looks). A signal
     /// ends the wait with nothing found.
     pub fn wait(&self, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
-        let timeout = timeout.map(|timeout| Timespec {
-            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: timeout.subsec_nanos().into(),
-        });
+        let timeout = timeout.map(timespec);
         events.found = match epoll::wait(&self.epoll, &mut events.raw[..], timeout.as_ref()) {
             Ok(found) => found,
             Err(Errno::INTR) => 0,
@@ -124,6 +121,25 @@ impl Poller {
             }
         };
         Ok(())
+    }
+
+    /// Waits as [`wait`](Self::wait) does, for a caller that looks at everything afterwards and so need not know
+    /// what it was. `true`: something can go on.
+    pub fn sleep(&self, timeout: Option<Duration>) -> io::Result<bool> {
+        let timeout = timeout.map(timespec);
+        let mut first = [std::mem::MaybeUninit::uninit()];
+        match epoll::wait(&self.epoll, &mut first[..], timeout.as_ref()) {
+            Ok((found, _)) => Ok(!found.is_empty()),
+            Err(Errno::INTR) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+fn timespec(timeout: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: timeout.subsec_nanos().into(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Taking in bytes of the log: order, room, records, in this order.
 
 use super::window::{Window, copy_out, pieces};
-use super::{Member, Reply};
+use super::{LSN_LAST, Member, Reply};
 use crate::id::Lsn;
 use crate::limit::RECORD_HEADER_BYTES;
 use crate::planted::Fault;
@@ -16,6 +16,9 @@ impl Member {
             return self.refuse(Refusal::NotJoined, Lsn(0), Lsn(0));
         }
         let from = frame.header.lsn;
+        if from > LSN_LAST {
+            return self.refuse(Refusal::Malformed, from, LSN_LAST);
+        }
         if from > self.state.received {
             if frame.header.stable >= from {
                 self.restart_at(Link {

@@ -20,6 +20,10 @@ use crate::limit::{FRAME_BODY_BYTES_MAX, WINDOW_BYTES_MAX, WINDOW_BYTES_MIN};
 use crate::planted::{Fault, Planted};
 use crate::wire::{Cursor, Flag, Frame, FrameKind, Header, Link, Refusal, Seed};
 
+/// The last position that a window may begin at or an append start from. No log gets there; a peer that claims to is
+/// told off before its number overflows another.
+const LSN_LAST: Lsn = Lsn(1 << 62);
+
 /// Everything a member must remember beside its bytes. The lender keeps a copy in shared memory, so that its process
 /// may be killed: see [`Member::restore`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -157,6 +161,9 @@ impl Member {
         let (Ok(bytes), Ok(generation)) = (body.u64(), u32::try_from(frame.header.stable.0)) else {
             return self.refuse(Refusal::Malformed, Lsn(0), Lsn(0));
         };
+        if frame.header.lsn > LSN_LAST {
+            return self.refuse(Refusal::Malformed, frame.header.lsn, LSN_LAST);
+        }
         if !(WINDOW_BYTES_MIN..=WINDOW_BYTES_MAX).contains(&bytes) || generation == 0 {
             return self.refuse(Refusal::OverQuota, Lsn(bytes), Lsn(WINDOW_BYTES_MAX));
         }

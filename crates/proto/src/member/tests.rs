@@ -336,3 +336,17 @@ fn a_killed_lender_process_takes_up_its_windows_only_if_they_check() {
     bench.ring.write(at.plus(41), b"!");
     assert!(Member::restore(JOURNAL, INCARNATION, state, &bench.ring).is_none());
 }
+
+#[test]
+fn positions_that_no_log_reaches_are_refused_before_they_overflow() {
+    let hand = Hand::new(1);
+    let mut bench = Bench::joined(&hand);
+    for at in [Lsn(u64::MAX), Lsn(u64::MAX - 8), LSN_LAST.plus(1)] {
+        let refused = bench.append(&hand, at, at, &[0; 64]);
+        assert_eq!(refusal(&refused), Some(Refusal::Malformed));
+        let mut far = Hand::new(1);
+        far.link.lsn = at;
+        assert_eq!(refusal(&bench.join(&far, 2)), Some(Refusal::Malformed));
+    }
+    assert_eq!(bench.member.state().received, hand.link.lsn, "nothing has moved");
+}

@@ -172,6 +172,11 @@ impl Writer {
         self.stable.lsn
     }
 
+    /// The end of what is on the local disk, with the chain there.
+    pub fn stable_link(&self) -> Link {
+        self.stable
+    }
+
     /// Everything below is held as the commit rule demands, or is on the local disk.
     pub fn acked(&self) -> Lsn {
         self.acked

@@ -72,6 +72,31 @@ impl Writer {
         });
     }
 
+    /// Whether [`Writer::view_to_store`] would return a view.
+    pub fn view_pending(&self) -> bool {
+        self.proposal
+            .is_some_and(|proposal| !proposal.stored && self.may_store(proposal.set))
+    }
+
+    /// Everything acknowledged so far satisfies a view of `set`, or is on the local disk.
+    fn may_store(&self, set: Set) -> bool {
+        let satisfied = self.rule_lsn(set).is_some_and(|lsn| lsn >= self.acked);
+        satisfied || self.stable.lsn >= self.acked || self.planted.is(Fault::NoViewGate)
+    }
+
+    /// The reign ends: everything is on the local disk, and a view without members is durable. Members are told that
+    /// they may forget.
+    pub fn on_close(&mut self) {
+        assert_eq!(self.stable.lsn, self.tail);
+        for index in self.view.iter() {
+            let lender = &mut self.lenders[index];
+            lender.dismiss();
+            lender.control = lender.is_ready().then_some(Control::Leave);
+        }
+        self.view = Set::EMPTY;
+        self.proposal = None;
+    }
+
     /// The view that the driver must make durable now, if there is one. Returned once; the driver answers with
     /// [`Writer::on_view_stored`] or [`Writer::on_disk_failed`].
     pub fn view_to_store(&mut self) -> Option<View> {

@@ -1,0 +1,90 @@
+//! What a journal is opened with.
+
+use std::time::Duration;
+
+use netram_proto::journal::{CommitRule, Timing};
+use netram_transport::{Address, Security, WaitPolicy};
+
+/// Bytes of the ring by default: at 100 MB/s of commits it bridges a disk that stalls for 80 ms.
+pub const WINDOW_BYTES_DEFAULT: u64 = 8 * 1024 * 1024;
+/// How long a record may wait for the disk thread by default. The members are the fast vote; syncing more often than
+/// this only takes the processor from commits (docs/journal.md, "The disk's vote").
+pub const DISK_DELAY_DEFAULT: Duration = Duration::from_millis(1);
+
+/// How a journal replicates, waits and recovers. Every field has a working default but `security` and `lenders`.
+#[derive(Clone, Debug)]
+pub struct JournalConfig {
+    /// Lenders that may become members, in order of preference. None: every commit waits for the local disk.
+    pub lenders: Vec<Address>,
+    /// How links to them are protected.
+    pub security: Security,
+    /// How many members must hold a record before it is acknowledged.
+    pub rule: CommitRule,
+    /// Members to have. The other lenders are spares.
+    pub members: usize,
+    /// With fewer members than this, commits wait for the disk until members are back. `None`: as many as `members`
+    /// for the rule `all`, else as many as the rule needs copies.
+    pub members_min: Option<usize>,
+    /// This machine's power domain.
+    pub domain: String,
+    /// Whether all members may be in this machine's power domain. Only for trying things out on one machine.
+    pub one_domain: bool,
+    /// Bytes of the ring, and of the window that each member is asked for. Rounded up to whole pages.
+    pub window_bytes: u64,
+    /// Heartbeats and failure detection.
+    pub timing: Timing,
+    /// What a waiting commit does with its core.
+    pub wait: WaitPolicy,
+    /// How long a record may wait before the disk thread writes and syncs it; zero: at once.
+    pub disk_delay: Duration,
+    /// Whether records are sealed (encrypted and authenticated with the journal's own key) before they leave.
+    pub seal: bool,
+    /// How long recovery waits for members that must answer.
+    pub patience: Duration,
+    /// How long recovery waits for members beyond those that must answer.
+    pub grace: Duration,
+    /// Open even if acknowledged records may be missing. Never set this by default.
+    pub accept_loss: bool,
+    /// A delay added to every sync of the log, to model a slower disk in benchmarks. Always label its results.
+    pub modelled_sync_delay: Duration,
+}
+
+impl Default for JournalConfig {
+    fn default() -> JournalConfig {
+        JournalConfig {
+            lenders: Vec::new(),
+            security: Security::Insecure,
+            rule: CommitRule::All,
+            members: 0,
+            members_min: None,
+            domain: String::new(),
+            one_domain: false,
+            window_bytes: WINDOW_BYTES_DEFAULT,
+            timing: Timing::default(),
+            wait: WaitPolicy::default(),
+            disk_delay: DISK_DELAY_DEFAULT,
+            seal: true,
+            patience: Duration::from_secs(30),
+            grace: Duration::from_millis(500),
+            accept_loss: false,
+            modelled_sync_delay: Duration::ZERO,
+        }
+    }
+}
+
+impl JournalConfig {
+    /// A configuration for `members` members out of `lenders`, the rest at their defaults.
+    pub fn with_lenders(lenders: Vec<Address>, security: Security, members: usize) -> JournalConfig {
+        JournalConfig {
+            lenders,
+            security,
+            members,
+            ..JournalConfig::default()
+        }
+    }
+
+    /// Members below which commits wait for the disk.
+    pub fn min(&self) -> usize {
+        self.members_min.unwrap_or(self.rule.copies(self.members)).max(1)
+    }
+}

@@ -1,0 +1,414 @@
+//! The state under the journal's one lock, and what its threads share beside it.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use netram_proto::id::Lsn;
+use netram_proto::journal::{LogFile, Slots, Superblock, Writer};
+use netram_proto::limit::RECORD_HEADER_BYTES;
+use netram_proto::port::{AppendError, IoError, Kind, Ticket};
+use netram_proto::time::Time;
+use netram_proto::wire::{Link as Chain, RecordHeader, Seed, finish_record, record_bytes};
+use netram_transport::Link;
+
+use crate::config::JournalConfig;
+use crate::directory::{Directory, Lock};
+use crate::file::DiskFile;
+use crate::links::{Broken, Links};
+use crate::seal::Sealer;
+use crate::sys::Appender;
+use crate::waiting::Waiting;
+
+/// What the lock protects.
+pub(crate) struct Core {
+    pub(crate) writer: Writer,
+    pub(crate) ring: Appender,
+    pub(crate) links: Links,
+    /// Where the next record goes and what it chains to.
+    pub(crate) end: Chain,
+    pub(crate) disk_error: Option<IoError>,
+    pub(crate) closed: bool,
+    seed: Seed,
+}
+
+/// The log file's superblock, and whether a sync of the file ever failed. One lock for all syncs of the file: the kernel
+/// tells of a failed write once, to whichever sync comes first.
+pub(crate) struct LogSync {
+    slots: Slots,
+    superblock: Superblock,
+    failed: Option<IoError>,
+}
+
+/// What the disk thread waits for.
+#[derive(Debug, Default)]
+pub(crate) struct DiskSignal {
+    pub(crate) state: Mutex<DiskState>,
+    pub(crate) wake: Condvar,
+    /// The disk thread sleeps without a deadline: an append must wake it.
+    pub(crate) parked: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct DiskState {
+    /// Somebody waits for the disk: sync now.
+    pub(crate) poked: bool,
+    pub(crate) stop: bool,
+}
+
+/// Counters for `status`; relaxed, each written by whoever does the thing.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) records: AtomicU64,
+    pub(crate) syncs: AtomicU64,
+    pub(crate) window_stalls: AtomicU64,
+}
+
+/// Everything that the journal's threads share.
+pub(crate) struct Shared {
+    core: Mutex<Core>,
+    /// With `core`: the drain let go of ring space, or never will.
+    pub(crate) room: Condvar,
+    /// Copies of the machine's positions, so that waiting needs no lock.
+    pub(crate) acked: AtomicU64,
+    pub(crate) stable: AtomicU64,
+    pub(crate) tail: AtomicU64,
+    pub(crate) head: AtomicU64,
+    /// Something ended: fenced, disk failed or closed. Look under the lock.
+    pub(crate) troubled: AtomicBool,
+    /// The members' acknowledgements count at the moment.
+    pub(crate) counting: AtomicBool,
+    pub(crate) waiting: Waiting,
+    pub(crate) disk: DiskSignal,
+    pub(crate) keeper: Mutex<bool>,
+    pub(crate) keeper_wake: Condvar,
+    pub(crate) log: LogFile<DiskFile>,
+    pub(crate) log_sync: Mutex<LogSync>,
+    pub(crate) config: JournalConfig,
+    pub(crate) sealer: Option<Sealer>,
+    pub(crate) counters: Counters,
+    pub(crate) directory: Directory,
+    pub(crate) payload_max: usize,
+    origin: Instant,
+    /// Held for as long as anything of the journal lives.
+    _lock: Lock,
+}
+
+/// What [`Shared`] is made of.
+pub(crate) struct Parts {
+    pub(crate) writer: Writer,
+    pub(crate) ring: Appender,
+    pub(crate) end: Chain,
+    pub(crate) log: LogFile<DiskFile>,
+    pub(crate) slots: Slots,
+    pub(crate) superblock: Superblock,
+    pub(crate) config: JournalConfig,
+    pub(crate) sealer: Option<Sealer>,
+    pub(crate) directory: Directory,
+    pub(crate) lock: Lock,
+    pub(crate) waiting: Waiting,
+}
+
+impl Shared {
+    pub(crate) fn new(parts: Parts) -> Shared {
+        let end = parts.end;
+        let links = Links::new(parts.writer.lender_count());
+        let seed = parts.log.seed();
+        // A record may take half of the ring and of the log: the other half is what is being written meanwhile.
+        let largest = (parts.ring.capacity().min(parts.log.capacity()) / 2)
+            .min(netram_proto::limit::RECORD_BYTES_MAX as u64) as usize;
+        let payload_max = largest - record_bytes(0, true);
+        Shared {
+            core: Mutex::new(Core {
+                writer: parts.writer,
+                ring: parts.ring,
+                links,
+                end,
+                disk_error: None,
+                closed: false,
+                seed,
+            }),
+            room: Condvar::new(),
+            acked: AtomicU64::new(end.lsn.0),
+            stable: AtomicU64::new(end.lsn.0),
+            tail: AtomicU64::new(end.lsn.0),
+            head: AtomicU64::new(parts.superblock.head.lsn.0),
+            troubled: AtomicBool::new(false),
+            counting: AtomicBool::new(false),
+            waiting: parts.waiting,
+            disk: DiskSignal::default(),
+            keeper: Mutex::new(false),
+            keeper_wake: Condvar::new(),
+            log: parts.log,
+            log_sync: Mutex::new(LogSync {
+                slots: parts.slots,
+                superblock: parts.superblock,
+                failed: None,
+            }),
+            config: parts.config,
+            sealer: parts.sealer,
+            counters: Counters::default(),
+            directory: parts.directory,
+            payload_max,
+            origin: Instant::now(),
+            _lock: parts.lock,
+        }
+    }
+
+    /// The journal's lock. A thread that panicked under it broke an invariant of ours: so does whoever comes next.
+    pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().expect("a thread of this journal panicked")
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        Time(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Moves frames both ways on every link and makes the result known. The hot path.
+    pub(crate) fn pump(&self, core: &mut Core) {
+        let now = self.now();
+        for index in 0..core.links.count() {
+            if let Err(broken) = core.links.receive(index, &mut core.writer, now) {
+                self.lose(core, index, &broken);
+            }
+        }
+        self.send(core);
+    }
+
+    /// Sends what there is to send on every link, and makes the machine's positions known.
+    pub(crate) fn send(&self, core: &mut Core) {
+        let now = self.now();
+        for index in 0..core.links.count() {
+            if let Err(broken) = core.links.send(index, &mut core.writer, &core.ring, now) {
+                self.lose(core, index, &broken);
+            }
+        }
+        for index in core.writer.take_disconnects().iter() {
+            if core.links.remove(index).is_some() {
+                tracing::warn!(
+                    lender = core.writer.address(index),
+                    "gave the lender up: silent too long, or misbehaved"
+                );
+            }
+        }
+        self.publish(core);
+    }
+
+    fn lose(&self, core: &mut Core, index: usize, broken: &Broken) {
+        tracing::warn!(lender = core.writer.address(index), %broken, "lost the lender");
+        core.links.remove(index);
+        core.writer.on_lost(index, self.now());
+        self.wake_keeper();
+    }
+
+    pub(crate) fn install(&self, core: &mut Core, index: usize, link: Link) {
+        core.links.install(index, link);
+        core.writer.on_connected(index, self.now());
+        self.send(core);
+    }
+
+    /// Copies the machine's positions to where waiters see them, and wakes those who sleep.
+    pub(crate) fn publish(&self, core: &mut Core) {
+        let (acked, stable) = (core.writer.acked().0, core.writer.stable().0);
+        let mut news = self.acked.swap(acked, Ordering::SeqCst) != acked;
+        news |= self.stable.swap(stable, Ordering::SeqCst) != stable;
+        let counting = core.writer.blocked().is_none();
+        if self.counting.load(Ordering::Relaxed) != counting {
+            self.counting.store(counting, Ordering::SeqCst);
+            // Whoever waits for members to acknowledge now waits for the disk.
+            self.poke_disk();
+            news = true;
+        }
+        let troubled = core.closed || core.disk_error.is_some() || core.writer.fenced().is_some();
+        if troubled && !self.troubled.swap(true, Ordering::SeqCst) {
+            if let Some(seen) = core.writer.fenced() {
+                tracing::error!(
+                    held = core.writer.epoch().0,
+                    seen = seen.0,
+                    "fenced: a newer writer owns the journal"
+                );
+            }
+            self.room.notify_all();
+            news = true;
+        }
+        if core.writer.view_pending() {
+            self.wake_keeper();
+        }
+        if news {
+            self.waiting.wake();
+        }
+    }
+
+    pub(crate) fn wake_keeper(&self) {
+        let mut woken = self.keeper.lock().expect("nothing panics under this lock");
+        if !*woken {
+            *woken = true;
+            self.keeper_wake.notify_one();
+        }
+    }
+
+    /// Asks the disk thread to sync now.
+    pub(crate) fn poke_disk(&self) {
+        let mut state = self.disk.state.lock().expect("nothing panics under this lock");
+        if !state.poked {
+            state.poked = true;
+            self.disk.wake.notify_one();
+        }
+    }
+
+    /// A write or sync failed: nothing of that file is believed any more (rule 9).
+    pub(crate) fn poison(&self, error: IoError, what: &str) {
+        let mut core = self.core();
+        if core.disk_error.is_none() {
+            tracing::error!(%error, what, directory = %self.directory.root().display(), "the local disk failed; the journal is read-only");
+            core.disk_error = Some(error);
+            core.writer.on_disk_failed();
+        }
+        self.room.notify_all();
+        self.publish(&mut core);
+    }
+
+    /// Appends a record. Waits while the window is full. Takes about 0.1 µs beside copying and sealing the payload.
+    pub(crate) fn append(
+        &self,
+        kind: Kind,
+        length: usize,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<Ticket, AppendError> {
+        if length > self.payload_max {
+            return Err(AppendError::TooLarge {
+                bytes: length,
+                max: self.payload_max,
+            });
+        }
+        let sealed = self.sealer.is_some();
+        let bytes = record_bytes(length, sealed);
+        let mut core = self.core();
+        loop {
+            self.may_append(&core, bytes as u64)?;
+            if core.ring.room() >= bytes as u64 {
+                break;
+            }
+            // Back-pressure: the window is full until the disk has more of it (rule 10).
+            self.counters.window_stalls.fetch_add(1, Ordering::Relaxed);
+            self.poke_disk();
+            self.send(&mut core);
+            let waited = self.room.wait_timeout(core, Duration::from_millis(10));
+            core = waited.expect("a thread of this journal panicked").0;
+        }
+        let ticket = core.append(kind, length, self.sealer.as_ref(), fill);
+        self.tail.store(ticket.end.0, Ordering::SeqCst);
+        drop(core);
+        self.counters.records.fetch_add(1, Ordering::Relaxed);
+        if self.disk.parked.load(Ordering::SeqCst) {
+            let _state = self.disk.state.lock().expect("nothing panics under this lock");
+            self.disk.wake.notify_one();
+        }
+        Ok(ticket)
+    }
+
+    fn may_append(&self, core: &Core, bytes: u64) -> Result<(), AppendError> {
+        if core.closed {
+            return Err(AppendError::Closed);
+        }
+        if let Some(seen) = core.writer.fenced() {
+            return Err(AppendError::Fenced {
+                held: core.writer.epoch(),
+                seen,
+            });
+        }
+        if let Some(error) = core.disk_error {
+            return Err(AppendError::DiskFailed(error));
+        }
+        let used = core.end.lsn.since(Lsn(self.head.load(Ordering::Acquire)));
+        let capacity = self.log.capacity();
+        if used + bytes > capacity {
+            Err(AppendError::Full { used, capacity })
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Syncs the log file, unless a sync of it ever failed.
+    pub(crate) fn sync_log(&self) -> Result<(), IoError> {
+        let mut sync = self.log_sync.lock().expect("nothing panics under this lock");
+        if let Some(error) = sync.failed {
+            return Err(error);
+        }
+        let synced = self.log.sync();
+        sync.failed = synced.err();
+        self.counters.syncs.fetch_add(1, Ordering::Relaxed);
+        synced
+    }
+
+    /// Makes a superblock durable that says that everything below `stable` is on the disk and, if `head` is given, that
+    /// the log begins there.
+    pub(crate) fn store_superblock(&self, head: Option<Chain>, stable: Lsn) -> Result<(), IoError> {
+        let mut sync = self.log_sync.lock().expect("nothing panics under this lock");
+        if let Some(error) = sync.failed {
+            return Err(error);
+        }
+        let head = head.unwrap_or(sync.superblock.head);
+        let superblock = Superblock {
+            head,
+            stable,
+            ..sync.superblock
+        };
+        let LogSync { slots, failed, .. } = &mut *sync;
+        let stored = self.log.store(slots, &superblock);
+        *failed = stored.err();
+        stored?;
+        sync.superblock = superblock;
+        Ok(())
+    }
+
+    /// The log's head, and what the record there chains to.
+    pub(crate) fn head_link(&self) -> Chain {
+        self.log_sync
+            .lock()
+            .expect("nothing panics under this lock")
+            .superblock
+            .head
+    }
+}
+
+impl Core {
+    fn append(
+        &mut self,
+        kind: Kind,
+        length: usize,
+        sealer: Option<&Sealer>,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Ticket {
+        let stable = self.writer.stable();
+        let header = RecordHeader::new(
+            self.end,
+            self.writer.epoch(),
+            stable,
+            kind,
+            sealer.is_some(),
+            length,
+        );
+        let seed = self.seed;
+        let mut chain = 0;
+        self.ring.append(header.length, |record| {
+            header.write(record);
+            fill(&mut record[RECORD_HEADER_BYTES..][..length]);
+            record[RECORD_HEADER_BYTES + length..].fill(0);
+            if let Some(sealer) = sealer {
+                sealer.seal(&header, record);
+            }
+            chain = finish_record(record, seed);
+        });
+        let ticket = Ticket {
+            lsn: header.lsn,
+            end: header.next(),
+        };
+        self.end = Chain {
+            lsn: ticket.end,
+            chain,
+        };
+        self.writer.on_append(ticket.end);
+        ticket
+    }
+}

@@ -1,0 +1,134 @@
+//! Why a journal could not be created or opened: one variant a reaction.
+
+use std::io;
+use std::path::PathBuf;
+
+use netram_proto::id::{Epoch, JournalId};
+use netram_proto::journal::{AssembleError, LogFileError, RecoveryRefusal, ViewError};
+use netram_proto::port::IoError;
+
+/// Why no journal was created. Nothing that was there before was touched.
+#[derive(Debug, thiserror::Error)]
+pub enum CreateError {
+    /// There is something already.
+    #[error(
+        "{0} exists already; choose another directory, or remove it if its journal is of no use any more"
+    )]
+    Exists(PathBuf),
+    /// The size asked for is out of bounds.
+    #[error("{0}")]
+    Size(LogFileError),
+    /// The file system refused.
+    #[error("cannot create the journal in {path}: {source}")]
+    Io {
+        /// The directory or file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Why a journal could not be opened. Nothing was lost by trying.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// A file of the directory is missing or cannot be opened.
+    #[error("{path}: {source}; give the directory that `netram journal create` made")]
+    File {
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Another process has the journal open.
+    #[error("{path} is in use by process {pid}; a journal has one writer at a time: stop that process first")]
+    InUse {
+        /// The journal directory.
+        path: PathBuf,
+        /// Who has it.
+        pid: String,
+    },
+    /// The log file is not usable.
+    #[error("{path}: {source}")]
+    Log {
+        /// The log file.
+        path: PathBuf,
+        /// Why.
+        source: LogFileError,
+    },
+    /// The view file is not usable.
+    #[error("{path}: {source}")]
+    View {
+        /// The view file.
+        path: PathBuf,
+        /// Why.
+        source: ViewFileError,
+    },
+    /// The log and the view belong to different journals.
+    #[error(
+        "{path}: the log is of journal {log}, the view of journal {view}; files of two journals were mixed: put the right ones back"
+    )]
+    Mixed {
+        /// The journal directory.
+        path: PathBuf,
+        /// The log's journal.
+        log: JournalId,
+        /// The view's journal.
+        view: JournalId,
+    },
+    /// Recovery could not be proven complete, or a newer writer exists.
+    #[error("{path}: {refusal}")]
+    Refused {
+        /// The journal directory.
+        path: PathBuf,
+        /// What is missing, and what to do.
+        refusal: RecoveryRefusal,
+    },
+    /// The log is damaged where it had been durable.
+    #[error("{path}: {source}")]
+    Damaged {
+        /// The log file.
+        path: PathBuf,
+        /// Where, and what to do.
+        source: AssembleError,
+    },
+    /// The reign could not be made durable.
+    #[error("{path}: storing epoch {epoch} failed: {source}; mend the disk, then open again")]
+    Store {
+        /// The file.
+        path: PathBuf,
+        /// The epoch to be.
+        epoch: Epoch,
+        /// What the system said.
+        source: IoError,
+    },
+    /// The configuration contradicts itself or a limit.
+    #[error("{0}")]
+    Config(String),
+    /// The system refused memory, a thread or a descriptor.
+    #[error("{what}: {source}")]
+    System {
+        /// What was asked for.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Why a view file is not usable.
+#[derive(Debug, thiserror::Error)]
+pub enum ViewFileError {
+    /// The file failed.
+    #[error("{0}")]
+    Io(IoError),
+    /// Not a view file.
+    #[error("not a netram view file; put the journal's own back")]
+    Foreign,
+    /// Both slots are damaged.
+    #[error(
+        "both copies of the view are damaged, so nobody can say which lenders hold the newest records; restore the file from a copy"
+    )]
+    Damaged,
+    /// The contents make no sense.
+    #[error("{0}")]
+    Contents(ViewError),
+}

@@ -1,0 +1,111 @@
+//! Looking at a journal directory without opening it for writing: nothing is changed, no lender is asked.
+
+use std::path::Path;
+
+use netram_proto::id::Lsn;
+use netram_proto::journal::{LogFile, Scan, Superblock, View};
+use netram_proto::port::Record;
+
+use crate::directory::Directory;
+use crate::error::OpenError;
+use crate::file::DiskFile;
+use crate::open::{open_log, open_sealer, open_view};
+use crate::seal::Sealer;
+
+/// A journal directory, looked at from outside.
+pub struct Inspect {
+    log: LogFile<DiskFile>,
+    superblock: Superblock,
+    view: View,
+    sealer: Sealer,
+    in_use: bool,
+}
+
+/// What [`Inspect::verify`] found.
+#[derive(Clone, Copy, Debug)]
+pub struct Verified {
+    /// Where the valid prefix ends, how many records it has, and what they prove.
+    pub scan: Scan,
+    /// A record that checks but does not open: not this journal's writer sealed it.
+    pub forged: Option<Lsn>,
+    /// Everything below had been on the disk, by whatever proves the most.
+    pub proof: Lsn,
+}
+
+impl Verified {
+    /// The stretch that had been durable and is bad now.
+    pub fn damage(&self) -> Option<(Lsn, Lsn)> {
+        (self.scan.end.lsn < self.proof).then_some((self.scan.end.lsn, self.proof))
+    }
+}
+
+impl Inspect {
+    /// Opens the journal directory at `root` for looking.
+    pub fn open(root: &Path) -> Result<Inspect, OpenError> {
+        let directory = Directory::at(root);
+        let in_use = match directory.lock() {
+            Ok(_) => false,
+            Err(OpenError::InUse { .. }) => true,
+            Err(error) => return Err(error),
+        };
+        let (log, _, superblock) = open_log(&directory, std::time::Duration::ZERO)?;
+        let view = open_view(&directory, false)?.newest().clone();
+        let sealer = open_sealer(&directory)?;
+        Ok(Inspect {
+            log,
+            superblock,
+            view,
+            sealer,
+            in_use,
+        })
+    }
+
+    /// Whether a process has the journal open. What is seen then is a moment of a moving thing.
+    pub fn in_use(&self) -> bool {
+        self.in_use
+    }
+
+    /// The superblock.
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// The durable view.
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// Bytes that the log can hold.
+    pub fn capacity(&self) -> u64 {
+        self.log.capacity()
+    }
+
+    /// Passes every valid record of the local log to `each` until it says `false`; the payload is opened.
+    pub fn verify(&self, each: &mut dyn FnMut(Record<'_>) -> bool) -> Verified {
+        let limit = self.superblock.head.lsn.plus(self.log.capacity());
+        let (mut plain, mut forged, mut stopped) = (Vec::new(), None, false);
+        let scan = self.log.scan(self.superblock.head, limit, &mut |record| {
+            let header = &record.header;
+            let Some(payload) = self.sealer.open(header, record.bytes, &mut plain) else {
+                forged = Some(header.lsn);
+                return false;
+            };
+            let (lsn, next, epoch, kind) = (header.lsn, header.next(), header.epoch, header.kind);
+            stopped = !each(Record {
+                lsn,
+                next,
+                epoch,
+                kind,
+                payload,
+            });
+            !stopped
+        });
+        let mut proof = scan.proof.max(self.superblock.stable).max(self.view.base);
+        if stopped {
+            proof = proof.min(scan.end.lsn);
+        } else {
+            proof = proof.max(self.log.proof_beyond(scan.end.lsn, limit));
+        }
+        Verified { scan, forged, proof }
+    }
+}

@@ -1,0 +1,264 @@
+//! The journal as its users hold it.
+
+use std::ops::Deref;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use netram_proto::id::{JournalId, Lsn};
+use netram_proto::journal::{Blocked, View, WriterStatus};
+use netram_proto::limit::RECORD_HEADER_BYTES;
+use netram_proto::port::{
+    AppendError, Durability, IoError, Kind, Log, LogError, LogState, Record, Ticket, Votes, WaitError,
+};
+use netram_proto::wire::{Link as Chain, RecordHeader};
+
+use crate::config::JournalConfig;
+use crate::core::Shared;
+use crate::directory::Directory;
+use crate::error::{CreateError, OpenError};
+use crate::keeper::ViewFile;
+use crate::open::{self, Recovered};
+
+/// An open journal: one writer, any number of threads. Closed when dropped.
+pub struct Journal {
+    shared: Arc<Shared>,
+    id: JournalId,
+    disk: Option<JoinHandle<()>>,
+    keeper: Option<JoinHandle<ViewFile>>,
+}
+
+/// How a journal stands.
+#[derive(Clone, Debug)]
+pub struct JournalStatus {
+    /// Which journal.
+    pub journal: JournalId,
+    /// Its positions.
+    pub log: LogState,
+    /// Its reign, view and lenders; `writer.blocked` says why commits wait for the disk, if they do.
+    pub writer: WriterStatus,
+    /// The local disk's failure, if it failed.
+    pub disk_error: Option<IoError>,
+    /// Records appended in this reign.
+    pub records: u64,
+    /// Syncs of the log file in this reign.
+    pub syncs: u64,
+    /// How often an append waited for the disk because the window was full.
+    pub window_stalls: u64,
+}
+
+impl Journal {
+    /// Makes a new journal directory at `root` with a log of `log_bytes`.
+    pub fn create(root: &Path, log_bytes: u64) -> Result<JournalId, CreateError> {
+        Directory::create(root, log_bytes)
+    }
+
+    /// Recovers the journal at `root` and starts a reign. Members join in the background: until they have, commits wait
+    /// for the local disk (see [`Journal::wait_for_members`]).
+    pub fn open(root: &Path, config: JournalConfig) -> Result<(Journal, Recovered), OpenError> {
+        let opened = open::open(root, config)?;
+        let (shared, id) = (Arc::new(opened.shared), opened.journal);
+        let system = |what| move |source| OpenError::System { what, source };
+        let builder = |name: &str| std::thread::Builder::new().name(name.into());
+        let (for_disk, drain) = (Arc::clone(&shared), opened.drain);
+        let disk = builder("netram-disk")
+            .spawn(move || crate::disk::run(&for_disk, drain))
+            .map_err(system("starting the disk thread"))?;
+        let (for_keeper, view_file) = (Arc::clone(&shared), opened.view_file);
+        let keeper = builder("netram-keeper")
+            .spawn(move || crate::keeper::run(&for_keeper, view_file))
+            .map_err(system("starting the keeper thread"))?;
+        Ok((
+            Journal {
+                shared,
+                id,
+                disk: Some(disk),
+                keeper: Some(keeper),
+            },
+            opened.recovered,
+        ))
+    }
+
+    /// Which journal this is.
+    pub fn id(&self) -> JournalId {
+        self.id
+    }
+
+    /// Waits until the members' acknowledgements count. `Err`: why they still do not.
+    pub fn wait_for_members(&self, timeout: Duration) -> Result<(), Blocked> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            let blocked = self.shared.core().writer.blocked();
+            match blocked {
+                None => return Ok(()),
+                Some(blocked) if Instant::now() >= deadline => return Err(blocked),
+                Some(_) => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    }
+
+    /// How the journal stands. Allocates; not for the way of a commit.
+    pub fn status(&self) -> JournalStatus {
+        let (writer, disk_error) = {
+            let core = self.shared.core();
+            (core.writer.status(), core.disk_error)
+        };
+        let counters = &self.shared.counters;
+        JournalStatus {
+            journal: self.id,
+            log: self.state(),
+            writer,
+            disk_error,
+            records: counters.records.load(Ordering::Relaxed),
+            syncs: counters.syncs.load(Ordering::Relaxed),
+            window_stalls: counters.window_stalls.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Writes everything to the local disk, releases the members, and ends the reign. After that the next opening needs
+    /// nobody. Dropping the journal does the same and tells nobody of an error.
+    pub fn close(mut self) -> Result<(), WaitError> {
+        self.shut_down()
+    }
+
+    fn shut_down(&mut self) -> Result<(), WaitError> {
+        let (Some(disk), Some(keeper)) = (self.disk.take(), self.keeper.take()) else {
+            return Ok(());
+        };
+        let end = self.shared.core().end.lsn;
+        let flushed = self.shared.wait(Ticket { lsn: end, end }, Durability::Disk);
+        self.shared.end();
+        let disk_ended = disk.join();
+        let view_file = keeper.join();
+        assert!(disk_ended.is_ok(), "the disk thread panicked");
+        let view_file = view_file.expect("the keeper thread panicked");
+        flushed?;
+        self.release_members(view_file)
+    }
+
+    /// Everything is on the disk: stores a view without members, and tells the members that they may forget.
+    fn release_members(&self, mut view_file: ViewFile) -> Result<(), WaitError> {
+        let stable = self.shared.core().writer.stable();
+        let view = View {
+            version: view_file.newest().version + 1,
+            counting: false,
+            base: stable,
+            members: Vec::new(),
+            ..view_file.newest().clone()
+        };
+        let failed = WaitError::DiskFailed;
+        self.shared.store_superblock(None, stable).map_err(failed)?;
+        view_file.store(view).map_err(failed)?;
+        let mut core = self.shared.core();
+        core.writer.on_close();
+        self.shared.send(&mut core);
+        Ok(())
+    }
+
+    /// The chain value that the record at `at` must have, checked against what stands there.
+    fn link_at(&self, at: Lsn) -> Result<Chain, LogError> {
+        let stable = {
+            let core = self.shared.core();
+            core.writer.stable_link()
+        };
+        let head = self.shared.head_link();
+        if at == head.lsn {
+            return Ok(head);
+        }
+        if at == stable.lsn {
+            return Ok(stable);
+        }
+        if at < head.lsn || at > stable.lsn {
+            return Err(LogError::OutOfRange(at));
+        }
+        let mut front = [0; RECORD_HEADER_BYTES];
+        self.shared.log.read(at, &mut front).map_err(LogError::Io)?;
+        match RecordHeader::parse(&front) {
+            Ok(header) if header.lsn == at => Ok(Chain {
+                lsn: at,
+                chain: header.chain,
+            }),
+            _ => Err(LogError::OutOfRange(at)),
+        }
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        if let Err(error) = self.shut_down() {
+            tracing::warn!(%error, "the journal was not closed cleanly; the next opening will recover it");
+        }
+    }
+}
+
+impl Log for Journal {
+    fn append(
+        &self,
+        kind: Kind,
+        length: usize,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<Ticket, AppendError> {
+        self.shared.append(kind, length, fill)
+    }
+
+    fn wait(&self, ticket: Ticket, durability: Durability) -> Result<Votes, WaitError> {
+        self.shared.wait(ticket, durability)
+    }
+
+    fn state(&self) -> LogState {
+        let shared = self.shared.deref();
+        LogState {
+            head: Lsn(shared.head.load(Ordering::Acquire)),
+            stable: Lsn(shared.stable.load(Ordering::Acquire)),
+            acked: Lsn(shared.acked.load(Ordering::Acquire)),
+            tail: Lsn(shared.tail.load(Ordering::Acquire)),
+            capacity: shared.log.capacity(),
+            payload_max: shared.payload_max,
+        }
+    }
+
+    fn read(&self, from: Lsn, each: &mut dyn FnMut(Record<'_>) -> bool) -> Result<Lsn, LogError> {
+        let stable = self.state().stable;
+        let start = self.link_at(from)?;
+        let (mut wanted, mut genuine) = (true, true);
+        let mut plain = Vec::new();
+        let scan = self.shared.log.scan(start, stable, &mut |record| {
+            let header = &record.header;
+            let payload = match &self.shared.sealer {
+                Some(sealer) => sealer.open(header, record.bytes, &mut plain),
+                None => Some(record.payload()),
+            };
+            let Some(payload) = payload else {
+                genuine = false;
+                return false;
+            };
+            let (lsn, next, epoch, kind) = (header.lsn, header.next(), header.epoch, header.kind);
+            wanted = each(Record {
+                lsn,
+                next,
+                epoch,
+                kind,
+                payload,
+            });
+            wanted
+        });
+        match scan.unreadable {
+            Some(error) => Err(LogError::Io(error)),
+            None if !genuine || wanted && scan.end.lsn < stable => Err(LogError::Corrupt(scan.end.lsn)),
+            None => Ok(scan.end.lsn),
+        }
+    }
+
+    fn trim(&self, head: Lsn) -> Result<(), LogError> {
+        let link = self.link_at(head)?;
+        let stable = self.state().stable;
+        if let Err(error) = self.shared.store_superblock(Some(link), stable) {
+            self.shared.poison(error, "log");
+            return Err(LogError::Io(error));
+        }
+        self.shared.head.store(head.0, Ordering::Release);
+        Ok(())
+    }
+}

@@ -1,0 +1,152 @@
+//! The keeper: keeps time for the machine, brings lenders back, stores views, and polls the links while nobody waits for
+//! a commit.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use netram_proto::journal::{Slots, View};
+use netram_proto::port::IoError;
+use netram_transport::connect;
+
+use crate::core::Shared;
+use crate::file::DiskFile;
+
+/// How often the machine is told the time. Bounds how late a silent lender is noticed.
+const TICK: Duration = Duration::from_millis(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The view file, which only the keeper writes once the journal serves.
+pub(crate) struct ViewFile {
+    file: DiskFile,
+    slots: Slots,
+    newest: View,
+}
+
+impl ViewFile {
+    pub(crate) fn new(file: DiskFile, slots: Slots, newest: View) -> ViewFile {
+        ViewFile { file, slots, newest }
+    }
+
+    /// The view that the file holds.
+    pub(crate) fn newest(&self) -> &View {
+        &self.newest
+    }
+
+    /// Makes `view` durable.
+    pub(crate) fn store(&mut self, view: View) -> Result<(), IoError> {
+        self.slots.store(&self.file, &view.encode())?;
+        self.newest = view;
+        Ok(())
+    }
+}
+
+/// Runs until the journal is closed. Hands the view file back for the last view.
+pub(crate) fn run(shared: &Arc<Shared>, mut view_file: ViewFile) -> ViewFile {
+    loop {
+        let (view, wanted) = {
+            let mut core = shared.core();
+            if core.closed {
+                return view_file;
+            }
+            core.writer.on_tick(shared.now());
+            // While a commit waits, its thread polls; two at it would only fight for the lock.
+            match shared.waiting.lead() {
+                Some(_lead) => shared.pump(&mut core),
+                None => shared.send(&mut core),
+            }
+            let now = shared.now();
+            let wanted: Vec<usize> = (0..core.writer.lender_count())
+                .filter(|&index| core.writer.wants_connection(index, now))
+                .collect();
+            (core.writer.view_to_store(), wanted)
+        };
+        for index in wanted {
+            start_connecting(shared, index);
+        }
+        if let Some(view) = view {
+            store(shared, &mut view_file, view);
+            // More may be due at once.
+            continue;
+        }
+        rest(shared);
+    }
+}
+
+fn rest(shared: &Shared) {
+    let woken = shared.keeper.lock().expect("nothing panics under this lock");
+    let waited = shared
+        .keeper_wake
+        .wait_timeout_while(woken, TICK, |woken| !*woken);
+    *waited.expect("nothing panics under this lock").0 = false;
+}
+
+fn store(shared: &Shared, view_file: &mut ViewFile, view: View) {
+    let names: Vec<&str> = view
+        .members
+        .iter()
+        .map(|member| member.address.as_str())
+        .collect();
+    tracing::info!(version = view.version, counting = view.counting, members = ?names, "new view");
+    match view_file.store(view) {
+        Ok(()) => {
+            let mut core = shared.core();
+            core.writer.on_view_stored(shared.now());
+            shared.send(&mut core);
+        }
+        Err(error) => shared.poison(error, "view"),
+    }
+}
+
+/// Connects in a thread of its own: a silent host must not keep the keeper from its clock.
+fn start_connecting(shared: &Arc<Shared>, index: usize) {
+    let connecting = Arc::clone(shared);
+    let spawned = std::thread::Builder::new()
+        .name("netram-connect".into())
+        .spawn(move || {
+            let shared = connecting;
+            let address = &shared.config.lenders[index];
+            let connected = connect(address, &shared.config.security, CONNECT_TIMEOUT);
+            let mut core = shared.core();
+            if core.closed {
+                return;
+            }
+            let watched = connected.map_err(|error| error.to_string()).and_then(|link| {
+                shared
+                    .waiting
+                    .watch(&link, index)
+                    .map(|()| link)
+                    .map_err(|error| error.to_string())
+            });
+            match watched {
+                Ok(link) => {
+                    tracing::info!(lender = %address, "connected");
+                    shared.install(&mut core, index, link);
+                }
+                Err(error) => {
+                    tracing::debug!(lender = %address, error, "cannot connect");
+                    core.writer.on_lost(index, shared.now());
+                }
+            }
+        });
+    if spawned.is_err() {
+        shared.core().writer.on_lost(index, shared.now());
+    }
+}
+
+impl Shared {
+    /// Everything from now on refuses; whoever waits learns that it is over.
+    pub(crate) fn end(&self) {
+        let mut core = self.core();
+        core.closed = true;
+        self.publish(&mut core);
+        drop(core);
+        self.room.notify_all();
+        self.wake_keeper();
+        self.waiting.wake();
+        let mut state = self.disk.state.lock().expect("nothing panics under this lock");
+        state.stop = true;
+        self.disk.wake.notify_all();
+        self.disk.parked.store(false, Ordering::SeqCst);
+    }
+}

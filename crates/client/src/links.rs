@@ -1,0 +1,116 @@
+//! The links to lenders, and moving frames between them and the writer's machine.
+
+use netram_proto::journal::{Body, Outgoing, Writer};
+use netram_proto::time::Time;
+use netram_proto::wire::Frame;
+use netram_transport::{Link, LinkError};
+
+use crate::sys::Appender;
+
+/// The link to each configured lender, where one stands.
+#[derive(Debug)]
+pub(crate) struct Links(Vec<Slot>);
+
+#[derive(Debug, Default)]
+struct Slot {
+    link: Option<Link>,
+    /// A frame that the link had no room for.
+    waiting: Option<Outgoing>,
+    /// The socket is full; bytes wait in the link.
+    unflushed: bool,
+}
+
+/// Why a link was given up.
+#[derive(Debug)]
+pub(crate) enum Broken {
+    /// The connection failed or the peer closed it.
+    Link(LinkError),
+    /// The peer sent what is no frame.
+    Frame(netram_proto::wire::FrameError),
+}
+
+impl Links {
+    pub(crate) fn new(count: usize) -> Links {
+        Links((0..count).map(|_| Slot::default()).collect())
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn install(&mut self, index: usize, link: Link) {
+        self.0[index] = Slot {
+            link: Some(link),
+            ..Slot::default()
+        };
+    }
+
+    pub(crate) fn remove(&mut self, index: usize) -> Option<Link> {
+        std::mem::take(&mut self.0[index]).link
+    }
+
+    /// Whether some link has bytes that its socket would not take.
+    pub(crate) fn any_unflushed(&self) -> bool {
+        self.0.iter().any(|slot| slot.unflushed)
+    }
+
+    /// Hands every frame that has arrived from lender `index` to the machine. One system call when there is nothing.
+    pub(crate) fn receive(&mut self, index: usize, writer: &mut Writer, now: Time) -> Result<(), Broken> {
+        let Some(link) = &mut self.0[index].link else {
+            return Ok(());
+        };
+        while let Some(packet) = link.receive().map_err(Broken::Link)? {
+            let frame = Frame::parse(packet).map_err(Broken::Frame)?;
+            writer.on_frame(index, &frame, now);
+        }
+        Ok(())
+    }
+
+    /// Sends lender `index` everything that the machine has for it, with one system call.
+    pub(crate) fn send(
+        &mut self,
+        index: usize,
+        writer: &mut Writer,
+        ring: &Appender,
+        now: Time,
+    ) -> Result<(), Broken> {
+        let slot = &mut self.0[index];
+        let Some(link) = &mut slot.link else { return Ok(()) };
+        let mut queued = slot.unflushed;
+        while let Some(outgoing) = slot.waiting.take().or_else(|| writer.next_frame(index, now)) {
+            match queue(link, &outgoing, ring) {
+                Ok(()) => queued = true,
+                Err(LinkError::Congested) => {
+                    slot.waiting = Some(outgoing);
+                    break;
+                }
+                Err(error) => return Err(Broken::Link(error)),
+            }
+        }
+        if queued {
+            slot.unflushed = !link.flush().map_err(Broken::Link)?;
+        }
+        Ok(())
+    }
+}
+
+fn queue(link: &mut Link, outgoing: &Outgoing, ring: &Appender) -> Result<(), LinkError> {
+    match &outgoing.body {
+        Body::Inline(bytes, length) => link.queue(&[&outgoing.header.encode(*length), &bytes[..*length]]),
+        Body::Log { from, bytes } => match ring.read(*from, *bytes) {
+            Some(body) => link.queue(&[&outgoing.header.encode(*bytes), body]),
+            // It waited so long for a full socket that the disk overtook it and the ring was reused. The member will
+            // see a gap, say so, and begin anew at the stable LSN.
+            None => Ok(()),
+        },
+    }
+}
+
+impl std::fmt::Display for Broken {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Broken::Link(error) => error.fmt(out),
+            Broken::Frame(error) => error.fmt(out),
+        }
+    }
+}

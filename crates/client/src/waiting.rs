@@ -1,0 +1,241 @@
+//! How commits wait.
+//!
+//! One waiting thread *leads*: it polls the links for all. The others *follow*: they watch the acknowledged LSN. When
+//! the leader's own commit is done, whoever looks next leads. So acknowledgements are read by the thread that needs
+//! them, with no context switch in between, and many threads' commits share frames and system calls.
+//!
+//! How long they poll before they sleep is the journal's `WaitPolicy`.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::{Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use netram_proto::id::Lsn;
+use netram_proto::port::{Durability, Ticket, Votes, WaitError};
+use netram_transport::{Poller, WaitStep, Waker};
+
+use crate::core::Shared;
+
+/// The token of the waker among the poller's; links have their lender's index.
+const WAKER_TOKEN: u64 = u64::MAX;
+/// A sleeper looks up this often, whatever happens: a forgotten wake-up costs a delay, not a hang.
+const SLEEP_MAX: Duration = Duration::from_millis(20);
+/// While a socket is full the sleeping leader looks up this often to push on.
+const SLEEP_UNFLUSHED: Duration = Duration::from_millis(1);
+
+/// What waiters share.
+pub(crate) struct Waiting {
+    leading: AtomicBool,
+    /// The leader sleeps in the kernel; an append must send by itself, news must wake it.
+    asleep: AtomicBool,
+    /// Followers that sleep.
+    sleepers: AtomicUsize,
+    lock: Mutex<()>,
+    wake: Condvar,
+    poller: Poller,
+    waker: Waker,
+}
+
+/// The right to poll the links, given up when dropped.
+pub(crate) struct Lead<'a>(&'a Waiting);
+
+impl Waiting {
+    pub(crate) fn new() -> std::io::Result<Waiting> {
+        let poller = Poller::new()?;
+        let waker = Waker::new()?;
+        poller.add(&waker, WAKER_TOKEN, netram_transport::Interest::Read)?;
+        Ok(Waiting {
+            leading: AtomicBool::new(false),
+            asleep: AtomicBool::new(false),
+            sleepers: AtomicUsize::new(0),
+            lock: Mutex::new(()),
+            wake: Condvar::new(),
+            poller,
+            waker,
+        })
+    }
+
+    /// Lets a sleeping leader hear of this link. Closing the link's socket ends that by itself.
+    pub(crate) fn watch(&self, link: &netram_transport::Link, index: usize) -> std::io::Result<()> {
+        self.poller
+            .add(link, index as u64, netram_transport::Interest::Read)
+    }
+
+    /// The right to poll, unless somebody has it.
+    pub(crate) fn lead(&self) -> Option<Lead<'_>> {
+        let free = !self.leading.load(Ordering::Relaxed) && !self.leading.swap(true, Ordering::Acquire);
+        free.then_some(Lead(self))
+    }
+
+    /// Wakes whoever sleeps: something that they may be waiting for has happened, and is published.
+    pub(crate) fn wake(&self) {
+        fence(Ordering::SeqCst);
+        if self.sleepers.load(Ordering::Relaxed) > 0 {
+            let _lock = self.lock.lock().expect("nothing panics under this lock");
+            self.wake.notify_all();
+        }
+        if self.asleep.load(Ordering::Relaxed) {
+            // A full counter is as good as a wake-up.
+            let _ = self.waker.wake();
+        }
+    }
+
+    /// Sleeps as a follower until `wake`, unless `done` already.
+    fn follow(&self, done: impl Fn() -> bool) {
+        let lock = self.lock.lock().expect("nothing panics under this lock");
+        self.sleepers.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if !done() && self.leading.load(Ordering::Relaxed) {
+            let slept = self.wake.wait_timeout(lock, SLEEP_MAX);
+            drop(slept.expect("nothing panics under this lock"));
+        }
+        self.sleepers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Lead<'_> {
+    /// Sleeps until a link has something, `wake`, or the time is over, unless `done` already.
+    pub(crate) fn sleep(&self, longest: Duration, done: impl Fn() -> bool) {
+        self.0.asleep.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if !done() {
+            // An error here is a wake-up too: the loop above looks at every link anyway.
+            let _ = self.0.poller.sleep(Some(longest));
+            let _ = self.0.waker.drain();
+        }
+        self.0.asleep.store(false, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Lead<'_> {
+    fn drop(&mut self) {
+        self.0.leading.store(false, Ordering::Release);
+        fence(Ordering::SeqCst);
+        if self.0.sleepers.load(Ordering::Relaxed) > 0 {
+            let _lock = self.0.lock.lock().expect("nothing panics under this lock");
+            // One sleeper suffices to lead; it passes on what it learns.
+            self.0.wake.notify_one();
+        }
+    }
+}
+
+impl Shared {
+    /// Waits until everything below the ticket's end is as safe as `durability` says. Allocates nothing.
+    pub(crate) fn wait(&self, ticket: Ticket, durability: Durability) -> Result<Votes, WaitError> {
+        if durability == Durability::Lazy {
+            return Ok(Votes::default());
+        }
+        if let Some(outcome) = self.outcome(ticket.end, durability) {
+            return outcome;
+        }
+        if durability != Durability::Remote || !self.counting.load(Ordering::Relaxed) {
+            self.poke_disk();
+        }
+        let since = Instant::now();
+        loop {
+            let outcome = match self.waiting.lead() {
+                Some(lead) => Some(self.wait_leading(&lead, ticket.end, durability, since)),
+                None => self.wait_following(ticket.end, durability, since),
+            };
+            if let Some(outcome) = outcome {
+                return outcome;
+            }
+        }
+    }
+
+    fn wait_leading(
+        &self,
+        lead: &Lead<'_>,
+        end: Lsn,
+        durability: Durability,
+        since: Instant,
+    ) -> Result<Votes, WaitError> {
+        loop {
+            let unflushed = {
+                let mut core = self.core();
+                self.pump(&mut core);
+                core.links.any_unflushed()
+            };
+            if let Some(outcome) = self.outcome(end, durability) {
+                return outcome;
+            }
+            match self.config.wait.step(since.elapsed()) {
+                WaitStep::Poll => std::hint::spin_loop(),
+                WaitStep::Yield => std::thread::yield_now(),
+                WaitStep::Block => {
+                    let longest = if unflushed { SLEEP_UNFLUSHED } else { SLEEP_MAX };
+                    lead.sleep(longest, || self.may_be_done(end, durability));
+                }
+            }
+        }
+    }
+
+    /// Watches while somebody else leads. `None`: nobody does any more.
+    fn wait_following(
+        &self,
+        end: Lsn,
+        durability: Durability,
+        since: Instant,
+    ) -> Option<Result<Votes, WaitError>> {
+        if self.waiting.asleep.load(Ordering::Relaxed) {
+            // The leader would have to be woken only to send for us.
+            self.send(&mut self.core());
+        }
+        while self.waiting.leading.load(Ordering::Relaxed) {
+            if self.may_be_done(end, durability)
+                && let Some(outcome) = self.outcome(end, durability)
+            {
+                return Some(outcome);
+            }
+            match self.config.wait.step(since.elapsed()) {
+                WaitStep::Poll => std::hint::spin_loop(),
+                WaitStep::Yield => std::thread::yield_now(),
+                WaitStep::Block => self.waiting.follow(|| self.may_be_done(end, durability)),
+            }
+        }
+        None
+    }
+
+    /// Whether it is worth to look under the lock.
+    fn may_be_done(&self, end: Lsn, durability: Durability) -> bool {
+        let watched = match durability {
+            Durability::Remote | Durability::Lazy => &self.acked,
+            Durability::Disk | Durability::Both => &self.stable,
+        };
+        watched.load(Ordering::SeqCst) >= end.0 || self.troubled.load(Ordering::SeqCst)
+    }
+
+    /// The wait's end, if it has come.
+    fn outcome(&self, end: Lsn, durability: Durability) -> Option<Result<Votes, WaitError>> {
+        if !self.may_be_done(end, durability) {
+            return None;
+        }
+        let core = self.core();
+        let writer = &core.writer;
+        let votes = writer.votes(end);
+        let done = match durability {
+            Durability::Remote | Durability::Lazy => writer.acked() >= end,
+            Durability::Disk => votes.disk,
+            Durability::Both => votes.disk && votes.rule,
+        };
+        if done {
+            return Some(Ok(votes));
+        }
+        if let Some(seen) = writer.fenced() {
+            return Some(Err(WaitError::Fenced {
+                held: writer.epoch(),
+                seen,
+            }));
+        }
+        if core.closed {
+            return Some(Err(WaitError::Closed));
+        }
+        let needs_disk = durability != Durability::Remote && !votes.disk;
+        match core.disk_error {
+            Some(error) if needs_disk || !writer.may_still_be_acked(end) => {
+                Some(Err(WaitError::DiskFailed(error)))
+            }
+            _ => None,
+        }
+    }
+}
