@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use netram_proto::id::{Epoch, JournalId};
+use netram_proto::id::{Epoch, JournalId, Lsn};
 use netram_proto::member::{Member, Reply, Window};
 use netram_proto::wire::{Frame, FrameKind, Header};
 
@@ -36,7 +36,7 @@ impl Journal {
             return self.handle_rare(frame);
         }
         let end = frame.header.lsn.0.saturating_add(frame.body.len() as u64);
-        if self.memory.overwrites_saved(netram_proto::id::Lsn(end)) {
+        if self.memory.overwrites_saved(Lsn(end)) {
             self.trim_first(frame);
         }
         self.member.handle(frame, &mut self.memory)
@@ -185,5 +185,102 @@ impl Journals {
             .flatten()
             .filter(|journal| journal.holds_bytes())
             .count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::store::{Origin, Store};
+    use netram_proto::limit::{RECORD_HEADER_BYTES, WINDOW_BYTES_MIN};
+    use netram_proto::port::Kind;
+    use netram_proto::wire::{Link, RecordHeader, finish_record};
+    use netram_transport::Waker;
+
+    const ID: JournalId = JournalId(7);
+    const RECORD: u64 = 1024;
+
+    fn frame(kind: FrameKind, at: Link, stable: Lsn, body: &[u8]) -> Frame<'_> {
+        let header = Header {
+            epoch: Epoch(1),
+            who: 5,
+            lsn: at.lsn,
+            mark: at.chain,
+            stable,
+            ..Header::new(kind)
+        };
+        Frame { header, body }
+    }
+
+    fn record(at: &mut Link) -> Vec<u8> {
+        let payload = RECORD as usize - RECORD_HEADER_BYTES;
+        let header = RecordHeader::new(*at, Epoch(1), Lsn(0), Kind(16), false, payload);
+        let mut bytes = vec![0; header.length];
+        header.write(&mut bytes);
+        let chain = finish_record(&mut bytes, ID.into());
+        *at = Link {
+            lsn: header.next(),
+            chain,
+        };
+        bytes
+    }
+
+    fn open(config: &Config) -> (Arc<Shared>, Vec<Kept>) {
+        let (store, kept) = Store::open(&config.store_config()).unwrap();
+        let wakers = vec![Waker::new().unwrap(), Waker::new().unwrap()];
+        (
+            Arc::new(Shared::new(config.clone(), store, Vec::new(), wakers)),
+            kept,
+        )
+    }
+
+    /// What would be lost: the append declares one record stable and takes its place in a full ring. Killed before
+    /// its answer, the saved state would count the overwritten record as held, and the whole window with
+    /// fifteen acknowledged records would be worth nothing.
+    #[test]
+    fn a_kill_between_overwriting_and_saving_costs_only_what_was_declared_stable() {
+        let dir = tempfile::Builder::new().tempdir_in("/dev/shm").unwrap();
+        let config = Config {
+            memory: 64 * 1024,
+            chunk_bytes: 4096,
+            journals_max: 2,
+            store: Some(dir.path().join("store")),
+            ..Config::default()
+        };
+        let (shared, kept) = open(&config);
+        let mut journals = Journals::new(Arc::clone(&shared), kept);
+        let place = journals.bind(ID).unwrap();
+        let journal = journals.at(place);
+        let mut at = Link::default();
+        journal.handle(&frame(FrameKind::Seal, at, Lsn(0), &[]));
+        journal.handle(&frame(
+            FrameKind::Join,
+            at,
+            Lsn(1),
+            &WINDOW_BYTES_MIN.to_le_bytes(),
+        ));
+        for _ in 0..WINDOW_BYTES_MIN / RECORD {
+            let from = at;
+            journal.handle(&frame(FrameKind::Append, from, Lsn(0), &record(&mut at)));
+        }
+        journal.settle();
+        let from = at;
+        let reply = journal.handle(&frame(FrameKind::Append, from, Lsn(RECORD), &record(&mut at)));
+        assert_eq!(
+            (reply.header().kind, reply.header().lsn),
+            (FrameKind::Ack, at.lsn)
+        );
+        // Killed here: no settling, no dropping that could save anything.
+        drop((journals, shared));
+
+        let (shared, mut kept) = open(&config);
+        assert_eq!(shared.store.origin(), Origin::Kept);
+        let kept = kept.pop().unwrap();
+        assert!(!kept.window_lost);
+        assert_eq!(
+            (kept.member.state().trim, kept.member.state().held),
+            (Lsn(RECORD), from.lsn)
+        );
     }
 }

@@ -276,3 +276,23 @@ fn a_reader_that_does_not_read_is_dropped_and_others_are_served_meanwhile() {
         lender.report().connections == 1
     });
 }
+
+#[test]
+fn positions_at_the_end_of_numbers_end_the_session_and_not_the_lender() {
+    let dir = memory_dir();
+    let lender = start(&dir);
+    for at in [u64::MAX, u64::MAX - 7, u64::MAX / 2] {
+        let mut writer = Writer::join(&lender.addresses()[0], u128::from(at), 1);
+        let mut header = writer.header(FrameKind::Append);
+        (header.lsn, header.stable) = (Lsn(at), Lsn(u64::MAX));
+        assert_eq!(writer.ask(header, &[0; 64]).refusal(), Some(Refusal::Malformed));
+        let mut writer = Writer::bind(&lender.addresses()[0], u128::from(at) + 1, 1);
+        writer.seal();
+        writer.at.lsn = Lsn(at);
+        assert_eq!(
+            writer.join_window(common::WINDOW, 1).refusal(),
+            Some(Refusal::Malformed)
+        );
+    }
+    assert_serves(&lender, 1);
+}
