@@ -41,6 +41,7 @@ mod options;
 mod range;
 pub mod record;
 mod region;
+mod run;
 mod rvm;
 mod segments;
 mod shared;

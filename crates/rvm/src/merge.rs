@@ -13,7 +13,7 @@ pub(crate) struct Extent {
 }
 
 impl Extent {
-    fn end(self) -> u64 {
+    pub(crate) fn end(self) -> u64 {
         self.offset + self.length
     }
 }

@@ -19,6 +19,7 @@ use crate::error::TruncateError;
 use crate::limit::{ROUND_BYTES_MAX, STEP_READ_BYTES, STEP_WRITE_BYTES};
 use crate::merge::{Extent, merge};
 use crate::record::{KIND_TRANSACTION, decode};
+use crate::run::{Cursor, next_run, write_run};
 use crate::segments::{Segments, segment_io};
 use crate::stats::{Counters, add};
 use crate::storage::Storage;
@@ -66,7 +67,7 @@ pub(crate) struct World<'w, L, S: Storage> {
 enum Phase {
     Idle,
     Reading { from: Lsn, until: Lsn },
-    Writing { piece: usize, done: u64 },
+    Writing(Cursor),
     Syncing { target: usize },
     Trimming,
 }
@@ -114,7 +115,7 @@ impl<F: File> Truncator<F> {
         let stepped = match self.phase {
             Phase::Idle => Ok(self.start(world)),
             Phase::Reading { from, until } => self.read(world, from, until),
-            Phase::Writing { piece, done } => self.write(world, piece, done),
+            Phase::Writing(cursor) => self.write(world, cursor),
             Phase::Syncing { target } => self.sync(target),
             Phase::Trimming => self.trim(world),
         };
@@ -190,7 +191,7 @@ impl<F: File> Truncator<F> {
         self.head = next;
         merge(&mut self.extents, &mut self.pieces);
         self.find_targets(world)?;
-        self.phase = Phase::Writing { piece: 0, done: 0 };
+        self.phase = Phase::Writing(Cursor::default());
         Ok(Progress::Working)
     }
 
@@ -265,40 +266,30 @@ impl<F: File> Truncator<F> {
     fn write<L: Log, S: Storage<File = F>>(
         &mut self,
         world: &World<'_, L, S>,
-        mut piece: usize,
-        mut done: u64,
+        mut cursor: Cursor,
     ) -> Result<Progress, TruncateError> {
-        let mut written = 0;
+        let mut step_bytes = 0;
         for _ in 0..STEP_WRITES_MAX {
-            let Some(first) = self.pieces.get(piece).copied() else {
+            let Some((run, next)) = next_run(&self.pieces, cursor) else {
                 break;
             };
-            if written >= STEP_WRITE_BYTES {
+            if step_bytes + run.length > STEP_WRITE_BYTES {
                 break;
             }
             // Segments appear in the pieces' order.
             let at = self
                 .targets
-                .partition_point(|target| target.segment < first.segment);
-            let target = &self.targets[at];
-            let offset = first.offset + done;
-            let bytes = gather(
-                &self.pieces,
-                &self.arena,
-                &mut self.staging,
-                &mut piece,
-                &mut done,
-            );
-            target
-                .file
-                .write_at(offset, bytes)
-                .map_err(|cause| segment_io(&target.path, cause))?;
-            written += bytes.len();
+                .partition_point(|target| target.segment < run.segment);
+            let Target { file, path, .. } = &self.targets[at];
+            let written = write_run(&**file, &run, &self.pieces, &self.arena, &mut self.staging);
+            let written = written.map_err(|cause| segment_io(path, cause))?;
+            add(&world.counters.bytes_applied, written as u64);
+            step_bytes += run.length;
+            cursor = next;
         }
-        add(&world.counters.bytes_applied, written as u64);
-        self.phase = match self.pieces.len() {
-            pieces if piece < pieces => Phase::Writing { piece, done },
-            _ => Phase::Syncing { target: 0 },
+        self.phase = match cursor.piece == self.pieces.len() {
+            true => Phase::Syncing { target: 0 },
+            false => Phase::Writing(cursor),
         };
         Ok(Progress::Working)
     }
@@ -325,38 +316,4 @@ impl<F: File> Truncator<F> {
         self.clear();
         Ok(Progress::Trimmed(self.head))
     }
-}
-
-/// The next bytes to write in one go: part of a large piece, or neighbouring small pieces joined. Moves
-/// `piece` and `done` behind them.
-fn gather<'a>(
-    pieces: &[Extent],
-    arena: &'a [u8],
-    staging: &'a mut Vec<u8>,
-    piece: &mut usize,
-    done: &mut u64,
-) -> &'a [u8] {
-    let first = pieces[*piece];
-    let mut end = first.offset + *done;
-    let left = (first.length - *done) as usize;
-    if left >= STEP_WRITE_BYTES {
-        let from = first.source + *done as usize;
-        *done += STEP_WRITE_BYTES as u64;
-        if *done == first.length {
-            (*piece, *done) = (*piece + 1, 0);
-        }
-        return &arena[from..from + STEP_WRITE_BYTES];
-    }
-    staging.clear();
-    while let Some(next) = pieces.get(*piece) {
-        let bytes = &arena[next.source + *done as usize..next.source + next.length as usize];
-        let continues = next.segment == first.segment && next.offset + *done == end;
-        if !continues || staging.len() + bytes.len() > STEP_WRITE_BYTES {
-            break;
-        }
-        staging.extend_from_slice(bytes);
-        end += bytes.len() as u64;
-        (*piece, *done) = (*piece + 1, 0);
-    }
-    staging
 }
