@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use netram_proto::limit::{DOMAIN_BYTES_MAX, WINDOW_BYTES_MAX};
+use netram_proto::limit::{DOMAIN_BYTES_MAX, WINDOW_BYTES_MAX, WINDOW_BYTES_MIN};
 use netram_transport::{Address, Security, WaitPolicy};
 
 use crate::error::StartError;
@@ -132,6 +132,9 @@ impl Config {
         if self.listen.is_empty() {
             return bad("the list of addresses", "one address at least");
         }
+        if self.memory < WINDOW_BYTES_MIN || self.quota.is_some_and(|quota| quota < WINDOW_BYTES_MIN) {
+            return bad("the memory and the quota", "16 KiB at least, the smallest window");
+        }
         if self.shards > SHARDS_MAX {
             return bad("the number of shards", "at most 64");
         }
@@ -152,5 +155,63 @@ impl Config {
             huge_pages: self.huge_pages,
             allow_disk: self.allow_disk,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_that_cannot_work_are_refused_by_name() {
+        let good = Config {
+            listen: vec!["unix:/a".parse().unwrap()],
+            ..Config::default()
+        };
+        assert!(good.check().is_ok());
+        let bad = [
+            Config {
+                name: "../store".to_owned(),
+                ..good.clone()
+            },
+            Config {
+                name: String::new(),
+                ..good.clone()
+            },
+            Config {
+                domain: "x".repeat(65),
+                ..good.clone()
+            },
+            Config {
+                listen: Vec::new(),
+                ..good.clone()
+            },
+            Config {
+                memory: 0,
+                ..good.clone()
+            },
+            Config {
+                quota: Some(4096),
+                ..good.clone()
+            },
+            Config {
+                shards: SHARDS_MAX + 1,
+                ..good.clone()
+            },
+            Config {
+                limits: Limits {
+                    pending_max: 0,
+                    ..Limits::default()
+                },
+                ..good.clone()
+            },
+        ];
+        for config in bad {
+            assert!(
+                matches!(config.check(), Err(StartError::BadConfig { .. })),
+                "{config:?}"
+            );
+        }
+        assert!(good.store_path().to_string_lossy().ends_with("-lender.mem"));
     }
 }

@@ -71,6 +71,8 @@ impl Journal {
         if before.joined && !after.joined {
             tracing::info!(journal = %self.id, "window given back");
         }
+        // A refused join gives memory back without leaving anything to be saved.
+        self.stats.publish(after, self.memory.capacity());
         reply
     }
 

@@ -197,6 +197,12 @@ fn announce(shared: &Shared, kept: &[Kept]) {
         store = %store.path().display(), incarnation = %store.incarnation(), origin = ?store.origin(),
         journals = kept.len(), shards = shared.counters.len(), wait = %shared.config.wait, "lending"
     );
+    if !matches!(store.origin(), Origin::Kept | Origin::New) {
+        tracing::warn!(
+            reason = ?store.origin(),
+            "what an earlier process left in the store could not be taken up; starting empty, under a new incarnation"
+        );
+    }
     for kept in kept.iter().filter(|kept| kept.window_lost) {
         tracing::error!(
             journal = %kept.memory.journal(),

@@ -12,7 +12,7 @@
 //!
 //! | module | decides |
 //! |---|---|
-//! | `store`, `superblock`, `slot` | what outlives the process, and when it may be believed |
+//! | `store`, `file`, `superblock`, `slot` | what outlives the process, and when it may be believed |
 //! | `memory` | which chunks make a journal's window |
 //! | `shard`, `connection`, `journal` | who is served when, and what is sent together |
 //! | `accept` | who is let in |
@@ -26,6 +26,7 @@ mod accept;
 mod config;
 mod connection;
 mod error;
+mod file;
 mod journal;
 mod lender;
 pub mod limit;

@@ -7,9 +7,8 @@
 //! A store found whole, of this boot and this shape, keeps its incarnation and its journals. Anything else starts
 //! empty under a fresh random incarnation, so that nobody takes it for a member that holds data.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,18 +16,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use netram_proto::id::{Incarnation, JournalId};
 use netram_proto::limit::WINDOW_BYTES_MAX;
 use netram_proto::member::{Member, MemberState, Window};
-use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock, fstatfs};
-use rustix::io::Errno;
 
 use crate::error::StoreError;
+use crate::file::{failed, is_memory, open_locked, reserve};
 use crate::limit::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, CHUNKS_MAX, JOURNALS_MAX};
 use crate::memory::{Chunk, JournalMemory};
 use crate::slot::{Found, Slot, slot_bytes};
-use crate::superblock::{self, Geometry, SUPERBLOCK_BYTES, Superblock, boot_id};
+use crate::superblock::{self, Geometry, SUPERBLOCK_BYTES, Superblock, boot_id, fresh_incarnation};
 use crate::sys::Region;
-
-const TMPFS_MAGIC: u64 = 0x0102_1994;
-const HUGETLBFS_MAGIC: u64 = 0x9584_58F6;
 
 /// What a store is to be.
 #[derive(Clone, Debug)]
@@ -284,56 +279,6 @@ fn geometry(config: &StoreConfig) -> Result<Geometry, StoreError> {
     })
 }
 
-fn failed<'a>(path: &'a Path, step: &'static str) -> impl FnOnce(io::Error) -> StoreError + 'a {
-    move |source| StoreError::Failed {
-        step,
-        path: path.to_owned(),
-        source,
-    }
-}
-
-/// Opens the file, for this user only, and locks it for this process only.
-fn open_locked(path: &Path) -> Result<File, StoreError> {
-    loop {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
-            .open(path)
-            .map_err(failed(path, "open"))?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => (),
-            Err(Errno::AGAIN) => {
-                return Err(StoreError::InUse {
-                    path: path.to_owned(),
-                });
-            }
-            Err(errno) => return Err(failed(path, "lock")(errno.into())),
-        }
-        let ours = file.metadata().map_err(failed(path, "inspect"))?;
-        let mode = ours.mode() & 0o7777;
-        if ours.uid() != rustix::process::geteuid().as_raw() || mode & 0o077 != 0 || !ours.is_file() {
-            return Err(StoreError::NotPrivate {
-                path: path.to_owned(),
-                mode,
-            });
-        }
-        // A lender that ended while we opened may have removed the file that we now hold.
-        match std::fs::symlink_metadata(path) {
-            Ok(named) if (named.dev(), named.ino()) == (ours.dev(), ours.ino()) => return Ok(file),
-            _ => continue,
-        }
-    }
-}
-
-fn is_memory(file: &File) -> io::Result<bool> {
-    let kind = fstatfs(file)?.f_type as u64 & u64::from(u32::MAX);
-    Ok(kind == TMPFS_MAGIC || kind == HUGETLBFS_MAGIC)
-}
-
 fn read_superblock(file: &File) -> io::Result<Option<Superblock>> {
     let mut bytes = [0; superblock::BYTES];
     match std::os::unix::fs::FileExt::read_exact_at(file, &mut bytes, 0) {
@@ -393,22 +338,7 @@ fn start_empty(
     config: &StoreConfig,
 ) -> Result<Laid, StoreError> {
     let path = &config.path;
-    let asked = geometry.file_bytes();
-    file.set_len(0).map_err(failed(path, "empty"))?;
-    // The kernel would rather kill somebody than refuse memory that it has promised; ask before it does.
-    let free = free_bytes(file).map_err(failed(path, "measure free memory for"))?;
-    if asked > free {
-        return Err(StoreError::NoMemory { asked, free });
-    }
-    match fallocate(file, FallocateFlags::empty(), 0, asked) {
-        Ok(()) => (),
-        Err(Errno::NOSPC | Errno::NOMEM) => {
-            // What was reserved before the refusal goes back at once.
-            file.set_len(0).map_err(failed(path, "empty"))?;
-            return Err(StoreError::NoMemory { asked, free });
-        }
-        Err(errno) => return Err(failed(path, "reserve memory for")(errno.into())),
-    }
+    reserve(file, geometry.file_bytes(), path)?;
     let (mut superblock, mut slots, mut chunks) = lay_out(file, geometry, config)?;
     let incarnation = fresh_incarnation().map_err(failed(path, "draw an incarnation for"))?;
     superblock.write(
@@ -463,30 +393,4 @@ fn lay_out(
     }
     assert_eq!(rest.length(), 0);
     Ok((superblock, slots, chunks))
-}
-
-/// Bytes that can be reserved: what the file system allows and what the machine has.
-fn free_bytes(file: &File) -> io::Result<u64> {
-    let system = fstatfs(file)?;
-    let allowed = (system.f_bavail as u64).saturating_mul(system.f_bsize as u64);
-    let meminfo = std::fs::read_to_string("/proc/meminfo")?;
-    let available = meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))
-        .and_then(|rest| rest.trim().strip_suffix(" kB"))
-        .and_then(|kib| kib.parse::<u64>().ok());
-    Ok(available.map_or(allowed, |kib| allowed.min(kib.saturating_mul(1024))))
-}
-
-/// Random and not zero, from the kernel.
-fn fresh_incarnation() -> io::Result<Incarnation> {
-    let mut random = File::open("/dev/urandom")?;
-    loop {
-        let mut bytes = [0; 8];
-        io::Read::read_exact(&mut random, &mut bytes)?;
-        let number = u64::from_le_bytes(bytes);
-        if number != 0 {
-            return Ok(Incarnation(number));
-        }
-    }
 }

@@ -93,6 +93,19 @@ pub(crate) fn boot_id() -> io::Result<u128> {
     u128::from_str_radix(&digits, 16).map_err(io::Error::other)
 }
 
+/// Random and not zero, from the kernel.
+pub(crate) fn fresh_incarnation() -> io::Result<Incarnation> {
+    let mut random = std::fs::File::open("/dev/urandom")?;
+    loop {
+        let mut bytes = [0; 8];
+        io::Read::read_exact(&mut random, &mut bytes)?;
+        let number = u64::from_le_bytes(bytes);
+        if number != 0 {
+            return Ok(Incarnation(number));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

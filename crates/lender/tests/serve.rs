@@ -214,6 +214,15 @@ fn memory_quota_and_journals_are_bounded_and_say_so() {
     );
     assert!(receive(&mut fourth).is_err(), "the session ends");
 
+    // A refused join has given up the window before it, and the report says so.
+    assert_eq!(first.join_window(1 << 30, 2).refusal(), Some(Refusal::OverQuota));
+    let report = lender.report();
+    assert_eq!(
+        (report.memory.used, report.journals[0].window_bytes),
+        (512 * 1024, 0)
+    );
+    assert_eq!(first.join_window(512 * 1024, 3).header.kind, FrameKind::Ack);
+
     // What is given back can be lent again; the seal stays.
     let mut leave = second.header(FrameKind::Leave);
     leave.mark = 1;

@@ -1,0 +1,99 @@
+//! The file behind a store: in memory, private, locked, and reserved in full.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock, fstatfs};
+use rustix::io::Errno;
+
+use crate::error::StoreError;
+
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+const HUGETLBFS_MAGIC: u64 = 0x9584_58F6;
+
+/// Opens the file, for this user only, and locks it for this process only.
+pub(crate) fn open_locked(path: &Path) -> Result<File, StoreError> {
+    loop {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
+            .open(path)
+            .map_err(failed(path, "open"))?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => (),
+            Err(Errno::AGAIN) => {
+                return Err(StoreError::InUse {
+                    path: path.to_owned(),
+                });
+            }
+            Err(errno) => return Err(failed(path, "lock")(errno.into())),
+        }
+        let ours = file.metadata().map_err(failed(path, "inspect"))?;
+        let mode = ours.mode() & 0o7777;
+        if ours.uid() != rustix::process::geteuid().as_raw() || mode & 0o077 != 0 || !ours.is_file() {
+            return Err(StoreError::NotPrivate {
+                path: path.to_owned(),
+                mode,
+            });
+        }
+        // A lender that ended while we opened may have removed the file that we now hold.
+        match std::fs::symlink_metadata(path) {
+            Ok(named) if (named.dev(), named.ino()) == (ours.dev(), ours.ino()) => return Ok(file),
+            _ => continue,
+        }
+    }
+}
+
+/// Whether the file lies in memory.
+pub(crate) fn is_memory(file: &File) -> io::Result<bool> {
+    let kind = fstatfs(file)?.f_type as u64 & u64::from(u32::MAX);
+    Ok(kind == TMPFS_MAGIC || kind == HUGETLBFS_MAGIC)
+}
+
+/// Empties the file and reserves `asked` bytes of memory for it, all zero.
+pub(crate) fn reserve(file: &File, asked: u64, path: &Path) -> Result<(), StoreError> {
+    file.set_len(0).map_err(failed(path, "empty"))?;
+    // The kernel would rather kill somebody than refuse memory that it has promised; ask before it does.
+    let free = free_bytes(file).map_err(failed(path, "measure free memory for"))?;
+    if asked > free {
+        return Err(StoreError::NoMemory { asked, free });
+    }
+    match fallocate(file, FallocateFlags::empty(), 0, asked) {
+        Ok(()) => (),
+        Err(Errno::NOSPC | Errno::NOMEM) => {
+            // What was reserved before the refusal goes back at once.
+            file.set_len(0).map_err(failed(path, "empty"))?;
+            return Err(StoreError::NoMemory { asked, free });
+        }
+        Err(errno) => return Err(failed(path, "reserve memory for")(errno.into())),
+    }
+    Ok(())
+}
+
+/// Bytes that can be reserved: what the file system allows and what the machine has.
+fn free_bytes(file: &File) -> io::Result<u64> {
+    let system = fstatfs(file)?;
+    let allowed = (system.f_bavail as u64).saturating_mul(system.f_bsize as u64);
+    let meminfo = std::fs::read_to_string("/proc/meminfo")?;
+    let available = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))
+        .and_then(|rest| rest.trim().strip_suffix(" kB"))
+        .and_then(|kib| kib.parse::<u64>().ok());
+    Ok(available.map_or(allowed, |kib| allowed.min(kib.saturating_mul(1024))))
+}
+
+/// Names the step and the file that an error is about.
+pub(crate) fn failed<'a>(path: &'a Path, step: &'static str) -> impl FnOnce(io::Error) -> StoreError + 'a {
+    move |source| StoreError::Failed {
+        step,
+        path: path.to_owned(),
+        source,
+    }
+}
