@@ -96,6 +96,7 @@ impl<L: Log, S: Storage> Rvm<L, S> {
             log,
             storage,
         };
+        lock(&shared.truncator).sync_last = true;
         shared.truncate_to(state.tail)?;
         // Recovery's buffers may be large; the rounds to come bring their own.
         let total = std::mem::replace(&mut *lock(&shared.truncator), Truncator::new()).total;

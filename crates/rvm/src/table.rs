@@ -272,11 +272,11 @@ mod tests {
         let file = file();
         let mut table = Table {
             sequence: 0,
-            entries: vec![entry(0)],
+            entries: (0..9).map(entry).collect(),
         };
         table.write(&file, JOURNAL).unwrap();
         let old = (file.0.borrow().clone(), table.clone());
-        table.entries.push(entry(1));
+        table.entries.extend((9..18).map(entry));
         table.write(&file, JOURNAL).unwrap();
         let new = file.0.borrow().clone();
         for sectors in 0..TABLE_BYTES as usize / 512 {

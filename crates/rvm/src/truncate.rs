@@ -66,7 +66,7 @@ pub(crate) struct World<'w, L, S: Storage> {
 
 enum Phase {
     Idle,
-    Reading { from: Lsn, until: Lsn },
+    Reading { from: Lsn },
     Writing(Cursor),
     Syncing { target: usize },
     Trimming,
@@ -75,8 +75,13 @@ enum Phase {
 /// The state of the round under way. Keeps its buffers from round to round.
 pub(crate) struct Truncator<F> {
     phase: Phase,
+    /// Sync and trim only when every stable record is applied, for recovery: the system then writes a page
+    /// that many records touch once. Otherwise after each [`ROUND_BYTES_MAX`], to give log space back early.
+    pub(crate) sync_last: bool,
     /// Where the round's records end: the log's next head.
     head: Lsn,
+    /// Where the stable records ended when the round began.
+    until: Lsn,
     /// The bytes of the round's ranges, oldest first.
     arena: Vec<u8>,
     extents: Vec<Extent>,
@@ -97,7 +102,9 @@ impl<F: File> Truncator<F> {
     pub(crate) fn new() -> Truncator<F> {
         Truncator {
             phase: Phase::Idle,
+            sync_last: false,
             head: Lsn(0),
+            until: Lsn(0),
             arena: Vec::new(),
             extents: Vec::new(),
             pieces: Vec::new(),
@@ -114,7 +121,7 @@ impl<F: File> Truncator<F> {
     ) -> Result<Progress, TruncateError> {
         let stepped = match self.phase {
             Phase::Idle => Ok(self.start(world)),
-            Phase::Reading { from, until } => self.read(world, from, until),
+            Phase::Reading { from } => self.read(world, from),
             Phase::Writing(cursor) => self.write(world, cursor),
             Phase::Syncing { target } => self.sync(target),
             Phase::Trimming => self.trim(world),
@@ -127,10 +134,14 @@ impl<F: File> Truncator<F> {
 
     fn clear(&mut self) {
         self.phase = Phase::Idle;
+        self.targets.clear();
+        self.forget_batch();
+    }
+
+    fn forget_batch(&mut self) {
         self.arena.clear();
         self.extents.clear();
         self.pieces.clear();
-        self.targets.clear();
     }
 
     fn start<L: Log, S: Storage<File = F>>(&mut self, world: &World<'_, L, S>) -> Progress {
@@ -139,10 +150,8 @@ impl<F: File> Truncator<F> {
             return Progress::Idle;
         }
         self.clear();
-        self.phase = Phase::Reading {
-            from: state.head,
-            until: state.stable,
-        };
+        self.until = state.stable;
+        self.phase = Phase::Reading { from: state.head };
         Progress::Working
     }
 
@@ -150,8 +159,8 @@ impl<F: File> Truncator<F> {
         &mut self,
         world: &World<'_, L, S>,
         from: Lsn,
-        until: Lsn,
     ) -> Result<Progress, TruncateError> {
+        let until = self.until;
         let mut next = from;
         let mut refused = None;
         let before = self.arena.len();
@@ -185,7 +194,7 @@ impl<F: File> Truncator<F> {
         );
         add(&world.counters.bytes_read, (self.arena.len() - before) as u64);
         if next < until && self.arena.len() < ROUND_BYTES_MAX {
-            self.phase = Phase::Reading { from: next, until };
+            self.phase = Phase::Reading { from: next };
             return Ok(Progress::Working);
         }
         self.head = next;
@@ -254,11 +263,14 @@ impl<F: File> Truncator<F> {
             if found < needed {
                 return Err(crate::error::SegmentError::Short { path, found, needed }.into());
             }
-            self.targets.push(Target {
-                segment: last.segment,
-                path,
-                file,
-            });
+            // Kept sorted by segment; an earlier batch may have entered it.
+            let segment = last.segment;
+            if let Err(at) = self
+                .targets
+                .binary_search_by_key(&segment, |target| target.segment)
+            {
+                self.targets.insert(at, Target { segment, path, file });
+            }
         }
         Ok(())
     }
@@ -276,7 +288,7 @@ impl<F: File> Truncator<F> {
             if step_bytes + run.length > STEP_WRITE_BYTES {
                 break;
             }
-            // Segments appear in the pieces' order.
+            // Every segment of the pieces has been entered.
             let at = self
                 .targets
                 .partition_point(|target| target.segment < run.segment);
@@ -287,9 +299,13 @@ impl<F: File> Truncator<F> {
             step_bytes += run.length;
             cursor = next;
         }
-        self.phase = match cursor.piece == self.pieces.len() {
-            true => Phase::Syncing { target: 0 },
-            false => Phase::Writing(cursor),
+        self.phase = if cursor.piece < self.pieces.len() {
+            Phase::Writing(cursor)
+        } else if self.sync_last && self.head < self.until {
+            self.forget_batch();
+            Phase::Reading { from: self.head }
+        } else {
+            Phase::Syncing { target: 0 }
         };
         Ok(Progress::Working)
     }

@@ -88,6 +88,31 @@ fn money_is_neither_made_nor_lost_by_threads_and_a_crash() {
 }
 
 #[test]
+fn commits_that_touch_regions_in_opposite_order_do_not_deadlock() {
+    let machine = Machine::new(64 * 1024);
+    let rvm = machine.open().unwrap();
+    rvm.create_segment("a", 2 * 4096, Default::default()).unwrap();
+    rvm.start_truncation().unwrap();
+    let (a, b) = (rvm.map("a", 0, 4096).unwrap(), rvm.map("a", 4096, 4096).unwrap());
+    let (rvm, a, b) = (&rvm, &a, &b);
+    std::thread::scope(|scope| {
+        for (at, first, second) in [(0, a, b), (8, b, a)] {
+            scope.spawn(move || {
+                for number in 0..20_000u64 {
+                    let mut transaction = rvm.begin(Mode::NoRestore);
+                    transaction.set_range(first, at, 8).unwrap();
+                    transaction.set_range(second, at, 8).unwrap();
+                    transaction.commit(Durability::Lazy).unwrap();
+                    // Writers that wait make readers wait: without them shared locks never block.
+                    let mut writer = rvm.begin(Mode::NoRestore);
+                    writer.set(second, at, &number).unwrap();
+                }
+            });
+        }
+    });
+}
+
+#[test]
 fn the_thread_truncates_before_the_log_is_full() {
     let machine = Machine::new(64 * 1024);
     let rvm = machine.open().unwrap();
