@@ -1,0 +1,138 @@
+//! Measures recovery: a log of small records to random places, applied to a real file.
+//! `cargo run --release -p netram-rvm --example recovery -- [log MiB] [segment MiB] [record bytes]`.
+
+use std::cell::Cell;
+use std::io::Write;
+use std::time::Instant;
+
+use netram_proto::id::{Epoch, JournalId, Lsn};
+use netram_proto::port::{
+    AppendError, Durability, Kind, Log, LogError, LogState, Record, Ticket, Votes, WaitError,
+};
+use netram_rvm::record::KIND_TRANSACTION;
+use netram_rvm::{Allocation, Mode, Options, RealStorage, Rvm};
+
+const FIRST: u64 = 64;
+
+/// A log whose records all have one size; the bytes lie in memory.
+struct Uniform {
+    bytes: Vec<u8>,
+    record: u64,
+    head: Cell<u64>,
+}
+
+impl Log for Uniform {
+    fn append(&self, _: Kind, _: usize, _: &mut dyn FnMut(&mut [u8])) -> Result<Ticket, AppendError> {
+        Err(AppendError::Closed)
+    }
+
+    fn wait(&self, _: Ticket, _: Durability) -> Result<Votes, WaitError> {
+        Ok(Votes::default())
+    }
+
+    fn state(&self) -> LogState {
+        let end = Lsn(FIRST + self.bytes.len() as u64);
+        let head = Lsn(self.head.get());
+        LogState {
+            head,
+            stable: end,
+            acked: end,
+            tail: end,
+            capacity: 1 << 40,
+            payload_max: 1 << 20,
+        }
+    }
+
+    fn read(&self, from: Lsn, each: &mut dyn FnMut(Record<'_>) -> bool) -> Result<Lsn, LogError> {
+        let mut lsn = from;
+        while let Some(payload) = self
+            .bytes
+            .get((lsn.0 - FIRST) as usize..)
+            .filter(|rest| !rest.is_empty())
+        {
+            let payload = &payload[..self.record as usize];
+            let next = lsn.plus(self.record);
+            let more = each(Record {
+                lsn,
+                next,
+                epoch: Epoch(1),
+                kind: KIND_TRANSACTION,
+                payload,
+            });
+            lsn = next;
+            if !more {
+                break;
+            }
+        }
+        Ok(lsn)
+    }
+
+    fn trim(&self, head: Lsn) -> Result<(), LogError> {
+        self.head.set(head.0);
+        Ok(())
+    }
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut sizes = std::env::args().skip(1).map(|size| size.parse::<u64>());
+    let mut size = |default: u64| sizes.next().unwrap_or(Ok(default));
+    let (log_mib, segment_mib, value) = (size(256)?, size(100)?, size(128)?);
+    let folder = tempfile::tempdir()?;
+    let path = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
+    let segment_bytes = segment_mib << 20;
+
+    // The table learns the segment first, from an opening with an empty log.
+    let empty = Uniform {
+        bytes: Vec::new(),
+        record: 1,
+        head: Cell::new(FIRST),
+    };
+    let rvm = Rvm::open(
+        &empty,
+        RealStorage::create(&path("table"))?,
+        Options::new(JournalId(1)),
+    )?;
+    rvm.create_segment(&path("segment"), segment_bytes, Allocation::Preallocated)?;
+    drop(rvm.map(&path("segment"), 0, 0)?);
+    drop(rvm.begin(Mode::NoRestore));
+    drop(rvm);
+
+    let record = 8 + 24 + value.next_multiple_of(8);
+    let mut bytes = Vec::new();
+    let mut seed = 1u64;
+    while (bytes.len() as u64) < log_mib << 20 {
+        seed = seed
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        let offset = (seed >> 20) % (segment_bytes - value);
+        bytes.extend_from_slice(&1u64.to_le_bytes());
+        bytes.extend_from_slice(&0u64.to_le_bytes());
+        bytes.extend_from_slice(&offset.to_le_bytes());
+        bytes.extend_from_slice(&value.to_le_bytes());
+        bytes.resize(bytes.len() + (record - 32) as usize, 0);
+    }
+    let log = Uniform {
+        bytes,
+        record,
+        head: Cell::new(FIRST),
+    };
+    let began = Instant::now();
+    let rvm = Rvm::open(
+        &log,
+        RealStorage::open(&path("table"))?,
+        Options::new(JournalId(1)),
+    )?;
+    let took = began.elapsed();
+    let report = rvm.recovery();
+    let statistics = rvm.statistics();
+    let mut out = std::io::stdout().lock();
+    writeln!(
+        out,
+        "{log_mib} MiB of log, {} transactions of {value} bytes: {took:?}, {:.0} MiB/s, {} rounds, {} bytes written",
+        report.transactions,
+        log_mib as f64 / took.as_secs_f64(),
+        statistics.rounds,
+        statistics.bytes_applied,
+    )?;
+    Ok(())
+}
