@@ -86,7 +86,20 @@ fn free_bytes(file: &File) -> io::Result<u64> {
         .find_map(|line| line.strip_prefix("MemAvailable:"))
         .and_then(|rest| rest.trim().strip_suffix(" kB"))
         .and_then(|kib| kib.parse::<u64>().ok());
-    Ok(available.map_or(allowed, |kib| allowed.min(kib.saturating_mul(1024))))
+    let available = available.map_or(u64::MAX, |kib| kib.saturating_mul(1024));
+    Ok(allowed.min(available).min(group_bytes().unwrap_or(u64::MAX)))
+}
+
+/// Bytes that this process's control group may still take, if it is bounded: a container or a service is killed
+/// beyond that, however much the machine has.
+fn group_bytes() -> Option<u64> {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let number = |name: &str| {
+        let path = Path::new("/sys/fs/cgroup").join(group).join(name);
+        std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok()
+    };
+    Some(number("memory.max")?.saturating_sub(number("memory.current")?))
 }
 
 /// Names the step and the file that an error is about.

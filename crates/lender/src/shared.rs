@@ -219,3 +219,39 @@ impl Drop for EndGuard {
         self.0.ended.notify_all();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_panics_takes_the_lender_with_it() {
+        let dir = tempfile::Builder::new().tempdir_in("/dev/shm").unwrap();
+        let config = Config {
+            memory: 64 * 1024,
+            chunk_bytes: 4096,
+            journals_max: 1,
+            store: Some(dir.path().join("store")),
+            ..Config::default()
+        };
+        let (store, _) = Store::open(&config.store_config()).unwrap();
+        let wakers = vec![Waker::new().unwrap(), Waker::new().unwrap()];
+        let shared = Arc::new(Shared::new(config, store, Vec::new(), wakers));
+        let (broken, other) = (EndGuard(Arc::clone(&shared)), EndGuard(Arc::clone(&shared)));
+        let thread = std::thread::spawn(move || {
+            let _guard = broken;
+            // Unwinds as a panic does, without its message.
+            std::panic::resume_unwind(Box::new("broken"));
+        });
+        assert!(thread.join().is_err());
+        assert!(shared.stopping() && shared.failed());
+        assert!(
+            shared
+                .deadline()
+                .is_some_and(|deadline| deadline <= Instant::now()),
+            "at once"
+        );
+        drop(other);
+        shared.wait_ended();
+    }
+}

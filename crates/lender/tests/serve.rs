@@ -322,3 +322,16 @@ fn a_newer_writer_takes_over_and_the_older_session_is_told() {
         (Some(Refusal::Fenced), Epoch(2))
     );
 }
+
+#[test]
+fn waiting_for_a_lender_ends_when_somebody_stops_it() {
+    let dir = memory_dir();
+    let lender = start(&dir);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| lender.wait());
+        assert!(!lender.stop(Duration::ZERO).failed);
+        assert_eq!(waiting.join().unwrap().windows_left, 0);
+    });
+    let gone = netram_transport::connect(&lender.addresses()[0], &Security::Insecure, common::PATIENCE);
+    assert!(gone.is_err(), "nobody listens any more");
+}

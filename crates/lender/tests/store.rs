@@ -278,3 +278,18 @@ fn a_store_on_a_disk_or_open_to_others_is_refused() {
     assert_eq!(second.origin(), Origin::OnDisk);
     assert_ne!(first, second.incarnation());
 }
+
+#[test]
+fn locked_memory_on_huge_pages_works_or_says_what_to_do() {
+    let dir = memory_dir();
+    let locked = StoreConfig {
+        mlock: true,
+        huge_pages: true,
+        ..config(&dir.path().join("store"))
+    };
+    match Store::open(&locked) {
+        Ok((store, _)) => assert_eq!(store.free(), store.memory()),
+        Err(error @ StoreError::Lock { .. }) => assert!(error.to_string().contains("ulimit -l")),
+        Err(error) => panic!("{error}"),
+    }
+}
