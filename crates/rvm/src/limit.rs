@@ -21,9 +21,10 @@ pub const POOL_TRANSACTIONS_MAX: usize = 64;
 /// Bytes that the buffers of a pooled transaction may hold on to.
 pub const POOL_BUFFER_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Payload bytes that one round of truncation reads before it merges and writes. Bounds its memory.
-pub const ROUND_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Payload bytes that one step of truncation reads.
+/// Bytes of values that truncation reads before it merges and writes, unless chosen otherwise. Bounds its
+/// memory; larger batches write a byte less often.
+pub const BATCH_BYTES: usize = 32 * 1024 * 1024;
+/// Bytes of values that one step of truncation reads.
 pub const STEP_READ_BYTES: usize = 1024 * 1024;
 /// Bytes that one step of truncation writes to a segment.
 pub const STEP_WRITE_BYTES: usize = 256 * 1024;
@@ -37,4 +38,4 @@ const _: () = assert!(
     super::table::HEADER_BYTES + SEGMENTS_MAX * super::table::ENTRY_BYTES <= TABLE_SLOT_BYTES,
     "a full table fits its slot"
 );
-const _: () = assert!(STEP_READ_BYTES <= ROUND_BYTES_MAX);
+const _: () = assert!(STEP_READ_BYTES <= BATCH_BYTES);

@@ -2,6 +2,8 @@
 
 use netram_proto::id::JournalId;
 
+use crate::limit::BATCH_BYTES;
+
 /// Choices at [`crate::Rvm::open`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -9,6 +11,8 @@ pub struct Options {
     pub journal: JournalId,
     /// Truncation begins when the log is fuller than this, in percent (1 to 95).
     pub truncation_threshold_percent: u8,
+    /// Bytes of values that truncation reads before it merges and writes them: at most this, and one record.
+    pub truncation_batch_bytes: usize,
     /// Accept segment files whose identity is not the recorded one (restored from a copy) and record the new.
     pub adopt_segments: bool,
 }
@@ -19,6 +23,7 @@ impl Options {
         Options {
             journal,
             truncation_threshold_percent: 50,
+            truncation_batch_bytes: BATCH_BYTES,
             adopt_segments: false,
         }
     }

@@ -85,7 +85,7 @@ impl<L: Log, S: Storage> Rvm<L, S> {
                 lsn: state.stable,
                 end: state.tail,
             })),
-            truncator: Mutex::new(Truncator::new()),
+            truncator: Mutex::new(Truncator::new(options.truncation_batch_bytes)),
             segments: Mutex::new(Segments::new(table, options.journal, options.adopt_segments)),
             regions: Mutex::new(Vec::new()),
             pool: Mutex::new(Vec::with_capacity(POOL_TRANSACTIONS_MAX)),
@@ -99,7 +99,11 @@ impl<L: Log, S: Storage> Rvm<L, S> {
         lock(&shared.truncator).sync_last = true;
         shared.truncate_to(state.tail)?;
         // Recovery's buffers may be large; the rounds to come bring their own.
-        let total = std::mem::replace(&mut *lock(&shared.truncator), Truncator::new()).total;
+        let total = std::mem::replace(
+            &mut *lock(&shared.truncator),
+            Truncator::new(options.truncation_batch_bytes),
+        )
+        .total;
         let recovery = RecoveryReport {
             start: state.head,
             end: state.tail,

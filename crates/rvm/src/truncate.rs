@@ -16,7 +16,7 @@ use netram_proto::id::Lsn;
 use netram_proto::port::{File, Kind, Log, LogError, Record};
 
 use crate::error::TruncateError;
-use crate::limit::{ROUND_BYTES_MAX, STEP_READ_BYTES, STEP_WRITE_BYTES};
+use crate::limit::{STEP_READ_BYTES, STEP_WRITE_BYTES};
 use crate::merge::{Extent, merge};
 use crate::record::{KIND_TRANSACTION, decode};
 use crate::run::{Cursor, next_run, write_run};
@@ -76,8 +76,9 @@ enum Phase {
 pub(crate) struct Truncator<F> {
     phase: Phase,
     /// Sync and trim only when every stable record is applied, for recovery: the system then writes a page
-    /// that many records touch once. Otherwise after each [`ROUND_BYTES_MAX`], to give log space back early.
+    /// that many records touch once. Otherwise after each batch, to give log space back early.
     pub(crate) sync_last: bool,
+    batch_bytes: usize,
     /// Where the round's records end: the log's next head.
     head: Lsn,
     /// Where the stable records ended when the round began.
@@ -99,10 +100,11 @@ struct Target<F> {
 }
 
 impl<F: File> Truncator<F> {
-    pub(crate) fn new() -> Truncator<F> {
+    pub(crate) fn new(batch_bytes: usize) -> Truncator<F> {
         Truncator {
             phase: Phase::Idle,
             sync_last: false,
+            batch_bytes,
             head: Lsn(0),
             until: Lsn(0),
             arena: Vec::new(),
@@ -161,6 +163,7 @@ impl<F: File> Truncator<F> {
         from: Lsn,
     ) -> Result<Progress, TruncateError> {
         let until = self.until;
+        let step_bytes = STEP_READ_BYTES.min(self.batch_bytes);
         let mut next = from;
         let mut refused = None;
         let before = self.arena.len();
@@ -170,7 +173,7 @@ impl<F: File> Truncator<F> {
             let mut each = |record: Record<'_>| match self.take(&segments, record) {
                 Ok(()) => {
                     next = record.next;
-                    self.arena.len() - before < STEP_READ_BYTES && next < until
+                    self.arena.len() - before < step_bytes && next < until
                 }
                 Err(error) => {
                     refused = Some(error);
@@ -193,7 +196,7 @@ impl<F: File> Truncator<F> {
             self.total.transactions - transactions,
         );
         add(&world.counters.bytes_read, (self.arena.len() - before) as u64);
-        if next < until && self.arena.len() < ROUND_BYTES_MAX {
+        if next < until && self.arena.len() < self.batch_bytes {
             self.phase = Phase::Reading { from: next };
             return Ok(Progress::Working);
         }

@@ -376,8 +376,6 @@ fn step_seed(step: &Step) -> u64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
-
     #[test]
     fn memory_is_always_a_prefix_of_the_commits(steps in proptest::collection::vec(step(), 1..120)) {
         let mut story = Story::begin();

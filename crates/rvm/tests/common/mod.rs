@@ -103,8 +103,12 @@ impl Machine {
         self.0.lock().unwrap()
     }
 
+    /// Small batches, so that small logs take several.
     pub(crate) fn options() -> Options {
-        Options::new(JOURNAL)
+        Options {
+            truncation_batch_bytes: 1000,
+            ..Options::new(JOURNAL)
+        }
     }
 
     pub(crate) fn open(&self) -> Result<TestRvm, netram_rvm::OpenError> {
