@@ -42,7 +42,7 @@ fn main() {
         let store = directory.path().join("..").join(format!("/dev/shm/netram-example-{index}.mem"));
         let child = Command::new(std::env::current_exe().expect("this program"))
             .args(["lend", &address, key_file.to_str().expect("text"), store.to_str().expect("text")])
-            .args([if members > 1 { "yield:50" } else { "spin" }])
+            .args([if members > 1 { "yield:50" } else { "spin" }, if index % 2 == 0 { "1" } else { "0" }])
             .stdin(Stdio::piped())
             .spawn();
         children.push(child.expect("a lender"));
@@ -80,7 +80,7 @@ fn main() {
 }
 
 fn lend(arguments: &[String]) {
-    pin(1);
+    pin(arguments[6].parse().expect("a core"));
     let security = match ClusterKey::load(arguments[3].as_ref()) {
         Ok(key) => Security::Key(key),
         Err(_) => Security::Insecure,
