@@ -68,6 +68,12 @@ pub enum SegmentError {
         /// The segment's path.
         path: String,
     },
+    /// A new segment would replace a file.
+    #[error("there is a file {path} already; choose another path, or map that file")]
+    Exists {
+        /// The segment's path.
+        path: String,
+    },
     /// Another process, or another open log, has it.
     #[error("the segment {path} is in use by another log or process; close that first")]
     InUse {

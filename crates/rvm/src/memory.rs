@@ -56,9 +56,9 @@ impl Address {
 impl Memory {
     /// Maps `length` bytes of `file` from `offset`, privately and lazily.
     ///
-    /// The file must not be cut shorter or written by others while mapped; [`crate::RealStorage`] holds an
+    /// The file must not be cut shorter or written by others while mapped: [`crate::RealStorage`] holds an
     /// exclusive lock on it for that.
-    pub fn map_private(file: impl AsFd, offset: u64, length: usize) -> Result<Memory, IoError> {
+    pub(crate) fn map_private(file: impl AsFd, offset: u64, length: usize) -> Result<Memory, IoError> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // Without a reservation, a segment larger than memory plus swap can still be opened.
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 
 use netram_proto::id::Lsn;
-use netram_proto::port::{Durability, Log, LogState, Ticket, Votes, WaitError};
+use netram_proto::port::{Durability, Log, LogState, Votes, WaitError};
 
 use crate::error::{ForgetError, MapError, OpenError, SegmentError, TruncateError};
 use crate::limit::{PAGE_BYTES, POOL_TRANSACTIONS_MAX};
@@ -80,11 +80,7 @@ impl<L: Log, S: Storage> Rvm<L, S> {
             counters: Counters::default(),
             threshold: (u128::from(state.capacity) * u128::from(percent) / 100) as u64,
             head: AtomicU64::new(state.head.0),
-            // Whatever the log holds beyond its stable end must reach the disk before it can be applied.
-            last: Mutex::new((state.tail > state.stable).then_some(Ticket {
-                lsn: state.stable,
-                end: state.tail,
-            })),
+            last: Mutex::new(None),
             truncator: Mutex::new(Truncator::new(options.truncation_batch_bytes)),
             segments: Mutex::new(Segments::new(table, options.journal, options.adopt_segments)),
             regions: Mutex::new(Vec::new()),

@@ -246,6 +246,7 @@ pub(crate) fn segment_io(name: &str, cause: IoError) -> SegmentError {
     let path = name.to_owned();
     match cause.errno {
         2 => SegmentError::Missing { path },
+        17 => SegmentError::Exists { path },
         26 => SegmentError::InUse { path },
         _ => SegmentError::Io { path, cause },
     }

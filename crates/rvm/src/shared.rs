@@ -124,16 +124,20 @@ impl<L: Log, S: Storage> Shared<L, S> {
         Ok(())
     }
 
+    /// Waits until everything appended so far is stable, commits of other threads that have not returned too.
     pub(crate) fn wait_for_disk(&self) -> Result<(), TruncateError> {
-        let last = *lock(&self.last);
-        match last {
-            Some(ticket) => self
-                .log
-                .wait(ticket, Durability::Disk)
-                .map(drop)
-                .map_err(TruncateError::Wait),
-            None => Ok(()),
+        let state = self.log.state();
+        if state.stable >= state.tail {
+            return Ok(());
         }
+        let all = Ticket {
+            lsn: state.stable,
+            end: state.tail,
+        };
+        self.log
+            .wait(all, Durability::Disk)
+            .map(drop)
+            .map_err(TruncateError::Wait)
     }
 
     pub(crate) fn step(&self) -> Result<Progress, TruncateError> {

@@ -16,7 +16,7 @@ use netram_proto::id::Lsn;
 use netram_proto::port::{File, Kind, Log, LogError, Record};
 
 use crate::error::TruncateError;
-use crate::limit::{STEP_READ_BYTES, STEP_WRITE_BYTES};
+use crate::limit::{STEP_READ_BYTES, STEP_WRITE_BYTES, STEP_WRITES_MAX};
 use crate::merge::{Extent, merge};
 use crate::record::{KIND_TRANSACTION, decode};
 use crate::run::{Cursor, next_run, write_run};
@@ -25,8 +25,6 @@ use crate::stats::{Counters, add};
 use crate::storage::Storage;
 use crate::sync::lock;
 
-/// Writes that one step of truncation makes.
-const STEP_WRITES_MAX: usize = 64;
 /// Kinds below belong to the journal itself and are passed over.
 const KIND_USER_MIN: Kind = Kind(16);
 

@@ -35,8 +35,8 @@ fn committed_bytes_survive_and_uncommitted_ones_do_not() {
     let path = folder.path("a");
     rvm.create_segment(&path, 1 << 20, Allocation::Preallocated)
         .unwrap();
-    rvm.create_segment(&path, 1 << 20, Allocation::Preallocated)
-        .unwrap_err();
+    let refused = rvm.create_segment(&path, 1 << 20, Allocation::Preallocated);
+    assert_eq!(refused, Err(SegmentError::Exists { path: path.clone() }));
     let a = rvm.map(&path, 0, 0).unwrap();
     let mut transaction = rvm.begin(Mode::Restore);
     transaction.write(&a, 500_000, b"kept").unwrap();

@@ -25,7 +25,7 @@ impl<L: Log, S: Storage> Transaction<L, S> {
     /// Commits: logs the declared ranges as they are now, and waits until they are as safe as asked.
     ///
     /// On an error that leaves the outcome certain the transaction is aborted, which restores memory in
-    /// [`Mode::Restore`]. Use [`Transaction::try_commit`] to keep it open instead.
+    /// [`crate::Mode::Restore`]. Use [`Transaction::try_commit`] to keep it open instead.
     pub fn commit(mut self, durability: Durability) -> Result<Commit, CommitError> {
         self.try_commit(durability)
     }
