@@ -1,1 +1,34 @@
-//! sim
+//! A virtual world for netram's machines: one seed decides everything, and replays it.
+//!
+//! The machines inside (`Writer`, `Recovery`, `Member`, `LogFile`, ...) are the ones that ship; the network, the clock, the
+//! disks, the power and the people are virtual. `docs/simulator.md` says what the world can do, which oracle watches which
+//! rule, and how to replay a seed.
+//!
+//! | module | is |
+//! |---|---|
+//! | [`world`] | machines, agenda, clock |
+//! | [`profile`] | what one seed's world is like |
+//! | `net`, [`disk`], [`lender`], [`process`] | its parts |
+//! | `nemesis`, `hostile` | what goes wrong |
+//! | [`history`] | what truly happened |
+//! | [`check`] | the oracles, one a rule |
+//! | [`scenario`] | what the client program does |
+//! | [`runner`] | seeds, threads, reports |
+#![forbid(unsafe_code)]
+
+pub mod check;
+pub mod coverage;
+pub mod disk;
+pub mod history;
+mod hostile;
+pub mod lender;
+mod nemesis;
+mod net;
+pub mod process;
+pub mod profile;
+mod queue;
+pub mod rng;
+pub mod runner;
+pub mod scenario;
+pub mod trace;
+pub mod world;

@@ -1,0 +1,56 @@
+//! The oracles: one module a rule of the journal (`docs/failure-model.md`), each looking from outside.
+//!
+//! They compare what the machines say with the bytes that are really in the members' windows and on the platter, and
+//! with [`crate::history::History`]; never with another machine's word.
+
+pub mod liveness;
+pub mod rule01;
+pub mod rule02;
+pub mod rule03;
+pub mod rule04;
+pub mod rule05;
+pub mod rule06;
+pub mod rule08;
+pub mod rule09;
+pub mod rule10;
+pub mod rule11;
+
+pub use rule02::Witness;
+
+use crate::process::Serving;
+use crate::world::World;
+
+/// A promise was broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The rule's number; zero: liveness.
+    pub rule: u8,
+    /// What was seen.
+    pub what: String,
+}
+
+/// Ends the run: `rule` is broken.
+pub(crate) fn fail(rule: u8, what: String) -> ! {
+    // Unwinding without the panic hook: the runner prints it.
+    std::panic::resume_unwind(Box::new(Violation { rule, what }))
+}
+
+/// After an event reached a serving process.
+pub(crate) fn after_event(world: &mut World, process: usize, serving: &mut Serving) {
+    rule10::bounded(world, serving);
+    rule04::fenced(world, serving);
+    let acked = serving.writer.acked();
+    let host = world.processes[process].host;
+    if acked > world.hosts[host].history.acked {
+        rule01::acked(world, process, acked);
+        rule04::acked(world, process, acked);
+        world.trace.mark(world.now, 7, acked.0);
+        let history = &mut world.hosts[host].history;
+        let records = history.ends_between(history.acked.plus(1), acked).len();
+        history.acked = acked;
+        if acked > history.durable {
+            history.acked_by_members = acked;
+        }
+        world.coverage.add("records acknowledged", records as u64);
+    }
+}

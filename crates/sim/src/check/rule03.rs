@@ -1,0 +1,31 @@
+//! Rule 3, *the view is durable before it counts*: the view on the platter holds everything acknowledged from the moment
+//! it is there, and never promises less than configured.
+
+use netram_proto::journal::View;
+
+use super::{fail, rule01};
+use crate::world::World;
+
+/// The store of `view` ended well.
+pub(crate) fn stored(world: &World, process: usize, view: &View) {
+    let host = &world.hosts[world.processes[process].host];
+    if host.view != *view {
+        fail(
+            3,
+            format!("view {} counts as durable; the platter has view {}", view.version, host.view.version),
+        );
+    }
+    if let Err(what) = rule01::held(world, host, view, host.history.acked) {
+        fail(
+            3,
+            format!("view {} replaced its predecessor while acknowledged records end at {}, but {what}", view.version, host.history.acked),
+        );
+    }
+    let few = view.members.len() < world.profile.min.max(view.rule.copies(view.members.len())).max(1);
+    if view.counting && few {
+        fail(
+            3,
+            format!("view {} counts with {} members, fewer than configured", view.version, view.members.len()),
+        );
+    }
+}

@@ -1,0 +1,68 @@
+//! Rule 4, *fencing*: a sealed member takes nothing from a lower epoch; a fenced writer acknowledges and sends nothing;
+//! and once a newer reign has recovered, the older one acknowledges nothing that the newer does not have.
+
+use netram_proto::id::Lsn;
+use netram_proto::member::MemberState;
+use netram_proto::wire::Frame;
+
+use super::fail;
+use crate::process::Serving;
+use crate::world::World;
+
+/// A member handled a frame: if its writer is not the one that sealed the member, nothing may have changed.
+pub(crate) fn member(before: &MemberState, after: &MemberState, frame: &Frame<'_>) {
+    let stranger = frame.header.epoch < before.epoch
+        || frame.header.epoch == before.epoch && frame.header.who != before.writer.0;
+    if stranger && before != after {
+        fail(
+            4,
+            format!(
+                "a member sealed by epoch {} obeyed a {:?} of epoch {}",
+                before.epoch, frame.header.kind, frame.header.epoch
+            ),
+        );
+    }
+    if after.epoch < before.epoch {
+        fail(4, format!("a member forgot epoch {} for {}", before.epoch, after.epoch));
+    }
+}
+
+/// A fenced writer's acknowledgements stand still.
+pub(crate) fn fenced(world: &mut World, serving: &mut Serving) {
+    if serving.writer.fenced().is_none() {
+        return;
+    }
+    let acked = serving.writer.acked();
+    match serving.acked_at_fence {
+        None => {
+            world.coverage.hit("writers fenced");
+            serving.acked_at_fence = Some(acked);
+        }
+        Some(before) if acked > before => fail(
+            4,
+            format!("a fenced writer went on and acknowledged {acked} after {before}"),
+        ),
+        Some(_) => (),
+    }
+}
+
+/// A writer sends a frame.
+pub(crate) fn sends(_world: &World, process: usize, serving: &Serving) {
+    if serving.writer.fenced().is_some() {
+        fail(4, format!("process {process} is fenced and still sends"));
+    }
+}
+
+/// A writer acknowledges `upto`: not by members that a newer reign has taken over, unless that reign has the records.
+pub(crate) fn acked(world: &World, process: usize, upto: Lsn) {
+    let host = &world.hosts[world.processes[process].host];
+    if let Some(fork) = host.overtaken_at
+        && upto > fork
+        && upto > host.history.durable
+    {
+        fail(
+            4,
+            format!("process {process} acknowledged {upto} by members; the newer reign's log forked off at {fork}"),
+        );
+    }
+}

@@ -1,0 +1,93 @@
+//! Rule 5, *recovery is provable or refused*: a journal that opens has everything that was ever acknowledged, on the
+//! platter, before it serves; and what the members told is all they will ever hold of the old reign.
+//!
+//! Rules 6 and 7 are checked at the same moment: see [`super::rule06`].
+
+use netram_proto::id::Lsn;
+use netram_proto::journal::{PeerAnswer, PeerWindow, View};
+use netram_proto::wire::Link;
+
+use super::{fail, rule06};
+use crate::process::lender_at;
+use crate::world::World;
+
+/// Recovery is content with these answers.
+pub(crate) fn answered(
+    world: &mut World,
+    process: usize,
+    view: &View,
+    answers: &[PeerAnswer],
+    windows: &[PeerWindow],
+) {
+    let complete: Vec<usize> = (0..answers.len())
+        .filter(|&index| answers[index] == PeerAnswer::Complete)
+        .collect();
+    let needed = if view.counting {
+        (view.members.len() + 1).saturating_sub(view.rule.copies(view.members.len()))
+    } else {
+        0
+    };
+    if complete.len() < needed {
+        fail(
+            5,
+            format!("recovery was content with {} of {needed} answers needed", complete.len()),
+        );
+    }
+    for (index, window) in complete.into_iter().zip(windows) {
+        let member = &view.members[index];
+        let number = lender_at(&member.address);
+        let lender = &world.lenders[number];
+        if world.profile.hostile == Some(number) {
+            continue;
+        }
+        let state = lender.state();
+        if lender.incarnation != member.incarnation {
+            // It may have lost its memory after it was read; before, its answer would have been no answer.
+            if !world.lost_since(number, process) {
+                fail(5, format!("lender {number} counts as an answer with the memory of another life"));
+            }
+            continue;
+        }
+        let read_to = window.from.plus(window.bytes.len() as u64);
+        let taken_over = state.writer != world.processes[process].writer;
+        if !taken_over && state.joined && read_to < state.held.max(window.from) {
+            fail(
+                5,
+                format!("lender {number} holds up to {}, recovery read up to {read_to}", state.held),
+            );
+        }
+    }
+}
+
+/// The journal is about to serve: it ends at `end`.
+pub(crate) fn recovered(world: &mut World, process: usize, end: Link, head: Link, accept_loss: bool) {
+    let host = world.processes[process].host;
+    let source = world.hosts[host].copied_from.unwrap_or(host);
+    rule06::genuine(world, host, source, head, end);
+    let (acked, promised) = (world.hosts[host].history.acked, world.promised_to_copy(host));
+    let must = acked.max(promised);
+    let decidable = world.profile.hostile.is_none();
+    if end.lsn < must && !accept_loss && decidable {
+        fail(
+            5,
+            format!("recovery ended at {} and said nothing; {must} had been acknowledged", end.lsn),
+        );
+    }
+    if end.lsn < must {
+        world.coverage.hit("losses that were accepted");
+    }
+    world.adopt(host, source, end.lsn, head.lsn);
+    on_platter(world, host, head.lsn, end.lsn);
+}
+
+/// What recovery took is on the platter before anything is served.
+fn on_platter(world: &mut World, host: usize, head: Lsn, end: Lsn) {
+    let from = head;
+    if !world.platter_has(host, from, end) {
+        fail(
+            5,
+            format!("the journal serves, but the platter has not everything from {from} to {end}"),
+        );
+    }
+    world.hosts[host].history.durable = end;
+}

@@ -1,0 +1,59 @@
+//! Rules 6 and 7: what is found at recovery is what was appended, whole and in order, to the byte; torn, stale and
+//! foreign bytes are no part of it.
+
+use netram_proto::id::Lsn;
+use netram_proto::limit::SLOT_BYTES;
+use netram_proto::port::LogError;
+use netram_proto::wire::Link;
+
+use super::fail;
+use crate::world::World;
+
+/// Compares the recovered log, as a reader would see it, with what was truly appended.
+pub(crate) fn genuine(world: &World, host: usize, source: usize, head: Link, end: Link) {
+    let history = &world.hosts[source].history;
+    if end.lsn > history.tail() {
+        fail(
+            7,
+            format!("recovery found a log up to {}; only {} bytes were ever appended", end.lsn, history.tail()),
+        );
+    }
+    if history.link_at(end.lsn) != Some(end) {
+        fail(6, format!("recovery ended at {}, where no record of this log ends", end.lsn));
+    }
+    let found = world.log_bytes(host, head.lsn, end.lsn, false);
+    let wanted = history.bytes(head.lsn, end.lsn);
+    if let Some(at) = found.iter().zip(wanted).position(|(found, wanted)| found != wanted) {
+        fail(
+            7,
+            format!("the recovered log differs from what was appended at {}", head.lsn.plus(at as u64)),
+        );
+    }
+}
+
+/// The offset of the data area in a log file.
+pub(crate) const DATA_OFFSET: usize = 2 * SLOT_BYTES;
+
+/// Copies of a log's bytes from a file image.
+pub(crate) fn image_bytes(image: &[u8], from: Lsn, to: Lsn) -> Vec<u8> {
+    let data = &image[DATA_OFFSET..];
+    let length = to.since(from) as usize;
+    let start = (from.0 % data.len() as u64) as usize;
+    let first = length.min(data.len() - start);
+    let mut out = Vec::with_capacity(length);
+    out.extend_from_slice(&data[start..start + first]);
+    out.extend_from_slice(&data[..length - first]);
+    out
+}
+
+/// A program read something else than was appended.
+pub(crate) fn misread(from: Lsn, to: Lsn) -> ! {
+    fail(6, format!("reading from {from} ended at {to} and gave other records than were appended"))
+}
+
+/// A program could not read the log. Damage at rest excuses that, nothing else.
+pub(crate) fn unread(world: &World, host: usize, error: LogError) {
+    if !world.hosts[host].damaged {
+        fail(8, format!("the log is sound, and reading it failed: {error}"));
+    }
+}

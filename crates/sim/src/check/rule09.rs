@@ -1,0 +1,17 @@
+//! Rule 9, *a failed sync is final*: what is called stable is on the platter, byte for byte.
+
+use netram_proto::id::Lsn;
+
+use super::fail;
+use crate::world::World;
+
+/// The writer is told that everything below `end` is stable.
+pub(crate) fn stable(world: &mut World, process: usize, end: Lsn) {
+    let host = world.processes[process].host;
+    let from = world.hosts[host].history.durable;
+    if !world.platter_has(host, from, end) {
+        fail(9, format!("{end} is called stable; the platter has not everything from {from} on"));
+    }
+    let history = &mut world.hosts[host].history;
+    history.durable = history.durable.max(end);
+}

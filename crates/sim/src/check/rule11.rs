@@ -1,0 +1,17 @@
+//! Rule 11, *nothing a peer sends is trusted*: lengths stay within what is there. (That nothing panics, the runner sees.)
+
+use netram_proto::member::{MemberState, Reply};
+
+use super::fail;
+
+/// A member answers a read with bytes of its window, and of nothing else.
+pub(crate) fn read_within_window(state: &MemberState, reply: &Reply) {
+    let Reply::Data(header, bytes) = reply else { return };
+    let end = header.lsn.plus(*bytes as u64);
+    if end > state.held || header.lsn < state.trim {
+        fail(
+            11,
+            format!("a member gave {} to {end} of a window from {} to {}", header.lsn, state.trim, state.held),
+        );
+    }
+}

@@ -1,0 +1,376 @@
+//! One machine's disk: files with a page cache in front, and everything that can go wrong between the two.
+//!
+//! A write reaches the cache; a sync carries it to the platter. At a power cut each 512-byte sector that was not synced
+//! survives or does not, by coin. A sync may fail, once: what it should have carried is then marked clean, readable from
+//! the cache and gone at the next power cut, and later syncs succeed (as Linux file systems behave). A sector may be
+//! unreadable, the disk may be full, and the machine may die between any two operations.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use netram_proto::port::{File, IoError};
+
+use crate::rng::Rng;
+
+/// What survives a power cut is decided by sectors of this size.
+pub const SECTOR_BYTES: usize = 512;
+
+/// What a dead machine's operations return: nobody will see it, the driver looks at [`Disk::is_dead`] first.
+const DEAD: IoError = IoError { errno: 108 };
+
+/// How the disk misbehaves. All zero: it does not.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DiskFaults {
+    /// This many syncs fail from now on.
+    pub syncs_fail: u32,
+    /// This many writes fail with ENOSPC from now on.
+    pub writes_fail: u32,
+    /// At a power cut, chance in a thousand that a sector not synced survives.
+    pub survives_permille: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct FileState {
+    cache: Vec<u8>,
+    durable: Vec<u8>,
+    /// Sectors written since a sync last carried them (or pretended to).
+    dirty: BTreeSet<u32>,
+    unreadable: BTreeSet<u32>,
+}
+
+/// The disk of one machine.
+#[derive(Clone, Debug)]
+pub struct Disk {
+    files: Vec<FileState>,
+    rng: Rng,
+    /// How it misbehaves.
+    pub faults: DiskFaults,
+    /// Operations until the process or machine dies in the middle of what it is doing.
+    fuse: Option<u32>,
+    dead: bool,
+    /// Counts for the coverage report.
+    pub counts: DiskCounts,
+}
+
+/// How often what happened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DiskCounts {
+    /// Failed syncs.
+    pub sync_failures: u64,
+    /// Writes refused for want of space.
+    pub full: u64,
+    /// Reads that met an unreadable sector.
+    pub unreadable: u64,
+    /// Power cuts that lost at least one sector.
+    pub cuts_with_loss: u64,
+    /// Deaths between two operations of one step.
+    pub fuses: u64,
+}
+
+/// A disk that files share.
+pub type SharedDisk = Rc<RefCell<Disk>>;
+
+impl Disk {
+    /// A disk without files.
+    pub fn new(rng: Rng) -> Disk {
+        Disk {
+            files: Vec::new(),
+            rng,
+            faults: DiskFaults::default(),
+            fuse: None,
+            dead: false,
+            counts: DiskCounts::default(),
+        }
+    }
+
+    /// Adds a file of `bytes` zeros, durable at once, and returns its number.
+    pub fn add(&mut self, bytes: u64) -> usize {
+        let zeros = vec![0; bytes as usize];
+        self.files.push(FileState {
+            cache: zeros.clone(),
+            durable: zeros,
+            ..FileState::default()
+        });
+        self.files.len() - 1
+    }
+
+    /// After `operations` more, the process dies in the middle of what it is doing.
+    pub fn light_fuse(&mut self, operations: u32) {
+        self.fuse = Some(operations);
+    }
+
+    /// Whether the process died between two disk operations. Whatever they returned since means nothing.
+    pub fn is_dead(&self) -> bool {
+        self.dead
+    }
+
+    /// A new process starts on the machine.
+    pub fn revive(&mut self) {
+        self.dead = false;
+        self.fuse = None;
+    }
+
+    /// The power fails: every sector that was not synced survives or not.
+    pub fn power_cut(&mut self) {
+        let mut lost = false;
+        for file in &mut self.files {
+            for sector in core::mem::take(&mut file.dirty) {
+                if self.rng.chance(self.faults.survives_permille) {
+                    carry(file, sector);
+                } else {
+                    lost = true;
+                }
+            }
+            let FileState { cache, durable, .. } = file;
+            cache.copy_from_slice(durable);
+        }
+        self.counts.cuts_with_loss += u64::from(lost);
+    }
+
+    /// What would survive a power cut, at the least.
+    pub fn durable(&self, file: usize) -> &[u8] {
+        &self.files[file].durable
+    }
+
+    /// What the running system sees.
+    pub fn cached(&self, file: usize) -> &[u8] {
+        &self.files[file].cache
+    }
+
+    /// Whether some byte of `range` differs between what is seen and what would survive.
+    pub fn in_doubt(&self, file: usize, range: core::ops::Range<usize>) -> bool {
+        let file = &self.files[file];
+        file.cache[range.clone()] != file.durable[range]
+    }
+
+    /// The sector at `offset` rots: noise, on the platter and (the cache being small) in what is read.
+    pub fn rot(&mut self, file: usize, offset: usize) {
+        let start = offset / SECTOR_BYTES * SECTOR_BYTES;
+        let state = &mut self.files[file];
+        let end = (start + SECTOR_BYTES).min(state.cache.len());
+        self.rng.fill(&mut state.cache[start..end]);
+        state.durable[start..end].copy_from_slice(&state.cache[start..end]);
+    }
+
+    /// Puts `bytes` at `offset` behind everybody's back, on the platter too.
+    pub fn plant(&mut self, file: usize, offset: usize, bytes: &[u8]) {
+        let state = &mut self.files[file];
+        state.cache[offset..offset + bytes.len()].copy_from_slice(bytes);
+        state.durable[offset..offset + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// The sector at `offset` cannot be read until it is written again.
+    pub fn make_unreadable(&mut self, file: usize, offset: usize) {
+        self.files[file]
+            .unreadable
+            .insert((offset / SECTOR_BYTES) as u32);
+    }
+
+    /// The next sync that has anything to carry fails.
+    pub fn fail_next_sync(&mut self) {
+        self.faults.syncs_fail = 1;
+    }
+
+    /// The next write finds no space.
+    pub fn fail_next_write(&mut self) {
+        self.faults.writes_fail = 1;
+    }
+
+    /// Nothing fails any more, and no fuse burns.
+    pub fn heal(&mut self) {
+        self.faults.syncs_fail = 0;
+        self.faults.writes_fail = 0;
+        self.fuse = None;
+    }
+
+    /// Every sector can be read again (the bytes were never wrong).
+    pub fn mend(&mut self) {
+        for file in &mut self.files {
+            file.unreadable.clear();
+        }
+    }
+
+    fn burn(&mut self) -> Result<(), IoError> {
+        if let Some(left) = &mut self.fuse {
+            if *left == 0 {
+                self.dead = true;
+                self.fuse = None;
+                self.counts.fuses += 1;
+            } else {
+                *left -= 1;
+            }
+        }
+        if self.dead { Err(DEAD) } else { Ok(()) }
+    }
+
+    fn read(&mut self, file: usize, offset: u64, into: &mut [u8]) -> Result<(), IoError> {
+        self.burn()?;
+        let state = &self.files[file];
+        let start = usize::try_from(offset).map_err(|_| IoError::EOF)?;
+        let end = start.checked_add(into.len()).ok_or(IoError::EOF)?;
+        let bytes = state.cache.get(start..end).ok_or(IoError::EOF)?;
+        let sectors = (start / SECTOR_BYTES) as u32..end.div_ceil(SECTOR_BYTES) as u32;
+        if !state.unreadable.is_empty() && state.unreadable.range(sectors).next().is_some() {
+            self.counts.unreadable += 1;
+            return Err(IoError::EIO);
+        }
+        into.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn write(&mut self, file: usize, offset: u64, bytes: &[u8]) -> Result<(), IoError> {
+        self.burn()?;
+        if self.faults.writes_fail > 0 {
+            self.faults.writes_fail -= 1;
+            self.counts.full += 1;
+            return Err(IoError::ENOSPC);
+        }
+        let state = &mut self.files[file];
+        let start = offset as usize;
+        let end = start + bytes.len();
+        assert!(end <= state.cache.len(), "files are of full size from the start");
+        state.cache[start..end].copy_from_slice(bytes);
+        for sector in (start / SECTOR_BYTES) as u32..end.div_ceil(SECTOR_BYTES) as u32 {
+            state.dirty.insert(sector);
+            state.unreadable.remove(&sector);
+        }
+        Ok(())
+    }
+
+    fn sync(&mut self, file: usize) -> Result<(), IoError> {
+        self.burn()?;
+        let dirty = core::mem::take(&mut self.files[file].dirty);
+        if self.faults.syncs_fail > 0 && !dirty.is_empty() {
+            self.faults.syncs_fail -= 1;
+            self.counts.sync_failures += 1;
+            return Err(IoError::EIO);
+        }
+        for sector in dirty {
+            carry(&mut self.files[file], sector);
+        }
+        Ok(())
+    }
+}
+
+fn carry(file: &mut FileState, sector: u32) {
+    let start = sector as usize * SECTOR_BYTES;
+    let end = (start + SECTOR_BYTES).min(file.cache.len());
+    file.durable[start..end].copy_from_slice(&file.cache[start..end]);
+}
+
+/// One file of a [`Disk`].
+#[derive(Clone, Debug)]
+pub struct SimFile {
+    disk: SharedDisk,
+    /// Its number on the disk.
+    pub number: usize,
+}
+
+impl SimFile {
+    /// File `number` of `disk`.
+    pub fn new(disk: &SharedDisk, number: usize) -> SimFile {
+        SimFile {
+            disk: Rc::clone(disk),
+            number,
+        }
+    }
+}
+
+impl File for SimFile {
+    fn size(&self) -> Result<u64, IoError> {
+        Ok(self.disk.borrow().files[self.number].cache.len() as u64)
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), IoError> {
+        self.disk.borrow_mut().read(self.number, offset, into)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), IoError> {
+        self.disk.borrow_mut().write(self.number, offset, bytes)
+    }
+
+    fn sync(&self) -> Result<(), IoError> {
+        self.disk.borrow_mut().sync(self.number)
+    }
+}
+
+/// What would survive a power cut, as a file: for looking at the platter from outside, without touching it.
+pub struct Platter<'a>(pub &'a [u8]);
+
+impl File for Platter<'_> {
+    fn size(&self) -> Result<u64, IoError> {
+        Ok(self.0.len() as u64)
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), IoError> {
+        let start = usize::try_from(offset).map_err(|_| IoError::EOF)?;
+        let bytes = self.0.get(start..start + into.len()).ok_or(IoError::EOF)?;
+        into.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn write_at(&self, _offset: u64, _bytes: &[u8]) -> Result<(), IoError> {
+        unreachable!("the platter is only looked at")
+    }
+
+    fn sync(&self) -> Result<(), IoError> {
+        unreachable!("the platter is only looked at")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn disk(faults: DiskFaults) -> (SharedDisk, SimFile) {
+        let mut disk = Disk::new(Rng::new(1));
+        disk.faults = faults;
+        let number = disk.add(4096);
+        let disk = Rc::new(RefCell::new(disk));
+        let file = SimFile::new(&disk, number);
+        (disk, file)
+    }
+
+    fn first(file: &SimFile) -> u8 {
+        let mut byte = [0];
+        file.read_at(0, &mut byte).unwrap();
+        byte[0]
+    }
+
+    #[test]
+    fn what_was_synced_survives_and_what_was_not_does_not() {
+        let (disk, file) = disk(DiskFaults::default());
+        file.write_at(0, &[1]).unwrap();
+        file.sync().unwrap();
+        file.write_at(0, &[2]).unwrap();
+        assert_eq!(first(&file), 2);
+        disk.borrow_mut().power_cut();
+        assert_eq!(first(&file), 1);
+    }
+
+    #[test]
+    fn after_a_failed_sync_the_cache_shows_what_the_platter_never_got() {
+        let (disk, file) = disk(DiskFaults {
+            syncs_fail: 1,
+            ..DiskFaults::default()
+        });
+        file.write_at(0, &[1]).unwrap();
+        assert_eq!(file.sync(), Err(IoError::EIO));
+        file.sync().unwrap();
+        assert_eq!(first(&file), 1);
+        disk.borrow_mut().power_cut();
+        assert_eq!(first(&file), 0);
+    }
+
+    #[test]
+    fn a_lit_fuse_stops_every_later_operation() {
+        let (disk, file) = disk(DiskFaults::default());
+        disk.borrow_mut().light_fuse(1);
+        file.write_at(0, &[1]).unwrap();
+        assert!(file.sync().is_err());
+        assert!(disk.borrow().is_dead());
+        disk.borrow_mut().revive();
+        assert_eq!(first(&file), 1);
+    }
+}

@@ -1,0 +1,71 @@
+//! What truly happened to one journal, kept outside of everything that is tested: every byte ever appended and still
+//! part of the log, where its records end, and how far it was promised.
+
+use netram_proto::id::Lsn;
+use netram_proto::wire::Link;
+
+/// The reference model of one journal.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    bytes: Vec<u8>,
+    /// Where records end, with the chain value there; ascending.
+    ends: Vec<Link>,
+    /// The highest LSN that was acknowledged to anybody.
+    pub acked: Lsn,
+    /// The highest LSN that was acknowledged before the platter had it.
+    pub acked_by_members: Lsn,
+    /// Below this, the platter was compared with the bytes and had them.
+    pub durable: Lsn,
+    /// The head as last made durable.
+    pub head: Lsn,
+}
+
+impl History {
+    /// An empty log.
+    pub fn new() -> History {
+        History {
+            ends: vec![Link::default()],
+            ..History::default()
+        }
+    }
+
+    /// A record was appended; `end` is the link behind it.
+    pub fn append(&mut self, record: &[u8], end: Link) {
+        self.bytes.extend_from_slice(record);
+        assert_eq!(self.bytes.len() as u64, end.lsn.0);
+        self.ends.push(end);
+    }
+
+    /// Where the log ends.
+    pub fn tail(&self) -> Lsn {
+        Lsn(self.bytes.len() as u64)
+    }
+
+    /// The bytes from `from` to `to`.
+    pub fn bytes(&self, from: Lsn, to: Lsn) -> &[u8] {
+        &self.bytes[from.0 as usize..to.0 as usize]
+    }
+
+    /// The link at `lsn`, if a record ends there.
+    pub fn link_at(&self, lsn: Lsn) -> Option<Link> {
+        let at = self.ends.binary_search_by_key(&lsn, |link| link.lsn).ok()?;
+        Some(self.ends[at])
+    }
+
+    /// Record ends from `from` to `to`.
+    pub fn ends_between(&self, from: Lsn, to: Lsn) -> &[Link] {
+        let start = self.ends.partition_point(|link| link.lsn < from);
+        let end = self.ends.partition_point(|link| link.lsn <= to);
+        &self.ends[start..end]
+    }
+
+    /// Recovery found the log to end at `end`: what was beyond it never was.
+    pub fn rewind(&mut self, end: Lsn) {
+        self.bytes.truncate(end.0 as usize);
+        let keep = self.ends.partition_point(|link| link.lsn <= end);
+        self.ends.truncate(keep);
+        self.acked = self.acked.min(end);
+        self.acked_by_members = self.acked_by_members.min(end);
+        self.durable = self.durable.min(end);
+    }
+}

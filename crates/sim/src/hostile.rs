@@ -1,0 +1,53 @@
+//! A lender that lies: its answers are changed before they leave.
+
+use netram_proto::id::{Epoch, Lsn};
+use netram_proto::wire::{Frame, FrameKind};
+
+use crate::lender::packet_of;
+use crate::world::World;
+
+impl World {
+    /// The answer as it leaves: changed, if the lender is a liar and feels like it.
+    pub(crate) fn perhaps_lie(&mut self, lender: usize, mut packet: Vec<u8>) -> Vec<u8> {
+        if self.profile.hostile != Some(lender) || self.rng.chance(600) {
+            return packet;
+        }
+        self.coverage.hit("lies told");
+        if self.rng.chance(100) {
+            let at = self.rng.index(packet.len());
+            packet[at] ^= 1 << self.rng.below(8);
+            return packet;
+        }
+        if self.rng.chance(100) {
+            packet.truncate(self.rng.index(packet.len() + 1));
+            return packet;
+        }
+        let Ok(frame) = Frame::parse(&packet) else {
+            return packet;
+        };
+        let (mut header, mut body) = (frame.header, frame.body.to_vec());
+        match self.rng.below(8) {
+            0 => header.lsn = Lsn(self.rng.next()),
+            1 => header.lsn = header.lsn.plus(self.rng.below(10_000)),
+            2 => header.stable = Lsn(self.rng.next()),
+            3 => header.mark = header.mark.wrapping_add(self.rng.below(5) as u32),
+            4 => header.flags = self.rng.next() as u8,
+            5 => header.who ^= self.rng.next(),
+            6 => header.epoch = Epoch(self.rng.below(10) as u32),
+            _ => body.resize(self.rng.index(200), 7),
+        }
+        if self.rng.chance(50) {
+            header.kind = self.rng.pick(&[
+                FrameKind::Bound,
+                FrameKind::Sealed,
+                FrameKind::Ack,
+                FrameKind::Pong,
+                FrameKind::Data,
+                FrameKind::Left,
+                FrameKind::Refuse,
+                FrameKind::Withdraw,
+            ]);
+        }
+        packet_of(&header, &body)
+    }
+}

@@ -1,0 +1,139 @@
+//! `netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--verbose]`: runs seeds, reports, exits with 1 if any
+//! seed broke a rule.
+#![forbid(unsafe_code)]
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use netram_proto::planted::{Fault, Planted};
+use netram_sim::runner::{Failure, Summary, run_seeds};
+
+const USAGE: &str = "\
+netram-sim: runs netram's machines in a virtual world with seeded faults
+
+usage: netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--verbose]
+
+  --seeds N      how many worlds to run
+  --from S       the first world's seed (0)
+  --threads T    threads to run them on (1)
+  --fault NAME   plant a fault in the machines; the run should then fail (`--fault list` names them)
+  --verbose      print the whole story kept of a failing seed, and all counters
+";
+/// Failing seeds after which a run stops.
+const FAILURES_MAX: usize = 5;
+/// Lines of a story that are printed without `--verbose`.
+const STORY_LINES: usize = 40;
+/// Progress is reported after this many seeds.
+const PROGRESS_EVERY: u64 = 5000;
+
+struct Arguments {
+    seeds: u64,
+    from: u64,
+    threads: usize,
+    fault: Option<Fault>,
+    verbose: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = match parse(std::env::args().skip(1)) {
+        Ok(arguments) => arguments,
+        Err(message) => {
+            say(&message);
+            return ExitCode::from(2);
+        }
+    };
+    // Panics of a seed are caught and reported with it; the default hook would print each twice.
+    std::panic::set_hook(Box::new(|_| ()));
+    let planted = arguments.fault.map_or(Planted::NONE, Planted::with);
+    let progress = |done: u64| {
+        if done.is_multiple_of(PROGRESS_EVERY) {
+            say(&format!("{done} of {} seeds", arguments.seeds));
+        }
+    };
+    let summary = run_seeds(
+        arguments.from,
+        arguments.seeds,
+        arguments.threads,
+        planted,
+        FAILURES_MAX,
+        &progress,
+    );
+    report(&summary, &arguments);
+    if summary.failures.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn report(summary: &Summary, arguments: &Arguments) {
+    let mut out = String::new();
+    for failure in &summary.failures {
+        out.push_str(&tell(failure, arguments.verbose));
+    }
+    let count = |name| summary.coverage.get(name);
+    out.push_str(&format!(
+        "runs {}, events {}, crashes {}, recoveries {}, acked records {}, refusals {}, lost {}\n",
+        summary.passed + summary.failures.len() as u64,
+        count("events"),
+        count("client crashes") + count("client power cuts"),
+        count("recoveries"),
+        count("records acknowledged"),
+        count("openings refused: members missing") + count("openings refused: damage"),
+        summary.failures.iter().filter(|failure| failure.rule == 5).count(),
+    ));
+    if arguments.verbose || summary.passed >= 1000 {
+        out.push_str(&summary.coverage.table());
+    }
+    out.push_str(&format!("{} passed, {} failed\n", summary.passed, summary.failures.len()));
+    // Where nobody reads the report, there is nobody to tell.
+    let _ = std::io::stdout().write_all(out.as_bytes());
+}
+
+fn tell(failure: &Failure, verbose: bool) -> String {
+    let lines = if verbose { failure.story.len() } else { STORY_LINES.min(failure.story.len()) };
+    let story = failure.story[failure.story.len() - lines..].join("\n");
+    let rule = match failure.rule {
+        0 => String::from("liveness"),
+        rule => format!("rule {rule}"),
+    };
+    format!(
+        "{story}\nseed {} broke {rule}: {}\nreplay: cargo xtask sim --seeds 1 --from {}\n\n",
+        failure.seed, failure.what, failure.seed
+    )
+}
+
+fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
+    let mut arguments = Arguments { seeds: 0, from: 0, threads: 1, fault: None, verbose: false };
+    while let Some(word) = words.next() {
+        if word == "--verbose" {
+            arguments.verbose = true;
+            continue;
+        }
+        let value = words.next().ok_or_else(|| String::from(USAGE))?;
+        let number = || value.parse::<u64>().map_err(|_| format!("{word} needs a number, got `{value}`"));
+        match word.as_str() {
+            "--seeds" => arguments.seeds = number()?,
+            "--from" => arguments.from = number()?,
+            "--threads" => arguments.threads = usize::try_from(number()?).unwrap_or(usize::MAX).clamp(1, 256),
+            "--fault" => arguments.fault = Some(fault(&value)?),
+            _ => return Err(String::from(USAGE)),
+        }
+    }
+    if arguments.seeds == 0 {
+        return Err(String::from(USAGE));
+    }
+    Ok(arguments)
+}
+
+fn fault(name: &str) -> Result<Fault, String> {
+    let named = Fault::ALL.into_iter().find(|fault| format!("{fault:?}") == name);
+    named.ok_or_else(|| {
+        let names: Vec<String> = Fault::ALL.iter().map(|fault| format!("  {fault:?}")).collect();
+        format!("faults that can be planted:\n{}", names.join("\n"))
+    })
+}
+
+fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}

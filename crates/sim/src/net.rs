@@ -1,0 +1,274 @@
+//! Connections: two lanes of frames between a client's process and a lender.
+//!
+//! A stream keeps order and loses only a tail, when it breaks; a datagram link loses, doubles and delays each frame by
+//! itself. Frames of a dead process may still arrive, much later.
+
+use netram_proto::time::{Span, Time};
+
+use crate::profile::Links;
+use crate::world::{Event, World};
+
+/// Frames on one lane that have not arrived; beyond that the link has no room.
+const LANE_FRAMES_MAX: u32 = 12;
+
+/// One direction of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lane {
+    last: Time,
+    sent: u64,
+    arrived: u64,
+    in_flight: u32,
+    /// Frames from this number on never arrive.
+    cut: u64,
+}
+
+impl Lane {
+    fn new() -> Lane {
+        Lane {
+            last: Time(0),
+            sent: 0,
+            arrived: 0,
+            in_flight: 0,
+            cut: u64::MAX,
+        }
+    }
+}
+
+/// A connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Conn {
+    pub(crate) process: usize,
+    pub(crate) slot: usize,
+    pub(crate) lender: usize,
+    /// The client's end is open.
+    pub(crate) open: bool,
+    /// The lender's process that accepted it.
+    boot: u32,
+    up: Lane,
+    down: Lane,
+}
+
+/// The way a frame goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// To the lender.
+    Up,
+    /// To the client.
+    Down,
+}
+
+impl World {
+    /// A process begins to connect to a lender.
+    pub(crate) fn connect(&mut self, process: usize, slot: usize, lender: usize) {
+        let conn = self.conns.len();
+        self.conns.push(Conn {
+            process,
+            slot,
+            lender,
+            open: true,
+            boot: 0,
+            up: Lane::new(),
+            down: Lane::new(),
+        });
+        self.processes[process].conns[slot] = Some(conn);
+        let delay = Span(self.latency().0 + self.latency().0);
+        self.at(delay, Event::Connected { conn });
+    }
+
+    pub(crate) fn on_connected(&mut self, conn: usize) {
+        let Conn {
+            process,
+            slot,
+            lender,
+            open,
+            ..
+        } = self.conns[conn];
+        if !open {
+            return;
+        }
+        let reachable = self.lenders[lender].up
+            && self.blocked(process, lender, Way::Up) <= self.now
+            && self.blocked(process, lender, Way::Down) <= self.now;
+        if reachable {
+            self.conns[conn].boot = self.lenders[lender].boot;
+            self.coverage.hit("links made");
+            self.link_up(process, slot);
+        } else {
+            self.coverage.hit("links refused");
+            self.close_here(conn);
+            self.link_lost(process, slot);
+        }
+    }
+
+    /// Whether a frame may be handed to the connection.
+    pub(crate) fn has_room(&self, conn: usize) -> bool {
+        self.conns[conn].up.in_flight < LANE_FRAMES_MAX
+    }
+
+    pub(crate) fn send(&mut self, conn: usize, way: Way, packet: Vec<u8>) {
+        let latency = self.latency();
+        let now = self.now;
+        if self.profile.links == Links::Stream {
+            let lane = self.lane(conn, way);
+            let number = lane.sent;
+            lane.sent += 1;
+            lane.in_flight += 1;
+            lane.last = Time(lane.last.0.max(now.0 + latency.0) + 1);
+            let at = lane.last;
+            self.queue.push(at, Event::Frame { conn, way, number, packet });
+            return;
+        }
+        let lane = self.lane(conn, way);
+        let number = lane.sent;
+        lane.sent += 1;
+        // The first frame binds the session; it belongs to the handshake, which a datagram link repeats until it is through.
+        let first = number == 0;
+        let permille = if first { 0 } else { self.profile.loss_permille };
+        if self.rng.chance(permille) {
+            self.coverage.hit("frames lost");
+            return;
+        }
+        let copies = 1 + u32::from(self.rng.chance(permille));
+        self.coverage.add("frames doubled", u64::from(copies - 1));
+        for _ in 0..copies {
+            let mut delay = self.latency();
+            if self.rng.chance(permille) {
+                self.coverage.hit("frames late");
+                delay = Span(delay.0 * self.rng.between(2, 200));
+            }
+            self.lane(conn, way).in_flight += 1;
+            let packet = packet.clone();
+            self.at(delay, Event::Frame { conn, way, number, packet });
+        }
+    }
+
+    pub(crate) fn on_packet(&mut self, conn: usize, way: Way, number: u64, packet: Vec<u8>) {
+        let Conn {
+            process,
+            slot,
+            lender,
+            open,
+            boot,
+            ..
+        } = self.conns[conn];
+        let until = self.blocked(process, lender, way);
+        let paused = match way {
+            Way::Up => self.lenders[lender].paused_until,
+            Way::Down => self.processes[process].paused_until,
+        };
+        let wait = if self.profile.links == Links::Stream || until <= self.now {
+            Time(until.0.max(paused.0))
+        } else {
+            self.lane(conn, way).in_flight -= 1;
+            self.coverage.hit("frames lost in a partition");
+            return;
+        };
+        if wait > self.now {
+            self.queue.push(wait, Event::Frame { conn, way, number, packet });
+            return;
+        }
+        let lane = self.lane(conn, way);
+        lane.in_flight -= 1;
+        if number >= lane.cut {
+            return;
+        }
+        lane.arrived = lane.arrived.max(number + 1);
+        match way {
+            Way::Up if !self.lenders[lender].up || self.lenders[lender].boot != boot => {
+                // Nobody there, or somebody who never heard of this connection: it is reset.
+                self.break_conn(conn);
+            }
+            Way::Up => self.lender_gets(conn, lender, open, &packet),
+            Way::Down if open => self.process_gets(process, slot, &packet),
+            Way::Down => (),
+        }
+    }
+
+    fn lender_gets(&mut self, conn: usize, lender: usize, open: bool, packet: &[u8]) {
+        if !open {
+            self.coverage.hit("frames of a dead connection delivered");
+        }
+        let (journal, planted) = (self.journal, self.planted);
+        self.trace.mark(self.now, 2, packet.first().copied().unwrap_or(0).into());
+        match self.lenders[lender].on_packet(conn, packet, journal, planted) {
+            Some(reply) => {
+                let reply = self.perhaps_lie(lender, reply);
+                if open {
+                    self.send(conn, Way::Down, reply);
+                }
+            }
+            None if self.profile.links == Links::Stream => self.break_conn(conn),
+            // A doubled or early frame is no misconduct where links reorder.
+            None => (),
+        }
+    }
+
+    /// The connection breaks: some of what is on the way arrives, the rest never. The client learns of it later.
+    pub(crate) fn break_conn(&mut self, conn: usize) {
+        if !self.conns[conn].open {
+            return;
+        }
+        self.cut_lanes(conn);
+        let delay = self.latency();
+        self.at(delay, Event::Closed { conn });
+    }
+
+    pub(crate) fn on_closed(&mut self, conn: usize) {
+        let Conn { process, slot, open, .. } = self.conns[conn];
+        if open {
+            self.close_here(conn);
+            self.link_lost(process, slot);
+        }
+    }
+
+    /// The client's end closes (on purpose, or because its process died). What is on the way up may still arrive.
+    pub(crate) fn close_here(&mut self, conn: usize) {
+        self.cut_lanes(conn);
+        let Conn { process, slot, lender, .. } = self.conns[conn];
+        self.conns[conn].open = false;
+        if self.processes[process].conns[slot] == Some(conn) {
+            self.processes[process].conns[slot] = None;
+        }
+        if self.conns[conn].up.in_flight == 0 {
+            self.lenders[lender].forget(conn);
+        }
+    }
+
+    fn cut_lanes(&mut self, conn: usize) {
+        for way in [Way::Up, Way::Down] {
+            let draw = self.rng.next();
+            let lane = self.lane(conn, way);
+            let open = lane.sent - lane.arrived;
+            lane.cut = lane.cut.min(lane.arrived + draw % (open + 1));
+        }
+    }
+
+    /// Connections whose client end is open and that lead to `lender`.
+    pub(crate) fn conns_to(&self, lender: usize) -> Vec<usize> {
+        let open = self.processes.iter().flat_map(|process| process.conns.iter().flatten());
+        open.copied().filter(|&conn| self.conns[conn].lender == lender).collect()
+    }
+
+    fn lane(&mut self, conn: usize, way: Way) -> &mut Lane {
+        let conn = &mut self.conns[conn];
+        match way {
+            Way::Up => &mut conn.up,
+            Way::Down => &mut conn.down,
+        }
+    }
+
+    fn latency(&mut self) -> Span {
+        let (low, high) = self.profile.latency_us;
+        Span(self.rng.between(low * 1000, high * 1000))
+    }
+
+    /// Until when frames between a process's host and a lender do not pass.
+    fn blocked(&self, process: usize, lender: usize, way: Way) -> Time {
+        let host = self.processes[process].host;
+        let blocked = &self.blocked[host][lender];
+        match way {
+            Way::Up => blocked.0,
+            Way::Down => blocked.1,
+        }
+    }
+}

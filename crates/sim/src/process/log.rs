@@ -1,0 +1,337 @@
+//! What a client program calls. Each call that must wait runs the world until it need not.
+
+use std::rc::Rc;
+
+use netram_proto::id::{Epoch, Lsn};
+use netram_proto::limit::RECORD_HEADER_BYTES;
+use netram_proto::planted::Fault;
+use netram_proto::port::{
+    AppendError, Durability, Kind, Log, LogError, LogState, Record, Ticket, Votes, WaitError,
+};
+use netram_proto::time::Span;
+use netram_proto::wire::{Link, RecordHeader, finish_record, record_bytes};
+
+use super::{Phase, Serving};
+use crate::check;
+use crate::world::{SharedWorld, World};
+
+/// A program that has waited this long gives up and restarts its process. Only a failed disk together with a member
+/// that is gone can make a wait this long.
+pub(crate) const WAIT_MAX: Span = Span::from_ms(30_000);
+
+impl World {
+    pub(crate) fn serving(&self, process: usize) -> Option<&Serving> {
+        match &self.processes[process].phase {
+            Phase::Serving(serving) => Some(serving),
+            Phase::Dead | Phase::Opening(_) => None,
+        }
+    }
+
+    /// [`Log::append`].
+    pub fn append(
+        &mut self,
+        process: usize,
+        kind: Kind,
+        length: usize,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<Ticket, AppendError> {
+        let begun = self.now;
+        loop {
+            let Some(serving) = self.serving(process) else {
+                return Err(AppendError::Closed);
+            };
+            if let Some(fenced) = fenced(serving) {
+                return Err(AppendError::Fenced { held: fenced.0, seen: fenced.1 });
+            }
+            if let Some(error) = serving.poisoned {
+                return Err(AppendError::DiskFailed(error));
+            }
+            let (bytes, max) = (record_bytes(length, false), self.payload_max());
+            if length > max {
+                return Err(AppendError::TooLarge { bytes: length, max });
+            }
+            let end = serving.tail.lsn.plus(bytes as u64);
+            let (head, capacity) = (serving.superblock.head.lsn, serving.log.capacity());
+            if end.since(head) > capacity {
+                let used = serving.tail.lsn.since(head);
+                return Err(AppendError::Full { used, capacity });
+            }
+            if end.since(serving.writer.stable()) <= self.profile.window {
+                break;
+            }
+            self.coverage.hit("appends that waited for the disk");
+            self.step_waiting(process, begun)
+                .map_err(|()| AppendError::Closed)?;
+        }
+        let ticket = self.append_now(process, kind, length, fill);
+        self.settle(process);
+        ticket.ok_or(AppendError::Closed)
+    }
+
+    fn append_now(
+        &mut self,
+        process: usize,
+        kind: Kind,
+        length: usize,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Option<Ticket> {
+        self.with_serving(process, |world, serving| {
+            let lsn = serving.tail.lsn;
+            let header = RecordHeader::new(
+                serving.tail,
+                serving.writer.epoch(),
+                serving.writer.stable(),
+                kind,
+                false,
+                length,
+            );
+            let mut record = vec![0; header.length];
+            header.write(&mut record);
+            fill(&mut record[RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + length]);
+            let chain = finish_record(&mut record, serving.log.seed());
+            let end = Link { lsn: header.next(), chain };
+            let host = world.processes[process].host;
+            world.hosts[host].history.append(&record, end);
+            serving.take_record(&record, end);
+            world.coverage.hit("records appended");
+            Ticket { lsn, end: end.lsn }
+        })
+    }
+
+    /// A program beside the scenario's appends, if it can without waiting.
+    pub(crate) fn on_busy(&mut self, process: usize) {
+        let Some(serving) = self.serving(process) else { return };
+        let length = 100;
+        let end = serving.tail.lsn.plus(record_bytes(length, false) as u64);
+        let fits = end.since(serving.superblock.head.lsn) <= serving.log.capacity()
+            && end.since(serving.writer.stable()) <= self.profile.window;
+        if fits && serving.poisoned.is_none() && serving.writer.fenced().is_none() {
+            let mut noise = self.rng.fork();
+            self.append_now(process, Kind(16), length, &mut |payload| noise.fill(payload));
+            self.settle(process);
+        }
+        let delay = Span::from_us(self.rng.between(50, 20_000));
+        self.at(delay, crate::world::Event::Busy { process });
+    }
+
+    /// [`Log::wait`].
+    pub fn wait(&mut self, process: usize, ticket: Ticket, durability: Durability) -> Result<Votes, WaitError> {
+        if durability == Durability::Lazy {
+            return Ok(self.votes(process, ticket.end));
+        }
+        let begun = self.now;
+        loop {
+            match self.answer(process, ticket.end, durability) {
+                Some(Ok(votes)) => {
+                    check::rule08::done(self, process, ticket.end);
+                    return Ok(votes);
+                }
+                Some(Err(error)) => return self.cut_off(process, ticket, error),
+                None => (),
+            }
+            if self.step_waiting(process, begun).is_err() {
+                return self.cut_off(process, ticket, WaitError::Closed);
+            }
+        }
+    }
+
+    fn cut_off(&mut self, process: usize, ticket: Ticket, error: WaitError) -> Result<Votes, WaitError> {
+        self.coverage.hit("commits of unknown fate");
+        if self.planted.is(Fault::CutOffIsDone) {
+            check::rule08::done(self, process, ticket.end);
+            return Ok(Votes::default());
+        }
+        Err(error)
+    }
+
+    fn answer(&self, process: usize, end: Lsn, durability: Durability) -> Option<Result<Votes, WaitError>> {
+        let Some(serving) = self.serving(process) else {
+            return Some(Err(WaitError::Closed));
+        };
+        let writer = &serving.writer;
+        let (acked, stable) = (writer.acked() >= end, writer.stable() >= end);
+        let done = match durability {
+            Durability::Lazy => true,
+            Durability::Remote => acked,
+            Durability::Disk => stable,
+            Durability::Both => stable && writer.rule_satisfied(end),
+        };
+        if done {
+            return Some(Ok(writer.votes(end)));
+        }
+        if let Some((held, seen)) = fenced(serving) {
+            return Some(Err(WaitError::Fenced { held, seen }));
+        }
+        let error = serving.poisoned?;
+        let hopeless = match durability {
+            Durability::Remote | Durability::Lazy => !writer.may_still_be_acked(end),
+            Durability::Disk | Durability::Both => true,
+        };
+        hopeless.then_some(Err(WaitError::DiskFailed(error)))
+    }
+
+    fn votes(&self, process: usize, end: Lsn) -> Votes {
+        self.serving(process)
+            .map(|serving| serving.writer.votes(end))
+            .unwrap_or_default()
+    }
+
+    /// One event passes while a program waits. `Err`: it has waited long enough.
+    fn step_waiting(&mut self, process: usize, begun: netram_proto::time::Time) -> Result<(), ()> {
+        self.step();
+        if self.now.since(begun) <= WAIT_MAX {
+            return Ok(());
+        }
+        check::liveness::waited(self, process);
+        self.coverage.hit("waits given up after a disk failure");
+        self.crash(process, false);
+        Err(())
+    }
+
+    /// [`Log::state`]; all zeros when the process is gone.
+    pub fn log_state(&self, process: usize) -> LogState {
+        let payload_max = self.payload_max();
+        let Some(serving) = self.serving(process) else {
+            return LogState { payload_max, capacity: self.profile.capacity, ..LogState::default() };
+        };
+        LogState {
+            head: serving.superblock.head.lsn,
+            stable: serving.writer.stable(),
+            acked: serving.writer.acked(),
+            tail: serving.tail.lsn,
+            capacity: serving.log.capacity(),
+            payload_max,
+        }
+    }
+
+    fn payload_max(&self) -> usize {
+        self.profile.window.min(self.profile.capacity) as usize - RECORD_HEADER_BYTES
+    }
+
+    /// [`Log::read`].
+    pub fn read(
+        &mut self,
+        process: usize,
+        from: Lsn,
+        each: &mut dyn FnMut(Record<'_>) -> bool,
+    ) -> Result<Lsn, LogError> {
+        let read = self.with_serving(process, |_, serving| {
+            let (head, stable) = (serving.superblock.head.lsn, serving.writer.stable());
+            if from < head || from > stable {
+                return Err(LogError::OutOfRange(from));
+            }
+            let start = link_on_disk(serving, from)?;
+            let mut stopped = false;
+            let scan = serving.log.scan(start, stable, &mut |record| {
+                let header = record.header;
+                stopped = !each(Record {
+                    lsn: header.lsn,
+                    next: header.next(),
+                    epoch: header.epoch,
+                    kind: header.kind,
+                    payload: record.payload(),
+                });
+                !stopped
+            });
+            match scan.unreadable {
+                Some(error) => Err(LogError::Io(error)),
+                None if scan.end.lsn < stable && !stopped => Err(LogError::Corrupt(scan.end.lsn)),
+                None => Ok(scan.end.lsn),
+            }
+        });
+        self.died_of_fuse(process);
+        match read {
+            Some(result) if self.alive(process) => result,
+            _ => Err(LogError::Closed),
+        }
+    }
+
+    /// [`Log::trim`].
+    pub fn trim(&mut self, process: usize, head: Lsn) -> Result<(), LogError> {
+        let trimmed = self.with_serving(process, |world, serving| {
+            if head < serving.superblock.head.lsn || head > serving.writer.stable() {
+                return Err(LogError::OutOfRange(head));
+            }
+            if let Some(error) = serving.poisoned {
+                return Err(LogError::Io(error));
+            }
+            let link = link_on_disk(serving, head)?;
+            serving.store_head(link).map_err(LogError::Io)?;
+            let host = world.processes[process].host;
+            world.hosts[host].history.head = head;
+            world.coverage.hit("trims");
+            Ok(())
+        });
+        self.settle(process);
+        match trimmed {
+            Some(result) if self.alive(process) => result,
+            _ => Err(LogError::Closed),
+        }
+    }
+}
+
+/// The link at `lsn`: from the record that begins there, or the stable end.
+fn link_on_disk(serving: &Serving, lsn: Lsn) -> Result<Link, LogError> {
+    if lsn == serving.superblock.head.lsn {
+        return Ok(serving.superblock.head);
+    }
+    if lsn == serving.writer.stable() {
+        return Ok(serving.writer_stable_link());
+    }
+    let mut front = [0; RECORD_HEADER_BYTES];
+    serving.log.read(lsn, &mut front).map_err(LogError::Io)?;
+    match RecordHeader::parse(&front) {
+        Ok(header) if header.lsn == lsn => Ok(Link { lsn, chain: header.chain }),
+        _ => Err(LogError::OutOfRange(lsn)),
+    }
+}
+
+fn fenced(serving: &Serving) -> Option<(Epoch, Epoch)> {
+    let seen = serving.writer.fenced()?;
+    Some((serving.writer.epoch(), seen))
+}
+
+/// A [`Log`] in the world: what `rvm` is given.
+#[derive(Clone)]
+pub struct SimLog {
+    world: SharedWorld,
+    process: usize,
+}
+
+impl SimLog {
+    /// The log that `process` serves.
+    pub fn new(world: &SharedWorld, process: usize) -> SimLog {
+        SimLog {
+            world: Rc::clone(world),
+            process,
+        }
+    }
+}
+
+impl Log for SimLog {
+    fn append(
+        &self,
+        kind: Kind,
+        length: usize,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<Ticket, AppendError> {
+        self.world.borrow_mut().append(self.process, kind, length, fill)
+    }
+
+    fn wait(&self, ticket: Ticket, durability: Durability) -> Result<Votes, WaitError> {
+        self.world.borrow_mut().wait(self.process, ticket, durability)
+    }
+
+    fn state(&self) -> LogState {
+        self.world.borrow().log_state(self.process)
+    }
+
+    fn read(&self, from: Lsn, each: &mut dyn FnMut(Record<'_>) -> bool) -> Result<Lsn, LogError> {
+        self.world.borrow_mut().read(self.process, from, each)
+    }
+
+    fn trim(&self, head: Lsn) -> Result<(), LogError> {
+        self.world.borrow_mut().trim(self.process, head)
+    }
+}
+

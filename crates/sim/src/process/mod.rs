@@ -1,0 +1,205 @@
+//! A client's process: the driver's part, as the simulator plays it. The machines inside are the ones that ship.
+//!
+//! | file | idea |
+//! |---|---|
+//! | `mod.rs` | a process's life, and handing events to the machine that waits for them |
+//! | `open.rs` | opening a journal: claim, scan, recover, assemble, release |
+//! | `serve.rs` | a journal that serves: ring, disk writer, view writer, frames |
+//! | `log.rs` | what a client program calls: append, wait, trim, read |
+
+mod log;
+mod open;
+mod serve;
+
+pub use log::SimLog;
+pub use open::OpenFailure;
+pub(crate) use log::WAIT_MAX;
+pub(crate) use open::lender_at;
+pub(crate) use serve::Serving;
+
+use netram_proto::id::WriterId;
+use netram_proto::journal::Recovery;
+use netram_proto::time::Time;
+use netram_proto::wire::Frame;
+
+use crate::profile::Links;
+use crate::world::{Event, TICK, World};
+
+/// A process on a host.
+pub(crate) struct Process {
+    pub(crate) host: usize,
+    pub(crate) writer: WriterId,
+    /// Slot of the machine inside → its connection.
+    pub(crate) conns: Vec<Option<usize>>,
+    /// Slot of the machine inside → the lender it means.
+    slots: Vec<usize>,
+    pub(crate) phase: Phase,
+    pub(crate) paused_until: Time,
+    /// Appends by itself, beside the scenario's program.
+    pub(crate) busy: bool,
+}
+
+pub(crate) enum Phase {
+    Dead,
+    Opening(Box<Opening>),
+    Serving(Box<Serving>),
+}
+
+/// Recovery under way.
+pub(crate) struct Opening {
+    recovery: Recovery,
+    /// When each member was last tried or asked.
+    tried: Vec<Time>,
+}
+
+impl World {
+    fn spawn(&mut self, host: usize) -> usize {
+        self.hosts[host].disk.borrow_mut().revive();
+        self.processes.push(Process {
+            host,
+            writer: WriterId(self.rng.next()),
+            conns: Vec::new(),
+            slots: Vec::new(),
+            phase: Phase::Dead,
+            paused_until: Time(0),
+            busy: false,
+        });
+        let process = self.processes.len() - 1;
+        self.at(TICK, Event::Tick { process });
+        process
+    }
+
+    /// Whether the process lives.
+    pub fn alive(&self, process: usize) -> bool {
+        !matches!(self.processes[process].phase, Phase::Dead)
+    }
+
+    /// The process on `host` that lives, if one does.
+    pub(crate) fn living(&self, host: usize) -> Option<usize> {
+        (0..self.processes.len())
+            .rev()
+            .find(|&process| self.processes[process].host == host && self.alive(process))
+    }
+
+    /// The process dies; with `power_cut`, its machine.
+    pub(crate) fn crash(&mut self, process: usize, power_cut: bool) {
+        if !self.alive(process) {
+            return;
+        }
+        self.trace.mark(self.now, 4, process as u64 * 2 + u64::from(power_cut));
+        let kind = if power_cut { "its machine lost power" } else { "it crashed" };
+        self.tell(|| format!("process {process} ends: {kind}"));
+        self.coverage.hit(if power_cut { "client power cuts" } else { "client crashes" });
+        self.leave_platter(process);
+        self.bury(process);
+        if power_cut {
+            let host = self.processes[process].host;
+            self.hosts[host].disk.borrow_mut().power_cut();
+            self.refresh_view(host);
+        }
+    }
+
+    /// A process that ends, however it ends, ends here: connections close, events for it find nobody.
+    fn bury(&mut self, process: usize) {
+        for conn in self.processes[process].conns.clone().into_iter().flatten() {
+            self.close_here(conn);
+        }
+        self.processes[process].phase = Phase::Dead;
+        self.processes[process].conns.clear();
+    }
+
+    /// The process died between two disk operations. Whether the machine died with it, chance says.
+    pub(crate) fn died_of_fuse(&mut self, process: usize) -> bool {
+        let host = self.processes[process].host;
+        if !self.hosts[host].disk.borrow().is_dead() {
+            return false;
+        }
+        let power_cut = self.rng.chance(500);
+        self.crash(process, power_cut);
+        true
+    }
+
+    pub(crate) fn on_tick(&mut self, process: usize) {
+        if !self.alive(process) {
+            return;
+        }
+        let now = self.now;
+        if let Phase::Serving(serving) = &mut self.processes[process].phase {
+            serving.writer.on_tick(now);
+        }
+        self.at(TICK, Event::Tick { process });
+        self.settle(process);
+    }
+
+    pub(crate) fn link_up(&mut self, process: usize, slot: usize) {
+        let now = self.now;
+        match &mut self.processes[process].phase {
+            Phase::Dead => return,
+            Phase::Opening(opening) => opening.recovery.on_connected(slot),
+            Phase::Serving(serving) => serving.writer.on_connected(slot, now),
+        }
+        self.settle(process);
+    }
+
+    pub(crate) fn link_lost(&mut self, process: usize, slot: usize) {
+        let now = self.now;
+        self.coverage.hit("links lost");
+        match &mut self.processes[process].phase {
+            Phase::Dead => return,
+            Phase::Opening(opening) => opening.recovery.on_lost(slot),
+            Phase::Serving(serving) => serving.writer.on_lost(slot, now),
+        }
+        self.settle(process);
+    }
+
+    pub(crate) fn process_gets(&mut self, process: usize, slot: usize, packet: &[u8]) {
+        let now = self.now;
+        let Ok(frame) = Frame::parse(packet) else {
+            if let Some(conn) = self.processes[process].conns[slot] {
+                self.break_conn(conn);
+            }
+            return;
+        };
+        self.trace
+            .mark(now, 3, frame.header.kind as u64 ^ frame.header.lsn.0 << 8);
+        match &mut self.processes[process].phase {
+            Phase::Dead => return,
+            Phase::Opening(opening) => {
+                opening.tried[slot] = now;
+                opening.recovery.on_frame(slot, &frame);
+            }
+            Phase::Serving(serving) => serving.writer.on_frame(slot, &frame, now),
+        }
+        self.settle(process);
+    }
+
+    /// After an event: everything that the machine inside wants done is begun.
+    pub(crate) fn settle(&mut self, process: usize) {
+        if self.processes[process].paused_until > self.now {
+            return;
+        }
+        match &self.processes[process].phase {
+            Phase::Dead => (),
+            Phase::Opening(_) => self.settle_opening(process),
+            Phase::Serving(_) => self.settle_serving(process),
+        }
+    }
+
+    /// Whether the process stands still, and until when.
+    pub(crate) fn standing_still(&self, event: &Event) -> Option<Time> {
+        let process = match *event {
+            Event::Tick { process }
+            | Event::Flushed { process }
+            | Event::ViewStored { process }
+            | Event::Busy { process } => process,
+            Event::Connected { conn } | Event::Closed { conn } => self.conns[conn].process,
+            _ => return None,
+        };
+        let until = self.processes[process].paused_until;
+        (until > self.now).then_some(until)
+    }
+
+    pub(crate) fn is_stream(&self) -> bool {
+        self.profile.links == Links::Stream
+    }
+}

@@ -1,0 +1,278 @@
+//! Opening a journal, step by step as the real driver does it. Every step may be the last: the process can die between
+//! any two disk operations, and at any event while it waits for lenders.
+
+use netram_proto::id::Lsn;
+use netram_proto::journal::{
+    AssembleError, Assembled, Body, Known, LogFile, LogFileError, PeerAnswer, Recovery, RecoveryRefusal, Scan,
+    SlotError, Slots, Superblock, View, assemble,
+};
+use netram_proto::limit::SLOT_BYTES;
+use netram_proto::planted::Fault;
+use netram_proto::port::IoError;
+use netram_proto::time::{Span, Time};
+
+use super::{Opening, Phase, Serving};
+use crate::check;
+use crate::disk::SimFile;
+use crate::lender::packet_of;
+use crate::world::World;
+
+/// All members are waited for this long, those needed for [`PATIENCE`].
+const GRACE: Span = Span::from_ms(300);
+const PATIENCE: Span = Span::from_ms(4000);
+/// A member that cannot be reached, or does not answer, is tried again after this.
+const RETRY: Span = Span::from_ms(250);
+
+/// Why a journal did not open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OpenFailure {
+    /// The process died on the way.
+    Crashed,
+    /// The disk failed.
+    Io(IoError),
+    /// Too few members answered, or a newer writer reigns.
+    Refused(RecoveryRefusal),
+    /// The log is damaged below what had been durable.
+    Corrupt {
+        /// Where.
+        at: Lsn,
+    },
+    /// A file is not readable as what it should be.
+    Unusable(&'static str),
+}
+
+impl From<IoError> for OpenFailure {
+    fn from(error: IoError) -> OpenFailure {
+        OpenFailure::Io(error)
+    }
+}
+
+impl From<SlotError> for OpenFailure {
+    fn from(error: SlotError) -> OpenFailure {
+        match error {
+            SlotError::Io(error) => OpenFailure::Io(error),
+            SlotError::Foreign | SlotError::Damaged => OpenFailure::Unusable("view file"),
+        }
+    }
+}
+
+impl From<LogFileError> for OpenFailure {
+    fn from(error: LogFileError) -> OpenFailure {
+        match error {
+            LogFileError::Io(error) => OpenFailure::Io(error),
+            _ => OpenFailure::Unusable("log file"),
+        }
+    }
+}
+
+impl From<AssembleError> for OpenFailure {
+    fn from(error: AssembleError) -> OpenFailure {
+        match error {
+            AssembleError::Io(error) => OpenFailure::Io(error),
+            AssembleError::Corrupt { at, .. } => OpenFailure::Corrupt { at },
+        }
+    }
+}
+
+/// The files of a journal that is being opened.
+pub(super) struct Files {
+    pub(super) log: LogFile<SimFile>,
+    pub(super) log_slots: Slots,
+    pub(super) superblock: Superblock,
+    pub(super) view_file: SimFile,
+    pub(super) view_slots: Slots,
+    pub(super) view: View,
+}
+
+impl World {
+    /// Opens the journal on `host` in a new process, running the world meanwhile. Returns the process.
+    pub fn open(&mut self, host: usize, accept_loss: bool) -> Result<usize, OpenFailure> {
+        self.coverage.hit("openings");
+        let process = self.spawn(host);
+        self.tell(|| format!("process {process} opens the journal on host {host}, accept_loss {accept_loss}"));
+        let result = self.open_in(process, accept_loss);
+        let result = match result {
+            Err(_) if self.died_of_fuse(process) => Err(OpenFailure::Crashed),
+            other => other,
+        };
+        if let Err(failure) = &result {
+            self.tell(|| format!("process {process} could not open: {failure:?}"));
+            self.bury(process);
+            self.refresh_view(host);
+        }
+        result.map(|()| process)
+    }
+
+    fn open_in(&mut self, process: usize, accept_loss: bool) -> Result<(), OpenFailure> {
+        let host = self.processes[process].host;
+        let mut files = self.open_files(host)?;
+        files.view.epoch = files.view.epoch.next();
+        files.view.writer = self.processes[process].writer;
+        files.view.version += 1;
+        self.store_view(host, &mut files)?;
+        // An old error report does not matter: what follows reads, and syncs again.
+        let _ = files.log.sync();
+        let limit = files.superblock.head.lsn.plus(files.log.capacity());
+        let scan = files.log.scan(files.superblock.head, limit, &mut |_| true);
+        let windows = self.recover(process, &files, scan, accept_loss)?;
+        if self.planted.is(Fault::ReleaseBeforeSync) {
+            self.release(host, &mut files, scan.end.lsn)?;
+        }
+        let known = Known {
+            proof: files.superblock.stable.max(files.view.base),
+            limit,
+            accept_loss,
+        };
+        let taken = assemble(&files.log, &scan, &windows, known, self.planted, &mut |_| true)?;
+        self.count_recovery(&taken, accept_loss);
+        files.superblock.stable = taken.end.lsn;
+        files.log.store(&mut files.log_slots, &files.superblock)?;
+        if !self.planted.is(Fault::ReleaseBeforeSync) {
+            self.release(host, &mut files, taken.end.lsn)?;
+        }
+        check::rule05::recovered(self, process, taken.end, files.superblock.head, accept_loss);
+        self.serve(process, files, taken)
+    }
+
+    fn open_files(&mut self, host: usize) -> Result<Files, OpenFailure> {
+        let host = &self.hosts[host];
+        let view_file = SimFile::new(&host.disk, host.view_file);
+        let (view_slots, payload) = Slots::open(&view_file, View::MAGIC, SLOT_BYTES)?;
+        let view = View::decode(&payload).map_err(|_| OpenFailure::Unusable("view"))?;
+        let (mut log, log_slots, superblock) = LogFile::open(SimFile::new(&host.disk, host.log_file))?;
+        log.plant(self.planted);
+        if superblock.journal != view.journal {
+            return Err(OpenFailure::Unusable("log of another journal"));
+        }
+        Ok(Files {
+            log,
+            log_slots,
+            superblock,
+            view_file,
+            view_slots,
+            view,
+        })
+    }
+
+    fn store_view(&mut self, host: usize, files: &mut Files) -> Result<(), OpenFailure> {
+        let stored = files.view_slots.store(&files.view_file, &files.view.encode());
+        self.refresh_view(host);
+        Ok(stored?)
+    }
+
+    /// The members are given up: from here on the local disk has everything.
+    fn release(&mut self, host: usize, files: &mut Files, end: Lsn) -> Result<(), OpenFailure> {
+        files.view.version += 1;
+        files.view.members.clear();
+        files.view.counting = false;
+        files.view.base = end;
+        self.store_view(host, files)
+    }
+
+    fn recover(
+        &mut self,
+        process: usize,
+        files: &Files,
+        scan: Scan,
+        accept_loss: bool,
+    ) -> Result<Vec<netram_proto::journal::PeerWindow>, OpenFailure> {
+        let view = &files.view;
+        let mut recovery = Recovery::new(view, view.epoch, view.writer, scan.end.lsn, self.now, GRACE, PATIENCE);
+        recovery.plant(self.planted);
+        let slots: Vec<usize> = recovery.addresses().map(lender_at).collect();
+        let count = slots.len();
+        self.processes[process].slots = slots;
+        self.processes[process].conns = vec![None; count];
+        self.processes[process].phase = Phase::Opening(Box::new(Opening {
+            recovery,
+            tried: vec![Time(0); count],
+        }));
+        self.settle(process);
+        loop {
+            let Phase::Opening(opening) = &mut self.processes[process].phase else {
+                return Err(OpenFailure::Crashed);
+            };
+            let Some(verdict) = opening.recovery.verdict(self.now) else {
+                self.step();
+                continue;
+            };
+            let answers: Vec<PeerAnswer> = opening.recovery.answers().map(|(_, answer)| answer).collect();
+            let windows = opening.recovery.windows();
+            match verdict {
+                Ok(()) => check::rule05::answered(self, process, view, &answers, &windows),
+                Err(RecoveryRefusal::Missing { .. }) if accept_loss => (),
+                Err(refusal) => return Err(OpenFailure::Refused(refusal)),
+            }
+            for conn in self.processes[process].conns.clone().into_iter().flatten() {
+                self.close_here(conn);
+            }
+            return Ok(windows);
+        }
+    }
+
+    pub(super) fn settle_opening(&mut self, process: usize) {
+        let now = self.now;
+        for slot in 0..self.processes[process].conns.len() {
+            let conn = self.processes[process].conns[slot];
+            let lender = self.processes[process].slots[slot];
+            let stream = self.is_stream();
+            let Phase::Opening(opening) = &mut self.processes[process].phase else {
+                return;
+            };
+            let due = now.since(opening.tried[slot]) >= RETRY;
+            let Some(conn) = conn else {
+                if due {
+                    opening.tried[slot] = now;
+                    self.connect(process, slot, lender);
+                }
+                continue;
+            };
+            if let Some(outgoing) = opening.recovery.next_frame(slot) {
+                opening.tried[slot] = now;
+                let Body::Inline(bytes, length) = outgoing.body else {
+                    unreachable!("recovery has no ring")
+                };
+                let packet = packet_of(&outgoing.header, &bytes[..length]);
+                self.send(conn, crate::net::Way::Up, packet);
+            } else if !stream && due {
+                // A frame was lost; begin anew.
+                opening.tried[slot] = now;
+                opening.recovery.on_lost(slot);
+                self.close_here(conn);
+            }
+        }
+    }
+
+    fn serve(&mut self, process: usize, files: Files, taken: Assembled) -> Result<(), OpenFailure> {
+        let serving = Serving::new(self, files, taken.end);
+        let lenders = self.lenders.len();
+        self.processes[process].slots = (0..lenders).collect();
+        self.processes[process].conns = vec![None; lenders];
+        self.processes[process].phase = Phase::Serving(Box::new(serving));
+        self.trace.mark(self.now, 5, taken.end.lsn.0);
+        self.tell(|| format!("process {process} serves from {}", taken.end.lsn));
+        self.settle(process);
+        Ok(())
+    }
+
+    fn count_recovery(&mut self, taken: &Assembled, accept_loss: bool) {
+        self.coverage.hit("recoveries");
+        if taken.records_from_members > 0 {
+            self.coverage.hit("recoveries that took records from members");
+        }
+        if taken.repaired > 0 {
+            self.coverage.hit("recoveries that repaired damage from members");
+        }
+        if accept_loss {
+            self.coverage.hit("recoveries that accepted loss");
+        }
+    }
+}
+
+/// The lender that an address means.
+pub(crate) fn lender_at(address: &str) -> usize {
+    address
+        .strip_prefix('l')
+        .and_then(|number| number.parse().ok())
+        .unwrap_or_default()
+}

@@ -1,0 +1,322 @@
+//! A journal that serves: the ring, the log's writer, the view's writer, and frames to and from lenders.
+
+use std::collections::VecDeque;
+
+use netram_proto::id::Lsn;
+use netram_proto::journal::{Body, LogFile, Outgoing, Slots, Superblock, View, Writer, WriterConfig};
+use netram_proto::planted::{Fault, Planted};
+use netram_proto::port::IoError;
+use netram_proto::time::Span;
+use netram_proto::wire::Link;
+
+use super::Phase;
+use super::open::Files;
+use crate::check;
+use crate::disk::SimFile;
+use crate::lender::packet_of;
+use crate::net::Way;
+use crate::world::{Event, World};
+
+/// The machine that serves, and what its driver keeps for it.
+pub(crate) struct Serving {
+    pub(crate) writer: Writer,
+    pub(crate) log: LogFile<SimFile>,
+    log_slots: Slots,
+    pub(crate) superblock: Superblock,
+    view_file: SimFile,
+    view_slots: Slots,
+    ring: Vec<u8>,
+    /// Where the next record goes, and what it chains to.
+    pub(crate) tail: Link,
+    /// The end of what the disk has, as the writer was told.
+    stable: Link,
+    /// Ends of records that are not on the disk yet.
+    ends: VecDeque<Link>,
+    /// The batch that is being synced ends here.
+    flushing: Option<Link>,
+    /// The view that is being stored.
+    storing: Option<View>,
+    /// The local disk failed; nothing more is written.
+    pub(crate) poisoned: Option<IoError>,
+    planted: Planted,
+    /// What the oracle saw acknowledged when the writer learnt that it is fenced.
+    pub(crate) acked_at_fence: Option<Lsn>,
+}
+
+impl Serving {
+    /// The reign that `files.view` made durable; the log ends at `end`.
+    pub(super) fn new(world: &World, files: Files, end: Link) -> Serving {
+        let mut writer = Writer::new(
+            world.journal,
+            files.view.epoch,
+            files.view.writer,
+            files.view.version,
+            end,
+            writer_config(world),
+        );
+        writer.plant(world.planted);
+        Serving {
+            writer,
+            log: files.log,
+            log_slots: files.log_slots,
+            superblock: files.superblock,
+            view_file: files.view_file,
+            view_slots: files.view_slots,
+            ring: vec![0; world.profile.window as usize],
+            tail: end,
+            stable: end,
+            ends: VecDeque::new(),
+            flushing: None,
+            storing: None,
+            poisoned: None,
+            planted: world.planted,
+            acked_at_fence: None,
+        }
+    }
+
+    /// Puts a finished record into the ring.
+    pub(super) fn take_record(&mut self, record: &[u8], end: Link) {
+        let capacity = self.ring.len();
+        let start = (self.tail.lsn.0 % capacity as u64) as usize;
+        let first = record.len().min(capacity - start);
+        self.ring[start..start + first].copy_from_slice(&record[..first]);
+        self.ring[..record.len() - first].copy_from_slice(&record[first..]);
+        self.tail = end;
+        self.ends.push_back(end);
+        self.writer.on_append(end.lsn);
+    }
+
+    fn ring_bytes(&self, from: Lsn, bytes: usize) -> Vec<u8> {
+        let capacity = self.ring.len();
+        let start = (from.0 % capacity as u64) as usize;
+        let first = bytes.min(capacity - start);
+        let mut out = Vec::with_capacity(bytes);
+        out.extend_from_slice(&self.ring[start..start + first]);
+        out.extend_from_slice(&self.ring[..bytes - first]);
+        out
+    }
+
+    fn packet(&self, outgoing: &Outgoing) -> Vec<u8> {
+        match outgoing.body {
+            Body::Inline(bytes, length) => packet_of(&outgoing.header, &bytes[..length]),
+            Body::Log { from, bytes } => packet_of(&outgoing.header, &self.ring_bytes(from, bytes)),
+        }
+    }
+
+    pub(super) fn writer_stable_link(&self) -> Link {
+        self.stable
+    }
+
+    fn poison(&mut self, error: IoError) {
+        self.poisoned.get_or_insert(error);
+        self.writer.on_disk_failed();
+    }
+
+    /// Stores the superblock with a new head. Durable on return.
+    pub(super) fn store_head(&mut self, head: Link) -> Result<(), IoError> {
+        self.superblock.head = head;
+        self.superblock.stable = self.superblock.stable.max(self.writer.stable());
+        let stored = self.log.store(&mut self.log_slots, &self.superblock);
+        if let Err(error) = stored {
+            self.poison(error);
+        }
+        stored
+    }
+}
+
+fn writer_config(world: &World) -> WriterConfig {
+    let profile = &world.profile;
+    WriterConfig {
+        lenders: (0..world.lenders.len()).map(|index| format!("l{index}")).collect(),
+        rule: profile.rule,
+        wanted: profile.wanted,
+        min: profile.min,
+        domain: String::from("d0"),
+        one_domain: profile.one_domain,
+        window_bytes: profile.window,
+        timing: profile.timing,
+    }
+}
+
+impl World {
+    /// Runs `work` on the process's serving machine, if it serves.
+    pub(crate) fn with_serving<T>(
+        &mut self,
+        process: usize,
+        work: impl FnOnce(&mut World, &mut Serving) -> T,
+    ) -> Option<T> {
+        match core::mem::replace(&mut self.processes[process].phase, Phase::Dead) {
+            Phase::Serving(mut serving) => {
+                let out = work(self, &mut serving);
+                self.processes[process].phase = Phase::Serving(serving);
+                Some(out)
+            }
+            other => {
+                self.processes[process].phase = other;
+                None
+            }
+        }
+    }
+
+    pub(super) fn settle_serving(&mut self, process: usize) {
+        if self.died_of_fuse(process) {
+            return;
+        }
+        self.with_serving(process, |world, serving| {
+            world.close_unwanted(process, serving);
+            world.begin_view(process, serving);
+            world.begin_flush(process, serving);
+            check::after_event(world, process, serving);
+            world.pump(process, serving);
+        });
+        self.died_of_fuse(process);
+    }
+
+    fn close_unwanted(&mut self, process: usize, serving: &mut Serving) {
+        for slot in serving.writer.take_disconnects().iter() {
+            if let Some(conn) = self.processes[process].conns[slot] {
+                self.coverage.hit("links given up by the writer");
+                self.close_here(conn);
+            }
+        }
+    }
+
+    fn begin_view(&mut self, process: usize, serving: &mut Serving) {
+        if serving.storing.is_some() || serving.poisoned.is_some() {
+            return;
+        }
+        let Some(view) = serving.writer.view_to_store() else {
+            return;
+        };
+        self.tell(|| {
+            let members: Vec<&str> = view.members.iter().map(|member| member.address.as_str()).collect();
+            format!("process {process} stores view {} {members:?} counting {}", view.version, view.counting)
+        });
+        let host = self.processes[process].host;
+        self.hosts[host].storing = Some(view.clone());
+        serving.storing = Some(view);
+        let delay = self.disk_time();
+        self.at(delay, Event::ViewStored { process });
+    }
+
+    pub(crate) fn on_view_stored(&mut self, process: usize) {
+        let now = self.now;
+        self.with_serving(process, |world, serving| {
+            let host = world.processes[process].host;
+            let Some(view) = serving.storing.take() else { return };
+            let stored = serving.view_slots.store(&serving.view_file, &view.encode());
+            world.refresh_view(host);
+            world.hosts[host].storing = None;
+            if world.hosts[host].disk.borrow().is_dead() {
+                return;
+            }
+            match stored {
+                Ok(()) => {
+                    world.coverage.hit("views stored");
+                    check::rule03::stored(world, process, &view);
+                    serving.writer.on_view_stored(now);
+                }
+                Err(error) => {
+                    world.coverage.hit("views that could not be stored");
+                    serving.poison(error);
+                }
+            }
+        });
+        self.settle(process);
+    }
+
+    fn begin_flush(&mut self, process: usize, serving: &mut Serving) {
+        if serving.flushing.is_some() || serving.poisoned.is_some() {
+            return;
+        }
+        let Some(end) = serving.ends.back().copied() else { return };
+        let from = serving.writer.stable();
+        let bytes = serving.ring_bytes(from, end.lsn.since(from) as usize);
+        serving.ends.clear();
+        match serving.log.write(from, &bytes) {
+            Ok(()) => {
+                serving.flushing = Some(end);
+                let delay = self.disk_time();
+                self.at(delay, Event::Flushed { process });
+            }
+            Err(error) => self.disk_failed(process, serving, error),
+        }
+    }
+
+    pub(crate) fn on_flushed(&mut self, process: usize) {
+        let now = self.now;
+        self.with_serving(process, |world, serving| {
+            let Some(end) = serving.flushing.take() else { return };
+            let mut synced = serving.log.sync();
+            if synced.is_err() && serving.planted.is(Fault::SyncRetried) {
+                synced = serving.log.sync();
+            }
+            match synced {
+                Ok(()) => {
+                    world.trace.mark(now, 6, end.lsn.0);
+                    check::rule09::stable(world, process, end.lsn);
+                    serving.stable = end;
+                    serving.writer.on_stable(end, now);
+                }
+                Err(error) => world.disk_failed(process, serving, error),
+            }
+        });
+        self.settle(process);
+    }
+
+    fn disk_failed(&mut self, process: usize, serving: &mut Serving, error: IoError) {
+        let host = self.processes[process].host;
+        if !self.hosts[host].disk.borrow().is_dead() {
+            self.tell(|| format!("process {process}: the disk failed: {error}"));
+            self.coverage.hit("journals that went read-only");
+        }
+        serving.poison(error);
+    }
+
+    /// Connects, and sends whatever is to be sent and has room.
+    fn pump(&mut self, process: usize, serving: &mut Serving) {
+        let now = self.now;
+        for slot in 0..self.lenders.len() {
+            if serving.writer.wants_connection(slot, now) {
+                if let Some(old) = self.processes[process].conns[slot] {
+                    self.close_here(old);
+                }
+                self.connect(process, slot, slot);
+                continue;
+            }
+            let Some(conn) = self.processes[process].conns[slot] else {
+                continue;
+            };
+            while self.has_room(conn) {
+                let Some(outgoing) = serving.writer.next_frame(slot, now) else {
+                    break;
+                };
+                check::rule04::sends(self, process, serving);
+                let packet = serving.packet(&outgoing);
+                self.send(conn, Way::Up, packet);
+            }
+        }
+    }
+
+    /// What a machine that dies now leaves half done: a view may be on its way to the platter.
+    pub(super) fn leave_platter(&mut self, process: usize) {
+        let written = self.rng.chance(500);
+        self.with_serving(process, |world, serving| {
+            let host = world.processes[process].host;
+            world.hosts[host].storing = None;
+            let Some(view) = serving.storing.take() else { return };
+            if written && !world.hosts[host].disk.borrow().is_dead() {
+                world.coverage.hit("views cut off while being stored");
+                // The write reaches the cache; the fuse sees to it that the sync does not happen.
+                world.hosts[host].disk.borrow_mut().light_fuse(1);
+                let _ = serving.view_slots.store(&serving.view_file, &view.encode());
+            }
+        });
+    }
+
+    pub(crate) fn disk_time(&mut self) -> Span {
+        let (low, high) = self.profile.disk_us;
+        let us = self.rng.between(low, high);
+        Span::from_us(us * self.nemesis.disk_slowness(self.now))
+    }
+}

@@ -1,0 +1,191 @@
+//! What one seed's world is like: its size, its links, its disk, and which faults visit it. Drawn once, from the seed;
+//! leaving most faults out of most worlds lets the rest be seen (swarm testing).
+
+use netram_proto::journal::{CommitRule, Timing};
+use netram_proto::time::Span;
+
+use crate::disk::DiskFaults;
+use crate::rng::Rng;
+
+/// How a world's links behave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Links {
+    /// In order and whole until they break.
+    Stream,
+    /// Every frame for itself: lost, doubled, late.
+    Datagram,
+}
+
+/// What may happen to a world. One action a time, see [`crate::nemesis`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Action {
+    /// A connection breaks.
+    BreakLink,
+    /// Client and lender cannot reach each other, in one direction or both.
+    Partition,
+    /// A lender stands still.
+    PauseLender,
+    /// The client stands still.
+    PauseClient,
+    /// A lender's process dies; its memory stays.
+    KillLender,
+    /// A lender's machine dies, and its memory with it.
+    LoseLender,
+    /// All machines of one power domain lose power.
+    PowerDomain,
+    /// A lender has no room for a while.
+    FillLender,
+    /// An operator withdraws a lender.
+    Withdraw,
+    /// The client's process dies.
+    CrashClient,
+    /// The client's machine loses power.
+    CutClient,
+    /// The client dies a few disk operations from now.
+    LightFuse,
+    /// The disk takes its time.
+    SlowDisk,
+    /// Syncs fail for a moment.
+    FailSync,
+    /// The disk is full for a moment.
+    FullDisk,
+    /// A sector that was on the disk rots.
+    Rot,
+    /// A sector cannot be read.
+    Unreadable,
+    /// Old bytes of this log, or of another, lie behind the log's end.
+    StaleBytes,
+}
+
+/// All of them.
+pub const ACTIONS: [Action; 18] = [
+    Action::BreakLink,
+    Action::Partition,
+    Action::PauseLender,
+    Action::PauseClient,
+    Action::KillLender,
+    Action::LoseLender,
+    Action::PowerDomain,
+    Action::FillLender,
+    Action::Withdraw,
+    Action::CrashClient,
+    Action::CutClient,
+    Action::LightFuse,
+    Action::SlowDisk,
+    Action::FailSync,
+    Action::FullDisk,
+    Action::Rot,
+    Action::Unreadable,
+    Action::StaleBytes,
+];
+
+/// One world's nature.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    /// Lenders there are.
+    pub lenders: usize,
+    /// Members wanted.
+    pub wanted: usize,
+    /// Members below which commits wait for the disk.
+    pub min: usize,
+    /// The commit rule.
+    pub rule: CommitRule,
+    /// Whether all members may be in the client's power domain.
+    pub one_domain: bool,
+    /// Each lender's power domain; the client's is `d0`.
+    pub domains: Vec<String>,
+    /// Bytes of ring and windows.
+    pub window: u64,
+    /// Bytes of the log's data area.
+    pub capacity: u64,
+    /// The largest payload appended.
+    pub payload_max: usize,
+    /// How links behave.
+    pub links: Links,
+    /// One way through the network, at least and at most, in µs.
+    pub latency_us: (u64, u64),
+    /// A sync, at least and at most, in µs.
+    pub disk_us: (u64, u64),
+    /// Frames lost on datagram links, in a thousand; as many are doubled, and as many come late.
+    pub loss_permille: u64,
+    /// The disk's nature between the nemesis's visits.
+    pub disk: DiskFaults,
+    /// Timeouts of the writer.
+    pub timing: Timing,
+    /// What visits this world.
+    pub actions: Vec<Action>,
+    /// Mean time between visits.
+    pub every: Span,
+    /// Whether visits stop short of taking the last copy of anything acknowledged.
+    pub within_budget: bool,
+    /// The index of a lender that lies.
+    pub hostile: Option<usize>,
+}
+
+impl Profile {
+    /// The nature of a world with journals.
+    pub fn draw(rng: &mut Rng) -> Profile {
+        let lenders = rng.between(1, 4) as usize;
+        let wanted = rng.between(1, 3.min(lenders as u64)) as usize;
+        let rule = match rng.below(4) {
+            0 | 1 => CommitRule::All,
+            2 => CommitRule::Any,
+            _ => CommitRule::AtLeast(rng.between(1, wanted as u64) as u8),
+        };
+        let bulk = rng.chance(40);
+        let window = if bulk {
+            256 * 1024
+        } else {
+            rng.pick(&[16 * 1024, 16 * 1024, 32 * 1024])
+        };
+        let capacity = if bulk {
+            512 * 1024
+        } else {
+            rng.pick(&[16 * 1024, 32 * 1024, 64 * 1024])
+        };
+        let payload_max = if bulk {
+            100 * 1024
+        } else {
+            rng.pick(&[24, 200, 1200, 5000])
+        };
+        let links = if rng.chance(350) {
+            Links::Datagram
+        } else {
+            Links::Stream
+        };
+        let latency = rng.pick(&[(20, 60), (50, 500), (500, 3000), (100, 30_000)]);
+        let disk_us = rng.pick(&[(80, 300), (500, 3000), (5000, 20_000), (20_000, 200_000)]);
+        Profile {
+            lenders,
+            wanted,
+            min: rng.between(1, wanted as u64) as usize,
+            rule,
+            one_domain: rng.chance(300),
+            domains: (0..lenders).map(|_| format!("d{}", rng.below(3))).collect(),
+            window,
+            capacity,
+            payload_max,
+            links,
+            latency_us: latency,
+            disk_us,
+            loss_permille: rng.pick(&[0, 10, 80, 250]),
+            disk: DiskFaults {
+                survives_permille: rng.pick(&[0, 500, 500, 900, 1000]),
+                ..DiskFaults::default()
+            },
+            timing: Timing {
+                resend: (links == Links::Datagram).then(|| Span::from_ms(rng.between(5, 100))),
+                ..Timing::default()
+            },
+            actions: draw_actions(rng),
+            every: Span::from_ms(rng.pick(&[30, 100, 300, 1000])),
+            within_budget: rng.chance(500),
+            hostile: None,
+        }
+    }
+}
+
+fn draw_actions(rng: &mut Rng) -> Vec<Action> {
+    let density = rng.pick(&[100, 250, 500]);
+    ACTIONS.into_iter().filter(|_| rng.chance(density)).collect()
+}

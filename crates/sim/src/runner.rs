@@ -1,0 +1,111 @@
+//! Running many seeds: on threads, with panics and broken rules caught, counted and made replayable.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use netram_proto::planted::Planted;
+
+use crate::check::Violation;
+use crate::coverage::Coverage;
+use crate::scenario::{Outcome, run};
+use crate::trace::Story;
+
+/// A seed that broke a rule, or panicked.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The seed.
+    pub seed: u64,
+    /// The rule it broke; zero for liveness, 11 for a panic.
+    pub rule: u8,
+    /// What was seen.
+    pub what: String,
+    /// The run's last events.
+    pub story: Vec<String>,
+}
+
+/// What a range of seeds came to.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    /// Seeds that kept every rule.
+    pub passed: u64,
+    /// Seeds that did not.
+    pub failures: Vec<Failure>,
+    /// What happened how often, over all passed seeds.
+    pub coverage: Coverage,
+}
+
+/// Runs one seed. A failing one is run again to hear its story.
+pub fn run_seed(seed: u64, planted: Planted) -> Result<Outcome, Box<Failure>> {
+    let rule = match attempt(seed, planted, None) {
+        Ok(outcome) => return Ok(outcome),
+        Err(payload) => judge(&*payload).0,
+    };
+    let story: Story = Rc::default();
+    let (rule, what) = match attempt(seed, planted, Some(Rc::clone(&story))) {
+        Err(payload) => judge(&*payload),
+        Ok(_) => (rule, String::from("the seed failed once and passed when replayed: the world is not deterministic")),
+    };
+    let story = core::mem::take::<VecDeque<String>>(&mut story.borrow_mut()).into();
+    Err(Box::new(Failure { seed, rule, what, story }))
+}
+
+fn attempt(seed: u64, planted: Planted, story: Option<Story>) -> std::thread::Result<Outcome> {
+    catch_unwind(AssertUnwindSafe(|| run(seed, planted, story)))
+}
+
+fn judge(payload: &(dyn std::any::Any + Send)) -> (u8, String) {
+    if let Some(violation) = payload.downcast_ref::<Violation>() {
+        return (violation.rule, violation.what.clone());
+    }
+    let text = payload
+        .downcast_ref::<String>()
+        .cloned()
+        .or_else(|| payload.downcast_ref::<&str>().map(|text| String::from(*text)));
+    (11, format!("panic: {}", text.unwrap_or_default()))
+}
+
+/// Runs `count` seeds from `from` on, on `threads` threads, until `failures_max` have failed. `progress` hears the number
+/// of seeds done, now and then.
+pub fn run_seeds(
+    from: u64,
+    count: u64,
+    threads: usize,
+    planted: Planted,
+    failures_max: usize,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Summary {
+    let next = AtomicU64::new(0);
+    let summary = Mutex::new(Summary::default());
+    std::thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= count {
+                        return;
+                    }
+                    let result = run_seed(from + number, planted);
+                    // A panic inside a seed is caught before this lock is taken.
+                    let mut summary = summary.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                    match result {
+                        Ok(outcome) => {
+                            summary.passed += 1;
+                            summary.coverage.merge(&outcome.coverage);
+                        }
+                        Err(failure) => summary.failures.push(*failure),
+                    }
+                    if summary.failures.len() >= failures_max {
+                        next.store(count, Ordering::Relaxed);
+                    }
+                    let done = summary.passed + summary.failures.len() as u64;
+                    drop(summary);
+                    progress(done);
+                }
+            });
+        }
+    });
+    summary.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner())
+}

@@ -1,0 +1,214 @@
+//! A program appends, waits, trims and reads; its process and machine die and come back.
+
+use netram_proto::id::Lsn;
+use netram_proto::journal::RecoveryRefusal;
+use netram_proto::port::{AppendError, Durability, Kind, LogError, Ticket};
+use netram_proto::time::Span;
+
+use crate::check;
+use crate::process::OpenFailure;
+use crate::world::World;
+
+/// Refused openings before everything is healed.
+const TRIES: u32 = 4;
+
+pub(super) fn run(world: &mut World) {
+    let lives = world.rng.between(1, 4);
+    for _ in 0..lives {
+        if let Some(process) = open(world, 0) {
+            let deeds = world.rng.between(5, 60);
+            work(world, process, deeds);
+            if world.rng.chance(700) {
+                let cut = world.rng.chance(500);
+                world.crash(process, cut);
+            }
+            end_of(world, process);
+        }
+    }
+    world.heal();
+    settle_down(world, 0);
+}
+
+/// Opens the journal on `host`, whatever it takes. `None`: the process died on the way, or there is nothing to open.
+pub(super) fn open(world: &mut World, host: usize) -> Option<usize> {
+    for _ in 0..TRIES {
+        match world.open(host, false) {
+            Ok(process) => return Some(process),
+            Err(OpenFailure::Crashed) => return None,
+            Err(failure) => count(world, &failure),
+        }
+        let pause = world.rng.between(10, 2000);
+        world.run_for(Span::from_ms(pause));
+    }
+    open_healed(world, host)
+}
+
+/// With everything healed, the journal opens, or there is a reason why it must not.
+pub(super) fn open_healed(world: &mut World, host: usize) -> Option<usize> {
+    let rested = world.nemesis.rests;
+    world.heal();
+    world.run_for(Span::from_ms(100));
+    let result = world.open(host, false);
+    let opened = match result {
+        Ok(process) => Some(process),
+        Err(OpenFailure::Crashed) => None,
+        Err(failure) => {
+            count(world, &failure);
+            check::liveness::refused(world, host, &failure);
+            if matches!(failure, OpenFailure::Refused(RecoveryRefusal::Fenced { .. })) {
+                return None;
+            }
+            match world.open(host, true) {
+                Ok(process) => Some(process),
+                Err(failure) => {
+                    count(world, &failure);
+                    check::liveness::refused_loss(world, host, &failure);
+                    None
+                }
+            }
+        }
+    };
+    if !rested {
+        world.nemesis.rests = false;
+        world.plan_nemesis();
+    }
+    opened
+}
+
+fn count(world: &mut World, failure: &OpenFailure) {
+    world.coverage.hit(match failure {
+        OpenFailure::Crashed => "openings cut off",
+        OpenFailure::Io(_) => "openings refused: disk",
+        OpenFailure::Refused(RecoveryRefusal::Missing { .. }) => "openings refused: members missing",
+        OpenFailure::Refused(RecoveryRefusal::Fenced { .. }) => "openings refused: fenced",
+        OpenFailure::Corrupt { .. } => "openings refused: damage",
+        OpenFailure::Unusable(_) => "openings refused: file unusable",
+    });
+}
+
+/// The program's life: appends mostly, waits often, now and then trims, reads, or does nothing.
+pub(super) fn work(world: &mut World, process: usize, deeds: u64) {
+    let mut last: Option<Ticket> = None;
+    for _ in 0..deeds {
+        if !world.alive(process) {
+            return;
+        }
+        match world.rng.below(20) {
+            0..8 => {
+                for _ in 0..world.rng.between(1, 6) {
+                    match append(world, process) {
+                        Ok(ticket) => last = Some(ticket),
+                        Err(AppendError::Full { .. }) => trim(world, process),
+                        Err(AppendError::TooLarge { .. } | AppendError::Closed) => (),
+                        Err(AppendError::DiskFailed(_) | AppendError::Fenced { .. }) => return,
+                    }
+                }
+            }
+            8..14 => {
+                if let Some(ticket) = last {
+                    let durability = match world.rng.below(10) {
+                        0 => Durability::Disk,
+                        1 => Durability::Lazy,
+                        _ => Durability::Remote,
+                    };
+                    if world.wait(process, ticket, durability).is_err() {
+                        return;
+                    }
+                }
+            }
+            14 => trim(world, process),
+            15 => read(world, process),
+            _ => {
+                let ms = world.rng.pick(&[0, 1, 5, 20, 100, 600]);
+                let extra = world.rng.below(1_000_000);
+                world.run_for(Span(Span::from_ms(ms).0 + extra));
+            }
+        }
+    }
+}
+
+fn append(world: &mut World, process: usize) -> Result<Ticket, AppendError> {
+    let max = world.profile.payload_max.min(world.log_state(process).payload_max);
+    let length = world.rng.index(max + 1);
+    let kind = Kind(16 + world.rng.below(4) as u8);
+    let mut noise = world.rng.fork();
+    world.append(process, kind, length, &mut |payload| noise.fill(payload))
+}
+
+fn trim(world: &mut World, process: usize) {
+    let state = world.log_state(process);
+    let host = world.processes[process].host;
+    let ends = world.hosts[host].history.ends_between(state.head, state.stable).to_vec();
+    if !ends.is_empty() {
+        let head = world.rng.pick(&ends).lsn;
+        // A refusal shows in the next append.
+        let _ = world.trim(process, head);
+    }
+}
+
+/// Reads from the head: every record is the one that was appended, or the log says that it cannot.
+fn read(world: &mut World, process: usize) {
+    let state = world.log_state(process);
+    let host = world.processes[process].host;
+    let mut found: Vec<u8> = Vec::new();
+    let mut places: Vec<(Lsn, Lsn)> = Vec::new();
+    let result = world.read(process, state.head, &mut |record| {
+        places.push((record.lsn, record.next));
+        found.extend_from_slice(record.payload);
+        true
+    });
+    match result {
+        Ok(end) => {
+            let history = &world.hosts[host].history;
+            let mut wanted: Vec<u8> = Vec::new();
+            for &(lsn, next) in &places {
+                let record = history.bytes(lsn, next);
+                let payload = u32::from_le_bytes([record[36], record[37], record[38], record[39]]) as usize;
+                wanted.extend_from_slice(&record[40..40 + payload]);
+            }
+            if found != wanted || end < state.stable {
+                check::rule06::misread(state.head, end);
+            }
+            world.coverage.hit("logs read");
+        }
+        Err(LogError::Closed | LogError::Io(_)) => (),
+        Err(error) => check::rule06::unread(world, host, error),
+    }
+}
+
+/// A process that is left behind ends before the next one begins (the real one holds a lock on its files).
+fn end_of(world: &mut World, process: usize) {
+    if world.alive(process) {
+        world.crash(process, false);
+    }
+    let pause = world.rng.pick(&[0, 1, 30, 400, 2500]);
+    world.run_for(Span::from_ms(pause));
+}
+
+/// Everything is healed: the journal opens, a commit ends, the view grows back, and one more crash loses nothing.
+pub(super) fn settle_down(world: &mut World, host: usize) {
+    for round in 0..2 {
+        let Some(process) = world.living(host).or_else(|| open_healed(world, host)) else {
+            return;
+        };
+        // Long enough for a silent lender to be given up, found again, joined and filled.
+        world.run_for(Span::from_ms(6000));
+        trim_all(world, process);
+        if let Ok(ticket) = append(world, process) {
+            let _ = world.wait(process, ticket, Durability::Remote);
+        }
+        world.run_for(Span::from_ms(2000));
+        if world.profile.hostile.is_none() {
+            check::liveness::grown_back(world, process);
+        }
+        let cut = world.rng.chance(500);
+        if round == 0 {
+            world.crash(process, cut);
+        }
+    }
+}
+
+fn trim_all(world: &mut World, process: usize) {
+    let stable = world.log_state(process).stable;
+    let _ = world.trim(process, stable);
+}

@@ -1,0 +1,55 @@
+//! The stories that seeds tell: what the client program does while the nemesis visits.
+
+mod journal;
+mod second;
+
+use netram_proto::planted::Planted;
+
+use crate::coverage::Coverage;
+use crate::profile::Profile;
+use crate::rng::Rng;
+use crate::trace::{Story, Trace};
+use crate::world::World;
+
+/// What one seed's run came to. A run that broke a rule did not get here.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The run's fingerprint.
+    pub hash: u64,
+    /// What happened how often.
+    pub coverage: Coverage,
+}
+
+/// Runs `seed`. Unwinds with a [`crate::check::Violation`] when a rule is broken.
+pub fn run(seed: u64, planted: Planted, story: Option<Story>) -> Outcome {
+    let mut rng = Rng::new(seed);
+    let mut profile = Profile::draw(&mut rng);
+    let kind = rng.below(100);
+    if (70..80).contains(&kind) {
+        profile.hostile = Some(rng.index(profile.lenders));
+    }
+    let mut world = World::new(rng, profile, planted, Trace::new(story));
+    let description = format!("seed {seed}: {:?}", world.profile);
+    world.tell(|| description);
+    match kind {
+        0..80 => journal::run(&mut world),
+        _ => second::run(&mut world),
+    }
+    outcome(&mut world)
+}
+
+fn outcome(world: &mut World) -> Outcome {
+    for host in &world.hosts {
+        let counts = host.disk.borrow().counts;
+        world.coverage.add("disk: syncs that failed", counts.sync_failures);
+        world.coverage.add("disk: writes that found no space", counts.full);
+        world.coverage.add("disk: reads of unreadable sectors", counts.unreadable);
+        world.coverage.add("disk: power cuts that lost sectors", counts.cuts_with_loss);
+        world.coverage.add("disk: deaths between two operations", counts.fuses);
+    }
+    world.coverage.add("events", world.trace.events);
+    Outcome {
+        hash: world.trace.hash(),
+        coverage: core::mem::take(&mut world.coverage),
+    }
+}

@@ -1,0 +1,37 @@
+//! A second writer by mistake: an operator copies a journal's directory and opens the copy, while the first writer runs
+//! on or stands still and wakes later.
+
+use netram_proto::time::Span;
+
+use super::journal;
+use crate::check;
+use crate::world::{Event, World};
+
+pub(super) fn run(world: &mut World) {
+    let Some(first) = journal::open(world, 0) else { return };
+    let deeds = world.rng.between(5, 30);
+    journal::work(world, first, deeds);
+    let copy = world.copy_host(0);
+    world.coverage.hit("second writers");
+    if world.alive(first) {
+        world.processes[first].busy = true;
+        world.at(Span(1), Event::Busy { process: first });
+        if world.rng.chance(500) {
+            let ms = world.rng.pick(&[5, 50, 500, 5000]);
+            world.processes[first].paused_until = world.now + Span::from_ms(ms);
+            world.coverage.hit("first writers that stood still");
+        }
+    }
+    let lives = world.rng.between(1, 3);
+    for _ in 0..lives {
+        if let Some(second) = journal::open(world, copy) {
+            let deeds = world.rng.between(5, 40);
+            journal::work(world, second, deeds);
+            let cut = world.rng.chance(500);
+            world.crash(second, cut);
+        }
+    }
+    world.heal();
+    journal::settle_down(world, copy);
+    check::liveness::fenced(world, first, copy);
+}

@@ -1,0 +1,290 @@
+//! The world: machines, the network between them, one clock, one source of chance.
+//!
+//! [`World::step`] takes the next event off the agenda and lets it happen. Client programs (the scenarios) are ordinary
+//! sequential code that calls [`World::append`], [`World::wait`] and so on, and these run the world while they wait.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use netram_proto::id::{Incarnation, JournalId, Lsn};
+use netram_proto::journal::{LogFile, Slots, View};
+use netram_proto::limit::SLOT_BYTES;
+use netram_proto::planted::Planted;
+use netram_proto::time::{Span, Time};
+
+use crate::check::rule06::image_bytes;
+use crate::coverage::Coverage;
+use crate::disk::{Disk, Platter, SharedDisk, SimFile};
+use crate::history::History;
+use crate::lender::Lender;
+use crate::nemesis::Nemesis;
+use crate::net::{Conn, Way};
+use crate::process::Process;
+use crate::profile::Profile;
+use crate::queue::Queue;
+use crate::rng::Rng;
+use crate::trace::Trace;
+
+/// A process is asked for what time alone makes due this often.
+pub(crate) const TICK: Span = Span::from_ms(25);
+/// Events of one world, as a guard against one that never ends.
+const EVENTS_MAX: u64 = 3_000_000;
+
+/// Something on the agenda.
+#[derive(Debug)]
+pub(crate) enum Event {
+    Frame { conn: usize, way: Way, number: u64, packet: Vec<u8> },
+    Connected { conn: usize },
+    Closed { conn: usize },
+    Tick { process: usize },
+    /// The log's writer finished writing; its sync ends now.
+    Flushed { process: usize },
+    /// The view's writer reaches its write and sync.
+    ViewStored { process: usize },
+    LenderUp { lender: usize },
+    Unfill { lender: usize },
+    Nemesis,
+    /// A program that runs beside the scenario's (a second writer) does something.
+    Busy { process: usize },
+    /// Nothing: the world runs until here.
+    Mark,
+}
+
+/// A client's machine.
+#[derive(Debug)]
+pub struct Host {
+    /// Its disk.
+    pub disk: SharedDisk,
+    /// The log's file.
+    pub log_file: usize,
+    /// The view's file.
+    pub view_file: usize,
+    /// What truly happened to the journal on this disk.
+    pub history: History,
+    /// The view on the platter.
+    pub view: View,
+    /// A view that is being stored and may be on the platter after a crash.
+    pub storing: Option<View>,
+    /// Something on this disk was damaged at rest: recovery may have to refuse.
+    pub damaged: bool,
+    /// The disk is a copy of this host's, and nothing has been recovered from it yet.
+    pub copied_from: Option<usize>,
+    /// The view's number when it was copied.
+    copied_version: u64,
+    /// A newer reign, on a copied disk, has recovered this log up to here.
+    pub overtaken_at: Option<Lsn>,
+}
+
+/// Everything there is.
+pub struct World {
+    /// The time.
+    pub now: Time,
+    pub(crate) queue: Queue<Event>,
+    /// The source of chance.
+    pub rng: Rng,
+    /// The world's nature.
+    pub profile: Profile,
+    /// The journal.
+    pub journal: JournalId,
+    /// The lenders.
+    pub lenders: Vec<Lender>,
+    /// The client's machines: the first, and perhaps one with a copied disk.
+    pub hosts: Vec<Host>,
+    pub(crate) processes: Vec<Process>,
+    pub(crate) conns: Vec<Conn>,
+    /// `[host][lender]`: until when frames up and down do not pass.
+    pub(crate) blocked: Vec<Vec<(Time, Time)>>,
+    pub(crate) nemesis: Nemesis,
+    /// The fault planted in the machines.
+    pub planted: Planted,
+    /// Counters.
+    pub coverage: Coverage,
+    /// What happened.
+    pub trace: Trace,
+    pub(crate) incarnations: u64,
+}
+
+/// A world that programs share.
+pub type SharedWorld = Rc<RefCell<World>>;
+
+impl World {
+    /// A world of this nature, with a journal created on its first host.
+    pub fn new(mut rng: Rng, profile: Profile, planted: Planted, trace: Trace) -> World {
+        let journal = JournalId(u128::from(rng.next()));
+        let mut incarnations = 0;
+        let lenders = profile.domains.iter().map(|domain| {
+            incarnations += 1;
+            Lender::new(domain.clone(), Incarnation(incarnations))
+        });
+        let lenders: Vec<Lender> = lenders.collect();
+        let host = new_host(&mut rng, &profile, journal);
+        let blocked = vec![vec![(Time(0), Time(0)); lenders.len()]];
+        let mut world = World {
+            now: Time(1_000_000_000),
+            queue: Queue::default(),
+            nemesis: Nemesis::new(),
+            rng,
+            profile,
+            journal,
+            lenders,
+            hosts: vec![host],
+            processes: Vec::new(),
+            conns: Vec::new(),
+            blocked,
+            planted,
+            coverage: Coverage::default(),
+            trace,
+            incarnations,
+        };
+        world.plan_nemesis();
+        world
+    }
+
+    /// Lets the next event happen.
+    pub fn step(&mut self) {
+        let Some((at, event)) = self.queue.pop() else {
+            // Nothing will ever happen: time passes all the same.
+            self.now = self.now + TICK;
+            return;
+        };
+        assert!(self.trace.events < EVENTS_MAX, "the world does not come to an end");
+        self.now = self.now.max(at);
+        if let Some(until) = self.standing_still(&event) {
+            self.queue.push(until, event);
+            return;
+        }
+        match event {
+            Event::Frame { conn, way, number, packet } => self.on_packet(conn, way, number, packet),
+            Event::Connected { conn } => self.on_connected(conn),
+            Event::Closed { conn } => self.on_closed(conn),
+            Event::Tick { process } => self.on_tick(process),
+            Event::Flushed { process } => self.on_flushed(process),
+            Event::ViewStored { process } => self.on_view_stored(process),
+            Event::LenderUp { lender } => self.start_lender(lender),
+            Event::Unfill { lender } => self.lenders[lender].window.limit = crate::lender::LENT_BYTES,
+            Event::Nemesis => self.on_nemesis(),
+            Event::Busy { process } => self.on_busy(process),
+            Event::Mark => (),
+        }
+    }
+
+    /// Lets `span` pass.
+    pub fn run_for(&mut self, span: Span) {
+        let until = self.now + span;
+        self.queue.push(until, Event::Mark);
+        while self.now < until {
+            self.step();
+        }
+    }
+
+    pub(crate) fn at(&mut self, delay: Span, event: Event) {
+        self.queue.push(self.now + delay, event);
+    }
+
+    /// Adds a line to the story.
+    pub fn tell(&mut self, line: impl FnOnce() -> String) {
+        self.trace.tell(self.now, line);
+    }
+
+    pub(crate) fn next_incarnation(&mut self) -> Incarnation {
+        self.incarnations += 1;
+        Incarnation(self.incarnations)
+    }
+
+    /// Copies a host's disk, as an operator does who believes that this moves a journal. Returns the new host.
+    pub fn copy_host(&mut self, host: usize) -> usize {
+        let source = &self.hosts[host];
+        let disk = source.disk.borrow().clone();
+        let copy = Host {
+            disk: Rc::new(RefCell::new(disk)),
+            log_file: source.log_file,
+            view_file: source.view_file,
+            history: source.history.clone(),
+            view: source.view.clone(),
+            storing: source.storing.clone(),
+            damaged: source.damaged,
+            copied_from: Some(host),
+            copied_version: source.view.version,
+            overtaken_at: None,
+        };
+        self.hosts.push(copy);
+        self.blocked.push(vec![(Time(0), Time(0)); self.lenders.len()]);
+        self.hosts.len() - 1
+    }
+
+    /// What the original of a copied disk was promised by members that the copy knows, and so the copy's reign must have.
+    pub(crate) fn promised_to_copy(&self, host: usize) -> Lsn {
+        let copy = &self.hosts[host];
+        match copy.copied_from.map(|source| &self.hosts[source]) {
+            Some(source) if source.view.version == copy.copied_version => source.history.acked_by_members,
+            _ => Lsn(0),
+        }
+    }
+
+    /// The reign on `host` begins with the log up to `end`, all of it on the platter; it was compared with what the log
+    /// of `source` truly holds.
+    pub(crate) fn adopt(&mut self, host: usize, source: usize, end: Lsn, head: Lsn) {
+        if source != host {
+            self.hosts[host].history = self.hosts[source].history.clone();
+            self.hosts[host].copied_from = None;
+            self.hosts[source].overtaken_at = Some(end);
+        }
+        let history = &mut self.hosts[host].history;
+        history.rewind(end);
+        history.acked = end;
+        history.head = head;
+    }
+
+    /// The bytes of a host's log from `from` to `to`: on the platter, or as read through the cache.
+    pub(crate) fn log_bytes(&self, host: usize, from: Lsn, to: Lsn, platter: bool) -> Vec<u8> {
+        let host = &self.hosts[host];
+        let disk = host.disk.borrow();
+        let image = if platter {
+            disk.durable(host.log_file)
+        } else {
+            disk.cached(host.log_file)
+        };
+        image_bytes(image, from, to)
+    }
+
+    /// Whether the platter has what was truly appended from `from` to `to`.
+    pub(crate) fn platter_has(&self, host: usize, from: Lsn, to: Lsn) -> bool {
+        to <= from || self.log_bytes(host, from, to, true) == self.hosts[host].history.bytes(from, to)
+    }
+
+    /// Looks at the platter for the view that a crash would leave.
+    pub(crate) fn refresh_view(&mut self, host: usize) {
+        let host = &mut self.hosts[host];
+        let disk = host.disk.borrow();
+        let platter = Platter(disk.durable(host.view_file));
+        if let Ok((_, payload)) = Slots::open(&platter, View::MAGIC, SLOT_BYTES)
+            && let Ok(view) = View::decode(&payload)
+        {
+            host.view = view;
+        }
+    }
+}
+
+fn new_host(rng: &mut Rng, profile: &Profile, journal: JournalId) -> Host {
+    let mut disk = Disk::new(rng.fork());
+    let log_file = disk.add(LogFile::<SimFile>::file_bytes(profile.capacity));
+    let view_file = disk.add(Slots::bytes(SLOT_BYTES));
+    let disk: SharedDisk = Rc::new(RefCell::new(disk));
+    let view = View::first(journal);
+    let created = LogFile::create(SimFile::new(&disk, log_file), journal, profile.capacity).is_ok()
+        && Slots::create(&SimFile::new(&disk, view_file), View::MAGIC, SLOT_BYTES, &view.encode()).is_ok();
+    assert!(created, "a healthy disk takes a new journal");
+    disk.borrow_mut().faults = profile.disk;
+    Host {
+        disk,
+        log_file,
+        view_file,
+        history: History::new(),
+        view,
+        storing: None,
+        damaged: false,
+        copied_from: None,
+        copied_version: 0,
+        overtaken_at: None,
+    }
+}
