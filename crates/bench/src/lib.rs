@@ -1,1 +1,51 @@
-//! bench
+//! Measurements of netram, each taken beside its floor in the same run.
+//!
+//! A commit's latency means nothing by itself: it is compared with a bare exchange of the same bytes over the same
+//! kind of socket on the same cores, and with `fdatasync` on the same disk. Rounds of each alternate, and what is
+//! reported is the median over rounds, so that a disturbance hits both or neither.
+//!
+//! | module | measures |
+//! |---|---|
+//! | [`commit`] | one commit: latency and throughput by size, members, durability, threads |
+//! | [`tpca`] | TPC-A on recoverable memory, disk or remote |
+//! | [`share`] | one lender under one to eight clients |
+//! | [`figures`] | the scoreboard: every figure that the project holds itself to |
+//! | [`echo`], [`disk`] | the floors |
+//! | [`delay`] | a longer wire |
+//! | [`site`], [`child`] | lenders and other processes, ended with the measurement |
+//! | [`histogram`], [`machine`] | percentiles, cores, load, processor time |
+//!
+//! Nothing here prints but the child processes, which say on their standard output where they listen; results are
+//! values for the command line to show.
+#![deny(unsafe_code)]
+
+pub mod child;
+pub mod commit;
+pub mod delay;
+pub mod disk;
+pub mod echo;
+pub mod error;
+pub mod figures;
+pub mod histogram;
+pub mod machine;
+pub mod share;
+pub mod site;
+mod socket;
+#[allow(unsafe_code, reason = "the crate's one unsafe module")]
+mod sys;
+pub mod teller;
+pub mod tpca;
+
+pub use error::BenchError;
+pub use sys::{Allocations, CountingAllocator, count_allocations};
+
+use error::Context;
+
+/// Tells the starter of this child process something, on standard output.
+pub(crate) fn say(line: &str) -> Result<(), BenchError> {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}")
+        .and_then(|()| out.flush())
+        .context("tell the starter")
+}

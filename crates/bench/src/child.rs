@@ -1,0 +1,240 @@
+//! Child processes of a measurement: started from this program, ended with it.
+//!
+//! A floor measured between two threads of one process would not be the floor of two processes, so the echo server,
+//! the delaying proxy and the lenders are processes. Each says on its standard output when it is ready; each is
+//! ended when its guard is dropped, and by the kernel if this process dies first.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use netram_transport::Address;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, kill_process};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{BenchError, Context};
+use crate::{delay, echo, teller};
+
+/// How long a child may take to say that it is ready: it may have to reserve memory on a loaded machine.
+const READY_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a child may take to stop by itself before it is killed.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes of a child's first lines. Anything longer is not what was asked for.
+const READY_BYTES_MAX: usize = 16 * 1024;
+/// How much of a failed child's log is shown.
+const LOG_LINES_SHOWN: usize = 5;
+/// The program's hidden subcommand that plays a [`Role`].
+pub const PLAY: &str = "play";
+
+/// What the program is asked to be, as one argument of its hidden subcommand.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Role {
+    /// Answers requests of a fixed size, spinning: the other end of the floor.
+    Echo(echo::Echo),
+    /// Forwards a connection, each way with a delay.
+    Delay(delay::Delay),
+    /// Runs TPC-A until killed, and says what was acknowledged.
+    Teller(teller::Teller),
+}
+
+/// Plays `role`; returns when the other side is done.
+pub fn play(role: &Role) -> Result<(), BenchError> {
+    die_with_parent()?;
+    match role {
+        Role::Echo(echo) => echo.run(),
+        Role::Delay(delay) => delay.run(),
+        Role::Teller(teller) => teller.run(),
+    }
+}
+
+/// Lets the kernel kill this process when the thread that started it ends: no child is left behind, whatever happens.
+pub fn die_with_parent() -> Result<(), BenchError> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).context("ask for the parent's fate")
+}
+
+/// A child process. Dropping it kills it.
+#[derive(Debug)]
+pub struct Child {
+    process: std::process::Child,
+    role: &'static str,
+    log: PathBuf,
+}
+
+impl Child {
+    /// Starts `program play ROLE`; its messages go to a file in `folder`.
+    pub fn play(program: &Path, role: &Role, name: &'static str, folder: &Path) -> Result<Child, BenchError> {
+        let argument = serde_json::to_string(role).context("describe a role")?;
+        Child::start(program, [PLAY, argument.as_str()], name, folder)
+    }
+
+    /// Starts `program` with `arguments`; its messages go to a file in `folder`.
+    pub fn start<'a>(
+        program: &Path,
+        arguments: impl IntoIterator<Item = &'a str>,
+        role: &'static str,
+        folder: &Path,
+    ) -> Result<Child, BenchError> {
+        let what = format_args!("start a {role} process");
+        let (file, log) = tempfile::Builder::new()
+            .prefix(&format!("{role}-"))
+            .suffix(".log")
+            .tempfile_in(folder)
+            .and_then(|file| file.keep().map_err(|error| error.error))
+            .context(what)?;
+        let process = Command::new(program)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(file)
+            .spawn()
+            .context(what)?;
+        Ok(Child { process, role, log })
+    }
+
+    /// The process's id.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// What the process has logged so far.
+    pub fn log(&self) -> &Path {
+        &self.log
+    }
+
+    /// Waits until the child has said a line that begins with `last`; returns all lines up to it.
+    pub fn ready(&mut self, last: &str) -> Result<Vec<String>, BenchError> {
+        let deadline = Instant::now() + READY_TIMEOUT;
+        let mut said = Vec::new();
+        loop {
+            let text = String::from_utf8_lossy(&said);
+            let lines: Vec<&str> = text
+                .split_inclusive('\n')
+                .filter(|line| line.ends_with('\n'))
+                .collect();
+            if lines.last().is_some_and(|line| line.starts_with(last)) {
+                return Ok(lines.iter().map(|line| line.trim_end().to_owned()).collect());
+            }
+            let mut piece = [0; 1024];
+            match self.hear(&mut piece, deadline)? {
+                0 => return Err(self.failed("it ended before it was ready")),
+                heard => said.extend_from_slice(&piece[..heard]),
+            }
+            if said.len() > READY_BYTES_MAX {
+                return Err(self.failed("it said something else than expected"));
+            }
+        }
+    }
+
+    /// What the child says on its standard output; zero bytes when it has closed it.
+    fn hear(&mut self, into: &mut [u8], deadline: Instant) -> Result<usize, BenchError> {
+        let Some(output) = self.process.stdout.as_mut() else {
+            return Err(BenchError::Asked("the child's output was taken".to_owned()));
+        };
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        let ready = poll(&mut [PollFd::new(&output.as_fd(), PollFlags::IN)], Some(&timeout));
+        if ready.context("wait for a child")? == 0 {
+            return Err(self.failed("it was not ready in time"));
+        }
+        output.read(into).context("hear a child")
+    }
+
+    /// The rest of the child's output.
+    pub fn take_output(&mut self) -> Option<impl Read + Send + use<>> {
+        self.process.stdout.take()
+    }
+
+    /// Stops the process where it stands, so that it takes no processor time; undone by [`Child::resume`].
+    pub fn pause(&self) -> Result<(), BenchError> {
+        self.signal(Signal::STOP)
+    }
+
+    /// Lets a paused process run on.
+    pub fn resume(&self) -> Result<(), BenchError> {
+        self.signal(Signal::CONT)
+    }
+
+    fn signal(&self, signal: Signal) -> Result<(), BenchError> {
+        kill_process(self.pid(), signal).context(format_args!(
+            "signal the {} process {}",
+            self.role,
+            self.id()
+        ))
+    }
+
+    /// The child is not reaped before the guard says so: its id cannot have gone to another process.
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.process)
+    }
+
+    /// Kills the process (SIGKILL) and waits for its end.
+    pub fn kill(mut self) {
+        self.end();
+    }
+
+    /// Asks the process to stop (SIGTERM) and waits; kills it if it does not.
+    pub fn stop(mut self) -> Result<(), BenchError> {
+        self.signal(Signal::TERM)?;
+        let deadline = Instant::now() + STOP_TIMEOUT;
+        while Instant::now() < deadline {
+            match self.process.try_wait() {
+                Ok(Some(status)) if status.success() => return Ok(()),
+                Ok(Some(status)) => return Err(self.failed(&format!("it stopped with {status}"))),
+                _ => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
+        Err(self.failed("it did not stop when asked"))
+    }
+
+    fn end(&mut self) {
+        // Both fail only when the process has ended and was waited for.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+
+    /// An error that shows the end of the child's log.
+    pub fn failed(&self, why: &str) -> BenchError {
+        let log = fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        let shown = &lines[lines.len().saturating_sub(LOG_LINES_SHOWN)..];
+        let why = if shown.is_empty() {
+            why.to_owned()
+        } else {
+            format!("{why}; it logged: {}", shown.join(" | "))
+        };
+        BenchError::Child {
+            role: self.role,
+            pid: self.id(),
+            why,
+        }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Where a child listens, from its line `listening ADDRESS`.
+pub fn listening(lines: &[String]) -> Result<Vec<Address>, BenchError> {
+    let addresses = lines.iter().filter_map(|line| line.strip_prefix("listening "));
+    addresses
+        .map(|text| text.parse().context("read where a child listens"))
+        .collect()
+}
+
+/// The running program, to be started again in other roles.
+pub fn this_program() -> Result<PathBuf, BenchError> {
+    // Not `current_exe`: a rebuilt program has another file there, this link has the one that runs.
+    let link = Path::new("/proc/self/exe");
+    File::open(link).context("find this program's own file")?;
+    fs::read_link(link).context("find this program's own file")
+}

@@ -1,0 +1,387 @@
+//! What one commit costs: append and wait, beside a bare exchange of the same bytes and `fdatasync` on the same disk.
+
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use netram_client::{Journal, JournalConfig};
+use netram_proto::port::{Durability, Kind, Log};
+use netram_transport::{Address, WaitPolicy};
+use serde::Serialize;
+
+use crate::child::Child;
+use crate::delay::Delay;
+use crate::disk;
+use crate::echo::{Exchange, Pinger};
+use crate::error::{BenchError, Context};
+use crate::histogram::{self, Recorder, Summary, median};
+use crate::machine::Pinned;
+use crate::site::{self, Lender, LenderSpec, OpenJournal, Seats, Site, Wire};
+
+/// The kind of a benchmark's records: no other user of a journal has it.
+const KIND: Kind = Kind(255);
+/// Bytes of a benchmark's log. Large enough that trimming it is rare, small enough to make quickly.
+const LOG_BYTES: u64 = 32 << 20;
+/// The log is trimmed when it is fuller than this part of its capacity.
+const TRIM_PART: u64 = 2;
+
+/// What to measure. Take the default and change fields.
+#[derive(Clone, Debug, Serialize)]
+pub struct Spec {
+    /// Payload bytes of each record.
+    pub record_bytes: usize,
+    /// Members, each a lender process. None: the local disk alone.
+    pub members: usize,
+    /// How safe a commit is when it counts as done.
+    #[serde(serialize_with = "durability_name")]
+    pub durability: Durability,
+    /// Threads that commit to one journal.
+    pub threads: usize,
+    /// How the client waits.
+    #[serde(serialize_with = "display")]
+    pub wait: WaitPolicy,
+    /// Whether links are encrypted and records sealed.
+    pub secure: bool,
+    /// The kind of socket.
+    pub wire: Wire,
+    /// A longer wire: microseconds added to each round trip, floor and commit alike.
+    pub added_rtt_us: u32,
+    /// A slower disk, modelled: milliseconds added to each sync.
+    pub modelled_sync_ms: u32,
+}
+
+/// How long to measure.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Rounds, each of floor and commits.
+    pub rounds: usize,
+    /// Time of one round's commits, and of its floor.
+    pub round: Duration,
+}
+
+/// A measured row.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// What was measured.
+    #[serde(flatten)]
+    pub spec: Spec,
+    /// The commits.
+    pub commit: Summary,
+    /// The bare exchange; `None` without members.
+    pub exchange: Option<Summary>,
+    /// `fdatasync` of as many bytes, overwriting.
+    pub sync: Summary,
+    /// The commit's median over the exchange's, the median over rounds.
+    pub ratio: Option<f64>,
+    /// The sync's median over the commit's.
+    pub faster_than_sync: f64,
+}
+
+impl Default for Spec {
+    fn default() -> Spec {
+        Spec {
+            record_bytes: 128,
+            members: 1,
+            durability: Durability::Remote,
+            threads: 1,
+            wait: WaitPolicy::Spin,
+            secure: true,
+            wire: Wire::Tcp,
+            added_rtt_us: 0,
+            modelled_sync_ms: 0,
+        }
+    }
+}
+
+impl Effort {
+    /// Seven rounds of half a second.
+    pub const FULL: Effort = Effort {
+        rounds: 7,
+        round: Duration::from_millis(500),
+    };
+    /// Three short rounds, to see that things are in order.
+    pub const QUICK: Effort = Effort {
+        rounds: 3,
+        round: Duration::from_millis(150),
+    };
+}
+
+impl Spec {
+    /// The rows of the standard table: one thing varied at a time around the default.
+    pub fn table(quick: bool) -> Vec<Spec> {
+        let base = Spec::default;
+        let disk = Spec {
+            members: 0,
+            durability: Durability::Disk,
+            ..base()
+        };
+        let mut rows = vec![
+            base(),
+            Spec { members: 2, ..base() },
+            Spec {
+                secure: false,
+                ..base()
+            },
+            Spec {
+                wire: Wire::Unix,
+                ..base()
+            },
+            Spec {
+                wait: WaitPolicy::default(),
+                ..base()
+            },
+            Spec {
+                threads: 8,
+                wait: WaitPolicy::default(),
+                ..base()
+            },
+            disk.clone(),
+        ];
+        if !quick {
+            rows.extend([
+                Spec { members: 3, ..base() },
+                Spec {
+                    wait: WaitPolicy::Block,
+                    ..base()
+                },
+                Spec {
+                    threads: 2,
+                    wait: WaitPolicy::default(),
+                    ..base()
+                },
+                Spec {
+                    threads: 4,
+                    wait: WaitPolicy::default(),
+                    ..base()
+                },
+                Spec {
+                    durability: Durability::Both,
+                    ..base()
+                },
+                Spec {
+                    threads: 8,
+                    wait: WaitPolicy::default(),
+                    ..disk
+                },
+            ]);
+            let sizes = [16, 512, 4096, 32 * 1024];
+            rows.extend(sizes.map(|record_bytes| Spec {
+                record_bytes,
+                ..base()
+            }));
+        }
+        rows
+    }
+}
+
+/// Measures one row.
+pub fn measure(site: &Site, spec: &Spec, effort: Effort) -> Result<Row, BenchError> {
+    if !(1..=64).contains(&spec.threads) || spec.members > 8 {
+        return Err(BenchError::Asked(
+            "1 to 64 threads and 0 to 8 members can be measured".to_owned(),
+        ));
+    }
+    let setup = Setup::new(site, spec)?;
+    let (mut commits, mut exchanges, mut syncs, mut ratios) = (vec![], vec![], vec![], vec![]);
+    // The first round warms up caches, sockets and the branch predictor; it is thrown away.
+    for round in 0..=effort.rounds {
+        let sync = disk::sync_overwrites(site.folder(), spec.record_bytes, syncs_a_round(effort))?;
+        let exchange = setup.floor(effort)?;
+        let commit = setup.commits(spec, effort)?;
+        if round > 0 {
+            ratios.extend(exchange.map(|exchange| commit.p50_us / exchange.p50_us));
+            commits.push(commit);
+            exchanges.extend(exchange);
+            syncs.push(sync);
+        }
+    }
+    let (commit, sync) = (Summary::median(&commits), Summary::median(&syncs));
+    Ok(Row {
+        spec: spec.clone(),
+        exchange: (!exchanges.is_empty()).then(|| Summary::median(&exchanges)),
+        ratio: (!ratios.is_empty()).then(|| median(ratios)),
+        faster_than_sync: sync.p50_us / commit.p50_us,
+        commit,
+        sync,
+    })
+}
+
+fn syncs_a_round(effort: Effort) -> usize {
+    (effort.round.as_millis() as usize).clamp(50, 500)
+}
+
+/// Everything that runs during one row's measurement. Fields end in this order: the journal before its lenders.
+struct Setup {
+    journal: OpenJournal,
+    pinger: Option<Pinger>,
+    _wires: Vec<Child>,
+    lenders: Vec<Lender>,
+    seats: Seats,
+}
+
+impl Setup {
+    fn new(site: &Site, spec: &Spec) -> Result<Setup, BenchError> {
+        let seats = Seats::find();
+        let wait = if spec.wait == WaitPolicy::Spin {
+            seats.lender_wait(spec.members)
+        } else {
+            spec.wait
+        };
+        let (mut lenders, mut wires, mut addresses) = (vec![], vec![], vec![]);
+        let mut through = |address: Address, core| -> Result<Address, BenchError> {
+            if spec.added_rtt_us == 0 {
+                return Ok(address);
+            }
+            let (wire, address) =
+                Delay::start(site.program(), &address, spec.added_rtt_us, core, site.folder())?;
+            wires.push(wire);
+            Ok(address)
+        };
+        for index in 0..spec.members {
+            let core = seats.lender(index);
+            // A delaying process needs the lender's core now and then; a spinning lender would not let it.
+            let wait = if spec.added_rtt_us > 0 {
+                WaitPolicy::default()
+            } else {
+                wait
+            };
+            let lender = site.lender(LenderSpec {
+                wire: spec.wire,
+                secure: spec.secure,
+                wait,
+                core,
+            })?;
+            addresses.push(through(lender.address().clone(), core)?);
+            lenders.push(lender);
+        }
+        let pinger = if spec.members > 0 {
+            let exchange = Exchange::of_commit(spec.record_bytes, spec.secure);
+            let core = seats.lender(0);
+            let listen = site.listen(spec.wire);
+            Some(Pinger::start(
+                site.program(),
+                &listen,
+                exchange,
+                core,
+                site.folder(),
+                |to| through(to, core),
+            )?)
+        } else {
+            None
+        };
+        let journal = site.journal(LOG_BYTES, journal_config(site, spec, addresses))?;
+        Ok(Setup {
+            journal,
+            pinger,
+            _wires: wires,
+            lenders,
+            seats,
+        })
+    }
+
+    /// A round of the floor, the lenders paused: they may spin on the echo process's core.
+    fn floor(&self, effort: Effort) -> Result<Option<Summary>, BenchError> {
+        let Some(pinger) = &self.pinger else {
+            return Ok(None);
+        };
+        let _pinned = Pinned::to(self.seats.client())?;
+        for lender in &self.lenders {
+            lender.child().pause()?;
+        }
+        let summary = pinger.round(effort.round);
+        for lender in &self.lenders {
+            lender.child().resume()?;
+        }
+        summary.map(Some)
+    }
+
+    fn commits(&self, spec: &Spec, effort: Effort) -> Result<Summary, BenchError> {
+        let _pinned = if spec.wait == WaitPolicy::Spin || spec.threads > 1 && spec.members > 0 {
+            Some(Pinned::to(self.seats.client())?)
+        } else {
+            None
+        };
+        let lenders: Vec<u32> = self.lenders.iter().map(|lender| lender.child().id()).collect();
+        commits(&self.journal.journal, spec, effort.round, &lenders)
+    }
+}
+
+fn journal_config(site: &Site, spec: &Spec, addresses: Vec<Address>) -> JournalConfig {
+    let mut config = site.config(addresses, spec.secure, spec.wait);
+    config.timing = site::patient();
+    config.modelled_sync_delay = Duration::from_millis(spec.modelled_sync_ms.into());
+    if spec.members == 0 {
+        // Nobody else will have it: waiting for company would only add to the disk's time.
+        config.disk_delay = Duration::ZERO;
+    }
+    config
+}
+
+/// Commits from the threads asked for, for the time asked for.
+pub fn commits(
+    journal: &Journal,
+    spec: &Spec,
+    time: Duration,
+    children: &[u32],
+) -> Result<Summary, BenchError> {
+    let mut recorder = Recorder::start(children);
+    let start = Barrier::new(spec.threads);
+    let worker = || -> Result<Histogram<u64>, BenchError> {
+        let mut histogram = histogram::empty();
+        start.wait();
+        let end = Instant::now() + time;
+        loop {
+            let began = Instant::now();
+            if began >= end {
+                return Ok(histogram);
+            }
+            commit(journal, spec.record_bytes, spec.durability)?;
+            histogram.saturating_record(began.elapsed().as_nanos() as u64);
+        }
+    };
+    let results: Vec<_> = std::thread::scope(|scope| {
+        // This thread is one of them, so that with one thread nobody has to be woken.
+        let others: Vec<_> = (1..spec.threads).map(|_| scope.spawn(worker)).collect();
+        let own = worker();
+        let joined = others
+            .into_iter()
+            .map(|other| other.join().expect("a measuring thread does not panic"));
+        std::iter::once(own).chain(joined).collect()
+    });
+    for result in results {
+        recorder.add(&result?);
+    }
+    Ok(recorder.finish())
+}
+
+/// One commit; trims the log when it has become half full, which is part of what commits cost.
+pub fn commit(journal: &Journal, bytes: usize, durability: Durability) -> Result<(), BenchError> {
+    let ticket = journal
+        .append(KIND, bytes, &mut |payload| payload.fill(0x5a))
+        .context("append a record")?;
+    journal.wait(ticket, durability).context("wait for a commit")?;
+    let state = journal.state();
+    if state.tail.since(state.head) > state.capacity / TRIM_PART && state.stable > state.head {
+        // Several threads may find the log half full; a position that has been trimmed already is no failure.
+        let _ = journal.trim(state.stable);
+    }
+    Ok(())
+}
+
+fn display<S: serde::Serializer>(value: &impl std::fmt::Display, out: S) -> Result<S::Ok, S::Error> {
+    out.collect_str(value)
+}
+
+/// The name of a durability, as flags and results have it.
+pub fn name_of(durability: Durability) -> &'static str {
+    match durability {
+        Durability::Remote => "remote",
+        Durability::Disk => "disk",
+        Durability::Both => "both",
+        Durability::Lazy => "lazy",
+    }
+}
+
+fn durability_name<S: serde::Serializer>(value: &Durability, out: S) -> Result<S::Ok, S::Error> {
+    out.serialize_str(name_of(*value))
+}

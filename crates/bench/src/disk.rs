@@ -1,0 +1,90 @@
+//! The disk's floors: `fdatasync` after each small write, and reading a file from its begin to its end.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Instant;
+
+use rustix::fs::{Advice, fadvise};
+
+use crate::error::{BenchError, Context};
+use crate::histogram::{Recorder, Summary};
+
+/// Bytes of the file that is overwritten: as large as a small log, so that the blocks are spread likewise.
+const OVERWRITTEN_BYTES: usize = 8 << 20;
+/// Bytes of one read.
+const READ_BYTES: usize = 1 << 20;
+
+/// Writes at the end of a growing file, each write synced: the file's size changes, which costs a journal commit of
+/// the file system's own.
+pub fn sync_appends(folder: &Path, bytes: usize, count: usize) -> Result<Summary, BenchError> {
+    let file = tempfile::tempfile_in(folder).context("make a file to sync")?;
+    synced(&file, bytes, count, usize::MAX)
+}
+
+/// Overwrites a file that has its blocks already, each write synced: the least that durable means on this disk.
+pub fn sync_overwrites(folder: &Path, bytes: usize, count: usize) -> Result<Summary, BenchError> {
+    let mut file = tempfile::tempfile_in(folder).context("make a file to sync")?;
+    file.write_all(&vec![1; OVERWRITTEN_BYTES])
+        .context("fill a file")?;
+    file.sync_all().context("sync a file")?;
+    synced(&file, bytes, count, OVERWRITTEN_BYTES)
+}
+
+fn synced(file: &File, bytes: usize, count: usize, size: usize) -> Result<Summary, BenchError> {
+    let block = vec![2; bytes];
+    let mut at = 0;
+    let mut recorder = Recorder::start(&[]);
+    for _ in 0..count {
+        if at + bytes > size {
+            at = 0;
+        }
+        let began = Instant::now();
+        file.write_all_at(&block, at as u64).context("write a file")?;
+        file.sync_data().context("sync a file")?;
+        recorder.record(began.elapsed());
+        at += bytes;
+    }
+    Ok(recorder.finish())
+}
+
+/// Seconds that a sequential read of `path` takes, its pages dropped from the cache before if `cold`.
+pub fn read_seconds(path: &Path, cold: bool) -> Result<f64, BenchError> {
+    let what = format_args!("read {}", path.display());
+    let mut file = OpenOptions::new().read(true).open(path).context(what)?;
+    if cold {
+        drop_cache(path)?;
+    }
+    let mut block = vec![0; READ_BYTES];
+    let began = Instant::now();
+    while file.read(&mut block).context(what)? > 0 {}
+    Ok(began.elapsed().as_secs_f64())
+}
+
+/// Writes what is dirty of `path`, then forgets its pages, as far as the kernel follows the advice.
+pub fn drop_cache(path: &Path) -> Result<(), BenchError> {
+    let what = format_args!("drop {} from the cache", path.display());
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(path)
+        .context(what)?;
+    file.sync_all().context(what)?;
+    fadvise(&file, 0, None, Advice::DontNeed).context(what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_floors_measure_what_they_were_asked() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(sync_appends(folder.path(), 200, 3).unwrap().count, 3);
+        assert_eq!(sync_overwrites(folder.path(), 200, 3).unwrap().count, 3);
+        let path = folder.path().join("file");
+        std::fs::write(&path, vec![0; 3 << 20]).unwrap();
+        assert!(read_seconds(&path, true).unwrap() > 0.0);
+    }
+}

@@ -1,0 +1,156 @@
+//! The network's floor: requests and answers of the sizes that a commit has on the wire, and nothing else.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use netram_proto::limit::{FRAME_HEADER_BYTES, SEAL_TAG_BYTES};
+use netram_proto::wire::record_bytes;
+use netram_transport::Address;
+use serde::{Deserialize, Serialize};
+
+use crate::child::{Child, Role, listening};
+use crate::error::{BenchError, Context};
+use crate::histogram::{Recorder, Summary};
+use crate::machine;
+use crate::socket::{Gate, Socket};
+
+/// Bytes of a packet's length on the wire, and of the tag behind a sealed packet.
+const PACKET_LENGTH_BYTES: usize = 2;
+const PACKET_TAG_BYTES: usize = 16;
+
+/// The sizes of one exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exchange {
+    /// Bytes there.
+    pub request: usize,
+    /// Bytes back.
+    pub reply: usize,
+}
+
+impl Exchange {
+    /// What the commit of one record of `payload` bytes puts on the wire, and its acknowledgement.
+    pub fn of_commit(payload: usize, secure: bool) -> Exchange {
+        let seal = if secure { PACKET_TAG_BYTES } else { 0 };
+        let around = PACKET_LENGTH_BYTES + FRAME_HEADER_BYTES + seal;
+        Exchange {
+            request: around + record_bytes(payload, secure),
+            reply: around,
+        }
+    }
+}
+
+const _: () = assert!(SEAL_TAG_BYTES == PACKET_TAG_BYTES, "both are AES-GCM's");
+
+/// An echo process: answers every request of the exchange's size.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Echo {
+    /// Where to listen.
+    pub listen: String,
+    /// The sizes.
+    pub exchange: Exchange,
+    /// The core to stay on.
+    pub core: Option<usize>,
+}
+
+impl Echo {
+    /// Serves one connection after the other until killed.
+    pub(crate) fn run(&self) -> Result<(), BenchError> {
+        if let Some(core) = self.core {
+            machine::pin(&[core])?;
+        }
+        let gate = Gate::open(&self.listen.parse().context("read where to listen")?)?;
+        crate::say(&format!("listening {}", gate.address()?))?;
+        let mut request = vec![0; self.exchange.request];
+        let reply = vec![0; self.exchange.reply];
+        loop {
+            let socket = gate.accept()?;
+            while socket.receive_all(&mut request)? {
+                socket.send_all(&reply)?;
+            }
+        }
+    }
+}
+
+/// A running echo process and a connection to it.
+pub struct Pinger {
+    child: Child,
+    socket: Socket,
+    exchange: Exchange,
+}
+
+impl Pinger {
+    /// Starts the process, listening on `listen`, and connects; `through` may put something in between.
+    pub fn start(
+        program: &Path,
+        listen: &Address,
+        exchange: Exchange,
+        core: Option<usize>,
+        folder: &Path,
+        through: impl FnOnce(Address) -> Result<Address, BenchError>,
+    ) -> Result<Pinger, BenchError> {
+        let echo = Echo {
+            listen: listen.to_string(),
+            exchange,
+            core,
+        };
+        let mut child = Child::play(program, &Role::Echo(echo), "echo", folder)?;
+        let addresses = listening(&child.ready("listening ")?)?;
+        let address = addresses
+            .into_iter()
+            .next()
+            .ok_or_else(|| child.failed("it named no address"))?;
+        let socket = Socket::connect(&through(address)?)?;
+        Ok(Pinger {
+            child,
+            socket,
+            exchange,
+        })
+    }
+
+    /// Exchanges for a while, spinning.
+    pub fn round(&self, time: Duration) -> Result<Summary, BenchError> {
+        let request = vec![0; self.exchange.request];
+        let mut reply = vec![0; self.exchange.reply];
+        // The echo process may be asleep.
+        self.exchange(&request, &mut reply)?;
+        let mut recorder = Recorder::start(&[self.child.id()]);
+        let end = Instant::now() + time;
+        loop {
+            let began = Instant::now();
+            if began >= end {
+                return Ok(recorder.finish());
+            }
+            self.exchange(&request, &mut reply)?;
+            recorder.record(began.elapsed());
+        }
+    }
+
+    fn exchange(&self, request: &[u8], reply: &mut [u8]) -> Result<(), BenchError> {
+        self.socket.send_all(request)?;
+        if self.socket.receive_all(reply)? {
+            Ok(())
+        } else {
+            Err(self.child.failed("it closed the connection"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_floor_carries_the_bytes_of_a_commit() {
+        let clear = Exchange::of_commit(128, false);
+        assert_eq!(
+            clear,
+            Exchange {
+                request: 2 + 40 + 40 + 128,
+                reply: 2 + 40
+            }
+        );
+        let sealed = Exchange::of_commit(128, true);
+        assert_eq!(sealed.request - clear.request, 16 + 16);
+        assert_eq!(sealed.reply - clear.reply, 16);
+    }
+}

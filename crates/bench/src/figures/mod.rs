@@ -1,0 +1,276 @@
+//! The scoreboard: every figure that netram holds itself to, measured now, on this machine, beside its floor.
+//!
+//! What is held and why stands in `docs/testing.md`; a figure that is not met is printed like one that is.
+
+mod crash;
+mod memory;
+
+use std::time::Duration;
+
+use netram_transport::WaitPolicy;
+use serde::Serialize;
+
+use crate::commit::{self, Effort, Spec};
+use crate::error::BenchError;
+use crate::machine::Machine;
+use crate::share;
+use crate::site::Site;
+
+/// One row of the scoreboard.
+#[derive(Clone, Debug, Serialize)]
+pub struct Figure {
+    /// A short name that does not change.
+    pub id: &'static str,
+    /// What was measured, beside what.
+    pub what: String,
+    /// The measured value.
+    pub value: f64,
+    /// Its unit.
+    pub unit: &'static str,
+    /// The floor, in the same unit, measured in the same run.
+    pub floor: Option<f64>,
+    /// Value over floor, or floor over value, as the bound reads; the value itself without a floor.
+    pub ratio: f64,
+    /// The bound.
+    pub hold: Hold,
+    /// Whether it holds.
+    pub met: bool,
+}
+
+/// A bound on a ratio.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub enum Hold {
+    /// At most this.
+    #[serde(rename = "<=")]
+    AtMost(f64),
+    /// At least this.
+    #[serde(rename = ">=")]
+    AtLeast(f64),
+}
+
+impl Hold {
+    fn met(self, ratio: f64) -> bool {
+        match self {
+            Hold::AtMost(most) => ratio <= most,
+            Hold::AtLeast(least) => ratio >= least,
+        }
+    }
+}
+
+impl std::fmt::Display for Hold {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Hold::AtMost(most) => write!(out, "<= {most}"),
+            Hold::AtLeast(least) => write!(out, ">= {least}"),
+        }
+    }
+}
+
+impl Figure {
+    fn new(
+        id: &'static str,
+        what: String,
+        unit: &'static str,
+        value: f64,
+        floor: Option<f64>,
+        hold: Hold,
+    ) -> Figure {
+        let ratio = match (floor, hold) {
+            (None, _) => value,
+            (Some(floor), _) => value / floor,
+        };
+        Figure {
+            id,
+            what,
+            value,
+            unit,
+            floor,
+            ratio,
+            hold,
+            met: hold.met(ratio),
+        }
+    }
+
+    /// How many times `value` goes into `floor`.
+    fn faster(
+        id: &'static str,
+        what: String,
+        unit: &'static str,
+        value: f64,
+        floor: f64,
+        least: f64,
+    ) -> Figure {
+        let (ratio, hold) = (floor / value, Hold::AtLeast(least));
+        Figure {
+            id,
+            what,
+            value,
+            unit,
+            floor: Some(floor),
+            ratio,
+            hold,
+            met: hold.met(ratio),
+        }
+    }
+}
+
+/// The scoreboard.
+#[derive(Clone, Debug, Serialize)]
+pub struct Scoreboard {
+    /// Where it was measured.
+    pub machine: Machine,
+    /// The rows.
+    pub figures: Vec<Figure>,
+}
+
+/// Measures every figure; `tell` hears what is being measured.
+pub fn measure(site: &Site, quick: bool, tell: &mut dyn FnMut(&str)) -> Result<Scoreboard, BenchError> {
+    let machine = Machine::look();
+    let effort = if quick { Effort::QUICK } else { Effort::FULL };
+    let mut figures = Vec::new();
+    tell("commits beside a bare exchange and fdatasync");
+    figures.extend(commits(site, effort)?);
+    tell("commits over a longer wire");
+    figures.extend(longer_wires(site, effort, quick)?);
+    tell("commits from eight threads");
+    figures.push(threads(site, effort)?);
+    tell("one lender under one to eight clients");
+    figures.extend(clients(site, effort)?);
+    tell("allocations on the way of a commit");
+    figures.push(memory::allocations(site)?);
+    tell("set_range");
+    figures.extend(memory::ranges(site)?);
+    tell("recovery");
+    figures.extend(crash::recovery(site, quick)?);
+    tell("loss of a lender during commits");
+    figures.extend(crash::loss(site)?);
+    Ok(Scoreboard { machine, figures })
+}
+
+fn commits(site: &Site, effort: Effort) -> Result<Vec<Figure>, BenchError> {
+    let mut figures = Vec::new();
+    let one = commit::measure(site, &Spec::default(), effort)?;
+    let two = commit::measure(
+        site,
+        &Spec {
+            members: 2,
+            ..Spec::default()
+        },
+        effort,
+    )?;
+    for (id, row, most) in [("commit-1", &one, 1.3), ("commit-2", &two, 1.8)] {
+        let members = row.spec.members;
+        let what =
+            format!("commit of 128 B, {members} member(s), spinning, encrypted; floor: bare TCP exchange");
+        let floor = row.exchange.map(|exchange| exchange.p50_us);
+        let mut figure = Figure::new(id, what, "us p50", row.commit.p50_us, floor, Hold::AtMost(most));
+        // Rounds are compared with their own floors: better than comparing medians.
+        figure.ratio = row.ratio.unwrap_or(figure.ratio);
+        figure.met = figure.hold.met(figure.ratio);
+        figures.push(figure);
+    }
+    let what = "commit of 128 B, one member; floor: fdatasync on the same disk".to_owned();
+    figures.push(Figure::faster(
+        "commit-sync",
+        what,
+        "us p50",
+        one.commit.p50_us,
+        one.sync.p50_us,
+        5.0,
+    ));
+    let slow = commit::measure(
+        site,
+        &Spec {
+            modelled_sync_ms: 1,
+            ..Spec::default()
+        },
+        effort,
+    )?;
+    let what = "the same on a MODELLED disk, 1 ms added to each sync".to_owned();
+    let floor = slow.sync.p50_us + 1000.0;
+    figures.push(Figure::faster(
+        "commit-sync-1ms",
+        what,
+        "us p50",
+        slow.commit.p50_us,
+        floor,
+        50.0,
+    ));
+    Ok(figures)
+}
+
+fn longer_wires(site: &Site, effort: Effort, quick: bool) -> Result<Vec<Figure>, BenchError> {
+    let added: &[u32] = if quick { &[50] } else { &[25, 50, 100] };
+    let measured = added.iter().map(|&added_rtt_us| {
+        let row = commit::measure(
+            site,
+            &Spec {
+                added_rtt_us,
+                ..Spec::default()
+            },
+            effort,
+        )?;
+        let id = match added_rtt_us {
+            25 => "commit-1-added-25",
+            50 => "commit-1-added-50",
+            _ => "commit-1-added-100",
+        };
+        let what = format!("commit-1 with {added_rtt_us} us ADDED to the round trip, the floor's too");
+        let floor = row.exchange.map(|exchange| exchange.p50_us);
+        Ok(Figure::new(
+            id,
+            what,
+            "us p50",
+            row.commit.p50_us,
+            floor,
+            Hold::AtMost(1.3),
+        ))
+    });
+    measured.collect()
+}
+
+fn threads(site: &Site, effort: Effort) -> Result<Figure, BenchError> {
+    let base = Spec {
+        wait: WaitPolicy::default(),
+        ..Spec::default()
+    };
+    let one = commit::measure(site, &base, effort)?;
+    let eight = commit::measure(site, &Spec { threads: 8, ..base }, effort)?;
+    let what = "commits from 8 threads (group commit); floor: from one thread".to_owned();
+    let (value, floor) = (eight.commit.per_second, one.commit.per_second);
+    Ok(Figure::new(
+        "threads-8",
+        what,
+        "commits/s",
+        value,
+        Some(floor),
+        Hold::AtLeast(3.0),
+    ))
+}
+
+fn clients(site: &Site, effort: Effort) -> Result<Vec<Figure>, BenchError> {
+    let time = (effort.round * 3).max(Duration::from_millis(600));
+    let one = share::measure(site, 1, 128, time)?;
+    let eight = share::measure(site, 8, 128, time)?;
+    let what = "one lender, total commits of 8 clients; floor: of one client".to_owned();
+    let (value, floor) = (eight.total.per_second, one.total.per_second);
+    let fair = "one lender, 8 clients: the most commits of a client over the least".to_owned();
+    Ok(vec![
+        Figure::new(
+            "lender-total",
+            what,
+            "commits/s",
+            value,
+            Some(floor),
+            Hold::AtLeast(1.0),
+        ),
+        Figure::new(
+            "lender-fair",
+            fair,
+            "x",
+            eight.unfairness,
+            None,
+            Hold::AtMost(2.0),
+        ),
+    ])
+}

@@ -1,0 +1,139 @@
+//! Raw sockets for the floors: no frames, no encryption, nothing between the caller and the kernel.
+
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use netram_transport::Address;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+
+use crate::error::{BenchError, Context};
+
+/// How long a socket is polled before the thread sleeps. Far above a round trip, so that a measured exchange never
+/// sleeps; and the process is quiet while something else is measured.
+const SPIN: Duration = Duration::from_millis(2);
+
+/// A connected stream socket, TCP (without delay) or Unix.
+#[derive(Debug)]
+pub(crate) struct Socket(OwnedFd);
+
+/// A listening socket.
+pub(crate) enum Gate {
+    Tcp(TcpListener),
+    Unix(UnixListener, PathBuf),
+}
+
+impl Gate {
+    /// Listens; port 0 lets the system choose.
+    pub(crate) fn open(address: &Address) -> Result<Gate, BenchError> {
+        let what = format_args!("listen on {address}");
+        match address {
+            Address::Tcp { host, port } => Ok(Gate::Tcp(
+                TcpListener::bind((host.to_string().as_str(), *port)).context(what)?,
+            )),
+            Address::Unix(path) => Ok(Gate::Unix(UnixListener::bind(path).context(what)?, path.clone())),
+        }
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> Result<Address, BenchError> {
+        let text = match self {
+            Gate::Tcp(listener) => format!("tcp://{}", listener.local_addr().context("ask for the port")?),
+            Gate::Unix(_, path) => format!("unix:{}", path.display()),
+        };
+        text.parse().context("name a listening socket")
+    }
+
+    /// The next connection.
+    pub(crate) fn accept(&self) -> Result<Socket, BenchError> {
+        match self {
+            Gate::Tcp(listener) => {
+                let (stream, _) = listener.accept().context("accept a connection")?;
+                Socket::tcp(stream)
+            }
+            Gate::Unix(listener, _) => Ok(Socket(listener.accept().context("accept a connection")?.0.into())),
+        }
+    }
+}
+
+impl Socket {
+    fn tcp(stream: TcpStream) -> Result<Socket, BenchError> {
+        stream.set_nodelay(true).context("send without delay")?;
+        Ok(Socket(stream.into()))
+    }
+
+    pub(crate) fn connect(address: &Address) -> Result<Socket, BenchError> {
+        let what = format_args!("connect to {address}");
+        match address {
+            Address::Tcp { host, port } => {
+                Socket::tcp(TcpStream::connect((host.to_string().as_str(), *port)).context(what)?)
+            }
+            Address::Unix(path) => Ok(Socket(UnixStream::connect(path).context(what)?.into())),
+        }
+    }
+
+    /// Sends all of `bytes`; they are few, so the socket takes them at once but under back-pressure.
+    pub(crate) fn send_all(&self, mut bytes: &[u8]) -> Result<(), BenchError> {
+        while !bytes.is_empty() {
+            match send(&self.0, bytes, SendFlags::NOSIGNAL) {
+                Ok(sent) => bytes = &bytes[sent..],
+                Err(Errno::INTR) => (),
+                Err(error) => return Err(error).context("send"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whatever has arrived: `None` when nothing has, zero bytes when the peer has closed.
+    pub(crate) fn try_receive(&self, into: &mut [u8]) -> Result<Option<usize>, BenchError> {
+        match recv(&self.0, into, RecvFlags::DONTWAIT) {
+            Ok((_, received)) => Ok(Some(received)),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+            Err(Errno::CONNRESET) => Ok(Some(0)),
+            Err(error) => Err(error).context("receive"),
+        }
+    }
+
+    /// Fills `into`, polling without pause; `false` when the peer has closed instead.
+    pub(crate) fn receive_all(&self, into: &mut [u8]) -> Result<bool, BenchError> {
+        let mut filled = 0;
+        // The clock is read only after a good many empty polls: it costs as much as a tenth of one.
+        let mut polls = 0_u32;
+        let mut since = None;
+        while filled < into.len() {
+            match self.try_receive(&mut into[filled..])? {
+                Some(0) => return Ok(false),
+                Some(received) => {
+                    filled += received;
+                    since = None;
+                }
+                None => {
+                    polls = polls.wrapping_add(1);
+                    std::hint::spin_loop();
+                    if polls.is_multiple_of(64) && since.get_or_insert_with(Instant::now).elapsed() > SPIN {
+                        self.sleep()?;
+                        since = None;
+                    }
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn sleep(&self) -> Result<(), BenchError> {
+        match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], None) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error).context("wait for bytes"),
+        }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

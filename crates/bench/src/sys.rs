@@ -1,0 +1,101 @@
+//! The crate's one unsafe module: an allocator that counts, because an allocator cannot be written without.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+static COUNTS: AtomicBool = AtomicBool::new(false);
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    // Const, and without a destructor: reading it never allocates, not even in a thread that is ending.
+    static OWN: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The system's allocator, which counts while [`count_allocations`] runs. Otherwise one relaxed load dearer.
+///
+/// A program that reports allocations makes it its `#[global_allocator]`.
+pub struct CountingAllocator;
+
+/// Allocations during a piece of work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Allocations {
+    /// By the thread that did the work.
+    pub own: u64,
+    /// By all threads of the process.
+    pub all: u64,
+}
+
+/// Counts allocations (and growing ones) while `work` runs. All zero unless the program's allocator is
+/// [`CountingAllocator`]; one count at a time.
+pub fn count_allocations<T>(work: impl FnOnce() -> T) -> (T, Allocations) {
+    let before = Allocations {
+        own: OWN.get(),
+        all: ALLOCATIONS.load(Ordering::Relaxed),
+    };
+    COUNTS.store(true, Ordering::Relaxed);
+    let result = work();
+    COUNTS.store(false, Ordering::Relaxed);
+    let after = Allocations {
+        own: OWN.get(),
+        all: ALLOCATIONS.load(Ordering::Relaxed),
+    };
+    (
+        result,
+        Allocations {
+            own: after.own - before.own,
+            all: after.all - before.all,
+        },
+    )
+}
+
+fn count() {
+    if COUNTS.load(Ordering::Relaxed) {
+        OWN.set(OWN.get() + 1);
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: every call goes to the system's allocator unchanged, which upholds the trait's promises; counting
+// neither allocates nor unwinds.
+unsafe impl GlobalAlloc for CountingAllocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller upholds the conditions on `layout`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller upholds the conditions on `layout`.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller got `block` from `alloc` above, hence from the system, with this `layout`.
+        unsafe { System.dealloc(block, layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: as for `dealloc`; the caller upholds the conditions on `size`.
+        unsafe { System.realloc(block, layout, size) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[global_allocator]
+    static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+    #[test]
+    fn what_is_allocated_is_counted_and_what_is_not_is_not() {
+        let (boxed, counted) = count_allocations(|| std::hint::black_box(Box::new(7)));
+        assert_eq!(counted.own, 1);
+        assert!(counted.all >= 1);
+        let (_, counted) = count_allocations(|| std::hint::black_box(*boxed + 1));
+        assert_eq!(counted.own, 0);
+    }
+}

@@ -1,0 +1,237 @@
+//! The bank of TPC-A in recoverable memory, laid out as the RVM paper has it.
+//!
+//! One branch with ten tellers, N × 1,024 accounts of 128 bytes, and an audit trail of 64-byte records with two slots
+//! an account, so that accounts and trail are each about half of the memory. A transaction changes the balances of an
+//! account, a teller and the branch (each record declared whole, as a program that assigns records does) and writes
+//! the next audit record; the trail wraps around. That is 448 bytes of new values a commit.
+//!
+//! ```text
+//! 0            magic u64 | accounts u64          one page
+//! 4096         branch, ten tellers               128 bytes each: balance i64 | transactions u64 | zeros
+//! 8192         accounts                          128 bytes each, the same
+//! ...          audit trail                       64 bytes each: number u64 | account u64 | teller u64 | amount i64
+//! ```
+//!
+//! The branch counts the transactions, and every amount is added in three places, so that a bank read after a crash
+//! proves by itself that no transaction is torn, and how many it holds.
+
+use std::path::Path;
+
+use netram_proto::id::JournalId;
+use netram_proto::port::{Durability, Log};
+use netram_rvm::{Allocation, Mode, Options, RangeError, RealStorage, Region, Rvm, Storage};
+
+use super::access::Chooser;
+use crate::error::{BenchError, Context};
+
+/// Tellers of the one branch.
+pub const TELLERS: u64 = 10;
+const MAGIC: u64 = u64::from_le_bytes(*b"NETRBANK");
+const RECORD_BYTES: usize = 128;
+const AUDIT_BYTES: usize = 64;
+const BRANCH: usize = 4096;
+const ACCOUNTS: usize = 8192;
+/// Amounts stay below this, in both directions.
+const AMOUNT_MAX: u64 = 1_000_000;
+const TABLE_NAME: &str = "segments";
+const SEGMENT_NAME: &str = "bank";
+
+const _: () = assert!(BRANCH + (1 + TELLERS as usize) * RECORD_BYTES <= ACCOUNTS);
+
+/// A bank over any log.
+pub struct Bank<L: Log, S: Storage> {
+    rvm: Rvm<L, S>,
+    region: Region,
+    accounts: u64,
+}
+
+/// What the books say, all of it read back and found to agree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Books {
+    /// Transactions in the bank.
+    pub transactions: u64,
+    /// The branch's balance, which is the sum over tellers and over accounts.
+    pub balance: i64,
+    /// Audit records present, each with the number it should have.
+    pub audited: u64,
+}
+
+impl<L: Log> Bank<L, RealStorage> {
+    /// Founds a bank beside a new log: its segment table and its segment are made in `folder`.
+    pub fn found(log: L, journal: JournalId, folder: &Path, accounts: u64) -> Result<Self, BenchError> {
+        let storage = RealStorage::create(&name(folder, TABLE_NAME)).context("create the segment table")?;
+        let rvm = Rvm::open(log, storage, Options::new(journal)).context("open recoverable memory")?;
+        let segment = name(folder, SEGMENT_NAME);
+        rvm.create_segment(&segment, bytes(accounts), Allocation::Preallocated)
+            .context("create the bank's segment")?;
+        let region = rvm.map(&segment, 0, 0).context("map the bank")?;
+        let mut transaction = rvm.begin(Mode::NoRestore);
+        transaction
+            .set(&region, 0, &[MAGIC, accounts])
+            .context("found the bank")?;
+        transaction.commit(Durability::Disk).context("found the bank")?;
+        Ok(Bank {
+            rvm,
+            region,
+            accounts,
+        })
+    }
+
+    /// Opens a bank after its log was recovered; applies what the log has.
+    pub fn open(log: L, journal: JournalId, folder: &Path) -> Result<Self, BenchError> {
+        let storage = RealStorage::open(&name(folder, TABLE_NAME)).context("open the segment table")?;
+        let rvm = Rvm::open(log, storage, Options::new(journal)).context("open recoverable memory")?;
+        let region = rvm
+            .map(&name(folder, SEGMENT_NAME), 0, 0)
+            .context("map the bank")?;
+        let [magic, accounts]: [u64; 2] = region.get(0).context("read the bank")?;
+        if magic != MAGIC || bytes(accounts) != region.len() as u64 {
+            return Err(BenchError::Wrong {
+                place: folder.into(),
+                why: "the segment is no bank".to_owned(),
+            });
+        }
+        Ok(Bank {
+            rvm,
+            region,
+            accounts,
+        })
+    }
+}
+
+impl<L: Log, S: Storage> Bank<L, S> {
+    /// The recoverable memory below.
+    pub fn rvm(&self) -> &Rvm<L, S> {
+        &self.rvm
+    }
+
+    /// Accounts in the bank.
+    pub fn accounts(&self) -> u64 {
+        self.accounts
+    }
+
+    /// One transaction, as durable as asked when this returns. Returns its number. Tellers take turns: the bank has
+    /// one clerk, for RVM leaves it to its users that two transactions do not change one record at once.
+    pub fn transact(&mut self, chooser: &mut Chooser, durability: Durability) -> Result<u64, BenchError> {
+        let account = chooser.account();
+        let teller = chooser.below(TELLERS);
+        let amount = chooser.below(2 * AMOUNT_MAX) as i64 - AMOUNT_MAX as i64;
+        let mut transaction = self.rvm.begin(Mode::Restore);
+        let mut memory = transaction.edit(&self.region);
+        let number = {
+            let mut change =
+                |at| -> Result<u64, RangeError> { Ok(add(memory.range_mut(at, RECORD_BYTES)?, amount)) };
+            change(account_at(account))
+                .and(change(teller_at(teller)))
+                .and(change(BRANCH))
+        };
+        let number = number.context("change balances")?;
+        let slot = memory
+            .range_mut(self.audit_at(number), AUDIT_BYTES)
+            .context("write the audit trail")?;
+        for (field, value) in slot
+            .chunks_exact_mut(8)
+            .zip([number, account, teller, amount as u64])
+        {
+            field.copy_from_slice(&value.to_le_bytes());
+        }
+        drop(memory);
+        transaction.commit(durability).context("commit a transaction")?;
+        Ok(number)
+    }
+
+    /// Reads every record and checks each against the others.
+    pub fn audit(&self) -> Result<Books, BenchError> {
+        let memory = self.region.read();
+        let wrong = |why| {
+            Err(BenchError::Wrong {
+                place: self.region.segment_path().into(),
+                why,
+            })
+        };
+        let sum = |from: usize, count: u64| -> (i64, u64) {
+            let records = memory[from..].chunks_exact(RECORD_BYTES).take(count as usize);
+            records
+                .map(|record| (balance(record), u64_at(record, 8)))
+                .fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1))
+        };
+        let branch = sum(BRANCH, 1);
+        for (who, found) in [
+            ("tellers", sum(teller_at(0), TELLERS)),
+            ("accounts", sum(ACCOUNTS, self.accounts)),
+        ] {
+            if found != branch {
+                return wrong(format!(
+                    "the branch has balance {} after {} transactions, its {who} {} after {}",
+                    branch.0, branch.1, found.0, found.1
+                ));
+            }
+        }
+        let (balance, transactions) = branch;
+        let audited = transactions.min(self.slots());
+        let mut amounts = 0;
+        for number in transactions - audited + 1..=transactions {
+            let at = self.audit_at(number);
+            let record = &memory[at..at + AUDIT_BYTES];
+            if u64_at(record, 0) != number {
+                return wrong(format!("audit record {number} of {transactions} is missing"));
+            }
+            amounts += u64_at(record, 24) as i64;
+        }
+        if audited == transactions && amounts != balance {
+            return wrong(format!(
+                "the audit trail adds up to {amounts}, the branch to {balance}"
+            ));
+        }
+        Ok(Books {
+            transactions,
+            balance,
+            audited,
+        })
+    }
+
+    fn slots(&self) -> u64 {
+        2 * self.accounts
+    }
+
+    /// Transactions count from 1, slots from 0.
+    fn audit_at(&self, number: u64) -> usize {
+        ACCOUNTS
+            + self.accounts as usize * RECORD_BYTES
+            + ((number - 1) % self.slots()) as usize * AUDIT_BYTES
+    }
+}
+
+/// Adds `amount` to a record's balance, and one to its count. Returns the count.
+fn add(record: &mut [u8], amount: i64) -> u64 {
+    let count = u64_at(record, 8) + 1;
+    let sum = balance(record) + amount;
+    record[..8].copy_from_slice(&sum.to_le_bytes());
+    record[8..16].copy_from_slice(&count.to_le_bytes());
+    count
+}
+
+fn balance(record: &[u8]) -> i64 {
+    u64_at(record, 0) as i64
+}
+
+fn u64_at(record: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(record[at..at + 8].try_into().expect("a slice of eight bytes"))
+}
+
+fn account_at(account: u64) -> usize {
+    ACCOUNTS + account as usize * RECORD_BYTES
+}
+
+fn teller_at(teller: u64) -> usize {
+    BRANCH + (1 + teller as usize) * RECORD_BYTES
+}
+
+/// Bytes of the segment: whole pages.
+fn bytes(accounts: u64) -> u64 {
+    (ACCOUNTS as u64 + accounts * (RECORD_BYTES + 2 * AUDIT_BYTES) as u64).next_multiple_of(4096)
+}
+
+fn name(folder: &Path, file: &str) -> String {
+    folder.join(file).to_string_lossy().into_owned()
+}

@@ -1,0 +1,350 @@
+//! `netram journal`: making journals, looking at them, recovering them.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Args, Subcommand};
+use netram_client::{Inspect, JournalConfig, Recovered};
+use netram_proto::journal::{PeerAnswer, View};
+use netram_transport::Security;
+use serde_json::json;
+
+use crate::options::{SecurityArgs, Size};
+use crate::output;
+
+/// Make, inspect and recover journals
+///
+/// A journal is a directory: a log of fixed size, the durable view (which lenders
+/// hold the newest bytes), and the key that seals what lenders hold.
+///
+///   netram journal create /var/lib/bank/journal --size 64MiB
+///   netram journal show /var/lib/bank/journal
+///   netram journal verify /var/lib/bank/journal
+#[derive(Debug, Subcommand)]
+#[command(verbatim_doc_comment)]
+pub(crate) enum Journal {
+    Create(Create),
+    Show(Show),
+    Verify(Verify),
+    Recover(Recover),
+}
+
+/// Make a new journal
+///
+/// The log is allocated in full, so that a full disk cannot stop a commit later.
+/// An existing directory is never touched.
+///
+///   netram journal create /var/lib/bank/journal --size 64MiB
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Create {
+    /// The new directory
+    dir: PathBuf,
+    /// Bytes of the log: how much can be committed before the log has to be truncated
+    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
+    size: Size,
+}
+
+/// Show a journal's positions and durable view
+///
+/// Nothing is changed and no lender is asked.
+///
+///   netram journal show /var/lib/bank/journal
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Show {
+    /// The journal's directory
+    dir: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Check every record of a journal's local log
+///
+/// Nothing is changed and no lender is asked. Exit code 1 when a record is
+/// damaged that had been on the disk; bytes that only lenders hold are no damage.
+///
+///   netram journal verify /var/lib/bank/journal
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Verify {
+    /// The journal's directory
+    dir: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Recover a journal, as opening it would, and close it again
+///
+/// The members of the durable view are asked for what the local disk lacks;
+/// afterwards the local log is complete and no lender is needed any more. If too
+/// few members answer to prove that nothing acknowledged is missing, it stops and
+/// says who is missing. --accept-loss goes on all the same.
+///
+///   netram journal recover /var/lib/bank/journal --key-file /etc/netram/key
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Recover {
+    /// The journal's directory
+    dir: PathBuf,
+    #[command(flatten)]
+    security: SecurityArgs,
+    /// Give up acknowledged records that only the missing members may hold
+    #[arg(long)]
+    accept_loss: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Journal {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        match self {
+            Journal::Create(create) => create.run(),
+            Journal::Show(show) => show.run(),
+            Journal::Verify(verify) => verify.run(),
+            Journal::Recover(recover) => recover.run(),
+        }
+    }
+}
+
+impl Create {
+    fn run(self) -> Result<ExitCode> {
+        let id = netram_client::Journal::create(&self.dir, self.size.0).context("creating a journal")?;
+        output::line(format_args!(
+            "journal {id} in {}, {}",
+            self.dir.display(),
+            output::bytes(self.size.0)
+        ))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn inspect(dir: &PathBuf) -> Result<Inspect> {
+    Inspect::open(dir).with_context(|| format!("looking at the journal {}", dir.display()))
+}
+
+impl Show {
+    fn run(self) -> Result<ExitCode> {
+        let inspect = inspect(&self.dir)?;
+        let (superblock, view) = (inspect.superblock(), inspect.view());
+        if self.json {
+            output::json(&json!({
+                "journal": superblock.journal.to_string(),
+                "in_use": inspect.in_use(),
+                "capacity": inspect.capacity(),
+                "head": superblock.head.lsn.0,
+                "stable": superblock.stable.0,
+                "view": view_as_json(view),
+            }))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        output::line(format_args!("journal   {}", superblock.journal))?;
+        output::line(format_args!("log       {}", output::bytes(inspect.capacity())))?;
+        output::line(format_args!(
+            "head      {} (the oldest record kept)",
+            superblock.head.lsn
+        ))?;
+        output::line(format_args!(
+            "stable    {} or more (on the local disk)",
+            superblock.stable
+        ))?;
+        output::line(format_args!("epoch     {} (writer {})", view.epoch, view.writer))?;
+        output::line(format_args!(
+            "view      {} (commit rule {})",
+            view.version, view.rule
+        ))?;
+        match (view.members.is_empty(), view.counting) {
+            (true, _) => output::line("members   none: the local log is complete")?,
+            (false, false) => output::line("members   do not count yet: the local log is complete")?,
+            (false, true) => {
+                output::line(format_args!("members   hold what came after LSN {}", view.base))?;
+            }
+        }
+        for member in &view.members {
+            output::line(format_args!(
+                "          {} (power domain `{}`, memory {})",
+                member.address, member.domain, member.incarnation
+            ))?;
+        }
+        if inspect.in_use() {
+            output::line("in use    a process has the journal open: this is a moment of a moving thing")?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn view_as_json(view: &View) -> serde_json::Value {
+    let members: Vec<_> = view
+        .members
+        .iter()
+        .map(|member| {
+            json!({
+                "address": member.address,
+                "domain": member.domain,
+                "incarnation": member.incarnation.to_string(),
+            })
+        })
+        .collect();
+    json!({
+        "version": view.version,
+        "epoch": view.epoch.0,
+        "writer": view.writer.to_string(),
+        "rule": view.rule.to_string(),
+        "counting": view.counting,
+        "base": view.base.0,
+        "members": members,
+    })
+}
+
+impl Verify {
+    fn run(self) -> Result<ExitCode> {
+        let inspect = inspect(&self.dir)?;
+        let (mut bytes, mut kinds) = (0_u64, BTreeMap::<u8, u64>::new());
+        let verified = inspect.verify(&mut |record| {
+            bytes += record.payload.len() as u64;
+            *kinds.entry(record.kind.0).or_default() += 1;
+            true
+        });
+        let damage = verified.damage();
+        let head = inspect.superblock().head.lsn;
+        let healthy = damage.is_none() && verified.forged.is_none() && verified.scan.unreadable.is_none();
+        if self.json {
+            output::json(&json!({
+                "records": verified.scan.records,
+                "payload_bytes": bytes,
+                "kinds": kinds,
+                "head": head.0,
+                "end": verified.scan.end.lsn.0,
+                "proof": verified.proof.0,
+                "damage": damage.map(|(from, to)| json!({"from": from.0, "to": to.0})),
+                "forged": verified.forged.map(|lsn| lsn.0),
+                "unreadable": verified.scan.unreadable.map(|error| error.to_string()),
+                "in_use": inspect.in_use(),
+                "healthy": healthy,
+            }))?;
+        } else {
+            let records = output::thousands(verified.scan.records as i64);
+            let end = verified.scan.end.lsn;
+            output::line(format_args!(
+                "{records} records ({}), LSN {head} to {end}",
+                output::bytes(bytes)
+            ))?;
+            if let Some(error) = verified.scan.unreadable {
+                output::line(format_args!("UNREADABLE from LSN {end}: {error}"))?;
+            }
+            if let Some(lsn) = verified.forged {
+                output::line(format_args!(
+                    "FORGED at LSN {lsn}: it was not sealed by this journal's writer"
+                ))?;
+            }
+            match damage {
+                Some((from, to)) => output::line(format_args!(
+                    "DAMAGED from LSN {from}: everything below LSN {to} had been on the disk; members may still hold \
+                     it: try `netram journal recover`"
+                ))?,
+                None if healthy => output::line("every record is whole")?,
+                None => (),
+            }
+            if inspect.in_use() {
+                output::line("a process has the journal open: what it writes now may look like an end")?;
+            }
+        }
+        Ok(if healthy {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        })
+    }
+}
+
+impl Recover {
+    fn run(self) -> Result<ExitCode> {
+        let given = self.security.key_file.is_some() || self.security.insecure;
+        // A journal whose view has no members needs nobody, and so no key either.
+        let security = if given {
+            self.security.security()?
+        } else {
+            Security::Insecure
+        };
+        let config = JournalConfig {
+            security,
+            accept_loss: self.accept_loss,
+            ..JournalConfig::default()
+        };
+        let (journal, recovered) = netram_client::Journal::open(&self.dir, config).context("recovering")?;
+        journal.close().context("closing the recovered journal")?;
+        if self.json {
+            let members: Vec<_> = recovered
+                .members
+                .iter()
+                .map(|(address, answer)| json!({"address": address, "answer": answer_name(*answer)}))
+                .collect();
+            output::json(&json!({
+                "epoch": recovered.epoch.0,
+                "head": recovered.head.0,
+                "local_end": recovered.local_end.0,
+                "end": recovered.end.0,
+                "records_from_members": recovered.records_from_members,
+                "bytes_from_members": recovered.bytes_from_members,
+                "repaired_bytes": recovered.repaired,
+                "members": members,
+                "members_needed": recovered.needed,
+                "loss_accepted": recovered.loss_accepted,
+                "took_ms": recovered.took.as_secs_f64() * 1e3,
+            }))?;
+        } else {
+            for sentence in account(&recovered) {
+                output::line(sentence)?;
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// What recovery did, in sentences.
+pub(crate) fn account(recovered: &Recovered) -> Vec<String> {
+    let mut said = vec![format!(
+        "recovered LSN {} to {} in {}; this is epoch {}",
+        recovered.head,
+        recovered.end,
+        output::age(recovered.took),
+        recovered.epoch
+    )];
+    said.push(match recovered.records_from_members {
+        0 => "the local disk had everything".to_owned(),
+        records => format!(
+            "the local disk ended at LSN {}; members gave {} records ({}) beyond it",
+            recovered.local_end,
+            output::thousands(records as i64),
+            output::bytes(recovered.bytes_from_members)
+        ),
+    });
+    if recovered.repaired > 0 {
+        said.push(format!(
+            "{} of damaged log were repaired from members",
+            output::bytes(recovered.repaired)
+        ));
+    }
+    for (address, answer) in &recovered.members {
+        said.push(format!("member {address}: {}", answer_name(*answer)));
+    }
+    if let Some(loss) = &recovered.loss_accepted {
+        said.push(format!("LOSS ACCEPTED: {loss}"));
+    }
+    said
+}
+
+fn answer_name(answer: PeerAnswer) -> &'static str {
+    match answer {
+        PeerAnswer::Unreachable => "unreachable",
+        PeerAnswer::Asked => "did not answer",
+        PeerAnswer::Reading => "answered in part",
+        PeerAnswer::Complete => "gave all it held",
+        PeerAnswer::Amnesiac => "restarted without its memory",
+    }
+}

@@ -1,0 +1,286 @@
+//! `netram lend`: the daemon.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use netram_lender::{Config, Lender};
+use netram_transport::{Address, WaitPolicy};
+use serde::Deserialize;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::options::{Size, Span, Usage, from_text, list_from_text, security};
+use crate::output;
+
+/// How long a lender that was asked to stop waits for its clients to move away.
+const GRACE_DEFAULT: Duration = Duration::from_secs(5);
+
+/// Lend this machine's memory to journals on other machines
+///
+/// The lender reserves its memory at start, in a file on a memory file system,
+/// and never takes more. What journals keep here survives a restart of the
+/// process, not one of the machine. SIGTERM and SIGINT stop it gracefully:
+/// clients are told to move away first; a second signal ends it at once.
+///
+/// Settings come from flags, then from NETRAM_* variables, then from the
+/// configuration file. On standard output it says `listening ADDRESS` for each
+/// address, then `ready`; logs go to standard error.
+///
+///   netram lend --listen tcp://0.0.0.0:7420 --key-file /etc/netram/key --memory 4GiB
+///   netram lend --listen unix:/run/netram.sock --insecure --memory 256MiB
+///   netram lend --config /etc/netram/lend.toml
+///
+/// A configuration file has the long flags as its keys:
+///
+///   listen = ["tcp://0.0.0.0:7420"]
+///   key-file = "/etc/netram/key"
+///   memory = "4GiB"
+///   domain = "ups-1"
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Lend {
+    #[command(flatten)]
+    settings: Settings,
+    /// Read settings from a TOML file; flags and variables override it
+    #[arg(long, value_name = "FILE", env = "NETRAM_CONFIG")]
+    config: Option<PathBuf>,
+    /// End when the process that started this one ends
+    #[arg(long, hide = true)]
+    with_parent: bool,
+}
+
+/// What can be set by flag, variable and file alike.
+#[derive(Debug, Default, Args, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+struct Settings {
+    /// Where to listen: tcp://host:port or unix:/path; may be given several times
+    #[arg(long, value_name = "ADDR", env = "NETRAM_LISTEN", value_delimiter = ',')]
+    #[serde(deserialize_with = "list_from_text")]
+    listen: Vec<Address>,
+    /// The cluster key's file, made with `netram key new`
+    #[arg(long, value_name = "FILE", env = "NETRAM_KEY_FILE")]
+    key_file: Option<PathBuf>,
+    /// No key and no encryption; only for addresses on this machine
+    #[arg(long)]
+    insecure: bool,
+    /// How much to lend, in all [default: 256MiB]
+    #[arg(long, value_name = "SIZE", env = "NETRAM_MEMORY")]
+    memory: Option<Size>,
+    /// The most that one journal may have [default: no bound but the memory]
+    #[arg(long, value_name = "SIZE", env = "NETRAM_QUOTA")]
+    quota: Option<Size>,
+    /// What feeds this machine with power; copies under one label are lost together [default: default]
+    #[arg(long, value_name = "LABEL", env = "NETRAM_DOMAIN")]
+    domain: Option<String>,
+    /// The lender's name in logs and status, and in the name of its memory [default: lender]
+    #[arg(long, env = "NETRAM_NAME")]
+    name: Option<String>,
+    /// Threads that serve journals [default: one for every two cores]
+    #[arg(long, value_name = "N", env = "NETRAM_SHARDS")]
+    shards: Option<usize>,
+    /// What a thread does while nothing arrives: spin (dedicated cores only), yield:MICROSECONDS, block [default: yield:50]
+    #[arg(long, value_name = "POLICY", env = "NETRAM_WAIT")]
+    #[serde(deserialize_with = "from_text")]
+    wait: Option<WaitPolicy>,
+    /// The file that holds the lent memory, on a memory file system [default: one in /dev/shm, after user and name]
+    #[arg(long, value_name = "PATH", env = "NETRAM_STORE")]
+    store: Option<PathBuf>,
+    /// Keep the serving threads on these processors, in order
+    #[arg(long, value_name = "CPU", env = "NETRAM_PIN", value_delimiter = ',')]
+    pin: Vec<usize>,
+    /// Lock the memory, so that it is never swapped out
+    #[arg(long)]
+    mlock: bool,
+    /// Ask for huge pages
+    #[arg(long)]
+    huge_pages: bool,
+    /// How long to wait for clients to move away when asked to stop [default: 5s]
+    #[arg(long, value_name = "TIME", env = "NETRAM_GRACE")]
+    grace: Option<Span>,
+    /// When stopped, give the memory back to the machine instead of keeping it for the next process
+    #[arg(long)]
+    forget: bool,
+}
+
+impl Settings {
+    /// What `self` leaves open is taken from `file`.
+    fn or(self, file: Settings) -> Settings {
+        fn list<T>(own: Vec<T>, file: Vec<T>) -> Vec<T> {
+            if own.is_empty() { file } else { own }
+        }
+        // A flag for one way of protection overrides the file's other one.
+        let chosen = self.key_file.is_some() || self.insecure;
+        Settings {
+            listen: list(self.listen, file.listen),
+            key_file: if chosen { self.key_file } else { file.key_file },
+            insecure: if chosen { self.insecure } else { file.insecure },
+            memory: self.memory.or(file.memory),
+            quota: self.quota.or(file.quota),
+            domain: self.domain.or(file.domain),
+            name: self.name.or(file.name),
+            shards: self.shards.or(file.shards),
+            wait: self.wait.or(file.wait),
+            store: self.store.or(file.store),
+            pin: list(self.pin, file.pin),
+            mlock: self.mlock || file.mlock,
+            huge_pages: self.huge_pages || file.huge_pages,
+            grace: self.grace.or(file.grace),
+            forget: self.forget || file.forget,
+        }
+    }
+
+    fn config(self) -> Result<Config> {
+        if self.listen.is_empty() {
+            let sentence = "no address to listen on: give --listen tcp://HOST:PORT or --listen unix:/PATH";
+            return Err(Usage(sentence.to_owned()).into());
+        }
+        let security = security(self.key_file.as_ref(), self.insecure)?;
+        let default = Config::default();
+        Ok(Config {
+            listen: self.listen,
+            security,
+            memory: self.memory.map_or(default.memory, |size| size.0),
+            quota: self.quota.map(|size| size.0),
+            domain: self.domain.unwrap_or(default.domain),
+            name: self.name.unwrap_or(default.name),
+            shards: self.shards.unwrap_or(default.shards),
+            wait: self.wait.unwrap_or(default.wait),
+            store: self.store,
+            pin: self.pin,
+            mlock: self.mlock,
+            huge_pages: self.huge_pages,
+            ..default
+        })
+    }
+}
+
+impl Lend {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        if self.with_parent {
+            netram_bench::child::die_with_parent()?;
+        }
+        let file = self.config.as_deref().map(read).transpose()?.unwrap_or_default();
+        let settings = self.settings.or(file);
+        let grace = settings.grace.map_or(GRACE_DEFAULT, |span| span.0);
+        let forget = settings.forget;
+        let config = settings.config()?;
+        // Before the lender starts: a signal in between must not end it without grace.
+        let signals = Signals::new([SIGTERM, SIGINT]).context("waiting for signals")?;
+        let lender = Arc::new(Lender::start(config).context("starting the lender")?);
+        for address in lender.addresses() {
+            output::line(format_args!("listening {address}"))?;
+        }
+        output::line("ready")?;
+        serve(&lender, signals, grace, forget)
+    }
+}
+
+/// Waits for signals until the lender has stopped.
+fn serve(lender: &Arc<Lender>, mut signals: Signals, grace: Duration, forget: bool) -> Result<ExitCode> {
+    let handle = signals.handle();
+    let waiting = {
+        let lender = Arc::clone(lender);
+        std::thread::spawn(move || {
+            let stopped = lender.wait();
+            handle.close();
+            stopped
+        })
+    };
+    let mut stopping = None;
+    for signal in signals.forever() {
+        if stopping.is_some() {
+            tracing::warn!(
+                signal,
+                "a second signal: stopping at once; the lent memory stays for the next process"
+            );
+            return Ok(ExitCode::FAILURE);
+        }
+        let lender = Arc::clone(lender);
+        let stop = move || {
+            if forget {
+                lender.stop_and_forget(grace)
+            } else {
+                lender.stop(grace)
+            }
+        };
+        stopping = Some(std::thread::spawn(stop));
+    }
+    if let Some(stopping) = stopping {
+        stopping
+            .join()
+            .map_err(|_| anyhow::anyhow!("stopping the lender panicked"))?;
+    }
+    let stopped = waiting
+        .join()
+        .map_err(|_| anyhow::anyhow!("waiting for the lender panicked"))?;
+    if stopped.failed {
+        anyhow::bail!("a thread of the lender panicked; what it logged above says where");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn read(path: &Path) -> Result<Settings> {
+    let what = || format!("reading the configuration file {}", path.display());
+    let text = std::fs::read_to_string(path).with_context(what)?;
+    toml::from_str(&text).with_context(what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(text: &str) -> Result<Settings, toml::de::Error> {
+        toml::from_str(text)
+    }
+
+    #[test]
+    fn flags_override_the_file_and_the_file_the_defaults() {
+        let settings =
+            file("listen = ['tcp://[::1]:1']\nmemory = '1GiB'\nwait = 'spin'\ninsecure = true").unwrap();
+        let flags = Settings {
+            memory: Some(Size(1 << 20)),
+            ..Settings::default()
+        };
+        let config = flags.or(settings).config().unwrap();
+        assert_eq!(config.memory, 1 << 20);
+        assert_eq!(config.wait, WaitPolicy::Spin);
+        assert_eq!(config.listen[0].to_string(), "tcp://[::1]:1");
+        assert_eq!(config.domain, Config::default().domain);
+    }
+
+    #[test]
+    fn a_flag_for_one_protection_overrides_the_files_other() {
+        let settings = file("listen = ['unix:/a']\nkey-file = '/nowhere'").unwrap();
+        let flags = Settings {
+            insecure: true,
+            ..Settings::default()
+        };
+        assert!(flags.or(settings).config().is_ok());
+    }
+
+    #[test]
+    fn a_file_with_a_key_that_means_nothing_is_refused() {
+        assert!(
+            file("memroy = '1GiB'")
+                .unwrap_err()
+                .to_string()
+                .contains("memroy")
+        );
+        assert!(file("memory = 'much'").unwrap_err().to_string().contains("64MiB"));
+        assert!(
+            file("listen = ['7420']")
+                .unwrap_err()
+                .to_string()
+                .contains("tcp://")
+        );
+    }
+
+    #[test]
+    fn nowhere_to_listen_is_a_usage_error() {
+        assert!(Settings::default().config().unwrap_err().is::<Usage>());
+    }
+}

@@ -1,0 +1,51 @@
+//! `netram man`, `netram completions`: from the same table as the flags.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+
+use crate::Netram;
+
+/// Write the man pages into DIR
+///
+/// One page for netram and one for each subcommand.
+///
+///   netram man /usr/local/share/man/man1
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Man {
+    /// An existing directory
+    dir: PathBuf,
+}
+
+/// Print completions for a shell
+///
+///   netram completions bash > /etc/bash_completion.d/netram
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Completions {
+    /// The shell
+    shell: Shell,
+}
+
+impl Man {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let what = || format!("writing man pages into {}", self.dir.display());
+        clap_mangen::generate_to(Netram::command(), &self.dir).with_context(what)?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Completions {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        // Gathered first: the generator panics when its output closes.
+        let mut script = Vec::new();
+        clap_complete::generate(self.shell, &mut Netram::command(), "netram", &mut script);
+        io::Write::write_all(&mut io::stdout().lock(), &script)?;
+        Ok(ExitCode::SUCCESS)
+    }
+}

@@ -1,0 +1,222 @@
+//! `netram status`: who lends, who uses how much, how far everybody is.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use netram_lender::Report;
+use netram_proto::wire::{Frame, FrameKind, Header};
+use netram_transport::{Address, Link, Security, connect};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::Serialize;
+
+use crate::options::{SecurityArgs, Span};
+use crate::output;
+
+/// Time between two looks with `--watch`.
+const WATCH_EVERY: Duration = Duration::from_secs(1);
+
+/// Show what lenders lend, and to whom
+///
+/// One line a lender, one line a journal. A lender that does not answer is a line
+/// too, and makes the exit code 1. In a journal's line, a lender holds the bytes
+/// from TRIM to HELD; what is below TRIM is on the client's own disk.
+///
+///   netram status tcp://10.0.0.2:7420 tcp://10.0.0.3:7420 --key-file /etc/netram/key
+///   netram status unix:/run/netram.sock --insecure --json
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Status {
+    /// The lenders: tcp://host:port or unix:/path
+    #[arg(
+        required = true,
+        value_name = "ADDR",
+        env = "NETRAM_LENDERS",
+        value_delimiter = ','
+    )]
+    lenders: Vec<Address>,
+    #[command(flatten)]
+    security: SecurityArgs,
+    /// Print JSON: a list with `address`, and `report` or `error`
+    #[arg(long)]
+    json: bool,
+    /// Look again every second until interrupted
+    #[arg(long)]
+    watch: bool,
+    /// How long to wait for each lender
+    #[arg(long, value_name = "TIME", default_value = "2s")]
+    timeout: Span,
+}
+
+/// What one lender answered.
+#[derive(Debug, Serialize)]
+struct Answer {
+    address: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    report: Option<Report>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+impl Status {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let security = self.security.security()?;
+        loop {
+            let answers = self.ask_all(&security);
+            if self.json {
+                output::json(&answers)?;
+            } else {
+                show(&answers)?;
+            }
+            if !self.watch {
+                let all = answers.iter().all(|answer| answer.error.is_none());
+                return Ok(if all { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+            }
+            std::thread::sleep(WATCH_EVERY);
+            if !self.json {
+                output::line("")?;
+            }
+        }
+    }
+
+    /// Asks all lenders at once, so that a dead one does not hold up the others.
+    fn ask_all(&self, security: &Security) -> Vec<Answer> {
+        std::thread::scope(|scope| {
+            let timeout = self.timeout.0;
+            let asked: Vec<_> = self
+                .lenders
+                .iter()
+                .map(|address| (address, scope.spawn(move || ask(address, security, timeout))))
+                .collect();
+            asked
+                .into_iter()
+                .map(|(address, answer)| {
+                    let answer = answer.join().unwrap_or_else(|_| bail!("asking it panicked"));
+                    let (report, error) = match answer {
+                        Ok(report) => (Some(report), None),
+                        Err(error) => (None, Some(format!("{error:#}"))),
+                    };
+                    Answer {
+                        address: address.to_string(),
+                        report,
+                        error,
+                    }
+                })
+                .collect()
+        })
+    }
+}
+
+/// Asks one lender for its report.
+fn ask(address: &Address, security: &Security, timeout: Duration) -> Result<Report> {
+    let deadline = Instant::now() + timeout;
+    let mut link = connect(address, security, timeout)?;
+    link.send(&[&Header::new(FrameKind::Status).encode(0)])?;
+    loop {
+        link.flush()?;
+        if let Some(packet) = link.receive()? {
+            let frame = Frame::parse(packet)?;
+            match frame.header.kind {
+                FrameKind::Report => {
+                    return Report::from_frame_body(frame.body)
+                        .context("it sent a report that makes no sense");
+                }
+                FrameKind::Refuse => bail!("it refused to report"),
+                _ => continue,
+            }
+        }
+        await_bytes(&link, deadline)?;
+    }
+}
+
+fn await_bytes(link: &Link, deadline: Instant) -> Result<()> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    let timeout = Timespec {
+        tv_sec: left.as_secs() as i64,
+        tv_nsec: left.subsec_nanos().into(),
+    };
+    match poll(
+        &mut [PollFd::from_borrowed_fd(link.fd(), PollFlags::IN)],
+        Some(&timeout),
+    ) {
+        Ok(0) => bail!("it did not answer in time"),
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn show(answers: &[Answer]) -> Result<()> {
+    let mut lenders = output::table(
+        &[
+            "lender", "address", "domain", "state", "used", "free", "lent", "journals", "up",
+        ],
+        4,
+    );
+    let mut journals = output::table(
+        &[
+            "journal",
+            "lender",
+            "epoch",
+            "trim",
+            "held",
+            "bytes",
+            "window",
+            "last append",
+        ],
+        2,
+    );
+    let mut any = false;
+    for answer in answers {
+        let Some(report) = &answer.report else {
+            let error = answer.error.as_deref().unwrap_or_default();
+            lenders.add_row(["-", &answer.address, "-", error, "-", "-", "-", "-", "-"]);
+            continue;
+        };
+        let memory = &report.memory;
+        lenders.add_row([
+            report.name.clone(),
+            answer.address.clone(),
+            report.domain.clone(),
+            state(report).to_owned(),
+            output::bytes(memory.used),
+            output::bytes(memory.free),
+            output::bytes(memory.reserved),
+            (report.journals.len() + report.journals_left_out).to_string(),
+            output::age(Duration::from_secs(report.uptime_s)),
+        ]);
+        for journal in &report.journals {
+            any = true;
+            let age = journal
+                .last_append_age_ms
+                .map(|ms| output::age(Duration::from_millis(ms)));
+            journals.add_row([
+                journal.id.clone(),
+                report.name.clone(),
+                journal.epoch.to_string(),
+                journal.trim.to_string(),
+                journal.held.to_string(),
+                output::bytes(journal.used_bytes),
+                if journal.window_bytes == 0 {
+                    "none".to_owned()
+                } else {
+                    output::bytes(journal.window_bytes)
+                },
+                age.map_or_else(|| "-".to_owned(), |age| format!("{age} ago")),
+            ]);
+        }
+    }
+    output::line(lenders)?;
+    if any {
+        output::line(journals)?;
+    }
+    Ok(())
+}
+
+fn state(report: &Report) -> &'static str {
+    match (report.stopping, report.secure) {
+        (true, _) => "stopping",
+        (false, true) => "lending",
+        (false, false) => "lending, insecure",
+    }
+}

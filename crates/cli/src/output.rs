@@ -1,0 +1,105 @@
+//! What people and programs see: tables, JSON, and complaints.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use anyhow::Result;
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use serde::Serialize;
+
+/// A line on standard output.
+pub(crate) fn line(text: impl std::fmt::Display) -> Result<()> {
+    Ok(writeln!(io::stdout().lock(), "{text}")?)
+}
+
+/// A value as JSON on standard output.
+pub(crate) fn json(value: &impl Serialize) -> Result<()> {
+    line(serde_json::to_string_pretty(value)?)
+}
+
+/// An error on standard error: what, why, and the remedy if there is one.
+pub(crate) fn complain(error: &anyhow::Error) {
+    // Nobody is left to be told if this fails.
+    let _ = writeln!(io::stderr().lock(), "netram: {error:#}");
+}
+
+/// Something worth knowing that is no result, on standard error.
+pub(crate) fn remark(text: impl std::fmt::Display) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// Whether a person watches the progress.
+pub(crate) fn is_watched() -> bool {
+    io::stderr().is_terminal()
+}
+
+/// A table with a header; columns after the first `left` are numbers.
+pub(crate) fn table(header: &[&str], left: usize) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    table.set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_header(header.iter().copied());
+    for column in left..header.len() {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+/// Bytes for people.
+pub(crate) fn bytes(count: u64) -> String {
+    bytesize::ByteSize(count).display().iec().to_string()
+}
+
+/// A length of time for people, its small parts left out.
+pub(crate) fn age(span: Duration) -> String {
+    let kept = match span {
+        span if span < Duration::from_secs(1) => Duration::from_millis(span.as_millis() as u64),
+        span if span < Duration::from_secs(60) => Duration::from_millis(span.as_millis() as u64 / 100 * 100),
+        span => Duration::from_secs(span.as_secs()),
+    };
+    humantime::format_duration(kept).to_string()
+}
+
+/// A number with as many digits as mean something.
+pub(crate) fn number(value: f64) -> String {
+    match value.abs() {
+        small if small < 10.0 => format!("{value:.2}"),
+        middle if middle < 1000.0 => format!("{value:.1}"),
+        _ => thousands(value.round() as i64),
+    }
+}
+
+/// An integer with its thousands apart.
+pub(crate) fn thousands(value: i64) -> String {
+    let digits = value.unsigned_abs().to_string();
+    let mut text = String::with_capacity(digits.len() * 2);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    if value < 0 { format!("-{text}") } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_keep_the_digits_that_mean_something() {
+        assert_eq!(number(1.234), "1.23");
+        assert_eq!(number(123.45), "123.5");
+        assert_eq!(number(1_234_567.8), "1,234,568");
+        assert_eq!(thousands(-1000), "-1,000");
+        assert_eq!(thousands(999), "999");
+    }
+
+    #[test]
+    fn ages_lose_their_small_parts() {
+        assert_eq!(age(Duration::from_micros(1_234_567)), "1s 200ms");
+        assert_eq!(age(Duration::from_millis(61_900)), "1m 1s");
+    }
+}
