@@ -39,7 +39,8 @@ pub struct Assembled {
 pub enum AssembleError {
     /// Writing what was taken, or syncing it, failed.
     Io(IoError),
-    /// The record at `at` is bad everywhere, yet everything below `proof` was on the disk once.
+    /// The record at `at` is bad everywhere, yet everything below `proof` was on the disk once; or the disk does not
+    /// give the bytes at `at`, so that nobody can tell whether the log ends there.
     Corrupt {
         /// The first LSN that nobody has.
         at: Lsn,
@@ -59,10 +60,17 @@ impl core::fmt::Display for AssembleError {
                 proof,
                 unreadable,
             } => {
-                write!(
-                    out,
-                    "the log is damaged: LSN {at} to {proof} had been on the disk and is bad now"
-                )?;
+                if proof > at {
+                    write!(
+                        out,
+                        "the log is damaged: LSN {at} to {proof} had been on the disk and is bad now"
+                    )?;
+                } else {
+                    write!(
+                        out,
+                        "the log cannot be read from LSN {at} on, and records may lie there"
+                    )?;
+                }
                 if let Some(error) = unreadable {
                     write!(out, " ({error})")?;
                 }
@@ -128,15 +136,18 @@ pub fn assemble<F: File>(
         }
     };
     proof = proof.max(log.proof_beyond(taken.end.lsn, known.limit));
-    let lost = taken.end.lsn < proof && !known.accept_loss && !planted.is(Fault::CorruptionIsEnd);
-    if lost {
+    // Bytes that cannot be read are no end: an acknowledged record may be among them.
+    let lost = taken.end.lsn < proof || unreadable.is_some();
+    if lost && !known.accept_loss && !planted.is(Fault::CorruptionIsEnd) {
         return Err(AssembleError::Corrupt {
             at: taken.end.lsn,
             proof,
             unreadable,
         });
     }
-    // Even with nothing taken: what was read may still be in the page cache only.
+    // What was read may be in the page cache only, and marked clean there by a sync that failed: a sync now would not
+    // write it. So what nothing proves to have been on the disk is written again (at most one window).
+    log.rewrite(proof, taken.end.lsn)?;
     log.sync()?;
     Ok(taken)
 }

@@ -236,6 +236,19 @@ impl<F: File> LogFile<F> {
         Ok(())
     }
 
+    /// Writes the bytes from `from` to `to` again, as they are read.
+    pub fn rewrite(&self, from: Lsn, to: Lsn) -> Result<(), IoError> {
+        let mut buffer = vec![0; to.since(from).min(SCAN_BYTES as u64) as usize];
+        let mut at = from;
+        while at < to {
+            let length = to.since(at).min(SCAN_BYTES as u64) as usize;
+            self.read(at, &mut buffer[..length])?;
+            self.write(at, &buffer[..length])?;
+            at = at.plus(length as u64);
+        }
+        Ok(())
+    }
+
     /// Makes everything written durable.
     pub fn sync(&self) -> Result<(), IoError> {
         self.file.sync()

@@ -1,1 +1,399 @@
+use alloc::vec::Vec;
 
+use super::*;
+use crate::id::Incarnation;
+use crate::wire::{Flag, Frame, FrameKind, Header, Refusal};
+
+const JOURNAL: JournalId = JournalId(7);
+const DETECT: Span = Span::from_ms(500);
+
+/// A writer, and hands that play its lenders.
+struct Bench {
+    writer: Writer,
+    now: Time,
+    views: Vec<super::super::View>,
+}
+
+impl Bench {
+    fn new(lenders: usize, wanted: usize, rule: CommitRule) -> Bench {
+        let config = WriterConfig {
+            lenders: (0..lenders)
+                .map(|index| alloc::format!("unix:/lender-{index}"))
+                .collect(),
+            rule,
+            wanted,
+            min: 1,
+            domain: String::from("here"),
+            one_domain: true,
+            window_bytes: 1 << 20,
+            timing: Timing::default(),
+        };
+        let writer = Writer::new(JOURNAL, Epoch(1), WriterId(9), 1, Link::default(), config);
+        Bench {
+            writer,
+            now: Time(1_000_000_000),
+            views: Vec::new(),
+        }
+    }
+
+    /// A writer whose first `wanted` lenders are members.
+    fn with_members(lenders: usize, wanted: usize, rule: CommitRule) -> Bench {
+        let mut bench = Bench::new(lenders, wanted, rule);
+        for index in 0..lenders {
+            bench.connect(index, index as u64);
+        }
+        for index in 0..wanted {
+            bench.join(index);
+        }
+        bench.store_view();
+        assert_eq!(bench.writer.view().len(), wanted);
+        bench
+    }
+
+    fn connect(&mut self, index: usize, incarnation: u64) {
+        self.writer.on_connected(index, self.now);
+        assert_eq!(self.next(index).unwrap().kind, FrameKind::Bind);
+        self.say(
+            index,
+            Header {
+                who: incarnation,
+                ..Header::new(FrameKind::Bound)
+            },
+            b"there",
+        );
+        assert_eq!(self.next(index).unwrap().kind, FrameKind::Seal);
+        let sealed = Header {
+            epoch: Epoch(1),
+            who: incarnation,
+            ..Header::new(FrameKind::Sealed)
+        };
+        self.say(index, sealed, &[0; 4]);
+    }
+
+    fn join(&mut self, index: usize) {
+        let join = self.next(index).expect("an invitation to join");
+        assert_eq!(join.kind, FrameKind::Join);
+        self.ack(index, join.lsn.0, join.lsn.0);
+    }
+
+    fn next(&mut self, index: usize) -> Option<Header> {
+        self.writer
+            .next_frame(index, self.now)
+            .map(|outgoing| outgoing.header)
+    }
+
+    fn drain(&mut self, index: usize) {
+        while self.next(index).is_some() {}
+    }
+
+    fn say(&mut self, index: usize, header: Header, body: &[u8]) {
+        self.writer.on_frame(index, &Frame { header, body }, self.now);
+    }
+
+    fn ack(&mut self, index: usize, held: u64, received: u64) {
+        let header = self.ack_header(index, held, received);
+        self.say(index, header, &[]);
+    }
+
+    fn ack_header(&self, index: usize, held: u64, received: u64) -> Header {
+        let lender = &self.writer.lenders[index];
+        Header {
+            epoch: Epoch(1),
+            who: lender.incarnation.0,
+            mark: lender.generation,
+            lsn: Lsn(held),
+            stable: Lsn(received),
+            ..Header::new(FrameKind::Ack)
+        }
+    }
+
+    fn append(&mut self, tail: u64) {
+        self.writer.on_append(Lsn(tail));
+        for index in 0..self.writer.lender_count() {
+            self.drain(index);
+        }
+    }
+
+    fn store_view(&mut self) {
+        let view = self.writer.view_to_store().expect("a view to store");
+        self.views.push(view);
+        self.writer.on_view_stored(self.now);
+    }
+
+    fn wait(&mut self, span: Span) {
+        self.now = self.now + span;
+        self.writer.on_tick(self.now);
+    }
+}
+
+#[test]
+fn the_rule_all_acknowledges_what_every_member_holds() {
+    let mut bench = Bench::with_members(2, 2, CommitRule::All);
+    bench.append(100);
+    bench.ack(0, 100, 100);
+    assert_eq!(bench.writer.acked(), Lsn(0));
+    bench.ack(1, 60, 100);
+    assert_eq!(bench.writer.acked(), Lsn(60));
+    bench.ack(1, 100, 100);
+    assert_eq!(bench.writer.acked(), Lsn(100));
+    let votes = bench.writer.votes(Lsn(100));
+    assert_eq!((votes.members, votes.rule, votes.disk), (2, true, false));
+}
+
+#[test]
+fn the_local_disk_has_a_vote() {
+    let mut bench = Bench::with_members(2, 2, CommitRule::All);
+    bench.append(100);
+    bench.writer.on_stable(
+        Link {
+            lsn: Lsn(100),
+            chain: 1,
+        },
+        bench.now,
+    );
+    assert_eq!(bench.writer.acked(), Lsn(100));
+    assert!(!bench.writer.votes(Lsn(100)).rule);
+}
+
+#[test]
+fn acknowledgements_of_another_incarnation_epoch_or_join_do_not_count() {
+    let mut bench = Bench::with_members(1, 1, CommitRule::All);
+    bench.append(100);
+    let good = bench.ack_header(0, 100, 100);
+    bench.say(0, Header { who: 77, ..good }, &[]);
+    bench.say(
+        0,
+        Header {
+            epoch: Epoch(2),
+            ..good
+        },
+        &[],
+    );
+    bench.say(
+        0,
+        Header {
+            mark: good.mark + 1,
+            ..good
+        },
+        &[],
+    );
+    assert_eq!(bench.writer.acked(), Lsn(0));
+    bench.say(0, good, &[]);
+    assert_eq!(bench.writer.acked(), Lsn(100));
+}
+
+#[test]
+fn a_lender_that_claims_what_was_never_sent_is_given_up() {
+    let mut bench = Bench::with_members(1, 1, CommitRule::All);
+    bench.append(100);
+    bench.ack(0, 5000, 5000);
+    assert_eq!(bench.writer.acked(), Lsn(0));
+    assert!(bench.writer.take_disconnects().has(0));
+}
+
+#[test]
+fn a_proposed_view_counts_only_when_durable_and_only_with_the_old_one_before() {
+    let mut bench = Bench::with_members(3, 2, CommitRule::All);
+    bench.append(100);
+    bench.ack(0, 100, 100);
+    // Member 1 stays silent and is to be replaced by lender 2.
+    bench.wait(Span(DETECT.0 + 1));
+    assert!(bench.writer.take_disconnects().has(1));
+    let view = bench
+        .writer
+        .view_to_store()
+        .expect("a view without the silent member");
+    assert_eq!(view.members.len(), 1);
+    assert_eq!(bench.next(2).unwrap().kind, FrameKind::Join);
+    bench.append(200);
+    bench.ack(0, 200, 200);
+    assert_eq!(bench.writer.acked(), Lsn(0), "the view is not durable yet");
+    bench.writer.on_view_stored(bench.now);
+    assert_eq!(bench.writer.acked(), Lsn(200), "now it is");
+    bench.ack(2, 0, 0);
+    bench.append(300);
+    bench.ack(0, 300, 300);
+    assert_eq!(
+        bench.writer.acked(),
+        Lsn(300),
+        "who is still catching up holds nobody up"
+    );
+    bench.ack(2, 200, 200);
+    // It has caught up to where the log ended when it joined: proposed, and from now on both views' rules hold.
+    bench.append(400);
+    bench.ack(0, 400, 400);
+    assert_eq!(bench.writer.acked(), Lsn(300));
+    assert!(
+        bench.writer.view_to_store().is_none(),
+        "it lacks what is acknowledged"
+    );
+    bench.ack(2, 400, 400);
+    assert_eq!(bench.writer.acked(), Lsn(400));
+    let view = bench.writer.view_to_store().expect("a view with the new member");
+    assert_eq!(view.members.len(), 2);
+}
+
+#[test]
+fn a_lender_whose_memory_was_lost_leaves_the_view_before_it_joins_anew() {
+    let mut bench = Bench::with_members(1, 1, CommitRule::All);
+    bench.append(100);
+    bench.ack(0, 100, 100);
+    bench.writer.on_lost(0, bench.now);
+    bench.connect(0, 42);
+    assert!(
+        bench.next(0).is_none_or(|header| header.kind != FrameKind::Join),
+        "its window must not be emptied yet"
+    );
+    assert!(
+        bench.writer.view_to_store().is_none(),
+        "what only it had acknowledged is not on the disk yet"
+    );
+    bench.writer.on_stable(
+        Link {
+            lsn: Lsn(100),
+            chain: 1,
+        },
+        bench.now,
+    );
+    let view = bench.writer.view_to_store().expect("a view without it");
+    assert!(view.members.is_empty() && !view.counting);
+    bench.writer.on_view_stored(bench.now);
+    assert_eq!(bench.next(0).unwrap().kind, FrameKind::Leave);
+    bench.say(
+        0,
+        Header {
+            epoch: Epoch(1),
+            who: 42,
+            ..Header::new(FrameKind::Left)
+        },
+        &[],
+    );
+    bench.wait(Span::from_ms(10));
+    let join = bench.next(0).unwrap();
+    assert_eq!((join.kind, join.lsn), (FrameKind::Join, Lsn(100)));
+}
+
+#[test]
+fn a_lender_process_that_kept_its_memory_resumes_without_a_view_change() {
+    let mut bench = Bench::with_members(1, 1, CommitRule::All);
+    bench.append(100);
+    bench.ack(0, 60, 100);
+    let (incarnation, generation) = (
+        bench.writer.lenders[0].incarnation,
+        bench.writer.lenders[0].generation,
+    );
+    bench.writer.on_lost(0, bench.now);
+    bench.writer.on_connected(0, bench.now);
+    bench.drain(0);
+    bench.say(
+        0,
+        Header {
+            who: incarnation.0,
+            ..Header::new(FrameKind::Bound)
+        },
+        b"there",
+    );
+    bench.drain(0);
+    let sealed = Header {
+        flags: Flag::KNOWN,
+        epoch: Epoch(1),
+        mark: generation,
+        lsn: Lsn(60),
+        who: incarnation.0,
+        ..Header::new(FrameKind::Sealed)
+    };
+    bench.say(0, sealed, &1u32.to_le_bytes());
+    assert!(bench.writer.view_to_store().is_none());
+    assert_eq!(
+        bench.next(0).map(|header| (header.kind, header.lsn)),
+        Some((FrameKind::Append, Lsn(60)))
+    );
+    assert_eq!(incarnation, Incarnation(0));
+}
+
+#[test]
+fn a_fenced_writer_never_acknowledges_again() {
+    let mut bench = Bench::with_members(2, 2, CommitRule::Any);
+    bench.append(100);
+    let fenced = Header {
+        flags: Refusal::Fenced as u8,
+        epoch: Epoch(2),
+        ..Header::new(FrameKind::Refuse)
+    };
+    bench.say(0, fenced, &[]);
+    bench.ack(1, 100, 100);
+    bench.writer.on_stable(
+        Link {
+            lsn: Lsn(100),
+            chain: 1,
+        },
+        bench.now,
+    );
+    assert_eq!(
+        (bench.writer.acked(), bench.writer.fenced()),
+        (Lsn(0), Some(Epoch(2)))
+    );
+    assert!(bench.next(1).is_none());
+}
+
+#[test]
+fn with_fewer_members_than_the_minimum_only_the_disk_acknowledges() {
+    let mut bench = Bench::new(2, 2, CommitRule::All);
+    bench.writer.config.min = 2;
+    bench.connect(0, 0);
+    bench.join(0);
+    bench.store_view();
+    assert!(!bench.views[0].counting);
+    bench.append(100);
+    bench.ack(0, 100, 100);
+    assert_eq!(bench.writer.acked(), Lsn(0));
+    assert_eq!(
+        bench.writer.blocked(),
+        Some(Blocked::TooFewMembers { have: 1, min: 2 })
+    );
+    bench.writer.on_stable(
+        Link {
+            lsn: Lsn(100),
+            chain: 1,
+        },
+        bench.now,
+    );
+    assert_eq!(bench.writer.acked(), Lsn(100));
+}
+
+#[test]
+fn a_slow_member_is_sent_on_from_the_stable_end() {
+    let mut bench = Bench::with_members(1, 1, CommitRule::All);
+    bench.writer.on_append(Lsn(100));
+    bench.writer.on_stable(
+        Link {
+            lsn: Lsn(100),
+            chain: 5,
+        },
+        bench.now,
+    );
+    bench.writer.on_append(Lsn(150));
+    let append = bench.next(0).unwrap();
+    assert_eq!((append.lsn, append.mark, append.stable), (Lsn(100), 5, Lsn(100)));
+}
+
+#[test]
+fn small_appends_wait_while_two_are_on_the_way_and_then_go_as_one() {
+    let mut bench = Bench::with_members(1, 1, CommitRule::All);
+    bench.writer.on_append(Lsn(100));
+    assert!(bench.next(0).is_some());
+    bench.writer.on_append(Lsn(200));
+    assert!(bench.next(0).is_some());
+    bench.writer.on_append(Lsn(300));
+    bench.writer.on_append(Lsn(400));
+    assert!(bench.next(0).is_none());
+    bench.ack(0, 100, 100);
+    let append = bench.writer.next_frame(0, bench.now).unwrap();
+    assert_eq!(
+        append.body,
+        super::super::Body::Log {
+            from: Lsn(200),
+            bytes: 200
+        }
+    );
+}
