@@ -11,7 +11,6 @@ use crate::error::TruncateError;
 use crate::limit::TRUNCATION_RETRY_MS;
 use crate::shared::Shared;
 use crate::storage::Storage;
-use crate::truncate::Progress;
 
 /// Starts the thread. It ends when told to stop, which the `Rvm` does when dropped.
 pub(crate) fn start<L, S>(shared: &Arc<Shared<L, S>>) -> std::io::Result<JoinHandle<()>>
@@ -55,20 +54,16 @@ fn run<L: Log, S: Storage>(shared: &Shared<L, S>) {
     }
 }
 
-/// Applies everything logged before it began, waiting for the disk once if nothing is stable yet.
+/// Applies what was stable when it began, waiting for the disk if nothing was.
+///
+/// No further: under steady load it would never end, and its syncs would slow the log's own.
 fn drain<L: Log, S: Storage>(shared: &Shared<L, S>) -> Result<(), TruncateError> {
-    let mut waited = false;
-    let mut trimmed = false;
-    while !shared.signal.stopping() {
-        match shared.step()? {
-            Progress::Working => {}
-            Progress::Trimmed(_) => trimmed = true,
-            Progress::Idle if trimmed || waited => break,
-            Progress::Idle => {
-                shared.wait_for_disk()?;
-                waited = true;
-            }
-        }
+    if shared.log.state().stable <= shared.head() {
+        shared.wait_for_disk()?;
+    }
+    let target = shared.log.state().stable;
+    while shared.head() < target && !shared.signal.stopping() {
+        shared.step()?;
     }
     Ok(())
 }
