@@ -75,6 +75,8 @@ pub struct Lender {
     pub up: bool,
     /// It stands still until then.
     pub paused_until: Time,
+    /// Memories that were lost, and what they had held: an acknowledgement may outlive its lender.
+    pub lives: Vec<(Incarnation, MemberState)>,
     /// What the oracles know of it.
     pub witness: Witness,
 }
@@ -98,6 +100,7 @@ impl Lender {
             boot: 0,
             up: true,
             paused_until: Time(0),
+            lives: Vec::new(),
             witness: Witness::default(),
         }
     }
@@ -134,6 +137,7 @@ impl Lender {
 
     /// The machine dies, and the memory with it.
     pub fn lose(&mut self, next: Incarnation) {
+        self.lives.push((self.incarnation, self.state()));
         self.kill();
         self.saved = None;
         self.window.release();

@@ -5,6 +5,8 @@
 
 use netram_proto::time::{Span, Time};
 
+use netram_proto::wire::Frame;
+
 use crate::profile::Links;
 use crate::world::{Event, World};
 
@@ -189,10 +191,12 @@ impl World {
             self.coverage.hit("frames of a dead connection delivered");
         }
         let (journal, planted) = (self.journal, self.planted);
+        self.tell_packet(lender, &packet, "gets");
         self.trace.mark(self.now, 2, packet.first().copied().unwrap_or(0).into());
         match self.lenders[lender].on_packet(conn, packet, journal, planted) {
             Some(reply) => {
                 let reply = self.perhaps_lie(lender, reply);
+                self.tell_packet(lender, &reply, "answers");
                 if open {
                     self.send(conn, Way::Down, reply);
                 }
@@ -201,6 +205,16 @@ impl World {
             // A doubled or early frame is no misconduct where links reorder.
             None => (),
         }
+    }
+
+    fn tell_packet(&mut self, lender: usize, packet: &[u8], verb: &str) {
+        self.tell(|| match Frame::parse(packet) {
+            Ok(Frame { header, body }) => format!(
+                "lender {lender} {verb} {:?} lsn {} epoch {} mark {:x} stable {} flags {} who {:x} body {}",
+                header.kind, header.lsn, header.epoch, header.mark, header.stable, header.flags, header.who, body.len()
+            ),
+            Err(error) => format!("lender {lender} {verb} {error}"),
+        });
     }
 
     /// The connection breaks: some of what is on the way arrives, the rest never. The client learns of it later.

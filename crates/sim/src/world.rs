@@ -63,6 +63,8 @@ pub struct Host {
     pub history: History,
     /// The view on the platter.
     pub view: View,
+    /// The view as read through the cache: another one after a failed sync, until the power fails.
+    pub cached_view: View,
     /// A view that is being stored and may be on the platter after a crash.
     pub storing: Option<View>,
     /// Something on this disk was damaged at rest: recovery may have to refuse.
@@ -71,8 +73,18 @@ pub struct Host {
     pub copied_from: Option<usize>,
     /// The view's number when it was copied.
     copied_version: u64,
-    /// A newer reign, on a copied disk, has recovered this log up to here.
-    pub overtaken_at: Option<Lsn>,
+    /// A newer reign, on a copy of this disk, has recovered this log.
+    pub overtaken: Option<Overtaken>,
+}
+
+/// What the newer reign on a copied disk knew.
+#[derive(Clone, Copy, Debug)]
+pub struct Overtaken {
+    /// It has the log up to here.
+    pub fork: Lsn,
+    /// The number of the view it knew. Under a later one nobody promises anything: the newer reign cannot know whom to
+    /// ask, which is why a live journal's directory must not be copied.
+    pub version: u64,
 }
 
 /// Everything there is.
@@ -201,11 +213,12 @@ impl World {
             view_file: source.view_file,
             history: source.history.clone(),
             view: source.view.clone(),
+            cached_view: source.cached_view.clone(),
             storing: source.storing.clone(),
             damaged: source.damaged,
             copied_from: Some(host),
             copied_version: source.view.version,
-            overtaken_at: None,
+            overtaken: None,
         };
         self.hosts.push(copy);
         self.blocked.push(vec![(Time(0), Time(0)); self.lenders.len()]);
@@ -227,7 +240,8 @@ impl World {
         if source != host {
             self.hosts[host].history = self.hosts[source].history.clone();
             self.hosts[host].copied_from = None;
-            self.hosts[source].overtaken_at = Some(end);
+            let version = self.hosts[host].copied_version;
+            self.hosts[source].overtaken = Some(Overtaken { fork: end, version });
         }
         let history = &mut self.hosts[host].history;
         history.rewind(end);
@@ -256,13 +270,18 @@ impl World {
     pub(crate) fn refresh_view(&mut self, host: usize) {
         let host = &mut self.hosts[host];
         let disk = host.disk.borrow();
-        let platter = Platter(disk.durable(host.view_file));
-        if let Ok((_, payload)) = Slots::open(&platter, View::MAGIC, SLOT_BYTES)
-            && let Ok(view) = View::decode(&payload)
-        {
+        if let Some(view) = view_in(disk.durable(host.view_file)) {
             host.view = view;
         }
+        if let Some(view) = view_in(disk.cached(host.view_file)) {
+            host.cached_view = view;
+        }
     }
+}
+
+fn view_in(image: &[u8]) -> Option<View> {
+    let (_, payload) = Slots::open(&Platter(image), View::MAGIC, SLOT_BYTES).ok()?;
+    View::decode(&payload).ok()
 }
 
 fn new_host(rng: &mut Rng, profile: &Profile, journal: JournalId) -> Host {
@@ -280,11 +299,12 @@ fn new_host(rng: &mut Rng, profile: &Profile, journal: JournalId) -> Host {
         log_file,
         view_file,
         history: History::new(),
+        cached_view: view.clone(),
         view,
         storing: None,
         damaged: false,
         copied_from: None,
         copied_version: 0,
-        overtaken_at: None,
+        overtaken: None,
     }
 }

@@ -145,6 +145,11 @@ pub fn assemble<F: File>(
             unreadable,
         });
     }
+    if lost {
+        // Valid records of the history that is given up lie behind the end. Left there, their word for what had been
+        // durable would make the next recovery refuse again, and the log that begins now could chain to none of them.
+        log.erase(taken.end.lsn, known.limit)?;
+    }
     // What was read may be in the page cache only, and marked clean there by a sync that failed: a sync now would not
     // write it. So what nothing proves to have been on the disk is written again (at most one window).
     log.rewrite(proof, taken.end.lsn)?;

@@ -249,6 +249,18 @@ impl<F: File> LogFile<F> {
         Ok(())
     }
 
+    /// Writes zeros from `from` to `to`.
+    pub fn erase(&self, from: Lsn, to: Lsn) -> Result<(), IoError> {
+        let zeros = vec![0; to.since(from).min(SCAN_BYTES as u64) as usize];
+        let mut at = from;
+        while at < to {
+            let length = to.since(at).min(SCAN_BYTES as u64) as usize;
+            self.write(at, &zeros[..length])?;
+            at = at.plus(length as u64);
+        }
+        Ok(())
+    }
+
     /// Makes everything written durable.
     pub fn sync(&self) -> Result<(), IoError> {
         self.file.sync()

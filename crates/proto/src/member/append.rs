@@ -20,7 +20,7 @@ impl Member {
             return self.refuse(Refusal::Malformed, from, LSN_LAST);
         }
         if from > self.state.received {
-            if frame.header.stable >= from {
+            if frame.header.flags & Flag::FRESH != 0 && frame.header.stable >= from {
                 self.restart_at(Link {
                     lsn: from,
                     chain: frame.header.mark,

@@ -26,7 +26,7 @@ pub enum FrameKind {
     Seal = 2,
     /// Empties the window and starts it at `lsn`. Body: window bytes (8). `mark`: chain at `lsn`; `stable`: generation.
     Join = 3,
-    /// Bytes of the log from `lsn`. `mark`: chain at `lsn` where a record starts there. `stable`: drop below it.
+    /// Bytes of the log from `lsn`. `stable`: drop below it. Flag `FRESH`, and then `mark` is the chain at `lsn`.
     Append = 4,
     /// Are you there? `lsn`: a number to be sent back. `stable`: drop below it.
     Ping = 5,
@@ -90,6 +90,8 @@ impl Flag {
     pub const KNOWN: u8 = 1;
     /// `Ack`: the append lay beyond what was received; send again from `stable` (received).
     pub const GAP: u8 = 2;
+    /// `Append`: everything before is on the writer's disk; a member that lacks some of it begins anew here.
+    pub const FRESH: u8 = 4;
 }
 
 /// Why a lender refused a request. The client's reaction differs for each.

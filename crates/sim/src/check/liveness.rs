@@ -32,7 +32,7 @@ pub(crate) fn refused(world: &mut World, host: usize, failure: &OpenFailure) {
     let view = &world.hosts[host].view;
     match failure {
         OpenFailure::Refused(RecoveryRefusal::Missing { answered, .. }) => {
-            let intact = rule01::intact(world, &world.hosts[host], view);
+            let intact = rule01::intact(world, view);
             if intact >= view.answers() && world.profile.hostile.is_none() {
                 fail(
                     5,

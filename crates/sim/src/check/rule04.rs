@@ -7,7 +7,7 @@ use netram_proto::wire::Frame;
 
 use super::fail;
 use crate::process::Serving;
-use crate::world::World;
+use crate::world::{Overtaken, World};
 
 /// A member handled a frame: if its writer is not the one that sealed the member, nothing may have changed.
 pub(crate) fn member(before: &MemberState, after: &MemberState, frame: &Frame<'_>) {
@@ -56,9 +56,10 @@ pub(crate) fn sends(_world: &World, process: usize, serving: &Serving) {
 /// A writer acknowledges `upto`: not by members that a newer reign has taken over, unless that reign has the records.
 pub(crate) fn acked(world: &World, process: usize, upto: Lsn) {
     let host = &world.hosts[world.processes[process].host];
-    if let Some(fork) = host.overtaken_at
+    if let Some(Overtaken { fork, version }) = host.overtaken
         && upto > fork
         && upto > host.history.durable
+        && host.view.version == version
     {
         fail(
             4,

@@ -8,7 +8,7 @@ use netram_proto::planted::Fault;
 use netram_proto::port::{
     AppendError, Durability, Kind, Log, LogError, LogState, Record, Ticket, Votes, WaitError,
 };
-use netram_proto::time::Span;
+use netram_proto::time::{Span, Time};
 use netram_proto::wire::{Link, RecordHeader, finish_record, record_bytes};
 
 use super::{Phase, Serving};
@@ -35,7 +35,7 @@ impl World {
         length: usize,
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> Result<Ticket, AppendError> {
-        let begun = self.now;
+        let mut begun = self.now;
         loop {
             let Some(serving) = self.serving(process) else {
                 return Err(AppendError::Closed);
@@ -60,7 +60,7 @@ impl World {
                 break;
             }
             self.coverage.hit("appends that waited for the disk");
-            self.step_waiting(process, begun)
+            self.step_waiting(process, &mut begun)
                 .map_err(|()| AppendError::Closed)?;
         }
         let ticket = self.append_now(process, kind, length, fill);
@@ -119,7 +119,7 @@ impl World {
         if durability == Durability::Lazy {
             return Ok(self.votes(process, ticket.end));
         }
-        let begun = self.now;
+        let mut begun = self.now;
         loop {
             match self.answer(process, ticket.end, durability) {
                 Some(Ok(votes)) => {
@@ -129,7 +129,7 @@ impl World {
                 Some(Err(error)) => return self.cut_off(process, ticket, error),
                 None => (),
             }
-            if self.step_waiting(process, begun).is_err() {
+            if self.step_waiting(process, &mut begun).is_err() {
                 return self.cut_off(process, ticket, WaitError::Closed);
             }
         }
@@ -177,9 +177,15 @@ impl World {
     }
 
     /// One event passes while a program waits. `Err`: it has waited long enough.
-    fn step_waiting(&mut self, process: usize, begun: netram_proto::time::Time) -> Result<(), ()> {
+    fn step_waiting(&mut self, process: usize, begun: &mut Time) -> Result<(), ()> {
         self.step();
-        if self.now.since(begun) <= WAIT_MAX {
+        if self.now.since(*begun) <= WAIT_MAX {
+            return Ok(());
+        }
+        if !self.nemesis.rests {
+            // It never had a moment's peace. With everything healed the wait must end.
+            self.heal();
+            *begun = self.now;
             return Ok(());
         }
         check::liveness::waited(self, process);

@@ -144,6 +144,7 @@ impl World {
     pub(crate) fn link_lost(&mut self, process: usize, slot: usize) {
         let now = self.now;
         self.coverage.hit("links lost");
+        self.tell(|| format!("process {process} loses its link to lender {}", slot));
         match &mut self.processes[process].phase {
             Phase::Dead => return,
             Phase::Opening(opening) => opening.recovery.on_lost(slot),

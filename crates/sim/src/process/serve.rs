@@ -176,6 +176,7 @@ impl World {
         for slot in serving.writer.take_disconnects().iter() {
             if let Some(conn) = self.processes[process].conns[slot] {
                 self.coverage.hit("links given up by the writer");
+                self.tell(|| format!("process {process} gives its link to lender {slot} up"));
                 self.close_here(conn);
             }
         }
@@ -247,6 +248,10 @@ impl World {
         let now = self.now;
         self.with_serving(process, |world, serving| {
             let Some(end) = serving.flushing.take() else { return };
+            if serving.poisoned.is_some() {
+                // Another sync of the same file failed meanwhile, and may have failed for these bytes.
+                return;
+            }
             let mut synced = serving.log.sync();
             if synced.is_err() && serving.planted.is(Fault::SyncRetried) {
                 synced = serving.log.sync();

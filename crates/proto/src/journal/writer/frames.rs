@@ -3,7 +3,7 @@
 use alloc::string::String;
 
 use crate::id::{Epoch, Incarnation, Lsn};
-use crate::limit::FRAME_BODY_BYTES_MAX;
+use crate::limit::{DOMAIN_BYTES_MAX, FRAME_BODY_BYTES_MAX};
 use crate::planted::Fault;
 use crate::time::Time;
 use crate::wire::{Cursor, Flag, Frame, FrameKind, Header, Refusal};
@@ -127,17 +127,19 @@ impl Writer {
         if !lender.takes_appends() {
             return None;
         }
-        if resend.is_some_and(|span| lender.received < lender.sent && now.since(lender.progress) >= span) {
+        let received = lender.received.max(stable.lsn);
+        if resend.is_some_and(|span| received < lender.sent && now.since(lender.progress) >= span) {
             lender.resume(lender.received.max(lender.held), now);
         }
-        // Below the stable LSN the ring may have been reused; the member begins anew at it (see `Member::on_append`).
-        let mut mark = 0;
-        if lender.sent <= stable.lsn {
+        // A member that the disk has overtaken by a whole ring is sent on from the stable end: what it lacks may have
+        // been overwritten, and is needed no more. Short of that it is sent everything, for `Durability::Both`.
+        if lender.sent < stable.lsn && tail.since(lender.held) > self.config.window_bytes {
             lender.sent = stable.lsn;
-            mark = stable.chain;
         }
+        let fresh = lender.sent == stable.lsn;
+        let (flags, mark) = if fresh { (Flag::FRESH, stable.chain) } else { (0, 0) };
         let pending = tail.since(lender.sent);
-        let crowded = lender.flight[0] > lender.received.max(stable.lsn);
+        let crowded = lender.flight[0] > lender.received;
         if pending == 0 || crowded && pending < BULK_BYTES {
             return None;
         }
@@ -151,6 +153,7 @@ impl Writer {
             lender.progress = now;
         }
         let header = Header {
+            flags,
             lsn: from,
             epoch: self.epoch,
             mark,
@@ -170,10 +173,13 @@ impl Writer {
         let lender = &mut self.lenders[index];
         // A spare is asked too: it must be known to be there when it is needed.
         let news = lender.takes_appends() && lender.told < stable;
-        let every = if news { timing.ping } else { timing.detect };
-        // On a link that loses frames a lost ping must not end the asking.
-        let again = timing.resend.is_some();
-        if (lender.ping_owed && !again) || now.since(lender.ping_sent) < every {
+        let every = match timing.resend {
+            // On a link that loses frames, one lost ping must not pass for a dead lender.
+            Some(again) if lender.ping_owed => again,
+            _ if news => timing.ping,
+            _ => timing.detect,
+        };
+        if (lender.ping_owed && timing.resend.is_none()) || now.since(lender.ping_sent) < every {
             return None;
         }
         lender.ping_owed = true;
@@ -202,7 +208,7 @@ impl Writer {
                 self.lenders[index].ping_owed = false;
                 self.on_ack(index, &frame.header, now);
             }
-            FrameKind::Bound => self.on_bound(index, frame),
+            FrameKind::Bound => self.on_bound(index, frame, now),
             FrameKind::Sealed => self.on_sealed(index, frame, now),
             FrameKind::Refuse => self.on_refused(index, &frame.header, now),
             FrameKind::Withdraw => {
@@ -211,12 +217,14 @@ impl Writer {
             }
             _ => (),
         }
+        let stable = self.stable.lsn;
         let lender = &mut self.lenders[index];
+        // What lies below the stable LSN need not be received any more.
         let owes = lender.control.is_some()
             || lender.ping_owed
             || !lender.is_ready()
             || lender.role == Role::Joining
-            || lender.takes_appends() && lender.received < lender.sent;
+            || lender.takes_appends() && lender.received.max(stable) < lender.sent;
         lender.owing = owes.then_some(now);
     }
 
@@ -261,6 +269,11 @@ impl Writer {
     fn on_joined(&mut self, index: usize, header: &Header, now: Time) {
         let tail = self.tail;
         let lender = &mut self.lenders[index];
+        if header.lsn > lender.sent_max {
+            // A window that has just been opened cannot hold more than was sent to it.
+            self.misbehaved(index, now);
+            return;
+        }
         lender.role = Role::Catching(tail);
         lender.held = header.lsn;
         lender.sent_max = lender.sent_max.max(header.lsn);
@@ -269,11 +282,16 @@ impl Writer {
         self.settle(now);
     }
 
-    fn on_bound(&mut self, index: usize, frame: &Frame<'_>) {
-        let lender = &mut self.lenders[index];
-        if lender.link != LinkPhase::Binding {
+    fn on_bound(&mut self, index: usize, frame: &Frame<'_>, now: Time) {
+        if self.lenders[index].link != LinkPhase::Binding {
             return;
         }
+        if frame.body.len() > DOMAIN_BYTES_MAX {
+            // It would not fit the view.
+            self.misbehaved(index, now);
+            return;
+        }
+        let lender = &mut self.lenders[index];
         let domain = core::str::from_utf8(frame.body).unwrap_or_default();
         if lender.role != Role::Member && lender.domain != domain {
             lender.domain = String::from(domain);
@@ -297,7 +315,7 @@ impl Writer {
                 && frame.header.flags & Flag::KNOWN != 0
                 && frame.header.mark == lender.generation
                 && window_epoch == Ok(self.epoch)
-                && frame.header.lsn >= lender.held;
+                && (lender.held..=lender.sent_max).contains(&frame.header.lsn);
             if same_window || self.planted.is(Fault::AmnesiacCounts) {
                 lender.resume(frame.header.lsn, now);
                 lender.generation = frame.header.mark;
