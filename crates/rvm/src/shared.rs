@@ -141,20 +141,23 @@ impl<L: Log, S: Storage> Shared<L, S> {
     }
 
     pub(crate) fn step(&self) -> Result<Progress, TruncateError> {
-        let began = self.storage.now();
         let world = World {
             log: &self.log,
             storage: &self.storage,
             segments: &self.segments,
             counters: &self.counters,
         };
-        let stepped = lock(&self.truncator).step(&world);
+        let mut truncator = lock(&self.truncator);
+        let began = self.storage.now();
+        let stepped = truncator.step(&world);
         add(&self.counters.truncation_ns, self.storage.now().since(began).0);
+        if let Ok(Progress::Trimmed(head)) = stepped {
+            // Under the lock: before the next thread can find nothing left to do and take the log for full.
+            self.head.fetch_max(head.0, Ordering::AcqRel);
+        }
+        drop(truncator);
         match stepped {
-            Ok(Progress::Trimmed(head)) => {
-                self.head.fetch_max(head.0, Ordering::AcqRel);
-                self.signal.progress();
-            }
+            Ok(Progress::Trimmed(_)) => self.signal.progress(),
             Ok(_) => {}
             Err(_) => add(&self.counters.truncation_failures, 1),
         }

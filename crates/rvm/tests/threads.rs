@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use common::Machine;
 use netram_proto::port::{Durability, IoError};
-use netram_rvm::{CommitError, Mode, Region, TruncateError};
+use netram_rvm::{CommitError, Mode, Options, Region, Rvm, TruncateError};
 
 const ACCOUNTS: usize = 64;
 
@@ -110,6 +110,36 @@ fn commits_that_touch_regions_in_opposite_order_do_not_deadlock() {
             });
         }
     });
+}
+
+#[test]
+fn without_the_thread_many_committers_truncate_a_full_log_themselves() {
+    // Between the trim and its being known, another committer found nothing to apply, and the log full.
+    let machine = Machine::new(8 * 1024);
+    // One batch a round: after it there is nothing left to apply.
+    let rvm = Rvm::open(machine.clone(), machine.storage(), Options::new(common::JOURNAL)).unwrap();
+    rvm.create_segment("a", 4 * 4096, Default::default()).unwrap();
+    let regions: Vec<Region> = (0..4)
+        .map(|part| rvm.map("a", part * 4096, 4096).unwrap())
+        .collect();
+    std::thread::scope(|scope| {
+        for region in &regions {
+            let rvm = &rvm;
+            scope.spawn(move || {
+                for number in 0..16_000u64 {
+                    let mut transaction = rvm.begin(Mode::NoRestore);
+                    transaction.write(region, 8, &[number as u8; 700]).unwrap();
+                    transaction.set(region, 0, &number).unwrap();
+                    transaction.commit(Durability::Remote).unwrap();
+                }
+            });
+        }
+    });
+    drop((regions, rvm));
+    machine.crash(1);
+    let rvm = machine.open().unwrap();
+    let a = rvm.map("a", 0, 0).unwrap();
+    assert!((0..4).all(|part| a.get(part * 4096) == Ok(15_999u64)));
 }
 
 #[test]

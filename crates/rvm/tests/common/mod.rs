@@ -32,6 +32,8 @@ struct State {
     files: BTreeMap<String, Contents>,
     log: LogContents,
     operations: u64,
+    /// How often the time was asked.
+    asked: u64,
     crash_at: Option<u64>,
     crashed: bool,
     /// Writes to segments fail with this.
@@ -91,6 +93,7 @@ impl Machine {
                 capacity: log_capacity,
             },
             operations: 0,
+            asked: 0,
             crash_at: None,
             crashed: false,
             segments_fail: None,
@@ -484,6 +487,15 @@ impl Storage for MachineStorage {
     }
 
     fn now(&self) -> Time {
-        Time(self.machine.operations())
+        // Asked around steps and waits: now and then a chance for other threads to get in between.
+        let (asked, operations) = {
+            let state = &mut *self.machine.state();
+            state.asked += 1;
+            (state.asked, state.operations)
+        };
+        if asked.is_multiple_of(23) {
+            std::thread::sleep(std::time::Duration::from_micros(200));
+        }
+        Time(operations)
     }
 }
