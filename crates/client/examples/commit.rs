@@ -18,8 +18,12 @@ fn main() {
     if arguments.get(1).is_some_and(|first| first == "lend") {
         return lend(&arguments);
     }
-    let members: usize = arguments.get(1).map_or(1, |text| text.parse().expect("a number of members"));
-    let delay: u64 = arguments.get(2).map_or(1000, |text| text.parse().expect("microseconds"));
+    let members: usize = arguments
+        .get(1)
+        .map_or(1, |text| text.parse().expect("a number of members"));
+    let delay: u64 = arguments
+        .get(2)
+        .map_or(1000, |text| text.parse().expect("microseconds"));
     let key = arguments.get(3).is_none_or(|text| text == "key");
     let tcp = arguments.get(4).is_none_or(|text| text == "tcp");
     let directory = tempfile::tempdir_in(".").expect("a directory");
@@ -37,12 +41,23 @@ fn main() {
         let address = if tcp {
             format!("tcp://127.0.0.1:{}", 17_700 + index)
         } else {
-            format!("unix:{}", directory.path().join(format!("{index}.sock")).display())
+            format!(
+                "unix:{}",
+                directory.path().join(format!("{index}.sock")).display()
+            )
         };
-        let store = directory.path().join("..").join(format!("/dev/shm/netram-example-{index}.mem"));
+        let store = directory
+            .path()
+            .join("..")
+            .join(format!("/dev/shm/netram-example-{index}.mem"));
         let child = Command::new(std::env::current_exe().expect("this program"))
-            .args(["lend", &address, key_file.to_str().expect("text"), store.to_str().expect("text")])
-            .args([if members > 1 { "yield:50" } else { "spin" }, if index % 2 == 0 { "1" } else { "0" }])
+            .args([
+                "lend",
+                &address,
+                key_file.to_str().expect("text"),
+                store.to_str().expect("text"),
+            ])
+            .args([if members > 1 { "yield:50" } else { "spin" }, "1"])
             .stdin(Stdio::piped())
             .spawn();
         children.push(child.expect("a lender"));
@@ -51,7 +66,7 @@ fn main() {
     pin(0);
     let root = directory.path().join("journal");
     Journal::create(&root, 64 << 20).expect("a journal");
-    let wait = if members > 1 { WaitPolicy::default() } else { WaitPolicy::Spin };
+    let wait = WaitPolicy::Spin;
     let config = JournalConfig {
         one_domain: true,
         wait,
@@ -65,7 +80,9 @@ fn main() {
     let mut times: Vec<Duration> = Vec::with_capacity(COMMITS);
     for _ in 0..COMMITS {
         let began = Instant::now();
-        let ticket = journal.append(Kind(16), 128, &mut |into| into.fill(7)).expect("append");
+        let ticket = journal
+            .append(Kind(16), 128, &mut |into| into.fill(7))
+            .expect("append");
         journal.wait(ticket, Durability::Remote).expect("wait");
         times.push(began.elapsed());
         if journal.state().tail.since(journal.state().head) > 32 << 20 {
@@ -74,7 +91,13 @@ fn main() {
     }
     times.sort_unstable();
     let at = |part: f64| times[(COMMITS as f64 * part) as usize].as_nanos();
-    eprintln!("p50 {} ns, p99 {} ns, p99.9 {} ns, syncs {}", at(0.5), at(0.99), at(0.999), journal.status().syncs);
+    eprintln!(
+        "p50 {} ns, p99 {} ns, p99.9 {} ns, syncs {}",
+        at(0.5),
+        at(0.99),
+        at(0.999),
+        journal.status().syncs
+    );
     drop(journal);
     children.into_iter().for_each(end);
 }

@@ -72,6 +72,7 @@ pub(crate) struct Shared {
     /// Copies of the machine's positions, so that waiting needs no lock.
     pub(crate) acked: AtomicU64,
     pub(crate) stable: AtomicU64,
+    pub(crate) ruled: AtomicU64,
     pub(crate) tail: AtomicU64,
     pub(crate) head: AtomicU64,
     /// Something ended: fenced, disk failed or closed. Look under the lock.
@@ -131,6 +132,7 @@ impl Shared {
             room: Condvar::new(),
             acked: AtomicU64::new(end.lsn.0),
             stable: AtomicU64::new(end.lsn.0),
+            ruled: AtomicU64::new(0),
             tail: AtomicU64::new(end.lsn.0),
             head: AtomicU64::new(parts.superblock.head.lsn.0),
             troubled: AtomicBool::new(false),
@@ -209,10 +211,11 @@ impl Shared {
 
     /// Copies the machine's positions to where waiters see them, and wakes those who sleep.
     pub(crate) fn publish(&self, core: &mut Core) {
-        let (acked, stable) = (core.writer.acked().0, core.writer.stable().0);
-        let mut news = self.acked.swap(acked, Ordering::SeqCst) != acked;
-        news |= self.stable.swap(stable, Ordering::SeqCst) != stable;
-        let counting = core.writer.blocked().is_none();
+        let writer = &core.writer;
+        let mut news = changed(&self.acked, writer.acked().0);
+        news |= changed(&self.stable, writer.stable().0);
+        news |= changed(&self.ruled, writer.ruled().0);
+        let counting = writer.blocked().is_none();
         if self.counting.load(Ordering::Relaxed) != counting {
             self.counting.store(counting, Ordering::SeqCst);
             // Whoever waits for members to acknowledge now waits for the disk.
@@ -370,6 +373,16 @@ impl Shared {
             .superblock
             .head
     }
+}
+
+/// Stores `value` where waiters see it. `true`: they have not seen it before. The comparison keeps the usual case, no
+/// news, from taking the cache line away from them.
+fn changed(seen: &AtomicU64, value: u64) -> bool {
+    let news = seen.load(Ordering::Relaxed) != value;
+    if news {
+        seen.store(value, Ordering::SeqCst);
+    }
+    news
 }
 
 impl Core {

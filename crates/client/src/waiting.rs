@@ -198,11 +198,13 @@ impl Shared {
 
     /// Whether it is worth to look under the lock.
     fn may_be_done(&self, end: Lsn, durability: Durability) -> bool {
-        let watched = match durability {
-            Durability::Remote | Durability::Lazy => &self.acked,
-            Durability::Disk | Durability::Both => &self.stable,
+        let reached = |watched: &std::sync::atomic::AtomicU64| watched.load(Ordering::SeqCst) >= end.0;
+        let done = match durability {
+            Durability::Remote | Durability::Lazy => reached(&self.acked),
+            Durability::Disk => reached(&self.stable),
+            Durability::Both => reached(&self.stable) && reached(&self.ruled),
         };
-        watched.load(Ordering::SeqCst) >= end.0 || self.troubled.load(Ordering::SeqCst)
+        done || self.troubled.load(Ordering::SeqCst)
     }
 
     /// The wait's end, if it has come.

@@ -19,15 +19,31 @@ fn commits_come_back_after_closing_whatever_the_durability() {
     Journal::create(&place.journal(), LOG_BYTES).unwrap();
     let (journal, recovered) = place.open(place.config(&["a", "b"], 2));
     assert_eq!(recovered.epoch.0, 1);
-    for (index, durability) in
-        [Durability::Remote, Durability::Disk, Durability::Both, Durability::Lazy].into_iter().enumerate()
+    for (index, durability) in [
+        Durability::Remote,
+        Durability::Disk,
+        Durability::Both,
+        Durability::Lazy,
+    ]
+    .into_iter()
+    .enumerate()
     {
         commit(&journal, &[index as u8; 100], durability);
     }
     journal.close().unwrap();
     let (journal, recovered) = place.open(place.config(&["a", "b"], 2));
-    assert_eq!((recovered.epoch.0, recovered.records_from_members, recovered.needed), (2, 0, 0));
-    assert_eq!(payloads(&journal), (0..4).map(|index| vec![index; 100]).collect::<Vec<_>>());
+    assert_eq!(
+        (
+            recovered.epoch.0,
+            recovered.records_from_members,
+            recovered.needed
+        ),
+        (2, 0, 0)
+    );
+    assert_eq!(
+        payloads(&journal),
+        (0..4).map(|index| vec![index; 100]).collect::<Vec<_>>()
+    );
 }
 
 #[test]
@@ -35,7 +51,10 @@ fn a_remote_commit_says_who_voted() {
     let place = Place::new();
     let _lenders = [place.lender("a"), place.lender("b")];
     Journal::create(&place.journal(), LOG_BYTES).unwrap();
-    let config = JournalConfig { disk_delay: Duration::from_secs(5), ..place.config(&["a", "b"], 2) };
+    let config = JournalConfig {
+        disk_delay: Duration::from_secs(5),
+        ..place.config(&["a", "b"], 2)
+    };
     let (journal, _) = place.open(config);
     let ticket = append(&journal, b"remote");
     let votes = journal.wait(ticket, Durability::Remote).unwrap();
@@ -81,7 +100,10 @@ fn many_threads_commit_in_order_and_share_syncs() {
             });
         }
     });
-    assert!(journal.status().syncs < u64::from(THREADS * EACH) / 2, "records did not share syncs");
+    assert!(
+        journal.status().syncs < u64::from(THREADS * EACH) / 2,
+        "records did not share syncs"
+    );
     let last = append(&journal, b"last");
     journal.wait(last, Durability::Disk).unwrap();
     for (place, payload) in payloads(&journal)[..(THREADS * EACH) as usize].iter().enumerate() {
@@ -198,8 +220,18 @@ fn a_lost_lender_is_replaced_and_no_commit_fails() {
     }
     journal.wait_for_members(Duration::from_secs(5)).unwrap();
     let deadline = std::time::Instant::now() + Duration::from_secs(5);
-    while journal.status().writer.lenders.iter().filter(|lender| lender.member).any(|l| l.address.contains("/a.")) {
-        assert!(std::time::Instant::now() < deadline, "the dead lender is still a member");
+    while journal
+        .status()
+        .writer
+        .lenders
+        .iter()
+        .filter(|lender| lender.member)
+        .any(|l| l.address.contains("/a."))
+    {
+        assert!(
+            std::time::Instant::now() < deadline,
+            "the dead lender is still a member"
+        );
         std::thread::sleep(Duration::from_millis(10));
     }
     commit(&journal, b"after", Durability::Both);
@@ -210,7 +242,10 @@ fn a_view_in_one_power_domain_does_not_count_unless_allowed() {
     let place = Place::new();
     let _lender = place.lender("a");
     Journal::create(&place.journal(), LOG_BYTES).unwrap();
-    let config = JournalConfig { one_domain: false, ..place.config(&["a"], 1) };
+    let config = JournalConfig {
+        one_domain: false,
+        ..place.config(&["a"], 1)
+    };
     let (journal, _) = Journal::open(&place.journal(), config).unwrap();
     assert!(journal.wait_for_members(Duration::from_millis(300)).is_err());
     let ticket = append(&journal, b"disk only");
@@ -224,13 +259,31 @@ fn contradictory_configurations_are_refused_with_the_reason() {
     Journal::create(&place.journal(), LOG_BYTES).unwrap();
     let base = place.config(&["a"], 1);
     let wrong = [
-        JournalConfig { members: 2, ..base.clone() },
-        JournalConfig { rule: CommitRule::AtLeast(2), ..base.clone() },
-        JournalConfig { members_min: Some(2), ..base.clone() },
-        JournalConfig { window_bytes: 1, ..base.clone() },
-        JournalConfig { lenders: vec![place.address("a"), place.address("a")], ..base.clone() },
+        JournalConfig {
+            members: 2,
+            ..base.clone()
+        },
+        JournalConfig {
+            rule: CommitRule::AtLeast(2),
+            ..base.clone()
+        },
+        JournalConfig {
+            members_min: Some(2),
+            ..base.clone()
+        },
+        JournalConfig {
+            window_bytes: 1,
+            ..base.clone()
+        },
+        JournalConfig {
+            lenders: vec![place.address("a"), place.address("a")],
+            ..base.clone()
+        },
     ];
     for config in wrong {
-        assert!(matches!(Journal::open(&place.journal(), config), Err(OpenError::Config(_))));
+        assert!(matches!(
+            Journal::open(&place.journal(), config),
+            Err(OpenError::Config(_))
+        ));
     }
 }

@@ -1,4 +1,5 @@
 //! Lenders in this process, and journals in a temporary directory.
+#![allow(dead_code, reason = "each test binary uses what it needs")]
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,7 +20,10 @@ pub(crate) struct Place {
 impl Place {
     pub(crate) fn new() -> Place {
         let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
-        Place { directory, security: Security::Key(ClusterKey::generate()) }
+        Place {
+            directory,
+            security: Security::Key(ClusterKey::generate()),
+        }
     }
 
     pub(crate) fn journal(&self) -> PathBuf {
@@ -58,14 +62,18 @@ impl Place {
         let members = config.members;
         let (journal, recovered) = Journal::open(&self.journal(), config).expect("the journal opens");
         if members > 0 {
-            journal.wait_for_members(Duration::from_secs(5)).expect("members join");
+            journal
+                .wait_for_members(Duration::from_secs(5))
+                .expect("members join");
         }
         (journal, recovered)
     }
 }
 
 pub(crate) fn append(journal: &Journal, payload: &[u8]) -> Ticket {
-    journal.append(KIND, payload.len(), &mut |into| into.copy_from_slice(payload)).expect("append")
+    journal
+        .append(KIND, payload.len(), &mut |into| into.copy_from_slice(payload))
+        .expect("append")
 }
 
 pub(crate) fn commit(journal: &Journal, payload: &[u8], durability: Durability) {

@@ -277,6 +277,15 @@ fn a_member_that_fell_behind_the_disk_begins_anew_there() {
         stable: link.lsn,
         ..hand.header(FrameKind::Append)
     };
+    assert_eq!(
+        bench.send(header, &bytes).flags,
+        Flag::GAP,
+        "it is not told that it may"
+    );
+    let header = Header {
+        flags: Flag::FRESH,
+        ..header
+    };
     assert_eq!(bench.send(header, &bytes).lsn, hand.link.lsn);
     assert_eq!(bench.member.state().trim, link.lsn);
 }

@@ -137,7 +137,11 @@ impl Writer {
             lender.sent = stable.lsn;
         }
         let fresh = lender.sent == stable.lsn;
-        let (flags, mark) = if fresh { (Flag::FRESH, stable.chain) } else { (0, 0) };
+        let (flags, mark) = if fresh {
+            (Flag::FRESH, stable.chain)
+        } else {
+            (0, 0)
+        };
         let pending = tail.since(lender.sent);
         let crowded = lender.flight[0] > lender.received;
         if pending == 0 || crowded && pending < BULK_BYTES {

@@ -243,6 +243,11 @@ impl Writer {
         self.rule_lsn(self.view).is_some_and(|lsn| lsn >= end)
     }
 
+    /// Everything below is held by the durable view's members as the rule demands; zero while they do not count.
+    pub fn ruled(&self) -> Lsn {
+        self.rule_lsn(self.view).unwrap_or_default()
+    }
+
     /// The durable view's members.
     pub fn view(&self) -> Set {
         self.view

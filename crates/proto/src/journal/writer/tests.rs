@@ -362,19 +362,33 @@ fn with_fewer_members_than_the_minimum_only_the_disk_acknowledges() {
 }
 
 #[test]
-fn a_slow_member_is_sent_on_from_the_stable_end() {
+fn a_member_that_the_disk_overtook_is_sent_everything_while_the_ring_has_it() {
     let mut bench = Bench::with_members(1, 1, CommitRule::All);
     bench.writer.on_append(Lsn(100));
-    bench.writer.on_stable(
-        Link {
-            lsn: Lsn(100),
-            chain: 5,
-        },
-        bench.now,
-    );
-    bench.writer.on_append(Lsn(150));
+    let stable = Link {
+        lsn: Lsn(100),
+        chain: 5,
+    };
+    bench.writer.on_stable(stable, bench.now);
     let append = bench.next(0).unwrap();
-    assert_eq!((append.lsn, append.mark, append.stable), (Lsn(100), 5, Lsn(100)));
+    assert_eq!((append.lsn, append.flags, append.stable), (Lsn(0), 0, Lsn(100)));
+}
+
+#[test]
+fn a_member_that_the_disk_overtook_by_a_ring_is_sent_on_from_the_stable_end() {
+    let mut bench = Bench::with_members(1, 1, CommitRule::All);
+    bench.writer.on_append(Lsn(100));
+    let stable = Link {
+        lsn: Lsn(100),
+        chain: 5,
+    };
+    bench.writer.on_stable(stable, bench.now);
+    bench.writer.on_append(Lsn((1 << 20) + 50));
+    let append = bench.next(0).unwrap();
+    assert_eq!(
+        (append.lsn, append.flags, append.mark),
+        (Lsn(100), Flag::FRESH, 5)
+    );
 }
 
 #[test]
