@@ -5,7 +5,7 @@ use alloc::string::String;
 use crate::id::{Epoch, Incarnation, Lsn};
 use crate::limit::{DOMAIN_BYTES_MAX, FRAME_BODY_BYTES_MAX};
 use crate::planted::Fault;
-use crate::time::Time;
+use crate::time::{Span, Time};
 use crate::wire::{Cursor, Flag, Frame, FrameKind, Header, Refusal};
 
 use super::super::recovery::bind_body;
@@ -16,6 +16,10 @@ use super::{Set, Writer};
 /// From this many unsent bytes on, frames are sent without waiting for earlier ones to be received: a bulk transfer
 /// gains nothing from grouping.
 const BULK_BYTES: u64 = 16 * 1024;
+
+/// The pause before the second attempt to connect; each further one is twice as long, up to `Timing::retry`.
+const RETRY_FIRST: Span = Span::from_ms(20);
+const RETRY_DOUBLINGS_MAX: u32 = 16;
 
 impl Writer {
     /// Whether the driver should connect to lender `index` now. Saying yes counts as having begun.
@@ -52,8 +56,14 @@ impl Writer {
     pub fn on_lost(&mut self, index: usize, now: Time) {
         let retry = self.config.timing.retry;
         let lender = &mut self.lenders[index];
-        // A connection that stood is tried again at once: the lender may only have been restarted.
-        let at = if lender.is_ready() { now } else { now + retry };
+        // At first often, because a lender that was only restarted has kept its memory and can resume; then rarely.
+        let doubled = RETRY_FIRST.0 << lender.failures.min(RETRY_DOUBLINGS_MAX);
+        let at = if lender.is_ready() {
+            now
+        } else {
+            now + Span(doubled.min(retry.0))
+        };
+        lender.failures += 1;
         lender.link = LinkPhase::Down(at);
         lender.control = None;
         lender.owing = None;
@@ -311,6 +321,7 @@ impl Writer {
         }
         lender.link = LinkPhase::Ready;
         lender.lost_at = None;
+        lender.failures = 0;
         lender.ping_sent = now;
         let incarnation = Incarnation(frame.header.who);
         if lender.role == Role::Member {
@@ -345,7 +356,7 @@ impl Writer {
             }
             Refusal::NoRoom | Refusal::OverQuota | Refusal::TooManyJournals => {
                 let lender = &mut self.lenders[index];
-                lender.refused = Some((refusal, now + crate::time::Span(retry.0 * 4)));
+                lender.refused = Some((refusal, now + Span(retry.0 * 4)));
                 if lender.role == Role::Joining {
                     lender.dismiss();
                 }

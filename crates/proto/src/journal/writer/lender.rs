@@ -73,6 +73,8 @@ pub(super) struct Lender {
     /// When bytes were last sent or received progress was made, for links that lose frames.
     pub(super) progress: Time,
     pub(super) lost_at: Option<Time>,
+    /// Attempts to connect that failed since the connection last stood.
+    pub(super) failures: u32,
     pub(super) withdrawn: bool,
     /// Why the lender would not take us as a client, and until when we do not ask again.
     pub(super) refused: Option<(Refusal, Time)>,
@@ -99,6 +101,7 @@ impl Lender {
             ping_owed: false,
             progress: Time(0),
             lost_at: None,
+            failures: 0,
             withdrawn: false,
             refused: None,
         }
