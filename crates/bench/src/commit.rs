@@ -12,11 +12,12 @@ use serde::Serialize;
 use crate::child::Child;
 use crate::delay::Delay;
 use crate::disk;
-use crate::echo::{Exchange, Pinger};
+use crate::echo::{self, Echo, Exchange, Pinger};
 use crate::error::{BenchError, Context};
 use crate::histogram::{self, Recorder, Summary, median};
 use crate::machine::Pinned;
 use crate::site::{self, Lender, LenderSpec, OpenJournal, Seats, Site, Wire};
+use crate::socket::Pause;
 
 /// The kind of a benchmark's records: no other user of a journal has it.
 const KIND: Kind = Kind(255);
@@ -24,6 +25,10 @@ const KIND: Kind = Kind(255);
 const LOG_BYTES: u64 = 32 << 20;
 /// The log is trimmed when it is fuller than this part of its capacity.
 const TRIM_PART: u64 = 2;
+
+/// How a lender behind a delaying process waits: it shares its core with that process, and must not fall asleep within
+/// a longer round trip, which the echo process does not either.
+const LONG_YIELD: WaitPolicy = WaitPolicy::Yield { us: 2_000 };
 
 /// What to measure. Take the default and change fields.
 #[derive(Clone, Debug, Serialize)]
@@ -67,12 +72,16 @@ pub struct Row {
     pub spec: Spec,
     /// The commits.
     pub commit: Summary,
-    /// The bare exchange; `None` without members.
+    /// The bare exchange with one process; `None` without members.
     pub exchange: Option<Summary>,
+    /// The bare exchange with as many processes as there are members, on the members' cores; `None` below two.
+    pub fan_out: Option<Summary>,
     /// `fdatasync` of as many bytes, overwriting.
     pub sync: Summary,
     /// The commit's median over the exchange's, the median over rounds.
     pub ratio: Option<f64>,
+    /// The same over the exchange with as many processes.
+    pub fan_out_ratio: Option<f64>,
     /// The sync's median over the commit's.
     pub faster_than_sync: f64,
 }
@@ -110,9 +119,11 @@ impl Spec {
     /// The rows of the standard table: one thing varied at a time around the default.
     pub fn table(quick: bool) -> Vec<Spec> {
         let base = Spec::default;
+        // The disk thread needs a core: waiting for the disk is no reason to spin.
         let disk = Spec {
             members: 0,
             durability: Durability::Disk,
+            wait: WaitPolicy::default(),
             ..base()
         };
         let mut rows = vec![
@@ -182,15 +193,19 @@ pub fn measure(site: &Site, spec: &Spec, effort: Effort) -> Result<Row, BenchErr
         ));
     }
     let setup = Setup::new(site, spec)?;
-    let (mut commits, mut exchanges, mut syncs, mut ratios) = (vec![], vec![], vec![], vec![]);
+    let (mut commits, mut exchanges, mut syncs) = (vec![], vec![], vec![]);
+    let (mut fan_outs, mut ratios, mut fan_out_ratios) = (vec![], vec![], vec![]);
     // The first round warms up caches, sockets and the branch predictor; it is thrown away.
     for round in 0..=effort.rounds {
         let sync = disk::sync_overwrites(site.folder(), spec.record_bytes, syncs_a_round(effort))?;
-        let exchange = setup.floor(effort)?;
+        let exchange = setup.floor(&setup.single, effort)?;
+        let fan_out = setup.floor(&setup.fan_out, effort)?;
         let commit = setup.commits(spec, effort)?;
         if round > 0 {
             ratios.extend(exchange.map(|exchange| commit.p50_us / exchange.p50_us));
+            fan_out_ratios.extend(fan_out.map(|fan_out| commit.p50_us / fan_out.p50_us));
             commits.push(commit);
+            fan_outs.extend(fan_out);
             exchanges.extend(exchange);
             syncs.push(sync);
         }
@@ -199,7 +214,9 @@ pub fn measure(site: &Site, spec: &Spec, effort: Effort) -> Result<Row, BenchErr
     Ok(Row {
         spec: spec.clone(),
         exchange: (!exchanges.is_empty()).then(|| Summary::median(&exchanges)),
+        fan_out: (!fan_outs.is_empty()).then(|| Summary::median(&fan_outs)),
         ratio: (!ratios.is_empty()).then(|| median(ratios)),
+        fan_out_ratio: (!fan_out_ratios.is_empty()).then(|| median(fan_out_ratios)),
         faster_than_sync: sync.p50_us / commit.p50_us,
         commit,
         sync,
@@ -213,7 +230,8 @@ fn syncs_a_round(effort: Effort) -> usize {
 /// Everything that runs during one row's measurement. Fields end in this order: the journal before its lenders.
 struct Setup {
     journal: OpenJournal,
-    pinger: Option<Pinger>,
+    single: Vec<Pinger>,
+    fan_out: Vec<Pinger>,
     _wires: Vec<Child>,
     lenders: Vec<Lender>,
     seats: Seats,
@@ -240,11 +258,7 @@ impl Setup {
         for index in 0..spec.members {
             let core = seats.lender(index);
             // A delaying process needs the lender's core now and then; a spinning lender would not let it.
-            let wait = if spec.added_rtt_us > 0 {
-                WaitPolicy::default()
-            } else {
-                wait
-            };
+            let wait = if spec.added_rtt_us > 0 { LONG_YIELD } else { wait };
             let lender = site.lender(LenderSpec {
                 wire: spec.wire,
                 secure: spec.secure,
@@ -254,41 +268,43 @@ impl Setup {
             addresses.push(through(lender.address().clone(), core)?);
             lenders.push(lender);
         }
-        let pinger = if spec.members > 0 {
-            let exchange = Exchange::of_commit(spec.record_bytes, spec.secure);
-            let core = seats.lender(0);
-            let listen = site.listen(spec.wire);
-            Some(Pinger::start(
-                site.program(),
-                &listen,
-                exchange,
+        let crowded = spec.added_rtt_us > 0 || !seats.spinning(spec.members);
+        let mut pinger = |index, yields| {
+            let core = seats.lender(index);
+            let echo = Echo {
+                listen: site.listen(spec.wire).to_string(),
+                exchange: Exchange::of_commit(spec.record_bytes, spec.secure),
                 core,
-                site.folder(),
-                |to| through(to, core),
-            )?)
-        } else {
-            None
+                pause: if yields { Pause::Yield } else { Pause::Spin },
+            };
+            Pinger::start(site.program(), echo, site.folder(), |to| through(to, core))
         };
+        let singles = if spec.members > 0 { 0..1 } else { 0..0 };
+        let single: Result<Vec<Pinger>, _> = singles.map(|at| pinger(at, spec.added_rtt_us > 0)).collect();
+        let several = if spec.members > 1 { 0..spec.members } else { 0..0 };
+        let fan_out: Result<Vec<Pinger>, _> = several.map(|at| pinger(at, crowded)).collect();
+        let (single, fan_out) = (single?, fan_out?);
         let journal = site.journal(LOG_BYTES, journal_config(site, spec, addresses))?;
         Ok(Setup {
             journal,
-            pinger,
+            single,
+            fan_out,
             _wires: wires,
             lenders,
             seats,
         })
     }
 
-    /// A round of the floor, the lenders paused: they may spin on the echo process's core.
-    fn floor(&self, effort: Effort) -> Result<Option<Summary>, BenchError> {
-        let Some(pinger) = &self.pinger else {
+    /// A round of the floor, the lenders paused: they may spin on an echo process's core.
+    fn floor(&self, pingers: &[Pinger], effort: Effort) -> Result<Option<Summary>, BenchError> {
+        if pingers.is_empty() {
             return Ok(None);
-        };
+        }
         let _pinned = Pinned::to(self.seats.client())?;
         for lender in &self.lenders {
             lender.child().pause()?;
         }
-        let summary = pinger.round(effort.round);
+        let summary = echo::round(pingers, effort.round);
         for lender in &self.lenders {
             lender.child().resume()?;
         }
@@ -296,7 +312,8 @@ impl Setup {
     }
 
     fn commits(&self, spec: &Spec, effort: Effort) -> Result<Summary, BenchError> {
-        let _pinned = if spec.wait == WaitPolicy::Spin || spec.threads > 1 && spec.members > 0 {
+        // Without members it is the disk thread that works, and it must not be kept from a core by whoever waits.
+        let _pinned = if spec.members > 0 {
             Some(Pinned::to(self.seats.client())?)
         } else {
             None

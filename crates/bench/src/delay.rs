@@ -141,6 +141,7 @@ fn forward(near: &Socket, far: &Socket, one_way: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::socket::Pause;
 
     #[test]
     fn bytes_arrive_unchanged_and_not_before_their_time() {
@@ -160,9 +161,9 @@ mod tests {
         let began = Instant::now();
         client.send_all(b"there").unwrap();
         let mut heard = [0; 5];
-        assert!(server.receive_all(&mut heard).unwrap());
+        assert!(server.receive_all(&mut heard, Pause::Yield).unwrap());
         server.send_all(&heard).unwrap();
-        assert!(client.receive_all(&mut heard).unwrap());
+        assert!(client.receive_all(&mut heard, Pause::Yield).unwrap());
         assert_eq!(&heard, b"there");
         assert!(began.elapsed() >= Duration::from_millis(4));
         drop((client, server));

@@ -12,7 +12,7 @@ use crate::child::{Child, Role, listening};
 use crate::error::{BenchError, Context};
 use crate::histogram::{Recorder, Summary};
 use crate::machine;
-use crate::socket::{Gate, Socket};
+use crate::socket::{Gate, Pause, Socket};
 
 /// Bytes of a packet's length on the wire, and of the tag behind a sealed packet.
 const PACKET_LENGTH_BYTES: usize = 2;
@@ -50,6 +50,8 @@ pub struct Echo {
     pub exchange: Exchange,
     /// The core to stay on.
     pub core: Option<usize>,
+    /// What it does between two polls.
+    pub pause: Pause,
 }
 
 impl Echo {
@@ -64,7 +66,7 @@ impl Echo {
         let reply = vec![0; self.exchange.reply];
         loop {
             let socket = gate.accept()?;
-            while socket.receive_all(&mut request)? {
+            while socket.receive_all(&mut request, self.pause)? {
                 socket.send_all(&reply)?;
             }
         }
@@ -79,20 +81,14 @@ pub struct Pinger {
 }
 
 impl Pinger {
-    /// Starts the process, listening on `listen`, and connects; `through` may put something in between.
+    /// Starts the process and connects; `through` may put something in between.
     pub fn start(
         program: &Path,
-        listen: &Address,
-        exchange: Exchange,
-        core: Option<usize>,
+        echo: Echo,
         folder: &Path,
         through: impl FnOnce(Address) -> Result<Address, BenchError>,
     ) -> Result<Pinger, BenchError> {
-        let echo = Echo {
-            listen: listen.to_string(),
-            exchange,
-            core,
-        };
+        let exchange = echo.exchange;
         let mut child = Child::play(program, &Role::Echo(echo), "echo", folder)?;
         let addresses = listening(&child.ready("listening ")?)?;
         let address = addresses
@@ -106,33 +102,40 @@ impl Pinger {
             exchange,
         })
     }
+}
 
-    /// Exchanges for a while, spinning.
-    pub fn round(&self, time: Duration) -> Result<Summary, BenchError> {
-        let request = vec![0; self.exchange.request];
-        let mut reply = vec![0; self.exchange.reply];
-        // The echo process may be asleep.
-        self.exchange(&request, &mut reply)?;
-        let mut recorder = Recorder::start(&[self.child.id()]);
-        let end = Instant::now() + time;
-        loop {
-            let began = Instant::now();
-            if began >= end {
-                return Ok(recorder.finish());
-            }
-            self.exchange(&request, &mut reply)?;
-            recorder.record(began.elapsed());
+/// Exchanges with all of `pingers` at once for a while, spinning: requests to all, then answers from all.
+pub fn round(pingers: &[Pinger], time: Duration) -> Result<Summary, BenchError> {
+    let Some(first) = pingers.first() else {
+        return Err(BenchError::Asked("nobody to exchange with".to_owned()));
+    };
+    let request = vec![0; first.exchange.request];
+    let mut reply = vec![0; first.exchange.reply];
+    // The echo processes may be asleep.
+    exchange(pingers, &request, &mut reply)?;
+    let children: Vec<u32> = pingers.iter().map(|pinger| pinger.child.id()).collect();
+    let mut recorder = Recorder::start(&children);
+    let end = Instant::now() + time;
+    loop {
+        let began = Instant::now();
+        if began >= end {
+            return Ok(recorder.finish());
+        }
+        exchange(pingers, &request, &mut reply)?;
+        recorder.record(began.elapsed());
+    }
+}
+
+fn exchange(pingers: &[Pinger], request: &[u8], reply: &mut [u8]) -> Result<(), BenchError> {
+    for pinger in pingers {
+        pinger.socket.send_all(request)?;
+    }
+    for pinger in pingers {
+        if !pinger.socket.receive_all(reply, Pause::Spin)? {
+            return Err(pinger.child.failed("it closed the connection"));
         }
     }
-
-    fn exchange(&self, request: &[u8], reply: &mut [u8]) -> Result<(), BenchError> {
-        self.socket.send_all(request)?;
-        if self.socket.receive_all(reply)? {
-            Ok(())
-        } else {
-            Err(self.child.failed("it closed the connection"))
-        }
-    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -10,12 +10,22 @@ use netram_transport::Address;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
+use serde::{Deserialize, Serialize};
 
 use crate::error::{BenchError, Context};
 
 /// How long a socket is polled before the thread sleeps. Far above a round trip, so that a measured exchange never
 /// sleeps; and the process is quiet while something else is measured.
 const SPIN: Duration = Duration::from_millis(2);
+
+/// What a thread does between two polls that find nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Pause {
+    /// Nothing: the core is its own.
+    Spin,
+    /// Gives the core away, because another process of the measurement needs it too.
+    Yield,
+}
 
 /// A connected stream socket, TCP (without delay) or Unix.
 #[derive(Debug)]
@@ -98,8 +108,8 @@ impl Socket {
         }
     }
 
-    /// Fills `into`, polling without pause; `false` when the peer has closed instead.
-    pub(crate) fn receive_all(&self, into: &mut [u8]) -> Result<bool, BenchError> {
+    /// Fills `into`, polling; `false` when the peer has closed instead.
+    pub(crate) fn receive_all(&self, into: &mut [u8], pause: Pause) -> Result<bool, BenchError> {
         let mut filled = 0;
         // The clock is read only after a good many empty polls: it costs as much as a tenth of one.
         let mut polls = 0_u32;
@@ -113,7 +123,10 @@ impl Socket {
                 }
                 None => {
                     polls = polls.wrapping_add(1);
-                    std::hint::spin_loop();
+                    match pause {
+                        Pause::Spin => std::hint::spin_loop(),
+                        Pause::Yield => std::thread::yield_now(),
+                    }
                     if polls.is_multiple_of(64) && since.get_or_insert_with(Instant::now).elapsed() > SPIN {
                         self.sleep()?;
                         since = None;

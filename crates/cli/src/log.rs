@@ -31,9 +31,11 @@ enum LogFormat {
     Json,
 }
 
-/// Starts logging. `NETRAM_LOG` overrides the level, as in `NETRAM_LOG=netram_lender=debug`.
-pub(crate) fn start(args: &LogArgs) {
+/// Starts logging. With `quiet`, warnings are left out too: a demonstration kills lenders on purpose, and what the
+/// library says of it would stand in the middle of the results. `NETRAM_LOG` overrides the level, as in `NETRAM_LOG=netram_lender=debug`.
+pub(crate) fn start(args: &LogArgs, quiet: bool) {
     let level = match args.verbose {
+        0 if quiet => "error",
         0 => "warn,netram_lender=info",
         1 => "info",
         2 => "debug",

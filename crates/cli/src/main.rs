@@ -51,7 +51,7 @@ struct Netram {
 
 fn main() -> ExitCode {
     let netram = Netram::parse();
-    log::start(&netram.log);
+    log::start(&netram.log, netram.command.is_quiet());
     match netram.command.run() {
         Ok(code) => code,
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,

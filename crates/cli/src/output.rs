@@ -4,8 +4,14 @@ use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use anyhow::Result;
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 use serde::Serialize;
+
+/// A rule below the header and around the whole, none between rows.
+const STYLE: TableStyle = TableStyle::new()
+    .top_border(LineStyle::none().fill('─').junction('─'))
+    .header_separator(LineStyle::none().fill('─').junction('─'))
+    .bottom_border(LineStyle::none().fill('─').junction('─'));
 
 /// A line on standard output.
 pub(crate) fn line(text: impl std::fmt::Display) -> Result<()> {
@@ -36,7 +42,7 @@ pub(crate) fn is_watched() -> bool {
 /// A table with a header; columns after the first `left` are numbers.
 pub(crate) fn table(header: &[&str], left: usize) -> Table {
     let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    table.load_style(STYLE);
     table.set_content_arrangement(ContentArrangement::Dynamic);
     table.set_header(header.iter().copied());
     for column in left..header.len() {

@@ -350,9 +350,11 @@ fn show_commits(rows: &[commit::Row]) -> Result<()> {
         "p99.9",
         "commits/s",
         "cpu us",
-        "exchange p50",
+        "exchange",
         "ratio",
-        "fdatasync p50",
+        "fan-out",
+        "ratio",
+        "fdatasync",
         "x faster",
     ];
     let mut table = output::table(&header, 1);
@@ -368,21 +370,31 @@ fn show_commits(rows: &[commit::Row]) -> Result<()> {
                 .map(|exchange| output::number(exchange.p50_us))
                 .unwrap_or_default(),
             row.ratio.map(output::number).unwrap_or_default(),
+            row.fan_out
+                .map(|fan_out| output::number(fan_out.p50_us))
+                .unwrap_or_default(),
+            row.fan_out_ratio.map(output::number).unwrap_or_default(),
             output::number(row.sync.p50_us),
             output::number(row.faster_than_sync),
         ]);
     }
-    output::line(table)
+    output::line(table)?;
+    output::line(
+        "Floors, medians: a bare exchange of the same bytes with one process; fan-out: with as many as members;",
+    )?;
+    output::line(
+        "fdatasync of as many bytes on the same disk. cpu us: processor time a commit, client and lenders together.",
+    )
 }
 
 /// A row's name: what differs from other rows.
 fn describe(spec: &commit::Spec) -> String {
-    let mut text = format!(
-        "{} B, {} members, {}",
-        spec.record_bytes,
-        spec.members,
-        commit::name_of(spec.durability)
-    );
+    let members = match spec.members {
+        1 => "1 member".to_owned(),
+        several => format!("{several} members"),
+    };
+    let durability = commit::name_of(spec.durability);
+    let mut text = format!("{} B, {members}, {durability}", spec.record_bytes);
     if spec.members > 0 {
         text += if spec.wire == Wire::Unix {
             ", unix"

@@ -39,6 +39,11 @@ pub(crate) struct Play {
 }
 
 impl Command {
+    /// Whether lenders are killed and paused on purpose, so that warnings about it are no news.
+    pub(crate) fn is_quiet(&self) -> bool {
+        matches!(self, Command::Bench(_) | Command::Demo(_))
+    }
+
     pub(crate) fn run(self) -> Result<ExitCode> {
         match self {
             Command::Lend(lend) => lend.run(),

@@ -1,0 +1,105 @@
+//! A `netram lend` process.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::process::Signal;
+
+use super::Place;
+use super::process::Process;
+
+/// A lender's process and the file that is its memory.
+pub(crate) struct Lender {
+    pub(crate) address: String,
+    pub(crate) log: PathBuf,
+    store: PathBuf,
+    command: Vec<String>,
+    process: Option<Process>,
+}
+
+impl Lender {
+    /// Starts a lender that listens on `address`, by way of `wrap` (a command that runs the one behind it).
+    pub(crate) fn start(place: &Place, name: &str, address: &str, wrap: &[&str], more: &[&str]) -> Lender {
+        let store = place.memory().join(format!("{name}.store"));
+        let (key, store_path) = (place.key().display().to_string(), store.display().to_string());
+        let fixed = [
+            env!("CARGO_BIN_EXE_netram"),
+            "lend",
+            "--with-parent",
+            "--listen",
+            address,
+            "--key-file",
+            &key,
+            "--store",
+            &store_path,
+            "--name",
+            name,
+            "--domain",
+            name,
+            "--shards",
+            "1",
+            "--wait",
+            "block",
+            "--grace",
+            "0s",
+        ];
+        let mut command: Vec<String> = wrap
+            .iter()
+            .chain(&fixed)
+            .chain(more)
+            .map(|part| part.to_string())
+            .collect();
+        if !more.contains(&"--memory") {
+            command.extend(["--memory".to_owned(), "16MiB".to_owned()]);
+        }
+        let log = place.memory().join(format!("{name}.log"));
+        let mut lender = Lender {
+            address: address.to_owned(),
+            log,
+            store,
+            command,
+            process: None,
+        };
+        lender.restart();
+        lender
+    }
+
+    /// Starts the process (again); it takes up the memory that an earlier one left. Returns when it serves.
+    pub(crate) fn restart(&mut self) {
+        self.process = None;
+        let mut command = Command::new(&self.command[0]);
+        command.args(&self.command[1..]);
+        let mut process = Process::start(&mut command, &self.log);
+        let mut lines = BufReader::new(process.take_stdout()).lines();
+        let ready = lines.any(|line| line.is_ok_and(|line| line == "ready"));
+        assert!(ready, "the lender at {} did not start", self.address);
+        self.process = Some(process);
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.process = None;
+    }
+
+    /// Ends the process and forgets the memory, as a machine does that loses its power.
+    pub(crate) fn lose(&mut self) {
+        self.kill();
+        std::fs::remove_file(&self.store).expect("the memory was there");
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        self.process.as_ref().expect("the lender runs").signal(signal);
+    }
+
+    pub(crate) fn is_alive(&mut self) -> bool {
+        self.process.as_mut().is_some_and(|process| !process.has_ended())
+    }
+
+    pub(crate) fn log_text(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    pub(crate) fn store(&self) -> &Path {
+        &self.store
+    }
+}

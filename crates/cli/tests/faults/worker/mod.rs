@@ -1,0 +1,174 @@
+//! The client process that the tests kill: it recovers a journal, checks what it finds against what was
+//! acknowledged, and goes on committing. Every acknowledgement is told before the next commit begins.
+//!
+//! What it says, one line each on standard output, is a [`Said`]; acknowledgements, which are many, are written
+//! short: `+ thread number members rule disk`.
+
+pub(crate) mod bank;
+mod journal;
+mod setup;
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// The variable that holds a client's [`Work`] as JSON.
+pub(crate) const WORK: &str = "NETRAM_FAULT_WORK";
+
+/// What a client process is to do.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Work {
+    /// The journal directory; made beforehand.
+    pub(crate) journal: PathBuf,
+    pub(crate) lenders: Vec<String>,
+    /// The cluster key's file; none: insecure.
+    pub(crate) key: Option<PathBuf>,
+    pub(crate) rule: String,
+    pub(crate) members: usize,
+    pub(crate) window_bytes: u64,
+    pub(crate) disk_delay_ms: u64,
+    pub(crate) patience_ms: u64,
+    pub(crate) accept_loss: bool,
+    /// `remote`, `disk` or `both`.
+    pub(crate) durability: String,
+    pub(crate) threads: usize,
+    /// The most bytes of one record, or of one transaction's trail.
+    pub(crate) bytes_max: u64,
+    pub(crate) task: Task,
+    /// Commits of each thread; none: until killed.
+    pub(crate) commits: Option<u64>,
+    /// What is known to be acknowledged: of a journal one number, of a bank one a thread.
+    pub(crate) acked: Vec<u64>,
+    /// The log may begin at this record or an earlier one.
+    pub(crate) trimmed: u64,
+}
+
+/// What is committed.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Task {
+    /// Numbered records that describe themselves.
+    Journal {
+        /// Give up old records, so that the log wraps.
+        trim: bool,
+    },
+    /// Transfers between accounts in recoverable memory.
+    Bank {
+        /// The segment; made when missing.
+        segment: PathBuf,
+        /// The segment table; made when missing.
+        table: PathBuf,
+        /// A file of holes, which needs disk space while it is written.
+        sparse: bool,
+    },
+}
+
+/// What a client says, but for acknowledgements.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Said {
+    /// The process runs; its number, also under a tracer.
+    Started { pid: i32 },
+    /// The journal was not opened.
+    Refused { text: String },
+    /// The journal is open, and what it holds is what it must hold.
+    Recovered(Report),
+    /// Members acknowledge; or the wait for them is over.
+    Ready { members: bool },
+    /// Records below this number are being given up.
+    Trimming { first: u64 },
+    /// Where the lenders stand, when that has changed.
+    Standing {
+        blocked: Option<String>,
+        members: Vec<String>,
+        refused: Vec<String>,
+        disk: Option<String>,
+    },
+    /// A commit found the log full; it is tried again.
+    Full { text: String },
+    /// A commit failed for good. No acknowledgement may follow it from that thread.
+    Failed { text: String },
+    /// What was recovered is not what was acknowledged.
+    Wrong { text: String },
+    /// All commits asked for are done, and the journal is closed.
+    Closed,
+}
+
+/// What recovery found.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Report {
+    pub(crate) epoch: u32,
+    pub(crate) from_members: u64,
+    pub(crate) repaired: u64,
+    pub(crate) local_end: u64,
+    pub(crate) end: u64,
+    /// The members asked, and what each answered.
+    pub(crate) members: Vec<(String, String)>,
+    pub(crate) loss: Option<String>,
+    /// The newest commit: of a journal one number, of a bank one a thread.
+    pub(crate) last: Vec<u64>,
+}
+
+/// Why a client ends.
+pub(crate) enum End {
+    Done,
+    Refused(String),
+    Wrong(String),
+    Failed,
+}
+
+/// Not a test of its own: what a client process runs.
+#[test]
+fn process() {
+    let Ok(work) = std::env::var(WORK) else { return };
+    let _ = netram_bench::child::die_with_parent();
+    setup::log();
+    // The test runner may have left its own line unfinished.
+    raw("\n");
+    say(&Said::Started {
+        pid: std::process::id() as i32,
+    });
+    let work: Work = serde_json::from_str(&work).expect("the test that starts this process wrote it");
+    let end = match &work.task {
+        Task::Journal { trim } => journal::run(&work, *trim),
+        Task::Bank {
+            segment,
+            table,
+            sparse,
+        } => bank::run(&work, segment, table, *sparse),
+    };
+    let code = match end {
+        End::Done => {
+            say(&Said::Closed);
+            0
+        }
+        End::Refused(text) => {
+            say(&Said::Refused { text });
+            3
+        }
+        End::Failed => 4,
+        End::Wrong(text) => {
+            say(&Said::Wrong { text });
+            5
+        }
+    };
+    std::process::exit(code);
+}
+
+/// Says one thing; on return the other side can read it, whatever happens to this process.
+pub(crate) fn say(said: &Said) {
+    let text = serde_json::to_string(said).expect("plain data");
+    raw(&format!("@{text}\n"));
+}
+
+pub(crate) fn say_acked(thread: usize, number: u64, votes: netram_proto::port::Votes) {
+    let (rule, disk) = (u8::from(votes.rule), u8::from(votes.disk));
+    raw(&format!("+ {thread} {number} {} {rule} {disk}\n", votes.members));
+}
+
+/// One line, one system call. Nobody reading any more means that the test is over.
+fn raw(line: &str) {
+    let mut out = std::io::stdout().lock();
+    if out.write_all(line.as_bytes()).and_then(|()| out.flush()).is_err() {
+        std::process::exit(9);
+    }
+}
