@@ -42,8 +42,10 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    // Panics of a seed are caught and reported with it; the default hook would print each twice.
-    std::panic::set_hook(Box::new(|_| ()));
+    if !arguments.verbose {
+        // Panics of a seed are caught and reported with it; the default hook would print each once more.
+        std::panic::set_hook(Box::new(|_| ()));
+    }
     let planted = arguments.fault.map_or(Planted::NONE, Planted::with);
     let progress = |done: u64| {
         if done.is_multiple_of(PROGRESS_EVERY) {

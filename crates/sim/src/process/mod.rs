@@ -92,11 +92,11 @@ impl World {
         self.coverage.hit(if power_cut { "client power cuts" } else { "client crashes" });
         self.leave_platter(process);
         self.bury(process);
+        let host = self.processes[process].host;
         if power_cut {
-            let host = self.processes[process].host;
             self.hosts[host].disk.borrow_mut().power_cut();
-            self.refresh_view(host);
         }
+        self.refresh_view(host);
     }
 
     /// A process that ends, however it ends, ends here: connections close, events for it find nobody.

@@ -137,13 +137,13 @@ impl Writer {
         if !lender.takes_appends() {
             return None;
         }
-        let received = lender.received.max(stable.lsn);
-        if resend.is_some_and(|span| received < lender.sent && now.since(lender.progress) >= span) {
+        if resend.is_some_and(|span| lender.received < lender.sent && now.since(lender.progress) >= span) {
             lender.resume(lender.received.max(lender.held), now);
         }
         // A member that the disk has overtaken by a whole ring is sent on from the stable end: what it lacks may have
         // been overwritten, and is needed no more. Short of that it is sent everything, for `Durability::Both`.
-        if lender.sent < stable.lsn && tail.since(lender.held) > self.config.window_bytes {
+        let overtaken = lender.sent < stable.lsn && tail.since(lender.sent) > self.config.window_bytes;
+        if overtaken {
             lender.sent = stable.lsn;
         }
         let fresh = lender.sent == stable.lsn;
@@ -154,7 +154,9 @@ impl Writer {
         };
         let pending = tail.since(lender.sent);
         let crowded = lender.flight[0] > lender.received;
-        if pending == 0 || crowded && pending < BULK_BYTES {
+        // One that was overtaken is told so even where there is nothing to send: until it begins anew it owes us what it
+        // has not received.
+        if pending == 0 && !overtaken || crowded && pending < BULK_BYTES {
             return None;
         }
         let bytes = pending.min(FRAME_BODY_BYTES_MAX as u64) as usize;
@@ -231,14 +233,12 @@ impl Writer {
             }
             _ => (),
         }
-        let stable = self.stable.lsn;
         let lender = &mut self.lenders[index];
-        // What lies below the stable LSN need not be received any more.
         let owes = lender.control.is_some()
             || lender.ping_owed
             || !lender.is_ready()
             || lender.role == Role::Joining
-            || lender.takes_appends() && lender.received.max(stable) < lender.sent;
+            || lender.takes_appends() && lender.received < lender.sent;
         lender.owing = owes.then_some(now);
     }
 
