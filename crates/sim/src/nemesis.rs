@@ -1,12 +1,14 @@
 //! What visits a world: one fault at a time, at random moments, of the kinds its profile allows.
 
 use netram_proto::id::Lsn;
+use netram_proto::journal::{Role, View};
 use netram_proto::time::{Span, Time};
 use netram_proto::wire::Frame;
 
 use crate::check::rule01;
 use crate::check::rule06::DATA_OFFSET;
 use crate::disk::SECTOR_BYTES;
+use crate::process::lender_at;
 use crate::profile::Action;
 use crate::world::{Event, World};
 
@@ -162,18 +164,27 @@ impl World {
         self.at(delay, Event::LenderUp { lender });
     }
 
-    /// Whether every view that a crash could leave survives the loss of `lender`'s memory.
+    /// Whether every view that a crash could leave, now or after the next change, survives the loss of `lender`'s memory.
     fn spares(&self, lender: usize) -> bool {
-        self.hosts.iter().all(|host| {
-            [Some(&host.view), Some(&host.cached_view), host.storing.as_ref()].into_iter().flatten().all(|view| {
-                let intact = rule01::intact(self, view);
-                let among = view.members.iter().any(|member| {
-                    crate::process::lender_at(&member.address) == lender
-                        && member.incarnation == self.lenders[lender].incarnation
-                });
-                !among || intact > view.answers()
+        let settled = (0..self.processes.len()).all(|process| {
+            let Some(serving) = self.serving(process) else { return true };
+            let lenders = serving.writer.status().lenders;
+            lenders.iter().all(|lender| lender.role == Role::Spare || lender.member)
+        });
+        let survives = |view: &View| {
+            let among = view.members.iter().any(|member| {
+                lender_at(&member.address) == lender && member.incarnation == self.lenders[lender].incarnation
+            });
+            // As if it counted: the view that follows may, and names the same members until the writer learns.
+            !among || rule01::intact(self, view) > view.rule.answers(view.members.len())
+        };
+        settled
+            && self.hosts.iter().all(|host| {
+                [Some(&host.view), Some(&host.cached_view), host.storing.as_ref()]
+                    .into_iter()
+                    .flatten()
+                    .all(survives)
             })
-        })
     }
 
     pub(crate) fn lost_since(&self, lender: usize, _process: usize) -> bool {
