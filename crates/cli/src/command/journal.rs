@@ -1,7 +1,7 @@
 //! `netram journal`: making journals, looking at them, recovering them.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -124,7 +124,7 @@ impl Create {
     }
 }
 
-fn inspect(dir: &PathBuf) -> Result<Inspect> {
+fn inspect(dir: &Path) -> Result<Inspect> {
     Inspect::open(dir).with_context(|| format!("looking at the journal {}", dir.display()))
 }
 

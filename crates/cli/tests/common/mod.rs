@@ -1,0 +1,108 @@
+//! Running the program as its users do.
+#![allow(dead_code, reason = "each test file uses some of it")]
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+/// What a run of the program said and how it ended.
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+/// The program, without the settings of whoever runs the tests.
+pub(crate) fn netram() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_netram"));
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("NETRAM_")) {
+        command.env_remove(name);
+    }
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Runs the program to its end.
+pub(crate) fn run<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Ran {
+    ran(netram().args(arguments).output().expect("the program starts"))
+}
+
+pub(crate) fn ran(output: Output) -> Ran {
+    let text = |bytes| String::from_utf8(bytes).expect("the program speaks UTF-8");
+    Ran {
+        code: output.status.code().expect("the program was not killed"),
+        out: text(output.stdout),
+        err: text(output.stderr),
+    }
+}
+
+/// A lender process, killed when dropped, its memory given back.
+pub(crate) struct Lender {
+    child: Child,
+    pub(crate) address: String,
+    store: PathBuf,
+}
+
+impl Lender {
+    /// Starts a lender with `arguments` beside those that every test needs, and waits until it listens.
+    pub(crate) fn start(name: &str, arguments: &[&str]) -> Lender {
+        let name = format!("test-{}-{name}", std::process::id());
+        let store = PathBuf::from(format!("/dev/shm/netram-{name}.mem"));
+        let mut child = netram()
+            .args([
+                "lend",
+                "--with-parent",
+                "--memory",
+                "16MiB",
+                "--name",
+                &name,
+                "--store",
+            ])
+            .arg(&store)
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the program starts");
+        let output = child.stdout.take().expect("the output is piped");
+        let mut lender = Lender {
+            child,
+            address: String::new(),
+            store,
+        };
+        for line in BufReader::new(output).lines() {
+            let line = line.expect("the lender speaks UTF-8");
+            if let Some(address) = line.strip_prefix("listening ") {
+                lender.address = address.to_owned();
+            }
+            if line == "ready" {
+                return lender;
+            }
+        }
+        panic!("the lender ended before it was ready");
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Where its memory is.
+    pub(crate) fn store(&self) -> &Path {
+        &self.store
+    }
+
+    /// Sends a signal and waits for the end. Returns the exit code, if it was not killed.
+    pub(crate) fn stop(&mut self, signal: rustix::process::Signal) -> Option<i32> {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal)
+            .expect("it runs");
+        self.child.wait().expect("it is our child").code()
+    }
+}
+
+impl Drop for Lender {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_file(&self.store);
+    }
+}

@@ -1,0 +1,99 @@
+//! The demo and the benchmarks run to their end, prove what they claim, and leave nothing behind.
+
+mod common;
+
+use std::path::Path;
+
+use common::run;
+use serde_json::Value;
+
+fn left_behind(folder: &Path) -> usize {
+    std::fs::read_dir(folder).unwrap().count()
+}
+
+#[test]
+fn the_demo_proves_that_nothing_acknowledged_is_lost_and_cleans_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let ran = run(["demo", "--quick", "--dir", folder.path().to_str().unwrap()]);
+    assert_eq!(ran.code, 0, "{}\n{}", ran.out, ran.err);
+    assert!(ran.out.contains("Nothing acknowledged was lost"), "{}", ran.out);
+    assert!(
+        ran.out.contains("gave all it held"),
+        "recovery says who helped: {}",
+        ran.out
+    );
+    assert_eq!(left_behind(folder.path()), 0);
+}
+
+#[test]
+fn a_commit_is_measured_beside_its_floors() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().to_str().unwrap();
+    let ran = run([
+        "bench",
+        "commit",
+        "--quick",
+        "--json",
+        "--members",
+        "2",
+        "--dir",
+        dir,
+    ]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let json: Value = serde_json::from_str(&ran.out).unwrap();
+    let row = &json["rows"][0];
+    for path in [
+        "/commit/p50_us",
+        "/exchange/p50_us",
+        "/fan_out/p50_us",
+        "/sync/p50_us",
+        "/ratio",
+    ] {
+        assert!(
+            row.pointer(path)
+                .and_then(Value::as_f64)
+                .is_some_and(|value| value > 0.0),
+            "{path}: {row}"
+        );
+    }
+    assert!(json["machine"]["cores"].as_u64().is_some_and(|cores| cores > 0));
+    assert_eq!(left_behind(folder.path()), 0);
+}
+
+#[test]
+fn tpca_runs_the_same_code_on_disk_and_remote() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().to_str().unwrap();
+    let ran = run([
+        "bench",
+        "tpca",
+        "--quick",
+        "--json",
+        "--accounts",
+        "1",
+        "--pattern",
+        "random",
+        "--dir",
+        dir,
+    ]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let json: Value = serde_json::from_str(&ran.out).unwrap();
+    let durabilities: Vec<&str> = json["rows"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| row["durability"].as_str().unwrap())
+        .collect();
+    assert_eq!(durabilities, ["disk", "remote"]);
+}
+
+#[test]
+fn a_benchmark_without_a_folder_says_which() {
+    let ran = run(["bench", "commit", "--quick", "--dir", "/nowhere"]);
+    assert_eq!(ran.code, 1);
+    assert!(
+        ran.err.starts_with("netram: cannot make a folder in /nowhere: "),
+        "{}",
+        ran.err
+    );
+}
