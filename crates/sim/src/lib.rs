@@ -13,6 +13,7 @@
 //! | [`history`] | what truly happened |
 //! | [`check`] | the oracles, one a rule |
 //! | [`scenario`] | what the client program does |
+//! | [`storage`] | segments on a virtual disk, for `rvm` |
 //! | [`runner`] | seeds, threads, reports |
 #![forbid(unsafe_code)]
 
@@ -30,5 +31,6 @@ mod queue;
 pub mod rng;
 pub mod runner;
 pub mod scenario;
+pub mod storage;
 pub mod trace;
 pub mod world;

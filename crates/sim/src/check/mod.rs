@@ -14,6 +14,7 @@ pub mod rule08;
 pub mod rule09;
 pub mod rule10;
 pub mod rule11;
+pub mod rvm;
 
 pub use rule02::Witness;
 

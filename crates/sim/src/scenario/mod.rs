@@ -1,6 +1,7 @@
 //! The stories that seeds tell: what the client program does while the nemesis visits.
 
 mod journal;
+mod rvm;
 mod second;
 
 use netram_proto::planted::Planted;
@@ -32,8 +33,9 @@ pub fn run(seed: u64, planted: Planted, story: Option<Story>) -> Outcome {
     let description = format!("seed {seed}: {:?}", world.profile);
     world.tell(|| description);
     match kind {
-        0..80 => journal::run(&mut world),
-        _ => second::run(&mut world),
+        0..60 | 70..80 => journal::run(&mut world),
+        60..70 => second::run(&mut world),
+        _ => world = rvm::run(world),
     }
     outcome(&mut world)
 }

@@ -1,0 +1,96 @@
+//! Recoverable memory: after a crash it is some prefix of the transactions that were committed, with every one that was
+//! acknowledged, and never a part of one; an abort leaves nothing behind.
+
+use super::fail;
+
+/// One committed transaction: its writes, in order.
+#[derive(Clone, Debug, Default)]
+pub struct Transaction {
+    /// Segment, offset, bytes.
+    pub writes: Vec<(usize, usize, Vec<u8>)>,
+}
+
+/// The reference model of recoverable memory: what it was at the last opening, and every commit since.
+#[derive(Clone, Debug)]
+pub struct Model {
+    base: Vec<Vec<u8>>,
+    /// Memory as it must be now.
+    pub now: Vec<Vec<u8>>,
+    commits: Vec<Transaction>,
+    /// So many commits are acknowledged.
+    acked: usize,
+}
+
+impl Model {
+    /// Memory of zeros.
+    pub fn new(segments: usize, bytes: usize) -> Model {
+        let zeros = vec![vec![0; bytes]; segments];
+        Model {
+            base: zeros.clone(),
+            now: zeros,
+            commits: Vec::new(),
+            acked: 0,
+        }
+    }
+
+    /// A transaction was handed to the log; with `acked`, it and all before it are safe.
+    pub fn commit(&mut self, transaction: Transaction, acked: bool) {
+        apply(&mut self.now, &transaction);
+        self.commits.push(transaction);
+        if acked {
+            self.acked = self.commits.len();
+        }
+    }
+
+    /// Everything so far is safe.
+    pub fn flushed(&mut self) {
+        self.acked = self.commits.len();
+    }
+
+    /// Memory was mapped after an opening. `lossy`: an operator accepted loss, and whatever is there is the new beginning.
+    /// Returns how many commits in doubt were found.
+    pub fn reopened(&mut self, found: Vec<Vec<u8>>, lossy: bool) -> usize {
+        let mut image = self.base.clone();
+        let mut matching = None;
+        for count in 0..=self.commits.len() {
+            if count > 0 {
+                apply(&mut image, &self.commits[count - 1]);
+            }
+            if count >= self.acked && image == found {
+                matching = Some(count);
+                break;
+            }
+        }
+        if matching.is_none() && !lossy {
+            fail(
+                6,
+                format!(
+                    "recovered memory is none of the prefixes of {} commits that have the first {}",
+                    self.commits.len(),
+                    self.acked
+                ),
+            );
+        }
+        let in_doubt = matching.unwrap_or(self.acked) - self.acked;
+        *self = Model {
+            base: found.clone(),
+            now: found,
+            commits: Vec::new(),
+            acked: 0,
+        };
+        in_doubt
+    }
+
+    /// Memory as a running program sees it.
+    pub fn seen(&self, segment: usize, memory: &[u8], when: &str) {
+        if self.now[segment] != memory {
+            fail(6, format!("{when}, memory is not what the commits made it"));
+        }
+    }
+}
+
+fn apply(image: &mut [Vec<u8>], transaction: &Transaction) {
+    for (segment, offset, bytes) in &transaction.writes {
+        image[*segment][*offset..*offset + bytes.len()].copy_from_slice(bytes);
+    }
+}

@@ -1,0 +1,200 @@
+//! A program keeps its state in recoverable memory: transactions commit and abort, truncation runs, machines die.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use netram_proto::port::Durability;
+use netram_proto::time::Span;
+use netram_rvm::{Allocation, CommitError, Mode, Options, Region, Rvm};
+
+use super::journal;
+use crate::check::rvm::{Model, Transaction};
+use crate::process::SimLog;
+use crate::storage::{Directory, SimStorage};
+use crate::world::{SharedWorld, World};
+
+const SEGMENT_BYTES: usize = 8192;
+const NAMES: [&str; 2] = ["accounts", "orders"];
+
+type Memory = Rvm<SimLog, SimStorage>;
+
+struct Program {
+    world: SharedWorld,
+    directory: Directory,
+    model: Model,
+    segments: usize,
+    batch: usize,
+}
+
+/// Runs the story and gives the world back.
+pub(super) fn run(mut world: World) -> World {
+    let segments = world.rng.between(1, 2) as usize;
+    let batch = world.rng.pick(&[500, 4000, 1 << 20]);
+    let lives = world.rng.between(1, 4);
+    let world = Rc::new(RefCell::new(world));
+    let mut program = Program {
+        world: Rc::clone(&world),
+        directory: Directory::default(),
+        model: Model::new(segments, SEGMENT_BYTES),
+        segments,
+        batch,
+    };
+    for _ in 0..lives {
+        program.live();
+    }
+    world.borrow_mut().heal();
+    program.live();
+    program.live();
+    drop(program);
+    let Ok(world) = Rc::try_unwrap(world) else {
+        unreachable!("every log of this world is dropped")
+    };
+    world.into_inner()
+}
+
+impl Program {
+    /// One process, from its opening to its end.
+    fn live(&mut self) {
+        let accepted = self.world.borrow().coverage.get("losses that were accepted");
+        let opened = journal::open(&mut self.world.borrow_mut(), 0);
+        let Some(process) = opened else { return };
+        let lossy = self.world.borrow().coverage.get("losses that were accepted") > accepted;
+        self.serve(process, lossy);
+        let mut world = self.world.borrow_mut();
+        let cut = world.rng.chance(500);
+        world.crash(process, cut);
+        let pause = world.rng.pick(&[0, 1, 30, 400, 2500]);
+        world.run_for(Span::from_ms(pause));
+    }
+
+    fn serve(&mut self, process: usize, lossy: bool) {
+        let Some((memory, regions)) = self.open(process, lossy) else {
+            self.world.borrow_mut().coverage.hit("rvm: openings that failed");
+            return;
+        };
+        let deeds = self.world.borrow_mut().rng.between(5, 60);
+        for _ in 0..deeds {
+            if !self.world.borrow().alive(process) || !self.deed(process, &memory, &regions) {
+                break;
+            }
+        }
+    }
+
+    fn open(&mut self, process: usize, lossy: bool) -> Option<(Memory, Vec<Region>)> {
+        let (disk, journal) = {
+            let world = self.world.borrow();
+            (Rc::clone(&world.hosts[0].disk), world.journal)
+        };
+        let storage = SimStorage::new(&disk, &self.directory);
+        let options = Options {
+            truncation_batch_bytes: self.batch,
+            ..Options::new(journal)
+        };
+        let memory = Rvm::open(SimLog::new(&self.world, process), storage, options).ok()?;
+        let mut regions = Vec::new();
+        for name in &NAMES[..self.segments] {
+            // Refused where an earlier life has created it.
+            let _ = memory.create_segment(name, SEGMENT_BYTES as u64, Allocation::Preallocated);
+            regions.push(memory.map(name, 0, 0).ok()?);
+        }
+        let found = regions.iter().map(|region| region.read().to_vec()).collect();
+        let in_doubt = self.model.reopened(found, lossy);
+        let mut world = self.world.borrow_mut();
+        world.coverage.hit("rvm: openings");
+        world.coverage.add("rvm: commits in doubt that were found", in_doubt as u64);
+        Some((memory, regions))
+    }
+
+    /// `false`: this life is over.
+    fn deed(&mut self, process: usize, memory: &Memory, regions: &[Region]) -> bool {
+        let draw = self.world.borrow_mut().rng.below(20);
+        match draw {
+            0..13 => return self.transact(process, memory, regions),
+            13 => {
+                if memory.flush(Durability::Remote).is_err() {
+                    return false;
+                }
+                self.model.flushed();
+            }
+            14 => {
+                // A failure leaves the log as it is; the next round begins anew.
+                let _ = memory.truncate();
+            }
+            15..17 => {
+                for _ in 0..4 {
+                    let _ = memory.truncate_step();
+                }
+            }
+            _ => {
+                let mut world = self.world.borrow_mut();
+                let ms = world.rng.pick(&[0, 1, 5, 20, 100, 600]);
+                world.run_for(Span::from_ms(ms));
+            }
+        }
+        for (segment, region) in regions.iter().enumerate() {
+            self.model.seen(segment, &region.read(), "while running");
+        }
+        true
+    }
+
+    fn transact(&mut self, process: usize, memory: &Memory, regions: &[Region]) -> bool {
+        let (mode, abort, durability, transaction) = self.draw_transaction();
+        let mut open = memory.begin(mode);
+        for (segment, offset, bytes) in &transaction.writes {
+            if open.write(&regions[*segment], *offset, bytes).is_err() {
+                return false;
+            }
+        }
+        if abort {
+            open.abort();
+            self.world.borrow_mut().coverage.hit("rvm: aborts");
+            self.compare(regions, "after an abort");
+            return true;
+        }
+        match open.commit(durability) {
+            Ok(_) => {
+                self.world.borrow_mut().coverage.hit("rvm: commits");
+                self.model.commit(transaction, durability != Durability::Lazy);
+                true
+            }
+            Err(CommitError::Unknown { .. }) => {
+                self.world.borrow_mut().coverage.hit("rvm: commits of unknown fate");
+                self.model.commit(transaction, false);
+                false
+            }
+            Err(CommitError::Full { .. } | CommitError::TooLarge { .. }) if mode == Mode::Restore => {
+                self.world.borrow_mut().coverage.hit("rvm: commits that found no room");
+                self.compare(regions, "after a refused commit");
+                self.world.borrow().alive(process)
+            }
+            Err(_) => false,
+        }
+    }
+
+    fn draw_transaction(&mut self) -> (Mode, bool, Durability, Transaction) {
+        let mut world = self.world.borrow_mut();
+        let rng = &mut world.rng;
+        let abort = rng.chance(150);
+        let mode = if abort || rng.chance(800) { Mode::Restore } else { Mode::NoRestore };
+        let durability = match rng.below(10) {
+            0 => Durability::Disk,
+            1..4 => Durability::Lazy,
+            _ => Durability::Remote,
+        };
+        let longest = rng.pick(&[8, 64, 700]);
+        let writes = (0..rng.between(1, 6)).map(|_| {
+            let mut bytes = vec![0; rng.between(1, longest) as usize];
+            rng.fill(&mut bytes);
+            let offset = rng.index(SEGMENT_BYTES - bytes.len());
+            (rng.index(self.segments), offset, bytes)
+        });
+        let writes = writes.collect();
+        (mode, abort, durability, Transaction { writes })
+    }
+
+    fn compare(&self, regions: &[Region], when: &str) {
+        for (segment, region) in regions.iter().enumerate() {
+            self.model.seen(segment, &region.read(), when);
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Segments on a virtual disk: what `rvm` is given instead of real files.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use netram_proto::port::{File, IoError};
+use netram_proto::time::Time;
+use netram_rvm::limit::TABLE_BYTES;
+use netram_rvm::{Allocation, Identity, Memory, Storage};
+
+use crate::disk::{SharedDisk, SimFile};
+
+const EXISTS: IoError = IoError { errno: 17 };
+
+/// What a machine's file system knows of its segments. Names and identities are durable at once: losing them is the file
+/// system's affair, not rvm's.
+#[derive(Clone, Default)]
+pub struct Directory(Rc<RefCell<Entries>>);
+
+#[derive(Default)]
+struct Entries {
+    table: Option<usize>,
+    segments: BTreeMap<String, (usize, Identity)>,
+}
+
+/// A process's view of the segments on its machine's disk.
+pub struct SimStorage {
+    disk: SharedDisk,
+    directory: Directory,
+    table: SimFile,
+}
+
+impl SimStorage {
+    /// The segments in `directory` on `disk`.
+    pub fn new(disk: &SharedDisk, directory: &Directory) -> SimStorage {
+        let table = *directory
+            .0
+            .borrow_mut()
+            .table
+            .get_or_insert_with(|| disk.borrow_mut().add(TABLE_BYTES));
+        SimStorage {
+            disk: Rc::clone(disk),
+            directory: directory.clone(),
+            table: SimFile::new(disk, table),
+        }
+    }
+
+    fn number(&self, path: &str) -> Result<usize, IoError> {
+        let entries = self.directory.0.borrow();
+        entries.segments.get(path).map(|entry| entry.0).ok_or(IoError::ENOENT)
+    }
+}
+
+impl Storage for SimStorage {
+    type File = SimFile;
+
+    fn name(&self, path: &str) -> Result<String, IoError> {
+        self.number(path).map(|_| path.to_owned())
+    }
+
+    fn create_segment(&self, path: &str, length: u64, _: Allocation) -> Result<(), IoError> {
+        if self.number(path).is_ok() {
+            return Err(EXISTS);
+        }
+        let number = self.disk.borrow_mut().add(length);
+        let identity = [number as u8 + 1; 16];
+        self.directory
+            .0
+            .borrow_mut()
+            .segments
+            .insert(path.to_owned(), (number, identity));
+        Ok(())
+    }
+
+    fn open_segment(&self, path: &str) -> Result<SimFile, IoError> {
+        self.number(path).map(|number| SimFile::new(&self.disk, number))
+    }
+
+    fn map(&self, file: &SimFile, offset: u64, length: usize) -> Result<Memory, IoError> {
+        let mut bytes = vec![0; length].into_boxed_slice();
+        file.read_at(offset, &mut bytes)?;
+        Ok(Memory::from_bytes(bytes))
+    }
+
+    fn identity(&self, file: &SimFile) -> Result<Identity, IoError> {
+        let entries = self.directory.0.borrow();
+        let entry = entries.segments.values().find(|entry| entry.0 == file.number);
+        entry.map(|entry| entry.1).ok_or(IoError::ENOENT)
+    }
+
+    fn assign_identity(&self, file: &SimFile) -> Result<Identity, IoError> {
+        self.identity(file)
+    }
+
+    fn table(&self) -> &SimFile {
+        &self.table
+    }
+
+    fn now(&self) -> Time {
+        Time(0)
+    }
+}
