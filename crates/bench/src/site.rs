@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use netram_client::{Journal, JournalConfig};
@@ -20,6 +21,29 @@ use crate::machine;
 const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes that a benchmark's lender lends: some journals' windows.
 const LENDER_MEMORY: &str = "96MiB";
+
+/// Files that must not outlive this process, for [`abandon`].
+static LEFTOVERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// Removes the files of every site of this process, whose guards will not be dropped because a signal ends it. The
+/// children end with the process, by the kernel's hand.
+pub fn abandon() {
+    for path in LEFTOVERS.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        // Whatever is gone already was removed by its guard.
+        let _ = if path.is_dir() {
+            std::fs::remove_dir_all(path)
+        } else {
+            std::fs::remove_file(path)
+        };
+    }
+}
+
+fn remember(path: &Path) {
+    LEFTOVERS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .push(path.to_owned());
+}
 
 /// The kind of socket between client and lender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,6 +100,7 @@ impl Site {
     pub fn new(program: PathBuf, parent: &Path) -> Result<Site, BenchError> {
         let folder = tempfile::Builder::new().prefix("netram-").tempdir_in(parent);
         let folder = folder.context(format_args!("make a folder in {}", parent.display()))?;
+        remember(folder.path());
         let key = ClusterKey::generate();
         let key_file = folder.path().join("cluster.key");
         key.save_new(&key_file).context("save a cluster key")?;
@@ -132,6 +157,7 @@ impl Site {
         let number = self.number();
         let name = format!("bench-{}-{number}", std::process::id());
         let store = PathBuf::from(format!("/dev/shm/netram-{name}.mem"));
+        remember(&store);
         let mut arguments = vec![
             "lend".to_owned(),
             "--listen".to_owned(),

@@ -3,8 +3,11 @@
 mod common;
 
 use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
 
 use common::run;
+use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
 fn left_behind(folder: &Path) -> usize {
@@ -85,6 +88,34 @@ fn tpca_runs_the_same_code_on_disk_and_remote() {
         .map(|row| row["durability"].as_str().unwrap())
         .collect();
     assert_eq!(durabilities, ["disk", "remote"]);
+}
+
+#[test]
+fn an_interrupted_measurement_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut child = common::netram()
+        .args(["bench", "commit", "--dir", folder.path().to_str().unwrap()])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let store = format!("netram-bench-{}-", child.id());
+    let stores = || {
+        let entries = std::fs::read_dir("/dev/shm").unwrap().flatten();
+        entries
+            .filter(|entry| entry.file_name().to_string_lossy().starts_with(&store))
+            .count()
+    };
+    while stores() == 0 {
+        assert!(
+            child.try_wait().unwrap().is_none(),
+            "it ended before it had a lender"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    rustix::process::kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!((left_behind(folder.path()), stores()), (0, 0));
 }
 
 #[test]

@@ -15,6 +15,8 @@ use netram_bench::tpca::{self, Pattern};
 use netram_proto::port::Durability;
 use netram_transport::WaitPolicy;
 use serde_json::json;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 use crate::output;
 
@@ -215,8 +217,20 @@ pub(crate) fn site(dir: Option<&Path>) -> Result<Site> {
         std::env::temp_dir()
     };
     let parent = dir.map_or(fallback, Path::to_path_buf);
-    let site = Site::new(netram_bench::child::this_program()?, &parent)?;
-    Ok(site)
+    clean_up_on_signal()?;
+    Ok(Site::new(netram_bench::child::this_program()?, &parent)?)
+}
+
+/// Whoever interrupts a measurement finds neither its files nor its lenders' memory afterwards.
+fn clean_up_on_signal() -> Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    std::thread::spawn(move || {
+        if let Some(signal) = signals.forever().next() {
+            netram_bench::site::abandon();
+            std::process::exit(128 + signal);
+        }
+    });
+    Ok(())
 }
 
 fn introduction(machine: &Machine, folder: &Path) -> String {
