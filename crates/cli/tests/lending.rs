@@ -94,6 +94,8 @@ fn two_lenders_do_not_lend_the_same_memory() {
         second.err
     );
     assert!(second.err.contains("in use by another lender"), "{}", second.err);
+    let spare = format!("/dev/shm/netram-test-{}-spare.mem", std::process::id());
+    let spare = spare.as_str();
     let taken = run([
         "lend",
         "--listen",
@@ -101,11 +103,12 @@ fn two_lenders_do_not_lend_the_same_memory() {
         "--insecure",
         "--memory",
         "1MiB",
-        "--name",
-        "third",
+        "--store",
+        spare,
     ]);
     assert_eq!(taken.code, 1);
     assert!(taken.err.contains("in use by another process"), "{}", taken.err);
+    let _ = std::fs::remove_file(spare);
 }
 
 #[test]

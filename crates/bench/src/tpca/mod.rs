@@ -66,8 +66,8 @@ pub struct Row {
     pub transactions: Summary,
     /// How often a commit waited because the log was full.
     pub full_stalls: u64,
-    /// What the books say afterwards; they were found to agree.
-    pub audited: u64,
+    /// Transactions in the bank's books afterwards, the warm-up's too; the books were found to agree.
+    pub booked: u64,
 }
 
 impl Spec {
@@ -138,7 +138,7 @@ pub fn measure(site: &Site, spec: &Spec, tick: &mut dyn FnMut(u64)) -> Result<Ro
         modelled_sync_ms: spec.modelled_sync_ms,
         transactions,
         full_stalls,
-        audited: books.audited,
+        booked: books.transactions,
     })
 }
 

@@ -147,8 +147,8 @@ fn watched(site: &Site, spec: &tpca::Spec) -> Result<Row> {
     }
     let tps = output::number(row.transactions.per_second);
     say(&format!(
-        "   {tps} transactions a second; the books agree ({} transactions)",
-        row.audited
+        "   {tps} transactions a second; the books agree afterwards, {} transactions in all",
+        output::thousands(row.booked as i64)
     ))?;
     Ok(row)
 }

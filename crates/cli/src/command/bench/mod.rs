@@ -1,0 +1,146 @@
+//! `netram bench`: measurements, each beside its floor.
+
+mod commit;
+mod figures;
+mod share;
+mod tpca;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use netram_bench::commit::Effort;
+use netram_bench::machine::Machine;
+use netram_bench::site::Site;
+use serde::Serialize;
+use serde_json::json;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::output;
+
+/// Measure netram beside its floors
+///
+/// Every number stands beside what the same machine does without netram: a bare
+/// exchange of the same bytes over the same kind of socket and cores, and
+/// fdatasync on the same disk. Rounds alternate and medians of rounds are shown.
+/// Lenders run as processes on this machine and end with the measurement.
+///
+///   netram bench figures --quick        # the scoreboard, under two minutes
+///   netram bench commit --members 2     # one row of your own
+#[derive(Debug, Subcommand)]
+#[command(verbatim_doc_comment)]
+pub(crate) enum Bench {
+    Figures(figures::Figures),
+    Commit(commit::Commit),
+    Tpca(tpca::Tpca),
+    Lender(share::Share),
+}
+
+/// What every measurement knows.
+#[derive(Debug, Args)]
+struct Common {
+    /// Shorter rounds and fewer of them
+    #[arg(long)]
+    quick: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Where journals are kept while measuring; choose the disk that is of interest [default: /var/tmp]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+impl Bench {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        match self {
+            Bench::Figures(figures) => figures.run(),
+            Bench::Commit(commit) => commit.run(),
+            Bench::Tpca(tpca) => tpca.run(),
+            Bench::Lender(share) => share.run(),
+        }
+    }
+}
+
+impl Common {
+    fn site(&self) -> Result<Site> {
+        site(self.dir.as_deref())
+    }
+
+    fn effort(&self) -> Effort {
+        if self.quick { Effort::QUICK } else { Effort::FULL }
+    }
+
+    /// Where and under what load: a number without it is not to be believed.
+    fn introduce(&self, site: &Site) -> Result<()> {
+        if !self.json {
+            output::line(introduction(&Machine::look(), site.folder()))?;
+        }
+        Ok(())
+    }
+
+    /// Rows of a measurement as JSON, with where they were taken.
+    fn json(&self, rows: &impl Serialize) -> Result<()> {
+        output::json(&json!({ "machine": Machine::look(), "rows": rows }))
+    }
+}
+
+/// A site on a disk: /tmp may be memory, whose syncs cost nothing.
+pub(crate) fn site(dir: Option<&Path>) -> Result<Site> {
+    let fallback = if Path::new("/var/tmp").is_dir() {
+        "/var/tmp".into()
+    } else {
+        std::env::temp_dir()
+    };
+    let parent = dir.map_or(fallback, Path::to_path_buf);
+    clean_up_on_signal()?;
+    Ok(Site::new(netram_bench::child::this_program()?, &parent)?)
+}
+
+/// Whoever interrupts a measurement finds neither its files nor its lenders' memory afterwards.
+fn clean_up_on_signal() -> Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    std::thread::spawn(move || {
+        if let Some(signal) = signals.forever().next() {
+            netram_bench::site::abandon();
+            std::process::exit(128 + signal);
+        }
+    });
+    Ok(())
+}
+
+fn introduction(machine: &Machine, folder: &Path) -> String {
+    let Machine {
+        processor,
+        cores,
+        kernel,
+        load,
+    } = machine;
+    let disk = file_system(folder);
+    format!("{processor}, {cores} cores, Linux {kernel}, load {load:.2}; files on {disk}")
+}
+
+/// The kind of file system below `folder`, and a warning if its syncs mean nothing.
+fn file_system(folder: &Path) -> String {
+    const TMPFS: u64 = 0x0102_1994;
+    let kind = rustix::fs::statfs(folder).map(|stat| stat.f_type as u64);
+    match kind {
+        Ok(TMPFS) => format!(
+            "{} (MEMORY: fdatasync is free here; choose a disk with --dir)",
+            folder.display()
+        ),
+        _ => folder.display().to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_is_not_there_is_named() {
+        let error = site(Some(Path::new("/nowhere"))).map(drop).unwrap_err();
+        assert!(format!("{error:#}").contains("/nowhere"));
+    }
+}
