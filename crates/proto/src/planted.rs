@@ -32,7 +32,7 @@ pub enum Fault {
     ReleaseBeforeSync,
     /// (6) A record in doubt is taken though a part of it is missing.
     TornRecordTaken,
-    /// (7) Records are accepted without checking that they chain to their predecessor and stand at their LSN.
+    /// (7) Records are accepted without checking that they chain to their predecessor.
     ChainUnchecked,
     /// (8) A bad record below the stable LSN is taken for the end of the log.
     CorruptionIsEnd,

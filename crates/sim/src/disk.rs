@@ -162,9 +162,7 @@ impl Disk {
 
     /// The sector at `offset` cannot be read until it is written again.
     pub fn make_unreadable(&mut self, file: usize, offset: usize) {
-        self.files[file]
-            .unreadable
-            .insert((offset / SECTOR_BYTES) as u32);
+        self.files[file].unreadable.insert((offset / SECTOR_BYTES) as u32);
     }
 
     /// The next sync that has anything to carry fails.

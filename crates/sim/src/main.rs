@@ -82,18 +82,30 @@ fn report(summary: &Summary, arguments: &Arguments) {
         count("recoveries"),
         count("records acknowledged"),
         count("openings refused: members missing") + count("openings refused: damage"),
-        summary.failures.iter().filter(|failure| failure.rule == 5).count(),
+        summary
+            .failures
+            .iter()
+            .filter(|failure| failure.rule == 5)
+            .count(),
     ));
     if arguments.verbose || summary.passed >= 1000 {
         out.push_str(&summary.coverage.table());
     }
-    out.push_str(&format!("{} passed, {} failed\n", summary.passed, summary.failures.len()));
+    out.push_str(&format!(
+        "{} passed, {} failed\n",
+        summary.passed,
+        summary.failures.len()
+    ));
     // Where nobody reads the report, there is nobody to tell.
     let _ = std::io::stdout().write_all(out.as_bytes());
 }
 
 fn tell(failure: &Failure, verbose: bool) -> String {
-    let lines = if verbose { failure.story.len() } else { STORY_LINES.min(failure.story.len()) };
+    let lines = if verbose {
+        failure.story.len()
+    } else {
+        STORY_LINES.min(failure.story.len())
+    };
     let story = failure.story[failure.story.len() - lines..].join("\n");
     let rule = match failure.rule {
         0 => String::from("liveness"),
@@ -106,14 +118,24 @@ fn tell(failure: &Failure, verbose: bool) -> String {
 }
 
 fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
-    let mut arguments = Arguments { seeds: 0, from: 0, threads: 1, fault: None, verbose: false };
+    let mut arguments = Arguments {
+        seeds: 0,
+        from: 0,
+        threads: 1,
+        fault: None,
+        verbose: false,
+    };
     while let Some(word) = words.next() {
         if word == "--verbose" {
             arguments.verbose = true;
             continue;
         }
         let value = words.next().ok_or_else(|| String::from(USAGE))?;
-        let number = || value.parse::<u64>().map_err(|_| format!("{word} needs a number, got `{value}`"));
+        let number = || {
+            value
+                .parse::<u64>()
+                .map_err(|_| format!("{word} needs a number, got `{value}`"))
+        };
         match word.as_str() {
             "--seeds" => arguments.seeds = number()?,
             "--from" => arguments.from = number()?,

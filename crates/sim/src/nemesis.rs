@@ -1,9 +1,10 @@
 //! What visits a world: one fault at a time, at random moments, of the kinds its profile allows.
 
-use netram_proto::id::Lsn;
+use netram_proto::id::{Epoch, Lsn};
 use netram_proto::journal::{Role, View};
+use netram_proto::port::Kind;
 use netram_proto::time::{Span, Time};
-use netram_proto::wire::Frame;
+use netram_proto::wire::{Frame, Link, RecordHeader, finish_record};
 
 use crate::check::rule01;
 use crate::check::rule06::DATA_OFFSET;
@@ -17,6 +18,8 @@ pub(crate) struct Nemesis {
     /// The disk is slow until then.
     slow_until: Time,
     slowness: u64,
+    /// In a world within budget, until then no further lender is taken away.
+    busy_until: Time,
     /// Nothing more happens.
     pub(crate) rests: bool,
     /// When each lender last lost its memory.
@@ -28,6 +31,7 @@ impl Nemesis {
         Nemesis {
             slow_until: Time(0),
             slowness: 1,
+            busy_until: Time(0),
             rests: false,
             lost_at: Vec::new(),
         }
@@ -57,6 +61,23 @@ impl World {
     }
 
     fn visit(&mut self, action: Action) {
+        let shrinks = matches!(
+            action,
+            Action::Partition
+                | Action::PauseLender
+                | Action::PauseClient
+                | Action::KillLender
+                | Action::LoseLender
+                | Action::PowerDomain
+                | Action::Withdraw
+        );
+        if self.profile.within_budget && shrinks {
+            // One at a time: a view that shrinks around a member already dead has lost more than one.
+            if self.now < self.nemesis.busy_until || !self.all_intact() {
+                return;
+            }
+            self.nemesis.busy_until = self.now + Span::from_ms(6000);
+        }
         let lender = self.rng.index(self.lenders.len());
         let host = self.rng.index(self.hosts.len());
         let client = self.living(host);
@@ -167,9 +188,13 @@ impl World {
     /// Whether every view that a crash could leave, now or after the next change, survives the loss of `lender`'s memory.
     fn spares(&self, lender: usize) -> bool {
         let settled = (0..self.processes.len()).all(|process| {
-            let Some(serving) = self.serving(process) else { return true };
+            let Some(serving) = self.serving(process) else {
+                return true;
+            };
             let lenders = serving.writer.status().lenders;
-            lenders.iter().all(|lender| lender.role == Role::Spare || lender.member)
+            lenders
+                .iter()
+                .all(|lender| lender.role == Role::Spare || lender.member)
         });
         let survives = |view: &View| {
             let among = view.members.iter().any(|member| {
@@ -187,6 +212,16 @@ impl World {
             })
     }
 
+    /// Whether every member of every view that a crash could leave still has its memory.
+    fn all_intact(&self) -> bool {
+        self.hosts.iter().all(|host| {
+            [Some(&host.view), Some(&host.cached_view), host.storing.as_ref()]
+                .into_iter()
+                .flatten()
+                .all(|view| rule01::intact(self, view) == view.members.len())
+        })
+    }
+
     pub(crate) fn lost_since(&self, lender: usize, _process: usize) -> bool {
         let lost_at = self.nemesis.lost_at.get(lender).copied().unwrap_or(Time(0));
         self.now.since(lost_at) < Span::from_ms(5000) && lost_at > Time(0)
@@ -199,7 +234,8 @@ impl World {
         let (journal, planted) = (self.journal, self.planted);
         let next = self.next_incarnation();
         if !self.lenders[lender].start(journal, next, planted) {
-            self.coverage.hit("lenders restarted with memory that did not check");
+            self.coverage
+                .hit("lenders restarted with memory that did not check");
         }
         self.tell(|| format!("lender {lender} is up"));
     }
@@ -216,7 +252,9 @@ impl World {
         for lender in members {
             self.lose_lender(lender);
         }
-        if domain == "d0" && let Some(process) = self.living(0) {
+        if domain == "d0"
+            && let Some(process) = self.living(0)
+        {
             self.crash(process, true);
         }
     }
@@ -281,27 +319,48 @@ impl World {
         superblock.stable >= end || host.view.base >= end
     }
 
+    /// Behind the end of a log that is wholly on the disk lie bytes that look like what would come next: a record of long
+    /// ago, or one of a history that ended otherwise.
     fn leave_stale_bytes(&mut self, host: usize, tail: Lsn) {
         let history = &self.hosts[host].history;
         let capacity = self.profile.capacity;
-        let room = capacity.saturating_sub(tail.since(history.head));
-        let known = tail.0;
-        if room < 2048 || known < 512 {
+        let settled = history.acked == tail && history.durable == tail;
+        if !settled || tail.0 < 512 || capacity.saturating_sub(tail.since(history.head)) < 2048 {
             return;
         }
-        // A record of long ago, or noise, just where the next record would be looked for.
-        let from = self.rng.below(known / 8) * 8;
-        let ends = history.ends_between(Lsn(from), tail);
-        let start = ends.first().map_or(0, |link| link.lsn.0);
-        let bytes = history.bytes(Lsn(start), Lsn((start + 1024).min(known))).to_vec();
+        let bytes = if self.rng.chance(500) {
+            self.other_history(tail)
+        } else {
+            let from = Lsn(self.rng.below(tail.0 / 8) * 8);
+            let history = &self.hosts[host].history;
+            let start = history
+                .ends_between(from, tail)
+                .first()
+                .map_or(Lsn(0), |link| link.lsn);
+            history.bytes(start, Lsn((start.0 + 1024).min(tail.0))).to_vec()
+        };
         let offset = DATA_OFFSET + (tail.0 % capacity) as usize;
         let length = bytes.len().min(DATA_OFFSET + capacity as usize - offset);
+        self.coverage.hit("nemesis: stale bytes behind the end");
         let file = self.hosts[host].log_file;
-        let _ = file;
-        if self.hosts[host].history.acked == tail && self.hosts[host].history.durable == tail {
-            self.coverage.hit("nemesis: stale bytes behind the end");
-            self.hosts[host].disk.borrow_mut().plant(file, offset, &bytes[..length]);
-        }
+        self.hosts[host]
+            .disk
+            .borrow_mut()
+            .plant(file, offset, &bytes[..length]);
+    }
+
+    /// A record of this journal, whole and for this place, whose predecessor is not the one that stands here: what a
+    /// reign leaves on the disk when the record before it was torn.
+    fn other_history(&mut self, at: Lsn) -> Vec<u8> {
+        let link = Link {
+            lsn: at,
+            chain: self.rng.next() as u32,
+        };
+        let header = RecordHeader::new(link, Epoch(1), Lsn(0), Kind(16), false, 24);
+        let mut record = vec![7; header.length];
+        header.write(&mut record);
+        finish_record(&mut record, self.journal.into());
+        record
     }
 
     /// Everything is well from here on: the nemesis rests, lenders run, links pass, the disk is sound.

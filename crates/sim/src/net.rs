@@ -117,7 +117,15 @@ impl World {
             lane.in_flight += 1;
             lane.last = Time(lane.last.0.max(now.0 + latency.0) + 1);
             let at = lane.last;
-            self.queue.push(at, Event::Frame { conn, way, number, packet });
+            self.queue.push(
+                at,
+                Event::Frame {
+                    conn,
+                    way,
+                    number,
+                    packet,
+                },
+            );
             return;
         }
         let lane = self.lane(conn, way);
@@ -140,7 +148,15 @@ impl World {
             }
             self.lane(conn, way).in_flight += 1;
             let packet = packet.clone();
-            self.at(delay, Event::Frame { conn, way, number, packet });
+            self.at(
+                delay,
+                Event::Frame {
+                    conn,
+                    way,
+                    number,
+                    packet,
+                },
+            );
         }
     }
 
@@ -166,7 +182,15 @@ impl World {
             return;
         };
         if wait > self.now {
-            self.queue.push(wait, Event::Frame { conn, way, number, packet });
+            self.queue.push(
+                wait,
+                Event::Frame {
+                    conn,
+                    way,
+                    number,
+                    packet,
+                },
+            );
             return;
         }
         let lane = self.lane(conn, way);
@@ -192,7 +216,8 @@ impl World {
         }
         let (journal, planted) = (self.journal, self.planted);
         self.tell_packet(lender, &packet, "gets");
-        self.trace.mark(self.now, 2, packet.first().copied().unwrap_or(0).into());
+        self.trace
+            .mark(self.now, 2, packet.first().copied().unwrap_or(0).into());
         match self.lenders[lender].on_packet(conn, packet, journal, planted) {
             Some(reply) => {
                 let reply = self.perhaps_lie(lender, reply);
@@ -211,7 +236,14 @@ impl World {
         self.tell(|| match Frame::parse(packet) {
             Ok(Frame { header, body }) => format!(
                 "lender {lender} {verb} {:?} lsn {} epoch {} mark {:x} stable {} flags {} who {:x} body {}",
-                header.kind, header.lsn, header.epoch, header.mark, header.stable, header.flags, header.who, body.len()
+                header.kind,
+                header.lsn,
+                header.epoch,
+                header.mark,
+                header.stable,
+                header.flags,
+                header.who,
+                body.len()
             ),
             Err(error) => format!("lender {lender} {verb} {error}"),
         });
@@ -228,7 +260,9 @@ impl World {
     }
 
     pub(crate) fn on_closed(&mut self, conn: usize) {
-        let Conn { process, slot, open, .. } = self.conns[conn];
+        let Conn {
+            process, slot, open, ..
+        } = self.conns[conn];
         if open {
             self.close_here(conn);
             self.link_lost(process, slot);
@@ -238,7 +272,12 @@ impl World {
     /// The client's end closes (on purpose, or because its process died). What is on the way up may still arrive.
     pub(crate) fn close_here(&mut self, conn: usize) {
         self.cut_lanes(conn);
-        let Conn { process, slot, lender, .. } = self.conns[conn];
+        let Conn {
+            process,
+            slot,
+            lender,
+            ..
+        } = self.conns[conn];
         self.conns[conn].open = false;
         if self.processes[process].conns[slot] == Some(conn) {
             self.processes[process].conns[slot] = None;
@@ -259,8 +298,13 @@ impl World {
 
     /// Connections whose client end is open and that lead to `lender`.
     pub(crate) fn conns_to(&self, lender: usize) -> Vec<usize> {
-        let open = self.processes.iter().flat_map(|process| process.conns.iter().flatten());
-        open.copied().filter(|&conn| self.conns[conn].lender == lender).collect()
+        let open = self
+            .processes
+            .iter()
+            .flat_map(|process| process.conns.iter().flatten());
+        open.copied()
+            .filter(|&conn| self.conns[conn].lender == lender)
+            .collect()
     }
 
     fn lane(&mut self, conn: usize, way: Way) -> &mut Lane {

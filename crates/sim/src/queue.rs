@@ -74,7 +74,9 @@ mod tests {
         for (at, event) in [(5, 'c'), (1, 'a'), (5, 'd'), (2, 'b')] {
             queue.push(Time(at), event);
         }
-        let order: String = std::iter::from_fn(|| queue.pop()).map(|(_, event)| event).collect();
+        let order: String = std::iter::from_fn(|| queue.pop())
+            .map(|(_, event)| event)
+            .collect();
         assert_eq!(order, "abcd");
     }
 }

@@ -46,10 +46,18 @@ pub fn run_seed(seed: u64, planted: Planted) -> Result<Outcome, Box<Failure>> {
     let story: Story = Rc::default();
     let (rule, what) = match attempt(seed, planted, Some(Rc::clone(&story))) {
         Err(payload) => judge(&*payload),
-        Ok(_) => (rule, String::from("the seed failed once and passed when replayed: the world is not deterministic")),
+        Ok(_) => (
+            rule,
+            String::from("the seed failed once and passed when replayed: the world is not deterministic"),
+        ),
     };
     let story = core::mem::take::<VecDeque<String>>(&mut story.borrow_mut()).into();
-    Err(Box::new(Failure { seed, rule, what, story }))
+    Err(Box::new(Failure {
+        seed,
+        rule,
+        what,
+        story,
+    }))
 }
 
 fn attempt(seed: u64, planted: Planted, story: Option<Story>) -> std::thread::Result<Outcome> {
@@ -107,5 +115,7 @@ pub fn run_seeds(
             });
         }
     });
-    summary.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner())
+    summary
+        .into_inner()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
 }

@@ -48,7 +48,11 @@ impl SimStorage {
 
     fn number(&self, path: &str) -> Result<usize, IoError> {
         let entries = self.directory.0.borrow();
-        entries.segments.get(path).map(|entry| entry.0).ok_or(IoError::ENOENT)
+        entries
+            .segments
+            .get(path)
+            .map(|entry| entry.0)
+            .ok_or(IoError::ENOENT)
     }
 }
 

@@ -35,7 +35,9 @@ impl Trace {
     pub fn mark(&mut self, now: Time, what: u64, detail: u64) {
         self.events += 1;
         for value in [now.0, what, detail] {
-            self.hash = (self.hash ^ value).wrapping_mul(0x0000_0100_0000_01B3).rotate_left(23);
+            self.hash = (self.hash ^ value)
+                .wrapping_mul(0x0000_0100_0000_01B3)
+                .rotate_left(23);
         }
     }
 

@@ -33,19 +33,40 @@ const EVENTS_MAX: u64 = 3_000_000;
 /// Something on the agenda.
 #[derive(Debug)]
 pub(crate) enum Event {
-    Frame { conn: usize, way: Way, number: u64, packet: Vec<u8> },
-    Connected { conn: usize },
-    Closed { conn: usize },
-    Tick { process: usize },
+    Frame {
+        conn: usize,
+        way: Way,
+        number: u64,
+        packet: Vec<u8>,
+    },
+    Connected {
+        conn: usize,
+    },
+    Closed {
+        conn: usize,
+    },
+    Tick {
+        process: usize,
+    },
     /// The log's writer finished writing; its sync ends now.
-    Flushed { process: usize },
+    Flushed {
+        process: usize,
+    },
     /// The view's writer reaches its write and sync.
-    ViewStored { process: usize },
-    LenderUp { lender: usize },
-    Unfill { lender: usize },
+    ViewStored {
+        process: usize,
+    },
+    LenderUp {
+        lender: usize,
+    },
+    Unfill {
+        lender: usize,
+    },
     Nemesis,
     /// A program that runs beside the scenario's (a second writer) does something.
-    Busy { process: usize },
+    Busy {
+        process: usize,
+    },
     /// Nothing: the world runs until here.
     Mark,
 }
@@ -159,14 +180,22 @@ impl World {
             self.now = self.now + TICK;
             return;
         };
-        assert!(self.trace.events < EVENTS_MAX, "the world does not come to an end");
+        assert!(
+            self.trace.events < EVENTS_MAX,
+            "the world does not come to an end"
+        );
         self.now = self.now.max(at);
         if let Some(until) = self.standing_still(&event) {
             self.queue.push(until, event);
             return;
         }
         match event {
-            Event::Frame { conn, way, number, packet } => self.on_packet(conn, way, number, packet),
+            Event::Frame {
+                conn,
+                way,
+                number,
+                packet,
+            } => self.on_packet(conn, way, number, packet),
             Event::Connected { conn } => self.on_connected(conn),
             Event::Closed { conn } => self.on_closed(conn),
             Event::Tick { process } => self.on_tick(process),
@@ -291,7 +320,13 @@ fn new_host(rng: &mut Rng, profile: &Profile, journal: JournalId) -> Host {
     let disk: SharedDisk = Rc::new(RefCell::new(disk));
     let view = View::first(journal);
     let created = LogFile::create(SimFile::new(&disk, log_file), journal, profile.capacity).is_ok()
-        && Slots::create(&SimFile::new(&disk, view_file), View::MAGIC, SLOT_BYTES, &view.encode()).is_ok();
+        && Slots::create(
+            &SimFile::new(&disk, view_file),
+            View::MAGIC,
+            SLOT_BYTES,
+            &view.encode(),
+        )
+        .is_ok();
     assert!(created, "a healthy disk takes a new journal");
     disk.borrow_mut().faults = profile.disk;
     Host {

@@ -151,8 +151,8 @@ pub fn assemble<F: File>(
         log.erase(taken.end.lsn, known.limit)?;
     }
     // What was read may be in the page cache only, and marked clean there by a sync that failed: a sync now would not
-    // write it. So what nothing proves to have been on the disk is written again (at most one window).
-    log.rewrite(proof, taken.end.lsn)?;
+    // write it. So what nothing of ours proves to have been on the disk is written again (at most one window).
+    log.rewrite(known.proof.max(local.proof), taken.end.lsn)?;
     log.sync()?;
     Ok(taken)
 }

@@ -115,7 +115,7 @@ impl Member {
         if there < header.length as u64 {
             return None;
         }
-        let placed = header.stands_at(link) || self.planted.is(Fault::ChainUnchecked);
+        let placed = header.follows(link, self.planted);
         let whole = check_record(
             &header,
             pieces(window, link.lsn, header.length),

@@ -8,21 +8,34 @@ use crate::world::World;
 
 /// A program has waited as long as it will. Only a failed disk excuses that.
 pub(crate) fn waited(world: &World, process: usize) {
-    let Some(serving) = world.serving(process) else { return };
+    let Some(serving) = world.serving(process) else {
+        return;
+    };
     if serving.poisoned.is_none() && serving.writer.fenced().is_none() {
-        fail(0, format!("process {process} waited {} ms and its disk has not failed", WAIT_MAX.ms()));
+        fail(
+            0,
+            format!(
+                "process {process} waited {} ms and its disk has not failed",
+                WAIT_MAX.ms()
+            ),
+        );
     }
 }
 
 /// After healing, the view has the size wanted, or all the lenders there are.
 pub(crate) fn grown_back(world: &World, process: usize) {
-    let Some(serving) = world.serving(process) else { return };
+    let Some(serving) = world.serving(process) else {
+        return;
+    };
     let wanted = world.profile.wanted.min(world.lenders.len());
     let have = serving.writer.view().len();
     if have < wanted {
         fail(
             0,
-            format!("everything is healed, yet the view has {have} of {wanted} members: {:?}", serving.writer.status()),
+            format!(
+                "everything is healed, yet the view has {have} of {wanted} members: {:?}",
+                serving.writer.status()
+            ),
         );
     }
 }
@@ -38,12 +51,17 @@ pub(crate) fn refused(world: &mut World, host: usize, failure: &OpenFailure) {
                     5,
                     format!(
                         "recovery found {answered} answers although {intact} of the {} members of view {} are intact and {} suffice",
-                        view.members.len(), view.version, view.answers()
+                        view.members.len(),
+                        view.version,
+                        view.answers()
                     ),
                 );
             }
             if world.profile.within_budget && world.profile.hostile.is_none() && world.hosts.len() == 1 {
-                fail(5, String::from("recovery refused although no more was lost than the rule allows"));
+                fail(
+                    5,
+                    String::from("recovery refused although no more was lost than the rule allows"),
+                );
             }
         }
         OpenFailure::Corrupt { at } => {
@@ -51,9 +69,16 @@ pub(crate) fn refused(world: &mut World, host: usize, failure: &OpenFailure) {
                 fail(8, format!("recovery calls the log damaged at {at}; nothing was"));
             }
         }
-        OpenFailure::Refused(RecoveryRefusal::Fenced { .. }) if world.hosts.len() > 1 || world.profile.hostile.is_some() => (),
+        OpenFailure::Refused(RecoveryRefusal::Fenced { .. })
+            if world.hosts.len() > 1 || world.profile.hostile.is_some() =>
+        {
+            ()
+        }
         OpenFailure::Crashed => (),
-        other => fail(0, format!("everything is healed, yet the journal does not open: {other:?}")),
+        other => fail(
+            0,
+            format!("everything is healed, yet the journal does not open: {other:?}"),
+        ),
     }
 }
 
@@ -61,16 +86,24 @@ pub(crate) fn refused(world: &mut World, host: usize, failure: &OpenFailure) {
 pub(crate) fn refused_loss(world: &World, host: usize, failure: &OpenFailure) {
     let excused = world.profile.hostile.is_some() || world.hosts.len() > 1 || world.hosts[host].damaged;
     if *failure != OpenFailure::Crashed && !excused {
-        fail(0, format!("loss was accepted, yet the journal does not open: {failure:?}"));
+        fail(
+            0,
+            format!("loss was accepted, yet the journal does not open: {failure:?}"),
+        );
     }
 }
 
 /// A first writer that still runs has learnt that it was overtaken.
 pub(crate) fn fenced(world: &mut World, first: usize, copy: usize) {
     let overtaken = world.hosts[copy].copied_from.is_none() && world.living(copy).is_some();
-    let Some(serving) = world.serving(first) else { return };
+    let Some(serving) = world.serving(first) else {
+        return;
+    };
     if overtaken && serving.writer.fenced().is_none() && world.profile.hostile.is_none() {
-        fail(4, String::from("the first writer goes on and has not learnt that it was overtaken"));
+        fail(
+            4,
+            String::from("the first writer goes on and has not learnt that it was overtaken"),
+        );
     }
     world.coverage.hit("first writers that learnt their fate");
 }

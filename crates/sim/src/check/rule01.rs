@@ -12,7 +12,10 @@ use crate::world::{Host, World};
 /// The writer acknowledges everything below `upto`.
 pub(crate) fn acked(world: &World, process: usize, upto: Lsn) {
     let host = &world.hosts[world.processes[process].host];
-    if host.overtaken.is_some_and(|by| upto <= by.fork || host.view.version != by.version) {
+    if host
+        .overtaken
+        .is_some_and(|by| upto <= by.fork || host.view.version != by.version)
+    {
         // An acknowledgement under way when a newer reign took the members over, which has the records on its disk.
         return;
     }
@@ -27,14 +30,22 @@ pub(crate) fn held(world: &World, host: &Host, view: &View, upto: Lsn) -> Result
     if upto <= from {
         return Ok(());
     }
-    let holders = view.members.iter().filter(|member| holds(world, host, member, from, upto)).count();
+    let holders = view
+        .members
+        .iter()
+        .filter(|member| holds(world, host, member, from, upto))
+        .count();
     let copies = view.rule.copies(view.members.len());
     let demanded = copies.max(world.profile.min).max(1);
     let apart = world.profile.one_domain
-        || view.members.iter().map(|member| lender_at(&member.address)).any(|index| {
-            // A liar may have said that it lives anywhere.
-            world.lenders[index].domain != "d0" || world.profile.hostile == Some(index)
-        });
+        || view
+            .members
+            .iter()
+            .map(|member| lender_at(&member.address))
+            .any(|index| {
+                // A liar may have said that it lives anywhere.
+                world.lenders[index].domain != "d0" || world.profile.hostile == Some(index)
+            });
     if view.counting && apart && view.members.len() >= demanded && holders >= copies && copies > 0 {
         return Ok(());
     }
@@ -57,7 +68,10 @@ fn holds(world: &World, host: &Host, member: &ViewMember, from: Lsn, upto: Lsn) 
     let covers = |state: &MemberState| state.joined && state.trim <= from && state.held >= upto;
     if lender.incarnation != member.incarnation {
         // It held the bytes when it said so, and has died since; the acknowledgement was on its way.
-        return lender.lives.iter().any(|(life, state)| *life == member.incarnation && covers(state));
+        return lender
+            .lives
+            .iter()
+            .any(|(life, state)| *life == member.incarnation && covers(state));
     }
     covers(&lender.state())
         && lender

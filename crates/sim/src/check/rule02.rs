@@ -82,7 +82,10 @@ impl Witness {
                 })
                 .filter(|&length| length <= there);
             let record = length.and_then(|length| lender.window_bytes(at, length));
-            match record.as_deref().map(|record| step(record, self.walked, seed, Planted::NONE)) {
+            match record
+                .as_deref()
+                .map(|record| step(record, self.walked, seed, Planted::NONE))
+            {
                 Some(Step::Record(header)) => self.walked = header.link(),
                 _ => fail(
                     2,
@@ -91,7 +94,10 @@ impl Witness {
             }
         }
         if claimed < self.walked.lsn && lender.state().joined {
-            fail(2, format!("a member that held {} now claims {claimed}", self.walked.lsn));
+            fail(
+                2,
+                format!("a member that held {} now claims {claimed}", self.walked.lsn),
+            );
         }
     }
 }

@@ -12,7 +12,10 @@ pub(crate) fn stored(world: &World, process: usize, view: &View) {
     if host.view != *view {
         fail(
             3,
-            format!("view {} counts as durable; the platter has view {}", view.version, host.view.version),
+            format!(
+                "view {} counts as durable; the platter has view {}",
+                view.version, host.view.version
+            ),
         );
     }
     if host.overtaken.is_some() {
@@ -22,14 +25,21 @@ pub(crate) fn stored(world: &World, process: usize, view: &View) {
     if let Err(what) = rule01::held(world, host, view, host.history.acked) {
         fail(
             3,
-            format!("view {} replaced its predecessor while acknowledged records end at {}, but {what}", view.version, host.history.acked),
+            format!(
+                "view {} replaced its predecessor while acknowledged records end at {}, but {what}",
+                view.version, host.history.acked
+            ),
         );
     }
     let few = view.members.len() < world.profile.min.max(view.rule.copies(view.members.len())).max(1);
     if view.counting && few {
         fail(
             3,
-            format!("view {} counts with {} members, fewer than configured", view.version, view.members.len()),
+            format!(
+                "view {} counts with {} members, fewer than configured",
+                view.version,
+                view.members.len()
+            ),
         );
     }
 }

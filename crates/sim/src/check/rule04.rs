@@ -23,7 +23,10 @@ pub(crate) fn member(before: &MemberState, after: &MemberState, frame: &Frame<'_
         );
     }
     if after.epoch < before.epoch {
-        fail(4, format!("a member forgot epoch {} for {}", before.epoch, after.epoch));
+        fail(
+            4,
+            format!("a member forgot epoch {} for {}", before.epoch, after.epoch),
+        );
     }
 }
 
@@ -63,7 +66,9 @@ pub(crate) fn acked(world: &World, process: usize, upto: Lsn) {
     {
         fail(
             4,
-            format!("process {process} acknowledged {upto} by members; the newer reign's log forked off at {fork}"),
+            format!(
+                "process {process} acknowledged {upto} by members; the newer reign's log forked off at {fork}"
+            ),
         );
     }
 }

@@ -30,7 +30,10 @@ pub(crate) fn answered(
     if complete.len() < needed {
         fail(
             5,
-            format!("recovery was content with {} of {needed} answers needed", complete.len()),
+            format!(
+                "recovery was content with {} of {needed} answers needed",
+                complete.len()
+            ),
         );
     }
     for (index, window) in complete.into_iter().zip(windows) {
@@ -44,7 +47,10 @@ pub(crate) fn answered(
         if lender.incarnation != member.incarnation {
             // It may have lost its memory after it was read; before, its answer would have been no answer.
             if !world.lost_since(number, process) {
-                fail(5, format!("lender {number} counts as an answer with the memory of another life"));
+                fail(
+                    5,
+                    format!("lender {number} counts as an answer with the memory of another life"),
+                );
             }
             continue;
         }
@@ -53,7 +59,10 @@ pub(crate) fn answered(
         if !taken_over && state.joined && read_to < state.held.max(window.from) {
             fail(
                 5,
-                format!("lender {number} holds up to {}, recovery read up to {read_to}", state.held),
+                format!(
+                    "lender {number} holds up to {}, recovery read up to {read_to}",
+                    state.held
+                ),
             );
         }
     }
@@ -70,7 +79,10 @@ pub(crate) fn recovered(world: &mut World, process: usize, end: Link, head: Link
     if end.lsn < must && !accept_loss && decidable {
         fail(
             5,
-            format!("recovery ended at {} and said nothing; {must} had been acknowledged", end.lsn),
+            format!(
+                "recovery ended at {} and said nothing; {must} had been acknowledged",
+                end.lsn
+            ),
         );
     }
     if end.lsn < must {

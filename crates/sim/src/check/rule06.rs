@@ -15,18 +15,32 @@ pub(crate) fn genuine(world: &World, host: usize, source: usize, head: Link, end
     if end.lsn > history.tail() {
         fail(
             7,
-            format!("recovery found a log up to {}; only {} bytes were ever appended", end.lsn, history.tail()),
+            format!(
+                "recovery found a log up to {}; only {} bytes were ever appended",
+                end.lsn,
+                history.tail()
+            ),
         );
     }
     if history.link_at(end.lsn) != Some(end) {
-        fail(6, format!("recovery ended at {}, where no record of this log ends", end.lsn));
+        fail(
+            6,
+            format!("recovery ended at {}, where no record of this log ends", end.lsn),
+        );
     }
     let found = world.log_bytes(host, head.lsn, end.lsn, false);
     let wanted = history.bytes(head.lsn, end.lsn);
-    if let Some(at) = found.iter().zip(wanted).position(|(found, wanted)| found != wanted) {
+    if let Some(at) = found
+        .iter()
+        .zip(wanted)
+        .position(|(found, wanted)| found != wanted)
+    {
         fail(
             7,
-            format!("the recovered log differs from what was appended at {}", head.lsn.plus(at as u64)),
+            format!(
+                "the recovered log differs from what was appended at {}",
+                head.lsn.plus(at as u64)
+            ),
         );
     }
 }
@@ -48,7 +62,10 @@ pub(crate) fn image_bytes(image: &[u8], from: Lsn, to: Lsn) -> Vec<u8> {
 
 /// A program read something else than was appended.
 pub(crate) fn misread(from: Lsn, to: Lsn) -> ! {
-    fail(6, format!("reading from {from} ended at {to} and gave other records than were appended"))
+    fail(
+        6,
+        format!("reading from {from} ended at {to} and gave other records than were appended"),
+    )
 }
 
 /// A program could not read the log. Damage at rest excuses that, nothing else.

@@ -12,7 +12,10 @@ pub(crate) fn done(world: &World, process: usize, end: Lsn) {
     if host.history.acked < end {
         fail(
             8,
-            format!("a program was told that {end} is done; acknowledged is {}", host.history.acked),
+            format!(
+                "a program was told that {end} is done; acknowledged is {}",
+                host.history.acked
+            ),
         );
     }
 }

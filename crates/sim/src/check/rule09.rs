@@ -10,7 +10,10 @@ pub(crate) fn stable(world: &mut World, process: usize, end: Lsn) {
     let host = world.processes[process].host;
     let from = world.hosts[host].history.durable;
     if !world.platter_has(host, from, end) {
-        fail(9, format!("{end} is called stable; the platter has not everything from {from} on"));
+        fail(
+            9,
+            format!("{end} is called stable; the platter has not everything from {from} on"),
+        );
     }
     let history = &mut world.hosts[host].history;
     history.durable = history.durable.max(end);

@@ -12,7 +12,10 @@ use crate::world::World;
 pub(crate) fn bounded(world: &World, serving: &Serving) {
     let window = serving.writer.tail().since(serving.writer.stable());
     if window > world.profile.window {
-        fail(10, format!("the window has {window} of {} bytes", world.profile.window));
+        fail(
+            10,
+            format!("the window has {window} of {} bytes", world.profile.window),
+        );
     }
 }
 
@@ -23,12 +26,18 @@ pub(crate) fn member(state: &MemberState, capacity: u64, declared: Lsn) {
     }
     let used = state.received.since(state.trim);
     if used > capacity {
-        fail(10, format!("a member holds {used} bytes in a window of {capacity}"));
+        fail(
+            10,
+            format!("a member holds {used} bytes in a window of {capacity}"),
+        );
     }
     if state.trim > declared {
         fail(
             10,
-            format!("a member gave up bytes below {}, its writer had declared {declared} stable", state.trim),
+            format!(
+                "a member gave up bytes below {}, its writer had declared {declared} stable",
+                state.trim
+            ),
         );
     }
 }

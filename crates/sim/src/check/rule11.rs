@@ -11,7 +11,10 @@ pub(crate) fn read_within_window(state: &MemberState, reply: &Reply) {
     if end > state.held || header.lsn < state.trim {
         fail(
             11,
-            format!("a member gave {} to {end} of a window from {} to {}", header.lsn, state.trim, state.held),
+            format!(
+                "a member gave {} to {end} of a window from {} to {}",
+                header.lsn, state.trim, state.held
+            ),
         );
     }
 }

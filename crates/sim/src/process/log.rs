@@ -41,7 +41,10 @@ impl World {
                 return Err(AppendError::Closed);
             };
             if let Some(fenced) = fenced(serving) {
-                return Err(AppendError::Fenced { held: fenced.0, seen: fenced.1 });
+                return Err(AppendError::Fenced {
+                    held: fenced.0,
+                    seen: fenced.1,
+                });
             }
             if let Some(error) = serving.poisoned {
                 return Err(AppendError::DiskFailed(error));
@@ -89,7 +92,10 @@ impl World {
             header.write(&mut record);
             fill(&mut record[RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + length]);
             let chain = finish_record(&mut record, serving.log.seed());
-            let end = Link { lsn: header.next(), chain };
+            let end = Link {
+                lsn: header.next(),
+                chain,
+            };
             let host = world.processes[process].host;
             world.hosts[host].history.append(&record, end);
             serving.take_record(&record, end);
@@ -100,7 +106,9 @@ impl World {
 
     /// A program beside the scenario's appends, if it can without waiting.
     pub(crate) fn on_busy(&mut self, process: usize) {
-        let Some(serving) = self.serving(process) else { return };
+        let Some(serving) = self.serving(process) else {
+            return;
+        };
         let length = 100;
         let end = serving.tail.lsn.plus(record_bytes(length, false) as u64);
         let fits = end.since(serving.superblock.head.lsn) <= serving.log.capacity()
@@ -115,7 +123,12 @@ impl World {
     }
 
     /// [`Log::wait`].
-    pub fn wait(&mut self, process: usize, ticket: Ticket, durability: Durability) -> Result<Votes, WaitError> {
+    pub fn wait(
+        &mut self,
+        process: usize,
+        ticket: Ticket,
+        durability: Durability,
+    ) -> Result<Votes, WaitError> {
         if durability == Durability::Lazy {
             return Ok(self.votes(process, ticket.end));
         }
@@ -198,7 +211,11 @@ impl World {
     pub fn log_state(&self, process: usize) -> LogState {
         let payload_max = self.payload_max();
         let Some(serving) = self.serving(process) else {
-            return LogState { payload_max, capacity: self.profile.capacity, ..LogState::default() };
+            return LogState {
+                payload_max,
+                capacity: self.profile.capacity,
+                ..LogState::default()
+            };
         };
         LogState {
             head: serving.superblock.head.lsn,
@@ -287,7 +304,10 @@ fn link_on_disk(serving: &Serving, lsn: Lsn) -> Result<Link, LogError> {
     let mut front = [0; RECORD_HEADER_BYTES];
     serving.log.read(lsn, &mut front).map_err(LogError::Io)?;
     match RecordHeader::parse(&front) {
-        Ok(header) if header.lsn == lsn => Ok(Link { lsn, chain: header.chain }),
+        Ok(header) if header.lsn == lsn => Ok(Link {
+            lsn,
+            chain: header.chain,
+        }),
         _ => Err(LogError::OutOfRange(lsn)),
     }
 }
@@ -340,4 +360,3 @@ impl Log for SimLog {
         self.world.borrow_mut().trim(self.process, head)
     }
 }
-

@@ -12,8 +12,8 @@ mod open;
 mod serve;
 
 pub use log::SimLog;
-pub use open::OpenFailure;
 pub(crate) use log::WAIT_MAX;
+pub use open::OpenFailure;
 pub(crate) use open::lender_at;
 pub(crate) use serve::Serving;
 
@@ -86,10 +86,19 @@ impl World {
         if !self.alive(process) {
             return;
         }
-        self.trace.mark(self.now, 4, process as u64 * 2 + u64::from(power_cut));
-        let kind = if power_cut { "its machine lost power" } else { "it crashed" };
+        self.trace
+            .mark(self.now, 4, process as u64 * 2 + u64::from(power_cut));
+        let kind = if power_cut {
+            "its machine lost power"
+        } else {
+            "it crashed"
+        };
         self.tell(|| format!("process {process} ends: {kind}"));
-        self.coverage.hit(if power_cut { "client power cuts" } else { "client crashes" });
+        self.coverage.hit(if power_cut {
+            "client power cuts"
+        } else {
+            "client crashes"
+        });
         self.leave_platter(process);
         self.bury(process);
         let host = self.processes[process].host;

@@ -3,8 +3,8 @@
 
 use netram_proto::id::Lsn;
 use netram_proto::journal::{
-    AssembleError, Assembled, Body, Known, LogFile, LogFileError, PeerAnswer, Recovery, RecoveryRefusal, Scan,
-    SlotError, Slots, Superblock, View, assemble,
+    AssembleError, Assembled, Body, Known, LogFile, LogFileError, PeerAnswer, Recovery, RecoveryRefusal,
+    Scan, SlotError, Slots, Superblock, View, assemble,
 };
 use netram_proto::limit::SLOT_BYTES;
 use netram_proto::planted::Fault;
@@ -89,7 +89,9 @@ impl World {
     pub fn open(&mut self, host: usize, accept_loss: bool) -> Result<usize, OpenFailure> {
         self.coverage.hit("openings");
         let process = self.spawn(host);
-        self.tell(|| format!("process {process} opens the journal on host {host}, accept_loss {accept_loss}"));
+        self.tell(|| {
+            format!("process {process} opens the journal on host {host}, accept_loss {accept_loss}")
+        });
         let result = self.open_in(process, accept_loss);
         let result = match result {
             Err(_) if self.died_of_fuse(process) => Err(OpenFailure::Crashed),
@@ -177,7 +179,15 @@ impl World {
         accept_loss: bool,
     ) -> Result<Vec<netram_proto::journal::PeerWindow>, OpenFailure> {
         let view = &files.view;
-        let mut recovery = Recovery::new(view, view.epoch, view.writer, scan.end.lsn, self.now, GRACE, PATIENCE);
+        let mut recovery = Recovery::new(
+            view,
+            view.epoch,
+            view.writer,
+            scan.end.lsn,
+            self.now,
+            GRACE,
+            PATIENCE,
+        );
         recovery.plant(self.planted);
         let slots: Vec<usize> = recovery.addresses().map(lender_at).collect();
         let count = slots.len();

@@ -127,7 +127,9 @@ impl Serving {
 fn writer_config(world: &World) -> WriterConfig {
     let profile = &world.profile;
     WriterConfig {
-        lenders: (0..world.lenders.len()).map(|index| format!("l{index}")).collect(),
+        lenders: (0..world.lenders.len())
+            .map(|index| format!("l{index}"))
+            .collect(),
         rule: profile.rule,
         wanted: profile.wanted,
         min: profile.min,
@@ -190,8 +192,15 @@ impl World {
             return;
         };
         self.tell(|| {
-            let members: Vec<&str> = view.members.iter().map(|member| member.address.as_str()).collect();
-            format!("process {process} stores view {} {members:?} counting {}", view.version, view.counting)
+            let members: Vec<&str> = view
+                .members
+                .iter()
+                .map(|member| member.address.as_str())
+                .collect();
+            format!(
+                "process {process} stores view {} {members:?} counting {}",
+                view.version, view.counting
+            )
         });
         let host = self.processes[process].host;
         self.hosts[host].storing = Some(view.clone());
@@ -204,7 +213,9 @@ impl World {
         let now = self.now;
         self.with_serving(process, |world, serving| {
             let host = world.processes[process].host;
-            let Some(view) = serving.storing.take() else { return };
+            let Some(view) = serving.storing.take() else {
+                return;
+            };
             let stored = serving.view_slots.store(&serving.view_file, &view.encode());
             world.refresh_view(host);
             world.hosts[host].storing = None;
@@ -230,7 +241,9 @@ impl World {
         if serving.flushing.is_some() || serving.poisoned.is_some() {
             return;
         }
-        let Some(end) = serving.ends.back().copied() else { return };
+        let Some(end) = serving.ends.back().copied() else {
+            return;
+        };
         let from = serving.writer.stable();
         let bytes = serving.ring_bytes(from, end.lsn.since(from) as usize);
         serving.ends.clear();
@@ -247,7 +260,9 @@ impl World {
     pub(crate) fn on_flushed(&mut self, process: usize) {
         let now = self.now;
         self.with_serving(process, |world, serving| {
-            let Some(end) = serving.flushing.take() else { return };
+            let Some(end) = serving.flushing.take() else {
+                return;
+            };
             if serving.poisoned.is_some() {
                 // Another sync of the same file failed meanwhile, and may have failed for these bytes.
                 return;
@@ -309,7 +324,9 @@ impl World {
         self.with_serving(process, |world, serving| {
             let host = world.processes[process].host;
             world.hosts[host].storing = None;
-            let Some(view) = serving.storing.take() else { return };
+            let Some(view) = serving.storing.take() else {
+                return;
+            };
             if written && !world.hosts[host].disk.borrow().is_dead() {
                 world.coverage.hit("views cut off while being stored");
                 // The write reaches the cache; the fuse sees to it that the sync does not happen.

@@ -128,7 +128,10 @@ pub(super) fn work(world: &mut World, process: usize, deeds: u64) {
 }
 
 fn append(world: &mut World, process: usize) -> Result<Ticket, AppendError> {
-    let max = world.profile.payload_max.min(world.log_state(process).payload_max);
+    let max = world
+        .profile
+        .payload_max
+        .min(world.log_state(process).payload_max);
     let length = world.rng.index(max + 1);
     let kind = Kind(16 + world.rng.below(4) as u8);
     let mut noise = world.rng.fork();
@@ -138,7 +141,10 @@ fn append(world: &mut World, process: usize) -> Result<Ticket, AppendError> {
 fn trim(world: &mut World, process: usize) {
     let state = world.log_state(process);
     let host = world.processes[process].host;
-    let ends = world.hosts[host].history.ends_between(state.head, state.stable).to_vec();
+    let ends = world.hosts[host]
+        .history
+        .ends_between(state.head, state.stable)
+        .to_vec();
     if !ends.is_empty() {
         let head = world.rng.pick(&ends).lsn;
         // A refusal shows in the next append.

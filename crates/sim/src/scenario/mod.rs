@@ -1,6 +1,7 @@
 //! The stories that seeds tell: what the client program does while the nemesis visits.
 
 mod journal;
+mod member;
 mod rvm;
 mod second;
 
@@ -35,6 +36,7 @@ pub fn run(seed: u64, planted: Planted, story: Option<Story>) -> Outcome {
     match kind {
         0..60 | 70..80 => journal::run(&mut world),
         60..70 => second::run(&mut world),
+        80..84 => member::run(&mut world),
         _ => world = rvm::run(world),
     }
     outcome(&mut world)
@@ -43,11 +45,21 @@ pub fn run(seed: u64, planted: Planted, story: Option<Story>) -> Outcome {
 fn outcome(world: &mut World) -> Outcome {
     for host in &world.hosts {
         let counts = host.disk.borrow().counts;
-        world.coverage.add("disk: syncs that failed", counts.sync_failures);
-        world.coverage.add("disk: writes that found no space", counts.full);
-        world.coverage.add("disk: reads of unreadable sectors", counts.unreadable);
-        world.coverage.add("disk: power cuts that lost sectors", counts.cuts_with_loss);
-        world.coverage.add("disk: deaths between two operations", counts.fuses);
+        world
+            .coverage
+            .add("disk: syncs that failed", counts.sync_failures);
+        world
+            .coverage
+            .add("disk: writes that found no space", counts.full);
+        world
+            .coverage
+            .add("disk: reads of unreadable sectors", counts.unreadable);
+        world
+            .coverage
+            .add("disk: power cuts that lost sectors", counts.cuts_with_loss);
+        world
+            .coverage
+            .add("disk: deaths between two operations", counts.fuses);
     }
     world.coverage.add("events", world.trace.events);
     Outcome {

@@ -101,7 +101,9 @@ impl Program {
         let in_doubt = self.model.reopened(found, lossy);
         let mut world = self.world.borrow_mut();
         world.coverage.hit("rvm: openings");
-        world.coverage.add("rvm: commits in doubt that were found", in_doubt as u64);
+        world
+            .coverage
+            .add("rvm: commits in doubt that were found", in_doubt as u64);
         Some((memory, regions))
     }
 
@@ -158,12 +160,18 @@ impl Program {
                 true
             }
             Err(CommitError::Unknown { .. }) => {
-                self.world.borrow_mut().coverage.hit("rvm: commits of unknown fate");
+                self.world
+                    .borrow_mut()
+                    .coverage
+                    .hit("rvm: commits of unknown fate");
                 self.model.commit(transaction, false);
                 false
             }
             Err(CommitError::Full { .. } | CommitError::TooLarge { .. }) if mode == Mode::Restore => {
-                self.world.borrow_mut().coverage.hit("rvm: commits that found no room");
+                self.world
+                    .borrow_mut()
+                    .coverage
+                    .hit("rvm: commits that found no room");
                 self.compare(regions, "after a refused commit");
                 self.world.borrow().alive(process)
             }
@@ -175,7 +183,11 @@ impl Program {
         let mut world = self.world.borrow_mut();
         let rng = &mut world.rng;
         let abort = rng.chance(150);
-        let mode = if abort || rng.chance(800) { Mode::Restore } else { Mode::NoRestore };
+        let mode = if abort || rng.chance(800) {
+            Mode::Restore
+        } else {
+            Mode::NoRestore
+        };
         let durability = match rng.below(10) {
             0 => Durability::Disk,
             1..4 => Durability::Lazy,

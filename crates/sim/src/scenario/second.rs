@@ -8,7 +8,9 @@ use crate::check;
 use crate::world::{Event, World};
 
 pub(super) fn run(world: &mut World) {
-    let Some(first) = journal::open(world, 0) else { return };
+    let Some(first) = journal::open(world, 0) else {
+        return;
+    };
     let deeds = world.rng.between(5, 30);
     journal::work(world, first, deeds);
     let copy = world.copy_host(0);

@@ -1,0 +1,181 @@
+//! One lender alone with clients that hold the key and behave as they like: frames in any order, gaps, overlaps, overruns,
+//! bytes that are no records, old epochs, lengths of their fancy. Whatever they send, rules 2, 4, 10 and 11 hold.
+
+use netram_proto::id::{Epoch, Incarnation, Lsn};
+use netram_proto::limit::WINDOW_BYTES_MIN;
+use netram_proto::port::Kind;
+use netram_proto::wire::{Flag, FrameKind, Header, Link, RecordHeader, finish_record};
+
+use crate::lender::{Lender, packet_of};
+use crate::rng::Rng;
+use crate::world::World;
+
+/// A client's idea of the log: some records, one behind the other.
+struct Log {
+    start: Link,
+    bytes: Vec<u8>,
+    ends: Vec<Link>,
+}
+
+pub(super) fn run(world: &mut World) {
+    let mut lender = Lender::new(String::from("d1"), Incarnation(1));
+    let frames = world.rng.between(20, 300);
+    let mut log = new_log(world, Link::default());
+    let mut epoch = Epoch(1);
+    bind(world, &mut lender, 0);
+    for conn in 0..frames as usize {
+        match world.rng.below(100) {
+            0..3 => epoch = Epoch(epoch.0 + world.rng.below(2) as u32),
+            3..5 => {
+                let start = log.ends[world.rng.index(log.ends.len())];
+                log = new_log(world, start);
+            }
+            5 => {
+                lender.kill();
+                let (journal, planted) = (world.journal, world.planted);
+                lender.start(journal, Incarnation(conn as u64 + 2), planted);
+                bind(world, &mut lender, 0);
+            }
+            _ => (),
+        }
+        let packet = draw_frame(world, &lender, &log, epoch);
+        world.tell(|| format!("{packet:x?}"));
+        let (journal, planted) = (world.journal, world.planted);
+        if lender.on_packet(0, &packet, journal, planted).is_none() {
+            lender.forget(0);
+            bind(world, &mut lender, 0);
+        }
+        world.trace.mark(world.now, 9, lender.state().held.0);
+        world.coverage.hit("frames of unruly clients");
+    }
+}
+
+fn bind(world: &mut World, lender: &mut Lender, conn: usize) {
+    let packet = packet_of(&Header::new(FrameKind::Bind), &world.journal.0.to_le_bytes());
+    let (journal, planted) = (world.journal, world.planted);
+    lender.on_packet(conn, &packet, journal, planted);
+}
+
+fn new_log(world: &mut World, start: Link) -> Log {
+    let mut log = Log {
+        start,
+        bytes: Vec::new(),
+        ends: vec![start],
+    };
+    let mut link = start;
+    for _ in 0..world.rng.between(1, 60) {
+        let longest = world.rng.pick(&[10, 300, 6000]);
+        let payload = world.rng.index(longest);
+        let header = RecordHeader::new(link, Epoch(1), start.lsn, Kind(16), false, payload);
+        let mut record = vec![world.rng.next() as u8; header.length];
+        header.write(&mut record);
+        let chain = finish_record(&mut record, world.journal.into());
+        link = Link {
+            lsn: header.next(),
+            chain,
+        };
+        log.bytes.extend_from_slice(&record);
+        log.ends.push(link);
+    }
+    log
+}
+
+fn draw_frame(world: &mut World, lender: &Lender, log: &Log, epoch: Epoch) -> Vec<u8> {
+    let state = lender.state();
+    let rng = &mut world.rng;
+    let epoch = if rng.chance(60) {
+        Epoch(rng.below(4) as u32)
+    } else {
+        epoch
+    };
+    let who = if rng.chance(30) { 9 } else { 7 };
+    let header = |kind| Header {
+        epoch,
+        who,
+        ..Header::new(kind)
+    };
+    let mut packet = match rng.below(40) {
+        0 | 1 => packet_of(&header(FrameKind::Seal), &[]),
+        2 => join(rng, header(FrameKind::Join), log),
+        3..34 => append(rng, header(FrameKind::Append), log, &state),
+        34 | 35 => {
+            let stable = Lsn(state.trim.0 + rng.below(2 * (state.held.since(state.trim) + 1)));
+            packet_of(
+                &Header {
+                    stable,
+                    lsn: Lsn(rng.next()),
+                    ..header(FrameKind::Ping)
+                },
+                &[],
+            )
+        }
+        36..39 => {
+            let lsn = Lsn((state.trim.0 + rng.below(state.held.since(state.trim) + 9)).saturating_sub(4));
+            let asked = rng.pick(&[1, 100, 60_000, u32::MAX]).to_le_bytes();
+            packet_of(
+                &Header {
+                    lsn,
+                    ..header(FrameKind::Read)
+                },
+                &asked,
+            )
+        }
+        _ => packet_of(
+            &Header {
+                mark: state.generation,
+                ..header(FrameKind::Leave)
+            },
+            &[],
+        ),
+    };
+    if rng.chance(40) {
+        let at = rng.index(packet.len());
+        packet[at] ^= 1 << rng.below(8);
+    }
+    packet
+}
+
+fn join(rng: &mut Rng, header: Header, log: &Log) -> Vec<u8> {
+    let link = log.ends[rng.index(log.ends.len())];
+    let bytes = rng.pick(&[WINDOW_BYTES_MIN, WINDOW_BYTES_MIN, 1, 1 << 40]);
+    let header = Header {
+        lsn: link.lsn,
+        mark: link.chain,
+        stable: Lsn(rng.below(6)),
+        ..header
+    };
+    packet_of(&header, &bytes.to_le_bytes())
+}
+
+fn append(rng: &mut Rng, header: Header, log: &Log, state: &netram_proto::member::MemberState) -> Vec<u8> {
+    let end = log.ends[log.ends.len() - 1].lsn;
+    // Mostly what comes next; else anywhere in the log.
+    let from = if rng.chance(700) && state.received >= log.start.lsn && state.received < end {
+        state.received
+    } else {
+        log.ends[rng.index(log.ends.len())].lsn
+    };
+    let at = from.since(log.start.lsn) as usize;
+    let rest = &log.bytes[at..];
+    let longest = rng.pick(&[50, 500, 20_000, 60_000]);
+    let bytes = &rest[..rng.index(longest + 1).min(rest.len())];
+    let fresh = rng.chance(150);
+    let chain = log
+        .ends
+        .iter()
+        .find(|link| link.lsn == from)
+        .map_or(0, |link| link.chain);
+    let stable = if rng.chance(300) {
+        from
+    } else {
+        Lsn(state.trim.0 + rng.below(100))
+    };
+    let header = Header {
+        lsn: from,
+        flags: if fresh { Flag::FRESH } else { 0 },
+        mark: chain,
+        stable,
+        ..header
+    };
+    packet_of(&header, bytes)
+}
