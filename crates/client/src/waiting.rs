@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use netram_proto::id::Lsn;
 use netram_proto::port::{Durability, Ticket, Votes, WaitError};
-use netram_transport::{Poller, WaitStep, Waker};
+use netram_transport::{Poller, WaitPolicy, WaitStep, Waker};
 
 use crate::core::Shared;
 
@@ -26,6 +26,8 @@ const SLEEP_UNFLUSHED: Duration = Duration::from_millis(1);
 /// What waiters share.
 pub(crate) struct Waiting {
     leading: AtomicBool,
+    /// Threads that wait, or whose wait is over and that have not run since.
+    waiters: AtomicUsize,
     /// The leader sleeps in the kernel; an append must send by itself, news must wake it.
     asleep: AtomicBool,
     /// Followers that sleep.
@@ -46,6 +48,7 @@ impl Waiting {
         poller.add(&waker, WAKER_TOKEN, netram_transport::Interest::Read)?;
         Ok(Waiting {
             leading: AtomicBool::new(false),
+            waiters: AtomicUsize::new(0),
             asleep: AtomicBool::new(false),
             sleepers: AtomicUsize::new(0),
             lock: Mutex::new(()),
@@ -64,7 +67,8 @@ impl Waiting {
     /// The right to poll, unless somebody has it.
     pub(crate) fn lead(&self) -> Option<Lead<'_>> {
         let free = !self.leading.load(Ordering::Relaxed) && !self.leading.swap(true, Ordering::Acquire);
-        free.then_some(Lead(self))
+        // Not `then_some`: a `Lead` made in vain would take the right from whoever has it, when dropped.
+        free.then(|| Lead(self))
     }
 
     /// Wakes whoever sleeps: something that they may be waiting for has happened, and is published.
@@ -131,11 +135,23 @@ impl Shared {
         if durability != Durability::Remote || !self.counting.load(Ordering::Relaxed) {
             self.poke_disk();
         }
+        self.waiting.waiters.fetch_add(1, Ordering::Relaxed);
+        let outcome = self.wait_for_turn(ticket.end, durability);
+        self.waiting.waiters.fetch_sub(1, Ordering::Relaxed);
+        outcome
+    }
+
+    /// Leads or follows until the wait is over.
+    fn wait_for_turn(&self, end: Lsn, durability: Durability) -> Result<Votes, WaitError> {
         let since = Instant::now();
         loop {
+            // A follower whose leader has just left is usually done, and has nothing to poll for.
+            if let Some(outcome) = self.outcome(end, durability) {
+                return outcome;
+            }
             let outcome = match self.waiting.lead() {
-                Some(lead) => Some(self.wait_leading(&lead, ticket.end, durability, since)),
-                None => self.wait_following(ticket.end, durability, since),
+                Some(lead) => Some(self.wait_leading(&lead, end, durability, since)),
+                None => self.wait_following(end, durability, since),
             };
             if let Some(outcome) = outcome {
                 return outcome;
@@ -150,6 +166,11 @@ impl Shared {
         durability: Durability,
         since: Instant,
     ) -> Result<Votes, WaitError> {
+        if self.config.wait != WaitPolicy::Spin && self.waiting.waiters.load(Ordering::Relaxed) > 1 {
+            // The others' commits are about to follow ours: one pass of the scheduler lets them append first, and all
+            // go in one frame. It costs nothing when they run elsewhere, and half a microsecond when they do not.
+            std::thread::yield_now();
+        }
         loop {
             let unflushed = {
                 let mut core = self.core();
