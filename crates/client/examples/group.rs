@@ -13,7 +13,11 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let threads: u64 = arguments.get(1).map_or(8, |text| text.parse().expect("a number"));
-    let wait = arguments.get(2).map_or("yield:50", String::as_str).parse().expect("a policy");
+    let wait = arguments
+        .get(2)
+        .map_or("yield:50", String::as_str)
+        .parse()
+        .expect("a policy");
     let directory = tempfile::tempdir_in(".").expect("a directory");
     let lender = Lender::start(Config {
         listen: vec!["tcp://127.0.0.1:0".parse().expect("an address")],
@@ -29,7 +33,11 @@ fn main() {
     let root = directory.path().join("journal");
     Journal::create(&root, 256 << 20).expect("a journal");
     let lenders = lender.addresses().to_vec();
-    let config = JournalConfig { one_domain: true, wait, ..JournalConfig::with_lenders(lenders, Security::Insecure, 1) };
+    let config = JournalConfig {
+        one_domain: true,
+        wait,
+        ..JournalConfig::with_lenders(lenders, Security::Insecure, 1)
+    };
     let (journal, _) = Journal::open(&root, config).expect("it opens");
     journal.wait_for_members(Duration::from_secs(5)).expect("members");
     let frames = |lender: &Lender| lender.report().counters.appends;
@@ -39,7 +47,9 @@ fn main() {
         for _ in 0..threads {
             scope.spawn(|| {
                 while Instant::now() < end {
-                    let ticket = journal.append(Kind(16), 128, &mut |into| into.fill(7)).expect("append");
+                    let ticket = journal
+                        .append(Kind(16), 128, &mut |into| into.fill(7))
+                        .expect("append");
                     journal.wait(ticket, Durability::Remote).expect("wait");
                     let done = count.fetch_add(1, Ordering::Relaxed);
                     if done % 100_000 == 99_999 {
@@ -50,7 +60,11 @@ fn main() {
         }
     });
     let (count, frames) = (count.into_inner(), frames(&lender) - before);
-    eprintln!("{threads} threads, {wait}: {} commits/s, {:.1} records a frame", count / 2, count as f64 / frames as f64);
+    eprintln!(
+        "{threads} threads, {wait}: {} commits/s, {:.1} records a frame",
+        count / 2,
+        count as f64 / frames as f64
+    );
     drop(journal);
     lender.stop_and_forget(Duration::ZERO);
 }

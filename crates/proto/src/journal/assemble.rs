@@ -100,7 +100,8 @@ pub struct Known {
 }
 
 /// Continues the local log, scanned as `local`, with the members' `windows`; writes what it took to the local file and
-/// syncs. `genuine` is asked of every record taken (its seal must open).
+/// syncs. `genuine` is asked of every record that a member gave (its seal must open); the local file is our own, and its
+/// checksums suffice.
 ///
 /// What it takes is the longest chain that starts at the local prefix. It refuses when something had been durable
 /// beyond the end it found (rule 8).
@@ -125,7 +126,7 @@ pub fn assemble<F: File>(
     let unreadable = loop {
         let from_members = continue_from_members(log, &mut taken, windows, known.limit, planted, genuine)?;
         let before = taken.end;
-        let scan = log.scan(taken.end, known.limit, &mut |record| genuine(record));
+        let scan = log.scan(taken.end, known.limit, &mut |_| true);
         taken.end = scan.end;
         proof = proof.max(scan.proof);
         if scan.end != before {

@@ -1,5 +1,7 @@
-//! A small durable value in two slots of a file: the newer is written over the older, so that a torn write leaves
-//! the one before. The file is of full size from the start, so that a full disk cannot stop a view change.
+//! A small durable value in two slots of a file: written to the one, synced, then to the other, synced. A torn write leaves
+//! the other slot, and damage at rest to one of them leaves the very same value: an older view would name the wrong
+//! members, and recovery would not know what it misses. The file is of full size from the start, so that a full disk
+//! cannot stop a view change.
 //!
 //! ```text
 //!  0  magic (8)
@@ -22,6 +24,8 @@ pub struct Slots {
     magic: [u8; 8],
     slot_bytes: usize,
     sequence: u64,
+    /// The slot to be written first: one that holds no value, if there is one.
+    first: u64,
     /// A write or sync failed. What the disk holds is unknown, and a later good sync would not tell (rule 9).
     failed: Option<IoError>,
 }
@@ -52,7 +56,7 @@ impl Slots {
         2 * slot_bytes as u64
     }
 
-    /// Writes `payload` as the first value, into both slots, and syncs.
+    /// Writes `payload` as the first value.
     pub fn create<F: File>(
         file: &F,
         magic: [u8; 8],
@@ -63,11 +67,10 @@ impl Slots {
             magic,
             slot_bytes,
             sequence: 0,
+            first: 0,
             failed: None,
         };
-        slots.write(file, payload)?;
-        slots.write(file, payload)?;
-        file.sync()?;
+        slots.write_both(file, payload)?;
         Ok(slots)
     }
 
@@ -75,16 +78,21 @@ impl Slots {
     pub fn open<F: File>(file: &F, magic: [u8; 8], slot_bytes: usize) -> Result<(Slots, Vec<u8>), SlotError> {
         let mut newest: Option<(u64, Vec<u8>)> = None;
         let mut ours = false;
+        let mut first = 0;
         for index in 0..2u64 {
             let mut slot = vec![0; slot_bytes];
             match file.read_at(index * slot_bytes as u64, &mut slot) {
                 Ok(()) => (),
                 // One unreadable slot is what the other is for.
-                Err(IoError::EIO) => continue,
+                Err(IoError::EIO) => {
+                    first = index;
+                    continue;
+                }
                 Err(error) => return Err(error.into()),
             }
             ours |= slot.starts_with(&magic);
             let Some((sequence, payload)) = parse(&slot, &magic) else {
+                first = index;
                 continue;
             };
             if newest.as_ref().is_none_or(|(newer, _)| sequence > *newer) {
@@ -97,6 +105,7 @@ impl Slots {
                     magic,
                     slot_bytes,
                     sequence,
+                    first,
                     failed: None,
                 },
                 payload,
@@ -111,24 +120,32 @@ impl Slots {
         if let Some(error) = self.failed {
             return Err(error);
         }
-        let stored = self.write(file, payload).and_then(|()| file.sync());
+        let stored = self.write_both(file, payload);
         self.failed = stored.err();
         stored
     }
 
-    fn write<F: File>(&mut self, file: &F, payload: &[u8]) -> Result<(), IoError> {
+    fn write_both<F: File>(&mut self, file: &F, payload: &[u8]) -> Result<(), IoError> {
         assert!(HEADER_BYTES + payload.len() <= self.slot_bytes);
-        let sequence = self.sequence + 1;
+        self.sequence += 1;
+        let slot = self.slot(payload);
+        for index in [self.first, 1 - self.first] {
+            file.write_at(index * self.slot_bytes as u64, &slot)?;
+            file.sync()?;
+        }
+        self.first = 0;
+        Ok(())
+    }
+
+    fn slot(&self, payload: &[u8]) -> Vec<u8> {
         let mut slot = vec![0; self.slot_bytes];
         slot[0..8].copy_from_slice(&self.magic);
-        slot[8..16].copy_from_slice(&sequence.to_le_bytes());
+        slot[8..16].copy_from_slice(&self.sequence.to_le_bytes());
         slot[16..20].copy_from_slice(&(payload.len() as u32).to_le_bytes());
         slot[HEADER_BYTES..][..payload.len()].copy_from_slice(payload);
         let crc = checksum(&slot[..20], payload);
         slot[20..24].copy_from_slice(&crc.to_le_bytes());
-        file.write_at(sequence % 2 * self.slot_bytes as u64, &slot)?;
-        self.sequence = sequence;
-        Ok(())
+        slot
     }
 }
 
