@@ -26,7 +26,21 @@ pub(crate) fn json(value: &impl Serialize) -> Result<()> {
 /// An error on standard error: what, why, and the remedy if there is one.
 pub(crate) fn complain(error: &anyhow::Error) {
     // Nobody is left to be told if this fails.
-    let _ = writeln!(io::stderr().lock(), "netram: {error:#}");
+    let _ = writeln!(io::stderr().lock(), "netram: {}", sentence(error));
+}
+
+/// An error and its causes in one line. Libraries name the cause in their own sentence already; it is not said twice.
+pub(crate) fn sentence(error: &anyhow::Error) -> String {
+    let mut said = String::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        if said.is_empty() {
+            said = cause;
+        } else if !said.contains(&cause) {
+            said = format!("{said}: {cause}");
+        }
+    }
+    said
 }
 
 /// Something worth knowing that is no result, on standard error.
@@ -101,6 +115,17 @@ mod tests {
         assert_eq!(number(1_234_567.8), "1,234,568");
         assert_eq!(thousands(-1000), "-1,000");
         assert_eq!(thousands(999), "999");
+    }
+
+    #[test]
+    fn a_cause_is_named_once() {
+        let cause = || io::Error::other("no such thing");
+        let twice = anyhow::Error::new(cause()).context(format!("cannot do it: {}", cause()));
+        assert_eq!(sentence(&twice), "cannot do it: no such thing");
+        assert_eq!(
+            sentence(&anyhow::Error::new(cause()).context("doing it")),
+            "doing it: no such thing"
+        );
     }
 
     #[test]

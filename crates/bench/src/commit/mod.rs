@@ -215,6 +215,35 @@ pub fn measure(site: &Site, spec: &Spec, effort: Effort) -> Result<Row, BenchErr
     })
 }
 
+/// Commits from one thread and from `threads`, to one journal in alternating rounds: medians, and the median of the
+/// rounds' throughputs over each other.
+pub fn scaling(
+    site: &Site,
+    spec: &Spec,
+    threads: usize,
+    effort: Effort,
+) -> Result<(Summary, Summary, f64), BenchError> {
+    let one = Spec {
+        threads: 1,
+        ..spec.clone()
+    };
+    let many = Spec {
+        threads,
+        ..spec.clone()
+    };
+    let setup = Setup::new(site, &one)?;
+    let (mut ones, mut manies, mut ratios) = (vec![], vec![], vec![]);
+    for round in 0..=effort.rounds {
+        let (of_one, of_many) = (setup.commits(&one, effort)?, setup.commits(&many, effort)?);
+        if round > 0 {
+            ratios.push(of_many.per_second / of_one.per_second);
+            ones.push(of_one);
+            manies.push(of_many);
+        }
+    }
+    Ok((Summary::median(&ones), Summary::median(&manies), median(ratios)))
+}
+
 fn syncs_a_round(effort: Effort) -> usize {
     (effort.round.as_millis() as usize).clamp(50, 500)
 }

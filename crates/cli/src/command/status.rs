@@ -95,7 +95,7 @@ impl Status {
                     let answer = answer.join().unwrap_or_else(|_| bail!("asking it panicked"));
                     let (report, error) = match answer {
                         Ok(report) => (Some(report), None),
-                        Err(error) => (None, Some(format!("{error:#}"))),
+                        Err(error) => (None, Some(output::sentence(&error))),
                     };
                     Answer {
                         address: address.to_string(),
@@ -170,7 +170,8 @@ fn show(answers: &[Answer]) -> Result<()> {
     for answer in answers {
         let Some(report) = &answer.report else {
             let error = answer.error.as_deref().unwrap_or_default();
-            lenders.add_row(["-", &answer.address, "-", error, "-", "-", "-", "-", "-"]);
+            let unaddressed = error.replace(&format!("cannot reach {}", answer.address), "cannot reach it");
+            lenders.add_row(["-", &answer.address, "-", &unaddressed, "-", "-", "-", "-", "-"]);
             continue;
         };
         let memory = &report.memory;
