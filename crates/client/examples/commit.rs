@@ -77,6 +77,13 @@ fn main() {
     if members > 0 {
         journal.wait_for_members(Duration::from_secs(5)).expect("members");
     }
+    commit(&journal);
+    drop(journal);
+    children.into_iter().for_each(end);
+}
+
+/// Commits, and prints how long each took.
+fn commit(journal: &Journal) {
     let mut times: Vec<Duration> = Vec::with_capacity(COMMITS);
     for _ in 0..COMMITS {
         let began = Instant::now();
@@ -98,8 +105,6 @@ fn main() {
         at(0.999),
         journal.status().syncs
     );
-    drop(journal);
-    children.into_iter().for_each(end);
 }
 
 fn lend(arguments: &[String]) {

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use netram_proto::journal::{CommitRule, Timing};
+use netram_proto::journal::{CommitRule, Timing, WriterConfig};
+use netram_proto::limit::{LENDERS_MAX, LOG_ALIGN, MEMBERS_MAX, WINDOW_BYTES_MAX, WINDOW_BYTES_MIN};
 use netram_transport::{Address, Security, WaitPolicy};
 
 /// Bytes of the ring by default: at 100 MB/s of commits it bridges a disk that stalls for 80 ms.
@@ -86,5 +87,70 @@ impl JournalConfig {
     /// Members below which commits wait for the disk.
     pub fn min(&self) -> usize {
         self.members_min.unwrap_or(self.rule.copies(self.members)).max(1)
+    }
+
+    /// Why the configuration contradicts itself or a limit, if it does.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let wrong = |what: String| Err(what);
+        if self.lenders.len() > LENDERS_MAX {
+            return wrong(format!(
+                "{} lenders are configured; at most {LENDERS_MAX} are possible",
+                self.lenders.len()
+            ));
+        }
+        if self.members > MEMBERS_MAX || self.members > self.lenders.len() {
+            return wrong(format!(
+                "{} members are asked for, of {} lenders; give at least as many lenders as members, and at most {MEMBERS_MAX} members",
+                self.members,
+                self.lenders.len()
+            ));
+        }
+        if self.members > 0 && self.rule.copies(self.members) > self.members {
+            return wrong(format!(
+                "the commit rule {} cannot be met by {} members",
+                self.rule, self.members
+            ));
+        }
+        if self.members_min.is_some_and(|min| min > self.members) {
+            return wrong(format!(
+                "the minimum of members exceeds the {} members asked for",
+                self.members
+            ));
+        }
+        if !(WINDOW_BYTES_MIN..=WINDOW_BYTES_MAX).contains(&self.window_bytes) {
+            return wrong(format!(
+                "a window of {} bytes is out of bounds; choose {WINDOW_BYTES_MIN} to {WINDOW_BYTES_MAX}",
+                self.window_bytes
+            ));
+        }
+        let mut seen: Vec<&Address> = Vec::new();
+        for address in &self.lenders {
+            if seen.contains(&address) {
+                return wrong(format!(
+                    "{address} is named twice; two copies at one lender are one copy"
+                ));
+            }
+            seen.push(address);
+        }
+        Ok(())
+    }
+
+    /// The ring in whole pages, and no larger than the log: what is beyond could never be used.
+    pub(crate) fn ring_bytes(&self, capacity: u64) -> u64 {
+        self.window_bytes.next_multiple_of(LOG_ALIGN).min(capacity)
+    }
+
+    /// What the machine needs to know.
+    pub(crate) fn writer_config(&self, window_bytes: u64) -> WriterConfig {
+        WriterConfig {
+            lenders: self.lenders.iter().map(Address::to_string).collect(),
+            rule: self.rule,
+            wanted: self.members,
+            min: self.min(),
+            domain: self.domain.clone(),
+            one_domain: self.one_domain,
+            window_bytes,
+            timing: self.timing,
+        }
     }
 }

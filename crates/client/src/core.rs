@@ -2,14 +2,13 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use netram_proto::id::Lsn;
 use netram_proto::journal::{LogFile, Slots, Superblock, Writer};
-use netram_proto::limit::RECORD_HEADER_BYTES;
-use netram_proto::port::{AppendError, IoError, Kind, Ticket};
+use netram_proto::port::IoError;
 use netram_proto::time::Time;
-use netram_proto::wire::{Link as Chain, RecordHeader, Seed, finish_record, record_bytes};
+use netram_proto::wire::{Link as Chain, Seed, record_bytes};
 use netram_transport::Link;
 
 use crate::config::JournalConfig;
@@ -29,7 +28,7 @@ pub(crate) struct Core {
     pub(crate) end: Chain,
     pub(crate) disk_error: Option<IoError>,
     pub(crate) closed: bool,
-    seed: Seed,
+    pub(crate) seed: Seed,
 }
 
 /// The log file's superblock, and whether a sync of the file ever failed. One lock for all syncs of the file: the kernel
@@ -86,7 +85,8 @@ pub(crate) struct Shared {
     pub(crate) log: LogFile<DiskFile>,
     pub(crate) log_sync: Mutex<LogSync>,
     pub(crate) config: JournalConfig,
-    pub(crate) sealer: Option<Sealer>,
+    /// Opens every sealed record; seals new ones if the configuration says so.
+    pub(crate) sealer: Sealer,
     pub(crate) counters: Counters,
     pub(crate) directory: Directory,
     pub(crate) payload_max: usize,
@@ -104,7 +104,7 @@ pub(crate) struct Parts {
     pub(crate) slots: Slots,
     pub(crate) superblock: Superblock,
     pub(crate) config: JournalConfig,
-    pub(crate) sealer: Option<Sealer>,
+    pub(crate) sealer: Sealer,
     pub(crate) directory: Directory,
     pub(crate) lock: Lock,
     pub(crate) waiting: Waiting,
@@ -271,67 +271,6 @@ impl Shared {
         self.publish(&mut core);
     }
 
-    /// Appends a record. Waits while the window is full. Takes about 0.1 µs beside copying and sealing the payload.
-    pub(crate) fn append(
-        &self,
-        kind: Kind,
-        length: usize,
-        fill: &mut dyn FnMut(&mut [u8]),
-    ) -> Result<Ticket, AppendError> {
-        if length > self.payload_max {
-            return Err(AppendError::TooLarge {
-                bytes: length,
-                max: self.payload_max,
-            });
-        }
-        let sealed = self.sealer.is_some();
-        let bytes = record_bytes(length, sealed);
-        let mut core = self.core();
-        loop {
-            self.may_append(&core, bytes as u64)?;
-            if core.ring.room() >= bytes as u64 {
-                break;
-            }
-            // Back-pressure: the window is full until the disk has more of it (rule 10).
-            self.counters.window_stalls.fetch_add(1, Ordering::Relaxed);
-            self.poke_disk();
-            self.send(&mut core);
-            let waited = self.room.wait_timeout(core, Duration::from_millis(10));
-            core = waited.expect("a thread of this journal panicked").0;
-        }
-        let ticket = core.append(kind, length, self.sealer.as_ref(), fill);
-        self.tail.store(ticket.end.0, Ordering::SeqCst);
-        drop(core);
-        self.counters.records.fetch_add(1, Ordering::Relaxed);
-        if self.disk.parked.load(Ordering::SeqCst) {
-            let _state = self.disk.state.lock().expect("nothing panics under this lock");
-            self.disk.wake.notify_one();
-        }
-        Ok(ticket)
-    }
-
-    fn may_append(&self, core: &Core, bytes: u64) -> Result<(), AppendError> {
-        if core.closed {
-            return Err(AppendError::Closed);
-        }
-        if let Some(seen) = core.writer.fenced() {
-            return Err(AppendError::Fenced {
-                held: core.writer.epoch(),
-                seen,
-            });
-        }
-        if let Some(error) = core.disk_error {
-            return Err(AppendError::DiskFailed(error));
-        }
-        let used = core.end.lsn.since(Lsn(self.head.load(Ordering::Acquire)));
-        let capacity = self.log.capacity();
-        if used + bytes > capacity {
-            Err(AppendError::Full { used, capacity })
-        } else {
-            Ok(())
-        }
-    }
-
     /// Syncs the log file, unless a sync of it ever failed.
     pub(crate) fn sync_log(&self) -> Result<(), IoError> {
         let mut sync = self.log_sync.lock().expect("nothing panics under this lock");
@@ -383,45 +322,4 @@ fn changed(seen: &AtomicU64, value: u64) -> bool {
         seen.store(value, Ordering::SeqCst);
     }
     news
-}
-
-impl Core {
-    fn append(
-        &mut self,
-        kind: Kind,
-        length: usize,
-        sealer: Option<&Sealer>,
-        fill: &mut dyn FnMut(&mut [u8]),
-    ) -> Ticket {
-        let stable = self.writer.stable();
-        let header = RecordHeader::new(
-            self.end,
-            self.writer.epoch(),
-            stable,
-            kind,
-            sealer.is_some(),
-            length,
-        );
-        let seed = self.seed;
-        let mut chain = 0;
-        self.ring.append(header.length, |record| {
-            header.write(record);
-            fill(&mut record[RECORD_HEADER_BYTES..][..length]);
-            record[RECORD_HEADER_BYTES + length..].fill(0);
-            if let Some(sealer) = sealer {
-                sealer.seal(&header, record);
-            }
-            chain = finish_record(record, seed);
-        });
-        let ticket = Ticket {
-            lsn: header.lsn,
-            end: header.next(),
-        };
-        self.end = Chain {
-            lsn: ticket.end,
-            chain,
-        };
-        self.writer.on_append(ticket.end);
-        ticket
-    }
 }

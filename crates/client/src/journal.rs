@@ -226,10 +226,7 @@ impl Log for Journal {
         let mut plain = Vec::new();
         let scan = self.shared.log.scan(start, stable, &mut |record| {
             let header = &record.header;
-            let payload = match &self.shared.sealer {
-                Some(sealer) => sealer.open(header, record.bytes, &mut plain),
-                None => Some(record.payload()),
-            };
+            let payload = self.shared.sealer.open(header, record.bytes, &mut plain);
             let Some(payload) = payload else {
                 genuine = false;
                 return false;

@@ -13,6 +13,7 @@
 //! | [`file`] | a real file as `proto` sees one |
 //! | `sys` | the ring: one mapping seen twice, so that no record is ever cut (the crate's only unsafe) |
 //! | [`seal`] | records are sealed before they leave, so that a lender never sees plaintext |
+//! | `append` | a record is made where it will stay |
 //! | `core` | the state under the journal's one lock: machine, ring, links |
 //! | `waiting` | how commits wait: a leader polls the links, followers watch, the disk has a vote |
 //! | `disk` | the thread that writes the ring to the log and syncs |
@@ -20,6 +21,7 @@
 //! | [`open`] | recovery, from the lock to the first append |
 //! | [`inspect`] | looking at a journal directory without opening it for writing |
 
+mod append;
 pub mod config;
 mod core;
 pub mod directory;

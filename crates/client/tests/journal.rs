@@ -254,6 +254,29 @@ fn a_view_in_one_power_domain_does_not_count_unless_allowed() {
 }
 
 #[test]
+fn sealed_and_unsealed_records_live_in_one_log() {
+    let place = Place::new();
+    let _lender = place.lender("a");
+    Journal::create(&place.journal(), LOG_BYTES).unwrap();
+    for seal in [true, false, true] {
+        let (journal, _) = place.open(JournalConfig {
+            seal,
+            ..place.config(&["a"], 1)
+        });
+        commit(&journal, format!("sealed: {seal}").as_bytes(), Durability::Remote);
+    }
+    let (journal, _) = place.open(place.config(&["a"], 1));
+    assert_eq!(
+        payloads(&journal),
+        [&b"sealed: true"[..], b"sealed: false", b"sealed: true"]
+    );
+    drop(journal);
+    let log = std::fs::read(place.journal().join("log")).unwrap();
+    let seen = |text: &[u8]| log.windows(text.len()).filter(|window| *window == text).count();
+    assert_eq!((seen(b"sealed: true"), seen(b"sealed: false")), (0, 1));
+}
+
+#[test]
 fn contradictory_configurations_are_refused_with_the_reason() {
     let place = Place::new();
     Journal::create(&place.journal(), LOG_BYTES).unwrap();

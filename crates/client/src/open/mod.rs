@@ -1,0 +1,294 @@
+//! Opening a journal: from the lock to the first append. Each step is durable before the next begins.
+//!
+//! 1. Lock the directory; read the view and the superblock.
+//! 2. *Claim*: store the view again under the next epoch. From here on an older writer can be fenced.
+//! 3. Read the local log's valid prefix, from the disk and not from a cache.
+//! 4. Seal the view's members and read their windows, until enough have answered (rule 5) or it is certain that too few
+//!    will.
+//! 5. Continue the local prefix with what they hold; write it to the local log; sync.
+//! 6. *Release*: store a view without members. From here on the local log alone is complete.
+//!
+//! A crash between any two steps finds the same members in the view (before 6) or needs none (after).
+
+mod files;
+mod members;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use netram_proto::id::{Epoch, JournalId, Lsn, WriterId};
+use netram_proto::journal::{
+    AssembleError, Assembled, Known, LogFile, PeerAnswer, Recovery, RecoveryRefusal, Scan, Slots, Superblock,
+    View, Writer, assemble,
+};
+use netram_proto::planted::Planted;
+use netram_proto::port::{File, IoError};
+use netram_proto::time::{Span, Time};
+
+use crate::config::JournalConfig;
+use crate::core::{Parts, Shared};
+use crate::directory::{Directory, Lock, random};
+use crate::error::OpenError;
+use crate::file::DiskFile;
+use crate::keeper::ViewFile;
+use crate::seal::Sealer;
+use crate::sys::{self, Drain};
+use crate::waiting::Waiting;
+
+pub(crate) use files::{open_log, open_sealer, open_view};
+
+/// What recovery found and did.
+#[derive(Clone, Debug)]
+pub struct Recovered {
+    /// The reign that has begun.
+    pub epoch: Epoch,
+    /// The log's oldest record.
+    pub head: Lsn,
+    /// Where the local log's valid prefix ended.
+    pub local_end: Lsn,
+    /// Where the log ends now.
+    pub end: Lsn,
+    /// Records that came from members rather than from the local disk.
+    pub records_from_members: u64,
+    /// Bytes that came from members.
+    pub bytes_from_members: u64,
+    /// Bytes among them that repaired a damaged stretch of the local log.
+    pub repaired: u64,
+    /// The members of the last view, and how each answered.
+    pub members: Vec<(String, PeerAnswer)>,
+    /// Members that had to answer.
+    pub needed: usize,
+    /// Acknowledged records may be missing: recovery was not complete, and the caller accepted that.
+    pub loss_accepted: Option<String>,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// A journal that is ready for its threads.
+pub(crate) struct Opened {
+    pub(crate) shared: Shared,
+    pub(crate) journal: JournalId,
+    pub(crate) drain: Drain,
+    pub(crate) view_file: ViewFile,
+    pub(crate) recovered: Recovered,
+}
+
+/// The journal's files, and the right to write them.
+struct Files {
+    directory: Directory,
+    lock: Lock,
+    log: LogFile<DiskFile>,
+    slots: Slots,
+    superblock: Superblock,
+    view_file: ViewFile,
+    sealer: Sealer,
+}
+
+/// What was found, before the members are released.
+struct Found {
+    local: Scan,
+    taken: Assembled,
+    members: Vec<(String, PeerAnswer)>,
+    loss_accepted: Option<String>,
+}
+
+pub(crate) fn open(root: &Path, config: JournalConfig) -> Result<Opened, OpenError> {
+    let began = Instant::now();
+    config.check().map_err(OpenError::Config)?;
+    let mut files = Files::open(root, &config)?;
+    let needed = files.view_file.newest().answers();
+    let claim = files.claim()?;
+    let found = files.recover(&claim, &config)?;
+    files.release(&claim, found.taken.end.lsn)?;
+    let recovered = Recovered {
+        epoch: claim.epoch,
+        head: files.superblock.head.lsn,
+        local_end: found.local.end.lsn,
+        end: found.taken.end.lsn,
+        records_from_members: found.taken.records_from_members,
+        bytes_from_members: found.taken.from_members,
+        repaired: found.taken.repaired,
+        members: found.members,
+        needed,
+        loss_accepted: found.loss_accepted,
+        took: began.elapsed(),
+    };
+    files.serve(config, &found.taken, recovered)
+}
+
+impl Files {
+    fn open(root: &Path, config: &JournalConfig) -> Result<Files, OpenError> {
+        let directory = Directory::at(root);
+        let lock = directory.lock()?;
+        let (log, slots, superblock) = open_log(&directory, config.modelled_sync_delay)?;
+        let view_file = open_view(&directory, true)?;
+        let view = view_file.newest();
+        if view.journal != superblock.journal {
+            return Err(OpenError::Mixed {
+                path: root.to_path_buf(),
+                log: superblock.journal,
+                view: view.journal,
+            });
+        }
+        let sealer = open_sealer(&directory)?;
+        Ok(Files {
+            directory,
+            lock,
+            log,
+            slots,
+            superblock,
+            view_file,
+            sealer,
+        })
+    }
+
+    /// Step 2: the last view again, in the next reign.
+    fn claim(&mut self) -> Result<View, OpenError> {
+        let view = self.view_file.newest().clone();
+        let claim = View {
+            version: view.version + 1,
+            epoch: view.epoch.next(),
+            writer: WriterId(u64::from_le_bytes(random())),
+            ..view
+        };
+        let stored = self.view_file.store(claim.clone());
+        stored.map_err(|source| self.not_stored(self.directory.view(), claim.epoch, source))?;
+        Ok(claim)
+    }
+
+    /// Steps 3 to 5.
+    fn recover(&self, claim: &View, config: &JournalConfig) -> Result<Found, OpenError> {
+        let local = self.scan();
+        let (grace, patience) = (span(config.grace), span(config.patience));
+        let from = local.end.lsn;
+        let mut recovery = Recovery::new(claim, claim.epoch, claim.writer, from, Time(0), grace, patience);
+        let mut loss_accepted = match members::ask(&mut recovery, config) {
+            Ok(()) => None,
+            Err(refusal @ RecoveryRefusal::Missing { .. }) if config.accept_loss => Some(refusal.to_string()),
+            Err(refusal) => {
+                return Err(OpenError::Refused {
+                    path: self.directory.root().to_path_buf(),
+                    refusal,
+                });
+            }
+        };
+        let windows = recovery.windows();
+        let damaged = |source| OpenError::Damaged {
+            path: self.directory.log(),
+            source,
+        };
+        let mut plain = Vec::new();
+        let mut put_together = |accept_loss| {
+            let known = Known {
+                proof: self.superblock.stable.max(claim.base),
+                limit: self.superblock.head.lsn.plus(self.log.capacity()),
+                accept_loss,
+            };
+            assemble(&self.log, &local, &windows, known, Planted::NONE, &mut |record| {
+                self.sealer
+                    .open(&record.header, record.bytes, &mut plain)
+                    .is_some()
+            })
+        };
+        let taken = match put_together(false) {
+            Err(corrupt @ AssembleError::Corrupt { .. }) if config.accept_loss => {
+                let before = loss_accepted.map_or_else(String::new, |loss| loss + "; ");
+                loss_accepted = Some(format!("{before}{corrupt}"));
+                put_together(true)
+            }
+            taken => taken,
+        };
+        let taken = taken.map_err(damaged)?;
+        if let Some(loss) = &loss_accepted {
+            tracing::warn!(loss, "went on all the same: loss was accepted");
+        }
+        let members = recovery
+            .answers()
+            .map(|(address, answer)| (address.to_string(), answer))
+            .collect();
+        Ok(Found {
+            local,
+            taken,
+            members,
+            loss_accepted,
+        })
+    }
+
+    /// The local log's valid prefix, as the disk has it.
+    fn scan(&self) -> Scan {
+        // An error here was caused by an earlier process's writes, and has been reported now. What counts is what the
+        // disk gives back once the cache is dropped.
+        let _ = self.log.file().sync();
+        self.log.file().drop_cache();
+        let limit = self.superblock.head.lsn.plus(self.log.capacity());
+        self.log.scan(self.superblock.head, limit, &mut |_| true)
+    }
+
+    /// Step 6: everything below `end` is on the local disk, and nobody else need have it.
+    fn release(&mut self, claim: &View, end: Lsn) -> Result<(), OpenError> {
+        let released = View {
+            version: claim.version + 1,
+            counting: false,
+            base: end,
+            members: Vec::new(),
+            ..claim.clone()
+        };
+        self.superblock.stable = end;
+        let stored = self.log.store(&mut self.slots, &self.superblock);
+        stored.map_err(|source| self.not_stored(self.directory.log(), claim.epoch, source))?;
+        let stored = self.view_file.store(released);
+        stored.map_err(|source| self.not_stored(self.directory.view(), claim.epoch, source))
+    }
+
+    fn not_stored(&self, path: std::path::PathBuf, epoch: Epoch, source: IoError) -> OpenError {
+        OpenError::Store { path, epoch, source }
+    }
+
+    /// Everything that the journal's threads need.
+    fn serve(
+        self,
+        config: JournalConfig,
+        taken: &Assembled,
+        recovered: Recovered,
+    ) -> Result<Opened, OpenError> {
+        let view = self.view_file.newest();
+        let journal = view.journal;
+        let ring_bytes = config.ring_bytes(self.log.capacity());
+        let system = |what| move |source| OpenError::System { what, source };
+        let (ring, drain) = sys::ring(ring_bytes, taken.end.lsn).map_err(system("mapping the ring"))?;
+        let waiting = Waiting::new().map_err(system("making a poller"))?;
+        let writer_config = config.writer_config(ring_bytes);
+        let writer = Writer::new(
+            journal,
+            view.epoch,
+            view.writer,
+            view.version,
+            taken.end,
+            writer_config,
+        );
+        let shared = Shared::new(Parts {
+            writer,
+            ring,
+            end: taken.end,
+            log: self.log,
+            slots: self.slots,
+            superblock: self.superblock,
+            config,
+            sealer: self.sealer,
+            directory: self.directory,
+            lock: self.lock,
+            waiting,
+        });
+        Ok(Opened {
+            shared,
+            journal,
+            drain,
+            view_file: self.view_file,
+            recovered,
+        })
+    }
+}
+
+fn span(duration: Duration) -> Span {
+    Span(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
+}
