@@ -138,12 +138,6 @@ impl Disk {
         &self.files[file].cache
     }
 
-    /// Whether some byte of `range` differs between what is seen and what would survive.
-    pub fn in_doubt(&self, file: usize, range: core::ops::Range<usize>) -> bool {
-        let file = &self.files[file];
-        file.cache[range.clone()] != file.durable[range]
-    }
-
     /// The sector at `offset` rots: noise, on the platter and (the cache being small) in what is read.
     pub fn rot(&mut self, file: usize, offset: usize) {
         let start = offset / SECTOR_BYTES * SECTOR_BYTES;
@@ -163,6 +157,12 @@ impl Disk {
     /// The sector at `offset` cannot be read until it is written again.
     pub fn make_unreadable(&mut self, file: usize, offset: usize) {
         self.files[file].unreadable.insert((offset / SECTOR_BYTES) as u32);
+    }
+
+    /// Whether every sector of `range` can be read.
+    pub fn is_readable(&self, file: usize, range: core::ops::Range<usize>) -> bool {
+        let sectors = (range.start / SECTOR_BYTES) as u32..range.end.div_ceil(SECTOR_BYTES) as u32;
+        self.files[file].unreadable.range(sectors).next().is_none()
     }
 
     /// The next sync that has anything to carry fails.

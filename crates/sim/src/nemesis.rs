@@ -2,6 +2,7 @@
 
 use netram_proto::id::{Epoch, Lsn};
 use netram_proto::journal::{Role, View};
+use netram_proto::limit::SLOT_BYTES;
 use netram_proto::port::Kind;
 use netram_proto::time::{Span, Time};
 use netram_proto::wire::{Frame, Link, RecordHeader, finish_record};
@@ -132,6 +133,7 @@ impl World {
                 self.hosts[host].disk.borrow_mut().fail_next_write();
             }
             Action::Rot | Action::Unreadable | Action::StaleBytes => self.damage(host, action),
+            Action::SlotDamage => self.damage_slot(host),
         }
     }
 
@@ -306,6 +308,34 @@ impl World {
             }
             _ => (),
         }
+    }
+
+    /// Damages one of two slots at rest. Never while a store was cut off or failed: then the other slot may be the older
+    /// value, and nothing can tell (`docs/journal.md`).
+    fn damage_slot(&mut self, host: usize) {
+        let view_file = self.rng.chance(700);
+        let slot = self.rng.index(2) * SLOT_BYTES;
+        let rots = self.rng.chance(500);
+        let at = &self.hosts[host];
+        let file = if view_file { at.view_file } else { at.log_file };
+        {
+            let disk = at.disk.borrow();
+            let slots = &disk.durable(file)[..2 * SLOT_BYTES];
+            let settled = slots[..SLOT_BYTES] == slots[SLOT_BYTES..]
+                && disk.cached(file)[..2 * SLOT_BYTES] == *slots
+                && disk.is_readable(file, 0..2 * SLOT_BYTES);
+            if self.living(host).is_some() || !settled {
+                return;
+            }
+        }
+        let mut disk = at.disk.borrow_mut();
+        if rots {
+            disk.rot(file, slot);
+        } else {
+            disk.make_unreadable(file, slot);
+        }
+        drop(disk);
+        self.coverage.hit("nemesis: slots damaged");
     }
 
     /// Whether something on the platter beyond `end` proves that everything below `end` had been durable.

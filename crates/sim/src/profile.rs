@@ -55,10 +55,12 @@ pub enum Action {
     Unreadable,
     /// Old bytes of this log, or of another, lie behind the log's end.
     StaleBytes,
+    /// One slot of the view file or of the superblock rots, or cannot be read.
+    SlotDamage,
 }
 
 /// All of them.
-pub const ACTIONS: [Action; 18] = [
+pub const ACTIONS: [Action; 19] = [
     Action::BreakLink,
     Action::Partition,
     Action::PauseLender,
@@ -77,6 +79,7 @@ pub const ACTIONS: [Action; 18] = [
     Action::Rot,
     Action::Unreadable,
     Action::StaleBytes,
+    Action::SlotDamage,
 ];
 
 /// One world's nature.

@@ -207,15 +207,11 @@ impl World {
         Err(())
     }
 
-    /// [`Log::state`]; all zeros when the process is gone.
+    /// [`Log::state`]; of a process that has ended, the last.
     pub fn log_state(&self, process: usize) -> LogState {
         let payload_max = self.payload_max();
         let Some(serving) = self.serving(process) else {
-            return LogState {
-                payload_max,
-                capacity: self.profile.capacity,
-                ..LogState::default()
-            };
+            return self.processes[process].last_state;
         };
         LogState {
             head: serving.superblock.head.lsn,

@@ -19,6 +19,7 @@ pub(crate) use serve::Serving;
 
 use netram_proto::id::WriterId;
 use netram_proto::journal::Recovery;
+use netram_proto::port::LogState;
 use netram_proto::time::Time;
 use netram_proto::wire::Frame;
 
@@ -35,6 +36,8 @@ pub(crate) struct Process {
     slots: Vec<usize>,
     pub(crate) phase: Phase,
     pub(crate) paused_until: Time,
+    /// Where the log stood when the process ended: what its program still sees.
+    last_state: LogState,
     /// Appends by itself, beside the scenario's program.
     pub(crate) busy: bool,
 }
@@ -62,6 +65,7 @@ impl World {
             slots: Vec::new(),
             phase: Phase::Dead,
             paused_until: Time(0),
+            last_state: LogState::default(),
             busy: false,
         });
         let process = self.processes.len() - 1;
@@ -113,6 +117,7 @@ impl World {
         for conn in self.processes[process].conns.clone().into_iter().flatten() {
             self.close_here(conn);
         }
+        self.processes[process].last_state = self.log_state(process);
         self.processes[process].phase = Phase::Dead;
         self.processes[process].conns.clear();
     }
