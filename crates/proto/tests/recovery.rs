@@ -1,0 +1,411 @@
+//! The local log and recovery, by their promises, on a file in memory and with members played by hand.
+
+use std::cell::RefCell;
+
+use netram_proto::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
+use netram_proto::journal::{
+    AssembleError, Known, LogFile, LogFileError, PeerAnswer, PeerWindow, Recovery, RecoveryRefusal, View,
+    ViewMember, assemble,
+};
+use netram_proto::limit::RECORD_HEADER_BYTES;
+use netram_proto::planted::Planted;
+use netram_proto::port::{File, IoError, Kind};
+use netram_proto::time::{Span, Time};
+use netram_proto::wire::{Flag, Frame, FrameKind, Header, Link, RecordHeader, Refusal, finish_record};
+
+const JOURNAL: JournalId = JournalId(0x5EED);
+const CAPACITY: u64 = 16 * 1024;
+
+/// A file that keeps everything, with sectors that may be made unreadable.
+#[derive(Default)]
+struct Memory {
+    bytes: RefCell<Vec<u8>>,
+    bad: RefCell<Option<std::ops::Range<u64>>>,
+}
+
+impl File for Memory {
+    fn size(&self) -> Result<u64, IoError> {
+        Ok(self.bytes.borrow().len() as u64)
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), IoError> {
+        let end = offset + into.len() as u64;
+        if self
+            .bad
+            .borrow()
+            .as_ref()
+            .is_some_and(|bad| offset < bad.end && bad.start < end)
+        {
+            return Err(IoError::EIO);
+        }
+        let bytes = self.bytes.borrow();
+        let from = bytes.get(offset as usize..end as usize).ok_or(IoError::EOF)?;
+        into.copy_from_slice(from);
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, from: &[u8]) -> Result<(), IoError> {
+        self.bytes.borrow_mut()[offset as usize..][..from.len()].copy_from_slice(from);
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<(), IoError> {
+        Ok(())
+    }
+}
+
+/// A log file, and the records that were ever made for it.
+struct Bench {
+    log: LogFile<Memory>,
+    end: Link,
+    records: Vec<(Lsn, Vec<u8>)>,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let file = Memory::default();
+        file.bytes
+            .borrow_mut()
+            .resize(LogFile::<Memory>::file_bytes(CAPACITY) as usize, 0);
+        let (log, _) = LogFile::create(file, JOURNAL, CAPACITY).expect("a log");
+        Bench {
+            log,
+            end: Link::default(),
+            records: Vec::new(),
+        }
+    }
+
+    /// Makes a record, and writes it to the local file if `local`.
+    fn record(&mut self, payload: &[u8], stable: Lsn, local: bool) {
+        let header = RecordHeader::new(self.end, Epoch(1), stable, Kind(16), false, payload.len());
+        let mut bytes = vec![0; header.length];
+        header.write(&mut bytes);
+        bytes[RECORD_HEADER_BYTES..][..payload.len()].copy_from_slice(payload);
+        let chain = finish_record(&mut bytes, JOURNAL.into());
+        if local {
+            self.log.write(self.end.lsn, &bytes).expect("room");
+        }
+        self.records.push((self.end.lsn, bytes));
+        self.end = Link {
+            lsn: header.next(),
+            chain,
+        };
+    }
+
+    /// What a member would hold from record `index` on.
+    fn window(&self, index: usize) -> PeerWindow {
+        let from = self.records[index].0;
+        let bytes = self.records[index..]
+            .iter()
+            .flat_map(|(_, bytes)| bytes.clone())
+            .collect();
+        PeerWindow {
+            trim: from,
+            from,
+            bytes,
+        }
+    }
+
+    fn damage(&self, index: usize) {
+        let at = self.records[index].0;
+        let mut byte = [0];
+        self.log.read(at.plus(44), &mut byte).expect("in the file");
+        self.log.write(at.plus(44), &[byte[0] ^ 1]).expect("in the file");
+    }
+
+    fn recover(&self, windows: &[PeerWindow], proof: Lsn) -> Result<(Lsn, u64), AssembleError> {
+        let local = self.log.scan(Link::default(), Lsn(CAPACITY), &mut |_| true);
+        let known = Known {
+            proof,
+            limit: Lsn(CAPACITY),
+            accept_loss: false,
+        };
+        let taken = assemble(&self.log, &local, windows, known, Planted::NONE, &mut |_| true)?;
+        Ok((taken.end.lsn, taken.from_members))
+    }
+}
+
+#[test]
+fn members_continue_the_local_log_and_it_is_whole_afterwards() {
+    let mut bench = Bench::new();
+    for index in 0..6 {
+        bench.record(&[index; 100], Lsn(0), index < 3);
+    }
+    let (end, from_members) = bench.recover(&[bench.window(2)], Lsn(0)).expect("recovers");
+    assert_eq!((end, from_members), (bench.end.lsn, 3 * 144));
+    let (end, from_members) = bench.recover(&[], Lsn(0)).expect("nobody is needed any more");
+    assert_eq!((end, from_members), (bench.end.lsn, 0));
+}
+
+#[test]
+fn the_longest_of_several_windows_is_taken() {
+    let mut bench = Bench::new();
+    for index in 0..6 {
+        bench.record(&[index; 100], Lsn(0), index < 2);
+    }
+    let mut short = bench.window(2);
+    short.bytes.truncate(200);
+    let (end, _) = bench
+        .recover(&[short, bench.window(1)], Lsn(0))
+        .expect("recovers");
+    assert_eq!(end, bench.end.lsn);
+}
+
+#[test]
+fn a_torn_end_is_an_end_and_nothing_behind_it_is_taken() {
+    let mut bench = Bench::new();
+    for index in 0..4 {
+        bench.record(&[index; 100], Lsn(0), true);
+    }
+    bench.damage(2);
+    assert_eq!(
+        bench.recover(&[], Lsn(0)).expect("recovers").0,
+        bench.records[2].0
+    );
+}
+
+#[test]
+fn a_bad_record_that_had_been_durable_is_damage_however_that_is_known() {
+    let make = |stable_of_last: u64| {
+        let mut bench = Bench::new();
+        for index in 0..4 {
+            let stable = if index == 3 { Lsn(stable_of_last) } else { Lsn(0) };
+            bench.record(&[index; 100], stable, true);
+        }
+        bench.damage(1);
+        bench
+    };
+    // A later record of the local log says so.
+    let bench = make(3 * 144);
+    let error = bench.recover(&[], Lsn(0)).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            AssembleError::Corrupt {
+                at: Lsn(144),
+                proof: Lsn(432),
+                ..
+            }
+        ),
+        "{error}"
+    );
+    // The superblock or the view says so.
+    let bench = make(0);
+    assert!(matches!(
+        bench.recover(&[], Lsn(288)),
+        Err(AssembleError::Corrupt { .. })
+    ));
+    // A member that has dropped it says so.
+    assert!(matches!(
+        bench.recover(&[bench.window(2)], Lsn(0)),
+        Err(AssembleError::Corrupt { .. })
+    ));
+    // A member that still has it mends it.
+    let (end, from_members) = bench.recover(&[bench.window(1)], Lsn(288)).expect("repaired");
+    assert_eq!((end, from_members), (bench.end.lsn, 3 * 144));
+}
+
+#[test]
+fn a_sector_that_cannot_be_read_is_named_or_repaired() {
+    let mut bench = Bench::new();
+    for index in 0..4 {
+        bench.record(&[index; 100], Lsn(0), true);
+    }
+    *bench.log.file().bad.borrow_mut() = Some(8192 + 150..8192 + 160);
+    match bench.recover(&[], Lsn(432)) {
+        Err(AssembleError::Corrupt { unreadable, .. }) => assert_eq!(unreadable, Some(IoError::EIO)),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_log_wraps_and_is_read_across_the_wrap() {
+    let mut bench = Bench::new();
+    let mut head = Link::default();
+    for index in 0..200u8 {
+        if index == 150 {
+            head = bench.end;
+        }
+        bench.record(&[index; 100], Lsn(0), true);
+    }
+    let mut seen = 0;
+    let limit = head.lsn.plus(CAPACITY);
+    let scan = bench.log.scan(head, limit, &mut |record| {
+        seen += usize::from(record.payload() == [150 + seen as u8; 100]);
+        true
+    });
+    assert_eq!((scan.end.lsn, seen), (bench.end.lsn, 50));
+}
+
+#[test]
+fn files_that_are_no_log_of_ours_are_told_apart() {
+    let open = |bytes: Vec<u8>| {
+        LogFile::open(Memory {
+            bytes: RefCell::new(bytes),
+            bad: RefCell::default(),
+        })
+        .map(drop)
+        .unwrap_err()
+    };
+    let good = Bench::new().log.file().bytes.borrow().clone();
+    assert_eq!(open(vec![7; 40_000]), LogFileError::NotALog);
+    assert_eq!(open(good[..100].to_vec()), LogFileError::Damaged);
+    let expected = good.len() as u64;
+    assert_eq!(
+        open(good[..12_000].to_vec()),
+        LogFileError::Truncated {
+            expected,
+            found: 12_000
+        }
+    );
+    let mut damaged = good.clone();
+    damaged[30] ^= 1;
+    damaged[4096 + 30] ^= 1;
+    assert_eq!(open(damaged), LogFileError::Damaged);
+}
+
+/// Recovery of a view of `members`, all counting under the rule `all` unless said otherwise.
+fn recovery(members: u64, rule: &str) -> Recovery {
+    let member = |number| ViewMember {
+        incarnation: Incarnation(number),
+        address: format!("unix:/lender-{number}"),
+        domain: String::new(),
+    };
+    let view = View {
+        rule: rule.parse().expect("a rule"),
+        counting: true,
+        members: (0..members).map(member).collect(),
+        ..View::first(JOURNAL)
+    };
+    Recovery::new(
+        &view,
+        Epoch(2),
+        WriterId(5),
+        Lsn(100),
+        Time(0),
+        Span(10),
+        Span(100),
+    )
+}
+
+fn bind(recovery: &mut Recovery, index: usize) {
+    recovery.on_connected(index);
+    assert_eq!(
+        recovery.next_frame(index).expect("a bind").header.kind,
+        FrameKind::Bind
+    );
+    recovery.on_frame(
+        index,
+        &Frame {
+            header: Header::new(FrameKind::Bound),
+            body: b"",
+        },
+    );
+    assert_eq!(
+        recovery
+            .next_frame(index)
+            .expect("a seal comes before any read")
+            .header
+            .kind,
+        FrameKind::Seal
+    );
+}
+
+fn sealed(recovery: &mut Recovery, index: usize, incarnation: u64, flags: u8, trim: u64, held: u64) {
+    let header = Header {
+        flags,
+        epoch: Epoch(2),
+        lsn: Lsn(held),
+        stable: Lsn(trim),
+        who: incarnation,
+        ..Header::new(FrameKind::Sealed)
+    };
+    recovery.on_frame(
+        index,
+        &Frame {
+            header,
+            body: &[0; 4],
+        },
+    );
+}
+
+#[test]
+fn one_member_suffices_for_all_and_its_window_is_read() {
+    let mut recovery = recovery(2, "all");
+    bind(&mut recovery, 1);
+    sealed(&mut recovery, 1, 1, Flag::KNOWN, 60, 130);
+    let read = recovery.next_frame(1).expect("a read").header;
+    assert_eq!((read.kind, read.lsn), (FrameKind::Read, Lsn(100)));
+    assert_eq!(recovery.verdict(Time(5)), None);
+    let data = Header {
+        lsn: Lsn(100),
+        ..Header::new(FrameKind::Data)
+    };
+    recovery.on_frame(
+        1,
+        &Frame {
+            header: data,
+            body: &[9; 30],
+        },
+    );
+    assert_eq!(recovery.verdict(Time(5)), None, "the other has its grace");
+    assert_eq!(recovery.verdict(Time(10)), Some(Ok(())));
+    assert_eq!(recovery.windows()[0].bytes, [9; 30]);
+}
+
+#[test]
+fn any_needs_every_member_and_the_refusal_names_who_is_missing() {
+    let mut recovery = recovery(2, "any");
+    bind(&mut recovery, 0);
+    sealed(&mut recovery, 0, 0, Flag::KNOWN, 60, 100);
+    assert_eq!(recovery.verdict(Time(99)), None);
+    match recovery.verdict(Time(100)) {
+        Some(Err(RecoveryRefusal::Missing {
+            needed,
+            answered,
+            missing,
+            from,
+        })) => {
+            assert_eq!((needed, answered, from), (2, 1, Lsn(100)));
+            assert_eq!(missing, [("unix:/lender-1".to_string(), PeerAnswer::Unreachable)]);
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_lender_that_restarted_without_its_memory_is_no_answer() {
+    for (incarnation, flags) in [(77, Flag::KNOWN), (0, 0)] {
+        let mut recovery = recovery(1, "all");
+        bind(&mut recovery, 0);
+        sealed(&mut recovery, 0, incarnation, flags, 0, 0);
+        match recovery.verdict(Time(1)) {
+            Some(Err(RecoveryRefusal::Missing { missing, .. })) => {
+                assert_eq!(missing[0].1, PeerAnswer::Amnesiac);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_newer_writer_ends_recovery() {
+    let mut recovery = recovery(2, "all");
+    bind(&mut recovery, 0);
+    let refuse = Header {
+        flags: Refusal::Fenced as u8,
+        epoch: Epoch(9),
+        ..Header::new(FrameKind::Refuse)
+    };
+    recovery.on_frame(
+        0,
+        &Frame {
+            header: refuse,
+            body: &[],
+        },
+    );
+    assert_eq!(
+        recovery.verdict(Time(0)),
+        Some(Err(RecoveryRefusal::Fenced { seen: Epoch(9) }))
+    );
+}
