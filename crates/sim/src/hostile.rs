@@ -27,12 +27,12 @@ impl World {
         };
         let (mut header, mut body) = (frame.header, frame.body.to_vec());
         match self.rng.below(8) {
-            0 => header.lsn = Lsn(self.rng.next()),
+            0 => header.lsn = Lsn(self.rng.draw()),
             1 => header.lsn = header.lsn.plus(self.rng.below(10_000)),
-            2 => header.stable = Lsn(self.rng.next()),
+            2 => header.stable = Lsn(self.rng.draw()),
             3 => header.mark = header.mark.wrapping_add(self.rng.below(5) as u32),
-            4 => header.flags = self.rng.next() as u8,
-            5 => header.who ^= self.rng.next(),
+            4 => header.flags = self.rng.draw() as u8,
+            5 => header.who ^= self.rng.draw(),
             6 => header.epoch = Epoch(self.rng.below(10) as u32),
             _ => body.resize(self.rng.index(200), 7),
         }

@@ -9,7 +9,7 @@
 //! | [`world`] | machines, agenda, clock |
 //! | [`profile`] | what one seed's world is like |
 //! | `net`, [`disk`], [`lender`], [`process`] | its parts |
-//! | `nemesis`, `hostile` | what goes wrong |
+//! | `nemesis`, `damage`, `hostile` | what goes wrong |
 //! | [`history`] | what truly happened |
 //! | [`check`] | the oracles, one a rule |
 //! | [`scenario`] | what the client program does |
@@ -19,6 +19,7 @@
 
 pub mod check;
 pub mod coverage;
+mod damage;
 pub mod disk;
 pub mod history;
 mod hostile;

@@ -1,15 +1,12 @@
 //! What visits a world: one fault at a time, at random moments, of the kinds its profile allows.
 
-use netram_proto::id::{Epoch, Lsn};
 use netram_proto::journal::{Role, View};
-use netram_proto::limit::SLOT_BYTES;
-use netram_proto::port::Kind;
 use netram_proto::time::{Span, Time};
-use netram_proto::wire::{Frame, Link, RecordHeader, finish_record};
+use netram_proto::wire::{FrameKind, Header};
 
 use crate::check::rule01;
-use crate::check::rule06::DATA_OFFSET;
-use crate::disk::SECTOR_BYTES;
+use crate::lender::{LENT_BYTES, packet_of};
+use crate::net::Way;
 use crate::process::lender_at;
 use crate::profile::Action;
 use crate::world::{Event, World};
@@ -62,22 +59,8 @@ impl World {
     }
 
     fn visit(&mut self, action: Action) {
-        let shrinks = matches!(
-            action,
-            Action::Partition
-                | Action::PauseLender
-                | Action::PauseClient
-                | Action::KillLender
-                | Action::LoseLender
-                | Action::PowerDomain
-                | Action::Withdraw
-        );
-        if self.profile.within_budget && shrinks {
-            // One at a time: a view that shrinks around a member already dead has lost more than one.
-            if self.now < self.nemesis.busy_until || !self.all_intact() {
-                return;
-            }
-            self.nemesis.busy_until = self.now + Span::from_ms(6000);
+        if !self.may_visit(action) {
+            return;
         }
         let lender = self.rng.index(self.lenders.len());
         let host = self.rng.index(self.hosts.len());
@@ -135,6 +118,28 @@ impl World {
             Action::Rot | Action::Unreadable | Action::StaleBytes => self.damage(host, action),
             Action::SlotDamage => self.damage_slot(host),
         }
+    }
+
+    /// Whether the world's budget allows `action` now.
+    fn may_visit(&mut self, action: Action) -> bool {
+        let shrinks = matches!(
+            action,
+            Action::Partition
+                | Action::PauseLender
+                | Action::PauseClient
+                | Action::KillLender
+                | Action::LoseLender
+                | Action::PowerDomain
+                | Action::Withdraw
+        );
+        if self.profile.within_budget && shrinks {
+            // One at a time: a view that shrinks around a member already dead has lost more than one.
+            if self.now < self.nemesis.busy_until || !self.all_intact() {
+                return false;
+            }
+            self.nemesis.busy_until = self.now + Span::from_ms(6000);
+        }
+        true
     }
 
     fn pause(&mut self) -> Span {
@@ -262,135 +267,11 @@ impl World {
     }
 
     fn withdraw(&mut self, lender: usize) {
-        let header = netram_proto::wire::Header::new(netram_proto::wire::FrameKind::Withdraw);
-        let packet = crate::lender::packet_of(&header, &[]);
-        debug_assert!(Frame::parse(&packet).is_ok());
+        let packet = packet_of(&Header::new(FrameKind::Withdraw), &[]);
         self.coverage.hit("nemesis: lenders withdrawn");
         for conn in self.conns_to(lender) {
-            self.send(conn, crate::net::Way::Down, packet.clone());
+            self.send(conn, Way::Down, packet.clone());
         }
-    }
-
-    /// Damages a host's log at rest, while nobody has it open. Below what some intact record or the superblock proves to
-    /// have been durable, recovery must notice; at or above the end, it must not care.
-    fn damage(&mut self, host: usize, action: Action) {
-        if self.living(host).is_some() {
-            return;
-        }
-        let (head, durable, tail) = {
-            let history = &self.hosts[host].history;
-            (history.head, history.durable, history.tail())
-        };
-        if action == Action::StaleBytes {
-            self.leave_stale_bytes(host, tail);
-            return;
-        }
-        if durable <= head {
-            return;
-        }
-        let at = head.plus(self.rng.below(durable.since(head)));
-        let capacity = self.profile.capacity;
-        let offset = DATA_OFFSET + (at.0 % capacity) as usize;
-        let start = Lsn(at.0 / SECTOR_BYTES as u64 * SECTOR_BYTES as u64);
-        let file = self.hosts[host].log_file;
-        match action {
-            Action::Unreadable => {
-                self.coverage.hit("nemesis: sectors made unreadable");
-                self.hosts[host].disk.borrow_mut().make_unreadable(file, offset);
-                self.hosts[host].damaged = true;
-            }
-            _ if self.proven(host, start.plus(SECTOR_BYTES as u64)) => {
-                self.coverage.hit("nemesis: sectors rotten");
-                self.hosts[host].disk.borrow_mut().rot(file, offset);
-                self.hosts[host].damaged = true;
-                let history = &mut self.hosts[host].history;
-                history.durable = history.durable.min(start.max(head));
-            }
-            _ => (),
-        }
-    }
-
-    /// Damages one of two slots at rest. Never while a store was cut off or failed: then the other slot may be the older
-    /// value, and nothing can tell (`docs/journal.md`).
-    fn damage_slot(&mut self, host: usize) {
-        let view_file = self.rng.chance(700);
-        let slot = self.rng.index(2) * SLOT_BYTES;
-        let rots = self.rng.chance(500);
-        let at = &self.hosts[host];
-        let file = if view_file { at.view_file } else { at.log_file };
-        {
-            let disk = at.disk.borrow();
-            let slots = &disk.durable(file)[..2 * SLOT_BYTES];
-            let settled = slots[..SLOT_BYTES] == slots[SLOT_BYTES..]
-                && disk.cached(file)[..2 * SLOT_BYTES] == *slots
-                && disk.is_readable(file, 0..2 * SLOT_BYTES);
-            if self.living(host).is_some() || !settled {
-                return;
-            }
-        }
-        let mut disk = at.disk.borrow_mut();
-        if rots {
-            disk.rot(file, slot);
-        } else {
-            disk.make_unreadable(file, slot);
-        }
-        drop(disk);
-        self.coverage.hit("nemesis: slots damaged");
-    }
-
-    /// Whether something on the platter beyond `end` proves that everything below `end` had been durable.
-    fn proven(&self, host: usize, end: Lsn) -> bool {
-        let host = &self.hosts[host];
-        let disk = host.disk.borrow();
-        let platter = crate::disk::Platter(disk.durable(host.log_file));
-        let Ok((_, _, superblock)) = netram_proto::journal::LogFile::open(platter) else {
-            return false;
-        };
-        superblock.stable >= end || host.view.base >= end
-    }
-
-    /// Behind the end of a log that is wholly on the disk lie bytes that look like what would come next: a record of long
-    /// ago, or one of a history that ended otherwise.
-    fn leave_stale_bytes(&mut self, host: usize, tail: Lsn) {
-        let history = &self.hosts[host].history;
-        let capacity = self.profile.capacity;
-        let settled = history.acked == tail && history.durable == tail;
-        if !settled || tail.0 < 512 || capacity.saturating_sub(tail.since(history.head)) < 2048 {
-            return;
-        }
-        let bytes = if self.rng.chance(500) {
-            self.other_history(tail)
-        } else {
-            let from = Lsn(self.rng.below(tail.0 / 8) * 8);
-            let history = &self.hosts[host].history;
-            let start = history
-                .ends_between(from, tail)
-                .first()
-                .map_or(Lsn(0), |link| link.lsn);
-            history.bytes(start, Lsn((start.0 + 1024).min(tail.0))).to_vec()
-        };
-        let offset = DATA_OFFSET + (tail.0 % capacity) as usize;
-        let length = bytes.len().min(DATA_OFFSET + capacity as usize - offset);
-        self.coverage.hit("nemesis: stale bytes behind the end");
-        let file = self.hosts[host].log_file;
-        self.hosts[host]
-            .disk
-            .borrow_mut()
-            .plant(file, offset, &bytes[..length]);
-    }
-
-    /// A record of this journal, whole and for this place, whose predecessor is not the one that stands here: what a
-    /// reign leaves on the disk when the record before it was torn.
-    fn other_history(&mut self, at: Lsn) -> Vec<u8> {
-        let link = Link {
-            lsn: at,
-            chain: self.rng.next() as u32,
-        };
-        let header = RecordHeader::new(link, Epoch(1), Lsn(0), Kind(16), false, 24);
-        let mut record = vec![7; header.length];
-        header.write(&mut record);
-        finish_record(&mut record, self.journal.into());
-        record
     }
 
     /// Everything is well from here on: the nemesis rests, lenders run, links pass, the disk is sound.
@@ -403,7 +284,7 @@ impl World {
         }
         for lender in 0..self.lenders.len() {
             self.lenders[lender].paused_until = Time(0);
-            self.lenders[lender].window.limit = crate::lender::LENT_BYTES;
+            self.lenders[lender].window.limit = LENT_BYTES;
             self.start_lender(lender);
         }
         for process in &mut self.processes {

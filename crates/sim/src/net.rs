@@ -215,7 +215,7 @@ impl World {
             self.coverage.hit("frames of a dead connection delivered");
         }
         let (journal, planted) = (self.journal, self.planted);
-        self.tell_packet(lender, &packet, "gets");
+        self.tell_packet(lender, packet, "gets");
         self.trace
             .mark(self.now, 2, packet.first().copied().unwrap_or(0).into());
         match self.lenders[lender].on_packet(conn, packet, journal, planted) {
@@ -289,7 +289,7 @@ impl World {
 
     fn cut_lanes(&mut self, conn: usize) {
         for way in [Way::Up, Way::Down] {
-            let draw = self.rng.next();
+            let draw = self.rng.draw();
             let lane = self.lane(conn, way);
             let open = lane.sent - lane.arrived;
             lane.cut = lane.cut.min(lane.arrived + draw % (open + 1));

@@ -20,11 +20,11 @@ impl Rng {
 
     /// A generator of its own for a part of the world, so that one part's draws do not shift another's.
     pub fn fork(&mut self) -> Rng {
-        Rng::new(self.next())
+        Rng::new(self.draw())
     }
 
     /// The next 64 bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         let s = &mut self.0;
         let result = s[0].wrapping_add(s[3]).rotate_left(23).wrapping_add(s[0]);
         let shifted = s[1] << 17;
@@ -39,7 +39,7 @@ impl Rng {
 
     /// A number below `bound`; zero when `bound` is.
     pub fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
+        ((u128::from(self.draw()) * u128::from(bound)) >> 64) as u64
     }
 
     /// A number from `low` to `high`, both included.
@@ -65,7 +65,7 @@ impl Rng {
     /// Fills `bytes` with noise.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
-            chunk.copy_from_slice(&self.next().to_le_bytes()[..chunk.len()]);
+            chunk.copy_from_slice(&self.draw().to_le_bytes()[..chunk.len()]);
         }
     }
 }
@@ -78,7 +78,7 @@ mod tests {
     fn a_seed_draws_the_same_numbers_again_and_stays_in_bounds() {
         let (mut first, mut second) = (Rng::new(7), Rng::new(7));
         for _ in 0..1000 {
-            assert_eq!(first.next(), second.next());
+            assert_eq!(first.draw(), second.draw());
         }
         for bound in 1..100 {
             assert!(first.below(bound) < bound);

@@ -135,6 +135,8 @@ pub struct World {
     /// What happened.
     pub trace: Trace,
     pub(crate) incarnations: u64,
+    /// Calls of programs since the last event.
+    pub(crate) calls: u32,
 }
 
 /// A world that programs share.
@@ -143,7 +145,7 @@ pub type SharedWorld = Rc<RefCell<World>>;
 impl World {
     /// A world of this nature, with a journal created on its first host.
     pub fn new(mut rng: Rng, profile: Profile, planted: Planted, trace: Trace) -> World {
-        let journal = JournalId(u128::from(rng.next()));
+        let journal = JournalId(u128::from(rng.draw()));
         let mut incarnations = 0;
         let lenders = profile.domains.iter().map(|domain| {
             incarnations += 1;
@@ -168,6 +170,7 @@ impl World {
             coverage: Coverage::default(),
             trace,
             incarnations,
+            calls: 0,
         };
         world.plan_nemesis();
         world
@@ -175,6 +178,7 @@ impl World {
 
     /// Lets the next event happen.
     pub fn step(&mut self) {
+        self.calls = 0;
         let Some((at, event)) = self.queue.pop() else {
             // Nothing will ever happen: time passes all the same.
             self.now = self.now + TICK;

@@ -6,6 +6,20 @@ use super::{fail, rule01};
 use crate::process::{OpenFailure, WAIT_MAX};
 use crate::world::World;
 
+/// Calls that a program may make without an event between them. One that makes more will do so for ever.
+const CALLS_MAX: u32 = 1_000_000;
+
+/// A program asked the log for its state.
+pub(crate) fn called(world: &mut World) {
+    world.calls += 1;
+    if world.calls > CALLS_MAX {
+        fail(
+            0,
+            String::from("a program asks and asks, and lets nothing happen"),
+        );
+    }
+}
+
 /// A program has waited as long as it will. Only a failed disk excuses that.
 pub(crate) fn waited(world: &World, process: usize) {
     let Some(serving) = world.serving(process) else {
@@ -70,10 +84,7 @@ pub(crate) fn refused(world: &mut World, host: usize, failure: &OpenFailure) {
             }
         }
         OpenFailure::Refused(RecoveryRefusal::Fenced { .. })
-            if world.hosts.len() > 1 || world.profile.hostile.is_some() =>
-        {
-            ()
-        }
+            if world.hosts.len() > 1 || world.profile.hostile.is_some() => {}
         OpenFailure::Crashed => (),
         other => fail(
             0,

@@ -345,7 +345,9 @@ impl Log for SimLog {
     }
 
     fn state(&self) -> LogState {
-        self.world.borrow().log_state(self.process)
+        let mut world = self.world.borrow_mut();
+        check::liveness::called(&mut world);
+        world.log_state(self.process)
     }
 
     fn read(&self, from: Lsn, each: &mut dyn FnMut(Record<'_>) -> bool) -> Result<Lsn, LogError> {

@@ -60,7 +60,7 @@ impl World {
         self.hosts[host].disk.borrow_mut().revive();
         self.processes.push(Process {
             host,
-            writer: WriterId(self.rng.next()),
+            writer: WriterId(self.rng.draw()),
             conns: Vec::new(),
             slots: Vec::new(),
             phase: Phase::Dead,

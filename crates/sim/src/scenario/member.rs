@@ -67,7 +67,7 @@ fn new_log(world: &mut World, start: Link) -> Log {
         let longest = world.rng.pick(&[10, 300, 6000]);
         let payload = world.rng.index(longest);
         let header = RecordHeader::new(link, Epoch(1), start.lsn, Kind(16), false, payload);
-        let mut record = vec![world.rng.next() as u8; header.length];
+        let mut record = vec![world.rng.draw() as u8; header.length];
         header.write(&mut record);
         let chain = finish_record(&mut record, world.journal.into());
         link = Link {
@@ -103,7 +103,7 @@ fn draw_frame(world: &mut World, lender: &Lender, log: &Log, epoch: Epoch) -> Ve
             packet_of(
                 &Header {
                     stable,
-                    lsn: Lsn(rng.next()),
+                    lsn: Lsn(rng.draw()),
                     ..header(FrameKind::Ping)
                 },
                 &[],

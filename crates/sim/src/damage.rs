@@ -1,0 +1,136 @@
+//! Damage at rest: what happens to a disk's bytes while nobody has them open.
+
+use netram_proto::id::{Epoch, Lsn};
+use netram_proto::journal::LogFile;
+use netram_proto::limit::SLOT_BYTES;
+use netram_proto::port::Kind;
+use netram_proto::wire::{Link, RecordHeader, finish_record};
+
+use crate::check::rule06::DATA_OFFSET;
+use crate::disk::{Platter, SECTOR_BYTES};
+use crate::profile::Action;
+use crate::world::World;
+
+impl World {
+    /// Damages a host's log at rest, while nobody has it open. Below what some intact record or the superblock proves to
+    /// have been durable, recovery must notice; at or above the end, it must not care.
+    pub(crate) fn damage(&mut self, host: usize, action: Action) {
+        if self.living(host).is_some() {
+            return;
+        }
+        let (head, durable, tail) = {
+            let history = &self.hosts[host].history;
+            (history.head, history.durable, history.tail())
+        };
+        if action == Action::StaleBytes {
+            self.leave_stale_bytes(host, tail);
+            return;
+        }
+        if durable <= head {
+            return;
+        }
+        let at = head.plus(self.rng.below(durable.since(head)));
+        let capacity = self.profile.capacity;
+        let offset = DATA_OFFSET + (at.0 % capacity) as usize;
+        let start = Lsn(at.0 / SECTOR_BYTES as u64 * SECTOR_BYTES as u64);
+        let file = self.hosts[host].log_file;
+        match action {
+            Action::Unreadable => {
+                self.coverage.hit("nemesis: sectors made unreadable");
+                self.hosts[host].disk.borrow_mut().make_unreadable(file, offset);
+                self.hosts[host].damaged = true;
+            }
+            _ if self.proven(host, start.plus(SECTOR_BYTES as u64)) => {
+                self.coverage.hit("nemesis: sectors rotten");
+                self.hosts[host].disk.borrow_mut().rot(file, offset);
+                self.hosts[host].damaged = true;
+                let history = &mut self.hosts[host].history;
+                history.durable = history.durable.min(start.max(head));
+            }
+            _ => (),
+        }
+    }
+
+    /// Damages one of two slots at rest. Never while a store was cut off or failed: then the other slot may be the older
+    /// value, and nothing can tell (`docs/journal.md`).
+    pub(crate) fn damage_slot(&mut self, host: usize) {
+        let view_file = self.rng.chance(700);
+        let slot = self.rng.index(2) * SLOT_BYTES;
+        let rots = self.rng.chance(500);
+        let at = &self.hosts[host];
+        let file = if view_file { at.view_file } else { at.log_file };
+        {
+            let disk = at.disk.borrow();
+            let slots = &disk.durable(file)[..2 * SLOT_BYTES];
+            let settled = slots[..SLOT_BYTES] == slots[SLOT_BYTES..]
+                && disk.cached(file)[..2 * SLOT_BYTES] == *slots
+                && disk.is_readable(file, 0..2 * SLOT_BYTES);
+            if self.living(host).is_some() || !settled {
+                return;
+            }
+        }
+        let mut disk = at.disk.borrow_mut();
+        if rots {
+            disk.rot(file, slot);
+        } else {
+            disk.make_unreadable(file, slot);
+        }
+        drop(disk);
+        self.coverage.hit("nemesis: slots damaged");
+    }
+
+    /// Whether something on the platter beyond `end` proves that everything below `end` had been durable.
+    fn proven(&self, host: usize, end: Lsn) -> bool {
+        let host = &self.hosts[host];
+        let disk = host.disk.borrow();
+        let platter = Platter(disk.durable(host.log_file));
+        let Ok((_, _, superblock)) = LogFile::open(platter) else {
+            return false;
+        };
+        superblock.stable >= end || host.view.base >= end
+    }
+
+    /// Behind the end of a log that is wholly on the disk lie bytes that look like what would come next: a record of long
+    /// ago, or one of a history that ended otherwise.
+    fn leave_stale_bytes(&mut self, host: usize, tail: Lsn) {
+        let history = &self.hosts[host].history;
+        let capacity = self.profile.capacity;
+        let settled = history.acked == tail && history.durable == tail;
+        if !settled || tail.0 < 512 || capacity.saturating_sub(tail.since(history.head)) < 2048 {
+            return;
+        }
+        let bytes = if self.rng.chance(500) {
+            self.other_history(tail)
+        } else {
+            let from = Lsn(self.rng.below(tail.0 / 8) * 8);
+            let history = &self.hosts[host].history;
+            let start = history
+                .ends_between(from, tail)
+                .first()
+                .map_or(Lsn(0), |link| link.lsn);
+            history.bytes(start, Lsn((start.0 + 1024).min(tail.0))).to_vec()
+        };
+        let offset = DATA_OFFSET + (tail.0 % capacity) as usize;
+        let length = bytes.len().min(DATA_OFFSET + capacity as usize - offset);
+        self.coverage.hit("nemesis: stale bytes behind the end");
+        let file = self.hosts[host].log_file;
+        self.hosts[host]
+            .disk
+            .borrow_mut()
+            .plant(file, offset, &bytes[..length]);
+    }
+
+    /// A record of this journal, whole and for this place, whose predecessor is not the one that stands here: what a
+    /// reign leaves on the disk when the record before it was torn.
+    fn other_history(&mut self, at: Lsn) -> Vec<u8> {
+        let link = Link {
+            lsn: at,
+            chain: self.rng.draw() as u32,
+        };
+        let header = RecordHeader::new(link, Epoch(1), Lsn(0), Kind(16), false, 24);
+        let mut record = vec![7; header.length];
+        header.write(&mut record);
+        finish_record(&mut record, self.journal.into());
+        record
+    }
+}
