@@ -324,6 +324,7 @@ impl Writer {
         lender.failures = 0;
         lender.ping_sent = now;
         let incarnation = Incarnation(frame.header.who);
+        lender.behind_link = incarnation;
         if lender.role == Role::Member {
             let window_epoch = Cursor::new(frame.body).u32().map(Epoch);
             let same_window = incarnation == lender.incarnation

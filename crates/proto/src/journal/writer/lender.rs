@@ -50,8 +50,10 @@ pub(super) struct Lender {
     pub(super) link: LinkPhase,
     pub(super) role: Role,
     pub(super) control: Option<Control>,
-    /// The life of the memory behind this link; a member's is the one it joined with.
+    /// The life of the memory that acknowledgements count from: a member's is the one it joined with.
     pub(super) incarnation: Incarnation,
+    /// The life of the memory behind this link, which the next join will be with.
+    pub(super) behind_link: Incarnation,
     /// The number of the join whose acknowledgements count.
     pub(super) generation: u32,
     /// Bytes handed to the link, from the join or from `stable`.
@@ -89,6 +91,7 @@ impl Lender {
             role: Role::Spare,
             control: None,
             incarnation: Incarnation(0),
+            behind_link: Incarnation(0),
             generation: 0,
             sent: Lsn(0),
             sent_max: Lsn(0),

@@ -271,6 +271,15 @@ fn a_lender_whose_memory_was_lost_leaves_the_view_before_it_joins_anew() {
     bench.wait(Span::from_ms(10));
     let join = bench.next(0).unwrap();
     assert_eq!((join.kind, join.lsn), (FrameKind::Join, Lsn(100)));
+    // Once the writer waited for the lost memory's acknowledgements of this join, and so for ever: commits went at the
+    // disk's speed until the link broke.
+    let joined = Header {
+        who: 42,
+        ..bench.ack_header(0, 100, 100)
+    };
+    bench.say(0, joined, &[]);
+    let view = bench.writer.view_to_store().expect("a view with its new memory");
+    assert_eq!(view.members[0].incarnation, Incarnation(42));
 }
 
 #[test]
