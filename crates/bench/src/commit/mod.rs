@@ -74,7 +74,9 @@ pub struct Row {
     pub ratio: Option<f64>,
     /// The same over the exchange with as many processes.
     pub fan_out_ratio: Option<f64>,
-    /// The sync's median over the commit's.
+    /// The sync's median with what a modelled disk adds to it, in microseconds.
+    pub sync_floor_us: f64,
+    /// That over the commit's median.
     pub faster_than_sync: f64,
 }
 
@@ -159,6 +161,7 @@ impl Spec {
                 },
                 Spec {
                     durability: Durability::Both,
+                    wait: WaitPolicy::default(),
                     ..base()
                 },
                 Spec {
@@ -167,9 +170,16 @@ impl Spec {
                     ..disk
                 },
             ]);
-            let sizes = [16, 512, 4096, 32 * 1024];
-            rows.extend(sizes.map(|record_bytes| Spec {
+            rows.extend([16, 512, 4096, 32 * 1024].map(|record_bytes| Spec {
                 record_bytes,
+                ..base()
+            }));
+            rows.extend([25, 50, 100].map(|added_rtt_us| Spec {
+                added_rtt_us,
+                ..base()
+            }));
+            rows.extend([1, 8].map(|modelled_sync_ms| Spec {
+                modelled_sync_ms,
                 ..base()
             }));
         }
@@ -203,13 +213,15 @@ pub fn measure(site: &Site, spec: &Spec, effort: Effort) -> Result<Row, BenchErr
         }
     }
     let (commit, sync) = (Summary::median(&commits), Summary::median(&syncs));
+    let sync_floor_us = sync.p50_us + f64::from(spec.modelled_sync_ms) * 1e3;
     Ok(Row {
         spec: spec.clone(),
         exchange: (!exchanges.is_empty()).then(|| Summary::median(&exchanges)),
         fan_out: (!fan_outs.is_empty()).then(|| Summary::median(&fan_outs)),
         ratio: (!ratios.is_empty()).then(|| median(ratios)),
         fan_out_ratio: (!fan_out_ratios.is_empty()).then(|| median(fan_out_ratios)),
-        faster_than_sync: sync.p50_us / commit.p50_us,
+        sync_floor_us,
+        faster_than_sync: sync_floor_us / commit.p50_us,
         commit,
         sync,
     })

@@ -206,7 +206,7 @@ fn commits(site: &Site, effort: Effort) -> Result<Vec<Figure>, BenchError> {
         effort,
     )?;
     let what = "the same on a MODELLED disk, 1 ms added to each sync".to_owned();
-    let floor = slow.sync.p50_us + 1000.0;
+    let floor = slow.sync_floor_us;
     figures.push(Figure::faster(
         "commit-sync-1ms",
         what,

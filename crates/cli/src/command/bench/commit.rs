@@ -175,7 +175,7 @@ fn show_commits(rows: &[commit::Row]) -> Result<()> {
                 .map(|fan_out| output::number(fan_out.p50_us))
                 .unwrap_or_default(),
             row.fan_out_ratio.map(output::number).unwrap_or_default(),
-            output::number(row.sync.p50_us),
+            output::number(row.sync_floor_us),
             output::number(row.faster_than_sync),
         ]);
     }
