@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::process::{PATIENCE, Process, send};
+use super::process::{PATIENCE, Process, send, until};
 use crate::worker::{Report, Said, Task, WORK, Work};
 
 /// A client over its successive processes: what it must do, and what it is known to have acknowledged.
@@ -32,10 +32,8 @@ pub(crate) struct Heard {
     pub(crate) by_rule: u64,
     /// Acknowledgements that the local disk had.
     pub(crate) by_disk: u64,
-    /// Acknowledgements after the first failure.
+    /// Acknowledgements from a thread whose commit had failed before.
     pub(crate) after_failure: u64,
-    /// Of them, those that the local disk had.
-    pub(crate) after_failure_by_disk: u64,
     /// The longest time between two acknowledgements, to report.
     pub(crate) longest_stall: Duration,
     latest: Option<Instant>,
@@ -166,7 +164,7 @@ impl Heard {
 
     pub(crate) fn failure(&self) -> Option<String> {
         self.said.iter().find_map(|said| match said {
-            Said::Failed { text } => Some(text.clone()),
+            Said::Failed { text, .. } => Some(text.clone()),
             _ => None,
         })
     }
@@ -212,10 +210,8 @@ impl Heard {
         self.acks += 1;
         self.by_rule += rule;
         self.by_disk += disk;
-        if self.failure().is_some() {
-            self.after_failure += 1;
-            self.after_failure_by_disk += disk;
-        }
+        let failed = |said: &Said| matches!(said, Said::Failed { thread: failed, .. } if *failed == thread);
+        self.after_failure += u64::from(self.said.iter().any(failed));
     }
 }
 
@@ -228,25 +224,26 @@ impl Running {
     pub(crate) fn until(&self, what: &str, enough: impl Fn(&Heard) -> bool) -> Heard {
         let deadline = Instant::now() + PATIENCE;
         let (heard, news) = &*self.heard;
-        let mut heard = heard.lock().expect("the listener does not panic");
-        loop {
-            if enough(&heard) {
-                return heard.clone();
-            }
-            let tell = format!(
-                "{what}; heard {} acknowledgements and {:?}",
+        let mut guard = heard.lock().expect("the listener does not panic");
+        while !enough(&guard) && !guard.ended && Instant::now() < deadline {
+            let waited = news.wait_timeout(guard, Duration::from_millis(100));
+            guard = waited.expect("the listener does not panic").0;
+        }
+        let heard = guard.clone();
+        // The listener must not find the lock poisoned.
+        drop(guard);
+        if !enough(&heard) {
+            let why = if heard.ended {
+                "the client ended before"
+            } else {
+                "waited in vain for"
+            };
+            panic!(
+                "{why} {what}; heard {} acknowledgements and {:?}",
                 heard.acks, heard.said
             );
-            assert!(!heard.ended, "the client ended before {tell}");
-            assert!(
-                Instant::now() < deadline,
-                "waited {PATIENCE:?} in vain for {tell}"
-            );
-            heard = news
-                .wait_timeout(heard, Duration::from_millis(100))
-                .expect("as above")
-                .0;
         }
+        heard
     }
 
     /// Waits until the client commits, with its members if it has been given any.
@@ -274,6 +271,27 @@ impl Running {
         if let Some(pid) = self.pid() {
             send(pid, signal);
         }
+    }
+
+    /// Stops the process; on return none of its threads is inside a system call that could still change something.
+    pub(crate) fn freeze(&self) {
+        self.signal(Signal::STOP);
+        let pid = self.pid().expect("it has started");
+        until("every thread has stopped", || {
+            let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
+                return true;
+            };
+            tasks.flatten().all(|task| {
+                let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+                // The state stands behind the name, which may hold anything but ends with the last parenthesis.
+                stat.rsplit_once(") ")
+                    .is_none_or(|(_, rest)| rest.starts_with(['T', 't', 'Z', 'X']))
+            })
+        });
+    }
+
+    pub(crate) fn thaw(&self) {
+        self.signal(Signal::CONT);
     }
 
     /// Kills the process. What it said before that is heard to the last word.
@@ -320,7 +338,8 @@ impl Running {
 
     fn join(&mut self) {
         if let Some(reader) = self.reader.take() {
-            reader.join().expect("the listener does not panic");
+            // A panic of its own has been told by then; a second one here would hide the test's.
+            let _ = reader.join();
         }
     }
 }

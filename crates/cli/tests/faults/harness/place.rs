@@ -78,7 +78,7 @@ impl Place {
         )
     }
 
-    /// A client with a new journal of `log_bytes` in the folder `at`, which numbers records.
+    /// A client with a new journal of `log_bytes` in the folder `at`, which numbers records and gives up old ones.
     pub(crate) fn journal_in(
         &self,
         at: &Path,
@@ -101,7 +101,7 @@ impl Place {
             durability: "remote".to_owned(),
             threads: 2,
             bytes_max: 600,
-            task: Task::Journal { trim: false },
+            task: Task::Journal { trim: true },
             commits: None,
             acked: vec![0; bank::THREADS],
             trimmed: 0,
@@ -109,11 +109,10 @@ impl Place {
         Client::new(work, self.memory().join("client.log"))
     }
 
-    /// The same with small records in a log that wraps, old records being given up.
+    /// The same with a log so small that it wraps all the time.
     pub(crate) fn wrapping(&self, lenders: &[&Lender], members: usize) -> Client {
         let mut client = self.journal_in(self.disk(), 128 * 1024, lenders, members);
         client.work.window_bytes = 32 * 1024;
-        client.work.task = Task::Journal { trim: true };
         client
     }
 

@@ -183,7 +183,10 @@ fn serve(work: &Work, rvm: &Bank, region: &Region, area: &mut Area, failed: &Ato
         match commit(work, rvm, region, area, &stretches) {
             Ok(votes) => say_acked(area.thread, area.count, votes),
             Err(text) => {
-                say(&Said::Failed { text });
+                say(&Said::Failed {
+                    thread: area.thread,
+                    text,
+                });
                 failed.store(true, Ordering::Relaxed);
             }
         }

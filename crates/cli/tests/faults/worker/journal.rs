@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use netram_client::Journal;
 use netram_proto::id::Lsn;
-use netram_proto::port::{AppendError, Kind, Log, Record, Ticket, WaitError};
+use netram_proto::port::{AppendError, Kind, Log, Record, Ticket};
 
 use super::{End, Said, Work, say, say_acked, setup};
 use crate::harness::random::Random;
@@ -17,6 +17,8 @@ const FRONT_BYTES: usize = 16;
 const ATTEMPTS_AFTER_FAILURE: u32 = 50;
 /// Trimming begins when the log is fuller than this, and stops at half of it.
 const TRIM_PERCENT: u64 = 60;
+/// The thread that trims.
+const TRIMMER: usize = 0;
 
 /// What the threads of one client share.
 struct Shared<'w> {
@@ -56,7 +58,7 @@ pub(super) fn run(work: &Work, trim: bool) -> End {
         });
         let mut threads = Vec::new();
         for thread in 0..work.threads {
-            let trims = (trim && thread == 0).then(|| known.clone());
+            let trims = (trim && thread == TRIMMER).then(|| known.clone());
             let shared = &shared;
             threads.push(scope.spawn(move || write(shared, thread, trims)));
         }
@@ -73,6 +75,7 @@ pub(super) fn run(work: &Work, trim: bool) -> End {
         (Ok(()), false) => End::Done,
         (Err(error), false) => {
             say(&Said::Failed {
+                thread: TRIMMER,
                 text: error.to_string(),
             });
             End::Failed
@@ -168,7 +171,7 @@ fn write(shared: &Shared<'_>, thread: usize, mut trims: Option<VecDeque<(u64, Ls
                 }
                 match shared.journal.wait(ticket, setup::durability(work)) {
                     Ok(votes) => say_acked(thread, number, votes),
-                    Err(error) => failures += fail(shared, failures, &WaitError::to_string(&error)),
+                    Err(error) => failures += fail(shared, thread, failures, &error.to_string()),
                 }
                 left -= 1;
             }
@@ -176,14 +179,15 @@ fn write(shared: &Shared<'_>, thread: usize, mut trims: Option<VecDeque<(u64, Ls
             Err(AppendError::Full { .. }) if matches!(work.task, super::Task::Journal { trim: true }) => {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            Err(error) => failures += fail(shared, failures, &error.to_string()),
+            Err(error) => failures += fail(shared, thread, failures, &error.to_string()),
         }
     }
 }
 
-fn fail(shared: &Shared<'_>, failures: u32, text: &str) -> u32 {
+fn fail(shared: &Shared<'_>, thread: usize, failures: u32, text: &str) -> u32 {
     if failures == 0 {
         say(&Said::Failed {
+            thread,
             text: text.to_owned(),
         });
         shared.failed.store(true, Ordering::Relaxed);
@@ -221,7 +225,7 @@ fn trim(shared: &Shared<'_>, known: &mut VecDeque<(u64, Lsn)>) {
     {
         say(&Said::Trimming { first: *first });
         if let Err(error) = shared.journal.trim(*lsn) {
-            fail(shared, 0, &error.to_string());
+            fail(shared, TRIMMER, 0, &error.to_string());
         }
     }
 }

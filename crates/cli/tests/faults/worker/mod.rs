@@ -85,8 +85,8 @@ pub(crate) enum Said {
     },
     /// A commit found the log full; it is tried again.
     Full { text: String },
-    /// A commit failed for good. No acknowledgement may follow it from that thread.
-    Failed { text: String },
+    /// A commit of this thread failed for good. No acknowledgement may follow it.
+    Failed { thread: usize, text: String },
     /// What was recovered is not what was acknowledged.
     Wrong { text: String },
     /// All commits asked for are done, and the journal is closed.
