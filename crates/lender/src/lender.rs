@@ -39,11 +39,12 @@ impl Lender {
     /// Reserves the memory, takes up what an earlier process left in it, listens, and serves.
     pub fn start(config: Config) -> Result<Lender, StartError> {
         config.check()?;
-        let (store, kept) = Store::open(&config.store_config())?;
+        // Addresses first: a lender that cannot have them should not leave a store behind.
         let mut listeners = Vec::with_capacity(config.listen.len());
         for address in &config.listen {
             listeners.push(Listener::bind(address, config.security.clone())?);
         }
+        let (store, kept) = Store::open(&config.store_config())?;
         let addresses = listeners
             .iter()
             .map(|listener| listener.address().clone())
