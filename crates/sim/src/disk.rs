@@ -159,6 +159,22 @@ impl Disk {
         self.files[file].unreadable.insert((offset / SECTOR_BYTES) as u32);
     }
 
+    /// The cache forgets what it believes to be on the platter (`POSIX_FADV_DONTNEED`): the next read sees the platter.
+    pub fn drop_cache(&mut self, file: usize) {
+        let FileState {
+            cache,
+            durable,
+            dirty,
+            ..
+        } = &mut self.files[file];
+        for sector in (0..cache.len().div_ceil(SECTOR_BYTES) as u32).filter(|sector| !dirty.contains(sector))
+        {
+            let start = sector as usize * SECTOR_BYTES;
+            let end = (start + SECTOR_BYTES).min(cache.len());
+            cache[start..end].copy_from_slice(&durable[start..end]);
+        }
+    }
+
     /// Whether every sector of `range` can be read.
     pub fn is_readable(&self, file: usize, range: core::ops::Range<usize>) -> bool {
         let sectors = (range.start / SECTOR_BYTES) as u32..range.end.div_ceil(SECTOR_BYTES) as u32;

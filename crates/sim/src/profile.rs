@@ -113,6 +113,9 @@ pub struct Profile {
     pub loss_permille: u64,
     /// The disk's nature between the nemesis's visits.
     pub disk: DiskFaults,
+    /// Whether an opening can make the operating system drop its cache. Where it cannot, a failed sync leaves bytes that
+    /// are read and are not on the platter.
+    pub drops_cache: bool,
     /// Timeouts of the writer.
     pub timing: Timing,
     /// What visits this world.
@@ -158,6 +161,10 @@ impl Profile {
         };
         let latency = rng.pick(&[(20, 60), (50, 500), (500, 3000), (100, 30_000)]);
         let disk_us = rng.pick(&[(80, 300), (500, 3000), (5000, 20_000), (20_000, 200_000)]);
+        let drops_cache = rng.chance(500);
+        let mut actions = draw_actions(rng);
+        // Without dropping the cache, damage that was repaired and whose sync then failed is past finding.
+        actions.retain(|action| drops_cache || *action != Action::Rot);
         Profile {
             lenders,
             wanted,
@@ -180,7 +187,8 @@ impl Profile {
                 resend: (links == Links::Datagram).then(|| Span::from_ms(rng.between(5, 100))),
                 ..Timing::default()
             },
-            actions: draw_actions(rng),
+            drops_cache,
+            actions,
             every: Span::from_ms(rng.pick(&[30, 100, 300, 1000])),
             within_budget: rng.chance(500),
             hostile: None,

@@ -294,9 +294,18 @@ impl World {
         image_bytes(image, from, to)
     }
 
-    /// Whether the platter has what was truly appended from `from` to `to`.
-    pub(crate) fn platter_has(&self, host: usize, from: Lsn, to: Lsn) -> bool {
-        to <= from || self.log_bytes(host, from, to, true) == self.hosts[host].history.bytes(from, to)
+    /// The first LSN from `from` to `to` where the platter has something else than was truly appended.
+    pub(crate) fn platter_lacks(&self, host: usize, from: Lsn, to: Lsn) -> Option<Lsn> {
+        if to <= from {
+            return None;
+        }
+        let found = self.log_bytes(host, from, to, true);
+        let wanted = self.hosts[host].history.bytes(from, to);
+        let at = found
+            .iter()
+            .zip(wanted)
+            .position(|(found, wanted)| found != wanted)?;
+        Some(from.plus(at as u64))
     }
 
     /// Looks at the platter for the view that a crash would leave.

@@ -95,10 +95,10 @@ pub(crate) fn recovered(world: &mut World, process: usize, end: Link, head: Link
 /// What recovery took is on the platter before anything is served.
 fn on_platter(world: &mut World, host: usize, head: Lsn, end: Lsn) {
     let from = head;
-    if !world.platter_has(host, from, end) {
+    if let Some(at) = world.platter_lacks(host, from, end) {
         fail(
             5,
-            format!("the journal serves, but the platter has not everything from {from} to {end}"),
+            format!("the journal serves from {from} to {end}, and the platter has something else at {at}"),
         );
     }
     world.hosts[host].history.durable = end;

@@ -47,9 +47,8 @@ impl Model {
         self.acked = self.commits.len();
     }
 
-    /// Memory was mapped after an opening. `lossy`: an operator accepted loss, and whatever is there is the new beginning.
-    /// Returns how many commits in doubt were found.
-    pub fn reopened(&mut self, found: Vec<Vec<u8>>, lossy: bool) -> usize {
+    /// Memory was mapped after an opening. Returns how many commits in doubt were found.
+    pub fn reopened(&mut self, found: Vec<Vec<u8>>) -> usize {
         let mut image = self.base.clone();
         let mut matching = None;
         for count in 0..=self.commits.len() {
@@ -61,7 +60,7 @@ impl Model {
                 break;
             }
         }
-        if matching.is_none() && !lossy {
+        let Some(matching) = matching else {
             fail(
                 6,
                 format!(
@@ -70,8 +69,8 @@ impl Model {
                     self.acked
                 ),
             );
-        }
-        let in_doubt = matching.unwrap_or(self.acked) - self.acked;
+        };
+        let in_doubt = matching - self.acked;
         *self = Model {
             base: found.clone(),
             now: found,

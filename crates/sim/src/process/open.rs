@@ -114,6 +114,10 @@ impl World {
         self.store_view(host, &mut files)?;
         // An old error report does not matter: what follows reads, and syncs again.
         let _ = files.log.sync();
+        if self.profile.drops_cache {
+            let host = &self.hosts[host];
+            host.disk.borrow_mut().drop_cache(host.log_file);
+        }
         let limit = files.superblock.head.lsn.plus(files.log.capacity());
         let scan = files.log.scan(files.superblock.head, limit, &mut |_| true);
         let windows = self.recover(process, &files, scan, accept_loss)?;
@@ -126,6 +130,7 @@ impl World {
             accept_loss,
         };
         let taken = assemble(&files.log, &scan, &windows, known, self.planted, &mut |_| true)?;
+        self.tell(|| format!("local log to {}, {known:?}, {taken:?}", scan.end.lsn));
         self.count_recovery(&taken, accept_loss);
         files.superblock.stable = taken.end.lsn;
         files.log.store(&mut files.log_slots, &files.superblock)?;

@@ -114,11 +114,15 @@ impl Serving {
 
     /// Stores the superblock with a new head. Durable on return.
     pub(super) fn store_head(&mut self, head: Link) -> Result<(), IoError> {
-        self.superblock.head = head;
-        self.superblock.stable = self.superblock.stable.max(self.writer.stable());
-        let stored = self.log.store(&mut self.log_slots, &self.superblock);
-        if let Err(error) = stored {
-            self.poison(error);
+        let superblock = Superblock {
+            head,
+            stable: self.superblock.stable.max(self.writer.stable()),
+            ..self.superblock
+        };
+        let stored = self.log.store(&mut self.log_slots, &superblock);
+        match stored {
+            Ok(()) => self.superblock = superblock,
+            Err(error) => self.poison(error),
         }
         stored
     }

@@ -24,6 +24,8 @@ struct Program {
     model: Model,
     segments: usize,
     batch: usize,
+    /// Loss was accepted: segments may show, unsynced, what the log no longer has, and nothing is promised of them.
+    lossy: bool,
 }
 
 /// Runs the story and gives the world back.
@@ -38,6 +40,7 @@ pub(super) fn run(mut world: World) -> World {
         model: Model::new(segments, SEGMENT_BYTES),
         segments,
         batch,
+        lossy: false,
     };
     for _ in 0..lives {
         program.live();
@@ -55,11 +58,17 @@ pub(super) fn run(mut world: World) -> World {
 impl Program {
     /// One process, from its opening to its end.
     fn live(&mut self) {
+        if self.lossy {
+            return;
+        }
         let accepted = self.world.borrow().coverage.get("losses that were accepted");
         let opened = journal::open(&mut self.world.borrow_mut(), 0);
+        self.lossy |= self.world.borrow().coverage.get("losses that were accepted") > accepted;
         let Some(process) = opened else { return };
-        let lossy = self.world.borrow().coverage.get("losses that were accepted") > accepted;
-        self.serve(process, lossy);
+        if self.lossy {
+            return;
+        }
+        self.serve(process);
         let mut world = self.world.borrow_mut();
         let cut = world.rng.chance(500);
         world.crash(process, cut);
@@ -67,8 +76,8 @@ impl Program {
         world.run_for(Span::from_ms(pause));
     }
 
-    fn serve(&mut self, process: usize, lossy: bool) {
-        let Some((memory, regions)) = self.open(process, lossy) else {
+    fn serve(&mut self, process: usize) {
+        let Some((memory, regions)) = self.open(process) else {
             self.world.borrow_mut().coverage.hit("rvm: openings that failed");
             return;
         };
@@ -80,7 +89,7 @@ impl Program {
         }
     }
 
-    fn open(&mut self, process: usize, lossy: bool) -> Option<(Memory, Vec<Region>)> {
+    fn open(&mut self, process: usize) -> Option<(Memory, Vec<Region>)> {
         let (disk, journal) = {
             let world = self.world.borrow();
             (Rc::clone(&world.hosts[0].disk), world.journal)
@@ -98,7 +107,7 @@ impl Program {
             regions.push(memory.map(name, 0, 0).ok()?);
         }
         let found = regions.iter().map(|region| region.read().to_vec()).collect();
-        let in_doubt = self.model.reopened(found, lossy);
+        let in_doubt = self.model.reopened(found);
         let mut world = self.world.borrow_mut();
         world.coverage.hit("rvm: openings");
         world
