@@ -191,6 +191,27 @@ fn a_lender_that_claims_what_was_never_sent_is_given_up() {
     assert!(bench.writer.take_disconnects().has(0));
 }
 
+/// The writer panicked: it took the lender's word for bytes beyond its tail (simulator seed 123).
+#[test]
+fn a_lender_that_joins_where_nothing_was_sent_is_given_up() {
+    let mut bench = Bench::new(1, 1, CommitRule::All);
+    bench.connect(0, 1);
+    assert_eq!(bench.next(0).unwrap().kind, FrameKind::Join);
+    bench.ack(0, 5000, 5000);
+    assert!(bench.writer.take_disconnects().has(0));
+    assert!(bench.writer.view_to_store().is_none());
+}
+
+/// The writer panicked: the domain did not fit the view (simulator seed 157).
+#[test]
+fn a_lender_whose_domain_would_not_fit_a_view_is_given_up() {
+    let mut bench = Bench::new(1, 1, CommitRule::All);
+    bench.writer.on_connected(0, bench.now);
+    assert_eq!(bench.next(0).unwrap().kind, FrameKind::Bind);
+    bench.say(0, Header::new(FrameKind::Bound), &[b'd'; 65]);
+    assert!(bench.writer.take_disconnects().has(0));
+}
+
 #[test]
 fn a_proposed_view_counts_only_when_durable_and_only_with_the_old_one_before() {
     let mut bench = Bench::with_members(3, 2, CommitRule::All);
@@ -398,6 +419,55 @@ fn a_member_that_the_disk_overtook_by_a_ring_is_sent_on_from_the_stable_end() {
         (append.lsn, append.flags, append.mark),
         (Lsn(100), Flag::FRESH, 5)
     );
+}
+
+/// It owed bytes that were never sent again, and was given up as silent on an idle journal (simulator seed 575).
+#[test]
+fn a_member_that_the_disk_overtook_by_a_ring_is_told_so_even_when_nothing_is_left_to_send() {
+    let mut bench = Bench::with_members(1, 1, CommitRule::All);
+    bench.writer.on_append(Lsn(1 << 20));
+    bench.drain(0);
+    bench.writer.on_lost(0, bench.now);
+    let tail = Link {
+        lsn: Lsn((1 << 20) + 800),
+        chain: 5,
+    };
+    bench.writer.on_append(tail.lsn);
+    bench.writer.on_stable(tail, bench.now);
+    let incarnation = bench.writer.lenders[0].incarnation.0;
+    bench.writer.on_connected(0, bench.now);
+    bench.drain(0);
+    bench.say(0, Header::new(FrameKind::Bound), b"there");
+    bench.drain(0);
+    let sealed = Header {
+        epoch: Epoch(1),
+        who: incarnation,
+        mark: bench.writer.lenders[0].generation,
+        flags: Flag::KNOWN,
+        ..Header::new(FrameKind::Sealed)
+    };
+    bench.say(0, sealed, &1u32.to_le_bytes());
+    let append = bench.writer.next_frame(0, bench.now).unwrap();
+    let empty = super::super::Body::Log {
+        from: tail.lsn,
+        bytes: 0,
+    };
+    assert_eq!((append.header.flags, append.body), (Flag::FRESH, empty));
+    bench.ack(0, tail.lsn.0, tail.lsn.0);
+    bench.wait(Span(2 * DETECT.0));
+    assert!(bench.writer.take_disconnects().is_empty());
+}
+
+/// One lost ping passed for a dead lender where frames may be lost (simulator seed 78).
+#[test]
+fn a_lost_ping_is_sent_again_on_a_link_that_loses_frames() {
+    let mut bench = Bench::with_members(1, 1, CommitRule::All);
+    bench.writer.config.timing.resend = Some(Span::from_ms(50));
+    bench.now = bench.now + DETECT;
+    assert_eq!(bench.next(0).unwrap().kind, FrameKind::Ping);
+    assert!(bench.next(0).is_none());
+    bench.now = bench.now + Span::from_ms(50);
+    assert_eq!(bench.next(0).unwrap().kind, FrameKind::Ping);
 }
 
 #[test]
