@@ -19,6 +19,8 @@ pub struct PeerWindow {
     pub from: Lsn,
     /// The window's bytes from there.
     pub bytes: Vec<u8>,
+    /// Records below this may have been acknowledged, by what all members together said they hold and by the rule.
+    pub promised: Lsn,
 }
 
 /// The log as recovered: on the local file from its head to `end`, synced.
@@ -39,13 +41,16 @@ pub struct Assembled {
 pub enum AssembleError {
     /// Writing what was taken, or syncing it, failed.
     Io(IoError),
-    /// The record at `at` is bad everywhere, yet everything below `proof` was on the disk once; or the disk does not
-    /// give the bytes at `at`, so that nobody can tell whether the log ends there.
+    /// The record at `at` is bad everywhere, yet everything below `proof` was on the disk once, or the members said that
+    /// they hold everything below `promised`; or the disk does not give the bytes at `at`, so that nobody can tell
+    /// whether the log ends there.
     Corrupt {
         /// The first LSN that nobody has.
         at: Lsn,
         /// Below this, everything had been durable.
         proof: Lsn,
+        /// Below this, records may have been acknowledged.
+        promised: Lsn,
         /// The local disk refused to give the bytes.
         unreadable: Option<IoError>,
     },
@@ -58,12 +63,18 @@ impl core::fmt::Display for AssembleError {
             AssembleError::Corrupt {
                 at,
                 proof,
+                promised,
                 unreadable,
             } => {
                 if proof > at {
                     write!(
                         out,
                         "the log is damaged: LSN {at} to {proof} had been on the disk and is bad now"
+                    )?;
+                } else if promised > at {
+                    write!(
+                        out,
+                        "members hold LSN {at} to {promised}, but what they give is damaged, and acknowledged records may lie there"
                     )?;
                 } else {
                     write!(
@@ -74,7 +85,7 @@ impl core::fmt::Display for AssembleError {
                 if let Some(error) = unreadable {
                     write!(out, " ({error})")?;
                 }
-                out.write_str("; no member holds it. Restore the log file from a copy, or give up what follows with --accept-loss")
+                out.write_str("; no member gives it whole. Restore the log file from a copy, or give up what follows with --accept-loss")
             }
         }
     }
@@ -138,11 +149,18 @@ pub fn assemble<F: File>(
     };
     proof = proof.max(log.proof_beyond(taken.end.lsn, known.limit));
     // Bytes that cannot be read are no end: an acknowledged record may be among them.
-    let lost = taken.end.lsn < proof || unreadable.is_some();
+    // Nor is a bad record in a member's window, which takes in whole records only: its memory has rotted, or it lies.
+    let promised = windows
+        .iter()
+        .map(|window| window.promised)
+        .max()
+        .unwrap_or_default();
+    let lost = taken.end.lsn < proof.max(promised) || unreadable.is_some();
     if lost && !known.accept_loss && !planted.is(Fault::CorruptionIsEnd) {
         return Err(AssembleError::Corrupt {
             at: taken.end.lsn,
             proof,
+            promised,
             unreadable,
         });
     }

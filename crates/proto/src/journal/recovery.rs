@@ -111,6 +111,8 @@ pub struct Recovery {
     epoch: Epoch,
     writer: WriterId,
     needed: usize,
+    /// Members that hold every acknowledged record; zero where their word did not count.
+    copies: usize,
     from: Lsn,
     /// Until then it waits for members beyond those needed: they may hold more of what is in doubt.
     grace: Time,
@@ -147,6 +149,11 @@ impl Recovery {
             epoch,
             writer,
             needed: view.answers(),
+            copies: if view.counting {
+                view.rule.copies(view.members.len())
+            } else {
+                0
+            },
             from,
             grace: now + grace.min(patience),
             deadline: now + patience,
@@ -273,6 +280,7 @@ impl Recovery {
             trim: peer.trim,
             from: peer.trim.max(from),
             bytes: Vec::new(),
+            promised: Lsn(0),
         };
         peer.answer = if peer.held > peer.window.from {
             PeerAnswer::Reading
@@ -338,11 +346,30 @@ impl Recovery {
 
     /// What the members that answered hold above the local end. (With `--accept-loss` also asked after a refusal.)
     pub fn windows(&mut self) -> Vec<PeerWindow> {
+        let promised = self.promised();
         let complete = self
             .peers
             .iter_mut()
             .filter(|peer| peer.answer == PeerAnswer::Complete);
-        complete.map(|peer| core::mem::take(&mut peer.window)).collect()
+        let with_promise = |peer: &mut Peer| PeerWindow {
+            promised,
+            ..core::mem::take(&mut peer.window)
+        };
+        complete.map(with_promise).collect()
+    }
+
+    /// Below this, records may have been acknowledged: what as many members as the rule demands hold, if those that did
+    /// not answer hold everything. The word of one member that lies does not suffice where the rule asks for more.
+    fn promised(&self) -> Lsn {
+        let complete = |peer: &&Peer| peer.answer == PeerAnswer::Complete;
+        let mut held: Vec<Lsn> = self.peers.iter().filter(complete).map(|peer| peer.held).collect();
+        let missing = self.peers.len() - held.len();
+        // With `--accept-loss` so many may be missing that nothing can be said.
+        if missing >= self.copies || self.planted.is(Fault::ReadBeforeSeal) {
+            return Lsn(0);
+        }
+        held.sort_unstable_by(|a, b| b.cmp(a));
+        held[self.copies - missing - 1]
     }
 
     fn count(&self, answer: PeerAnswer) -> usize {
