@@ -5,7 +5,7 @@ use netram_proto::planted::{Fault, Planted};
 use netram_sim::runner::{Failure, run_seed};
 
 /// Seeds that a fault may take to be found. Most take fewer than a hundred.
-const SEEDS_MAX: u64 = 3000;
+const SEEDS_MAX: u64 = 30_000;
 
 fn found(fault: Fault) -> Failure {
     let failing = (0..SEEDS_MAX).find_map(|seed| run_seed(seed, Planted::with(fault)).err());
