@@ -75,6 +75,12 @@ pub enum OpenError {
         /// The view's journal.
         view: JournalId,
     },
+    /// The data key does not open the log's records.
+    #[error("{path}: this key did not seal the log's records; put the journal's own data key back")]
+    OtherKey {
+        /// The key's file.
+        path: PathBuf,
+    },
     /// Recovery could not be proven complete, or a newer writer exists.
     #[error("{path}: {refusal}")]
     Refused {

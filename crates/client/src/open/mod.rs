@@ -158,7 +158,7 @@ impl Files {
 
     /// Steps 3 to 5.
     fn recover(&self, claim: &View, config: &JournalConfig) -> Result<Found, OpenError> {
-        let local = self.scan();
+        let local = self.scan()?;
         let (grace, patience) = (span(config.grace), span(config.patience));
         let from = local.end.lsn;
         let mut recovery = Recovery::new(claim, claim.epoch, claim.writer, from, Time(0), grace, patience);
@@ -215,13 +215,31 @@ impl Files {
     }
 
     /// The local log's valid prefix, as the disk has it.
-    fn scan(&self) -> Scan {
+    fn scan(&self) -> Result<Scan, OpenError> {
         // An error here was caused by an earlier process's writes, and has been reported now. What counts is what the
         // disk gives back once the cache is dropped.
         let _ = self.log.file().sync();
         self.log.file().drop_cache();
         let limit = self.superblock.head.lsn.plus(self.log.capacity());
-        self.log.scan(self.superblock.head, limit, &mut |_| true)
+        // One record tells whether the key is the log's own; opening all of them would cost more than reading them. With
+        // another's key the journal would serve, and seal what no later opening with the right key could read.
+        let (mut own_key, mut plain) = (None, Vec::new());
+        let scan = self.log.scan(self.superblock.head, limit, &mut |record| {
+            if own_key.is_none() && record.header.sealed {
+                own_key = Some(
+                    self.sealer
+                        .open(&record.header, record.bytes, &mut plain)
+                        .is_some(),
+                );
+            }
+            own_key != Some(false)
+        });
+        match own_key {
+            Some(false) => Err(OpenError::OtherKey {
+                path: self.directory.key(),
+            }),
+            _ => Ok(scan),
+        }
     }
 
     /// Step 6: everything below `end` is on the local disk, and nobody else need have it.
