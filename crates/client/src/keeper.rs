@@ -124,7 +124,10 @@ fn start_connecting(shared: &Arc<Shared>, index: usize) {
                     shared.install(&mut core, index, link);
                 }
                 Err(error) => {
-                    tracing::debug!(lender = %address, error, "cannot connect");
+                    // It is tried again and again: the log needs each reason once, a wrong key above all.
+                    if core.links.is_news(index, &error) {
+                        tracing::warn!(lender = %address, error, "cannot reach the lender; trying on");
+                    }
                     core.writer.on_lost(index, shared.now());
                 }
             }

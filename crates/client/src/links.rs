@@ -18,6 +18,8 @@ struct Slot {
     waiting: Option<Outgoing>,
     /// The socket is full; bytes wait in the link.
     unflushed: bool,
+    /// Why the lender could not be reached, as last logged.
+    complaint: String,
 }
 
 /// Why a link was given up.
@@ -43,6 +45,16 @@ impl Links {
             link: Some(link),
             ..Slot::default()
         };
+    }
+
+    /// Whether the lender has not been complained of in these words since it was last reached.
+    pub(crate) fn is_news(&mut self, index: usize, complaint: &str) -> bool {
+        let slot = &mut self.0[index];
+        let news = slot.complaint != complaint;
+        if news {
+            complaint.clone_into(&mut slot.complaint);
+        }
+        news
     }
 
     pub(crate) fn remove(&mut self, index: usize) -> Option<Link> {
