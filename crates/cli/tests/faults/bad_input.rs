@@ -284,7 +284,7 @@ fn a_wrong_key_is_refused_and_the_lender_serves_on() {
     let mut lender = place.lender("a");
     let mut client = place.journal(&[&lender], 1);
     client.work.commits = Some(20);
-    let mut stranger = client.clone();
+    let mut stranger = client.with_log(place.memory().join("stranger.log"));
     let wrong = place.memory().join("wrong.key");
     netram_transport::ClusterKey::generate()
         .save_new(&wrong)
@@ -304,6 +304,17 @@ fn a_wrong_key_is_refused_and_the_lender_serves_on() {
     let log = lender.log_text();
     let refusals = log.lines().filter(|line| line.contains("WARN")).count() as u64;
     assert!(log.contains("give both sides the same key file"), "{log}");
+    let told = stranger
+        .log_text()
+        .lines()
+        .filter(|line| line.contains("key"))
+        .count();
+    assert_eq!(
+        told,
+        1,
+        "the client tells the reason once:\n{}",
+        stranger.log_text()
+    );
     assert!(
         refusals <= began.elapsed().as_secs() + 2,
         "{refusals} warnings:\n{log}"

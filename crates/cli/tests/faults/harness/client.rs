@@ -63,6 +63,15 @@ impl Client {
         }
     }
 
+    /// The same client, whose processes log elsewhere.
+    pub(crate) fn with_log(&self, log: PathBuf) -> Client {
+        Client { log, ..self.clone() }
+    }
+
+    pub(crate) fn log_text(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
     /// Starts a process that recovers, checks, and commits.
     pub(crate) fn start(&self) -> Running {
         let worker = std::env::current_exe().expect("this test has a path");
