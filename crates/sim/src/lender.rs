@@ -56,6 +56,17 @@ impl Window for Ring {
     }
 }
 
+/// What came of a packet.
+#[derive(Debug)]
+pub enum Outcome {
+    /// An answer.
+    Reply(Vec<u8>),
+    /// The session has ended.
+    Ended,
+    /// The process died while it handled the frame: bytes may have reached the window, the word for them did not.
+    Died,
+}
+
 /// One lender.
 #[derive(Debug)]
 pub struct Lender {
@@ -73,6 +84,10 @@ pub struct Lender {
     pub boot: u32,
     /// Whether the process runs.
     pub up: bool,
+    /// It dies while it handles the next append.
+    pub dies_in_append: bool,
+    /// An operator has withdrawn it: it is about to stop.
+    pub withdrawn: bool,
     /// It stands still until then.
     pub paused_until: Time,
     /// Memories that were lost, and what they had held: an acknowledgement may outlive its lender.
@@ -99,6 +114,8 @@ impl Lender {
             sessions: BTreeMap::new(),
             boot: 0,
             up: true,
+            dies_in_append: false,
+            withdrawn: false,
             paused_until: Time(0),
             lives: Vec::new(),
             witness: Witness::default(),
@@ -126,10 +143,11 @@ impl Lender {
         Some(bytes)
     }
 
-    /// The process dies; the memory stays. With `torn`, a frame that it was handling had reached the window and not
-    /// the word for it.
+    /// The process dies; the memory stays.
     pub fn kill(&mut self) {
         self.up = false;
+        self.dies_in_append = false;
+        self.withdrawn = false;
         self.member = None;
         self.sessions.clear();
         self.boot += 1;
@@ -164,55 +182,81 @@ impl Lender {
         }
     }
 
-    /// Handles a frame that came over connection `conn`. Returns what to answer; `None`: the session ends.
-    pub fn on_packet(
-        &mut self,
-        conn: usize,
-        packet: &[u8],
-        journal: JournalId,
-        planted: Planted,
-    ) -> Option<Vec<u8>> {
-        let frame = Frame::parse(packet).ok()?;
+    /// Handles a frame that came over connection `conn`.
+    pub fn on_packet(&mut self, conn: usize, packet: &[u8], journal: JournalId, planted: Planted) -> Outcome {
+        let Ok(frame) = Frame::parse(packet) else {
+            return Outcome::Ended;
+        };
         match self.sessions.entry(conn).or_default().handle(&frame) {
-            Ok(Admit::Bind(bound, _)) => (bound == journal).then(|| {
+            Ok(Admit::Bind(bound, _)) if bound == journal => {
                 let header = Header {
                     who: self.incarnation.0,
                     ..Header::new(FrameKind::Bound)
                 };
-                packet_of(&header, self.domain.as_bytes())
-            }),
-            Ok(Admit::Status) => Some(packet_of(&Header::new(FrameKind::Report), b"{}")),
-            Ok(Admit::Member(_)) => Some(self.on_member_frame(&frame, journal, planted)),
-            Err(_) => None,
+                Outcome::Reply(packet_of(&header, self.domain.as_bytes()))
+            }
+            Ok(Admit::Status) => Outcome::Reply(packet_of(&Header::new(FrameKind::Report), b"{}")),
+            Ok(Admit::Member(_)) => self.on_member_frame(&frame, journal, planted),
+            Ok(Admit::Bind(..)) | Err(_) => Outcome::Ended,
         }
     }
 
-    fn on_member_frame(&mut self, frame: &Frame<'_>, journal: JournalId, planted: Planted) -> Vec<u8> {
+    fn on_member_frame(&mut self, frame: &Frame<'_>, journal: JournalId, planted: Planted) -> Outcome {
         let before = self.state();
+        let incarnation = self.incarnation;
         let member = self.member.get_or_insert_with(|| {
-            let mut member = Member::new(journal, self.incarnation);
+            let mut member = Member::new(journal, incarnation);
             member.plant(planted);
             member
         });
+        if frame.header.kind == FrameKind::Append {
+            self.saved = trimmed_first(member, frame, &mut self.window, self.saved);
+        }
         let reply = member.handle(frame, &mut self.window);
         let after = *member.state();
+        if self.dies_in_append && frame.header.kind == FrameKind::Append {
+            self.kill();
+            self.witness.heard(frame);
+            return Outcome::Died;
+        }
         self.saved = Some(after);
         let mut witness = core::mem::take(&mut self.witness);
         witness.after_frame(self, &before, frame, &reply, journal.into());
         self.witness = witness;
-        match reply {
+        Outcome::Reply(match reply {
             Reply::Frame(header, body, length) => packet_of(&header, &body[..length]),
             Reply::Data(header, bytes) => {
                 let body = self.window_bytes(header.lsn, bytes).unwrap_or_default();
                 packet_of(&header, &body)
             }
-        }
+        })
     }
 
     /// A connection is gone.
     pub fn forget(&mut self, conn: usize) {
         self.sessions.remove(&conn);
     }
+}
+
+/// As the shipped lender does it: an append that will overwrite bytes which the saved state counts as held moves the saved
+/// trim point first, for a process that dies in between would find its window not borne out. Returns what is saved.
+fn trimmed_first(
+    member: &mut Member,
+    frame: &Frame<'_>,
+    window: &mut Ring,
+    saved: Option<MemberState>,
+) -> Option<MemberState> {
+    let end = frame.header.lsn.0.saturating_add(frame.body.len() as u64);
+    let overwrites = saved.is_some_and(|saved| saved.joined && end > saved.trim.0 + window.capacity());
+    if !overwrites {
+        return saved;
+    }
+    let header = Header {
+        kind: FrameKind::Ping,
+        ..frame.header
+    };
+    member.handle(&Frame { header, body: &[] }, window);
+    Some(*member.state())
 }
 
 /// A frame as it travels.

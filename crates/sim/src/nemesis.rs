@@ -162,10 +162,18 @@ impl World {
             return;
         }
         self.coverage.hit("nemesis: lender processes killed");
-        self.tell(|| format!("lender {lender}'s process dies"));
-        let conns = self.conns_to(lender);
+        if self.rng.chance(400) {
+            self.lenders[lender].dies_in_append = true;
+            return;
+        }
         self.lenders[lender].kill();
-        for conn in conns {
+        self.lender_died(lender);
+    }
+
+    /// A lender's process is gone: its connections end, and it is started again some time later.
+    pub(crate) fn lender_died(&mut self, lender: usize) {
+        self.tell(|| format!("lender {lender}'s process dies"));
+        for conn in self.conns_to(lender) {
             self.break_conn(conn);
         }
         let delay = Span::from_ms(self.rng.pick(&[5, 100, 1000, 4000]));
@@ -272,6 +280,17 @@ impl World {
         for conn in self.conns_to(lender) {
             self.send(conn, Way::Down, packet.clone());
         }
+        self.lenders[lender].withdrawn = true;
+        // Its clients have that long to move away; then it stops, and is started again with the memory it had.
+        let grace = Span::from_ms(self.rng.between(100, 2000));
+        self.at(grace, Event::LenderStops { lender });
+    }
+
+    pub(crate) fn lender_stops(&mut self, lender: usize) {
+        if self.lenders[lender].up && self.lenders[lender].withdrawn {
+            self.lenders[lender].kill();
+            self.lender_died(lender);
+        }
     }
 
     /// Everything is well from here on: the nemesis rests, lenders run, links pass, the disk is sound.
@@ -284,6 +303,13 @@ impl World {
         }
         for lender in 0..self.lenders.len() {
             self.lenders[lender].paused_until = Time(0);
+            self.lenders[lender].dies_in_append = false;
+            if core::mem::take(&mut self.lenders[lender].withdrawn) {
+                // It lends again; its clients hear of it when they connect anew.
+                for conn in self.conns_to(lender) {
+                    self.break_conn(conn);
+                }
+            }
             self.lenders[lender].window.limit = LENT_BYTES;
             self.start_lender(lender);
         }

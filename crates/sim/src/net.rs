@@ -7,6 +7,7 @@ use netram_proto::time::{Span, Time};
 
 use netram_proto::wire::Frame;
 
+use crate::lender::Outcome;
 use crate::profile::Links;
 use crate::world::{Event, World};
 
@@ -219,16 +220,20 @@ impl World {
         self.trace
             .mark(self.now, 2, packet.first().copied().unwrap_or(0).into());
         match self.lenders[lender].on_packet(conn, packet, journal, planted) {
-            Some(reply) => {
+            Outcome::Reply(reply) => {
                 let reply = self.perhaps_lie(lender, reply);
                 self.tell_packet(lender, &reply, "answers");
                 if open {
                     self.send(conn, Way::Down, reply);
                 }
             }
-            None if self.profile.links == Links::Stream => self.break_conn(conn),
+            Outcome::Ended if self.profile.links == Links::Stream => self.break_conn(conn),
             // A doubled or early frame is no misconduct where links reorder.
-            None => (),
+            Outcome::Ended => (),
+            Outcome::Died => {
+                self.coverage.hit("lenders that died while handling a frame");
+                self.lender_died(lender);
+            }
         }
     }
 

@@ -194,6 +194,12 @@ impl Profile {
             hostile: None,
         }
     }
+
+    /// Whether a view of this world's lenders can ever count: only then does a wait for members *and* disk end.
+    pub fn can_count(&self) -> bool {
+        let elsewhere = self.domains.iter().any(|domain| domain != "d0");
+        self.hostile.is_none() && (self.one_domain || elsewhere)
+    }
 }
 
 fn draw_actions(rng: &mut Rng) -> Vec<Action> {

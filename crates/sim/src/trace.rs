@@ -46,7 +46,8 @@ impl Trace {
         let Some(story) = &self.story else { return };
         let mut story = story.borrow_mut();
         if story.len() == STORY_LINES_MAX {
-            story.pop_front();
+            // The first line says what the world is like; it stays.
+            story.remove(1);
         }
         story.push_back(format!("{:>12.3} ms  {}", now.0 as f64 / 1e6, line()));
     }

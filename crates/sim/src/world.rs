@@ -59,6 +59,9 @@ pub(crate) enum Event {
     LenderUp {
         lender: usize,
     },
+    LenderStops {
+        lender: usize,
+    },
     Unfill {
         lender: usize,
     },
@@ -206,6 +209,7 @@ impl World {
             Event::Flushed { process } => self.on_flushed(process),
             Event::ViewStored { process } => self.on_view_stored(process),
             Event::LenderUp { lender } => self.start_lender(lender),
+            Event::LenderStops { lender } => self.lender_stops(lender),
             Event::Unfill { lender } => self.lenders[lender].window.limit = crate::lender::LENT_BYTES,
             Event::Nemesis => self.on_nemesis(),
             Event::Busy { process } => self.on_busy(process),

@@ -46,6 +46,13 @@ impl Witness {
         }
     }
 
+    /// A writer declared what it has on its disk, to a member that may have died over it.
+    pub(crate) fn heard(&mut self, frame: &Frame<'_>) {
+        if matches!(frame.header.kind, FrameKind::Append | FrameKind::Ping) {
+            self.declared = self.declared.max(frame.header.stable);
+        }
+    }
+
     fn follow(&mut self, before: &MemberState, after: &MemberState, frame: &Frame<'_>) {
         let joined_anew = after.joined
             && (before.generation, before.window_epoch, before.joined)
@@ -59,9 +66,7 @@ impl Witness {
             self.declared = start.lsn;
             return;
         }
-        if matches!(frame.header.kind, FrameKind::Append | FrameKind::Ping) {
-            self.declared = self.declared.max(frame.header.stable);
-        }
+        self.heard(frame);
         if after.trim > self.walked.lsn && after.trim == frame.header.lsn {
             // It had fallen behind what is stable, and begins anew there.
             self.walked = start;

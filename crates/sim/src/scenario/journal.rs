@@ -109,6 +109,7 @@ pub(super) fn work(world: &mut World, process: usize, deeds: u64) {
                     let durability = match world.rng.below(10) {
                         0 => Durability::Disk,
                         1 => Durability::Lazy,
+                        2 if world.profile.can_count() => Durability::Both,
                         _ => Durability::Remote,
                     };
                     if world.wait(process, ticket, durability).is_err() {

@@ -6,7 +6,7 @@ use netram_proto::limit::WINDOW_BYTES_MIN;
 use netram_proto::port::Kind;
 use netram_proto::wire::{Flag, FrameKind, Header, Link, RecordHeader, finish_record};
 
-use crate::lender::{Lender, packet_of};
+use crate::lender::{Lender, Outcome, packet_of};
 use crate::rng::Rng;
 use crate::world::World;
 
@@ -32,22 +32,35 @@ pub(super) fn run(world: &mut World) {
             }
             5 => {
                 lender.kill();
-                let (journal, planted) = (world.journal, world.planted);
-                lender.start(journal, Incarnation(conn as u64 + 2), planted);
-                bind(world, &mut lender, 0);
+                restart(world, &mut lender, conn);
             }
+            6 => lender.dies_in_append = true,
             _ => (),
         }
         let packet = draw_frame(world, &lender, &log, epoch);
         world.tell(|| format!("{packet:x?}"));
         let (journal, planted) = (world.journal, world.planted);
-        if lender.on_packet(0, &packet, journal, planted).is_none() {
-            lender.forget(0);
-            bind(world, &mut lender, 0);
+        match lender.on_packet(0, &packet, journal, planted) {
+            Outcome::Reply(_) => (),
+            Outcome::Ended => {
+                lender.forget(0);
+                bind(world, &mut lender, 0);
+            }
+            Outcome::Died => restart(world, &mut lender, conn),
         }
         world.trace.mark(world.now, 9, lender.state().held.0);
         world.coverage.hit("frames of unruly clients");
     }
+}
+
+fn restart(world: &mut World, lender: &mut Lender, number: usize) {
+    let (journal, planted) = (world.journal, world.planted);
+    if !lender.start(journal, Incarnation(number as u64 + 2), planted) {
+        world
+            .coverage
+            .hit("lenders of unruly clients restarted with memory that did not check");
+    }
+    bind(world, lender, 0);
 }
 
 fn bind(world: &mut World, lender: &mut Lender, conn: usize) {

@@ -154,9 +154,9 @@ impl Writer {
         };
         let pending = tail.since(lender.sent);
         let crowded = lender.flight[0] > lender.received;
-        // One that was overtaken is told so even where there is nothing to send: until it begins anew it owes us what it
-        // has not received.
-        if pending == 0 && !overtaken || crowded && pending < BULK_BYTES {
+        // One that was overtaken is told so at once, even where there is nothing to send: until it begins anew it owes us
+        // what it has not received.
+        if !overtaken && (pending == 0 || crowded && pending < BULK_BYTES) {
             return None;
         }
         let bytes = pending.min(FRAME_BODY_BYTES_MAX as u64) as usize;

@@ -51,6 +51,10 @@ impl Bench {
     }
 
     fn connect(&mut self, index: usize, incarnation: u64) {
+        self.connect_from(index, incarnation, b"there");
+    }
+
+    fn connect_from(&mut self, index: usize, incarnation: u64, domain: &[u8]) {
         self.writer.on_connected(index, self.now);
         assert_eq!(self.next(index).unwrap().kind, FrameKind::Bind);
         self.say(
@@ -59,7 +63,7 @@ impl Bench {
                 who: incarnation,
                 ..Header::new(FrameKind::Bound)
             },
-            b"there",
+            domain,
         );
         assert_eq!(self.next(index).unwrap().kind, FrameKind::Seal);
         let sealed = Header {
@@ -456,6 +460,46 @@ fn a_member_that_the_disk_overtook_by_a_ring_is_told_so_even_when_nothing_is_lef
     bench.ack(0, tail.lsn.0, tail.lsn.0);
     bench.wait(Span(2 * DETECT.0));
     assert!(bench.writer.take_disconnects().is_empty());
+}
+
+/// With two appends on the way it was passed over, and never told again: a commit that waited for the members hung
+/// (simulator seed 3024056).
+#[test]
+fn a_member_that_the_disk_overtook_by_a_ring_is_told_so_while_appends_are_on_the_way() {
+    let mut bench = Bench::with_members(1, 1, CommitRule::All);
+    for tail in [100, 200] {
+        bench.writer.on_append(Lsn(tail));
+        assert!(bench.next(0).is_some());
+    }
+    let tail = Link {
+        lsn: Lsn((1 << 20) + 800),
+        chain: 5,
+    };
+    bench.writer.on_append(tail.lsn);
+    bench.writer.on_stable(tail, bench.now);
+    let append = bench.next(0).unwrap();
+    assert_eq!((append.lsn, append.flags), (tail.lsn, Flag::FRESH));
+}
+
+/// Members in one power domain filled the view when the one that was fed elsewhere went; when it came back there was no
+/// place for it, and commits went at the disk's pace for ever (simulator seed 3000310).
+#[test]
+fn a_view_that_does_not_count_for_want_of_another_domain_makes_place_for_one() {
+    let mut bench = Bench::new(3, 2, CommitRule::All);
+    bench.writer.config.one_domain = false;
+    bench.writer.config.domain = String::from("there");
+    bench.connect(0, 1);
+    bench.connect(1, 2);
+    bench.join(0);
+    bench.join(1);
+    bench.store_view();
+    assert!(bench.writer.blocked().is_some());
+    bench.connect_from(2, 3, b"elsewhere");
+    bench.join(2);
+    bench.store_view();
+    let view: Vec<usize> = bench.writer.view().iter().collect();
+    assert_eq!(view, [0, 2]);
+    assert!(bench.writer.blocked().is_none());
 }
 
 /// One lost ping passed for a dead lender where frames may be lost (simulator seed 78).

@@ -53,8 +53,15 @@ impl Writer {
         }
         for (index, lender) in self.lenders.iter().enumerate() {
             let full = matches!(lender.role, Role::Catching(goal) if lender.held >= goal);
-            if full && lender.is_ready() && !lender.withdrawn && target.len() < self.config.wanted {
+            if !full || !lender.is_ready() || lender.withdrawn {
+                continue;
+            }
+            if target.len() < self.config.wanted {
                 target = target.with(index);
+            } else if !self.domains_differ(target) && lender.domain != self.config.domain {
+                // Full, and yet it does not count: the least preferred member makes way for one that is fed elsewhere.
+                let last = target.iter().last().unwrap_or(index);
+                target = target.without(last).with(index);
             }
         }
         target
@@ -146,35 +153,42 @@ impl Writer {
         self.settle(now);
     }
 
-    /// Asks spares to join while members are missing.
+    /// Asks spares to join while members are missing, or while all there are share this machine's power domain.
     fn recruit(&mut self, now: Time) {
         if self.disk_failed {
             return;
         }
-        let leaving = |index: &usize| self.gone.has(*index) || self.lenders[*index].withdrawn;
-        let staying = self.view.iter().filter(|index| !leaving(index)).count();
-        let coming = |lender: &&super::Lender| matches!(lender.role, Role::Joining | Role::Catching(_));
-        let mut have = staying + self.lenders.iter().filter(coming).count();
-        while have < self.config.wanted {
-            let Some(index) = self.best_spare(now) else { return };
+        let mut team = self.view.minus(self.gone);
+        for (index, lender) in self.lenders.iter().enumerate() {
+            let coming = matches!(lender.role, Role::Joining | Role::Catching(_));
+            if coming {
+                team = team.with(index);
+            } else if lender.withdrawn {
+                team = team.without(index);
+            }
+        }
+        loop {
+            let spare = if team.len() < self.config.wanted {
+                self.best_spare(now)
+            } else if team.is_empty() || self.domains_differ(team) {
+                None
+            } else {
+                self.spares(now)
+                    .find(|&index| self.lenders[index].domain != self.config.domain)
+            };
+            let Some(index) = spare else { return };
             self.generations += 1;
             let lender = &mut self.lenders[index];
             lender.generation = self.generations;
             lender.incarnation = lender.behind_link;
             lender.role = Role::Joining;
             lender.control = Some(Control::Join);
-            have += 1;
+            team = team.with(index);
         }
     }
 
     /// The first spare in the configured order, those in a power domain that the view lacks before the others.
     fn best_spare(&self, now: Time) -> Option<usize> {
-        let fit = |index: &usize| {
-            let lender = &self.lenders[*index];
-            let willing = lender.refused.is_none_or(|(_, until)| until <= now);
-            let free = lender.role == Role::Spare && lender.control.is_none() && !self.in_use(*index);
-            lender.is_ready() && free && willing && !lender.withdrawn
-        };
         let fresh = |index: &usize| {
             let domain = &self.lenders[*index].domain;
             *domain != self.config.domain
@@ -183,8 +197,17 @@ impl Writer {
                     .iter()
                     .any(|member| self.lenders[member].domain == *domain)
         };
-        let spares = || (0..self.lenders.len()).filter(fit);
-        spares().find(fresh).or_else(|| spares().next())
+        self.spares(now).find(fresh).or_else(|| self.spares(now).next())
+    }
+
+    /// Lenders that could be asked to join.
+    fn spares(&self, now: Time) -> impl Iterator<Item = usize> {
+        (0..self.lenders.len()).filter(move |&index| {
+            let lender = &self.lenders[index];
+            let willing = lender.refused.is_none_or(|(_, until)| until <= now);
+            let free = lender.role == Role::Spare && lender.control.is_none() && !self.in_use(index);
+            lender.is_ready() && free && willing && !lender.withdrawn
+        })
     }
 
     /// In the durable view or the proposed one: such a lender's window must not be emptied.
