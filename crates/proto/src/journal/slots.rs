@@ -77,14 +77,15 @@ impl Slots {
     /// Reads the newest valid value.
     pub fn open<F: File>(file: &F, magic: [u8; 8], slot_bytes: usize) -> Result<(Slots, Vec<u8>), SlotError> {
         let mut newest: Option<(u64, Vec<u8>)> = None;
-        let mut ours = false;
+        let (mut ours, mut unreadable) = (false, None);
         let mut first = 0;
         for index in 0..2u64 {
             let mut slot = vec![0; slot_bytes];
             match file.read_at(index * slot_bytes as u64, &mut slot) {
                 Ok(()) => (),
                 // One unreadable slot is what the other is for.
-                Err(IoError::EIO) => {
+                Err(error @ IoError::EIO) => {
+                    unreadable = Some(error);
                     first = index;
                     continue;
                 }
@@ -99,8 +100,8 @@ impl Slots {
                 newest = Some((sequence, payload.to_vec()));
             }
         }
-        match newest {
-            Some((sequence, payload)) => Ok((
+        match (newest, unreadable) {
+            (Some((sequence, payload)), _) => Ok((
                 Slots {
                     magic,
                     slot_bytes,
@@ -110,8 +111,10 @@ impl Slots {
                 },
                 payload,
             )),
-            None if ours => Err(SlotError::Damaged),
-            None => Err(SlotError::Foreign),
+            // Restoring the file would be the wrong remedy for a disk that does not give it.
+            (None, Some(error)) => Err(SlotError::Io(error)),
+            (None, None) if ours => Err(SlotError::Damaged),
+            (None, None) => Err(SlotError::Foreign),
         }
     }
 
