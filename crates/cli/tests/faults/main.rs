@@ -8,7 +8,8 @@
 //! `NETRAM_FAULT_SEED` replays the kill points of a run, which every failed test prints; `NETRAM_FAULT_ROUNDS`
 //! multiplies how often each fault is tried.
 
-mod bad_input;
+mod bad_files;
+mod bad_peers;
 mod failing_disk;
 mod full_disk;
 mod harness;

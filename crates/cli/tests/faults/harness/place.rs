@@ -160,7 +160,7 @@ impl Drop for Place {
     }
 }
 
-/// Says that a test cannot run here, past the test runner that would keep it to itself.
+/// Says that a test cannot run here, past the test runner that would keep it to itself, on a line of its own.
 pub(crate) fn skipped(test: &str, missing: &str) {
-    let _ = writeln!(std::io::stderr(), "SKIPPED {test}: {missing}");
+    let _ = writeln!(std::io::stderr(), "\nSKIPPED {test}: {missing}");
 }

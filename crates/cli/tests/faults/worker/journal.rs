@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use netram_client::Journal;
 use netram_proto::id::Lsn;
-use netram_proto::port::{AppendError, Kind, Log, Record, Ticket};
+use netram_proto::port::{AppendError, Kind, Log, LogError, Record, Ticket};
 
 use super::{End, Said, Work, say, say_acked, setup};
 use crate::harness::random::Random;
@@ -37,7 +37,7 @@ pub(super) fn run(work: &Work, trim: bool) -> End {
     };
     let known = match check(work, &journal, report.loss.is_some()) {
         Ok(known) => known,
-        Err(text) => return End::Wrong(text),
+        Err(end) => return end,
     };
     let last = known.back().map_or(0, |(number, _)| *number);
     report.last = vec![last];
@@ -84,7 +84,7 @@ pub(super) fn run(work: &Work, trim: bool) -> End {
 }
 
 /// Every record there is, by number and place; or why they are not what they must be.
-fn check(work: &Work, journal: &Journal, lossy: bool) -> Result<VecDeque<(u64, Lsn)>, String> {
+fn check(work: &Work, journal: &Journal, lossy: bool) -> Result<VecDeque<(u64, Lsn)>, End> {
     let mut known: VecDeque<(u64, Lsn)> = VecDeque::new();
     let mut wrong = None;
     let mut each = |record: Record<'_>| {
@@ -96,24 +96,29 @@ fn check(work: &Work, journal: &Journal, lossy: bool) -> Result<VecDeque<(u64, L
     };
     let read = journal.read(journal.state().head, &mut each);
     if let Some(text) = wrong {
-        return Err(text);
+        return Err(End::Wrong(text));
     }
-    read.map_err(|error| format!("reading the log: {error}"))?;
+    match read {
+        Ok(_) => (),
+        // A disk that gives nothing has lost nothing yet.
+        Err(error @ LogError::Io(_)) => return Err(End::Refused(error.to_string())),
+        Err(error) => return Err(End::Wrong(error.to_string())),
+    }
     let acked = work.acked.first().copied().unwrap_or(0);
     let (first, last) = match (known.front(), known.back()) {
         (Some((first, _)), Some((last, _))) => (*first, *last),
         _ => (1, 0),
     };
     if first > work.trimmed.max(1) {
-        return Err(format!(
+        return Err(End::Wrong(format!(
             "the log begins with record {first}; nothing above {} was given up",
             work.trimmed
-        ));
+        )));
     }
     if last < acked && !lossy {
-        return Err(format!(
+        return Err(End::Wrong(format!(
             "record {acked} was acknowledged; the log ends with record {last}"
-        ));
+        )));
     }
     Ok(known)
 }
