@@ -4,7 +4,7 @@ use netram_proto::journal::{Role, View};
 use netram_proto::time::{Span, Time};
 use netram_proto::wire::{FrameKind, Header};
 
-use crate::check::rule01;
+use crate::check::{self, rule01};
 use crate::lender::{LENT_BYTES, packet_of};
 use crate::net::Way;
 use crate::process::lender_at;
@@ -249,8 +249,7 @@ impl World {
         let (journal, planted) = (self.journal, self.planted);
         let next = self.next_incarnation();
         if !self.lenders[lender].start(journal, next, planted) {
-            self.coverage
-                .hit("lenders restarted with memory that did not check");
+            check::rule02::not_borne_out(lender);
         }
         self.tell(|| format!("lender {lender} is up"));
     }

@@ -12,7 +12,7 @@ impl Member {
         if let Some(refusal) = self.not_mine(frame) {
             return refusal;
         }
-        if !self.state.joined {
+        if !self.is_window_of(frame) {
             return self.refuse(Refusal::NotJoined, Lsn(0), Lsn(0));
         }
         let from = frame.header.lsn;

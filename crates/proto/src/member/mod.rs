@@ -196,7 +196,7 @@ impl Member {
         if let Some(refusal) = self.not_mine(frame) {
             return refusal;
         }
-        if self.state.joined {
+        if self.is_window_of(frame) {
             self.trim_below(frame.header.stable);
         }
         let Reply::Frame(mut header, ..) = self.ack(0) else {
@@ -256,6 +256,12 @@ impl Member {
             Refusal::Fenced
         };
         Some(self.refuse(refusal, Lsn(0), Lsn(0)))
+    }
+
+    /// Whether there is a window that the frame's own reign joined. A later reign reads an earlier one's window and does
+    /// nothing else to it: where a loss was accepted between them, the same LSN is not the same record.
+    fn is_window_of(&self, frame: &Frame<'_>) -> bool {
+        self.state.joined && self.state.window_epoch == frame.header.epoch
     }
 
     fn trim_below(&mut self, stable: Lsn) {

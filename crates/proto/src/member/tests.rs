@@ -212,6 +212,34 @@ fn a_higher_epoch_fences_the_lower_and_a_twin_of_the_same_epoch() {
     assert_eq!(refusal(&bench.send(twin, &[])), Some(Refusal::Fenced));
 }
 
+/// A new reign's stable LSN trimmed the window that an earlier one had left, in the middle of a record of a history that
+/// had been given up; the lender's next process then took all of its memory for damaged (simulator seed 3018930).
+#[test]
+fn a_later_reign_reads_a_window_that_it_did_not_join_and_changes_nothing() {
+    let mut old = Hand::new(1);
+    let mut bench = Bench::joined(&old);
+    let body = [old.record(b"one"), old.record(b"two")].concat();
+    bench.append(&old, Lsn(64), Lsn(0), &body);
+    let mut new = Hand {
+        link: old.link,
+        ..Hand::new(2)
+    };
+    bench.send(new.header(FrameKind::Seal), &[]);
+    let before = *bench.member.state();
+    let stable = Lsn(70);
+    bench.send(
+        Header {
+            stable,
+            ..new.header(FrameKind::Ping)
+        },
+        &[],
+    );
+    let (at, record) = (new.link.lsn, new.record(b"three"));
+    let answer = bench.append(&new, at, stable, &record);
+    assert_eq!(refusal(&answer), Some(Refusal::NotJoined));
+    assert_eq!(*bench.member.state(), before);
+}
+
 #[test]
 fn a_delayed_join_or_leave_does_not_empty_a_filled_window() {
     let mut hand = Hand::new(1);

@@ -106,3 +106,12 @@ impl Witness {
         }
     }
 }
+
+/// A lender's process died and its memory stayed, but did not check: what it held is as good as lost. No client here gives
+/// it reason to.
+pub(crate) fn not_borne_out(lender: usize) -> ! {
+    fail(
+        2,
+        format!("lender {lender}'s memory outlived its process, and does not bear out what it remembered"),
+    )
+}
