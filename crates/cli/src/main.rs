@@ -52,7 +52,9 @@ struct Netram {
 fn main() -> ExitCode {
     let netram = Netram::parse();
     log::start(&netram.log, netram.command.is_quiet());
-    match netram.command.run() {
+    let outcome = netram.command.run();
+    command::bench::leave_to_signal();
+    match outcome {
         Ok(code) => code,
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {

@@ -1,6 +1,6 @@
 //! The subcommands, one file each.
 
-mod bench;
+pub(crate) mod bench;
 mod demo;
 mod journal;
 mod key;

@@ -7,6 +7,7 @@ mod tpca;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -98,11 +99,22 @@ pub(crate) fn site(dir: Option<&Path>) -> Result<Site> {
     Ok(Site::new(netram_bench::child::this_program()?, &parent)?)
 }
 
+/// A signal is ending this process, and is taking the files away that the measurement works on.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// Leaves the end to the signal, if one came: the failure that its cleaning up has caused is not to be reported.
+pub(crate) fn leave_to_signal() {
+    while INTERRUPTED.load(Ordering::SeqCst) {
+        std::thread::park();
+    }
+}
+
 /// Whoever interrupts a measurement finds neither its files nor its lenders' memory afterwards.
 fn clean_up_on_signal() -> Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     std::thread::spawn(move || {
         if let Some(signal) = signals.forever().next() {
+            INTERRUPTED.store(true, Ordering::SeqCst);
             netram_bench::site::abandon();
             std::process::exit(128 + signal);
         }
