@@ -5,7 +5,7 @@
 
 use netram_proto::time::{Span, Time};
 
-use netram_proto::wire::Frame;
+use netram_proto::wire::{Frame, FrameKind};
 
 use crate::lender::Outcome;
 use crate::profile::Links;
@@ -13,6 +13,8 @@ use crate::world::{Event, World};
 
 /// Frames on one lane that have not arrived; beyond that the link has no room.
 const LANE_FRAMES_MAX: u32 = 12;
+
+const WITHDRAW: u8 = FrameKind::Withdraw as u8;
 
 /// One direction of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -145,7 +147,14 @@ impl World {
             let mut delay = self.latency();
             if self.rng.chance(permille) {
                 self.coverage.hit("frames late");
-                delay = Span(delay.0 * self.rng.between(2, 200));
+                let times = self.rng.between(2, 200);
+                // One in four is stuck in some queue for as long as it takes to give a lender up and find it again.
+                let stuck = if self.rng.chance(250) {
+                    self.rng.below(700_000_000)
+                } else {
+                    0
+                };
+                delay = Span(delay.0 * times + stuck);
             }
             self.lane(conn, way).in_flight += 1;
             let packet = packet.clone();
@@ -207,6 +216,14 @@ impl World {
             }
             Way::Up => self.lender_gets(conn, lender, open, &packet),
             Way::Down if open => self.process_gets(process, slot, &packet),
+            // Where there are no connections but in the machines' minds, what was sent over an earlier one arrives as well.
+            // (Not a withdrawal: it names no lender's life, and whoever sends it on such links must add one.)
+            Way::Down if self.profile.links == Links::Datagram && packet.first() != Some(&WITHDRAW) => {
+                if let Some(slot) = self.slot_of(process, lender) {
+                    self.coverage.hit("late answers over an earlier link");
+                    self.process_gets(process, slot, &packet);
+                }
+            }
             Way::Down => (),
         }
     }
@@ -293,6 +310,10 @@ impl World {
     }
 
     fn cut_lanes(&mut self, conn: usize) {
+        if self.profile.links == Links::Datagram {
+            // Each frame finds its own way, or does not.
+            return;
+        }
         for way in [Way::Up, Way::Down] {
             let draw = self.rng.draw();
             let lane = self.lane(conn, way);

@@ -195,6 +195,27 @@ impl Profile {
         }
     }
 
+    /// A world in which lenders come and go faster than the disk and the slowest frame: acknowledgements outlive the
+    /// windows that they speak of.
+    pub fn storm(&mut self, rng: &mut Rng) {
+        self.links = Links::Datagram;
+        self.loss_permille = 250;
+        self.latency_us = rng.pick(&[(20, 60), (500, 3000), (100, 30_000)]);
+        self.disk_us = rng.pick(&[(5000, 20_000), (20_000, 200_000), (20_000, 200_000)]);
+        self.timing.resend = Some(Span::from_ms(rng.between(20, 200)));
+        self.lenders = rng.between(1, 3) as usize;
+        self.wanted = self.wanted.min(self.lenders);
+        self.min = 1;
+        self.rule = CommitRule::All;
+        self.one_domain = true;
+        self.domains.truncate(self.lenders);
+        self.domains.resize(self.lenders, String::from("d1"));
+        self.actions = vec![Action::LoseLender, Action::BreakLink];
+        self.every = Span::from_ms(rng.pick(&[100, 300, 600]));
+        self.payload_max = rng.pick(&[24, 200]);
+        self.within_budget = false;
+    }
+
     /// Whether a view of this world's lenders can ever count: only then does a wait for members *and* disk end.
     pub fn can_count(&self) -> bool {
         let elsewhere = self.domains.iter().any(|domain| domain != "d0");

@@ -214,6 +214,12 @@ impl World {
         (until > self.now).then_some(until)
     }
 
+    /// The slot in which the machine inside knows a lender.
+    pub(crate) fn slot_of(&self, process: usize, lender: usize) -> Option<usize> {
+        let process = &self.processes[process];
+        (0..process.conns.len()).find(|&slot| process.slots[slot] == lender)
+    }
+
     pub(crate) fn is_stream(&self) -> bool {
         self.profile.links == Links::Stream
     }

@@ -30,6 +30,9 @@ pub fn run(seed: u64, planted: Planted, story: Option<Story>) -> Outcome {
     if (70..80).contains(&kind) {
         profile.hostile = Some(rng.index(profile.lenders));
     }
+    if kind < 5 {
+        profile.storm(&mut rng);
+    }
     let mut world = World::new(rng, profile, planted, Trace::new(story));
     let description = format!("seed {seed}: {:?}", world.profile);
     world.tell(|| description);
