@@ -114,7 +114,9 @@ impl World {
         self.store_view(host, &mut files)?;
         // An old error report does not matter: what follows reads, and syncs again.
         let _ = files.log.sync();
-        if self.profile.drops_cache {
+        // On a copied disk always: records that another machine's disk had proven stable, taken from members and lost by a
+        // failed sync here, would pass for proof about this disk. Copy, failed sync and a cache that stays are one too many.
+        if self.profile.drops_cache || host != 0 {
             let host = &self.hosts[host];
             host.disk.borrow_mut().drop_cache(host.log_file);
         }
