@@ -16,7 +16,7 @@ pub enum Links {
     Datagram,
 }
 
-/// What may happen to a world. One action a time, see [`crate::nemesis`].
+/// What may happen to a world. One action a time, see `nemesis`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Action {
     /// A connection breaks.

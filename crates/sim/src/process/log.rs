@@ -163,11 +163,13 @@ impl World {
         };
         let writer = &serving.writer;
         let (acked, stable) = (writer.acked() >= end, writer.stable() >= end);
+        // Of a fenced writer's log the disk may have more than the newer reign will ever know: only what is acknowledged
+        // counts, here too.
         let done = match durability {
             Durability::Lazy => true,
             Durability::Remote => acked,
-            Durability::Disk => stable,
-            Durability::Both => stable && writer.rule_satisfied(end),
+            Durability::Disk => acked && stable,
+            Durability::Both => acked && stable && writer.rule_satisfied(end),
         };
         if done {
             return Some(Ok(writer.votes(end)));
