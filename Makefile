@@ -10,6 +10,7 @@ NETRAM  := $(TARGET)/release/netram
 BIN     := $(DESTDIR)$(PREFIX)/bin
 SHARE   := $(DESTDIR)$(PREFIX)/share
 UNITS   := $(DESTDIR)$(PREFIX)/lib/systemd/system
+SYSUSERS   := $(DESTDIR)$(PREFIX)/lib/sysusers.d
 
 .PHONY: help demo test bench build install uninstall clean need-cargo
 .DEFAULT_GOAL := help
@@ -48,11 +49,12 @@ install:
 	install -d $(UNITS)
 	sed 's|/usr/local/bin|$(PREFIX)/bin|' packaging/netram-lend.service > $(UNITS)/netram-lend.service
 	chmod 644 $(UNITS)/netram-lend.service
+	install -D -m 644 packaging/netram.sysusers $(SYSUSERS)/netram.conf
 
 uninstall:
 	rm -f $(BIN)/netram $(SHARE)/man/man1/netram.1 $(SHARE)/man/man1/netram-*.1
 	rm -f $(SHARE)/bash-completion/completions/netram $(SHARE)/zsh/site-functions/_netram
-	rm -f $(SHARE)/fish/vendor_completions.d/netram.fish $(UNITS)/netram-lend.service
+	rm -f $(SHARE)/fish/vendor_completions.d/netram.fish $(UNITS)/netram-lend.service $(SYSUSERS)/netram.conf
 
 clean: need-cargo
 	cargo clean

@@ -12,6 +12,9 @@ pub const WINDOW_BYTES_DEFAULT: u64 = 8 * 1024 * 1024;
 /// this only takes the processor from commits (docs/journal.md, "The disk's vote").
 pub const DISK_DELAY_DEFAULT: Duration = Duration::from_millis(1);
 
+/// The power domain of a machine that nobody labelled. Lenders use the same, so that what nobody labelled counts as one.
+pub const DOMAIN_DEFAULT: &str = "default";
+
 /// How a journal replicates, waits and recovers. Every field has a working default but `security` and `lenders`.
 #[derive(Clone, Debug)]
 pub struct JournalConfig {
@@ -38,7 +41,8 @@ pub struct JournalConfig {
     pub wait: WaitPolicy,
     /// How long a record may wait before the disk thread writes and syncs it; zero: at once.
     pub disk_delay: Duration,
-    /// Whether records are sealed (encrypted and authenticated with the journal's own key) before they leave.
+    /// Whether records are sealed (encrypted and authenticated with the journal's own key) before they leave. If so,
+    /// recovery takes sealed records only from members: to seal a journal that was not, close it cleanly first.
     pub seal: bool,
     /// How long recovery waits for members that must answer.
     pub patience: Duration,
@@ -58,7 +62,7 @@ impl Default for JournalConfig {
             rule: CommitRule::All,
             members: 0,
             members_min: None,
-            domain: String::new(),
+            domain: DOMAIN_DEFAULT.to_string(),
             one_domain: false,
             window_bytes: WINDOW_BYTES_DEFAULT,
             timing: Timing::default(),

@@ -129,6 +129,13 @@ impl Directory {
         Ok(Lock { _file: file })
     }
 
+    /// Whether a process has the journal open. Shared, so that an opening at this moment is not in the way of others who
+    /// only look; it may see itself refused for an instant.
+    pub fn is_locked(&self) -> Result<bool, OpenError> {
+        let file = self.open(self.lock_file(), false)?;
+        Ok(flock(&file, FlockOperation::NonBlockingLockShared).is_err())
+    }
+
     /// Opens one of the directory's files.
     pub fn open(&self, path: PathBuf, write: bool) -> Result<File, OpenError> {
         let opened = OpenOptions::new().read(true).write(write).open(&path);

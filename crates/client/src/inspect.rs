@@ -43,11 +43,7 @@ impl Inspect {
     /// Opens the journal directory at `root` for looking.
     pub fn open(root: &Path) -> Result<Inspect, OpenError> {
         let directory = Directory::at(root);
-        let in_use = match directory.lock() {
-            Ok(_) => false,
-            Err(OpenError::InUse { .. }) => true,
-            Err(error) => return Err(error),
-        };
+        let in_use = directory.is_locked()?;
         let (log, _, superblock) = open_log(&directory, std::time::Duration::ZERO)?;
         let view = open_view(&directory, false)?.newest().clone();
         let sealer = open_sealer(&directory)?;

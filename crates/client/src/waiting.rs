@@ -241,7 +241,8 @@ impl Shared {
             Durability::Disk => votes.disk,
             Durability::Both => votes.disk && votes.rule,
         };
-        if done {
+        // A fenced writer's disk goes on, but nothing beyond what it had acknowledged counts any more (rule 4).
+        if done && (writer.fenced().is_none() || writer.acked() >= end) {
             return Some(Ok(votes));
         }
         if let Some(seen) = writer.fenced() {

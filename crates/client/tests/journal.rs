@@ -189,11 +189,7 @@ fn a_copy_of_the_journal_fences_the_original_which_never_acknowledges_again() {
     Journal::create(&place.journal(), LOG_BYTES).unwrap();
     let (journal, _) = place.open(place.config(&["a"], 1));
     commit(&journal, b"before", Durability::Remote);
-    let copy = place.directory.path().join("copy");
-    std::fs::create_dir(&copy).unwrap();
-    for name in ["log", "view", "data.key", "lock"] {
-        std::fs::copy(place.journal().join(name), copy.join(name)).unwrap();
-    }
+    let copy = copy_of(&place);
     let (newer, recovered) = Journal::open(&copy, place.config(&["a"], 1)).unwrap();
     assert_eq!(recovered.epoch.0, 2);
     assert_eq!(payloads(&newer), [b"before"]);
@@ -204,6 +200,46 @@ fn a_copy_of_the_journal_fences_the_original_which_never_acknowledges_again() {
         }
     };
     assert!(matches!(error, AppendError::Fenced { .. }), "{error}");
+}
+
+/// The journal's directory as a crash at this moment would leave it, beside the running one.
+fn copy_of(place: &Place) -> std::path::PathBuf {
+    let copy = place.directory.path().join("copy");
+    std::fs::create_dir(&copy).unwrap();
+    for name in ["log", "view", "data.key", "lock"] {
+        std::fs::copy(place.journal().join(name), copy.join(name)).unwrap();
+    }
+    copy
+}
+
+#[test]
+fn what_only_members_hold_comes_back_and_only_with_its_seal() {
+    for (seal, reopened_with) in [(true, true), (false, false), (false, true)] {
+        let place = Place::new();
+        let _lender = place.lender("a");
+        Journal::create(&place.journal(), LOG_BYTES).unwrap();
+        let config = JournalConfig {
+            disk_delay: Duration::from_secs(60),
+            seal,
+            ..place.config(&["a"], 1)
+        };
+        let (journal, _) = place.open(config);
+        commit(&journal, b"in memory only", Durability::Remote);
+        let copy = copy_of(&place);
+        let config = JournalConfig {
+            seal: reopened_with,
+            ..place.config(&["a"], 1)
+        };
+        let outcome = Journal::open(&copy, config);
+        if !seal && reopened_with {
+            // Whoever lends could have made it up.
+            assert!(matches!(outcome, Err(OpenError::Damaged { .. })));
+            continue;
+        }
+        let (newer, recovered) = outcome.unwrap();
+        assert_eq!(recovered.records_from_members, 1);
+        assert_eq!(payloads(&newer), [b"in memory only"]);
+    }
 }
 
 #[test]

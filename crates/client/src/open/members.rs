@@ -1,13 +1,13 @@
 //! Asking the last view's members for what they hold: links for [`Recovery`], and nothing else.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Weak, mpsc};
 use std::time::{Duration, Instant};
 
 use netram_proto::journal::{Body, Recovery, RecoveryRefusal};
 use netram_proto::time::Time;
-use netram_proto::wire::Frame;
-use netram_transport::{Address, Link, connect};
+use netram_proto::wire::{Frame, FrameKind};
+use netram_transport::{Address, Link, Security, connect};
 
 use crate::config::JournalConfig;
 
@@ -16,32 +16,33 @@ const CONNECT_PAUSE: Duration = Duration::from_millis(100);
 /// Between looks at the links: far below a disk's sync, and no load.
 const PAUSE: Duration = Duration::from_micros(200);
 
+/// Which members' connections are to be made, again if need be. Written by both sides.
+struct Wanted(Vec<AtomicBool>);
+
 /// Seals and reads the members until the machine knows enough.
 pub(super) fn ask(recovery: &mut Recovery, config: &JournalConfig) -> Result<(), RecoveryRefusal> {
     let began = Instant::now();
     let addresses: Vec<String> = recovery.addresses().map(String::from).collect();
+    let wanted = Arc::new(Wanted(addresses.iter().map(|_| AtomicBool::new(true)).collect()));
     let (sender, connected) = mpsc::channel();
-    let over = Arc::new(AtomicBool::new(false));
     for (index, address) in addresses.iter().enumerate() {
         let Ok(address) = address.parse::<Address>() else {
             continue;
         };
-        let (sender, security, over) = (sender.clone(), config.security.clone(), Arc::clone(&over));
-        std::thread::spawn(move || keep_connecting(index, &address, &security, &over, &sender));
+        let (sender, security, wanted) = (sender.clone(), config.security.clone(), Arc::downgrade(&wanted));
+        std::thread::spawn(move || keep_connecting(index, &address, &security, &wanted, &sender));
     }
-    drop(sender);
-    let verdict = await_verdict(recovery, addresses.len(), began, &connected);
-    over.store(true, Ordering::Relaxed);
-    verdict
+    // The threads end when `wanted` does, at the latest one attempt after the verdict.
+    await_verdict(recovery, &wanted, began, &connected)
 }
 
 fn await_verdict(
     recovery: &mut Recovery,
-    count: usize,
+    wanted: &Wanted,
     began: Instant,
     connected: &mpsc::Receiver<(usize, Link)>,
 ) -> Result<(), RecoveryRefusal> {
-    let mut links: Vec<Option<Link>> = (0..count).map(|_| None).collect();
+    let mut links: Vec<Option<Link>> = wanted.0.iter().map(|_| None).collect();
     loop {
         let now = Time(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
         if let Some(verdict) = recovery.verdict(now) {
@@ -58,6 +59,7 @@ fn await_verdict(
                 Some(Err(())) => {
                     *slot = None;
                     recovery.on_lost(index);
+                    wanted.0[index].store(true, Ordering::Relaxed);
                 }
                 None => (),
             }
@@ -68,27 +70,31 @@ fn await_verdict(
     }
 }
 
+/// Connects to one member whenever that is wanted: it may be restarted while we ask it.
 fn keep_connecting(
     index: usize,
     address: &Address,
-    security: &netram_transport::Security,
-    over: &AtomicBool,
+    security: &Security,
+    wanted: &Weak<Wanted>,
     sender: &mpsc::Sender<(usize, Link)>,
 ) {
     let mut told = false;
-    while !over.load(Ordering::Relaxed) {
-        match connect(address, security, CONNECT_TIMEOUT) {
-            Ok(link) => {
-                // Nobody listens any more once the verdict is in.
-                let _ = sender.send((index, link));
-                return;
+    while let Some(wanted) = wanted.upgrade() {
+        if wanted.0[index].load(Ordering::Relaxed) {
+            match connect(address, security, CONNECT_TIMEOUT) {
+                Ok(link) => {
+                    wanted.0[index].store(false, Ordering::Relaxed);
+                    // Nobody listens any more once the verdict is in.
+                    let _ = sender.send((index, link));
+                }
+                Err(error) if !told => {
+                    tracing::warn!(lender = %address, %error, "cannot reach a member of the last view; trying on");
+                    told = true;
+                }
+                Err(_) => (),
             }
-            Err(error) if !told => {
-                tracing::warn!(lender = %address, %error, "cannot reach a member of the last view; trying on");
-                told = true;
-            }
-            Err(_) => (),
         }
+        drop(wanted);
         std::thread::sleep(CONNECT_PAUSE);
     }
 }
@@ -107,6 +113,10 @@ fn exchange(recovery: &mut Recovery, index: usize, link: &mut Link) -> Result<bo
     while let Some(packet) = link.receive().map_err(drop)? {
         let frame = Frame::parse(packet).map_err(drop)?;
         recovery.on_frame(index, &frame);
+        if frame.header.kind == FrameKind::Refuse {
+            // Whatever it is (a lender about to stop, one that is full), it may be otherwise in a moment.
+            return Err(());
+        }
         moved = true;
     }
     Ok(moved)

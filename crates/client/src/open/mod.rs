@@ -185,9 +185,13 @@ impl Files {
                 accept_loss,
             };
             assemble(&self.log, &local, &windows, known, Planted::NONE, &mut |record| {
-                self.sealer
-                    .open(&record.header, record.bytes, &mut plain)
-                    .is_some()
+                // Without its seal a record could be made up by any lender that has seen the one before.
+                let trusted = record.header.sealed || !config.seal;
+                trusted
+                    && self
+                        .sealer
+                        .open(&record.header, record.bytes, &mut plain)
+                        .is_some()
             })
         };
         let taken = match put_together(false) {

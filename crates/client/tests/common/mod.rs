@@ -33,7 +33,6 @@ impl Place {
     pub(crate) fn lender(&self, name: &str) -> Lender {
         let config = Config {
             name: name.to_string(),
-            domain: String::new(),
             listen: vec![self.address(name)],
             security: self.security.clone(),
             memory: 64 << 20,

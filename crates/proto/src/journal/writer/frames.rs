@@ -222,6 +222,7 @@ impl Writer {
             FrameKind::Ack => self.on_ack(index, &frame.header, now),
             FrameKind::Pong => {
                 self.lenders[index].ping_owed = false;
+                self.repeat_join(index, &frame.header);
                 self.on_ack(index, &frame.header, now);
             }
             FrameKind::Bound => self.on_bound(index, frame, now),
@@ -231,6 +232,8 @@ impl Writer {
                 self.lenders[index].withdrawn = true;
                 self.settle(now);
             }
+            // It is free to join again.
+            FrameKind::Left => self.settle(now),
             _ => (),
         }
         let lender = &mut self.lenders[index];
@@ -240,6 +243,15 @@ impl Writer {
             || lender.role == Role::Joining
             || lender.takes_appends() && lender.received < lender.sent;
         lender.owing = owes.then_some(now);
+    }
+
+    /// On a link that loses frames: a lender that answers and has not joined has not heard that it should.
+    fn repeat_join(&mut self, index: usize, header: &Header) {
+        let lossy = self.config.timing.resend.is_some();
+        let lender = &mut self.lenders[index];
+        if lossy && lender.role == Role::Joining && header.mark != lender.generation {
+            lender.control.get_or_insert(Control::Join);
+        }
     }
 
     fn on_ack(&mut self, index: usize, header: &Header, now: Time) {
@@ -342,6 +354,12 @@ impl Writer {
             }
         } else {
             lender.incarnation = incarnation;
+            if frame.header.flags & Flag::KNOWN != 0 {
+                // A window of an earlier reign, or of a membership that ended while the lender was away. The durable
+                // view does not name it, so nobody will ever ask for it: its memory is given back.
+                lender.generation = frame.header.mark;
+                lender.control = Some(Control::Leave);
+            }
         }
         self.settle(now);
     }

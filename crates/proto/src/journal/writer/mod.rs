@@ -45,7 +45,8 @@ use views::Proposal;
 /// How long things may take. Safety does not depend on any of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// An idle member is asked whether it is there this often.
+    /// An idle member that has not heard of the newest stable LSN is told within this; others are asked whether they are
+    /// there every `detect`.
     pub ping: Span,
     /// A member that owes an answer for this long is taken for dead. Below about 250 ms a loaded machine is
     /// mistaken for a dead one.
@@ -218,10 +219,16 @@ impl Writer {
         self.disk_failed = true;
     }
 
-    /// Whether the members' rule alone (or what went to disk) can still acknowledge `end`: not when the disk has
-    /// failed and the view cannot count.
+    /// Whether `end` can still be acknowledged: not by a fenced writer, and, once the disk has failed and no view can
+    /// replace this one, only while enough of its members hold it or may yet.
     pub fn may_still_be_acked(&self, end: Lsn) -> bool {
-        self.acked >= end || self.fenced.is_none() && (!self.disk_failed || self.counts(self.view))
+        if self.acked >= end {
+            return true;
+        }
+        let hopeful = |&index: &usize| self.lenders[index].held >= end || !self.gone.has(index);
+        let copies = self.config.rule.copies(self.view.len());
+        let by_members = self.counts(self.view) && self.view.iter().filter(hopeful).count() >= copies;
+        self.fenced.is_none() && (!self.disk_failed || by_members)
     }
 
     /// Who holds everything below `end` at this moment.

@@ -534,3 +534,53 @@ fn small_appends_wait_while_two_are_on_the_way_and_then_go_as_one() {
         }
     );
 }
+
+#[test]
+fn a_window_that_no_view_names_is_given_back_before_the_lender_joins_anew() {
+    let mut bench = Bench::new(1, 1, CommitRule::All);
+    bench.writer.on_connected(0, bench.now);
+    bench.drain(0);
+    bench.say(
+        0,
+        Header {
+            who: 3,
+            ..Header::new(FrameKind::Bound)
+        },
+        b"there",
+    );
+    bench.drain(0);
+    let sealed = Header {
+        flags: Flag::KNOWN,
+        epoch: Epoch(1),
+        mark: 8,
+        who: 3,
+        ..Header::new(FrameKind::Sealed)
+    };
+    bench.say(0, sealed, &[0; 4]);
+    let leave = bench.next(0).unwrap();
+    assert_eq!((leave.kind, leave.mark), (FrameKind::Leave, 8));
+    let left = Header {
+        epoch: Epoch(1),
+        who: 3,
+        ..Header::new(FrameKind::Left)
+    };
+    bench.say(0, left, &[]);
+    assert_eq!(bench.next(0).unwrap().kind, FrameKind::Join);
+}
+
+#[test]
+fn with_a_failed_disk_a_dead_member_ends_the_hope_and_the_wait() {
+    let mut bench = Bench::with_members(2, 2, CommitRule::All);
+    bench.append(100);
+    bench.ack(0, 100, 100);
+    bench.writer.on_disk_failed();
+    assert!(
+        bench.writer.may_still_be_acked(Lsn(100)),
+        "the other member may yet answer"
+    );
+    bench.wait(Span(DETECT.0 + 1));
+    assert!(
+        !bench.writer.may_still_be_acked(Lsn(100)),
+        "no view can replace this one any more"
+    );
+}
