@@ -225,6 +225,7 @@ fn memory_quota_and_journals_are_bounded_and_say_so() {
 
     // What is given back can be lent again; the seal stays.
     let mut leave = second.header(FrameKind::Leave);
+    leave.lsn = Lsn(u64::from(leave.epoch.0));
     leave.mark = 1;
     assert_eq!(second.ask(leave, &[]).header.kind, FrameKind::Left);
     assert_eq!(third.join_window(64 * 1024, 1).header.kind, FrameKind::Ack);

@@ -233,8 +233,9 @@ impl Member {
         if let Some(refusal) = self.not_mine(frame) {
             return refusal;
         }
-        // A `Leave` delayed past the next join must not empty the new window: it names the generation it means.
-        if frame.header.mark == self.state.generation {
+        // A `Leave` delayed past the next join must not empty the new window: it names the reign and generation it means.
+        let meant = (frame.header.lsn.0, frame.header.mark);
+        if meant == (u64::from(self.state.window_epoch.0), self.state.generation) {
             window.release();
             self.state.joined = false;
         }

@@ -251,6 +251,7 @@ fn a_delayed_join_or_leave_does_not_empty_a_filled_window() {
     assert_eq!(bench.join(&start, 1).lsn, hand.link.lsn);
     bench.send(
         Header {
+            lsn: Lsn(1),
             mark: 7,
             ..hand.header(FrameKind::Leave)
         },
@@ -259,6 +260,7 @@ fn a_delayed_join_or_leave_does_not_empty_a_filled_window() {
     assert!(bench.member.state().joined);
     bench.send(
         Header {
+            lsn: Lsn(1),
             mark: 1,
             ..hand.header(FrameKind::Leave)
         },

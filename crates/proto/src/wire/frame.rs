@@ -32,7 +32,7 @@ pub enum FrameKind {
     Ping = 5,
     /// Asks for bytes of the window from `lsn`. Body: byte count (4). Only after a seal.
     Read = 6,
-    /// Gives the window's memory back.
+    /// Gives the window's memory back. `lsn`: the epoch that joined it; `mark`: its generation.
     Leave = 7,
     /// Asks for the lender's status. Needs no bind.
     Status = 8,

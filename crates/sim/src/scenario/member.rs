@@ -135,6 +135,7 @@ fn draw_frame(world: &mut World, lender: &Lender, log: &Log, epoch: Epoch) -> Ve
         }
         _ => packet_of(
             &Header {
+                lsn: Lsn(u64::from(state.window_epoch.0)),
                 mark: state.generation,
                 ..header(FrameKind::Leave)
             },

@@ -119,7 +119,10 @@ impl Writer {
                 lender.sent_max = stable.lsn;
                 lender.held = Lsn(0);
             }
-            Control::Leave => header.mark = lender.generation,
+            Control::Leave => {
+                header.lsn = Lsn(u64::from(lender.window_epoch.0));
+                header.mark = lender.generation;
+            }
             Control::Bind | Control::Seal => (),
         }
         Outgoing { header, body }
@@ -337,8 +340,8 @@ impl Writer {
         lender.ping_sent = now;
         let incarnation = Incarnation(frame.header.who);
         lender.behind_link = incarnation;
+        let window_epoch = Cursor::new(frame.body).u32().map(Epoch);
         if lender.role == Role::Member {
-            let window_epoch = Cursor::new(frame.body).u32().map(Epoch);
             let same_window = incarnation == lender.incarnation
                 && frame.header.flags & Flag::KNOWN != 0
                 && frame.header.mark == lender.generation
@@ -358,6 +361,7 @@ impl Writer {
                 // A window of an earlier reign, or of a membership that ended while the lender was away. The durable
                 // view does not name it, so nobody will ever ask for it: its memory is given back.
                 lender.generation = frame.header.mark;
+                lender.window_epoch = window_epoch.unwrap_or_default();
                 lender.control = Some(Control::Leave);
             }
         }

@@ -2,7 +2,7 @@
 
 use alloc::string::String;
 
-use crate::id::{Incarnation, Lsn};
+use crate::id::{Epoch, Incarnation, Lsn};
 use crate::time::Time;
 use crate::wire::Refusal;
 
@@ -56,6 +56,8 @@ pub(super) struct Lender {
     pub(super) behind_link: Incarnation,
     /// The number of the join whose acknowledgements count.
     pub(super) generation: u32,
+    /// The reign that joined the window which `generation` numbers.
+    pub(super) window_epoch: Epoch,
     /// Bytes handed to the link, from the join or from `stable`.
     pub(super) sent: Lsn,
     /// The highest `sent` ever: an acknowledgement above it is a lie.
@@ -93,6 +95,7 @@ impl Lender {
             incarnation: Incarnation(0),
             behind_link: Incarnation(0),
             generation: 0,
+            window_epoch: Epoch(0),
             sent: Lsn(0),
             sent_max: Lsn(0),
             held: Lsn(0),

@@ -556,9 +556,9 @@ fn a_window_that_no_view_names_is_given_back_before_the_lender_joins_anew() {
         who: 3,
         ..Header::new(FrameKind::Sealed)
     };
-    bench.say(0, sealed, &[0; 4]);
+    bench.say(0, sealed, &7u32.to_le_bytes());
     let leave = bench.next(0).unwrap();
-    assert_eq!((leave.kind, leave.mark), (FrameKind::Leave, 8));
+    assert_eq!((leave.kind, leave.lsn, leave.mark), (FrameKind::Leave, Lsn(7), 8));
     let left = Header {
         epoch: Epoch(1),
         who: 3,

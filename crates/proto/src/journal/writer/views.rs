@@ -180,6 +180,7 @@ impl Writer {
             self.generations += 1;
             let lender = &mut self.lenders[index];
             lender.generation = self.generations;
+            lender.window_epoch = self.epoch;
             lender.incarnation = lender.behind_link;
             lender.role = Role::Joining;
             lender.control = Some(Control::Join);
