@@ -281,6 +281,11 @@ impl Member {
     fn ack(&self, flags: u8) -> Reply {
         let mut header = self.header(FrameKind::Ack);
         header.flags = flags;
+        // Each reign numbers its joins from 1: the number of an earlier reign's, or of one that has left, would pass for
+        // the acknowledgement of a join that is still on its way.
+        if !(self.state.joined && self.state.window_epoch == self.state.epoch) {
+            header.mark = 0;
+        }
         header.lsn = if self.planted.is(Fault::AckUnverified) {
             self.state.received
         } else {

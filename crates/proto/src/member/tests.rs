@@ -389,3 +389,30 @@ fn positions_that_no_log_reaches_are_refused_before_they_overflow() {
     }
     assert_eq!(bench.member.state().received, hand.link.lsn, "nothing has moved");
 }
+
+#[test]
+fn an_answer_names_a_join_only_of_the_present_reign_and_only_while_it_lasts() {
+    let old = Hand::new(1);
+    let mut bench = Bench::joined(&old);
+    assert_eq!(bench.send(old.header(FrameKind::Ping), &[]).mark, 1);
+    let new = Hand::new(2);
+    assert_eq!(
+        bench.send(new.header(FrameKind::Seal), &[]).mark,
+        1,
+        "whoever recovers must know"
+    );
+    assert_eq!(bench.send(new.header(FrameKind::Ping), &[]).mark, 0);
+    bench.join(&new, 1);
+    assert_eq!(bench.send(new.header(FrameKind::Ping), &[]).mark, 1);
+    let leave = Header {
+        lsn: Lsn(2),
+        mark: 1,
+        ..new.header(FrameKind::Leave)
+    };
+    bench.send(leave, &[]);
+    assert_eq!(
+        bench.join(&new, 1).mark,
+        0,
+        "a join of a number that has left is void"
+    );
+}
