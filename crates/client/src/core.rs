@@ -166,20 +166,30 @@ impl Shared {
         Time(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Moves frames both ways on every link and makes the result known. The hot path.
+    /// Moves frames both ways on every link, and makes the result known if there is one. The hot path: a look that finds
+    /// nothing costs a clock, and a system call a link.
     pub(crate) fn pump(&self, core: &mut Core) {
         let now = self.now();
+        let mut news = false;
         for index in 0..core.links.count() {
-            if let Err(broken) = core.links.receive(index, &mut core.writer, now) {
-                self.lose(core, index, &broken);
+            match core.links.receive(index, &mut core.writer, now) {
+                Ok(heard) => news |= heard,
+                Err(broken) => self.lose(core, index, &broken),
             }
         }
-        self.send(core);
+        self.transmit(core, now);
+        if news {
+            self.publish(core);
+        }
     }
 
     /// Sends what there is to send on every link, and makes the machine's positions known.
     pub(crate) fn send(&self, core: &mut Core) {
-        let now = self.now();
+        self.transmit(core, self.now());
+        self.publish(core);
+    }
+
+    fn transmit(&self, core: &mut Core, now: Time) {
         for index in 0..core.links.count() {
             if let Err(broken) = core.links.send(index, &mut core.writer, &core.ring, now) {
                 self.lose(core, index, &broken);
@@ -193,7 +203,6 @@ impl Shared {
                 );
             }
         }
-        self.publish(core);
     }
 
     fn lose(&self, core: &mut Core, index: usize, broken: &Broken) {
@@ -201,6 +210,7 @@ impl Shared {
         core.links.remove(index);
         core.writer.on_lost(index, self.now());
         self.wake_keeper();
+        self.publish(core);
     }
 
     pub(crate) fn install(&self, core: &mut Core, index: usize, link: Link) {

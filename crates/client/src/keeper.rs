@@ -52,7 +52,10 @@ pub(crate) fn run(shared: &Arc<Shared>, mut view_file: ViewFile) -> ViewFile {
             core.writer.on_tick(shared.now());
             // While a commit waits, its thread polls; two at it would only fight for the lock.
             match shared.waiting.lead() {
-                Some(_lead) => shared.pump(&mut core),
+                Some(_lead) => {
+                    shared.pump(&mut core);
+                    shared.publish(&mut core);
+                }
                 None => shared.send(&mut core),
             }
             let now = shared.now();

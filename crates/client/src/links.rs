@@ -66,16 +66,19 @@ impl Links {
         self.0.iter().any(|slot| slot.unflushed)
     }
 
-    /// Hands every frame that has arrived from lender `index` to the machine. One system call when there is nothing.
-    pub(crate) fn receive(&mut self, index: usize, writer: &mut Writer, now: Time) -> Result<(), Broken> {
+    /// Hands every frame that has arrived from lender `index` to the machine; `true`: there was one. One system call when
+    /// there is none.
+    pub(crate) fn receive(&mut self, index: usize, writer: &mut Writer, now: Time) -> Result<bool, Broken> {
         let Some(link) = &mut self.0[index].link else {
-            return Ok(());
+            return Ok(false);
         };
+        let mut heard = false;
         while let Some(packet) = link.receive().map_err(Broken::Link)? {
             let frame = Frame::parse(packet).map_err(Broken::Frame)?;
             writer.on_frame(index, &frame, now);
+            heard = true;
         }
-        Ok(())
+        Ok(heard)
     }
 
     /// Sends lender `index` everything that the machine has for it, with one system call.

@@ -180,7 +180,7 @@ impl Shared {
             if let Some(outcome) = self.outcome(end, durability) {
                 return outcome;
             }
-            match self.config.wait.step(since.elapsed()) {
+            match self.next_step(since) {
                 WaitStep::Poll => std::hint::spin_loop(),
                 WaitStep::Yield => std::thread::yield_now(),
                 WaitStep::Block => {
@@ -188,6 +188,14 @@ impl Shared {
                     lead.sleep(longest, || self.may_be_done(end, durability));
                 }
             }
+        }
+    }
+
+    /// What to do after a look that found nothing. Spinning needs no clock.
+    fn next_step(&self, since: Instant) -> WaitStep {
+        match self.config.wait {
+            WaitPolicy::Spin => WaitStep::Poll,
+            other => other.step(since.elapsed()),
         }
     }
 
@@ -208,7 +216,7 @@ impl Shared {
             {
                 return Some(outcome);
             }
-            match self.config.wait.step(since.elapsed()) {
+            match self.next_step(since) {
                 WaitStep::Poll => std::hint::spin_loop(),
                 WaitStep::Yield => std::thread::yield_now(),
                 WaitStep::Block => self.waiting.follow(|| self.may_be_done(end, durability)),
