@@ -228,8 +228,10 @@ impl Shared {
         let counting = writer.blocked().is_none();
         if self.counting.load(Ordering::Relaxed) != counting {
             self.counting.store(counting, Ordering::SeqCst);
-            // Whoever waits for members to acknowledge now waits for the disk.
-            self.poke_disk();
+            if !counting {
+                // Whoever waits for members to acknowledge now waits for the disk.
+                self.poke_disk();
+            }
             news = true;
         }
         let troubled = core.closed || core.disk_error.is_some() || core.writer.fenced().is_some();

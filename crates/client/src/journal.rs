@@ -90,11 +90,14 @@ impl Journal {
     pub fn wait_for_members(&self, timeout: Duration) -> Result<(), Blocked> {
         let deadline = Instant::now() + timeout;
         loop {
+            if self.shared.counting.load(Ordering::SeqCst) {
+                return Ok(());
+            }
             let blocked = self.shared.core().writer.blocked();
             match blocked {
-                None => return Ok(()),
                 Some(blocked) if Instant::now() >= deadline => return Err(blocked),
-                Some(_) => std::thread::sleep(Duration::from_millis(1)),
+                // `None`: they count, and the commits' threads are about to be told.
+                _ => std::thread::sleep(Duration::from_millis(1)),
             }
         }
     }
