@@ -302,11 +302,16 @@ impl Shared {
         if let Some(error) = sync.failed {
             return Err(error);
         }
-        let head = head.unwrap_or(sync.superblock.head);
+        // Threads that trim at the same time come here in any order. The head never goes back: what lies below it may have
+        // been overwritten already.
+        let newest = sync.superblock;
+        let head = head
+            .filter(|head| head.lsn > newest.head.lsn)
+            .unwrap_or(newest.head);
         let superblock = Superblock {
             head,
-            stable,
-            ..sync.superblock
+            stable: stable.max(newest.stable),
+            ..newest
         };
         let LogSync { slots, failed, .. } = &mut *sync;
         let stored = self.log.store(slots, &superblock);

@@ -258,7 +258,7 @@ impl Log for Journal {
             self.shared.poison(error, "log");
             return Err(LogError::Io(error));
         }
-        self.shared.head.store(head.0, Ordering::Release);
+        self.shared.head.fetch_max(head.0, Ordering::AcqRel);
         Ok(())
     }
 }

@@ -157,6 +157,37 @@ fn a_full_window_waits_for_the_disk_and_a_full_log_says_so() {
 }
 
 #[test]
+fn threads_that_trim_at_once_never_move_the_head_back() {
+    let place = Place::new();
+    Journal::create(&place.journal(), 64 << 10).unwrap();
+    let (journal, _) = place.open(place.config(&[], 0));
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    // One that another thread has passed meanwhile is refused, which is fine.
+                    let _ = journal.trim(journal.state().stable);
+                }
+            });
+        }
+        let mut head = journal.state().head;
+        // A head that went back would let the log run full, or name bytes that have been overwritten.
+        for _ in 0..2_000 {
+            commit(&journal, &[7; 500], Durability::Disk);
+            let now = journal.state().head;
+            assert!(now >= head, "the head went from {head} to {now}");
+            head = now;
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    let head = journal.state().head;
+    journal.close().unwrap();
+    let (journal, recovered) = place.open(place.config(&[], 0));
+    assert_eq!((recovered.head, journal.state().head), (head, head));
+}
+
+#[test]
 fn huge_records_are_refused_with_the_bound_and_zero_bytes_are_fine() {
     let place = Place::new();
     let _lender = place.lender("a");

@@ -110,9 +110,7 @@ impl Writer {
         let Proposal { set, stored: false } = self.proposal? else {
             return None;
         };
-        let satisfied =
-            self.rule_lsn(set).is_some_and(|lsn| lsn >= self.acked) || self.stable.lsn >= self.acked;
-        if !satisfied && !self.planted.is(Fault::NoViewGate) {
+        if !self.may_store(set) {
             return None;
         }
         self.proposal = Some(Proposal { set, stored: true });
