@@ -10,9 +10,10 @@ use serde_json::Value;
 use crate::{code, tree};
 
 /// Every crate and its layer. A crate that is not here is refused, so the table cannot fall behind.
-const LAYERS: [(&str, u8); 8] = [
+const LAYERS: [(&str, u8); 9] = [
     ("netram", 4),
     ("netram-bench", 4),
+    ("netram-home", 3),
     ("netram-sim", 3),
     ("netram-lender", 2),
     ("netram-client", 2),

@@ -12,9 +12,9 @@ use netram_proto::wire::{Link as Chain, Seed, record_bytes};
 use netram_transport::Link;
 
 use crate::config::JournalConfig;
-use crate::directory::{Directory, Lock};
 use crate::file::DiskFile;
 use crate::links::{Broken, Links};
+use crate::place::{Lock, Place};
 use crate::seal::Sealer;
 use crate::sys::Appender;
 use crate::waiting::Waiting;
@@ -88,7 +88,7 @@ pub(crate) struct Shared {
     /// Opens every sealed record; seals new ones if the configuration says so.
     pub(crate) sealer: Sealer,
     pub(crate) counters: Counters,
-    pub(crate) directory: Directory,
+    pub(crate) place: Place,
     pub(crate) payload_max: usize,
     origin: Instant,
     /// Held for as long as anything of the journal lives.
@@ -105,7 +105,7 @@ pub(crate) struct Parts {
     pub(crate) superblock: Superblock,
     pub(crate) config: JournalConfig,
     pub(crate) sealer: Sealer,
-    pub(crate) directory: Directory,
+    pub(crate) place: Place,
     pub(crate) lock: Lock,
     pub(crate) waiting: Waiting,
 }
@@ -150,7 +150,7 @@ impl Shared {
             config: parts.config,
             sealer: parts.sealer,
             counters: Counters::default(),
-            directory: parts.directory,
+            place: parts.place,
             payload_max,
             origin: Instant::now(),
             _lock: parts.lock,
@@ -275,7 +275,7 @@ impl Shared {
     pub(crate) fn poison(&self, error: IoError, what: &str) {
         let mut core = self.core();
         if core.disk_error.is_none() {
-            tracing::error!(%error, what, directory = %self.directory.root().display(), "the local disk failed; the journal is read-only");
+            tracing::error!(%error, what, journal = %self.place.root().display(), "the local disk failed; the journal is read-only");
             core.disk_error = Some(error);
             core.writer.on_disk_failed();
         }

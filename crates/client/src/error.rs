@@ -11,9 +11,7 @@ use netram_proto::port::IoError;
 #[derive(Debug, thiserror::Error)]
 pub enum CreateError {
     /// There is something already.
-    #[error(
-        "{0} exists already; choose another directory, or remove it if its journal is of no use any more"
-    )]
+    #[error("{0} exists already; choose another name, or remove it if its journal is of no use any more")]
     Exists(PathBuf),
     /// The size asked for is out of bounds.
     #[error("{0}")]
@@ -31,8 +29,8 @@ pub enum CreateError {
 /// Why a journal could not be opened. Nothing was lost by trying.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// A file of the directory is missing or cannot be opened.
-    #[error("{path}: {source}; give the directory that `netram journal create` made")]
+    /// A file of the journal is missing or cannot be opened.
+    #[error("{path}: {source}; give the journal's own directory or log file")]
     File {
         /// Which file.
         path: PathBuf,

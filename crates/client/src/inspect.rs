@@ -1,4 +1,4 @@
-//! Looking at a journal directory without opening it for writing: nothing is changed, no lender is asked.
+//! Looking at a journal without opening it for writing: nothing is changed, no lender is asked.
 
 use std::path::Path;
 
@@ -6,13 +6,13 @@ use netram_proto::id::Lsn;
 use netram_proto::journal::{LogFile, Scan, Superblock, View};
 use netram_proto::port::Record;
 
-use crate::directory::Directory;
 use crate::error::OpenError;
 use crate::file::DiskFile;
 use crate::open::{open_log, open_sealer, open_view};
+use crate::place::Place;
 use crate::seal::Sealer;
 
-/// A journal directory, looked at from outside.
+/// A journal place, looked at from outside.
 pub struct Inspect {
     log: LogFile<DiskFile>,
     superblock: Superblock,
@@ -40,13 +40,13 @@ impl Verified {
 }
 
 impl Inspect {
-    /// Opens the journal directory at `root` for looking.
+    /// Opens the journal at `root`, a directory or a log file, for looking.
     pub fn open(root: &Path) -> Result<Inspect, OpenError> {
-        let directory = Directory::at(root);
-        let in_use = directory.is_locked()?;
-        let (log, _, superblock) = open_log(&directory, std::time::Duration::ZERO)?;
-        let view = open_view(&directory, false)?.newest().clone();
-        let sealer = open_sealer(&directory)?;
+        let place = Place::at(root);
+        let in_use = place.is_locked()?;
+        let (log, _, superblock) = open_log(&place, std::time::Duration::ZERO)?;
+        let view = open_view(&place, false)?.newest().clone();
+        let sealer = open_sealer(&place)?;
         Ok(Inspect {
             log,
             superblock,

@@ -17,10 +17,10 @@ use netram_proto::wire::{Link as Chain, RecordHeader};
 
 use crate::config::JournalConfig;
 use crate::core::Shared;
-use crate::directory::Directory;
 use crate::error::{CreateError, OpenError};
 use crate::keeper::ViewFile;
 use crate::open::{self, Recovered};
+use crate::place::{Layout, Place};
 
 /// An open journal: one writer, any number of threads. Closed when dropped.
 pub struct Journal {
@@ -52,10 +52,10 @@ pub struct JournalStatus {
 impl Journal {
     /// Makes a new journal directory at `root` with a log of `log_bytes`.
     pub fn create(root: &Path, log_bytes: u64) -> Result<JournalId, CreateError> {
-        Directory::create(root, log_bytes)
+        Place::of(root, Layout::Directory).create(log_bytes)
     }
 
-    /// Recovers the journal at `root` and starts a reign. Members join in the background: until they have, commits wait
+    /// Recovers the journal at `root`, a directory or a log file, and starts a reign. Members join in the background: until they have, commits wait
     /// for the local disk (see [`Journal::wait_for_members`]).
     pub fn open(root: &Path, config: JournalConfig) -> Result<(Journal, Recovered), OpenError> {
         let opened = open::open(root, config)?;

@@ -9,7 +9,7 @@
 //! | module | idea |
 //! |---|---|
 //! | [`config`] | what a journal is opened with |
-//! | [`directory`] | the files of a journal directory, their creation and their lock |
+//! | [`place`] | where a journal's files are, their creation and their lock |
 //! | [`file`] | a real file as `proto` sees one |
 //! | `sys` | the ring: one mapping seen twice, so that no record is ever cut (the crate's only unsafe) |
 //! | [`seal`] | records are sealed before they leave, so that a lender never sees plaintext |
@@ -19,12 +19,11 @@
 //! | `disk` | the thread that writes the ring to the log and syncs |
 //! | `keeper` | the thread that connects lenders, keeps time and stores views |
 //! | [`open`] | recovery, from the lock to the first append |
-//! | [`inspect`] | looking at a journal directory without opening it for writing |
+//! | [`inspect`] | looking at a journal without opening it for writing |
 
 mod append;
 pub mod config;
 mod core;
-pub mod directory;
 mod disk;
 pub mod error;
 pub mod file;
@@ -33,6 +32,7 @@ mod journal;
 mod keeper;
 mod links;
 pub mod open;
+pub mod place;
 pub mod seal;
 mod sys;
 mod waiting;
@@ -42,3 +42,4 @@ pub use error::{CreateError, OpenError};
 pub use inspect::Inspect;
 pub use journal::{Journal, JournalStatus};
 pub use open::Recovered;
+pub use place::{Layout, Place};

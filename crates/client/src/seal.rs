@@ -15,7 +15,7 @@ use netram_proto::wire::RecordHeader;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use zeroize::Zeroizing;
 
-use crate::directory::random;
+use crate::place::random;
 
 const KEY_BYTES: usize = 32;
 /// The part of a record's header that is authenticated: LSN to payload length.

@@ -1,32 +1,32 @@
-//! A journal directory's files, opened and checked.
+//! A journal's files, opened and checked.
 
 use std::time::Duration;
 
 use netram_proto::journal::{LogFile, SlotError, Slots, Superblock, View};
 use netram_proto::limit::SLOT_BYTES;
 
-use crate::directory::Directory;
 use crate::error::{OpenError, ViewFileError};
 use crate::file::DiskFile;
 use crate::keeper::ViewFile;
+use crate::place::Place;
 use crate::seal::{DataKey, Sealer};
 
 pub(crate) fn open_log(
-    directory: &Directory,
+    place: &Place,
     sync_delay: Duration,
 ) -> Result<(LogFile<DiskFile>, Slots, Superblock), OpenError> {
-    let file = directory.open(directory.log(), true)?;
+    let file = place.open(place.log(), true)?;
     let file = DiskFile::with_sync_delay(file, sync_delay);
     LogFile::open(file).map_err(|source| OpenError::Log {
-        path: directory.log(),
+        path: place.log(),
         source,
     })
 }
 
-pub(crate) fn open_view(directory: &Directory, write: bool) -> Result<ViewFile, OpenError> {
-    let file = DiskFile::new(directory.open(directory.view(), write)?);
+pub(crate) fn open_view(place: &Place, write: bool) -> Result<ViewFile, OpenError> {
+    let file = DiskFile::new(place.open(place.view(), write)?);
     let wrong = |source| OpenError::View {
-        path: directory.view(),
+        path: place.view(),
         source,
     };
     let (slots, payload) = Slots::open(&file, View::MAGIC, SLOT_BYTES).map_err(|error| {
@@ -40,8 +40,8 @@ pub(crate) fn open_view(directory: &Directory, write: bool) -> Result<ViewFile, 
     Ok(ViewFile::new(file, slots, view))
 }
 
-pub(crate) fn open_sealer(directory: &Directory) -> Result<Sealer, OpenError> {
-    let path = directory.key();
+pub(crate) fn open_sealer(place: &Place) -> Result<Sealer, OpenError> {
+    let path = place.key();
     DataKey::load(&path)
         .map(|key| key.sealer())
         .map_err(|source| OpenError::File { path, source })

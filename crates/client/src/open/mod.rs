@@ -1,6 +1,6 @@
 //! Opening a journal: from the lock to the first append. Each step is durable before the next begins.
 //!
-//! 1. Lock the directory; read the view and the superblock.
+//! 1. Lock the journal; read the view and the superblock.
 //! 2. *Claim*: store the view again under the next epoch. From here on an older writer can be fenced.
 //! 3. Read the local log's valid prefix, from the disk and not from a cache.
 //! 4. Seal the view's members and read their windows, until enough have answered (rule 5) or it is certain that too few
@@ -27,10 +27,10 @@ use netram_proto::time::{Span, Time};
 
 use crate::config::JournalConfig;
 use crate::core::{Parts, Shared};
-use crate::directory::{Directory, Lock, random};
 use crate::error::OpenError;
 use crate::file::DiskFile;
 use crate::keeper::ViewFile;
+use crate::place::{Lock, Place, random};
 use crate::seal::Sealer;
 use crate::sys::{self, Drain};
 use crate::waiting::Waiting;
@@ -75,7 +75,7 @@ pub(crate) struct Opened {
 
 /// The journal's files, and the right to write them.
 struct Files {
-    directory: Directory,
+    place: Place,
     lock: Lock,
     log: LogFile<DiskFile>,
     slots: Slots,
@@ -118,10 +118,10 @@ pub(crate) fn open(root: &Path, config: JournalConfig) -> Result<Opened, OpenErr
 
 impl Files {
     fn open(root: &Path, config: &JournalConfig) -> Result<Files, OpenError> {
-        let directory = Directory::at(root);
-        let lock = directory.lock()?;
-        let (log, slots, superblock) = open_log(&directory, config.modelled_sync_delay)?;
-        let view_file = open_view(&directory, true)?;
+        let place = Place::at(root);
+        let lock = place.lock()?;
+        let (log, slots, superblock) = open_log(&place, config.modelled_sync_delay)?;
+        let view_file = open_view(&place, true)?;
         let view = view_file.newest();
         if view.journal != superblock.journal {
             return Err(OpenError::Mixed {
@@ -130,9 +130,9 @@ impl Files {
                 view: view.journal,
             });
         }
-        let sealer = open_sealer(&directory)?;
+        let sealer = open_sealer(&place)?;
         Ok(Files {
-            directory,
+            place,
             lock,
             log,
             slots,
@@ -152,7 +152,7 @@ impl Files {
             ..view
         };
         let stored = self.view_file.store(claim.clone());
-        stored.map_err(|source| self.not_stored(self.directory.view(), claim.epoch, source))?;
+        stored.map_err(|source| self.not_stored(self.place.view(), claim.epoch, source))?;
         Ok(claim)
     }
 
@@ -167,14 +167,14 @@ impl Files {
             Err(refusal @ RecoveryRefusal::Missing { .. }) if config.accept_loss => Some(refusal.to_string()),
             Err(refusal) => {
                 return Err(OpenError::Refused {
-                    path: self.directory.root().to_path_buf(),
+                    path: self.place.root().to_path_buf(),
                     refusal,
                 });
             }
         };
         let windows = recovery.windows();
         let damaged = |source| OpenError::Damaged {
-            path: self.directory.log(),
+            path: self.place.log(),
             source,
         };
         let mut plain = Vec::new();
@@ -240,7 +240,7 @@ impl Files {
         });
         match own_key {
             Some(false) => Err(OpenError::OtherKey {
-                path: self.directory.key(),
+                path: self.place.key(),
             }),
             _ => Ok(scan),
         }
@@ -257,9 +257,9 @@ impl Files {
         };
         self.superblock.stable = end;
         let stored = self.log.store(&mut self.slots, &self.superblock);
-        stored.map_err(|source| self.not_stored(self.directory.log(), claim.epoch, source))?;
+        stored.map_err(|source| self.not_stored(self.place.log(), claim.epoch, source))?;
         let stored = self.view_file.store(released);
-        stored.map_err(|source| self.not_stored(self.directory.view(), claim.epoch, source))
+        stored.map_err(|source| self.not_stored(self.place.view(), claim.epoch, source))
     }
 
     fn not_stored(&self, path: std::path::PathBuf, epoch: Epoch, source: IoError) -> OpenError {
@@ -297,7 +297,7 @@ impl Files {
             superblock: self.superblock,
             config,
             sealer: self.sealer,
-            directory: self.directory,
+            place: self.place,
             lock: self.lock,
             waiting,
         });

@@ -70,9 +70,7 @@ impl core::fmt::Display for LogFileError {
     fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             LogFileError::Io(error) => error.fmt(out),
-            LogFileError::NotALog => {
-                out.write_str("not a netram log; give the directory that `netram journal create` made")
-            }
+            LogFileError::NotALog => out.write_str("not a netram log; give the log that netram made"),
             LogFileError::Format(found) => {
                 write!(
                     out,

@@ -1,0 +1,358 @@
+//! The files of a journal: where they are, their creation and their lock.
+//!
+//! | in a directory `X` | beside a log file `X` | what |
+//! |---|---|---|
+//! | `X/log` | `X` | the journal's log, of fixed size (docs/journal.md) |
+//! | `X/view` | `X.view` | the durable view, two slots |
+//! | `X/data.key` | `X.key` | the key that seals records before they leave this machine, mode 0600 |
+//! | `X/lock` | `X.lock` | locked by the one process that has the journal open; holds its number |
+//!
+//! The second layout is for programs to which a log is a file: they create it, name it, and delete it to be rid of
+//! it (the original RVM's interface). What the log's user keeps beside it ([`Place::table`], [`Place::settings`]) is
+//! named here too, so that a new log never meets an old one's table.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use netram_proto::id::JournalId;
+use netram_proto::journal::{LogFile, LogFileError, Slots, View};
+use netram_proto::limit::{LOG_ALIGN, LOG_BYTES_MAX, LOG_BYTES_MIN, SLOT_BYTES};
+use ring::rand::{SecureRandom, SystemRandom};
+use rustix::fs::{CWD, FallocateFlags, FlockOperation, RenameFlags, fallocate, flock, renameat_with};
+
+use crate::error::{CreateError, OpenError};
+use crate::file::DiskFile;
+use crate::seal::DataKey;
+
+/// How a journal's files lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// All in one directory.
+    Directory,
+    /// The log is a file, the others are beside it.
+    Beside,
+}
+
+/// Where a journal's files are.
+#[derive(Clone, Debug)]
+pub struct Place {
+    root: PathBuf,
+    layout: Layout,
+}
+
+/// The right to write the journal; given up when dropped, or with the process.
+#[derive(Debug)]
+pub struct Lock {
+    _file: File,
+}
+
+impl Place {
+    /// The place of the journal at `root`, in the layout that is found there. Where nothing is, a directory is meant.
+    pub fn at(root: &Path) -> Place {
+        let directory = Place::of(root, Layout::Directory);
+        let beside = Place::of(root, Layout::Beside);
+        match !root.is_dir() && (root.exists() || beside.lock_file().exists()) {
+            true => beside,
+            false => directory,
+        }
+    }
+
+    /// The place of a journal at `root` that has, or will have, this layout.
+    pub fn of(root: &Path, layout: Layout) -> Place {
+        let root = root.to_path_buf();
+        Place { root, layout }
+    }
+
+    /// The directory, or the log file: what a journal is called by.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// How the files lie.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// The log file.
+    pub fn log(&self) -> PathBuf {
+        match self.layout {
+            Layout::Directory => self.root.join("log"),
+            Layout::Beside => self.root.clone(),
+        }
+    }
+
+    /// The view file.
+    pub fn view(&self) -> PathBuf {
+        self.companion("view", "view")
+    }
+
+    /// The data key.
+    pub fn key(&self) -> PathBuf {
+        self.companion("data.key", "key")
+    }
+
+    /// The lock file.
+    pub fn lock_file(&self) -> PathBuf {
+        self.companion("lock", "lock")
+    }
+
+    /// The segment table of the log's user, who makes it.
+    pub fn table(&self) -> PathBuf {
+        self.companion("segments", "segments")
+    }
+
+    /// The settings of the log's user, who writes them.
+    pub fn settings(&self) -> PathBuf {
+        self.companion("netram.toml", "toml")
+    }
+
+    fn companion(&self, inside: &str, beside: &str) -> PathBuf {
+        match self.layout {
+            Layout::Directory => self.root.join(inside),
+            Layout::Beside => {
+                let mut name = OsString::from(self.root.as_os_str());
+                name.push(".");
+                name.push(beside);
+                name.into()
+            }
+        }
+    }
+
+    /// Makes a new journal with a log of `log_bytes` (rounded up to whole pages), all of it allocated on the disk, so
+    /// that a full disk cannot stop a commit later.
+    ///
+    /// What is there already is never touched, with one exception: beside a log file that is gone, the files that
+    /// belonged to it are replaced. Whoever deleted the log has deleted the journal.
+    pub fn create(&self, log_bytes: u64) -> Result<JournalId, CreateError> {
+        let capacity = log_bytes.checked_next_multiple_of(LOG_ALIGN).unwrap_or(u64::MAX);
+        if !(LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&capacity) {
+            return Err(CreateError::Size(LogFileError::Size(log_bytes)));
+        }
+        let journal = JournalId(u128::from_le_bytes(random()));
+        match self.layout {
+            Layout::Directory => self.create_directory(journal, capacity)?,
+            Layout::Beside => self.create_beside(journal, capacity)?,
+        }
+        Ok(journal)
+    }
+
+    fn create_directory(&self, journal: JournalId, capacity: u64) -> Result<(), CreateError> {
+        match fs::create_dir(&self.root) {
+            Ok(()) => (),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                return Err(CreateError::Exists(self.root.clone()));
+            }
+            Err(error) => return Err(self.failed(error)),
+        }
+        let made = new_file(&self.lock_file())
+            .and_then(|_| self.fill(&self.log(), journal, capacity))
+            .and_then(|()| File::open(&self.root)?.sync_all())
+            .and_then(|()| self.sync_parent());
+        if made.is_err() {
+            // A half-made journal is of no use to anybody, and holds nothing.
+            let _ = fs::remove_dir_all(&self.root);
+        }
+        made.map_err(|error| self.failed(error))
+    }
+
+    /// The log appears last and whole, under its name: until then there is no journal, and the next attempt begins
+    /// anew.
+    fn create_beside(&self, journal: JournalId, capacity: u64) -> Result<(), CreateError> {
+        let mut options = OpenOptions::new();
+        options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600);
+        options
+            .open(self.lock_file())
+            .map_err(|error| self.failed(error))?;
+        let _lock = self.lock().map_err(|error| match error {
+            OpenError::InUse { path, .. } => CreateError::Exists(path),
+            other => self.failed(io::Error::other(other)),
+        })?;
+        if self.root.symlink_metadata().is_ok() {
+            return Err(CreateError::Exists(self.root.clone()));
+        }
+        let unfinished = self.companion("new", "new");
+        let made = [self.view(), self.key(), self.table(), unfinished.clone()]
+            .iter()
+            .try_for_each(|stale| remove(stale))
+            .and_then(|()| self.fill(&unfinished, journal, capacity))
+            .and_then(|()| {
+                // Not over a log that somebody made in the meantime by other means.
+                Ok(renameat_with(
+                    CWD,
+                    &unfinished,
+                    CWD,
+                    &self.root,
+                    RenameFlags::NOREPLACE,
+                )?)
+            })
+            .and_then(|()| self.sync_parent());
+        if made.is_err() {
+            let _ = remove(&unfinished);
+        }
+        made.map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => CreateError::Exists(self.root.clone()),
+            _ => self.failed(error),
+        })
+    }
+
+    fn fill(&self, log: &Path, journal: JournalId, capacity: u64) -> io::Result<()> {
+        DataKey::generate().save_new(&self.key())?;
+        let view = allocate(&self.view(), Slots::bytes(SLOT_BYTES))?;
+        let first = View::first(journal).encode();
+        Slots::create(&DiskFile::new(view), View::MAGIC, SLOT_BYTES, &first).map_err(io::Error::other)?;
+        let log = allocate(log, LogFile::<DiskFile>::file_bytes(capacity))?;
+        LogFile::create(DiskFile::new(log), journal, capacity).map_err(io::Error::other)?;
+        Ok(())
+    }
+
+    fn failed(&self, source: io::Error) -> CreateError {
+        let path = self.root.clone();
+        CreateError::Io { path, source }
+    }
+
+    /// The names must be as durable as what they name.
+    fn sync_parent(&self) -> io::Result<()> {
+        let parent = self.root.parent().filter(|parent| !parent.as_os_str().is_empty());
+        File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+    }
+
+    /// Takes the right to write.
+    pub fn lock(&self) -> Result<Lock, OpenError> {
+        let path = self.lock_file();
+        let opened = OpenOptions::new().read(true).write(true).open(&path);
+        let mut file = opened.map_err(|source| OpenError::File { path, source })?;
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            let mut pid = String::new();
+            let _ = file.read_to_string(&mut pid);
+            return Err(OpenError::InUse {
+                path: self.root.clone(),
+                pid: pid.trim().to_string(),
+            });
+        }
+        // Only for the message above; a stale number does no harm.
+        let _ = file
+            .set_len(0)
+            .and_then(|()| writeln!(file, "{}", std::process::id()));
+        Ok(Lock { _file: file })
+    }
+
+    /// Whether a process has the journal open. Shared, so that an opening at this moment is not in the way of others who
+    /// only look; it may see itself refused for an instant.
+    pub fn is_locked(&self) -> Result<bool, OpenError> {
+        let file = self.open(self.lock_file(), false)?;
+        Ok(flock(&file, FlockOperation::NonBlockingLockShared).is_err())
+    }
+
+    /// Opens one of the journal's files.
+    pub fn open(&self, path: PathBuf, write: bool) -> Result<File, OpenError> {
+        let opened = OpenOptions::new().read(true).write(write).open(&path);
+        opened.map_err(|source| OpenError::File { path, source })
+    }
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// A new file of full size, its blocks allocated.
+fn allocate(path: &Path, bytes: u64) -> io::Result<File> {
+    let file = new_file(path)?;
+    match fallocate(&file, FallocateFlags::empty(), 0, bytes) {
+        Ok(()) => (),
+        // Some file systems cannot allocate ahead; writing zeros does the same, slower.
+        Err(rustix::io::Errno::OPNOTSUPP) => write_zeros(&file, bytes)?,
+        Err(errno) => return Err(errno.into()),
+    }
+    file.sync_all()?;
+    Ok(file)
+}
+
+fn write_zeros(mut file: &File, bytes: u64) -> io::Result<()> {
+    io::copy(&mut io::repeat(0).take(bytes), &mut file).map(drop)
+}
+
+fn new_file(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+}
+
+/// Random bytes from the system.
+pub(crate) fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    SystemRandom::new()
+        .fill(&mut bytes)
+        .expect("Linux gives random bytes once it has booted");
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BYTES: u64 = 64 * 1024;
+
+    #[test]
+    fn a_log_file_is_a_journal_with_its_files_beside_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place::of(&folder.path().join("bank.log"), Layout::Beside);
+        place.create(BYTES).unwrap();
+        for file in [place.log(), place.view(), place.key(), place.lock_file()] {
+            assert!(file.is_file(), "{}", file.display());
+            assert!(file.to_str().unwrap().contains("bank.log"));
+        }
+        assert_eq!(Place::at(place.root()).layout(), Layout::Beside);
+        assert!(matches!(place.create(BYTES), Err(CreateError::Exists(_))));
+    }
+
+    #[test]
+    fn a_deleted_log_takes_its_companions_along_but_not_the_settings() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place::of(&folder.path().join("bank.log"), Layout::Beside);
+        let first = place.create(BYTES).unwrap();
+        let key = fs::read(place.key()).unwrap();
+        fs::write(place.table(), b"of the log that is gone").unwrap();
+        fs::write(place.settings(), b"members = 1").unwrap();
+        fs::remove_file(place.log()).unwrap();
+
+        let second = place.create(BYTES).unwrap();
+        assert_ne!(first, second);
+        assert_ne!(fs::read(place.key()).unwrap(), key);
+        assert!(!place.table().exists());
+        assert!(place.settings().exists());
+    }
+
+    #[test]
+    fn a_log_in_use_is_not_replaced_even_if_its_name_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place::of(&folder.path().join("bank.log"), Layout::Beside);
+        place.create(BYTES).unwrap();
+        let _lock = place.lock().unwrap();
+        fs::remove_file(place.log()).unwrap();
+        assert!(matches!(place.create(BYTES), Err(CreateError::Exists(_))));
+        assert!(place.view().exists());
+    }
+
+    #[test]
+    fn where_nothing_is_a_directory_is_meant() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place::at(&folder.path().join("bank"));
+        assert_eq!(place.layout(), Layout::Directory);
+        place.create(BYTES).unwrap();
+        assert!(folder.path().join("bank/log").is_file());
+    }
+}

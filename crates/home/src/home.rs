@@ -1,0 +1,175 @@
+//! The files of a home: creating them, opening them as recoverable memory.
+
+use std::path::{Path, PathBuf};
+
+use netram_client::{CreateError, Journal, Layout, OpenError, Place, Recovered};
+use netram_proto::port::{IoError, Log};
+use netram_rvm::{RealStorage, Region, Rvm};
+
+use crate::settings::{Settings, SettingsError};
+
+/// Recoverable memory over a journal and real files.
+pub type Memory = Rvm<Journal, RealStorage>;
+/// A transaction of [`Memory`].
+pub type Transaction = netram_rvm::Transaction<Journal, RealStorage>;
+
+/// Where a log is, with all that belongs to it.
+#[derive(Clone, Debug)]
+pub struct Home {
+    place: Place,
+}
+
+/// An open home.
+#[derive(Debug)]
+pub struct Opened {
+    /// The recoverable memory. Its truncation thread runs.
+    pub memory: Memory,
+    /// What the journal's recovery found; what was applied to segments is [`Rvm::recovery`].
+    pub recovered: Recovered,
+}
+
+/// Why a home could not be created or opened. Nothing was lost by trying.
+#[derive(Debug, thiserror::Error)]
+pub enum HomeError {
+    /// The log could not be made.
+    #[error("{0}")]
+    Create(#[from] CreateError),
+    /// The settings are wrong.
+    #[error("{0}")]
+    Settings(#[from] SettingsError),
+    /// The journal could not be opened or recovered.
+    #[error("{0}")]
+    Journal(#[from] OpenError),
+    /// The segment table's file failed, or another process has it.
+    #[error("the segment table {path}: {cause}")]
+    Table {
+        /// The table's file.
+        path: PathBuf,
+        /// What the system said.
+        cause: IoError,
+    },
+    /// The log has transactions and its segment table is gone.
+    #[error(
+        "the segment table {path} is missing, and the log has records that name segments by it; restore the file"
+    )]
+    TableMissing {
+        /// The table's file.
+        path: PathBuf,
+    },
+    /// The path is no UTF-8, which messages and the segment table need.
+    #[error("{path:?} is not UTF-8; choose another name")]
+    Name {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Recovery of the memory stopped. The log keeps every record.
+    #[error("{0}")]
+    Memory(#[from] netram_rvm::OpenError),
+    /// The truncation thread could not be started.
+    #[error("starting the truncation thread: {0}")]
+    Thread(std::io::Error),
+}
+
+impl Home {
+    /// The home at `path`: a directory, or a log file with the rest beside it.
+    pub fn at(path: &Path) -> Home {
+        let found = Place::at(path);
+        let place = match path.is_dir() {
+            true => found,
+            // Where nothing is, a face that is given a name means a file.
+            false => Place::of(path, Layout::Beside),
+        };
+        Home { place }
+    }
+
+    /// Makes a new home with a log of `log_bytes` (rounded up to whole pages).
+    ///
+    /// Refuses when the log exists. Files beside a log that was deleted are replaced, the settings kept.
+    pub fn create(path: &Path, layout: Layout, log_bytes: u64) -> Result<Home, HomeError> {
+        let place = Place::of(path, layout);
+        place.create(log_bytes)?;
+        let home = Home { place };
+        home.create_table()?;
+        Ok(home)
+    }
+
+    /// Whether there is a log.
+    pub fn exists(&self) -> bool {
+        self.log().is_file()
+    }
+
+    /// What the home is called by: the directory, or the log file.
+    pub fn path(&self) -> &Path {
+        self.place.root()
+    }
+
+    /// The log file.
+    pub fn log(&self) -> PathBuf {
+        self.place.log()
+    }
+
+    /// The segment table.
+    pub fn segments(&self) -> PathBuf {
+        self.place.table()
+    }
+
+    /// The settings file, which need not exist.
+    pub fn settings_file(&self) -> PathBuf {
+        self.place.settings()
+    }
+
+    /// The settings: the file's, and those of the environment over them.
+    pub fn settings(&self) -> Result<Settings, HomeError> {
+        let file = self.settings_file();
+        let settings = match file.exists() {
+            true => Settings::load(&file)?,
+            false => Settings::default(),
+        };
+        Ok(settings.with_environment(&|name| std::env::var(name).ok())?)
+    }
+
+    /// Recovers the log and opens the memory over it; starts the truncation thread.
+    pub fn open(&self, settings: &Settings) -> Result<Opened, HomeError> {
+        let (journal, recovered) = Journal::open(self.place.root(), settings.journal_config()?)?;
+        let options = settings.options(journal.id());
+        let storage = self.open_table(&journal)?;
+        let memory = Rvm::open(journal, storage, options)?;
+        memory.start_truncation().map_err(HomeError::Thread)?;
+        Ok(Opened { memory, recovered })
+    }
+
+    fn open_table(&self, journal: &Journal) -> Result<RealStorage, HomeError> {
+        let path = self.segments();
+        if !path.exists() {
+            let state = journal.state();
+            // A crash between the making of log and table left an empty log.
+            if state.head < state.tail {
+                return Err(HomeError::TableMissing { path });
+            }
+            self.create_table()?;
+        }
+        let opened = RealStorage::open(text(&path)?);
+        opened.map_err(|cause| HomeError::Table { path, cause })
+    }
+
+    fn create_table(&self) -> Result<(), HomeError> {
+        let path = self.segments();
+        match RealStorage::create(text(&path)?) {
+            Ok(_) => Ok(()),
+            Err(cause) => Err(HomeError::Table { path, cause }),
+        }
+    }
+}
+
+fn text(path: &Path) -> Result<&str, HomeError> {
+    path.to_str().ok_or_else(|| HomeError::Name {
+        path: path.to_path_buf(),
+    })
+}
+
+// What a face hands from thread to thread.
+const _: () = {
+    const fn travels<T: Send + Sync>() {}
+    travels::<Memory>();
+    travels::<Region>();
+};
