@@ -63,4 +63,4 @@ pub use rvm::{Query, RegionInfo, Rvm};
 pub use stats::Statistics;
 pub use storage::{Allocation, Identity, RealFile, RealStorage, Storage};
 pub use truncate::{Progress, RecoveryReport};
-pub use txn::{Commit, EditGuard, Transaction};
+pub use txn::{Commit, EditGuard, Outcome, Participant, Transaction};

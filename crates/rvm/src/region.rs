@@ -122,6 +122,22 @@ impl Region {
         Ok(T::read_from_bytes(&memory[offset..end]).expect("the slice has the type's size"))
     }
 
+    /// Copies bytes from `offset` on, without a Rust reference to the region: users of [`Region::as_ptr`] may
+    /// be storing elsewhere in it.
+    pub fn read_into(&self, offset: usize, target: &mut [u8]) -> Result<(), RangeError> {
+        self.mapping.check(offset, target.len())?;
+        self.mapping.read().copy_out(offset, target);
+        Ok(())
+    }
+
+    /// Stores bytes without declaring them: for a [`crate::Participant`] that puts back what an aborted
+    /// transaction of [`crate::Mode::NoRestore`] left. Bytes stored like this are never logged.
+    pub fn put_back(&self, offset: usize, bytes: &[u8]) -> Result<(), RangeError> {
+        self.mapping.check(offset, bytes.len())?;
+        self.mapping.write().copy_in(offset, bytes);
+        Ok(())
+    }
+
     /// The address of the first byte, for code that keeps its own discipline.
     ///
     /// Whoever dereferences it vouches that: the `Region` is alive; no other thread reads or writes the same

@@ -14,7 +14,7 @@ use crate::record::range_bytes_max;
 use crate::region::{Mapping, Region};
 use crate::segments::{Segments, segment_io};
 use crate::shared::Shared;
-use crate::stats::{Counters, Statistics, add};
+use crate::stats::{Counters, Statistics};
 use crate::storage::{Allocation, Storage};
 use crate::sync::{Signal, lock};
 use crate::table::Table;
@@ -196,10 +196,7 @@ impl<L: Log, S: Storage> Rvm<L, S> {
 
     /// Begins a transaction.
     pub fn begin(&self, mode: Mode) -> Transaction<L, S> {
-        let buffers = lock(&self.shared.pool).pop().unwrap_or_default();
-        add(&self.shared.counters.begun, 1);
-        self.shared.open_transactions.fetch_add(1, Ordering::Relaxed);
-        Transaction::new(self.shared.clone(), buffers, mode)
+        Transaction::begin(&self.shared, mode)
     }
 
     /// Waits until every commit so far, lazy ones too, is as safe as asked.

@@ -4,7 +4,7 @@ use std::sync::{Arc, RwLockReadGuard};
 
 use netram_proto::port::{AppendError, Durability, Log, Ticket, Votes};
 
-use super::{Buffers, Transaction};
+use super::{Buffers, Outcome, Transaction};
 use crate::error::CommitError;
 use crate::memory::Memory;
 use crate::record::{Encoder, KIND_TRANSACTION, payload_bytes};
@@ -41,7 +41,7 @@ impl<L: Log, S: Storage> Transaction<L, S> {
         let merged = self.buffers.ranges.merged().len();
         if merged == 0 {
             add(&counters.empty_commits, 1);
-            self.finish();
+            self.finish(Outcome::Committed);
             return Ok(Commit::default());
         }
         let bytes = payload_bytes(self.buffers.ranges.merged().iter().map(|range| range.length));
@@ -61,7 +61,7 @@ impl<L: Log, S: Storage> Transaction<L, S> {
             (self.buffers.ranges.declared().len() - merged) as u64,
         );
         add(&counters.bytes_logged, bytes);
-        self.finish();
+        self.finish(Outcome::Committed);
         self.shared.committed(ticket);
         self.settle(ticket, durability)
     }

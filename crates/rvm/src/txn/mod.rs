@@ -2,9 +2,11 @@
 
 mod commit;
 mod edit;
+mod participant;
 
 pub use commit::Commit;
 pub use edit::EditGuard;
+pub use participant::{Outcome, Participant};
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,7 +25,7 @@ use crate::stats::add;
 use crate::storage::Storage;
 
 /// The memory of a transaction, reused by later ones.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Buffers {
     /// The regions touched; ranges name them by place.
     regions: Vec<Arc<Mapping>>,
@@ -32,6 +34,8 @@ pub(crate) struct Buffers {
     ranges: Ranges,
     /// Old values, in the order of the declared ranges.
     undo: Vec<u8>,
+    /// Who wants to know how the transaction ended, and their notes.
+    enlisted: Vec<(Arc<dyn Participant>, u64)>,
 }
 
 impl Buffers {
@@ -40,6 +44,10 @@ impl Buffers {
         assert!(
             self.regions.is_empty(),
             "the regions are let go when the transaction ends"
+        );
+        assert!(
+            self.enlisted.is_empty(),
+            "participants are told when the transaction ends"
         );
         self.order.clear();
         self.ranges.clear();
@@ -237,11 +245,14 @@ impl<L: Log, S: Storage> Transaction<L, S> {
         assert_eq!(at, 0);
     }
 
-    /// Ends the transaction and lets go of its regions.
-    fn finish(&mut self) {
+    /// Ends the transaction, lets go of its regions, and tells the participants. No region may be locked.
+    fn finish(&mut self, outcome: Outcome) {
         self.open = false;
         for mapping in self.buffers.regions.drain(..) {
             mapping.transactions.fetch_sub(1, Ordering::AcqRel);
+        }
+        for (participant, note) in self.buffers.enlisted.drain(..) {
+            participant.ended(note, outcome);
         }
     }
 }
@@ -252,7 +263,7 @@ impl<L: Log, S: Storage> Drop for Transaction<L, S> {
             if self.mode == Mode::Restore {
                 self.restore();
             }
-            self.finish();
+            self.finish(Outcome::Aborted);
             add(&self.shared.counters.aborts, 1);
         }
         self.shared.reuse(std::mem::take(&mut self.buffers));
