@@ -211,6 +211,11 @@ impl<F: File> LogFile<F> {
         &self.file
     }
 
+    /// The same file with a data area of another size, which its superblock says already.
+    pub(super) fn with_capacity(self, capacity: u64) -> LogFile<F> {
+        LogFile { capacity, ..self }
+    }
+
     /// Writes `bytes` at `at`, in two pieces where the area wraps. Not durable before [`LogFile::sync`].
     pub fn write(&self, at: Lsn, bytes: &[u8]) -> Result<(), IoError> {
         assert!(bytes.len() as u64 <= self.capacity);
@@ -376,7 +381,7 @@ impl<F: File> LogFile<F> {
     }
 }
 
-fn check_size<F: File>(file: &F, capacity: u64) -> Result<(), LogFileError> {
+pub(super) fn check_size<F: File>(file: &F, capacity: u64) -> Result<(), LogFileError> {
     let (expected, found) = (LogFile::<F>::file_bytes(capacity), file.size()?);
     if found < expected {
         Err(LogFileError::Truncated { expected, found })

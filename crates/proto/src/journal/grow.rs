@@ -1,0 +1,139 @@
+//! Giving an empty log a larger data area.
+//!
+//! The byte at LSN `n` lies at `n` modulo the capacity, so another capacity moves every record. A log that holds none
+//! has nothing to move: what is left in its data area are records of the past, at places where no reader will look for
+//! them. `docs/journal.md` argues why none of them can be taken for a record, or for proof of damage, at its new place.
+//!
+//! What only the driver can do (making the file longer, before; holding the journal's lock, all the time) is left to it.
+
+use crate::id::Lsn;
+use crate::limit::{LOG_ALIGN, LOG_BYTES_MAX, LOG_BYTES_MIN};
+use crate::port::{File, IoError};
+
+use super::logfile::{LogFile, LogFileError, Superblock, check_size};
+use super::slots::Slots;
+
+/// Why a log was not given another size. It is as before, unless storing the new superblock failed: then it has the old
+/// size or the new, and either is sound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GrowError {
+    /// The size is out of bounds, or the file failed or is shorter than it must be.
+    File(LogFileError),
+    /// A log does not become smaller.
+    Smaller {
+        /// Bytes of the data area.
+        capacity: u64,
+        /// Bytes asked for.
+        asked: u64,
+    },
+    /// The log holds records.
+    NotEmpty {
+        /// Where they begin.
+        head: Lsn,
+        /// Where they end, as far as they are valid.
+        end: Lsn,
+    },
+    /// Records had been on the disk and are bad now.
+    Damaged {
+        /// Where the valid ones end.
+        at: Lsn,
+        /// Below this, everything had been durable.
+        proof: Lsn,
+    },
+}
+
+impl core::fmt::Display for GrowError {
+    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            GrowError::File(error) => error.fmt(out),
+            GrowError::Smaller { capacity, asked } => write!(
+                out,
+                "the log has {capacity} bytes, and {asked} are fewer; a log only grows: for a smaller one make a new \
+                 journal"
+            ),
+            GrowError::NotEmpty { head, end } => write!(
+                out,
+                "the log holds records from LSN {head} to {end}, which a larger log would look for elsewhere; let its \
+                 program truncate it and close it, then try again"
+            ),
+            GrowError::Damaged { at, proof } => write!(
+                out,
+                "the log is damaged: LSN {at} to {proof} had been on the disk and is bad now; recover the journal first"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for GrowError {}
+
+impl From<LogFileError> for GrowError {
+    fn from(error: LogFileError) -> GrowError {
+        GrowError::File(error)
+    }
+}
+
+impl From<IoError> for GrowError {
+    fn from(error: IoError) -> GrowError {
+        GrowError::File(LogFileError::Io(error))
+    }
+}
+
+impl<F: File> LogFile<F> {
+    /// Whether this log may be given `capacity` bytes. `base` is what the durable view knows to be on the disk.
+    ///
+    /// To be asked before the file is made longer, so that a refusal changes nothing.
+    pub fn may_grow(&self, superblock: &Superblock, base: Lsn, capacity: u64) -> Result<(), GrowError> {
+        if !(LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&capacity) || !capacity.is_multiple_of(LOG_ALIGN) {
+            return Err(LogFileError::Size(capacity).into());
+        }
+        if capacity < self.capacity() {
+            return Err(GrowError::Smaller {
+                capacity: self.capacity(),
+                asked: capacity,
+            });
+        }
+        let head = superblock.head;
+        let limit = head.lsn.plus(self.capacity());
+        let scan = self.scan(head, limit, &mut |_| true);
+        if let Some(error) = scan.unreadable {
+            return Err(error.into());
+        }
+        let proof = superblock.stable.max(base).max(scan.proof);
+        let proof = proof.max(self.proof_beyond(scan.end.lsn, limit));
+        if proof > scan.end.lsn {
+            return Err(GrowError::Damaged {
+                at: scan.end.lsn,
+                proof,
+            });
+        }
+        match scan.end.lsn > head.lsn {
+            true => Err(GrowError::NotEmpty {
+                head: head.lsn,
+                end: scan.end.lsn,
+            }),
+            false => Ok(()),
+        }
+    }
+
+    /// Gives the log `capacity` bytes, durably. The file is long enough already, and that is synced.
+    ///
+    /// Asking for the size that the log has stores its superblock once more: an attempt that was cut off is completed by
+    /// the next.
+    pub fn grow(
+        self,
+        slots: &mut Slots,
+        superblock: &Superblock,
+        base: Lsn,
+        capacity: u64,
+    ) -> Result<(LogFile<F>, Superblock), GrowError> {
+        self.may_grow(superblock, base, capacity)?;
+        check_size(self.file(), capacity)?;
+        let grown = Superblock {
+            capacity,
+            ..*superblock
+        };
+        // The old capacity's last act: from the first slot's sync on, records are looked for at their new places.
+        self.store(slots, &grown)?;
+        Ok((self.with_capacity(capacity), grown))
+    }
+}

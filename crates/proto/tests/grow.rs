@@ -1,0 +1,334 @@
+//! A log that grows, crashed at every operation: whatever the disk kept, the log is empty and sound, at its old size or
+//! at its new one, and what is appended afterwards is found again.
+
+use std::cell::{Cell, RefCell};
+
+use netram_proto::id::{Epoch, JournalId, Lsn};
+use netram_proto::journal::{GrowError, LogFile, LogFileError, Slots, Superblock};
+use netram_proto::limit::LOG_BYTES_MIN;
+use netram_proto::port::{File, IoError, Kind};
+use netram_proto::wire::{Link, RecordHeader, finish_record};
+
+const JOURNAL: JournalId = JournalId(7);
+/// Where the data area begins.
+const DATA: u64 = 8192;
+const SECTOR: usize = 512;
+const SEEDS: u64 = 40;
+
+/// A file that loses, keeps or tears what was not synced. The `fuse`-th write, extension or sync and all after it fail.
+struct Disk {
+    durable: RefCell<Vec<u8>>,
+    current: RefCell<Vec<u8>>,
+    unsynced: RefCell<Vec<(usize, Vec<u8>)>>,
+    fuse: Cell<usize>,
+}
+
+impl Disk {
+    fn new(bytes: Vec<u8>) -> Disk {
+        Disk {
+            durable: RefCell::new(bytes.clone()),
+            current: RefCell::new(bytes),
+            unsynced: RefCell::default(),
+            fuse: Cell::new(usize::MAX),
+        }
+    }
+
+    fn burn(&self) -> Result<(), IoError> {
+        let left = self.fuse.get().checked_sub(1).ok_or(IoError::EIO)?;
+        self.fuse.set(left);
+        Ok(())
+    }
+
+    /// What a driver does before a log grows: the file becomes longer, with zeros, and that is synced.
+    fn lengthen(&self, bytes: u64) -> Result<(), IoError> {
+        self.burn()?;
+        self.current.borrow_mut().resize(bytes as usize, 0);
+        self.sync()
+    }
+
+    /// The disk after a crash: of what was not synced, each write whole, torn or not at all, as `random` says.
+    fn crash(&self, random: &mut Random) -> Disk {
+        let mut bytes = self.durable.borrow().clone();
+        if random.below(2) == 1 && bytes.len() < self.current.borrow().len() {
+            bytes.resize(self.current.borrow().len(), 0);
+        }
+        for (at, written) in &*self.unsynced.borrow() {
+            let kept = match random.below(3) {
+                0 => 0,
+                1 => written.len(),
+                _ => random.below(written.len() as u64) as usize / SECTOR * SECTOR,
+            };
+            if at + kept <= bytes.len() {
+                bytes[*at..at + kept].copy_from_slice(&written[..kept]);
+            }
+        }
+        Disk::new(bytes)
+    }
+}
+
+impl File for &Disk {
+    fn size(&self) -> Result<u64, IoError> {
+        Ok(self.current.borrow().len() as u64)
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), IoError> {
+        into.copy_from_slice(&self.current.borrow()[offset as usize..][..into.len()]);
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), IoError> {
+        self.burn()?;
+        self.current.borrow_mut()[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+        self.unsynced.borrow_mut().push((offset as usize, bytes.to_vec()));
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<(), IoError> {
+        self.burn()?;
+        self.unsynced.borrow_mut().clear();
+        *self.durable.borrow_mut() = self.current.borrow().clone();
+        Ok(())
+    }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (self.0 >> 33) % bound.max(1)
+    }
+}
+
+/// A log under way: its file, its slots, and where the next record goes.
+struct Story<'d> {
+    disk: &'d Disk,
+    log: LogFile<&'d Disk>,
+    slots: Slots,
+    superblock: Superblock,
+    end: Link,
+    epoch: u32,
+}
+
+impl<'d> Story<'d> {
+    fn create(disk: &'d Disk) -> Story<'d> {
+        LogFile::create(disk, JOURNAL, (&disk).size().unwrap() - DATA).unwrap();
+        Story::open(disk)
+    }
+
+    /// Opens the log and finds its end, as recovery would; nothing may look like damage.
+    fn open(disk: &'d Disk) -> Story<'d> {
+        let (log, slots, superblock) = LogFile::open(disk).unwrap();
+        let limit = superblock.head.lsn.plus(log.capacity());
+        let scan = log.scan(superblock.head, limit, &mut |_| true);
+        let proof = superblock.stable.max(log.proof_beyond(scan.end.lsn, limit));
+        assert!(
+            proof <= scan.end.lsn,
+            "LSN {} is no damage: {proof}",
+            scan.end.lsn
+        );
+        Story {
+            disk,
+            log,
+            slots,
+            superblock,
+            end: scan.end,
+            epoch: 1 + scan.records as u32,
+        }
+    }
+
+    /// Appends one record that says that everything before it was on the disk, which is so.
+    fn append(&mut self, payload: usize) {
+        let header = RecordHeader::new(
+            self.end,
+            Epoch(self.epoch),
+            self.end.lsn,
+            Kind(16),
+            false,
+            payload,
+        );
+        let mut record = vec![b'r'; header.length];
+        header.write(&mut record);
+        let chain = finish_record(&mut record, self.log.seed());
+        self.log.write(self.end.lsn, &record).unwrap();
+        self.log.sync().unwrap();
+        self.end = Link {
+            lsn: header.next(),
+            chain,
+        };
+    }
+
+    /// A record whole on the disk behind one that never arrived: left behind by a crash of the reign before.
+    fn leave_behind(&mut self, gap: usize, payload: usize) {
+        let absent = RecordHeader::new(self.end, Epoch(self.epoch), self.end.lsn, Kind(16), false, gap);
+        let (end, before) = (self.end, absent.next());
+        let link = Link {
+            lsn: before,
+            chain: 99,
+        };
+        let header = RecordHeader::new(link, Epoch(self.epoch), end.lsn, Kind(16), false, payload);
+        let mut record = vec![b'x'; header.length];
+        header.write(&mut record);
+        finish_record(&mut record, self.log.seed());
+        self.log.write(before, &record).unwrap();
+        self.log.sync().unwrap();
+        self.epoch += 1;
+    }
+
+    fn trim(&mut self) {
+        self.superblock.head = self.end;
+        self.superblock.stable = self.end.lsn;
+        self.log.store(&mut self.slots, &self.superblock).unwrap();
+    }
+
+    /// Makes the file longer and gives the log the room, as a driver does.
+    fn grow(self, capacity: u64) -> Result<Story<'d>, GrowError> {
+        let Story {
+            disk,
+            log,
+            mut slots,
+            superblock,
+            end,
+            epoch,
+        } = self;
+        log.may_grow(&superblock, Lsn(0), capacity)?;
+        disk.lengthen(LogFile::<&Disk>::file_bytes(capacity))?;
+        let (log, superblock) = log.grow(&mut slots, &superblock, Lsn(0), capacity)?;
+        Ok(Story {
+            disk,
+            log,
+            slots,
+            superblock,
+            end,
+            epoch,
+        })
+    }
+
+    /// Appends until the log has been all round and more, trimming on the way, and opens it again and again.
+    fn go_round(mut self, random: &mut Random) {
+        let target = self.end.lsn.plus(2 * self.log.capacity() + 4096);
+        while self.end.lsn < target {
+            for _ in 0..1 + random.below(4) {
+                self.append(random.below(1000) as usize);
+            }
+            let (end, head) = (self.end, self.superblock.head);
+            self = Story::open(self.disk);
+            assert_eq!(
+                (self.end, self.superblock.head),
+                (end, head),
+                "what was appended is found"
+            );
+            if random.below(2) == 0 {
+                self.trim();
+            } else if self.end.lsn.since(self.superblock.head.lsn) > self.log.capacity() / 2 {
+                self.trim();
+            }
+        }
+    }
+}
+
+/// A log that has been used for `rounds` of its capacity, and is empty; its data area is full of its past.
+fn used(disk: &Disk, random: &mut Random, rounds: u64) -> Link {
+    let mut story = Story::create(disk);
+    let target = Lsn(rounds * story.log.capacity() + random.below(story.log.capacity()));
+    while story.end.lsn < target {
+        story.append(random.below(1500) as usize);
+        if story.end.lsn.since(story.superblock.head.lsn) > 4096 {
+            story.trim();
+        }
+    }
+    story.trim();
+    if random.below(2) == 0 {
+        story.leave_behind(random.below(200) as usize, random.below(200) as usize);
+    }
+    story.end
+}
+
+fn grown(asked: u64) -> u64 {
+    LOG_BYTES_MIN + asked * 4096
+}
+
+#[test]
+fn a_log_that_grows_is_crashed_at_every_operation_and_goes_on() {
+    for seed in 0..SEEDS {
+        let mut random = Random(seed);
+        let (rounds, capacity) = (random.below(4), grown(1 + random.below(8)));
+        let disk = Disk::new(vec![0; (DATA + LOG_BYTES_MIN) as usize]);
+        let end = used(&disk, &mut random, rounds);
+        let image = disk.durable.borrow().clone();
+        for fuse in 0.. {
+            let disk = Disk::new(image.clone());
+            disk.fuse.set(fuse);
+            let done = Story::open(&disk).grow(capacity).is_ok();
+            let after = disk.crash(&mut random);
+            let mut story = Story::open(&after);
+            let place = format!("seed {seed}, cut at operation {fuse}");
+            assert_eq!(story.end, end, "{place}: the empty log is still empty");
+            let found = story.log.capacity();
+            match done {
+                true => assert_eq!(found, capacity, "{place}: a growth that was reported is there"),
+                false => assert!([LOG_BYTES_MIN, capacity].contains(&found), "{place}: {found}"),
+            }
+            if !done && random.below(2) == 0 {
+                let again = story.grow(capacity);
+                story = again.expect("an attempt that was cut off can be repeated");
+            }
+            story.go_round(&mut random);
+            if done {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_log_that_holds_records_or_damage_is_refused_and_left_alone() {
+    let disk = Disk::new(vec![0; (DATA + LOG_BYTES_MIN) as usize]);
+    let mut story = Story::create(&disk);
+    for _ in 0..5 {
+        story.append(100);
+    }
+    let (first, end) = (story.superblock.head.lsn, story.end.lsn);
+    let image = disk.durable.borrow().clone();
+    let refused = Story::open(&disk).grow(grown(1)).map(drop);
+    assert_eq!(refused, Err(GrowError::NotEmpty { head: first, end }));
+
+    disk.current.borrow_mut()[DATA as usize + 50] ^= 1;
+    let (log, _, superblock) = LogFile::open(&disk).unwrap();
+    let damaged = log.may_grow(&superblock, Lsn(0), grown(1));
+    assert!(
+        matches!(damaged, Err(GrowError::Damaged { at: Lsn(0), .. })),
+        "{damaged:?}"
+    );
+    disk.current.borrow_mut()[DATA as usize + 50] ^= 1;
+    assert!(image == *disk.current.borrow(), "not a byte was changed");
+}
+
+#[test]
+fn a_size_that_is_smaller_or_out_of_bounds_or_not_there_is_refused() {
+    let disk = Disk::new(vec![0; (DATA + grown(2)) as usize]);
+    let story = Story::create(&disk);
+    let may = |capacity| story.log.may_grow(&story.superblock, Lsn(0), capacity);
+    let smaller = GrowError::Smaller {
+        capacity: grown(2),
+        asked: grown(1),
+    };
+    assert_eq!(may(grown(1)), Err(smaller));
+    assert_eq!(may(grown(2) + 1), Err(LogFileError::Size(grown(2) + 1).into()));
+    assert_eq!(may(grown(2)), Ok(()), "the size that it has");
+
+    let Story {
+        log,
+        mut slots,
+        superblock,
+        ..
+    } = Story::open(&disk);
+    let short = log.grow(&mut slots, &superblock, Lsn(0), grown(3)).map(drop);
+    assert!(
+        matches!(short, Err(GrowError::File(LogFileError::Truncated { .. }))),
+        "{short:?}"
+    );
+}
