@@ -26,6 +26,7 @@
 //! | [`Region`] | mapped memory and its lock |
 //! | [`record`] | a transaction as bytes |
 //! | [`Storage`] | where segments live: real files, or the simulator's |
+//! | [`TableView`] | a log's segments, looked at from outside |
 //! | [`limit`] | every bound |
 //!
 //! It knows the log only as `netram_proto::port::Log`; sockets, lenders and the log's own recovery are the
@@ -34,6 +35,7 @@
 
 mod background;
 mod error;
+mod inspect;
 pub mod limit;
 mod memory;
 mod merge;
@@ -56,8 +58,10 @@ pub use error::{
     CommitError, DecodeError, ForgetError, MapError, OpenError, RangeError, SegmentError, TableError,
     TruncateError, UnmapError,
 };
+pub use inspect::{SegmentFile, SegmentView, TableView};
 pub use memory::Memory;
 pub use options::{Mode, Options};
+pub use record::RangeView;
 pub use region::{ReadGuard, Region};
 pub use rvm::{Query, RegionInfo, Rvm};
 pub use stats::Statistics;

@@ -103,15 +103,7 @@ impl Storage for RealStorage {
     }
 
     fn identity(&self, file: &RealFile) -> Result<Identity, IoError> {
-        let mut identity = Identity::default();
-        match rustix::fs::fgetxattr(&file.0, IDENTITY_ATTRIBUTE, &mut identity) {
-            Ok(length) if length == identity.len() => Ok(identity),
-            Ok(_) => Ok(Identity::default()),
-            Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::RANGE) => {
-                Ok(Identity::default())
-            }
-            Err(error) => Err(errno(error)),
-        }
+        identity_of(&file.0)
     }
 
     fn assign_identity(&self, file: &RealFile) -> Result<Identity, IoError> {
@@ -155,6 +147,19 @@ impl File for RealFile {
 
     fn sync(&self) -> Result<(), IoError> {
         self.0.sync_data().map_err(io_error)
+    }
+}
+
+/// The identity of a segment's file; zeros when it has none.
+pub(crate) fn identity_of(file: &StdFile) -> Result<Identity, IoError> {
+    let mut identity = Identity::default();
+    match rustix::fs::fgetxattr(file, IDENTITY_ATTRIBUTE, &mut identity) {
+        Ok(length) if length == identity.len() => Ok(identity),
+        Ok(_) => Ok(Identity::default()),
+        Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::RANGE) => {
+            Ok(Identity::default())
+        }
+        Err(error) => Err(errno(error)),
     }
 }
 
@@ -224,7 +229,7 @@ fn sync_parent(path: &str) -> Result<(), IoError> {
         .map_err(io_error)
 }
 
-fn io_error(error: std::io::Error) -> IoError {
+pub(crate) fn io_error(error: std::io::Error) -> IoError {
     if error.kind() == std::io::ErrorKind::UnexpectedEof {
         return IoError::EOF;
     }

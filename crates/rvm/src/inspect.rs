@@ -1,0 +1,223 @@
+//! Looking at a log's segments from outside: nothing is locked, nothing is changed.
+//!
+//! For tools. What is seen beside a running program is a moment of a moving thing.
+
+use std::fs::File as StdFile;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use netram_proto::id::JournalId;
+use netram_proto::port::{File, IoError};
+
+use crate::error::TableError;
+use crate::segments::segment_io;
+use crate::storage::{Identity, identity_of, io_error};
+use crate::table::Table;
+use crate::{RangeView, SegmentError};
+
+/// The segments that a log knows, as its table says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TableView {
+    /// One for each segment, by number.
+    pub segments: Vec<SegmentView>,
+}
+
+/// What the table says of one segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SegmentView {
+    /// The number by which records name it.
+    pub number: u32,
+    /// Its file.
+    pub path: String,
+    /// Its length when last mapped; the file may be longer, never shorter.
+    pub length: u64,
+    /// What tells its file from another of the same name; zeros when the file system could not keep that.
+    pub identity: Identity,
+}
+
+impl TableView {
+    /// Reads the table at `path`, which must belong to `journal`.
+    pub fn read(path: &Path, journal: JournalId) -> Result<TableView, TableError> {
+        let file = ReadOnly::open(path)?;
+        let mut segments: Vec<SegmentView> = Table::read(&file, journal)?
+            .entries
+            .into_iter()
+            .map(|entry| SegmentView {
+                number: entry.index,
+                path: entry.path,
+                length: entry.length,
+                identity: entry.identity,
+            })
+            .collect();
+        segments.sort_by_key(|segment| segment.number);
+        Ok(TableView { segments })
+    }
+
+    /// The segment that records name `number`.
+    pub fn numbered(&self, number: u32) -> Option<&SegmentView> {
+        self.segments.iter().find(|segment| segment.number == number)
+    }
+}
+
+impl SegmentView {
+    /// Opens the segment's file for reading, once it is the file that the log's records were written for.
+    pub fn open(&self) -> Result<SegmentFile, SegmentError> {
+        let io = |cause| segment_io(&self.path, cause);
+        let file = ReadOnly::open(Path::new(&self.path)).map_err(io)?;
+        let identity = identity_of(&file.0).map_err(io)?;
+        if self.identity != Identity::default() && self.identity != identity {
+            return Err(SegmentError::Foreign {
+                path: self.path.clone(),
+            });
+        }
+        let length = file.size().map_err(io)?;
+        if length < self.length {
+            return Err(SegmentError::Short {
+                path: self.path.clone(),
+                found: length,
+                needed: self.length,
+            });
+        }
+        Ok(SegmentFile { file, length })
+    }
+
+    /// Whether `range` names this segment and lies within its known length.
+    pub fn holds(&self, range: &RangeView<'_>) -> bool {
+        let end = range.offset.checked_add(range.bytes.len() as u64);
+        range.segment == self.number && end.is_some_and(|end| end <= self.length)
+    }
+}
+
+/// A segment's file, open for reading.
+#[derive(Debug)]
+pub struct SegmentFile {
+    file: ReadOnly,
+    length: u64,
+}
+
+impl SegmentFile {
+    /// Bytes in the file.
+    #[allow(
+        clippy::len_without_is_empty,
+        reason = "whether it is empty is nobody's question"
+    )]
+    pub fn len(&self) -> u64 {
+        self.length
+    }
+
+    /// Fills `into` from `offset`: what truncation has written so far, without what is in the log only.
+    pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), IoError> {
+        self.file.read_at(offset, into)
+    }
+}
+
+/// A file that is not to be written, whatever happens.
+#[derive(Debug)]
+struct ReadOnly(StdFile);
+
+impl ReadOnly {
+    fn open(path: &Path) -> Result<ReadOnly, IoError> {
+        StdFile::open(path).map(ReadOnly).map_err(io_error)
+    }
+}
+
+impl File for ReadOnly {
+    fn size(&self) -> Result<u64, IoError> {
+        Ok(self.0.metadata().map_err(io_error)?.len())
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), IoError> {
+        self.0.read_exact_at(into, offset).map_err(io_error)
+    }
+
+    fn write_at(&self, _: u64, _: &[u8]) -> Result<(), IoError> {
+        // EBADF, as the system says of a descriptor that was opened for reading.
+        Err(IoError { errno: 9 })
+    }
+
+    fn sync(&self) -> Result<(), IoError> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::{TABLE_BYTES, TABLE_SLOT_BYTES};
+    use crate::{Allocation, RealStorage, Storage};
+
+    const JOURNAL: JournalId = JournalId(7);
+
+    /// A table in `folder` that knows two segments of 8192 bytes.
+    fn table(folder: &Path) -> std::path::PathBuf {
+        let path = folder.join("segments");
+        let storage = RealStorage::create(path.to_str().unwrap()).unwrap();
+        let mut segments = crate::segments::Segments::new(Table::default(), JOURNAL, false);
+        for name in ["a", "b"] {
+            let name = folder.join(name).display().to_string();
+            storage.create_segment(&name, 8192, Allocation::Sparse).unwrap();
+            segments.enter(&storage, &name).unwrap();
+        }
+        path
+    }
+
+    #[test]
+    fn the_segments_are_seen_while_another_has_them_locked() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = table(folder.path());
+        let _held = RealStorage::open(path.to_str().unwrap()).unwrap();
+        let view = TableView::read(&path, JOURNAL).unwrap();
+        let numbers: Vec<u32> = view.segments.iter().map(|segment| segment.number).collect();
+        assert_eq!(numbers, [0, 1]);
+        let a = view.numbered(0).unwrap();
+        assert_eq!((a.length, a.open().unwrap().len()), (8192, 8192));
+        assert!(view.numbered(2).is_none());
+    }
+
+    #[test]
+    fn a_missing_short_or_replaced_file_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let view = TableView::read(&table(folder.path()), JOURNAL).unwrap();
+        let (a, b) = (view.numbered(0).unwrap(), view.numbered(1).unwrap());
+        std::fs::remove_file(&a.path).unwrap();
+        assert!(matches!(a.open(), Err(SegmentError::Missing { .. })));
+        let shorter = StdFile::options().write(true).open(&b.path).unwrap();
+        shorter.set_len(4096).unwrap();
+        assert!(matches!(
+            b.open(),
+            Err(SegmentError::Short {
+                found: 4096,
+                needed: 8192,
+                ..
+            })
+        ));
+        std::fs::write(&a.path, [0; 8192]).unwrap();
+        match a.identity == Identity::default() {
+            true => eprintln!("SKIPPED: this file system keeps no extended attributes"),
+            false => assert!(matches!(a.open(), Err(SegmentError::Foreign { .. }))),
+        }
+    }
+
+    #[test]
+    fn a_table_of_another_journal_or_cut_off_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = table(folder.path());
+        let foreign = TableView::read(&path, JournalId(8));
+        assert!(matches!(foreign, Err(TableError::Foreign { .. })), "{foreign:?}");
+        let file = StdFile::options().write(true).open(&path).unwrap();
+        file.set_len(TABLE_SLOT_BYTES as u64).unwrap();
+        let short = TableView::read(&path, JOURNAL);
+        let needed = TABLE_BYTES;
+        assert!(matches!(short, Err(TableError::Short { needed: n, .. }) if n == needed));
+        let gone = TableView::read(&folder.path().join("none"), JOURNAL);
+        assert!(
+            matches!(
+                gone,
+                Err(TableError::Io {
+                    cause: IoError::ENOENT
+                })
+            ),
+            "{gone:?}"
+        );
+    }
+}
