@@ -4,7 +4,9 @@ use std::io;
 use std::path::PathBuf;
 
 use netram_proto::id::{Epoch, JournalId};
-use netram_proto::journal::{AssembleError, LogFileError, RecoveryRefusal, ViewError};
+use netram_proto::journal::{
+    AssembleError, GrowError as GrowRefusal, LogFileError, RecoveryRefusal, ViewError,
+};
 use netram_proto::port::IoError;
 
 /// Why no journal was created. Nothing that was there before was touched.
@@ -115,6 +117,22 @@ pub enum OpenError {
         what: &'static str,
         /// What the system said.
         source: io::Error,
+    },
+}
+
+/// Why a log did not grow. Nothing was lost by trying.
+#[derive(Debug, thiserror::Error)]
+pub enum GrowError {
+    /// The journal could not be recovered, which comes first.
+    #[error("{0}")]
+    Recovery(#[from] OpenError),
+    /// The log cannot have that size, or not now.
+    #[error("{path}: {source}")]
+    Refused {
+        /// The log file.
+        path: PathBuf,
+        /// Why, and what to do.
+        source: GrowRefusal,
     },
 }
 

@@ -17,9 +17,9 @@ use netram_proto::wire::{Link as Chain, RecordHeader};
 
 use crate::config::JournalConfig;
 use crate::core::Shared;
-use crate::error::{CreateError, OpenError};
+use crate::error::{CreateError, GrowError, OpenError};
 use crate::keeper::ViewFile;
-use crate::open::{self, Recovered};
+use crate::open::{self, Grown, Recovered};
 use crate::place::{Layout, Place};
 
 /// An open journal: one writer, any number of threads. Closed when dropped.
@@ -79,6 +79,12 @@ impl Journal {
             },
             opened.recovered,
         ))
+    }
+
+    /// Gives the journal at `root`, which nobody may have open, a log of `log_bytes` (rounded up to whole pages). It is
+    /// recovered first, and must then hold no record: its user trims it before.
+    pub fn grow(root: &Path, config: &JournalConfig, log_bytes: u64) -> Result<Grown, GrowError> {
+        open::grow(root, config, log_bytes)
     }
 
     /// Which journal this is.

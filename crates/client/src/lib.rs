@@ -38,8 +38,8 @@ mod sys;
 mod waiting;
 
 pub use config::JournalConfig;
-pub use error::{CreateError, OpenError};
+pub use error::{CreateError, GrowError, OpenError};
 pub use inspect::Inspect;
 pub use journal::{Journal, JournalStatus};
-pub use open::Recovered;
+pub use open::{Grown, Recovered};
 pub use place::{Layout, Place};

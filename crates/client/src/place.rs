@@ -13,7 +13,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -268,18 +268,25 @@ fn remove(path: &Path) -> io::Result<()> {
 /// A new file of full size, its blocks allocated.
 fn allocate(path: &Path, bytes: u64) -> io::Result<File> {
     let file = new_file(path)?;
-    match fallocate(&file, FallocateFlags::empty(), 0, bytes) {
-        Ok(()) => (),
-        // Some file systems cannot allocate ahead; writing zeros does the same, slower.
-        Err(rustix::io::Errno::OPNOTSUPP) => write_zeros(&file, bytes)?,
-        Err(errno) => return Err(errno.into()),
-    }
+    allocate_up_to(&file, bytes)?;
     file.sync_all()?;
     Ok(file)
 }
 
+/// Makes the file `bytes` long, with zeros, all of its blocks allocated. Not durable before a sync.
+pub(crate) fn allocate_up_to(file: &File, bytes: u64) -> io::Result<()> {
+    match fallocate(file, FallocateFlags::empty(), 0, bytes) {
+        Ok(()) => Ok(()),
+        // Some file systems cannot allocate ahead; writing zeros does the same, slower.
+        Err(rustix::io::Errno::OPNOTSUPP) => write_zeros(file, bytes),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Zeros behind what the file has.
 fn write_zeros(mut file: &File, bytes: u64) -> io::Result<()> {
-    io::copy(&mut io::repeat(0).take(bytes), &mut file).map(drop)
+    let there = file.seek(io::SeekFrom::End(0))?;
+    io::copy(&mut io::repeat(0).take(bytes.saturating_sub(there)), &mut file).map(drop)
 }
 
 fn new_file(path: &Path) -> io::Result<File> {

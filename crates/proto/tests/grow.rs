@@ -221,9 +221,8 @@ impl<'d> Story<'d> {
                 (end, head),
                 "what was appended is found"
             );
-            if random.below(2) == 0 {
-                self.trim();
-            } else if self.end.lsn.since(self.superblock.head.lsn) > self.log.capacity() / 2 {
+            let used = self.end.lsn.since(self.superblock.head.lsn);
+            if random.below(2) == 0 || used > self.log.capacity() / 2 {
                 self.trim();
             }
         }

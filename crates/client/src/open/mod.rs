@@ -11,6 +11,7 @@
 //! A crash between any two steps finds the same members in the view (before 6) or needs none (after).
 
 mod files;
+mod grow;
 mod members;
 
 use std::path::Path;
@@ -36,6 +37,8 @@ use crate::sys::{self, Drain};
 use crate::waiting::Waiting;
 
 pub(crate) use files::{open_log, open_sealer, open_view};
+pub use grow::Grown;
+pub(crate) use grow::grow;
 
 /// What recovery found and did.
 #[derive(Clone, Debug)]
@@ -93,30 +96,36 @@ struct Found {
 }
 
 pub(crate) fn open(root: &Path, config: JournalConfig) -> Result<Opened, OpenError> {
-    let began = Instant::now();
-    config.check().map_err(OpenError::Config)?;
-    let mut files = Files::open(root, &config)?;
-    let needed = files.view_file.newest().answers();
-    let claim = files.claim()?;
-    let found = files.recover(&claim, &config)?;
-    files.release(&claim, found.taken.end.lsn)?;
-    let recovered = Recovered {
-        epoch: claim.epoch,
-        head: files.superblock.head.lsn,
-        local_end: found.local.end.lsn,
-        end: found.taken.end.lsn,
-        records_from_members: found.taken.records_from_members,
-        bytes_from_members: found.taken.from_members,
-        repaired: found.taken.repaired,
-        members: found.members,
-        needed,
-        loss_accepted: found.loss_accepted,
-        took: began.elapsed(),
-    };
-    files.serve(config, &found.taken, recovered)
+    let (files, taken, recovered) = Files::recovered(root, &config)?;
+    files.serve(config, &taken, recovered)
 }
 
 impl Files {
+    /// All steps: afterwards the local log is complete, and nobody else need have any of it.
+    fn recovered(root: &Path, config: &JournalConfig) -> Result<(Files, Assembled, Recovered), OpenError> {
+        let began = Instant::now();
+        config.check().map_err(OpenError::Config)?;
+        let mut files = Files::open(root, config)?;
+        let needed = files.view_file.newest().answers();
+        let claim = files.claim()?;
+        let found = files.recover(&claim, config)?;
+        files.release(&claim, found.taken.end.lsn)?;
+        let recovered = Recovered {
+            epoch: claim.epoch,
+            head: files.superblock.head.lsn,
+            local_end: found.local.end.lsn,
+            end: found.taken.end.lsn,
+            records_from_members: found.taken.records_from_members,
+            bytes_from_members: found.taken.from_members,
+            repaired: found.taken.repaired,
+            members: found.members,
+            needed,
+            loss_accepted: found.loss_accepted,
+            took: began.elapsed(),
+        };
+        Ok((files, found.taken, recovered))
+    }
+
     fn open(root: &Path, config: &JournalConfig) -> Result<Files, OpenError> {
         let place = Place::at(root);
         let lock = place.lock()?;
