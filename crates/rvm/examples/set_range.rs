@@ -12,7 +12,7 @@ use netram_proto::port::{
 };
 use netram_proto::time::Time;
 use netram_rvm::limit::TABLE_BYTES;
-use netram_rvm::{Allocation, Identity, Memory, Mode, Options, Region, Rvm, Storage};
+use netram_rvm::{Allocation, Identity, Memory, Mode, Options, Placement, Region, Rvm, Storage};
 
 const RANGES: usize = 1000;
 const REGION_BYTES: usize = 1 << 24;
@@ -100,7 +100,7 @@ impl Storage for Nowhere {
         Ok(Zeros(REGION_BYTES as u64))
     }
 
-    fn map(&self, _: &Zeros, _: u64, length: usize) -> Result<Memory, IoError> {
+    fn map(&self, _: &Zeros, _: u64, length: usize, _: Placement) -> Result<Memory, IoError> {
         Ok(Memory::from_bytes(vec![0; length].into_boxed_slice()))
     }
 

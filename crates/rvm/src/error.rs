@@ -221,6 +221,32 @@ pub enum MapError {
         /// The segment's size.
         size: u64,
     },
+    /// Something is mapped at the address asked for (the original's `RVM_EVM_OVERLAP`).
+    #[error("something is mapped between {address:#x} and {length} bytes on; choose another address")]
+    AddressTaken {
+        /// The address asked for.
+        address: usize,
+        /// Bytes to map there.
+        length: usize,
+    },
+    /// The address asked for is zero, or not a multiple of the page size.
+    #[error("{address:#x} is no address for a region; choose a multiple of {page}, not zero")]
+    AddressUnaligned {
+        /// The address asked for.
+        address: usize,
+        /// The page size.
+        page: u64,
+    },
+    /// Nothing can be mapped at the address asked for: it lies beyond the address space, say.
+    #[error("{length} bytes cannot be mapped at {address:#x} ({cause}); choose another address")]
+    AddressUnusable {
+        /// The address asked for.
+        address: usize,
+        /// Bytes to map there.
+        length: usize,
+        /// What the system said.
+        cause: IoError,
+    },
     /// The segment file is unusable.
     #[error("{0}")]
     Segment(#[from] SegmentError),
@@ -315,6 +341,42 @@ fn because(cause: &Option<TruncateError>) -> String {
         Some(cause) => format!(" and truncation failed: {cause}"),
         None => " and truncation found nothing to free".to_owned(),
     }
+}
+
+/// Why the commits so far may not be as safe as asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FlushError {
+    /// The log is full and truncation could not make room for what is spooled, which stays in memory. Mend
+    /// the cause, then flush again.
+    #[error("the log is full ({used} of {capacity} bytes){}", because(cause))]
+    Full {
+        /// Bytes of the log in use.
+        used: u64,
+        /// Bytes the log can hold.
+        capacity: u64,
+        /// What stopped truncation.
+        cause: Option<TruncateError>,
+    },
+    /// The log takes nothing more from this process. What is spooled will not be recovered.
+    #[error("{0}")]
+    Refused(AppendError),
+    /// The records are in the log and their fate is unknown: recovery may find them.
+    #[error("{0}")]
+    Unknown(WaitError),
+}
+
+/// Why recoverable memory was not closed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CloseError {
+    /// Transactions are open (the original's `RVM_EUNCOMMIT`).
+    #[error("{transactions} transactions are open; commit or abort them, and drop them, first")]
+    Uncommitted {
+        /// How many.
+        transactions: usize,
+    },
+    /// Lazy commits could not be made safe.
+    #[error("lazy commits could not be made safe before closing: {0}")]
+    Flush(#[from] FlushError),
 }
 
 /// Why a region stays mapped.

@@ -55,15 +55,15 @@ mod truncate;
 mod txn;
 
 pub use error::{
-    CommitError, DecodeError, ForgetError, MapError, OpenError, RangeError, SegmentError, TableError,
-    TruncateError, UnmapError,
+    CloseError, CommitError, DecodeError, FlushError, ForgetError, MapError, OpenError, RangeError,
+    SegmentError, TableError, TruncateError, UnmapError,
 };
 pub use inspect::{SegmentFile, SegmentView, TableView};
-pub use memory::Memory;
+pub use memory::{Memory, Placement};
 pub use options::{Mode, Options};
 pub use record::RangeView;
 pub use region::{ReadGuard, Region};
-pub use rvm::{Query, RegionInfo, Rvm};
+pub use rvm::{Query, RegionInfo, Rvm, SegmentInfo};
 pub use stats::Statistics;
 pub use storage::{Allocation, Identity, RealFile, RealStorage, Storage};
 pub use truncate::{Progress, RecoveryReport};

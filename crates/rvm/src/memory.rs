@@ -1,4 +1,4 @@
-//! The bytes of a region, and the crate's only unsafe code.
+//! The bytes of a region, where they lie, and the crate's only unsafe code.
 //!
 //! [`Memory`] owns either a private mapping of a segment file or plain heap bytes (the simulator's way).
 //! What may be read and written when is decided by the lock in [`crate::region`].
@@ -8,14 +8,82 @@ use std::ops::{Deref, DerefMut};
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
 
-use netram_proto::port::IoError;
+use netram_proto::port::{IoError, Log};
 use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::error::MapError;
+use crate::region::Region;
+use crate::rvm::Rvm;
+use crate::storage::Storage;
 
 /// Where the bytes came from, so that they go back there.
 #[derive(Debug, Clone, Copy)]
 enum Backing {
     Mapped,
     Heap,
+    /// They go nowhere: the program keeps them for the rest of its life.
+    Kept,
+}
+
+/// Where in the address space a region is to lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placement(Place);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Anywhere,
+    At(usize),
+    Over(usize),
+}
+
+impl Placement {
+    /// Where the system finds room.
+    pub const ANYWHERE: Placement = Placement(Place::Anywhere);
+
+    /// Exactly at `address`, a multiple of the page size; refused (EEXIST) where anything is mapped.
+    pub const fn at(address: usize) -> Placement {
+        Placement(Place::At(address))
+    }
+
+    /// Exactly at `address`, replacing whatever is mapped there.
+    ///
+    /// # Safety
+    ///
+    /// The pages from `address` on, as many as the mapping is long, belong to the caller, who gives them up:
+    /// nothing refers to them any more. They are unmapped with the region.
+    pub const unsafe fn over(address: usize) -> Placement {
+        Placement(Place::Over(address))
+    }
+
+    /// The address asked for; `None` is anywhere.
+    pub const fn address(self) -> Option<usize> {
+        match self.0 {
+            Place::Anywhere => None,
+            Place::At(address) | Place::Over(address) => Some(address),
+        }
+    }
+}
+
+impl<L: Log, S: Storage> Rvm<L, S> {
+    /// Maps like [`Rvm::map`], exactly at `address`, in place of pages that the caller owns: an address range
+    /// that it reserved, say.
+    ///
+    /// # Safety
+    ///
+    /// The whole pages from `address` to `address + length` belong to the caller, who gives them up: nothing
+    /// refers to them any more. With length 0 that is as much as the segment has from `offset` on. They are
+    /// unmapped with the region.
+    pub unsafe fn map_over(
+        &self,
+        path: &str,
+        offset: u64,
+        length: u64,
+        address: usize,
+    ) -> Result<Region, MapError> {
+        // SAFETY: the caller promises it.
+        let placement = unsafe { Placement::over(address) };
+        self.map_placed(path, offset, length, placement)
+    }
 }
 
 /// Bytes owned by one region.
@@ -58,22 +126,46 @@ impl Memory {
     ///
     /// The file must not be cut shorter or written by others while mapped: [`crate::RealStorage`] holds an
     /// exclusive lock on it for that.
-    pub(crate) fn map_private(file: impl AsFd, offset: u64, length: usize) -> Result<Memory, IoError> {
+    pub(crate) fn map_private(
+        file: impl AsFd,
+        offset: u64,
+        length: usize,
+        placement: Placement,
+    ) -> Result<Memory, IoError> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // Without a reservation, a segment larger than memory plus swap can still be opened.
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a null hint lets the kernel choose unused addresses, so no other object is replaced.
+        let flags = match placement.0 {
+            Place::Anywhere => flags,
+            Place::At(_) => flags | MapFlags::FIXED_NOREPLACE,
+            Place::Over(_) => flags | MapFlags::FIXED,
+        };
+        let wanted = placement.address().unwrap_or(0);
+        let hint = std::ptr::without_provenance_mut(wanted);
+        // SAFETY: without `FIXED` the kernel chooses unused addresses or refuses, so no other object is
+        // replaced; with it, the caller of `Placement::over` has given up what is.
         let start =
-            unsafe { rustix::mm::mmap(std::ptr::null_mut(), length, protection, flags, file, offset) }
-                .map_err(|error| IoError {
+            unsafe { rustix::mm::mmap(hint, length, protection, flags, file, offset) }.map_err(|error| {
+                IoError {
                     errno: error.raw_os_error(),
-                })?;
-        let start = NonNull::new(start.cast()).expect("mmap answers a null hint with a real address");
-        Ok(Memory {
+                }
+            })?;
+        let start = NonNull::new(start.cast()).expect("the page at address zero is never mapped");
+        let memory = Memory {
             start,
             length,
             backing: Backing::Mapped,
-        })
+        };
+        if wanted != 0 && memory.address().get().addr() != wanted {
+            // A kernel before 4.17 takes the address for a hint. EEXIST: what a newer one says.
+            return Err(IoError { errno: 17 });
+        }
+        Ok(memory)
+    }
+
+    /// Leaves the bytes where they are when `self` is dropped, for the rest of the process's life.
+    pub(crate) fn keep(&mut self) {
+        self.backing = Backing::Kept;
     }
 
     /// Takes over heap bytes, for storage that maps by copying.
@@ -151,6 +243,7 @@ impl Drop for Memory {
                 // SAFETY: `from_bytes` leaked exactly this box.
                 drop(unsafe { Box::from_raw(bytes) });
             }
+            Backing::Kept => {}
         }
     }
 }
@@ -179,10 +272,30 @@ mod tests {
     fn a_private_mapping_never_changes_its_file() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(8192).unwrap();
-        let mut memory = Memory::map_private(&file, 4096, 4096).unwrap();
+        let mut memory = Memory::map_private(&file, 4096, 4096, Placement::ANYWHERE).unwrap();
         memory[0] = 7;
         let mut out = [9];
         std::os::unix::fs::FileExt::read_at(&file, &mut out, 4096).unwrap();
         assert_eq!((memory[0], out), (7, [0]));
+    }
+
+    #[test]
+    fn a_mapping_over_given_up_pages_replaces_them() {
+        let file = tempfile::tempfile().unwrap();
+        std::os::unix::fs::FileExt::write_at(&file, &[7; 8192], 0).unwrap();
+        let mut reserved = Memory::map_private(&file, 0, 8192, Placement::ANYWHERE).unwrap();
+        reserved[4096] = 1;
+        let address = reserved.address().get().addr();
+        let taken = Memory::map_private(&file, 0, 4096, Placement::at(address + 4096));
+        assert_eq!(taken.err(), Some(IoError { errno: 17 }));
+        reserved.keep();
+        drop(reserved);
+        // SAFETY: `reserved` has left its pages behind, and nothing refers to them.
+        let over = unsafe { Placement::over(address + 4096) };
+        let memory = Memory::map_private(&file, 0, 4096, over).unwrap();
+        assert_eq!((memory.address().get().addr(), memory[0]), (address + 4096, 7));
+        drop(memory);
+        let again = Memory::map_private(&file, 0, 4096, Placement::at(address + 4096)).unwrap();
+        assert_eq!(again[4095], 7, "the place is free again");
     }
 }

@@ -155,4 +155,21 @@ impl Region {
             transactions => Err((UnmapError::Uncommitted { transactions }, self)),
         }
     }
+
+    /// Unmaps the region as far as recoverable memory is concerned, and leaves its bytes where they are for
+    /// the rest of the process's life, as the original's `rvm_unmap` did; hands the region back when open
+    /// transactions hold ranges in it.
+    ///
+    /// Pages that were stored to stay as they are now. The others go on showing the segment file, what later
+    /// transactions change in it too, and reading them is fatal (SIGBUS) once the file is cut shorter. The
+    /// address range is never given back.
+    pub fn keep_unmapped(self) -> Result<(), (UnmapError, Region)> {
+        match self.mapping.transactions.load(Ordering::Acquire) {
+            0 => {
+                self.mapping.write().keep();
+                Ok(())
+            }
+            transactions => Err((UnmapError::Uncommitted { transactions }, self)),
+        }
+    }
 }

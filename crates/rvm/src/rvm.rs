@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 
 use netram_proto::id::Lsn;
-use netram_proto::port::{Durability, Log, LogState, Votes, WaitError};
+use netram_proto::port::{Durability, Log, LogState, Votes};
 
-use crate::error::{ForgetError, MapError, OpenError, SegmentError, TruncateError};
+use crate::error::{CloseError, FlushError, ForgetError, MapError, OpenError, SegmentError, TruncateError};
 use crate::limit::{PAGE_BYTES, POOL_TRANSACTIONS_MAX};
+use crate::memory::Placement;
 use crate::options::{Mode, Options};
 use crate::record::range_bytes_max;
 use crate::region::{Mapping, Region};
@@ -27,8 +28,24 @@ use crate::txn::Transaction;
 /// regions that are still alive keep working.
 pub struct Rvm<L: Log, S: Storage> {
     pub(crate) shared: Arc<Shared<L, S>>,
-    recovery: RecoveryReport,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Thread<L, S>,
+}
+
+/// The truncation thread, which ends when this is dropped.
+struct Thread<L: Log, S: Storage> {
+    shared: Arc<Shared<L, S>>,
+    handle: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// One segment that the log knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SegmentInfo {
+    /// The segment's path.
+    pub path: String,
+    /// Its number in the log's records.
+    pub index: u32,
+    /// Its length in bytes when last mapped.
+    pub length: u64,
 }
 
 /// What one region is, for people.
@@ -73,7 +90,8 @@ impl<L: Log, S: Storage> Rvm<L, S> {
         }
         let table = Table::read(storage.table(), options.journal)?;
         let state = log.state();
-        let shared = Shared {
+        let mut shared = Shared {
+            recovery: RecoveryReport::default(),
             number: OPENINGS.fetch_add(1, Ordering::Relaxed),
             payload_max: state.payload_max,
             range_max: range_bytes_max(state.payload_max),
@@ -100,21 +118,47 @@ impl<L: Log, S: Storage> Rvm<L, S> {
             Truncator::new(options.truncation_batch_bytes),
         )
         .total;
-        let recovery = RecoveryReport {
+        shared.recovery = RecoveryReport {
             start: state.head,
             end: state.tail,
             ..total
         };
-        Ok(Rvm {
-            shared: Arc::new(shared),
-            recovery,
-            thread: Mutex::new(None),
-        })
+        let shared = Arc::new(shared);
+        let thread = Thread {
+            shared: shared.clone(),
+            handle: Mutex::new(None),
+        };
+        Ok(Rvm { shared, thread })
+    }
+
+    /// Makes every commit so far as safe as [`Durability::Remote`], ends the truncation thread and gives the
+    /// log back, to be closed. Refused while transactions are alive; mapped regions keep their memory.
+    ///
+    /// It does not truncate: what the segments lack is in the log, and applied at the next opening.
+    pub fn close(self) -> Result<L, (CloseError, Rvm<L, S>)> {
+        let transactions = self.shared.open_transactions.load(Ordering::Acquire);
+        if transactions > 0 {
+            return Err((CloseError::Uncommitted { transactions }, self));
+        }
+        if let Err(error) = self.flush(Durability::Remote) {
+            return Err((error.into(), self));
+        }
+        let Rvm { shared, thread } = self;
+        drop(thread);
+        let mut shared = shared;
+        loop {
+            match Arc::try_unwrap(shared) {
+                Ok(alone) => return Ok(alone.log),
+                // Another thread is about to end the drop of a transaction that no longer counts.
+                Err(again) => shared = again,
+            }
+            std::thread::yield_now();
+        }
     }
 
     /// What recovery did at the opening.
     pub fn recovery(&self) -> &RecoveryReport {
-        &self.recovery
+        &self.shared.recovery
     }
 
     /// The log underneath.
@@ -142,6 +186,22 @@ impl<L: Log, S: Storage> Rvm<L, S> {
     ///
     /// Nothing is read until it is touched. Segment bytes can be mapped once at a time.
     pub fn map(&self, path: &str, offset: u64, length: u64) -> Result<Region, MapError> {
+        self.map_placed(path, offset, length, Placement::ANYWHERE)
+    }
+
+    /// Maps like [`Rvm::map`], exactly at `address`, a multiple of the page size. Refused where anything is
+    /// mapped, so that nothing is ever replaced; [`Rvm::map_over`] replaces.
+    pub fn map_at(&self, path: &str, offset: u64, length: u64, address: usize) -> Result<Region, MapError> {
+        self.map_placed(path, offset, length, Placement::at(address))
+    }
+
+    pub(crate) fn map_placed(
+        &self,
+        path: &str,
+        offset: u64,
+        length: u64,
+        placement: Placement,
+    ) -> Result<Region, MapError> {
         let shared = &*self.shared;
         let name = shared
             .storage
@@ -150,6 +210,14 @@ impl<L: Log, S: Storage> Rvm<L, S> {
         if !offset.is_multiple_of(PAGE_BYTES) {
             return Err(MapError::Unaligned {
                 offset,
+                page: PAGE_BYTES,
+            });
+        }
+        if let Some(address) = placement.address()
+            && (address == 0 || !(address as u64).is_multiple_of(PAGE_BYTES))
+        {
+            return Err(MapError::AddressUnaligned {
+                address,
                 page: PAGE_BYTES,
             });
         }
@@ -185,8 +253,16 @@ impl<L: Log, S: Storage> Rvm<L, S> {
                 });
             }
         }
-        let memory = shared.storage.map(&opened.file, offset, length);
-        let memory = memory.map_err(|cause| segment_io(&name, cause))?;
+        let memory = shared.storage.map(&opened.file, offset, length, placement);
+        let memory = memory.map_err(|cause| match placement.address() {
+            None => segment_io(&name, cause).into(),
+            Some(address) if cause.errno == 17 => MapError::AddressTaken { address, length },
+            Some(address) => MapError::AddressUnusable {
+                address,
+                length,
+                cause,
+            },
+        })?;
         assert_eq!(memory.len(), length);
         let mapping = Mapping::new(memory, offset, name.into(), opened.mark, shared.number);
         let mapping = Arc::new(mapping);
@@ -200,9 +276,14 @@ impl<L: Log, S: Storage> Rvm<L, S> {
     }
 
     /// Waits until every commit so far, lazy ones too, is as safe as asked.
-    pub fn flush(&self, durability: Durability) -> Result<Votes, WaitError> {
-        match *lock(&self.shared.last) {
-            Some(ticket) => self.shared.log.wait(ticket, durability),
+    pub fn flush(&self, durability: Durability) -> Result<Votes, FlushError> {
+        let last = *lock(&self.shared.last);
+        match last {
+            Some(ticket) => self
+                .shared
+                .log
+                .wait(ticket, durability)
+                .map_err(FlushError::Unknown),
             None => Ok(Votes::default()),
         }
     }
@@ -232,7 +313,7 @@ impl<L: Log, S: Storage> Rvm<L, S> {
         S: Send + Sync + 'static,
         S::File: Send + Sync,
     {
-        let mut thread = lock(&self.thread);
+        let mut thread = lock(&self.thread.handle);
         if thread.is_none() {
             *thread = Some(crate::background::start(&self.shared)?);
         }
@@ -256,6 +337,17 @@ impl<L: Log, S: Storage> Rvm<L, S> {
         let mark = mark.ok_or_else(|| ForgetError::Unknown { path: name.clone() })?;
         shared.truncate_to(mark.end())?;
         lock(&shared.segments).forget(&shared.storage, &name)
+    }
+
+    /// The segments that the log knows, mapped or not.
+    pub fn segments(&self) -> Vec<SegmentInfo> {
+        let segments = lock(&self.shared.segments);
+        let entries = segments.entries().iter().map(|entry| SegmentInfo {
+            path: entry.path.clone(),
+            index: entry.index,
+            length: entry.length,
+        });
+        entries.collect()
     }
 
     /// Where things stand now.
@@ -288,9 +380,9 @@ impl<L: Log, S: Storage> Rvm<L, S> {
     }
 }
 
-impl<L: Log, S: Storage> Drop for Rvm<L, S> {
+impl<L: Log, S: Storage> Drop for Thread<L, S> {
     fn drop(&mut self) {
-        if let Some(thread) = lock(&self.thread).take() {
+        if let Some(thread) = lock(&self.handle).take() {
             self.shared.signal.stop();
             // A panic in the thread has been reported by its hook; a drop must not add a second.
             let _ = thread.join();
@@ -301,7 +393,7 @@ impl<L: Log, S: Storage> Drop for Rvm<L, S> {
 impl<L: Log, S: Storage> std::fmt::Debug for Rvm<L, S> {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("Rvm")
-            .field("recovery", &self.recovery)
+            .field("recovery", &self.shared.recovery)
             .finish_non_exhaustive()
     }
 }

@@ -13,13 +13,15 @@ use crate::segments::Segments;
 use crate::stats::{Counters, add};
 use crate::storage::Storage;
 use crate::sync::{Answer, Signal, lock};
-use crate::truncate::{Progress, Truncator, World};
+use crate::truncate::{Progress, RecoveryReport, Truncator, World};
 use crate::txn::Buffers;
 
 /// What the `Rvm`, its transactions and the truncation thread share.
 pub(crate) struct Shared<L: Log, S: Storage> {
     pub(crate) log: L,
     pub(crate) storage: S,
+    /// What the opening applied.
+    pub(crate) recovery: RecoveryReport,
     /// Tells this opening's regions from another's.
     pub(crate) number: u64,
     pub(crate) payload_max: usize,

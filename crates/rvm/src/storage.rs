@@ -10,7 +10,7 @@ use netram_proto::time::Time;
 use rustix::fs::{FallocateFlags, FlockOperation, XattrFlags};
 
 use crate::limit::TABLE_BYTES;
-use crate::memory::Memory;
+use crate::memory::{Memory, Placement};
 
 /// Random bytes that tell one segment file from another of the same name. Zero: the file system cannot keep
 /// one, and the check is skipped.
@@ -37,8 +37,14 @@ pub trait Storage {
     fn create_segment(&self, path: &str, length: u64, allocation: Allocation) -> Result<(), IoError>;
     /// Opens a segment for reading and writing, for this process alone.
     fn open_segment(&self, path: &str) -> Result<Self::File, IoError>;
-    /// Maps bytes of a segment: stores to the memory must never reach the file.
-    fn map(&self, file: &Self::File, offset: u64, length: usize) -> Result<Memory, IoError>;
+    /// Maps bytes of a segment: stores to the memory must never reach the file. EEXIST: the place is taken.
+    fn map(
+        &self,
+        file: &Self::File,
+        offset: u64,
+        length: usize,
+        placement: Placement,
+    ) -> Result<Memory, IoError>;
     /// The segment's identity; zeros when it has none.
     fn identity(&self, file: &Self::File) -> Result<Identity, IoError>;
     /// Gives the segment a fresh identity and returns it; zeros when it cannot keep one.
@@ -98,8 +104,14 @@ impl Storage for RealStorage {
         open_locked(path)
     }
 
-    fn map(&self, file: &RealFile, offset: u64, length: usize) -> Result<Memory, IoError> {
-        Memory::map_private(&file.0, offset, length)
+    fn map(
+        &self,
+        file: &RealFile,
+        offset: u64,
+        length: usize,
+        placement: Placement,
+    ) -> Result<Memory, IoError> {
+        Memory::map_private(&file.0, offset, length, placement)
     }
 
     fn identity(&self, file: &RealFile) -> Result<Identity, IoError> {

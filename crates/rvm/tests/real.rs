@@ -2,31 +2,11 @@
 
 mod common;
 
-use common::Machine;
+use common::{Folder, Machine};
 use netram_proto::port::Durability;
 use netram_rvm::{
     Allocation, MapError, Mode, OpenError, Options, RealStorage, Rvm, SegmentError, TruncateError,
 };
-
-struct Folder(tempfile::TempDir);
-
-impl Folder {
-    fn new() -> Folder {
-        Folder(tempfile::tempdir().unwrap())
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.path().join(name).to_str().unwrap().to_owned()
-    }
-
-    fn open(&self, machine: &Machine) -> Result<Rvm<Machine, RealStorage>, OpenError> {
-        let table = self.path("table");
-        let storage = RealStorage::open(&table)
-            .or_else(|_| RealStorage::create(&table))
-            .unwrap();
-        Rvm::open(machine.clone(), storage, Machine::options())
-    }
-}
 
 #[test]
 fn committed_bytes_survive_and_uncommitted_ones_do_not() {

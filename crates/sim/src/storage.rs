@@ -7,11 +7,13 @@ use std::rc::Rc;
 use netram_proto::port::{File, IoError};
 use netram_proto::time::Time;
 use netram_rvm::limit::TABLE_BYTES;
-use netram_rvm::{Allocation, Identity, Memory, Storage};
+use netram_rvm::{Allocation, Identity, Memory, Placement, Storage};
 
 use crate::disk::{SharedDisk, SimFile};
 
 const EXISTS: IoError = IoError { errno: 17 };
+/// Bytes on the heap lie where they lie.
+const NOT_SUPPORTED: IoError = IoError { errno: 95 };
 
 /// What a machine's file system knows of its segments. Names and identities are durable at once: losing them is the file
 /// system's affair, not rvm's.
@@ -81,7 +83,16 @@ impl Storage for SimStorage {
         self.number(path).map(|number| SimFile::new(&self.disk, number))
     }
 
-    fn map(&self, file: &SimFile, offset: u64, length: usize) -> Result<Memory, IoError> {
+    fn map(
+        &self,
+        file: &SimFile,
+        offset: u64,
+        length: usize,
+        placement: Placement,
+    ) -> Result<Memory, IoError> {
+        if placement != Placement::ANYWHERE {
+            return Err(NOT_SUPPORTED);
+        }
         let mut bytes = vec![0; length].into_boxed_slice();
         file.read_at(offset, &mut bytes)?;
         Ok(Memory::from_bytes(bytes))

@@ -1,14 +1,14 @@
 //! Committing: from declared ranges to one record in the log, without an allocation or a second copy.
 
-use std::sync::{Arc, RwLockReadGuard};
+use std::sync::RwLockReadGuard;
 
 use netram_proto::port::{AppendError, Durability, Log, Ticket, Votes};
 
+use super::regions::Touched;
 use super::{Buffers, Outcome, Transaction};
 use crate::error::CommitError;
 use crate::memory::Memory;
 use crate::record::{Encoder, KIND_TRANSACTION, payload_bytes};
-use crate::region::Mapping;
 use crate::stats::add;
 use crate::storage::Storage;
 
@@ -49,9 +49,8 @@ impl<L: Log, S: Storage> Transaction<L, S> {
         let length = usize::try_from(bytes).ok().filter(|bytes| *bytes <= max);
         let length = length.ok_or(CommitError::TooLarge { bytes, max })?;
 
-        self.order_regions();
         let ticket = self.append(length)?;
-        for mapping in &self.buffers.regions {
+        for mapping in &self.buffers.regions.list {
             mapping.segment.note(ticket.end);
         }
         let counters = &self.shared.counters;
@@ -127,18 +126,13 @@ impl<L: Log, S: Storage> Transaction<L, S> {
     /// Appends with the regions locked, so that no value changes while it is copied; the values go straight
     /// from memory to the log's ring. Locks are taken regions first, then the log.
     fn append_once(&self, length: usize) -> Result<Ticket, AppendError> {
-        let Buffers {
-            regions,
-            order,
-            ranges,
-            ..
-        } = &self.buffers;
-        with_locked(regions, order, None, &mut |held| {
+        let Buffers { regions, ranges, .. } = &self.buffers;
+        with_locked(regions, 0, None, &mut |held| {
             self.shared.log.append(KIND_TRANSACTION, length, &mut |payload| {
                 let mut encoder = Encoder::new(payload, ranges.merged().len() as u32);
                 for group in ranges.merged().chunk_by(|a, b| a.region == b.region) {
-                    let mapping = &regions[group[0].region as usize];
-                    let memory = held.find(group[0].region);
+                    let mapping = &regions.list[group[0].region as usize];
+                    let memory = held.find(regions.position(mapping.address()));
                     for range in group {
                         let offset = mapping.base + range.offset;
                         let bytes = encoder.range(mapping.segment.index, offset, range.length);
@@ -149,51 +143,43 @@ impl<L: Log, S: Storage> Transaction<L, S> {
             })
         })
     }
-
-    fn order_regions(&mut self) {
-        let Buffers { regions, order, .. } = &mut self.buffers;
-        order.clear();
-        order.extend(0..regions.len() as u32);
-        order.sort_unstable_by_key(|place| regions[*place as usize].address());
-    }
 }
+
+/// Locks kept in one stack frame. More make a small commit's frame larger, fewer make a large commit's stack
+/// deeper.
+const FRAME_LOCKS: usize = 16;
 
 /// Where a commit's locks are kept: a chain on the stack, so that a commit allocates nothing.
 struct Held<'h> {
-    place: u32,
-    memory: RwLockReadGuard<'h, Memory>,
+    /// The position, by address, of the first region locked here.
+    first: usize,
+    locks: [Option<RwLockReadGuard<'h, Memory>>; FRAME_LOCKS],
     before: Option<&'h Held<'h>>,
 }
 
 impl Held<'_> {
-    fn find(&self, place: u32) -> &Memory {
+    fn find(&self, position: usize) -> &Memory {
         let mut held = self;
-        while held.place != place {
-            held = held.before.expect("every region of the transaction is locked");
+        while position < held.first {
+            held = held.before.expect("the chain begins at position zero");
         }
-        &held.memory
+        let lock = held.locks[position - held.first].as_ref();
+        lock.expect("every region of the transaction is locked")
     }
 }
 
-/// Locks the regions in `order`, shared, then runs `then`. One stack frame a region
-/// ([`TRANSACTION_REGIONS_MAX`]).
+/// Locks the regions from position `first` on, shared and by address, then runs `then`. The stack it takes is
+/// stated at [`crate::limit::TRANSACTION_REGIONS_MAX`].
 fn with_locked<R>(
-    regions: &[Arc<Mapping>],
-    order: &[u32],
+    regions: &Touched,
+    first: usize,
     before: Option<&Held<'_>>,
     then: &mut dyn FnMut(&Held<'_>) -> R,
 ) -> R {
-    let (place, rest) = order
-        .split_first()
-        .expect("a transaction with ranges has a region");
-    let memory = regions[*place as usize].read();
-    let held = Held {
-        place: *place,
-        memory,
-        before,
-    };
-    match rest {
-        [] => then(&held),
-        rest => with_locked(regions, rest, Some(&held), then),
+    let locks = std::array::from_fn(|at| Some(regions.at(first + at)?.read()));
+    let held = Held { first, locks, before };
+    match first + FRAME_LOCKS {
+        next if next < regions.list.len() => with_locked(regions, next, Some(&held), then),
+        _ => then(&held),
     }
 }

@@ -3,11 +3,13 @@
 mod commit;
 mod edit;
 mod participant;
+mod regions;
 
 pub use commit::Commit;
 pub use edit::EditGuard;
 pub use participant::{Outcome, Participant};
 
+use regions::Touched;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -19,7 +21,7 @@ use crate::limit::{POOL_BUFFER_BYTES_MAX, TRANSACTION_RANGES_MAX, TRANSACTION_RE
 use crate::memory::Memory;
 use crate::options::Mode;
 use crate::range::Ranges;
-use crate::region::{Mapping, Region};
+use crate::region::Region;
 use crate::shared::Shared;
 use crate::stats::add;
 use crate::storage::Storage;
@@ -27,10 +29,7 @@ use crate::storage::Storage;
 /// The memory of a transaction, reused by later ones.
 #[derive(Default)]
 pub(crate) struct Buffers {
-    /// The regions touched; ranges name them by place.
-    regions: Vec<Arc<Mapping>>,
-    /// Places in `regions`, by address: the order in which a commit takes their locks.
-    order: Vec<u32>,
+    regions: Touched,
     ranges: Ranges,
     /// Old values, in the order of the declared ranges.
     undo: Vec<u8>,
@@ -42,14 +41,13 @@ impl Buffers {
     /// Empties the buffers; `false` when they have grown too large to keep.
     pub(crate) fn clear(&mut self) -> bool {
         assert!(
-            self.regions.is_empty(),
+            self.regions.list.is_empty(),
             "the regions are let go when the transaction ends"
         );
         assert!(
             self.enlisted.is_empty(),
             "participants are told when the transaction ends"
         );
-        self.order.clear();
         self.ranges.clear();
         self.undo.clear();
         self.ranges.capacity_bytes() + self.undo.capacity() <= POOL_BUFFER_BYTES_MAX
@@ -183,24 +181,21 @@ impl<L: Log, S: Storage> Transaction<L, S> {
     /// The region's place in this transaction, which it takes now if it has none.
     fn place(&mut self, region: &Region) -> Result<u32, RangeError> {
         let regions = &mut self.buffers.regions;
-        if let Some(place) = regions
-            .iter()
-            .position(|mapping| Arc::ptr_eq(mapping, &region.mapping))
-        {
-            return Ok(place as u32);
-        }
+        let position = match regions.find(&region.mapping) {
+            Ok(place) => return Ok(place),
+            Err(position) => position,
+        };
         if region.mapping.owner != self.shared.number {
             return Err(RangeError::ForeignRegion);
         }
-        if regions.len() == TRANSACTION_REGIONS_MAX {
+        if regions.list.len() == TRANSACTION_REGIONS_MAX {
             return Err(RangeError::TooMany {
                 what: "regions",
                 max: TRANSACTION_REGIONS_MAX,
             });
         }
         region.mapping.transactions.fetch_add(1, Ordering::AcqRel);
-        regions.push(region.mapping.clone());
-        Ok(regions.len() as u32 - 1)
+        Ok(regions.enter(&region.mapping, position))
     }
 
     /// Declares an admitted range while its region's lock is held.
@@ -235,7 +230,7 @@ impl<L: Log, S: Storage> Transaction<L, S> {
         } = &self.buffers;
         let mut at = undo.len();
         for group in ranges.declared().chunk_by(|a, b| a.region == b.region).rev() {
-            let mut memory = regions[group[0].region as usize].write();
+            let mut memory = regions.list[group[0].region as usize].write();
             for range in group.iter().rev() {
                 let end = at;
                 at -= range.length as usize;
@@ -248,7 +243,7 @@ impl<L: Log, S: Storage> Transaction<L, S> {
     /// Ends the transaction, lets go of its regions, and tells the participants. No region may be locked.
     fn finish(&mut self, outcome: Outcome) {
         self.open = false;
-        for mapping in self.buffers.regions.drain(..) {
+        for mapping in self.buffers.regions.drain() {
             mapping.transactions.fetch_sub(1, Ordering::AcqRel);
         }
         for (participant, note) in self.buffers.enlisted.drain(..) {

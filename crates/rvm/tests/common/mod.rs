@@ -14,7 +14,7 @@ use netram_proto::port::{
 };
 use netram_proto::time::Time;
 use netram_rvm::limit::TABLE_BYTES;
-use netram_rvm::{Allocation, Identity, Memory, Options, Rvm, Storage};
+use netram_rvm::{Allocation, Identity, Memory, OpenError, Options, Placement, RealStorage, Rvm, Storage};
 
 pub(crate) const JOURNAL: JournalId = JournalId(0x1234);
 /// Recoverable memory on the machine.
@@ -23,6 +23,8 @@ pub(crate) type TestRvm = Rvm<Machine, MachineStorage>;
 const SECTOR: usize = 512;
 const RECORD_HEADER: u64 = 40;
 const TABLE: &str = "table";
+/// Bytes on the heap lie where they lie.
+const NOT_SUPPORTED: IoError = IoError { errno: 95 };
 
 /// The machine: clone it to reach it after a crash.
 #[derive(Clone)]
@@ -464,7 +466,16 @@ impl Storage for MachineStorage {
         })
     }
 
-    fn map(&self, file: &MachineFile, offset: u64, length: usize) -> Result<Memory, IoError> {
+    fn map(
+        &self,
+        file: &MachineFile,
+        offset: u64,
+        length: usize,
+        placement: Placement,
+    ) -> Result<Memory, IoError> {
+        if placement != Placement::ANYWHERE {
+            return Err(NOT_SUPPORTED);
+        }
         let mut bytes = vec![0; length].into_boxed_slice();
         file.read_at(offset, &mut bytes)?;
         Ok(Memory::from_bytes(bytes))
@@ -497,5 +508,26 @@ impl Storage for MachineStorage {
             std::thread::sleep(std::time::Duration::from_micros(200));
         }
         Time(operations)
+    }
+}
+
+/// Real files, under the machine's log.
+pub(crate) struct Folder(pub(crate) tempfile::TempDir);
+
+impl Folder {
+    pub(crate) fn new() -> Folder {
+        Folder(tempfile::tempdir().unwrap())
+    }
+
+    pub(crate) fn path(&self, name: &str) -> String {
+        self.0.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    pub(crate) fn open(&self, machine: &Machine) -> Result<Rvm<Machine, RealStorage>, OpenError> {
+        let table = self.path("table");
+        let storage = RealStorage::open(&table)
+            .or_else(|_| RealStorage::create(&table))
+            .unwrap();
+        Rvm::open(machine.clone(), storage, Machine::options())
     }
 }

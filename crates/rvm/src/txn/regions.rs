@@ -1,0 +1,53 @@
+//! The regions that one transaction touches: found by address, whatever their number.
+
+use std::sync::Arc;
+
+use crate::region::Mapping;
+
+/// The regions of one transaction. Keeps its memory when drained.
+#[derive(Debug, Default)]
+pub(crate) struct Touched {
+    /// In the order of their first use; ranges name them by place in this list.
+    pub(crate) list: Vec<Arc<Mapping>>,
+    /// Places in `list`, by address: the order in which a commit takes their locks.
+    order: Vec<u32>,
+}
+
+impl Touched {
+    /// The place of `mapping` in the list; `Err` is where in the order it would be entered.
+    pub(crate) fn find(&self, mapping: &Mapping) -> Result<u32, usize> {
+        let found = self.search(mapping.address())?;
+        Ok(self.order[found])
+    }
+
+    /// Enters a mapping where [`Touched::find`] did not find it. Returns its place.
+    pub(crate) fn enter(&mut self, mapping: &Arc<Mapping>, position: usize) -> u32 {
+        // Bounded by the most regions of a transaction.
+        let place = self.list.len() as u32;
+        self.list.push(mapping.clone());
+        self.order.insert(position, place);
+        place
+    }
+
+    /// The region at `position` by address, if there are so many.
+    pub(crate) fn at(&self, position: usize) -> Option<&Mapping> {
+        let place = self.order.get(position)?;
+        Some(&self.list[*place as usize])
+    }
+
+    /// The position by address of a region that is in the list.
+    pub(crate) fn position(&self, address: usize) -> usize {
+        self.search(address).expect("the region was entered")
+    }
+
+    /// Lets all regions go, one after the other.
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = Arc<Mapping>> {
+        self.order.clear();
+        self.list.drain(..)
+    }
+
+    fn search(&self, address: usize) -> Result<usize, usize> {
+        let key = |place: &u32| self.list[*place as usize].address();
+        self.order.binary_search_by_key(&address, key)
+    }
+}
