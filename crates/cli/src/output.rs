@@ -104,6 +104,15 @@ pub(crate) fn thousands(value: i64) -> String {
     if value < 0 { format!("-{text}") } else { text }
 }
 
+/// A number of things, whose name takes an `s` when there are several.
+pub(crate) fn count(number: u64, thing: &str) -> String {
+    let digits = thousands(i64::try_from(number).unwrap_or(i64::MAX));
+    match number {
+        1 => format!("{digits} {thing}"),
+        _ => format!("{digits} {thing}s"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,6 +124,10 @@ mod tests {
         assert_eq!(number(1_234_567.8), "1,234,568");
         assert_eq!(thousands(-1000), "-1,000");
         assert_eq!(thousands(999), "999");
+        assert_eq!(
+            (count(1, "log"), count(2000, "log")),
+            ("1 log".into(), "2,000 logs".into())
+        );
     }
 
     #[test]

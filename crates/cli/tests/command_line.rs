@@ -5,7 +5,7 @@ mod common;
 use common::{netram, ran, run};
 
 /// Every subcommand that people may use.
-const COMMANDS: [&[&str]; 18] = [
+const COMMANDS: [&[&str]; 26] = [
     &[],
     &["lend"],
     &["status"],
@@ -14,6 +14,14 @@ const COMMANDS: [&[&str]; 18] = [
     &["journal", "show"],
     &["journal", "verify"],
     &["journal", "recover"],
+    &["rvm"],
+    &["rvm", "create"],
+    &["rvm", "show"],
+    &["rvm", "log"],
+    &["rvm", "load"],
+    &["rvm", "dump"],
+    &["rvm", "check"],
+    &["rvm", "grow"],
     &["key"],
     &["key", "new"],
     &["key", "show-id"],

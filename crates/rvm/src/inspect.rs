@@ -175,6 +175,31 @@ mod tests {
     }
 
     #[test]
+    fn a_range_that_leaves_its_segment_is_not_held() {
+        let segment = SegmentView {
+            number: 3,
+            path: "a".to_owned(),
+            length: 100,
+            identity: Identity::default(),
+        };
+        for (number, offset, length, held) in [
+            (3, 0, 100, true),
+            (3, 99, 1, true),
+            (3, 99, 2, false),
+            (3, u64::MAX, 1, false),
+            (2, 0, 1, false),
+        ] {
+            let bytes = vec![0; length];
+            let range = RangeView {
+                segment: number,
+                offset,
+                bytes: &bytes,
+            };
+            assert_eq!(segment.holds(&range), held, "{offset}+{length}");
+        }
+    }
+
+    #[test]
     fn a_missing_short_or_replaced_file_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let view = TableView::read(&table(folder.path()), JOURNAL).unwrap();

@@ -178,7 +178,7 @@ impl Show {
     }
 }
 
-fn view_as_json(view: &View) -> serde_json::Value {
+pub(crate) fn view_as_json(view: &View) -> serde_json::Value {
     let members: Vec<_> = view
         .members
         .iter()

@@ -6,6 +6,7 @@ mod journal;
 mod key;
 mod lend;
 mod manual;
+mod rvm;
 mod status;
 
 use std::process::ExitCode;
@@ -20,6 +21,8 @@ pub(crate) enum Command {
     Status(status::Status),
     #[command(subcommand)]
     Journal(journal::Journal),
+    #[command(subcommand)]
+    Rvm(rvm::Rvm),
     #[command(subcommand)]
     Key(key::Key),
     #[command(subcommand)]
@@ -49,6 +52,7 @@ impl Command {
             Command::Lend(lend) => lend.run(),
             Command::Status(status) => status.run(),
             Command::Journal(journal) => journal.run(),
+            Command::Rvm(rvm) => rvm.run(),
             Command::Key(key) => key.run(),
             Command::Bench(bench) => bench.run(),
             Command::Demo(demo) => demo.run(),

@@ -1,0 +1,61 @@
+//! `netram rvm grow`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use netram_client::Journal;
+use serde_json::json;
+
+use super::look::existing;
+use crate::options::Size;
+use crate::output;
+
+/// Give a log that nobody has open a larger file
+///
+/// It is opened first, which recovers it and applies it to its segments (lenders
+/// are asked if its last program did not close it: see LOG.toml, NETRAM_LENDERS),
+/// and grows when it is empty. A crash at any moment leaves the old log or the
+/// new one. A log does not become smaller.
+///
+///   netram rvm grow bank.log --size 256MiB
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Grow {
+    /// The log
+    log: PathBuf,
+    /// Bytes of the log, from now on
+    #[arg(long, value_name = "SIZE")]
+    size: Size,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Grow {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        let what = || format!("growing {}", self.log.display());
+        let home = existing(&self.log)?;
+        let settings = home.settings().with_context(what)?;
+        let opened = home.open(&settings).with_context(what)?;
+        opened.memory.truncate().with_context(what)?;
+        // Closes the journal.
+        drop(opened);
+        let config = settings.journal_config().with_context(what)?;
+        let grown = Journal::grow(home.path(), &config, self.size.0).with_context(what)?;
+        if self.json {
+            output::json(&json!({ "before": grown.before, "after": grown.after }))?;
+        } else {
+            output::line(match grown.before == grown.after {
+                true => format!("the log has {} already", output::bytes(grown.after)),
+                false => format!(
+                    "the log has {} now; it had {}",
+                    output::bytes(grown.after),
+                    output::bytes(grown.before)
+                ),
+            })?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}

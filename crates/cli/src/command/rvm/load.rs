@@ -1,0 +1,159 @@
+//! `netram rvm load`: a file's bytes into a segment, by transactions.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, anyhow};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use netram_home::{Memory, Opened};
+use netram_proto::port::{Durability, Log};
+use netram_rvm::{Allocation, Mode, Region};
+
+use super::look::{absolute, existing, number};
+use crate::output;
+
+/// Bytes of one transaction, unless the log's records are smaller.
+const PART_BYTES_MAX: usize = 1024 * 1024;
+/// Of the largest payload, this share is used for values: the rest holds the record's own fields.
+const PAYLOAD_SHARE: usize = 2;
+/// Segments that are made here are whole pages long.
+const PAGE_BYTES: u64 = 4096;
+
+/// Put a file's bytes into a segment, by transactions
+///
+/// In parts that fit the log: a crash in the middle leaves the first parts. With
+/// --atomic in one transaction, all or nothing, which must fit the log. Lenders
+/// are those of LOG.toml and NETRAM_LENDERS. No other program may have the log open.
+///
+///   netram rvm load bank.log bank.data accounts.bin --create
+///   netram rvm load bank.log bank.data header.bin --offset 4096 --atomic
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Load {
+    /// The log
+    log: PathBuf,
+    /// The segment's path
+    segment: PathBuf,
+    /// The file
+    file: PathBuf,
+    /// Where in the segment the bytes go
+    #[arg(long, value_name = "BYTES", value_parser = number, default_value = "0")]
+    offset: u64,
+    /// All in one transaction
+    #[arg(long)]
+    atomic: bool,
+    /// Make the segment first, as long as is needed
+    #[arg(long)]
+    create: bool,
+}
+
+impl Load {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        let home = existing(&self.log)?;
+        let mut file = File::open(&self.file).with_context(|| format!("opening {}", self.file.display()))?;
+        let length = file
+            .metadata()
+            .with_context(|| format!("looking at {}", self.file.display()))?
+            .len();
+        let end = self
+            .offset
+            .checked_add(length)
+            .ok_or_else(|| anyhow!("offset and length are beyond any segment"))?;
+        let path = absolute(&self.segment)?;
+        if !self.create && !path.exists() {
+            return Err(anyhow!(
+                "there is no segment {}; make it with --create, or name one that is there",
+                path.display()
+            ));
+        }
+        let what = || format!("opening {}", self.log.display());
+        let settings = home.settings().with_context(what)?;
+        let Opened { memory, .. } = home.open(&settings).with_context(what)?;
+        let region = self.region(&memory, &path, end)?;
+        let parts = match self.atomic {
+            true => self.load_at_once(&memory, &region, &mut file, length)?,
+            false => self.load_in_parts(&memory, &region, &mut file, length)?,
+        };
+        memory.flush(Durability::Remote)?;
+        let parts = output::count(parts, "transaction");
+        output::line(format_args!("{} in {parts}", output::bytes(length)))?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn region(&self, memory: &Memory, path: &Path, end: u64) -> Result<Region> {
+        let text = path.to_str().with_context(|| format!("{path:?} is not UTF-8"))?;
+        if self.create {
+            let length = end.max(1).next_multiple_of(PAGE_BYTES);
+            memory.create_segment(text, length, Allocation::Preallocated)?;
+        }
+        let region = memory.map(text, 0, 0)?;
+        let size = region.len() as u64;
+        match end <= size {
+            true => Ok(region),
+            false => Err(anyhow!(
+                "{} bytes at {} do not fit {text}, which has {size}; nothing was changed",
+                end - self.offset,
+                self.offset
+            )),
+        }
+    }
+
+    fn load_at_once(&self, memory: &Memory, region: &Region, file: &mut File, length: u64) -> Result<u64> {
+        let payload_max = memory.log().state().payload_max as u64;
+        if length > payload_max {
+            return Err(anyhow!(
+                "{length} bytes do not fit one transaction of this log, which holds {payload_max}; leave out --atomic, \
+                 or grow the log with `netram rvm grow` to four times that"
+            ));
+        }
+        let mut bytes = Vec::with_capacity(length as usize);
+        file.take(length).read_to_end(&mut bytes)?;
+        let mut transaction = memory.begin(Mode::NoRestore);
+        transaction.write(region, self.offset as usize, &bytes)?;
+        transaction.commit(Durability::Remote)?;
+        Ok(1)
+    }
+
+    fn load_in_parts(&self, memory: &Memory, region: &Region, file: &mut File, length: u64) -> Result<u64> {
+        let part = PART_BYTES_MAX.min(memory.log().state().payload_max / PAYLOAD_SHARE);
+        let bar = output::is_watched().then(|| bar(length));
+        let (mut done, mut parts) = (0, 0);
+        let mut bytes = vec![0; part];
+        while done < length {
+            let piece = &mut bytes[..(length - done).min(part as u64) as usize];
+            file.read_exact(piece).with_context(|| {
+                format!(
+                    "reading {}: {done} bytes of it are in the segment",
+                    self.file.display()
+                )
+            })?;
+            let mut transaction = memory.begin(Mode::NoRestore);
+            transaction.write(region, (self.offset + done) as usize, piece)?;
+            transaction
+                .commit(Durability::Remote)
+                .with_context(|| format!("{done} bytes are in the segment; the next part failed"))?;
+            done += piece.len() as u64;
+            parts += 1;
+            if let Some(bar) = &bar {
+                bar.set_position(done);
+            }
+        }
+        if let Some(bar) = bar {
+            bar.finish_and_clear();
+        }
+        Ok(parts)
+    }
+}
+
+fn bar(length: u64) -> ProgressBar {
+    let bar = ProgressBar::new(length);
+    if let Ok(style) =
+        ProgressStyle::with_template("{bar:40.green} {bytes} of {total_bytes}, {bytes_per_sec}")
+    {
+        bar.set_style(style);
+    }
+    bar
+}

@@ -1,0 +1,337 @@
+//! `netram rvm log`: the transactions in a log, and the history of single bytes.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use netram_rvm::{SegmentFile, SegmentView, TableView};
+use serde_json::{Value, json};
+
+use super::look::{Look, Stretch, Transaction, hex};
+use super::overlay::Overlay;
+use crate::output;
+
+/// Transactions shown unless asked otherwise.
+const LIMIT: usize = 100;
+/// Bytes of a value shown unless asked otherwise.
+const VALUE_BYTES: usize = 16;
+
+/// Show the transactions in a log, oldest first
+///
+/// Only those that have not been applied to their segments yet are in the log:
+/// the newest ones. With --range, the history of those bytes: each change with
+/// its old and new values, and which transaction wrote each byte last. What stood
+/// there before the first change is read from the segment's file.
+///
+///   netram rvm log bank.log
+///   netram rvm log bank.log --segment bank.data --range 4096+64
+///   netram rvm log bank.log --values --limit 0 --json
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Log {
+    /// The log
+    log: PathBuf,
+    /// Only what touches this segment: its path or its number
+    #[arg(long)]
+    segment: Option<String>,
+    /// Only what touches these bytes of the segment, with their history
+    #[arg(long, value_name = "OFFSET+LENGTH", requires = "segment")]
+    range: Option<Stretch>,
+    /// Show new values, all of their bytes
+    #[arg(long)]
+    values: bool,
+    /// Show the newest N transactions; 0: all
+    #[arg(long, value_name = "N", default_value_t = LIMIT)]
+    limit: usize,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// One transaction, as far as it was asked for.
+struct Shown {
+    lsn: u64,
+    epoch: u32,
+    ranges: Vec<ShownRange>,
+}
+
+struct ShownRange {
+    segment: u32,
+    offset: u64,
+    length: u64,
+    /// What the bytes asked for were before, with --range.
+    old: Option<Vec<u8>>,
+    new: Vec<u8>,
+}
+
+/// The newest transactions that were asked for, and how many there were.
+struct Selection {
+    shown: VecDeque<Shown>,
+    matching: u64,
+    all: u64,
+}
+
+impl Log {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        let look = Look::at(&self.log)?;
+        let table = look.table()?;
+        let segment = self
+            .segment
+            .as_deref()
+            .map(|name| look.segment(name))
+            .transpose()?;
+        let mut history = match (&segment, self.range) {
+            (Some(segment), Some(stretch)) => Some(History::new(segment, stretch)),
+            _ => None,
+        };
+        let selection = self.select(&look, segment.as_ref(), history.as_mut())?;
+        match self.json {
+            true => output::json(&self.json(&look, &table, &selection, history.as_ref()))?,
+            false => {
+                self.print(&table, &selection, history.as_ref())?;
+                look.caution();
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn select(
+        &self,
+        look: &Look,
+        segment: Option<&SegmentView>,
+        mut history: Option<&mut History>,
+    ) -> Result<Selection> {
+        let mut selection = Selection {
+            shown: VecDeque::new(),
+            matching: 0,
+            all: 0,
+        };
+        look.transactions(&mut |transaction| {
+            selection.all += 1;
+            let shown = self.pick(&transaction, segment, history.as_deref_mut());
+            if !shown.ranges.is_empty() || segment.is_none() {
+                selection.matching += 1;
+                selection.shown.push_back(shown);
+                if self.limit > 0 && selection.shown.len() > self.limit {
+                    selection.shown.pop_front();
+                }
+            }
+            Ok(true)
+        })?;
+        Ok(selection)
+    }
+
+    /// What of a transaction was asked for.
+    fn pick(
+        &self,
+        transaction: &Transaction<'_>,
+        segment: Option<&SegmentView>,
+        mut history: Option<&mut History>,
+    ) -> Shown {
+        let lsn = transaction.record.lsn.0;
+        let mut ranges = Vec::new();
+        for range in &transaction.ranges {
+            if segment.is_some_and(|segment| segment.number != range.segment) {
+                continue;
+            }
+            match history.as_deref_mut() {
+                Some(history) => ranges.extend(history.take(lsn, range.segment, range.offset, range.bytes)),
+                None => ranges.push(ShownRange {
+                    segment: range.segment,
+                    offset: range.offset,
+                    length: range.bytes.len() as u64,
+                    old: None,
+                    new: range.bytes[..range.bytes.len().min(self.value_bytes())].to_vec(),
+                }),
+            }
+        }
+        Shown {
+            lsn,
+            epoch: transaction.record.epoch.0,
+            ranges,
+        }
+    }
+
+    fn value_bytes(&self) -> usize {
+        if self.values { usize::MAX } else { VALUE_BYTES }
+    }
+
+    fn print(&self, table: &TableView, selection: &Selection, history: Option<&History>) -> Result<()> {
+        let shown = selection.shown.len() as u64;
+        if shown < selection.matching {
+            let left_out = selection.matching - shown;
+            output::line(format_args!(
+                "({} {} left out; --limit 0 shows all)",
+                output::count(left_out, "older transaction"),
+                if left_out == 1 { "is" } else { "are" }
+            ))?;
+        }
+        for transaction in &selection.shown {
+            let Shown { lsn, epoch, ranges } = transaction;
+            let count = output::count(ranges.len() as u64, "range");
+            output::line(format_args!("LSN {lsn}  epoch {epoch}  {count}"))?;
+            for range in ranges {
+                output::line(self.describe(range, table))?;
+            }
+        }
+        let all = output::count(selection.all, "transaction");
+        output::line(match selection.matching == selection.all {
+            true => format!("{all} in the log"),
+            false => format!(
+                "{} of {all} in the log",
+                output::thousands(selection.matching as i64)
+            ),
+        })?;
+        history.map_or(Ok(()), |history| history.print(self.value_bytes()))
+    }
+
+    fn describe(&self, range: &ShownRange, table: &TableView) -> String {
+        let path = table
+            .numbered(range.segment)
+            .map_or("UNKNOWN SEGMENT", |segment| &segment.path);
+        let place = format!("    {path} {}+{}", range.offset, range.length);
+        let most = self.value_bytes();
+        let new = match range.new.len() as u64 == range.length {
+            true => hex(&range.new, most),
+            false => format!("{}...", hex(&range.new, most)),
+        };
+        match &range.old {
+            Some(old) => format!("{place}  {} -> {new}", hex(old, most)),
+            None => format!("{place}  = {new}"),
+        }
+    }
+
+    fn json(
+        &self,
+        look: &Look,
+        table: &TableView,
+        selection: &Selection,
+        history: Option<&History>,
+    ) -> Value {
+        let range = |range: &ShownRange| {
+            let whole = range.new.len() as u64 == range.length;
+            json!({
+                "segment": range.segment,
+                "path": table.numbered(range.segment).map(|segment| segment.path.as_str()),
+                "offset": range.offset,
+                "length": range.length,
+                "old": range.old.as_ref().map(|old| hex(old, usize::MAX)),
+                "new": whole.then(|| hex(&range.new, usize::MAX)),
+            })
+        };
+        let transactions: Vec<Value> = selection
+            .shown
+            .iter()
+            .map(|shown| {
+                let ranges: Vec<Value> = shown.ranges.iter().map(range).collect();
+                json!({ "lsn": shown.lsn, "epoch": shown.epoch, "ranges": ranges })
+            })
+            .collect();
+        json!({
+            "transactions": transactions,
+            "matching": selection.matching,
+            "in_log": selection.all,
+            "last_writers": history.map(History::json),
+            "reservation": look.reservation(),
+        })
+    }
+}
+
+/// The bytes that were asked for, as they changed.
+struct History {
+    stretch: Stretch,
+    number: u32,
+    /// The segment's file. Without it old values are known only where the log has them.
+    file: Option<SegmentFile>,
+    now: Overlay,
+}
+
+impl History {
+    fn new(segment: &SegmentView, stretch: Stretch) -> History {
+        let file = match segment.open() {
+            Ok(file) => Some(file),
+            Err(error) => {
+                output::remark(format_args!(
+                    "netram: {error}; what stood there before the log is shown as zeros"
+                ));
+                None
+            }
+        };
+        History {
+            stretch,
+            number: segment.number,
+            file,
+            now: Overlay::default(),
+        }
+    }
+
+    /// The part of a change that touches the bytes asked for.
+    fn take(&mut self, lsn: u64, segment: u32, offset: u64, bytes: &[u8]) -> Option<ShownRange> {
+        let end = offset + bytes.len() as u64;
+        let from = offset.max(self.stretch.offset);
+        let to = end.min(self.stretch.end()?);
+        if segment != self.number || from >= to {
+            return None;
+        }
+        let old = self.bytes(from, to - from);
+        let new = bytes[(from - offset) as usize..(to - offset) as usize].to_vec();
+        self.now.write(lsn, from, &new);
+        Some(ShownRange {
+            segment,
+            offset: from,
+            length: to - from,
+            old: Some(old),
+            new,
+        })
+    }
+
+    /// The bytes as they are after what was taken so far.
+    fn bytes(&self, offset: u64, length: u64) -> Vec<u8> {
+        let mut bytes = vec![0; length as usize];
+        if let Some(file) = &self.file {
+            let there = file.len().saturating_sub(offset).min(length) as usize;
+            if file.read_at(offset, &mut bytes[..there]).is_err() {
+                bytes.fill(0);
+            }
+        }
+        self.now.apply(offset, &mut bytes);
+        bytes
+    }
+
+    fn print(&self, most: usize) -> Result<()> {
+        let Stretch { offset, length } = self.stretch;
+        output::line(format_args!("last writers of {offset}+{length}:"))?;
+        let mut at = offset;
+        let end = offset + length;
+        let unwritten = |from: u64, to: u64| match from < to {
+            true => output::line(format_args!("    {from}+{}  none in the log", to - from)),
+            false => Ok(()),
+        };
+        for (from, piece) in self.now.within(offset, length) {
+            unwritten(at, from)?;
+            at = from + piece.bytes.len() as u64;
+            output::line(format_args!(
+                "    {from}+{}  LSN {}  = {}",
+                piece.bytes.len(),
+                piece.lsn,
+                hex(&piece.bytes, most)
+            ))?;
+        }
+        unwritten(at, end)
+    }
+
+    fn json(&self) -> Value {
+        let Stretch { offset, length } = self.stretch;
+        let pieces = self.now.within(offset, length).map(|(at, piece)| {
+            json!({
+                "offset": at,
+                "length": piece.bytes.len(),
+                "lsn": piece.lsn,
+                "value": hex(&piece.bytes, usize::MAX),
+            })
+        });
+        pieces.collect()
+    }
+}

@@ -1,0 +1,248 @@
+//! `netram rvm show`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use netram_home::Settings;
+use netram_proto::id::Lsn;
+use netram_rvm::{Identity, SegmentView};
+use serde_json::{Value, json};
+
+use super::look::{Look, hex};
+use crate::command::journal::view_as_json;
+use crate::output;
+
+/// Show a log's positions, its segments, its view and its settings
+///
+/// Nothing is changed and no lender is asked; a program may have the log open.
+///
+///   netram rvm show bank.log
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Show {
+    /// The log
+    log: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What there is to show.
+struct Shown {
+    look: Look,
+    end: Lsn,
+    records: u64,
+    segments: Result<Vec<(SegmentView, Result<u64, String>)>>,
+    settings: Result<Settings, String>,
+}
+
+impl Show {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        let look = Look::at(&self.log)?;
+        let verified = look.inspect.verify(&mut |_| true);
+        let segments = look.table().map(|table| {
+            let opened = table.segments.into_iter().map(|segment| {
+                let length = segment
+                    .open()
+                    .map(|file| file.len())
+                    .map_err(|error| error.to_string());
+                (segment, length)
+            });
+            opened.collect()
+        });
+        let settings = look.home.settings().map_err(|error| error.to_string());
+        let shown = Shown {
+            look,
+            end: verified.scan.end.lsn,
+            records: verified.scan.records,
+            segments,
+            settings,
+        };
+        match self.json {
+            true => output::json(&shown.json())?,
+            false => shown.print()?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Shown {
+    fn json(&self) -> Value {
+        let (inspect, home) = (&self.look.inspect, &self.look.home);
+        let superblock = inspect.superblock();
+        let segments = self.segments.as_ref().map(|segments| {
+            let all = segments.iter().map(|(segment, file)| {
+                json!({
+                    "number": segment.number,
+                    "path": segment.path,
+                    "length": segment.length,
+                    "identity": identity(&segment.identity),
+                    "file_bytes": file.as_ref().ok(),
+                    "trouble": file.as_ref().err(),
+                })
+            });
+            all.collect::<Vec<_>>()
+        });
+        json!({
+            "journal": superblock.journal.to_string(),
+            "log": home.log(),
+            "capacity": inspect.capacity(),
+            "head": superblock.head.lsn.0,
+            "stable": superblock.stable.0,
+            "end": self.end.0,
+            "records": self.records,
+            "in_use": inspect.in_use(),
+            "reservation": self.look.reservation(),
+            "view": view_as_json(inspect.view()),
+            "segment_table": home.segments(),
+            "segment_table_trouble": self.segments.as_ref().err().map(output::sentence),
+            "segments": segments.unwrap_or_default(),
+            "settings_file": home.settings_file(),
+            "settings_trouble": self.settings.as_ref().err(),
+            "settings": self.settings.as_ref().ok().map(settings_as_json),
+        })
+    }
+
+    fn print(&self) -> Result<()> {
+        let (inspect, home) = (&self.look.inspect, &self.look.home);
+        let superblock = inspect.superblock();
+        let used = self.end.since(superblock.head.lsn);
+        let capacity = inspect.capacity();
+        output::line(format_args!("journal   {}", superblock.journal))?;
+        output::line(format_args!(
+            "log       {}, {} of {} in use ({:.0} %)",
+            home.log().display(),
+            output::bytes(used),
+            output::bytes(capacity),
+            used as f64 * 100.0 / capacity as f64
+        ))?;
+        output::line(format_args!(
+            "          LSN {} to {} on this disk: {} for the segments",
+            superblock.head.lsn,
+            self.end,
+            output::count(self.records, "record")
+        ))?;
+        self.print_view()?;
+        self.print_segments()?;
+        self.print_settings()?;
+        if let Some(sentence) = self.look.reservation() {
+            output::line(format_args!("note      {sentence}"))?;
+        }
+        Ok(())
+    }
+
+    fn print_view(&self) -> Result<()> {
+        let view = self.look.inspect.view();
+        output::line(format_args!(
+            "view      {} of epoch {}, commit rule {}",
+            view.version, view.epoch, view.rule
+        ))?;
+        if view.members.is_empty() {
+            return output::line("members   none: this disk has everything");
+        }
+        for member in &view.members {
+            let counts = match view.counting {
+                true => format!("holds what came after LSN {}", view.base),
+                false => "does not count yet".to_owned(),
+            };
+            output::line(format_args!(
+                "member    {} (power domain `{}`), {counts}",
+                member.address, member.domain
+            ))?;
+        }
+        Ok(())
+    }
+
+    fn print_segments(&self) -> Result<()> {
+        let segments = match &self.segments {
+            Err(error) => {
+                return output::line(format_args!("segments  UNKNOWN: {}", output::sentence(error)));
+            }
+            Ok(segments) if segments.is_empty() => return output::line("segments  none"),
+            Ok(segments) => segments,
+        };
+        for (segment, file) in segments {
+            output::line(format_args!(
+                "segment   {} {}, {}, identity {}",
+                segment.number,
+                segment.path,
+                output::bytes(segment.length),
+                identity(&segment.identity).unwrap_or_else(|| "none".to_owned())
+            ))?;
+            match file {
+                Err(trouble) => output::line(format_args!("          UNUSABLE: {trouble}"))?,
+                Ok(length) if *length > segment.length => output::line(format_args!(
+                    "          the file has {} since it was last mapped",
+                    output::bytes(*length)
+                ))?,
+                Ok(_) => (),
+            }
+        }
+        Ok(())
+    }
+
+    fn print_settings(&self) -> Result<()> {
+        let file = self.look.home.settings_file();
+        let from = match file.exists() {
+            true => format!("{}, and the environment", file.display()),
+            false => format!("the environment; there is no {}", file.display()),
+        };
+        output::line(format_args!("settings  from {from}"))?;
+        let settings = match &self.settings {
+            Ok(settings) => settings,
+            Err(trouble) => return output::line(format_args!("          UNUSABLE: {trouble}")),
+        };
+        let Value::Object(fields) = settings_as_json(settings) else {
+            return Ok(());
+        };
+        if settings.lenders.is_empty() {
+            output::line("          no lenders: commits wait for this disk")?;
+        }
+        for (name, value) in fields.iter().filter(|(_, value)| is_said(value)) {
+            let value = match value {
+                Value::String(text) => text.clone(),
+                Value::Array(all) => {
+                    let texts: Vec<&str> = all.iter().filter_map(Value::as_str).collect();
+                    texts.join(", ")
+                }
+                other => other.to_string(),
+            };
+            output::line(format_args!("          {name} = {value}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a setting is other than its default.
+fn is_said(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => false,
+        Value::Array(all) => !all.is_empty(),
+        _ => true,
+    }
+}
+
+fn identity(identity: &Identity) -> Option<String> {
+    (*identity != Identity::default()).then(|| hex(identity, identity.len()))
+}
+
+/// The settings under their names in the file. The key is a file's name here, never its contents.
+fn settings_as_json(settings: &Settings) -> Value {
+    let lenders: Vec<String> = settings.lenders.iter().map(ToString::to_string).collect();
+    json!({
+        "lenders": lenders,
+        "key-file": settings.key_file,
+        "insecure": settings.insecure,
+        "members": settings.members,
+        "members-min": settings.members_min,
+        "rule": settings.rule.map(|rule| rule.to_string()),
+        "domain": settings.domain,
+        "one-domain": settings.one_domain,
+        "wait": settings.wait.map(|wait| wait.to_string()),
+        "window": settings.window_bytes,
+        "truncation-threshold": settings.truncation_threshold_percent,
+        "spool": settings.spool_bytes,
+    })
+}

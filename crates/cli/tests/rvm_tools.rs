@@ -1,0 +1,608 @@
+//! `netram rvm`: what an operator sees of recoverable memory, on whole files, damaged ones, foreign ones, and those that
+//! a program has open.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use common::{Lender, Ran, netram, run};
+use netram_home::{Home, Opened, Settings};
+use netram_proto::port::Durability;
+use netram_rvm::{Mode, Region};
+use serde_json::Value;
+
+/// A log with one segment in a temporary folder.
+struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Place {
+        let place = Place {
+            folder: tempfile::tempdir().unwrap(),
+        };
+        let made = place.rvm(&[
+            "create",
+            "bank.log",
+            "--log-size",
+            "64KiB",
+            "--segment",
+            "bank.data",
+            "--size",
+            "1MiB",
+        ]);
+        assert_eq!(made.code, 0, "{}", made.err);
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn rvm(&self, arguments: &[&str]) -> Ran {
+        let command = netram()
+            .arg("rvm")
+            .args(arguments)
+            .current_dir(self.folder.path())
+            .output();
+        common::ran(command.expect("the program starts"))
+    }
+
+    /// Runs a subcommand that must go well, with --json.
+    fn json(&self, arguments: &[&str]) -> Value {
+        let ran = self.rvm(&[arguments, &["--json"]].concat());
+        assert_eq!(ran.code, 0, "{arguments:?}: {}{}", ran.out, ran.err);
+        serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {}", ran.out))
+    }
+
+    fn open(&self) -> (Opened, Region) {
+        self.open_with(&Settings::default())
+    }
+
+    fn open_with(&self, settings: &Settings) -> (Opened, Region) {
+        let opened = Home::at(&self.path("bank.log")).open(settings).unwrap();
+        let region = opened
+            .memory
+            .map(self.path("bank.data").to_str().unwrap(), 0, 0)
+            .unwrap();
+        (opened, region)
+    }
+
+    /// Commits `bytes` at `offset`; they stay in the log, which is closed.
+    fn commit(&self, changes: &[(usize, &[u8])]) {
+        let (opened, region) = self.open();
+        for (offset, bytes) in changes {
+            write(&opened, &region, *offset, bytes, Durability::Disk);
+        }
+    }
+
+    /// Every file of the folder with its contents, but for the lock: that has the number of whoever tried last.
+    fn contents(&self) -> Vec<(PathBuf, Vec<u8>)> {
+        let mut files: Vec<PathBuf> = fs::read_dir(self.folder.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.extension().is_none_or(|extension| extension != "lock"))
+            .collect();
+        files.sort();
+        files
+            .into_iter()
+            .map(|path| (path.clone(), fs::read(path).unwrap()))
+            .collect()
+    }
+
+    fn flip(&self, name: &str, offset: u64) {
+        let file = fs::File::options()
+            .read(true)
+            .write(true)
+            .open(self.path(name))
+            .unwrap();
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, offset).unwrap();
+        file.write_all_at(&[byte[0] ^ 1], offset).unwrap();
+    }
+}
+
+fn write(opened: &Opened, region: &Region, offset: usize, bytes: &[u8], durability: Durability) {
+    let mut transaction = opened.memory.begin(Mode::Restore);
+    transaction.write(region, offset, bytes).unwrap();
+    transaction.commit(durability).unwrap();
+}
+
+fn pattern(length: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed;
+    let mut next = || {
+        state = state
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (state >> 56) as u8
+    };
+    (0..length).map(|_| next()).collect()
+}
+
+#[test]
+fn what_was_created_is_shown_and_whole() {
+    let place = Place::new();
+    let shown = place.json(&["show", "bank.log"]);
+    assert_eq!(shown["capacity"], 64 * 1024);
+    assert_eq!(shown["in_use"], false);
+    assert_eq!(shown["segments"][0]["length"], 1 << 20);
+    assert_eq!(shown["segments"][0]["file_bytes"], 1 << 20);
+    assert_eq!(
+        shown["segments"][0]["path"],
+        place.path("bank.data").canonicalize().unwrap().to_str().unwrap()
+    );
+    assert_eq!(shown["settings"]["lenders"], serde_json::json!([]));
+    let people = place.rvm(&["show", "bank.log"]);
+    for word in ["bank.data", "1.0 MiB", "64.0 KiB", "no lenders"] {
+        assert!(people.out.contains(word), "{word}: {}", people.out);
+    }
+    assert_eq!(place.json(&["check", "bank.log"])["healthy"], true);
+
+    let directory = place.rvm(&[
+        "create",
+        "home",
+        "--directory",
+        "--segment",
+        "a",
+        "--segment",
+        "b",
+        "--size",
+        "8KiB",
+    ]);
+    assert_eq!(directory.code, 0, "{}", directory.err);
+    assert_eq!(
+        place.json(&["show", "home"])["segments"]
+            .as_array()
+            .unwrap()
+            .len(),
+        2
+    );
+}
+
+#[test]
+fn nothing_is_made_over_what_is_there() {
+    let place = Place::new();
+    let before = place.contents();
+    for (arguments, code, named) in [
+        (&["create", "bank.log"][..], 1, "exists already"),
+        (
+            &["create", "new.log", "--segment", "bank.data", "--size", "4096"],
+            1,
+            "bank.data already",
+        ),
+        (
+            &["create", "new.log", "--segment", "a", "--segment", "b"],
+            2,
+            "--size SIZE",
+        ),
+        (&["create", "new.log", "--size", "4096"], 2, "--segment PATH"),
+        (&["create", "new.log", "--log-size", "1KiB"], 1, "out of bounds"),
+        (
+            &["dump", "bank.log", "0", "--output", "bank.data"],
+            1,
+            "never overwritten",
+        ),
+    ] {
+        let ran = place.rvm(arguments);
+        assert_eq!(ran.code, code, "{arguments:?}: {}", ran.err);
+        assert!(ran.err.contains(named), "{arguments:?}: {}", ran.err);
+    }
+    assert!(place.contents() == before);
+}
+
+#[test]
+fn settings_are_shown_and_no_secret_with_them() {
+    let place = Place::new();
+    assert_eq!(run(["key", "new", place.path("k").to_str().unwrap()]).code, 0);
+    fs::write(
+        place.path("bank.log.toml"),
+        "lenders = [\"tcp://10.0.0.2:7420\"]\nkey-file = \"k\"\nmembers = 1\n",
+    )
+    .unwrap();
+    let shown = place.rvm(&["show", "bank.log"]);
+    assert!(
+        shown.out.contains("lenders = tcp://10.0.0.2:7420"),
+        "{}",
+        shown.out
+    );
+    assert!(shown.out.contains("key-file"), "{}", shown.out);
+    let secret = fs::read_to_string(place.path("k")).unwrap();
+    assert!(!shown.out.contains(secret.trim()));
+
+    fs::write(place.path("bank.log.toml"), "lender = 1\n").unwrap();
+    let shown = place.rvm(&["show", "bank.log"]);
+    assert_eq!(shown.code, 0);
+    assert!(
+        shown.out.contains("UNUSABLE") && shown.out.contains("lender"),
+        "{}",
+        shown.out
+    );
+}
+
+#[test]
+fn the_log_tells_what_changed_and_who_wrote_each_byte_last() {
+    let place = Place::new();
+    place.commit(&[(0, b"first"), (100, b"aaaaaaaa"), (104, b"bbbb"), (102, b"cc")]);
+    let all = place.json(&["log", "bank.log"]);
+    assert_eq!(all["in_log"], 4);
+    let lsn = |index: usize| all["transactions"][index]["lsn"].as_u64().unwrap();
+    assert!(lsn(0) < lsn(1) && lsn(1) < lsn(2), "oldest first");
+    assert_eq!(all["transactions"][0]["ranges"][0]["new"], "6669727374");
+
+    let history = place.json(&["log", "bank.log", "--segment", "bank.data", "--range", "102+4"]);
+    assert_eq!(history["matching"], 3);
+    let range = |index: usize| &history["transactions"][index]["ranges"][0];
+    assert_eq!(
+        (&range(0)["old"], &range(0)["new"]),
+        (&"00000000".into(), &"61616161".into())
+    );
+    assert_eq!(
+        (&range(1)["old"], &range(1)["new"]),
+        (&"6161".into(), &"6262".into())
+    );
+    assert_eq!(
+        (&range(2)["old"], &range(2)["new"]),
+        (&"6161".into(), &"6363".into())
+    );
+    let writers: Vec<(u64, u64)> = history["last_writers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|piece| (piece["offset"].as_u64().unwrap(), piece["lsn"].as_u64().unwrap()))
+        .collect();
+    assert_eq!(writers, [(102, lsn(3)), (104, lsn(2))]);
+
+    let people = place.rvm(&[
+        "log",
+        "bank.log",
+        "--segment",
+        "0",
+        "--range",
+        "96+8",
+        "--limit",
+        "1",
+    ]);
+    for word in ["1 older transaction is left out", "96+4  none in the log"] {
+        assert!(people.out.contains(word), "{word}: {}", people.out);
+    }
+    let unknown = place.rvm(&["log", "bank.log", "--segment", "nobody"]);
+    assert_eq!(unknown.code, 1);
+    assert!(unknown.err.contains("it knows 0 "), "{}", unknown.err);
+    let no_range = place.rvm(&["log", "bank.log", "--segment", "0", "--range", "12"]);
+    assert_eq!(no_range.code, 2);
+    assert!(no_range.err.contains("OFFSET+LENGTH"), "{}", no_range.err);
+}
+
+#[test]
+fn a_dump_is_what_was_committed_and_changes_nothing() {
+    let place = Place::new();
+    place.commit(&[(0, b"in the log"), (4096, b"only"), (4098, b"newer")]);
+    let file = fs::read(place.path("bank.data")).unwrap();
+    assert!(file.iter().all(|byte| *byte == 0), "nothing has been applied yet");
+    let before = place.contents();
+    let hex = place.rvm(&[
+        "dump",
+        "bank.log",
+        "bank.data",
+        "--offset",
+        "4096",
+        "--length",
+        "8",
+        "--hex",
+    ]);
+    assert_eq!(hex.out, "0000001000  6f 6e 6e 65 77 65 72 00\n", "{}", hex.err);
+    let (ran, all) = (
+        place.rvm(&["dump", "bank.log", "bank.data", "--output", "copy"]),
+        place.path("copy"),
+    );
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let dumped = fs::read(&all).unwrap();
+    fs::remove_file(all).unwrap();
+    assert!(place.contents() == before);
+
+    let (opened, region) = place.open();
+    assert!(dumped == region.read()[..], "the next opening shows the same");
+    drop((region, opened));
+    let outside = place.rvm(&[
+        "dump",
+        "bank.log",
+        "bank.data",
+        "--offset",
+        "1MiB",
+        "--length",
+        "1",
+    ]);
+    assert_eq!(outside.code, 1);
+    assert!(outside.err.contains("which has 1048576"), "{}", outside.err);
+}
+
+#[test]
+fn a_file_is_loaded_in_parts_that_fit_or_at_once() {
+    let place = Place::new();
+    let bytes = pattern(400_000, 1);
+    fs::write(place.path("file"), &bytes).unwrap();
+    let loaded = place.rvm(&["load", "bank.log", "bank.data", "file", "--offset", "1000"]);
+    assert_eq!(loaded.code, 0, "{}", loaded.err);
+    let dumped = place.rvm(&[
+        "dump",
+        "bank.log",
+        "bank.data",
+        "--offset",
+        "1000",
+        "--length",
+        "400000",
+        "--output",
+        "copy",
+    ]);
+    assert_eq!(dumped.code, 0, "{}", dumped.err);
+    assert!(fs::read(place.path("copy")).unwrap() == bytes);
+
+    let before = place.json(&["show", "bank.log"])["end"].clone();
+    for (arguments, named) in [
+        (
+            &["load", "bank.log", "bank.data", "file", "--atomic"][..],
+            "do not fit one transaction",
+        ),
+        (
+            &["load", "bank.log", "bank.data", "file", "--offset", "900000"],
+            "which has 1048576",
+        ),
+        (&["load", "bank.log", "none.data", "file"], "--create"),
+        (&["load", "bank.log", "bank.data", "none"], "opening none"),
+        (
+            &["load", "none.log", "bank.data", "file"],
+            "there is no log none.log",
+        ),
+    ] {
+        let refused = place.rvm(arguments);
+        assert_eq!(refused.code, 1, "{arguments:?}");
+        assert!(refused.err.contains(named), "{arguments:?}: {}", refused.err);
+    }
+    assert_eq!(
+        place.json(&["show", "bank.log"])["end"],
+        before,
+        "a refusal commits nothing"
+    );
+
+    fs::write(place.path("small"), b"all or nothing").unwrap();
+    let atomic = place.rvm(&["load", "bank.log", "new.data", "small", "--atomic", "--create"]);
+    assert_eq!(atomic.code, 0, "{}", atomic.err);
+    assert!(atomic.out.contains("in 1 transaction\n"), "{}", atomic.out);
+    let text = place.rvm(&["dump", "bank.log", "new.data", "--length", "14"]);
+    assert_eq!(text.out, "all or nothing");
+}
+
+#[test]
+fn damage_is_told_in_sentences_and_ends_in_code_1() {
+    type Harm = fn(&Place);
+    let cases: [(Harm, &str); 8] = [
+        (
+            |place| place.flip("bank.log", 8192 + 60),
+            "the log is damaged from LSN 0 on",
+        ),
+        (
+            |place| {
+                place.flip("bank.log.segments", 100);
+                place.flip("bank.log.segments", 65536 + 100);
+            },
+            "both slots of the segment table are damaged",
+        ),
+        (
+            |place| fs::remove_file(place.path("bank.data")).unwrap(),
+            "bank.data does not exist",
+        ),
+        (
+            |place| {
+                fs::File::options()
+                    .write(true)
+                    .open(place.path("bank.data"))
+                    .unwrap()
+                    .set_len(4096)
+                    .unwrap()
+            },
+            "is 4096 bytes long, the log knows it with 1048576",
+        ),
+        (
+            |place| {
+                let bytes = fs::read(place.path("bank.data")).unwrap();
+                fs::remove_file(place.path("bank.data")).unwrap();
+                fs::write(place.path("bank.data"), bytes).unwrap();
+            },
+            "was replaced or copied",
+        ),
+        (
+            |place| {
+                let other = place.rvm(&["create", "other.log", "--segment", "other.data", "--size", "4096"]);
+                assert_eq!(other.code, 0, "{}", other.err);
+                fs::rename(place.path("other.log.segments"), place.path("bank.log.segments")).unwrap();
+            },
+            "the segment table belongs to journal",
+        ),
+        (
+            |place| fs::remove_file(place.path("bank.log.segments")).unwrap(),
+            "no such file",
+        ),
+        (
+            |place| fs::rename(place.path("bank.log.segments"), place.path("bank.log.view")).unwrap(),
+            "not a netram view file",
+        ),
+    ];
+    for (harm, named) in cases {
+        let place = Place::new();
+        place.commit(&[(0, b"first"), (100, b"second"), (200, b"third")]);
+        assert_eq!(place.rvm(&["check", "bank.log"]).code, 0);
+        harm(&place);
+        let checked = place.rvm(&["check", "bank.log"]);
+        assert_eq!(checked.code, 1, "{named}: {}", checked.out);
+        let said = format!("{}{}", checked.out, checked.err);
+        assert!(said.contains(named), "{named}: {said}");
+    }
+}
+
+#[test]
+fn a_record_that_names_a_segment_that_the_table_lacks_is_damage() {
+    let place = Place::new();
+    place.commit(&[(0x8_0000, b"beyond the middle")]);
+    let table = place.path("bank.log.segments");
+    fs::remove_file(&table).unwrap();
+    netram_rvm::RealStorage::create(table.to_str().unwrap()).unwrap();
+    let checked = place.rvm(&["check", "bank.log"]);
+    assert_eq!(checked.code, 1, "{}", checked.out);
+    let named = "names segment 0, which the segment table does not know";
+    assert!(checked.out.contains(named), "{}", checked.out);
+}
+
+#[test]
+fn files_of_another_version_are_named_as_such() {
+    let place = Place::new();
+    let log = fs::File::options()
+        .read(true)
+        .write(true)
+        .open(place.path("bank.log"))
+        .unwrap();
+    let length = {
+        let mut length = [0; 4];
+        log.read_exact_at(&mut length, 16).unwrap();
+        u32::from_le_bytes(length) as usize
+    };
+    for slot in [0, 4096] {
+        let mut bytes = vec![0; 24 + length];
+        log.read_exact_at(&mut bytes, slot).unwrap();
+        bytes[24] = 9;
+        let mut crc = netram_proto::wire::Crc::new();
+        crc.update(&bytes[..20]);
+        crc.update(&bytes[24..]);
+        let crc = crc.finish();
+        bytes[20..24].copy_from_slice(&crc.to_le_bytes());
+        log.write_all_at(&bytes, slot).unwrap();
+    }
+    for command in ["show", "check", "log"] {
+        let ran = place.rvm(&[command, "bank.log"]);
+        assert_eq!(ran.code, 1);
+        assert!(ran.err.contains("format 9"), "{command}: {}", ran.err);
+    }
+}
+
+#[test]
+fn an_open_log_can_be_looked_at_and_not_changed() {
+    let place = Place::new();
+    let (opened, region) = place.open();
+    write(&opened, &region, 0, b"committed", Durability::Disk);
+    let shown = place.json(&["show", "bank.log"]);
+    assert_eq!(shown["in_use"], true);
+    let dumped = place.rvm(&["dump", "bank.log", "bank.data", "--length", "9"]);
+    assert_eq!((dumped.code, dumped.out.as_str()), (0, "committed"));
+    assert!(
+        dumped.err.contains("a moment of a moving thing"),
+        "{}",
+        dumped.err
+    );
+    assert_eq!(place.json(&["log", "bank.log"])["in_log"], 1);
+    assert_eq!(place.json(&["check", "bank.log"])["healthy"], true);
+    fs::write(place.path("file"), b"x").unwrap();
+    for arguments in [
+        &["load", "bank.log", "bank.data", "file"][..],
+        &["grow", "bank.log", "--size", "1MiB"],
+    ] {
+        let refused = place.rvm(arguments);
+        assert_eq!(refused.code, 1);
+        assert!(refused.err.contains("in use by process"), "{}", refused.err);
+    }
+    write(&opened, &region, 0, b"still his", Durability::Disk);
+}
+
+#[test]
+fn what_members_may_hold_is_said() {
+    let place = Place::new();
+    let lender = Lender::start(
+        "tools",
+        &["--listen", "tcp://127.0.0.1:0", "--insecure", "--domain", "ups-1"],
+    );
+    let settings = Settings {
+        lenders: vec![lender.address.parse().unwrap()],
+        insecure: true,
+        ..Settings::default()
+    };
+    let (opened, region) = place.open_with(&settings);
+    opened
+        .memory
+        .log()
+        .wait_for_members(Duration::from_secs(10))
+        .unwrap();
+    write(&opened, &region, 0, b"remote", Durability::Remote);
+    // What a machine that loses power now would find on its disk.
+    let copy = tempfile::tempdir().unwrap();
+    for (path, bytes) in place.contents() {
+        fs::write(copy.path().join(path.file_name().unwrap()), bytes).unwrap();
+    }
+    fs::write(copy.path().join("bank.log.lock"), "").unwrap();
+    let copied = copy.path().join("bank.log");
+    let shown = run(["rvm", "show", copied.to_str().unwrap()]);
+    assert_eq!(shown.code, 0, "{}", shown.err);
+    assert!(shown.out.contains(&lender.address), "{}", shown.out);
+    assert!(
+        shown.out.contains("may hold commits that are not on this disk"),
+        "{}",
+        shown.out
+    );
+}
+
+#[test]
+fn a_log_grows_with_everything_in_it_and_does_not_shrink() {
+    let place = Place::new();
+    place.commit(&[(0, b"before"), (9000, b"growing")]);
+    let smaller = place.rvm(&["grow", "bank.log", "--size", "32KiB"]);
+    assert_eq!(smaller.code, 1);
+    assert!(smaller.err.contains("a log only grows"), "{}", smaller.err);
+    let grown = place.rvm(&["grow", "bank.log", "--size", "1MiB"]);
+    assert_eq!(grown.code, 0, "{}", grown.err);
+    assert!(
+        grown.out.contains("1.0 MiB now; it had 64.0 KiB"),
+        "{}",
+        grown.out
+    );
+    assert_eq!(place.json(&["show", "bank.log"])["capacity"], 1 << 20);
+    assert_eq!(place.json(&["check", "bank.log"])["healthy"], true);
+    let large = pattern(300_000, 2);
+    place.commit(&[(20_000, &large)]);
+    let (_opened, region) = place.open();
+    assert_eq!(&region.read()[..6], b"before");
+    assert_eq!(&region.read()[9000..9007], b"growing");
+    assert!(region.read()[20_000..320_000] == large);
+}
+
+/// Growing writes the one place that says where records lie; whoever kills it must find the old log or the new one.
+#[test]
+fn growing_can_be_killed_at_any_moment() {
+    let place = Place::new();
+    let mut size = 64 * 1024;
+    for round in 0..12_u64 {
+        let value = round.to_le_bytes();
+        place.commit(&[(8 * round as usize, &value)]);
+        let next = size + 64 * 1024;
+        let text = next.to_string();
+        let mut child = netram()
+            .args(["rvm", "grow", "bank.log", "--size", &text])
+            .current_dir(place.folder.path())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let (began, moment) = (Instant::now(), Duration::from_micros(round * 1500));
+        while began.elapsed() < moment {
+            std::hint::spin_loop();
+        }
+        let _ = child.kill();
+        child.wait().unwrap();
+        let capacity = place.json(&["show", "bank.log"])["capacity"].as_u64().unwrap();
+        assert!(capacity == size || capacity == next, "round {round}: {capacity}");
+        size = capacity;
+        let (_opened, region) = place.open();
+        for earlier in 0..=round {
+            assert_eq!(region.get(8 * earlier as usize), Ok(earlier), "round {round}");
+        }
+    }
+    assert!(Path::new(&place.path("bank.log")).metadata().unwrap().len() >= 8192 + size);
+}
