@@ -1,6 +1,8 @@
 //! Running the program as its users do.
 #![allow(dead_code, reason = "each test file uses some of it")]
 
+pub(crate) mod rvm;
+
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
