@@ -32,6 +32,10 @@ pub enum Fault {
     ReleaseBeforeSync,
     /// (6) A record in doubt is taken though a part of it is missing.
     TornRecordTaken,
+    /// (6) What is spooled is logged after the commit that comes after it.
+    SpoolAfterFlush,
+    /// (6) What is spooled is forgotten when something must be safe.
+    SpoolDropped,
     /// (7) Records are accepted without checking that they chain to their predecessor.
     ChainUnchecked,
     /// (8) A bad record below the stable LSN is taken for the end of the log.
@@ -50,7 +54,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them, in the order of the rules.
-    pub const ALL: [Fault; 20] = [
+    pub const ALL: [Fault; 22] = [
         Fault::AnyInsteadOfRule,
         Fault::StaleAckCounts,
         Fault::AckUnverified,
@@ -64,6 +68,8 @@ impl Fault {
         Fault::AmnesiacCounts,
         Fault::ReleaseBeforeSync,
         Fault::TornRecordTaken,
+        Fault::SpoolAfterFlush,
+        Fault::SpoolDropped,
         Fault::ChainUnchecked,
         Fault::CorruptionIsEnd,
         Fault::CutOffIsDone,

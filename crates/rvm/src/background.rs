@@ -3,14 +3,16 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use netram_proto::port::Log;
+use netram_proto::port::{AppendError, Log};
 
 use crate::error::TruncateError;
-use crate::limit::TRUNCATION_RETRY_MS;
+use crate::limit::{SPOOL_MS, TRUNCATION_RETRY_MS};
 use crate::shared::Shared;
+use crate::stats::add;
 use crate::storage::Storage;
+use crate::sync::Work;
 
 /// Starts the thread. It ends when told to stop, which the `Rvm` does when dropped.
 pub(crate) fn start<L, S>(shared: &Arc<Shared<L, S>>) -> std::io::Result<JoinHandle<()>>
@@ -43,14 +45,62 @@ impl<L: Log, S: Storage> Drop for Leave<'_, L, S> {
 
 fn run<L: Log, S: Storage>(shared: &Shared<L, S>) {
     let _leave = Leave(shared);
-    let mut retry = None;
-    while let Some(request) = shared.signal.next_request(retry) {
+    // After a failure it tries again unasked, so that the log is not left full when nobody asks.
+    let mut failed = false;
+    let mut spool = SpoolClock::default();
+    loop {
+        let timeout = match failed {
+            true => Some(Duration::from_millis(TRUNCATION_RETRY_MS)),
+            false => spool.timeout(shared),
+        };
+        let work = shared.signal.next(timeout);
+        if work == Work::Stop {
+            return;
+        }
+        let full = spool.tick(shared);
+        let request = match work {
+            Work::Requested(request) => request,
+            _ if failed || full => 0,
+            _ => continue,
+        };
         shared.asked.store(false, Ordering::Release);
+        add(&shared.counters.background_truncations, 1);
         let failure = drain(shared).err();
-        retry = failure
-            .as_ref()
-            .map(|_| Duration::from_millis(TRUNCATION_RETRY_MS));
+        failed = failure.is_some();
         shared.signal.answer(request, failure);
+    }
+}
+
+/// When the thread last logged what is spooled.
+#[derive(Default)]
+struct SpoolClock(Option<Instant>);
+
+impl SpoolClock {
+    const PERIOD: Duration = Duration::from_millis(SPOOL_MS);
+
+    /// How long the thread may sleep. Without a spool it does not wake by itself.
+    fn timeout<L: Log, S: Storage>(&self, shared: &Shared<L, S>) -> Option<Duration> {
+        let left = match self.0 {
+            Some(last) => Self::PERIOD.saturating_sub(last.elapsed()),
+            None => Self::PERIOD,
+        };
+        shared.spool.is_active().then_some(left)
+    }
+
+    /// Logs what is spooled when it is time. `true`: the log is too full for it.
+    fn tick<L: Log, S: Storage>(&mut self, shared: &Shared<L, S>) -> bool {
+        if !shared.spool.is_active() {
+            self.0 = None;
+            return false;
+        }
+        let last = *self.0.get_or_insert_with(Instant::now);
+        if last.elapsed() < Self::PERIOD {
+            return false;
+        }
+        self.0 = Some(Instant::now());
+        let logged = shared.log_spool(&mut shared.spool.lock());
+        // Whatever else is wrong the next commit will hear.
+        matches!(logged, Err(AppendError::Full { .. }))
     }
 }
 

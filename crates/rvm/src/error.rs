@@ -141,6 +141,9 @@ pub enum TruncateError {
     /// The log's newest records did not reach the disk.
     #[error("{0}")]
     Wait(WaitError),
+    /// Lazy commits that are still in memory could not be logged, so not be applied.
+    #[error("lazy commits could not be logged before truncation: {0}")]
+    Append(AppendError),
     /// A record passed the log's checksum and is yet no transaction.
     #[error("the record at LSN {lsn} is damaged: {cause}; run `netram journal verify`")]
     Damaged {

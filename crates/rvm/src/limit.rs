@@ -32,6 +32,8 @@ pub const STEP_READ_BYTES: usize = 1024 * 1024;
 pub const STEP_WRITE_BYTES: usize = 256 * 1024;
 /// Writes that one step of truncation makes.
 pub const STEP_WRITES_MAX: usize = 64;
+/// How long the truncation thread leaves lazy commits in the spool: a crash may lose about so much more.
+pub const SPOOL_MS: u64 = 1000;
 /// How long the truncation thread waits after a failure before it tries again unasked.
 pub const TRUNCATION_RETRY_MS: u64 = 1000;
 

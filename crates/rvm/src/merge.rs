@@ -18,49 +18,58 @@ impl Extent {
     }
 }
 
-/// Sorts `extents` and writes to `pieces` what remains visible of them, by segment and offset, disjoint.
-///
-/// A sweep over the starts with a heap of the extents under the sweep, newest first: n log n, and no more
-/// than twice as many pieces as extents.
-pub(crate) fn merge(extents: &mut [Extent], pieces: &mut Vec<Extent>) {
-    pieces.clear();
-    extents.sort_unstable_by_key(|extent| (extent.segment, extent.offset, extent.source));
-    // The heap holds (source, index): the newest bytes come out first.
-    let mut open: BinaryHeap<(usize, usize)> = BinaryHeap::new();
-    let mut next = 0;
-    let mut at = 0;
-    let mut segment = 0;
-    loop {
-        while let Some((_, top)) = open.peek()
-            && extents[*top].end() <= at
-        {
-            open.pop();
+/// Merges, and keeps its memory for the next time.
+#[derive(Debug, Default)]
+pub(crate) struct Merger {
+    /// Extents under the sweep as (source, index): the newest bytes come out first.
+    open: BinaryHeap<(usize, usize)>,
+}
+
+impl Merger {
+    /// Sorts `extents` and writes to `pieces` what remains visible of them, by segment and offset, disjoint.
+    ///
+    /// A sweep over the starts with a heap of the extents under the sweep, newest first: n log n, and no more
+    /// than twice as many pieces as extents.
+    pub(crate) fn merge(&mut self, extents: &mut [Extent], pieces: &mut Vec<Extent>) {
+        pieces.clear();
+        extents.sort_unstable_by_key(|extent| (extent.segment, extent.offset, extent.source));
+        let open = &mut self.open;
+        open.clear();
+        let mut next = 0;
+        let mut at = 0;
+        let mut segment = 0;
+        loop {
+            while let Some((_, top)) = open.peek()
+                && extents[*top].end() <= at
+            {
+                open.pop();
+            }
+            if open.is_empty() {
+                let Some(first) = extents.get(next) else { break };
+                segment = first.segment;
+                at = first.offset;
+            }
+            while let Some(extent) = extents.get(next)
+                && extent.segment == segment
+                && extent.offset <= at
+            {
+                open.push((extent.source, next));
+                next += 1;
+            }
+            let Some((_, top)) = open.peek() else { continue };
+            let top = extents[*top];
+            if top.end() <= at {
+                continue;
+            }
+            let mut end = top.end();
+            if let Some(extent) = extents.get(next)
+                && extent.segment == segment
+            {
+                end = end.min(extent.offset);
+            }
+            emit(pieces, top, at, end);
+            at = end;
         }
-        if open.is_empty() {
-            let Some(first) = extents.get(next) else { break };
-            segment = first.segment;
-            at = first.offset;
-        }
-        while let Some(extent) = extents.get(next)
-            && extent.segment == segment
-            && extent.offset <= at
-        {
-            open.push((extent.source, next));
-            next += 1;
-        }
-        let Some((_, top)) = open.peek() else { continue };
-        let top = extents[*top];
-        if top.end() <= at {
-            continue;
-        }
-        let mut end = top.end();
-        if let Some(extent) = extents.get(next)
-            && extent.segment == segment
-        {
-            end = end.min(extent.offset);
-        }
-        emit(pieces, top, at, end);
-        at = end;
     }
 }
 
@@ -109,7 +118,7 @@ mod tests {
                 }
             }
             let mut pieces = Vec::new();
-            merge(&mut extents, &mut pieces);
+            Merger::default().merge(&mut extents, &mut pieces);
             let mut seen = Vec::new();
             for piece in &pieces {
                 for at in 0..piece.length {

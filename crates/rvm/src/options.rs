@@ -13,17 +13,21 @@ pub struct Options {
     pub truncation_threshold_percent: u8,
     /// Bytes of values that truncation reads before it merges and writes them: at most this, and one record.
     pub truncation_batch_bytes: usize,
+    /// Bytes of lazy commits that are kept in memory to be merged, instead of being logged one by one; zero
+    /// is off. No more than one record carries, and than a quarter of the log. See `Rvm::set_spool_bytes`.
+    pub spool_bytes: usize,
     /// Accept segment files whose identity is not the recorded one (restored from a copy) and record the new.
     pub adopt_segments: bool,
 }
 
 impl Options {
-    /// The usual choices for the log of `journal`: truncation at 50 %, replaced segments refused.
+    /// The usual choices for the log of `journal`: truncation at 50 %, no spool, replaced segments refused.
     pub fn new(journal: JournalId) -> Options {
         Options {
             journal,
             truncation_threshold_percent: 50,
             truncation_batch_bytes: BATCH_BYTES,
+            spool_bytes: 0,
             adopt_segments: false,
         }
     }

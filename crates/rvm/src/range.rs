@@ -23,6 +23,9 @@ impl Range {
 pub(crate) struct Ranges {
     declared: Vec<Range>,
     merged: Vec<Range>,
+    /// How often a range was declared, and their bytes, for statistics.
+    calls: u64,
+    bytes: u64,
 }
 
 impl Ranges {
@@ -31,6 +34,8 @@ impl Ranges {
     /// Programs declare neighbouring fields one after the other; those extend the last range in place.
     #[inline]
     pub(crate) fn declare(&mut self, region: u32, offset: u64, length: u32) -> (u64, u32) {
+        self.calls += 1;
+        self.bytes += u64::from(length);
         if let Some(last) = self.declared.last_mut()
             && last.region == region
             && let Some(into) = offset.checked_sub(last.offset)
@@ -57,6 +62,11 @@ impl Ranges {
         &self.declared
     }
 
+    /// How many ranges were declared, and their bytes, neighbours and duplicates each for itself.
+    pub(crate) fn told(&self) -> (u64, u64) {
+        (self.calls, self.bytes)
+    }
+
     /// The ranges as last merged.
     pub(crate) fn merged(&self) -> &[Range] {
         &self.merged
@@ -78,6 +88,7 @@ impl Ranges {
     pub(crate) fn clear(&mut self) {
         self.declared.clear();
         self.merged.clear();
+        (self.calls, self.bytes) = (0, 0);
     }
 
     /// Bytes of memory held on to.

@@ -10,14 +10,19 @@ use crate::error::DecodeError;
 /// The kind of a transaction's record.
 pub const KIND_TRANSACTION: Kind = Kind(16);
 
-const HEADER_BYTES: usize = 8;
-const RANGE_BYTES: usize = 24;
+pub(crate) const HEADER_BYTES: usize = 8;
+/// Bytes of a range's header.
+pub(crate) const RANGE_BYTES: usize = 24;
 const ALIGN: usize = 8;
+
+/// Payload bytes of one range.
+pub(crate) fn range_bytes(length: u32) -> u64 {
+    RANGE_BYTES as u64 + u64::from(length).next_multiple_of(ALIGN as u64)
+}
 
 /// Payload bytes of a record whose ranges have these lengths.
 pub(crate) fn payload_bytes(lengths: impl Iterator<Item = u32>) -> u64 {
-    let ranges = lengths.map(|length| RANGE_BYTES as u64 + u64::from(length).next_multiple_of(ALIGN as u64));
-    HEADER_BYTES as u64 + ranges.sum::<u64>()
+    HEADER_BYTES as u64 + lengths.map(range_bytes).sum::<u64>()
 }
 
 /// The longest range that a record with a payload of `payload_max` bytes can carry.

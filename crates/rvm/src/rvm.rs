@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 
 use netram_proto::id::Lsn;
+use netram_proto::planted::Planted;
 use netram_proto::port::{Durability, Log, LogState, Votes};
 
 use crate::error::{CloseError, FlushError, ForgetError, MapError, OpenError, SegmentError, TruncateError};
@@ -15,7 +16,8 @@ use crate::record::range_bytes_max;
 use crate::region::{Mapping, Region};
 use crate::segments::{Segments, segment_io};
 use crate::shared::Shared;
-use crate::stats::{Counters, Statistics};
+use crate::spool::Spool;
+use crate::stats::{Counters, Statistics, add};
 use crate::storage::{Allocation, Storage};
 use crate::sync::{Signal, lock};
 use crate::table::Table;
@@ -72,6 +74,10 @@ pub struct Query {
     pub regions: Vec<RegionInfo>,
     /// Transactions begun and not ended.
     pub open_transactions: usize,
+    /// Lazy commits that are in the spool.
+    pub spooled_commits: u64,
+    /// Payload bytes of the record that they would make now.
+    pub spooled_bytes: usize,
     /// Whether the truncation thread runs.
     pub truncation_thread: bool,
 }
@@ -94,6 +100,8 @@ impl<L: Log, S: Storage> Rvm<L, S> {
             recovery: RecoveryReport::default(),
             number: OPENINGS.fetch_add(1, Ordering::Relaxed),
             payload_max: state.payload_max,
+            capacity: state.capacity,
+            spool: Spool::new(0),
             range_max: range_bytes_max(state.payload_max),
             counters: Counters::default(),
             threshold: (u128::from(state.capacity) * u128::from(percent) / 100) as u64,
@@ -123,6 +131,7 @@ impl<L: Log, S: Storage> Rvm<L, S> {
             end: state.tail,
             ..total
         };
+        shared.resize_spool(options.spool_bytes);
         let shared = Arc::new(shared);
         let thread = Thread {
             shared: shared.clone(),
@@ -227,7 +236,7 @@ impl<L: Log, S: Storage> Rvm<L, S> {
         // show the file without them.
         let known = lock(&shared.segments).mark(&name);
         if let Some(mark) = known {
-            shared.truncate_to(mark.end())?;
+            shared.apply(&mark)?;
         }
         let opened = lock(&shared.segments).enter(&shared.storage, &name)?;
         let outside = || MapError::OutOfSegment {
@@ -275,8 +284,11 @@ impl<L: Log, S: Storage> Rvm<L, S> {
         Transaction::begin(&self.shared, mode)
     }
 
-    /// Waits until every commit so far, lazy ones too, is as safe as asked.
+    /// Waits until every commit so far, lazy ones too, is as safe as asked. What is spooled is logged first;
+    /// [`Durability::Lazy`] does only that.
     pub fn flush(&self, durability: Durability) -> Result<Votes, FlushError> {
+        add(&self.shared.counters.flush_calls, 1);
+        self.shared.drain_spool()?;
         let last = *lock(&self.shared.last);
         match last {
             Some(ticket) => self
@@ -290,6 +302,8 @@ impl<L: Log, S: Storage> Rvm<L, S> {
 
     /// Applies every commit so far to the segments and empties the log of them; waits for the disk.
     pub fn truncate(&self) -> Result<(), TruncateError> {
+        add(&self.shared.counters.truncate_calls, 1);
+        self.shared.drain_spool()?;
         let last = *lock(&self.shared.last);
         self.shared.truncate_to(last.map_or(Lsn(0), |ticket| ticket.end))
     }
@@ -298,6 +312,22 @@ impl<L: Log, S: Storage> Rvm<L, S> {
     /// Never waits for the log.
     pub fn truncate_step(&self) -> Result<Progress, TruncateError> {
         self.shared.step()
+    }
+
+    /// Keeps lazy commits in memory from now on, up to `bytes` of them, so that later ones can replace what
+    /// they changed before anything is logged. Zero turns that off again.
+    ///
+    /// What is kept goes to the log as one record before the next commit that waits, at `flush`, `truncate`
+    /// and `close`, when the segment is mapped again, when it grows over `bytes`, and about every second by
+    /// the truncation thread, if that runs. It takes up to four times its bytes of memory. At most as much is
+    /// kept as one record carries, and a quarter of the log.
+    pub fn set_spool_bytes(&self, bytes: usize) {
+        self.shared.resize_spool(bytes);
+    }
+
+    /// Plants a fault in the spool, for the simulator.
+    pub fn plant(&self, planted: Planted) {
+        self.shared.spool.plant(planted);
     }
 
     /// Whether the log is fuller than the threshold.
@@ -335,7 +365,7 @@ impl<L: Log, S: Storage> Rvm<L, S> {
         }
         let mark = lock(&shared.segments).mark(&name);
         let mark = mark.ok_or_else(|| ForgetError::Unknown { path: name.clone() })?;
-        shared.truncate_to(mark.end())?;
+        shared.apply(&mark)?;
         lock(&shared.segments).forget(&shared.storage, &name)
     }
 
@@ -360,7 +390,9 @@ impl<L: Log, S: Storage> Rvm<L, S> {
             length: region.length,
             transactions: region.transactions.load(Ordering::Acquire),
         });
+        let regions = regions.collect();
         let segments = lock(&shared.segments);
+        let (spooled_commits, spooled_bytes) = shared.spool.lock().size();
         Query {
             log: shared.log.state(),
             segments: segments
@@ -368,7 +400,9 @@ impl<L: Log, S: Storage> Rvm<L, S> {
                 .iter()
                 .map(|entry| (entry.path.clone(), entry.length))
                 .collect(),
-            regions: regions.collect(),
+            regions,
+            spooled_commits,
+            spooled_bytes,
             open_transactions: shared.open_transactions.load(Ordering::Relaxed),
             truncation_thread: shared.threaded.load(Ordering::Relaxed),
         }
@@ -386,6 +420,10 @@ impl<L: Log, S: Storage> Drop for Thread<L, S> {
             self.shared.signal.stop();
             // A panic in the thread has been reported by its hook; a drop must not add a second.
             let _ = thread.join();
+        }
+        if !std::thread::panicking() {
+            // Transactions that outlive this are logged at once: nobody is left to flush.
+            self.shared.resize_spool(0);
         }
     }
 }

@@ -4,12 +4,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, Weak};
 
 use netram_proto::id::Lsn;
-use netram_proto::port::{Durability, Log, Ticket};
+use netram_proto::port::{AppendError, Durability, Log, Ticket};
 
 use crate::error::TruncateError;
 use crate::limit::POOL_TRANSACTIONS_MAX;
 use crate::region::Mapping;
-use crate::segments::Segments;
+use crate::segments::{Mark, Segments};
+use crate::spool::Spool;
 use crate::stats::{Counters, add};
 use crate::storage::Storage;
 use crate::sync::{Answer, Signal, lock};
@@ -25,6 +26,8 @@ pub(crate) struct Shared<L: Log, S: Storage> {
     /// Tells this opening's regions from another's.
     pub(crate) number: u64,
     pub(crate) payload_max: usize,
+    /// Bytes of records that the log can hold.
+    pub(crate) capacity: u64,
     /// The longest range that can be declared: it fits a record, and 32 bits.
     pub(crate) range_max: usize,
     pub(crate) counters: Counters,
@@ -33,6 +36,8 @@ pub(crate) struct Shared<L: Log, S: Storage> {
     /// The log's head as last heard, so that a commit need not ask.
     pub(crate) head: AtomicU64,
     pub(crate) last: Mutex<Option<Ticket>>,
+    /// Lazy commits that are not logged yet. Locked after regions and before the log.
+    pub(crate) spool: Spool,
     pub(crate) truncator: Mutex<Truncator<S::File>>,
     pub(crate) segments: Mutex<Segments<S::File>>,
     /// Every region, dead ones until the next mapping.
@@ -44,6 +49,19 @@ pub(crate) struct Shared<L: Log, S: Storage> {
     pub(crate) threaded: AtomicBool,
     /// It was asked and has not begun.
     pub(crate) asked: AtomicBool,
+}
+
+/// Why nothing was appended. The log is as before.
+#[derive(Debug)]
+pub(crate) enum NoRoom {
+    /// The log is full and truncation could not help.
+    Full {
+        used: u64,
+        capacity: u64,
+        cause: Option<TruncateError>,
+    },
+    /// Room would not help.
+    Refused(AppendError),
 }
 
 impl<L: Log, S: Storage> Shared<L, S> {
@@ -77,6 +95,32 @@ impl<L: Log, S: Storage> Shared<L, S> {
             if pool.len() < POOL_TRANSACTIONS_MAX {
                 pool.push(buffers);
             }
+        }
+    }
+
+    /// Appends by `attempt`, which holds no lock when it returns, making room in a full log as often as that
+    /// gains something.
+    pub(crate) fn with_room<T>(
+        &self,
+        mut attempt: impl FnMut() -> Result<T, AppendError>,
+    ) -> Result<T, NoRoom> {
+        loop {
+            let head = self.head();
+            let (used, capacity) = match attempt() {
+                Ok(done) => return Ok(done),
+                Err(AppendError::Full { used, capacity }) => (used, capacity),
+                Err(error) => return Err(NoRoom::Refused(error)),
+            };
+            let cause = match self.make_room(head) {
+                Ok(true) => continue,
+                Ok(false) => None,
+                Err(cause) => Some(cause),
+            };
+            return Err(NoRoom::Full {
+                used,
+                capacity,
+                cause,
+            });
         }
     }
 
@@ -140,6 +184,14 @@ impl<L: Log, S: Storage> Shared<L, S> {
             .wait(all, Durability::Disk)
             .map(drop)
             .map_err(TruncateError::Wait)
+    }
+
+    /// Applies every commit so far that changed the segment of `mark`.
+    pub(crate) fn apply(&self, mark: &Mark) -> Result<(), TruncateError> {
+        if self.spool.is_active() && self.spool.lock().has(mark) {
+            self.drain_spool()?;
+        }
+        self.truncate_to(mark.end())
     }
 
     pub(crate) fn step(&self) -> Result<Progress, TruncateError> {

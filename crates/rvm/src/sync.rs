@@ -26,8 +26,21 @@ struct State {
     requested: u64,
     /// Requests answered: a whole truncation began after they were made, and ended.
     answered: u64,
+    /// The thread is to look around, though nobody asked for truncation.
+    nudged: bool,
     failures: u64,
     last_failure: Option<TruncateError>,
+}
+
+/// What the truncation thread is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// End.
+    Stop,
+    /// Truncate; every request up to this number is then answered.
+    Requested(u64),
+    /// Nobody asked: time has passed, or something changed.
+    Look,
 }
 
 /// What came of a request for room.
@@ -98,18 +111,26 @@ impl Signal {
         }
     }
 
-    /// The thread's wait for work: the number of the newest request, or `None` to end. `retry` bounds the
-    /// wait after a failure, so that the log is not left full when nobody asks again.
-    pub(crate) fn next_request(&self, retry: Option<Duration>) -> Option<u64> {
+    /// Wakes the thread, which may have to wake by itself from now on.
+    pub(crate) fn nudge(&self) {
+        lock(&self.state).nudged = true;
+        self.wanted.notify_one();
+    }
+
+    /// The thread's wait for work, `timeout` long at most.
+    pub(crate) fn next(&self, timeout: Option<Duration>) -> Work {
         let mut state = lock(&self.state);
         loop {
             if state.stop {
-                return None;
+                return Work::Stop;
             }
             if state.requested > state.answered {
-                return Some(state.requested);
+                return Work::Requested(state.requested);
             }
-            state = match retry {
+            if std::mem::take(&mut state.nudged) {
+                return Work::Look;
+            }
+            state = match timeout {
                 None => self.wanted.wait(state).unwrap_or_else(PoisonError::into_inner),
                 Some(timeout) => {
                     let (state, waited) = self
@@ -117,7 +138,7 @@ impl Signal {
                         .wait_timeout(state, timeout)
                         .unwrap_or_else(PoisonError::into_inner);
                     if waited.timed_out() && !state.stop {
-                        return Some(state.requested);
+                        return Work::Look;
                     }
                     state
                 }

@@ -17,7 +17,7 @@ use netram_proto::port::{File, Kind, Log, LogError, Record};
 
 use crate::error::TruncateError;
 use crate::limit::{STEP_READ_BYTES, STEP_WRITE_BYTES, STEP_WRITES_MAX};
-use crate::merge::{Extent, merge};
+use crate::merge::{Extent, Merger};
 use crate::record::{KIND_TRANSACTION, decode};
 use crate::run::{Cursor, next_run, write_run};
 use crate::segments::{Segments, segment_io};
@@ -84,6 +84,7 @@ pub(crate) struct Truncator<F> {
     /// The bytes of the round's ranges, oldest first.
     arena: Vec<u8>,
     extents: Vec<Extent>,
+    merger: Merger,
     pieces: Vec<Extent>,
     /// The segments that the round writes.
     targets: Vec<Target<F>>,
@@ -107,6 +108,7 @@ impl<F: File> Truncator<F> {
             until: Lsn(0),
             arena: Vec::new(),
             extents: Vec::new(),
+            merger: Merger::default(),
             pieces: Vec::new(),
             targets: Vec::new(),
             staging: Vec::new(),
@@ -199,7 +201,7 @@ impl<F: File> Truncator<F> {
             return Ok(Progress::Working);
         }
         self.head = next;
-        merge(&mut self.extents, &mut self.pieces);
+        self.merger.merge(&mut self.extents, &mut self.pieces);
         self.find_targets(world)?;
         self.phase = Phase::Writing(Cursor::default());
         Ok(Progress::Working)

@@ -60,16 +60,27 @@ fn a_steady_commit_allocates_nothing() {
         aborted.write(&regions[0], 0, &[1; 500]).unwrap();
         aborted.abort();
     };
-    for mode in [Mode::Restore, Mode::NoRestore] {
+    // With a spool, one that is compacted now and then, and one that is full now and then.
+    for (mode, spool) in [
+        (Mode::Restore, 0),
+        (Mode::NoRestore, 0),
+        (Mode::Restore, 1 << 18),
+        (Mode::Restore, 1 << 15),
+    ] {
+        rvm.set_spool_bytes(spool);
         for durability in [Durability::Remote, Durability::Lazy] {
-            round(mode, durability);
-            round(mode, durability);
+            for _ in 0..20 {
+                round(mode, durability);
+            }
             let before = ALLOCATIONS.with(Cell::get);
             for _ in 0..50 {
                 round(mode, durability);
             }
             let during = ALLOCATIONS.with(Cell::get) - before;
-            assert_eq!(during, 0, "{mode:?} {durability:?}");
+            assert_eq!(during, 0, "{mode:?} {durability:?}, spool of {spool}");
         }
     }
+    let statistics = rvm.statistics();
+    assert!(statistics.spool_compactions > 0, "{statistics:?}");
+    assert!(statistics.spool_records > 0, "{statistics:?}");
 }

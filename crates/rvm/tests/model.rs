@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use common::{Machine, MachineStorage, Random, TestRvm};
 use netram_proto::id::Lsn;
 use netram_proto::port::Durability;
-use netram_rvm::{Mode, Region, Transaction};
+use netram_rvm::{CommitError, Mode, Region, Transaction};
 use proptest::prelude::*;
 
 const SEGMENTS: [(&str, u64); 3] = [("a", 4096), ("b", 9000), ("c", 20_000)];
@@ -34,6 +34,9 @@ enum Step {
         transaction: usize,
     },
     Flush,
+    Spool {
+        bytes: usize,
+    },
     LogSyncs,
     Truncate,
     TruncateSome {
@@ -78,6 +81,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (0..4usize, 0..4u8).prop_map(|(transaction, durability)| Step::Commit { transaction, durability }),
         2 => (0..4usize).prop_map(|transaction| Step::Abort { transaction }),
         1 => Just(Step::Flush),
+        1 => prop_oneof![Just(0), Just(300), Just(1500), Just(1 << 20)].prop_map(|bytes| Step::Spool { bytes }),
         1 => Just(Step::LogSyncs),
         1 => Just(Step::Truncate),
         3 => (1..12u8).prop_map(|steps| Step::TruncateSome { steps }),
@@ -108,6 +112,10 @@ struct Story {
     base: Image,
     /// Commits since: where each ends in the log, and its new values.
     commits: Vec<(Lsn, Changes)>,
+    /// Commits that are not in the log yet.
+    spooled: Vec<Changes>,
+    /// Where the log ended when last looked at.
+    tail: Lsn,
 }
 
 impl Story {
@@ -133,7 +141,21 @@ impl Story {
             memory: zeros.clone(),
             base: zeros,
             commits: Vec::new(),
+            spooled: Vec::new(),
+            tail: Lsn(0),
         }
+    }
+
+    /// Whatever was appended since the last look, `before` the commit under way, is the spool's one record.
+    fn look(&mut self, before: Option<Lsn>) {
+        let tail = netram_proto::port::Log::state(&self.machine).tail;
+        let end = before.unwrap_or(tail);
+        if end > self.tail {
+            let spooled = std::mem::take(&mut self.spooled);
+            self.commits
+                .extend(spooled.into_iter().map(|changes| (end, changes)));
+        }
+        self.tail = tail;
     }
 
     fn rvm(&self) -> &TestRvm {
@@ -181,6 +203,7 @@ impl Story {
                 }
             }
             Step::Flush => drop(self.rvm().flush(Durability::Remote)),
+            Step::Spool { bytes } => self.rvm().set_spool_bytes(bytes),
             Step::LogSyncs if !self.machine.has_crashed() => self.machine.log_syncs(),
             Step::LogSyncs => {}
             Step::Truncate => drop(self.rvm().truncate()),
@@ -193,6 +216,7 @@ impl Story {
             Step::Crash { seed } => return self.crash(seed),
             Step::PlanCrash { operations } => self.machine.crash_after(operations),
         }
+        self.look(None);
         match self.machine.has_crashed() {
             true => self.crash(step_seed(step)),
             false => self.compare_memory(),
@@ -258,22 +282,32 @@ impl Story {
             )
         };
         let changes: Changes = open.ranges.iter().map(now).collect();
-        let tail = netram_proto::port::Log::state(&self.machine).tail;
         let restore = open.restore;
         let ranges = open.ranges;
         let committed = open.transaction.commit(durability);
-        let end = netram_proto::port::Log::state(&self.machine).tail;
-        if end > tail {
-            // In the log, acknowledged or not: recovery may find it.
-            self.commits.push((end, changes));
-        }
         match committed {
-            Ok(commit) => assert_eq!(
-                commit.ticket.map(|ticket| ticket.end),
-                (end > tail).then_some(end)
-            ),
+            Ok(commit) => match commit.ticket {
+                Some(ticket) => {
+                    self.look(Some(ticket.lsn));
+                    self.commits.push((ticket.end, changes));
+                }
+                None => {
+                    // Spooled, after what was logged to make room for it; or there was nothing to commit.
+                    assert!(
+                        durability == Durability::Lazy || changes.iter().all(|change| change.2.is_empty())
+                    );
+                    self.look(None);
+                    self.spooled.push(changes);
+                }
+            },
+            Err(CommitError::Unknown { lsn, .. }) => {
+                // In the log, though not acknowledged: recovery may find it.
+                self.look(Some(lsn));
+                self.commits.push((self.tail, changes));
+            }
             Err(error) => {
-                let too_large = matches!(error, netram_rvm::CommitError::TooLarge { .. });
+                self.look(None);
+                let too_large = matches!(error, CommitError::TooLarge { .. });
                 assert!(self.machine.has_crashed() || too_large, "{error}");
                 if restore {
                     for (segment, offset, old) in ranges.iter().rev() {
@@ -306,6 +340,7 @@ impl Story {
                         self.commits
                             .iter()
                             .for_each(|(_, changes)| apply(&mut image, changes));
+                        self.spooled.iter().for_each(|changes| apply(&mut image, changes));
                         self.memory[segment].clone_from(&image[segment]);
                     }
                     Err(error) => assert!(self.machine.has_crashed(), "{error}"),
@@ -329,6 +364,9 @@ impl Story {
         self.open.clear();
         self.regions.clear();
         self.rvm = None;
+        // The drop logs what is spooled, if the machine still can.
+        self.look(None);
+        self.spooled.clear();
         self.machine.crash(seed);
         let tail = netram_proto::port::Log::state(&self.machine).tail;
         let mut random = Random(seed);
@@ -343,6 +381,8 @@ impl Story {
             "recovery appends nothing"
         );
         let rvm = self.machine.open().unwrap();
+        rvm.set_spool_bytes([0, 700, 1 << 20][random.below(3) as usize]);
+        self.tail = tail;
         let segments = SEGMENTS
             .iter()
             .map(|(path, _)| Some(rvm.map(path, 0, 0).unwrap()));

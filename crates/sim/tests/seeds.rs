@@ -49,6 +49,10 @@ fn no_rule_is_broken_and_the_worlds_are_not_idle() {
         "rvm: commits",
         "rvm: aborts",
         "rvm: commits of unknown fate",
+        "rvm: commits spooled",
+        "rvm: records of a spool",
+        "rvm: compactions of a spool",
+        "rvm: bytes that a spool saved",
     ] {
         assert!(summary.coverage.get(path) > 0, "never happened: {path}");
     }

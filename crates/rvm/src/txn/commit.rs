@@ -2,6 +2,7 @@
 
 use std::sync::RwLockReadGuard;
 
+use netram_proto::planted::Fault;
 use netram_proto::port::{AppendError, Durability, Log, Ticket, Votes};
 
 use super::regions::Touched;
@@ -9,13 +10,15 @@ use super::{Buffers, Outcome, Transaction};
 use crate::error::CommitError;
 use crate::memory::Memory;
 use crate::record::{Encoder, KIND_TRANSACTION, payload_bytes};
+use crate::shared::NoRoom;
+use crate::spool::Contents;
 use crate::stats::add;
 use crate::storage::Storage;
 
 /// What a commit returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Commit {
-    /// Where the log has it; `None` when there was nothing to log.
+    /// Where the log has it; `None` when there was nothing to log, and of a lazy commit that is in the spool.
     pub ticket: Option<Ticket>,
     /// What was known to hold it.
     pub votes: Votes,
@@ -38,31 +41,31 @@ impl<L: Log, S: Storage> Transaction<L, S> {
         }
         let counters = &self.shared.counters;
         self.buffers.ranges.merge();
-        let merged = self.buffers.ranges.merged().len();
-        if merged == 0 {
+        let merged = self.buffers.ranges.merged();
+        if merged.is_empty() {
             add(&counters.empty_commits, 1);
             self.finish(Outcome::Committed);
             return Ok(Commit::default());
         }
-        let bytes = payload_bytes(self.buffers.ranges.merged().iter().map(|range| range.length));
+        let bytes = payload_bytes(merged.iter().map(|range| range.length));
         let max = self.shared.payload_max;
         let length = usize::try_from(bytes).ok().filter(|bytes| *bytes <= max);
         let length = length.ok_or(CommitError::TooLarge { bytes, max })?;
 
-        let ticket = self.append(length)?;
-        for mapping in &self.buffers.regions.list {
-            mapping.segment.note(ticket.end);
-        }
-        let counters = &self.shared.counters;
-        add(&counters.ranges_logged, merged as u64);
-        add(
-            &counters.ranges_merged,
-            (self.buffers.ranges.declared().len() - merged) as u64,
-        );
-        add(&counters.bytes_logged, bytes);
+        let lazy = durability == Durability::Lazy;
+        let ticket = self.shared.with_room(|| self.append(length, lazy))?;
+        let (declared, declared_bytes) = self.buffers.ranges.told();
+        let lengths = self.buffers.ranges.merged().iter().map(|range| range.length);
+        self.shared.counters.commit(declared, declared_bytes, lengths);
         self.finish(Outcome::Committed);
-        self.shared.committed(ticket);
-        self.settle(ticket, durability)
+        match ticket {
+            Some(ticket) => self.settle(ticket, durability),
+            None => {
+                add(&self.shared.counters.lazy_commits, 1);
+                add(&self.shared.counters.spooled_commits, 1);
+                Ok(Commit::default())
+            }
+        }
     }
 
     fn settle(&self, ticket: Ticket, durability: Durability) -> Result<Commit, CommitError> {
@@ -89,59 +92,72 @@ impl<L: Log, S: Storage> Transaction<L, S> {
         }
     }
 
-    /// Appends the merged ranges, making room in a full log as often as that gains something.
-    fn append(&self, length: usize) -> Result<Ticket, CommitError> {
-        loop {
-            let head = self.shared.head();
-            match self.append_once(length) {
-                Ok(ticket) => return Ok(ticket),
-                Err(AppendError::Full { used, capacity }) => match self.shared.make_room(head) {
-                    Ok(true) => {}
-                    Ok(false) => {
-                        return Err(CommitError::Full {
-                            used,
-                            capacity,
-                            cause: None,
-                        });
-                    }
-                    Err(cause) => {
-                        return Err(CommitError::Full {
-                            used,
-                            capacity,
-                            cause: Some(cause),
-                        });
-                    }
-                },
-                Err(AppendError::TooLarge { bytes, max }) => {
-                    return Err(CommitError::TooLarge {
-                        bytes: bytes as u64,
-                        max,
-                    });
-                }
-                Err(error) => return Err(CommitError::Refused(error)),
+    /// Appends the merged ranges to the log, or to the spool, where there is no ticket.
+    ///
+    /// The regions are locked, so that no value changes while it is copied. Locks are taken regions first,
+    /// then the spool, then the log.
+    fn append(&self, length: usize, lazy: bool) -> Result<Option<Ticket>, AppendError> {
+        with_locked(&self.buffers.regions, 0, None, &mut |held| {
+            let shared = &*self.shared;
+            if !shared.spool.is_active() {
+                return self.log(held, length).map(Some);
             }
-        }
+            let mut spool = shared.spool.lock();
+            if lazy && spool.admits(length, &shared.counters) {
+                self.spool(held, length, &mut spool);
+                return Ok(None);
+            }
+            if spool.plants(Fault::SpoolAfterFlush) {
+                let ticket = self.log(held, length)?;
+                return shared.log_spool(&mut spool).map(|()| Some(ticket));
+            }
+            shared.log_spool(&mut spool)?;
+            if lazy && spool.admits(length, &shared.counters) {
+                self.spool(held, length, &mut spool);
+                return Ok(None);
+            }
+            self.log(held, length).map(Some)
+        })
     }
 
-    /// Appends with the regions locked, so that no value changes while it is copied; the values go straight
-    /// from memory to the log's ring. Locks are taken regions first, then the log.
-    fn append_once(&self, length: usize) -> Result<Ticket, AppendError> {
+    /// Appends a record to the log; the values go straight from memory to the log's ring.
+    fn log(&self, held: &Held<'_>, length: usize) -> Result<Ticket, AppendError> {
         let Buffers { regions, ranges, .. } = &self.buffers;
-        with_locked(regions, 0, None, &mut |held| {
-            self.shared.log.append(KIND_TRANSACTION, length, &mut |payload| {
-                let mut encoder = Encoder::new(payload, ranges.merged().len() as u32);
-                for group in ranges.merged().chunk_by(|a, b| a.region == b.region) {
-                    let mapping = &regions.list[group[0].region as usize];
-                    let memory = held.find(regions.position(mapping.address()));
-                    for range in group {
-                        let offset = mapping.base + range.offset;
-                        let bytes = encoder.range(mapping.segment.index, offset, range.length);
-                        memory.copy_out(range.offset as usize, bytes);
-                    }
+        let ticket = self.shared.log.append(KIND_TRANSACTION, length, &mut |payload| {
+            let mut encoder = Encoder::new(payload, ranges.merged().len() as u32);
+            for group in ranges.merged().chunk_by(|a, b| a.region == b.region) {
+                let mapping = &regions.list[group[0].region as usize];
+                let memory = held.find(regions.position(mapping.address()));
+                for range in group {
+                    let offset = mapping.base + range.offset;
+                    let bytes = encoder.range(mapping.segment.index, offset, range.length);
+                    memory.copy_out(range.offset as usize, bytes);
                 }
-                encoder.finish();
-            })
-        })
+            }
+            encoder.finish();
+        })?;
+        for mapping in &regions.list {
+            mapping.segment.note(ticket.end);
+        }
+        let counters = &self.shared.counters;
+        add(&counters.ranges_logged, ranges.merged().len() as u64);
+        add(&counters.bytes_logged, length as u64);
+        self.shared.committed(ticket);
+        Ok(ticket)
+    }
+
+    /// Copies the values to the spool, which admits them.
+    fn spool(&self, held: &Held<'_>, length: usize, spool: &mut Contents) {
+        let Buffers { regions, ranges, .. } = &self.buffers;
+        for group in ranges.merged().chunk_by(|a, b| a.region == b.region) {
+            let mapping = &regions.list[group[0].region as usize];
+            let memory = held.find(regions.position(mapping.address()));
+            for range in group {
+                let bytes = spool.range(&mapping.segment, mapping.base + range.offset, range.length);
+                memory.copy_out(range.offset as usize, bytes);
+            }
+        }
+        spool.commit(ranges.merged().len(), length);
     }
 }
 
@@ -181,5 +197,26 @@ fn with_locked<R>(
     match first + FRAME_LOCKS {
         next if next < regions.list.len() => with_locked(regions, next, Some(&held), then),
         _ => then(&held),
+    }
+}
+
+impl From<NoRoom> for CommitError {
+    fn from(refusal: NoRoom) -> CommitError {
+        match refusal {
+            NoRoom::Full {
+                used,
+                capacity,
+                cause,
+            } => CommitError::Full {
+                used,
+                capacity,
+                cause,
+            },
+            NoRoom::Refused(AppendError::TooLarge { bytes, max }) => CommitError::TooLarge {
+                bytes: bytes as u64,
+                max,
+            },
+            NoRoom::Refused(error) => CommitError::Refused(error),
+        }
     }
 }

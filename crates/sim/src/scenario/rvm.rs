@@ -24,6 +24,10 @@ struct Program {
     model: Model,
     segments: usize,
     batch: usize,
+    /// Bytes of the spool; zero is none.
+    spool: usize,
+    /// Lazy commits, in a hundred.
+    lazy_percent: u64,
     /// Loss was accepted: segments may show, unsynced, what the log no longer has, and nothing is promised of them.
     lossy: bool,
 }
@@ -32,6 +36,8 @@ struct Program {
 pub(super) fn run(mut world: World) -> World {
     let segments = world.rng.between(1, 2) as usize;
     let batch = world.rng.pick(&[500, 4000, 1 << 20]);
+    let spool = world.rng.pick(&[0, 0, 300, 2000, 1 << 20]);
+    let lazy_percent = world.rng.pick(&[30, 30, 90]);
     let lives = world.rng.between(1, 4);
     let world = Rc::new(RefCell::new(world));
     let mut program = Program {
@@ -40,6 +46,8 @@ pub(super) fn run(mut world: World) -> World {
         model: Model::new(segments, SEGMENT_BYTES),
         segments,
         batch,
+        spool,
+        lazy_percent,
         lossy: false,
     };
     for _ in 0..lives {
@@ -87,6 +95,12 @@ impl Program {
                 break;
             }
         }
+        let statistics = memory.statistics();
+        let coverage = &mut self.world.borrow_mut().coverage;
+        coverage.add("rvm: commits spooled", statistics.spooled_commits);
+        coverage.add("rvm: records of a spool", statistics.spool_records);
+        coverage.add("rvm: compactions of a spool", statistics.spool_compactions);
+        coverage.add("rvm: bytes that a spool saved", statistics.bytes_saved_between);
     }
 
     fn open(&mut self, process: usize) -> Option<(Memory, Vec<Region>)> {
@@ -97,9 +111,11 @@ impl Program {
         let storage = SimStorage::new(&disk, &self.directory);
         let options = Options {
             truncation_batch_bytes: self.batch,
+            spool_bytes: self.spool,
             ..Options::new(journal)
         };
         let memory = Rvm::open(SimLog::new(&self.world, process), storage, options).ok()?;
+        memory.plant(self.world.borrow().planted);
         let mut regions = Vec::new();
         for name in &NAMES[..self.segments] {
             // Refused where an earlier life has created it.
@@ -118,7 +134,7 @@ impl Program {
 
     /// `false`: this life is over.
     fn deed(&mut self, process: usize, memory: &Memory, regions: &[Region]) -> bool {
-        let draw = self.world.borrow_mut().rng.below(20);
+        let draw = self.world.borrow_mut().rng.below(21);
         match draw {
             0..13 => return self.transact(process, memory, regions),
             13 => {
@@ -130,6 +146,12 @@ impl Program {
             14 => {
                 // A failure leaves the log as it is; the next round begins anew.
                 let _ = memory.truncate();
+            }
+            20 => {
+                // What the thread does about every second: log what is spooled, and wait for nothing.
+                if memory.flush(Durability::Lazy).is_err() {
+                    return self.world.borrow().alive(process);
+                }
             }
             15..17 => {
                 for _ in 0..4 {
@@ -197,10 +219,14 @@ impl Program {
         } else {
             Mode::NoRestore
         };
-        let durability = match rng.below(10) {
-            0 => Durability::Disk,
-            1..4 => Durability::Lazy,
-            _ => Durability::Remote,
+        let durability = match rng.chance(self.lazy_percent * 10) {
+            true => Durability::Lazy,
+            false => rng.pick(&[
+                Durability::Disk,
+                Durability::Remote,
+                Durability::Remote,
+                Durability::Remote,
+            ]),
         };
         let longest = rng.pick(&[8, 64, 700]);
         let writes = (0..rng.between(1, 6)).map(|_| {

@@ -1,0 +1,311 @@
+//! The spool: lazy commits kept in memory until something must be safe, each byte once.
+//!
+//! A lazy commit that is spooled copies its values here instead of to the log. What many commits have put
+//! here goes to the log as *one* record, so that recovery finds all of them or none, and so that a value
+//! which a later commit replaced is never logged at all. Whoever appends to the log while the spool is in
+//! use holds its lock, and appends what is spooled first: records stand in the log in the order of commits.
+//!
+//! Values are appended to a list that is sorted when it is full, never to a tree. A compaction that leaves
+//! more than half is followed by logging, so that the next one is at least half a spool of values away:
+//! spooling costs a sort of each value or so, n log n, however commits overlap.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use netram_proto::planted::{Fault, Planted};
+use netram_proto::port::{AppendError, Log};
+
+use crate::error::{FlushError, TruncateError};
+use crate::limit::SEGMENTS_MAX;
+use crate::merge::{Extent, Merger};
+use crate::record::{Encoder, HEADER_BYTES, KIND_TRANSACTION, range_bytes};
+use crate::segments::Mark;
+use crate::shared::{NoRoom, Shared};
+use crate::stats::{Counters, add};
+use crate::storage::Storage;
+use crate::sync::lock;
+
+/// The spool of one `Rvm`.
+#[derive(Debug)]
+pub(crate) struct Spool {
+    /// Commits must take the lock: something is spooled, or may be.
+    active: AtomicBool,
+    contents: Mutex<Contents>,
+}
+
+/// What is spooled.
+#[derive(Debug, Default)]
+pub(crate) struct Contents {
+    /// The largest record that spooled values may make. Zero: nothing more is spooled.
+    bytes_max: usize,
+    /// Payload bytes of the record that the extents would make as they are.
+    bytes: usize,
+    /// The values, oldest first.
+    arena: Vec<u8>,
+    extents: Vec<Extent>,
+    /// Each byte is there once, in order, and neighbours are one.
+    is_compact: bool,
+    /// Commits spooled since the last record.
+    commits: u64,
+    /// Their ranges, and payload bytes, had each been a record of its own.
+    ranges: u64,
+    alone_bytes: u64,
+    /// The segments of the extents.
+    marks: Vec<Arc<Mark>>,
+    present: [u64; SEGMENTS_MAX.div_ceil(64)],
+    /// The log takes nothing more: commits must hear of it, so nothing more is spooled.
+    refused: bool,
+    planted: Planted,
+    merger: Merger,
+    pieces: Vec<Extent>,
+    spare: Vec<u8>,
+}
+
+impl Spool {
+    pub(crate) fn new(bytes_max: usize) -> Spool {
+        Spool {
+            active: AtomicBool::new(bytes_max > 0),
+            contents: Mutex::new(Contents {
+                bytes_max,
+                bytes: HEADER_BYTES,
+                ..Contents::default()
+            }),
+        }
+    }
+
+    /// Whether commits must take the lock. Asked with the regions of a commit locked: a value that was
+    /// spooled before it was last changed is then seen.
+    pub(crate) fn is_active(&self) -> bool {
+        self.active.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Contents> {
+        lock(&self.contents)
+    }
+
+    pub(crate) fn resize(&self, bytes_max: usize) {
+        let mut contents = self.lock();
+        contents.bytes_max = bytes_max;
+        self.settle(&contents);
+    }
+
+    pub(crate) fn plant(&self, planted: Planted) {
+        self.lock().planted = planted;
+    }
+
+    /// Lets commits pass without the lock once nothing is, or will be, spooled.
+    fn settle(&self, contents: &Contents) {
+        let active = contents.bytes_max > 0 || contents.commits > 0;
+        self.active.store(active, Ordering::Release);
+    }
+}
+
+impl Contents {
+    /// Commits spooled, and payload bytes of the record they would make.
+    pub(crate) fn size(&self) -> (u64, usize) {
+        match self.commits {
+            0 => (0, 0),
+            commits => (commits, self.bytes),
+        }
+    }
+
+    pub(crate) fn plants(&self, fault: Fault) -> bool {
+        self.planted.is(fault)
+    }
+
+    pub(crate) fn has(&self, mark: &Mark) -> bool {
+        let (word, bit) = place(mark.index);
+        self.present[word] & bit != 0
+    }
+
+    /// Whether a commit whose own record would carry `length` bytes can be spooled now. `false`: what is
+    /// spooled must be logged, and this commit either spooled after that or, if that fails again, logged.
+    pub(crate) fn admits(&mut self, length: usize, counters: &Counters) -> bool {
+        if self.refused || length > self.bytes_max {
+            return false;
+        }
+        let more = length - HEADER_BYTES;
+        if self.bytes + more <= self.bytes_max {
+            return true;
+        }
+        if self.is_compact {
+            return false;
+        }
+        self.compact();
+        add(&counters.spool_compactions, 1);
+        self.bytes <= self.bytes_max / 2 && self.bytes + more <= self.bytes_max
+    }
+
+    /// Takes one range of an admitted commit; the caller fills the bytes returned.
+    pub(crate) fn range(&mut self, mark: &Arc<Mark>, offset: u64, length: u32) -> &mut [u8] {
+        let (word, bit) = place(mark.index);
+        if self.present[word] & bit == 0 {
+            self.present[word] |= bit;
+            self.marks.push(mark.clone());
+        }
+        let source = self.arena.len();
+        self.extents.push(Extent {
+            segment: mark.index,
+            offset,
+            length: u64::from(length),
+            source,
+        });
+        self.arena.resize(source + length as usize, 0);
+        &mut self.arena[source..]
+    }
+
+    /// Ends an admitted commit of `ranges` ranges, whose own record would have carried `length` bytes.
+    pub(crate) fn commit(&mut self, ranges: usize, length: usize) {
+        self.bytes += length - HEADER_BYTES;
+        assert!(self.bytes <= self.bytes_max);
+        self.is_compact = false;
+        self.commits += 1;
+        self.ranges += ranges as u64;
+        self.alone_bytes += length as u64;
+    }
+
+    /// Keeps of each byte its latest value, and makes neighbours one.
+    fn compact(&mut self) {
+        let before = self.bytes;
+        self.merger.merge(&mut self.extents, &mut self.pieces);
+        self.extents.clear();
+        self.spare.clear();
+        for piece in &self.pieces {
+            let source = self.spare.len();
+            let from = piece.source;
+            self.spare
+                .extend_from_slice(&self.arena[from..from + piece.length as usize]);
+            match self.extents.last_mut() {
+                Some(last) if last.segment == piece.segment && last.end() == piece.offset => {
+                    last.length += piece.length;
+                }
+                _ => self.extents.push(Extent { source, ..*piece }),
+            }
+        }
+        std::mem::swap(&mut self.arena, &mut self.spare);
+        // Bounded by the largest spool, so every length fits.
+        let sizes = self
+            .extents
+            .iter()
+            .map(|extent| range_bytes(extent.length as u32));
+        self.bytes = HEADER_BYTES + sizes.sum::<u64>() as usize;
+        assert!(
+            self.bytes <= before,
+            "joined ranges take no more than they did apart"
+        );
+        self.is_compact = true;
+    }
+
+    /// Writes the payload of the spool's record.
+    fn encode(&self, payload: &mut [u8]) {
+        let mut encoder = Encoder::new(payload, self.extents.len() as u32);
+        for extent in &self.extents {
+            let bytes = encoder.range(extent.segment, extent.offset, extent.length as u32);
+            bytes.copy_from_slice(&self.arena[extent.source..extent.source + bytes.len()]);
+        }
+        encoder.finish();
+    }
+
+    fn clear(&mut self) {
+        self.bytes = HEADER_BYTES;
+        self.arena.clear();
+        self.extents.clear();
+        self.is_compact = false;
+        self.marks.clear();
+        self.present = Default::default();
+        (self.commits, self.ranges, self.alone_bytes) = (0, 0, 0);
+    }
+}
+
+fn place(index: u32) -> (usize, u64) {
+    assert!((index as usize) < SEGMENTS_MAX);
+    (index as usize / 64, 1 << (index % 64))
+}
+
+impl<L: Log, S: Storage> Shared<L, S> {
+    /// Appends what is spooled to the log as one record, and waits for nothing but the log's window. After an
+    /// error the spool is as full as before.
+    pub(crate) fn log_spool(&self, spool: &mut Contents) -> Result<(), AppendError> {
+        if spool.commits > 0 && !spool.plants(Fault::SpoolDropped) {
+            if !spool.is_compact {
+                spool.compact();
+            }
+            let append = self.log.append(KIND_TRANSACTION, spool.bytes, &mut |payload| {
+                spool.encode(payload)
+            });
+            let ticket = append.inspect_err(|error| {
+                spool.refused = !matches!(error, AppendError::Full { .. });
+            })?;
+            for mark in &spool.marks {
+                mark.note(ticket.end);
+            }
+            self.counters.spool_logged(
+                spool.commits,
+                spool.ranges - spool.extents.len() as u64,
+                spool.alone_bytes - spool.bytes as u64,
+            );
+            add(&self.counters.ranges_logged, spool.extents.len() as u64);
+            add(&self.counters.bytes_logged, spool.bytes as u64);
+            self.committed(ticket);
+        }
+        spool.clear();
+        self.spool.settle(spool);
+        Ok(())
+    }
+
+    /// Appends what is spooled to the log, making room in a full one.
+    pub(crate) fn drain_spool(&self) -> Result<(), NoRoom> {
+        if !self.spool.is_active() {
+            return Ok(());
+        }
+        self.with_room(|| self.log_spool(&mut self.spool.lock()))
+    }
+
+    /// Chooses how large a spool may grow; zero turns it off.
+    pub(crate) fn resize_spool(&self, bytes: usize) {
+        self.spool.resize(self.spool_bytes_max(bytes));
+        if bytes == 0 {
+            // If the log has no room now, the next commit, flush or tick of the thread does it.
+            let _ = self.log_spool(&mut self.spool.lock());
+        }
+        self.signal.nudge();
+    }
+
+    /// The largest spool of at most `bytes`. A record of more than a quarter of the log would often find the
+    /// log too full, and its committer wait for truncation.
+    pub(crate) fn spool_bytes_max(&self, bytes: usize) -> usize {
+        let quarter = usize::try_from(self.capacity / 4).unwrap_or(usize::MAX);
+        bytes.min(self.payload_max).min(quarter).min(u32::MAX as usize)
+    }
+}
+
+impl From<NoRoom> for TruncateError {
+    fn from(refusal: NoRoom) -> TruncateError {
+        match refusal {
+            NoRoom::Full {
+                cause: Some(cause), ..
+            } => cause,
+            NoRoom::Full { used, capacity, .. } => {
+                TruncateError::Append(AppendError::Full { used, capacity })
+            }
+            NoRoom::Refused(error) => TruncateError::Append(error),
+        }
+    }
+}
+
+impl From<NoRoom> for FlushError {
+    fn from(refusal: NoRoom) -> FlushError {
+        match refusal {
+            NoRoom::Full {
+                used,
+                capacity,
+                cause,
+            } => FlushError::Full {
+                used,
+                capacity,
+                cause,
+            },
+            NoRoom::Refused(error) => FlushError::Refused(error),
+        }
+    }
+}
