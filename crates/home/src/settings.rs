@@ -215,6 +215,7 @@ impl Settings {
             truncation_threshold_percent: self
                 .truncation_threshold_percent
                 .unwrap_or(usual.truncation_threshold_percent),
+            spool_bytes: self.spool_bytes.unwrap_or(usual.spool_bytes),
             adopt_segments: self.adopt_segments,
             ..usual
         }
@@ -350,6 +351,7 @@ mod tests {
         assert_eq!(settings.rule.map(|rule| rule.to_string()).as_deref(), Some("1"));
         assert_eq!(settings.window_bytes, Some(1 << 20));
         assert_eq!(settings.spool_bytes, Some(4096));
+        assert_eq!(settings.options(JournalId(1)).spool_bytes, 4096);
         assert!(settings.one_domain);
     }
 

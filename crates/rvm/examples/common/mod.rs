@@ -1,0 +1,134 @@
+//! A log that forgets and storage that keeps nothing: what is measured over them is this crate alone.
+
+use std::cell::{Cell, RefCell};
+
+use netram_proto::id::{JournalId, Lsn};
+use netram_proto::port::{
+    AppendError, Durability, File, IoError, Kind, Log, LogError, LogState, Record, Ticket, Votes, WaitError,
+};
+use netram_proto::time::Time;
+use netram_rvm::limit::TABLE_BYTES;
+use netram_rvm::{Allocation, Identity, Memory, OpenError, Options, Placement, Rvm, Storage};
+
+pub(crate) const REGION_BYTES: usize = 1 << 24;
+const LOG_BYTES: u64 = 1 << 40;
+
+/// A log that forgets: appends cost their encoding only.
+pub(crate) struct Forgetful {
+    tail: Cell<u64>,
+    ring: RefCell<Vec<u8>>,
+}
+
+impl Log for Forgetful {
+    fn append(&self, _: Kind, length: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<Ticket, AppendError> {
+        fill(&mut self.ring.borrow_mut()[..length]);
+        let lsn = Lsn(self.tail.get());
+        self.tail.set(lsn.0 + length as u64);
+        Ok(Ticket {
+            lsn,
+            end: Lsn(self.tail.get()),
+        })
+    }
+
+    fn wait(&self, _: Ticket, _: Durability) -> Result<Votes, WaitError> {
+        Ok(Votes::default())
+    }
+
+    fn state(&self) -> LogState {
+        let tail = Lsn(self.tail.get());
+        LogState {
+            head: tail,
+            stable: tail,
+            acked: tail,
+            tail,
+            capacity: LOG_BYTES,
+            payload_max: 1 << 20,
+        }
+    }
+
+    fn read(&self, from: Lsn, _: &mut dyn FnMut(Record<'_>) -> bool) -> Result<Lsn, LogError> {
+        Ok(from)
+    }
+
+    fn trim(&self, _: Lsn) -> Result<(), LogError> {
+        Ok(())
+    }
+}
+
+/// Zeros that take writes and keep none.
+pub(crate) struct Zeros(u64);
+
+impl File for Zeros {
+    fn size(&self) -> Result<u64, IoError> {
+        Ok(self.0)
+    }
+
+    fn read_at(&self, _: u64, into: &mut [u8]) -> Result<(), IoError> {
+        into.fill(0);
+        Ok(())
+    }
+
+    fn write_at(&self, _: u64, _: &[u8]) -> Result<(), IoError> {
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<(), IoError> {
+        Ok(())
+    }
+}
+
+pub(crate) struct Nowhere(Zeros);
+
+impl Storage for Nowhere {
+    type File = Zeros;
+
+    fn name(&self, path: &str) -> Result<String, IoError> {
+        Ok(path.to_owned())
+    }
+
+    fn create_segment(&self, _: &str, _: u64, _: Allocation) -> Result<(), IoError> {
+        Ok(())
+    }
+
+    fn open_segment(&self, _: &str) -> Result<Zeros, IoError> {
+        Ok(Zeros(REGION_BYTES as u64))
+    }
+
+    fn map(&self, _: &Zeros, _: u64, length: usize, _: Placement) -> Result<Memory, IoError> {
+        Ok(Memory::from_bytes(vec![0; length].into_boxed_slice()))
+    }
+
+    fn identity(&self, _: &Zeros) -> Result<Identity, IoError> {
+        Ok(Identity::default())
+    }
+
+    fn assign_identity(&self, _: &Zeros) -> Result<Identity, IoError> {
+        Ok(Identity::default())
+    }
+
+    fn table(&self) -> &Zeros {
+        &self.0
+    }
+
+    fn now(&self) -> Time {
+        Time(0)
+    }
+}
+
+/// Recoverable memory with a spool of so many bytes.
+pub(crate) fn open(spool_bytes: usize) -> Result<Rvm<Forgetful, Nowhere>, OpenError> {
+    let log = Forgetful {
+        tail: Cell::new(64),
+        ring: RefCell::new(vec![0; 1 << 20]),
+    };
+    let options = Options {
+        spool_bytes,
+        ..Options::new(JournalId(1))
+    };
+    Rvm::open(log, Nowhere(Zeros(TABLE_BYTES)), options)
+}
+
+pub(crate) fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
