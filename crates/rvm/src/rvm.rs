@@ -82,6 +82,10 @@ pub struct Query {
     pub truncation_thread: bool,
 }
 
+fn threshold_bytes(capacity: u64, percent: u8) -> u64 {
+    (u128::from(capacity) * u128::from(percent) / 100) as u64
+}
+
 static OPENINGS: AtomicU64 = AtomicU64::new(1);
 
 impl<L: Log, S: Storage> Rvm<L, S> {
@@ -104,7 +108,7 @@ impl<L: Log, S: Storage> Rvm<L, S> {
             spool: Spool::new(0),
             range_max: range_bytes_max(state.payload_max),
             counters: Counters::default(),
-            threshold: (u128::from(state.capacity) * u128::from(percent) / 100) as u64,
+            threshold: AtomicU64::new(threshold_bytes(state.capacity, percent)),
             head: AtomicU64::new(state.head.0),
             last: Mutex::new(None),
             truncator: Mutex::new(Truncator::new(options.truncation_batch_bytes)),
@@ -328,6 +332,16 @@ impl<L: Log, S: Storage> Rvm<L, S> {
     /// Plants a fault in the spool, for the simulator.
     pub fn plant(&self, planted: Planted) {
         self.shared.spool.plant(planted);
+    }
+
+    /// Chooses anew at which part of the log, in percent, truncation begins. From 100 on it never begins by
+    /// itself: a commit that meets a full log asks for it, and the thread, if it runs, does it.
+    pub fn set_truncation_threshold(&self, percent: u8) {
+        let bytes = match percent {
+            0..100 => threshold_bytes(self.shared.log.state().capacity, percent),
+            _ => u64::MAX,
+        };
+        self.shared.threshold.store(bytes, Ordering::Relaxed);
     }
 
     /// Whether the log is fuller than the threshold.

@@ -32,7 +32,7 @@ pub(crate) struct Shared<L: Log, S: Storage> {
     pub(crate) range_max: usize,
     pub(crate) counters: Counters,
     /// Bytes of log in use at which truncation is wanted.
-    pub(crate) threshold: u64,
+    pub(crate) threshold: AtomicU64,
     /// The log's head as last heard, so that a commit need not ask.
     pub(crate) head: AtomicU64,
     pub(crate) last: Mutex<Option<Ticket>>,
@@ -70,7 +70,7 @@ impl<L: Log, S: Storage> Shared<L, S> {
     }
 
     pub(crate) fn is_over_threshold(&self, end: Lsn) -> bool {
-        end.since(self.head()) > self.threshold
+        end.since(self.head()) > self.threshold.load(Ordering::Relaxed)
     }
 
     /// A commit's record is in the log.

@@ -164,6 +164,25 @@ fn the_thread_truncates_before_the_log_is_full() {
 }
 
 #[test]
+fn the_threshold_can_be_chosen_anew_and_put_out_of_reach() {
+    let machine = Machine::new(64 * 1024);
+    let rvm = machine.open().unwrap();
+    rvm.create_segment("a", 4096, Default::default()).unwrap();
+    let a = rvm.map("a", 0, 0).unwrap();
+    rvm.set_truncation_threshold(100);
+    for _ in 0..80 {
+        let mut transaction = rvm.begin(Mode::NoRestore);
+        transaction.write(&a, 0, &[1; 500]).unwrap();
+        transaction.commit(Durability::Disk).unwrap();
+        assert!(!rvm.wants_truncation());
+    }
+    rvm.set_truncation_threshold(95);
+    assert!(!rvm.wants_truncation(), "some 60 % are in use");
+    rvm.set_truncation_threshold(10);
+    assert!(rvm.wants_truncation());
+}
+
+#[test]
 fn a_failing_segment_stops_commits_with_its_name_and_a_mended_one_lets_them_on() {
     for threaded in [false, true] {
         let machine = Machine::new(8 * 1024);
