@@ -1,0 +1,372 @@
+//! The functions of `rvm.h`, but for records and offsets.
+
+use std::ffi::{CStr, c_char, c_int, c_long, c_void};
+use std::ptr::without_provenance_mut;
+
+use netram_proto::port::Durability;
+use netram_rvm::Mode;
+
+use super::{guarded, heap, is_usable, is_version, name, put, record};
+use crate::code::{Code, code_name, mode_name, type_name};
+use crate::failure::Failure;
+use crate::library::{COALESCE_TRANS, LIBRARY};
+use crate::log::{Choices, NewLog};
+use crate::mapping::Wish;
+use crate::record::{Length, Offset, Options, Record, Region, Tid};
+use crate::transactions::{Ending, Handle, Listed};
+
+/// `RVM_VERSION`.
+const VERSION: &CStr = c"RVM Interface Version 1.3  7 Mar 1994";
+
+const RESTORE: c_int = 140;
+const NO_RESTORE: c_int = 141;
+const FLUSH: c_int = 142;
+const NO_FLUSH: c_int = 143;
+
+const COALESCE_RANGES: u64 = 1;
+/// The unit of reads, down to which the original rounds their length.
+const SECTOR: u64 = 512;
+/// The least recovery buffer that the original takes.
+const RECOVERY_BUFFER_MIN: u64 = 64 * 1024;
+
+#[unsafe(no_mangle)]
+extern "C" fn rvm_initialize(version: *const c_char, options: *const Options) -> c_int {
+    guarded(|| {
+        if !is_version(version, VERSION) {
+            return Err(Failure::new(
+                Code::VersionSkew,
+                "the program was compiled with another version of rvm.h; compile it with this library's",
+            ));
+        }
+        LIBRARY.initialize(choices_if_any(options)?)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rvm_terminate() -> c_int {
+    guarded(|| LIBRARY.terminate())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rvm_set_options(options: *const Options) -> c_int {
+    guarded(|| {
+        LIBRARY.ready()?;
+        LIBRARY.set_options(choices(options)?)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rvm_query(options: *mut Options, region: *const Region) -> c_int {
+    guarded(|| {
+        LIBRARY.ready()?;
+        let mut asked = record(options).ok_or_else(no_options)?;
+        let region = match region.is_null() {
+            true => None,
+            false => Some(record(region).ok_or_else(no_region)?.vmaddr.addr()),
+        };
+        let answer = LIBRARY.query(region)?;
+        let listed: Vec<Tid> = answer.open.iter().map(tid_of).collect();
+        let array = heap::array(&listed)
+            .ok_or_else(|| Failure::new(Code::NoMemory, "no memory to list the open transactions"))?;
+        heap::release(asked.tid_array);
+        let choices = &answer.choices;
+        asked.truncate = choices.truncate;
+        asked.recovery_buf_len = choices.recovery_buffer;
+        asked.flush_buf_len = choices.flush_buffer;
+        asked.max_read_len = choices.read;
+        asked.flags = choices.flags;
+        asked.log_empty = answer.log_empty.into();
+        asked.n_uncommit = listed.len() as c_long;
+        asked.tid_array = array;
+        if !asked.log_dev.is_null() {
+            put_name(asked.log_dev, answer.log_name.as_deref().unwrap_or_default());
+        }
+        put(options, asked);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rvm_map(region: *mut Region, options: *const Options) -> c_int {
+    guarded(|| {
+        LIBRARY.ready()?;
+        let mut wanted = record(region).ok_or_else(no_region)?;
+        let choices = choices_if_any(options)?;
+        let wish = wish(&wanted)?;
+        let got = LIBRARY.map(&wish, choices)?;
+        wanted.offset = Offset {
+            high: 0,
+            low: got.offset,
+        };
+        wanted.length = got.length as Length;
+        wanted.vmaddr = without_provenance_mut(got.address);
+        put(region, wanted);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rvm_unmap(region: *const Region) -> c_int {
+    guarded(|| {
+        LIBRARY.ready()?;
+        let region = record(region).ok_or_else(no_region)?;
+        LIBRARY.unmap(region.vmaddr.addr(), region.length as usize)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rvm_begin_transaction(tid: *mut Tid, mode: c_int) -> c_int {
+    guarded(|| {
+        LIBRARY.ready()?;
+        let mut begun = record(tid).ok_or_else(no_tid)?;
+        let mode = match mode {
+            RESTORE => Mode::Restore,
+            NO_RESTORE => Mode::NoRestore,
+            other => return Err(no_mode(other, "begun with restore or no_restore")),
+        };
+        let (handle, uname) = LIBRARY.begin(mode)?;
+        begun.tid = without_provenance_mut(handle.to_address());
+        begun.uname = uname;
+        put(tid, begun);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rvm_set_range(tid: *const Tid, base: *const c_void, length: Length) -> c_int {
+    guarded(|| LIBRARY.set_range(handle(tid)?, base.addr(), length as usize))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rvm_modify_bytes(
+    tid: *const Tid,
+    base: *mut c_void,
+    source: *const c_void,
+    length: Length,
+) -> c_int {
+    guarded(|| {
+        let length = length as usize;
+        LIBRARY.set_range(handle(tid)?, base.addr(), length)?;
+        if length == 0 {
+            return Ok(());
+        }
+        if source.is_null() {
+            return Err(Failure::new(Code::Range, "there is no source to copy from"));
+        }
+        let target: *mut u8 = base.cast();
+        // SAFETY: the range was admitted, so `length` bytes at `base` are in a mapped region, which this open
+        // transaction now keeps mapped. The header asks for as many at the source, and that no other thread of the
+        // program uses either meanwhile.
+        unsafe { target.copy_from(source.cast(), length) };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rvm_end_transaction(tid: *mut Tid, mode: c_int) -> c_int {
+    guarded(|| {
+        LIBRARY.ready()?;
+        let ending = handle(tid)?;
+        let durability = match mode {
+            FLUSH => Durability::Remote,
+            NO_FLUSH => Durability::Lazy,
+            other => return Err(no_mode(other, "ended with flush or no_flush")),
+        };
+        match LIBRARY.end(ending, durability) {
+            Ok(()) => {
+                clear(tid);
+                Ok(())
+            }
+            Err((failure, Ending::Ended)) => {
+                clear(tid);
+                Err(failure)
+            }
+            Err((failure, Ending::StaysOpen)) => Err(failure),
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rvm_abort_transaction(tid: *mut Tid) -> c_int {
+    guarded(|| {
+        LIBRARY.abort(handle(tid)?)?;
+        clear(tid);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rvm_flush() -> c_int {
+    guarded(|| LIBRARY.flush())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rvm_truncate() -> c_int {
+    guarded(|| LIBRARY.truncate())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rvm_create_log(options: *const Options, length: *const Offset, mode: c_long) -> c_int {
+    guarded(|| {
+        LIBRARY.ready()?;
+        let named = choices(options)?;
+        if !is_usable(length) {
+            return Err(Failure::new(Code::Offset, "no length of the log is given"));
+        }
+        // SAFETY: it is neither NULL nor misaligned, and the header asks for an offset.
+        let length = unsafe { length.read() };
+        crate::log::create(named.log.as_deref(), &new_log(length, mode)?)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rvm_return(code: c_int) -> *const c_char {
+    code_name(code).as_ptr()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rvm_mode(mode: c_int) -> *const c_char {
+    mode_name(mode).as_ptr()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rvm_type(id: c_int) -> *const c_char {
+    type_name(id).as_ptr()
+}
+
+/// What an options record chooses; NULL chooses nothing.
+pub(super) fn choices_if_any(options: *const Options) -> Result<Option<Choices>, Failure> {
+    match options.is_null() {
+        true => Ok(None),
+        false => choices(options).map(Some),
+    }
+}
+
+fn choices(options: *const Options) -> Result<Choices, Failure> {
+    let options = record(options).ok_or_else(no_options)?;
+    if !options.pager.is_null() {
+        return Err(Failure::new(
+            Code::Pager,
+            "there are no pagers: leave `pager` NULL",
+        ));
+    }
+    let create = match options.create_log_file {
+        0 => None,
+        _ => Some(new_log(options.create_log_size, options.create_log_mode)?),
+    };
+    let both = match options.flags & COALESCE_TRANS {
+        0 => options.flags,
+        _ => options.flags | COALESCE_RANGES,
+    };
+    Ok(Choices {
+        log: name(options.log_dev),
+        truncate: options.truncate,
+        recovery_buffer: options.recovery_buf_len.max(RECOVERY_BUFFER_MIN),
+        flush_buffer: options.flush_buf_len,
+        read: options.max_read_len / SECTOR * SECTOR,
+        flags: both,
+        create,
+    })
+}
+
+fn new_log(length: Offset, mode: c_long) -> Result<NewLog, Failure> {
+    match length.high {
+        0 => Ok(NewLog {
+            bytes: length.low,
+            mode,
+        }),
+        _ => Err(Failure::new(
+            Code::TooBig,
+            "a log of more than 64 bits of bytes is asked for",
+        )),
+    }
+}
+
+fn wish(region: &Region) -> Result<Wish, Failure> {
+    let path = name(region.data_dev)
+        .ok_or_else(|| Failure::new(Code::Region, "the region names no segment in `data_dev`"))?;
+    if region.offset.high != 0 || region.dev_length.high != 0 {
+        return Err(Failure::new(
+            Code::Offset,
+            "an offset of more than 64 bits is asked for",
+        ));
+    }
+    Ok(Wish {
+        path,
+        device_length: region.dev_length.low,
+        offset: region.offset.low,
+        length: region.length,
+        address: region.vmaddr.addr(),
+    })
+}
+
+fn handle(tid: *const Tid) -> Result<Handle, Failure> {
+    let tid = record(tid).ok_or_else(no_tid)?;
+    Handle::from_address(tid.tid.addr()).ok_or_else(|| {
+        Failure::new(
+            Code::Transaction,
+            "no transaction was begun with this record, or it has ended; call rvm_begin_transaction",
+        )
+    })
+}
+
+/// Marks a record whose transaction has ended. The record was looked at before.
+fn clear(tid: *mut Tid) {
+    if let Some(mut ended) = record(tid) {
+        ended.tid = without_provenance_mut(0);
+        put(tid, ended);
+    }
+}
+
+fn tid_of(listed: &Listed) -> Tid {
+    Tid {
+        uname: listed.uname,
+        tid: without_provenance_mut(listed.handle.to_address()),
+        ..Tid::fresh(false)
+    }
+}
+
+/// Copies the log's name into the buffer that the program gave.
+fn put_name(buffer: *mut c_char, name: &str) {
+    let bytes = name.as_bytes();
+    assert!(
+        bytes.len() < libc::PATH_MAX as usize,
+        "the name was checked when it was given"
+    );
+    let target: *mut u8 = buffer.cast();
+    // SAFETY: the caller saw that it is not NULL, and the header asks for MAXPATHLEN + 1 bytes there.
+    unsafe { target.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    // SAFETY: as above: the name is shorter than that.
+    let end = unsafe { target.add(bytes.len()) };
+    // SAFETY: as above.
+    unsafe { end.write(0) };
+}
+
+fn no_options() -> Failure {
+    Failure::new(
+        Code::Options,
+        "no options record is given, or one that rvm_init_options has not seen",
+    )
+}
+
+fn no_region() -> Failure {
+    Failure::new(
+        Code::Region,
+        "no region record is given, or one that rvm_init_region has not seen",
+    )
+}
+
+fn no_tid() -> Failure {
+    Failure::new(
+        Code::Transaction,
+        "no transaction record is given, or one that rvm_init_tid has not seen",
+    )
+}
+
+fn no_mode(mode: c_int, wanted: &str) -> Failure {
+    let name = mode_name(mode).to_string_lossy();
+    Failure::new(
+        Code::Mode,
+        format!("mode {mode} ({name}) is none for this call: a transaction is {wanted}"),
+    )
+}

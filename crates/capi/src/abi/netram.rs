@@ -1,0 +1,36 @@
+//! The functions of `netram.h`.
+
+use std::ffi::{c_char, c_int, c_long};
+use std::time::Duration;
+
+use super::{guarded, is_usable, put};
+use crate::code::Code;
+use crate::failure::{Failure, text};
+use crate::library::LIBRARY;
+use crate::record::Lenders;
+
+#[unsafe(no_mangle)]
+extern "C" fn rvm_error_text() -> *const c_char {
+    text()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rvm_lenders(lenders: *mut Lenders) -> c_int {
+    guarded(|| {
+        LIBRARY.ready()?;
+        if !is_usable(lenders) {
+            return Err(Failure::new(Code::Range, "no place to tell the lenders is given"));
+        }
+        put(lenders, LIBRARY.with_log(|log| Ok(log.lenders()))?);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rvm_wait_for_lenders(timeout_ms: c_long) -> c_int {
+    guarded(|| {
+        LIBRARY.ready()?;
+        let timeout = Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
+        LIBRARY.with_log(|log| log.wait_for_lenders(timeout))
+    })
+}

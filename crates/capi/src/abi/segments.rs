@@ -1,0 +1,161 @@
+//! The functions of `rvm_segment.h`.
+
+use std::ffi::{c_char, c_int, c_ulong};
+use std::path::Path;
+use std::ptr::{null_mut, without_provenance_mut};
+use std::slice;
+
+use super::calls::choices_if_any;
+use super::{guarded, heap, is_usable, memory, name, put};
+use crate::code::Code;
+use crate::failure::Failure;
+use crate::library::LIBRARY;
+use crate::record::{Length, Offset, Options, RegionDef};
+use crate::segment::{Definition, REGIONS_MAX, Segment, sort};
+
+#[unsafe(no_mangle)]
+extern "C" fn rvm_create_segment(
+    device: *const c_char,
+    device_length: Offset,
+    options: *const Options,
+    count: Length,
+    definitions: *mut RegionDef,
+) -> c_int {
+    guarded(|| {
+        LIBRARY.ready()?;
+        let choices = choices_if_any(options)?;
+        let path = device_name(device)?;
+        let mut wanted = read_definitions(definitions, count)?;
+        let made = LIBRARY.create_segment(&segment(&path, device_length)?, choices, &mut wanted);
+        // Sorted even when refused, as the original's callers see it.
+        write_definitions(definitions, &wanted);
+        made
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rvm_load_segment(
+    device: *const c_char,
+    device_length: Offset,
+    options: *const Options,
+    count: *mut c_ulong,
+    definitions: *mut *mut RegionDef,
+) -> c_int {
+    guarded(|| {
+        LIBRARY.ready()?;
+        if !is_usable(count) || !is_usable(definitions) {
+            return Err(Failure::new(Code::Range, "no place to tell the regions is given"));
+        }
+        let choices = choices_if_any(options)?;
+        let path = device_name(device)?;
+        let loaded = LIBRARY.load_segment(&segment(&path, device_length)?, choices)?;
+        let records: Vec<RegionDef> = loaded.iter().map(to_record).collect();
+        let Some(array) = heap::array(&records) else {
+            LIBRARY.release_segment(&loaded)?;
+            return Err(Failure::new(Code::NoMemory, "no memory to tell the regions"));
+        };
+        let lowest = loaded.iter().map(|it| it.address).min().unwrap_or_default();
+        memory::loaded(bytes_of(&loaded), lowest);
+        put(count, records.len() as c_ulong);
+        put(definitions, array);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rvm_release_segment(count: c_ulong, definitions: *mut *mut RegionDef) -> c_int {
+    guarded(|| {
+        LIBRARY.ready()?;
+        if !is_usable(definitions) {
+            return Err(no_definitions());
+        }
+        // SAFETY: it is neither NULL nor misaligned, and the header asks for the pointer that loading filled.
+        let array = unsafe { definitions.read() };
+        let loaded = read_definitions(array, count)?;
+        LIBRARY.release_segment(&loaded)?;
+        memory::released(bytes_of(&loaded));
+        heap::release(array);
+        put(definitions, null_mut());
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn overlap(count: c_ulong, definitions: *mut RegionDef) -> c_int {
+    let mut overlapping = true;
+    let code = guarded(|| {
+        let mut read = read_definitions(definitions, count)?;
+        overlapping = sort(&mut read);
+        write_definitions(definitions, &read);
+        Ok(())
+    });
+    (code != 0 || overlapping).into()
+}
+
+fn device_name(device: *const c_char) -> Result<std::path::PathBuf, Failure> {
+    name(device).ok_or_else(|| Failure::new(Code::Region, "no segment is named"))
+}
+
+fn segment(path: &Path, device_length: Offset) -> Result<Segment<'_>, Failure> {
+    match device_length.high {
+        0 => Ok(Segment {
+            path,
+            device_length: device_length.low,
+        }),
+        _ => Err(Failure::new(
+            Code::Offset,
+            "a segment of more than 64 bits of bytes is named",
+        )),
+    }
+}
+
+fn read_definitions(array: *const RegionDef, count: Length) -> Result<Vec<Definition>, Failure> {
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    if !is_usable(array) {
+        return Err(no_definitions());
+    }
+    if count == 0 || count > REGIONS_MAX {
+        return Err(Failure::new(
+            Code::Range,
+            format!("{count} regions are given; a segment has 1 to {REGIONS_MAX}"),
+        ));
+    }
+    // SAFETY: it is neither NULL nor misaligned, and the header asks for `count` definitions there.
+    let records = unsafe { slice::from_raw_parts(array, count) };
+    Ok(records.iter().map(from_record).collect())
+}
+
+fn write_definitions(array: *mut RegionDef, definitions: &[Definition]) {
+    for (index, definition) in definitions.iter().enumerate() {
+        // SAFETY: as many were read from there.
+        let place = unsafe { array.add(index) };
+        put(place, to_record(definition));
+    }
+}
+
+fn from_record(record: &RegionDef) -> Definition {
+    Definition {
+        offset: record.offset.low,
+        length: record.length as usize,
+        address: record.vmaddr.addr(),
+    }
+}
+
+fn to_record(definition: &Definition) -> RegionDef {
+    RegionDef {
+        offset: Offset {
+            high: 0,
+            low: definition.offset,
+        },
+        length: definition.length as Length,
+        vmaddr: without_provenance_mut(definition.address),
+    }
+}
+
+fn bytes_of(definitions: &[Definition]) -> usize {
+    definitions.iter().map(|it| it.length).sum()
+}
+
+fn no_definitions() -> Failure {
+    Failure::new(Code::Range, "no region definitions are given")
+}

@@ -1,0 +1,128 @@
+//! Return codes, modes and record types, with the names that `rvm_return` and its kin answer.
+
+use std::ffi::CStr;
+
+/// What a call returns. The values are the original's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub(crate) enum Code {
+    Success = 0,
+    NotInitialised = 200,
+    Internal = 201,
+    Io = 202,
+    Log = 204,
+    LogVersionSkew = 205,
+    Mode = 206,
+    NameTooLong = 207,
+    NoMemory = 208,
+    NotMapped = 209,
+    Offset = 210,
+    Options = 211,
+    Overlap = 212,
+    Pager = 213,
+    Range = 214,
+    Region = 215,
+    Statistics = 218,
+    StatisticsVersionSkew = 219,
+    Transaction = 222,
+    TooBig = 223,
+    Uncommitted = 224,
+    VersionSkew = 225,
+    MemoryOverlap = 226,
+    SegmentHeader = 2000,
+}
+
+/// The names of codes 200 to 226, in order; 203 is a hole that the original prints so.
+const CODE_NAMES: [&CStr; 27] = [
+    c"RVM_EINIT",
+    c"RVM_EINTERNAL",
+    c"RVM_EIO",
+    c"RVM_EPLACEHOLDER",
+    c"RVM_ELOG",
+    c"RVM_ELOG_VERSION_SKEW",
+    c"RVM_EMODE",
+    c"RVM_ENAME_TOO_LONG",
+    c"RVM_ENO_MEMORY",
+    c"RVM_ENOT_MAPPED",
+    c"RVM_EOFFSET",
+    c"RVM_EOPTIONS",
+    c"RVM_EOVERLAP",
+    c"RVM_EPAGER",
+    c"RVM_ERANGE",
+    c"RVM_EREGION",
+    c"RVM_EREGION_DEF",
+    c"RVM_ESRC",
+    c"RVM_ESTATISTICS",
+    c"RVM_ESTAT_VERSION_SKEW",
+    c"RVM_ETERMINATED",
+    c"RVM_ETHREADS",
+    c"RVM_ETID",
+    c"RVM_ETOO_BIG",
+    c"RVM_EUNCOMMIT",
+    c"RVM_EVERSION_SKEW",
+    c"RVM_EVM_OVERLAP",
+];
+
+const MODE_NAMES: [&CStr; 4] = [c"restore", c"no_restore", c"flush", c"no_flush"];
+const TYPE_NAMES: [&CStr; 4] = [
+    c"rvm_region_id",
+    c"rvm_options_id",
+    c"rvm_tid_id",
+    c"rvm_statistics_id",
+];
+
+/// The name of a return code.
+pub(crate) fn code_name(code: i32) -> &'static CStr {
+    match code {
+        0 => c"RVM_SUCCESS",
+        2000 => c"RVM_ESEGMENT_HDR",
+        code => nth(&CODE_NAMES, code, 200).unwrap_or(c"Invalid RVM return code"),
+    }
+}
+
+/// The name of a mode.
+pub(crate) fn mode_name(mode: i32) -> &'static CStr {
+    nth(&MODE_NAMES, mode, 140).unwrap_or(c"Invalid RVM mode")
+}
+
+/// The name of a record's type.
+pub(crate) fn type_name(id: i32) -> &'static CStr {
+    nth(&TYPE_NAMES, id, 40).unwrap_or(c"Invalid RVM structure id")
+}
+
+fn nth(names: &[&'static CStr], value: i32, first: i32) -> Option<&'static CStr> {
+    let place = usize::try_from(value.checked_sub(first)?).ok()?;
+    names.get(place).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_stand_at_their_values() {
+        for (code, name) in [
+            (Code::Success, c"RVM_SUCCESS"),
+            (Code::NotInitialised, c"RVM_EINIT"),
+            (Code::Log, c"RVM_ELOG"),
+            (Code::Range, c"RVM_ERANGE"),
+            (Code::StatisticsVersionSkew, c"RVM_ESTAT_VERSION_SKEW"),
+            (Code::Transaction, c"RVM_ETID"),
+            (Code::MemoryOverlap, c"RVM_EVM_OVERLAP"),
+            (Code::SegmentHeader, c"RVM_ESEGMENT_HDR"),
+        ] {
+            assert_eq!(code_name(code as i32), name);
+        }
+        assert_eq!(mode_name(143), c"no_flush");
+        assert_eq!(type_name(43), c"rvm_statistics_id");
+    }
+
+    #[test]
+    fn what_has_no_name_gets_a_sentence() {
+        for wrong in [-1, 1, 199, 227, i32::MIN, i32::MAX] {
+            assert_eq!(code_name(wrong), c"Invalid RVM return code");
+        }
+        assert_eq!(mode_name(139), c"Invalid RVM mode");
+        assert_eq!(type_name(44), c"Invalid RVM structure id");
+    }
+}

@@ -1,0 +1,326 @@
+//! The one library of a process: from `rvm_initialize` to `rvm_terminate`.
+//!
+//! Locks, in the order in which they are taken: `setup`, a transaction's slot, `log`, the table of regions. Nothing that
+//! a commit or a range needs is held by whoever waits for a disk, but for the transaction's own slot.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use netram_proto::port::{Durability, Log};
+use netram_rvm::{CommitError, Mode};
+
+use crate::abi::ForkMark;
+use crate::code::Code;
+use crate::failure::Failure;
+use crate::lock;
+use crate::log::{Choices, OpenLog};
+use crate::places::Places;
+use crate::record::Timeval;
+use crate::regions::Regions;
+use crate::statistics::Counts;
+use crate::transactions::{Ending, Handle, Listed, Open, Transactions};
+
+/// `RVM_COALESCE_TRANS`.
+pub(crate) const COALESCE_TRANS: u64 = 2;
+/// `RVM_ALL_OPTIMIZATIONS`.
+pub(crate) const ALL_OPTIMIZATIONS: u64 = 3;
+
+/// This process's library.
+pub(crate) static LIBRARY: Library = Library::new();
+
+const FRESH: u8 = 0;
+const RUNNING: u8 = 1;
+const ENDED: u8 = 2;
+
+/// What a process has of recoverable memory.
+pub(crate) struct Library {
+    phase: AtomicU8,
+    fork: ForkMark,
+    /// Held by whoever starts, ends, names the log, maps or unmaps.
+    setup: Mutex<()>,
+    choices: Mutex<Choices>,
+    /// The flags of `choices`, for transactions that begin.
+    flags: AtomicU64,
+    log: RwLock<Option<OpenLog>>,
+    pub(crate) regions: Regions,
+    pub(crate) places: Places,
+    pub(crate) transactions: Transactions,
+    pub(crate) counts: Counts,
+    /// Microseconds of the newest transaction's beginning.
+    newest: AtomicU64,
+}
+
+/// What a query answers.
+pub(crate) struct Answer {
+    pub(crate) choices: Choices,
+    pub(crate) log_name: Option<String>,
+    pub(crate) log_empty: bool,
+    pub(crate) open: Vec<Listed>,
+}
+
+impl Library {
+    const fn new() -> Library {
+        Library {
+            phase: AtomicU8::new(FRESH),
+            fork: ForkMark::new(),
+            setup: Mutex::new(()),
+            choices: Mutex::new(Choices::new()),
+            flags: AtomicU64::new(0),
+            log: RwLock::new(None),
+            regions: Regions::new(),
+            places: Places::new(),
+            transactions: Transactions::new(),
+            counts: Counts::new(),
+            newest: AtomicU64::new(0),
+        }
+    }
+
+    /// Refuses calls before initialise, after terminate, and in a child of `fork`.
+    #[inline]
+    pub(crate) fn ready(&self) -> Result<(), Failure> {
+        match self.phase.load(Ordering::Acquire) {
+            RUNNING if !self.fork.is_child() => Ok(()),
+            phase => Err(not_ready(phase)),
+        }
+    }
+
+    /// Starts the library. Does nothing when it runs already.
+    pub(crate) fn initialize(&self, choices: Option<Choices>) -> Result<(), Failure> {
+        if self.phase.load(Ordering::Acquire) == RUNNING {
+            return self.ready();
+        }
+        let _setup = lock(&self.setup);
+        match self.phase.load(Ordering::Acquire) {
+            RUNNING => return Ok(()),
+            ENDED => return Err(not_ready(ENDED)),
+            _ => (),
+        }
+        self.fork.set()?;
+        if let Some(choices) = choices {
+            if let Some(wanted) = &choices.create {
+                crate::log::create(choices.log.as_deref(), wanted)?;
+            }
+            self.choose(choices)?;
+        }
+        self.phase.store(RUNNING, Ordering::Release);
+        Ok(())
+    }
+
+    /// Flushes and closes everything. Regions stay readable.
+    pub(crate) fn terminate(&self) -> Result<(), Failure> {
+        if self.phase.load(Ordering::Acquire) == ENDED {
+            return Ok(());
+        }
+        self.ready()?;
+        let _setup = lock(&self.setup);
+        // A transaction begins under this lock, shared; none can while it is held.
+        let mut log = self.log.write().unwrap_or_else(PoisonError::into_inner);
+        let open = self.transactions.open();
+        if open > 0 {
+            return Err(Failure::new(
+                Code::Uncommitted,
+                format!("{open} transactions are open; commit or abort them, then terminate again"),
+            ));
+        }
+        let closed = match log.take() {
+            Some(open) => open.close().map_err(|(failure, reopened)| {
+                *log = reopened.map(|open| *open);
+                failure
+            }),
+            None => Ok(()),
+        };
+        if log.is_none() {
+            self.phase.store(ENDED, Ordering::Release);
+            for mapped in self.regions.take_all() {
+                crate::mapping::keep_readable(mapped);
+            }
+        }
+        closed
+    }
+
+    /// `rvm_set_options`.
+    pub(crate) fn set_options(&self, choices: Choices) -> Result<(), Failure> {
+        self.ready()?;
+        let _setup = lock(&self.setup);
+        self.choose(choices)
+    }
+
+    /// Puts choices in force, and opens the log that they name if there is none. `setup` is held.
+    pub(crate) fn choose(&self, choices: Choices) -> Result<(), Failure> {
+        let mut log = self.log.write().unwrap_or_else(PoisonError::into_inner);
+        match (&choices.log, &*log) {
+            (Some(path), Some(open)) => open.must_be(path)?,
+            (Some(path), None) => {
+                let opened = OpenLog::open(path)?;
+                if opened.memory.recovery().transactions > 0 {
+                    self.counts.recovered();
+                }
+                *log = Some(opened);
+            }
+            (None, _) => (),
+        }
+        if let Some(open) = &*log {
+            open.choose(&choices);
+        }
+        self.flags.store(choices.flags, Ordering::Release);
+        *lock(&self.choices) = choices;
+        Ok(())
+    }
+
+    /// Waits for its turn to start, end, map or unmap.
+    pub(crate) fn setup(&self) -> MutexGuard<'_, ()> {
+        lock(&self.setup)
+    }
+
+    /// Does something with the open log.
+    pub(crate) fn with_log<R>(&self, act: impl FnOnce(&OpenLog) -> Result<R, Failure>) -> Result<R, Failure> {
+        let log = self.log.read().unwrap_or_else(PoisonError::into_inner);
+        match &*log {
+            Some(open) => act(open),
+            None => Err(Failure::new(
+                Code::Log,
+                "no log is open; name one in `log_dev` for rvm_initialize, rvm_set_options or rvm_map",
+            )),
+        }
+    }
+
+    /// `rvm_query`.
+    pub(crate) fn query(&self, region: Option<usize>) -> Result<Answer, Failure> {
+        self.ready()?;
+        let choices = lock(&self.choices).clone();
+        let (mut log_name, mut log_empty) = (None, true);
+        if let Some(open) = &*self.log.read().unwrap_or_else(PoisonError::into_inner) {
+            log_name = Some(open.name.clone());
+            log_empty = open.is_empty();
+        }
+        // Without the log's lock: slots are taken before it.
+        let open = self.transactions.list(region);
+        Ok(Answer {
+            choices,
+            log_name,
+            log_empty,
+            open,
+        })
+    }
+
+    /// Begins a transaction.
+    pub(crate) fn begin(&self, mode: Mode) -> Result<(Handle, Timeval), Failure> {
+        self.ready()?;
+        let uname = self.unique_time();
+        let flags = self.flags.load(Ordering::Acquire);
+        let handle = self.with_log(|log| {
+            let transaction = log.memory.begin(mode);
+            Ok(self.transactions.insert(Open::new(transaction, flags, uname)))
+        })?;
+        Ok((handle, uname))
+    }
+
+    /// `rvm_set_range`.
+    #[inline]
+    pub(crate) fn set_range(&self, handle: Handle, address: usize, length: usize) -> Result<(), Failure> {
+        self.ready()?;
+        self.transactions
+            .with(handle, |open| open.set_range(&self.regions, address, length))
+    }
+
+    /// Commits. After an error the transaction may be open still.
+    pub(crate) fn end(&self, handle: Handle, durability: Durability) -> Result<(), (Failure, Ending)> {
+        let refuse = |failure| (failure, Ending::StaysOpen);
+        self.ready().map_err(refuse)?;
+        let waits = durability != Durability::Lazy;
+        let began = waits.then(Instant::now);
+        let ended = self.transactions.end(handle, |open| {
+            let flush_all = waits && open.flags & ALL_OPTIMIZATIONS == 0 && open.transaction.ranges() == 0;
+            match open.transaction.try_commit(durability) {
+                Ok(_) => (Ok(flush_all), Ending::Ended),
+                Err(error @ (CommitError::Unknown { .. } | CommitError::Ended)) => {
+                    (Err(error.into()), Ending::Ended)
+                }
+                Err(error) => (Err(Failure::from(error)), Ending::StaysOpen),
+            }
+        });
+        let flush_all = match ended.map_err(refuse)? {
+            (Ok(flush_all), _) => flush_all,
+            (Err(failure), ending) => return Err((failure, ending)),
+        };
+        if flush_all {
+            // Without optimisations an empty transaction is one like any other, to be flushed with all before it.
+            self.with_log(|log| log.flush())
+                .map_err(|failure| (failure, Ending::Ended))?;
+        }
+        if let Some(began) = began {
+            self.counts.flushed(began.elapsed());
+        }
+        Ok(())
+    }
+
+    /// Ends a transaction without a trace.
+    pub(crate) fn abort(&self, handle: Handle) -> Result<(), Failure> {
+        self.ready()?;
+        // The slot drops the transaction, which aborts it.
+        self.transactions.end(handle, |_| ((), Ending::Ended)).map(drop)
+    }
+
+    /// `rvm_flush`.
+    pub(crate) fn flush(&self) -> Result<(), Failure> {
+        self.ready()?;
+        let began = Instant::now();
+        self.with_log(|log| log.flush())?;
+        self.counts.called_flush(began.elapsed());
+        Ok(())
+    }
+
+    /// `rvm_truncate`.
+    pub(crate) fn truncate(&self) -> Result<(), Failure> {
+        self.ready()?;
+        let began = Instant::now();
+        self.with_log(|log| {
+            log.memory.truncate()?;
+            self.counts.truncated(began.elapsed(), log);
+            Ok(())
+        })
+    }
+
+    /// The time, later than that of every transaction before.
+    fn unique_time(&self) -> Timeval {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = u64::try_from(now.as_micros()).unwrap_or(u64::MAX / 2);
+        let later = |newest: u64| Some(now.max(newest + 1));
+        let before = self
+            .newest
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, later)
+            .unwrap_or_default();
+        let micros = now.max(before + 1);
+        Timeval {
+            seconds: (micros / 1_000_000) as i64,
+            microseconds: (micros % 1_000_000) as i64,
+        }
+    }
+}
+
+fn not_ready(phase: u8) -> Failure {
+    let text = match phase {
+        FRESH => "the library is not initialised; call rvm_initialize first",
+        ENDED => "the library was terminated; a process can use it once",
+        _ => {
+            "this process is a child of the one that initialised the library, and must leave its log and memory alone; \
+             initialise after fork, or call exec"
+        }
+    };
+    Failure::new(Code::NotInitialised, text)
+}
+
+impl OpenLog {
+    /// Waits until everything committed survives a crash.
+    pub(crate) fn flush(&self) -> Result<(), Failure> {
+        self.memory.flush(Durability::Remote)?;
+        Ok(())
+    }
+
+    /// Whether everything committed is in the segments.
+    pub(crate) fn is_empty(&self) -> bool {
+        let state = self.memory.log().state();
+        state.head == state.tail && crate::statistics::spooled(&self.memory.statistics()) == 0
+    }
+}

@@ -1,0 +1,304 @@
+//! Regions: mapping and unmapping.
+
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use netram_rvm::Region;
+
+use crate::code::Code;
+use crate::failure::Failure;
+use crate::library::Library;
+use crate::log::{Choices, OpenLog, absolute};
+use crate::places::PAGE;
+use crate::regions::{Mapped, NotTaken};
+
+/// The usable length of a segment is a multiple of this, as the original's.
+const SECTOR: u64 = 512;
+
+/// What a program asks to have mapped.
+#[derive(Clone, Debug)]
+pub(crate) struct Wish {
+    pub(crate) path: PathBuf,
+    /// Use no more than this; 0: all.
+    pub(crate) device_length: u64,
+    pub(crate) offset: u64,
+    /// 0: to the end.
+    pub(crate) length: u64,
+    /// 0: anywhere.
+    pub(crate) address: usize,
+}
+
+/// What was mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Got {
+    pub(crate) offset: u64,
+    pub(crate) length: usize,
+    pub(crate) address: usize,
+}
+
+impl Wish {
+    /// Refuses what is not all inside the segment.
+    pub(crate) fn check_fits(&self) -> Result<(), Failure> {
+        let usable = usable(&self.path, self.device_length)?;
+        let end = self.offset.checked_add(self.length);
+        match end.is_some_and(|end| end <= usable) {
+            true => Ok(()),
+            false => Err(self.outside(usable)),
+        }
+    }
+
+    fn outside(&self, usable: u64) -> Failure {
+        let Wish {
+            path, offset, length, ..
+        } = self;
+        Failure::new(
+            Code::Offset,
+            format!(
+                "{length} bytes from {offset} are not inside the {usable} usable bytes of {}; make the file longer",
+                path.display()
+            ),
+        )
+    }
+}
+
+impl Library {
+    /// `rvm_map`.
+    pub(crate) fn map(&self, wish: &Wish, choices: Option<Choices>) -> Result<Got, Failure> {
+        self.ready()?;
+        let _setup = self.setup();
+        if let Some(choices) = choices {
+            self.choose(choices)?;
+        }
+        self.with_log(|log| self.map_in(log, wish))
+    }
+
+    /// Maps while `setup` is held.
+    pub(crate) fn map_in(&self, log: &OpenLog, wish: &Wish) -> Result<Got, Failure> {
+        let path = absolute(&wish.path)?;
+        let usable = usable(&path, wish.device_length)?;
+        let (offset, length) = span(wish, usable)?;
+        let region = self.place(log, &path, offset, length, wish.address)?;
+        let mapped = Mapped::of(region);
+        let got = Got {
+            offset,
+            length: mapped.length,
+            address: mapped.start,
+        };
+        self.regions.insert(Arc::new(mapped));
+        Ok(got)
+    }
+
+    fn place(
+        &self,
+        log: &OpenLog,
+        path: &Path,
+        offset: u64,
+        length: u64,
+        address: usize,
+    ) -> Result<Region, Failure> {
+        let path = path.to_str().ok_or_else(|| {
+            Failure::io(
+                libc::EILSEQ,
+                format!("{}: the name is not UTF-8; choose another", path.display()),
+            )
+        })?;
+        if address == 0 {
+            return Ok(log.memory.map(path, offset, length)?);
+        }
+        let bytes = usize::try_from(length).map_err(|_| unusable(address, "is more than memory has"))?;
+        if !address.is_multiple_of(PAGE) {
+            return Err(unusable(address, "is not the beginning of a page"));
+        }
+        if self.regions.meet(address, bytes) {
+            return Err(Failure::new(
+                Code::MemoryOverlap,
+                format!(
+                    "some of the {bytes} bytes at {address:#x} belong to a mapped region; unmap it first"
+                ),
+            ));
+        }
+        // Whole pages: the rest of the last one could hold nothing else.
+        match self.places.hold(address, bytes.next_multiple_of(PAGE)) {
+            Some(place) => Ok(crate::abi::map_over(&log.memory, path, offset, length, place)?),
+            None => Ok(log.memory.map_at(path, offset, length, address)?),
+        }
+    }
+
+    /// `rvm_unmap`: the memory stays.
+    pub(crate) fn unmap(&self, address: usize, length: usize) -> Result<(), Failure> {
+        self.ready()?;
+        let _setup = self.setup();
+        let region = self.take(address, length)?;
+        region
+            .keep_unmapped()
+            .map_err(|(error, region)| self.put_back(error.into(), region))
+    }
+
+    /// Unmaps and gives the memory back, unless it was the program's own before. `setup` is held.
+    pub(crate) fn unmap_whole(&self, address: usize, length: usize) -> Result<(), Failure> {
+        let region = self.take(address, length)?;
+        // A place stays known, to be replaced again: what takes its addresses meanwhile would be replaced too.
+        let unmapped = match self.places.hold(address, length.next_multiple_of(PAGE)) {
+            Some(_) => region.keep_unmapped(),
+            None => region.unmap(),
+        };
+        unmapped.map_err(|(error, region)| self.put_back(error.into(), region))
+    }
+
+    /// Takes a region that no transaction is about to touch out of the table.
+    fn take(&self, address: usize, length: usize) -> Result<Region, Failure> {
+        let taken = self.regions.take(address, length).map_err(|why| {
+            let (code, what) = match why {
+                NotTaken::NoRegion => (Code::NotMapped, "are not a mapped region"),
+                NotTaken::Part => (
+                    Code::Range,
+                    "are a part of a mapped region; regions are unmapped whole",
+                ),
+            };
+            Failure::new(code, format!("the {length} bytes at {address:#x} {what}"))
+        })?;
+        match Arc::try_unwrap(taken) {
+            Ok(mapped) => Ok(mapped.region),
+            Err(shared) => {
+                self.regions.insert(shared);
+                Err(Failure::new(
+                    Code::Uncommitted,
+                    format!(
+                        "an open transaction has ranges in the region at {address:#x}; commit or abort it first"
+                    ),
+                ))
+            }
+        }
+    }
+
+    fn put_back(&self, failure: Failure, region: Region) -> Failure {
+        self.regions.insert(Arc::new(Mapped::of(region)));
+        failure
+    }
+}
+
+/// Leaves a region's memory where it is for the rest of the process. No transaction is open.
+pub(crate) fn keep_readable(mut mapped: Arc<Mapped>) {
+    loop {
+        match Arc::try_unwrap(mapped) {
+            Ok(alone) => {
+                // Without a transaction it is not refused.
+                let kept = alone.region.keep_unmapped();
+                assert!(kept.is_ok(), "no transaction has ranges in it");
+                return;
+            }
+            // A call in another thread looks at it and is about to be told that the library has ended.
+            Err(shared) => mapped = shared,
+        }
+        std::thread::yield_now();
+    }
+}
+
+fn unusable(address: usize, why: &str) -> Failure {
+    Failure::new(
+        Code::Range,
+        format!("the address {address:#x} cannot be used: it {why}"),
+    )
+}
+
+/// How much of a segment can be mapped.
+fn usable(path: &Path, device_length: u64) -> Result<u64, Failure> {
+    let found = fs::metadata(path).map_err(|error| {
+        Failure::system(
+            &error,
+            format!("the segment {}: {error}; create it first", path.display()),
+        )
+    })?;
+    let kind = found.file_type();
+    if kind.is_dir() {
+        return Err(Failure::io(
+            libc::EISDIR,
+            format!("{} is a directory; a segment is a file", path.display()),
+        ));
+    }
+    if (kind.is_block_device() || kind.is_char_device()) && device_length == 0 {
+        return Err(Failure::new(
+            Code::NotMapped,
+            format!("{} is a device, whose length must be given", path.display()),
+        ));
+    }
+    if !kind.is_file() {
+        return Err(Failure::io(
+            libc::EOPNOTSUPP,
+            format!(
+                "{} is no file; copy a device's contents to a file and map that",
+                path.display()
+            ),
+        ));
+    }
+    let whole = found.len() / SECTOR * SECTOR;
+    Ok(match device_length {
+        0 => whole,
+        // The cap too is counted in sectors: the original wrote nothing smaller.
+        cap => whole.min(cap / SECTOR * SECTOR),
+    })
+}
+
+/// Offset and length of what is mapped: whole pages, cut at the usable end.
+fn span(wish: &Wish, usable: u64) -> Result<(u64, u64), Failure> {
+    let outside = || wish.outside(usable);
+    let page = PAGE as u64;
+    let offset = wish.offset / page * page;
+    let end = match wish.length {
+        0 => usable,
+        length => {
+            let end = wish.offset.checked_add(length).ok_or_else(outside)?;
+            end.checked_next_multiple_of(page)
+                .ok_or_else(outside)?
+                .min(usable)
+        }
+    };
+    match wish.offset < usable && offset < end {
+        true => Ok((offset, end - offset)),
+        false => Err(outside()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span_of(offset: u64, length: u64, usable: u64) -> Result<(u64, u64), Code> {
+        let wish = Wish {
+            path: "segment".into(),
+            device_length: 0,
+            offset,
+            length,
+            address: 0,
+        };
+        span(&wish, usable).map_err(|failure| failure.code)
+    }
+
+    #[test]
+    fn spans_are_whole_pages_cut_at_the_usable_end() {
+        assert_eq!(span_of(0, 0, 9728), Ok((0, 9728)));
+        assert_eq!(span_of(0, 10_000, 9728), Ok((0, 9728)));
+        assert_eq!(span_of(5000, 10, 9728), Ok((4096, 4096)));
+        assert_eq!(span_of(4095, 2, 9728), Ok((0, 8192)));
+        assert_eq!(span_of(8192, 0, 9728), Ok((8192, 1536)));
+    }
+
+    #[test]
+    fn what_is_beyond_the_end_or_beyond_counting_is_refused() {
+        for (offset, length, usable) in [
+            (9728, 0, 9728),
+            (20_000, 1, 9728),
+            (0, 0, 0),
+            (1, u64::MAX, 9728),
+            (0, u64::MAX - 1, 9728),
+        ] {
+            assert_eq!(
+                span_of(offset, length, usable),
+                Err(Code::Offset),
+                "{offset} {length}"
+            );
+        }
+    }
+}

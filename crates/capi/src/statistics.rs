@@ -1,0 +1,420 @@
+//! Counts, and the record that C reads them from.
+
+use std::fmt;
+use std::mem::{offset_of, size_of};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use netram_client::Journal;
+use netram_proto::port::Log;
+use netram_rvm::Statistics;
+
+use crate::code::Code;
+use crate::failure::Failure;
+use crate::library::Library;
+use crate::lock;
+use crate::log::OpenLog;
+use crate::record::{Head, Length, Offset, Record, Timeval, head_of};
+
+/// Upper bounds of the classes of flush times, in milliseconds.
+const FLUSH_MS: [u64; 9] = [25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000];
+/// Upper bounds of the classes of truncation times, in seconds.
+const TRUNCATION_S: [u64; 4] = [1, 10, 100, 500];
+
+/// `rvm_statistics_t`; what each field holds is told in the header.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct StatisticsRecord {
+    pub(crate) head: Head,
+    pub(crate) n_abort: Length,
+    pub(crate) n_flush_commit: Length,
+    pub(crate) n_no_flush_commit: Length,
+    pub(crate) n_uncommit: Length,
+    pub(crate) n_no_flush: Length,
+    pub(crate) n_truncation_wait: Length,
+    pub(crate) no_flush_length: Offset,
+    pub(crate) n_split: Length,
+    pub(crate) n_flush: Length,
+    pub(crate) n_rvm_flush: Length,
+    pub(crate) n_special: Length,
+    pub(crate) n_wrap: Length,
+    pub(crate) log_dev_cur: Length,
+    pub(crate) log_written: Offset,
+    pub(crate) range_overlap: Offset,
+    pub(crate) trans_overlap: Offset,
+    pub(crate) n_range_elim: Length,
+    pub(crate) n_trans_elim: Length,
+    pub(crate) n_trans_coalesced: Length,
+    pub(crate) flush_time: Timeval,
+    pub(crate) last_flush_time: i64,
+    pub(crate) last_truncation_time: i64,
+    pub(crate) last_tree_build_time: i64,
+    pub(crate) last_tree_apply_time: i64,
+    pub(crate) flush_times: [Length; 10],
+    pub(crate) range_lengths: [Length; 13],
+    pub(crate) range_elims: [Length; 6],
+    pub(crate) trans_elims: [Length; 6],
+    pub(crate) range_overlaps: [Length; 13],
+    pub(crate) trans_overlaps: [Length; 13],
+    pub(crate) tot_abort: Length,
+    pub(crate) tot_flush_commit: Length,
+    pub(crate) tot_no_flush_commit: Length,
+    pub(crate) tot_split: Length,
+    pub(crate) tot_flush: Length,
+    pub(crate) tot_rvm_flush: Length,
+    pub(crate) tot_special: Length,
+    pub(crate) tot_wrap: Length,
+    pub(crate) log_dev_max: Length,
+    pub(crate) tot_log_written: Offset,
+    pub(crate) tot_range_overlap: Offset,
+    pub(crate) tot_trans_overlap: Offset,
+    pub(crate) tot_range_elim: Length,
+    pub(crate) tot_trans_elim: Length,
+    pub(crate) tot_trans_coalesced: Length,
+    pub(crate) tot_rvm_truncate: Length,
+    pub(crate) tot_async_truncation: Length,
+    pub(crate) tot_sync_truncation: Length,
+    pub(crate) tot_truncation_wait: Length,
+    pub(crate) tot_recovery: Length,
+    pub(crate) tot_flush_time: Timeval,
+    pub(crate) tot_truncation_time: Timeval,
+    pub(crate) tot_tree_build_times: [Length; 5],
+    pub(crate) tot_tree_apply_times: [Length; 5],
+    pub(crate) tot_truncation_times: [Length; 5],
+    pub(crate) tot_flush_times: [Length; 10],
+    pub(crate) tot_range_lengths: [Length; 13],
+    pub(crate) tot_range_elims: [Length; 6],
+    pub(crate) tot_trans_elims: [Length; 6],
+    pub(crate) tot_range_overlaps: [Length; 13],
+    pub(crate) tot_trans_overlaps: [Length; 13],
+    pub(crate) tot_trans_coalesces: [Length; 6],
+}
+
+const _: () = {
+    assert!(size_of::<StatisticsRecord>() == 1600);
+    assert!(offset_of!(StatisticsRecord, no_flush_length) == 56);
+    assert!(offset_of!(StatisticsRecord, log_dev_cur) == 112);
+    assert!(offset_of!(StatisticsRecord, trans_overlap) == 152);
+    assert!(offset_of!(StatisticsRecord, flush_time) == 192);
+    assert!(offset_of!(StatisticsRecord, flush_times) == 240);
+    assert!(offset_of!(StatisticsRecord, range_overlaps) == 520);
+    assert!(offset_of!(StatisticsRecord, tot_abort) == 728);
+    assert!(offset_of!(StatisticsRecord, log_dev_max) == 792);
+    assert!(offset_of!(StatisticsRecord, tot_trans_overlap) == 832);
+    assert!(offset_of!(StatisticsRecord, tot_recovery) == 904);
+    assert!(offset_of!(StatisticsRecord, tot_truncation_time) == 928);
+    assert!(offset_of!(StatisticsRecord, tot_flush_times) == 1064);
+    assert!(offset_of!(StatisticsRecord, tot_trans_overlaps) == 1448);
+    assert!(offset_of!(StatisticsRecord, tot_trans_coalesces) == 1552);
+};
+
+impl Record for StatisticsRecord {
+    const ID: u32 = 43;
+
+    fn fresh(from_heap: bool) -> StatisticsRecord {
+        StatisticsRecord {
+            head: head_of::<StatisticsRecord>(from_heap),
+            ..StatisticsRecord::default()
+        }
+    }
+
+    fn head(&mut self) -> &mut Head {
+        &mut self.head
+    }
+}
+
+/// What the C interface counts itself; the rest rvm counts.
+#[derive(Clone, Copy, Debug)]
+struct Sums {
+    flush_calls: u64,
+    flushes: [u64; 10],
+    flush_time: Duration,
+    truncate_calls: u64,
+    truncations: [u64; 5],
+    recoveries: u64,
+}
+
+#[derive(Debug)]
+struct Kept {
+    now: Sums,
+    /// `now`, and rvm's counts, when the log was last truncated by a call.
+    before: (Sums, Statistics),
+    last_flush: Duration,
+    last_truncation: Duration,
+    log_percent_max: u64,
+}
+
+/// The counts of a process.
+#[derive(Debug)]
+pub(crate) struct Counts(Mutex<Option<Box<Kept>>>);
+
+impl Sums {
+    const NONE: Sums = Sums {
+        flush_calls: 0,
+        flushes: [0; 10],
+        flush_time: Duration::ZERO,
+        truncate_calls: 0,
+        truncations: [0; 5],
+        recoveries: 0,
+    };
+}
+
+impl Kept {
+    fn new() -> Kept {
+        Kept {
+            now: Sums::NONE,
+            before: (Sums::NONE, Statistics::default()),
+            last_flush: Duration::ZERO,
+            last_truncation: Duration::ZERO,
+            log_percent_max: 0,
+        }
+    }
+
+    fn flushed(&mut self, taken: Duration) {
+        self.now.flushes[class(&FLUSH_MS, taken.as_millis())] += 1;
+        self.now.flush_time += taken;
+    }
+}
+
+impl Counts {
+    pub(crate) const fn new() -> Counts {
+        Counts(Mutex::new(None))
+    }
+
+    fn with<R>(&self, act: impl FnOnce(&mut Kept) -> R) -> R {
+        act(lock(&self.0).get_or_insert_with(|| Box::new(Kept::new())))
+    }
+
+    /// A log was recovered.
+    pub(crate) fn recovered(&self) {
+        self.with(|kept| kept.now.recoveries += 1);
+    }
+
+    /// A commit waited for safety.
+    pub(crate) fn flushed(&self, taken: Duration) {
+        self.with(|kept| kept.flushed(taken));
+    }
+
+    /// `rvm_flush` was called.
+    pub(crate) fn called_flush(&self, taken: Duration) {
+        self.with(|kept| {
+            kept.flushed(taken);
+            kept.now.flush_calls += 1;
+            kept.last_flush = taken;
+        });
+    }
+
+    /// `rvm_truncate` was called.
+    pub(crate) fn truncated(&self, taken: Duration, log: &OpenLog) {
+        let statistics = log.memory.statistics();
+        self.with(|kept| {
+            kept.now.truncate_calls += 1;
+            kept.now.truncations[class(&TRUNCATION_S, u128::from(taken.as_secs()))] += 1;
+            kept.last_truncation = taken;
+            kept.before = (kept.now, statistics);
+        });
+    }
+}
+
+/// The class of a value: the first whose upper bound it does not exceed, or the last.
+fn class(bounds: &[u64], value: u128) -> usize {
+    bounds
+        .iter()
+        .position(|bound| value <= u128::from(*bound))
+        .unwrap_or(bounds.len())
+}
+
+impl Library {
+    /// `rvm_statistics`.
+    pub(crate) fn statistics(&self, from_heap: bool) -> Result<StatisticsRecord, Failure> {
+        self.ready()?;
+        self.with_log(|log| {
+            let statistics = log.memory.statistics();
+            let percent = percent_used(log.memory.log());
+            let uncommitted = self.transactions.open() as u64;
+            Ok(self.counts.with(|kept| {
+                kept.log_percent_max = kept.log_percent_max.max(percent);
+                let mut record = StatisticsRecord::fresh(from_heap);
+                fill(&mut record, kept, &statistics);
+                record.n_uncommit = uncommitted;
+                record.log_dev_cur = percent;
+                record
+            }))
+        })
+    }
+}
+
+fn percent_used(journal: &Journal) -> u64 {
+    let state = journal.state();
+    state.tail.since(state.head).saturating_mul(100) / state.capacity.max(1)
+}
+
+/// Lazy commits that are kept back and in no record yet.
+pub(crate) fn spooled(now: &Statistics) -> u64 {
+    now.spooled_commits
+        .saturating_sub(now.commits_merged + now.spool_records)
+}
+
+fn fill(record: &mut StatisticsRecord, kept: &Kept, now: &Statistics) {
+    let (sums, before) = &kept.before;
+    fill_since(record, &kept.now, sums, now, before);
+    record.n_no_flush = spooled(now);
+    record.last_flush_time = kept.last_flush.as_millis() as i64;
+    record.last_truncation_time = kept.last_truncation.as_secs() as i64;
+    fill_totals(record, &kept.now, now);
+    record.log_dev_max = kept.log_percent_max;
+}
+
+fn fill_since(
+    record: &mut StatisticsRecord,
+    sums: &Sums,
+    sums_before: &Sums,
+    now: &Statistics,
+    before: &Statistics,
+) {
+    record.n_abort = now.aborts - before.aborts;
+    record.n_flush_commit = now.flush_commits - before.flush_commits;
+    record.n_no_flush_commit = now.lazy_commits - before.lazy_commits;
+    record.n_truncation_wait = now.full_stalls - before.full_stalls;
+    record.n_rvm_flush = sums.flush_calls - sums_before.flush_calls;
+    record.log_written = offset(now.bytes_logged - before.bytes_logged);
+    record.range_overlap = offset(now.bytes_saved_within - before.bytes_saved_within);
+    record.trans_overlap = offset(now.bytes_saved_between - before.bytes_saved_between);
+    record.n_range_elim = now.ranges_merged - before.ranges_merged;
+    record.n_trans_elim = now.ranges_dropped - before.ranges_dropped;
+    record.n_trans_coalesced = now.commits_merged - before.commits_merged;
+    record.flush_time = timeval(sums.flush_time - sums_before.flush_time);
+    record.flush_times = less(&sums.flushes, &sums_before.flushes);
+    record.n_flush = record.flush_times.iter().sum();
+    record.range_lengths = less(&now.range_lengths, &before.range_lengths);
+    record.range_elims = less(&now.merged_within, &before.merged_within);
+    record.trans_elims = less(&now.dropped_between, &before.dropped_between);
+    record.range_overlaps = less(&now.saved_within, &before.saved_within);
+    record.trans_overlaps = less(&now.saved_between, &before.saved_between);
+}
+
+fn fill_totals(record: &mut StatisticsRecord, sums: &Sums, now: &Statistics) {
+    record.tot_abort = now.aborts;
+    record.tot_flush_commit = now.flush_commits;
+    record.tot_no_flush_commit = now.lazy_commits;
+    record.tot_rvm_flush = sums.flush_calls;
+    record.tot_log_written = offset(now.bytes_logged);
+    record.tot_range_overlap = offset(now.bytes_saved_within);
+    record.tot_trans_overlap = offset(now.bytes_saved_between);
+    record.tot_range_elim = now.ranges_merged;
+    record.tot_trans_elim = now.ranges_dropped;
+    record.tot_trans_coalesced = now.commits_merged;
+    record.tot_rvm_truncate = sums.truncate_calls;
+    record.tot_async_truncation = now.background_truncations;
+    record.tot_sync_truncation = now.full_stalls;
+    record.tot_truncation_wait = now.full_stalls;
+    record.tot_recovery = sums.recoveries;
+    record.tot_flush_time = timeval(sums.flush_time);
+    record.tot_truncation_time = timeval(Duration::from_nanos(now.truncation_ns));
+    record.tot_truncation_times = sums.truncations;
+    record.tot_flush_times = sums.flushes;
+    record.tot_flush = sums.flushes.iter().sum();
+    record.tot_range_lengths = now.range_lengths;
+    record.tot_range_elims = now.merged_within;
+    record.tot_trans_elims = now.dropped_between;
+    record.tot_range_overlaps = now.saved_within;
+    record.tot_trans_overlaps = now.saved_between;
+    record.tot_trans_coalesces = now.record_commits;
+}
+
+fn less<const N: usize>(now: &[u64; N], before: &[u64; N]) -> [u64; N] {
+    std::array::from_fn(|at| now[at] - before[at])
+}
+
+fn offset(bytes: u64) -> Offset {
+    Offset { high: 0, low: bytes }
+}
+
+fn timeval(time: Duration) -> Timeval {
+    Timeval {
+        seconds: time.as_secs() as i64,
+        microseconds: i64::from(time.subsec_micros()),
+    }
+}
+
+impl fmt::Display for StatisticsRecord {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines: [(&str, u64, u64); 13] = [
+            ("transactions aborted", self.n_abort, self.tot_abort),
+            ("commits with flush", self.n_flush_commit, self.tot_flush_commit),
+            (
+                "commits with no_flush",
+                self.n_no_flush_commit,
+                self.tot_no_flush_commit,
+            ),
+            (
+                "no_flush transactions logged with others",
+                self.n_trans_coalesced,
+                self.tot_trans_coalesced,
+            ),
+            ("flushes", self.n_flush, self.tot_flush),
+            ("calls of rvm_flush", self.n_rvm_flush, self.tot_rvm_flush),
+            ("bytes logged", self.log_written.low, self.tot_log_written.low),
+            (
+                "bytes saved within transactions",
+                self.range_overlap.low,
+                self.tot_range_overlap.low,
+            ),
+            (
+                "bytes saved between transactions",
+                self.trans_overlap.low,
+                self.tot_trans_overlap.low,
+            ),
+            (
+                "ranges merged within transactions",
+                self.n_range_elim,
+                self.tot_range_elim,
+            ),
+            (
+                "ranges merged between transactions",
+                self.n_trans_elim,
+                self.tot_trans_elim,
+            ),
+            (
+                "commits that waited for truncation",
+                self.n_truncation_wait,
+                self.tot_truncation_wait,
+            ),
+            (
+                "log in use, per cent: now, at most",
+                self.log_dev_cur,
+                self.log_dev_max,
+            ),
+        ];
+        writeln!(out, "{:<42}{:>16}{:>16}", "", "since truncation", "since opening")?;
+        for (what, since, total) in lines {
+            writeln!(out, "{what:<42}{since:>16}{total:>16}")?;
+        }
+        for (what, count) in [
+            ("transactions open", self.n_uncommit),
+            ("no_flush transactions not yet logged", self.n_no_flush),
+            ("calls of rvm_truncate", self.tot_rvm_truncate),
+            ("truncations in the background", self.tot_async_truncation),
+            ("truncations for a full log", self.tot_sync_truncation),
+            ("recoveries", self.tot_recovery),
+        ] {
+            writeln!(out, "{what:<42}{count:>32}")?;
+        }
+        for (what, time) in [
+            ("time in flushes", self.tot_flush_time),
+            ("time in truncation", self.tot_truncation_time),
+        ] {
+            let seconds = format!("{}.{:06} s", time.seconds, time.microseconds);
+            writeln!(out, "{what:<42}{seconds:>32}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Refuses a program that was compiled with another `rvm_statistics.h`.
+pub(crate) fn version_skew() -> Failure {
+    Failure::new(
+        Code::StatisticsVersionSkew,
+        "the program was compiled with another version of rvm_statistics.h; compile it with this library's",
+    )
+}
