@@ -1,0 +1,55 @@
+//! Many more regions than file descriptors. Alone in its process, whose limit it lowers.
+
+mod common;
+
+use common::{Folder, Machine};
+use netram_proto::port::Durability;
+use netram_rvm::{Allocation, Mode, Region};
+use rustix::process::{Resource, Rlimit};
+
+const DESCRIPTORS: u64 = 64;
+const SEGMENTS: u64 = 8;
+const REGIONS: u64 = 1000;
+const PAGE: u64 = 4096;
+
+#[test]
+fn a_thousand_regions_are_mapped_and_committed_with_sixty_four_descriptors() {
+    let limit = Rlimit {
+        current: Some(DESCRIPTORS),
+        maximum: Some(DESCRIPTORS),
+    };
+    rustix::process::setrlimit(Resource::Nofile, limit).unwrap();
+    let open = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok());
+    assert!(
+        open.collect::<Vec<_>>().len() < DESCRIPTORS as usize,
+        "the limit holds"
+    );
+
+    let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
+    let rvm = folder.open(&machine).unwrap();
+    let path = |segment: u64| folder.path(&format!("segment-{segment}"));
+    for segment in 0..SEGMENTS {
+        rvm.create_segment(&path(segment), REGIONS / SEGMENTS * PAGE, Allocation::Sparse)
+            .unwrap();
+    }
+    let map = |rvm: &netram_rvm::Rvm<_, _>| -> Vec<Region> {
+        let mapped = (0..REGIONS).map(|number| {
+            rvm.map(&path(number % SEGMENTS), number / SEGMENTS * PAGE, PAGE)
+                .unwrap()
+        });
+        mapped.collect()
+    };
+    let regions = map(&rvm);
+    let mut transaction = rvm.begin(Mode::Restore);
+    for (number, region) in regions.iter().enumerate() {
+        transaction.set(region, number, &(number as u64 + 1)).unwrap();
+    }
+    transaction.commit(Durability::Remote).unwrap();
+    rvm.truncate().unwrap();
+    drop((regions, rvm));
+    machine.crash(1);
+    let rvm = folder.open(&machine).unwrap();
+    for (number, region) in map(&rvm).iter().enumerate() {
+        assert_eq!(region.get(number), Ok(number as u64 + 1));
+    }
+}
