@@ -5,7 +5,7 @@ mod common;
 use common::{netram, ran, run};
 
 /// Every subcommand that people may use.
-const COMMANDS: [&[&str]; 26] = [
+const COMMANDS: [&[&str]; 27] = [
     &[],
     &["lend"],
     &["status"],
@@ -22,6 +22,7 @@ const COMMANDS: [&[&str]; 26] = [
     &["rvm", "dump"],
     &["rvm", "check"],
     &["rvm", "grow"],
+    &["rvm", "bash"],
     &["key"],
     &["key", "new"],
     &["key", "show-id"],
@@ -99,7 +100,7 @@ fn completions_exist_for_the_common_shells() {
 
 #[test]
 fn flags_that_make_no_sense_end_in_code_2_and_say_what_to_write() {
-    let cases: [(&[&str], &str); 12] = [
+    let cases: [(&[&str], &str); 14] = [
         (&[], "Usage: netram"),
         (&["lned"], "lend"),
         (&["lend"], "--listen tcp://HOST:PORT"),
@@ -130,6 +131,8 @@ fn flags_that_make_no_sense_end_in_code_2_and_say_what_to_write() {
             "contradicts",
         ),
         (&["bench", "commit", "--members", "9"], "0..=8"),
+        (&["rvm", "bash", "--lender", "unix:/tmp/a"], "--key-file"),
+        (&["rvm", "bash", "--for", "ever"], "500ms"),
         (
             &["bench", "tpca", "--pattern", "zipf"],
             "sequential, random or localised",

@@ -33,7 +33,15 @@ pub(crate) enum Command {
     Play(Play),
 }
 
-/// Plays a part in a measurement; started by `netram bench` and `netram demo` only.
+/// What a child of this program may be asked to be.
+#[derive(serde::Deserialize)]
+#[serde(untagged)]
+enum Part {
+    Bash(Box<rvm::bash::player::Player>),
+    Measurement(netram_bench::child::Role),
+}
+
+/// Plays a part in a measurement or a test; started by `netram bench`, `netram demo` and `netram rvm bash` only.
 #[derive(Debug, clap::Args)]
 #[command(hide = true, name = netram_bench::child::PLAY)]
 pub(crate) struct Play {
@@ -44,7 +52,10 @@ pub(crate) struct Play {
 impl Command {
     /// Whether lenders are killed and paused on purpose, so that warnings about it are no news.
     pub(crate) fn is_quiet(&self) -> bool {
-        matches!(self, Command::Bench(_) | Command::Demo(_))
+        matches!(
+            self,
+            Command::Bench(_) | Command::Demo(_) | Command::Rvm(rvm::Rvm::Bash(_))
+        )
     }
 
     pub(crate) fn run(self) -> Result<ExitCode> {
@@ -59,7 +70,10 @@ impl Command {
             Command::Man(man) => man.run(),
             Command::Completions(completions) => completions.run(),
             Command::Play(play) => {
-                netram_bench::child::play(&serde_json::from_str(&play.role)?)?;
+                match serde_json::from_str(&play.role)? {
+                    Part::Measurement(role) => netram_bench::child::play(&role)?,
+                    Part::Bash(player) => player.run()?,
+                }
                 Ok(ExitCode::SUCCESS)
             }
         }

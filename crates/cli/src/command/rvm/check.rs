@@ -48,21 +48,7 @@ struct Findings {
 
 impl Check {
     pub(super) fn run(self) -> Result<ExitCode> {
-        let look = Look::at(&self.log)?;
-        let mut findings = Findings::default();
-        let table = match look.table() {
-            Ok(table) => Some(table),
-            Err(error) => {
-                findings.damaged(output::sentence(&error));
-                None
-            }
-        };
-        let mut named = Vec::new();
-        findings.check_log(&look, table.as_ref(), &mut named);
-        if let Some(table) = &table {
-            findings.check_segments(table, &named);
-        }
-        findings.notes.extend(look.reservation());
+        let findings = Findings::of(&Look::at(&self.log)?);
         match self.json {
             true => findings.print_json()?,
             false => findings.print()?,
@@ -74,7 +60,30 @@ impl Check {
     }
 }
 
+/// What is damaged, a sentence for each.
+pub(super) fn damage_of(look: &Look) -> Vec<String> {
+    Findings::of(look).damage
+}
+
 impl Findings {
+    fn of(look: &Look) -> Findings {
+        let mut findings = Findings::default();
+        let table = match look.table() {
+            Ok(table) => Some(table),
+            Err(error) => {
+                findings.damaged(output::sentence(&error));
+                None
+            }
+        };
+        let mut named = Vec::new();
+        findings.check_log(look, table.as_ref(), &mut named);
+        if let Some(table) = &table {
+            findings.check_segments(table, &named);
+        }
+        findings.notes.extend(look.reservation());
+        findings
+    }
+
     fn damaged(&mut self, sentence: String) {
         match self.damage.len() < TOLD_MAX {
             true => self.damage.push(sentence),

@@ -1,6 +1,7 @@
-//! `netram rvm`: recoverable memory from outside. Each subcommand is a file; what they share is in [`look`] and
-//! [`overlay`].
+//! `netram rvm`: recoverable memory from outside. Each subcommand is a file, the random test a folder; what they share
+//! is in [`look`] and [`overlay`].
 
+pub(crate) mod bash;
 mod check;
 mod create;
 mod dump;
@@ -35,6 +36,7 @@ pub(crate) enum Rvm {
     Dump(dump::Dump),
     Check(check::Check),
     Grow(grow::Grow),
+    Bash(bash::Bash),
 }
 
 impl Rvm {
@@ -47,6 +49,7 @@ impl Rvm {
             Rvm::Dump(dump) => dump.run(),
             Rvm::Check(check) => check.run(),
             Rvm::Grow(grow) => grow.run(),
+            Rvm::Bash(bash) => bash.run(),
         }
     }
 }

@@ -1,0 +1,158 @@
+//! Lenders to be killed and brought back, with their memory or without.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow};
+
+use super::model::Random;
+use super::process::Process;
+
+/// Bytes that a lender lends: one journal's window, and room for its successor.
+const MEMORY: &str = "4MiB";
+/// How long a killed lender stays away at most.
+const ABSENCE_MS_MAX: u64 = 900;
+
+/// The lenders of a test.
+pub(super) struct Lenders {
+    program: PathBuf,
+    folder: PathBuf,
+    key_file: PathBuf,
+    all: Vec<Lender>,
+    /// One has lost its memory since the last proof that nothing is missing. Until the next none other may: what both
+    /// had held could be gone, and that would be no fault.
+    lost: bool,
+    pub(super) kills: u64,
+    pub(super) losses: u64,
+}
+
+struct Lender {
+    name: String,
+    store: PathBuf,
+    process: Option<Process>,
+    /// When it is to come back, while it is away.
+    back: Option<Instant>,
+}
+
+impl Lenders {
+    /// Starts `count` lenders.
+    pub(super) fn start(program: &Path, folder: &Path, key_file: &Path, count: usize) -> Result<Lenders> {
+        let mut lenders = Lenders {
+            program: program.to_path_buf(),
+            folder: folder.to_path_buf(),
+            key_file: key_file.to_path_buf(),
+            all: Vec::new(),
+            lost: false,
+            kills: 0,
+            losses: 0,
+        };
+        for index in 0..count {
+            let name = format!("bash-{}-{index}", std::process::id());
+            let store = PathBuf::from(format!("/dev/shm/netram-{name}.mem"));
+            lenders.all.push(Lender {
+                name,
+                store,
+                process: None,
+                back: None,
+            });
+            lenders.revive(index)?;
+        }
+        Ok(lenders)
+    }
+
+    /// Where they listen.
+    pub(super) fn addresses(&self) -> Vec<String> {
+        (0..self.all.len()).map(|index| self.address(index)).collect()
+    }
+
+    /// What happens in a moment of about `tick`: one may be killed, those whose time has come are back.
+    pub(super) fn pass(&mut self, random: &mut Random, tick: Duration) -> Result<Option<String>> {
+        let now = Instant::now();
+        for index in 0..self.all.len() {
+            if self.all[index].back.is_some_and(|back| back <= now) {
+                self.revive(index)?;
+            }
+        }
+        // About once a second.
+        if self.all.is_empty() || !random.once_in(1000 / (tick.as_millis() as u64).max(1)) {
+            return Ok(None);
+        }
+        let index = random.below(self.all.len() as u64) as usize;
+        let lose = self.all.len() > 1 && !self.lost && random.once_in(3);
+        let Some(mut process) = self.all[index].process.take() else {
+            return Ok(None);
+        };
+        process.kill()?;
+        self.kills += 1;
+        let lender = &mut self.all[index];
+        lender.back = Some(now + Duration::from_millis(random.below(ABSENCE_MS_MAX)));
+        if lose {
+            fs::remove_file(&lender.store)?;
+            self.lost = true;
+            self.losses += 1;
+        }
+        let memory = if lose {
+            "and its memory is gone"
+        } else {
+            "its memory stays"
+        };
+        Ok(Some(format!("lender {index} was killed, {memory}")))
+    }
+
+    /// It has been proven that nothing is missing: from here on another may lose its memory.
+    pub(super) fn proven(&mut self) {
+        self.lost = false;
+    }
+
+    fn address(&self, index: usize) -> String {
+        format!(
+            "unix:{}",
+            self.folder.join(format!("lender-{index}.sock")).display()
+        )
+    }
+
+    fn revive(&mut self, index: usize) -> Result<()> {
+        let address = self.address(index);
+        let lender = &mut self.all[index];
+        let flags = [
+            ("--listen", address),
+            ("--memory", MEMORY.to_owned()),
+            ("--name", lender.name.clone()),
+            ("--store", lender.store.display().to_string()),
+            ("--domain", format!("lender-{index}")),
+            ("--key-file", self.key_file.display().to_string()),
+        ];
+        let mut arguments = vec!["lend".to_owned(), "--with-parent".to_owned()];
+        arguments.extend(
+            flags
+                .into_iter()
+                .flat_map(|(flag, value)| [flag.to_owned(), value]),
+        );
+        let mut process = Process::start(
+            &self.program,
+            &arguments,
+            &self.folder,
+            &format!("lender-{index}"),
+        )?;
+        let said = BufReader::new(process.output()?);
+        let ready = said.lines().map_while(Result::ok).any(|line| line == "ready");
+        if !ready {
+            return Err(anyhow!("a lender did not start: {}", process.last_words()));
+        }
+        lender.process = Some(process);
+        lender.back = None;
+        Ok(())
+    }
+}
+
+impl Drop for Lenders {
+    fn drop(&mut self) {
+        for lender in &mut self.all {
+            drop(lender.process.take());
+            // One that has lost its memory has no store.
+            let _ = fs::remove_file(&lender.store);
+        }
+    }
+}

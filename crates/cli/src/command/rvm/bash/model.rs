@@ -1,0 +1,219 @@
+//! What a thread's transactions do to its memory: all of it follows from a seed, the thread's number and the
+//! transaction's, so that whoever finds a count in recovered memory knows every byte that must stand beside it.
+
+use serde::{Deserialize, Serialize};
+
+/// Bytes that one thread has in each segment: three sizes, so that one transaction reaches far and near.
+pub(super) const AREAS: [usize; 3] = [64 * 1024, 32 * 1024, 128 * 1024];
+/// Where in its area of the first segment a thread counts its transactions.
+const COUNT_BYTES: usize = 8;
+/// Bytes that one transaction changes at most. A record must fit half of the smallest log.
+const TRANSACTION_BYTES_MAX: usize = 16 * 1024;
+
+/// What both sides of a test know of its transactions.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Plan {
+    pub(super) seed: u64,
+    pub(super) threads: usize,
+}
+
+/// Bytes that a transaction changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Change {
+    pub(super) segment: usize,
+    /// From the area's begin.
+    pub(super) offset: usize,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// One thread's memory after `count` transactions.
+#[derive(Clone, Debug)]
+pub(super) struct Area {
+    thread: usize,
+    pub(super) count: u64,
+    pub(super) images: [Vec<u8>; AREAS.len()],
+}
+
+/// SplitMix64: a word of state, and every seed a good one.
+#[derive(Clone, Debug)]
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ word >> 31
+    }
+
+    /// A number below `bound`, or zero.
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound.max(1)
+    }
+
+    /// Once in `many` times.
+    pub(super) fn once_in(&mut self, many: u64) -> bool {
+        self.below(many) == 0
+    }
+
+    fn fill(&mut self, into: &mut [u8]) {
+        for chunk in into.chunks_mut(8) {
+            chunk.copy_from_slice(&self.next().to_le_bytes()[..chunk.len()]);
+        }
+    }
+}
+
+impl Plan {
+    /// Bytes of a segment.
+    pub(super) fn segment_bytes(&self, segment: usize) -> usize {
+        self.threads * AREAS[segment]
+    }
+
+    /// What transaction `number` of `thread` changes, in this order; ranges may overlap, touch and repeat.
+    pub(super) fn transaction(&self, thread: usize, number: u64) -> Vec<Change> {
+        let mut random = Random(self.seed ^ (thread as u64).rotate_left(48) ^ number.rotate_left(8));
+        let count = match random.below(20) {
+            0 => 10 + random.below(40),
+            _ => 1 + random.below(4),
+        };
+        let mut changes: Vec<Change> = Vec::with_capacity(count as usize + 1);
+        let mut left = TRANSACTION_BYTES_MAX;
+        for _ in 0..count {
+            let length = match random.below(20) {
+                0 => random.below(8192),
+                1..=5 => random.below(1024),
+                _ => 1 + random.below(64),
+            };
+            let length = (length as usize).min(left);
+            left -= length;
+            let (segment, offset) = match changes.last() {
+                // Beside the range before, over it, or into it.
+                Some(last) if random.once_in(3) => {
+                    let reach = last.bytes.len() as u64 + 1;
+                    (last.segment, last.offset + random.below(reach) as usize)
+                }
+                _ => {
+                    let segment = random.below(AREAS.len() as u64) as usize;
+                    (segment, random.below(AREAS[segment] as u64) as usize)
+                }
+            };
+            // The count has its place for itself.
+            let first = if segment == 0 { COUNT_BYTES } else { 0 };
+            let offset = offset.clamp(first, AREAS[segment] - length);
+            let mut bytes = vec![0; length];
+            random.fill(&mut bytes);
+            changes.push(Change {
+                segment,
+                offset,
+                bytes,
+            });
+        }
+        let place = random.below(changes.len() as u64 + 1) as usize;
+        changes.insert(
+            place,
+            Change {
+                segment: 0,
+                offset: 0,
+                bytes: number.to_le_bytes().to_vec(),
+            },
+        );
+        changes
+    }
+}
+
+impl Area {
+    /// Before the first transaction.
+    pub(super) fn new(thread: usize) -> Area {
+        Area {
+            thread,
+            count: 0,
+            images: AREAS.map(|bytes| vec![0; bytes]),
+        }
+    }
+
+    /// As found in memory; the count says after how many transactions.
+    pub(super) fn found(thread: usize, images: [Vec<u8>; AREAS.len()]) -> Area {
+        let count = count_in(&images[0]);
+        Area {
+            thread,
+            count,
+            images,
+        }
+    }
+
+    /// Does the next transaction to the images, and returns it.
+    pub(super) fn advance(&mut self, plan: &Plan) -> Vec<Change> {
+        let changes = plan.transaction(self.thread, self.count + 1);
+        self.count += 1;
+        for change in &changes {
+            let image = &mut self.images[change.segment];
+            image[change.offset..change.offset + change.bytes.len()].copy_from_slice(&change.bytes);
+        }
+        changes
+    }
+
+    /// Does transactions up to `count`.
+    pub(super) fn advance_to(&mut self, plan: &Plan, count: u64) {
+        while self.count < count {
+            self.advance(plan);
+        }
+    }
+
+    /// The first byte in which `found` differs: segment and offset from the area's begin.
+    pub(super) fn difference(&self, found: &[&[u8]; AREAS.len()]) -> Option<(usize, usize)> {
+        for (segment, (expected, found)) in self.images.iter().zip(found).enumerate() {
+            if expected == found {
+                continue;
+            }
+            let at = expected.iter().zip(*found).position(|(a, b)| a != b);
+            return Some((segment, at.unwrap_or(expected.len().min(found.len()))));
+        }
+        None
+    }
+}
+
+/// The count at the front of a thread's area of the first segment.
+pub(super) fn count_in(image: &[u8]) -> u64 {
+    let front = image.first_chunk::<COUNT_BYTES>();
+    u64::from_le_bytes(*front.expect("an area is larger than its count"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAN: Plan = Plan { seed: 7, threads: 2 };
+
+    #[test]
+    fn a_transaction_follows_from_its_number_and_stays_in_its_area() {
+        for number in 1..2000 {
+            let changes = PLAN.transaction(1, number);
+            assert_eq!(changes, PLAN.transaction(1, number));
+            assert_ne!(changes, PLAN.transaction(0, number));
+            let bytes: usize = changes.iter().map(|change| change.bytes.len()).sum();
+            assert!(bytes <= TRANSACTION_BYTES_MAX + COUNT_BYTES);
+            for change in &changes {
+                assert!(change.offset + change.bytes.len() <= AREAS[change.segment]);
+            }
+        }
+    }
+
+    #[test]
+    fn memory_follows_from_the_count_and_any_other_byte_is_seen() {
+        let mut area = Area::new(0);
+        area.advance_to(&PLAN, 500);
+        assert_eq!(count_in(&area.images[0]), 500);
+        let mut again = Area::new(0);
+        again.advance_to(&PLAN, 499);
+        let images = area.images.clone();
+        let slices = |images: &[Vec<u8>; 3]| area.difference(&[&images[0], &images[1], &images[2]]);
+        assert_eq!(slices(&images), None);
+        assert!(slices(&again.images).is_some());
+        for (segment, at) in [(0, 0), (1, 31_000), (2, 131_071)] {
+            let mut wrong = images.clone();
+            wrong[segment][at] ^= 1;
+            assert_eq!(slices(&wrong), Some((segment, at)));
+        }
+    }
+}

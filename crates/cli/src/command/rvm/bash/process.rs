@@ -1,0 +1,65 @@
+//! A child process: started from this program, killed when dropped, its messages kept for as long as it lives.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use anyhow::{Context, Result};
+
+/// How much of a child's messages is shown.
+const LINES_SHOWN: usize = 5;
+
+/// A child of this process.
+pub(super) struct Process {
+    child: Child,
+    messages: PathBuf,
+}
+
+impl Process {
+    /// Starts `program` with `arguments`; what it says on standard error goes to a file of `name` in `folder`.
+    pub(super) fn start(program: &Path, arguments: &[String], folder: &Path, name: &str) -> Result<Process> {
+        let messages = folder.join(format!("{name}.messages"));
+        let what = || format!("starting {name}");
+        let file = File::create(&messages).with_context(what)?;
+        let child = Command::new(program)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(file)
+            .spawn()
+            .with_context(what)?;
+        Ok(Process { child, messages })
+    }
+
+    /// The child's standard output, once.
+    pub(super) fn output(&mut self) -> Result<std::process::ChildStdout> {
+        self.child.stdout.take().context("a child's output was taken")
+    }
+
+    /// How it ended, if it has.
+    pub(super) fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        self.child.try_wait().context("waiting for a child")
+    }
+
+    /// Kills it, if it still runs, and waits for its end.
+    pub(super) fn kill(&mut self) -> Result<ExitStatus> {
+        // It may have ended a moment ago.
+        let _ = self.child.kill();
+        self.child.wait().context("waiting for a child")
+    }
+
+    /// The last of its messages, in one line.
+    pub(super) fn last_words(&self) -> String {
+        let text = fs::read_to_string(&self.messages).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(LINES_SHOWN)..].join(" | ")
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Both fail only when it has ended and was waited for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
