@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::{code, tree};
 
 /// Every crate and its layer. A crate that is not here is refused, so the table cannot fall behind.
-const LAYERS: [(&str, u8); 10] = [
+const LAYERS: [(&str, u8); 11] = [
     ("netram", 4),
     ("netram-capi", 4),
     ("netram-bench", 4),
@@ -18,6 +18,7 @@ const LAYERS: [(&str, u8); 10] = [
     ("netram-sim", 3),
     ("netram-lender", 2),
     ("netram-client", 2),
+    ("netram-heap", 2),
     ("netram-transport", 1),
     ("netram-rvm", 1),
     ("netram-proto", 0),

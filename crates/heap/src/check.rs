@@ -1,0 +1,89 @@
+//! The whole of a heap, checked from its bytes alone: for tools, tests, and whoever doubts.
+
+use crate::block::Bytes;
+use crate::class::RUNS;
+use crate::error::OpenError;
+use crate::heap::{Found, header, scan};
+use crate::layout::{SLOT_TAKEN, check_run, page_at, run_header_bytes, state_at};
+use crate::limit::{PAGE_BYTES, ROOTS};
+
+/// What a check found in a heap that is whole.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Bytes of the heap.
+    pub bytes: u64,
+    /// Blocks that are taken: where each begins, and what it can hold. By address.
+    pub blocks: Vec<(u64, u64)>,
+    /// Bytes of these blocks.
+    pub bytes_taken: u64,
+    /// Runs of slots.
+    pub runs: u64,
+    /// Extents of free pages: where each begins, and its bytes.
+    pub free: Vec<(u64, u64)>,
+    /// Roots that are set: number and offset.
+    pub roots: Vec<(usize, u64)>,
+    /// Roots that name no block, by number. No damage of the heap: a program that frees a block may leave its
+    /// root.
+    pub loose_roots: Vec<usize>,
+}
+
+/// Checks a heap in the bytes of its region: header, descriptors, that no two blocks share a page, run
+/// headers, states.
+///
+/// The bytes may come from anywhere: a mapped region, a segment's file to which the log was applied.
+pub fn inspect(bytes: &[u8]) -> Result<Report, OpenError> {
+    inspect_in(bytes, bytes.len() as u64)
+}
+
+/// Whether the bytes begin like a heap, whole or damaged.
+pub fn is_heap(bytes: &[u8]) -> bool {
+    !matches!(header(bytes, bytes.len() as u64), Err(OpenError::Foreign))
+}
+
+pub(crate) fn inspect_in<B: Bytes + ?Sized>(bytes: &B, room: u64) -> Result<Report, OpenError> {
+    let geometry = header(bytes, room)?;
+    let mut report = Report {
+        bytes: geometry.bytes(),
+        ..Report::default()
+    };
+    let mut runs = Vec::new();
+    scan(bytes, geometry, &mut |found| match found {
+        Found::Free { page, pages } => report.free.push((page_at(page), page_at(pages))),
+        Found::Extent { page, pages } => report.blocks.push((page_at(page), page_at(pages))),
+        Found::Run { page, class } => runs.push((page, class)),
+    })?;
+    for (page, class) in &runs {
+        let run = RUNS[usize::from(*class)];
+        let mut raw = [0; PAGE_BYTES];
+        let raw = &mut raw[..run_header_bytes(run)];
+        bytes.copy(page_at(*page), raw);
+        check_run(*page, *class, raw)?;
+        let states = &raw[state_at(0) as usize..];
+        let taken = states
+            .iter()
+            .enumerate()
+            .filter(|(_, state)| **state == SLOT_TAKEN);
+        let blocks = taken.map(|(slot, _)| (page_at(*page) + run.slot_at(slot as u32), u64::from(run.bytes)));
+        report.blocks.extend(blocks);
+    }
+    report.runs = runs.len() as u64;
+    report.blocks.sort_unstable();
+    report.bytes_taken = report.blocks.iter().map(|(_, bytes)| bytes).sum();
+    for number in 0..ROOTS {
+        let mut raw = [0; 8];
+        bytes.copy(crate::layout::root_at(number), &mut raw);
+        let at = u64::from_le_bytes(raw);
+        if at == 0 {
+            continue;
+        }
+        report.roots.push((number, at));
+        if report
+            .blocks
+            .binary_search_by_key(&at, |(begin, _)| *begin)
+            .is_err()
+        {
+            report.loose_roots.push(number);
+        }
+    }
+    Ok(report)
+}

@@ -1,0 +1,209 @@
+//! Size classes: which block a wish becomes, and how a run of such blocks is laid out.
+//!
+//! Up to 128 bytes a class every 16; beyond, eight classes a doubling, so that at most an eighth of a block
+//! is wasted. A wish that fills whole pages as well as that becomes an extent of pages instead.
+
+use crate::limit::{ALIGNMENT, PAGE_BYTES, RUN_PAGES_MAX, RUN_SLOTS_MAX};
+
+/// Classes there are: 8 up to 128 bytes, 8 for each doubling up to 16 KiB, 5 beyond.
+pub(crate) const CLASSES: usize = 8 + 7 * 8 + 5;
+/// Bytes of a run's header before the state bytes.
+pub(crate) const RUN_HEADER_BYTES: usize = 16;
+/// A run wastes at most this part of its pages.
+const WASTE_PART: usize = 12;
+/// Slots that a run should have, so that carving is rare.
+const fn slots_wanted(bytes: usize) -> usize {
+    // Larger blocks are rarer, and their runs would take much of a small heap.
+    if bytes < 1024 { 8 } else { 3 }
+}
+
+/// What a wish for some bytes becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Choice {
+    /// A slot of a run of this class.
+    Slot(u8),
+    /// An extent of so many pages; `None` when no heap is that large.
+    Extent(Option<u32>),
+}
+
+/// How a run of one class is laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    /// Bytes of a slot.
+    pub(crate) bytes: u32,
+    /// Pages of a run.
+    pub(crate) pages: u32,
+    /// Slots in it.
+    pub(crate) slots: u32,
+    /// Where in the run the first slot begins.
+    pub(crate) start: u32,
+}
+
+impl Run {
+    /// Where in the run a slot begins.
+    pub(crate) fn slot_at(self, slot: u32) -> u64 {
+        assert!(slot < self.slots);
+        u64::from(self.start) + u64::from(slot) * u64::from(self.bytes)
+    }
+
+    /// The slot that begins at `offset` of the run, if one does.
+    pub(crate) fn slot_of(self, offset: u64) -> Option<u32> {
+        let into = offset.checked_sub(u64::from(self.start))?;
+        let slot = into / u64::from(self.bytes);
+        let begins = into.is_multiple_of(u64::from(self.bytes));
+        (begins && slot < u64::from(self.slots)).then_some(slot as u32)
+    }
+}
+
+/// The layout of each class's runs. A part of the format: a heap is read with the table it was written with.
+pub(crate) static RUNS: [Run; CLASSES] = runs();
+
+pub(crate) fn choose(bytes: usize) -> Choice {
+    let bytes = bytes.max(1);
+    let pages = bytes.div_ceil(PAGE_BYTES);
+    // Cannot overflow where it matters: a wish near the address space's size fails the conversion first.
+    let Ok(count) = u32::try_from(pages) else {
+        return Choice::Extent(None);
+    };
+    if (pages * PAGE_BYTES - bytes) * 8 <= pages * PAGE_BYTES {
+        return Choice::Extent(Some(count));
+    }
+    Choice::Slot(class_of(bytes) as u8)
+}
+
+/// The smallest class whose slots hold `bytes`.
+const fn class_of(bytes: usize) -> usize {
+    if bytes <= 128 {
+        return bytes.div_ceil(ALIGNMENT) - 1;
+    }
+    let top = bytes - 1;
+    let doubling = top.ilog2() as usize - 7;
+    8 + doubling * 8 + ((top >> (doubling + 4)) & 7)
+}
+
+const fn class_bytes(class: usize) -> usize {
+    if class < 8 {
+        return (class + 1) * ALIGNMENT;
+    }
+    let (doubling, step) = ((class - 8) / 8, (class - 8) % 8);
+    (128 << doubling) + (step + 1) * (16 << doubling)
+}
+
+const fn runs() -> [Run; CLASSES] {
+    let mut all = [shortest(ALIGNMENT); CLASSES];
+    let mut class = 0;
+    while class < CLASSES {
+        all[class] = shortest(class_bytes(class));
+        class += 1;
+    }
+    all
+}
+
+/// The shortest run with enough slots and little waste. Every class has one, or this does not compile.
+const fn shortest(bytes: usize) -> Run {
+    let mut pages = 1;
+    loop {
+        let run = layout(bytes, pages);
+        let enough = run.slots as usize >= slots_wanted(bytes);
+        if enough && waste(run) * WASTE_PART <= pages * PAGE_BYTES {
+            return run;
+        }
+        assert!(pages < RUN_PAGES_MAX);
+        pages += 1;
+    }
+}
+
+/// As many slots as fit `pages` pages behind the header and a state byte each.
+const fn layout(bytes: usize, pages: usize) -> Run {
+    let room = pages * PAGE_BYTES;
+    let mut slots = room / bytes;
+    if slots > RUN_SLOTS_MAX {
+        slots = RUN_SLOTS_MAX;
+    }
+    while slots > 0 && start(slots) + slots * bytes > room {
+        slots -= 1;
+    }
+    Run {
+        bytes: bytes as u32,
+        pages: pages as u32,
+        slots: slots as u32,
+        start: start(slots) as u32,
+    }
+}
+
+const fn start(slots: usize) -> usize {
+    (RUN_HEADER_BYTES + slots).next_multiple_of(ALIGNMENT)
+}
+
+/// Bytes of a run that are no slot.
+const fn waste(run: Run) -> usize {
+    run.pages as usize * PAGE_BYTES - run.slots as usize * run.bytes as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_wish_fits_its_block_and_wastes_at_most_an_eighth() {
+        for bytes in 1..200_000 {
+            let block = match choose(bytes) {
+                Choice::Slot(class) => RUNS[usize::from(class)].bytes as usize,
+                Choice::Extent(pages) => pages.unwrap() as usize * PAGE_BYTES,
+            };
+            assert!(block >= bytes, "{bytes}");
+            let waste = block - bytes;
+            assert!(waste * 8 <= block || waste < ALIGNMENT, "{bytes} in {block}");
+        }
+        assert_eq!(choose(0), Choice::Slot(0));
+        assert_eq!(choose(usize::MAX), Choice::Extent(None));
+    }
+
+    #[test]
+    fn a_page_is_an_extent_and_no_wish_exceeds_the_classes() {
+        assert_eq!(choose(PAGE_BYTES), Choice::Extent(Some(1)));
+        assert_eq!(
+            choose(PAGE_BYTES + 1),
+            Choice::Slot(class_of(PAGE_BYTES + 1) as u8)
+        );
+        let largest = RUNS[CLASSES - 1].bytes as usize;
+        assert!(matches!(choose(largest + 1), Choice::Extent(Some(_))));
+        assert!((1..=largest).all(|bytes| class_of(bytes) < CLASSES));
+    }
+
+    #[test]
+    fn runs_are_short_and_hold_together() {
+        for (class, run) in RUNS.iter().enumerate() {
+            assert_eq!(class_of(run.bytes as usize), class);
+            assert!(run.slots >= 2, "{run:?}");
+            assert!(run.pages as usize <= RUN_PAGES_MAX);
+            assert!(run.slots as usize <= RUN_SLOTS_MAX);
+            assert!((run.start as usize).is_multiple_of(ALIGNMENT));
+            assert!((run.bytes as usize).is_multiple_of(ALIGNMENT));
+            let end = run.slot_at(run.slots - 1) as usize + run.bytes as usize;
+            assert!(end <= run.pages as usize * PAGE_BYTES, "{run:?}");
+            assert!(
+                waste(*run) * WASTE_PART <= run.pages as usize * PAGE_BYTES,
+                "{run:?}"
+            );
+            for slot in 0..run.slots {
+                assert_eq!(run.slot_of(run.slot_at(slot)), Some(slot));
+            }
+            assert_eq!(run.slot_of(run.slot_at(0) + 1), None);
+            assert_eq!(run.slot_of(0), None);
+            assert_eq!(run.slot_of(end as u64), None);
+        }
+    }
+
+    /// The layout is on people's disks: changing a number here means another version of the format.
+    #[test]
+    fn the_layout_is_the_one_of_version_1() {
+        let digest = RUNS.iter().fold(0u32, |digest, run| {
+            let fields = [run.bytes, run.pages, run.slots, run.start];
+            fields
+                .iter()
+                .fold(digest, |digest, field| digest.rotate_left(5) ^ field)
+        });
+        assert_eq!(digest, 3_050_330_626, "{RUNS:?}");
+    }
+}

@@ -1,0 +1,329 @@
+//! Allocating: a slot of a run, or pages.
+//!
+//! What a block needs beside its own state byte or descriptor is prepared by transactions of the heap's own,
+//! committed before the user's and therefore before it in the log: carving a run, giving empty runs back.
+
+use netram_proto::port::{Durability, Log};
+use netram_rvm::{CommitError, Mode, RangeError, Storage, Transaction};
+
+use super::{Heap, Inner, NoOwner, State, Step};
+use crate::block::Bytes;
+use crate::class::{Choice, RUNS, choose};
+use crate::error::{AllocError, Damage};
+use crate::layout::{
+    DESCRIPTOR_BYTES, Descriptor, SLOT_TAKEN, check_run, descriptor_at, encode_run, page_at,
+    run_header_bytes, state_at,
+};
+use crate::limit::{EMPTY_RUNS_KEPT, PAGE_BYTES, RUN_SLOTS_MAX, TRANSACTIONS_MAX, UNREAD_LOOKS};
+use crate::pointer::Ptr;
+
+/// Runs given back by one transaction. Bounds its record.
+const GIVEN_BACK_AT_ONCE: usize = 32;
+
+impl From<NoOwner> for AllocError {
+    fn from(reason: NoOwner) -> AllocError {
+        match reason {
+            NoOwner::Range(error) => AllocError::Range(error),
+            NoOwner::TooMany => AllocError::Transactions {
+                max: TRANSACTIONS_MAX,
+            },
+        }
+    }
+}
+
+impl Heap {
+    /// Allocates a block of at least `bytes` bytes, which keep whatever values they had. It begins at a
+    /// multiple of 16 of the region, from 3.5 KiB on often of a page.
+    pub fn allocate<L: Log, S: Storage>(
+        &self,
+        transaction: &mut Transaction<L, S>,
+        bytes: usize,
+    ) -> Result<Ptr<u8>, AllocError> {
+        let mut state = self.inner.lock();
+        let owner = self.owner(&mut state, transaction)?;
+        let at = self.inner.take(&mut state, transaction, owner, bytes)?;
+        state.counts.allocations += 1;
+        Ok(Ptr::from_offset(at))
+    }
+
+    /// Prepares `count` blocks of `bytes` bytes, so that as many allocations will find their run carved. For
+    /// blocks of pages it does nothing: they need no preparation.
+    pub fn prepare<L: Log, S: Storage>(
+        &self,
+        transaction: &Transaction<L, S>,
+        bytes: usize,
+        count: usize,
+    ) -> Result<(), AllocError> {
+        let Choice::Slot(class) = choose(bytes) else {
+            return Ok(());
+        };
+        let mut state = self.inner.lock();
+        while state.runs.available(class) < count as u64 {
+            let before = state.runs.available(class);
+            self.inner.more_slots(&mut state, transaction, class, bytes)?;
+            if state.runs.available(class) <= before {
+                // Room was found only by giving back the empty runs that this very call had carved.
+                return Err(state.no_room(bytes));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a block of `bytes` bytes could be had now.
+    pub fn has_room(&self, bytes: usize) -> Result<bool, Damage> {
+        let mut state = self.inner.lock();
+        self.inner.read_all(&mut state)?;
+        Ok(match choose(bytes) {
+            Choice::Extent(None) => false,
+            Choice::Extent(Some(pages)) => state.pages_within_reach() >= pages,
+            Choice::Slot(class) => {
+                state.runs.available(class) > 0
+                    || state.pages_within_reach() >= RUNS[usize::from(class)].pages
+            }
+        })
+    }
+}
+
+impl Inner {
+    /// Takes a block in the transaction; returns where it begins.
+    pub(super) fn take<L: Log, S: Storage>(
+        &self,
+        state: &mut State,
+        transaction: &mut Transaction<L, S>,
+        owner: u16,
+        bytes: usize,
+    ) -> Result<u64, AllocError> {
+        match choose(bytes) {
+            Choice::Slot(class) => self.take_slot(state, transaction, owner, class, bytes),
+            Choice::Extent(Some(pages)) => self.take_extent(state, transaction, owner, pages, bytes),
+            Choice::Extent(None) => Err(state.no_room(bytes)),
+        }
+    }
+
+    fn take_slot<L: Log, S: Storage>(
+        &self,
+        state: &mut State,
+        transaction: &mut Transaction<L, S>,
+        owner: u16,
+        class: u8,
+        asked: usize,
+    ) -> Result<u64, AllocError> {
+        let (page, slot) = loop {
+            if let Some(found) = state.runs.take(class, owner) {
+                break found;
+            }
+            self.more_slots(state, transaction, class, asked)?;
+        };
+        let written = transaction.write(
+            &self.region,
+            (page_at(page) + state_at(slot)) as usize,
+            &[SLOT_TAKEN],
+        );
+        if let Err(error) = written {
+            state.runs.disown(page, slot);
+            state.runs.give(page, slot);
+            return Err(error.into());
+        }
+        state.note(owner, Step::TookSlot { page, slot });
+        Ok(page_at(page) + RUNS[usize::from(class)].slot_at(slot))
+    }
+
+    fn take_extent<L: Log, S: Storage>(
+        &self,
+        state: &mut State,
+        transaction: &mut Transaction<L, S>,
+        owner: u16,
+        pages: u32,
+        asked: usize,
+    ) -> Result<u64, AllocError> {
+        let page = self.take_pages(state, transaction, pages, asked)?;
+        if let Err(error) = self.describe(transaction, page, Descriptor::Extent { pages }) {
+            state.free.give(page, pages);
+            return Err(error.into());
+        }
+        state.extents.insert(page, owner);
+        state.note(owner, Step::TookPages { page, pages });
+        Ok(page_at(page))
+    }
+
+    /// Writes a page's descriptor in a transaction.
+    pub(super) fn describe<L: Log, S: Storage>(
+        &self,
+        transaction: &mut Transaction<L, S>,
+        page: u32,
+        descriptor: Descriptor,
+    ) -> Result<(), RangeError> {
+        let at = descriptor_at(page) as usize;
+        transaction.write(&self.region, at, &descriptor.encode(page))
+    }
+
+    /// Makes slots of a class available: of a run that was not read yet, or of a new one.
+    fn more_slots<L: Log, S: Storage>(
+        &self,
+        state: &mut State,
+        transaction: &Transaction<L, S>,
+        class: u8,
+        asked: usize,
+    ) -> Result<(), AllocError> {
+        let before = state.runs.available(class);
+        for _ in 0..UNREAD_LOOKS {
+            let Some(page) = state.runs.next_unread(class) else {
+                break;
+            };
+            self.read_run(state, page, class)?;
+            if state.runs.available(class) > before {
+                return Ok(());
+            }
+        }
+        self.carve(state, transaction, class, asked)
+    }
+
+    /// Reads the states of a run.
+    pub(super) fn read_run(&self, state: &mut State, page: u32, class: u8) -> Result<(), Damage> {
+        let run = RUNS[usize::from(class)];
+        let mut bytes = [0; PAGE_BYTES];
+        let bytes = &mut bytes[..run_header_bytes(run)];
+        self.region.copy(page_at(page), bytes);
+        check_run(page, class, bytes)?;
+        state.runs.read(page, &bytes[state_at(0) as usize..]);
+        Ok(())
+    }
+
+    /// Reads the states of all runs.
+    pub(super) fn read_all(&self, state: &mut State) -> Result<(), Damage> {
+        for class in 0..RUNS.len() as u8 {
+            while let Some(page) = state.runs.next_unread(class) {
+                self.read_run(state, page, class)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes free pages a run, in a transaction of its own: whoever takes a slot of it commits later.
+    fn carve<L: Log, S: Storage>(
+        &self,
+        state: &mut State,
+        transaction: &Transaction<L, S>,
+        class: u8,
+        asked: usize,
+    ) -> Result<(), AllocError> {
+        let run = RUNS[usize::from(class)];
+        let page = self.take_pages(state, transaction, run.pages, asked)?;
+        let mut bytes = [0; RUN_SLOTS_MAX + 16];
+        let bytes = &mut bytes[..run_header_bytes(run)];
+        encode_run(page, class, bytes);
+        let carved = self.on_its_own(transaction, |own| {
+            own.write(&self.region, page_at(page) as usize, bytes)?;
+            self.describe(own, page, Descriptor::Run { class })
+        });
+        if let Err(error) = carved {
+            self.put_descriptor_back(page, Descriptor::Empty);
+            state.free.give(page, run.pages);
+            return Err(error);
+        }
+        state.runs.carved(page, class);
+        state.counts.runs_carved += 1;
+        Ok(())
+    }
+
+    /// Takes pages from the free ones; gives empty runs back first when there are many, and all of them
+    /// before it refuses.
+    fn take_pages<L: Log, S: Storage>(
+        &self,
+        state: &mut State,
+        transaction: &Transaction<L, S>,
+        pages: u32,
+        asked: usize,
+    ) -> Result<u32, AllocError> {
+        if state.runs.has_surplus() {
+            self.give_back(state, transaction, EMPTY_RUNS_KEPT)?;
+        }
+        if let Some(page) = state.free.take(pages) {
+            return Ok(page);
+        }
+        self.read_all(state)?;
+        self.give_back(state, transaction, 0)?;
+        state.free.take(pages).ok_or_else(|| state.no_room(asked))
+    }
+
+    /// Makes empty runs free pages again, all but `keep`.
+    pub(super) fn give_back<L: Log, S: Storage>(
+        &self,
+        state: &mut State,
+        transaction: &Transaction<L, S>,
+        keep: usize,
+    ) -> Result<(), AllocError> {
+        loop {
+            let surplus = state.runs.surplus(keep).take(GIVEN_BACK_AT_ONCE);
+            let surplus: Vec<(u32, u8)> = surplus.collect();
+            if surplus.is_empty() {
+                return Ok(());
+            }
+            let given = self.on_its_own(transaction, |own| {
+                surplus
+                    .iter()
+                    .try_for_each(|(page, _)| self.describe(own, *page, Descriptor::Empty))
+            });
+            for (page, class) in surplus {
+                if given.is_err() {
+                    self.put_descriptor_back(page, Descriptor::Run { class });
+                    continue;
+                }
+                state.runs.leave(page);
+                state.free.give(page, RUNS[usize::from(class)].pages);
+                state.counts.runs_given_back += 1;
+            }
+            given?;
+        }
+    }
+
+    /// Commits a change of the heap's own, before anything that the transaction at hand will commit. It waits
+    /// for nothing: a crash that loses it loses all that came later, too.
+    fn on_its_own<L: Log, S: Storage>(
+        &self,
+        transaction: &Transaction<L, S>,
+        change: impl FnOnce(&mut Transaction<L, S>) -> Result<(), RangeError>,
+    ) -> Result<(), AllocError> {
+        let mut own = transaction.begin_another(Mode::NoRestore);
+        change(&mut own)?;
+        match own.commit(Durability::Lazy) {
+            // In the log, whatever became of it there.
+            Ok(_) | Err(CommitError::Unknown { .. }) => Ok(()),
+            Err(error) => Err(AllocError::Prepare(error)),
+        }
+    }
+
+    /// Restores a descriptor in memory that a change which was not logged had overwritten.
+    pub(super) fn put_descriptor_back(&self, page: u32, descriptor: Descriptor) {
+        let bytes: [u8; DESCRIPTOR_BYTES] = descriptor.encode(page);
+        let put = self.region.put_back(descriptor_at(page) as usize, &bytes);
+        put.expect("the table was checked to lie in its region");
+    }
+}
+
+impl State {
+    /// Pages in a row that could be had, empty runs given back: the free ones, or a whole empty run.
+    fn pages_within_reach(&mut self) -> u32 {
+        // Joined with free neighbours, as giving them back would.
+        let empty: Vec<(u32, u8)> = self.runs.surplus(0).collect();
+        let given: Vec<(u32, u32)> = empty
+            .iter()
+            .map(|(page, class)| (*page, RUNS[usize::from(*class)].pages))
+            .collect();
+        given
+            .iter()
+            .for_each(|(page, pages)| self.free.give(*page, *pages));
+        let largest = self.free.largest();
+        for (page, pages) in given {
+            let back = self.free.take_at(page, pages);
+            assert!(back, "what was given can be taken again");
+        }
+        largest
+    }
+
+    fn no_room(&mut self, asked: usize) -> AllocError {
+        self.counts.refused += 1;
+        let largest = page_at(self.free.largest()).max(self.runs.largest());
+        AllocError::NoRoom { asked, largest }
+    }
+}

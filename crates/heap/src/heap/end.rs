@@ -1,0 +1,111 @@
+//! What becomes of an open transaction's business when it ends.
+
+use netram_rvm::{Outcome, Participant};
+
+use super::{Business, Inner, State, Step};
+use crate::class::RUNS;
+use crate::layout::{Descriptor, SLOT_FREE, SLOT_TAKEN, page_at, state_at};
+
+/// Steps for which a list that is used again keeps room.
+const STEPS_KEPT: usize = 16 * 1024;
+
+impl Participant for Inner {
+    fn ended(&self, note: u64, outcome: Outcome) {
+        let state = &mut *self.lock();
+        let place = note as usize;
+        let Business { mut steps, leaves } = std::mem::take(&mut state.open[place]);
+        if !steps.is_empty() {
+            match outcome {
+                Outcome::Committed => state.counts.committed += 1,
+                Outcome::Aborted => state.counts.aborted += 1,
+            }
+        }
+        match outcome {
+            Outcome::Committed => steps.iter().for_each(|step| state.committed(*step)),
+            // Newest first, so that the oldest has the last word.
+            Outcome::Aborted => steps.iter().rev().for_each(|step| {
+                if leaves {
+                    self.put_back(*step);
+                }
+                state.aborted(*step);
+            }),
+        }
+        steps.clear();
+        if steps.capacity() <= STEPS_KEPT {
+            state.open[place].steps = steps;
+        }
+        state.vacant.push(note as u16);
+    }
+}
+
+impl Inner {
+    /// Restores in memory what a step overwrote, where the transaction itself does not.
+    fn put_back(&self, step: Step) {
+        let state = |page, slot, state: u8| {
+            let put = self
+                .region
+                .put_back((page_at(page) + state_at(slot)) as usize, &[state]);
+            put.expect("runs were checked to lie in the region");
+        };
+        match step {
+            Step::TookSlot { page, slot } => state(page, slot, SLOT_FREE),
+            Step::FreedSlot { page, slot } => state(page, slot, SLOT_TAKEN),
+            Step::TookPages { page, .. } => self.put_descriptor_back(page, Descriptor::Empty),
+            Step::FreedPages { page, pages }
+            | Step::Resized {
+                page, from: pages, ..
+            } => {
+                self.put_descriptor_back(page, Descriptor::Extent { pages });
+            }
+        }
+    }
+}
+
+impl State {
+    /// What a committed step frees is free from now on: whoever takes it commits later.
+    fn committed(&mut self, step: Step) {
+        match step {
+            Step::TookSlot { page, slot } => self.runs.disown(page, slot),
+            Step::FreedSlot { page, slot } => {
+                self.runs.disown(page, slot);
+                self.runs.give(page, slot);
+            }
+            Step::TookPages { page, .. } => drop(self.extents.remove(&page)),
+            Step::FreedPages { page, pages } => {
+                self.extents.remove(&page);
+                self.free.give(page, pages);
+            }
+            Step::Resized { page, from, to } => {
+                self.extents.remove(&page);
+                if to < from {
+                    self.free.give(page + to, from - to);
+                }
+            }
+        }
+    }
+
+    /// What an aborted step took is free again.
+    fn aborted(&mut self, step: Step) {
+        match step {
+            Step::TookSlot { page, slot } => {
+                self.runs.disown(page, slot);
+                self.runs.give(page, slot);
+            }
+            Step::FreedSlot { page, slot } => self.runs.disown(page, slot),
+            Step::TookPages { page, pages } => {
+                self.extents.remove(&page);
+                self.free.give(page, pages);
+            }
+            Step::FreedPages { page, .. } => drop(self.extents.remove(&page)),
+            Step::Resized { page, from, to } => {
+                self.extents.remove(&page);
+                if to > from {
+                    self.free.give(page + from, to - from);
+                }
+            }
+        }
+    }
+}
+
+// A run's first page and its slots are numbers of 32 bits that were checked when the run was entered.
+const _: () = assert!(RUNS.len() <= u8::MAX as usize);

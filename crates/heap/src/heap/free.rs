@@ -1,0 +1,122 @@
+//! Freeing: the block's own byte or descriptor changes, and it is given out again when the transaction has
+//! committed.
+
+use netram_proto::port::Log;
+use netram_rvm::{Storage, Transaction};
+
+use super::{Heap, Inner, NoOwner, State, Step};
+use crate::block::{Block, Place, locate};
+use crate::error::{BlockError, Damage, FreeError};
+use crate::layout::{Descriptor, SLOT_FREE, page_at, state_at};
+use crate::limit::{PAGE_BYTES, TRANSACTIONS_MAX};
+use crate::pointer::Ptr;
+
+impl From<NoOwner> for FreeError {
+    fn from(reason: NoOwner) -> FreeError {
+        match reason {
+            NoOwner::Range(error) => FreeError::Range(error),
+            NoOwner::TooMany => FreeError::Transactions {
+                max: TRANSACTIONS_MAX,
+            },
+        }
+    }
+}
+
+impl From<Damage> for FreeError {
+    fn from(damage: Damage) -> FreeError {
+        FreeError::Block(BlockError::Damaged(damage))
+    }
+}
+
+impl Heap {
+    /// Frees a block. Its bytes stay as they are until the block is given out again, which can only be after
+    /// the transaction has committed.
+    pub fn free<T, L: Log, S: Storage>(
+        &self,
+        transaction: &mut Transaction<L, S>,
+        block: Ptr<T>,
+    ) -> Result<(), FreeError> {
+        let mut state = self.inner.lock();
+        let owner = self.owner(&mut state, transaction)?;
+        let block = self.inner.admit(&mut state, owner, block.offset())?;
+        self.inner.release(&mut state, transaction, owner, block)?;
+        state.counts.frees += 1;
+        Ok(())
+    }
+
+    /// Bytes that a block can hold: at least what was asked for.
+    pub fn block_bytes<T>(&self, block: Ptr<T>) -> Result<u64, BlockError> {
+        let state = self.inner.lock();
+        let found = locate(&*self.inner.region, self.inner.geometry, block.offset());
+        found
+            .map(|block| block.bytes)
+            .map_err(|error| state.explain(error))
+    }
+}
+
+impl Inner {
+    /// The block at `at`, which the owner may free or resize.
+    pub(super) fn admit(&self, state: &mut State, owner: u16, at: u64) -> Result<Block, FreeError> {
+        let block = locate(&*self.region, self.geometry, at).map_err(|error| state.explain(error))?;
+        let other = match block.place {
+            Place::Slot { page, class, slot } => {
+                // What the table says now and what it said when it was scanned must agree.
+                let read = state
+                    .runs
+                    .is_read(page, class)
+                    .ok_or(Damage::Descriptor { page })?;
+                if !read {
+                    self.read_run(state, page, class)?;
+                }
+                state.runs.owner(page, slot)
+            }
+            Place::Extent { page, .. } if state.free.has(page) => {
+                return Err(Damage::Descriptor { page }.into());
+            }
+            Place::Extent { page, .. } => state.extents.get(&page).copied(),
+        };
+        match other {
+            Some(other) if other != owner => Err(FreeError::Busy { at }),
+            _ => Ok(block),
+        }
+    }
+
+    /// Frees an admitted block.
+    pub(super) fn release<L: Log, S: Storage>(
+        &self,
+        state: &mut State,
+        transaction: &mut Transaction<L, S>,
+        owner: u16,
+        block: Block,
+    ) -> Result<(), FreeError> {
+        match block.place {
+            Place::Slot { page, slot, .. } => {
+                let at = (page_at(page) + state_at(slot)) as usize;
+                transaction.write(&self.region, at, &[SLOT_FREE])?;
+                state.runs.own(page, slot, owner);
+                state.note(owner, Step::FreedSlot { page, slot });
+            }
+            Place::Extent { page, pages } => {
+                self.describe(transaction, page, Descriptor::Empty)?;
+                state.extents.insert(page, owner);
+                state.note(owner, Step::FreedPages { page, pages });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// Tells a page that is free from one inside a block: from the heap's bytes alone they look the same.
+    pub(super) fn explain(&self, error: BlockError) -> BlockError {
+        let BlockError::NotABlock { at } = error else {
+            return error;
+        };
+        let page = (at / PAGE_BYTES as u64) as u32;
+        let begins = at.is_multiple_of(PAGE_BYTES as u64);
+        match begins && (self.free.has(page) || self.extents.contains_key(&page)) {
+            true => BlockError::Free { at },
+            false => error,
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! The heap: what is durable stands in the region, what is volatile under one lock here.
+
+mod alloc;
+mod end;
+mod format;
+mod free;
+mod report;
+mod resize;
+mod typed;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use netram_proto::port::Log;
+use netram_rvm::{Mode, Participant, RangeError, Region, Storage, Transaction};
+
+pub use typed::{Edit, View};
+
+use crate::block::Bytes;
+use crate::error::{Damage, OpenError};
+use crate::layout::{DESCRIPTOR_BYTES, Descriptor, Geometry, HEADER_BYTES, decode_header, descriptor_at};
+use crate::limit::{SCAN_STEP_BYTES, TRANSACTIONS_MAX};
+use crate::pages::FreePages;
+use crate::runs::Runs;
+use crate::stats::Counts;
+
+/// A persistent heap in a region: blocks are allocated, freed and resized within transactions, and are after
+/// a crash what the committed ones made of them.
+///
+/// Any number of threads and open transactions may use it at once. A block that a transaction freed is given
+/// out again only when that transaction has committed; a block that it allocated comes back when it aborts.
+/// Blocks that one open transaction allocated or resized are refused to the others; what stands in blocks is
+/// their programs' affair, as with all recoverable memory.
+///
+/// Changing a block's bytes takes the region's lock: hold no guard of the region (a [`View`], an [`Edit`])
+/// across a call.
+pub struct Heap {
+    inner: Arc<Inner>,
+    /// `inner` again, as transactions know it.
+    participant: Arc<dyn Participant>,
+}
+
+struct Inner {
+    region: Arc<Region>,
+    geometry: Geometry,
+    state: Mutex<State>,
+}
+
+/// Everything volatile. Locked before the region, never while the region is locked by the same thread.
+struct State {
+    free: FreePages,
+    runs: Runs,
+    /// Extents with open business, and whose.
+    extents: HashMap<u32, u16>,
+    /// Open business, by owner minus one.
+    open: Vec<Business>,
+    /// Places in `open` that nobody has.
+    vacant: Vec<u16>,
+    counts: Counts,
+}
+
+/// What an open transaction did to the heap, oldest first.
+#[derive(Default)]
+struct Business {
+    steps: Vec<Step>,
+    /// The transaction does not restore: its end must put the heap's own bytes back.
+    leaves: bool,
+}
+
+/// One thing done to the heap.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    TookSlot {
+        page: u32,
+        slot: u32,
+    },
+    FreedSlot {
+        page: u32,
+        slot: u32,
+    },
+    TookPages {
+        page: u32,
+        pages: u32,
+    },
+    FreedPages {
+        page: u32,
+        pages: u32,
+    },
+    /// An extent has other pages than before, from the same first one on.
+    Resized {
+        page: u32,
+        from: u32,
+        to: u32,
+    },
+}
+
+impl Heap {
+    /// Opens the heap in a region. Reads the header and the page table, eight bytes for each page; blocks and
+    /// runs stay untouched until they are needed.
+    pub fn open(region: impl Into<Arc<Region>>) -> Result<Heap, OpenError> {
+        let region = region.into();
+        let geometry = header(&*region, region.len() as u64)?;
+        let mut state = State {
+            free: FreePages::default(),
+            runs: Runs::new(geometry.pages),
+            extents: HashMap::new(),
+            open: Vec::new(),
+            vacant: Vec::new(),
+            counts: Counts::default(),
+        };
+        scan(&*region, geometry, &mut |found| match found {
+            Found::Free { page, pages } => state.free.give(page, pages),
+            Found::Run { page, class } => state.runs.found(page, class),
+            Found::Extent { .. } => {}
+        })?;
+        state.runs.found_all();
+        let inner = Arc::new(Inner {
+            region,
+            geometry,
+            state: Mutex::new(state),
+        });
+        let participant = Arc::clone(&inner) as Arc<dyn Participant>;
+        Ok(Heap { inner, participant })
+    }
+
+    /// The region that the heap stands in.
+    pub fn region(&self) -> &Arc<Region> {
+        &self.inner.region
+    }
+
+    /// The number under which the transaction has business here; enters it when it is new.
+    fn owner<L: Log, S: Storage>(
+        &self,
+        state: &mut State,
+        transaction: &mut Transaction<L, S>,
+    ) -> Result<u16, NoOwner> {
+        if !transaction.is_open() {
+            return Err(NoOwner::Range(RangeError::Ended));
+        }
+        if let Some(note) = transaction.note_of(&self.participant) {
+            return Ok(note as u16 + 1);
+        }
+        let place = match state.vacant.pop() {
+            Some(place) => place,
+            None if state.open.len() < TRANSACTIONS_MAX => {
+                state.open.push(Business::default());
+                state.open.len() as u16 - 1
+            }
+            None => return Err(NoOwner::TooMany),
+        };
+        state.open[usize::from(place)].leaves = transaction.mode() == Mode::NoRestore;
+        transaction.enlist(&self.participant, place.into());
+        Ok(place + 1)
+    }
+}
+
+/// Why a transaction cannot have business here.
+enum NoOwner {
+    Range(RangeError),
+    TooMany,
+}
+
+impl Inner {
+    /// A panic elsewhere says nothing about the heap: steps change it only once they cannot fail any more.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn note(&mut self, owner: u16, step: Step) {
+        self.open[usize::from(owner) - 1].steps.push(step);
+    }
+}
+
+/// Checks the header of a heap in `room` bytes.
+pub(crate) fn header<B: Bytes + ?Sized>(bytes: &B, room: u64) -> Result<Geometry, OpenError> {
+    if room < HEADER_BYTES as u64 {
+        return Err(OpenError::Foreign);
+    }
+    let mut raw = [0; HEADER_BYTES];
+    bytes.copy(0, &mut raw);
+    decode_header(&raw, room)
+}
+
+/// What a scan of the table comes by, in the order of pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    Free { page: u32, pages: u32 },
+    Run { page: u32, class: u8 },
+    Extent { page: u32, pages: u32 },
+}
+
+/// Goes through the table once.
+pub(crate) fn scan<B: Bytes + ?Sized>(
+    bytes: &B,
+    geometry: Geometry,
+    each: &mut dyn FnMut(Found),
+) -> Result<(), Damage> {
+    let mut raw = vec![0; SCAN_STEP_BYTES];
+    // Pages below `free` have been told of; up to `claimed` they belong to what begins at `owner`.
+    let (mut free, mut claimed, mut owner) = (geometry.first, geometry.first, 0);
+    let mut page = geometry.first;
+    while page < geometry.pages {
+        let count = ((geometry.pages - page) as usize).min(SCAN_STEP_BYTES / DESCRIPTOR_BYTES);
+        let raw = &mut raw[..count * DESCRIPTOR_BYTES];
+        bytes.copy(descriptor_at(page), raw);
+        let (descriptors, _) = raw.as_chunks::<DESCRIPTOR_BYTES>();
+        for raw in descriptors {
+            let found = Descriptor::decode(*raw, page, geometry)?;
+            if found != Descriptor::Empty {
+                if page < claimed {
+                    return Err(Damage::Overlap { page, by: owner });
+                }
+                if free < page {
+                    each(Found::Free {
+                        page: free,
+                        pages: page - free,
+                    });
+                }
+                match found {
+                    Descriptor::Run { class } => each(Found::Run { page, class }),
+                    _ => each(Found::Extent {
+                        page,
+                        pages: found.pages(),
+                    }),
+                }
+                (owner, claimed) = (page, page + found.pages());
+                free = claimed;
+            }
+            page += 1;
+        }
+    }
+    if free < geometry.pages {
+        each(Found::Free {
+            page: free,
+            pages: geometry.pages - free,
+        });
+    }
+    Ok(())
+}
+
+impl fmt::Debug for Heap {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Heap")
+            .field("region", &self.inner.region)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,67 @@
+//! What a heap holds: statistics, and the check of its volatile state against its bytes.
+
+use super::Heap;
+use crate::check::{Report, inspect_in};
+use crate::class::RUNS;
+use crate::error::{Damage, OpenError};
+use crate::layout::page_at;
+use crate::limit::PAGE_BYTES;
+use crate::stats::{ClassStatistics, Statistics};
+
+impl Heap {
+    /// What the heap holds. The first call after an opening reads the states of all runs: a page of each.
+    pub fn statistics(&self) -> Result<Statistics, Damage> {
+        let state = &mut *self.inner.lock();
+        self.inner.read_all(state)?;
+        let geometry = self.inner.geometry;
+        let mut statistics = Statistics {
+            bytes: geometry.bytes(),
+            bytes_usable: page_at(geometry.usable()),
+            bytes_free_pages: state.free.total() * PAGE_BYTES as u64,
+            largest_free: page_at(state.free.largest()),
+            free_extents: state.free.extents() as u64,
+            counts: state.counts,
+            ..Statistics::default()
+        };
+        let mut in_runs = 0;
+        for (run, count) in RUNS.iter().zip(state.runs.count()) {
+            if count.runs == 0 {
+                continue;
+            }
+            let class = ClassStatistics {
+                bytes: run.bytes.into(),
+                runs: count.runs,
+                slots: count.runs * u64::from(run.slots),
+                free: count.free_slots,
+            };
+            in_runs += class.runs * page_at(run.pages);
+            statistics.bytes_taken += (class.slots - class.free) * class.bytes;
+            statistics.bytes_free_slots += class.free * class.bytes;
+            statistics.classes.push(class);
+        }
+        statistics.bytes_overhead = in_runs - statistics.bytes_taken - statistics.bytes_free_slots;
+        let large = statistics.bytes_usable - statistics.bytes_free_pages - in_runs;
+        statistics.bytes_taken_large = large;
+        statistics.bytes_taken += large;
+        statistics.large_blocks = self.inner.count_extents()?;
+        Ok(statistics)
+    }
+
+    /// Goes through the whole heap: header, table, every run. See [`crate::inspect`].
+    ///
+    /// What open transactions did counts as done. Waits for calls that are at work.
+    pub fn check(&self) -> Result<Report, OpenError> {
+        let _state = self.inner.lock();
+        inspect_in(&*self.inner.region, self.inner.region.len() as u64)
+    }
+}
+
+impl super::Inner {
+    fn count_extents(&self) -> Result<u64, Damage> {
+        let mut count = 0;
+        super::scan(&*self.region, self.geometry, &mut |found| {
+            count += u64::from(matches!(found, super::Found::Extent { .. }));
+        })?;
+        Ok(count)
+    }
+}

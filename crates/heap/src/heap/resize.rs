@@ -1,0 +1,115 @@
+//! Resizing: in place where class or neighbours allow, by moving otherwise.
+
+use netram_proto::port::Log;
+use netram_rvm::{RangeError, Storage, Transaction};
+
+use super::{Heap, Inner, State, Step};
+use crate::block::{Block, Bytes, Place, locate};
+use crate::class::{Choice, choose};
+use crate::error::ResizeError;
+use crate::layout::Descriptor;
+use crate::limit::COPY_STEP_BYTES;
+use crate::pointer::Ptr;
+
+/// A slot is kept when what it shall hold fills this part of it, in quarters: moving would win less than a
+/// log record costs.
+const KEEP_QUARTERS: u64 = 3;
+
+impl Heap {
+    /// Makes a block at least `bytes` bytes long; returns where it is now. Bytes up to the shorter length
+    /// keep their values.
+    ///
+    /// Pages are added or given up at the block's end where they can be; then nothing is copied. A block that
+    /// moves has its bytes declared at the new place, that is, logged.
+    pub fn resize<T, L: Log, S: Storage>(
+        &self,
+        transaction: &mut Transaction<L, S>,
+        block: Ptr<T>,
+        bytes: usize,
+    ) -> Result<Ptr<T>, ResizeError> {
+        let mut state = self.inner.lock();
+        let owner = self
+            .owner(&mut state, transaction)
+            .map_err(|reason| ResizeError::Alloc(reason.into()))?;
+        let old = self.inner.admit(&mut state, owner, block.offset())?;
+        if self.inner.fit(&mut state, transaction, owner, old, bytes)? {
+            state.counts.resized_in_place += 1;
+            return Ok(block);
+        }
+        let at = self.inner.take(&mut state, transaction, owner, bytes)?;
+        let moved = self
+            .inner
+            .copy(transaction, old.at, at, old.bytes.min(bytes as u64));
+        let moved = moved.map_err(ResizeError::from).and_then(|()| {
+            let freed = self.inner.release(&mut state, transaction, owner, old);
+            freed.map_err(ResizeError::from)
+        });
+        if let Err(error) = moved {
+            let new = locate(&*self.inner.region, self.inner.geometry, at);
+            let new = new.expect("the block was just taken");
+            // A transaction that can take no more ranges frees nothing either: then the block goes with its
+            // abort.
+            let _ = self.inner.release(&mut state, transaction, owner, new);
+            return Err(error);
+        }
+        state.counts.resized_by_moving += 1;
+        Ok(Ptr::from_offset(at))
+    }
+}
+
+impl Inner {
+    /// Makes the block fit where it is, if it can be.
+    fn fit<L: Log, S: Storage>(
+        &self,
+        state: &mut State,
+        transaction: &mut Transaction<L, S>,
+        owner: u16,
+        block: Block,
+        bytes: usize,
+    ) -> Result<bool, RangeError> {
+        let (page, from) = match block.place {
+            Place::Slot { class, .. } => {
+                let wanted = bytes as u64;
+                let fills = wanted <= block.bytes && wanted.saturating_mul(4) >= block.bytes * KEEP_QUARTERS;
+                return Ok(fills || choose(bytes) == Choice::Slot(class));
+            }
+            Place::Extent { page, pages } => (page, pages),
+        };
+        let to = match choose(bytes) {
+            Choice::Extent(Some(to)) if to == from => return Ok(true),
+            Choice::Extent(Some(to)) => to,
+            _ => return Ok(false),
+        };
+        if to > from && !state.free.take_at(page + from, to - from) {
+            return Ok(false);
+        }
+        if let Err(error) = self.describe(transaction, page, Descriptor::Extent { pages: to }) {
+            if to > from {
+                state.free.give(page + from, to - from);
+            }
+            return Err(error);
+        }
+        state.extents.insert(page, owner);
+        state.note(owner, Step::Resized { page, from, to });
+        Ok(true)
+    }
+
+    /// Copies bytes between blocks, declared at the target.
+    fn copy<L: Log, S: Storage>(
+        &self,
+        transaction: &mut Transaction<L, S>,
+        source: u64,
+        target: u64,
+        bytes: u64,
+    ) -> Result<(), RangeError> {
+        let mut buffer = vec![0; (bytes as usize).min(COPY_STEP_BYTES)];
+        let mut done = 0;
+        while done < bytes {
+            let count = buffer.len().min((bytes - done) as usize);
+            self.region.copy(source + done, &mut buffer[..count]);
+            transaction.write(&self.region, (target + done) as usize, &buffer[..count])?;
+            done += count as u64;
+        }
+        Ok(())
+    }
+}

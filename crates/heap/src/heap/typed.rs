@@ -1,0 +1,267 @@
+//! Values in blocks, by pointers that know their type.
+
+use netram_proto::port::Log;
+use netram_rvm::{EditGuard, ReadGuard, Storage, Transaction};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::Heap;
+use crate::block::{Bytes, locate};
+use crate::error::{AccessError, AllocError};
+use crate::layout::{Geometry, root_at};
+use crate::limit::ROOTS;
+use crate::pointer::{Ptr, Slice};
+
+impl Heap {
+    /// Allocates a block and stores a value in it.
+    pub fn alloc<T, L: Log, S: Storage>(
+        &self,
+        transaction: &mut Transaction<L, S>,
+        value: &T,
+    ) -> Result<Ptr<T>, AllocError>
+    where
+        T: FromBytes + IntoBytes + Immutable,
+    {
+        self.alloc_bytes(transaction, value.as_bytes()).map(Ptr::cast)
+    }
+
+    /// Allocates a block and stores values in it, one after the other.
+    pub fn alloc_slice<T, L: Log, S: Storage>(
+        &self,
+        transaction: &mut Transaction<L, S>,
+        values: &[T],
+    ) -> Result<Slice<T>, AllocError>
+    where
+        T: FromBytes + IntoBytes + Immutable,
+    {
+        let block = self.alloc_bytes(transaction, values.as_bytes())?;
+        Ok(Slice::new(block.cast(), values.len() as u64))
+    }
+
+    /// Allocates a block and stores bytes in it.
+    pub fn alloc_bytes<L: Log, S: Storage>(
+        &self,
+        transaction: &mut Transaction<L, S>,
+        bytes: &[u8],
+    ) -> Result<Ptr<u8>, AllocError> {
+        let block = self.allocate(transaction, bytes.len())?;
+        let stored = transaction.write(&self.inner.region, block.offset() as usize, bytes);
+        if let Err(error) = stored {
+            // A transaction that can take no more ranges frees nothing either: then the block goes with its
+            // abort.
+            let _ = self.free(transaction, block);
+            return Err(error.into());
+        }
+        Ok(block)
+    }
+
+    /// A copy of the value in a block.
+    pub fn get<T>(&self, pointer: Ptr<T>) -> Result<T, AccessError>
+    where
+        T: FromBytes + IntoBytes,
+    {
+        let region = &*self.inner.region;
+        let at = reach(region, self.inner.geometry, pointer, 1)?;
+        let mut value = T::new_zeroed();
+        region.copy(at, value.as_mut_bytes());
+        Ok(value)
+    }
+
+    /// A copy of the values in a block.
+    pub fn get_slice<T>(&self, slice: Slice<T>) -> Result<Vec<T>, AccessError>
+    where
+        T: FromBytes + IntoBytes,
+    {
+        let region = &*self.inner.region;
+        let at = reach(region, self.inner.geometry, slice.block(), slice.len())?;
+        // The block has the values, so their count fits the address space.
+        let mut values = Vec::with_capacity(slice.len() as usize);
+        for index in 0..slice.len() {
+            let mut value = T::new_zeroed();
+            region.copy(at + index * size_of::<T>() as u64, value.as_mut_bytes());
+            values.push(value);
+        }
+        Ok(values)
+    }
+
+    /// Stores a value in a block.
+    pub fn set<T, L: Log, S: Storage>(
+        &self,
+        transaction: &mut Transaction<L, S>,
+        pointer: Ptr<T>,
+        value: &T,
+    ) -> Result<(), AccessError>
+    where
+        T: IntoBytes + Immutable,
+    {
+        let at = reach(&*self.inner.region, self.inner.geometry, pointer, 1)?;
+        transaction.write(&self.inner.region, at as usize, value.as_bytes())?;
+        Ok(())
+    }
+
+    /// The pointer in a root: where a program begins to look. Null until it is set.
+    pub fn root<T>(&self, number: usize) -> Result<Ptr<T>, AccessError> {
+        let at = root(number)?;
+        let mut bytes = [0; 8];
+        self.inner.region.copy(at, &mut bytes);
+        Ok(Ptr::from_offset(u64::from_le_bytes(bytes)))
+    }
+
+    /// Sets a root.
+    pub fn set_root<T, L: Log, S: Storage>(
+        &self,
+        transaction: &mut Transaction<L, S>,
+        number: usize,
+        pointer: Ptr<T>,
+    ) -> Result<(), AccessError> {
+        let at = root(number)?;
+        transaction.write(&self.inner.region, at as usize, &pointer.offset().to_le_bytes())?;
+        Ok(())
+    }
+
+    /// The heap for reading in place. The region is locked shared while the view lives.
+    pub fn view(&self) -> View<'_> {
+        View {
+            guard: self.inner.region.read(),
+            geometry: self.inner.geometry,
+        }
+    }
+
+    /// The heap for changing in place, within a transaction. The region is locked while the edit lives.
+    pub fn edit<'h, L: Log, S: Storage>(&'h self, transaction: &'h mut Transaction<L, S>) -> Edit<'h, L, S> {
+        Edit {
+            guard: transaction.edit(&self.inner.region),
+            geometry: self.inner.geometry,
+        }
+    }
+}
+
+/// A heap's blocks, borrowed for reading.
+#[derive(Debug)]
+pub struct View<'h> {
+    guard: ReadGuard<'h>,
+    geometry: Geometry,
+}
+
+impl View<'_> {
+    /// The value in a block.
+    pub fn get<T>(&self, pointer: Ptr<T>) -> Result<&T, AccessError>
+    where
+        T: FromBytes + Immutable + KnownLayout,
+    {
+        get(&self.guard, self.geometry, pointer)
+    }
+
+    /// The values in a block.
+    pub fn slice<T>(&self, slice: Slice<T>) -> Result<&[T], AccessError>
+    where
+        T: FromBytes + Immutable + KnownLayout,
+    {
+        self::slice(&self.guard, self.geometry, slice)
+    }
+}
+
+/// A heap's blocks, borrowed for changing. What is lent for writing is declared by the same call.
+pub struct Edit<'h, L: Log, S: Storage> {
+    guard: EditGuard<'h, L, S>,
+    geometry: Geometry,
+}
+
+impl<L: Log, S: Storage> Edit<'_, L, S> {
+    /// The value in a block.
+    pub fn get<T>(&self, pointer: Ptr<T>) -> Result<&T, AccessError>
+    where
+        T: FromBytes + Immutable + KnownLayout,
+    {
+        get(&self.guard, self.geometry, pointer)
+    }
+
+    /// The values in a block.
+    pub fn slice<T>(&self, slice: Slice<T>) -> Result<&[T], AccessError>
+    where
+        T: FromBytes + Immutable + KnownLayout,
+    {
+        self::slice(&self.guard, self.geometry, slice)
+    }
+
+    /// The value in a block, for writing. All of it is logged.
+    pub fn get_mut<T>(&mut self, pointer: Ptr<T>) -> Result<&mut T, AccessError>
+    where
+        T: FromBytes + IntoBytes + Immutable + KnownLayout,
+    {
+        let at = reach(&*self.guard, self.geometry, pointer, 1)?;
+        let bytes = self.guard.range_mut(at as usize, size_of::<T>())?;
+        T::mut_from_bytes(bytes).map_err(|_| AccessError::Unaligned { at })
+    }
+
+    /// Some of the values in a block, for writing: `count` from `first` on. These are logged, the others are
+    /// not.
+    pub fn slice_mut<T>(&mut self, slice: Slice<T>, first: u64, count: u64) -> Result<&mut [T], AccessError>
+    where
+        T: FromBytes + IntoBytes + Immutable + KnownLayout,
+    {
+        let at = reach(&*self.guard, self.geometry, slice.block(), slice.len())?;
+        let beyond = first.checked_add(count).is_none_or(|end| end > slice.len());
+        if beyond {
+            return Err(AccessError::Small {
+                at,
+                found: slice.len() * size_of::<T>() as u64,
+                needed: first.saturating_add(count).saturating_mul(size_of::<T>() as u64),
+            });
+        }
+        let at = at + first * size_of::<T>() as u64;
+        let bytes = self
+            .guard
+            .range_mut(at as usize, count as usize * size_of::<T>())?;
+        <[T]>::mut_from_bytes(bytes).map_err(|_| AccessError::Unaligned { at })
+    }
+}
+
+impl<L: Log, S: Storage> std::fmt::Debug for Edit<'_, L, S> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Edit").finish_non_exhaustive()
+    }
+}
+
+fn get<T>(bytes: &[u8], geometry: Geometry, pointer: Ptr<T>) -> Result<&T, AccessError>
+where
+    T: FromBytes + Immutable + KnownLayout,
+{
+    let at = reach(bytes, geometry, pointer, 1)?;
+    let value = &bytes[at as usize..at as usize + size_of::<T>()];
+    T::ref_from_bytes(value).map_err(|_| AccessError::Unaligned { at })
+}
+
+fn slice<T>(bytes: &[u8], geometry: Geometry, slice: Slice<T>) -> Result<&[T], AccessError>
+where
+    T: FromBytes + Immutable + KnownLayout,
+{
+    let at = reach(bytes, geometry, slice.block(), slice.len())?;
+    let values = &bytes[at as usize..at as usize + slice.len() as usize * size_of::<T>()];
+    <[T]>::ref_from_bytes(values).map_err(|_| AccessError::Unaligned { at })
+}
+
+/// Where `count` values in a block begin: the block is taken, and has them.
+fn reach<T, B: Bytes + ?Sized>(
+    bytes: &B,
+    geometry: Geometry,
+    pointer: Ptr<T>,
+    count: u64,
+) -> Result<u64, AccessError> {
+    let block = locate(bytes, geometry, pointer.offset())?;
+    let needed = count.saturating_mul(size_of::<T>() as u64);
+    match needed <= block.bytes {
+        true => Ok(block.at),
+        false => Err(AccessError::Small {
+            at: block.at,
+            found: block.bytes,
+            needed,
+        }),
+    }
+}
+
+fn root(number: usize) -> Result<u64, AccessError> {
+    match number < ROOTS {
+        true => Ok(root_at(number)),
+        false => Err(AccessError::Root { number, count: ROOTS }),
+    }
+}

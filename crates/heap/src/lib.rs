@@ -1,0 +1,52 @@
+//! A persistent heap inside recoverable memory.
+//!
+//! Blocks are allocated, freed and resized within transactions of `netram-rvm`; after a crash the heap holds
+//! exactly what the committed ones made. Pointers are offsets with a type, so that a segment can be mapped
+//! anywhere. Layout, crash arguments and figures: `docs/heap.md`.
+//!
+//! ```no_run
+//! # use netram_proto::port::{Durability, Log};
+//! # use netram_heap::{Heap, Ptr};
+//! # use netram_rvm::{Mode, Rvm, Storage};
+//! # fn example<L: Log, S: Storage>(rvm: &Rvm<L, S>) -> Result<(), Box<dyn std::error::Error>> {
+//! let heap = Heap::format(rvm, rvm.map("bank.data", 0, 0)?)?; // the first time; then Heap::open
+//!
+//! let mut open = rvm.begin(Mode::Restore);
+//! let balance: Ptr<u64> = heap.alloc(&mut open, &100)?;
+//! heap.set_root(&mut open, 0, balance)?;
+//! open.commit(Durability::Remote)?;
+//!
+//! assert_eq!(heap.get(heap.root::<u64>(0)?)?, 100);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | module | does |
+//! |---|---|
+//! | [`Heap`] | formatting, opening, allocating, freeing, resizing |
+//! | [`Ptr`], [`Slice`] | pointers that can be stored |
+//! | [`View`], [`Edit`] | blocks in place |
+//! | [`inspect`] | the whole heap, checked from its bytes |
+//! | [`limit`] | every bound |
+#![deny(unsafe_code)]
+
+mod block;
+mod check;
+mod class;
+mod error;
+mod heap;
+mod layout;
+pub mod limit;
+mod page_map;
+mod pages;
+mod pointer;
+mod runs;
+mod stats;
+
+pub use check::{Report, inspect, is_heap};
+pub use error::{
+    AccessError, AllocError, BlockError, Damage, FormatError, FreeError, OpenError, ResizeError,
+};
+pub use heap::{Edit, Heap, View};
+pub use pointer::{Ptr, Slice};
+pub use stats::{ClassStatistics, Counts, Statistics};

@@ -1,0 +1,300 @@
+//! The runs of a heap and which of their slots can be given out. Volatile: a run's slots are read from its
+//! state bytes when its class first needs them.
+
+use std::collections::BTreeSet;
+
+use crate::class::{CLASSES, RUNS};
+use crate::layout::SLOT_FREE;
+use crate::limit::{EMPTY_RUNS_KEPT, RUN_SLOTS_MAX};
+use crate::page_map::PageMap;
+
+/// One bit a slot.
+const WORDS: usize = RUN_SLOTS_MAX / 64;
+/// Who has open business with each slot: a transaction's number, or none.
+type Owners = Box<[u16; RUN_SLOTS_MAX]>;
+
+/// What is known of one run.
+#[derive(Debug)]
+struct Run {
+    page: u32,
+    class: u8,
+    /// The states have been read; before, `free` and `bits` say nothing.
+    read: bool,
+    /// Slots that can be given out.
+    free: u16,
+    /// Slots with an owner.
+    owned: u16,
+    /// A one for each slot that can be given out.
+    bits: [u64; WORDS],
+    /// Only while a slot has an owner.
+    owners: Option<Owners>,
+}
+
+impl Run {
+    fn slots(&self) -> u16 {
+        RUNS[usize::from(self.class)].slots as u16
+    }
+
+    fn is_empty(&self) -> bool {
+        self.read && self.owned == 0 && self.free == self.slots()
+    }
+}
+
+/// What there is of one class.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Count {
+    pub(crate) runs: u64,
+    /// Slots of runs whose states were read that can be given out.
+    pub(crate) free_slots: u64,
+}
+
+/// All runs. They are known by the page that they begin at.
+#[derive(Debug)]
+pub(crate) struct Runs {
+    /// Runs by number; a number whose run is gone is used again.
+    all: Vec<Run>,
+    gone: Vec<u32>,
+    numbers: PageMap,
+    /// Of each class, the runs with slots to give out. The lowest is used first, so that high ones can empty.
+    partial: [BTreeSet<u32>; CLASSES],
+    /// Of each class, the runs whose states were not read, the lowest last.
+    unread: [Vec<u32>; CLASSES],
+    empty: BTreeSet<u32>,
+    /// Of each class, the slots that can be given out.
+    available: [u64; CLASSES],
+    /// Arrays of zeros, for the next run that gets an owner.
+    spare: Vec<Owners>,
+}
+
+impl Runs {
+    pub(crate) fn new(pages: u32) -> Runs {
+        Runs {
+            all: Vec::new(),
+            gone: Vec::new(),
+            numbers: PageMap::new(pages),
+            partial: std::array::from_fn(|_| BTreeSet::new()),
+            unread: std::array::from_fn(|_| Vec::new()),
+            empty: BTreeSet::new(),
+            available: [0; CLASSES],
+            spare: Vec::new(),
+        }
+    }
+
+    /// Enters a run that was found in the table, its states unknown.
+    pub(crate) fn found(&mut self, page: u32, class: u8) {
+        self.enter(page, class);
+        self.unread[usize::from(class)].push(page);
+    }
+
+    /// Enters a run that was just carved: all its slots are free.
+    pub(crate) fn carved(&mut self, page: u32, class: u8) {
+        self.enter(page, class);
+        let states = [SLOT_FREE; RUN_SLOTS_MAX];
+        let slots = RUNS[usize::from(class)].slots as usize;
+        self.read(page, &states[..slots]);
+    }
+
+    fn enter(&mut self, page: u32, class: u8) {
+        let run = Run {
+            page,
+            class,
+            read: false,
+            free: 0,
+            owned: 0,
+            bits: [0; WORDS],
+            owners: None,
+        };
+        let number = match self.gone.pop() {
+            Some(number) => {
+                self.all[number as usize] = run;
+                number
+            }
+            None => {
+                self.all.push(run);
+                self.all.len() as u32 - 1
+            }
+        };
+        self.numbers.set(page, number);
+    }
+
+    /// All runs of the table were entered, by address: puts the lowest where they are taken first.
+    pub(crate) fn found_all(&mut self) {
+        self.unread.iter_mut().for_each(|pages| pages.reverse());
+    }
+
+    /// A run of the class whose states are not known yet.
+    pub(crate) fn next_unread(&mut self, class: u8) -> Option<u32> {
+        let run = |page: &u32| self.numbers.get(*page).map(|number| &self.all[number as usize]);
+        let pages = &mut self.unread[usize::from(class)];
+        // A block of it may have been freed meanwhile, which read it.
+        while pages
+            .pop_if(|page| run(page).is_none_or(|run| run.read || run.class != class))
+            .is_some()
+        {}
+        pages.pop()
+    }
+
+    /// Whether the states of a run are known; `None` when no run of the class begins there.
+    pub(crate) fn is_read(&self, page: u32, class: u8) -> Option<bool> {
+        let run = &self.all[self.numbers.get(page)? as usize];
+        (run.class == class).then_some(run.read)
+    }
+
+    /// Takes in a run's states.
+    pub(crate) fn read(&mut self, page: u32, states: &[u8]) {
+        let run = self.run_mut(page);
+        assert!(!run.read);
+        assert_eq!(states.len(), usize::from(run.slots()));
+        run.read = true;
+        for (slot, state) in states.iter().enumerate() {
+            if *state == SLOT_FREE {
+                run.bits[slot / 64] |= 1 << (slot % 64);
+                run.free += 1;
+            }
+        }
+        let (class, free) = (usize::from(run.class), u64::from(run.free));
+        self.available[class] += free;
+        self.file(page);
+    }
+
+    /// Takes a slot of a known run of the class, for the owner.
+    pub(crate) fn take(&mut self, class: u8, owner: u16) -> Option<(u32, u32)> {
+        let page = *self.partial[usize::from(class)].first()?;
+        let run = self.run_mut(page);
+        let word = run.bits.iter().position(|word| *word != 0);
+        let word = word.expect("a partial run has a free slot");
+        let slot = word as u32 * 64 + run.bits[word].trailing_zeros();
+        run.bits[word] &= run.bits[word] - 1;
+        run.free -= 1;
+        self.available[usize::from(class)] -= 1;
+        self.own(page, slot, owner);
+        self.file(page);
+        Some((page, slot))
+    }
+
+    /// Makes a slot available again.
+    pub(crate) fn give(&mut self, page: u32, slot: u32) {
+        let run = self.run_mut(page);
+        let (word, bit) = ((slot / 64) as usize, 1 << (slot % 64));
+        assert_eq!(run.bits[word] & bit, 0, "a slot is given back once");
+        run.bits[word] |= bit;
+        run.free += 1;
+        let class = usize::from(run.class);
+        self.available[class] += 1;
+        self.file(page);
+    }
+
+    /// Who has open business with a slot.
+    pub(crate) fn owner(&self, page: u32, slot: u32) -> Option<u16> {
+        let owners = self.run(page).owners.as_ref()?;
+        Some(owners[slot as usize]).filter(|owner| *owner != 0)
+    }
+
+    /// Notes the owner of a slot.
+    pub(crate) fn own(&mut self, page: u32, slot: u32, owner: u16) {
+        assert_ne!(owner, 0);
+        let number = self.number(page);
+        let run = &mut self.all[number];
+        let owners = run
+            .owners
+            .get_or_insert_with(|| self.spare.pop().unwrap_or_else(|| Box::new([0; RUN_SLOTS_MAX])));
+        if std::mem::replace(&mut owners[slot as usize], owner) == 0 {
+            run.owned += 1;
+        }
+    }
+
+    /// Forgets the owner of a slot, if it has one.
+    pub(crate) fn disown(&mut self, page: u32, slot: u32) {
+        let number = self.number(page);
+        let run = &mut self.all[number];
+        let Some(owners) = &mut run.owners else { return };
+        if std::mem::take(&mut owners[slot as usize]) == 0 {
+            return;
+        }
+        run.owned -= 1;
+        if run.owned == 0 {
+            // All zeros again, as a spare must be.
+            self.spare.extend(run.owners.take());
+        }
+        self.file(page);
+    }
+
+    /// Empty runs beyond those worth keeping, the highest first.
+    pub(crate) fn surplus(&self, keep: usize) -> impl Iterator<Item = (u32, u8)> {
+        let count = self.empty.len().saturating_sub(keep);
+        let highest = self.empty.iter().rev().take(count);
+        highest.map(|page| (*page, self.run(*page).class))
+    }
+
+    /// Slots of a class that can be given out.
+    pub(crate) fn available(&self, class: u8) -> u64 {
+        self.available[usize::from(class)]
+    }
+
+    pub(crate) fn has_surplus(&self) -> bool {
+        self.empty.len() > EMPTY_RUNS_KEPT
+    }
+
+    /// Forgets an empty run, whose pages go elsewhere.
+    pub(crate) fn leave(&mut self, page: u32) {
+        let number = self.number(page);
+        let run = &self.all[number];
+        assert!(run.is_empty());
+        let class = usize::from(run.class);
+        self.available[class] -= u64::from(run.free);
+        self.empty.remove(&page);
+        self.partial[class].remove(&page);
+        self.numbers.clear(page);
+        self.gone.push(number as u32);
+    }
+
+    /// Bytes of the largest slot that can be given out.
+    pub(crate) fn largest(&self) -> u64 {
+        let class = self.partial.iter().rposition(|pages| !pages.is_empty());
+        class.map_or(0, |class| RUNS[class].bytes.into())
+    }
+
+    /// Counts the runs of every class.
+    pub(crate) fn count(&self) -> [Count; CLASSES] {
+        let mut counts = [Count::default(); CLASSES];
+        // A number whose run is gone still names its old page, where another run may begin now.
+        let live = |(number, run): &(usize, &Run)| self.numbers.get(run.page) == Some(*number as u32);
+        for (_, run) in self.all.iter().enumerate().filter(live) {
+            let count = &mut counts[usize::from(run.class)];
+            count.runs += 1;
+            count.free_slots += u64::from(run.free);
+        }
+        counts
+    }
+
+    /// Puts a run on the lists where it belongs.
+    fn file(&mut self, page: u32) {
+        let number = self.number(page);
+        let run = &self.all[number];
+        let (class, some, none_taken) = (usize::from(run.class), run.free > 0, run.is_empty());
+        // Most changes move nothing: look before touching the trees.
+        if some != self.partial[class].contains(&page) {
+            match some {
+                true => self.partial[class].insert(page),
+                false => self.partial[class].remove(&page),
+            };
+        }
+        match none_taken {
+            true => self.empty.insert(page),
+            false => !self.empty.is_empty() && self.empty.remove(&page),
+        };
+    }
+
+    fn number(&self, page: u32) -> usize {
+        self.numbers.get(page).expect("a run begins at this page") as usize
+    }
+
+    fn run(&self, page: u32) -> &Run {
+        &self.all[self.number(page)]
+    }
+
+    fn run_mut(&mut self, page: u32) -> &mut Run {
+        let number = self.number(page);
+        &mut self.all[number]
+    }
+}
