@@ -9,6 +9,7 @@
 //! | [`commit`] | one commit: latency and throughput by size, members, durability, threads |
 //! | [`tpca`] | TPC-A on recoverable memory, disk or remote |
 //! | [`share`] | one lender under one to eight clients |
+//! | [`paper`] | the experiments of TR-190, each figure anew |
 //! | [`figures`] | the scoreboard: every figure that the project holds itself to |
 //! | [`echo`], [`disk`] | the floors |
 //! | [`delay`] | a longer wire |
@@ -28,6 +29,7 @@ pub mod error;
 pub mod figures;
 pub mod histogram;
 pub mod machine;
+pub mod paper;
 pub mod share;
 pub mod site;
 mod socket;

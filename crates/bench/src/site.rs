@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use netram_client::{Journal, JournalConfig};
@@ -16,33 +16,52 @@ use tempfile::TempDir;
 use crate::child::{Child, listening};
 use crate::error::{BenchError, Context};
 use crate::machine;
+use crate::paper::namespaces::{self, Namespaces};
 
 /// How long members may take to join: they are processes on this machine.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes that a benchmark's lender lends: some journals' windows.
 const LENDER_MEMORY: &str = "96MiB";
 
-/// Files that must not outlive this process, for [`abandon`].
-static LEFTOVERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+/// What must not outlive this process, for [`abandon`].
+static LEFTOVERS: Mutex<Vec<Leftover>> = Mutex::new(Vec::new());
 
-/// Removes the files of every site of this process, whose guards will not be dropped because a signal ends it. The
-/// children end with the process, by the kernel's hand.
+#[derive(PartialEq, Eq)]
+enum Leftover {
+    Path(PathBuf),
+    Namespace(String),
+}
+
+/// Removes the files and network namespaces of every site of this process, whose guards will not be dropped because a
+/// signal ends it. The children end with the process, by the kernel's hand.
 pub fn abandon() {
-    for path in LEFTOVERS.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+    let leftovers = std::mem::take(&mut *leftovers());
+    for leftover in leftovers {
         // Whatever is gone already was removed by its guard.
-        let _ = if path.is_dir() {
-            std::fs::remove_dir_all(path)
-        } else {
-            std::fs::remove_file(path)
+        let _ = match leftover {
+            Leftover::Path(path) if path.is_dir() => std::fs::remove_dir_all(path).is_ok(),
+            Leftover::Path(path) => std::fs::remove_file(path).is_ok(),
+            Leftover::Namespace(name) => namespaces::ip(&["netns", "delete", &name]).is_ok(),
         };
     }
 }
 
+fn leftovers() -> MutexGuard<'static, Vec<Leftover>> {
+    LEFTOVERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn remember(path: &Path) {
-    LEFTOVERS
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .push(path.to_owned());
+    leftovers().push(Leftover::Path(path.to_owned()));
+}
+
+/// A network namespace is about to be made: [`abandon`] removes it too.
+pub(crate) fn remember_namespace(name: &str) {
+    leftovers().push(Leftover::Namespace(name.to_owned()));
+}
+
+/// It has been removed.
+pub(crate) fn forget_namespace(name: &str) {
+    leftovers().retain(|leftover| *leftover != Leftover::Namespace(name.to_owned()));
 }
 
 /// The kind of socket between client and lender.
@@ -154,15 +173,26 @@ impl Site {
 
     /// Starts a lender process and waits until it listens.
     pub fn lender(&self, spec: LenderSpec) -> Result<Lender, BenchError> {
+        self.start_lender(spec, &self.listen(spec.wire), &[])
+    }
+
+    /// The same on the other side of a network, where it is reached by TCP whatever `spec` says.
+    pub fn lender_beyond(&self, network: &Namespaces, spec: LenderSpec) -> Result<Lender, BenchError> {
+        self.start_lender(spec, &network.listen(), &network.on_lender())
+    }
+
+    /// `before`: a command and its arguments that start the program given behind them, in its own place.
+    fn start_lender(
+        &self,
+        spec: LenderSpec,
+        listen: &Address,
+        before: &[&str],
+    ) -> Result<Lender, BenchError> {
         let number = self.number();
         let name = format!("bench-{}-{number}", std::process::id());
         let store = PathBuf::from(format!("/dev/shm/netram-{name}.mem"));
         remember(&store);
-        let mut arguments = vec![
-            "lend".to_owned(),
-            "--listen".to_owned(),
-            self.listen(spec.wire).to_string(),
-        ];
+        let mut arguments = vec!["lend".to_owned(), "--listen".to_owned(), listen.to_string()];
         let mut flag = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
         flag("--memory", LENDER_MEMORY.to_owned());
         flag("--domain", format!("domain-{number}"));
@@ -178,15 +208,14 @@ impl Site {
             arguments.push("--insecure".to_owned());
         }
         arguments.push("--with-parent".to_owned());
-        let child = Child::start(
-            &self.program,
-            arguments.iter().map(String::as_str),
-            "lender",
-            self.folder(),
-        )?;
+        let program = self.program.to_string_lossy();
+        let arguments = arguments.iter().map(String::as_str);
+        let mut words = before.iter().copied().chain([&*program]).chain(arguments);
+        let first = words.next().expect("at least the program itself");
+        let child = Child::start(Path::new(first), words, "lender", self.folder())?;
         let mut lender = Lender {
             child: Some(child),
-            address: self.listen(Wire::Tcp),
+            address: listen.clone(),
             store,
         };
         let child = lender.child_mut();
@@ -299,6 +328,17 @@ impl Seats {
     /// The client's core.
     pub fn client(&self) -> usize {
         self.cores[0]
+    }
+
+    /// The core of one of several clients: from the last core downward, while lenders take theirs upward. On up to three
+    /// cores all clients share the first, so that lenders keep the others.
+    pub fn client_of(&self, index: usize) -> usize {
+        let count = self.cores.len();
+        let upper = count / 2;
+        if index == 0 || upper < 2 {
+            return self.cores[0];
+        }
+        self.cores[count - 1 - (index - 1) % (upper - 1)]
     }
 
     /// The core of the lender with this index; `None` on a machine with one core.

@@ -21,7 +21,7 @@ pub(crate) fn range_bytes(length: u32) -> u64 {
 }
 
 /// Payload bytes of a record whose ranges have these lengths.
-pub(crate) fn payload_bytes(lengths: impl Iterator<Item = u32>) -> u64 {
+pub fn payload_bytes(lengths: impl Iterator<Item = u32>) -> u64 {
     HEADER_BYTES as u64 + lengths.map(range_bytes).sum::<u64>()
 }
 

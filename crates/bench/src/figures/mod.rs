@@ -51,7 +51,8 @@ pub enum Hold {
 }
 
 impl Hold {
-    fn met(self, ratio: f64) -> bool {
+    /// Whether `ratio` keeps it.
+    pub fn met(self, ratio: f64) -> bool {
         match self {
             Hold::AtMost(most) => ratio <= most,
             Hold::AtLeast(least) => ratio >= least,

@@ -62,9 +62,28 @@ impl<L: Log> Bank<L, RealStorage> {
         let storage = RealStorage::create(&name(folder, TABLE_NAME)).context("create the segment table")?;
         let rvm = Rvm::open(log, storage, Options::new(journal)).context("open recoverable memory")?;
         let segment = name(folder, SEGMENT_NAME);
-        rvm.create_segment(&segment, bytes(accounts), Allocation::Preallocated)
+        rvm.create_segment(&segment, Self::bytes(accounts), Allocation::Preallocated)
             .context("create the bank's segment")?;
-        let region = rvm.map(&segment, 0, 0).context("map the bank")?;
+        Bank::found_on(rvm, &segment, accounts)
+    }
+
+    /// Opens a bank after its log was recovered; applies what the log has.
+    pub fn open(log: L, journal: JournalId, folder: &Path) -> Result<Self, BenchError> {
+        let storage = RealStorage::open(&name(folder, TABLE_NAME)).context("open the segment table")?;
+        let rvm = Rvm::open(log, storage, Options::new(journal)).context("open recoverable memory")?;
+        Bank::open_on(rvm, &name(folder, SEGMENT_NAME))
+    }
+}
+
+impl<L: Log, S: Storage> Bank<L, S> {
+    /// Bytes of a bank's segment: whole pages.
+    pub fn bytes(accounts: u64) -> u64 {
+        (ACCOUNTS as u64 + accounts * (RECORD_BYTES + 2 * AUDIT_BYTES) as u64).next_multiple_of(4096)
+    }
+
+    /// Founds a bank in a segment of zeros, [`Bank::bytes`] long.
+    pub fn found_on(rvm: Rvm<L, S>, segment: &str, accounts: u64) -> Result<Self, BenchError> {
+        let region = rvm.map(segment, 0, 0).context("map the bank")?;
         let mut transaction = rvm.begin(Mode::NoRestore);
         transaction
             .set(&region, 0, &[MAGIC, accounts])
@@ -77,17 +96,13 @@ impl<L: Log> Bank<L, RealStorage> {
         })
     }
 
-    /// Opens a bank after its log was recovered; applies what the log has.
-    pub fn open(log: L, journal: JournalId, folder: &Path) -> Result<Self, BenchError> {
-        let storage = RealStorage::open(&name(folder, TABLE_NAME)).context("open the segment table")?;
-        let rvm = Rvm::open(log, storage, Options::new(journal)).context("open recoverable memory")?;
-        let region = rvm
-            .map(&name(folder, SEGMENT_NAME), 0, 0)
-            .context("map the bank")?;
+    /// Opens the bank in a segment, as it was left there.
+    pub fn open_on(rvm: Rvm<L, S>, segment: &str) -> Result<Self, BenchError> {
+        let region = rvm.map(segment, 0, 0).context("map the bank")?;
         let [magic, accounts]: [u64; 2] = region.get(0).context("read the bank")?;
-        if magic != MAGIC || bytes(accounts) != region.len() as u64 {
+        if magic != MAGIC || Self::bytes(accounts) != region.len() as u64 {
             return Err(BenchError::Wrong {
-                place: folder.into(),
+                place: segment.into(),
                 why: "the segment is no bank".to_owned(),
             });
         }
@@ -97,9 +112,12 @@ impl<L: Log> Bank<L, RealStorage> {
             accounts,
         })
     }
-}
 
-impl<L: Log, S: Storage> Bank<L, S> {
+    /// The bank's memory.
+    pub fn region(&self) -> &Region {
+        &self.region
+    }
+
     /// The recoverable memory below.
     pub fn rvm(&self) -> &Rvm<L, S> {
         &self.rvm
@@ -225,11 +243,6 @@ fn account_at(account: u64) -> usize {
 
 fn teller_at(teller: u64) -> usize {
     BRANCH + (1 + teller as usize) * RECORD_BYTES
-}
-
-/// Bytes of the segment: whole pages.
-fn bytes(accounts: u64) -> u64 {
-    (ACCOUNTS as u64 + accounts * (RECORD_BYTES + 2 * AUDIT_BYTES) as u64).next_multiple_of(4096)
 }
 
 fn name(folder: &Path, file: &str) -> String {

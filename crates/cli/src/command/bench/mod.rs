@@ -2,6 +2,7 @@
 
 mod commit;
 mod figures;
+mod paper;
 mod share;
 mod tpca;
 
@@ -30,6 +31,7 @@ use crate::output;
 ///
 ///   netram bench figures --quick        # the scoreboard, under two minutes
 ///   netram bench commit --members 2     # one row of your own
+///   netram bench paper --quick          # the experiments of TR-190
 #[derive(Debug, Subcommand)]
 #[command(verbatim_doc_comment)]
 pub(crate) enum Bench {
@@ -37,6 +39,7 @@ pub(crate) enum Bench {
     Commit(commit::Commit),
     Tpca(tpca::Tpca),
     Lender(share::Share),
+    Paper(paper::Paper),
 }
 
 /// What every measurement knows.
@@ -60,6 +63,7 @@ impl Bench {
             Bench::Commit(commit) => commit.run(),
             Bench::Tpca(tpca) => tpca.run(),
             Bench::Lender(share) => share.run(),
+            Bench::Paper(paper) => paper.run(),
         }
     }
 }

@@ -1,0 +1,361 @@
+//! The figures of TR-190 as a table: what is varied, what is done, how long.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::system::{Floor, Link, Series, System};
+use crate::tpca::Pattern;
+
+/// Bytes of the log, where it is not what is varied.
+pub const LOG_BYTES: u64 = 8 << 20;
+/// Bytes of the data file.
+pub const DATA_BYTES: u64 = 100 << 20;
+/// Transactions of one cell, unless its time is over before.
+pub const TRANSACTIONS: u64 = 10_000;
+/// A longer wire, in microseconds added to a round trip: what local networks add.
+const LONGER: [u32; 3] = [25, 50, 100];
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Effort {
+    /// Rounds; what is shown is their median.
+    pub rounds: usize,
+    /// Transactions of each client in a cell, at most.
+    pub transactions: u64,
+    /// A cell ends after this time, whatever it has done.
+    #[serde(serialize_with = "in_seconds", rename = "cap_s")]
+    pub cap: Duration,
+    /// Fewer places on the x axes.
+    pub quick: bool,
+}
+
+fn in_seconds<S: serde::Serializer>(value: &Duration, out: S) -> Result<S::Ok, S::Error> {
+    out.serialize_f64(value.as_secs_f64())
+}
+
+impl Effort {
+    /// Three rounds of the paper's transactions.
+    pub const FULL: Effort = Effort {
+        rounds: 3,
+        transactions: TRANSACTIONS,
+        cap: Duration::from_secs(5),
+        quick: false,
+    };
+    /// One short round, to see that things are in order.
+    pub const QUICK: Effort = Effort {
+        rounds: 1,
+        transactions: TRANSACTIONS,
+        cap: Duration::from_millis(120),
+        quick: true,
+    };
+}
+
+/// One figure of the paper.
+#[derive(Clone, Copy, Debug)]
+pub struct Experiment {
+    /// The paper's number.
+    pub number: u8,
+    /// What is shown.
+    pub title: &'static str,
+    /// What is varied.
+    pub axis: Axis,
+    work: Work,
+}
+
+/// What is varied, and in which unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Axis {
+    /// Bytes of one transaction's range.
+    #[serde(rename = "block bytes")]
+    BlockBytes,
+    /// Size of the log.
+    #[serde(rename = "log KB")]
+    LogKb,
+    /// Pairs of client and server; throughput is of each pair.
+    #[serde(rename = "pairs")]
+    Pairs,
+    /// Clients of one server; throughput is of all together.
+    #[serde(rename = "clients")]
+    Clients,
+    /// Accounts in units of 1,024.
+    #[serde(rename = "accounts K")]
+    AccountsK,
+}
+
+/// What a figure's transactions do.
+#[derive(Clone, Copy, Debug)]
+enum Work {
+    Blocks(Order),
+    Fixed(usize),
+    Accounts(Pattern),
+}
+
+/// In which order the blocks of the data file are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Order {
+    /// One behind the other.
+    Sequential,
+    /// Each as likely as every other.
+    Random,
+}
+
+impl Order {
+    /// The order's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Order::Sequential => "sequential",
+            Order::Random => "random",
+        }
+    }
+}
+
+/// What one cell runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// What each transaction does.
+    pub task: Task,
+    /// Bytes of each client's log.
+    pub log_bytes: u64,
+    /// Clients, each with a log and a data file of its own.
+    pub clients: usize,
+    /// Whether all clients share the first server.
+    pub one_server: bool,
+}
+
+/// One transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// Writes a block of the data file.
+    Block {
+        /// Its size.
+        bytes: usize,
+        /// Which one.
+        order: Order,
+    },
+    /// TPC-A.
+    Account {
+        /// Accounts in units of 1,024.
+        accounts_k: u64,
+        /// Which one.
+        pattern: Pattern,
+    },
+}
+
+/// The figures.
+pub const TR190: [Experiment; 11] = [
+    figure(
+        1,
+        "Block size, sequential",
+        Axis::BlockBytes,
+        Work::Blocks(Order::Sequential),
+    ),
+    figure(2, "Log size, blocks of 128 bytes", Axis::LogKb, Work::Fixed(128)),
+    figure(3, "Log size, blocks of 512 bytes", Axis::LogKb, Work::Fixed(512)),
+    figure(
+        4,
+        "Block size, random",
+        Axis::BlockBytes,
+        Work::Blocks(Order::Random),
+    ),
+    figure(
+        5,
+        "Network load: pairs, blocks of 32 bytes, each pair",
+        Axis::Pairs,
+        Work::Fixed(32),
+    ),
+    figure(
+        6,
+        "Network load: pairs, blocks of 2 KB, each pair",
+        Axis::Pairs,
+        Work::Fixed(2048),
+    ),
+    figure(
+        7,
+        "Server load: clients of one server, blocks of 32 bytes, total",
+        Axis::Clients,
+        Work::Fixed(32),
+    ),
+    figure(
+        8,
+        "Server load: clients of one server, blocks of 2 KB, total",
+        Axis::Clients,
+        Work::Fixed(2048),
+    ),
+    figure(
+        9,
+        "TPC-A, sequential",
+        Axis::AccountsK,
+        Work::Accounts(Pattern::Sequential),
+    ),
+    figure(
+        10,
+        "TPC-A, random",
+        Axis::AccountsK,
+        Work::Accounts(Pattern::Random),
+    ),
+    figure(
+        11,
+        "TPC-A, localised",
+        Axis::AccountsK,
+        Work::Accounts(Pattern::Localised),
+    ),
+];
+
+const fn figure(number: u8, title: &'static str, axis: Axis, work: Work) -> Experiment {
+    Experiment {
+        number,
+        title,
+        axis,
+        work,
+    }
+}
+
+impl Experiment {
+    /// The places on the x axis, in the axis's unit.
+    pub fn places(&self, quick: bool) -> &'static [u64] {
+        match (self.axis, quick) {
+            (Axis::BlockBytes, false) => &[32, 128, 512, 1024, 2048, 4096, 10_240],
+            (Axis::BlockBytes, true) => &[32, 128, 2048],
+            (Axis::LogKb, false) => &[16, 24, 32, 48, 64, 128, 512, 2048, 8192],
+            (Axis::LogKb, true) => &[16, 32, 8192],
+            (Axis::Pairs | Axis::Clients, false) => &[1, 2, 3, 4],
+            (Axis::Pairs | Axis::Clients, true) => &[1, 4],
+            (Axis::AccountsK, false) => &[32, 64, 128, 256, 512, 1024],
+            (Axis::AccountsK, true) => &[32, 1024],
+        }
+    }
+
+    /// The curves: every system, and in figure 1 floors and longer wires too.
+    pub fn series(&self, namespaces: bool, quick: bool) -> Vec<Series> {
+        let mut series: Vec<Series> = System::all(namespaces).into_iter().map(Series::System).collect();
+        if self.number == 1 {
+            if !quick {
+                series.extend(LONGER.map(|us| Series::System(System::RVM.over(Link::Longer(us)))));
+            }
+            series.extend([Floor::Sync, Floor::Exchange].map(Series::Floor));
+        }
+        series
+    }
+
+    /// What is run at a place.
+    pub fn load(&self, place: u64) -> Load {
+        let alone = |task| Load {
+            task,
+            log_bytes: LOG_BYTES,
+            clients: 1,
+            one_server: false,
+        };
+        match (self.work, self.axis) {
+            (Work::Blocks(order), _) => alone(Task::Block {
+                bytes: place as usize,
+                order,
+            }),
+            (Work::Accounts(pattern), _) => alone(Task::Account {
+                accounts_k: place,
+                pattern,
+            }),
+            (Work::Fixed(bytes), axis) => {
+                let order = Order::Sequential;
+                let load = alone(Task::Block { bytes, order });
+                if axis == Axis::LogKb {
+                    return Load {
+                        log_bytes: place * 1024,
+                        ..load
+                    };
+                }
+                Load {
+                    clients: place as usize,
+                    one_server: axis == Axis::Clients,
+                    ..load
+                }
+            }
+        }
+    }
+}
+
+impl Axis {
+    /// The axis's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Axis::BlockBytes => "bytes of a transaction",
+            Axis::LogKb => "size of the log, KB",
+            Axis::Pairs => "pairs of client and server",
+            Axis::Clients => "clients of one server",
+            Axis::AccountsK => "accounts, in units of 1,024",
+        }
+    }
+
+    /// Its unit in files.
+    pub fn unit(self) -> &'static str {
+        match self {
+            Axis::BlockBytes => "block_bytes",
+            Axis::LogKb => "log_kb",
+            Axis::Pairs => "pairs",
+            Axis::Clients => "clients",
+            Axis::AccountsK => "accounts_k",
+        }
+    }
+
+    /// Whether places are counted, not sized: a logarithm would mislead.
+    pub fn is_count(self) -> bool {
+        matches!(self, Axis::Pairs | Axis::Clients)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netram_proto::limit::LOG_BYTES_MIN;
+
+    #[test]
+    fn quick_places_are_places_of_the_full_run() {
+        for experiment in TR190 {
+            let full = experiment.places(false);
+            assert!(experiment.places(true).iter().all(|place| full.contains(place)));
+            assert!(full.is_sorted());
+        }
+    }
+
+    #[test]
+    fn the_papers_parameters_are_the_ones_used() {
+        let facts = super::super::facts::Facts::tr190().unwrap();
+        assert_eq!(
+            (facts.log_bytes, facts.data_file_bytes, facts.transactions),
+            (LOG_BYTES, DATA_BYTES, TRANSACTIONS)
+        );
+        for (index, experiment) in TR190.iter().enumerate() {
+            assert_eq!(usize::from(experiment.number), index + 1);
+            for &place in experiment.places(false) {
+                let load = experiment.load(place);
+                assert!(load.log_bytes >= LOG_BYTES_MIN, "the smallest log that there is");
+                assert_eq!(load.one_server, experiment.axis == Axis::Clients);
+                if experiment.axis.is_count() {
+                    assert_eq!(load.clients as u64, place);
+                }
+            }
+        }
+        let smallest = TR190[1].load(TR190[1].places(true)[0]);
+        assert_eq!(smallest.log_bytes, LOG_BYTES_MIN);
+        assert_eq!(
+            TR190[9].load(1024).task,
+            Task::Account {
+                accounts_k: 1024,
+                pattern: Pattern::Random
+            }
+        );
+    }
+
+    #[test]
+    fn only_the_first_figure_has_floors() {
+        for experiment in TR190 {
+            let series = experiment.series(true, true);
+            let floors = series
+                .iter()
+                .filter(|series| matches!(series, Series::Floor(_)))
+                .count();
+            assert_eq!(floors, if experiment.number == 1 { 2 } else { 0 });
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! What TR-190 states in text and tables, and what the original RVM did when it was built anew: facts to print beside
+//! ours. They stand in `tr190.toml`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{BenchError, Context};
+
+const TR190: &str = include_str!("tr190.toml");
+
+/// The stated figures.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Facts {
+    /// The paper's machines.
+    pub hardware: String,
+    /// Transactions of one measurement.
+    pub transactions: u64,
+    /// Bytes of the data file.
+    pub data_file_bytes: u64,
+    /// Bytes of the log, where it is not what is varied.
+    pub log_bytes: u64,
+    series: Vec<Stated>,
+    range: Vec<Range>,
+    said: Vec<Said>,
+    /// The original library on today's machines.
+    pub original: Original,
+}
+
+/// Points of one curve that the paper states.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stated {
+    figure: u8,
+    /// The paper's name of the system, with its reservation.
+    pub name: String,
+    x: Vec<u64>,
+    tps: Vec<f64>,
+}
+
+/// A range of throughputs that the paper states for several figures together.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Range {
+    figures: Vec<u8>,
+    /// The paper's name of the system.
+    pub name: String,
+    /// The least and the most.
+    pub tps: [f64; 2],
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Said {
+    figure: u8,
+    text: String,
+}
+
+/// What the original RVM did, by block size.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Original {
+    bytes: Vec<u64>,
+    sequential_over_sync: Vec<f64>,
+    random_over_sync: Vec<f64>,
+    worst_sequential_ms: Vec<f64>,
+    worst_random_ms: Vec<f64>,
+    /// Commits of 128 bytes that do not wait, a second: without optimisation, and with all.
+    pub no_flush_sequential_per_second: [f64; 2],
+    /// The same in random order.
+    pub no_flush_random_per_second: [f64; 2],
+}
+
+impl Facts {
+    /// The facts of TR-190.
+    pub fn tr190() -> Result<Facts, BenchError> {
+        toml::from_str(TR190).context("read the paper's figures")
+    }
+
+    /// The curves of a figure, as far as they are stated.
+    pub fn series(&self, figure: u8) -> impl Iterator<Item = &Stated> {
+        self.series.iter().filter(move |series| series.figure == figure)
+    }
+
+    /// The ranges stated of a figure.
+    pub fn ranges(&self, figure: u8) -> impl Iterator<Item = &Range> {
+        self.range
+            .iter()
+            .filter(move |range| range.figures.contains(&figure))
+    }
+
+    /// What the text says of a figure as a whole.
+    pub fn said(&self, figure: u8) -> impl Iterator<Item = &str> {
+        let said = self.said.iter().filter(move |said| said.figure == figure);
+        said.map(|said| said.text.as_str())
+    }
+}
+
+impl Stated {
+    /// The stated points: where, and how many transactions a second.
+    pub fn points(&self) -> impl Iterator<Item = (u64, f64)> {
+        self.x.iter().copied().zip(self.tps.iter().copied())
+    }
+}
+
+impl Original {
+    /// Throughput of flushing commits of `bytes` over bare `fdatasync`.
+    pub fn over_sync(&self, bytes: u64, random: bool) -> Option<f64> {
+        self.find(
+            bytes,
+            if random {
+                &self.random_over_sync
+            } else {
+                &self.sequential_over_sync
+            },
+        )
+    }
+
+    /// The longest commit of `bytes`, in milliseconds.
+    pub fn worst_ms(&self, bytes: u64, random: bool) -> Option<f64> {
+        self.find(
+            bytes,
+            if random {
+                &self.worst_random_ms
+            } else {
+                &self.worst_sequential_ms
+            },
+        )
+    }
+
+    fn find(&self, bytes: u64, values: &[f64]) -> Option<f64> {
+        let at = self.bytes.iter().position(|&known| known == bytes)?;
+        values.get(at).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_stated_curve_has_a_throughput_at_each_of_its_places() {
+        let facts = Facts::tr190().unwrap();
+        for series in &facts.series {
+            assert_eq!(series.x.len(), series.tps.len(), "{}", series.name);
+            assert!(series.tps.iter().all(|tps| *tps > 0.0));
+        }
+        let original = &facts.original;
+        for values in [
+            &original.sequential_over_sync,
+            &original.random_over_sync,
+            &original.worst_sequential_ms,
+            &original.worst_random_ms,
+        ] {
+            assert_eq!(values.len(), original.bytes.len());
+        }
+    }
+
+    #[test]
+    fn the_tables_of_tpc_a_are_whole_and_figures_without_numbers_have_none() {
+        let facts = Facts::tr190().unwrap();
+        for figure in 9..=11 {
+            let rows: Vec<_> = facts.series(figure).collect();
+            assert_eq!(rows.len(), 3);
+            assert!(rows.iter().all(|row| row.points().count() == 4));
+        }
+        assert_eq!(facts.series(2).count() + facts.series(3).count(), 0);
+        assert_eq!((facts.ranges(7).count(), facts.ranges(1).count()), (3, 0));
+        assert!((1..=11).all(|figure| facts.said(figure).count() > 0));
+        assert_eq!(facts.original.over_sync(128, false), Some(1.03));
+        assert_eq!(facts.original.worst_ms(7, true), None);
+    }
+}

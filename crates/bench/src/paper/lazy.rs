@@ -1,0 +1,130 @@
+//! Commits that do not wait (the original's no-flush): what one of them costs, one range of 128 bytes, and what the flush
+//! afterwards costs.
+
+use std::time::Instant;
+
+use netram_proto::port::Durability;
+use netram_rvm::Mode;
+use serde::Serialize;
+
+use super::experiment::{DATA_BYTES, Effort, LOG_BYTES, Order};
+use super::stage::Stage;
+use super::system::{Link, System};
+use super::{Step, cell};
+use crate::error::{BenchError, Context};
+use crate::histogram::median;
+use crate::tpca::{Chooser, Pattern};
+
+/// Bytes of the range.
+pub const BLOCK_BYTES: usize = 128;
+/// Commits of one round.
+const COMMITS: u64 = 10_000;
+/// Rounds: each takes some milliseconds.
+const ROUNDS: usize = 5;
+/// Bytes of the spool: none, and one that holds less than a round, so that it fills and is merged.
+const SPOOLS: [usize; 2] = [0, 1 << 20];
+/// What is measured: both orders, alone and with a member.
+pub const CELLS: usize = 4 * SPOOLS.len();
+
+/// Commits that do not wait.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct NoFlush {
+    /// Which blocks.
+    pub order: Order,
+    /// Whether there is a member to send them to.
+    pub member: bool,
+    /// Bytes of the spool in which commits are kept and merged until the flush; 0: none.
+    pub spool_bytes: usize,
+    /// Nanoseconds a transaction: begin, one range, store, commit. The mean of a round, the median of rounds.
+    pub transaction_ns: f64,
+    /// Milliseconds of the flush after a round's transactions.
+    pub flush_ms: f64,
+    /// Transactions of a round.
+    pub transactions: u64,
+}
+
+/// Measures all of them.
+pub fn measure(
+    mut stage: Stage<'_>,
+    effort: Effort,
+    tell: &mut dyn FnMut(Step<'_>),
+) -> Result<Vec<NoFlush>, BenchError> {
+    let mut rows = Vec::new();
+    for member in [false, true] {
+        for order in [Order::Sequential, Order::Random] {
+            for spool_bytes in SPOOLS {
+                let what = format!(
+                    "commits that do not wait, {}, {}, {}",
+                    order.name(),
+                    if member { "one member" } else { "no member" },
+                    if spool_bytes > 0 { "spool" } else { "no spool" }
+                );
+                tell(Step::Cell {
+                    figure: 0,
+                    what: &what,
+                });
+                rows.push(row(&mut stage, order, member, spool_bytes, effort)?);
+            }
+        }
+    }
+    assert_eq!(rows.len(), CELLS);
+    Ok(rows)
+}
+
+fn row(
+    stage: &mut Stage<'_>,
+    order: Order,
+    member: bool,
+    spool_bytes: usize,
+    effort: Effort,
+) -> Result<NoFlush, BenchError> {
+    let link = if member { Link::Tcp } else { Link::Disk };
+    let server = stage.servers(link, 1)?.into_iter().next();
+    let file = stage.data_file(0, DATA_BYTES)?;
+    let memory = stage.memory(System::RVM.over(link), server, LOG_BYTES)?;
+    memory.rvm.set_spool_bytes(spool_bytes);
+    let region = memory.rvm.map(&file, 0, 0).context("map the data file")?;
+    cell::touch(&region);
+    let slots = DATA_BYTES / BLOCK_BYTES as u64;
+    let mut block = [0; BLOCK_BYTES];
+    let rounds = if effort.quick { 2 } else { ROUNDS };
+    let (mut took, mut flushed) = (Vec::new(), Vec::new());
+    // The first round writes the same blocks: afterwards their pages are this process's own.
+    for round in 0..=rounds {
+        let mut chooser = Chooser::new(Pattern::Random, slots, 1);
+        let began = Instant::now();
+        for number in 0..COMMITS {
+            let slot = match order {
+                Order::Sequential => number,
+                Order::Random => chooser.below(slots),
+            };
+            block[..8].copy_from_slice(&(number + round as u64).to_le_bytes());
+            let mut transaction = memory.rvm.begin(Mode::Restore);
+            transaction
+                .write(&region, slot as usize * BLOCK_BYTES, &block)
+                .context("change a block")?;
+            transaction
+                .commit(Durability::Lazy)
+                .context("commit a transaction")?;
+        }
+        let committed = began.elapsed();
+        memory
+            .rvm
+            .flush(System::RVM.over(link).durability())
+            .context("flush")?;
+        if round > 0 {
+            took.push(committed.as_nanos() as f64 / COMMITS as f64);
+            flushed.push((began.elapsed() - committed).as_secs_f64() * 1e3);
+        }
+        // So that no truncation is under way in the next round.
+        memory.rvm.truncate().context("empty the log")?;
+    }
+    Ok(NoFlush {
+        order,
+        member,
+        spool_bytes,
+        transaction_ns: median(took),
+        flush_ms: median(flushed),
+        transactions: COMMITS,
+    })
+}

@@ -1,0 +1,343 @@
+//! A figure as a picture: SVG without a font in it, and PNG.
+//!
+//! Places stand at equal distances: the papers double them, more or less. Throughput is on a logarithmic axis, because the
+//! paper's systems and ours are three decades apart. Colour tells the link, dashes the modelled disk, crosses the paper.
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use super::facts::Facts;
+use super::raster::Raster;
+use super::system::{Disk, Floor, Link, Series};
+use super::{Axis, Figure};
+use crate::error::{BenchError, Context};
+
+const WIDTH: u32 = 1080;
+const HEIGHT: u32 = 520;
+/// Pixels of the picture's right part, which has the names of the curves.
+const LEGEND: u32 = 360;
+/// Pixels of a PNG for each of the SVG: letters of dots need them.
+const PNG_SCALE: u32 = 2;
+const TEXT_PIXELS: u32 = 15;
+const TITLE_PIXELS: u32 = 19;
+/// Pixels a line of the legend.
+const LEGEND_LINE: u32 = 22;
+
+/// A curve, ours or the paper's.
+struct Curve {
+    label: String,
+    look: Look,
+    points: Vec<(u64, f64)>,
+}
+
+/// How a curve is drawn.
+#[derive(Clone, Copy)]
+struct Look {
+    colour: RGBColor,
+    dashed: bool,
+    mark: Mark,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mark {
+    Dot,
+    Triangle,
+    Cross,
+    None,
+}
+
+/// The figure as SVG, a whole `<svg>` element.
+pub fn svg(figure: &Figure, facts: &Facts) -> Result<String, BenchError> {
+    let mut text = String::new();
+    draw(
+        SVGBackend::with_string(&mut text, (WIDTH, HEIGHT)).into_drawing_area(),
+        figure,
+        facts,
+        1,
+    )?;
+    Ok(text)
+}
+
+/// The figure as a PNG file.
+pub fn png(figure: &Figure, facts: &Facts) -> Result<Vec<u8>, BenchError> {
+    let mut raster = Raster::new(WIDTH * PNG_SCALE, HEIGHT * PNG_SCALE);
+    draw((&mut raster).into_drawing_area(), figure, facts, PNG_SCALE)?;
+    raster.png()
+}
+
+fn draw<B: DrawingBackend>(
+    area: DrawingArea<B, Shift>,
+    figure: &Figure,
+    facts: &Facts,
+    scale: u32,
+) -> Result<(), BenchError>
+where
+    B::ErrorType: 'static,
+{
+    let what = format_args!("draw figure {}", figure.number);
+    let curves = curves(figure, facts);
+    area.fill(&WHITE).context(what)?;
+    let (left, right) = area.split_horizontally(((WIDTH - LEGEND) * scale) as i32);
+    draw_curves(&left, figure, &curves, scale).context(what)?;
+    draw_legend(&right, &curves, scale).context(what)?;
+    area.present().context(what)
+}
+
+type Failed<B> = DrawingAreaErrorKind<<B as DrawingBackend>::ErrorType>;
+
+fn draw_curves<B: DrawingBackend>(
+    area: &DrawingArea<B, Shift>,
+    figure: &Figure,
+    curves: &[Curve],
+    scale: u32,
+) -> Result<(), Failed<B>> {
+    let places = places(curves);
+    let last = places.len().saturating_sub(1) as i32;
+    let (least, most) = decades(curves);
+    let title = format!("Figure {}: {}", figure.number, figure.title);
+    let mut chart = ChartBuilder::on(area)
+        .margin(12 * scale)
+        .caption(title, ("sans-serif", TITLE_PIXELS * scale))
+        .x_label_area_size(44 * scale)
+        .y_label_area_size(76 * scale)
+        .build_cartesian_2d(-0.4..f64::from(last) + 0.4, (least..most).log_scale())?;
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .x_labels(0)
+        .y_desc("transactions a second")
+        .y_label_formatter(&|tps| thousands(*tps))
+        .label_style(("sans-serif", TEXT_PIXELS * scale))
+        .axis_desc_style(("sans-serif", TEXT_PIXELS * scale))
+        .light_line_style(RGBColor(238, 238, 238))
+        .bold_line_style(RGBColor(205, 205, 205))
+        .draw()?;
+    let at = |place: u64| places.partition_point(|known| *known < place) as f64;
+    for curve in curves {
+        let points: Vec<(f64, f64)> = curve.points.iter().map(|&(x, tps)| (at(x), tps)).collect();
+        let style = curve.look.colour.stroke_width(2 * scale);
+        if curve.look.dashed {
+            let line = DashedLineSeries::new(points.iter().copied(), 6 * scale, 4 * scale, style);
+            chart.draw_series(line)?;
+        } else {
+            chart.draw_series(LineSeries::new(points.iter().copied(), style))?;
+        }
+        for point in points {
+            let (x, y) = chart.backend_coord(&point);
+            let (left, top) = area.get_base_pixel();
+            draw_mark(area, (x - left, y - top), curve.look, scale)?;
+        }
+    }
+    let style = ("sans-serif", TEXT_PIXELS * scale)
+        .into_text_style(area)
+        .pos(Pos::new(HPos::Center, VPos::Top));
+    let (left, top) = area.get_base_pixel();
+    for (index, place) in places.iter().enumerate() {
+        let (x, y) = chart.backend_coord(&(index as f64, least));
+        let text = thousands(*place as f64);
+        area.draw_text(&text, &style, (x - left, y - top + 6 * scale as i32))?;
+    }
+    let (x, y) = chart.backend_coord(&(f64::from(last) / 2.0, least));
+    let below = y - top + 26 * scale as i32;
+    area.draw_text(figure.axis.name(), &style, (x - left, below))
+}
+
+fn draw_legend<B: DrawingBackend>(
+    area: &DrawingArea<B, Shift>,
+    curves: &[Curve],
+    scale: u32,
+) -> Result<(), Failed<B>> {
+    let style = ("sans-serif", TEXT_PIXELS * scale)
+        .into_text_style(area)
+        .pos(Pos::new(HPos::Left, VPos::Center));
+    let line = |at: usize| ((48 + at as u32 * LEGEND_LINE) * scale) as i32;
+    let pixel = |x: u32| (x * scale) as i32;
+    for (index, curve) in curves.iter().enumerate() {
+        let y = line(index);
+        let stroke = curve.look.colour.stroke_width(2 * scale);
+        let pieces: &[(u32, u32)] = match (curve.look.mark, curve.look.dashed) {
+            (Mark::Cross, _) => &[],
+            (_, true) => &[(0, 8), (12, 20), (24, 30)],
+            (_, false) => &[(0, 30)],
+        };
+        for &(from, to) in pieces {
+            area.draw(&PathElement::new(vec![(pixel(from), y), (pixel(to), y)], stroke))?;
+        }
+        draw_mark(area, (pixel(15), y), curve.look, scale)?;
+        area.draw_text(&curve.label, &style, (pixel(38), y))?;
+    }
+    Ok(())
+}
+
+fn draw_mark<B: DrawingBackend>(
+    area: &DrawingArea<B, Shift>,
+    at: (i32, i32),
+    look: Look,
+    scale: u32,
+) -> Result<(), Failed<B>> {
+    match look.mark {
+        Mark::Dot => area.draw(&Circle::new(at, 3 * scale, look.colour.filled())),
+        Mark::Triangle => area.draw(&TriangleMarker::new(at, 5 * scale, look.colour.filled())),
+        Mark::Cross => area.draw(&Cross::new(at, 5 * scale, look.colour.stroke_width(2 * scale))),
+        Mark::None => Ok(()),
+    }
+}
+
+/// Ours, then the paper's.
+fn curves(figure: &Figure, facts: &Facts) -> Vec<Curve> {
+    let ours = figure.series().into_iter().map(|series| Curve {
+        label: series.label(),
+        look: look(series),
+        points: figure
+            .points
+            .iter()
+            .filter(|point| point.series == series)
+            .map(|point| (point.x, point.tps))
+            .collect(),
+    });
+    const PAPERS: [RGBColor; 3] = [
+        RGBColor(110, 70, 30),
+        RGBColor(170, 110, 40),
+        RGBColor(215, 165, 90),
+    ];
+    let papers = facts
+        .series(figure.number)
+        .zip(PAPERS)
+        .map(|(stated, colour)| Curve {
+            label: format!("TR-190: {}", stated.name),
+            look: Look {
+                colour,
+                dashed: true,
+                mark: Mark::Cross,
+            },
+            points: stated.points().collect(),
+        });
+    ours.chain(papers).collect()
+}
+
+fn look(series: Series) -> Look {
+    let (colour, dashed, mark) = match series {
+        Series::Floor(Floor::Sync) => (RGBColor(120, 120, 120), true, Mark::None),
+        Series::Floor(Floor::Exchange) => (RGBColor(60, 60, 60), true, Mark::None),
+        Series::System(system) => {
+            let colour = match system.link {
+                Link::Disk => RGBColor(200, 40, 40),
+                Link::Unix => RGBColor(40, 140, 60),
+                Link::Tcp => RGBColor(30, 90, 200),
+                Link::Namespaces => RGBColor(130, 50, 170),
+                Link::Longer(us) => RGBColor(20, 150 - us.min(100) as u8, 170),
+            };
+            let modelled = system.disk == Disk::Modelled;
+            (
+                colour,
+                modelled,
+                if modelled { Mark::Triangle } else { Mark::Dot },
+            )
+        }
+    };
+    Look { colour, dashed, mark }
+}
+
+/// Every place that a curve has, in order.
+fn places(curves: &[Curve]) -> Vec<u64> {
+    let points = curves.iter().flat_map(|curve| &curve.points);
+    let mut places: Vec<u64> = points.map(|(x, _)| *x).collect();
+    places.sort_unstable();
+    places.dedup();
+    places
+}
+
+/// Whole powers of ten around all throughputs.
+fn decades(curves: &[Curve]) -> (f64, f64) {
+    let tps = || curves.iter().flat_map(|curve| &curve.points).map(|(_, tps)| *tps);
+    let least = tps().fold(f64::INFINITY, f64::min).max(1e-3);
+    let most = tps().fold(0.0, f64::max).max(least);
+    (
+        10_f64.powf(least.log10().floor()),
+        10_f64.powf(most.log10().floor() + 1.0),
+    )
+}
+
+/// A whole number with its thousands apart.
+pub(super) fn thousands(value: f64) -> String {
+    let digits = format!("{:.0}", value);
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// What a figure's axis counts in its table.
+pub(super) fn place_text(axis: Axis, x: u64) -> String {
+    match axis {
+        Axis::BlockBytes => format!("{} B", thousands(x as f64)),
+        Axis::LogKb => format!("{} KB", thousands(x as f64)),
+        Axis::Pairs | Axis::Clients => x.to_string(),
+        Axis::AccountsK => format!("{} K", thousands(x as f64)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::system::System;
+    use super::super::tests::made_up;
+    use super::*;
+
+    fn figure() -> Figure {
+        let rvm = Series::System(System::RVM);
+        let tcp = Series::System(System::RVM.over(Link::Tcp).on(Disk::Modelled));
+        let curve: &[(u64, f64)] = &[(32, 9_000.0), (1024, 5_000.0)];
+        made_up(9, &[(rvm, curve), (tcp, &[(32, 80_000.0), (1024, 79_000.0)])])
+    }
+
+    #[test]
+    fn the_svg_names_every_curve_ours_and_the_papers_and_every_place() {
+        let svg = svg(&figure(), &Facts::tr190().unwrap()).unwrap();
+        assert!(
+            svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"),
+            "{svg}"
+        );
+        for text in [
+            "RVM",
+            "RRVM, TCP, MODELLED disk",
+            "TR-190: RRVM, FDDI",
+            "1,024",
+            "512",
+            "Figure 9",
+        ] {
+            assert!(svg.contains(text), "{text}");
+        }
+        // Two curves of ours as marks, three of the paper's.
+        assert!(svg.matches("<circle").count() >= 2);
+    }
+
+    #[test]
+    fn the_png_is_as_large_as_promised_and_not_empty() {
+        let bytes = png(&figure(), &Facts::tr190().unwrap()).unwrap();
+        let mut reader = png_reader(&bytes);
+        let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
+        let frame = reader.next_frame(&mut pixels).unwrap();
+        assert_eq!((frame.width, frame.height), (2160, 1040));
+        let red = pixels.chunks(3).filter(|pixel| **pixel == [200, 40, 40]).count();
+        assert!(red > 100, "RVM's curve is there: {red}");
+    }
+
+    fn png_reader(bytes: &[u8]) -> ::png::Reader<std::io::Cursor<&[u8]>> {
+        ::png::Decoder::new(std::io::Cursor::new(bytes))
+            .read_info()
+            .unwrap()
+    }
+
+    #[test]
+    fn the_axis_spans_whole_decades_around_every_point() {
+        let curves = curves(&figure(), &Facts::tr190().unwrap());
+        assert_eq!(decades(&curves), (10.0, 100_000.0));
+        assert_eq!(places(&curves), [32, 128, 512, 1024]);
+        assert_eq!(thousands(1_234_567.0), "1,234,567");
+    }
+}

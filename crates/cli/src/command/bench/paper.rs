@@ -1,0 +1,241 @@
+//! `netram bench paper`: the experiments of the papers, each figure anew.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::time::SystemTime;
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use netram_bench::machine::Machine;
+use netram_bench::paper::claims::By;
+use netram_bench::paper::experiment::Effort;
+use netram_bench::paper::output::{self as files, Run};
+use netram_bench::paper::{self, Plan, Report, Step};
+use serde_json::json;
+
+use crate::options::{Span, Usage};
+use crate::output;
+
+/// Run the experiments of TR-190: every figure as CSV, as a plot and in a page
+///
+/// RVM, whose commits wait for the disk, beside RRVM, whose commits wait for a
+/// member's memory: over a Unix socket, over TCP, and over TCP between two
+/// network namespaces (root only), each on the local disk and on a modelled one
+/// that takes 8 ms a sync. The page has the paper's figures beside these and what
+/// differs. A full run takes about half an hour.
+///
+///   netram bench paper --quick                      # about a minute
+///   netram bench paper --figures 1,9-11 --dir /mnt  # some figures, another disk
+///   netram bench paper --png --out results
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Paper {
+    /// The paper
+    #[arg(long, value_enum, default_value_t = Which::Tr190)]
+    only: Which,
+    /// Figures, as 1,4,9-11 [default: all]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    figures: Vec<Figures>,
+    /// One short round at fewer places
+    #[arg(long)]
+    quick: bool,
+    /// A cell ends after this time, or after 10,000 transactions [default: 5s; quick: 120ms]
+    #[arg(long, value_name = "TIME")]
+    cap: Option<Span>,
+    /// Where the results go; files of an earlier run are replaced
+    #[arg(long, value_name = "DIR", default_value = "netram-paper")]
+    out: PathBuf,
+    /// Plots as PNG too
+    #[arg(long)]
+    png: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Where logs and data files are kept while measuring; choose the disk that is of interest [default: /var/tmp]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+/// Papers whose experiments are here.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Which {
+    /// On using Network Memory to Improve the Performance of Transaction-Based Systems
+    Tr190,
+}
+
+/// One figure or several in a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Figures {
+    first: u8,
+    last: u8,
+}
+
+impl FromStr for Figures {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Figures, String> {
+        let number = |text: &str| text.trim().parse::<u8>().ok();
+        let parsed = match text.split_once('-') {
+            Some((first, last)) => number(first).zip(number(last)),
+            None => number(text).map(|only| (only, only)),
+        };
+        match parsed {
+            Some((first, last)) if first <= last => Ok(Figures { first, last }),
+            _ => Err(format!("`{text}` is no figure; write figures as 1,4,9-11")),
+        }
+    }
+}
+
+impl Paper {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        // Before half an hour is spent: the results must have a place.
+        std::fs::create_dir_all(&self.out)
+            .map_err(|error| Usage(format!("cannot make the folder {}: {error}", self.out.display())))?;
+        let site = super::site(self.dir.as_deref())?;
+        let introduction = super::introduction(&Machine::look(), site.folder());
+        if !self.json {
+            output::line(&introduction)?;
+        }
+        let run = Run {
+            began: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+            command: std::env::args().collect::<Vec<_>>().join(" "),
+            disk: super::file_system(site.folder().parent().unwrap_or(site.folder())),
+        };
+        let mut progress = Progress::new();
+        let report = paper::measure(&site, &self.plan(), &mut |step| progress.step(&step))?;
+        progress.end();
+        let written = files::write(&report, &run, &self.out, self.png)?;
+        if self.json {
+            output::json(&json!({
+                "run": { "began": run.began, "command": run.command, "files_on": run.disk },
+                "report": report,
+                "files": written,
+            }))?;
+        } else {
+            show(&report)?;
+            output::line(format_args!(
+                "{} files in {}; open {}",
+                written.len(),
+                self.out.display(),
+                self.out.join(files::PAGE).display()
+            ))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn plan(&self) -> Plan {
+        let numbers: BTreeSet<u8> = self
+            .figures
+            .iter()
+            .flat_map(|range| range.first..=range.last)
+            .collect();
+        let effort = if self.quick { Effort::QUICK } else { Effort::FULL };
+        let Which::Tr190 = self.only;
+        Plan {
+            figures: numbers.into_iter().collect(),
+            effort: Effort {
+                cap: self.cap.map_or(effort.cap, |cap| cap.0),
+                ..effort
+            },
+        }
+    }
+}
+
+/// A bar for people who watch; a line a figure for those who read later.
+struct Progress {
+    bar: ProgressBar,
+    figure: Option<u8>,
+}
+
+impl Progress {
+    fn new() -> Progress {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+        let style =
+            ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} (about {eta} left) {wide_msg}");
+        Progress {
+            bar: bar.with_style(style.expect("a constant template")),
+            figure: None,
+        }
+    }
+
+    fn step(&mut self, step: &Step<'_>) {
+        match step {
+            Step::Cells(count) => self.bar.set_length(*count as u64),
+            Step::Skipped(what) => output::remark(format_args!("SKIPPED: {what}")),
+            Step::Cell { figure, what } => {
+                let name = match figure {
+                    0 => String::new(),
+                    number => format!("figure {number}: "),
+                };
+                if self.figure.is_some() {
+                    self.bar.inc(1);
+                }
+                self.bar.set_message(format!("{name}{what}"));
+                if !output::is_watched() && self.figure != Some(*figure) {
+                    output::remark(format_args!("measuring {name}{what} and what follows ..."));
+                }
+                self.figure = Some(*figure);
+            }
+        }
+    }
+
+    fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+fn show(report: &Report) -> Result<()> {
+    for figure in &report.figures {
+        let places = figure.places();
+        let mut header = vec![format!("figure {}: {}", figure.number, figure.title)];
+        header.extend(places.iter().map(|place| output::thousands(*place as i64)));
+        let header: Vec<&str> = header.iter().map(String::as_str).collect();
+        let mut table = output::table(&header, 1);
+        for series in figure.series() {
+            let mut row = vec![series.label()];
+            row.extend(places.iter().map(|&place| {
+                let point = figure.at(series, place);
+                point.map(|point| output::number(point.tps)).unwrap_or_default()
+            }));
+            table.add_row(row);
+        }
+        output::line(table)?;
+    }
+    let mut table = output::table(&["what", "measured", "unit", "hold", "met"], 1);
+    let aims = report.claims.iter().filter(|claim| claim.by == By::Netram);
+    for claim in aims {
+        table.add_row([
+            claim.what.clone(),
+            output::number(claim.value),
+            claim.unit.to_owned(),
+            claim.hold.map(|hold| hold.to_string()).unwrap_or_default(),
+            match claim.met {
+                Some(true) => "yes".to_owned(),
+                Some(false) => "NO".to_owned(),
+                None => String::new(),
+            },
+        ]);
+    }
+    output::line(table)?;
+    for skipped in &report.skipped {
+        output::line(format_args!("SKIPPED: {skipped}"))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_read_as_people_write_them() {
+        assert_eq!("4".parse(), Ok(Figures { first: 4, last: 4 }));
+        assert_eq!("9-11".parse(), Ok(Figures { first: 9, last: 11 }));
+        for text in ["", "x", "11-9", "1-", "300"] {
+            assert!(text.parse::<Figures>().is_err(), "{text}");
+        }
+    }
+}
