@@ -12,7 +12,7 @@ SHARE   := $(DESTDIR)$(PREFIX)/share
 UNITS   := $(DESTDIR)$(PREFIX)/lib/systemd/system
 SYSUSERS   := $(DESTDIR)$(PREFIX)/lib/sysusers.d
 
-.PHONY: help demo test bench build install uninstall clean need-cargo
+.PHONY: help demo test bench build wheel install uninstall clean need-cargo
 .DEFAULT_GOAL := help
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo "make bench [ARGS=]     measure every figure beside its floor (ARGS=--quick: under two minutes)"
 	@echo "make install [PREFIX=] binary, man pages, completions, systemd unit (default $(PREFIX))"
 	@echo "make uninstall         remove what install put there"
+	@echo "make wheel             the Python package, as $(TARGET)/wheels/netram-*.whl"
 	@echo "make clean             remove what was built"
 
 demo: build
@@ -35,6 +36,9 @@ bench: build
 
 build: need-cargo
 	cargo build --release -p netram
+
+wheel: need-cargo
+	scripts/wheel.sh
 
 # An install as root after a build by a user must not build anew: root may have no cargo.
 install:

@@ -18,6 +18,7 @@ wanted=(
 	"strace strace counts system calls, and makes a chosen one fail"
 	"fusermount3 fuse3 mounts and unmounts file systems in user space"
 	"modprobe kmod loads kernel modules that a test asks for"
+	"python3 python3 builds and tests the Python package"
 	"ps procps shows what a failed test left running, and its limits"
 )
 
@@ -29,6 +30,12 @@ for line in "${wanted[@]}"; do
 		[[ " ${missing[*]-} " == *" $package "* ]] || missing+=("$package")
 	fi
 done
+
+# Debian's python3 comes without what makes an environment to test in.
+if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
+	echo "test-deps: no \`venv\` for python3 (package python3-venv): builds and tests the Python package"
+	missing+=(python3-venv)
+fi
 
 if ((${#missing[@]})); then
 	if ((EUID == 0)) && command -v apt-get >/dev/null; then

@@ -4,6 +4,7 @@
 //! tests.
 
 use std::io::Write;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::{Seeds, layers, links, style, tree};
@@ -16,7 +17,7 @@ const SEEDS_PER_CHECK: u64 = 200;
 pub(crate) enum Extent {
     /// Everything.
     Full,
-    /// Without the real-process tests and the simulator.
+    /// Without the real-process tests, the Python package and the simulator.
     Quick,
 }
 
@@ -26,6 +27,8 @@ enum Work {
     Gate(fn() -> Result<(), String>),
     /// Cargo with these arguments.
     Cargo(Vec<String>),
+    /// A script of the tree.
+    Script(&'static str),
 }
 
 struct Step {
@@ -46,6 +49,7 @@ pub(crate) fn run(extent: Extent) -> Result<(), String> {
         let outcome = match &step.work {
             Work::Gate(gate) => gate(),
             Work::Cargo(args) => cargo(args),
+            Work::Script(path) => script(path),
         };
         let taken = seconds(started.elapsed());
         if let Err(reason) = outcome {
@@ -60,7 +64,7 @@ pub(crate) fn run(extent: Extent) -> Result<(), String> {
     }
     let left_out = match extent {
         Extent::Full => "",
-        Extent::Quick => " Left out by --quick: real-process tests, simulator seeds.",
+        Extent::Quick => " Left out by --quick: real-process tests, Python package, simulator seeds.",
     };
     say(&format!(
         "all {count} steps ok, {}.{left_out}",
@@ -87,6 +91,7 @@ fn steps(extent: Extent) -> Vec<Step> {
         Extent::Quick => steps.push(from_cargo("unit tests", "test --workspace --lib --bins")),
         Extent::Full => {
             steps.push(from_cargo("tests", "test --workspace"));
+            steps.push(from_script("python", "scripts/test-python.sh"));
             let seeds = Seeds {
                 count: SEEDS_PER_CHECK,
                 from: None,
@@ -115,6 +120,14 @@ fn from_cargo(name: &'static str, line: &str) -> Step {
     }
 }
 
+fn from_script(name: &'static str, path: &'static str) -> Step {
+    Step {
+        name,
+        work: Work::Script(path),
+        rerun: path.to_string(),
+    }
+}
+
 fn sim_args(seeds: Seeds) -> Vec<String> {
     let threads = seeds.threads.unwrap_or_else(|| {
         std::thread::available_parallelism().map_or(1, |cores| u64::try_from(cores.get()).unwrap_or(1))
@@ -139,6 +152,19 @@ fn cargo(args: &[String]) -> Result<(), String> {
         Ok(())
     } else {
         Err(format!("`cargo {line}`: {status}"))
+    }
+}
+
+fn script(path: &str) -> Result<(), String> {
+    let root = tree::root()?;
+    let status = Command::new(root.join(path))
+        .current_dir(&root)
+        .status()
+        .map_err(|error| format!("`{path}` could not be started: {error}"))?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(format!("`{path}`: {status}"))
     }
 }
 

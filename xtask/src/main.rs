@@ -21,9 +21,9 @@ netram's own commands
 Usage: cargo xtask <command>
 
 Commands:
-  check [--quick]   everything: format, layers, style, docs, clippy, tests, simulator seeds.
+  check [--quick]   everything: format, layers, style, docs, clippy, tests, the Python package, simulator seeds.
                     Stops at the first failure and names the command to rerun.
-                    --quick leaves out the real-process tests and the simulator
+                    --quick leaves out the real-process tests, the Python package and the simulator
   layers            dependencies between crates point down only
   style             file and function length, leftovers, where unsafe may stand
   docs              links in *.md resolve; paths named in ARCHITECTURE.md and docs/ exist

@@ -1,0 +1,128 @@
+//! Rust's errors as Python's. The classes, and what each is for: `python/netram/errors.py`.
+
+use netram_client::{CreateError, OpenError};
+use netram_home::HomeError;
+use netram_proto::port::IoError;
+use netram_rvm::{CommitError, FlushError, ForgetError, MapError, RangeError, SegmentError, TruncateError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyType;
+
+/// ETXTBSY: `netram_rvm::RealStorage` says it of a file that another process has locked.
+const IN_USE: IoError = IoError { errno: 26 };
+
+macro_rules! classes {
+    ($($(#[$doc:meta])* $function:ident = $name:literal;)*) => {$(
+        $(#[$doc])*
+        pub(crate) fn $function(py: Python<'_>, message: impl std::fmt::Display) -> PyErr {
+            static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+            match CLASS.import(py, "netram.errors", $name) {
+                Ok(class) => PyErr::from_type(class.clone(), (message.to_string(),)),
+                Err(missing) => missing,
+            }
+        }
+    )*};
+}
+
+classes! {
+    /// No store was opened or created.
+    open_error = "OpenError";
+    /// Another process or store has it.
+    in_use = "InUse";
+    /// Recovery could not be proven complete.
+    refused = "RecoveryRefused";
+    /// A segment could not be created, mapped or forgotten.
+    segment_error = "SegmentError";
+    /// Outside a region.
+    range_error = "RangeError";
+    /// Flushing or truncating failed.
+    log_error = "LogError";
+    /// The members do not count.
+    lenders_missing = "LendersMissing";
+    /// The object's time is over.
+    closed = "ClosedError";
+    /// Not now: transactions are open, or another thread is in it.
+    busy = "BusyError";
+}
+
+/// A commit that did not come about, or whose outcome is unknown.
+pub(crate) fn commit(py: Python<'_>, error: &CommitError) -> PyErr {
+    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let lsn = match error {
+        CommitError::Ended => return ended(py),
+        CommitError::Unknown { lsn, .. } => Some(lsn.0),
+        _ => None,
+    };
+    match CLASS.import(py, "netram.errors", "CommitError") {
+        Ok(class) => PyErr::from_type(class.clone(), (error.to_string(), lsn.is_some(), lsn)),
+        Err(missing) => missing,
+    }
+}
+
+/// The transaction has ended.
+pub(crate) fn ended(py: Python<'_>) -> PyErr {
+    closed(py, "the transaction has ended; begin another")
+}
+
+/// What kept a store from being opened or created.
+pub(crate) fn home(py: Python<'_>, error: &HomeError) -> PyErr {
+    let segment = |error: &SegmentError| matches!(error, SegmentError::InUse { .. });
+    match error {
+        HomeError::Journal(OpenError::InUse { .. }) => in_use(py, error),
+        HomeError::Table { cause, .. } if *cause == IN_USE => in_use(py, error),
+        HomeError::Memory(netram_rvm::OpenError::Recovery(TruncateError::Segment(cause)))
+            if segment(cause) =>
+        {
+            in_use(py, error)
+        }
+        HomeError::Journal(OpenError::Refused { .. }) => refused(py, error),
+        HomeError::Create(CreateError::Exists(path)) => open_error(
+            py,
+            format_args!(
+                "there is a log at {} already; open it, or choose another path",
+                path.display()
+            ),
+        ),
+        _ => open_error(py, error),
+    }
+}
+
+/// What kept a segment from being created or used.
+pub(crate) fn segment(py: Python<'_>, error: &SegmentError) -> PyErr {
+    match error {
+        SegmentError::InUse { .. } => in_use(py, error),
+        _ => segment_error(py, error),
+    }
+}
+
+/// What kept a region from being mapped.
+pub(crate) fn map(py: Python<'_>, error: &MapError) -> PyErr {
+    match error {
+        MapError::Segment(cause) => segment(py, cause),
+        MapError::OutOfSegment { .. } | MapError::Unaligned { .. } => range_error(py, error),
+        _ => segment_error(py, error),
+    }
+}
+
+/// What kept a segment in the table.
+pub(crate) fn forget(py: Python<'_>, error: &ForgetError) -> PyErr {
+    segment_error(py, error)
+}
+
+/// What is wrong with a range.
+pub(crate) fn range(py: Python<'_>, error: &RangeError) -> PyErr {
+    match error {
+        RangeError::Ended => ended(py),
+        _ => range_error(py, error),
+    }
+}
+
+/// What stopped a truncation.
+pub(crate) fn truncate(py: Python<'_>, error: &TruncateError) -> PyErr {
+    log_error(py, error)
+}
+
+/// What kept commits from becoming as safe as asked.
+pub(crate) fn flush(py: Python<'_>, error: &FlushError) -> PyErr {
+    log_error(py, error)
+}

@@ -1,0 +1,113 @@
+//! A segment: the file behind mapped memory.
+
+use std::sync::Arc;
+
+use netram_rvm::{Allocation, MapError};
+use pyo3::prelude::*;
+
+use crate::error;
+use crate::open::Size;
+use crate::region::{Offset, Region};
+use crate::shared::Shared;
+
+/// A segment: a file whose bytes can be mapped and changed by transactions.
+#[pyclass(frozen, module = "netram._netram")]
+pub(crate) struct Segment {
+    shared: Arc<Shared>,
+    path: String,
+}
+
+/// What `Store.segment` is asked for.
+pub(crate) struct Wanted {
+    pub(crate) path: String,
+    pub(crate) size: Option<u64>,
+    pub(crate) create: bool,
+    pub(crate) sparse: bool,
+}
+
+impl Segment {
+    /// The segment at `wanted.path`, made now if it is to be.
+    pub(crate) fn find(py: Python<'_>, shared: &Arc<Shared>, wanted: Wanted) -> PyResult<Segment> {
+        let Wanted {
+            path,
+            size,
+            create,
+            sparse,
+        } = wanted;
+        let found = std::fs::metadata(&path).ok();
+        match (found, create, size) {
+            (None, true, Some(size)) => {
+                let allocation = if sparse {
+                    Allocation::Sparse
+                } else {
+                    Allocation::Preallocated
+                };
+                let made = shared.waiting(py, |memory| memory.create_segment(&path, size, allocation))?;
+                made.map_err(|cause| error::segment(py, &cause))?;
+            }
+            (None, true, None) => {
+                let sentence =
+                    format!("a new segment needs a size: segment({path:?}, size=..., create=True)");
+                return Err(error::segment_error(py, sentence));
+            }
+            (None, false, _) => {
+                let sentence = format!(
+                    "the segment {path} does not exist; create it with segment({path:?}, size=..., create=True)"
+                );
+                return Err(error::segment_error(py, sentence));
+            }
+            (Some(file), _, Some(size)) if file.len() != size => {
+                let sentence = format!("the segment {path} has {} bytes, not {size}", file.len());
+                return Err(error::segment_error(py, sentence));
+            }
+            (Some(_), ..) => shared.quickly(py, |_| ())?,
+        }
+        Ok(Segment {
+            shared: shared.clone(),
+            path,
+        })
+    }
+}
+
+#[pymethods]
+impl Segment {
+    /// Map `length` bytes from `offset` on, a multiple of 4096; length 0: to the end.
+    ///
+    /// Nothing is read until it is touched, so a large segment is mapped at once. Bytes can be mapped once at a time.
+    /// Raises RangeError, SegmentError, InUse.
+    #[pyo3(signature = (offset = Offset::ZERO, length = Offset::ZERO))]
+    #[pyo3(text_signature = "($self, offset=0, length=0)")]
+    fn map(&self, py: Python<'_>, offset: Offset, length: Offset) -> PyResult<Py<Region>> {
+        let (offset, length) = (offset.0 as u64, length.0 as u64);
+        // The window is made before the memory's lock is let go: a store closed meanwhile would not know of it.
+        let mapped = self.shared.waiting(py, |memory| -> Result<_, MapError> {
+            let region = memory.map(&self.path, offset, length)?;
+            Ok(self.shared.add_window(region))
+        })?;
+        let window = mapped.map_err(|cause| error::map(py, &cause))?;
+        Region::new(py, window)
+    }
+
+    /// The segment's path, as it was given.
+    #[getter]
+    fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Bytes in the segment.
+    #[getter]
+    fn size(&self, py: Python<'_>) -> PyResult<Size> {
+        self.shared.quickly(py, |_| ())?;
+        match std::fs::metadata(&self.path) {
+            Ok(file) => Ok(Size(file.len())),
+            Err(cause) => Err(error::segment_error(
+                py,
+                format_args!("the segment {}: {cause}", self.path),
+            )),
+        }
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<netram.Segment {:?}>", self.path)
+    }
+}

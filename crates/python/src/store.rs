@@ -1,0 +1,188 @@
+//! An open log, from Python.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::error;
+use crate::open::Size;
+use crate::report::{Query, Recovered, Statistics, blocked};
+use crate::segment::{Segment, Wanted};
+use crate::shared::Shared;
+use crate::transaction::{Transaction, durability as by_name};
+
+/// How often a wait for lenders looks for Ctrl-C.
+const SIGNALS_EVERY: Duration = Duration::from_millis(50);
+
+/// An open log: recoverable memory whose newest commits are in lenders' memory until the local disk has them.
+///
+/// Made by open. Threads may share it. As a context manager it closes itself. What still uses it (segments, regions,
+/// transactions, arrays) keeps it open.
+#[pyclass(frozen, module = "netram._netram")]
+pub(crate) struct Store {
+    shared: Arc<Shared>,
+    recovered: Recovered,
+}
+
+impl Store {
+    pub(crate) fn new(shared: Arc<Shared>, recovered: Recovered) -> Store {
+        Store { shared, recovered }
+    }
+}
+
+#[pymethods]
+impl Store {
+    /// The segment at path: any file can be one.
+    ///
+    /// create=True makes a file of size zeros when there is none, all its blocks now, or with sparse=True as they are
+    /// needed (a full disk then stops truncation, and after it commits, until there is room). When the file exists and
+    /// a size is given, they must agree. Raises SegmentError, InUse.
+    #[pyo3(signature = (path, *, size = None, create = false, sparse = false))]
+    fn segment(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        size: Option<Size>,
+        create: bool,
+        sparse: bool,
+    ) -> PyResult<Segment> {
+        let path = utf8(py, path)?;
+        let size = size.map(|size| size.0);
+        let wanted = Wanted {
+            path,
+            size,
+            create,
+            sparse,
+        };
+        Segment::find(py, &self.shared, wanted)
+    }
+
+    /// Begin a transaction.
+    ///
+    /// durability says when its commit returns: "remote", when lenders hold it as the commit rule demands or the local
+    /// disk has it; "disk"; "both"; "lazy", at once. With restore=False no old values are kept, and an abort leaves
+    /// memory as it is.
+    #[pyo3(signature = (durability = "remote", restore = true))]
+    fn transaction(&self, py: Python<'_>, durability: &str, restore: bool) -> PyResult<Transaction> {
+        Transaction::begin(py, &self.shared, by_name(durability)?, restore)
+    }
+
+    /// Wait until every commit so far, lazy ones too, is as safe as asked. Raises LogError.
+    #[pyo3(signature = (durability = "disk"))]
+    fn flush(&self, py: Python<'_>, durability: &str) -> PyResult<()> {
+        let durability = by_name(durability)?;
+        let flushed = self
+            .shared
+            .waiting(py, |memory| memory.flush(durability).map(drop))?;
+        flushed.map_err(|cause| error::flush(py, &cause))
+    }
+
+    /// Apply every commit so far to the segments and empty the log of them. A thread does the same in the background
+    /// whenever the log is fuller than its threshold. Raises LogError.
+    fn truncate(&self, py: Python<'_>) -> PyResult<()> {
+        let truncated = self.shared.waiting(py, |memory| memory.truncate())?;
+        truncated.map_err(|cause| error::truncate(py, &cause))
+    }
+
+    /// Take a segment that is no longer used out of the log's table; the file stays. Raises SegmentError.
+    fn forget(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        let path = utf8(py, path)?;
+        let forgotten = self.shared.waiting(py, |memory| memory.forget_segment(&path))?;
+        forgotten.map_err(|cause| error::forget(py, &cause))
+    }
+
+    /// Where the store stands now: log, segments, regions, lenders.
+    fn query(&self, py: Python<'_>) -> PyResult<Query> {
+        self.shared.waiting(py, Query::of)
+    }
+
+    /// What happened since the opening, counted.
+    fn statistics(&self, py: Python<'_>) -> PyResult<Statistics> {
+        self.shared
+            .quickly(py, |memory| Statistics::of(memory.statistics()))
+    }
+
+    /// Wait until lenders acknowledge commits, at most timeout seconds. Raises LendersMissing, which says why they do
+    /// not.
+    #[pyo3(signature = (timeout = 10.0))]
+    fn wait_for_lenders(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
+        let wrong = |_| PyValueError::new_err(format!("{timeout} is no number of seconds to wait"));
+        let deadline = Instant::now().checked_add(Duration::try_from_secs_f64(timeout).map_err(wrong)?);
+        loop {
+            let left = deadline.map_or(SIGNALS_EVERY, |deadline| {
+                deadline.saturating_duration_since(Instant::now())
+            });
+            let slice = left.min(SIGNALS_EVERY);
+            let waited = self.shared.waiting(py, |memory| {
+                let waited = memory.log().wait_for_members(slice);
+                waited.map_err(|why| blocked(memory, why))
+            })?;
+            match waited {
+                Ok(()) => return Ok(()),
+                Err(why) if left.is_zero() => return Err(error::lenders_missing(py, why)),
+                Err(_) => py.check_signals()?,
+            }
+        }
+    }
+
+    /// Write everything to the local disk, release the lenders and unmap all regions. Closing twice does nothing.
+    ///
+    /// Raises BufferError while views (arrays, memoryviews) look into its regions, BusyError while transactions are
+    /// open; the store then stays open and usable.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.shared.close(py)
+    }
+
+    /// What recovery found at the opening.
+    #[getter]
+    fn recovered(&self) -> Recovered {
+        self.recovered.clone()
+    }
+
+    /// The log's path.
+    #[getter]
+    fn path(&self) -> &OsStr {
+        self.shared.path().as_os_str()
+    }
+
+    /// Whether the store is closed.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.shared.is_closed()
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (exception_type, exception = None, traceback = None))]
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        exception_type: Option<&Bound<'_, PyAny>>,
+        exception: Option<&Bound<'_, PyAny>>,
+        traceback: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let _ = (exception, traceback);
+        match (self.shared.close(py), exception_type) {
+            // What the program was about to say matters more; the frames it names may hold the very arrays in the way.
+            (Err(_), Some(_)) => Ok(()),
+            (closed, _) => closed,
+        }
+    }
+
+    fn __repr__(&self) -> String {
+        let state = if self.shared.is_closed() { "closed" } else { "open" };
+        format!("<netram.Store {:?}, {state}>", self.shared.path())
+    }
+}
+
+/// The path as the segment table can hold it.
+fn utf8(py: Python<'_>, path: PathBuf) -> PyResult<String> {
+    let text = path.into_os_string().into_string();
+    text.map_err(|path| error::segment_error(py, format_args!("{path:?} is not UTF-8; choose another name")))
+}

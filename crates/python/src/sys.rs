@@ -1,0 +1,126 @@
+//! The buffer protocol, both ways, and copies out of memory that Python code may be writing: the crate's only unsafe code.
+//!
+//! [`Memory`] is the base class of `Region`. Each buffer that Python takes counts as a view in [`Window`], which keeps
+//! the memory mapped until the last view is given back; and each buffer holds a reference to the object, which holds
+//! the window.
+
+use std::ffi::c_int;
+use std::ops::Range;
+use std::sync::Arc;
+
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::window::Window;
+
+/// Memory that survives crashes, as a writable buffer of bytes.
+///
+/// The base of Region, not to be made by itself.
+#[pyclass(frozen, subclass, module = "netram._netram", name = "Memory")]
+pub(crate) struct Memory {
+    pub(crate) window: Arc<Window>,
+}
+
+#[pymethods]
+impl Memory {
+    /// # Safety
+    ///
+    /// `view` is the interpreter's to be filled, or null.
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        if view.is_null() {
+            return Err(PyBufferError::new_err("no place for the view was given"));
+        }
+        let py = slf.py();
+        let window = &slf.get().window;
+        let (address, length) = window.view(py)?;
+        let length = ffi::Py_ssize_t::try_from(length).map_err(|_| {
+            window.end_view();
+            PyBufferError::new_err("the region is larger than Python can count")
+        })?;
+        // SAFETY: the caller vouches for `view`; `address` has `length` bytes until the view that was counted is given
+        // back, since `Window` unmaps nothing before; the view keeps a reference to `slf`.
+        let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), address.cast(), length, 0, flags) };
+        if filled != 0 {
+            window.end_view();
+            return Err(PyErr::fetch(py));
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    ///
+    /// `_view` was filled by `__getbuffer__` and is given back once: the interpreter sees to both.
+    unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
+        self.window.end_view();
+    }
+}
+
+/// Copies bytes of a mapped region to a new `bytes` object, as a `memoryview` of it would.
+///
+/// No reference to the region's bytes is formed: Python code may be writing them through a view on another thread.
+/// Who reads while another writes gets a mixture of both.
+pub(crate) fn copy<'py>(
+    py: Python<'py>,
+    region: &netram_rvm::Region,
+    span: Range<usize>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    assert!(span.start <= span.end);
+    assert!(span.end <= region.len());
+    PyBytes::new_with(py, span.len(), |target| {
+        assert_eq!(target.len(), span.len());
+        // SAFETY: the assertions keep the offset inside the bytes that `region` has mapped.
+        let source = unsafe { region.as_ptr().add(span.start) };
+        // SAFETY: `target.len()` bytes remain at `source`; `target` is new, so they are disjoint; the region is
+        // borrowed, so it stays mapped.
+        unsafe { source.copy_to_nonoverlapping(target.as_mut_ptr(), target.len()) };
+        Ok(())
+    })
+}
+
+/// Where a buffer's bytes lie: the address of its lowest, and how many to its highest, gaps of its strides included.
+/// `None`: it has none.
+pub(crate) fn hull(buffer: &Bound<'_, PyAny>) -> PyResult<Option<(usize, usize)>> {
+    let mut view = ffi::Py_buffer::new();
+    // SAFETY: `buffer` is a live object, `view` a place to be filled, and the interpreter is held.
+    let refused = unsafe { ffi::PyObject_GetBuffer(buffer.as_ptr(), &mut view, ffi::PyBUF_FULL_RO) };
+    if refused != 0 {
+        return Err(PyErr::fetch(buffer.py()));
+    }
+    let found = spread(&view);
+    // SAFETY: the view was filled above, was not moved, and is given back once.
+    unsafe { ffi::PyBuffer_Release(&mut view) };
+    found
+}
+
+fn spread(view: &ffi::Py_buffer) -> PyResult<Option<(usize, usize)>> {
+    if !view.suboffsets.is_null() {
+        return Err(PyBufferError::new_err(
+            "a buffer of pointers has no one place in memory",
+        ));
+    }
+    let dimensions = usize::try_from(view.ndim).unwrap_or(0);
+    let (mut before, mut after) = (0usize, view.itemsize.unsigned_abs());
+    for dimension in 0..dimensions {
+        // SAFETY: PyBUF_FULL_RO asks for a shape of `ndim` entries.
+        let count = unsafe { view.shape.add(dimension) };
+        // SAFETY: as above.
+        let count = unsafe { count.read() }.unsigned_abs();
+        // SAFETY: PyBUF_FULL_RO asks for strides of `ndim` entries.
+        let stride = unsafe { view.strides.add(dimension) };
+        // SAFETY: as above.
+        let stride = unsafe { stride.read() };
+        if count == 0 {
+            return Ok(None);
+        }
+        // Saturating: a true buffer is in the address space, and a false one is found in no region.
+        let reach = (count - 1).saturating_mul(stride.unsigned_abs());
+        match stride < 0 {
+            true => before = before.saturating_add(reach),
+            false => after = after.saturating_add(reach),
+        }
+    }
+    let length = before.saturating_add(after);
+    Ok((length > 0).then(|| (view.buf.addr().wrapping_sub(before), length)))
+}

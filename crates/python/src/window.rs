@@ -1,0 +1,135 @@
+//! A region's memory, and the views that Python has into it.
+//!
+//! While there is a view (an array, a `memoryview`), the memory is not unmapped: `unmap` and `close` refuse, as
+//! `mmap.close` does, and dropping every other object leaves it mapped until the last view is gone.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use pyo3::prelude::*;
+
+use crate::error;
+use crate::shared::Shared;
+
+/// A region that Python may look into.
+pub(crate) struct Window {
+    pub(crate) shared: Arc<Shared>,
+    region: RwLock<Option<netram_rvm::Region>>,
+    /// Views that are not given back. Counted up under the lock shared, so that whoever has it exclusively and finds
+    /// none may unmap.
+    views: AtomicUsize,
+    address: usize,
+    length: usize,
+}
+
+/// A region's place, held exclusively.
+pub(crate) struct Held<'w> {
+    window: &'w Window,
+    region: RwLockWriteGuard<'w, Option<netram_rvm::Region>>,
+}
+
+impl Window {
+    pub(crate) fn new(shared: Arc<Shared>, region: netram_rvm::Region) -> Window {
+        let (address, length) = (region.as_ptr().addr(), region.len());
+        Window {
+            shared,
+            region: RwLock::new(Some(region)),
+            views: AtomicUsize::new(0),
+            address,
+            length,
+        }
+    }
+
+    pub(crate) fn address(&self) -> usize {
+        self.address
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.length
+    }
+
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.read().is_some()
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Option<netram_rvm::Region>> {
+        self.region.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does something with the region, which stays mapped meanwhile. `None`: it is unmapped already.
+    pub(crate) fn with<R>(&self, then: impl FnOnce(&netram_rvm::Region) -> R) -> Option<R> {
+        self.read().as_ref().map(then)
+    }
+
+    /// Like [`Window::with`], for Python: an unmapped region, or one of a parent process, is an exception.
+    pub(crate) fn use_region<R>(
+        &self,
+        py: Python<'_>,
+        then: impl FnOnce(&netram_rvm::Region) -> R,
+    ) -> PyResult<R> {
+        self.shared.check_process(py)?;
+        self.with(then).ok_or_else(|| unmapped(py))
+    }
+
+    /// Counts one more view; returns where it may look.
+    pub(crate) fn view(&self, py: Python<'_>) -> PyResult<(*mut u8, usize)> {
+        self.use_region(py, |region| {
+            self.views.fetch_add(1, Ordering::AcqRel);
+            (region.as_ptr(), region.len())
+        })
+    }
+
+    /// A view was given back.
+    pub(crate) fn end_view(&self) {
+        let before = self.views.fetch_sub(1, Ordering::AcqRel);
+        debug_assert!(before > 0, "a view is given back once");
+    }
+
+    /// Keeps views from being taken, and the region from being unmapped, until the answer is dropped.
+    pub(crate) fn hold(&self) -> Held<'_> {
+        Held {
+            window: self,
+            region: self.region.write().unwrap_or_else(PoisonError::into_inner),
+        }
+    }
+}
+
+impl Held<'_> {
+    /// Views that are not given back.
+    pub(crate) fn views(&self) -> usize {
+        self.window.views.load(Ordering::Acquire)
+    }
+
+    /// The region, taken out; to be put back with [`Held::put`] if it is to stay mapped.
+    pub(crate) fn take(&mut self) -> Option<netram_rvm::Region> {
+        assert_eq!(
+            self.views(),
+            0,
+            "memory is unmapped only when nobody looks into it"
+        );
+        self.region.take()
+    }
+
+    pub(crate) fn put(&mut self, region: netram_rvm::Region) {
+        *self.region = Some(region);
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        self.shared.forget_window(self);
+    }
+}
+
+/// What every use of an unmapped region is answered with.
+pub(crate) fn unmapped(py: Python<'_>) -> PyErr {
+    error::closed(py, "the region is unmapped")
+}
+
+/// How many views are in the way, as the middle of a sentence.
+pub(crate) fn looking(views: usize) -> String {
+    match views {
+        1 => "1 view (array, memoryview) looks".to_owned(),
+        views => format!("{views} views (arrays, memoryviews) look"),
+    }
+}

@@ -1,0 +1,147 @@
+"""What the tests share: a store on a temporary folder, and lenders as processes of their own."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import netram
+
+SIZE = 1 << 20
+_names = itertools.count()
+
+
+def program() -> str:
+    """The netram binary: what `cargo build` left, unless NETRAM says otherwise."""
+    target = os.environ.get("CARGO_TARGET_DIR", str(Path(__file__).parents[2] / "target"))
+    return os.environ.get("NETRAM", f"{target}/debug/netram")
+
+
+class Lender:
+    """A lender process. `stop` kills it and gives its memory back."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.name = f"python-{os.getpid()}-{next(_names)}"
+        self.memory = Path(f"/dev/shm/netram-{self.name}.mem")
+        self.arguments = arguments or ("--insecure",)
+        self.start("tcp://127.0.0.1:0")
+
+    def start(self, listen: str) -> None:
+        command = [program(), "lend", "--with-parent", "--memory", "16MiB", "--listen", listen]
+        command += ["--name", self.name, "--store", str(self.memory), *self.arguments]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("listening "):
+                self.address = line.split()[1]
+            if line == "ready\n":
+                return
+        self.stop()
+        raise AssertionError("the lender ended before it was ready")
+
+    def kill(self) -> None:
+        """Kills the process. Its memory stays, for `restart`."""
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def stop(self) -> None:
+        self.kill()
+        self.memory.unlink(missing_ok=True)
+
+    def restart(self) -> None:
+        """Starts it again where it listened, with the memory that it finds."""
+        self.start(self.address)
+
+
+@pytest.fixture(autouse=True)
+def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The settings of whoever runs the tests are theirs."""
+    for name in os.environ:
+        if name.startswith("NETRAM_"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def lender() -> Iterator[Callable[..., Lender]]:
+    """Starts lenders; stops them when the test ends."""
+    started: list[Lender] = []
+
+    def start(*arguments: str) -> Lender:
+        started.append(Lender(*arguments))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.stop()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+@pytest.fixture
+def store(folder: Path) -> Iterator[netram.Store]:
+    """A store without lenders. It must be closable at the end, unless the test closed it."""
+    store = netram.open(folder / "bank.log", create=True, log_size="1MiB")
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def region(store: netram.Store, folder: Path) -> netram.Region:
+    return store.segment(folder / "bank.data", size=SIZE, create=True).map()
+
+
+def reopened(folder: Path, **settings: Any) -> tuple[netram.Store, netram.Region]:
+    """The store of `folder` again, and its segment."""
+    store = netram.open(folder / "bank.log", **settings)
+    return store, store.segment(folder / "bank.data").map()
+
+
+class Child:
+    """A Python process that runs `script`, to be heard line by line and killed."""
+
+    def __init__(self, script: str, *arguments: object) -> None:
+        command = [sys.executable, "-c", script, *map(str, arguments)]
+        # Not where the tests were started: Python would look for the package there, and find its source.
+        self.process = subprocess.Popen(command, cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def hears(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.end()
+
+    def end(self) -> int:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.close()
+        code = self.process.wait(timeout=60)
+        self.process.stdout.close()
+        return code
+
+
+@pytest.fixture
+def child() -> Iterator[Callable[..., Child]]:
+    started: list[Child] = []
+
+    def start(script: str, *arguments: object) -> Child:
+        started.append(Child(script, *arguments))
+        return started[-1]
+
+    yield start
+    for one in started:
+        if one.process.poll() is None:
+            one.kill()

@@ -1,0 +1,184 @@
+"""SIGKILL in the middle, recovery from a real lender."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Child, Lender, reopened
+
+import netram
+
+# Transfers between two accounts for ever; says how many are acknowledged. Each transfer changes both and a counter.
+TELLER = """
+import sys, netram, numpy
+folder, lenders = sys.argv[1], sys.argv[2:]
+settings = dict(lenders=lenders, insecure=True, one_domain=True)
+store = netram.open(folder + "/bank.log", create=True, log_size="4MiB", **settings)
+accounts = numpy.frombuffer(store.segment(folder + "/bank.data", size=65536, create=True).map(), dtype="i8")
+store.wait_for_lenders()
+while True:
+    n = int(accounts[0]) + 1
+    with store.transaction() as tx:
+        tx.set_range(accounts[:3])
+        accounts[0] = n
+        accounts[1] -= 1
+        accounts[2] += 1
+    print(n, flush=True)
+"""
+
+
+def settings(*lenders: Lender) -> dict[str, Any]:
+    return {"lenders": [lender.address for lender in lenders], "insecure": True, "one_domain": True}
+
+
+def killed_after(teller: Child, commits: int) -> int:
+    """Kills the teller in mid-run; the last transfer that it called acknowledged."""
+    for _ in range(commits):
+        last = int(teller.hears())
+    teller.kill()
+    return last
+
+
+def test_nothing_acknowledged_is_lost_to_a_kill(
+    folder: Path, child: Callable[..., Child], lender: Callable[..., Lender]
+) -> None:
+    lenders = lender(), lender()
+    done = 0
+    for commits in (1, 50, 400):
+        acknowledged = killed_after(child(TELLER, folder, *(one.address for one in lenders)), commits)
+        assert acknowledged > done
+        store, region = reopened(folder, **settings(*lenders))
+        view = memoryview(region).cast("q")
+        done = view[0]
+        assert done >= acknowledged
+        assert (view[1], view[2]) == (-done, done), "whole or not at all"
+        del view
+        assert {answer for _, answer in store.recovered.lenders} <= {"complete"}
+        store.close()
+
+
+def test_the_newest_commits_come_from_the_lender(
+    folder: Path, child: Callable[..., Child], lender: Callable[..., Lender]
+) -> None:
+    # The disk never gets them: its log is put back to what it was before, as a disk without the last sync would be.
+    one = lender()
+    netram.create(folder / "bank.log", "4MiB")
+    teller = child(TELLER, folder, one.address)
+    assert teller.hears() == "1"
+    log = (folder / "bank.log").read_bytes()
+    acknowledged = killed_after(teller, 3)
+    (folder / "bank.log").write_bytes(log)
+    store, region = reopened(folder, **settings(one))
+    assert memoryview(region).cast("q")[0] >= acknowledged
+    store.close()
+
+
+def test_a_lender_that_restarts_keeps_the_window(
+    folder: Path, child: Callable[..., Child], lender: Callable[..., Lender]
+) -> None:
+    one = lender()
+    acknowledged = killed_after(child(TELLER, folder, one.address), 20)
+    one.kill()
+    one.restart()
+    store, region = reopened(folder, **settings(one))
+    assert memoryview(region).cast("q")[0] >= acknowledged
+    assert store.recovered.lenders == [(one.address, "complete")]
+    store.close()
+
+
+def test_recovery_without_what_lenders_held_is_refused_and_names_them(
+    folder: Path, child: Callable[..., Child], lender: Callable[..., Lender]
+) -> None:
+    one = lender()
+    acknowledged = killed_after(child(TELLER, folder, one.address), 20)
+    one.stop()
+    one.restart()
+    with pytest.raises(netram.RecoveryRefused, match=f"{one.address} .restarted without its memory"):
+        netram.open(folder / "bank.log", **settings(one))
+    store = netram.open(folder / "bank.log", accept_loss=True, **settings(one))
+    assert store.recovered.loss_accepted is not None
+    assert one.address in store.recovered.loss_accepted
+    assert store.recovered.lenders == [(one.address, "amnesiac")]
+    count = memoryview(store.segment(folder / "bank.data").map()).cast("q")
+    assert count[0] <= acknowledged + 1
+    assert (count[1], count[2]) == (-count[0], count[0]), "what is there is whole"
+    del count
+    store.close()
+
+
+def test_waiting_for_a_lender_that_is_away_can_be_interrupted(
+    folder: Path, child: Callable[..., Child], lender: Callable[..., Lender]
+) -> None:
+    one = lender()
+    killed_after(child(TELLER, folder, one.address), 20)
+    one.kill()
+    script = """
+import os, signal, sys, threading, netram
+threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+try:
+    netram.open(sys.argv[1] + "/bank.log", lenders=sys.argv[2:], insecure=True, one_domain=True)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    os._exit(0)
+"""
+    waiting = child(script, folder, one.address)
+    assert waiting.hears() == "interrupted"
+    assert waiting.end() == 0
+    one.restart()
+    store, region = reopened(folder, **settings(one))
+    assert memoryview(region).cast("q")[0] >= 20
+    store.close()
+
+
+def test_a_writer_that_a_newer_one_replaced_is_told(folder: Path, lender: Callable[..., Lender]) -> None:
+    one = lender()
+    store = netram.open(folder / "bank.log", create=True, log_size="1MiB", **settings(one))
+    region = store.segment(folder / "bank.data", size=4096, create=True).map()
+    store.wait_for_lenders()
+    with store.transaction() as tx:
+        tx.write(region, 0, b"before")
+    # A copy of the log, opened with the same lenders, is the newer writer. It comes as far as the segment, which is the
+    # older one's still, and its reign has begun.
+    shutil.copytree(folder, folder.parent / "copy", ignore=lambda _, names: {"bank.data"} & set(names))
+    with pytest.raises(netram.InUse, match="segment"):
+        netram.open(folder.parent / "copy" / "bank.log", **settings(one))
+    with pytest.raises(netram.CommitError, match="fenced") as told:
+        while True:
+            tx = store.transaction()
+            tx.write(region, 0, b"after!")
+            tx.commit()
+    assert told.value.unknown == (told.value.lsn is not None) == (not tx.open)
+    if tx.open:
+        tx.abort()
+        assert region[:6] != b"after!"
+    else:
+        assert region[:6] == b"after!", "the outcome is unknown, so memory keeps the new values"
+    with pytest.raises(netram.LogError, match="fenced"):
+        store.close()
+    assert store.closed and region.closed
+
+
+def test_lazy_commits_before_a_flush_survive_it(folder: Path, child: Callable[..., Child]) -> None:
+    script = """
+import sys, netram
+store = netram.open(sys.argv[1] + "/bank.log", create=True, log_size="1MiB", spool="256KiB")
+region = store.segment(sys.argv[1] + "/bank.data", size=65536, create=True).map()
+for n in range(1, 101):
+    with store.transaction("lazy") as tx:
+        tx.write(region, 0, bytes([n]) * 64)
+    if n == 50:
+        store.flush()
+print("done", flush=True)
+sys.stdin.read()
+"""
+    teller = child(script, folder)
+    assert teller.hears() == "done"
+    teller.kill()
+    store, region = reopened(folder)
+    assert region[0] >= 50
+    assert region[:64] == bytes([region[0]]) * 64, "whole or not at all"
+    store.close()

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Builds the Python package's wheel, installs it into target/python and tests it there: types, stubs, behaviour.
+# Without Python it says so and skips. Arguments go to pytest: scripts/test-python.sh -k crash
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+target="$(realpath -m "${CARGO_TARGET_DIR:-target}")"
+venv="$target/python"
+export CARGO_TARGET_DIR="$target" PYTHONDONTWRITEBYTECODE=1
+
+code=0
+scripts/wheel.sh dev "$venv/wheels" || code=$?
+if ((code == 3)); then
+	echo "test-python: SKIPPED, the Python package is neither built nor tested"
+	exit 0
+fi
+((code == 0)) || exit "$code"
+"$venv/bin/pip" install --quiet --disable-pip-version-check --force-reinstall --no-deps "$venv"/wheels/netram-*.whl
+
+# The lenders of the tests. The profile of `cargo test`, which has built most of it.
+cargo build --quiet --profile test -p netram
+
+mypy=(--config-file python/pyproject.toml --cache-dir "$venv/mypy")
+MYPYPATH=python "$venv/bin/mypy" "${mypy[@]}" python/netram python/tests
+"$venv/bin/python" -m mypy.stubtest netram --allowlist python/stubtest-allowlist.txt --ignore-unused-allowlist
+"$venv/bin/pytest" -p no:cacheprovider --quiet python/tests "$@"
