@@ -1,7 +1,5 @@
 //! Which block stands at an address, judged from the heap's bytes alone.
 
-use netram_rvm::Region;
-
 use crate::class::RUNS;
 use crate::error::{BlockError, Damage};
 use crate::layout::{
@@ -9,18 +7,11 @@ use crate::layout::{
 };
 use crate::limit::{ALIGNMENT, PAGE_BYTES, RUN_PAGES_MAX};
 
-/// Bytes that can be copied out: a region, or a copy of one. Copying, not borrowing: through the C interface
+/// Bytes that can be copied out: a heap's ground, or a copy of it. Copying, not borrowing: through the C interface
 /// programs store to their blocks while other threads look at the heap.
 pub(crate) trait Bytes {
     /// Fills `into` from `at`. The caller has checked that the heap reaches that far.
     fn copy(&self, at: u64, into: &mut [u8]);
-}
-
-impl Bytes for Region {
-    fn copy(&self, at: u64, into: &mut [u8]) {
-        self.read_into(at as usize, into)
-            .expect("the heap was checked to lie in its region");
-    }
 }
 
 impl Bytes for [u8] {

@@ -70,8 +70,8 @@ pub enum OpenError {
 /// Why a region could not be made a heap.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
-    /// Too small, or too large to count its pages.
-    #[error("a heap needs {min} to {max} bytes, the region has {found}; map another part of the segment")]
+    /// Too small, too large to count its pages, or not at a multiple of 16.
+    #[error("a heap needs {min} to {max} bytes at a multiple of 16; there are {found}: choose another place")]
     Size {
         /// Bytes of the region.
         found: u64,

@@ -34,6 +34,7 @@ mod block;
 mod check;
 mod class;
 mod error;
+mod ground;
 mod heap;
 mod layout;
 pub mod limit;

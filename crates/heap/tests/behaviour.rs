@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use common::machine::Machine;
 use common::{PAGE, PATH, World, world};
 use netram_heap::limit::ROOTS;
@@ -410,27 +412,75 @@ fn what_is_no_heap_or_too_small_for_one_is_refused() {
 
 #[test]
 fn formatting_again_forgets_everything_also_within_a_transaction() {
-    let world = world(30);
-    let empty = world.heap.check().unwrap();
-    world.allocate(100);
-    world
-        .commit(|open| world.heap.set_root(open, 0, Ptr::<u8>::from_offset(1 << 13)))
+    let machine = Machine::new(4 << 20);
+    let rvm = machine.open().unwrap();
+    rvm.create_segment(PATH, 32 * PAGE as u64, Default::default())
         .unwrap();
-    let region = world.heap.region().clone();
-    let heap = Heap::format(&world.rvm, region.clone()).unwrap();
+    let region = Arc::new(rvm.map(PATH, 0, 0).unwrap());
+    let heap = Heap::format(&rvm, region.clone()).unwrap();
+    let empty = heap.check().unwrap();
+    let allocate = |heap: &Heap| {
+        let mut open = rvm.begin(Mode::Restore);
+        let block = heap.allocate(&mut open, 3 * PAGE).unwrap();
+        heap.set_root(&mut open, 0, block).unwrap();
+        open.commit(Durability::Remote).unwrap();
+        block
+    };
+    allocate(&heap);
+    let heap = Heap::format(&rvm, region.clone()).unwrap();
     assert_eq!(heap.check().unwrap(), empty);
 
-    let mut open = world.begin();
-    let block = heap.allocate(&mut open, 3 * PAGE).unwrap();
-    open.commit(Durability::Remote).unwrap();
-    let mut aborted = world.begin();
-    Heap::format_in(&mut aborted, &region).unwrap();
+    let block = allocate(&heap);
+    let mut aborted = rvm.begin(Mode::Restore);
+    Heap::format_in(&mut aborted, &region, 0, usize::MAX).unwrap();
     aborted.abort();
     assert_eq!(heap.block_bytes(block), Ok(3 * PAGE as u64));
-    let mut committed = world.begin();
-    Heap::format_in(&mut committed, &region).unwrap();
+    let mut committed = rvm.begin(Mode::Restore);
+    Heap::format_in(&mut committed, &region, 0, usize::MAX).unwrap();
     committed.commit(Durability::Remote).unwrap();
     assert_eq!(Heap::open(region).unwrap().check().unwrap(), empty);
+}
+
+#[test]
+fn heaps_stand_side_by_side_in_a_region() {
+    let machine = Machine::new(4 << 20);
+    let rvm = machine.open().unwrap();
+    rvm.create_segment(PATH, 64 * PAGE as u64, Default::default())
+        .unwrap();
+    let region = Arc::new(rvm.map(PATH, 0, 0).unwrap());
+    let places = [(16, 20 * PAGE), (30 * PAGE + 48, usize::MAX)];
+    let heaps = places.map(|(start, length)| {
+        Heap::format_part(&rvm, &region, start, length).unwrap();
+        Heap::open_in(region.clone(), start, length).unwrap()
+    });
+    let refused = Heap::format_part(&rvm, &region, 8, 20 * PAGE);
+    assert!(matches!(refused, Err(FormatError::Size { .. })));
+    assert_eq!(
+        Heap::open_in(region.clone(), usize::MAX, 9).unwrap_err(),
+        OpenError::Foreign
+    );
+    let mut open = rvm.begin(Mode::Restore);
+    let pointers = [0, 1].map(|index| {
+        let value = heaps[index].alloc(&mut open, &(index as u64 + 5)).unwrap();
+        heaps[index].set_root(&mut open, 0, value).unwrap();
+        assert!(heaps[index].allocate(&mut open, 9 * PAGE).is_ok());
+        value
+    });
+    open.commit(Durability::Remote).unwrap();
+    assert_eq!(pointers[0], pointers[1], "pointers count from the heap's begin");
+    for (index, heap) in heaps.iter().enumerate() {
+        assert_eq!(heap.get(pointers[index]).unwrap(), index as u64 + 5);
+        let mut open = rvm.begin(Mode::Restore);
+        heap.edit(&mut open)
+            .get_mut(pointers[index].cast::<[u8; 8]>())
+            .unwrap()[1] = 1;
+        open.commit(Durability::Remote).unwrap();
+        assert_eq!(
+            heap.view().get(pointers[index].cast::<[u8; 8]>()).unwrap()[..2],
+            [index as u8 + 5, 1]
+        );
+        assert_eq!(heap.check().unwrap().blocks.len(), 2);
+    }
 }
 
 #[test]
@@ -444,9 +494,8 @@ fn a_crash_while_formatting_leaves_the_old_heap_no_heap_or_the_new_one() {
         }
         world.machine.log_syncs();
         world.machine.crash_after(operations);
-        let formatted = Heap::format(&world.rvm, world.heap.region().clone());
+        let formatted = Heap::format_part(&world.rvm, world.heap.region(), 0, usize::MAX);
         let done = formatted.is_ok();
-        drop(formatted);
         world.machine.crash(operations);
         let rvm = world.machine.open().unwrap();
         let found = match Heap::open(rvm.map(PATH, 0, 0).unwrap()) {

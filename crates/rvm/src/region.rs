@@ -93,6 +93,12 @@ impl Deref for ReadGuard<'_> {
     }
 }
 
+impl AsRef<Region> for Region {
+    fn as_ref(&self) -> &Region {
+        self
+    }
+}
+
 impl Region {
     /// Bytes in the region.
     #[allow(clippy::len_without_is_empty, reason = "an empty region cannot be mapped")]

@@ -114,11 +114,8 @@ impl Inner {
             }
             self.more_slots(state, transaction, class, asked)?;
         };
-        let written = transaction.write(
-            &self.region,
-            (page_at(page) + state_at(slot)) as usize,
-            &[SLOT_TAKEN],
-        );
+        let at = page_at(page) + state_at(slot);
+        let written = self.ground.write(transaction, at, &[SLOT_TAKEN]);
         if let Err(error) = written {
             state.runs.disown(page, slot);
             state.runs.give(page, slot);
@@ -153,8 +150,8 @@ impl Inner {
         page: u32,
         descriptor: Descriptor,
     ) -> Result<(), RangeError> {
-        let at = descriptor_at(page) as usize;
-        transaction.write(&self.region, at, &descriptor.encode(page))
+        let at = descriptor_at(page);
+        self.ground.write(transaction, at, &descriptor.encode(page))
     }
 
     /// Makes slots of a class available: of a run that was not read yet, or of a new one.
@@ -183,7 +180,7 @@ impl Inner {
         let run = RUNS[usize::from(class)];
         let mut bytes = [0; PAGE_BYTES];
         let bytes = &mut bytes[..run_header_bytes(run)];
-        self.region.copy(page_at(page), bytes);
+        self.ground.copy(page_at(page), bytes);
         check_run(page, class, bytes)?;
         state.runs.read(page, &bytes[state_at(0) as usize..]);
         Ok(())
@@ -213,7 +210,7 @@ impl Inner {
         let bytes = &mut bytes[..run_header_bytes(run)];
         encode_run(page, class, bytes);
         let carved = self.on_its_own(transaction, |own| {
-            own.write(&self.region, page_at(page) as usize, bytes)?;
+            self.ground.write(own, page_at(page), bytes)?;
             self.describe(own, page, Descriptor::Run { class })
         });
         if let Err(error) = carved {
@@ -296,8 +293,7 @@ impl Inner {
     /// Restores a descriptor in memory that a change which was not logged had overwritten.
     pub(super) fn put_descriptor_back(&self, page: u32, descriptor: Descriptor) {
         let bytes: [u8; DESCRIPTOR_BYTES] = descriptor.encode(page);
-        let put = self.region.put_back(descriptor_at(page) as usize, &bytes);
-        put.expect("the table was checked to lie in its region");
+        self.ground.put_back(descriptor_at(page), &bytes);
     }
 }
 

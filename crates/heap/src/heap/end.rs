@@ -41,12 +41,7 @@ impl Participant for Inner {
 impl Inner {
     /// Restores in memory what a step overwrote, where the transaction itself does not.
     fn put_back(&self, step: Step) {
-        let state = |page, slot, state: u8| {
-            let put = self
-                .region
-                .put_back((page_at(page) + state_at(slot)) as usize, &[state]);
-            put.expect("runs were checked to lie in the region");
-        };
+        let state = |page, slot, state: u8| self.ground.put_back(page_at(page) + state_at(slot), &[state]);
         match step {
             Step::TookSlot { page, slot } => state(page, slot, SLOT_FREE),
             Step::FreedSlot { page, slot } => state(page, slot, SLOT_TAKEN),

@@ -8,57 +8,73 @@ use netram_rvm::{Mode, Region, Rvm, Storage, Transaction};
 use super::Heap;
 use crate::error::FormatError;
 use crate::layout::{Geometry, HEADER_BYTES, ROOTS_AT, descriptor_at, encode_header, page_at};
-use crate::limit::{FORMAT_STEP_BYTES, PAGES_MAX, PAGES_MIN, ROOTS};
+use crate::limit::{ALIGNMENT, FORMAT_STEP_BYTES, PAGES_MAX, PAGES_MIN, ROOTS};
 
 impl Heap {
-    /// Makes the region a heap without blocks, whatever it was, and opens it. It returns when the heap is as
-    /// safe as a remote commit.
-    ///
-    /// The table is cleared in small transactions of which the header's is the last: a crash on the way
-    /// leaves no heap.
+    /// Makes the region a heap without blocks, whatever it was, and opens it. It returns when the heap is as safe
+    /// as a remote commit.
     pub fn format<L: Log, S: Storage>(
         rvm: &Rvm<L, S>,
         region: impl Into<Arc<Region>>,
     ) -> Result<Heap, FormatError> {
         let region = region.into();
-        let geometry = geometry(&region)?;
-        let mut from = 0;
-        while from < page_at(geometry.first) {
-            let mut step = rvm.begin(Mode::Restore);
-            let to = (from + FORMAT_STEP_BYTES as u64).min(page_at(geometry.first));
-            clear(&mut step, &region, from, to)?;
-            step.commit(Durability::Lazy)?;
-            from = to;
-        }
-        let mut last = rvm.begin(Mode::Restore);
-        last.write(&region, 0, &encode_header(geometry))?;
-        last.commit(Durability::Remote)?;
+        Heap::format_part(rvm, &region, 0, region.len())?;
         Ok(Heap::open(region).expect("a heap just formatted opens"))
     }
 
-    /// Makes the region a heap without blocks as a part of the caller's transaction, and nothing else. A
-    /// region whose table is not zeros, eight bytes a page, needs a record that large.
+    /// Makes a part of a region a heap without blocks, `length` bytes from `start`, a multiple of 16.
     ///
-    /// Open it when the transaction has committed. Other values of [`Heap`] for the same region are void.
+    /// The table is cleared in small transactions of which the header's is the last: a crash on the way leaves no
+    /// heap. Other values of [`Heap`] for the same bytes are void.
+    pub fn format_part<L: Log, S: Storage>(
+        rvm: &Rvm<L, S>,
+        region: &Region,
+        start: usize,
+        length: usize,
+    ) -> Result<(), FormatError> {
+        let geometry = geometry(region, start, length)?;
+        for (from, to) in steps(geometry) {
+            let mut step = rvm.begin(Mode::Restore);
+            clear(&mut step, region, start, from, to)?;
+            step.commit(Durability::Lazy)?;
+        }
+        let mut last = rvm.begin(Mode::Restore);
+        last.write(region, start, &encode_header(geometry))?;
+        last.commit(Durability::Remote)?;
+        Ok(())
+    }
+
+    /// Makes a part of a region a heap without blocks as a part of the caller's transaction, and nothing else. Where
+    /// the table is not zeros, eight bytes a page, that needs a record as large.
+    ///
+    /// Open it when the transaction has committed. Other values of [`Heap`] for the same bytes are void.
     pub fn format_in<L: Log, S: Storage>(
         transaction: &mut Transaction<L, S>,
         region: &Region,
+        start: usize,
+        length: usize,
     ) -> Result<(), FormatError> {
-        let geometry = geometry(region)?;
-        let mut from = 0;
-        while from < page_at(geometry.first) {
-            let to = (from + FORMAT_STEP_BYTES as u64).min(page_at(geometry.first));
-            clear(transaction, region, from, to)?;
-            from = to;
+        let geometry = geometry(region, start, length)?;
+        for (from, to) in steps(geometry) {
+            clear(transaction, region, start, from, to)?;
         }
-        transaction.write(region, 0, &encode_header(geometry))?;
+        transaction.write(region, start, &encode_header(geometry))?;
         Ok(())
     }
 }
 
-fn geometry(region: &Region) -> Result<Geometry, FormatError> {
-    let found = region.len() as u64;
-    Geometry::of(found).ok_or(FormatError::Size {
+/// Spans of header and table that are cleared at once.
+fn steps(geometry: Geometry) -> impl Iterator<Item = (u64, u64)> {
+    let end = page_at(geometry.first);
+    let begins = (0..end).step_by(FORMAT_STEP_BYTES);
+    begins.map(move |from| (from, end.min(from + FORMAT_STEP_BYTES as u64)))
+}
+
+fn geometry(region: &Region, start: usize, length: usize) -> Result<Geometry, FormatError> {
+    let room = region.len().saturating_sub(start).min(length);
+    let found = room as u64;
+    let geometry = Geometry::of(found).filter(|_| start.is_multiple_of(ALIGNMENT));
+    geometry.ok_or(FormatError::Size {
         found,
         min: page_at(PAGES_MIN as u32),
         max: page_at(PAGES_MAX as u32),
@@ -69,6 +85,7 @@ fn geometry(region: &Region) -> Result<Geometry, FormatError> {
 fn clear<L: Log, S: Storage>(
     transaction: &mut Transaction<L, S>,
     region: &Region,
+    ground: usize,
     from: u64,
     to: u64,
 ) -> Result<(), FormatError> {
@@ -85,10 +102,10 @@ fn clear<L: Log, S: Storage>(
             continue;
         }
         let bytes = &mut bytes[..(end - start) as usize];
-        region.read_into(start as usize, bytes)?;
+        region.read_into(ground + start as usize, bytes)?;
         if bytes.iter().any(|byte| *byte != 0) {
             bytes.fill(0);
-            transaction.write(region, start as usize, bytes)?;
+            transaction.write(region, ground + start as usize, bytes)?;
         }
     }
     Ok(())

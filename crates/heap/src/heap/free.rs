@@ -47,7 +47,7 @@ impl Heap {
     /// Bytes that a block can hold: at least what was asked for.
     pub fn block_bytes<T>(&self, block: Ptr<T>) -> Result<u64, BlockError> {
         let state = self.inner.lock();
-        let found = locate(&*self.inner.region, self.inner.geometry, block.offset());
+        let found = locate(&self.inner.ground, self.inner.geometry, block.offset());
         found
             .map(|block| block.bytes)
             .map_err(|error| state.explain(error))
@@ -57,7 +57,7 @@ impl Heap {
 impl Inner {
     /// The block at `at`, which the owner may free or resize.
     pub(super) fn admit(&self, state: &mut State, owner: u16, at: u64) -> Result<Block, FreeError> {
-        let block = locate(&*self.region, self.geometry, at).map_err(|error| state.explain(error))?;
+        let block = locate(&self.ground, self.geometry, at).map_err(|error| state.explain(error))?;
         let other = match block.place {
             Place::Slot { page, class, slot } => {
                 // What the table says now and what it said when it was scanned must agree.
@@ -91,8 +91,8 @@ impl Inner {
     ) -> Result<(), FreeError> {
         match block.place {
             Place::Slot { page, slot, .. } => {
-                let at = (page_at(page) + state_at(slot)) as usize;
-                transaction.write(&self.region, at, &[SLOT_FREE])?;
+                let at = page_at(page) + state_at(slot);
+                self.ground.write(transaction, at, &[SLOT_FREE])?;
                 state.runs.own(page, slot, owner);
                 state.note(owner, Step::FreedSlot { page, slot });
             }

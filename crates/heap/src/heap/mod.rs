@@ -19,6 +19,7 @@ pub use typed::{Edit, View};
 
 use crate::block::Bytes;
 use crate::error::{Damage, OpenError};
+use crate::ground::Ground;
 use crate::layout::{DESCRIPTOR_BYTES, Descriptor, Geometry, HEADER_BYTES, decode_header, descriptor_at};
 use crate::limit::{SCAN_STEP_BYTES, TRANSACTIONS_MAX};
 use crate::pages::FreePages;
@@ -42,7 +43,7 @@ pub struct Heap {
 }
 
 struct Inner {
-    region: Arc<Region>,
+    ground: Ground,
     geometry: Geometry,
     state: Mutex<State>,
 }
@@ -99,8 +100,17 @@ impl Heap {
     /// Opens the heap in a region. Reads the header and the page table, eight bytes for each page; blocks and
     /// runs stay untouched until they are needed.
     pub fn open(region: impl Into<Arc<Region>>) -> Result<Heap, OpenError> {
-        let region = region.into();
-        let geometry = header(&*region, region.len() as u64)?;
+        Heap::open_in(region.into(), 0, usize::MAX)
+    }
+
+    /// Opens the heap in a part of a region, from `start` on, at most `length` bytes. The heap keeps the holder.
+    pub fn open_in(
+        holder: Arc<dyn AsRef<Region> + Send + Sync>,
+        start: usize,
+        length: usize,
+    ) -> Result<Heap, OpenError> {
+        let ground = Ground::new(holder, start, length);
+        let geometry = header(&ground, ground.len() as u64)?;
         let mut state = State {
             free: FreePages::default(),
             runs: Runs::new(geometry.pages),
@@ -109,14 +119,14 @@ impl Heap {
             vacant: Vec::new(),
             counts: Counts::default(),
         };
-        scan(&*region, geometry, &mut |found| match found {
+        scan(&ground, geometry, &mut |found| match found {
             Found::Free { page, pages } => state.free.give(page, pages),
             Found::Run { page, class } => state.runs.found(page, class),
             Found::Extent { .. } => {}
         })?;
         state.runs.found_all();
         let inner = Arc::new(Inner {
-            region,
+            ground,
             geometry,
             state: Mutex::new(state),
         });
@@ -125,8 +135,13 @@ impl Heap {
     }
 
     /// The region that the heap stands in.
-    pub fn region(&self) -> &Arc<Region> {
-        &self.inner.region
+    pub fn region(&self) -> &Region {
+        self.inner.ground.region()
+    }
+
+    /// Where in the region the heap begins. Pointers count from there.
+    pub fn start(&self) -> usize {
+        self.inner.ground.start()
     }
 
     /// The number under which the transaction has business here; enters it when it is new.
@@ -244,7 +259,7 @@ pub(crate) fn scan<B: Bytes + ?Sized>(
 impl fmt::Debug for Heap {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Heap")
-            .field("region", &self.inner.region)
+            .field("region", self.region())
             .finish_non_exhaustive()
     }
 }

@@ -52,14 +52,14 @@ impl Heap {
     /// What open transactions did counts as done. Waits for calls that are at work.
     pub fn check(&self) -> Result<Report, OpenError> {
         let _state = self.inner.lock();
-        inspect_in(&*self.inner.region, self.inner.region.len() as u64)
+        inspect_in(&self.inner.ground, self.inner.ground.len() as u64)
     }
 }
 
 impl super::Inner {
     fn count_extents(&self) -> Result<u64, Damage> {
         let mut count = 0;
-        super::scan(&*self.region, self.geometry, &mut |found| {
+        super::scan(&self.ground, self.geometry, &mut |found| {
             count += u64::from(matches!(found, super::Found::Extent { .. }));
         })?;
         Ok(count)

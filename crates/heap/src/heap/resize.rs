@@ -45,7 +45,7 @@ impl Heap {
             freed.map_err(ResizeError::from)
         });
         if let Err(error) = moved {
-            let new = locate(&*self.inner.region, self.inner.geometry, at);
+            let new = locate(&self.inner.ground, self.inner.geometry, at);
             let new = new.expect("the block was just taken");
             // A transaction that can take no more ranges frees nothing either: then the block goes with its
             // abort.
@@ -106,8 +106,8 @@ impl Inner {
         let mut done = 0;
         while done < bytes {
             let count = buffer.len().min((bytes - done) as usize);
-            self.region.copy(source + done, &mut buffer[..count]);
-            transaction.write(&self.region, (target + done) as usize, &buffer[..count])?;
+            self.ground.copy(source + done, &mut buffer[..count]);
+            self.ground.write(transaction, target + done, &buffer[..count])?;
             done += count as u64;
         }
         Ok(())

@@ -44,7 +44,7 @@ impl Heap {
         bytes: &[u8],
     ) -> Result<Ptr<u8>, AllocError> {
         let block = self.allocate(transaction, bytes.len())?;
-        let stored = transaction.write(&self.inner.region, block.offset() as usize, bytes);
+        let stored = self.inner.ground.write(transaction, block.offset(), bytes);
         if let Err(error) = stored {
             // A transaction that can take no more ranges frees nothing either: then the block goes with its
             // abort.
@@ -59,10 +59,10 @@ impl Heap {
     where
         T: FromBytes + IntoBytes,
     {
-        let region = &*self.inner.region;
-        let at = reach(region, self.inner.geometry, pointer, 1)?;
+        let ground = &self.inner.ground;
+        let at = reach(ground, self.inner.geometry, pointer, 1)?;
         let mut value = T::new_zeroed();
-        region.copy(at, value.as_mut_bytes());
+        ground.copy(at, value.as_mut_bytes());
         Ok(value)
     }
 
@@ -71,13 +71,13 @@ impl Heap {
     where
         T: FromBytes + IntoBytes,
     {
-        let region = &*self.inner.region;
-        let at = reach(region, self.inner.geometry, slice.block(), slice.len())?;
+        let ground = &self.inner.ground;
+        let at = reach(ground, self.inner.geometry, slice.block(), slice.len())?;
         // The block has the values, so their count fits the address space.
         let mut values = Vec::with_capacity(slice.len() as usize);
         for index in 0..slice.len() {
             let mut value = T::new_zeroed();
-            region.copy(at + index * size_of::<T>() as u64, value.as_mut_bytes());
+            ground.copy(at + index * size_of::<T>() as u64, value.as_mut_bytes());
             values.push(value);
         }
         Ok(values)
@@ -93,8 +93,8 @@ impl Heap {
     where
         T: IntoBytes + Immutable,
     {
-        let at = reach(&*self.inner.region, self.inner.geometry, pointer, 1)?;
-        transaction.write(&self.inner.region, at as usize, value.as_bytes())?;
+        let at = reach(&self.inner.ground, self.inner.geometry, pointer, 1)?;
+        self.inner.ground.write(transaction, at, value.as_bytes())?;
         Ok(())
     }
 
@@ -102,7 +102,7 @@ impl Heap {
     pub fn root<T>(&self, number: usize) -> Result<Ptr<T>, AccessError> {
         let at = root(number)?;
         let mut bytes = [0; 8];
-        self.inner.region.copy(at, &mut bytes);
+        self.inner.ground.copy(at, &mut bytes);
         Ok(Ptr::from_offset(u64::from_le_bytes(bytes)))
     }
 
@@ -114,14 +114,17 @@ impl Heap {
         pointer: Ptr<T>,
     ) -> Result<(), AccessError> {
         let at = root(number)?;
-        transaction.write(&self.inner.region, at as usize, &pointer.offset().to_le_bytes())?;
+        self.inner
+            .ground
+            .write(transaction, at, &pointer.offset().to_le_bytes())?;
         Ok(())
     }
 
     /// The heap for reading in place. The region is locked shared while the view lives.
     pub fn view(&self) -> View<'_> {
         View {
-            guard: self.inner.region.read(),
+            guard: self.region().read(),
+            start: self.start(),
             geometry: self.inner.geometry,
         }
     }
@@ -129,7 +132,8 @@ impl Heap {
     /// The heap for changing in place, within a transaction. The region is locked while the edit lives.
     pub fn edit<'h, L: Log, S: Storage>(&'h self, transaction: &'h mut Transaction<L, S>) -> Edit<'h, L, S> {
         Edit {
-            guard: transaction.edit(&self.inner.region),
+            guard: transaction.edit(self.region()),
+            start: self.start(),
             geometry: self.inner.geometry,
         }
     }
@@ -139,6 +143,7 @@ impl Heap {
 #[derive(Debug)]
 pub struct View<'h> {
     guard: ReadGuard<'h>,
+    start: usize,
     geometry: Geometry,
 }
 
@@ -148,7 +153,7 @@ impl View<'_> {
     where
         T: FromBytes + Immutable + KnownLayout,
     {
-        get(&self.guard, self.geometry, pointer)
+        get(&self.guard[self.start..], self.geometry, pointer)
     }
 
     /// The values in a block.
@@ -156,13 +161,14 @@ impl View<'_> {
     where
         T: FromBytes + Immutable + KnownLayout,
     {
-        self::slice(&self.guard, self.geometry, slice)
+        self::slice(&self.guard[self.start..], self.geometry, slice)
     }
 }
 
 /// A heap's blocks, borrowed for changing. What is lent for writing is declared by the same call.
 pub struct Edit<'h, L: Log, S: Storage> {
     guard: EditGuard<'h, L, S>,
+    start: usize,
     geometry: Geometry,
 }
 
@@ -172,7 +178,7 @@ impl<L: Log, S: Storage> Edit<'_, L, S> {
     where
         T: FromBytes + Immutable + KnownLayout,
     {
-        get(&self.guard, self.geometry, pointer)
+        get(&self.guard[self.start..], self.geometry, pointer)
     }
 
     /// The values in a block.
@@ -180,7 +186,7 @@ impl<L: Log, S: Storage> Edit<'_, L, S> {
     where
         T: FromBytes + Immutable + KnownLayout,
     {
-        self::slice(&self.guard, self.geometry, slice)
+        self::slice(&self.guard[self.start..], self.geometry, slice)
     }
 
     /// The value in a block, for writing. All of it is logged.
@@ -188,8 +194,8 @@ impl<L: Log, S: Storage> Edit<'_, L, S> {
     where
         T: FromBytes + IntoBytes + Immutable + KnownLayout,
     {
-        let at = reach(&*self.guard, self.geometry, pointer, 1)?;
-        let bytes = self.guard.range_mut(at as usize, size_of::<T>())?;
+        let at = reach(&self.guard[self.start..], self.geometry, pointer, 1)?;
+        let bytes = self.guard.range_mut(self.start + at as usize, size_of::<T>())?;
         T::mut_from_bytes(bytes).map_err(|_| AccessError::Unaligned { at })
     }
 
@@ -199,7 +205,12 @@ impl<L: Log, S: Storage> Edit<'_, L, S> {
     where
         T: FromBytes + IntoBytes + Immutable + KnownLayout,
     {
-        let at = reach(&*self.guard, self.geometry, slice.block(), slice.len())?;
+        let at = reach(
+            &self.guard[self.start..],
+            self.geometry,
+            slice.block(),
+            slice.len(),
+        )?;
         let beyond = first.checked_add(count).is_none_or(|end| end > slice.len());
         if beyond {
             return Err(AccessError::Small {
@@ -211,7 +222,7 @@ impl<L: Log, S: Storage> Edit<'_, L, S> {
         let at = at + first * size_of::<T>() as u64;
         let bytes = self
             .guard
-            .range_mut(at as usize, count as usize * size_of::<T>())?;
+            .range_mut(self.start + at as usize, count as usize * size_of::<T>())?;
         <[T]>::mut_from_bytes(bytes).map_err(|_| AccessError::Unaligned { at })
     }
 }
