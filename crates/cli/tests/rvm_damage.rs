@@ -6,6 +6,8 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 
 use common::rvm::Place;
+use netram_proto::port::Durability;
+use netram_rvm::Mode;
 
 #[test]
 fn damage_is_told_in_sentences_and_ends_in_code_1() {
@@ -116,4 +118,42 @@ fn files_of_another_version_are_named_as_such() {
         assert_eq!(ran.code, 1);
         assert!(ran.err.contains("format 9"), "{command}: {}", ran.err);
     }
+}
+
+#[test]
+fn a_heap_is_accounted_for_and_damage_in_it_is_told() {
+    let place = Place::new();
+    let (opened, region) = place.open();
+    let heap = netram_heap::Heap::format(&opened.memory, region).unwrap();
+    let mut transaction = opened.memory.begin(Mode::Restore);
+    for bytes in [10, 100, 9000] {
+        let block = heap.alloc_bytes(&mut transaction, &vec![7; bytes]).unwrap();
+        heap.set_root(&mut transaction, bytes % 3, block).unwrap();
+    }
+    transaction.commit(Durability::Disk).unwrap();
+    drop((heap, opened));
+    let shown = &place.json(&["show", "bank.log"])["segments"][0]["heap"];
+    assert_eq!(
+        (&shown["blocks"], &shown["offset"]),
+        (&3.into(), &0.into()),
+        "{shown}"
+    );
+    assert_eq!(shown["trouble"], serde_json::Value::Null);
+    assert_eq!(place.json(&["check", "bank.log"])["healthy"], true);
+
+    // The next opening applies the log to the segment; then the file is what counts.
+    drop(place.open());
+    let descriptors = 4096;
+    for at in descriptors..descriptors + 64 {
+        place.flip("bank.data", at);
+    }
+    let checked = place.rvm(&["check", "bank.log"]);
+    assert_eq!(checked.code, 1, "{}", checked.out);
+    assert!(
+        checked.out.contains("DAMAGED: the heap at 0 in"),
+        "{}",
+        checked.out
+    );
+    let shown = place.rvm(&["show", "bank.log"]);
+    assert!(shown.out.contains("heap UNUSABLE"), "{}", shown.out);
 }

@@ -6,9 +6,10 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use netram_client::inspect::Verified;
-use netram_rvm::{SegmentError, TableView};
+use netram_rvm::{SegmentError, SegmentView, TableView};
 use serde_json::json;
 
+use super::heaps::{SegmentHeap, account, heap_in};
 use super::look::{Look, Transaction};
 use crate::output;
 
@@ -19,8 +20,9 @@ const TOLD_MAX: usize = 20;
 ///
 /// Every record must be whole, sealed by this log's own writer, a transaction,
 /// and within segments that the log knows; every segment must be the file that
-/// the log was written for. Nothing is changed, no lender is asked. Exit code 1
-/// when anything is damaged; what only lenders hold is no damage.
+/// the log was written for; and a persistent heap in it must be sound. Nothing is
+/// changed, no lender is asked. Exit code 1 when anything is damaged; what only
+/// lenders hold is no damage.
 ///
 ///   netram rvm check bank.log
 #[derive(Debug, Args)]
@@ -78,7 +80,7 @@ impl Findings {
         let mut named = Vec::new();
         findings.check_log(look, table.as_ref(), &mut named);
         if let Some(table) = &table {
-            findings.check_segments(table, &named);
+            findings.check_segments(look, table, &named);
         }
         findings.notes.extend(look.reservation());
         findings
@@ -154,16 +156,48 @@ impl Findings {
         }
     }
 
-    fn check_segments(&mut self, table: &TableView, named: &[u32]) {
+    fn check_segments(&mut self, look: &Look, table: &TableView, named: &[u32]) {
         for segment in &table.segments {
             match segment.open() {
-                Ok(_) => (),
+                Ok(_) => self.check_heap(look, segment),
                 Err(error @ SegmentError::Missing { .. }) if !named.contains(&segment.number) => {
                     self.notes
                         .push(format!("{error} (no record in the log needs it)"));
                 }
                 Err(error) => self.damaged(error.to_string()),
             }
+        }
+    }
+
+    /// Checks the heap in a segment, if there is one. What a program changes meanwhile may look like damage.
+    fn check_heap(&mut self, look: &Look, segment: &SegmentView) {
+        let path = &segment.path;
+        match heap_in(look, segment) {
+            Ok(None) => (),
+            Ok(Some(SegmentHeap {
+                state: Ok(report), ..
+            })) => {
+                self.notes.push(format!("{path} has a {}", account(&report)));
+                for root in &report.loose_roots {
+                    self.notes
+                        .push(format!("root {root} of the heap in {path} names no block"));
+                }
+            }
+            Ok(Some(SegmentHeap { state: Err(why), .. })) if look.inspect.in_use() => {
+                self.notes
+                    .push(format!("the heap in {path} could not be checked: {why}"));
+            }
+            Ok(Some(SegmentHeap {
+                offset,
+                state: Err(why),
+            })) => {
+                self.damaged(format!("the heap at {offset} in {path}: {why}"));
+            }
+            // The log's own damage has been told.
+            Err(error) => self.notes.push(format!(
+                "{path} could not be searched for a heap: {}",
+                output::sentence(&error)
+            )),
         }
     }
 

@@ -40,8 +40,8 @@ impl Grow {
         let settings = home.settings().with_context(what)?;
         let opened = home.open(&settings).with_context(what)?;
         opened.memory.truncate().with_context(what)?;
-        // Closes the journal.
-        drop(opened);
+        let closed = opened.memory.close().map_err(|(error, _)| error);
+        closed.with_context(what)?.close().with_context(what)?;
         let config = settings.journal_config().with_context(what)?;
         let grown = Journal::grow(home.path(), &config, self.size.0).with_context(what)?;
         if self.json {

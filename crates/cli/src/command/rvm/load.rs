@@ -54,10 +54,16 @@ impl Load {
     pub(super) fn run(self) -> Result<ExitCode> {
         let home = existing(&self.log)?;
         let mut file = File::open(&self.file).with_context(|| format!("opening {}", self.file.display()))?;
-        let length = file
+        let metadata = file
             .metadata()
-            .with_context(|| format!("looking at {}", self.file.display()))?
-            .len();
+            .with_context(|| format!("looking at {}", self.file.display()))?;
+        if !metadata.is_file() {
+            return Err(anyhow!(
+                "{} is no file of known length; write it to one first",
+                self.file.display()
+            ));
+        }
+        let length = metadata.len();
         let end = self
             .offset
             .checked_add(length)
@@ -77,7 +83,9 @@ impl Load {
             true => self.load_at_once(&memory, &region, &mut file, length)?,
             false => self.load_in_parts(&memory, &region, &mut file, length)?,
         };
-        memory.flush(Durability::Remote)?;
+        drop(region);
+        let closed = memory.close().map_err(|(error, _)| error);
+        closed.context("closing")?.close().context("closing")?;
         let parts = output::count(parts, "transaction");
         output::line(format_args!("{} in {parts}", output::bytes(length)))?;
         Ok(ExitCode::SUCCESS)
@@ -106,7 +114,7 @@ impl Load {
         if length > payload_max {
             return Err(anyhow!(
                 "{length} bytes do not fit one transaction of this log, which holds {payload_max}; leave out --atomic, \
-                 or grow the log with `netram rvm grow` to four times that"
+                 or give it a log (`netram rvm grow`) and a window (NETRAM_WINDOW) of more than twice that"
             ));
         }
         let mut bytes = Vec::with_capacity(length as usize);

@@ -1,11 +1,12 @@
 //! `netram rvm`: recoverable memory from outside. Each subcommand is a file, the random test a folder; what they share
-//! is in [`look`] and [`overlay`].
+//! is in [`look`], [`overlay`] and [`heaps`].
 
 pub(crate) mod bash;
 mod check;
 mod create;
 mod dump;
 mod grow;
+mod heaps;
 mod load;
 mod log;
 mod look;

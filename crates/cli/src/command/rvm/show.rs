@@ -10,11 +10,13 @@ use netram_proto::id::Lsn;
 use netram_rvm::{Identity, SegmentView};
 use serde_json::{Value, json};
 
+use super::heaps::{SegmentHeap, account, heap_in};
 use super::look::{Look, hex};
 use crate::command::journal::view_as_json;
 use crate::output;
 
-/// Show a log's positions, its segments, its view and its settings
+/// Show a log's positions, its segments and their heaps, its view and its
+/// settings
 ///
 /// Nothing is changed and no lender is asked; a program may have the log open.
 ///
@@ -34,8 +36,15 @@ struct Shown {
     look: Look,
     end: Lsn,
     records: u64,
-    segments: Result<Vec<(SegmentView, Result<u64, String>)>>,
+    segments: Result<Vec<ShownSegment>>,
     settings: Result<Settings, String>,
+}
+
+/// One segment, with its file's length or why the file is of no use.
+struct ShownSegment {
+    view: SegmentView,
+    file: Result<u64, String>,
+    heap: Option<SegmentHeap>,
 }
 
 impl Show {
@@ -43,12 +52,14 @@ impl Show {
         let look = Look::at(&self.log)?;
         let verified = look.inspect.verify(&mut |_| true);
         let segments = look.table().map(|table| {
-            let opened = table.segments.into_iter().map(|segment| {
-                let length = segment
+            let opened = table.segments.into_iter().map(|view| ShownSegment {
+                file: view
                     .open()
                     .map(|file| file.len())
-                    .map_err(|error| error.to_string());
-                (segment, length)
+                    .map_err(|error| error.to_string()),
+                // What cannot be read is told with the file, or by `check`.
+                heap: heap_in(&look, &view).ok().flatten(),
+                view,
             });
             opened.collect()
         });
@@ -73,14 +84,15 @@ impl Shown {
         let (inspect, home) = (&self.look.inspect, &self.look.home);
         let superblock = inspect.superblock();
         let segments = self.segments.as_ref().map(|segments| {
-            let all = segments.iter().map(|(segment, file)| {
+            let all = segments.iter().map(|ShownSegment { view, file, heap }| {
                 json!({
-                    "number": segment.number,
-                    "path": segment.path,
-                    "length": segment.length,
-                    "identity": identity(&segment.identity),
+                    "number": view.number,
+                    "path": view.path,
+                    "length": view.length,
+                    "identity": identity(&view.identity),
                     "file_bytes": file.as_ref().ok(),
                     "trouble": file.as_ref().err(),
+                    "heap": heap.as_ref().map(heap_as_json),
                 })
             });
             all.collect::<Vec<_>>()
@@ -163,21 +175,26 @@ impl Shown {
             Ok(segments) if segments.is_empty() => return output::line("segments  none"),
             Ok(segments) => segments,
         };
-        for (segment, file) in segments {
+        for ShownSegment { view, file, heap } in segments {
             output::line(format_args!(
                 "segment   {} {}, {}, identity {}",
-                segment.number,
-                segment.path,
-                output::bytes(segment.length),
-                identity(&segment.identity).unwrap_or_else(|| "none".to_owned())
+                view.number,
+                view.path,
+                output::bytes(view.length),
+                identity(&view.identity).unwrap_or_else(|| "none".to_owned())
             ))?;
             match file {
                 Err(trouble) => output::line(format_args!("          UNUSABLE: {trouble}"))?,
-                Ok(length) if *length > segment.length => output::line(format_args!(
+                Ok(length) if *length > view.length => output::line(format_args!(
                     "          the file has {} since it was last mapped",
                     output::bytes(*length)
                 ))?,
                 Ok(_) => (),
+            }
+            match heap.as_ref().map(|heap| &heap.state) {
+                Some(Ok(report)) => output::line(format_args!("          {}", account(report)))?,
+                Some(Err(why)) => output::line(format_args!("          heap UNUSABLE: {why}"))?,
+                None => (),
             }
         }
         Ok(())
@@ -213,6 +230,22 @@ impl Shown {
         }
         Ok(())
     }
+}
+
+fn heap_as_json(heap: &SegmentHeap) -> Value {
+    let report = heap.state.as_ref().ok();
+    json!({
+        "offset": heap.offset,
+        "trouble": heap.state.as_ref().err(),
+        "bytes": report.map(|report| report.bytes),
+        "blocks": report.map(|report| report.blocks.len()),
+        "bytes_taken": report.map(|report| report.bytes_taken),
+        "bytes_free": report.map(|report| report.free.iter().map(|(_, bytes)| bytes).sum::<u64>()),
+        "largest_free": report.and_then(|report| report.free.iter().map(|(_, bytes)| bytes).max()),
+        "free_extents": report.map(|report| report.free.len()),
+        "roots": report.map(|report| report.roots.len()),
+        "loose_roots": report.map(|report| &report.loose_roots),
+    })
 }
 
 /// Whether a setting is other than its default.

@@ -12,28 +12,36 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use netram_bench::child::{PLAY, this_program};
+use netram_heap::Heap;
 use netram_home::{Home, Layout, Settings};
 use netram_rvm::Allocation;
 use netram_transport::ClusterKey;
 use tempfile::TempDir;
 
 use super::Harm;
+use super::blocks::decode;
 use super::compare;
 use super::lenders::Lenders;
 use super::model::{AREAS, Area, Plan, Random, count_in};
-use super::player::{Ending, Player, Task, segment_path};
+use super::player::{Ending, HEAP_SEGMENT, Player, Task, segment_path};
 use super::process::Process;
 use super::report::Report;
+use super::shelf::Shelf;
 use super::told::{Told, hear};
 
 /// Copies that hold an acknowledged commit, if there are as many lenders.
 const MEMBERS: usize = 2;
 /// The smallest log. It is one of four sizes, each twice the one before.
 const LOG_BYTES_MIN: u64 = 128 * 1024;
+/// Bytes of the heap for each thread: several times what its blocks can take, so that it never lacks room.
+const HEAP_BYTES: usize = 1024 * 1024;
 /// How often lenders and children are looked after.
 const TICK: Duration = Duration::from_millis(5);
 /// Recovery may wait 30 s for lenders that are away; what takes longer than this hangs.
 const PATIENCE: Duration = Duration::from_secs(90);
+/// Where a judge writes what it finds: memory, and what is in the heap's blocks.
+const IMAGE: &str = "image";
+const BLOCKS: &str = "blocks";
 /// Events kept for the story of a violation.
 const STORY_LINES: usize = 200;
 
@@ -68,7 +76,7 @@ pub(super) struct Bout {
 }
 
 impl Bout {
-    /// Makes a home with three segments in a new folder below `parent`, and starts lenders.
+    /// Makes a home with three segments and a heap in a new folder below `parent`, and starts lenders.
     pub(super) fn prepare(
         parent: &Path,
         seed: u64,
@@ -98,16 +106,22 @@ impl Bout {
             LOG_BYTES_MIN << random.below(4),
         )?;
         let opened = home.open(&Settings::default())?;
-        for segment in 0..AREAS.len() {
+        for segment in 0..=HEAP_SEGMENT {
             let path = segment_path(place.path(), segment);
             let path = path.to_str().context("the folder's name is not UTF-8")?;
             let allocation = match random.once_in(3) {
                 true => Allocation::Sparse,
                 false => Allocation::Preallocated,
             };
-            let bytes = plan.segment_bytes(segment) as u64;
-            opened.memory.create_segment(path, bytes, allocation)?;
-            opened.memory.map(path, 0, 0)?;
+            let bytes = match segment {
+                HEAP_SEGMENT => threads * HEAP_BYTES,
+                segment => plan.segment_bytes(segment),
+            };
+            opened.memory.create_segment(path, bytes as u64, allocation)?;
+            let region = opened.memory.map(path, 0, 0)?;
+            if segment == HEAP_SEGMENT {
+                Shelf::build(&opened.memory, &Heap::format(&opened.memory, region)?, threads)?;
+            }
         }
         drop(opened);
         Ok(Bout {
@@ -197,37 +211,38 @@ impl Bout {
 
     /// Recovers, and compares every byte with what it must be.
     fn judge(&mut self) -> Result<()> {
-        let image = self.folder().join("image");
         if self.random.once_in(4) {
             let span = Duration::from_millis(self.random.below(40));
             self.note(format!("a recovery that is killed after {span:?}"));
-            let mut judge = self.start(Task::Judge { image: image.clone() }, "judge")?;
+            let mut judge = self.start(self.judging(), "judge")?;
             self.pass(&mut judge.process, span)?;
             judge.process.kill()?;
             self.heard(judge)?;
             self.report.recoveries_killed += 1;
         }
-        let counts = self.compare(&image)?;
+        let counts = self.compare()?;
         if self.harm == Some(Harm::Damage) {
             self.do_damage()?;
-            self.compare(&image)?;
+            self.compare()?;
         }
         if self.harm == Some(Harm::Loss) {
             let beyond: Vec<u64> = counts.iter().map(|count| count + 2).collect();
             self.lock_told().raise(&beyond);
-            self.compare(&image)?;
+            self.compare()?;
         }
         Ok(())
     }
 
-    fn compare(&mut self, image: &Path) -> Result<Vec<u64>> {
+    fn judging(&self) -> Task {
+        Task::Judge {
+            image: self.folder().join(IMAGE),
+            blocks: self.folder().join(BLOCKS),
+        }
+    }
+
+    fn compare(&mut self) -> Result<Vec<u64>> {
         self.note("a recovery that is compared".to_owned());
-        let mut judge = self.start(
-            Task::Judge {
-                image: image.to_path_buf(),
-            },
-            "judge",
-        )?;
+        let mut judge = self.start(self.judging(), "judge")?;
         let ended = self.pass(&mut judge.process, PATIENCE)?;
         let status = judge.process.kill()?;
         let last_words = judge.process.last_words();
@@ -240,13 +255,16 @@ impl Bout {
             status.success() && told.closed,
             "recovery ended with {status}; {last_words}"
         );
-        let bytes = fs::read(image).context("reading what was recovered")?;
+        let read = |name| fs::read(self.folder().join(name)).context("reading what was recovered");
+        let (bytes, blocks) = (read(IMAGE)?, read(BLOCKS)?);
+        let blocks = decode(&blocks, self.plan.threads).context("the recovered blocks were cut")?;
         let found = compare::split(&self.plan, &bytes)?;
         let counts: Vec<u64> = found.iter().map(|images| count_in(images[0])).collect();
         for (area, count) in self.model.iter_mut().zip(&counts) {
             area.advance_to(&self.plan, *count);
         }
         compare::with_model("recovered memory", &self.model, &found)?;
+        compare::blocks_with_model(&self.model, &blocks)?;
         compare::from_outside(self.folder(), &self.plan, &self.model)?;
         self.lenders.proven();
         self.report.compared += 1;

@@ -4,8 +4,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::blocks::SLOTS;
 use super::model::{AREAS, Area, Plan};
-use super::player::segment_path;
+use super::player::{HEAP_SEGMENT, segment_path};
 use crate::command::rvm::check::damage_of;
 use crate::command::rvm::look::Look;
 
@@ -27,20 +28,55 @@ pub(super) fn with_model(what: &str, model: &[Area], found: &[Images<'_>]) -> Re
     Ok(())
 }
 
+/// Whether every block of the heap is what the model's transactions left.
+pub(super) fn blocks_with_model(model: &[Area], found: &[Vec<Vec<u8>>]) -> Result<()> {
+    for (thread, (area, slots)) in model.iter().zip(found).enumerate() {
+        if let Some(slot) = (0..SLOTS).find(|&slot| area.blocks[slot] != slots[slot]) {
+            let (has, must) = (slots[slot].len(), area.blocks[slot].len());
+            bail!(
+                "the heap: thread {thread}'s block {slot} of {has} bytes is not what its {} transactions left, which has \
+                 {must}",
+                area.count
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Whether the heap in `bytes` is whole, and has the blocks of the model and their directories and no others.
+fn heap_with_model(model: &[Area], bytes: &[u8]) -> Result<()> {
+    let report = netram_heap::inspect(bytes).context("the heap, from outside")?;
+    let blocks = model.iter().flat_map(|area| &area.blocks);
+    let expected = model.len() + blocks.filter(|block| !block.is_empty()).count();
+    ensure!(
+        report.blocks.len() == expected,
+        "the heap has {} blocks; {expected} were made and not freed",
+        report.blocks.len()
+    );
+    ensure!(
+        report.loose_roots.is_empty(),
+        "roots of the heap name no block: {:?}",
+        report.loose_roots
+    );
+    Ok(())
+}
+
 /// Whether what `netram rvm dump` and `netram rvm check` see in `folder` is the same, and sound.
 pub(super) fn from_outside(folder: &Path, plan: &Plan, model: &[Area]) -> Result<()> {
     let look = Look::at(&folder.join("log"))?;
     let damage = damage_of(&look);
     ensure!(damage.is_empty(), "after a recovery: {}", damage.join("; "));
     let mut segments = Vec::new();
-    for segment in 0..AREAS.len() {
+    for segment in 0..=HEAP_SEGMENT {
         let path = segment_path(folder, segment);
         let known = look.segment(path.to_str().context("the folder's name is not UTF-8")?)?;
-        let mut bytes = vec![0; plan.segment_bytes(segment)];
-        known.open()?.read_at(0, &mut bytes)?;
+        let file = known.open()?;
+        let mut bytes = vec![0; usize::try_from(file.len())?];
+        file.read_at(0, &mut bytes)?;
         look.overlay(&known)?.apply(0, &mut bytes);
         segments.push(bytes);
     }
+    heap_with_model(model, &segments[HEAP_SEGMENT])?;
     let area =
         |segment: usize, thread: usize| &segments[segment][thread * AREAS[segment]..][..AREAS[segment]];
     let found: Vec<Images<'_>> = (0..plan.threads)

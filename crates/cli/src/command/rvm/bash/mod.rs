@@ -4,12 +4,14 @@
 //! |---|---|
 //! | [`model`] | what a thread's transactions do to its memory, from a seed |
 //! | [`player`], [`teller`] | the process that runs them and is killed, and one of its threads |
+//! | [`blocks`], [`shelf`] | what they do in the persistent heap |
 //! | [`told`] | what it says through a pipe, and what must therefore be there |
 //! | [`lenders`] | lenders that are killed too |
 //! | [`bout`] | one test: players, crashes, recoveries, comparisons |
 //! | [`compare`] | recovered memory against what it must be |
 //! | [`report`], [`process`] | what was done so far; a child process |
 
+mod blocks;
 mod bout;
 mod compare;
 mod lenders;
@@ -17,6 +19,7 @@ mod model;
 pub(crate) mod player;
 mod process;
 mod report;
+mod shelf;
 mod teller;
 mod told;
 
@@ -47,8 +50,8 @@ const SIGNALLED: u8 = 128;
 
 /// Commit, crash, recover and compare, at random
 ///
-/// A process runs random transactions on several segments in all modes, by
-/// several threads, and tells what was acknowledged. It is killed at random
+/// A process runs random transactions on several segments and a persistent heap,
+/// in all modes and by several threads, and tells what was acknowledged. It is killed at random
 /// moments, or crashes itself; lenders are killed too, with and without their
 /// memory. After each recovery every byte is compared with what it must be:
 /// acknowledged transactions are there, each is there whole or not at all, and in

@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::blocks::{BlockChange, SLOTS};
+
 /// Bytes that one thread has in each segment: three sizes, so that one transaction reaches far and near.
 pub(super) const AREAS: [usize; 3] = [64 * 1024, 32 * 1024, 128 * 1024];
 /// Where in its area of the first segment a thread counts its transactions.
@@ -32,6 +34,15 @@ pub(super) struct Area {
     thread: usize,
     pub(super) count: u64,
     pub(super) images: [Vec<u8>; AREAS.len()],
+    /// Its blocks in the heap; an empty one is none.
+    pub(super) blocks: Vec<Vec<u8>>,
+}
+
+/// What one transaction does.
+#[derive(Clone, Debug)]
+pub(super) struct Deeds {
+    pub(super) changes: Vec<Change>,
+    pub(super) block: Option<BlockChange>,
 }
 
 /// SplitMix64: a word of state, and every seed a good one.
@@ -55,6 +66,12 @@ impl Random {
     /// Once in `many` times.
     pub(super) fn once_in(&mut self, many: u64) -> bool {
         self.below(many) == 0
+    }
+
+    pub(super) fn bytes(&mut self, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        self.fill(&mut bytes);
+        bytes
     }
 
     fn fill(&mut self, into: &mut [u8]) {
@@ -101,8 +118,7 @@ impl Plan {
             // The count has its place for itself.
             let first = if segment == 0 { COUNT_BYTES } else { 0 };
             let offset = offset.clamp(first, AREAS[segment] - length);
-            let mut bytes = vec![0; length];
-            random.fill(&mut bytes);
+            let bytes = random.bytes(length);
             changes.push(Change {
                 segment,
                 offset,
@@ -129,28 +145,33 @@ impl Area {
             thread,
             count: 0,
             images: AREAS.map(|bytes| vec![0; bytes]),
+            blocks: vec![Vec::new(); SLOTS],
         }
     }
 
     /// As found in memory; the count says after how many transactions.
-    pub(super) fn found(thread: usize, images: [Vec<u8>; AREAS.len()]) -> Area {
-        let count = count_in(&images[0]);
+    pub(super) fn found(thread: usize, images: [Vec<u8>; AREAS.len()], blocks: Vec<Vec<u8>>) -> Area {
         Area {
             thread,
-            count,
+            count: count_in(&images[0]),
             images,
+            blocks,
         }
     }
 
-    /// Does the next transaction to the images, and returns it.
-    pub(super) fn advance(&mut self, plan: &Plan) -> Vec<Change> {
-        let changes = plan.transaction(self.thread, self.count + 1);
+    /// Does the next transaction to the images and blocks, and returns it.
+    pub(super) fn advance(&mut self, plan: &Plan) -> Deeds {
         self.count += 1;
+        let changes = plan.transaction(self.thread, self.count);
         for change in &changes {
             let image = &mut self.images[change.segment];
             image[change.offset..change.offset + change.bytes.len()].copy_from_slice(&change.bytes);
         }
-        changes
+        let block = plan.block_change(self.thread, self.count, &self.blocks);
+        if let Some(change) = &block {
+            self.blocks[change.slot].clone_from(&change.bytes);
+        }
+        Deeds { changes, block }
     }
 
     /// Does transactions up to `count`.

@@ -7,13 +7,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use netram_bench::child::die_with_parent;
+use netram_heap::Heap;
 use netram_home::{Home, Memory, Opened, Settings};
 use netram_proto::port::Durability;
 use netram_rvm::Region;
 use serde::{Deserialize, Serialize};
 
+use super::blocks::encode;
 use super::model::{AREAS, Area, Plan, Random};
-use super::teller::{Piece, Shared, Teller, say};
+use super::shelf::Shelf;
+use super::teller::{Piece, Seat, Shared, Teller, say};
 use super::told::Said;
 
 /// Bytes of the window: small, so that it fills up now and then.
@@ -42,8 +45,8 @@ pub(crate) struct Player {
 pub(crate) enum Task {
     /// Runs transactions for so long, then ends like this.
     Play { span: Duration, ending: Ending },
-    /// Writes all of the recovered memory to this file.
-    Judge { image: PathBuf },
+    /// Writes all of the recovered memory to one file, what is in the heap's blocks to another.
+    Judge { image: PathBuf, blocks: PathBuf },
 }
 
 /// How a player ends, unless somebody ends it before.
@@ -56,6 +59,9 @@ pub(crate) enum Ending {
     /// Flushes and closes.
     Close,
 }
+
+/// The number of the segment with the heap, after those with areas.
+pub(super) const HEAP_SEGMENT: usize = AREAS.len();
 
 /// The file of a segment.
 pub(super) fn segment_path(folder: &Path, segment: usize) -> PathBuf {
@@ -91,39 +97,47 @@ impl Player {
     fn play(&self) -> Result<()> {
         let home = Home::at(&self.log);
         let Opened { memory, .. } = home.open(&self.settings()?).context("opening the memory")?;
-        let threads = 0..self.plan.threads;
-        let pieces = threads.map(|thread| self.pieces(&memory, thread));
-        let pieces = pieces
+        let path = segment_path(&self.folder, HEAP_SEGMENT);
+        let heap = memory.map(path.to_str().context("the folder's name is not UTF-8")?, 0, 0)?;
+        let heap = Heap::open(heap).context("opening the heap")?;
+        let seats = (0..self.plan.threads).map(|thread| self.seat(&memory, &heap, thread));
+        let seats = seats
             .collect::<Result<Vec<_>>>()
-            .context("mapping what was recovered")?;
-        let areas: Vec<Area> = pieces
-            .iter()
-            .enumerate()
-            .map(|(thread, pieces)| found(thread, pieces))
-            .collect();
-        let counts: Vec<u64> = areas.iter().map(|area| area.count).collect();
+            .context("looking at what was recovered")?;
+        let counts = seats.iter().map(|seat| seat.area.count).collect();
         match &self.task {
-            Task::Judge { image } => {
-                let bytes: Vec<&[u8]> = areas
-                    .iter()
-                    .flat_map(|area| &area.images)
-                    .map(Vec::as_slice)
-                    .collect();
-                std::fs::write(image, bytes.concat()).context("writing down what was recovered")?;
+            Task::Judge { image, blocks } => {
+                let images = seats.iter().flat_map(|seat| &seat.area.images).map(Vec::as_slice);
+                let what = "writing down what was recovered";
+                std::fs::write(image, images.collect::<Vec<_>>().concat()).context(what)?;
+                let all = seats.iter().map(|seat| seat.area.blocks.as_slice());
+                std::fs::write(blocks, encode(all)).context(what)?;
                 say(&Said::Opened(counts))?;
-                drop(pieces);
+                drop(seats);
             }
             Task::Play { span, ending } => {
                 say(&Said::Opened(counts))?;
-                self.perform(&memory, areas, pieces, *span, *ending)?;
+                self.perform(&memory, seats, *span, *ending)?;
             }
         }
-        let journal = memory
-            .close()
-            .map_err(|(error, _)| error)
-            .context("closing the memory")?;
+        drop(heap);
+        let closed = memory.close().map_err(|(error, _)| error);
+        let journal = closed.context("closing the memory")?;
         journal.close().context("closing the journal")?;
         say(&Said::Closed)
+    }
+
+    /// A thread's regions and blocks, and what is in them.
+    fn seat<'h>(&self, memory: &Memory, heap: &'h Heap, thread: usize) -> Result<Seat<'h>> {
+        let pieces = self.pieces(memory, thread)?;
+        let shelf = Shelf::of(heap, thread)?;
+        let mut images = AREAS.map(|bytes| vec![0; bytes]);
+        for piece in &pieces {
+            let image = &mut images[piece.segment];
+            image[piece.start..piece.start + piece.length].copy_from_slice(&piece.region.read());
+        }
+        let area = Area::found(thread, images, shelf.contents()?);
+        Ok(Seat { area, pieces, shelf })
     }
 
     /// A thread's regions: two of the first and of the last segment, one of the other.
@@ -161,38 +175,27 @@ impl Player {
         Ok(memory.map(path, offset as u64, length as u64)?)
     }
 
-    fn perform(
-        &self,
-        memory: &Memory,
-        areas: Vec<Area>,
-        pieces: Vec<Vec<Piece>>,
-        span: Duration,
-        ending: Ending,
-    ) -> Result<()> {
+    fn perform(&self, memory: &Memory, seats: Vec<Seat<'_>>, span: Duration, ending: Ending) -> Result<()> {
         let shared = Shared {
             player: self,
             memory,
-            returned: areas.iter().map(|area| AtomicU64::new(area.count)).collect(),
+            returned: seats.iter().map(|seat| AtomicU64::new(seat.area.count)).collect(),
             stop: AtomicBool::new(false),
             crash: AtomicBool::new(false),
         };
         std::thread::scope(|scope| {
             let shared = &shared;
-            let tellers: Vec<_> = areas
-                .into_iter()
-                .zip(pieces)
-                .enumerate()
-                .map(|(thread, (area, pieces))| {
-                    let teller = Teller {
-                        shared,
-                        thread,
-                        area,
-                        pieces,
-                        random: Random(self.choices ^ (thread as u64 + 1)),
-                    };
-                    scope.spawn(move || teller.run())
-                })
-                .collect();
+            let mut tellers = Vec::new();
+            for (thread, seat) in seats.into_iter().enumerate() {
+                let random = Random(self.choices ^ (thread as u64 + 1));
+                let teller = Teller {
+                    shared,
+                    thread,
+                    seat,
+                    random,
+                };
+                tellers.push(scope.spawn(move || teller.run()));
+            }
             match ending {
                 Ending::Killed => (),
                 Ending::Crash | Ending::Close => {
@@ -214,13 +217,4 @@ impl Player {
         memory.flush(Durability::Disk).context("the last flush")?;
         say(&Said::Flushed(counts))
     }
-}
-
-/// A thread's area as it is in memory.
-fn found(thread: usize, pieces: &[Piece]) -> Area {
-    let mut images = AREAS.map(|bytes| vec![0; bytes]);
-    for piece in pieces {
-        images[piece.segment][piece.start..piece.start + piece.length].copy_from_slice(&piece.region.read());
-    }
-    Area::found(thread, images)
 }

@@ -9,8 +9,10 @@ use netram_proto::port::Durability;
 use netram_rvm::{Mode, Region};
 use rustix::process::{Signal, getpid, kill_process};
 
-use super::model::{Area, Change, Random};
+use super::blocks::SLOTS;
+use super::model::{Area, Change, Deeds, Random};
 use super::player::Player;
+use super::shelf::Shelf;
 use super::told::Said;
 
 /// Bytes of lazy commits that are kept back, while they are.
@@ -37,12 +39,18 @@ pub(super) struct Piece {
     pub(super) region: Region,
 }
 
+/// What a thread has of the memory, and what must be in it.
+pub(super) struct Seat<'h> {
+    pub(super) area: Area,
+    pub(super) pieces: Vec<Piece>,
+    pub(super) shelf: Shelf<'h>,
+}
+
 /// One thread.
 pub(super) struct Teller<'s> {
     pub(super) shared: &'s Shared<'s>,
     pub(super) thread: usize,
-    pub(super) area: Area,
-    pub(super) pieces: Vec<Piece>,
+    pub(super) seat: Seat<'s>,
     pub(super) random: Random,
 }
 
@@ -62,7 +70,7 @@ impl Teller<'_> {
             let done = self.digress().and_then(|()| self.transact());
             if let Err(error) = done {
                 self.shared.stop.store(true, Ordering::SeqCst);
-                let place = format!("thread {}, transaction {}", self.thread, self.area.count);
+                let place = format!("thread {}, transaction {}", self.thread, self.seat.area.count);
                 return Err(error.context(place));
             }
         }
@@ -99,26 +107,34 @@ impl Teller<'_> {
 
     /// The next transaction of the plan.
     fn transact(&mut self) -> Result<()> {
-        let changes = self.area.advance(&self.shared.player.plan);
-        let (thread, count) = (self.thread, self.area.count);
+        let Deeds { changes, block } = self.seat.area.advance(&self.shared.player.plan);
+        let (thread, count) = (self.thread, self.seat.area.count);
         let mode = match self.random.once_in(2) {
             true => Mode::Restore,
             false => Mode::NoRestore,
         };
-        let moment = self.random.below(3 + changes.len() as u64) as usize;
+        let steps = changes.len();
+        let moment = self.random.below(4 + steps as u64) as usize;
         let mut transaction = self.shared.memory.begin(mode);
         for (index, change) in changes.iter().enumerate() {
             self.crash_at(moment, index);
             self.apply(&mut transaction, change)?;
         }
-        self.crash_at(moment, changes.len());
+        self.crash_at(moment, steps);
+        if let Some(change) = &block {
+            self.seat
+                .shelf
+                .apply(&mut transaction, change)
+                .context("the heap")?;
+        }
+        self.crash_at(moment, steps + 1);
         let durability = match self.random.below(8) {
             0..=3 => Durability::Lazy,
             _ => self.waiting(),
         };
         let floors = self.shared.returned();
         transaction.commit(durability)?;
-        self.crash_at(moment, changes.len() + 1);
+        self.crash_at(moment, steps + 2);
         self.shared.returned[thread].store(count, Ordering::SeqCst);
         say(&match durability {
             Durability::Lazy => Said::Lazy { thread, count },
@@ -128,7 +144,7 @@ impl Teller<'_> {
                 floors,
             },
         })?;
-        self.crash_at(moment, changes.len() + 2);
+        self.crash_at(moment, steps + 3);
         Ok(())
     }
 
@@ -145,7 +161,12 @@ impl Teller<'_> {
     /// Declares a change and makes it, by one of the ways there are.
     fn apply(&mut self, transaction: &mut netram_home::Transaction, change: &Change) -> Result<()> {
         let (first, last) = (change.offset, change.offset + change.bytes.len());
-        for piece in self.pieces.iter().filter(|piece| piece.segment == change.segment) {
+        for piece in self
+            .seat
+            .pieces
+            .iter()
+            .filter(|piece| piece.segment == change.segment)
+        {
             let (from, to) = (first.max(piece.start), last.min(piece.start + piece.length));
             if from >= to {
                 continue;
@@ -178,10 +199,16 @@ impl Teller<'_> {
     fn abort(&mut self) -> Result<()> {
         let mut transaction = self.shared.memory.begin(Mode::Restore);
         for _ in 0..1 + self.random.below(4) {
-            let piece = &self.pieces[self.random.below(self.pieces.len() as u64) as usize];
+            let piece = &self.seat.pieces[self.random.below(self.seat.pieces.len() as u64) as usize];
             let length = self.random.below(SCRIBBLE_BYTES_MAX) as usize;
             let at = self.random.below((piece.length - length) as u64) as usize;
             transaction.write(&piece.region, at, &vec![0xaa; length])?;
+        }
+        if self.random.once_in(2) {
+            let slot = self.random.below(SLOTS as u64) as usize;
+            let length = 1 + self.random.below(SCRIBBLE_BYTES_MAX) as usize;
+            let scribbled = self.seat.shelf.scribble(&mut transaction, slot, length);
+            scribbled.context("the heap, in what is given up")?;
         }
         transaction.abort();
         say(&Said::Aborted)
@@ -189,13 +216,13 @@ impl Teller<'_> {
 
     /// Unmaps one region and maps it again: it must show what was committed.
     fn remap(&mut self) -> Result<()> {
-        let index = self.random.below(self.pieces.len() as u64) as usize;
+        let index = self.random.below(self.seat.pieces.len() as u64) as usize;
         let Piece {
             segment,
             start,
             length,
             region,
-        } = self.pieces.swap_remove(index);
+        } = self.seat.pieces.swap_remove(index);
         region.unmap().map_err(|(error, _)| error).context("unmapping")?;
         let shared = self.shared;
         let region = shared
@@ -207,13 +234,13 @@ impl Teller<'_> {
             length,
             region: region.context("mapping again")?,
         };
-        self.pieces.push(piece);
+        self.seat.pieces.push(piece);
         self.compare().context("memory that was mapped again")
     }
 
     fn compare(&self) -> Result<()> {
-        for piece in &self.pieces {
-            let expected = &self.area.images[piece.segment][piece.start..piece.start + piece.length];
+        for piece in &self.seat.pieces {
+            let expected = &self.seat.area.images[piece.segment][piece.start..piece.start + piece.length];
             let found = piece.region.read();
             if let Some(at) = (0..piece.length).find(|&at| expected[at] != found[at]) {
                 let (segment, at) = (piece.segment, piece.start + at);
@@ -222,7 +249,11 @@ impl Teller<'_> {
                 ));
             }
         }
-        Ok(())
+        let blocks = self.seat.shelf.contents()?;
+        match (0..SLOTS).find(|&slot| blocks[slot] != self.seat.area.blocks[slot]) {
+            Some(slot) => Err(anyhow!("block {slot} in the heap is not what was written")),
+            None => Ok(()),
+        }
     }
 
     /// Kills the process here, if it is to be and this is the place.

@@ -1,0 +1,148 @@
+//! What a thread's transactions do in the persistent heap: they make blocks, change them, resize them and free them. Where
+//! a block is, the heap decides; what is in it follows from the seed like everything else.
+
+use super::model::{Plan, Random};
+
+/// Blocks that one thread has at a time.
+pub(super) const SLOTS: usize = 12;
+/// The longest block: several pages, so that both kinds of the heap's blocks are met.
+pub(super) const BLOCK_BYTES_MAX: usize = 12 * 1024;
+/// Tells these choices from those of the same transaction's ranges.
+const SALT: u64 = 0x6865_6170;
+
+/// What a transaction does to one block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct BlockChange {
+    pub(super) slot: usize,
+    pub(super) deed: Deed,
+    /// The block's bytes afterwards; none when it is freed.
+    pub(super) bytes: Vec<u8>,
+}
+
+/// How it is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Deed {
+    /// A new block.
+    Make,
+    /// Bytes up to the shorter length stay; from here on they are new.
+    Resize { kept: usize },
+    /// These bytes change in place.
+    Write { from: usize, to: usize },
+    /// The block is gone.
+    Free,
+}
+
+impl Plan {
+    /// What transaction `number` of `thread` does to its blocks, which are `slots` before; an empty one is none.
+    pub(super) fn block_change(&self, thread: usize, number: u64, slots: &[Vec<u8>]) -> Option<BlockChange> {
+        let mut random = Random(self.seed ^ SALT ^ (thread as u64).rotate_left(48) ^ number.rotate_left(8));
+        if random.once_in(2) {
+            return None;
+        }
+        let slot = random.below(SLOTS as u64) as usize;
+        let before = &slots[slot];
+        let length = length(&mut random);
+        let (deed, bytes) = match random.below(4) {
+            _ if before.is_empty() => (Deed::Make, random.bytes(length)),
+            0 => (Deed::Free, Vec::new()),
+            1 => {
+                let kept = length.min(before.len());
+                let bytes = [&before[..kept], &random.bytes(length - kept)].concat();
+                (Deed::Resize { kept }, bytes)
+            }
+            _ => {
+                let from = random.below(before.len() as u64) as usize;
+                let to = from + random.below((before.len() - from) as u64 + 1) as usize;
+                let mut bytes = before.clone();
+                bytes[from..to].copy_from_slice(&random.bytes(to - from));
+                (Deed::Write { from, to }, bytes)
+            }
+        };
+        Some(BlockChange { slot, deed, bytes })
+    }
+}
+
+/// Mostly small, now and then pages.
+fn length(random: &mut Random) -> usize {
+    let most = match random.below(20) {
+        0 => BLOCK_BYTES_MAX as u64,
+        1..=5 => 2048,
+        _ => 256,
+    };
+    1 + random.below(most) as usize
+}
+
+/// The blocks of all threads as bytes, for the pipe between judge and parent.
+pub(super) fn encode<'b>(threads: impl Iterator<Item = &'b [Vec<u8>]>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for block in threads.flatten() {
+        bytes.extend_from_slice(&(block.len() as u64).to_le_bytes());
+        bytes.extend_from_slice(block);
+    }
+    bytes
+}
+
+/// What [`encode`] made, for so many threads; `None` when it is cut or longer.
+pub(super) fn decode(mut bytes: &[u8], threads: usize) -> Option<Vec<Vec<Vec<u8>>>> {
+    let mut all = Vec::new();
+    for _ in 0..threads {
+        let mut slots = Vec::new();
+        for _ in 0..SLOTS {
+            let (length, rest) = bytes.split_first_chunk::<8>()?;
+            let length = usize::try_from(u64::from_le_bytes(*length)).ok()?;
+            let (block, rest) = rest.split_at_checked(length)?;
+            slots.push(block.to_vec());
+            bytes = rest;
+        }
+        all.push(slots);
+    }
+    bytes.is_empty().then_some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_deed_follows_from_the_number_and_fits_what_was_there() {
+        let plan = Plan { seed: 3, threads: 1 };
+        let mut slots = vec![Vec::new(); SLOTS];
+        let mut deeds = [0; 4];
+        for number in 1..4000 {
+            let Some(change) = plan.block_change(0, number, &slots) else {
+                continue;
+            };
+            assert_eq!(plan.block_change(0, number, &slots).as_ref(), Some(&change));
+            let before = &slots[change.slot];
+            assert_eq!(before.is_empty(), change.deed == Deed::Make);
+            assert!(change.bytes.len() <= BLOCK_BYTES_MAX);
+            match change.deed {
+                Deed::Make => deeds[0] += 1,
+                Deed::Resize { kept } => {
+                    assert_eq!(before[..kept], change.bytes[..kept]);
+                    deeds[1] += 1;
+                }
+                Deed::Write { from, to } => {
+                    assert_eq!(before.len(), change.bytes.len());
+                    assert_eq!(before[..from], change.bytes[..from]);
+                    assert_eq!(before[to..], change.bytes[to..]);
+                    deeds[2] += 1;
+                }
+                Deed::Free => deeds[3] += 1,
+            }
+            slots[change.slot] = change.bytes;
+        }
+        assert!(deeds.iter().all(|count| *count > 100), "{deeds:?}");
+    }
+
+    #[test]
+    fn blocks_arrive_as_they_were_and_cut_ones_do_not() {
+        let mut slots = vec![Vec::new(); SLOTS];
+        slots[3] = vec![1, 2, 3];
+        slots[11] = vec![9; 5000];
+        let bytes = encode([slots.as_slice(), &slots].into_iter());
+        assert_eq!(decode(&bytes, 2), Some(vec![slots.clone(), slots]));
+        assert_eq!(decode(&bytes, 1), None);
+        assert_eq!(decode(&bytes[..bytes.len() - 1], 2), None);
+    }
+}
