@@ -18,8 +18,7 @@ use crate::storage::Storage;
 pub enum Outcome {
     /// Its record has its place in the log, before that of every transaction that commits later; or it is
     /// spooled, and logged before, or in one record with, every such transaction. This includes commits whose
-    /// outcome is unknown: whatever is logged from now on can survive only together
-    /// with them.
+    /// outcome is unknown: whatever is logged from now on can survive only together with them.
     Committed,
     /// Nothing of it was or will be logged. In [`Mode::Restore`] memory is as before.
     Aborted,
