@@ -11,9 +11,11 @@ __all__ = [
     "ClosedError",
     "CommitError",
     "Error",
+    "HeapError",
     "InUse",
     "LendersMissing",
     "LogError",
+    "NoRoom",
     "OpenError",
     "RangeError",
     "RecoveryRefused",
@@ -69,6 +71,14 @@ class LogError(Error):
 
 class LendersMissing(Error, TimeoutError):
     """Too few lenders hold the log's newest bytes, so commits wait for the disk."""
+
+
+class HeapError(Error):
+    """There is no heap in the region, it is damaged, or the offset is no block of it."""
+
+
+class NoRoom(HeapError, MemoryError):
+    """No free block is large enough. Free some, or use a larger heap."""
 
 
 class BusyError(Error):

@@ -1,6 +1,7 @@
 //! Rust's errors as Python's. The classes, and what each is for: `python/netram/errors.py`.
 
 use netram_client::{CreateError, OpenError};
+use netram_heap::{AccessError, AllocError, BlockError, FreeError, ResizeError};
 use netram_home::HomeError;
 use netram_proto::port::IoError;
 use netram_rvm::{CommitError, FlushError, ForgetError, MapError, RangeError, SegmentError, TruncateError};
@@ -41,6 +42,10 @@ classes! {
     lenders_missing = "LendersMissing";
     /// The object's time is over.
     closed = "ClosedError";
+    /// A heap, or a block of one.
+    heap_error = "HeapError";
+    /// A heap is full.
+    no_room = "NoRoom";
     /// Not now: transactions are open, or another thread is in it.
     busy = "BusyError";
 }
@@ -125,4 +130,47 @@ pub(crate) fn truncate(py: Python<'_>, error: &TruncateError) -> PyErr {
 /// What kept commits from becoming as safe as asked.
 pub(crate) fn flush(py: Python<'_>, error: &FlushError) -> PyErr {
     log_error(py, error)
+}
+
+/// What is wrong with a block.
+pub(crate) fn block(py: Python<'_>, error: &BlockError) -> PyErr {
+    heap_error(py, error)
+}
+
+/// What kept a block from being allocated.
+pub(crate) fn alloc(py: Python<'_>, error: &AllocError) -> PyErr {
+    match error {
+        AllocError::NoRoom { .. } => no_room(py, error),
+        AllocError::Transactions { .. } => busy(py, error),
+        AllocError::Range(cause) => range(py, cause),
+        AllocError::Prepare(cause) => commit(py, cause),
+        AllocError::Damaged(_) => heap_error(py, error),
+    }
+}
+
+/// What kept a block from being freed.
+pub(crate) fn free(py: Python<'_>, error: &FreeError) -> PyErr {
+    match error {
+        FreeError::Block(cause) => block(py, cause),
+        FreeError::Busy { .. } | FreeError::Transactions { .. } => busy(py, error),
+        FreeError::Range(cause) => range(py, cause),
+    }
+}
+
+/// What kept a block from being resized.
+pub(crate) fn resize(py: Python<'_>, error: &ResizeError) -> PyErr {
+    match error {
+        ResizeError::Free(cause) => free(py, cause),
+        ResizeError::Alloc(cause) => alloc(py, cause),
+        ResizeError::Range(cause) => range(py, cause),
+    }
+}
+
+/// What kept a root or a block from being read or written.
+pub(crate) fn access(py: Python<'_>, error: &AccessError) -> PyErr {
+    match error {
+        AccessError::Range(cause) => range(py, cause),
+        AccessError::Root { .. } => range_error(py, error),
+        _ => heap_error(py, error),
+    }
 }

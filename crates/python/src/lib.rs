@@ -13,6 +13,7 @@
 //! | `region` | mapped memory as a buffer; finding the region that an array lies in |
 //! | `window` | a region's memory and the views into it |
 //! | `transaction` | ranges, commit, abort |
+//! | `heap` | the persistent heap of a region |
 //! | `report` | what `query`, `statistics` and `recovered` answer |
 //! | `error` | Rust's errors as Python's |
 //! | `fork` | telling a child process from the one that opened |
@@ -22,6 +23,7 @@
 
 mod error;
 mod fork;
+mod heap;
 mod open;
 mod region;
 mod report;
@@ -40,6 +42,8 @@ mod _netram {
 
     #[pymodule_export]
     use crate::fork::inherited;
+    #[pymodule_export]
+    use crate::heap::{Heap, HeapStatistics};
     #[pymodule_export]
     use crate::open::{create, open};
     #[pymodule_export]

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use netram_rvm::UnmapError;
 use pyo3::exceptions::{PyBufferError, PyIndexError, PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PySlice};
@@ -10,7 +11,7 @@ use pyo3::types::{PyBytes, PySlice};
 use crate::error;
 use crate::shared::Shared;
 use crate::sys::{self, Memory};
-use crate::window::{Window, looking, unmapped};
+use crate::window::{Mapped, Window, looking, unmapped};
 
 /// A count of bytes from Python. Negative or absurd numbers are a RangeError, not an OverflowError.
 #[derive(Clone, Copy, Debug)]
@@ -111,24 +112,12 @@ impl Region {
     fn unmap(slf: &Bound<'_, Self>) -> PyResult<()> {
         let (py, window) = (slf.py(), window(slf));
         window.shared.check_process(py)?;
-        let outcome = py.detach(|| {
-            let mut held = window.hold();
-            match held.views() {
-                0 => {}
-                views => return Err(Staying::Views(views)),
-            }
-            let Some(region) = held.take() else { return Ok(()) };
-            match region.unmap() {
-                Ok(()) => {
-                    window.shared.forget_window(window);
-                    Ok(())
-                }
-                Err((cause, region)) => {
-                    held.put(region);
-                    Err(Staying::Transactions(cause))
-                }
-            }
-        });
+        // Without a store the region was unmapped when that closed.
+        let outcome = match window.shared.waiting(py, |memory| unmap(memory, window)) {
+            Ok(outcome) => outcome,
+            Err(_) if !window.is_mapped() => return Ok(()),
+            Err(cause) => return Err(cause),
+        };
         outcome.map_err(|why| match why {
             Staying::Views(views) => PyBufferError::new_err(format!(
                 "cannot unmap the region: {} into it; delete what is no longer used first",
@@ -197,7 +186,50 @@ impl Region {
 /// Why a region stays mapped.
 enum Staying {
     Views(usize),
-    Transactions(netram_rvm::UnmapError),
+    Transactions(UnmapError),
+}
+
+fn unmap(memory: &netram_home::Memory, window: &Window) -> Result<(), Staying> {
+    let mut held = window.hold();
+    match held.views() {
+        0 => {}
+        views => return Err(Staying::Views(views)),
+    }
+    let Some(mapped) = held.take() else { return Ok(()) };
+    // Looked at before the heap goes, which knows what open transactions did to it. New ranges need the window, which
+    // is held.
+    let transactions = open_transactions(memory, &mapped.region);
+    if transactions > 0 {
+        held.put(mapped);
+        return Err(Staying::Transactions(UnmapError::Uncommitted { transactions }));
+    }
+    let Mapped { region, heap } = mapped;
+    drop(heap);
+    let stays = match Arc::try_unwrap(region) {
+        Ok(region) => match region.unmap() {
+            Ok(()) => {
+                window.shared.forget_window(window);
+                return Ok(());
+            }
+            Err((cause, region)) => (cause, Arc::new(region)),
+        },
+        // A transaction that ended lets go of the heap a moment after it stopped counting.
+        Err(region) => (UnmapError::Uncommitted { transactions: 1 }, region),
+    };
+    held.put(Mapped {
+        region: stays.1,
+        heap: None,
+    });
+    Err(Staying::Transactions(stays.0))
+}
+
+/// Open transactions with ranges in the region.
+pub(crate) fn open_transactions(memory: &netram_home::Memory, region: &netram_rvm::Region) -> usize {
+    let regions = memory.query().regions.into_iter();
+    regions
+        .filter(|info| info.offset == region.segment_offset() && info.path == region.segment_path())
+        .map(|info| info.transactions)
+        .sum()
 }
 
 fn copy<'py>(py: Python<'py>, window: &Window, start: usize, length: usize) -> PyResult<Bound<'py, PyBytes>> {

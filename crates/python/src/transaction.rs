@@ -74,6 +74,20 @@ impl Transaction {
         })
     }
 
+    /// Does something to the open transaction, with the interpreter free.
+    pub(crate) fn change<R: Send>(
+        &self,
+        py: Python<'_>,
+        then: impl FnOnce(&mut netram_home::Transaction) -> R + Send,
+    ) -> PyResult<R> {
+        self.shared.check_process(py)?;
+        let done = py.detach(|| {
+            let mut slot = self.slot()?;
+            slot.as_mut().map(then).ok_or(Failure::Ended)
+        });
+        done.map_err(|failure| failure.raise(py))
+    }
+
     fn slot(&self) -> Result<Slot<'_>, Failure> {
         match self.inner.try_lock() {
             Ok(slot) => Ok(slot),
@@ -164,18 +178,8 @@ impl Transaction {
     fn write(&self, region: &Bound<'_, Region>, offset: Offset, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = region.py();
         self.shared.check_process(py)?;
-        // Other buffers are copied: they may lie in this very region, or change while other threads run.
-        let copied;
-        let bytes = match data.cast::<PyBytes>() {
-            Ok(bytes) => bytes,
-            Err(_) => {
-                copied = PyMemoryView::from(data)?
-                    .call_method0("tobytes")?
-                    .cast_into::<PyBytes>()?;
-                &copied
-            }
-        };
-        let (window, bytes) = (region::window(region), bytes.as_bytes());
+        let data = bytes_of(data)?;
+        let (window, bytes) = (region::window(region), data.as_bytes());
         // Free of the interpreter: a commit of another thread may hold the region while it waits for the disk.
         py.detach(|| self.with(window, |inner, region| inner.write(region, offset.0, bytes)))
             .map_err(|failure| failure.raise(py))
@@ -295,6 +299,17 @@ impl Drop for Transaction {
                 .take();
             let _never_dropped = std::mem::ManuallyDrop::new(inner);
         }
+    }
+}
+
+/// The bytes of any buffer. Those that may change are copied: they may lie in the very region that they are written
+/// to, and other threads run meanwhile.
+pub(crate) fn bytes_of<'py>(data: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
+    match data.cast::<PyBytes>() {
+        Ok(bytes) => Ok(bytes.clone()),
+        Err(_) => Ok(PyMemoryView::from(data)?
+            .call_method0("tobytes")?
+            .cast_into::<PyBytes>()?),
     }
 }
 

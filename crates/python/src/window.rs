@@ -6,6 +6,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use netram_heap::Heap;
 use pyo3::prelude::*;
 
 use crate::error;
@@ -14,7 +15,7 @@ use crate::shared::Shared;
 /// A region that Python may look into.
 pub(crate) struct Window {
     pub(crate) shared: Arc<Shared>,
-    region: RwLock<Option<netram_rvm::Region>>,
+    mapped: RwLock<Option<Mapped>>,
     /// Views that are not given back. Counted up under the lock shared, so that whoever has it exclusively and finds
     /// none may unmap.
     views: AtomicUsize,
@@ -22,10 +23,17 @@ pub(crate) struct Window {
     length: usize,
 }
 
+/// What a window shows while it is mapped.
+pub(crate) struct Mapped {
+    pub(crate) region: Arc<netram_rvm::Region>,
+    /// The heap in it, once somebody asked: one for all, since what is free is known to it alone.
+    pub(crate) heap: Option<Heap>,
+}
+
 /// A region's place, held exclusively.
 pub(crate) struct Held<'w> {
     window: &'w Window,
-    region: RwLockWriteGuard<'w, Option<netram_rvm::Region>>,
+    mapped: RwLockWriteGuard<'w, Option<Mapped>>,
 }
 
 impl Window {
@@ -33,7 +41,10 @@ impl Window {
         let (address, length) = (region.as_ptr().addr(), region.len());
         Window {
             shared,
-            region: RwLock::new(Some(region)),
+            mapped: RwLock::new(Some(Mapped {
+                region: Arc::new(region),
+                heap: None,
+            })),
             views: AtomicUsize::new(0),
             address,
             length,
@@ -52,13 +63,18 @@ impl Window {
         self.read().is_some()
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, Option<netram_rvm::Region>> {
-        self.region.read().unwrap_or_else(PoisonError::into_inner)
+    fn read(&self) -> RwLockReadGuard<'_, Option<Mapped>> {
+        self.mapped.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Does something with the region, which stays mapped meanwhile. `None`: it is unmapped already.
     pub(crate) fn with<R>(&self, then: impl FnOnce(&netram_rvm::Region) -> R) -> Option<R> {
-        self.read().as_ref().map(then)
+        self.read().as_ref().map(|mapped| then(&mapped.region))
+    }
+
+    /// Does something with the region's heap. `None`: the region is unmapped already, or its heap was not opened.
+    pub(crate) fn with_heap<R>(&self, then: impl FnOnce(&Heap) -> R) -> Option<R> {
+        self.read().as_ref()?.heap.as_ref().map(then)
     }
 
     /// Like [`Window::with`], for Python: an unmapped region, or one of a parent process, is an exception.
@@ -89,7 +105,7 @@ impl Window {
     pub(crate) fn hold(&self) -> Held<'_> {
         Held {
             window: self,
-            region: self.region.write().unwrap_or_else(PoisonError::into_inner),
+            mapped: self.mapped.write().unwrap_or_else(PoisonError::into_inner),
         }
     }
 }
@@ -100,18 +116,23 @@ impl Held<'_> {
         self.window.views.load(Ordering::Acquire)
     }
 
-    /// The region, taken out; to be put back with [`Held::put`] if it is to stay mapped.
-    pub(crate) fn take(&mut self) -> Option<netram_rvm::Region> {
+    /// What is mapped, taken out; to be put back with [`Held::put`] if it is to stay.
+    pub(crate) fn take(&mut self) -> Option<Mapped> {
         assert_eq!(
             self.views(),
             0,
             "memory is unmapped only when nobody looks into it"
         );
-        self.region.take()
+        self.mapped.take()
     }
 
-    pub(crate) fn put(&mut self, region: netram_rvm::Region) {
-        *self.region = Some(region);
+    pub(crate) fn put(&mut self, mapped: Mapped) {
+        *self.mapped = Some(mapped);
+    }
+
+    /// What is mapped.
+    pub(crate) fn mapped(&mut self) -> Option<&mut Mapped> {
+        self.mapped.as_mut()
     }
 }
 
