@@ -13,6 +13,7 @@
 //! | `places` | memory of the program's own that regions may replace |
 //! | `transactions` | open transactions, by the handle that a `rvm_tid_t` carries |
 //! | `segment` | the segment loader |
+//! | `rds` | the persistent heap of `rds.h` |
 //! | `statistics` | counts, and their record |
 //! | `record`, `code`, `failure` | layouts; return codes; errors and their sentences |
 //!
@@ -27,6 +28,7 @@ mod library;
 mod log;
 mod mapping;
 mod places;
+mod rds;
 mod record;
 mod regions;
 mod segment;

@@ -132,6 +132,7 @@ impl Library {
         };
         if log.is_none() {
             self.phase.store(ENDED, Ordering::Release);
+            crate::rds::forget();
             for mapped in self.regions.take_all() {
                 crate::mapping::keep_readable(mapped);
             }

@@ -107,6 +107,13 @@ impl Open {
         }
     }
 
+    /// Notes that the transaction has ranges in the region that begins there.
+    pub(crate) fn touch(&mut self, region: usize) {
+        if !self.touched.contains(&region) {
+            self.touched.push(region);
+        }
+    }
+
     /// Declares that these bytes will change.
     #[inline]
     pub(crate) fn set_range(
@@ -139,9 +146,7 @@ impl Open {
         let offset = address - mapped.start;
         let declared = self.transaction.set_range(&mapped.region, offset, length);
         declared.map_err(|error| explain(error, address))?;
-        if !self.touched.contains(&mapped.start) {
-            self.touched.push(mapped.start);
-        }
+        self.touch(mapped.start);
         self.recent = Some(mapped);
         Ok(())
     }

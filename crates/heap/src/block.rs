@@ -7,8 +7,8 @@ use crate::layout::{
 };
 use crate::limit::{ALIGNMENT, PAGE_BYTES, RUN_PAGES_MAX};
 
-/// Bytes that can be copied out: a heap's ground, or a copy of it. Copying, not borrowing: through the C interface
-/// programs store to their blocks while other threads look at the heap.
+/// Bytes that can be copied out: a heap's ground, or a copy of it. Copying, not borrowing: through the C
+/// interface programs store to their blocks while other threads look at the heap.
 pub(crate) trait Bytes {
     /// Fills `into` from `at`. The caller has checked that the heap reaches that far.
     fn copy(&self, at: u64, into: &mut [u8]);

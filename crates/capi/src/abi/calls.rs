@@ -167,11 +167,7 @@ extern "C" fn rvm_end_transaction(tid: *mut Tid, mode: c_int) -> c_int {
     guarded(|| {
         LIBRARY.ready()?;
         let ending = handle(tid)?;
-        let durability = match mode {
-            FLUSH => Durability::Remote,
-            NO_FLUSH => Durability::Lazy,
-            other => return Err(no_mode(other, "ended with flush or no_flush")),
-        };
+        let durability = durability(mode)?;
         match LIBRARY.end(ending, durability) {
             Ok(()) => {
                 clear(tid);
@@ -300,7 +296,16 @@ fn wish(region: &Region) -> Result<Wish, Failure> {
     })
 }
 
-fn handle(tid: *const Tid) -> Result<Handle, Failure> {
+/// How safe a commit is, by the mode of its end.
+pub(super) fn durability(mode: c_int) -> Result<Durability, Failure> {
+    match mode {
+        FLUSH => Ok(Durability::Remote),
+        NO_FLUSH => Ok(Durability::Lazy),
+        other => Err(no_mode(other, "ended with flush or no_flush")),
+    }
+}
+
+pub(super) fn handle(tid: *const Tid) -> Result<Handle, Failure> {
     let tid = record(tid).ok_or_else(no_tid)?;
     Handle::from_address(tid.tid.addr()).ok_or_else(|| {
         Failure::new(

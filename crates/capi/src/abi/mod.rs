@@ -11,6 +11,7 @@ mod heap;
 mod memory;
 mod netram;
 mod offsets;
+mod rds;
 mod records;
 mod segments;
 mod statistics;
@@ -42,13 +43,18 @@ pub(crate) fn guarded(call: impl FnOnce() -> Result<(), Failure>) -> c_int {
         ),
     };
     remember(&failure);
-    if failure.errno != 0 {
+    set_errno(failure.errno);
+    failure.code as c_int
+}
+
+/// Sets `errno`; 0 leaves it.
+fn set_errno(value: c_int) {
+    if value != 0 {
         // SAFETY: the C library gives every thread an `errno` of its own.
         let errno = unsafe { libc::__errno_location() };
         // SAFETY: as above; it lives as long as the thread.
-        unsafe { errno.write(failure.errno) };
+        unsafe { errno.write(value) };
     }
-    failure.code as c_int
 }
 
 /// A copy of the record at `pointer`, if it is one.

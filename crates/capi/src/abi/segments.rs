@@ -141,7 +141,7 @@ fn from_record(record: &RegionDef) -> Definition {
     }
 }
 
-fn to_record(definition: &Definition) -> RegionDef {
+pub(super) fn to_record(definition: &Definition) -> RegionDef {
     RegionDef {
         offset: Offset {
             high: 0,
@@ -152,7 +152,7 @@ fn to_record(definition: &Definition) -> RegionDef {
     }
 }
 
-fn bytes_of(definitions: &[Definition]) -> usize {
+pub(super) fn bytes_of(definitions: &[Definition]) -> usize {
     definitions.iter().map(|it| it.length).sum()
 }
 

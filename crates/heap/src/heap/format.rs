@@ -11,8 +11,8 @@ use crate::layout::{Geometry, HEADER_BYTES, ROOTS_AT, descriptor_at, encode_head
 use crate::limit::{ALIGNMENT, FORMAT_STEP_BYTES, PAGES_MAX, PAGES_MIN, ROOTS};
 
 impl Heap {
-    /// Makes the region a heap without blocks, whatever it was, and opens it. It returns when the heap is as safe
-    /// as a remote commit.
+    /// Makes the region a heap without blocks, whatever it was, and opens it. It returns when the heap is as
+    /// safe as a remote commit.
     pub fn format<L: Log, S: Storage>(
         rvm: &Rvm<L, S>,
         region: impl Into<Arc<Region>>,
@@ -24,8 +24,8 @@ impl Heap {
 
     /// Makes a part of a region a heap without blocks, `length` bytes from `start`, a multiple of 16.
     ///
-    /// The table is cleared in small transactions of which the header's is the last: a crash on the way leaves no
-    /// heap. Other values of [`Heap`] for the same bytes are void.
+    /// The table is cleared in small transactions of which the header's is the last: a crash on the way
+    /// leaves no heap. Other values of [`Heap`] for the same bytes are void.
     pub fn format_part<L: Log, S: Storage>(
         rvm: &Rvm<L, S>,
         region: &Region,
@@ -44,8 +44,8 @@ impl Heap {
         Ok(())
     }
 
-    /// Makes a part of a region a heap without blocks as a part of the caller's transaction, and nothing else. Where
-    /// the table is not zeros, eight bytes a page, that needs a record as large.
+    /// Makes a part of a region a heap without blocks as a part of the caller's transaction, and nothing
+    /// else. Where the table is not zeros, eight bytes a page, that needs a record as large.
     ///
     /// Open it when the transaction has committed. Other values of [`Heap`] for the same bytes are void.
     pub fn format_in<L: Log, S: Storage>(

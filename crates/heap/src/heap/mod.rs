@@ -103,7 +103,8 @@ impl Heap {
         Heap::open_in(region.into(), 0, usize::MAX)
     }
 
-    /// Opens the heap in a part of a region, from `start` on, at most `length` bytes. The heap keeps the holder.
+    /// Opens the heap in a part of a region, from `start` on, at most `length` bytes. The heap keeps the
+    /// holder.
     pub fn open_in(
         holder: Arc<dyn AsRef<Region> + Send + Sync>,
         start: usize,

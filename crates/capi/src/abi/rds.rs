@@ -1,0 +1,468 @@
+//! The functions of `rds.h`.
+
+use std::ffi::{CString, c_char, c_int, c_ulong, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::ptr::{null_mut, without_provenance_mut};
+use std::slice;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
+
+use libc::FILE;
+use netram_proto::port::Durability;
+
+use super::calls::{durability, handle};
+use super::segments::{bytes_of, to_record};
+use super::{heap, is_usable, memory, name, put};
+use crate::code::Code;
+use crate::failure::{Failure, remember};
+use crate::rds::{self, BAD_ARGS, Figures, Refusal, Zap};
+use crate::record::{Length, Offset, RegionDef, Tid};
+use crate::segment::Definition;
+use crate::transactions::Handle;
+
+/// `ERVM_FAILED`: a fault of the library itself.
+const RVM_FAILED: c_int = -1;
+/// Bytes of an intention list's first table, as the original's.
+const TABLE_BYTES: usize = 128;
+
+/// Whether calls are traced.
+#[allow(non_upper_case_globals, reason = "the name is C's")]
+#[unsafe(no_mangle)]
+static rds_tracing: AtomicI32 = AtomicI32::new(0);
+
+/// Where to.
+#[allow(non_upper_case_globals, reason = "the name is C's")]
+#[unsafe(no_mangle)]
+static rds_tracing_file: AtomicPtr<FILE> = AtomicPtr::new(null_mut());
+
+/// The regions of the loaded heap.
+#[allow(non_upper_case_globals, reason = "the name is C's")]
+#[unsafe(no_mangle)]
+static RegionDefs: AtomicPtr<RegionDef> = AtomicPtr::new(null_mut());
+
+/// How many they are.
+#[allow(non_upper_case_globals, reason = "the name is C's")]
+#[unsafe(no_mangle)]
+static NRegionDefs: AtomicU64 = AtomicU64::new(0);
+
+/// A switch of the original's tests. Programs set it; nothing reads it.
+#[allow(non_upper_case_globals, reason = "the name is C's")]
+#[unsafe(no_mangle)]
+static rds_testsw: AtomicI32 = AtomicI32::new(0);
+
+/// `intentionList_t`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct IntentionList {
+    /// Addresses that the table has room for.
+    size: c_ulong,
+    count: c_ulong,
+    table: *mut *mut c_void,
+}
+
+/// `rds_stats_t`.
+#[repr(C)]
+struct Stats {
+    numbers: [u32; 13],
+}
+
+/// `rds_long_stats_t`.
+#[repr(C)]
+struct LongStats {
+    numbers: [u64; 13],
+}
+
+/// Runs a call; nothing unwinds into C, and what went wrong can be asked for.
+fn attempt<T>(call: impl FnOnce() -> Result<T, Refusal>) -> Result<T, c_int> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(refusal)) => {
+            remember(&refusal.failure);
+            super::set_errno(refusal.failure.errno);
+            Err(refusal.code)
+        }
+        Err(_) => {
+            remember(&Failure::new(
+                Code::Internal,
+                "a fault of the library, printed on stderr; please report it. Terminate and start again",
+            ));
+            Err(RVM_FAILED)
+        }
+    }
+}
+
+/// Tells the code; the function's own result is 0 or -1.
+fn answer(call: Result<(), c_int>, error: *mut c_int) -> c_int {
+    tell(error, call.err().unwrap_or(0));
+    if call.is_ok() { 0 } else { -1 }
+}
+
+fn tell(error: *mut c_int, code: c_int) {
+    if is_usable(error) {
+        put(error, code);
+    }
+}
+
+/// A transaction's handle; NULL asks for one of the call's own.
+fn tid_if_any(tid: *const Tid) -> Result<Option<Handle>, Refusal> {
+    match tid.is_null() {
+        true => Ok(None),
+        false => Ok(Some(handle(tid)?)),
+    }
+}
+
+fn device(device: *const c_char, length: Offset) -> Result<(PathBuf, u64), Refusal> {
+    let path = name(device).ok_or_else(|| Refusal::new(BAD_ARGS, "no segment is named"))?;
+    match length.high {
+        0 => Ok((path, length.low)),
+        _ => Err(Refusal::new(
+            BAD_ARGS,
+            "a segment of more than 64 bits of bytes is named",
+        )),
+    }
+}
+
+/// Refuses the numbers that shaped the original's free lists where they make no sense. They shape nothing here.
+fn check_shape(lists: c_ulong, chunk: c_ulong) -> Result<(), Refusal> {
+    match lists > 0 && chunk > 0 {
+        true => Ok(()),
+        false => Err(Refusal::new(
+            BAD_ARGS,
+            "a heap needs at least one list and chunks of a byte",
+        )),
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rds_zap_heap(
+    dev: *const c_char,
+    dev_length: Offset,
+    start: *mut c_void,
+    static_length: Length,
+    heap_length: Length,
+    lists: c_ulong,
+    chunk: c_ulong,
+    error: *mut c_int,
+) -> c_int {
+    let zapped = attempt(|| {
+        check_shape(lists, chunk)?;
+        let (path, device_length) = device(dev, dev_length)?;
+        rds::zap(&Zap {
+            path: &path,
+            device_length,
+            start: start.addr(),
+            heap_bytes: heap_length,
+            static_bytes: static_length,
+        })
+    });
+    answer(zapped, error)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rds_init_heap(
+    base: *mut c_void,
+    length: Length,
+    chunk: c_ulong,
+    lists: c_ulong,
+    tid: *const Tid,
+    error: *mut c_int,
+) -> c_int {
+    let made = attempt(|| {
+        check_shape(lists, chunk)?;
+        rds::init(base.addr(), length as usize, tid_if_any(tid)?)
+    });
+    answer(made, error)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rds_load_heap(
+    dev: *const c_char,
+    dev_length: Offset,
+    statics: *mut *mut c_char,
+    error: *mut c_int,
+) -> c_int {
+    let loaded = attempt(|| {
+        let (path, device_length) = device(dev, dev_length)?;
+        let (data, regions) = rds::load(&path, device_length)?;
+        let lowest = regions.iter().map(|region| region.address).min();
+        memory::loaded(bytes_of(&regions), lowest.unwrap_or_default());
+        tell_regions(&regions);
+        if is_usable(statics) {
+            put(statics, without_provenance_mut(data));
+        }
+        Ok(())
+    });
+    answer(loaded, error)
+}
+
+/// Answers -1 always, as the original.
+#[unsafe(no_mangle)]
+extern "C" fn rds_unload_heap(error: *mut c_int) -> c_int {
+    let unloaded = attempt(|| {
+        let regions = rds::unload()?;
+        memory::released(bytes_of(&regions));
+        tell_regions(&[]);
+        Ok(())
+    });
+    answer(unloaded, error);
+    -1
+}
+
+/// Answers -1 always, as the original.
+#[unsafe(no_mangle)]
+extern "C" fn rds_start_heap(base: *mut c_void, error: *mut c_int) -> c_int {
+    answer(attempt(|| rds::start(base.addr())), error);
+    -1
+}
+
+/// Answers -1 always, as the original.
+#[unsafe(no_mangle)]
+extern "C" fn rds_stop_heap(error: *mut c_int) -> c_int {
+    answer(attempt(rds::stop), error);
+    -1
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rds_malloc(size: Length, tid: *const Tid, error: *mut c_int) -> *mut c_char {
+    let got = attempt(|| rds::malloc(size, tid_if_any(tid)?));
+    trace(|| format!("malloc {size}: {}", outcome(&got)));
+    tell(error, got.err().unwrap_or(0));
+    got.map_or(null_mut(), without_provenance_mut)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rds_prealloc(size: Length, count: c_ulong, tid: *const Tid, error: *mut c_int) -> c_int {
+    let prepared = attempt(|| rds::prealloc(size, count, tid_if_any(tid)?));
+    trace(|| format!("prealloc {count} of {size}: {}", prepared.err().unwrap_or(0)));
+    answer(prepared, error)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rds_free(address: *mut c_void, tid: *const Tid, error: *mut c_int) -> c_int {
+    let freed = attempt(|| rds::free(address.addr(), tid_if_any(tid)?));
+    trace(|| format!("free {address:p}: {}", freed.err().unwrap_or(0)));
+    answer(freed, error)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rds_maxblock(size: c_ulong) -> c_int {
+    attempt(|| rds::has_room(size)).is_ok_and(|has| has).into()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rds_fake_free(address: *mut c_void, list: *mut IntentionList) -> c_int {
+    let noted = attempt(|| {
+        if !is_usable(list) {
+            return Err(Refusal::new(BAD_ARGS, "no intention list is given"));
+        }
+        rds::check(address.addr())?;
+        // SAFETY: it is neither NULL nor misaligned, and the header asks for a list.
+        let mut intentions = unsafe { list.read() };
+        grow(&mut intentions)?;
+        // SAFETY: `grow` saw to it that the table has room for one more.
+        let place = unsafe { intentions.table.add(intentions.count as usize) };
+        put(place, address);
+        intentions.count += 1;
+        put(list, intentions);
+        Ok(())
+    });
+    trace(|| format!("fake free {address:p}: {}", noted.err().unwrap_or(0)));
+    noted.err().unwrap_or(0)
+}
+
+/// Gives the table room for one more address.
+fn grow(list: &mut IntentionList) -> Result<(), Refusal> {
+    let room = if list.table.is_null() {
+        0
+    } else {
+        list.size as usize
+    };
+    if (list.count as usize) < room {
+        return Ok(());
+    }
+    let first = TABLE_BYTES / size_of::<*mut c_void>();
+    let wanted = room.saturating_mul(2).max(first);
+    let bytes = wanted.saturating_mul(size_of::<*mut c_void>());
+    // SAFETY: the table is NULL or came from here; the C library checks the size.
+    let table = unsafe { libc::realloc(list.table.cast(), bytes) };
+    if table.is_null() {
+        return Err(Failure::new(Code::NoMemory, "no memory for the intention list").into());
+    }
+    *list = IntentionList {
+        size: wanted as c_ulong,
+        count: if room == 0 { 0 } else { list.count },
+        table: table.cast(),
+    };
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rds_do_free(list: *mut IntentionList, mode: c_int) -> c_int {
+    let freed = attempt(|| {
+        if !is_usable(list) {
+            return Err(Refusal::new(BAD_ARGS, "no intention list is given"));
+        }
+        let durability: Durability = durability(mode)?;
+        // SAFETY: it is neither NULL nor misaligned, and the header asks for a list.
+        let intentions = unsafe { list.read() };
+        if !intentions.table.is_null() {
+            // SAFETY: `rds_fake_free` put so many addresses there.
+            let table = unsafe { slice::from_raw_parts(intentions.table, intentions.count as usize) };
+            let addresses: Vec<usize> = table.iter().map(|address| address.addr()).collect();
+            rds::free_all(&addresses, durability)?;
+            heap::release(intentions.table);
+        }
+        put(
+            list,
+            IntentionList {
+                size: 0,
+                count: 0,
+                table: null_mut(),
+            },
+        );
+        Ok(())
+    });
+    trace(|| format!("do free: {}", freed.err().unwrap_or(0)));
+    freed.err().unwrap_or(0)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rds_get_stats(stats: *mut Stats) -> c_int {
+    let told = attempt(|| {
+        let numbers = numbers(stats)?;
+        // What does not fit says so: the original's wrapped.
+        let numbers = numbers.map(|number| u32::try_from(number).unwrap_or(u32::MAX));
+        put(stats, Stats { numbers });
+        Ok(())
+    });
+    told.err().unwrap_or(0)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rds_get_long_stats(stats: *mut LongStats) -> c_int {
+    let told = attempt(|| {
+        let numbers = numbers(stats)?;
+        put(stats, LongStats { numbers });
+        Ok(())
+    });
+    told.err().unwrap_or(0)
+}
+
+/// The statistics in the order of the records, for a record that can be written.
+fn numbers<T>(stats: *mut T) -> Result<[u64; 13], Refusal> {
+    if !is_usable(stats) {
+        return Err(Refusal::new(BAD_ARGS, "no statistics record is given"));
+    }
+    let Figures {
+        malloc,
+        prealloc,
+        free,
+        hits,
+        misses,
+        large_list,
+        large_misses,
+        merged,
+        free_bytes,
+        taken_bytes,
+    } = rds::report(false)?;
+    Ok([
+        malloc,
+        prealloc,
+        free,
+        0,
+        hits,
+        misses,
+        large_list,
+        0,
+        large_misses,
+        merged,
+        0,
+        free_bytes,
+        taken_bytes,
+    ])
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rds_clear_stats(error: *mut c_int) -> c_int {
+    answer(attempt(|| rds::report(true).map(drop)), error)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rds_print_stats() -> c_int {
+    print_heap();
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn print_heap() {
+    if let Ok(text) = attempt(rds::listing) {
+        let text = c_text(&text);
+        // SAFETY: both are strings that end; the second is what the first asks for.
+        unsafe { libc::printf(c"%s".as_ptr(), text.as_ptr()) };
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rds_trace_on(file: *mut FILE) -> c_int {
+    if file.is_null() {
+        return BAD_ARGS;
+    }
+    rds_tracing_file.store(file, Ordering::SeqCst);
+    rds_tracing.store(1, Ordering::SeqCst);
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rds_trace_off() -> c_int {
+    rds_tracing.store(0, Ordering::SeqCst);
+    rds_tracing_file.store(null_mut(), Ordering::SeqCst);
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rds_trace_dump_heap() -> c_int {
+    match attempt(rds::listing) {
+        Ok(text) => {
+            trace(|| text.trim_end().to_owned());
+            0
+        }
+        Err(code) => code,
+    }
+}
+
+/// Writes a line to the trace, if there is one.
+fn trace(line: impl FnOnce() -> String) {
+    if rds_tracing.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    let file = rds_tracing_file.load(Ordering::Acquire);
+    if file.is_null() {
+        return;
+    }
+    let text = c_text(&format!("rds: {}\n", line()));
+    // SAFETY: the program gave the file for that and keeps it open until the trace is off; the text ends.
+    unsafe { libc::fputs(text.as_ptr(), file) };
+    // SAFETY: as above.
+    unsafe { libc::fflush(file) };
+}
+
+fn c_text(text: &str) -> CString {
+    CString::new(text.replace('\0', "?")).expect("the zeros were replaced")
+}
+
+fn outcome(got: &Result<usize, c_int>) -> String {
+    match got {
+        Ok(address) => format!("{address:#x}"),
+        Err(code) => format!("error {code}"),
+    }
+}
+
+/// Tells programs which regions the heap has.
+fn tell_regions(regions: &[Definition]) {
+    let records: Vec<RegionDef> = regions.iter().map(to_record).collect();
+    // Without memory for it programs are told of none.
+    let array = heap::array(&records).unwrap_or(null_mut());
+    let count = if array.is_null() { 0 } else { records.len() };
+    NRegionDefs.store(count as u64, Ordering::SeqCst);
+    heap::release(RegionDefs.swap(array, Ordering::SeqCst));
+}

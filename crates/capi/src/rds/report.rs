@@ -1,0 +1,93 @@
+//! What the heap holds, as numbers and as text.
+
+use std::fmt::Write;
+
+use netram_heap::Statistics;
+
+use super::{Refusal, Started, counts, started};
+use crate::lock;
+
+/// The numbers of `rds_stats_t`, wide.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Figures {
+    pub(crate) malloc: u64,
+    pub(crate) prealloc: u64,
+    pub(crate) free: u64,
+    /// Allocations that found a slot ready or pages free.
+    pub(crate) hits: u64,
+    /// Those that had to carve a run first.
+    pub(crate) misses: u64,
+    /// Extents of free pages.
+    pub(crate) large_list: u64,
+    /// Wishes that found no room.
+    pub(crate) large_misses: u64,
+    /// Empty runs made free pages again.
+    pub(crate) merged: u64,
+    pub(crate) free_bytes: u64,
+    pub(crate) taken_bytes: u64,
+}
+
+/// `rds_get_stats`. Clearing takes the counts as they are for zero; bytes are what they are.
+pub(crate) fn report(clear: bool) -> Result<Figures, Refusal> {
+    let started = started()?;
+    let statistics = started.heap.statistics()?;
+    if clear {
+        *lock(&started.cleared) = statistics.counts;
+        started.prepared.store(0, std::sync::atomic::Ordering::Relaxed);
+    }
+    Ok(figures(&started, &statistics))
+}
+
+fn figures(started: &Started, statistics: &Statistics) -> Figures {
+    let counts = counts(started, statistics.counts);
+    Figures {
+        malloc: counts.allocations,
+        prealloc: started.prepared.load(std::sync::atomic::Ordering::Relaxed),
+        free: counts.frees,
+        hits: counts.allocations.saturating_sub(counts.runs_carved),
+        misses: counts.runs_carved,
+        large_list: statistics.free_extents,
+        large_misses: counts.refused,
+        merged: counts.runs_given_back,
+        free_bytes: statistics.bytes_free_pages + statistics.bytes_free_slots,
+        taken_bytes: statistics.bytes_taken,
+    }
+}
+
+/// `print_heap`: the heap for people.
+pub(crate) fn listing() -> Result<String, Refusal> {
+    let started = started()?;
+    let statistics = started.heap.statistics()?;
+    let report = started.heap.check()?;
+    let mut text = String::new();
+    let mut line = |arguments: std::fmt::Arguments<'_>| {
+        let written = writeln!(text, "{arguments}");
+        written.expect("a string takes what it is given");
+    };
+    line(format_args!(
+        "heap at {:#x}: {} bytes, {} taken in {} blocks, {} free",
+        started.base,
+        statistics.bytes,
+        statistics.bytes_taken,
+        report.blocks.len(),
+        statistics.bytes_free_pages + statistics.bytes_free_slots,
+    ));
+    line(format_args!(
+        "free pages: {} bytes in {} extents, the largest {}",
+        statistics.bytes_free_pages, statistics.free_extents, statistics.largest_free
+    ));
+    line(format_args!(
+        "blocks of whole pages: {} bytes in {} blocks",
+        statistics.bytes_taken_large, statistics.large_blocks
+    ));
+    for class in &statistics.classes {
+        line(format_args!(
+            "blocks of {} bytes: {} taken, {} free, {} runs",
+            class.bytes,
+            class.slots - class.free,
+            class.free,
+            class.runs
+        ));
+    }
+    Ok(text)
+}

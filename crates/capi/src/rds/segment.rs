@@ -1,0 +1,152 @@
+//! Heaps in segments of the loader: the heap at its address, static data right behind it.
+
+use std::path::Path;
+use std::sync::PoisonError;
+
+use netram_heap::Heap;
+use netram_proto::port::Durability;
+use netram_rvm::{Mode, Region};
+
+use super::{HEAP, Refusal, start_with, started};
+use crate::code::Code;
+use crate::failure::Failure;
+use crate::library::LIBRARY;
+use crate::places::PAGE;
+use crate::segment::{Definition, Segment};
+
+/// Bytes of static data that are cleared in one transaction. Fits a record of the smallest useful log.
+const CLEAR_STEP: usize = 2048;
+
+/// What `rds_zap_heap` makes.
+pub(crate) struct Zap<'a> {
+    pub(crate) path: &'a Path,
+    pub(crate) device_length: u64,
+    pub(crate) start: usize,
+    pub(crate) heap_bytes: u64,
+    pub(crate) static_bytes: u64,
+}
+
+/// `rds_zap_heap`: an empty heap and zeroed static data, whatever was there before.
+pub(crate) fn zap(zap: &Zap<'_>) -> Result<(), Refusal> {
+    LIBRARY.ready()?;
+    let heap_bytes = pages(zap.heap_bytes)?;
+    let heap = Definition {
+        offset: 0,
+        length: heap_bytes,
+        address: zap.start,
+    };
+    let statics = Definition {
+        offset: 0,
+        length: pages(zap.static_bytes)?,
+        address: zap.start.wrapping_add(heap_bytes),
+    };
+    let segment = Segment {
+        path: zap.path,
+        device_length: zap.device_length,
+    };
+    LIBRARY.create_segment(&segment, None, &mut [heap, statics])?;
+    let loaded = LIBRARY.load_segment(&segment, None)?;
+    let made = fill(&loaded);
+    let applied = made.and_then(|()| {
+        LIBRARY.flush()?;
+        Ok(LIBRARY.truncate()?)
+    });
+    LIBRARY.release_segment(&loaded)?;
+    applied
+}
+
+fn fill(loaded: &[Definition]) -> Result<(), Refusal> {
+    let [heap, statics] = two(loaded)?;
+    let mapped = LIBRARY.regions.find(heap.address, heap.length);
+    let mapped = mapped.ok_or_else(|| super::not_mapped(heap.address))?;
+    let data = LIBRARY.regions.find(statics.address, statics.length);
+    let data = data.ok_or_else(|| super::not_mapped(statics.address))?;
+    LIBRARY.with_log(|log| {
+        let formatted = Heap::format_part(&log.memory, &mapped.region, 0, heap.length);
+        Ok(formatted.map_err(Refusal::from))
+    })??;
+    clear(&data.region)
+}
+
+/// Zeroes what is not zeros yet.
+fn clear(region: &Region) -> Result<(), Refusal> {
+    let mut bytes = [0; CLEAR_STEP];
+    for from in (0..region.len()).step_by(CLEAR_STEP) {
+        let bytes = &mut bytes[..CLEAR_STEP.min(region.len() - from)];
+        region.read_into(from, bytes).map_err(Failure::from)?;
+        if bytes.iter().all(|byte| *byte == 0) {
+            continue;
+        }
+        bytes.fill(0);
+        let mut step = LIBRARY.with_log(|log| Ok(log.memory.begin(Mode::Restore)))?;
+        step.write(region, from, bytes).map_err(Failure::from)?;
+        step.commit(Durability::Lazy).map_err(Failure::from)?;
+    }
+    Ok(())
+}
+
+/// `rds_load_heap`: the address of the static data, and what was loaded.
+pub(crate) fn load(path: &Path, device_length: u64) -> Result<(usize, Vec<Definition>), Refusal> {
+    LIBRARY.ready()?;
+    if HEAP.read().unwrap_or_else(PoisonError::into_inner).is_some() {
+        return Err(Refusal::started_already());
+    }
+    let segment = Segment { path, device_length };
+    let loaded = LIBRARY.load_segment(&segment, None)?;
+    let begun = two(&loaded).and_then(|[heap, statics]| {
+        start_with(heap.address, loaded.clone())?;
+        Ok(statics.address)
+    });
+    match begun {
+        Ok(statics) => Ok((statics, loaded)),
+        Err(refusal) => {
+            LIBRARY.release_segment(&loaded)?;
+            Err(refusal)
+        }
+    }
+}
+
+/// `rds_unload_heap`: everything is in the segment's file, and its memory is given back.
+pub(crate) fn unload() -> Result<Vec<Definition>, Refusal> {
+    let heap = started()?;
+    let segment = heap.segment.clone();
+    let base = heap.base;
+    if segment.is_empty() {
+        return Err(Refusal::segment(
+            "the heap was started, not loaded; stop it with rds_stop_heap",
+        ));
+    }
+    for region in &segment {
+        let open = LIBRARY.transactions.list(Some(region.address)).len();
+        if open > 0 {
+            let text = format!("{open} open transactions have business in the heap; end them first");
+            return Err(Failure::new(Code::Uncommitted, text).into());
+        }
+    }
+    LIBRARY.flush()?;
+    LIBRARY.truncate()?;
+    // The heap keeps its region mapped: it has to go first.
+    drop(heap);
+    super::forget();
+    if let Err(failure) = LIBRARY.release_segment(&segment) {
+        start_with(base, segment)?;
+        return Err(failure.into());
+    }
+    Ok(segment)
+}
+
+/// The heap's region and the static data's.
+fn two(loaded: &[Definition]) -> Result<[Definition; 2], Refusal> {
+    <[Definition; 2]>::try_from(loaded).map_err(|_| {
+        Refusal::segment(format!(
+            "the segment has {} regions, a heap's has two; it was not made by rds_zap_heap",
+            loaded.len()
+        ))
+    })
+}
+
+fn pages(bytes: u64) -> Result<usize, Refusal> {
+    let whole = usize::try_from(bytes.max(1)).ok();
+    let whole = whole.and_then(|bytes| bytes.checked_next_multiple_of(PAGE));
+    whole.ok_or_else(|| Refusal::new(super::BAD_ARGS, format!("{bytes} bytes are more than memory has")))
+}
