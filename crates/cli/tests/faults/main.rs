@@ -12,6 +12,7 @@ mod bad_files;
 mod bad_peers;
 mod failing_disk;
 mod full_disk;
+mod grow;
 mod harness;
 mod kill;
 mod partition;

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use netram_bench::child::{PLAY, this_program};
+use netram_client::Inspect;
 use netram_heap::Heap;
 use netram_home::{Home, Layout, Settings};
 use netram_rvm::Allocation;
@@ -23,7 +24,7 @@ use super::blocks::decode;
 use super::compare;
 use super::lenders::Lenders;
 use super::model::{AREAS, Area, Plan, Random, count_in};
-use super::player::{Ending, HEAP_SEGMENT, Player, Task, segment_path};
+use super::player::{Ending, HEAP_SEGMENT, Player, Task, WINDOW_BYTES, segment_path};
 use super::process::Process;
 use super::report::Report;
 use super::shelf::Shelf;
@@ -33,6 +34,8 @@ use super::told::{Told, hear};
 const MEMBERS: usize = 2;
 /// The smallest log. It is one of four sizes, each twice the one before.
 const LOG_BYTES_MIN: u64 = 128 * 1024;
+/// It grows by the smallest size now and then, up to this.
+const LOG_BYTES_MAX: u64 = 2 * 1024 * 1024;
 /// Bytes of the heap for each thread: several times what its blocks can take, so that it never lacks room.
 const HEAP_BYTES: usize = 1024 * 1024;
 /// How often lenders and children are looked after.
@@ -95,6 +98,7 @@ impl Bout {
         };
         let lenders = Lenders::start(&program, place.path(), &own_key, count)?;
         let addresses = others.unwrap_or_else(|| lenders.addresses());
+        let members = MEMBERS.min(addresses.len());
         let plan = Plan { seed, threads };
         let layout = match random.once_in(2) {
             true => Layout::Directory,
@@ -124,8 +128,12 @@ impl Bout {
             }
         }
         drop(opened);
+        if !addresses.is_empty() {
+            let text = settings_text(&addresses, members, key_file.as_deref());
+            fs::write(home.settings_file(), text)?;
+        }
         Ok(Bout {
-            members: MEMBERS.min(addresses.len()),
+            members,
             told: Arc::new(Mutex::new(Told::new(threads))),
             model: (0..threads).map(Area::new).collect(),
             report: Report::default(),
@@ -171,7 +179,42 @@ impl Bout {
         while self.random.once_in(4) {
             self.play(left)?;
         }
+        if self.random.once_in(5) {
+            self.grow()?;
+        }
         self.judge()
+    }
+
+    /// Gives the log a larger file, as an operator would after a crash; or is killed at that.
+    fn grow(&mut self) -> Result<()> {
+        let log = self.folder().join("log");
+        let before = Inspect::open(&log)?.capacity();
+        if before >= LOG_BYTES_MAX {
+            return Ok(());
+        }
+        let after = before + LOG_BYTES_MIN;
+        let span = match self.random.once_in(2) {
+            true => Duration::from_millis(self.random.below(60)),
+            false => PATIENCE,
+        };
+        self.note(format!("the log grows to {after} bytes, for at most {span:?}"));
+        let log = log.to_str().context("the folder's name is not UTF-8")?;
+        let size = after.to_string();
+        let arguments = ["rvm", "grow", log, "--size", size.as_str()].map(str::to_owned);
+        self.copy_files()?;
+        let mut grower = Process::start(&self.program, &arguments, self.folder(), "grower")?;
+        let ended = self.pass(&mut grower, span)?;
+        grower.kill()?;
+        let found = Inspect::open(&self.folder().join("log"))?.capacity();
+        match ended {
+            Some(status) if status.success() && found == after => self.report.grown += 1,
+            None if span < PATIENCE && [before, after].contains(&found) => (),
+            _ => bail!(
+                "growing the log from {before} to {after} bytes ended with {ended:?} and {found} bytes; {}",
+                grower.last_words()
+            ),
+        }
+        Ok(())
     }
 
     fn play(&mut self, left: Option<Duration>) -> Result<()> {
@@ -384,6 +427,15 @@ impl Bout {
     fn lock_told(&self) -> std::sync::MutexGuard<'_, Told> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What an operator writes beside a log, for `netram rvm grow`.
+fn settings_text(lenders: &[String], members: usize, key_file: Option<&Path>) -> String {
+    let key = match key_file {
+        Some(path) => format!("key-file = {:?}", path.display().to_string()),
+        None => "insecure = true".to_owned(),
+    };
+    format!("lenders = {lenders:?}\nmembers = {members}\n{key}\none-domain = true\nwindow = {WINDOW_BYTES}\n")
 }
 
 /// A child, and the thread that hears it.

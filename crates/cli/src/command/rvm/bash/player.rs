@@ -20,7 +20,7 @@ use super::teller::{Piece, Seat, Shared, Teller, say};
 use super::told::Said;
 
 /// Bytes of the window: small, so that it fills up now and then.
-const WINDOW_BYTES: u64 = 128 * 1024;
+pub(super) const WINDOW_BYTES: u64 = 128 * 1024;
 /// Regions begin at multiples of this.
 const PAGE_BYTES: usize = 4096;
 

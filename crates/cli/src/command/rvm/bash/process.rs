@@ -21,7 +21,15 @@ impl Process {
         let messages = folder.join(format!("{name}.messages"));
         let what = || format!("starting {name}");
         let file = File::create(&messages).with_context(what)?;
-        let child = Command::new(program)
+        let mut command = Command::new(program);
+        // Settings of whoever runs the test are not the test's.
+        for (name, _) in std::env::vars_os() {
+            let ours = name.to_str().is_some_and(|name| name.starts_with("NETRAM_"));
+            if ours && name != "NETRAM_LOG" {
+                command.env_remove(name);
+            }
+        }
+        let child = command
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -16,6 +16,8 @@ pub(super) struct Report {
     pub(super) recoveries_killed: u64,
     pub(super) openings: u64,
     pub(super) compared: u64,
+    /// How often the log was given a larger file.
+    pub(super) grown: u64,
     pub(super) lenders_killed: u64,
     pub(super) lenders_emptied: u64,
 }
@@ -35,7 +37,7 @@ impl Report {
             ),
         };
         format!(
-            "{}, {} aborted; {} killed, {} crashed, {} closed; {} recoveries, {} of them killed, {} compared{lenders}",
+            "{}, {} aborted; {} killed, {} crashed, {} closed; {} recoveries, {} of them killed, {} compared; log grown {} times{lenders}",
             output::count(self.transactions(), "transaction"),
             output::thousands(self.aborted as i64),
             self.killed,
@@ -43,7 +45,8 @@ impl Report {
             self.closed,
             self.openings,
             self.recoveries_killed,
-            self.compared
+            self.compared,
+            self.grown
         )
     }
 }
