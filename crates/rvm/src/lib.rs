@@ -37,6 +37,7 @@ mod background;
 mod error;
 mod inspect;
 pub mod limit;
+mod map;
 mod memory;
 mod merge;
 mod options;
