@@ -44,7 +44,7 @@ impl Inspect {
     pub fn open(root: &Path) -> Result<Inspect, OpenError> {
         let place = Place::at(root);
         let in_use = place.is_locked()?;
-        let (log, _, superblock) = open_log(&place, std::time::Duration::ZERO)?;
+        let (log, _, superblock) = open_log(&place, false, std::time::Duration::ZERO)?;
         let view = open_view(&place, false)?.newest().clone();
         let sealer = open_sealer(&place)?;
         Ok(Inspect {

@@ -13,9 +13,10 @@ use crate::seal::{DataKey, Sealer};
 
 pub(crate) fn open_log(
     place: &Place,
+    write: bool,
     sync_delay: Duration,
 ) -> Result<(LogFile<DiskFile>, Slots, Superblock), OpenError> {
-    let file = place.open(place.log(), true)?;
+    let file = place.open(place.log(), write)?;
     let file = DiskFile::with_sync_delay(file, sync_delay);
     LogFile::open(file).map_err(|source| OpenError::Log {
         path: place.log(),

@@ -129,7 +129,7 @@ impl Files {
     fn open(root: &Path, config: &JournalConfig) -> Result<Files, OpenError> {
         let place = Place::at(root);
         let lock = place.lock()?;
-        let (log, slots, superblock) = open_log(&place, config.modelled_sync_delay)?;
+        let (log, slots, superblock) = open_log(&place, true, config.modelled_sync_delay)?;
         let view_file = open_view(&place, true)?;
         let view = view_file.newest();
         if view.journal != superblock.journal {

@@ -11,12 +11,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use netram_bench::child::{PLAY, this_program};
+use netram_bench::child::PLAY;
 use netram_client::Inspect;
-use netram_heap::Heap;
-use netram_home::{Home, Layout, Settings};
-use netram_rvm::Allocation;
-use netram_transport::ClusterKey;
+use netram_home::Home;
 use tempfile::TempDir;
 
 use super::Harm;
@@ -24,20 +21,15 @@ use super::blocks::decode;
 use super::compare;
 use super::lenders::Lenders;
 use super::model::{AREAS, Area, Plan, Random, count_in};
-use super::player::{Ending, HEAP_SEGMENT, Player, Task, WINDOW_BYTES, segment_path};
+use super::player::{Ending, Player, Task, segment_path};
 use super::process::Process;
 use super::report::Report;
-use super::shelf::Shelf;
 use super::told::{Told, hear};
 
-/// Copies that hold an acknowledged commit, if there are as many lenders.
-const MEMBERS: usize = 2;
 /// The smallest log. It is one of four sizes, each twice the one before.
-const LOG_BYTES_MIN: u64 = 128 * 1024;
+pub(super) const LOG_BYTES_MIN: u64 = 128 * 1024;
 /// It grows by the smallest size now and then, up to this.
 const LOG_BYTES_MAX: u64 = 2 * 1024 * 1024;
-/// Bytes of the heap for each thread: several times what its blocks can take, so that it never lacks room.
-const HEAP_BYTES: usize = 1024 * 1024;
 /// How often lenders and children are looked after.
 const TICK: Duration = Duration::from_millis(5);
 /// Recovery may wait 30 s for lenders that are away; what takes longer than this hangs.
@@ -48,108 +40,26 @@ const BLOCKS: &str = "blocks";
 /// Events kept for the story of a violation.
 const STORY_LINES: usize = 200;
 
-/// Which lenders there are.
-pub(super) enum Lending {
-    /// So many of our own.
-    Own(usize),
-    /// Those of somebody else, left alone.
-    Others {
-        addresses: Vec<String>,
-        key_file: Option<PathBuf>,
-    },
-}
-
 /// A test under way.
 pub(super) struct Bout {
-    place: TempDir,
-    program: PathBuf,
-    plan: Plan,
-    random: Random,
-    lenders: Lenders,
-    addresses: Vec<String>,
-    members: usize,
-    key_file: Option<PathBuf>,
-    told: Arc<Mutex<Told>>,
+    pub(super) place: TempDir,
+    pub(super) program: PathBuf,
+    pub(super) plan: Plan,
+    pub(super) random: Random,
+    pub(super) lenders: Lenders,
+    pub(super) addresses: Vec<String>,
+    pub(super) members: usize,
+    pub(super) key_file: Option<PathBuf>,
+    pub(super) told: Arc<Mutex<Told>>,
     /// What the memory was when it was compared last.
-    model: Vec<Area>,
-    report: Report,
-    story: VecDeque<String>,
-    began: Instant,
-    harm: Option<Harm>,
+    pub(super) model: Vec<Area>,
+    pub(super) report: Report,
+    pub(super) story: VecDeque<String>,
+    pub(super) began: Instant,
+    pub(super) harm: Option<Harm>,
 }
 
 impl Bout {
-    /// Makes a home with three segments and a heap in a new folder below `parent`, and starts lenders.
-    pub(super) fn prepare(
-        parent: &Path,
-        seed: u64,
-        threads: usize,
-        lending: Lending,
-        harm: Option<Harm>,
-    ) -> Result<Bout> {
-        let place = tempfile::Builder::new().prefix("netram-bash-").tempdir_in(parent);
-        let place = place.with_context(|| format!("making a folder in {}", parent.display()))?;
-        let (program, mut random) = (this_program()?, Random(seed));
-        let own_key = place.path().join("cluster.key");
-        ClusterKey::generate().save_new(&own_key)?;
-        let (count, others, key_file) = match lending {
-            Lending::Own(count) => (count, None, Some(own_key.clone())),
-            Lending::Others { addresses, key_file } => (0, Some(addresses), key_file),
-        };
-        let lenders = Lenders::start(&program, place.path(), &own_key, count)?;
-        let addresses = others.unwrap_or_else(|| lenders.addresses());
-        let members = MEMBERS.min(addresses.len());
-        let plan = Plan { seed, threads };
-        let layout = match random.once_in(2) {
-            true => Layout::Directory,
-            false => Layout::Beside,
-        };
-        let home = Home::create(
-            &place.path().join("log"),
-            layout,
-            LOG_BYTES_MIN << random.below(4),
-        )?;
-        let opened = home.open(&Settings::default())?;
-        for segment in 0..=HEAP_SEGMENT {
-            let path = segment_path(place.path(), segment);
-            let path = path.to_str().context("the folder's name is not UTF-8")?;
-            let allocation = match random.once_in(3) {
-                true => Allocation::Sparse,
-                false => Allocation::Preallocated,
-            };
-            let bytes = match segment {
-                HEAP_SEGMENT => threads * HEAP_BYTES,
-                segment => plan.segment_bytes(segment),
-            };
-            opened.memory.create_segment(path, bytes as u64, allocation)?;
-            let region = opened.memory.map(path, 0, 0)?;
-            if segment == HEAP_SEGMENT {
-                Shelf::build(&opened.memory, &Heap::format(&opened.memory, region)?, threads)?;
-            }
-        }
-        drop(opened);
-        if !addresses.is_empty() {
-            let text = settings_text(&addresses, members, key_file.as_deref());
-            fs::write(home.settings_file(), text)?;
-        }
-        Ok(Bout {
-            members,
-            told: Arc::new(Mutex::new(Told::new(threads))),
-            model: (0..threads).map(Area::new).collect(),
-            report: Report::default(),
-            story: VecDeque::new(),
-            began: Instant::now(),
-            place,
-            program,
-            plan,
-            random,
-            lenders,
-            addresses,
-            key_file,
-            harm,
-        })
-    }
-
     pub(super) fn folder(&self) -> &Path {
         self.place.path()
     }
@@ -427,15 +337,6 @@ impl Bout {
     fn lock_told(&self) -> std::sync::MutexGuard<'_, Told> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// What an operator writes beside a log, for `netram rvm grow`.
-fn settings_text(lenders: &[String], members: usize, key_file: Option<&Path>) -> String {
-    let key = match key_file {
-        Some(path) => format!("key-file = {:?}", path.display().to_string()),
-        None => "insecure = true".to_owned(),
-    };
-    format!("lenders = {lenders:?}\nmembers = {members}\n{key}\none-domain = true\nwindow = {WINDOW_BYTES}\n")
 }
 
 /// A child, and the thread that hears it.

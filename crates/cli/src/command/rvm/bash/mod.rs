@@ -7,7 +7,7 @@
 //! | [`blocks`], [`shelf`] | what they do in the persistent heap |
 //! | [`told`] | what it says through a pipe, and what must therefore be there |
 //! | [`lenders`] | lenders that are killed too |
-//! | [`bout`] | one test: players, crashes, recoveries, comparisons |
+//! | [`prepare`], [`bout`] | one test: what it needs; players, crashes, recoveries, comparisons |
 //! | [`compare`] | recovered memory against what it must be |
 //! | [`report`], [`process`] | what was done so far; a child process |
 
@@ -17,6 +17,7 @@ mod compare;
 mod lenders;
 mod model;
 pub(crate) mod player;
+mod prepare;
 mod process;
 mod report;
 mod shelf;
@@ -38,7 +39,8 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::options::{Span, Usage};
 use crate::output;
-use bout::{Bout, Lending};
+use bout::Bout;
+use prepare::Lending;
 use report::Report;
 
 /// The time for which a test runs unless asked otherwise.
