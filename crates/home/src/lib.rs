@@ -27,4 +27,11 @@ pub mod settings;
 
 pub use home::{Home, HomeError, Memory, Opened, Transaction};
 pub use netram_client::Layout;
+pub use netram_proto::port::Durability;
+pub use netram_rvm::{Allocation, CommitError, Mode, Region};
 pub use settings::{Settings, SettingsError};
+
+// The README's program compiles, or a test fails.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
