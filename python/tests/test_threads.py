@@ -142,6 +142,9 @@ def test_a_forked_child_is_refused_and_harms_nothing(
                     said.append("accepted")
                 except netram.ClosedError as error:
                     said.append("refused" if "forked child" in str(error) else str(error))
+            for told in (store.closed, region.closed):
+                said.append("refused" if told else "open")
+            assert "netram" in repr(store) + repr(region) + repr(tx)
             del uses, use, tx, region
             with netram.open(folder / "own.log", create=True, log_size="64KiB") as own:
                 own.flush()

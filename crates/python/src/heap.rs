@@ -228,6 +228,9 @@ impl Heap {
     }
 
     fn __repr__(&self) -> String {
+        if !self.window.is_mapped() {
+            return "<netram.Heap, unmapped>".to_owned();
+        }
         let described = self.window.with_heap(|heap| {
             let region = heap.region();
             format!(

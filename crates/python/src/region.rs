@@ -171,7 +171,11 @@ impl Region {
     }
 
     fn __repr__(slf: &Bound<'_, Self>) -> String {
-        let described = window(slf).with(|region| {
+        let window = window(slf);
+        if !window.is_mapped() {
+            return "<netram.Region, unmapped>".to_owned();
+        }
+        let described = window.with(|region| {
             format!(
                 "<netram.Region of {:?}, {} bytes from {}>",
                 region.segment_path(),

@@ -34,6 +34,11 @@ impl Segment {
             create,
             sparse,
         } = wanted;
+        // Named for good: the program may change its working directory.
+        let path = std::path::absolute(&path).map_or_else(
+            |_| path.clone(),
+            |absolute| absolute.to_string_lossy().into_owned(),
+        );
         let found = std::fs::metadata(&path).ok();
         match (found, create, size) {
             (None, true, Some(size)) => {
@@ -88,7 +93,7 @@ impl Segment {
         Region::new(py, window)
     }
 
-    /// The segment's path, as it was given.
+    /// The segment's absolute path.
     #[getter]
     fn path(&self) -> &str {
         &self.path

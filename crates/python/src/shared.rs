@@ -63,8 +63,9 @@ impl Shared {
         self.memory.write().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether it can be used no more: closed, or another process's.
     pub(crate) fn is_closed(&self) -> bool {
-        self.read().is_none()
+        self.is_inherited() || self.read().is_none()
     }
 
     /// Whether this process is a fork of the one that opened: it may touch nothing here.

@@ -133,7 +133,7 @@ impl Transaction {
     }
 
     fn is_open(&self) -> bool {
-        // Who is in it is using it, so it is open.
+        // Who is in it is using it, so it is open. Never waits, not even in a forked child.
         self.slot().map_or(true, |slot| slot.is_some())
     }
 }
@@ -215,14 +215,16 @@ impl Transaction {
     /// Ranges declared so far; neighbours declared one after the other count as one. 0 once it has ended.
     #[getter]
     fn ranges(&self, py: Python<'_>) -> PyResult<usize> {
+        self.shared.check_process(py)?;
         let slot = self.slot().map_err(|failure| failure.raise(py))?;
         Ok(slot.as_ref().map_or(0, |inner| inner.ranges()))
     }
 
     /// What the commit returned; None before it, and after an abort.
     #[getter]
-    fn result(&self) -> Option<Commit> {
-        lock(&self.result).clone()
+    fn result(&self, py: Python<'_>) -> PyResult<Option<Commit>> {
+        self.shared.check_process(py)?;
+        Ok(lock(&self.result).clone())
     }
 
     /// How safe the commit is to be: "remote", "disk", "both" or "lazy".
@@ -270,10 +272,11 @@ impl Transaction {
     }
 
     fn __repr__(&self) -> String {
-        let state = match (self.is_open(), lock(&self.result).is_some()) {
-            (true, _) => "open",
-            (false, true) => "committed",
-            (false, false) => "ended",
+        let state = match self.is_open() {
+            _ if self.shared.is_inherited() => "of the parent process",
+            true => "open",
+            false if lock(&self.result).is_some() => "committed",
+            false => "ended",
         };
         format!("<netram.Transaction, {state}>")
     }

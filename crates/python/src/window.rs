@@ -59,8 +59,10 @@ impl Window {
         self.length
     }
 
+    /// Whether there is something to be seen. Not in a forked child, where a lock of a thread that it has not may be
+    /// held for ever.
     pub(crate) fn is_mapped(&self) -> bool {
-        self.read().is_some()
+        !self.shared.is_inherited() && self.read().is_some()
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Option<Mapped>> {
@@ -69,6 +71,7 @@ impl Window {
 
     /// Does something with the region, which stays mapped meanwhile. `None`: it is unmapped already.
     pub(crate) fn with<R>(&self, then: impl FnOnce(&netram_rvm::Region) -> R) -> Option<R> {
+        debug_assert!(!self.shared.is_inherited(), "checked before");
         self.read().as_ref().map(|mapped| then(&mapped.region))
     }
 
@@ -138,7 +141,9 @@ impl Held<'_> {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        self.shared.forget_window(self);
+        if !self.shared.is_inherited() {
+            self.shared.forget_window(self);
+        }
     }
 }
 
