@@ -12,7 +12,8 @@ use netram_proto::port::Durability;
 use netram_rvm::{Allocation, Mode};
 use netram_transport::Security;
 
-const LOG_BYTES: u64 = 32 << 20;
+/// Large enough that no run fills it: without truncation there is none.
+const LOG_BYTES: u64 = 64 << 20;
 const SEGMENT_BYTES: u64 = 100 << 20;
 const BYTES: usize = 128;
 /// Where the latencies are told, in permille.
@@ -34,11 +35,13 @@ struct Run {
     threshold: u8,
 }
 
-/// One run's latencies in nanoseconds, and how often truncation went round in it and a commit met a full log.
+/// One run's latencies in nanoseconds, and how often in it truncation went round, a commit waited for truncation
+/// because the log was full, and one waited for the disk because the window was.
 struct Measured {
     latencies: Vec<u64>,
     rounds: u64,
     stalls: u64,
+    window_stalls: u64,
 }
 
 fn measure(folder: &Path, socket: &str, run: &Run) -> Result<Measured, Box<dyn std::error::Error>> {
@@ -89,6 +92,7 @@ fn measure(folder: &Path, socket: &str, run: &Run) -> Result<Measured, Box<dyn s
         latencies,
         rounds: statistics.rounds,
         stalls: statistics.full_stalls,
+        window_stalls: memory.log().status().window_stalls,
     })
 }
 
@@ -97,9 +101,10 @@ fn tell(out: &mut impl Write, name: &str, mut measured: Measured) -> std::io::Re
         latencies,
         rounds,
         stalls,
+        window_stalls,
     } = &mut measured;
     latencies.sort_unstable();
-    write!(out, "{name:<34}{rounds:>8}{stalls:>8}")?;
+    write!(out, "{name:<34}{rounds:>8}{stalls:>8}{window_stalls:>8}")?;
     for (_, permille) in QUANTILES {
         let at = (latencies.len() * permille / 1000).min(latencies.len() - 1);
         write!(out, "{:>10.1}", latencies[at] as f64 / 1000.0)?;
@@ -133,16 +138,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ..Config::default()
     })?;
     let runs = [
-        ("remote, no truncation", Durability::Remote, 100_000, 95),
-        ("remote, truncation all the time", Durability::Remote, 100_000, 1),
+        ("remote, no truncation", Durability::Remote, 200_000, 95),
+        ("remote, truncation at 10 %", Durability::Remote, 200_000, 10),
+        ("remote, truncation all the time", Durability::Remote, 200_000, 1),
         ("disk, no truncation", Durability::Disk, 10_000, 95),
         ("disk, truncation all the time", Durability::Disk, 10_000, 1),
     ];
     let mut out = std::io::stdout().lock();
     write!(
         out,
-        "{:<34}{:>8}{:>8}",
-        "microseconds a commit", "rounds", "stalls"
+        "{:<34}{:>8}{:>8}{:>8}",
+        "microseconds a commit", "rounds", "full", "window"
     )?;
     for (quantile, _) in QUANTILES {
         write!(out, "{quantile:>10}")?;

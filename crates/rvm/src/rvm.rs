@@ -145,7 +145,10 @@ impl<L: Log, S: Storage> Rvm<L, S> {
     /// Makes every commit so far as safe as [`Durability::Remote`], ends the truncation thread and gives the
     /// log back, to be closed. Refused while transactions are alive; mapped regions keep their memory.
     ///
-    /// It does not truncate: what the segments lack is in the log, and applied at the next opening.
+    /// It does not truncate: what the segments lack is in the log, and applied at the next opening. A region
+    /// that is still mapped shows its pages as [`Region::keep_unmapped`] says.
+    ///
+    /// [`Region::keep_unmapped`]: crate::Region::keep_unmapped
     pub fn close(self) -> Result<L, (CloseError, Rvm<L, S>)> {
         let transactions = self.shared.open_transactions.load(Ordering::Acquire);
         if transactions > 0 {

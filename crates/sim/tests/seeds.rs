@@ -49,6 +49,8 @@ fn no_rule_is_broken_and_the_worlds_are_not_idle() {
         "rvm: commits",
         "rvm: aborts",
         "rvm: commits of unknown fate",
+        "rvm: closings",
+        "rvm: regions mapped again",
         "rvm: commits spooled",
         "rvm: records of a spool",
         "rvm: compactions of a spool",

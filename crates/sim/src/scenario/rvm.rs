@@ -85,16 +85,25 @@ impl Program {
     }
 
     fn serve(&mut self, process: usize) {
-        let Some((memory, regions)) = self.open(process) else {
+        let Some((memory, mut regions)) = self.open(process) else {
             self.world.borrow_mut().coverage.hit("rvm: openings that failed");
             return;
         };
         let deeds = self.world.borrow_mut().rng.between(5, 60);
         for _ in 0..deeds {
-            if !self.world.borrow().alive(process) || !self.deed(process, &memory, &regions) {
+            if !self.world.borrow().alive(process) || !self.deed(process, &memory, &mut regions) {
                 break;
             }
         }
+        self.count(&memory);
+        // Else its handle is dropped, which logs what is spooled if the process can.
+        if self.world.borrow_mut().rng.chance(200) && memory.close().is_ok() {
+            self.world.borrow_mut().coverage.hit("rvm: closings");
+            self.model.flushed();
+        }
+    }
+
+    fn count(&self, memory: &Memory) {
         let statistics = memory.statistics();
         let coverage = &mut self.world.borrow_mut().coverage;
         coverage.add("rvm: commits spooled", statistics.spooled_commits);
@@ -133,8 +142,8 @@ impl Program {
     }
 
     /// `false`: this life is over.
-    fn deed(&mut self, process: usize, memory: &Memory, regions: &[Region]) -> bool {
-        let draw = self.world.borrow_mut().rng.below(21);
+    fn deed(&mut self, process: usize, memory: &Memory, regions: &mut Vec<Region>) -> bool {
+        let draw = self.world.borrow_mut().rng.below(22);
         match draw {
             0..13 => return self.transact(process, memory, regions),
             13 => {
@@ -152,6 +161,19 @@ impl Program {
                 if memory.flush(Durability::Lazy).is_err() {
                     return self.world.borrow().alive(process);
                 }
+            }
+            21 => {
+                let segment = self.world.borrow_mut().rng.index(self.segments);
+                if regions.swap_remove(segment).unmap().is_err() {
+                    unreachable!("no transaction is open");
+                }
+                // A region mapped again shows every commit, those that are spooled or in the log only too.
+                let Ok(region) = memory.map(NAMES[segment], 0, 0) else {
+                    return false;
+                };
+                regions.push(region);
+                regions.swap(segment, self.segments - 1);
+                self.world.borrow_mut().coverage.hit("rvm: regions mapped again");
             }
             15..17 => {
                 for _ in 0..4 {
