@@ -5,6 +5,7 @@ mod common;
 use std::fs;
 use std::os::unix::fs::FileExt;
 
+use common::forks;
 use common::rvm::Place;
 use netram_proto::port::Durability;
 use netram_rvm::Mode;
@@ -123,7 +124,7 @@ fn files_of_another_version_are_named_as_such() {
 #[test]
 fn a_heap_is_accounted_for_and_damage_in_it_is_told() {
     let place = Place::new();
-    let (opened, region) = place.open();
+    let (opened, region) = place.open().take();
     let heap = netram_heap::Heap::format(&opened.memory, region).unwrap();
     let mut transaction = opened.memory.begin(Mode::Restore);
     for bytes in [10, 100, 9000] {
@@ -131,7 +132,10 @@ fn a_heap_is_accounted_for_and_damage_in_it_is_told() {
         heap.set_root(&mut transaction, bytes % 3, block).unwrap();
     }
     transaction.commit(Durability::Disk).unwrap();
-    drop((heap, opened));
+    {
+        let _alone = forks();
+        drop((heap, opened));
+    }
     let shown = &place.json(&["show", "bank.log"])["segments"][0]["heap"];
     assert_eq!(
         (&shown["blocks"], &shown["offset"]),

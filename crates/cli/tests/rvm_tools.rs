@@ -6,8 +6,8 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::rvm::{Place, pattern, write};
-use common::{Lender, netram, run};
+use common::rvm::{Place, pattern};
+use common::{Lender, netram, run, start};
 use netram_home::Settings;
 use netram_proto::port::Durability;
 
@@ -192,9 +192,12 @@ fn a_dump_is_what_was_committed_and_changes_nothing() {
     fs::remove_file(all).unwrap();
     assert!(place.contents() == before);
 
-    let (opened, region) = place.open();
-    assert!(dumped == region.read()[..], "the next opening shows the same");
-    drop((region, opened));
+    let open = place.open();
+    assert!(
+        dumped == open.region().read()[..],
+        "the next opening shows the same"
+    );
+    drop(open);
     let outside = place.rvm(&[
         "dump",
         "bank.log",
@@ -267,8 +270,8 @@ fn a_file_is_loaded_in_parts_that_fit_or_at_once() {
 #[test]
 fn an_open_log_can_be_looked_at_and_not_changed() {
     let place = Place::new();
-    let (opened, region) = place.open();
-    write(&opened, &region, 0, b"committed", Durability::Disk);
+    let open = place.open();
+    open.write(0, b"committed", Durability::Disk);
     let shown = place.json(&["show", "bank.log"]);
     assert_eq!(shown["in_use"], true);
     let dumped = place.rvm(&["dump", "bank.log", "bank.data", "--length", "9"]);
@@ -289,7 +292,7 @@ fn an_open_log_can_be_looked_at_and_not_changed() {
         assert_eq!(refused.code, 1);
         assert!(refused.err.contains("in use by process"), "{}", refused.err);
     }
-    write(&opened, &region, 0, b"still his", Durability::Disk);
+    open.write(0, b"still his", Durability::Disk);
 }
 
 #[test]
@@ -304,13 +307,13 @@ fn what_members_may_hold_is_said() {
         insecure: true,
         ..Settings::default()
     };
-    let (opened, region) = place.open_with(&settings);
-    opened
+    let open = place.open_with(&settings);
+    open.opened()
         .memory
         .log()
         .wait_for_members(Duration::from_secs(10))
         .unwrap();
-    write(&opened, &region, 0, b"remote", Durability::Remote);
+    open.write(0, b"remote", Durability::Remote);
     // What a machine that loses power now would find on its disk.
     let copy = tempfile::tempdir().unwrap();
     for (path, bytes) in place.contents() {
@@ -346,10 +349,10 @@ fn a_log_grows_with_everything_in_it_and_does_not_shrink() {
     assert_eq!(place.json(&["check", "bank.log"])["healthy"], true);
     let large = pattern(300_000, 2);
     place.commit(&[(20_000, &large)]);
-    let (_opened, region) = place.open();
-    assert_eq!(&region.read()[..6], b"before");
-    assert_eq!(&region.read()[9000..9007], b"growing");
-    assert!(region.read()[20_000..320_000] == large);
+    let open = place.open();
+    assert_eq!(&open.region().read()[..6], b"before");
+    assert_eq!(&open.region().read()[9000..9007], b"growing");
+    assert!(open.region().read()[20_000..320_000] == large);
 }
 
 /// Growing writes the one place that says where records lie; whoever kills it must find the old log or the new one.
@@ -362,12 +365,12 @@ fn growing_can_be_killed_at_any_moment() {
         place.commit(&[(8 * round as usize, &value)]);
         let next = size + 64 * 1024;
         let text = next.to_string();
-        let mut child = netram()
-            .args(["rvm", "grow", "bank.log", "--size", &text])
-            .current_dir(place.folder.path())
-            .stdout(std::process::Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut child = start(
+            netram()
+                .args(["rvm", "grow", "bank.log", "--size", &text])
+                .current_dir(place.folder.path())
+                .stdout(std::process::Stdio::null()),
+        );
         let (began, moment) = (Instant::now(), Duration::from_micros(round * 1500));
         while began.elapsed() < moment {
             std::hint::spin_loop();
@@ -377,9 +380,13 @@ fn growing_can_be_killed_at_any_moment() {
         let capacity = place.json(&["show", "bank.log"])["capacity"].as_u64().unwrap();
         assert!(capacity == size || capacity == next, "round {round}: {capacity}");
         size = capacity;
-        let (_opened, region) = place.open();
+        let open = place.open();
         for earlier in 0..=round {
-            assert_eq!(region.get(8 * earlier as usize), Ok(earlier), "round {round}");
+            assert_eq!(
+                open.region().get(8 * earlier as usize),
+                Ok(earlier),
+                "round {round}"
+            );
         }
     }
     assert!(Path::new(&place.path("bank.log")).metadata().unwrap().len() >= 8192 + size);

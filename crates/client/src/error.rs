@@ -32,7 +32,7 @@ pub enum CreateError {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// A file of the journal is missing or cannot be opened.
-    #[error("{path}: {source}; give the journal's own directory or log file")]
+    #[error("{path}: {source}; name the directory that `netram journal create` made, or the log file")]
     File {
         /// Which file.
         path: PathBuf,

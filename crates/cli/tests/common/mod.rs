@@ -6,6 +6,7 @@ pub(crate) mod rvm;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What a run of the program said and how it ended.
 pub(crate) struct Ran {
@@ -24,9 +25,28 @@ pub(crate) fn netram() -> Command {
     command
 }
 
+/// Held while a process is started, and while a test closes what it has locked: a child that has not become another
+/// program yet has copies of this process's files, and with them its locks.
+pub(crate) fn forks() -> MutexGuard<'static, ()> {
+    static FORKS: Mutex<()> = Mutex::new(());
+    FORKS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Starts a command.
+pub(crate) fn start(command: &mut Command) -> Child {
+    let _alone = forks();
+    command.spawn().expect("the program starts")
+}
+
+/// Runs a command to its end.
+pub(crate) fn finish(command: &mut Command) -> Ran {
+    let child = start(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
+    ran(child.wait_with_output().expect("it is our child"))
+}
+
 /// Runs the program to its end.
 pub(crate) fn run<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Ran {
-    ran(netram().args(arguments).output().expect("the program starts"))
+    finish(netram().args(arguments))
 }
 
 pub(crate) fn ran(output: Output) -> Ran {
@@ -50,7 +70,8 @@ impl Lender {
     pub(crate) fn start(name: &str, arguments: &[&str]) -> Lender {
         let name = format!("test-{}-{name}", std::process::id());
         let store = PathBuf::from(format!("/dev/shm/netram-{name}.mem"));
-        let mut child = netram()
+        let mut command = netram();
+        command
             .args([
                 "lend",
                 "--with-parent",
@@ -63,9 +84,8 @@ impl Lender {
             .arg(&store)
             .args(arguments)
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the program starts");
+            .stderr(Stdio::null());
+        let mut child = start(&mut command);
         let output = child.stdout.take().expect("the output is piped");
         let mut lender = Lender {
             child,

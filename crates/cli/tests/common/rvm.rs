@@ -9,7 +9,7 @@ use netram_proto::port::Durability;
 use netram_rvm::{Mode, Region};
 use serde_json::Value;
 
-use super::{Ran, netram, ran};
+use super::{Ran, finish, forks, netram};
 
 /// A log with one segment in a temporary folder.
 pub(crate) struct Place {
@@ -40,12 +40,12 @@ impl Place {
     }
 
     pub(crate) fn rvm(&self, arguments: &[&str]) -> Ran {
-        let command = netram()
-            .arg("rvm")
-            .args(arguments)
-            .current_dir(self.folder.path())
-            .output();
-        ran(command.expect("the program starts"))
+        finish(
+            netram()
+                .arg("rvm")
+                .args(arguments)
+                .current_dir(self.folder.path()),
+        )
     }
 
     /// Runs a subcommand that must go well, with --json.
@@ -55,24 +55,24 @@ impl Place {
         serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {}", ran.out))
     }
 
-    pub(crate) fn open(&self) -> (Opened, Region) {
+    pub(crate) fn open(&self) -> Open {
         self.open_with(&Settings::default())
     }
 
-    pub(crate) fn open_with(&self, settings: &Settings) -> (Opened, Region) {
+    pub(crate) fn open_with(&self, settings: &Settings) -> Open {
         let opened = Home::at(&self.path("bank.log")).open(settings).unwrap();
         let region = opened
             .memory
             .map(self.path("bank.data").to_str().unwrap(), 0, 0)
             .unwrap();
-        (opened, region)
+        Open(Some((opened, region)))
     }
 
     /// Commits `bytes` at `offset`; they stay in the log, which is closed.
     pub(crate) fn commit(&self, changes: &[(usize, &[u8])]) {
-        let (opened, region) = self.open();
+        let open = self.open();
         for (offset, bytes) in changes {
-            write(&opened, &region, *offset, bytes, Durability::Disk);
+            open.write(*offset, bytes, Durability::Disk);
         }
     }
 
@@ -102,10 +102,35 @@ impl Place {
     }
 }
 
-pub(crate) fn write(opened: &Opened, region: &Region, offset: usize, bytes: &[u8], durability: Durability) {
-    let mut transaction = opened.memory.begin(Mode::Restore);
-    transaction.write(region, offset, bytes).unwrap();
-    transaction.commit(durability).unwrap();
+/// The log and its segment, open in this process.
+pub(crate) struct Open(Option<(Opened, Region)>);
+
+impl Open {
+    pub(crate) fn opened(&self) -> &Opened {
+        &self.0.as_ref().unwrap().0
+    }
+
+    pub(crate) fn region(&self) -> &Region {
+        &self.0.as_ref().unwrap().1
+    }
+
+    /// Both, for whoever needs them apart and drops them while holding [`super::forks`].
+    pub(crate) fn take(mut self) -> (Opened, Region) {
+        self.0.take().unwrap()
+    }
+
+    pub(crate) fn write(&self, offset: usize, bytes: &[u8], durability: Durability) {
+        let mut transaction = self.opened().memory.begin(Mode::Restore);
+        transaction.write(self.region(), offset, bytes).unwrap();
+        transaction.commit(durability).unwrap();
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let _alone = forks();
+        self.0.take();
+    }
 }
 
 pub(crate) fn pattern(length: usize, seed: u64) -> Vec<u8> {

@@ -4,10 +4,6 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use netram_home::{Home, Layout, Settings};
-use netram_proto::port::Durability;
-use netram_rvm::{Allocation, Mode};
-
 use crate::harness::disk::SmallDisk;
 use crate::harness::process::{netram, tool};
 use crate::harness::{Place, skipped};
@@ -19,7 +15,8 @@ const CALLS: [&str; 5] = ["ftruncate", "fallocate", "fsync", "pwrite64", "fdatas
 /// More calls of a kind than an attempt makes.
 const CALLS_MAX: u64 = 200;
 
-/// A log with one segment, and how many values were committed to it.
+/// A log with one segment, and how many values were committed to it. Only processes of their own open it: this one starts
+/// others all the time, which have its locks for a moment.
 struct Grown<'p> {
     folder: &'p Path,
     values: u64,
@@ -27,41 +24,49 @@ struct Grown<'p> {
 
 impl Grown<'_> {
     fn new(folder: &Path) -> Grown<'_> {
-        let home = Home::create(&folder.join("log"), Layout::Beside, STEP_BYTES).unwrap();
-        let opened = home.open(&Settings::default()).unwrap();
-        let segment = folder.join("data").display().to_string();
-        opened
-            .memory
-            .create_segment(&segment, 1 << 20, Allocation::Preallocated)
-            .unwrap();
-        opened.memory.map(&segment, 0, 0).unwrap();
-        Grown { folder, values: 0 }
+        let grown = Grown { folder, values: 0 };
+        let (log, segment) = (grown.log(), grown.path("data"));
+        let flags = ["--log-size", "64KiB", "--segment", &segment, "--size", "1MiB"];
+        grown.rvm(&[&["create", &log][..], &flags].concat());
+        grown
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.join(name).display().to_string()
     }
 
     fn log(&self) -> String {
-        self.folder.join("log").display().to_string()
+        self.path("log")
+    }
+
+    /// Runs a subcommand that must go well.
+    fn rvm(&self, arguments: &[&str]) -> String {
+        let (code, said) = netram(&[&["rvm"][..], arguments].concat());
+        assert_eq!(code, 0, "{arguments:?}: {said}");
+        said
     }
 
     /// Commits one more value, which stays in the log, after a look at all the earlier ones.
     fn commit(&mut self) {
-        let home = Home::at(&self.folder.join("log"));
-        let opened = home.open(&Settings::default()).unwrap();
-        let segment = self.folder.join("data").display().to_string();
-        let region = opened.memory.map(&segment, 0, 0).unwrap();
-        for value in 0..self.values {
-            assert_eq!(region.get(8 * value as usize), Ok(value + 1));
+        let (log, segment, file) = (self.log(), self.path("data"), self.path("value"));
+        let length = (8 * self.values).to_string();
+        if self.values > 0 {
+            let dumped = self.rvm(&["dump", &log, &segment, "--length", &length, "--hex"]);
+            let bytes = dumped.lines().flat_map(|line| line.split_whitespace().skip(1));
+            let bytes: Vec<String> = bytes.map(str::to_owned).collect();
+            let values = (1..=self.values).flat_map(|value: u64| value.to_le_bytes());
+            let expected: Vec<String> = values.map(|byte| format!("{byte:02x}")).collect();
+            assert_eq!(bytes, expected);
         }
-        let mut transaction = opened.memory.begin(Mode::Restore);
-        transaction
-            .set(&region, 8 * self.values as usize, &(self.values + 1))
-            .unwrap();
-        transaction.commit(Durability::Disk).unwrap();
+        std::fs::write(&file, (self.values + 1).to_le_bytes()).unwrap();
+        self.rvm(&["load", &log, &segment, &file, "--offset", &length]);
         self.values += 1;
     }
 
     fn capacity(&self) -> u64 {
-        let inspect = netram_client::Inspect::open(&self.folder.join("log")).unwrap();
-        inspect.capacity()
+        let shown: serde_json::Value =
+            serde_json::from_str(&self.rvm(&["show", &self.log(), "--json"])).unwrap();
+        shown["capacity"].as_u64().unwrap()
     }
 
     /// Tries to grow under the tracer: whether the program came to a good end, and what it said.
