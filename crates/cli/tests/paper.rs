@@ -166,6 +166,42 @@ fn a_quick_run_draws_and_tabulates_every_figure_and_leaves_nothing_behind() {
 }
 
 #[test]
+fn a_machine_that_cannot_make_namespaces_measures_the_rest_and_says_so_everywhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let ran = common::netram()
+        .args([
+            "bench",
+            "paper",
+            "--quick",
+            "--figures",
+            "9",
+            "--cap",
+            "20ms",
+            "--out",
+        ])
+        .arg(&out)
+        .arg("--dir")
+        .arg(folder.path())
+        // Without the `ip` command, as on a machine that lacks it.
+        .env("PATH", "/nowhere")
+        .output()
+        .unwrap();
+    let ran = common::ran(ran);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let reason = "SKIPPED: TCP between network namespaces is not measured";
+    assert!(
+        ran.err.contains(reason) && ran.out.contains(reason),
+        "{}\n{}",
+        ran.out,
+        ran.err
+    );
+    check_csv(&out.join("fig09.csv"), 9, false);
+    let page = std::fs::read_to_string(out.join("index.html")).unwrap();
+    assert!(page.contains("Not measured: TCP between network namespaces"));
+}
+
+#[test]
 fn an_interrupted_run_removes_its_namespaces_files_and_lenders_memory() {
     let folder = tempfile::tempdir().unwrap();
     let (out, disk) = (folder.path().join("out"), folder.path().join("disk"));

@@ -4,6 +4,7 @@
 
 mod crash;
 mod memory;
+mod paper;
 
 use netram_transport::WaitPolicy;
 use serde::Serialize;
@@ -152,6 +153,8 @@ pub fn measure(site: &Site, quick: bool, tell: &mut dyn FnMut(&str)) -> Result<S
     figures.push(memory::allocations(site)?);
     tell("set_range");
     figures.extend(memory::ranges(site)?);
+    tell("transactions that do not wait, and TPC-A beside the disk");
+    figures.extend(paper::experiments(site, quick)?);
     tell("recovery");
     figures.extend(crash::recovery(site, quick)?);
     tell("loss of a lender during commits");

@@ -5,7 +5,6 @@
 //! are in each other's way. Afterwards everything is truncated to the data file and read back: a cell whose data is not
 //! what was committed is no result.
 
-use std::hint::black_box;
 use std::os::unix::fs::FileExt;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +18,7 @@ use netram_transport::Address;
 
 use super::experiment::{DATA_BYTES, Effort, Load, Order, Task};
 use super::modelled::ModelledStorage;
-use super::stage::{ClientMemory, Folder, Stage};
+use super::stage::{ClientMemory, Folder, Memory, Stage};
 use super::system::{Link, System};
 use crate::error::{BenchError, Context};
 use crate::histogram;
@@ -129,7 +128,7 @@ fn open(
     match load.task {
         Task::Block { bytes, order } => {
             let region = memory.rvm.map(file, 0, 0).context("map the data file")?;
-            touch(&region);
+            own_pages(&memory.rvm, &region)?;
             Ok(Client::Blocks(Box::new(Blocks {
                 region,
                 memory,
@@ -143,7 +142,7 @@ fn open(
         Task::Account { pattern, .. } => {
             let ClientMemory { rvm, folder } = memory;
             let bank = Bank::open_on(rvm, file)?;
-            touch(bank.region());
+            own_pages(bank.rvm(), bank.region())?;
             let booked = bank.audit()?.transactions;
             let chooser = Chooser::new(pattern, bank.accounts(), 1);
             Ok(Client::Bank {
@@ -156,17 +155,19 @@ fn open(
     }
 }
 
-/// Reads a byte of each page, so that none is read from the disk while the clock runs. The first store to a page still
-/// copies it: that is what lazy private mapping costs, and it belongs to the measurement.
-pub(super) fn touch(region: &Region) {
-    let bytes = region.read();
-    black_box(
-        bytes
-            .iter()
-            .step_by(PAGE_BYTES)
-            .map(|byte| u64::from(*byte))
-            .sum::<u64>(),
-    );
+/// Stores to each page once what it holds already, in a transaction that is aborted: afterwards every page is the client's
+/// own copy. The original's map copies everything, so its pages were that too when the clock started. What a first store
+/// costs otherwise is measured in [`super::lazy`].
+fn own_pages(rvm: &Memory, region: &Region) -> Result<(), BenchError> {
+    let mut transaction = rvm.begin(Mode::NoRestore);
+    for at in (0..region.len()).step_by(PAGE_BYTES) {
+        let byte: u8 = region.get(at).context("read a page")?;
+        transaction
+            .write(region, at, &[byte])
+            .context("store to a page")?;
+    }
+    transaction.abort();
+    Ok(())
 }
 
 impl Client {
@@ -198,6 +199,9 @@ impl Client {
             }
         }
         stop.store(true, Ordering::Relaxed);
+        if system.link != Link::Disk {
+            self.check_member()?;
+        }
         let full_stalls = self.check(histogram.len())?;
         Ok(Ran {
             histogram,
@@ -211,6 +215,19 @@ impl Client {
             Client::Blocks(blocks) => blocks.transact(durability),
             Client::Bank { bank, chooser, .. } => bank.transact(chooser, durability).map(drop),
         }
+    }
+
+    /// A lost member makes commits wait for the disk, silently and rightly; such a cell has measured something else.
+    fn check_member(&self) -> Result<(), BenchError> {
+        let log = match self {
+            Client::Blocks(blocks) => blocks.memory.rvm.log(),
+            Client::Bank { bank, .. } => bank.rvm().log(),
+        };
+        log.wait_for_members(Duration::ZERO).map_err(|blocked| {
+            BenchError::Asked(format!(
+                "the member was lost while commits were measured: {blocked:?}"
+            ))
+        })
     }
 
     /// Writes everything to the data file and reads it back. Returns how often commits met a full log.

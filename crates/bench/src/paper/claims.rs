@@ -408,6 +408,7 @@ mod tests {
             member,
             spool_bytes,
             transaction_ns: 700.0,
+            first_pass_ns: 900.0,
             flush_ms: 1.0,
             transactions: 1,
         };

@@ -8,7 +8,7 @@ use super::facts::Facts;
 use super::output::Run;
 use super::plot::{place_text, thousands};
 use super::system::{Floor, Link, Series, System};
-use super::{Figure, Report, plot, words};
+use super::{Axis, Figure, Point, Report, plot, words};
 use crate::error::BenchError;
 
 const STYLE: &str = "body{font:15px/1.5 sans-serif;max-width:1060px;margin:2em auto;padding:0 1em;color:#222}\
@@ -65,9 +65,12 @@ fn introduction(html: &mut String, report: &Report, facts: &Facts, run: &Run) {
         (
             "effort",
             format!(
-                "{} rounds; a cell ends after {} transactions of each client or {} s, whichever is first (the tables of \
+                "{}; a cell ends after {} transactions of each client or {} s, whichever is first (the tables of \
                  latencies and the CSV files have the counts)",
-                effort.rounds,
+                match effort.rounds {
+                    1 => "one round".to_owned(),
+                    several => format!("medians of {several} rounds"),
+                },
                 thousands(effort.transactions as f64),
                 effort.cap.as_secs_f64()
             ),
@@ -156,6 +159,13 @@ fn section(html: &mut String, report: &Report, facts: &Facts, figure: &Figure) -
         escape(&differs.join(" "))
     );
     throughputs(html, facts, figure);
+    // Where blocks grow, truncation has most to write: who waits for it shows in the longest commits.
+    if figure.axis == Axis::BlockBytes {
+        by_place(html, figure, "99 of 100 commits took at most, us", |point| {
+            point.p99_us
+        });
+        by_place(html, figure, "the longest commit, us", |point| point.max_us);
+    }
     latencies(html, figure);
     Ok(())
 }
@@ -164,7 +174,7 @@ fn throughputs(html: &mut String, facts: &Facts, figure: &Figure) {
     let mut places = figure.places();
     places.extend(
         facts
-            .series(number_of(figure))
+            .series(figure.number)
             .flat_map(|series| series.points().map(|(x, _)| x)),
     );
     places.sort_unstable();
@@ -194,7 +204,7 @@ fn throughputs(html: &mut String, facts: &Facts, figure: &Figure) {
             Some(number(figure.at(series, x)?.tps))
         });
     }
-    for stated in facts.series(number_of(figure)) {
+    for stated in facts.series(figure.number) {
         let name = format!("TR-190: {}", stated.name);
         row("paper", &name, &|x| {
             let (_, tps) = stated.points().find(|(at, _)| *at == x)?;
@@ -210,8 +220,28 @@ fn throughputs(html: &mut String, facts: &Facts, figure: &Figure) {
     *html += "</table>\n";
 }
 
-fn number_of(figure: &Figure) -> u8 {
-    figure.number
+/// A table of one number a point.
+fn by_place(html: &mut String, figure: &Figure, title: &str, value: impl Fn(&Point) -> f64) {
+    let places = figure.places();
+    *html += &format!("<table>\n<tr><th>{title}</th>");
+    for &place in &places {
+        *html += &format!("<th>{}</th>", place_text(figure.axis, place));
+    }
+    *html += "</tr>\n";
+    for series in figure.series() {
+        let class = if matches!(series, Series::Floor(_)) {
+            "floor"
+        } else {
+            ""
+        };
+        *html += &format!("<tr class=\"{class}\"><td>{}</td>", escape(&series.label()));
+        for &place in &places {
+            let text = figure.at(series, place).map(|point| number(value(point)));
+            *html += &format!("<td>{}</td>", text.unwrap_or_default());
+        }
+        *html += "</tr>\n";
+    }
+    *html += "</table>\n";
 }
 
 /// Which curves are divided by which: RRVM by RVM on the same disk, and systems by the floors below them.
@@ -262,12 +292,13 @@ fn latencies(html: &mut String, figure: &Figure) {
 fn no_flush(html: &mut String, report: &Report, facts: &Facts) {
     *html += "<h2 id=\"no-flush\">Commits that do not wait</h2>\n<p>Not a figure of the paper: what a transaction of one \
               range of 128 bytes costs when it is committed lazily (the original's no-flush), and the flush after a \
-              round. With the spool commits stay in memory and are merged until the flush.</p>\n<table>\n<tr>\
-              <th>order</th><th>member</th><th>spool</th><th>ns a transaction</th><th>flush, ms</th>\
+              round. With the spool commits stay in memory and are merged until the flush, or until it is full. In the first pass \
+              the first store to a page copies it, because mapping is lazy.</p>\n<table>\n<tr>\
+              <th>order</th><th>member</th><th>spool</th><th>ns a transaction</th><th>first pass</th><th>flush, ms</th>\
               <th>transactions of a round</th></tr>\n";
     for row in &report.no_flush {
         *html += &format!(
-            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
             row.order.name(),
             if row.member { "one" } else { "none" },
             if row.spool_bytes > 0 {
@@ -276,6 +307,7 @@ fn no_flush(html: &mut String, report: &Report, facts: &Facts) {
                 "off".to_owned()
             },
             number(row.transaction_ns),
+            number(row.first_pass_ns),
             number(row.flush_ms),
             thousands(row.transactions as f64),
         );

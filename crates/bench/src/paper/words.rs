@@ -11,8 +11,8 @@ const TCP: System = System {
 };
 
 /// How every figure is set up.
-pub const SETUP: &str = "Each client maps a data file that was written in full, synced and read once, so that all of it is in the page \
-     cache; the first store to a page copies it, which is part of what is measured. A transaction declares one range, \
+pub const SETUP: &str = "Each client maps a data file that was written in full and synced, and stores to each of its pages once before the \
+     clock runs: every page is then the client's own copy, as after the original's map, which copies everything. A transaction declares one range, \
      stores it and commits, able to abort (the original's restore mode). RVM commits wait for the local disk's \
      fdatasync; RRVM commits wait for one member, another process on this machine, with links encrypted and records \
      sealed, and the disk follows in the background. Both sides poll for 50 microseconds, then sleep (the default). \
@@ -138,8 +138,8 @@ fn percent(part: u64, all: u64) -> f64 {
 fn random(report: &Report, figure: &Figure) -> Vec<String> {
     let mut said = vec![
         "In the paper random access cost page faults, and writes scattered over the data file while commits waited. Here the \
-         file is in the page cache, what a fault costs is one copy of a page, and the scattered writes happen beside the \
-         commits. They still take the disk's and the processors' time."
+         file is in the page cache and its pages are the client's own, and the scattered writes happen beside the commits. They \
+         still take the disk's and the processors' time."
             .to_owned(),
     ];
     if let Some(first) = report.figures.iter().find(|known| known.number == 1) {
@@ -209,9 +209,9 @@ fn kept(figure: &Figure, verb: &str) -> Option<String> {
 fn accounts(figure: &Figure) -> Vec<String> {
     let mut said = vec![
         "With 1,024 K accounts of 128 bytes and an audit trail of the same size the bank is 256 MB: twice the memory of the \
-         paper's machines, a fraction of today's. Its decline with the number of accounts is paging, and scattered truncation \
-         within commits; here nothing is paged and truncation is beside. What remains with more accounts are colder \
-         processor caches, a page copied at the first store to it, and more pages for truncation to write."
+         paper's machines, a fraction of today's. Paging, and scattered truncation within commits, are what makes a bank of that \
+         size slower there; here nothing is paged and truncation is beside. What remains with more accounts are colder \
+         processor caches, and more pages for truncation to write."
             .to_owned(),
     ];
     said.extend(faster(figure));
