@@ -12,6 +12,10 @@ SHARE   := $(DESTDIR)$(PREFIX)/share
 UNITS   := $(DESTDIR)$(PREFIX)/lib/systemd/system
 SYSUSERS   := $(DESTDIR)$(PREFIX)/lib/sysusers.d
 
+LIBRVM  := packaging/librvm/install.sh
+# The loader finds a library once its cache knows it; a stage, or an install without root, is not in the cache.
+LDCONFIG := @if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ] && command -v ldconfig >/dev/null; then ldconfig; fi
+
 .PHONY: help demo test bench build wheel install uninstall clean need-cargo
 .DEFAULT_GOAL := help
 
@@ -19,7 +23,7 @@ help:
 	@echo "make demo              build netram and watch commits survive a killed lender"
 	@echo "make test              install what the tests need, then check everything"
 	@echo "make bench [ARGS=]     measure every figure beside its floor (ARGS=--quick: under two minutes)"
-	@echo "make install [PREFIX=] binary, man pages, completions, systemd unit (default $(PREFIX))"
+	@echo "make install [PREFIX=] binary, C library, man pages, completions, systemd unit (default $(PREFIX))"
 	@echo "make uninstall         remove what install put there"
 	@echo "make wheel             the Python package, as $(TARGET)/wheels/netram-*.whl"
 	@echo "make clean             remove what was built"
@@ -35,14 +39,14 @@ bench: build
 	$(NETRAM) bench figures $(ARGS)
 
 build: need-cargo
-	cargo build --release -p netram
+	cargo build --release -p netram -p netram-capi
 
 wheel: need-cargo
 	scripts/wheel.sh
 
 # An install as root after a build by a user must not build anew: root may have no cargo.
 install:
-	@test -x $(NETRAM) || $(MAKE) --no-print-directory build
+	@test -x $(NETRAM) -a -e $(TARGET)/release/librvm.so || $(MAKE) --no-print-directory build
 	install -D -m 755 $(NETRAM) $(BIN)/netram
 	install -d $(SHARE)/man/man1
 	$(NETRAM) man $(SHARE)/man/man1
@@ -54,11 +58,15 @@ install:
 	sed 's|/usr/local/bin|$(PREFIX)/bin|' packaging/netram-lend.service > $(UNITS)/netram-lend.service
 	chmod 644 $(UNITS)/netram-lend.service
 	install -D -m 644 packaging/netram.sysusers $(SYSUSERS)/netram.conf
+	$(LIBRVM) install $(TARGET)/release $(PREFIX) "$(DESTDIR)"
+	$(LDCONFIG)
 
 uninstall:
 	rm -f $(BIN)/netram $(SHARE)/man/man1/netram.1 $(SHARE)/man/man1/netram-*.1
 	rm -f $(SHARE)/bash-completion/completions/netram $(SHARE)/zsh/site-functions/_netram
 	rm -f $(SHARE)/fish/vendor_completions.d/netram.fish $(UNITS)/netram-lend.service $(SYSUSERS)/netram.conf
+	$(LIBRVM) uninstall $(TARGET)/release $(PREFIX) "$(DESTDIR)"
+	$(LDCONFIG)
 
 clean: need-cargo
 	cargo clean

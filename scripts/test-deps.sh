@@ -10,6 +10,9 @@ PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
 # command, package, reason
 wanted=(
 	"cc build-essential links every binary and compiles ring's assembly"
+	"g++ g++ compiles the C interface's test programs as C++"
+	"pkg-config pkg-config finds the installed C library as programs do"
+	"valgrind valgrind looks for leaks and stray accesses behind the C interface"
 	"ip iproute2 builds network namespaces and the links between them"
 	"nft nftables drops, rejects and partitions packets inside a namespace"
 	"mkfs.ext4 e2fsprogs makes small file systems that a test may fill or break"

@@ -217,10 +217,9 @@ impl Library {
         Ok((handle, uname))
     }
 
-    /// `rvm_set_range`.
+    /// `rvm_set_range`. A handle proves that the library has started; the caller has looked whether it still runs.
     #[inline]
     pub(crate) fn set_range(&self, handle: Handle, address: usize, length: usize) -> Result<(), Failure> {
-        self.ready()?;
         self.transactions
             .with(handle, |open| open.set_range(&self.regions, address, length))
     }
@@ -228,7 +227,6 @@ impl Library {
     /// Commits. After an error the transaction may be open still.
     pub(crate) fn end(&self, handle: Handle, durability: Durability) -> Result<(), (Failure, Ending)> {
         let refuse = |failure| (failure, Ending::StaysOpen);
-        self.ready().map_err(refuse)?;
         let waits = durability != Durability::Lazy;
         let began = waits.then(Instant::now);
         let ended = self.transactions.end(handle, |open| {
@@ -258,7 +256,6 @@ impl Library {
 
     /// Ends a transaction without a trace.
     pub(crate) fn abort(&self, handle: Handle) -> Result<(), Failure> {
-        self.ready()?;
         // The slot drops the transaction, which aborts it.
         self.transactions.end(handle, |_| ((), Ending::Ended)).map(drop)
     }

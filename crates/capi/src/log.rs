@@ -88,7 +88,8 @@ impl OpenLog {
             settings.window_bytes.get_or_insert(RING_BYTES_ALONE);
         }
         let members = settings.journal_config().map_err(HomeError::from)?.members;
-        let opened = home.open(&settings)?;
+        // All the library's threads are made here, or by those that are.
+        let opened = crate::abi::blocked(|| home.open(&settings))?;
         Ok(OpenLog {
             name: path.to_string_lossy().into_owned(),
             memory: opened.memory,

@@ -43,6 +43,13 @@ impl Places {
         free
     }
 
+    /// Makes new memory known. What was known there before was unmapped behind the library's back, or the memory would
+    /// not be new.
+    pub(crate) fn renew(&self, start: usize, length: usize) -> bool {
+        self.forget(start, length);
+        self.register(start, length)
+    }
+
     /// Forgets every place that begins in `start..start + length`; `false`: there was none.
     pub(crate) fn forget(&self, start: usize, length: usize) -> bool {
         let end = start.saturating_add(length);

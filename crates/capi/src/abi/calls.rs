@@ -134,7 +134,10 @@ extern "C" fn rvm_begin_transaction(tid: *mut Tid, mode: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C" fn rvm_set_range(tid: *const Tid, base: *const c_void, length: Length) -> c_int {
-    guarded(|| LIBRARY.set_range(handle(tid)?, base.addr(), length as usize))
+    guarded(|| {
+        LIBRARY.ready()?;
+        LIBRARY.set_range(handle(tid)?, base.addr(), length as usize)
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -145,6 +148,7 @@ extern "C" fn rvm_modify_bytes(
     length: Length,
 ) -> c_int {
     guarded(|| {
+        LIBRARY.ready()?;
         let length = length as usize;
         LIBRARY.set_range(handle(tid)?, base.addr(), length)?;
         if length == 0 {
@@ -185,6 +189,7 @@ extern "C" fn rvm_end_transaction(tid: *mut Tid, mode: c_int) -> c_int {
 #[unsafe(no_mangle)]
 extern "C" fn rvm_abort_transaction(tid: *mut Tid) -> c_int {
     guarded(|| {
+        LIBRARY.ready()?;
         LIBRARY.abort(handle(tid)?)?;
         clear(tid);
         Ok(())

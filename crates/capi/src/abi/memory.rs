@@ -124,17 +124,17 @@ fn allocate(address: usize, length: Length) -> Result<*mut c_char, Failure> {
             _ => Failure::new(Code::Internal, text),
         }
     })?;
-    // What was known there was unmapped behind the library's back, or the kernel would have refused.
-    LIBRARY.places.forget(got.addr(), bytes);
-    if !LIBRARY.places.register(got.addr(), bytes) {
-        // SAFETY: these pages are new, and nobody was told of them.
-        let _ = unsafe { munmap(got, bytes) };
-        return Err(Failure::new(
-            Code::Internal,
-            format!("{bytes} bytes at {address:#x} overlap memory that rvm_register_page made known"),
-        ));
+    // A kernel before 4.17, and valgrind, take the flag for a mere hint.
+    let there = address == 0 || got.addr() == address;
+    if there && LIBRARY.places.renew(got.addr(), bytes) {
+        return Ok(got.cast());
     }
-    Ok(got.cast())
+    // SAFETY: these pages are new, and nobody was told of them.
+    let _ = unsafe { munmap(got, bytes) };
+    Err(Failure::new(
+        Code::Internal,
+        format!("{bytes} bytes at {address:#x} are in use; choose another address, or none"),
+    ))
 }
 
 fn whole_pages(length: Length) -> Result<usize, Failure> {

@@ -14,6 +14,7 @@ mod offsets;
 mod rds;
 mod records;
 mod segments;
+mod signals;
 mod statistics;
 
 use std::ffi::{CStr, OsStr, c_char, c_int};
@@ -23,6 +24,7 @@ use std::path::PathBuf;
 
 pub(crate) use fork::ForkMark;
 pub(crate) use memory::map_over;
+pub(crate) use signals::blocked;
 
 use crate::code::Code;
 use crate::failure::{Failure, remember};

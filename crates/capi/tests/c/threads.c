@@ -1,0 +1,154 @@
+/* Many threads in transactions at once, while others map, truncate, and ask. */
+#include <pthread.h>
+#include <signal.h>
+
+#include "check.h"
+
+#include <rvm/rvm_statistics.h>
+
+#define THREADS 8
+#define ROUNDS 400
+#define SHARE 65536ul
+
+static rvm_region_t shared_region;
+static volatile int done;
+
+static void *work(void *number)
+{
+    unsigned long me = (unsigned long)number, round;
+    char *mine = shared_region.vmaddr + me * SHARE;
+    rvm_tid_t tid;
+
+    rvm_init_tid(&tid);
+    for (round = 1; round <= ROUNDS; round++) {
+        OK(rvm_begin_transaction(&tid, round % 2 ? restore : no_restore));
+        OK(rvm_modify_bytes(&tid, mine, &round, sizeof round));
+        OK(rvm_set_range(&tid, mine + 4096 + round * 64 % 4096, 64));
+        memset(mine + 4096 + round * 64 % 4096, (int)round, 64);
+        OK(rvm_modify_bytes(&tid, mine + 2 * 4096, &round, sizeof round));
+        if (round % 7 == 3 && round % 2) {
+            unsigned long before;
+
+            OK(rvm_abort_transaction(&tid));
+            memcpy(&before, mine, sizeof before);
+            CHECK(before == round - 1);
+            OK(rvm_begin_transaction(&tid, no_restore));
+            OK(rvm_modify_bytes(&tid, mine, &round, sizeof round));
+            OK(rvm_modify_bytes(&tid, mine + 2 * 4096, &round, sizeof round));
+        }
+        OK(rvm_end_transaction(&tid, round % 3 ? no_flush : flush));
+    }
+    return NULL;
+}
+
+static void *disturb(void *unused)
+{
+    rvm_region_t other;
+    rvm_options_t options;
+    rvm_statistics_t statistics;
+
+    (void)unused;
+    rvm_init_options(&options);
+    rvm_init_statistics(&statistics);
+    while (!done) {
+        other = map("second");
+        commit(other.vmaddr, 'd', 100, no_flush);
+        OK(rvm_query(&options, &shared_region));
+        CHECK(options.n_uncommit <= THREADS);
+        OK(RVM_STATISTICS(&statistics));
+        OK(rvm_truncate());
+        OK(rvm_unmap(&other));
+        CHECK(munmap(other.vmaddr, other.length) == 0);
+    }
+    free(options.tid_array);
+    return NULL;
+}
+
+static void many(void)
+{
+    pthread_t threads[THREADS], other;
+    unsigned long at;
+
+    make_file("data", THREADS * SHARE);
+    make_file("second", MIB);
+    start();
+    shared_region = map("data");
+    for (at = 0; at < THREADS; at++)
+        CHECK(pthread_create(&threads[at], NULL, work, (void *)at) == 0);
+    CHECK(pthread_create(&other, NULL, disturb, NULL) == 0);
+    for (at = 0; at < THREADS; at++)
+        CHECK(pthread_join(threads[at], NULL) == 0);
+    done = 1;
+    CHECK(pthread_join(other, NULL) == 0);
+    OK(rvm_terminate());
+}
+
+static void many_after(void)
+{
+    unsigned long at, first, last;
+    rvm_region_t region;
+
+    start();
+    region = map("data");
+    for (at = 0; at < THREADS; at++) {
+        memcpy(&first, region.vmaddr + at * SHARE, sizeof first);
+        memcpy(&last, region.vmaddr + at * SHARE + 2 * 4096, sizeof last);
+        CHECK(first == ROUNDS && last == ROUNDS);
+    }
+    region = map("second");
+    CHECK(region.vmaddr[99] == 'd');
+}
+
+static pthread_t signalled;
+static volatile int signals;
+
+static void on_signal(int number)
+{
+    (void)number;
+    signalled = pthread_self();
+    signals = signals + 1;
+}
+
+/* With the program's own thread blocking it, a signal waits: none of the library's threads takes it. */
+static void signals_are_the_programs(void)
+{
+    rvm_region_t region;
+    sigset_t one, before;
+    int at;
+
+    make_file("data", MIB);
+    CHECK(signal(SIGUSR1, on_signal) != SIG_ERR);
+    CHECK(sigemptyset(&one) == 0 && sigaddset(&one, SIGUSR1) == 0);
+    start();
+    CHECK(pthread_sigmask(SIG_BLOCK, &one, &before) == 0 && !sigismember(&before, SIGUSR1));
+    region = map("data");
+    CHECK(kill(getpid(), SIGUSR1) == 0);
+    for (at = 0; at < 50; at++)
+        commit(region.vmaddr, 's', 100, flush);
+    CHECK(signals == 0);
+    CHECK(pthread_sigmask(SIG_SETMASK, &before, NULL) == 0);
+    CHECK(signals == 1 && pthread_equal(signalled, pthread_self()));
+    OK(rvm_terminate());
+}
+
+/* The sentence of a failure is the thread's own. */
+static void *fail_apart(void *unused)
+{
+    (void)unused;
+    CHECK(rvm_error_text()[0] == 0);
+    EXPECT(rvm_set_options(NULL), RVM_EOPTIONS);
+    CHECK(strstr(rvm_error_text(), "options") != NULL);
+    return NULL;
+}
+
+static void texts(void)
+{
+    pthread_t thread;
+
+    start();
+    EXPECT(rvm_map(NULL, NULL), RVM_EREGION);
+    CHECK(pthread_create(&thread, NULL, fail_apart, NULL) == 0 && pthread_join(thread, NULL) == 0);
+    CHECK(strstr(rvm_error_text(), "region") != NULL);
+}
+
+MAIN(CASE(many), CASE(many_after), CASE(texts), CASE(signals_are_the_programs))

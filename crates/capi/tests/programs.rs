@@ -1,0 +1,156 @@
+//! Programs in C and C++, each case in a process of its own.
+
+mod common;
+
+use common::{Installed, LANGUAGES, Language, compilers, has, succeed};
+
+/// Programs and their cases; those of one list follow each other in one directory.
+const PROGRAMS: &[(&str, &[&[&str]])] = &[
+    ("layout", &[&["values"]]),
+    ("records", &[&["names"], &["offsets"], &["defaults"], &["heap"]]),
+    (
+        "start",
+        &[
+            &["version"],
+            &["before"],
+            &["after"],
+            &["twice"],
+            &["no_log"],
+            &["named_late"],
+            &["options"],
+            &["missing"],
+            &["exists"],
+            &["original"],
+            &["in_use"],
+            &["forked"],
+        ],
+    ),
+    (
+        "transactions",
+        &[
+            &["modes"],
+            &["overlaps"],
+            &["stale"],
+            &["ranges"],
+            &["nothing", "nothing_after"],
+            &["too_big"],
+            &["many", "many_after"],
+            &["query"],
+        ],
+    ),
+    (
+        "regions",
+        &[
+            &["rounding"],
+            &["refused"],
+            &["stale_remap"],
+            &["addresses"],
+            &["large"],
+            &["several"],
+        ],
+    ),
+    (
+        "segments",
+        &[
+            &["create"],
+            &["load", "load_again"],
+            &["refused", "another_version"],
+        ],
+    ),
+    ("statistics", &[&["refused"], &["counts"], &["print"]]),
+    (
+        "threads",
+        &[&["many", "many_after"], &["texts"], &["signals_are_the_programs"]],
+    ),
+    (
+        "crash",
+        &[&["leave", "leave_after"], &["ends_well", "open_after"]],
+    ),
+    ("lenders", &[&["alone"], &["alone_with_log"]]),
+];
+
+/// What valgrind does not run: what maps more than it can follow, what takes minutes under it, and a child of fork, which
+/// has lost the stacks of its parent's threads and what they held.
+const NOT_UNDER_VALGRIND: [&str; 4] = ["large", "many", "leave", "forked"];
+
+fn run_all(installed: &Installed, language: Language, wrap: &[&str], left_out: &[&str]) {
+    for (name, sequences) in PROGRAMS {
+        let program = installed.compile(name, language, &["-lrvm", "-lpthread"]);
+        for sequence in sequences.iter().filter(|cases| !left_out.contains(&cases[0])) {
+            let place = tempfile::tempdir().expect("a temporary directory");
+            for case in *sequence {
+                let mut command = match wrap {
+                    [] => installed.command(&program),
+                    [first, rest @ ..] => {
+                        let mut command = installed.command(first);
+                        command.args(rest).arg(&program);
+                        command
+                    }
+                };
+                succeed(
+                    command.arg(case).arg(place.path()),
+                    &format!("{name} {case} ({language:?})"),
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn every_case_holds_in_c_and_in_cpp() {
+    if !compilers() {
+        return;
+    }
+    let installed = Installed::new();
+    for language in LANGUAGES {
+        run_all(&installed, language, &[], &[]);
+    }
+}
+
+#[test]
+fn every_case_of_the_programs_is_in_the_list() {
+    if !compilers() {
+        return;
+    }
+    let installed = Installed::new();
+    for (name, sequences) in PROGRAMS {
+        let program = installed.compile(name, Language::C, &["-lrvm", "-lpthread"]);
+        let told = succeed(&mut installed.command(&program), name);
+        let listed: Vec<&str> = sequences.iter().flat_map(|cases| cases.iter().copied()).collect();
+        // Cases that need more than a directory are run by tests of their own.
+        let apart = [
+            "run",
+            "look",
+            "open_at_the_end",
+            "die",
+            "recover",
+            "nobody",
+            "wrong_settings",
+        ];
+        for case in told.lines().filter(|case| !apart.contains(case)) {
+            assert!(listed.contains(&case), "{name} {case} is never run");
+        }
+    }
+}
+
+#[test]
+fn the_programs_are_clean_under_valgrind() {
+    if !compilers() || !has("valgrind") {
+        return;
+    }
+    let installed = Installed::new();
+    let suppressions = format!(
+        "--suppressions={}",
+        installed.prefix.join("share/netram/librvm.supp").display()
+    );
+    let valgrind = [
+        "valgrind",
+        &suppressions,
+        "--quiet",
+        "--error-exitcode=99",
+        "--leak-check=full",
+        "--errors-for-leak-kinds=definite",
+        "--child-silent-after-fork=yes",
+    ];
+    run_all(&installed, Language::C, &valgrind, &NOT_UNDER_VALGRIND);
+}
