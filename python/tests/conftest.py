@@ -103,10 +103,10 @@ def region(store: netram.Store, folder: Path) -> netram.Region:
     return store.segment(folder / "bank.data", size=SIZE, create=True).map()
 
 
-def reopened(folder: Path, **settings: Any) -> tuple[netram.Store, netram.Region]:
+def reopened(folder: Path, segment: str = "bank.data", **settings: Any) -> tuple[netram.Store, netram.Region]:
     """The store of `folder` again, and its segment."""
     store = netram.open(folder / "bank.log", **settings)
-    return store, store.segment(folder / "bank.data").map()
+    return store, store.segment(folder / segment).map()
 
 
 class Child:

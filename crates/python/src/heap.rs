@@ -120,7 +120,10 @@ impl Heap {
                 transactions => return Err(Absent::Busy(transactions)),
             }
             mapped.heap = None;
-            let heap = netram_heap::Heap::format(memory, mapped.region.clone()).map_err(Absent::Format)?;
+            let region = &mapped.region;
+            netram_heap::Heap::format_part(memory, region, 0, region.len()).map_err(Absent::Format)?;
+            // A program that stores through views meanwhile may have spoiled it already.
+            let heap = netram_heap::Heap::open(region.clone()).map_err(Absent::Open)?;
             mapped.heap = Some(heap);
             Ok(())
         });
