@@ -10,6 +10,7 @@
 //! | [`tpca`] | TPC-A on recoverable memory, disk or remote |
 //! | [`share`] | one lender under one to eight clients |
 //! | [`paper`] | the experiments of TR-190, each figure anew |
+//! | [`heap`] | the persistent heap beside malloc, and under a long load |
 //! | [`figures`] | the scoreboard: every figure that the project holds itself to |
 //! | [`echo`], [`disk`] | the floors |
 //! | [`delay`] | a longer wire |
@@ -27,6 +28,7 @@ pub mod disk;
 pub mod echo;
 pub mod error;
 pub mod figures;
+pub mod heap;
 pub mod histogram;
 pub mod machine;
 pub mod paper;

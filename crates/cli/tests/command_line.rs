@@ -5,7 +5,7 @@ mod common;
 use common::{netram, ran, run};
 
 /// Every subcommand that people may use.
-const COMMANDS: [&[&str]; 27] = [
+const COMMANDS: [&[&str]; 28] = [
     &[],
     &["lend"],
     &["status"],
@@ -31,6 +31,7 @@ const COMMANDS: [&[&str]; 27] = [
     &["bench", "commit"],
     &["bench", "tpca"],
     &["bench", "lender"],
+    &["bench", "heap"],
     &["demo"],
     &["man"],
 ];

@@ -91,6 +91,32 @@ fn tpca_runs_the_same_code_on_disk_and_remote() {
 }
 
 #[test]
+fn the_heap_is_measured_beside_malloc_and_holds_together_under_load() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().to_str().unwrap();
+    let ran = run(["bench", "heap", "--quick", "--json", "--dir", dir]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let json: Value = serde_json::from_str(&ran.out).unwrap();
+    let number = |path: &str| json.pointer(path).and_then(Value::as_f64).unwrap();
+    for size in 0..7 {
+        for measured in ["alloc_ns", "malloc_ns", "free_ns", "c_free_ns", "alloc_log_bytes"] {
+            assert!(number(&format!("/rows/speed/{size}/{measured}")) > 0.0);
+        }
+        // A range of one byte or of eight, and its header.
+        assert!(number(&format!("/rows/speed/{size}/single_log_bytes")) >= 32.0);
+    }
+    // Small, mixed, large: the measurement itself has checked that every block is there.
+    for load in 0..3 {
+        let [refused, steps] =
+            ["refused", "steps"].map(|count| number(&format!("/rows/load/{load}/{count}")));
+        assert!(refused * 1000.0 < steps, "{refused} of {steps}");
+        let pages = number(&format!("/rows/load/{load}/pages_per_byte"));
+        assert!((1.0..1.4).contains(&pages), "{pages}");
+    }
+    assert_eq!(left_behind(folder.path()), 0);
+}
+
+#[test]
 fn an_interrupted_measurement_leaves_nothing_behind() {
     let folder = tempfile::tempdir().unwrap();
     let mut child = common::netram()

@@ -100,10 +100,7 @@ impl Heap {
 
     /// The pointer in a root: where a program begins to look. Null until it is set.
     pub fn root<T>(&self, number: usize) -> Result<Ptr<T>, AccessError> {
-        let at = root(number)?;
-        let mut bytes = [0; 8];
-        self.inner.ground.copy(at, &mut bytes);
-        Ok(Ptr::from_offset(u64::from_le_bytes(bytes)))
+        root(&self.inner.ground, number)
     }
 
     /// Sets a root.
@@ -113,7 +110,7 @@ impl Heap {
         number: usize,
         pointer: Ptr<T>,
     ) -> Result<(), AccessError> {
-        let at = root(number)?;
+        let at = root_place(number)?;
         self.inner
             .ground
             .write(transaction, at, &pointer.offset().to_le_bytes())?;
@@ -148,6 +145,11 @@ pub struct View<'h> {
 }
 
 impl View<'_> {
+    /// The pointer in a root.
+    pub fn root<T>(&self, number: usize) -> Result<Ptr<T>, AccessError> {
+        root(&self.guard[self.start..], number)
+    }
+
     /// The value in a block.
     pub fn get<T>(&self, pointer: Ptr<T>) -> Result<&T, AccessError>
     where
@@ -173,6 +175,11 @@ pub struct Edit<'h, L: Log, S: Storage> {
 }
 
 impl<L: Log, S: Storage> Edit<'_, L, S> {
+    /// The pointer in a root.
+    pub fn root<T>(&self, number: usize) -> Result<Ptr<T>, AccessError> {
+        root(&self.guard[self.start..], number)
+    }
+
     /// The value in a block.
     pub fn get<T>(&self, pointer: Ptr<T>) -> Result<&T, AccessError>
     where
@@ -270,7 +277,13 @@ fn reach<T, B: Bytes + ?Sized>(
     }
 }
 
-fn root(number: usize) -> Result<u64, AccessError> {
+fn root<T, B: Bytes + ?Sized>(bytes: &B, number: usize) -> Result<Ptr<T>, AccessError> {
+    let mut raw = [0; 8];
+    bytes.copy(root_place(number)?, &mut raw);
+    Ok(Ptr::from_offset(u64::from_le_bytes(raw)))
+}
+
+fn root_place(number: usize) -> Result<u64, AccessError> {
     match number < ROOTS {
         true => Ok(root_at(number)),
         false => Err(AccessError::Root { number, count: ROOTS }),

@@ -2,6 +2,7 @@
 
 mod commit;
 mod figures;
+mod heap;
 mod paper;
 mod share;
 mod tpca;
@@ -39,6 +40,7 @@ pub(crate) enum Bench {
     Commit(commit::Commit),
     Tpca(tpca::Tpca),
     Lender(share::Share),
+    Heap(heap::Heap),
     Paper(paper::Paper),
 }
 
@@ -63,6 +65,7 @@ impl Bench {
             Bench::Commit(commit) => commit.run(),
             Bench::Tpca(tpca) => tpca.run(),
             Bench::Lender(share) => share.run(),
+            Bench::Heap(heap) => heap.run(),
             Bench::Paper(paper) => paper.run(),
         }
     }
