@@ -194,9 +194,9 @@ impl<'d> Story<'d> {
             end,
             epoch,
         } = self;
-        log.may_grow(&superblock, Lsn(0), capacity)?;
+        let growth = log.may_grow(&superblock, Lsn(0), capacity)?;
         disk.lengthen(LogFile::<&Disk>::file_bytes(capacity))?;
-        let (log, superblock) = log.grow(&mut slots, &superblock, Lsn(0), capacity)?;
+        let (log, superblock) = log.grow(&mut slots, &growth)?;
         Ok(Story {
             disk,
             log,
@@ -310,14 +310,17 @@ fn a_log_that_holds_records_or_damage_is_refused_and_left_alone() {
 fn a_size_that_is_smaller_or_out_of_bounds_or_not_there_is_refused() {
     let disk = Disk::new(vec![0; (DATA + grown(2)) as usize]);
     let story = Story::create(&disk);
-    let may = |capacity| story.log.may_grow(&story.superblock, Lsn(0), capacity);
+    let may = |capacity| {
+        let leave = story.log.may_grow(&story.superblock, Lsn(0), capacity);
+        leave.map(|growth| growth.capacity())
+    };
     let smaller = GrowError::Smaller {
         capacity: grown(2),
         asked: grown(1),
     };
     assert_eq!(may(grown(1)), Err(smaller));
     assert_eq!(may(grown(2) + 1), Err(LogFileError::Size(grown(2) + 1).into()));
-    assert_eq!(may(grown(2)), Ok(()), "the size that it has");
+    assert_eq!(may(grown(2)), Ok(grown(2)), "the size that it has");
 
     let Story {
         log,
@@ -325,7 +328,8 @@ fn a_size_that_is_smaller_or_out_of_bounds_or_not_there_is_refused() {
         superblock,
         ..
     } = Story::open(&disk);
-    let short = log.grow(&mut slots, &superblock, Lsn(0), grown(3)).map(drop);
+    let growth = log.may_grow(&superblock, Lsn(0), grown(3)).unwrap();
+    let short = log.grow(&mut slots, &growth).map(drop);
     assert!(
         matches!(short, Err(GrowError::File(LogFileError::Truncated { .. }))),
         "{short:?}"

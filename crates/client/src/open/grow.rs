@@ -51,14 +51,13 @@ pub(crate) fn grow(root: &Path, config: &JournalConfig, log_bytes: u64) -> Resul
     let failed = |cause: io::Error| refused(Refusal::File(LogFileError::Io(io_error(&cause))));
     let capacity = log_bytes.checked_next_multiple_of(LOG_ALIGN).unwrap_or(u64::MAX);
     let (base, before) = (view_file.newest().base, log.capacity());
-    log.may_grow(&superblock, base, capacity).map_err(refused)?;
+    let growth = log.may_grow(&superblock, base, capacity).map_err(refused)?;
     if capacity > before {
         let file = place.open(place.log(), true)?;
         let bytes = [before, capacity].map(LogFile::<DiskFile>::file_bytes);
         lengthen(&file, bytes[0], bytes[1]).map_err(failed)?;
     }
-    log.grow(&mut slots, &superblock, base, capacity)
-        .map_err(refused)?;
+    log.grow(&mut slots, &growth).map_err(refused)?;
     drop(lock);
     Ok(Grown {
         before,

@@ -78,11 +78,25 @@ impl From<IoError> for GrowError {
     }
 }
 
+/// The leave to grow: only [`LogFile::may_grow`] gives it, so that the log is read through once.
+#[derive(Debug)]
+pub struct Growth {
+    grown: Superblock,
+}
+
+impl Growth {
+    /// Bytes that the data area will have.
+    pub fn capacity(&self) -> u64 {
+        self.grown.capacity
+    }
+}
+
 impl<F: File> LogFile<F> {
-    /// Whether this log may be given `capacity` bytes. `base` is what the durable view knows to be on the disk.
+    /// Asks for `capacity` bytes. `base` is what the durable view knows to be on the disk.
     ///
-    /// To be asked before the file is made longer, so that a refusal changes nothing.
-    pub fn may_grow(&self, superblock: &Superblock, base: Lsn, capacity: u64) -> Result<(), GrowError> {
+    /// To be asked before the file is made longer, so that a refusal changes nothing. Asking for the size that the log
+    /// has is granted: its superblock is stored once more, and an attempt that was cut off is complete.
+    pub fn may_grow(&self, superblock: &Superblock, base: Lsn, capacity: u64) -> Result<Growth, GrowError> {
         if !(LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&capacity) || !capacity.is_multiple_of(LOG_ALIGN) {
             return Err(LogFileError::Size(capacity).into());
         }
@@ -106,34 +120,28 @@ impl<F: File> LogFile<F> {
                 proof,
             });
         }
-        match scan.end.lsn > head.lsn {
-            true => Err(GrowError::NotEmpty {
+        if scan.end.lsn > head.lsn {
+            return Err(GrowError::NotEmpty {
                 head: head.lsn,
                 end: scan.end.lsn,
-            }),
-            false => Ok(()),
+            });
         }
+        Ok(Growth {
+            grown: Superblock {
+                capacity,
+                ..*superblock
+            },
+        })
     }
 
-    /// Gives the log `capacity` bytes, durably. The file is long enough already, and that is synced.
-    ///
-    /// Asking for the size that the log has stores its superblock once more: an attempt that was cut off is completed by
-    /// the next.
-    pub fn grow(
-        self,
-        slots: &mut Slots,
-        superblock: &Superblock,
-        base: Lsn,
-        capacity: u64,
-    ) -> Result<(LogFile<F>, Superblock), GrowError> {
-        self.may_grow(superblock, base, capacity)?;
-        check_size(self.file(), capacity)?;
-        let grown = Superblock {
-            capacity,
-            ..*superblock
-        };
+    /// Grows, durably. The file is long enough already, and that is synced; nothing was appended since the leave was
+    /// given.
+    pub fn grow(self, slots: &mut Slots, growth: &Growth) -> Result<(LogFile<F>, Superblock), GrowError> {
+        let grown = growth.grown;
+        assert!(grown.capacity >= self.capacity());
+        check_size(self.file(), grown.capacity)?;
         // The old capacity's last act: from the first slot's sync on, records are looked for at their new places.
         self.store(slots, &grown)?;
-        Ok((self.with_capacity(capacity), grown))
+        Ok((self.with_capacity(grown.capacity), grown))
     }
 }

@@ -6,7 +6,7 @@
 //! | [`Recovery`] | whom to seal and read before a journal may serve again, and whether that suffices |
 //! | [`assemble`] | the longest valid chain from the local log and the members' windows |
 //! | [`LogFile`] | where a record lies in a log file of fixed size that wraps, and where its valid prefix ends |
-//! | [`GrowError`] | when a log may be given a larger file, and the one store that does it |
+//! | [`Growth`] | when a log may be given a larger file, and the one store that does it |
 //! | [`View`], [`Slots`] | the durable view file: two slots, so that a torn write leaves the other |
 //!
 //! None of them does I/O of its own accord: the first two return frames to send, the others go through
@@ -23,7 +23,7 @@ mod view;
 mod writer;
 
 pub use assemble::{AssembleError, Assembled, Known, PeerWindow, assemble};
-pub use grow::GrowError;
+pub use grow::{GrowError, Growth};
 pub use logfile::{LogFile, LogFileError, Scan, Superblock};
 pub use recovery::{PeerAnswer, Recovery, RecoveryRefusal};
 pub use rule::{CommitRule, RuleError};
