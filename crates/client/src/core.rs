@@ -91,8 +91,8 @@ pub(crate) struct Shared {
     pub(crate) place: Place,
     pub(crate) payload_max: usize,
     origin: Instant,
-    /// Held for as long as anything of the journal lives.
-    _lock: Lock,
+    /// The right to write, until the journal is closed.
+    lock: Mutex<Option<Lock>>,
 }
 
 /// What [`Shared`] is made of.
@@ -153,8 +153,14 @@ impl Shared {
             place: parts.place,
             payload_max,
             origin: Instant::now(),
-            _lock: parts.lock,
+            lock: Mutex::new(Some(parts.lock)),
         }
+    }
+
+    /// Gives up the right to write. By then nothing of the journal writes any more; a thread that is still connecting may
+    /// live for seconds, and whoever opens the journal next need not wait for it.
+    pub(crate) fn unlock(&self) {
+        self.lock.lock().expect("nothing panics under this lock").take();
     }
 
     /// The journal's lock. A thread that panicked under it broke an invariant of ours: so does whoever comes next.

@@ -143,8 +143,9 @@ impl Journal {
         let view_file = keeper.join();
         assert!(disk_ended.is_ok(), "the disk thread panicked");
         let view_file = view_file.expect("the keeper thread panicked");
-        flushed?;
-        self.release_members(view_file)
+        let closed = flushed.and_then(|_| self.release_members(view_file));
+        self.shared.unlock();
+        closed
     }
 
     /// Everything is on the disk: stores a view without members, and tells the members that they may forget.
