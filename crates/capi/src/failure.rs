@@ -36,6 +36,7 @@ impl Failure {
     pub(crate) fn io(errno: i32, text: impl Display) -> Failure {
         let code = match errno {
             libc::ENOMEM => Code::NoMemory,
+            libc::ENAMETOOLONG => Code::NameTooLong,
             _ => Code::Io,
         };
         Failure {
@@ -252,6 +253,18 @@ mod tests {
         assert_eq!(failure.code, Code::TooBig);
         let failure = Failure::io(libc::ENOMEM, "no memory");
         assert_eq!(failure.code, Code::NoMemory);
+    }
+
+    #[test]
+    fn a_log_of_another_format_is_told_from_a_damaged_one() {
+        let of = |source| {
+            let path = "/log".into();
+            Failure::from(HomeError::Journal(OpenError::Log { path, source })).code
+        };
+        assert_eq!(of(LogFileError::Format(9)), Code::LogVersionSkew);
+        assert_eq!(of(LogFileError::Damaged), Code::Log);
+        assert_eq!(of(LogFileError::NotALog), Code::Log);
+        assert_eq!(of(LogFileError::Io(IoError::EIO)), Code::Io);
     }
 
     #[test]

@@ -149,24 +149,32 @@ impl Library {
 
     /// Puts choices in force, and opens the log that they name if there is none. `setup` is held.
     pub(crate) fn choose(&self, choices: Choices) -> Result<(), Failure> {
-        let mut log = self.log.write().unwrap_or_else(PoisonError::into_inner);
-        match (&choices.log, &*log) {
-            (Some(path), Some(open)) => open.must_be(path)?,
-            (Some(path), None) => {
-                let opened = OpenLog::open(path)?;
-                if opened.memory.recovery().transactions > 0 {
-                    self.counts.recovered();
-                }
-                *log = Some(opened);
+        if !self.choose_for_open_log(&choices)?
+            && let Some(path) = &choices.log
+        {
+            // Nobody else can open one meanwhile. Recovery is done before others have to wait.
+            let opened = OpenLog::open(path)?;
+            opened.choose(&choices);
+            if opened.memory.recovery().transactions > 0 {
+                self.counts.recovered();
             }
-            (None, _) => (),
-        }
-        if let Some(open) = &*log {
-            open.choose(&choices);
+            *self.log.write().unwrap_or_else(PoisonError::into_inner) = Some(opened);
         }
         self.flags.store(choices.flags, Ordering::Release);
         *lock(&self.choices) = choices;
         Ok(())
+    }
+
+    /// Shares the log with commits: whoever waited for it alone would hold up transactions that begin. `false`: there
+    /// is no log.
+    fn choose_for_open_log(&self, choices: &Choices) -> Result<bool, Failure> {
+        let log = self.log.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(open) = &*log else { return Ok(false) };
+        if let Some(path) = &choices.log {
+            open.must_be(path)?;
+        }
+        open.choose(choices);
+        Ok(true)
     }
 
     /// Waits for its turn to start, end, map or unmap.

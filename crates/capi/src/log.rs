@@ -26,6 +26,9 @@ const RING_BYTES_ALONE: u64 = 64 * 1024 * 1024;
 /// The bytes of a name with its end, `MAXPATHLEN`.
 const NAME_BYTES: usize = libc::PATH_MAX as usize;
 
+/// What is made beside a log.
+const COMPANIONS: [&str; 4] = [".view", ".key", ".lock", ".segments"];
+
 /// What the original writes in its status block, which is here in a file, and there on a raw device.
 const ORIGINAL_MARK: &[u8] = b"RVM Log Version";
 const ORIGINAL_DEVICE_OFFSET: usize = 8192;
@@ -192,13 +195,23 @@ impl OpenLog {
 pub(crate) fn create(path: Option<&Path>, wanted: &NewLog) -> Result<(), Failure> {
     let path = path.ok_or_else(|| Failure::new(Code::Log, "no log is named in `log_dev`"))?;
     let path = absolute(path)?;
-    let home = Home::create(&path, Layout::Beside, wanted.bytes.max(LOG_BYTES_MIN))?;
-    let mode = (wanted.mode & 0o7777) as u32;
-    let log = home.log();
-    fs::set_permissions(&log, fs::Permissions::from_mode(mode)).map_err(|error| {
+    Home::create(&path, Layout::Beside, wanted.bytes.max(LOG_BYTES_MIN))?;
+    let mode = (wanted.mode & 0o777) as u32;
+    set_mode(&path, mode)?;
+    for companion in COMPANIONS {
+        let mut name = path.clone().into_os_string();
+        name.push(companion);
+        // Whoever may use the log must be able to use these. Nobody else needs them, the key least of all.
+        set_mode(Path::new(&name), mode & 0o770)?;
+    }
+    Ok(())
+}
+
+fn set_mode(path: &Path, mode: u32) -> Result<(), Failure> {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(|error| {
         Failure::system(
             &error,
-            format!("{}: setting its permissions: {error}", log.display()),
+            format!("{}: setting its permissions: {error}", path.display()),
         )
     })
 }

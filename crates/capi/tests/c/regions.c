@@ -1,4 +1,6 @@
 /* Mapping and unmapping. */
+#include <sys/resource.h>
+
 #include "check.h"
 
 #ifdef __cplusplus
@@ -211,6 +213,26 @@ static void large(void)
     OK(rvm_terminate());
 }
 
+/* The system has no room. */
+static void no_memory(void)
+{
+    struct rlimit limit;
+    rvm_region_t region;
+
+    start();
+    make_file("data", 64ul << 30);
+    CHECK(getrlimit(RLIMIT_AS, &limit) == 0);
+    limit.rlim_cur = 8ul << 30;
+    CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
+    rvm_init_region(&region);
+    region.data_dev = (char *)"data";
+    errno = 0;
+    EXPECT(rvm_map(&region, NULL), RVM_ENO_MEMORY);
+    CHECK(errno == ENOMEM && strstr(rvm_error_text(), "data") != NULL);
+    region.length = MIB;
+    OK(rvm_map(&region, NULL));
+}
+
 /* Two regions of one segment, and a segment known by two names. */
 static void several(void)
 {
@@ -236,4 +258,4 @@ static void several(void)
     CHECK(a.vmaddr[8191] == 'a' && a.vmaddr[8192] == 'b' && a.vmaddr[16383] == 'b' && a.vmaddr[16384] == 0);
 }
 
-MAIN(CASE(rounding), CASE(refused), CASE(stale_remap), CASE(addresses), CASE(large), CASE(several))
+MAIN(CASE(rounding), CASE(refused), CASE(stale_remap), CASE(addresses), CASE(large), CASE(several), CASE(no_memory))

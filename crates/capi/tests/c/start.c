@@ -104,6 +104,7 @@ static void named_late(void)
     OK(rvm_create_log(&options, &length, 0640));
     EXPECT(rvm_create_log(&options, &length, 0640), RVM_ELOG);
     CHECK(stat("late", &found) == 0 && (found.st_mode & 0777) == 0640 && found.st_size >= (off_t)MIB);
+    CHECK(stat("late.view", &found) == 0 && (found.st_mode & 0777) == 0640);
     make_file("data", MIB);
     rvm_init_region(&region);
     region.data_dev = (char *)"data";
