@@ -17,8 +17,8 @@ fi
 ((code == 0)) || exit "$code"
 "$venv/bin/pip" install --quiet --disable-pip-version-check --force-reinstall --no-deps "$venv"/wheels/netram-*.whl
 
-# The lenders of the tests. The profile of `cargo test`, which has built most of it.
-cargo build --quiet --profile test -p netram
+# The lenders of the tests. Most of it was compiled for the wheel.
+cargo build --quiet -p netram
 
 mypy=(--config-file python/pyproject.toml --cache-dir "$venv/mypy")
 MYPYPATH=python "$venv/bin/mypy" "${mypy[@]}" python/netram python/tests

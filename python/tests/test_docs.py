@@ -1,0 +1,31 @@
+"""What the documents show runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Lender, program
+
+TREE = Path(__file__).parents[2]
+
+
+def examples(document: str) -> str:
+    """The Python blocks of a document, one after the other."""
+    blocks = (TREE / document).read_text(encoding="utf-8").split("```python\n")[1:]
+    assert blocks, f"{document} shows nothing"
+    return "\n".join(block.partition("```")[0] for block in blocks)
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/python.md"])
+def test_the_examples_of_a_document_run(folder: Path, lender: Callable[..., Lender], document: str) -> None:
+    subprocess.run([program(), "key", "new", folder / "cluster.key"], check=True, stdout=subprocess.DEVNULL)
+    address = lender("--key-file", str(folder / "cluster.key"), "--domain", "ups-1").address
+    script = examples(document).replace("tcp://10.0.0.2:7420", address)
+    checks = "\nassert tx.result is not None and tx.result.lsn is not None\n"
+    ran = subprocess.run([sys.executable, "-c", script + checks], cwd=folder, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert (folder / "bank.log").is_file()
