@@ -142,7 +142,7 @@ fn a_quick_run_draws_and_tabulates_every_figure_and_leaves_nothing_behind() {
         check_picture(&file.with_extension("svg"));
     }
     assert_eq!(report["figures"].as_array().unwrap().len(), 11);
-    assert_eq!(json["files"].as_array().unwrap().len(), 11 * 3 + 1);
+    assert_eq!(json["files"].as_array().unwrap().len(), 11 * 3 + 2);
     let claims = report["claims"].as_array().unwrap();
     for id in [
         "small-rrvm-tcp",

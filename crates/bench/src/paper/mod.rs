@@ -14,7 +14,7 @@
 //! | [`cell`], [`floor`], [`lazy`] | one measurement |
 //! | [`facts`] | what the paper states |
 //! | [`claims`] | what the paper claims and netram holds, judged on what was measured |
-//! | [`output`], [`csv`], [`plot`], [`raster`], [`glyphs`], [`page`], [`words`] | files for programs and people |
+//! | [`output`], [`csv`], [`plot`], [`raster`], [`glyphs`], [`page`], [`words`], [`markdown`] | files for programs and people |
 
 pub mod cell;
 pub mod claims;
@@ -24,6 +24,7 @@ pub mod facts;
 pub mod floor;
 pub mod glyphs;
 pub mod lazy;
+pub mod markdown;
 pub mod modelled;
 pub mod namespaces;
 pub mod output;

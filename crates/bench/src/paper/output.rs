@@ -1,14 +1,16 @@
-//! The files of a run: a CSV and a picture a figure, and the page.
+//! The files of a run: a CSV and a picture a figure, the tables, and the page.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::facts::Facts;
-use super::{Report, csv, page, plot};
+use super::{Report, csv, markdown, page, plot};
 use crate::error::{BenchError, Context};
 
 /// The page's name.
 pub const PAGE: &str = "index.html";
+
+const TABLES: &str = "tables.md";
 
 /// What a report does not know of itself.
 #[derive(Clone, Debug)]
@@ -40,6 +42,7 @@ pub fn write(report: &Report, run: &Run, folder: &Path, png: bool) -> Result<Vec
             save(format!("{name}.png"), &plot::png(figure, &facts)?)?;
         }
     }
+    save(TABLES.to_owned(), markdown::tables(report, run).as_bytes())?;
     save(PAGE.to_owned(), page::page(report, &facts, run)?.as_bytes())?;
     Ok(written)
 }
@@ -60,7 +63,7 @@ mod tests {
         };
         for _ in 0..2 {
             let written = write(&report(), &run, &out, true).unwrap();
-            assert_eq!(written.len(), 11 * 3 + 1);
+            assert_eq!(written.len(), 11 * 3 + 2);
             assert!(written.iter().all(|path| fs::metadata(path).unwrap().len() > 100));
         }
         let taken = folder.path().join("file");
