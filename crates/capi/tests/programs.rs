@@ -69,6 +69,21 @@ const PROGRAMS: &[(&str, &[&[&str]])] = &[
     ),
     ("failing", &[&["log_fails", "log_after"]]),
     ("lenders", &[&["alone"], &["alone_with_log"]]),
+    (
+        "heap",
+        &[
+            &["make", "made"],
+            &["codes"],
+            &["no_restore_abort"],
+            &["intentions"],
+            &["figures"],
+            &["occupied"],
+            &["damaged"],
+            &["own_region"],
+            &["threads"],
+            &["killed"],
+        ],
+    ),
 ];
 
 /// What valgrind does not run: what maps more than it can follow, what takes minutes under it, and a child of fork, which
