@@ -22,7 +22,7 @@ def test_a_region_reads_like_bytes(store: netram.Store, region: netram.Region, f
     assert region[1:-1][:4] == b"ello"
     assert region[SIZE:] == b"" == region[3:1]
     assert region[SIZE - 2 : SIZE + 100] == b"\0\0"
-    for outside in (SIZE, -SIZE - 1):
+    for outside in (SIZE, -SIZE - 1, 2**80, -(2**80)):
         with pytest.raises(IndexError):
             region[outside]
     with pytest.raises(IndexError, match="memoryview"):

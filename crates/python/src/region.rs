@@ -94,12 +94,16 @@ impl Region {
             let (start, length) = (slice.start.unsigned_abs(), slice.slicelength);
             return Ok(copy(py, window, start, length)?.into_any());
         }
-        let index: isize = key.extract()?;
+        let outside = || PyIndexError::new_err("the index is outside the region");
+        let index = match key.extract::<isize>() {
+            Err(cause) if cause.is_instance_of::<PyOverflowError>(py) => return Err(outside()),
+            index => index?,
+        };
         let place = match index < 0 {
             true => window.len().checked_sub(index.unsigned_abs()),
             false => Some(index.unsigned_abs()).filter(|place| *place < window.len()),
         };
-        let place = place.ok_or_else(|| PyIndexError::new_err("the index is outside the region"))?;
+        let place = place.ok_or_else(outside)?;
         Ok(copy(py, window, place, 1)?.as_bytes()[0]
             .into_pyobject(py)?
             .into_any())
