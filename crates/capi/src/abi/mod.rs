@@ -12,6 +12,7 @@ mod memory;
 mod netram;
 mod offsets;
 mod rds;
+mod rds_report;
 mod records;
 mod segments;
 mod signals;

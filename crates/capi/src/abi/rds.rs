@@ -1,21 +1,21 @@
-//! The functions of `rds.h`.
+//! The functions of `rds.h` that change the heap.
 
-use std::ffi::{CString, c_char, c_int, c_ulong, c_void};
+use std::ffi::{c_char, c_int, c_ulong, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::ptr::{null_mut, without_provenance_mut};
 use std::slice;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
 
-use libc::FILE;
 use netram_proto::port::Durability;
 
 use super::calls::{durability, handle};
+use super::rds_report::trace;
 use super::segments::{bytes_of, to_record};
 use super::{heap, is_usable, memory, name, put};
 use crate::code::Code;
 use crate::failure::{Failure, remember};
-use crate::rds::{self, BAD_ARGS, Figures, Refusal, Zap};
+use crate::rds::{self, BAD_ARGS, Refusal, Zap};
 use crate::record::{Length, Offset, RegionDef, Tid};
 use crate::segment::Definition;
 use crate::transactions::Handle;
@@ -24,16 +24,6 @@ use crate::transactions::Handle;
 const RVM_FAILED: c_int = -1;
 /// Bytes of an intention list's first table, as the original's.
 const TABLE_BYTES: usize = 128;
-
-/// Whether calls are traced.
-#[allow(non_upper_case_globals, reason = "the name is C's")]
-#[unsafe(no_mangle)]
-static rds_tracing: AtomicI32 = AtomicI32::new(0);
-
-/// Where to.
-#[allow(non_upper_case_globals, reason = "the name is C's")]
-#[unsafe(no_mangle)]
-static rds_tracing_file: AtomicPtr<FILE> = AtomicPtr::new(null_mut());
 
 /// The regions of the loaded heap.
 #[allow(non_upper_case_globals, reason = "the name is C's")]
@@ -60,20 +50,8 @@ struct IntentionList {
     table: *mut *mut c_void,
 }
 
-/// `rds_stats_t`.
-#[repr(C)]
-struct Stats {
-    numbers: [u32; 13],
-}
-
-/// `rds_long_stats_t`.
-#[repr(C)]
-struct LongStats {
-    numbers: [u64; 13],
-}
-
 /// Runs a call; nothing unwinds into C, and what went wrong can be asked for.
-fn attempt<T>(call: impl FnOnce() -> Result<T, Refusal>) -> Result<T, c_int> {
+pub(super) fn attempt<T>(call: impl FnOnce() -> Result<T, Refusal>) -> Result<T, c_int> {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(refusal)) => {
@@ -92,7 +70,7 @@ fn attempt<T>(call: impl FnOnce() -> Result<T, Refusal>) -> Result<T, c_int> {
 }
 
 /// Tells the code; the function's own result is 0 or -1.
-fn answer(call: Result<(), c_int>, error: *mut c_int) -> c_int {
+pub(super) fn answer(call: Result<(), c_int>, error: *mut c_int) -> c_int {
     tell(error, call.err().unwrap_or(0));
     if call.is_ok() { 0 } else { -1 }
 }
@@ -324,130 +302,6 @@ extern "C" fn rds_do_free(list: *mut IntentionList, mode: c_int) -> c_int {
     });
     trace(|| format!("do free: {}", freed.err().unwrap_or(0)));
     freed.err().unwrap_or(0)
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn rds_get_stats(stats: *mut Stats) -> c_int {
-    let told = attempt(|| {
-        let numbers = numbers(stats)?;
-        // What does not fit says so: the original's wrapped.
-        let numbers = numbers.map(|number| u32::try_from(number).unwrap_or(u32::MAX));
-        put(stats, Stats { numbers });
-        Ok(())
-    });
-    told.err().unwrap_or(0)
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn rds_get_long_stats(stats: *mut LongStats) -> c_int {
-    let told = attempt(|| {
-        let numbers = numbers(stats)?;
-        put(stats, LongStats { numbers });
-        Ok(())
-    });
-    told.err().unwrap_or(0)
-}
-
-/// The statistics in the order of the records, for a record that can be written.
-fn numbers<T>(stats: *mut T) -> Result<[u64; 13], Refusal> {
-    if !is_usable(stats) {
-        return Err(Refusal::new(BAD_ARGS, "no statistics record is given"));
-    }
-    let Figures {
-        malloc,
-        prealloc,
-        free,
-        hits,
-        misses,
-        large_list,
-        large_misses,
-        merged,
-        free_bytes,
-        taken_bytes,
-    } = rds::report(false)?;
-    Ok([
-        malloc,
-        prealloc,
-        free,
-        0,
-        hits,
-        misses,
-        large_list,
-        0,
-        large_misses,
-        merged,
-        0,
-        free_bytes,
-        taken_bytes,
-    ])
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn rds_clear_stats(error: *mut c_int) -> c_int {
-    answer(attempt(|| rds::report(true).map(drop)), error)
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn rds_print_stats() -> c_int {
-    print_heap();
-    0
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn print_heap() {
-    if let Ok(text) = attempt(rds::listing) {
-        let text = c_text(&text);
-        // SAFETY: both are strings that end; the second is what the first asks for.
-        unsafe { libc::printf(c"%s".as_ptr(), text.as_ptr()) };
-    }
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn rds_trace_on(file: *mut FILE) -> c_int {
-    if file.is_null() {
-        return BAD_ARGS;
-    }
-    rds_tracing_file.store(file, Ordering::SeqCst);
-    rds_tracing.store(1, Ordering::SeqCst);
-    0
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn rds_trace_off() -> c_int {
-    rds_tracing.store(0, Ordering::SeqCst);
-    rds_tracing_file.store(null_mut(), Ordering::SeqCst);
-    0
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn rds_trace_dump_heap() -> c_int {
-    match attempt(rds::listing) {
-        Ok(text) => {
-            trace(|| text.trim_end().to_owned());
-            0
-        }
-        Err(code) => code,
-    }
-}
-
-/// Writes a line to the trace, if there is one.
-fn trace(line: impl FnOnce() -> String) {
-    if rds_tracing.load(Ordering::Relaxed) == 0 {
-        return;
-    }
-    let file = rds_tracing_file.load(Ordering::Acquire);
-    if file.is_null() {
-        return;
-    }
-    let text = c_text(&format!("rds: {}\n", line()));
-    // SAFETY: the program gave the file for that and keeps it open until the trace is off; the text ends.
-    unsafe { libc::fputs(text.as_ptr(), file) };
-    // SAFETY: as above.
-    unsafe { libc::fflush(file) };
-}
-
-fn c_text(text: &str) -> CString {
-    CString::new(text.replace('\0', "?")).expect("the zeros were replaced")
 }
 
 fn outcome(got: &Result<usize, c_int>) -> String {

@@ -1,0 +1,157 @@
+//! The functions of `rds.h` that look at the heap: statistics, listings, the trace.
+
+use std::ffi::{CString, c_int};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+
+use libc::FILE;
+
+use super::rds::{answer, attempt};
+use super::{is_usable, put};
+use crate::rds::{self, BAD_ARGS, Figures, Refusal};
+
+/// Whether calls are traced.
+#[allow(non_upper_case_globals, reason = "the name is C's")]
+#[unsafe(no_mangle)]
+static rds_tracing: AtomicI32 = AtomicI32::new(0);
+
+/// Where to.
+#[allow(non_upper_case_globals, reason = "the name is C's")]
+#[unsafe(no_mangle)]
+static rds_tracing_file: AtomicPtr<FILE> = AtomicPtr::new(null_mut());
+
+/// `rds_stats_t`.
+#[repr(C)]
+struct Stats {
+    numbers: [u32; 13],
+}
+
+/// `rds_long_stats_t`.
+#[repr(C)]
+struct LongStats {
+    numbers: [u64; 13],
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rds_get_stats(stats: *mut Stats) -> c_int {
+    let told = attempt(|| {
+        let numbers = numbers(stats)?;
+        // What does not fit says so: the original's wrapped.
+        let numbers = numbers.map(|number| u32::try_from(number).unwrap_or(u32::MAX));
+        put(stats, Stats { numbers });
+        Ok(())
+    });
+    told.err().unwrap_or(0)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rds_get_long_stats(stats: *mut LongStats) -> c_int {
+    let told = attempt(|| {
+        let numbers = numbers(stats)?;
+        put(stats, LongStats { numbers });
+        Ok(())
+    });
+    told.err().unwrap_or(0)
+}
+
+/// The statistics in the order of the records, for a record that can be written.
+fn numbers<T>(stats: *mut T) -> Result<[u64; 13], Refusal> {
+    if !is_usable(stats) {
+        return Err(Refusal::new(BAD_ARGS, "no statistics record is given"));
+    }
+    let Figures {
+        malloc,
+        prealloc,
+        free,
+        hits,
+        misses,
+        large_list,
+        large_misses,
+        merged,
+        free_bytes,
+        taken_bytes,
+    } = rds::report(false)?;
+    Ok([
+        malloc,
+        prealloc,
+        free,
+        0,
+        hits,
+        misses,
+        large_list,
+        0,
+        large_misses,
+        merged,
+        0,
+        free_bytes,
+        taken_bytes,
+    ])
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rds_clear_stats(error: *mut c_int) -> c_int {
+    answer(attempt(|| rds::report(true).map(drop)), error)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rds_print_stats() -> c_int {
+    print_heap();
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn print_heap() {
+    if let Ok(text) = attempt(rds::listing) {
+        let text = c_text(&text);
+        // SAFETY: both are strings that end; the second is what the first asks for.
+        unsafe { libc::printf(c"%s".as_ptr(), text.as_ptr()) };
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rds_trace_on(file: *mut FILE) -> c_int {
+    if file.is_null() {
+        return BAD_ARGS;
+    }
+    rds_tracing_file.store(file, Ordering::SeqCst);
+    rds_tracing.store(1, Ordering::SeqCst);
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rds_trace_off() -> c_int {
+    rds_tracing.store(0, Ordering::SeqCst);
+    rds_tracing_file.store(null_mut(), Ordering::SeqCst);
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rds_trace_dump_heap() -> c_int {
+    match attempt(rds::listing) {
+        Ok(text) => {
+            trace(|| text.trim_end().to_owned());
+            0
+        }
+        Err(code) => code,
+    }
+}
+
+/// Writes a line to the trace, if there is one.
+pub(super) fn trace(line: impl FnOnce() -> String) {
+    if rds_tracing.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    let file = rds_tracing_file.load(Ordering::Acquire);
+    if file.is_null() {
+        return;
+    }
+    let text = c_text(&format!("rds: {}\n", line()));
+    // SAFETY: the program gave the file for that and keeps it open until the trace is off; the text ends.
+    unsafe { libc::fputs(text.as_ptr(), file) };
+    // SAFETY: as above.
+    unsafe { libc::fflush(file) };
+}
+
+fn c_text(text: &str) -> CString {
+    CString::new(text.replace('\0', "?")).expect("the zeros were replaced")
+}
