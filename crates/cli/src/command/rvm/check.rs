@@ -11,6 +11,7 @@ use serde_json::json;
 
 use super::heaps::{SegmentHeap, account, heap_in};
 use super::look::{Look, Transaction};
+use super::overlay::Overlay;
 use crate::output;
 
 /// Findings of one kind that are told; more are counted.
@@ -157,9 +158,15 @@ impl Findings {
     }
 
     fn check_segments(&mut self, look: &Look, table: &TableView, named: &[u32]) {
+        // Damage of the log itself has been told; without it nobody can say what a heap looks like.
+        let overlays = look.overlays(&mut |_| true).ok();
         for segment in &table.segments {
             match segment.open() {
-                Ok(_) => self.check_heap(look, segment),
+                Ok(_) => {
+                    if let Some(overlays) = &overlays {
+                        self.check_heap(look, segment, overlays.get(&segment.number));
+                    }
+                }
                 Err(error @ SegmentError::Missing { .. }) if !named.contains(&segment.number) => {
                     self.notes
                         .push(format!("{error} (no record in the log needs it)"));
@@ -170,9 +177,9 @@ impl Findings {
     }
 
     /// Checks the heap in a segment, if there is one. What a program changes meanwhile may look like damage.
-    fn check_heap(&mut self, look: &Look, segment: &SegmentView) {
+    fn check_heap(&mut self, look: &Look, segment: &SegmentView, overlay: Option<&Overlay>) {
         let path = &segment.path;
-        match heap_in(look, segment) {
+        match heap_in(segment, overlay) {
             Ok(None) => (),
             Ok(Some(SegmentHeap {
                 state: Ok(report), ..
@@ -193,11 +200,7 @@ impl Findings {
             })) => {
                 self.damaged(format!("the heap at {offset} in {path}: {why}"));
             }
-            // The log's own damage has been told.
-            Err(error) => self.notes.push(format!(
-                "{path} could not be searched for a heap: {}",
-                output::sentence(&error)
-            )),
+            Err(error) => self.damaged(format!("{path}: {}", output::sentence(&error))),
         }
     }
 

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use netram_heap::Report;
 use netram_rvm::SegmentView;
 
-use super::look::Look;
+use super::overlay::Overlay;
 use crate::output;
 
 /// A heap begins in a segment's first page, or in its second, behind the page of the original's segment loader.
@@ -22,15 +22,16 @@ pub(super) struct SegmentHeap {
     pub(super) state: Result<Report, String>,
 }
 
-/// The heap in `segment`, if one is there.
-pub(super) fn heap_in(look: &Look, segment: &SegmentView) -> Result<Option<SegmentHeap>> {
+/// The heap in `segment`, over which the log lays `overlay`, if one is there.
+pub(super) fn heap_in(segment: &SegmentView, overlay: Option<&Overlay>) -> Result<Option<SegmentHeap>> {
     let file = segment.open()?;
-    let overlay = look.overlay(segment)?;
     let read = |offset: u64, length: u64| {
         let mut bytes = vec![0; usize::try_from(length)?];
         let what = || format!("reading {} at {offset}", segment.path);
         file.read_at(offset, &mut bytes).with_context(what)?;
-        overlay.apply(offset, &mut bytes);
+        if let Some(overlay) = overlay {
+            overlay.apply(offset, &mut bytes);
+        }
         anyhow::Ok(bytes)
     };
     for offset in PLACES {

@@ -1,6 +1,7 @@
 //! Looking at a home from outside: its log, its segments, and the bytes that are committed. Nothing is changed, nothing
 //! is locked for longer than a look takes, and no lender is asked.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -114,16 +115,23 @@ impl Look {
 
     /// What the log has for `segment`.
     pub(super) fn overlay(&self, segment: &SegmentView) -> Result<Overlay> {
-        let mut overlay = Overlay::default();
+        let mut overlays = self.overlays(&mut |number| number == segment.number)?;
+        Ok(overlays.remove(&segment.number).unwrap_or_default())
+    }
+
+    /// What the log has for each segment that is wanted, by number: one pass over the log for all.
+    pub(super) fn overlays(&self, wanted: &mut dyn FnMut(u32) -> bool) -> Result<BTreeMap<u32, Overlay>> {
+        let mut overlays: BTreeMap<u32, Overlay> = BTreeMap::new();
         self.transactions(&mut |transaction| {
             for range in &transaction.ranges {
-                if range.segment == segment.number {
+                if wanted(range.segment) {
+                    let overlay = overlays.entry(range.segment).or_default();
                     overlay.write(transaction.record.lsn.0, range.offset, range.bytes);
                 }
             }
             Ok(true)
         })?;
-        Ok(overlay)
+        Ok(overlays)
     }
 
     /// Says on standard error why what is seen may not be all there is.

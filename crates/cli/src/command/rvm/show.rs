@@ -51,14 +51,15 @@ impl Show {
     pub(super) fn run(self) -> Result<ExitCode> {
         let look = Look::at(&self.log)?;
         let verified = look.inspect.verify(&mut |_| true);
+        // What cannot be read is told with the file, or by `check`.
+        let overlays = look.overlays(&mut |_| true).unwrap_or_default();
         let segments = look.table().map(|table| {
             let opened = table.segments.into_iter().map(|view| ShownSegment {
                 file: view
                     .open()
                     .map(|file| file.len())
                     .map_err(|error| error.to_string()),
-                // What cannot be read is told with the file, or by `check`.
-                heap: heap_in(&look, &view).ok().flatten(),
+                heap: heap_in(&view, overlays.get(&view.number)).ok().flatten(),
                 view,
             });
             opened.collect()
