@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use netram_home::{Home, HomeError, Layout, Memory, Settings};
+use netram_home::{Home, HomeError, Layout, Memory, Opened, Settings};
 use netram_proto::journal::Blocked;
 use netram_proto::limit::LOG_BYTES_MIN;
 
@@ -91,8 +91,7 @@ impl OpenLog {
             settings.window_bytes.get_or_insert(RING_BYTES_ALONE);
         }
         let members = settings.journal_config().map_err(HomeError::from)?.members;
-        // All the library's threads are made here, or by those that are.
-        let opened = crate::abi::blocked(|| home.open(&settings))?;
+        let opened = open_apart(home, settings.clone())?;
         Ok(OpenLog {
             name: path.to_string_lossy().into_owned(),
             memory: opened.memory,
@@ -188,6 +187,18 @@ impl OpenLog {
             (Failure::from(error), Some(Box::new(log)))
         })?;
         journal.close().map_err(|error| (Failure::from(error), None))
+    }
+}
+
+/// Opens in a thread that takes no signals, for all the library's threads are made in an opening, or by those that are.
+/// The caller, who may wait for lenders here, goes on taking them.
+fn open_apart(home: Home, settings: Settings) -> Result<Opened, Failure> {
+    let opener = std::thread::Builder::new().name("netram-open".into());
+    let thread = crate::abi::blocked(|| opener.spawn(move || home.open(&settings)))
+        .map_err(|error| Failure::system(&error, format!("starting a thread: {error}")))?;
+    match thread.join() {
+        Ok(opened) => Ok(opened?),
+        Err(panic) => std::panic::resume_unwind(panic),
     }
 }
 

@@ -30,7 +30,8 @@ impl Mapped {
     }
 }
 
-/// Every mapped region, by address. A transaction remembers the region it touched last, so most calls do not come here.
+/// Every mapped region, by address. A transaction remembers the region it touched last, so most calls do not come here:
+/// they cost 13 ns in all, and two threads do not slow each other (`crates/capi/benches/calls.c`).
 #[derive(Debug, Default)]
 pub(crate) struct Regions(RwLock<Vec<Arc<Mapped>>>);
 

@@ -54,6 +54,10 @@ fn the_library_has_the_name_that_old_programs_ask_for() {
     let library = installed.lib().join("librvm.so.1");
     let header = succeed(Command::new("readelf").arg("-d").arg(&library), "readelf");
     assert!(header.contains("[librvm.so.1]"), "{header}");
+    assert!(
+        header.contains("NODELETE"),
+        "its threads outlive a dlclose: {header}"
+    );
     let one = std::fs::canonicalize(&library).expect("it is there");
     for name in NAMES {
         for file in [format!("lib{name}.so"), format!("lib{name}.so.1")] {
