@@ -16,30 +16,34 @@ LIBRVM  := packaging/librvm/install.sh
 # The loader finds a library once its cache knows it; a stage, or an install without root, is not in the cache.
 LDCONFIG := @if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ] && command -v ldconfig >/dev/null; then ldconfig; fi
 
-.PHONY: help demo test bench build wheel install uninstall clean need-cargo
+.PHONY: help demo test bench build program wheel install uninstall clean need-cargo
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo              build netram and watch commits survive a killed lender"
 	@echo "make test              install what the tests need, then check everything"
 	@echo "make bench [ARGS=]     measure every figure beside its floor (ARGS=--quick: under two minutes)"
+	@echo "make build             the program and the C library"
 	@echo "make install [PREFIX=] binary, C library, man pages, completions, systemd unit (default $(PREFIX))"
 	@echo "make uninstall         remove what install put there"
 	@echo "make wheel             the Python package, as $(TARGET)/wheels/netram-*.whl"
 	@echo "make clean             remove what was built"
 
-demo: build
+demo: program
 	$(NETRAM) demo
 
 test: need-cargo
 	scripts/test-deps.sh
 	cargo xtask check
 
-bench: build
+bench: program
 	$(NETRAM) bench figures $(ARGS)
 
 build: need-cargo
 	cargo build --release -p netram -p netram-capi
+
+program: need-cargo
+	cargo build --release -p netram
 
 wheel: need-cargo
 	scripts/wheel.sh
