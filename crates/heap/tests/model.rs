@@ -9,7 +9,7 @@ use common::machine::{Machine, MachineStorage, Random, TestRvm};
 use netram_heap::{AllocError, FreeError, Heap, Ptr, ResizeError};
 use netram_proto::id::Lsn;
 use netram_proto::port::{Durability, Log};
-use netram_rvm::{CommitError, Mode, Transaction};
+use netram_rvm::{CommitError, Mode, Options, Rvm, Transaction};
 use proptest::prelude::*;
 
 const PAGES: u64 = 60;
@@ -76,6 +76,11 @@ struct Story {
     base: Blocks,
     /// Commits since: where each ends in the log, and what it did.
     commits: Vec<(Lsn, Changes)>,
+    /// Lazy commits that are kept in memory: the next record has all of them.
+    spooled: Vec<Changes>,
+    /// The log's end when it was last looked at.
+    tail: Lsn,
+    spool_bytes: usize,
 }
 
 /// What a block is filled with: its beginning only, because a large block would not fit a record of this
@@ -84,6 +89,17 @@ fn contents(bytes: usize, value: u8) -> Vec<u8> {
     (0..bytes.min(1500))
         .map(|at| value.wrapping_add((at % 251) as u8))
         .collect()
+}
+
+fn options(spool_bytes: usize) -> Options {
+    Options {
+        spool_bytes,
+        ..Machine::options()
+    }
+}
+
+fn open(machine: &Machine, spool_bytes: usize) -> TestRvm {
+    Rvm::open(machine.clone(), machine.storage(), options(spool_bytes)).unwrap()
 }
 
 fn apply(blocks: &mut Blocks, changes: &Changes) {
@@ -96,13 +112,14 @@ fn apply(blocks: &mut Blocks, changes: &Changes) {
 }
 
 impl Story {
-    fn begin() -> Story {
+    fn begin(spool_bytes: usize) -> Story {
         let machine = Machine::new(LOG_BYTES);
-        let rvm = machine.open().unwrap();
+        let rvm = open(&machine, spool_bytes);
         rvm.create_segment("heap", PAGES * 4096, Default::default())
             .unwrap();
         let heap = Heap::format(&rvm, rvm.map("heap", 0, 0).unwrap()).unwrap();
         rvm.truncate().unwrap();
+        let tail = Log::state(&machine).tail;
         Story {
             machine,
             rvm: Some(rvm),
@@ -111,6 +128,9 @@ impl Story {
             now: Blocks::new(),
             base: Blocks::new(),
             commits: Vec::new(),
+            spooled: Vec::new(),
+            tail,
+            spool_bytes,
         }
     }
 
@@ -153,9 +173,20 @@ impl Story {
                 }
             }
         }
+        self.look_at_log();
         match self.machine.has_crashed() {
             true => self.crash(17),
             false => self.compare(),
+        }
+    }
+
+    /// A record that came without a ticket of ours begins with all that was spooled.
+    fn look_at_log(&mut self) {
+        let tail = self.machine_log().tail;
+        if tail > self.tail {
+            self.commits
+                .extend(self.spooled.drain(..).map(|changes| (tail, changes)));
+            self.tail = tail;
         }
     }
 
@@ -268,19 +299,31 @@ impl Story {
             Durability::Both,
             Durability::Lazy,
         ][usize::from(durability)];
-        let tail = self.machine_log().tail;
         let committed = open.transaction.commit(durability);
-        let end = self.machine_log().tail;
-        if let Err(error) = &committed {
-            let too_large = matches!(error, CommitError::TooLarge { .. });
-            assert!(self.machine.has_crashed() || too_large, "{error}");
-            assert!(!too_large || end == tail);
-        }
-        if end > tail {
-            apply(&mut self.now, &open.changes);
-            self.commits.push((end, open.changes));
-        } else if !self.machine.has_crashed() && committed.is_ok() {
-            assert!(open.changes.is_empty());
+        let own = match &committed {
+            Ok(commit) => commit.ticket.map(|ticket| ticket.lsn),
+            Err(CommitError::Unknown { lsn, .. }) => Some(*lsn),
+            Err(error) => {
+                let too_large = matches!(error, CommitError::TooLarge { .. });
+                assert!(self.machine.has_crashed() || too_large, "{error}");
+                return;
+            }
+        };
+        apply(&mut self.now, &open.changes);
+        match own {
+            // Its own record, right behind the spool's if there was one.
+            Some(lsn) => {
+                let before = self.spooled.drain(..).map(|changes| (lsn, changes));
+                self.commits.extend(before);
+                self.tail = self.machine_log().tail;
+                self.commits.push((self.tail, open.changes));
+            }
+            None if open.changes.is_empty() => {}
+            None => {
+                // What was spooled before may have had to make room.
+                self.look_at_log();
+                self.spooled.push(open.changes);
+            }
         }
     }
 
@@ -331,15 +374,22 @@ impl Story {
         self.open.clear();
         self.heap = None;
         self.rvm = None;
+        self.look_at_log();
+        self.spooled.clear();
         self.machine.crash(seed);
         let mut random = Random(seed);
         for _ in 0..random.below(3) {
             self.machine.crash_after(random.below(12));
-            drop(self.machine.open());
+            drop(Rvm::open(
+                self.machine.clone(),
+                self.machine.storage(),
+                options(self.spool_bytes),
+            ));
             self.machine.crash(random.below(u64::MAX));
         }
         let tail = self.machine_log().tail;
-        let rvm = self.machine.open().unwrap();
+        self.tail = tail;
+        let rvm = open(&self.machine, self.spool_bytes);
         self.heap = Some(Heap::open(rvm.map("heap", 0, 0).unwrap()).unwrap());
         self.rvm = Some(rvm);
         let survived = self.commits.iter().take_while(|(end, _)| *end <= tail).count();
@@ -357,8 +407,11 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_heap_is_what_the_committed_transactions_made(acts in proptest::collection::vec(act(), 1..200)) {
-        let mut story = Story::begin();
+    fn the_heap_is_what_the_committed_transactions_made(
+        acts in proptest::collection::vec(act(), 1..200),
+        spool in prop_oneof![Just(0), Just(2000), Just(16 * 1024)],
+    ) {
+        let mut story = Story::begin(spool);
         acts.iter().for_each(|act| story.run(act));
         story.crash(1);
     }
