@@ -25,7 +25,8 @@ use crate::output;
 /// member's memory: over a Unix socket, over TCP, and over TCP between two
 /// network namespaces (root only), each on the local disk and on a modelled one
 /// that takes 8 ms a sync. The page has the paper's figures beside these and what
-/// differs. A full run takes about half an hour.
+/// differs. A full run takes about three quarters of an hour,
+/// with --cap 2s half of that.
 ///
 ///   netram bench paper --quick                      # about a minute
 ///   netram bench paper --figures 1,9-11 --dir /mnt  # some figures, another disk
@@ -91,7 +92,7 @@ impl FromStr for Figures {
 
 impl Paper {
     pub(super) fn run(self) -> Result<ExitCode> {
-        // Before half an hour is spent: the results must have a place.
+        // Before an hour is spent: the results must have a place.
         std::fs::create_dir_all(&self.out)
             .map_err(|error| Usage(format!("cannot make the folder {}: {error}", self.out.display())))?;
         let site = super::site(self.dir.as_deref())?;
