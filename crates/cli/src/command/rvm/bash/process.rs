@@ -56,11 +56,14 @@ impl Process {
         self.child.wait().context("waiting for a child")
     }
 
-    /// The last of its messages, in one line.
+    /// The last of its messages, in one line; where it panicked, what came with that.
     pub(super) fn last_words(&self) -> String {
         let text = fs::read_to_string(&self.messages).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
-        lines[lines.len().saturating_sub(LINES_SHOWN)..].join(" | ")
+        let panicked = lines.iter().position(|line| line.contains("panicked at"));
+        let first = panicked.unwrap_or(lines.len().saturating_sub(LINES_SHOWN));
+        let shown: Vec<&str> = lines.into_iter().skip(first).take(LINES_SHOWN).collect();
+        shown.join(" | ")
     }
 }
 
