@@ -202,6 +202,15 @@ mod tests {
     }
 
     #[test]
+    fn quick_leaves_out_the_python_package_and_full_does_not() {
+        let python = "scripts/test-python.sh".to_string();
+        assert!(reruns(Extent::Full).contains(&python));
+        assert!(!reruns(Extent::Quick).contains(&python));
+        let root = tree::root().expect("the tests run in the tree");
+        assert!(root.join(python).is_file());
+    }
+
+    #[test]
     fn a_replayed_seed_range_reaches_the_simulator() {
         let args = sim_args(Seeds {
             count: 1,
