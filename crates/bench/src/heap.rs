@@ -25,7 +25,11 @@ const BATCH: usize = 500;
 const LOG_BYTES: u64 = 64 << 20;
 /// Bytes of the heap whose speed is measured: it holds a batch of the largest.
 const SPEED_BYTES: u64 = 64 << 20;
-/// Part of that heap that is asked for, in percent.
+/// Bytes of the heap that is opened.
+const OPEN_BYTES: u64 = 1 << 30;
+/// How often it is opened.
+const OPENINGS: usize = 9;
+/// Part of the heap under load that is asked for, in percent.
 const LOAD_PERCENT: u64 = 75;
 
 /// How much is measured.
@@ -117,10 +121,22 @@ pub struct Load {
     pub step_ns: f64,
 }
 
+/// What opening a heap costs.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Opening {
+    /// Bytes of the heap.
+    pub bytes: u64,
+    /// Blocks in it.
+    pub blocks: u64,
+    /// Median milliseconds of one opening, its region's mapping not counted.
+    pub ms: f64,
+}
+
 /// A heap in a journal of its own.
 struct Place {
     rvm: Rvm<Journal, RealStorage>,
     heap: Heap,
+    segment: String,
 }
 
 impl Place {
@@ -133,11 +149,11 @@ impl Place {
             Rvm::open(opened.journal, storage, Options::new(opened.id)).context("open recoverable memory")?;
         rvm.start_truncation().context("start truncation")?;
         let segment = path("heap");
-        rvm.create_segment(&segment, bytes, Allocation::Preallocated)
+        rvm.create_segment(&segment, bytes, Allocation::Sparse)
             .context("create the heap's segment")?;
         let region = rvm.map(&segment, 0, 0).context("map the heap")?;
         let heap = Heap::format(&rvm, region).context("format the heap")?;
-        Ok(Place { rvm, heap })
+        Ok(Place { rvm, heap, segment })
     }
 
     fn logged(&self) -> u64 {
@@ -324,6 +340,37 @@ pub fn load(site: &Site, sizes: Sizes, effort: Effort) -> Result<Load, BenchErro
         pages_per_byte_max: worst.max(pages_per_byte),
         scattered,
         step_ns: median(times),
+    })
+}
+
+/// Opens a large heap, half of it taken, again and again.
+pub fn opening(site: &Site) -> Result<Opening, BenchError> {
+    let Place { rvm, heap, segment } = Place::new(site, OPEN_BYTES)?;
+    let mut random = Random(5);
+    let (mut taken, mut blocks) = (0, 0);
+    while taken < OPEN_BYTES / 2 {
+        let mut open = rvm.begin(Mode::NoRestore);
+        for _ in 0..BATCH {
+            let bytes = Sizes::Mixed.next(&mut random, 0, 1);
+            heap.allocate(&mut open, bytes).context("allocate")?;
+            taken += bytes as u64;
+            blocks += 1;
+        }
+        open.commit(Durability::Lazy).context("commit")?;
+    }
+    drop(heap);
+    let mut times = Vec::new();
+    for _ in 0..OPENINGS {
+        let region = rvm.map(&segment, 0, 0).context("map the heap")?;
+        let began = Instant::now();
+        let heap = Heap::open(region).context("open the heap")?;
+        times.push(began.elapsed().as_secs_f64() * 1e3);
+        drop(heap);
+    }
+    Ok(Opening {
+        bytes: OPEN_BYTES,
+        blocks,
+        ms: median(times),
     })
 }
 

@@ -105,6 +105,7 @@ fn the_heap_is_measured_beside_malloc_and_holds_together_under_load() {
         // A range of one byte or of eight, and its header.
         assert!(number(&format!("/rows/speed/{size}/single_log_bytes")) >= 32.0);
     }
+    assert!(number("/rows/opening/ms") > 0.0);
     // Small, mixed, large: the measurement itself has checked that every block is there.
     for load in 0..3 {
         let [refused, steps] =

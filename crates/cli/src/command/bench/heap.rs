@@ -17,6 +17,7 @@ use crate::output;
 /// Load: a heap of 32 MiB (16 with --quick), three quarters of it asked for, under random
 /// allocations and frees; how many pages it uses for each byte asked for, and what part
 /// of its free pages is not in the largest free extent.
+/// Opening: a heap of 1 GiB, half of it taken.
 ///
 ///   netram bench heap --quick
 #[derive(Debug, Args)]
@@ -45,13 +46,23 @@ impl Heap {
             output::remark(format_args!("measuring a load of {} sizes ...", name(sizes)));
             loads.push(heap::load(&site, sizes, effort)?);
         }
+        output::remark("measuring the opening of a heap ...");
+        let opening = heap::opening(&site)?;
         if self.common.json {
-            self.common.json(&json!({ "speed": speeds, "load": loads }))?;
+            self.common
+                .json(&json!({ "speed": speeds, "load": loads, "opening": opening }))?;
             return Ok(ExitCode::SUCCESS);
         }
         show_speed(&speeds)?;
         output::line("")?;
         show_load(&loads)?;
+        output::line("")?;
+        output::line(format_args!(
+            "opening a heap of {} with {} blocks: {} ms",
+            output::bytes(opening.bytes),
+            opening.blocks,
+            output::number(opening.ms)
+        ))?;
         Ok(ExitCode::SUCCESS)
     }
 }
