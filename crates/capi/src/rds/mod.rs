@@ -66,6 +66,11 @@ impl Started {
         }
     }
 
+    /// The address behind the heap's last byte, at most.
+    fn end(&self) -> usize {
+        self.region + self.heap.region().len()
+    }
+
     fn address(&self, block: Ptr<u8>) -> usize {
         self.base + block.offset() as usize
     }
@@ -124,6 +129,13 @@ pub(crate) fn init(base: usize, length: usize, tid: Option<Handle>) -> Result<()
         .regions
         .find(base, length)
         .ok_or_else(|| not_mapped(base))?;
+    if let Some(started) = &*HEAP.read().unwrap_or_else(PoisonError::into_inner)
+        && started.region == mapped.start
+        && base < started.end()
+        && started.base < base.saturating_add(length)
+    {
+        return Err(Refusal::started_already());
+    }
     within(tid, mapped.start, |transaction| {
         Heap::format_in(transaction, &mapped.region, base - mapped.start, length)?;
         Ok(())

@@ -1,5 +1,7 @@
 //! Heaps in segments of the loader: the heap at its address, static data right behind it.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::PoisonError;
 
@@ -29,6 +31,7 @@ pub(crate) struct Zap<'a> {
 /// `rds_zap_heap`: an empty heap and zeroed static data, whatever was there before.
 pub(crate) fn zap(zap: &Zap<'_>) -> Result<(), Refusal> {
     LIBRARY.ready()?;
+    refuse_mapped(zap.path)?;
     let heap_bytes = pages(zap.heap_bytes)?;
     let heap = Definition {
         offset: 0,
@@ -53,6 +56,27 @@ pub(crate) fn zap(zap: &Zap<'_>) -> Result<(), Refusal> {
     });
     LIBRARY.release_segment(&loaded)?;
     applied
+}
+
+/// A segment that is mapped must keep its header: another one would not load what is in it now.
+fn refuse_mapped(path: &Path) -> Result<(), Refusal> {
+    let file = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino()));
+    // A file that is not there is refused by whoever opens it.
+    let Ok(wanted) = file(path) else { return Ok(()) };
+    let regions = LIBRARY.with_log(|log| Ok(log.memory.query().regions))?;
+    let mapped = regions
+        .iter()
+        .any(|region| file(Path::new(&region.path)).is_ok_and(|found| found == wanted));
+    match mapped {
+        false => Ok(()),
+        true => {
+            let text = format!(
+                "{} is mapped; unload it, or unmap its regions, first",
+                path.display()
+            );
+            Err(Failure::new(Code::Overlap, text).into())
+        }
+    }
 }
 
 fn fill(loaded: &[Definition]) -> Result<(), Refusal> {

@@ -189,6 +189,9 @@ static void codes(void)
     load();
     ERR(rds_load_heap("heap", size_of_file(), &data, &err), EHEAP_INIT);
     ERR(rds_start_heap(PLACE, &err), EHEAP_INIT);
+    /* A loaded segment keeps its header, whatever address is named, and its heap. */
+    ERR(rds_zap_heap("heap", size_of_file(), PLACE + 64 * MIB, 1, HEAP_BYTES, 80, 64, &err), RVM_EOVERLAP);
+    ERR(rds_init_heap(PLACE, HEAP_BYTES, 64, 80, NULL, &err), EHEAP_INIT);
 
     ERR(rds_malloc(2 * HEAP_BYTES, NULL, &err), ENO_ROOM);
     ERR(rds_malloc(~0ul, NULL, &err), ENO_ROOM);
