@@ -85,6 +85,14 @@ impl Library {
         }
     }
 
+    /// Refuses calls in a child of `fork`, whatever else.
+    pub(crate) fn refuse_child(&self) -> Result<(), Failure> {
+        match self.fork.is_child() {
+            true => Err(not_ready(RUNNING)),
+            false => Ok(()),
+        }
+    }
+
     /// Starts the library. Does nothing when it runs already.
     pub(crate) fn initialize(&self, choices: Option<Choices>) -> Result<(), Failure> {
         if self.phase.load(Ordering::Acquire) == RUNNING {

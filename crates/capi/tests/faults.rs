@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 
 use common::{Installed, Language, compilers, succeed};
 use netram_client::Inspect;
+use netram_home::{Allocation, Durability, Home, Layout, Memory, Mode, Settings};
 use netram_lender::{Config, Lender};
 use netram_transport::{Address, ClusterKey, Security};
 
@@ -149,6 +150,51 @@ fn an_open_transaction_dies_with_its_program_and_what_was_flushed_does_not() {
     assert_eq!(status.signal(), Some(KILL), "{status}");
     let mut after = installed.command(&program);
     succeed(after.arg("open_after").arg(place.path()), "open_after");
+}
+
+/// What `crash` keeps in its region: a number at both ends, and bytes made of it.
+fn write_number(memory: &Memory, data: &str, number: u64) {
+    let region = memory.map(data, 0, 0).expect("it can be mapped");
+    let mut transaction = memory.begin(Mode::Restore);
+    let bytes = vec![(number % 251) as u8; 3000];
+    for (at, bytes) in [
+        (0, &number.to_ne_bytes()[..]),
+        (8, &bytes),
+        (900 * 1024, &number.to_ne_bytes()),
+    ] {
+        transaction
+            .write(&region, at, bytes)
+            .expect("it is in the region");
+    }
+    transaction.commit(Durability::Remote).expect("it commits");
+}
+
+/// One home, used in turn by Rust and by C, in the layout that C never makes.
+#[test]
+fn a_home_serves_c_and_rust_in_turn() {
+    if !compilers() {
+        return;
+    }
+    let installed = Installed::new();
+    let program = installed.compile("crash", Language::C, &["-lrvm"]);
+    let place = tempfile::tempdir().expect("a temporary directory");
+    let data = place.path().join("data").display().to_string();
+    let home = Home::create(&place.path().join("log"), Layout::Directory, 1 << 20).expect("a new home");
+    let open = || home.open(&Settings::default()).expect("it opens").memory;
+    {
+        let memory = open();
+        memory
+            .create_segment(&data, 1 << 20, Allocation::Sparse)
+            .expect("a new segment");
+        write_number(&memory, &data, 5);
+    }
+    for case in ["add", "add"] {
+        succeed(installed.command(&program).arg(case).arg(place.path()), case);
+    }
+    let said = succeed(installed.command(&program).arg("look").arg(place.path()), "look");
+    assert_eq!(said.trim(), "7");
+    let region = open().map(&data, 0, 0).expect("it can be mapped");
+    assert_eq!(region.get::<u64>(900 * 1024), Ok(7));
 }
 
 /// The program stops its own disk before it commits: what is found afterwards can only have come from the lender.

@@ -146,6 +146,7 @@ fn every_case_of_the_programs_is_in_the_list() {
         let apart = [
             "run",
             "look",
+            "add",
             "open_at_the_end",
             "die",
             "recover",

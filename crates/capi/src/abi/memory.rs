@@ -57,15 +57,20 @@ pub(crate) fn map_over(
 #[unsafe(no_mangle)]
 extern "C" fn rvm_register_page(address: *mut c_char, length: Length) -> c_int {
     let start = address.addr();
-    let known = usize::try_from(length)
-        .is_ok_and(|length| !LIBRARY.regions.meet(start, length) && LIBRARY.places.register(start, length));
-    known.into()
+    let known = alone(|| {
+        Ok(usize::try_from(length).is_ok_and(|length| {
+            !LIBRARY.regions.meet(start, length) && LIBRARY.places.register(start, length)
+        }))
+    });
+    known.is_ok_and(|known| known).into()
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn rvm_unregister_page(address: *mut c_char, length: Length) -> c_int {
-    let forgotten = usize::try_from(length).is_ok_and(|length| LIBRARY.places.forget(address.addr(), length));
-    forgotten.into()
+    let forgotten = alone(|| {
+        Ok(usize::try_from(length).is_ok_and(|length| LIBRARY.places.forget(address.addr(), length)))
+    });
+    forgotten.is_ok_and(|forgotten| forgotten).into()
 }
 
 #[unsafe(no_mangle)]
@@ -76,35 +81,45 @@ extern "C" fn allocate_vm(address: *mut *mut c_char, length: Length) -> c_int {
         }
         // SAFETY: it is neither NULL nor misaligned, and the header asks for a pointer to a pointer.
         let wanted = unsafe { address.read() };
-        put(address, allocate(wanted.addr(), length)?);
+        put(address, alone(|| allocate(wanted.addr(), length))?);
         Ok(())
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn deallocate_vm(address: *mut c_char, length: Length) -> c_int {
-    guarded(|| {
-        let start = address.addr();
-        let bytes = whole_pages(length)?;
-        let refused = |why| {
-            let text = format!("{bytes} bytes at {start:#x} cannot be given back: {why}");
-            Err(Failure::new(Code::Range, text))
-        };
-        if LIBRARY.regions.meet(start, bytes) {
-            return refused("a mapped region is there; unmap it first");
-        }
-        if end_of_pages(start, bytes).is_none() {
-            return refused("the address is not the beginning of a page");
-        }
-        LIBRARY.places.forget(start, bytes);
-        // SAFETY: the program says that these pages are its own and that it is done with them; no region has them.
-        unsafe { munmap(address.cast(), bytes) }.map_err(|errno| {
-            Failure::io(
-                errno.raw_os_error(),
-                format!("{bytes} bytes at {start:#x}: {errno}"),
-            )
-        })
+    guarded(|| alone(|| deallocate(address, length)))
+}
+
+fn deallocate(address: *mut c_char, length: Length) -> Result<(), Failure> {
+    let start = address.addr();
+    let bytes = whole_pages(length)?;
+    let refused = |why| {
+        let text = format!("{bytes} bytes at {start:#x} cannot be given back: {why}");
+        Err(Failure::new(Code::Range, text))
+    };
+    if LIBRARY.regions.meet(start, bytes) {
+        return refused("a mapped region is there; unmap it first");
+    }
+    if end_of_pages(start, bytes).is_none() {
+        return refused("the address is not the beginning of a page");
+    }
+    LIBRARY.places.forget(start, bytes);
+    // SAFETY: the program says that these pages are its own and that it is done with them; no region has them, nor
+    // gets them meanwhile.
+    unsafe { munmap(address.cast(), bytes) }.map_err(|errno| {
+        Failure::io(
+            errno.raw_os_error(),
+            format!("{bytes} bytes at {start:#x}: {errno}"),
+        )
     })
+}
+
+/// Acts while no region is mapped or unmapped. A child of fork, where the lock may never be given back, is refused.
+fn alone<R>(act: impl FnOnce() -> Result<R, Failure>) -> Result<R, Failure> {
+    LIBRARY.refuse_child()?;
+    let _setup = LIBRARY.setup();
+    act()
 }
 
 /// New memory at `address`, or anywhere, known as a place for regions.

@@ -60,6 +60,16 @@ static void look(void)
     printf("%lu\n", get(&region));
 }
 
+/* Commits the next number. */
+static void add(void)
+{
+    rvm_region_t region;
+
+    start();
+    region = map("data");
+    put(&region, get(&region) + 1, flush);
+}
+
 /* Ends without a word after five hundred commits that nobody flushed. */
 static void leave(void)
 {
@@ -124,4 +134,4 @@ static void ends_well(void)
     _exit(0);
 }
 
-MAIN(CASE(run), CASE(look), CASE(leave), CASE(leave_after), CASE(open_at_the_end), CASE(open_after), CASE(ends_well))
+MAIN(CASE(run), CASE(look), CASE(add), CASE(leave), CASE(leave_after), CASE(open_at_the_end), CASE(open_after), CASE(ends_well))

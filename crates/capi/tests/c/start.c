@@ -1,6 +1,11 @@
 /* Starting, ending, options, logs: each return code that can be provoked. */
 #include "check.h"
 
+#ifdef __cplusplus
+extern "C"
+#endif
+rvm_return_t allocate_vm(char **addr, unsigned long length);
+
 static void version(void)
 {
     EXPECT(rvm_initialize("RVM Interface Version 1.2", NULL), RVM_EVERSION_SKEW);
@@ -257,6 +262,7 @@ static void forked(void)
     CHECK(child >= 0);
     if (child == 0) {
         rvm_tid_t own;
+        char *place = NULL;
 
         rvm_init_tid(&own);
         EXPECT(rvm_set_range(&tid, region.vmaddr + 8, 8), RVM_EINIT);
@@ -267,6 +273,7 @@ static void forked(void)
         EXPECT(rvm_flush(), RVM_EINIT);
         EXPECT(rvm_truncate(), RVM_EINIT);
         EXPECT(rvm_unmap(&region), RVM_EINIT);
+        EXPECT(allocate_vm(&place, MIB), RVM_EINIT);
         EXPECT(rvm_terminate(), RVM_EINIT);
         CHECK(strstr(rvm_error_text(), "child") != NULL);
         CHECK(region.vmaddr[0] == 'p');
