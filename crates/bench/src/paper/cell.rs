@@ -124,7 +124,7 @@ fn open(
     file: &str,
 ) -> Result<Client, BenchError> {
     stage.enter(system.link)?;
-    let memory = stage.memory(system, server, load.log_bytes)?;
+    let memory = stage.memory(system, server, load.log_bytes, system.durability())?;
     match load.task {
         Task::Block { bytes, order } => {
             let region = memory.rvm.map(file, 0, 0).context("map the data file")?;

@@ -85,7 +85,7 @@ fn row(
     let link = if member { Link::Tcp } else { Link::Disk };
     let server = stage.servers(link, 1)?.into_iter().next();
     let file = stage.data_file(0, DATA_BYTES)?;
-    let memory = stage.memory(System::RVM.over(link), server, LOG_BYTES)?;
+    let memory = stage.memory(System::RVM.over(link), server, LOG_BYTES, Durability::Lazy)?;
     memory.rvm.set_spool_bytes(spool_bytes);
     let region = memory.rvm.map(&file, 0, 0).context("map the data file")?;
     // In the page cache, and mapped; not yet this process's own.

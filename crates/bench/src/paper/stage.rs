@@ -6,6 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use netram_client::Journal;
+use netram_proto::port::Durability;
 use netram_rvm::{Options, RealStorage, Rvm};
 use netram_transport::{Address, WaitPolicy};
 
@@ -136,21 +137,21 @@ impl<'s> Stage<'s> {
         }
     }
 
-    /// Opens fresh memory with a log of `log_bytes`; its truncation thread runs. To be called where the client's threads
+    /// Opens fresh memory with a log of `log_bytes`, for commits that are to be so safe; its truncation thread runs. To be called where the client's threads
     /// are to be: the journal's are started by this one.
     pub fn memory(
         &self,
         system: System,
         server: Option<Address>,
         log_bytes: u64,
+        commits: Durability,
     ) -> Result<ClientMemory, BenchError> {
-        let alone = server.is_none();
         let addresses = server.into_iter().collect();
         let mut config = self.site.config(addresses, true, WaitPolicy::default());
         config.timing = site::patient();
         config.modelled_sync_delay = system.sync_delay();
-        if alone {
-            // Nobody else will have it: waiting for company would only add to the disk's time.
+        if commits == Durability::Disk {
+            // Somebody waits for each: a batch that waits for company would only add to the disk's time.
             config.disk_delay = std::time::Duration::ZERO;
         }
         let opened = self.site.journal(log_bytes, config)?;
@@ -181,7 +182,8 @@ impl<'s> Stage<'s> {
         let segment = path_text(&path);
         if !path.exists() {
             write_in_full(&path, Bank::<Journal, ModelledStorage>::bytes(accounts))?;
-            let ClientMemory { rvm, folder: _folder } = self.memory(System::RVM, None, FOUNDING_LOG_BYTES)?;
+            let ClientMemory { rvm, folder: _folder } =
+                self.memory(System::RVM, None, FOUNDING_LOG_BYTES, Durability::Disk)?;
             let bank = Bank::found_on(rvm, &segment, accounts)?;
             bank.rvm().truncate().context("write the bank to its file")?;
         }
