@@ -247,6 +247,21 @@ fn a_staged_install_has_the_final_paths_and_leaves_nothing_when_it_goes() {
 }
 
 #[test]
+fn the_manual_page_names_every_setting() {
+    let read = |path: &str| std::fs::read_to_string(common::root().join(path)).expect("it is in the tree");
+    let page = read("packaging/librvm/rvm.3").replace("\\-", "-");
+    let settings = read("crates/home/src/settings.rs");
+    let variables: BTreeSet<&str> = settings
+        .split('"')
+        .filter(|word| word.starts_with("NETRAM_") && !word.contains(' '))
+        .collect();
+    assert!(variables.len() > 10, "{variables:?}");
+    for variable in variables {
+        assert!(page.contains(variable), "{variable} is not in rvm(3)");
+    }
+}
+
+#[test]
 fn the_manual_page_has_no_mistakes_in_its_markup() {
     if !has("groff") {
         return;
