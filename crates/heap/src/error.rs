@@ -62,6 +62,12 @@ pub enum OpenError {
         /// Bytes of the region.
         found: u64,
     },
+    /// Open transactions have ranges in the region.
+    #[error("{transactions} open transactions have ranges in the heap's region; end them, then open it")]
+    Busy {
+        /// How many.
+        transactions: usize,
+    },
     /// The table behind the header is damaged.
     #[error(transparent)]
     Damaged(#[from] Damage),

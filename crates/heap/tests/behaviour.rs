@@ -338,6 +338,20 @@ fn runs_read_lazily_after_an_opening_give_out_their_free_slots() {
 }
 
 #[test]
+fn a_heap_is_not_opened_while_a_transaction_may_still_undo_something() {
+    let World { rvm, heap, .. } = world(40);
+    drop(heap);
+    let region = Arc::new(rvm.map(PATH, 0, 0).unwrap());
+    let heap = Heap::open(region.clone()).unwrap();
+    let mut open = rvm.begin(Mode::Restore);
+    heap.allocate(&mut open, 100).unwrap();
+    let busy = OpenError::Busy { transactions: 1 };
+    assert_eq!(Heap::open(region.clone()).unwrap_err(), busy);
+    open.abort();
+    assert_eq!(Heap::open(region).unwrap().check().unwrap().blocks, []);
+}
+
+#[test]
 fn preparing_leaves_nothing_to_carve() {
     let world = world(40);
     let mut open = world.begin();

@@ -106,6 +106,11 @@ impl Region {
         self.mapping.length
     }
 
+    /// Open transactions with ranges in the region.
+    pub fn open_transactions(&self) -> usize {
+        self.mapping.transactions.load(Ordering::Acquire)
+    }
+
     /// Where in its segment the region begins.
     pub fn segment_offset(&self) -> u64 {
         self.mapping.base

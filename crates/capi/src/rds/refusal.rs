@@ -80,6 +80,7 @@ impl From<OpenError> for Refusal {
         match error {
             // Nothing, the original's heap, or another netram's.
             OpenError::Foreign | OpenError::Version { .. } => Refusal::new(VERSION_SKEW, error),
+            OpenError::Busy { .. } => Failure::new(Code::Uncommitted, error.to_string()).into(),
             OpenError::Header | OpenError::Short { .. } | OpenError::Damaged(_) => {
                 Refusal::new(CORRUPT, error)
             }

@@ -396,6 +396,13 @@ static void own_region(void)
     ERR(rds_init_heap(base, MIB / 2, 48, 80, &tid, &err), SUCCESS); /* a shape that the original dies of */
     OK(rvm_end_transaction(&tid, flush));
     ERR(rds_start_heap(base, &err), SUCCESS);
+    tid = begin(restore);
+    block = (char *)rds_malloc(1000, &tid, NULL);
+    CHECK(block != NULL);
+    ERR(rds_stop_heap(&err), SUCCESS);
+    ERR(rds_start_heap(base, &err), RVM_EUNCOMMIT); /* it may still be undone */
+    OK(rvm_abort_transaction(&tid));
+    ERR(rds_start_heap(base, &err), SUCCESS);
     ERR(rds_unload_heap(&err), EBAD_SEGMENT_HDR);
     block = (char *)rds_malloc(1000, NULL, NULL);
     CHECK(block > base && block + 1000 <= base + MIB / 2);

@@ -7,19 +7,21 @@ use netram_rvm::{Mode, Region, Rvm, Storage, Transaction};
 
 use super::Heap;
 use crate::error::FormatError;
+use crate::ground::Ground;
 use crate::layout::{Geometry, HEADER_BYTES, ROOTS_AT, descriptor_at, encode_header, page_at};
 use crate::limit::{ALIGNMENT, FORMAT_STEP_BYTES, PAGES_MAX, PAGES_MIN, ROOTS};
 
 impl Heap {
     /// Makes the region a heap without blocks, whatever it was, and opens it. It returns when the heap is as
-    /// safe as a remote commit.
+    /// safe as a remote commit. No open transaction may have ranges in the region.
     pub fn format<L: Log, S: Storage>(
         rvm: &Rvm<L, S>,
         region: impl Into<Arc<Region>>,
     ) -> Result<Heap, FormatError> {
         let region = region.into();
         Heap::format_part(rvm, &region, 0, region.len())?;
-        Ok(Heap::open(region).expect("a heap just formatted opens"))
+        let ground = Ground::new(region, 0, usize::MAX);
+        Ok(Heap::open_on(ground).expect("a heap just formatted opens"))
     }
 
     /// Makes a part of a region a heap without blocks, `length` bytes from `start`, a multiple of 16.

@@ -97,8 +97,8 @@ enum Step {
 }
 
 impl Heap {
-    /// Opens the heap in a region. Reads the header and the page table, eight bytes for each page; blocks and
-    /// runs stay untouched until they are needed.
+    /// Opens the heap in a region in which no open transaction has ranges. Reads the header and the page
+    /// table, eight bytes for each page; blocks and runs stay untouched until they are needed.
     pub fn open(region: impl Into<Arc<Region>>) -> Result<Heap, OpenError> {
         Heap::open_in(region.into(), 0, usize::MAX)
     }
@@ -111,6 +111,14 @@ impl Heap {
         length: usize,
     ) -> Result<Heap, OpenError> {
         let ground = Ground::new(holder, start, length);
+        // What they did to a heap here would be taken for committed, and may still be undone.
+        match ground.region().open_transactions() {
+            0 => Heap::open_on(ground),
+            transactions => Err(OpenError::Busy { transactions }),
+        }
+    }
+
+    fn open_on(ground: Ground) -> Result<Heap, OpenError> {
         let geometry = header(&ground, ground.len() as u64)?;
         let mut state = State {
             free: FreePages::default(),
