@@ -285,10 +285,9 @@ fn originals(facts: &Facts, found: &Found<'_>, no_flush: &[NoFlush]) -> Vec<Clai
         };
         let order = if random { Order::Random } else { Order::Sequential }.name();
         for bytes in figure.places() {
-            // The floor is taken in figure 1 only; it knows no order.
-            let floor = found
-                .figure(1)
-                .and_then(|figure| Some(figure.at(Series::Floor(Floor::Sync), bytes)?.tps));
+            let floor = figure
+                .at(Series::Floor(Floor::Sync), bytes)
+                .map(|point| point.tps);
             let ours = found
                 .tps(number, System::RVM, bytes)
                 .zip(floor)

@@ -227,13 +227,13 @@ impl Experiment {
         }
     }
 
-    /// The curves: every system, and in figure 1 floors and longer wires too.
+    /// The curves: every system, with the floors where the block is what is varied, and longer wires in figure 1.
     pub fn series(&self, namespaces: bool, quick: bool) -> Vec<Series> {
         let mut series: Vec<Series> = System::all(namespaces).into_iter().map(Series::System).collect();
-        if self.number == 1 {
-            if !quick {
-                series.extend(LONGER.map(|us| Series::System(System::RVM.over(Link::Longer(us)))));
-            }
+        if self.number == 1 && !quick {
+            series.extend(LONGER.map(|us| Series::System(System::RVM.over(Link::Longer(us)))));
+        }
+        if self.axis == Axis::BlockBytes {
             series.extend([Floor::Sync, Floor::Exchange].map(Series::Floor));
         }
         series
@@ -348,14 +348,14 @@ mod tests {
     }
 
     #[test]
-    fn only_the_first_figure_has_floors() {
+    fn figures_by_block_size_have_floors() {
         for experiment in TR190 {
             let series = experiment.series(true, true);
             let floors = series
                 .iter()
                 .filter(|series| matches!(series, Series::Floor(_)))
                 .count();
-            assert_eq!(floors, if experiment.number == 1 { 2 } else { 0 });
+            assert_eq!(floors, if matches!(experiment.number, 1 | 4) { 2 } else { 0 });
         }
     }
 }
