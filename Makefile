@@ -41,6 +41,7 @@ bench: program
 
 build: need-cargo
 	cargo build --release -p netram -p netram-capi
+	$(LIBRVM) names $(TARGET)/release
 
 program: need-cargo
 	cargo build --release -p netram
@@ -50,7 +51,7 @@ wheel: need-cargo
 
 # An install as root after a build by a user must not build anew: root may have no cargo.
 install:
-	@test -x $(NETRAM) -a -e $(TARGET)/release/librvm.so || $(MAKE) --no-print-directory build
+	@test -x $(NETRAM) -a -e $(TARGET)/release/librvm.so -a -e $(TARGET)/release/librvm-names || $(MAKE) --no-print-directory build
 	install -D -m 755 $(NETRAM) $(BIN)/netram
 	install -d $(SHARE)/man/man1
 	$(NETRAM) man $(SHARE)/man/man1

@@ -60,10 +60,67 @@ fn the_library_has_the_name_that_old_programs_ask_for() {
     );
     let one = std::fs::canonicalize(&library).expect("it is there");
     for name in NAMES {
-        for file in [format!("lib{name}.so"), format!("lib{name}.so.1")] {
-            let path = installed.lib().join(&file);
-            assert_eq!(std::fs::canonicalize(path).expect("it is there"), one, "{file}");
-        }
+        let path = installed.lib().join(format!("lib{name}.so"));
+        assert_eq!(std::fs::canonicalize(path).expect("it is there"), one, "{name}");
+        let path = installed.lib().join(format!("lib{name}.so.1"));
+        let header = succeed(Command::new("readelf").arg("-d").arg(path), "readelf");
+        assert!(
+            header.contains(&format!("soname: [lib{name}.so.1]")),
+            "{name}: {header}"
+        );
+    }
+}
+
+/// Files without a name of their own were filed under the one library's name, and a binary that asked for another did
+/// not start from /usr/local/lib.
+#[test]
+fn the_loaders_cache_has_every_name() {
+    if !has("ldconfig") || !has("gcc") {
+        return;
+    }
+    let installed = Installed::new();
+    let conf = installed.folder().join("ld.conf");
+    let cache = installed.folder().join("ld.cache");
+    std::fs::write(&conf, format!("{}\n", installed.lib().display())).expect("it can be written");
+    // `-X` leaves every link alone. Whoever is not root is told that the cache's own cache cannot be kept.
+    let mut make = Command::new("ldconfig");
+    make.args(["-X", "-f"]).arg(&conf).arg("-C").arg(&cache);
+    make.output().expect("ldconfig starts");
+    let cache = succeed(
+        Command::new("ldconfig").arg("-p").arg("-C").arg(&cache),
+        "ldconfig -p",
+    );
+    for name in NAMES {
+        let line = format!("=> {}/lib{name}.so.1\n", installed.lib().display());
+        assert!(cache.contains(&line), "lib{name}.so.1 is not in {cache}");
+    }
+}
+
+/// Beside the original in one folder `ldconfig` links each name to its newest file.
+#[test]
+fn beside_the_original_the_names_stay_this_librarys() {
+    if !has("ldconfig") || !has("gcc") {
+        return;
+    }
+    let installed = Installed::new();
+    for name in NAMES {
+        let made = Command::new("gcc")
+            .args(["-shared", "-nostdlib", "-x", "c", "/dev/null", "-o"])
+            .arg(installed.lib().join(format!("lib{name}.so.1.2.9")))
+            .arg(format!("-Wl,-soname,lib{name}.so.1"))
+            .status()
+            .expect("the compiler starts");
+        assert!(made.success());
+    }
+    // `-n`: in this folder, and not in the system's.
+    succeed(
+        Command::new("ldconfig").arg("-n").arg(installed.lib()),
+        "ldconfig -n",
+    );
+    for name in NAMES {
+        let link = installed.lib().join(format!("lib{name}.so.1"));
+        let target = std::fs::read_link(&link).expect("it is a link");
+        assert_eq!(target, Path::new(&format!("lib{name}.so.1.3.0")));
     }
 }
 

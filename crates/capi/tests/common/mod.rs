@@ -161,6 +161,11 @@ pub(crate) fn built() -> &'static Path {
         cargo.args(["build", "--locked", "--package", "netram-capi", "--profile", name]);
         cargo.arg("--target-dir").arg(target).current_dir(root());
         succeed(&mut cargo, "building the library");
+        let mut names = Command::new(root().join("packaging/librvm/install.sh"));
+        succeed(
+            names.arg("names").arg(profile),
+            "making the library's other names",
+        );
         profile.to_path_buf()
     })
 }
