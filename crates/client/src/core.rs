@@ -12,11 +12,12 @@ use netram_proto::wire::{Link as Chain, Seed, record_bytes};
 use netram_transport::Link;
 
 use crate::config::JournalConfig;
+use crate::disk::DrainPlace;
 use crate::file::DiskFile;
 use crate::links::{Broken, Links};
 use crate::place::{Lock, Place};
 use crate::seal::Sealer;
-use crate::sys::Appender;
+use crate::sys::{Appender, Drain};
 use crate::waiting::Waiting;
 
 /// What the lock protects.
@@ -80,6 +81,8 @@ pub(crate) struct Shared {
     pub(crate) counting: AtomicBool,
     pub(crate) waiting: Waiting,
     pub(crate) disk: DiskSignal,
+    /// The way to the disk: locked by whoever is on it.
+    pub(crate) drain: DrainPlace,
     pub(crate) keeper: Mutex<bool>,
     pub(crate) keeper_wake: Condvar,
     pub(crate) log: LogFile<DiskFile>,
@@ -99,6 +102,7 @@ pub(crate) struct Shared {
 pub(crate) struct Parts {
     pub(crate) writer: Writer,
     pub(crate) ring: Appender,
+    pub(crate) drain: Drain,
     pub(crate) end: Chain,
     pub(crate) log: LogFile<DiskFile>,
     pub(crate) slots: Slots,
@@ -139,6 +143,7 @@ impl Shared {
             counting: AtomicBool::new(false),
             waiting: parts.waiting,
             disk: DiskSignal::default(),
+            drain: Mutex::new(Some(parts.drain)),
             keeper: Mutex::new(false),
             keeper_wake: Condvar::new(),
             log: parts.log,

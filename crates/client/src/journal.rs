@@ -62,9 +62,9 @@ impl Journal {
         let (shared, id) = (Arc::new(opened.shared), opened.journal);
         let system = |what| move |source| OpenError::System { what, source };
         let builder = |name: &str| std::thread::Builder::new().name(name.into());
-        let (for_disk, drain) = (Arc::clone(&shared), opened.drain);
+        let for_disk = Arc::clone(&shared);
         let disk = builder("netram-disk")
-            .spawn(move || crate::disk::run(&for_disk, drain))
+            .spawn(move || crate::disk::run(&for_disk))
             .map_err(system("starting the disk thread"))?;
         let (for_keeper, view_file) = (Arc::clone(&shared), opened.view_file);
         let keeper = builder("netram-keeper")

@@ -1,7 +1,7 @@
 //! The ring: a piece of memory mapped twice in a row, so that every record lies in one slice however the ring wraps.
 //!
 //! Two handles share it, and nobody else can touch its bytes: the [`Appender`] (under the journal's lock) writes new
-//! records and reads old ones to send them; the [`Drain`] (the disk thread's) reads what the disk lacks, without the
+//! records and reads old ones to send them; the [`Drain`] (of whoever goes to the disk) reads what the disk lacks, without the
 //! lock, while the appender goes on. They never meet: the appender writes only from the tail on, and never so far that
 //! it would reach what the drain has not let go.
 //!

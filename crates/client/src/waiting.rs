@@ -133,7 +133,7 @@ impl Shared {
             return outcome;
         }
         if durability != Durability::Remote || !self.counting.load(Ordering::Relaxed) {
-            self.poke_disk();
+            crate::disk::go_or_poke(self, durability);
         }
         self.waiting.waiters.fetch_add(1, Ordering::Relaxed);
         let outcome = self.wait_for_turn(ticket.end, durability);

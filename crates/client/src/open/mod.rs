@@ -33,7 +33,7 @@ use crate::file::DiskFile;
 use crate::keeper::ViewFile;
 use crate::place::{Lock, Place, random};
 use crate::seal::Sealer;
-use crate::sys::{self, Drain};
+use crate::sys;
 use crate::waiting::Waiting;
 
 pub(crate) use files::{open_log, open_sealer, open_view};
@@ -71,7 +71,6 @@ pub struct Recovered {
 pub(crate) struct Opened {
     pub(crate) shared: Shared,
     pub(crate) journal: JournalId,
-    pub(crate) drain: Drain,
     pub(crate) view_file: ViewFile,
     pub(crate) recovered: Recovered,
 }
@@ -300,6 +299,7 @@ impl Files {
         let shared = Shared::new(Parts {
             writer,
             ring,
+            drain,
             end: taken.end,
             log: self.log,
             slots: self.slots,
@@ -313,7 +313,6 @@ impl Files {
         Ok(Opened {
             shared,
             journal,
-            drain,
             view_file: self.view_file,
             recovered,
         })
