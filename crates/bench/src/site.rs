@@ -330,15 +330,15 @@ impl Seats {
         self.cores[0]
     }
 
-    /// The core of one of several clients: from the last core downward, while lenders take theirs upward. On up to three
-    /// cores all clients share the first, so that lenders keep the others.
-    pub fn client_of(&self, index: usize) -> usize {
+    /// The core of one of several clients: from the last core downward, while lenders take theirs upward. `None` where
+    /// there are too few cores for that: clients that shared one while others idle would be measured unfairly.
+    pub fn client_of(&self, index: usize, clients: usize) -> Option<usize> {
         let count = self.cores.len();
-        let upper = count / 2;
-        if index == 0 || upper < 2 {
-            return self.cores[0];
+        if clients == 1 {
+            return Some(self.cores[0]);
         }
-        self.cores[count - 1 - (index - 1) % (upper - 1)]
+        let upper = count / 2;
+        (clients <= upper).then(|| self.cores[count - 1 - index])
     }
 
     /// The core of the lender with this index; `None` on a machine with one core.

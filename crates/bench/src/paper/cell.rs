@@ -102,7 +102,8 @@ pub fn measure(
                     let opened = open(stage, system, load, server, file);
                     // Whoever cannot begin must not keep the others waiting.
                     start.wait();
-                    let ran = opened.and_then(|client| client.run(stage, system, index, effort, stop));
+                    let ran = opened
+                        .and_then(|client| client.run(stage, system, (index, load.clients), effort, stop));
                     stop.store(true, Ordering::Relaxed);
                     ran
                 })
@@ -175,13 +176,15 @@ impl Client {
         mut self,
         stage: &Stage<'_>,
         system: System,
-        index: usize,
+        (index, clients): (usize, usize),
         effort: Effort,
         stop: &AtomicBool,
     ) -> Result<Ran, BenchError> {
         // Now, not before: the journal's own threads stay free to run anywhere. Without members they do the work.
-        if system.link != Link::Disk {
-            machine::pin(&[stage.seats.client_of(index)])?;
+        if system.link != Link::Disk
+            && let Some(core) = stage.seats.client_of(index, clients)
+        {
+            machine::pin(&[core])?;
         }
         let durability = system.durability();
         let mut histogram = histogram::empty();

@@ -15,7 +15,9 @@ pub const SETUP: &str = "Each client maps a data file that was written in full a
      clock runs: every page is then the client's own copy, as after the original's map, which copies everything. A transaction declares one range, \
      stores it and commits, able to abort (the original's restore mode). RVM commits wait for the local disk's \
      fdatasync; RRVM commits wait for one member, another process on this machine, with links encrypted and records \
-     sealed, and the disk follows in the background. Both sides poll for 50 microseconds, then sleep (the default). \
+     sealed, and the disk follows in the background. Both sides poll for 50 microseconds, then sleep (the default; with a \
+     longer wire ADDED the member polls for 2 ms, as its next request comes later). A client with a member stays on one core, \
+     the member on another; several clients run where they like if there are too few cores. \
      Truncation runs in a thread of its own from half a log on. MODELLED: 8 ms are slept in every sync of log and data \
      file, in place of the seek and rotation of the paper's disks. Systems take turns within a round; shown are medians of \
      rounds, and the longest commit is the median of the rounds' longest. After each cell the log was applied and \
@@ -36,8 +38,8 @@ pub fn differs(report: &Report, figure: &Figure) -> Vec<String> {
 fn blocks(report: &Report, figure: &Figure) -> Vec<String> {
     let mut said = vec![
         "The paper's disk answered a commit after a seek and a rotation, its networks after some hundred microseconds; \
-         this disk and this loopback answer as the floors show, so both systems are faster, and how many times RRVM is \
-         faster depends on which of the two improved more. The modelled disk stands where the paper's stood."
+         this disk and this loopback answer as the floors show. How many times RRVM is faster depends on which of the two \
+         improved more. The modelled disk stands where the paper's stood."
             .to_owned(),
     ];
     if let Some(first) = figure.places().first() {
@@ -79,8 +81,14 @@ fn faster(figure: &Figure) -> Vec<String> {
 }
 
 fn longest(report: &Report, figure: &Figure) -> Option<String> {
-    let stalls: u64 = figure.points.iter().map(|point| point.full_stalls).sum();
-    let all: u64 = figure.points.iter().map(|point| point.transactions).sum();
+    let systems = || {
+        figure
+            .points
+            .iter()
+            .filter(|point| matches!(point.series, Series::System(_)))
+    };
+    let stalls: u64 = systems().map(|point| point.full_stalls).sum();
+    let all: u64 = systems().map(|point| point.transactions).sum();
     let worst = figure
         .points
         .iter()
@@ -89,8 +97,8 @@ fn longest(report: &Report, figure: &Figure) -> Option<String> {
         .reduce(f64::max)?;
     let load = report.machine.load;
     Some(format!(
-        "The original truncated within a commit; here it happens beside commits: {} of {} commits of this figure met a full \
-         log. The longest commit on the local disk took {:.1} ms; that includes everything else this machine did (load \
+        "The original truncated within a commit; here it happens beside commits: {} waits for a full log in {} commits of this \
+         figure. The longest commit on the local disk, median of the rounds' longest, took {:.1} ms; that includes everything else this machine did (load \
          {load:.2} at the start).",
         thousands(stalls as f64),
         thousands(all as f64),
@@ -100,8 +108,8 @@ fn longest(report: &Report, figure: &Figure) -> Option<String> {
 
 fn log_sizes(figure: &Figure) -> Vec<String> {
     let mut said = vec![
-        "The paper begins at a few KB; a log here holds 16 KB at least. With a log that small every few commits must wait for \
-         truncation, which syncs log and data file: the disk is back on the commit's way, whatever the network does."
+        "The paper begins at a few KB; a log here holds 16 KB at least. Where commits outrun truncation they wait for it, and it \
+         syncs log and data file: the disk is back on the commit's way, whatever the network does."
             .to_owned(),
     ];
     let places = figure.places();
@@ -115,7 +123,7 @@ fn log_sizes(figure: &Figure) -> Vec<String> {
             continue;
         };
         said.push(format!(
-            "{name}: {} a second with {small} KB ({:.0} % of the commits met a full log), {} with {} KB ({:.0} %).",
+            "{name}: {} a second with {small} KB ({:.0} waits for a full log in a hundred commits), {} with {} KB ({:.0}).",
             thousands(low.tps),
             percent(low.full_stalls, low.transactions),
             thousands(high.tps),
@@ -181,8 +189,8 @@ fn clients(report: &Report, figure: &Figure) -> Vec<String> {
     let cores = report.machine.cores;
     let mut said = vec![format!(
         "In the paper the clients had machines of their own and the server was alone on one. Here clients and server share \
-         {cores} cores and one disk (a modelled disk, being a sleep, each client has for itself), so a rising total shows \
-         that cores or syncs were idle before, a falling one that they were not."
+         {cores} cores and one disk (a modelled disk, being a sleep, each client has for itself): the total says how well \
+         they share, not what a server bears."
     )];
     said.extend(kept(figure, "the total is"));
     said
@@ -210,7 +218,7 @@ fn accounts(figure: &Figure) -> Vec<String> {
     let mut said = vec![
         "With 1,024 K accounts of 128 bytes and an audit trail of the same size the bank is 256 MB: twice the memory of the \
          paper's machines, a fraction of today's. Paging, and scattered truncation within commits, are what makes a bank of that \
-         size slower there; here nothing is paged and truncation is beside. What remains with more accounts are colder \
+         size slower there; here every page was touched before the clock ran, and truncation is beside. What remains with more accounts are colder \
          processor caches, and more pages for truncation to write."
             .to_owned(),
     ];
