@@ -50,13 +50,25 @@ impl Places {
         self.register(start, length)
     }
 
-    /// Forgets every place that begins in `start..start + length`; `false`: there was none.
+    /// Forgets every page that has some of `start..start + length`; `false`: none was known. What was known beside
+    /// them stays so: a place that were kept whole would let a region replace what others have there meanwhile.
     pub(crate) fn forget(&self, start: usize, length: usize) -> bool {
         let end = start.saturating_add(length);
+        let end = end.checked_next_multiple_of(PAGE).unwrap_or(usize::MAX);
+        let start = start / PAGE * PAGE;
         let mut places = lock(&self.0);
+        let met = |(first, behind): (usize, usize)| length > 0 && first < end && start < behind;
+        let rest: Vec<_> = places
+            .iter()
+            .filter(|place| met(**place))
+            .flat_map(|&(first, behind)| [(first, start), (end, behind)])
+            .filter(|(first, behind)| first < behind)
+            .collect();
         let before = places.len();
-        places.retain(|(first, _)| !(start..end).contains(first));
-        places.len() < before
+        places.retain(|place| !met(*place));
+        let found = places.len() < before;
+        places.extend(rest);
+        found
     }
 
     /// The proof that all of `start..start + length` is in one place.
@@ -92,6 +104,30 @@ mod tests {
         assert!(!places.forget(4 * PAGE, 4 * PAGE));
         assert!(places.hold(5 * PAGE, PAGE).is_none());
         assert!(places.hold(8 * PAGE, PAGE).is_some());
+    }
+
+    /// Four pages were registered and the last three given back: the whole place stayed, and the next region there
+    /// replaced what the system had put into them.
+    #[test]
+    fn a_place_is_forgotten_in_part() {
+        let places = Places::new();
+        assert!(places.register(4 * PAGE, 4 * PAGE));
+        assert!(places.forget(5 * PAGE, 3 * PAGE));
+        assert!(places.hold(4 * PAGE, PAGE).is_some(), "it was not forgotten");
+        assert!(places.hold(4 * PAGE, 2 * PAGE).is_none());
+        assert!(places.hold(5 * PAGE, PAGE).is_none());
+        assert!(places.register(5 * PAGE, 3 * PAGE));
+        assert!(places.register(8 * PAGE, 3 * PAGE));
+        // The middle of one, over two, and a byte of a page.
+        assert!(places.forget(9 * PAGE, PAGE));
+        assert!(places.hold(8 * PAGE, PAGE).is_some() && places.hold(10 * PAGE, PAGE).is_some());
+        assert!(places.hold(9 * PAGE, PAGE).is_none());
+        assert!(places.forget(7 * PAGE + 1, PAGE));
+        assert!(places.hold(6 * PAGE, PAGE).is_some());
+        assert!(places.hold(7 * PAGE, PAGE).is_none() && places.hold(8 * PAGE, PAGE).is_none());
+        assert!(!places.forget(6 * PAGE, 0));
+        assert!(places.forget(0, usize::MAX));
+        assert!(!places.forget(0, usize::MAX));
     }
 
     #[test]

@@ -186,6 +186,24 @@ static void addresses(void)
     EXPECT(allocate_vm(&place, 0), RVM_ERANGE);
     EXPECT(allocate_vm(NULL, MIB), RVM_ERANGE);
     rvm_no_yield = rvm_true;
+
+    /* Given back in part, the rest is a place still, and what comes where it was is left alone. */
+    place = NULL;
+    OK(allocate_vm(&place, MIB));
+    OK(deallocate_vm(place + 4096, MIB - 4096));
+    own = (char *)mmap(place + 4096, MIB - 4096, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    CHECK(own == place + 4096);
+    own[0] = 'o';
+    make_file("third", MIB);
+    region.data_dev = (char *)"third";
+    region.vmaddr = place;
+    region.length = 0;
+    EXPECT(rvm_map(&region, NULL), RVM_ERANGE);
+    CHECK(own[0] == 'o');
+    region.length = 4096;
+    OK(rvm_map(&region, NULL));
+    CHECK(region.vmaddr == place && own[0] == 'o');
 }
 
 /* Offsets that do not fit 32 bits. */
