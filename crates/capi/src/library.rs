@@ -150,8 +150,7 @@ impl Library {
 
     /// `rvm_set_options`.
     pub(crate) fn set_options(&self, choices: Choices) -> Result<(), Failure> {
-        self.ready()?;
-        let _setup = lock(&self.setup);
+        let _setup = self.setup()?;
         self.choose(choices)
     }
 
@@ -185,8 +184,16 @@ impl Library {
         Ok(true)
     }
 
-    /// Waits for its turn to start, end, map or unmap.
-    pub(crate) fn setup(&self) -> MutexGuard<'_, ()> {
+    /// Waits for its turn to end, map or unmap, and refuses who comes when the library has ended: it may have ended
+    /// while they waited, and would open its log again.
+    pub(crate) fn setup(&self) -> Result<MutexGuard<'_, ()>, Failure> {
+        self.ready()?;
+        let turn = self.turn();
+        self.ready().map(|()| turn)
+    }
+
+    /// Waits while others start, end, map or unmap, before the start and after the end too.
+    pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
         lock(&self.setup)
     }
 
@@ -336,5 +343,30 @@ impl OpenLog {
     pub(crate) fn is_empty(&self) -> bool {
         let state = self.memory.log().state();
         state.head == state.tail && crate::statistics::spooled(&self.memory.statistics()) == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A call that waits for another thread's end opened the log again after it, for good.
+    #[test]
+    fn a_call_that_waited_for_the_end_is_refused() {
+        let library = Library::new();
+        library.fork.set().expect("the kernel can mark a page");
+        library.phase.store(RUNNING, Ordering::Release);
+        assert!(library.setup().is_ok());
+        let ending = library.turn();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| library.setup().map(drop));
+            // Time to come as far as the lock. Without it the answer is the same and the test shows less.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            library.phase.store(ENDED, Ordering::Release);
+            drop(ending);
+            let answer = waiting.join().expect("it ends");
+            assert_eq!(answer.map_err(|failure| failure.code), Err(Code::NotInitialised));
+        });
+        drop(library.turn());
     }
 }

@@ -66,8 +66,7 @@ impl Wish {
 impl Library {
     /// `rvm_map`.
     pub(crate) fn map(&self, wish: &Wish, choices: Option<Choices>) -> Result<Got, Failure> {
-        self.ready()?;
-        let _setup = self.setup();
+        let _setup = self.setup()?;
         if let Some(choices) = choices {
             self.choose(choices)?;
         }
@@ -128,8 +127,7 @@ impl Library {
 
     /// `rvm_unmap`: the memory stays.
     pub(crate) fn unmap(&self, address: usize, length: usize) -> Result<(), Failure> {
-        self.ready()?;
-        let _setup = self.setup();
+        let _setup = self.setup()?;
         let region = self.take(address, length)?;
         region
             .keep_unmapped()
@@ -156,21 +154,14 @@ impl Library {
                     Code::Range,
                     "are a part of a mapped region; regions are unmapped whole",
                 ),
+                NotTaken::InUse => (
+                    Code::Uncommitted,
+                    "are a region in which an open transaction has ranges; commit or abort it first",
+                ),
             };
             Failure::new(code, format!("the {length} bytes at {address:#x} {what}"))
         })?;
-        match Arc::try_unwrap(taken) {
-            Ok(mapped) => Ok(mapped.region),
-            Err(shared) => {
-                self.regions.insert(shared);
-                Err(Failure::new(
-                    Code::Uncommitted,
-                    format!(
-                        "an open transaction has ranges in the region at {address:#x}; commit or abort it first"
-                    ),
-                ))
-            }
-        }
+        Ok(taken.region)
     }
 
     fn put_back(&self, failure: Failure, region: Region) -> Failure {

@@ -42,6 +42,8 @@ pub(crate) enum NotTaken {
     NoRegion,
     /// The addresses are in a region and are not the whole of it.
     Part,
+    /// An open transaction has ranges in it, or is about to.
+    InUse,
 }
 
 impl Regions {
@@ -70,13 +72,20 @@ impl Regions {
         regions.insert(place, mapped);
     }
 
-    /// Takes out the region that begins at `start` and has this length.
-    pub(crate) fn take(&self, start: usize, length: usize) -> Result<Arc<Mapped>, NotTaken> {
+    /// Takes out the region that begins at `start` and has this length. One that is in use is not out for a moment,
+    /// in which another thread's range would be refused: ranges begin with [`Regions::find`], which waits.
+    pub(crate) fn take(&self, start: usize, length: usize) -> Result<Mapped, NotTaken> {
         let mut regions = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let place = last_from(&regions, start).ok_or(NotTaken::NoRegion)?;
         let mapped = &regions[place];
         if mapped.start == start && mapped.length == length {
-            return Ok(regions.remove(place));
+            if mapped.region.open_transactions() > 0 {
+                return Err(NotTaken::InUse);
+            }
+            return Arc::try_unwrap(regions.remove(place)).map_err(|shared| {
+                regions.insert(place, shared);
+                NotTaken::InUse
+            });
         }
         match mapped.offset(start, length) {
             Some(_) => Err(NotTaken::Part),

@@ -67,9 +67,8 @@ impl Library {
         choices: Option<Choices>,
         definitions: &mut [Definition],
     ) -> Result<(), Failure> {
-        self.ready()?;
         lay_out(definitions)?;
-        let _setup = self.setup();
+        let _setup = self.setup()?;
         if let Some(choices) = choices {
             self.choose(choices)?;
         }
@@ -88,8 +87,7 @@ impl Library {
         segment: &Segment<'_>,
         choices: Option<Choices>,
     ) -> Result<Vec<Definition>, Failure> {
-        self.ready()?;
-        let _setup = self.setup();
+        let _setup = self.setup()?;
         if let Some(choices) = choices {
             self.choose(choices)?;
         }
@@ -107,8 +105,7 @@ impl Library {
 
     /// Unmaps a loaded segment's regions and gives their memory back.
     pub(crate) fn release_segment(&self, definitions: &[Definition]) -> Result<(), Failure> {
-        self.ready()?;
-        let _setup = self.setup();
+        let _setup = self.setup()?;
         for definition in definitions {
             let open = self.transactions.list(Some(definition.address)).len();
             if open > 0 {

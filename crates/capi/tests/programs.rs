@@ -58,10 +58,18 @@ const PROGRAMS: &[(&str, &[&[&str]])] = &[
             &["refused", "another_version"],
         ],
     ),
-    ("statistics", &[&["refused"], &["counts"], &["print"]]),
+    (
+        "statistics",
+        &[&["refused"], &["counts"], &["beside_truncation"], &["print"]],
+    ),
     (
         "threads",
-        &[&["many", "many_after"], &["texts"], &["signals_are_the_programs"]],
+        &[
+            &["many", "many_after"],
+            &["unmap_refused"],
+            &["texts"],
+            &["signals_are_the_programs"],
+        ],
     ),
     (
         "crash",

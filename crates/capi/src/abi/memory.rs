@@ -118,7 +118,7 @@ fn deallocate(address: *mut c_char, length: Length) -> Result<(), Failure> {
 /// Acts while no region is mapped or unmapped. A child of fork, where the lock may never be given back, is refused.
 fn alone<R>(act: impl FnOnce() -> Result<R, Failure>) -> Result<R, Failure> {
     LIBRARY.refuse_child()?;
-    let _setup = LIBRARY.setup();
+    let _turn = LIBRARY.turn();
     act()
 }
 

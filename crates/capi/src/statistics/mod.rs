@@ -106,8 +106,9 @@ impl Counts {
 
     /// `rvm_truncate` was called.
     pub(crate) fn truncated(&self, taken: Duration, log: &OpenLog) {
-        let statistics = log.memory.statistics();
         self.with(|kept| {
+            // Read here and not before: of two threads one might note older counts over newer ones.
+            let statistics = log.memory.statistics();
             kept.now.truncate_calls += 1;
             kept.now.truncations[class(&TRUNCATION_S, u128::from(taken.as_secs()))] += 1;
             kept.last_truncation = taken;
@@ -129,10 +130,11 @@ impl Library {
     pub(crate) fn statistics(&self, from_heap: bool) -> Result<StatisticsRecord, Failure> {
         self.ready()?;
         self.with_log(|log| {
-            let statistics = log.memory.statistics();
             let percent = percent_used(log.memory.log());
             let uncommitted = self.transactions.open() as u64;
             Ok(self.counts.with(|kept| {
+                // Not before the counts at the last truncation, which are subtracted from these.
+                let statistics = log.memory.statistics();
                 kept.log_percent_max = kept.log_percent_max.max(percent);
                 let mut record = StatisticsRecord::fresh(from_heap);
                 fill(&mut record, kept, &statistics);

@@ -1,4 +1,6 @@
 /* Counts, and how they are printed. */
+#include <pthread.h>
+
 #include "check.h"
 
 #include <rvm/rvm_statistics.h>
@@ -76,6 +78,47 @@ static void counts(void)
     CHECK(found.tot_truncation_time.tv_sec > 0 || found.tot_truncation_time.tv_usec > 0);
 }
 
+static volatile int done;
+
+static void *truncate_often(void *unused)
+{
+    int at;
+
+    (void)unused;
+    for (at = 0; at < 200; at++)
+        OK(rvm_truncate());
+    done = 1;
+    return NULL;
+}
+
+static void *commit_often(void *base)
+{
+    while (!done)
+        commit((char *)base, 'c', 100, no_flush);
+    return NULL;
+}
+
+/* Counts since the last truncation, read while it ends: older counts less newer ones are no counts. */
+static void beside_truncation(void)
+{
+    pthread_t truncating, committing;
+    rvm_statistics_t found;
+    rvm_region_t region;
+
+    start();
+    make_file("data", MIB);
+    region = map("data");
+    CHECK(pthread_create(&committing, NULL, commit_often, region.vmaddr) == 0);
+    CHECK(pthread_create(&truncating, NULL, truncate_often, NULL) == 0);
+    while (!done) {
+        found = read_statistics();
+        CHECK(found.n_no_flush_commit <= found.tot_no_flush_commit);
+        CHECK(found.log_written.low <= found.tot_log_written.low);
+    }
+    CHECK(pthread_join(truncating, NULL) == 0 && pthread_join(committing, NULL) == 0);
+    OK(rvm_terminate());
+}
+
 static void print(void)
 {
     rvm_region_t region;
@@ -89,4 +132,4 @@ static void print(void)
     OK(rvm_print_statistics(&found, stdout));
 }
 
-MAIN(CASE(refused), CASE(counts), CASE(print))
+MAIN(CASE(refused), CASE(counts), CASE(beside_truncation), CASE(print))

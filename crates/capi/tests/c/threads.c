@@ -99,6 +99,42 @@ static void many_after(void)
     CHECK(region.vmaddr[99] == 'd');
 }
 
+static void *unmap_in_vain(void *unused)
+{
+    (void)unused;
+    while (!done)
+        EXPECT(rvm_unmap(&shared_region), RVM_EUNCOMMIT);
+    return NULL;
+}
+
+/* A region whose unmapping is refused is not gone for a moment: a range declared meanwhile was refused. */
+static void unmap_refused(void)
+{
+    rvm_region_t other;
+    pthread_t thread;
+    rvm_tid_t tid;
+    int at;
+
+    make_file("data", MIB);
+    make_file("second", MIB);
+    start();
+    shared_region = map("data");
+    other = map("second");
+    rvm_init_tid(&tid);
+    OK(rvm_begin_transaction(&tid, no_restore));
+    OK(rvm_set_range(&tid, shared_region.vmaddr, 8));
+    CHECK(pthread_create(&thread, NULL, unmap_in_vain, NULL) == 0);
+    for (at = 0; at < 20000; at++) {
+        OK(rvm_set_range(&tid, other.vmaddr, 8));
+        OK(rvm_set_range(&tid, shared_region.vmaddr, 8));
+    }
+    done = 1;
+    CHECK(pthread_join(thread, NULL) == 0);
+    OK(rvm_abort_transaction(&tid));
+    OK(rvm_unmap(&shared_region));
+    OK(rvm_terminate());
+}
+
 static pthread_t signalled;
 static volatile int signals;
 
@@ -151,4 +187,4 @@ static void texts(void)
     CHECK(strstr(rvm_error_text(), "region") != NULL);
 }
 
-MAIN(CASE(many), CASE(many_after), CASE(texts), CASE(signals_are_the_programs))
+MAIN(CASE(many), CASE(many_after), CASE(unmap_refused), CASE(texts), CASE(signals_are_the_programs))
