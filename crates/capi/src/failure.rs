@@ -180,9 +180,14 @@ impl From<CommitError> for Failure {
             CommitError::TooLarge { .. } => Failure::of(Code::TooBig, error),
             CommitError::Full { cause, .. } => full(cause, &error),
             CommitError::Refused(cause) => refused(cause, &error),
+            // One code for every cause, a fence too: `RVM_ELOG` says that nothing was logged.
             CommitError::Unknown { cause, .. } => Failure {
+                code: Code::Io,
+                errno: match cause {
+                    WaitError::DiskFailed(IoError { errno }) => *errno,
+                    WaitError::Fenced { .. } | WaitError::Closed => libc::EIO,
+                },
                 text: error.to_string(),
-                ..Failure::from(*cause)
             },
         }
     }
@@ -253,6 +258,25 @@ mod tests {
         assert_eq!(failure.code, Code::TooBig);
         let failure = Failure::io(libc::ENOMEM, "no memory");
         assert_eq!(failure.code, Code::NoMemory);
+    }
+
+    /// `RVM_ELOG` says that the transaction is open, which one is not whose record was written.
+    #[test]
+    fn a_commit_of_unknown_fate_has_one_code_whatever_the_cause() {
+        let (held, seen) = Default::default();
+        let of = |cause| {
+            let failure = Failure::from(CommitError::Unknown {
+                lsn: Default::default(),
+                cause,
+            });
+            (failure.code, failure.errno)
+        };
+        assert_eq!(of(WaitError::Closed), (Code::Io, libc::EIO));
+        assert_eq!(
+            of(WaitError::DiskFailed(IoError::ENOSPC)),
+            (Code::Io, libc::ENOSPC)
+        );
+        assert_eq!(of(WaitError::Fenced { held, seen }), (Code::Io, libc::EIO));
     }
 
     #[test]
