@@ -209,9 +209,18 @@ impl Library {
         }
     }
 
-    /// `rvm_query`.
-    pub(crate) fn query(&self, region: Option<usize>) -> Result<Answer, Failure> {
+    /// `rvm_query`. `region`: address and length.
+    pub(crate) fn query(&self, region: Option<(usize, usize)>) -> Result<Answer, Failure> {
         self.ready()?;
+        let region = match region {
+            Some((address, length)) => Some(
+                self.regions
+                    .find(address, length)
+                    .ok_or_else(|| no_region(address, length))?
+                    .start,
+            ),
+            None => None,
+        };
         let choices = lock(&self.choices).clone();
         let (mut log_name, mut log_empty) = (None, true);
         if let Some(open) = &*self.log.read().unwrap_or_else(PoisonError::into_inner) {
@@ -318,6 +327,15 @@ impl Library {
             microseconds: (micros % 1_000_000) as i64,
         }
     }
+}
+
+fn no_region(address: usize, length: usize) -> Failure {
+    Failure::new(
+        Code::NotMapped,
+        format!(
+            "the {length} bytes at {address:#x} are not a mapped region; give the record that rvm_map filled"
+        ),
+    )
 }
 
 fn not_ready(phase: u8) -> Failure {

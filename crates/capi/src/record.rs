@@ -50,7 +50,7 @@ pub(crate) struct Tid {
     pub(crate) uname: Timeval,
     /// The open transaction's handle (`crate::transactions::Handle`), or NULL.
     pub(crate) tid: *mut c_void,
-    pub(crate) reserved: *mut c_void,
+    pub(crate) reserved: Length,
 }
 
 /// `rvm_region_t`.
@@ -128,7 +128,7 @@ impl Record for Tid {
             head: head_of::<Tid>(from_heap),
             uname: Timeval::default(),
             tid: null_mut(),
-            reserved: null_mut(),
+            reserved: 0,
         }
     }
 

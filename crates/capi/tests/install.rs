@@ -45,6 +45,25 @@ fn exactly_the_interfaces_symbols_leave_the_library() {
     assert!(leaked.is_empty(), "not in tests/symbols.txt: {leaked:?}");
 }
 
+/// A program that declares `long rvm_no_yield` stores eight bytes to it.
+#[test]
+fn data_is_as_wide_as_the_widest_type_that_programs_give_it() {
+    if !has("nm") {
+        return;
+    }
+    let installed = Installed::new();
+    let mut nm = Command::new("nm");
+    nm.args(["-D", "--defined-only", "--format=posix"])
+        .arg(installed.lib().join("librvm.so"));
+    let listed = succeed(&mut nm, "nm");
+    for name in ["rvm_no_yield", "rds_rvmsize", "rds_startaddr"] {
+        let line = listed.lines().find(|line| line.split(' ').next() == Some(name));
+        let size = line.and_then(|line| line.split(' ').nth(3));
+        let size = size.and_then(|size| u64::from_str_radix(size, 16).ok());
+        assert_eq!(size, Some(8), "{name}: {line:?}");
+    }
+}
+
 #[test]
 fn the_library_has_the_name_that_old_programs_ask_for() {
     if !has("readelf") {

@@ -30,7 +30,8 @@
  *
  * Rules for all functions:
  *   - They may be called by any thread. One transaction is used by one thread at a time.
- *   - A child made by fork() must not use its parent's library: it is refused with RVM_EINIT.
+ *   - A child made by fork() must not use its parent's library: it is refused with RVM_EINIT. Regions are no snapshot
+ *     to it: pages not stored to before the fork show the segment file, which the parent's truncation changes.
  *   - A string is read during the call only. A record belongs to the caller.
  *   - Whatever is not RVM_SUCCESS is explained, in a sentence, by rvm_error_text() of rvm/netram.h.
  */
@@ -139,7 +140,7 @@ typedef struct {
     rvm_bool_t from_heap;
     struct timeval uname;
     void *tid;
-    void *reserved;
+    rvm_length_t reserved;
 } rvm_tid_t;
 
 /* A part of a segment in memory. rvm_map() takes the wish and puts in what was mapped. */
@@ -224,7 +225,8 @@ extern rvm_return_t rvm_initialize(const char *version, rvm_options_t *options);
 
 /*
  * Flushes, closes the log and the segments. RVM_EUNCOMMIT while transactions are open: nothing is done. Regions that
- * are still mapped stay readable. Called again: RVM_SUCCESS. A process may also just end: what was flushed is safe.
+ * are still mapped stay readable, as after rvm_unmap(). Called again: RVM_SUCCESS. A process may also just end: what
+ * was flushed is safe.
  */
 extern rvm_return_t rvm_terminate(void);
 
@@ -235,7 +237,7 @@ extern rvm_return_t rvm_set_options(rvm_options_t *options);
 
 /*
  * Fills the options record, and lists the open transactions: all, or those with ranges in `region` if it is not NULL.
- * `tid_array` is made new; the one that the record held before is freed.
+ * `tid_array` is made new; the one that the record held before is freed. RVM_ENOT_MAPPED: `region` is not mapped.
  */
 extern rvm_return_t rvm_query(rvm_options_t *options, rvm_region_t *region);
 
@@ -251,7 +253,10 @@ extern rvm_return_t rvm_map(rvm_region_t *region, rvm_options_t *options);
 
 /*
  * Ends a mapping; `vmaddr` and `length` as rvm_map() gave them. The memory stays readable, and is no longer
- * recoverable; munmap() it if it is not needed. RVM_EUNCOMMIT while open transactions have ranges in it.
+ * recoverable: pages that were stored to stay as they are, the others go on showing the segment file. If it is not
+ * needed munmap() it; first rvm_unregister_page() it if rvm_register_page() made it known, or else the next region
+ * there would replace what took its place; memory of allocate_vm() goes with deallocate_vm().
+ * RVM_EUNCOMMIT while open transactions have ranges in it.
  */
 extern rvm_return_t rvm_unmap(rvm_region_t *region);
 
@@ -273,8 +278,9 @@ extern rvm_return_t rvm_modify_bytes(rvm_tid_t *tid, void *base, const void *sou
  * it survives a crash of this machine (held by lenders as the commit rule says, or by the disk). An empty transaction
  * costs nothing with optimisations on; without, a flush flushes what was committed before.
  *
- * After RVM_ETOO_BIG, and after RVM_EIO for a log that is full, the transaction is still open: abort it, or try again.
- * After any other RVM_EIO it has ended and its fate is unknown, never "aborted": the next start tells.
+ * After an error `tid->tid` tells. Not NULL: the transaction is still open, as after RVM_ETOO_BIG and RVM_ELOG, and after
+ * RVM_EIO for a log that is full or whose disk failed before: abort it, or try again. NULL: it has ended and its fate is
+ * unknown, never "aborted": the next start tells.
  */
 extern rvm_return_t rvm_end_transaction(rvm_tid_t *tid, rvm_mode_t mode);
 
@@ -350,7 +356,9 @@ extern rvm_length_t rvm_page_mask(void);
  *   rvm_bool_t rvm_register_page(char *addr, rvm_length_t length);
  *       Makes memory of the program's own known as a place for regions: rvm_map() replaces it when vmaddr says so.
  *       rvm_false: not whole pages, or some of it is known or mapped already.
- *   rvm_bool_t rvm_no_yield;
+ *   rvm_bool_t rvm_unregister_page(char *addr, rvm_length_t length);
+ *       The reverse, of all or a part. rvm_false: none of it was known.
+ *   rvm_bool_t rvm_no_yield;  (or long: there is room for it)
  *       Was a wish to recovery's scheduling. Kept, without effect.
  */
 

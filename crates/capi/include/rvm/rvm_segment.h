@@ -27,8 +27,9 @@ typedef struct {
     char *vmaddr;
 } rvm_region_def_t;
 
+/* A statement, with or without a semicolon behind it. */
 #define RVM_INIT_REGION(def, off, len, addr) \
-    ((def).offset = (off), (def).length = (len), (def).vmaddr = (addr))
+    { (def).offset = (off); (def).length = (len); (def).vmaddr = (addr); }
 
 /*
  * Writes the header for `n` regions into an existing file. The regions lie one behind the other after the header, in

@@ -62,7 +62,10 @@ extern "C" fn rvm_query(options: *mut Options, region: *const Region) -> c_int {
         let mut asked = record(options).ok_or_else(no_options)?;
         let region = match region.is_null() {
             true => None,
-            false => Some(record(region).ok_or_else(no_region)?.vmaddr.addr()),
+            false => {
+                let region = record(region).ok_or_else(no_region)?;
+                Some((region.vmaddr.addr(), region.length as usize))
+            }
         };
         let answer = LIBRARY.query(region)?;
         let listed: Vec<Tid> = answer.open.iter().map(tid_of).collect();

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int};
 use std::ptr::{null_mut, without_provenance_mut};
-use std::sync::atomic::{AtomicI32, AtomicI64, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicPtr, Ordering};
 
 use netram_home::Memory;
 use netram_rvm::{MapError, Region};
@@ -15,10 +15,11 @@ use crate::library::LIBRARY;
 use crate::places::{Held, PAGE, end_of_pages};
 use crate::record::Length;
 
-/// Was a wish to recovery's scheduling. Programs set it; nothing reads it.
+/// Was a wish to recovery's scheduling. Programs set it; nothing reads it. As wide as the widest type that programs
+/// declare it with.
 #[allow(non_upper_case_globals, reason = "the name is C's")]
 #[unsafe(no_mangle)]
-static rvm_no_yield: AtomicI32 = AtomicI32::new(0);
+static rvm_no_yield: AtomicI64 = AtomicI64::new(0);
 
 /// Bytes mapped by `rvm_load_segment`.
 #[allow(non_upper_case_globals, reason = "the name is C's")]

@@ -25,7 +25,7 @@ static rvm_offset_t none(void)
 static void define(rvm_region_def_t *defs)
 {
     RVM_INIT_REGION(defs[0], none(), SIZE, PLACE + 4 * SIZE);
-    RVM_INIT_REGION(defs[1], none(), 2 * SIZE, PLACE);
+    RVM_INIT_REGION(defs[1], none(), 2 * SIZE, PLACE)
 }
 
 static void create(void)

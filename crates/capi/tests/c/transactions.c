@@ -249,7 +249,12 @@ static void query(void)
     rvm_free_options(options);
     for (at = 0; at < 100; at++)
         EXPECT(rvm_abort_transaction(&tids[at]), RVM_ETID);
+    options = rvm_malloc_options();
+    options->n_uncommit = 7;
     OK(rvm_unmap(&other));
+    EXPECT(rvm_query(options, &other), RVM_ENOT_MAPPED);
+    CHECK(options->n_uncommit == 7);
+    rvm_free_options(options);
     OK(rvm_terminate());
 }
 
