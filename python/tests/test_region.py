@@ -7,7 +7,7 @@ import io
 from pathlib import Path
 
 import pytest
-from conftest import SIZE
+from conftest import SIZE, reopened
 
 import netram
 
@@ -121,3 +121,32 @@ def test_a_large_segment_costs_nothing_until_it_is_touched(store: netram.Store, 
     with (folder / "large").open("rb") as file:
         file.seek(5 << 30)
         assert file.read(12) == b"beyond 4 GiB"
+
+
+def test_arrays_of_ctypes_are_declared(folder: Path) -> None:
+    # Such an array gives its shape and no strides.
+    store = netram.open(folder / "bank.log", create=True, log_size="1MiB")
+    region = store.segment(folder / "bank.data", size=SIZE, create=True).map()
+    row = (ctypes.c_int64 * 8).from_buffer(region, 64)
+    table = ((ctypes.c_int32 * 4) * 3).from_buffer(region, 4096)
+    single = ctypes.c_int64.from_buffer(region, 8192)
+    none = (ctypes.c_int64 * 0).from_buffer(region)
+    with pytest.raises(ZeroDivisionError), store.transaction() as tx:
+        tx.set_range(row)
+        region_bytes = memoryview(region)
+        region_bytes[56:136] = b"\xff" * 80
+        1 / 0
+    # An abort puts back exactly what was declared, and so shows it.
+    assert region[56:136] == b"\xff" * 8 + bytes(64) + b"\xff" * 8
+    with store.transaction() as tx:
+        for array in (row, table, single, none):
+            tx.set_range(array)
+        assert tx.ranges == 3
+        row[7], table[2][3], single.value = 7, 23, 42
+    del row, table, single, none, array, region_bytes
+    store.close()
+    store, region = reopened(folder)
+    assert region[120:128] == (7).to_bytes(8, "little")
+    assert region[4096 + 44 : 4096 + 48] == (23).to_bytes(4, "little")
+    assert region[8192:8200] == (42).to_bytes(8, "little")
+    store.close()

@@ -101,13 +101,23 @@ fn spread(view: &ffi::Py_buffer) -> PyResult<Option<(usize, usize)>> {
         ));
     }
     let dimensions = usize::try_from(view.ndim).unwrap_or(0);
+    if dimensions > 0 && view.strides.is_null() {
+        // Whoever is asked for strides may give none for an array without gaps, as ctypes does.
+        let length = view.len.unsigned_abs();
+        return Ok((length > 0).then(|| (view.buf.addr(), length)));
+    }
+    if dimensions > 0 && view.shape.is_null() {
+        return Err(PyBufferError::new_err(
+            "the buffer has strides and does not say how many items they lead to",
+        ));
+    }
     let (mut before, mut after) = (0usize, view.itemsize.unsigned_abs());
     for dimension in 0..dimensions {
-        // SAFETY: PyBUF_FULL_RO asks for a shape of `ndim` entries.
+        // SAFETY: the shape is not null, so it has `ndim` entries.
         let count = unsafe { view.shape.add(dimension) };
         // SAFETY: as above.
         let count = unsafe { count.read() }.unsigned_abs();
-        // SAFETY: PyBUF_FULL_RO asks for strides of `ndim` entries.
+        // SAFETY: the strides are not null, so there are `ndim` of them.
         let stride = unsafe { view.strides.add(dimension) };
         // SAFETY: as above.
         let stride = unsafe { stride.read() };
