@@ -74,7 +74,7 @@ impl Heap {
     }
 
     fn gone(&self, py: Python<'_>) -> PyErr {
-        match self.window.is_mapped() {
+        match self.window.is_mapped(py) {
             false => unmapped(py),
             true => error::closed(
                 py,
@@ -230,11 +230,8 @@ impl Heap {
         Ok(HeapStatistics::of(&statistics))
     }
 
-    fn __repr__(&self) -> String {
-        if !self.window.is_mapped() {
-            return "<netram.Heap, unmapped>".to_owned();
-        }
-        let described = self.window.with_heap(|heap| {
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let described = self.using(py, |heap| {
             let region = heap.region();
             format!(
                 "<netram.Heap in {:?}, {} bytes>",
@@ -242,7 +239,7 @@ impl Heap {
                 region.len()
             )
         });
-        described.unwrap_or_else(|| "<netram.Heap, unmapped>".to_owned())
+        described.unwrap_or_else(|_gone| "<netram.Heap, unmapped>".to_owned())
     }
 }
 

@@ -119,7 +119,7 @@ impl Region {
         // Without a store the region was unmapped when that closed.
         let outcome = match window.shared.waiting(py, |memory| unmap(memory, window)) {
             Ok(outcome) => outcome,
-            Err(_) if !window.is_mapped() => return Ok(()),
+            Err(_) if !window.is_mapped(py) => return Ok(()),
             Err(cause) => return Err(cause),
         };
         outcome.map_err(|why| match why {
@@ -152,7 +152,7 @@ impl Region {
     /// Whether the region is unmapped.
     #[getter]
     fn closed(slf: &Bound<'_, Self>) -> bool {
-        !window(slf).is_mapped()
+        !window(slf).is_mapped(slf.py())
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -175,11 +175,7 @@ impl Region {
     }
 
     fn __repr__(slf: &Bound<'_, Self>) -> String {
-        let window = window(slf);
-        if !window.is_mapped() {
-            return "<netram.Region, unmapped>".to_owned();
-        }
-        let described = window.with(|region| {
+        let described = window(slf).use_region(slf.py(), |region| {
             format!(
                 "<netram.Region of {:?}, {} bytes from {}>",
                 region.segment_path(),
@@ -187,7 +183,7 @@ impl Region {
                 region.segment_offset()
             )
         });
-        described.unwrap_or_else(|| "<netram.Region, unmapped>".to_owned())
+        described.unwrap_or_else(|_unmapped| "<netram.Region, unmapped>".to_owned())
     }
 }
 
@@ -277,7 +273,7 @@ pub(crate) fn part(
     let window = window(region);
     let offset = offset.map_or(0, |offset| offset.0);
     let length = length.map_or_else(|| window.len().saturating_sub(offset), |length| length.0);
-    match window.is_mapped() {
+    match window.is_mapped(region.py()) {
         true => Ok((window.clone(), offset, length)),
         false => Err(unmapped(region.py())),
     }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError, Weak,
+};
 
 use netram_home::Memory;
 use netram_proto::port::Durability;
@@ -64,8 +66,8 @@ impl Shared {
     }
 
     /// Whether it can be used no more: closed, or another process's.
-    pub(crate) fn is_closed(&self) -> bool {
-        self.is_inherited() || self.read().is_none()
+    pub(crate) fn is_closed(&self, py: Python<'_>) -> bool {
+        self.is_inherited() || shared(py, &self.memory).is_none()
     }
 
     /// Whether this process is a fork of the one that opened: it may touch nothing here.
@@ -84,10 +86,11 @@ impl Shared {
         }
     }
 
-    /// Does something that does not wait.
+    /// Does something that does not wait, except for a closing, and then with the interpreter free.
     pub(crate) fn quickly<R>(&self, py: Python<'_>, then: impl FnOnce(&Memory) -> R) -> PyResult<R> {
         self.check_process(py)?;
-        self.read().as_ref().map(then).ok_or_else(|| closed(py))
+        let memory = shared(py, &self.memory);
+        memory.as_ref().map(then).ok_or_else(|| closed(py))
     }
 
     /// Does something that may wait, and lets other Python threads run meanwhile.
@@ -229,6 +232,20 @@ pub(crate) fn close_all(py: Python<'_>) {
 /// Locks; a panic elsewhere has been reported there and left nothing half done.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Locks shared. Whoever has the lock exclusively may wait for a disk: other Python threads run until it is given back.
+pub(crate) fn shared<'l, T: Send + Sync>(py: Python<'_>, lock: &'l RwLock<T>) -> RwLockReadGuard<'l, T> {
+    loop {
+        match lock.try_read() {
+            Ok(guard) => return guard,
+            Err(TryLockError::Poisoned(guard)) => return guard.into_inner(),
+            // The guard is this thread's and cannot be brought along from there, so it is tried for again.
+            Err(TryLockError::WouldBlock) => {
+                py.detach(|| drop(lock.read().unwrap_or_else(PoisonError::into_inner)));
+            }
+        }
+    }
 }
 
 fn closed(py: Python<'_>) -> PyErr {

@@ -151,8 +151,8 @@ impl Store {
 
     /// Whether the store is closed.
     #[getter]
-    fn closed(&self) -> bool {
-        self.shared.is_closed()
+    fn closed(&self, py: Python<'_>) -> bool {
+        self.shared.is_closed(py)
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -175,8 +175,12 @@ impl Store {
         }
     }
 
-    fn __repr__(&self) -> String {
-        let state = if self.shared.is_closed() { "closed" } else { "open" };
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let state = if self.shared.is_closed(py) {
+            "closed"
+        } else {
+            "open"
+        };
         format!("<netram.Store {:?}, {state}>", self.shared.path())
     }
 }

@@ -168,7 +168,8 @@ impl Transaction {
                 None => return self.check_open(py),
             },
         };
-        self.with(&window, |inner, region| inner.set_range(region, offset, length))
+        // Free of the interpreter, as `write` is.
+        py.detach(|| self.with(&window, |inner, region| inner.set_range(region, offset, length)))
             .map_err(|failure| failure.raise(py))
     }
 

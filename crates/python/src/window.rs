@@ -10,7 +10,7 @@ use netram_heap::Heap;
 use pyo3::prelude::*;
 
 use crate::error;
-use crate::shared::Shared;
+use crate::shared::{Shared, shared};
 
 /// A region that Python may look into.
 pub(crate) struct Window {
@@ -61,21 +61,22 @@ impl Window {
 
     /// Whether there is something to be seen. Not in a forked child, where a lock of a thread that it has not may be
     /// held for ever.
-    pub(crate) fn is_mapped(&self) -> bool {
-        !self.shared.is_inherited() && self.read().is_some()
+    pub(crate) fn is_mapped(&self, py: Python<'_>) -> bool {
+        !self.shared.is_inherited() && shared(py, &self.mapped).is_some()
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Option<Mapped>> {
         self.mapped.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something with the region, which stays mapped meanwhile. `None`: it is unmapped already.
+    /// Does something with the region, which stays mapped meanwhile; to be called with the interpreter free, since it
+    /// waits while the region is unmapped or formatted. `None`: it is unmapped already.
     pub(crate) fn with<R>(&self, then: impl FnOnce(&netram_rvm::Region) -> R) -> Option<R> {
         debug_assert!(!self.shared.is_inherited(), "checked before");
         self.read().as_ref().map(|mapped| then(&mapped.region))
     }
 
-    /// Does something with the region's heap. `None`: the region is unmapped already, or its heap was not opened.
+    /// Does something with the region's heap, in the same way. `None`: the region is unmapped already, or its heap was not opened.
     pub(crate) fn with_heap<R>(&self, then: impl FnOnce(&Heap) -> R) -> Option<R> {
         self.read().as_ref()?.heap.as_ref().map(then)
     }
@@ -87,7 +88,9 @@ impl Window {
         then: impl FnOnce(&netram_rvm::Region) -> R,
     ) -> PyResult<R> {
         self.shared.check_process(py)?;
-        self.with(then).ok_or_else(|| unmapped(py))
+        let mapped = shared(py, &self.mapped);
+        let done = mapped.as_ref().map(|mapped| then(&mapped.region));
+        done.ok_or_else(|| unmapped(py))
     }
 
     /// Counts one more view; returns where it may look.
