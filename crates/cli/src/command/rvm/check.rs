@@ -5,11 +5,10 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use netram_client::inspect::Verified;
 use netram_rvm::{SegmentError, SegmentView, TableView};
 use serde_json::json;
 
-use super::heaps::{SegmentHeap, account, heap_in};
+use super::heaps::{HeapState, SegmentHeap, account, heap_in, too_large};
 use super::look::{Look, Transaction};
 use super::overlay::Overlay;
 use crate::output;
@@ -44,6 +43,7 @@ struct Findings {
     /// Sentences worth knowing that are none.
     notes: Vec<String>,
     untold: u64,
+    untold_notes: u64,
     transactions: u64,
     ranges: u64,
     bytes: u64,
@@ -94,20 +94,38 @@ impl Findings {
         }
     }
 
+    /// What is damage, unless a program has the log open: it may have changed the table since that was read.
+    fn suspected(&mut self, look: &Look, sentence: String) {
+        match look.inspect.in_use() {
+            false => self.damaged(sentence),
+            true if self.notes.len() < TOLD_MAX => self.notes.push(format!(
+                "{sentence} (if it is still so when you check again: the program may have been changing it)"
+            )),
+            true => self.untold_notes += 1,
+        }
+    }
+
     /// Checks every record, and notes in `named` the segments that records name.
     fn check_log(&mut self, look: &Look, table: Option<&TableView>, named: &mut Vec<u32>) {
-        let verified = look.transactions(&mut |transaction| {
-            self.check_transaction(&transaction, table, named);
+        let verdict = look.transactions(&mut |transaction| {
+            self.check_transaction(look, &transaction, table, named);
             Ok(true)
         });
-        match verified {
-            Ok(verified) => self.judge(look, &verified),
+        match verdict {
+            Ok(verdict) => {
+                self.notes.extend(verdict.notes);
+                verdict
+                    .damage
+                    .into_iter()
+                    .for_each(|sentence| self.damaged(sentence));
+            }
             Err(error) => self.damaged(output::sentence(&error)),
         }
     }
 
     fn check_transaction(
         &mut self,
+        look: &Look,
         transaction: &Transaction<'_>,
         table: Option<&TableView>,
         named: &mut Vec<u32>,
@@ -122,44 +140,28 @@ impl Findings {
             }
             let Some(table) = table else { continue };
             let place = format!("{}+{}", range.offset, range.bytes.len());
-            match table.numbered(range.segment) {
-                None => self.damaged(format!(
+            let sentence = match table.numbered(range.segment) {
+                None => format!(
                     "the transaction at LSN {lsn} names segment {}, which the segment table does not know; restore the \
                      table that belongs to this log",
                     range.segment
-                )),
-                Some(segment) if !segment.holds(range) => self.damaged(format!(
+                ),
+                Some(segment) if !segment.holds(range) => format!(
                     "the transaction at LSN {lsn} writes {place}, which is not in {} of {} bytes",
                     segment.path, segment.length
-                )),
-                Some(_) => (),
-            }
-        }
-    }
-
-    fn judge(&mut self, look: &Look, verified: &Verified) {
-        let end = verified.scan.end.lsn;
-        if let Some(error) = verified.scan.unreadable {
-            self.damaged(format!("the log cannot be read from LSN {end} on: {error}"));
-        }
-        if let Some(lsn) = verified.forged {
-            self.damaged(format!(
-                "the record at LSN {lsn} was not sealed by this log's own writer: put the right key back, or report it"
-            ));
-        }
-        // What a running program writes at this moment may look like an end.
-        match verified.damage() {
-            Some((from, to)) if !look.inspect.in_use() => self.damaged(format!(
-                "the log is damaged from LSN {from} on: everything below LSN {to} had been on the disk; members may still \
-                 hold it: try `netram journal recover`"
-            )),
-            _ => (),
+                ),
+                Some(_) => continue,
+            };
+            self.suspected(look, sentence);
         }
     }
 
     fn check_segments(&mut self, look: &Look, table: &TableView, named: &[u32]) {
-        // Damage of the log itself has been told; without it nobody can say what a heap looks like.
-        let overlays = look.overlays(&mut |_| true).ok();
+        // Damage of the log itself has been told; without all of the log nobody can say what a heap looks like.
+        let overlays = match look.overlays(&mut |_| true) {
+            Ok((overlays, verdict)) => verdict.damage.is_empty().then_some(overlays),
+            Err(_) => None,
+        };
         for segment in &table.segments {
             match segment.open() {
                 Ok(_) => {
@@ -179,28 +181,29 @@ impl Findings {
     /// Checks the heap in a segment, if there is one. What a program changes meanwhile may look like damage.
     fn check_heap(&mut self, look: &Look, segment: &SegmentView, overlay: Option<&Overlay>) {
         let path = &segment.path;
-        match heap_in(segment, overlay) {
-            Ok(None) => (),
-            Ok(Some(SegmentHeap {
-                state: Ok(report), ..
-            })) => {
+        let SegmentHeap { offset, state } = match heap_in(segment, overlay) {
+            Ok(Some(heap)) => heap,
+            Ok(None) => return,
+            Err(error) => return self.damaged(format!("{path}: {}", output::sentence(&error))),
+        };
+        match state {
+            HeapState::Whole(report) => {
                 self.notes.push(format!("{path} has a {}", account(&report)));
                 for root in &report.loose_roots {
                     self.notes
                         .push(format!("root {root} of the heap in {path} names no block"));
                 }
             }
-            Ok(Some(SegmentHeap { state: Err(why), .. })) if look.inspect.in_use() => {
+            HeapState::TooLarge(bytes) => {
+                self.notes.push(format!("{path} has a {}", too_large(bytes)));
+            }
+            HeapState::Unusable(why) if look.inspect.in_use() => {
                 self.notes
                     .push(format!("the heap in {path} could not be checked: {why}"));
             }
-            Ok(Some(SegmentHeap {
-                offset,
-                state: Err(why),
-            })) => {
+            HeapState::Unusable(why) => {
                 self.damaged(format!("the heap at {offset} in {path}: {why}"));
             }
-            Err(error) => self.damaged(format!("{path}: {}", output::sentence(&error))),
         }
     }
 
@@ -220,6 +223,9 @@ impl Findings {
         for sentence in &self.notes {
             output::line(format_args!("note: {sentence}"))?;
         }
+        if self.untold_notes > 0 {
+            output::line(format_args!("note: and {} more", self.untold_notes))?;
+        }
         match self.damage.is_empty() {
             true => output::line("log, segment table and segments are whole"),
             false => Ok(()),
@@ -232,6 +238,7 @@ impl Findings {
             "damage": self.damage,
             "more_damage": self.untold,
             "notes": self.notes,
+            "more_notes": self.untold_notes,
             "transactions": self.transactions,
             "ranges": self.ranges,
             "bytes": self.bytes,

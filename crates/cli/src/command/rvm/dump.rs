@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 
 use super::look::{Look, Stretch, number};
@@ -20,7 +20,7 @@ const LINE_BYTES: usize = 16;
 ///
 /// These are the segment's file with the log laid over it, in memory: nothing is
 /// changed, and the log need not have been closed. What only lenders hold is not
-/// seen; then a note on standard error says so.
+/// seen; then a note on standard error says so. Of a damaged log nothing is written.
 ///
 ///   netram rvm dump bank.log bank.data --output bank.copy
 ///   netram rvm dump bank.log bank.data --offset 4096 --length 64 --hex
@@ -51,7 +51,12 @@ impl Dump {
         let segment = look.segment(&self.segment)?;
         let file = segment.open()?;
         let stretch = self.stretch(file.len(), &segment.path)?;
-        let overlay = look.overlay(&segment)?;
+        let (overlay, verdict) = look.overlay(&segment)?;
+        ensure!(
+            verdict.damage.is_empty(),
+            "{}. Nothing was written: without all of the log these are not the committed bytes",
+            verdict.damage.join("; ")
+        );
         let mut out = self.open()?;
         let (mut at, end) = (stretch.offset, stretch.offset + stretch.length);
         let mut piece = vec![0; PIECE_BYTES.min(stretch.length) as usize];
@@ -68,6 +73,9 @@ impl Dump {
         }
         out.flush()?;
         look.caution();
+        for sentence in &verdict.notes {
+            output::remark(format_args!("netram: {sentence}"));
+        }
         if !self.to_standard_output() {
             output::line(format_args!(
                 "{} of {} in {}",

@@ -1,7 +1,7 @@
 //! Persistent heaps in segments, looked at from outside: the segment's file with the log laid over it.
 
 use anyhow::{Context, Result, ensure};
-use netram_heap::Report;
+use netram_heap::{OpenError, Report};
 use netram_rvm::SegmentView;
 
 use super::overlay::Overlay;
@@ -18,8 +18,17 @@ const HEAP_BYTES_MAX: u64 = 8 << 30;
 pub(super) struct SegmentHeap {
     /// Where in the segment it begins.
     pub(super) offset: u64,
-    /// What is in it; or why that cannot be told, in a sentence.
-    pub(super) state: Result<Report, String>,
+    pub(super) state: HeapState,
+}
+
+/// What a look into a heap found.
+pub(super) enum HeapState {
+    /// It is whole.
+    Whole(Report),
+    /// It has so many bytes that it was not looked into.
+    TooLarge(u64),
+    /// It is damaged, or cannot be read: why, in a sentence.
+    Unusable(String),
 }
 
 /// The heap in `segment`, over which the log lays `overlay`, if one is there.
@@ -36,21 +45,39 @@ pub(super) fn heap_in(segment: &SegmentView, overlay: Option<&Overlay>) -> Resul
     };
     for offset in PLACES {
         let room = file.len().saturating_sub(offset);
-        if !netram_heap::is_heap(&read(offset, room.min(FRONT_BYTES))?) {
+        let front = read(offset, room.min(FRONT_BYTES))?;
+        if !netram_heap::is_heap(&front) {
             continue;
         }
-        let inspected = || {
-            ensure!(
-                room <= HEAP_BYTES_MAX,
-                "its {} are too many to be looked into from outside",
-                output::bytes(room)
-            );
-            Ok(netram_heap::inspect(&read(offset, room)?)?)
+        // A heap is longer than its front, which tells how long if it is whole. The segment may be longer still.
+        let length = match netram_heap::inspect(&front) {
+            Err(OpenError::Short { needed, .. }) => needed,
+            _ => front.len() as u64,
         };
-        let state = inspected().map_err(|error| output::sentence(&error));
+        let inspected = || {
+            let (needed, found) = (length, room);
+            ensure!(needed <= found, OpenError::Short { needed, found });
+            Ok(netram_heap::inspect(&read(offset, length)?)?)
+        };
+        let state = match length <= room && length > HEAP_BYTES_MAX {
+            true => HeapState::TooLarge(length),
+            false => inspected().map_or_else(
+                |error| HeapState::Unusable(output::sentence(&error)),
+                HeapState::Whole,
+            ),
+        };
         return Ok(Some(SegmentHeap { offset, state }));
     }
     Ok(None)
+}
+
+/// That a heap of so many bytes was not looked into.
+pub(super) fn too_large(bytes: u64) -> String {
+    format!(
+        "heap of {}, which was not looked into: more than {} are not read into memory",
+        output::bytes(bytes),
+        output::bytes(HEAP_BYTES_MAX)
+    )
 }
 
 /// What is in a heap, in one sentence.

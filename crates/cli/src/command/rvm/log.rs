@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::look::{Look, Stretch, Transaction, hex};
 use super::overlay::Overlay;
+use super::verdict::Verdict;
 use crate::output;
 
 /// Transactions shown unless asked otherwise.
@@ -23,7 +24,10 @@ const VALUE_BYTES: usize = 16;
 /// Only those that have not been applied to their segments yet are in the log:
 /// the newest ones. With --range, the history of those bytes: each change with
 /// its old and new values, and which transaction wrote each byte last. What stood
-/// there before the first change is read from the segment's file.
+/// there before the first change is read from the segment's file; a truncation that
+/// was interrupted may have put newer bytes there already.
+///
+/// Exit code 1 when the log is damaged: what stands behind the damage is not shown.
 ///
 ///   netram rvm log bank.log
 ///   netram rvm log bank.log --segment bank.data --range 4096+64
@@ -62,8 +66,18 @@ struct ShownRange {
     offset: u64,
     length: u64,
     /// What the bytes asked for were before, with --range.
-    old: Option<Vec<u8>>,
+    old: Option<Old>,
     new: Vec<u8>,
+}
+
+/// What stood somewhere before a change.
+enum Old {
+    /// The log has it.
+    Logged(Vec<u8>),
+    /// At least some of it is only in the segment's file, where an interrupted truncation may have put later bytes.
+    FromFile(Vec<u8>),
+    /// The segment's file cannot be read.
+    Unknown,
 }
 
 /// The newest transactions that were asked for, and how many there were.
@@ -86,15 +100,16 @@ impl Log {
             (Some(segment), Some(stretch)) => Some(History::new(segment, stretch)),
             _ => None,
         };
-        let selection = self.select(&look, segment.as_ref(), history.as_mut())?;
+        let (selection, verdict) = self.select(&look, segment.as_ref(), history.as_mut())?;
         match self.json {
-            true => output::json(&self.json(&look, &table, &selection, history.as_ref()))?,
+            true => output::json(&self.json(&look, &table, &selection, history.as_ref(), &verdict))?,
             false => {
                 self.print(&table, &selection, history.as_ref())?;
+                verdict.print()?;
                 look.caution();
             }
         }
-        Ok(ExitCode::SUCCESS)
+        Ok(verdict.exit_code())
     }
 
     fn select(
@@ -102,13 +117,13 @@ impl Log {
         look: &Look,
         segment: Option<&SegmentView>,
         mut history: Option<&mut History>,
-    ) -> Result<Selection> {
+    ) -> Result<(Selection, Verdict)> {
         let mut selection = Selection {
             shown: VecDeque::new(),
             matching: 0,
             all: 0,
         };
-        look.transactions(&mut |transaction| {
+        let verdict = look.transactions(&mut |transaction| {
             selection.all += 1;
             let shown = self.pick(&transaction, segment, history.as_deref_mut());
             if !shown.ranges.is_empty() || segment.is_none() {
@@ -120,7 +135,7 @@ impl Log {
             }
             Ok(true)
         })?;
-        Ok(selection)
+        Ok((selection, verdict))
     }
 
     /// What of a transaction was asked for.
@@ -198,7 +213,14 @@ impl Log {
             false => format!("{}...", hex(&range.new, most)),
         };
         match &range.old {
-            Some(old) => format!("{place}  {} -> {new}", hex(old, most)),
+            Some(Old::Logged(old)) => format!("{place}  {} -> {new}", hex(old, most)),
+            Some(Old::FromFile(old)) => {
+                format!(
+                    "{place}  {} (from the file, may be newer) -> {new}",
+                    hex(old, most)
+                )
+            }
+            Some(Old::Unknown) => format!("{place}  unknown -> {new}"),
             None => format!("{place}  = {new}"),
         }
     }
@@ -209,15 +231,22 @@ impl Log {
         table: &TableView,
         selection: &Selection,
         history: Option<&History>,
+        verdict: &Verdict,
     ) -> Value {
         let range = |range: &ShownRange| {
             let whole = range.new.len() as u64 == range.length;
+            let (old, old_from) = match &range.old {
+                Some(Old::Logged(old)) => (Some(old), Some("log")),
+                Some(Old::FromFile(old)) => (Some(old), Some("file")),
+                Some(Old::Unknown) | None => (None, None),
+            };
             json!({
                 "segment": range.segment,
                 "path": table.numbered(range.segment).map(|segment| segment.path.as_str()),
                 "offset": range.offset,
                 "length": range.length,
-                "old": range.old.as_ref().map(|old| hex(old, usize::MAX)),
+                "old": old.map(|old| hex(old, usize::MAX)),
+                "old_from": old_from,
                 "new": whole.then(|| hex(&range.new, usize::MAX)),
             })
         };
@@ -235,6 +264,8 @@ impl Log {
             "in_log": selection.all,
             "last_writers": history.map(History::json),
             "reservation": look.reservation(),
+            "damage": verdict.damage,
+            "notes": verdict.notes,
         })
     }
 }
@@ -254,7 +285,7 @@ impl History {
             Ok(file) => Some(file),
             Err(error) => {
                 output::remark(format_args!(
-                    "netram: {error}; what stood there before the log is shown as zeros"
+                    "netram: {error}; what stood there before the log is unknown"
                 ));
                 None
             }
@@ -275,7 +306,7 @@ impl History {
         if segment != self.number || from >= to {
             return None;
         }
-        let old = self.bytes(from, to - from);
+        let old = self.old(from, to - from);
         let new = bytes[(from - offset) as usize..(to - offset) as usize].to_vec();
         self.now.write(lsn, from, &new);
         Some(ShownRange {
@@ -288,16 +319,21 @@ impl History {
     }
 
     /// The bytes as they are after what was taken so far.
-    fn bytes(&self, offset: u64, length: u64) -> Vec<u8> {
+    fn old(&self, offset: u64, length: u64) -> Old {
         let mut bytes = vec![0; length as usize];
-        if let Some(file) = &self.file {
-            let there = file.len().saturating_sub(offset).min(length) as usize;
-            if file.read_at(offset, &mut bytes[..there]).is_err() {
-                bytes.fill(0);
+        let pieces = self.now.within(offset, length);
+        let logged: u64 = pieces.map(|(_, piece)| piece.bytes.len() as u64).sum();
+        if logged < length {
+            match self.file.as_ref().map(|file| file.read_at(offset, &mut bytes)) {
+                Some(Ok(())) => (),
+                Some(Err(_)) | None => return Old::Unknown,
             }
         }
         self.now.apply(offset, &mut bytes);
-        bytes
+        match logged < length {
+            true => Old::FromFile(bytes),
+            false => Old::Logged(bytes),
+        }
     }
 
     fn print(&self, most: usize) -> Result<()> {

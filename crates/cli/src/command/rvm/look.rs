@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow};
-use netram_client::{Inspect, inspect::Verified};
+use netram_client::Inspect;
 use netram_home::Home;
 use netram_proto::port::{Kind, Record};
 use netram_rvm::record::{KIND_TRANSACTION, decode};
 use netram_rvm::{RangeView, SegmentView, TableView};
 
 use super::overlay::Overlay;
+use super::verdict::Verdict;
 use crate::options::Size;
 use crate::output;
 
@@ -91,11 +92,11 @@ impl Look {
     }
 
     /// Passes every transaction of the local log to `each`, oldest first, until it says `false`. A record that is none
-    /// ends it with an error.
+    /// ends it with an error. Whether these were all is in the answer.
     pub(super) fn transactions(
         &self,
         each: &mut dyn FnMut(Transaction<'_>) -> Result<bool>,
-    ) -> Result<Verified> {
+    ) -> Result<Verdict> {
         let mut outcome = Ok(());
         let verified = self.inspect.verify(&mut |record| {
             if record.kind < KIND_USER_MIN {
@@ -110,19 +111,22 @@ impl Look {
                 }
             }
         });
-        outcome.map(|()| verified)
+        outcome.map(|()| Verdict::of(&self.inspect, &verified))
     }
 
-    /// What the log has for `segment`.
-    pub(super) fn overlay(&self, segment: &SegmentView) -> Result<Overlay> {
-        let mut overlays = self.overlays(&mut |number| number == segment.number)?;
-        Ok(overlays.remove(&segment.number).unwrap_or_default())
+    /// What the log has for `segment`, and whether that is all it should have.
+    pub(super) fn overlay(&self, segment: &SegmentView) -> Result<(Overlay, Verdict)> {
+        let (mut overlays, verdict) = self.overlays(&mut |number| number == segment.number)?;
+        Ok((overlays.remove(&segment.number).unwrap_or_default(), verdict))
     }
 
     /// What the log has for each segment that is wanted, by number: one pass over the log for all.
-    pub(super) fn overlays(&self, wanted: &mut dyn FnMut(u32) -> bool) -> Result<BTreeMap<u32, Overlay>> {
+    pub(super) fn overlays(
+        &self,
+        wanted: &mut dyn FnMut(u32) -> bool,
+    ) -> Result<(BTreeMap<u32, Overlay>, Verdict)> {
         let mut overlays: BTreeMap<u32, Overlay> = BTreeMap::new();
-        self.transactions(&mut |transaction| {
+        let verdict = self.transactions(&mut |transaction| {
             for range in &transaction.ranges {
                 if wanted(range.segment) {
                     let overlay = overlays.entry(range.segment).or_default();
@@ -131,7 +135,7 @@ impl Look {
             }
             Ok(true)
         })?;
-        Ok(overlays)
+        Ok((overlays, verdict))
     }
 
     /// Says on standard error why what is seen may not be all there is.

@@ -1,5 +1,5 @@
 //! `netram rvm`: recoverable memory from outside. Each subcommand is a file, the random test a folder; what they share
-//! is in [`look`], [`overlay`] and [`heaps`].
+//! is in [`look`], [`overlay`], [`verdict`] and [`heaps`].
 
 pub(crate) mod bash;
 mod check;
@@ -12,6 +12,7 @@ mod log;
 mod look;
 mod overlay;
 mod show;
+mod verdict;
 
 use std::process::ExitCode;
 

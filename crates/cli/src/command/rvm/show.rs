@@ -1,5 +1,6 @@
 //! `netram rvm show`.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -10,8 +11,9 @@ use netram_proto::id::Lsn;
 use netram_rvm::{Identity, SegmentView};
 use serde_json::{Value, json};
 
-use super::heaps::{SegmentHeap, account, heap_in};
+use super::heaps::{HeapState, SegmentHeap, account, heap_in, too_large};
 use super::look::{Look, hex};
+use super::verdict::Verdict;
 use crate::command::journal::view_as_json;
 use crate::output;
 
@@ -19,6 +21,7 @@ use crate::output;
 /// settings
 ///
 /// Nothing is changed and no lender is asked; a program may have the log open.
+/// Exit code 1 when the log itself is damaged; `check` looks for all damage.
 ///
 ///   netram rvm show bank.log
 #[derive(Debug, Args)]
@@ -36,6 +39,7 @@ struct Shown {
     look: Look,
     end: Lsn,
     records: u64,
+    verdict: Verdict,
     segments: Result<Vec<ShownSegment>>,
     settings: Result<Settings, String>,
 }
@@ -51,15 +55,23 @@ impl Show {
     pub(super) fn run(self) -> Result<ExitCode> {
         let look = Look::at(&self.log)?;
         let verified = look.inspect.verify(&mut |_| true);
-        // What cannot be read is told with the file, or by `check`.
-        let overlays = look.overlays(&mut |_| true).unwrap_or_default();
+        let (overlays, verdict) = look.overlays(&mut |_| true).unwrap_or_else(|error| {
+            let damage = vec![output::sentence(&error)];
+            let notes = Vec::new();
+            (BTreeMap::new(), Verdict { damage, notes })
+        });
+        // Without all of the log nobody can say what a heap looks like. A file that cannot be read is told as such.
+        let heap = |view: &SegmentView| match verdict.damage.is_empty() {
+            true => heap_in(view, overlays.get(&view.number)).ok().flatten(),
+            false => None,
+        };
         let segments = look.table().map(|table| {
             let opened = table.segments.into_iter().map(|view| ShownSegment {
                 file: view
                     .open()
                     .map(|file| file.len())
                     .map_err(|error| error.to_string()),
-                heap: heap_in(&view, overlays.get(&view.number)).ok().flatten(),
+                heap: heap(&view),
                 view,
             });
             opened.collect()
@@ -69,6 +81,7 @@ impl Show {
             look,
             end: verified.scan.end.lsn,
             records: verified.scan.records,
+            verdict,
             segments,
             settings,
         };
@@ -76,7 +89,7 @@ impl Show {
             true => output::json(&shown.json())?,
             false => shown.print()?,
         }
-        Ok(ExitCode::SUCCESS)
+        Ok(shown.verdict.exit_code())
     }
 }
 
@@ -108,6 +121,8 @@ impl Shown {
             "records": self.records,
             "in_use": inspect.in_use(),
             "reservation": self.look.reservation(),
+            "damage": self.verdict.damage,
+            "notes": self.verdict.notes,
             "view": view_as_json(inspect.view()),
             "segment_table": home.segments(),
             "segment_table_trouble": self.segments.as_ref().err().map(output::sentence),
@@ -143,7 +158,7 @@ impl Shown {
         if let Some(sentence) = self.look.reservation() {
             output::line(format_args!("note      {sentence}"))?;
         }
-        Ok(())
+        self.verdict.print()
     }
 
     fn print_view(&self) -> Result<()> {
@@ -193,8 +208,15 @@ impl Shown {
                 Ok(_) => (),
             }
             match heap.as_ref().map(|heap| &heap.state) {
-                Some(Ok(report)) => output::line(format_args!("          {}", account(report)))?,
-                Some(Err(why)) => output::line(format_args!("          heap UNUSABLE: {why}"))?,
+                Some(HeapState::Whole(report)) => {
+                    output::line(format_args!("          {}", account(report)))?;
+                }
+                Some(HeapState::TooLarge(bytes)) => {
+                    output::line(format_args!("          {}", too_large(*bytes)))?;
+                }
+                Some(HeapState::Unusable(why)) => {
+                    output::line(format_args!("          heap UNUSABLE: {why}"))?;
+                }
                 None => (),
             }
         }
@@ -234,11 +256,16 @@ impl Shown {
 }
 
 fn heap_as_json(heap: &SegmentHeap) -> Value {
-    let report = heap.state.as_ref().ok();
+    let (report, too_large, trouble) = match &heap.state {
+        HeapState::Whole(report) => (Some(report), None, None),
+        HeapState::TooLarge(bytes) => (None, Some(*bytes), None),
+        HeapState::Unusable(why) => (None, None, Some(why)),
+    };
     json!({
         "offset": heap.offset,
-        "trouble": heap.state.as_ref().err(),
-        "bytes": report.map(|report| report.bytes),
+        "trouble": trouble,
+        "looked_into": report.is_some(),
+        "bytes": report.map(|report| report.bytes).or(too_large),
         "blocks": report.map(|report| report.blocks.len()),
         "bytes_taken": report.map(|report| report.bytes_taken),
         "bytes_free": report.map(|report| report.free.iter().map(|(_, bytes)| bytes).sum::<u64>()),

@@ -73,7 +73,7 @@ pub(super) fn from_outside(folder: &Path, plan: &Plan, model: &[Area]) -> Result
         let file = known.open()?;
         let mut bytes = vec![0; usize::try_from(file.len())?];
         file.read_at(0, &mut bytes)?;
-        look.overlay(&known)?.apply(0, &mut bytes);
+        look.overlay(&known)?.0.apply(0, &mut bytes);
         segments.push(bytes);
     }
     heap_with_model(model, &segments[HEAP_SEGMENT])?;
