@@ -148,6 +148,8 @@ impl<F: File> Segments<F> {
         let entry = self.table.entries.remove(at);
         if let Err(error) = self.table.write(storage.table(), self.journal) {
             self.table.entries.insert(at, entry);
+            // The file may hold the table without it by now: written again before a record names it.
+            self.unwritten = true;
             return Err(error.into());
         }
         self.states.remove(at);

@@ -41,6 +41,7 @@ struct State {
     /// Writes to segments fail with this.
     segments_fail: Option<IoError>,
     syncs_fail: u32,
+    table_syncs_fail: u32,
     identities: u8,
 }
 
@@ -100,6 +101,7 @@ impl Machine {
             crashed: false,
             segments_fail: None,
             syncs_fail: 0,
+            table_syncs_fail: 0,
             identities: 0,
         })))
     }
@@ -140,6 +142,11 @@ impl Machine {
 
     pub(crate) fn fail_syncs(&self, count: u32) {
         self.state().syncs_fail = count;
+    }
+
+    /// Syncs of the segment table fail although the disk took what was written.
+    pub(crate) fn fail_table_syncs(&self, count: u32) {
+        self.state().table_syncs_fail = count;
     }
 
     /// Power loss and reboot.
@@ -407,6 +414,10 @@ impl File for MachineFile {
         }
         for (offset, bytes) in contents.unsynced.drain(..) {
             contents.durable[offset..offset + bytes.len()].copy_from_slice(&bytes);
+        }
+        if state.table_syncs_fail > 0 && self.path == TABLE {
+            state.table_syncs_fail -= 1;
+            return Err(IoError::EIO);
         }
         Ok(())
     }
