@@ -197,12 +197,18 @@ impl<F: File> Segments<F> {
         Ok(self.states.len() - 1)
     }
 
-    /// The file of the entry at `at`, opened and checked on first use.
+    /// The file of the entry at `at`, opened and checked on first use. Later it must still be the one at its
+    /// path: what is written to a file that was replaced is lost when that is closed.
     fn open<S: Storage<File = F>>(&mut self, storage: &S, at: usize) -> Result<Arc<F>, SegmentError> {
-        if let Some(file) = &self.states[at].file {
-            return Ok(file.clone());
-        }
         let entry = &mut self.table.entries[at];
+        if let Some(file) = &self.states[at].file {
+            let path = &entry.path;
+            return match storage.is_same(file, path) {
+                Ok(true) => Ok(file.clone()),
+                Ok(false) => Err(SegmentError::Foreign { path: path.clone() }),
+                Err(cause) => Err(segment_io(path, cause)),
+            };
+        }
         let file = open_file(storage, &entry.path)?;
         let identity = storage
             .identity(&file)

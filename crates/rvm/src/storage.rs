@@ -2,7 +2,7 @@
 
 use std::fs::{File as StdFile, OpenOptions};
 use std::io::Read;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::Instant;
 
 use netram_proto::port::{File, IoError};
@@ -49,6 +49,10 @@ pub trait Storage {
     fn identity(&self, file: &Self::File) -> Result<Identity, IoError>;
     /// Gives the segment a fresh identity and returns it; zeros when it cannot keep one.
     fn assign_identity(&self, file: &Self::File) -> Result<Identity, IoError>;
+    /// Whether `file` is still the one at `path`, which is not so once that was replaced. ENOENT: nothing is.
+    fn is_same(&self, _file: &Self::File, _path: &str) -> Result<bool, IoError> {
+        Ok(true)
+    }
     /// The segment table's file, [`TABLE_BYTES`] long, zeros when new.
     fn table(&self) -> &Self::File;
     /// The time, for statistics.
@@ -133,6 +137,13 @@ impl Storage for RealStorage {
         // The table will name this identity, so it must be durable before the table is.
         file.0.sync_all().map_err(io_error)?;
         Ok(identity)
+    }
+
+    fn is_same(&self, file: &RealFile, path: &str) -> Result<bool, IoError> {
+        let held = file.0.metadata().map_err(io_error)?;
+        let found = std::fs::metadata(path).map_err(io_error)?;
+        // A number of an open file is not given to another.
+        Ok((held.dev(), held.ino()) == (found.dev(), found.ino()))
     }
 
     fn table(&self) -> &RealFile {

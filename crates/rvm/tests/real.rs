@@ -112,6 +112,41 @@ fn a_segment_of_another_log_is_in_use() {
 }
 
 #[test]
+fn a_segment_replaced_while_open_is_neither_mapped_nor_written() {
+    let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
+    let rvm = folder.open(&machine).unwrap();
+    let (path, aside) = (folder.path("a"), folder.path("aside"));
+    rvm.create_segment(&path, 8192, Allocation::Sparse).unwrap();
+    let a = rvm.map(&path, 0, 4096).unwrap();
+    let mut transaction = rvm.begin(Mode::Restore);
+    transaction.set(&a, 0, &7u64).unwrap();
+    transaction.commit(Durability::Disk).unwrap();
+
+    std::fs::rename(&path, &aside).unwrap();
+    let missing = SegmentError::Missing { path: path.clone() };
+    assert_eq!(rvm.truncate(), Err(TruncateError::Segment(missing)));
+    std::fs::write(&path, [0; 8192]).unwrap();
+    let foreign = SegmentError::Foreign { path: path.clone() };
+    assert_eq!(rvm.truncate(), Err(TruncateError::Segment(foreign.clone())));
+    assert!(
+        std::fs::read(&aside).unwrap() == [0; 8192],
+        "the log has it still"
+    );
+
+    std::fs::rename(&aside, &path).unwrap();
+    rvm.truncate().unwrap();
+    assert_eq!(std::fs::read(&path).unwrap()[0], 7);
+
+    // Nothing is left to be written to it, but the next mapping would commit to the file that is gone.
+    drop(a);
+    std::fs::rename(&path, &aside).unwrap();
+    std::fs::write(&path, [0; 8192]).unwrap();
+    assert_eq!(rvm.map(&path, 0, 0).unwrap_err(), MapError::Segment(foreign));
+    rvm.forget_segment(&path).unwrap();
+    assert_eq!(rvm.map(&path, 0, 0).unwrap().get(0), Ok(0u64));
+}
+
+#[test]
 fn a_replaced_segment_is_refused_until_adopted() {
     let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
     let rvm = folder.open(&machine).unwrap();
