@@ -101,6 +101,38 @@ fn an_unknown_outcome_counts_as_committed() {
 }
 
 #[test]
+fn regions_are_let_go_only_when_participants_have_put_their_bytes_back() {
+    struct Counter {
+        region: netram_rvm::Region,
+        counted: Mutex<Vec<usize>>,
+    }
+    impl Participant for Counter {
+        fn ended(&self, _: u64, _: Outcome) {
+            self.counted.lock().unwrap().push(self.region.open_transactions());
+        }
+    }
+    let machine = Machine::new(64 * 1024);
+    let rvm = machine.open().unwrap();
+    rvm.create_segment("a", 4096, Default::default()).unwrap();
+    let counter = Arc::new(Counter {
+        region: rvm.map("a", 0, 0).unwrap(),
+        counted: Mutex::default(),
+    });
+    let participant: Arc<dyn Participant> = counter.clone();
+    for commits in [false, true] {
+        let mut open = rvm.begin(Mode::NoRestore);
+        open.enlist(&participant, 0);
+        open.set(&counter.region, 0, &7u64).unwrap();
+        match commits {
+            true => drop(open.commit(Durability::Lazy).unwrap()),
+            false => open.abort(),
+        }
+        assert_eq!(counter.region.open_transactions(), 0);
+    }
+    assert_eq!(*counter.counted.lock().unwrap(), [1, 1]);
+}
+
+#[test]
 fn a_participant_may_use_the_regions_and_commit_on_its_own() {
     struct Writer {
         rvm: common::TestRvm,

@@ -240,14 +240,27 @@ impl<L: Log, S: Storage> Transaction<L, S> {
         assert_eq!(at, 0);
     }
 
-    /// Ends the transaction, lets go of its regions, and tells the participants. No region may be locked.
+    /// Ends the transaction, tells the participants, and then lets go of its regions: until they have put
+    /// their bytes back, the regions count as in use. No region may be locked.
     fn finish(&mut self, outcome: Outcome) {
         self.open = false;
-        for mapping in self.buffers.regions.drain() {
-            mapping.transactions.fetch_sub(1, Ordering::AcqRel);
-        }
-        for (participant, note) in self.buffers.enlisted.drain(..) {
+        let Buffers {
+            regions, enlisted, ..
+        } = &mut self.buffers;
+        let _held = Held(regions);
+        for (participant, note) in enlisted.drain(..) {
             participant.ended(note, outcome);
+        }
+    }
+}
+
+/// The regions of a transaction that ends, let go when dropped: also when a participant panics.
+struct Held<'t>(&'t mut Touched);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        for mapping in self.0.drain() {
+            mapping.transactions.fetch_sub(1, Ordering::AcqRel);
         }
     }
 }

@@ -28,7 +28,7 @@ pub enum Outcome {
 pub trait Participant: Send + Sync {
     /// The transaction has ended: logged, before it waits to be safe; or aborted, after memory was restored.
     /// Called once for each [`Transaction::enlist`], by the transaction's thread, with no region locked. It
-    /// may begin transactions.
+    /// may begin transactions. The transaction's regions count it as open until all have been told.
     fn ended(&self, note: u64, outcome: Outcome);
 }
 
