@@ -65,7 +65,7 @@ fn run<L: Log, S: Storage>(shared: &Shared<L, S>) {
         };
         shared.asked.store(false, Ordering::Release);
         add(&shared.counters.background_truncations, 1);
-        let failure = drain(shared).err();
+        let failure = drain(shared, &mut spool).err();
         failed = failure.is_some();
         shared.signal.answer(request, failure);
     }
@@ -107,13 +107,16 @@ impl SpoolClock {
 /// Applies what was stable when it began, waiting for the disk if nothing was.
 ///
 /// No further: under steady load it would never end, and its syncs would slow the log's own.
-fn drain<L: Log, S: Storage>(shared: &Shared<L, S>) -> Result<(), TruncateError> {
+/// Logs what is spooled between its steps: on a slow disk they take long.
+fn drain<L: Log, S: Storage>(shared: &Shared<L, S>, spool: &mut SpoolClock) -> Result<(), TruncateError> {
     if shared.log.state().stable <= shared.head() {
         shared.wait_for_disk()?;
     }
     let target = shared.log.state().stable;
     while shared.head() < target && !shared.signal.stopping() {
         shared.step()?;
+        // A log that is full of what this drain has not trimmed yet: the next wake tries again.
+        let _full = spool.tick(shared);
     }
     Ok(())
 }

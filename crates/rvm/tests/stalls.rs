@@ -35,6 +35,8 @@ struct State {
     closed: Option<Operation>,
     /// Somebody stands before the closed gate.
     held: bool,
+    /// So many may pass although it is closed.
+    admitted: u32,
 }
 
 impl Gate {
@@ -50,10 +52,24 @@ impl Gate {
     fn pass(&self, operation: Operation) {
         let mut state = self.state.lock().unwrap();
         while state.closed == Some(operation) {
+            if state.admitted > 0 {
+                state.admitted -= 1;
+                state.held = false;
+                return;
+            }
             state.held = true;
             self.changed.notify_all();
             state = self.changed.wait(state).unwrap();
         }
+    }
+
+    /// Lets the one who is held pass, and waits until the next stands there.
+    fn admit_one(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.admitted += 1;
+        self.changed.notify_all();
+        let next = |state: &mut State| state.admitted > 0 || !state.held;
+        drop(self.changed.wait_while(state, next).unwrap());
     }
 
     fn wait_until_held(&self) {
@@ -238,4 +254,42 @@ fn commits_go_on_while_truncation_syncs_a_segment() {
 #[test]
 fn spooled_commits_go_on_too() {
     commits_go_on_while_truncation_is_held(Operation::Sync, 64 * 1024);
+}
+
+#[test]
+fn what_is_spooled_is_logged_between_the_steps_of_a_long_truncation() {
+    let (folder, machine, gate) = (Folder::new(), Machine::new(LOG_BYTES), Arc::new(Gate::default()));
+    let options = Options {
+        truncation_threshold_percent: 1,
+        spool_bytes: 64 * 1024,
+        ..Options::new(common::JOURNAL)
+    };
+    let rvm = Rvm::open(machine.clone(), GatedStorage::new(&folder, &gate), options).unwrap();
+    let regions = ["a", "b", "c"].map(|name| {
+        let path = folder.path(name);
+        rvm.create_segment(&path, 4096, Allocation::Sparse).unwrap();
+        rvm.map(&path, 0, 0).unwrap()
+    });
+    let commit = |durability| {
+        let mut transaction = rvm.begin(Mode::Restore);
+        for region in &regions {
+            transaction.set(region, 0, &7u64).unwrap();
+        }
+        transaction.commit(durability).unwrap();
+    };
+    let tail = || netram_proto::port::Log::state(&machine).tail;
+    rvm.start_truncation().unwrap();
+    gate.close(Operation::Sync);
+    while !rvm.wants_truncation() {
+        commit(Durability::Disk);
+    }
+    // The first of three syncs, each a step.
+    gate.wait_until_held();
+    commit(Durability::Lazy);
+    let before = tail();
+    std::thread::sleep(Duration::from_millis(netram_rvm::limit::SPOOL_MS + 1));
+    gate.admit_one();
+    let after = tail();
+    gate.open();
+    assert!(after > before, "logged before the second sync");
 }
