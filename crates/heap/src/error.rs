@@ -25,10 +25,8 @@ pub enum Damage {
         /// The run's first page.
         page: u32,
     },
-    /// A slot is neither taken nor free.
-    #[error(
-        "slot {slot} of the run at page {page} is neither taken nor free; restore the segment from a copy"
-    )]
+    /// A slot is neither taken nor free, or is taken now although nobody took it.
+    #[error("the state of slot {slot} of the run at page {page} is damaged; restore the segment from a copy")]
     Slot {
         /// The run's first page.
         page: u32,

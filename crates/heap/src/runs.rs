@@ -184,6 +184,11 @@ impl Runs {
         self.file(page);
     }
 
+    /// Whether a slot of a run whose states were read can be given out.
+    pub(crate) fn is_available(&self, page: u32, slot: u32) -> bool {
+        self.run(page).bits[(slot / 64) as usize] & (1 << (slot % 64)) != 0
+    }
+
     /// Who has open business with a slot.
     pub(crate) fn owner(&self, page: u32, slot: u32) -> Option<u16> {
         let owners = self.run(page).owners.as_ref()?;

@@ -4,7 +4,7 @@ mod common;
 
 use common::machine::Machine;
 use common::{PAGE, PATH, World, world};
-use netram_heap::{AllocError, Damage, Heap, OpenError, inspect};
+use netram_heap::{AllocError, BlockError, Damage, FreeError, Heap, OpenError, ResizeError, inspect};
 use netram_rvm::Mode;
 
 #[test]
@@ -91,6 +91,25 @@ fn a_damaged_run_is_refused_by_the_check_and_by_whoever_needs_it() {
     let refused = heap.allocate(&mut open, 100);
     assert_eq!(refused, Err(AllocError::Damaged(Damage::Run { page: 2 })));
     assert!(heap.allocate(&mut open, PAGE).is_ok(), "other blocks can be had");
+}
+
+#[test]
+fn a_free_slot_that_a_stray_store_calls_taken_is_refused_to_whoever_frees_it() {
+    let world = world(30);
+    let block = world.allocate(100);
+    let other = world.allocate(100);
+    world.free(other).unwrap();
+    // The run is at page 2, the block in its first slot, the other in its second.
+    let state = 2 * PAGE + 16 + 1;
+    let region = world.heap.region();
+    let taken: u8 = region.get(state - 1).unwrap();
+    region.put_back(state, &[taken]).unwrap();
+    let damage = Damage::Slot { page: 2, slot: 1 };
+    let damaged = FreeError::Block(BlockError::Damaged(damage));
+    assert_eq!(world.free(other), Err(damaged.clone()));
+    let resized = world.commit(|open| world.heap.resize(open, other, 1000));
+    assert_eq!(resized.unwrap_err(), ResizeError::Free(damaged));
+    world.free(block).unwrap();
 }
 
 /// The file that truncation would leave, changed, and what opening says of it.

@@ -68,6 +68,10 @@ impl Inner {
                 if !read {
                     self.read_run(state, page, class)?;
                 }
+                // Given back again it would have two owners.
+                if state.runs.is_available(page, slot) {
+                    return Err(Damage::Slot { page, slot }.into());
+                }
                 state.runs.owner(page, slot)
             }
             Place::Extent { page, .. } if state.free.has(page) => {
