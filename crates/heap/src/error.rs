@@ -87,9 +87,18 @@ pub enum FormatError {
     /// The transaction refused the change.
     #[error(transparent)]
     Range(#[from] RangeError),
+    /// Open transactions have ranges in the region, others than the one that formats.
+    #[error("{transactions} open transactions have ranges in the region; end them, then make the heap")]
+    Busy {
+        /// How many.
+        transactions: usize,
+    },
     /// A part of the format could not be committed. There is no heap; format again.
     #[error("the heap could not be formatted: {0}")]
     Commit(#[from] CommitError),
+    /// The heap was made, and not opened.
+    #[error("the heap was formatted, but could not be opened: {0}")]
+    Open(#[from] OpenError),
 }
 
 /// Why an address is no block.

@@ -352,19 +352,26 @@ fn a_heap_is_not_opened_while_a_transaction_may_still_undo_something() {
 }
 
 #[test]
-fn preparing_leaves_nothing_to_carve() {
-    let world = world(40);
-    let mut open = world.begin();
-    world.heap.prepare(&open, 100, 200).unwrap();
-    let carved = world.heap.statistics().unwrap().counts.runs_carved;
-    for _ in 0..200 {
-        world.heap.allocate(&mut open, 100).unwrap();
-    }
-    assert_eq!(world.heap.statistics().unwrap().counts.runs_carved, carved);
-    assert!(matches!(
-        world.heap.prepare(&open, 100, 100_000),
-        Err(AllocError::NoRoom { asked: 100, .. })
-    ));
+fn making_a_heap_is_refused_while_another_transaction_may_undo_something_there() {
+    let World { rvm, heap, .. } = world(40);
+    drop(heap);
+    let region = Arc::new(rvm.map(PATH, 0, 0).unwrap());
+    let heap = Heap::open(region.clone()).unwrap();
+    let mut open = rvm.begin(Mode::Restore);
+    heap.allocate(&mut open, 3 * PAGE).unwrap();
+    let busy = FormatError::Busy { transactions: 1 };
+    assert_eq!(Heap::format(&rvm, region.clone()).unwrap_err(), busy);
+    let mut other = rvm.begin(Mode::Restore);
+    let refused = Heap::format_in(&mut other, &region, 0, usize::MAX);
+    assert_eq!(refused, Err(busy.clone()));
+    // Its own ranges are not in the way of a transaction, those of others are.
+    other.set(&region, 20 * PAGE, &7u64).unwrap();
+    let refused = Heap::format_in(&mut other, &region, 0, usize::MAX);
+    assert_eq!(refused, Err(busy));
+    open.abort();
+    Heap::format_in(&mut other, &region, 0, usize::MAX).unwrap();
+    other.commit(Durability::Remote).unwrap();
+    assert_eq!(Heap::open(region).unwrap().check().unwrap().blocks, []);
 }
 
 #[test]

@@ -44,7 +44,10 @@ impl Absent {
             ),
             Absent::Format(FormatError::Range(cause)) => error::range(py, cause),
             Absent::Format(FormatError::Commit(cause)) => error::commit(py, cause),
-            Absent::Format(cause @ FormatError::Size { .. }) => error::heap_error(py, cause),
+            Absent::Format(cause @ FormatError::Busy { .. }) => error::busy(py, cause),
+            Absent::Format(cause @ (FormatError::Size { .. } | FormatError::Open(_))) => {
+                error::heap_error(py, cause)
+            }
             Absent::Open(cause) => error::heap_error(py, cause),
         }
     }

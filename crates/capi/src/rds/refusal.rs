@@ -93,7 +93,9 @@ impl From<FormatError> for Refusal {
         match error {
             FormatError::Size { .. } => Refusal::new(BAD_ARGS, error),
             FormatError::Range(error) => Failure::from(error).into(),
+            FormatError::Busy { .. } => Failure::new(Code::Uncommitted, error.to_string()).into(),
             FormatError::Commit(error) => Failure::from(error).into(),
+            FormatError::Open(error) => error.into(),
         }
     }
 }

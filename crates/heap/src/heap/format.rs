@@ -7,27 +7,27 @@ use netram_rvm::{Mode, Region, Rvm, Storage, Transaction};
 
 use super::Heap;
 use crate::error::FormatError;
-use crate::ground::Ground;
 use crate::layout::{Geometry, HEADER_BYTES, ROOTS_AT, descriptor_at, encode_header, page_at};
 use crate::limit::{ALIGNMENT, FORMAT_STEP_BYTES, PAGES_MAX, PAGES_MIN, ROOTS};
 
 impl Heap {
     /// Makes the region a heap without blocks, whatever it was, and opens it. It returns when the heap is as
-    /// safe as a remote commit. No open transaction may have ranges in the region.
+    /// safe as a remote commit. No open transaction may have ranges in the region. Other values of [`Heap`] for
+    /// the same bytes are void.
     pub fn format<L: Log, S: Storage>(
         rvm: &Rvm<L, S>,
         region: impl Into<Arc<Region>>,
     ) -> Result<Heap, FormatError> {
         let region = region.into();
         Heap::format_part(rvm, &region, 0, region.len())?;
-        let ground = Ground::new(region, 0, usize::MAX);
-        Ok(Heap::open_on(ground).expect("a heap just formatted opens"))
+        Ok(Heap::open(region)?)
     }
 
     /// Makes a part of a region a heap without blocks, `length` bytes from `start`, a multiple of 16.
     ///
     /// The table is cleared in small transactions of which the header's is the last: a crash on the way
-    /// leaves no heap. Other values of [`Heap`] for the same bytes are void.
+    /// leaves no heap. No open transaction may have ranges in the region. Other values of [`Heap`] for the
+    /// same bytes are void.
     pub fn format_part<L: Log, S: Storage>(
         rvm: &Rvm<L, S>,
         region: &Region,
@@ -35,6 +35,7 @@ impl Heap {
         length: usize,
     ) -> Result<(), FormatError> {
         let geometry = geometry(region, start, length)?;
+        no_others(region, 0)?;
         for (from, to) in steps(geometry) {
             let mut step = rvm.begin(Mode::Restore);
             clear(&mut step, region, start, from, to)?;
@@ -49,7 +50,7 @@ impl Heap {
     /// Makes a part of a region a heap without blocks as a part of the caller's transaction, and nothing
     /// else. Where the table is not zeros, eight bytes a page, that needs a record as large.
     ///
-    /// Open it when the transaction has committed. Other values of [`Heap`] for the same bytes are void.
+    /// Open it when the transaction has committed. No other one may have ranges in the region. Other values of [`Heap`] for the same bytes are void.
     pub fn format_in<L: Log, S: Storage>(
         transaction: &mut Transaction<L, S>,
         region: &Region,
@@ -57,11 +58,21 @@ impl Heap {
         length: usize,
     ) -> Result<(), FormatError> {
         let geometry = geometry(region, start, length)?;
+        no_others(region, transaction.has_ranges_in(region).into())?;
         for (from, to) in steps(geometry) {
             clear(transaction, region, start, from, to)?;
         }
         transaction.write(region, start, &encode_header(geometry))?;
         Ok(())
+    }
+}
+
+/// Refuses when more than `own` open transactions have ranges in the region: what they undo later would lie
+/// over the new table.
+fn no_others(region: &Region, own: usize) -> Result<(), FormatError> {
+    match region.open_transactions() - own {
+        0 => Ok(()),
+        transactions => Err(FormatError::Busy { transactions }),
     }
 }
 

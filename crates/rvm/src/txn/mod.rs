@@ -94,6 +94,11 @@ impl<L: Log, S: Storage> Transaction<L, S> {
         self.buffers.ranges.declared().len()
     }
 
+    /// Whether ranges of the region were declared.
+    pub fn has_ranges_in(&self, region: &Region) -> bool {
+        self.buffers.regions.find(&region.mapping).is_ok()
+    }
+
     /// Declares that `length` bytes at `offset` will change. Their values are logged as they are when the
     /// transaction commits. Zero length is accepted and does nothing.
     #[inline]
