@@ -20,6 +20,15 @@ use crate::pointer::Ptr;
 /// Runs given back by one transaction. Bounds its record.
 const GIVEN_BACK_AT_ONCE: usize = 32;
 
+/// Which empty runs stay runs when pages are needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keep {
+    /// A few while there are free pages, then none.
+    Few,
+    /// All of the class.
+    OfClass(u8),
+}
+
 impl From<NoOwner> for AllocError {
     fn from(reason: NoOwner) -> AllocError {
         match reason {
@@ -48,6 +57,9 @@ impl Heap {
 
     /// Prepares `count` blocks of `bytes` bytes, so that as many allocations will find their run carved. For
     /// blocks of pages it does nothing: they need no preparation.
+    ///
+    /// Prepared runs are empty runs like others: an allocation that has to carve one, of whatever size, may
+    /// give all but [`EMPTY_RUNS_KEPT`] of them back. So prepare what is allocated next.
     pub fn prepare<L: Log, S: Storage>(
         &self,
         transaction: &Transaction<L, S>,
@@ -59,12 +71,9 @@ impl Heap {
         };
         let mut state = self.inner.lock();
         while state.runs.available(class) < count as u64 {
-            let before = state.runs.available(class);
-            self.inner.more_slots(&mut state, transaction, class, bytes)?;
-            if state.runs.available(class) <= before {
-                // Room was found only by giving back the empty runs that this very call had carved.
-                return Err(state.no_room(bytes));
-            }
+            // The empty runs of the class are what this call is for.
+            self.inner
+                .more_slots(&mut state, transaction, class, bytes, Keep::OfClass(class))?;
         }
         Ok(())
     }
@@ -112,7 +121,7 @@ impl Inner {
             if let Some(found) = state.runs.take(class, owner) {
                 break found;
             }
-            self.more_slots(state, transaction, class, asked)?;
+            self.more_slots(state, transaction, class, asked, Keep::Few)?;
         };
         let at = page_at(page) + state_at(slot);
         let written = self.ground.write(transaction, at, &[SLOT_TAKEN]);
@@ -133,7 +142,7 @@ impl Inner {
         pages: u32,
         asked: usize,
     ) -> Result<u64, AllocError> {
-        let page = self.take_pages(state, transaction, pages, asked)?;
+        let page = self.take_pages(state, transaction, pages, asked, Keep::Few)?;
         if let Err(error) = self.describe(transaction, page, Descriptor::Extent { pages }) {
             state.free.give(page, pages);
             return Err(error.into());
@@ -161,6 +170,7 @@ impl Inner {
         transaction: &Transaction<L, S>,
         class: u8,
         asked: usize,
+        keep: Keep,
     ) -> Result<(), AllocError> {
         let before = state.runs.available(class);
         for _ in 0..UNREAD_LOOKS {
@@ -172,7 +182,14 @@ impl Inner {
                 return Ok(());
             }
         }
-        self.carve(state, transaction, class, asked)
+        match self.carve(state, transaction, class, asked, keep) {
+            // Looking for pages has read all runs, and found slots of the class.
+            Err(AllocError::NoRoom { .. }) if state.runs.available(class) > before => {
+                state.counts.refused -= 1;
+                Ok(())
+            }
+            carved => carved,
+        }
     }
 
     /// Reads the states of a run.
@@ -203,9 +220,10 @@ impl Inner {
         transaction: &Transaction<L, S>,
         class: u8,
         asked: usize,
+        keep: Keep,
     ) -> Result<(), AllocError> {
         let run = RUNS[usize::from(class)];
-        let page = self.take_pages(state, transaction, run.pages, asked)?;
+        let page = self.take_pages(state, transaction, run.pages, asked, keep)?;
         let mut bytes = [0; RUN_SLOTS_MAX + 16];
         let bytes = &mut bytes[..run_header_bytes(run)];
         encode_run(page, class, bytes);
@@ -223,36 +241,39 @@ impl Inner {
         Ok(())
     }
 
-    /// Takes pages from the free ones; gives empty runs back first when there are many, and all of them
-    /// before it refuses.
+    /// Takes pages from the free ones; gives empty runs back first when there are many, and all that need not
+    /// be kept before it refuses.
     fn take_pages<L: Log, S: Storage>(
         &self,
         state: &mut State,
         transaction: &Transaction<L, S>,
         pages: u32,
         asked: usize,
+        keep: Keep,
     ) -> Result<u32, AllocError> {
-        if state.runs.has_surplus() {
-            self.give_back(state, transaction, EMPTY_RUNS_KEPT)?;
+        if keep == Keep::Few && state.runs.has_surplus() {
+            self.give_back(state, transaction, EMPTY_RUNS_KEPT, keep)?;
         }
         if let Some(page) = state.free.take(pages) {
             return Ok(page);
         }
         self.read_all(state)?;
-        self.give_back(state, transaction, 0)?;
+        self.give_back(state, transaction, 0, keep)?;
         state.free.take(pages).ok_or_else(|| state.no_room(asked))
     }
 
-    /// Makes empty runs free pages again, all but `keep`.
+    /// Makes empty runs free pages again, all but `count` and those that `keep` names.
     pub(super) fn give_back<L: Log, S: Storage>(
         &self,
         state: &mut State,
         transaction: &Transaction<L, S>,
-        keep: usize,
+        count: usize,
+        keep: Keep,
     ) -> Result<(), AllocError> {
         loop {
-            let surplus = state.runs.surplus(keep).take(GIVEN_BACK_AT_ONCE);
-            let surplus: Vec<(u32, u8)> = surplus.collect();
+            let surplus = state.runs.surplus(count);
+            let surplus = surplus.filter(|(_, class)| keep != Keep::OfClass(*class));
+            let surplus: Vec<(u32, u8)> = surplus.take(GIVEN_BACK_AT_ONCE).collect();
             if surplus.is_empty() {
                 return Ok(());
             }
