@@ -34,6 +34,9 @@ use crate::stats::Counts;
 /// Blocks that one open transaction allocated or resized are refused to the others; what stands in blocks is
 /// their programs' affair, as with all recoverable memory.
 ///
+/// One value for a heap at a time: each keeps its own list of what is free, and two would give one block out
+/// twice. Share the value; open again only when it is dropped. Nothing here detects a second one.
+///
 /// Changing a block's bytes takes the region's lock: hold no guard of the region (a [`View`], an [`Edit`])
 /// across a call.
 pub struct Heap {
@@ -98,13 +101,14 @@ enum Step {
 
 impl Heap {
     /// Opens the heap in a region in which no open transaction has ranges. Reads the header and the page
-    /// table, eight bytes for each page; blocks and runs stay untouched until they are needed.
+    /// table, eight bytes for each page; blocks and runs stay untouched until they are needed. Another value
+    /// for the same heap is void from then on, as after [`Heap::format`].
     pub fn open(region: impl Into<Arc<Region>>) -> Result<Heap, OpenError> {
         Heap::open_in(region.into(), 0, usize::MAX)
     }
 
     /// Opens the heap in a part of a region, from `start` on, at most `length` bytes. The heap keeps the
-    /// holder.
+    /// holder. Another value for the same heap is void from then on.
     pub fn open_in(
         holder: Arc<dyn AsRef<Region> + Send + Sync>,
         start: usize,
