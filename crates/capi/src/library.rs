@@ -1,6 +1,6 @@
 //! The one library of a process: from `rvm_initialize` to `rvm_terminate`.
 //!
-//! Locks, in the order in which they are taken: `setup`, a transaction's slot, `log`, the table of regions. Nothing that
+//! Locks, in the order in which they are taken: `setup`, the heap, a transaction's slot, `log`, the table of regions. Nothing that
 //! a commit or a range needs is held by whoever waits for a disk, but for the transaction's own slot.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -138,8 +138,13 @@ impl Library {
             }),
             None => Ok(()),
         };
-        if log.is_none() {
+        let ended = log.is_none();
+        if ended {
             self.phase.store(ENDED, Ordering::Release);
+        }
+        // A call that holds the heap, and so its region, may be waiting for the log, to be told that it has ended.
+        drop(log);
+        if ended {
             crate::rds::forget();
             for mapped in self.regions.take_all() {
                 crate::mapping::keep_readable(mapped);
@@ -202,10 +207,14 @@ impl Library {
         let log = self.log.read().unwrap_or_else(PoisonError::into_inner);
         match &*log {
             Some(open) => act(open),
-            None => Err(Failure::new(
-                Code::Log,
-                "no log is open; name one in `log_dev` for rvm_initialize, rvm_set_options or rvm_map",
-            )),
+            None => {
+                // It may have ended while the call waited.
+                self.ready()?;
+                Err(Failure::new(
+                    Code::Log,
+                    "no log is open; name one in `log_dev` for rvm_initialize, rvm_set_options or rvm_map",
+                ))
+            }
         }
     }
 

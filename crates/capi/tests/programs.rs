@@ -89,6 +89,8 @@ const PROGRAMS: &[(&str, &[&[&str]])] = &[
             &["damaged"],
             &["own_region"],
             &["threads"],
+            &["ended"],
+            &["cleared"],
             &["killed"],
         ],
     ),

@@ -29,7 +29,6 @@ pub(crate) use segment::{Zap, load, unload, zap};
 use crate::code::Code;
 use crate::failure::Failure;
 use crate::library::LIBRARY;
-use crate::lock;
 use crate::regions::Mapped;
 use crate::segment::Definition;
 use crate::transactions::Handle;
@@ -231,17 +230,4 @@ fn not_mapped(base: usize) -> Refusal {
         Code::NotMapped,
         format!("the heap's bytes at {base:#x} are not all in one mapped region; map it first"),
     ))
-}
-
-/// Counts since the last clearing.
-fn counts(started: &Started, now: Counts) -> Counts {
-    let before = *lock(&started.cleared);
-    Counts {
-        allocations: now.allocations - before.allocations,
-        frees: now.frees - before.frees,
-        refused: now.refused - before.refused,
-        runs_carved: now.runs_carved - before.runs_carved,
-        runs_given_back: now.runs_given_back - before.runs_given_back,
-        ..now
-    }
 }

@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use netram_heap::Statistics;
+use netram_heap::{Counts, Statistics};
 
-use super::{Refusal, Started, counts, started};
+use super::{Refusal, Started, started};
 use crate::lock;
 
 /// The numbers of `rds_stats_t`, wide.
@@ -30,16 +30,18 @@ pub(crate) struct Figures {
 /// `rds_get_stats`. Clearing takes the counts as they are for zero; bytes are what they are.
 pub(crate) fn report(clear: bool) -> Result<Figures, Refusal> {
     let started = started()?;
+    // Held while the heap counts: what another call cleared meanwhile would be more than what was counted here.
+    let mut cleared = lock(&started.cleared);
     let statistics = started.heap.statistics()?;
     if clear {
-        *lock(&started.cleared) = statistics.counts;
+        *cleared = statistics.counts;
         started.prepared.store(0, std::sync::atomic::Ordering::Relaxed);
     }
-    Ok(figures(&started, &statistics))
+    Ok(figures(&started, &statistics, &cleared))
 }
 
-fn figures(started: &Started, statistics: &Statistics) -> Figures {
-    let counts = counts(started, statistics.counts);
+fn figures(started: &Started, statistics: &Statistics, cleared: &Counts) -> Figures {
+    let counts = since(cleared, statistics.counts);
     Figures {
         malloc: counts.allocations,
         prealloc: started.prepared.load(std::sync::atomic::Ordering::Relaxed),
@@ -51,6 +53,18 @@ fn figures(started: &Started, statistics: &Statistics) -> Figures {
         merged: counts.runs_given_back,
         free_bytes: statistics.bytes_free_pages + statistics.bytes_free_slots,
         taken_bytes: statistics.bytes_taken,
+    }
+}
+
+/// Counts since a clearing.
+fn since(cleared: &Counts, now: Counts) -> Counts {
+    Counts {
+        allocations: now.allocations - cleared.allocations,
+        frees: now.frees - cleared.frees,
+        refused: now.refused - cleared.refused,
+        runs_carved: now.runs_carved - cleared.runs_carved,
+        runs_given_back: now.runs_given_back - cleared.runs_given_back,
+        ..now
     }
 }
 

@@ -479,6 +479,102 @@ static void threads(void)
     OK(rvm_terminate());
 }
 
+/* --------------------------------------------------------------- at once */
+
+/* A call that waits for ever ends the program. */
+#define HANGS_AFTER 240
+#define AT_ONCE 3
+#define LOOKS 5000
+
+/* Allocates and frees in transactions of the call's own, until the library has ended. */
+static void *churn(void *nothing)
+{
+    for (;;) {
+        int err = 1;
+        char *block = (char *)rds_malloc(64, NULL, &err);
+
+        if (block == NULL) {
+            CHECK(err == RVM_EINIT || err == EHEAP_INIT);
+            return nothing;
+        }
+        if (rds_free(block, NULL, &err) != 0)
+            CHECK(err == RVM_EINIT || err == EHEAP_INIT);
+    }
+}
+
+/* Ends the library as soon as no transaction is open. */
+static void end_beside(void)
+{
+    rvm_return_t code;
+
+    while ((code = rvm_terminate()) != RVM_SUCCESS) {
+        CHECK(code == RVM_EUNCOMMIT);
+        usleep(100);
+    }
+}
+
+/* The library ends beside calls that wait for the log and hold the heap. */
+static void ended(void)
+{
+    pthread_t workers[AT_ONCE];
+    int i;
+
+    alarm(HANGS_AFTER);
+    start();
+    zap();
+    load();
+    for (i = 0; i < AT_ONCE; i++)
+        CHECK(pthread_create(&workers[i], NULL, churn, NULL) == 0);
+    usleep(20000);
+    end_beside();
+    for (i = 0; i < AT_ONCE; i++)
+        CHECK(pthread_join(workers[i], NULL) == 0);
+}
+
+static void *clear(void *rounds)
+{
+    uintptr_t i;
+
+    for (i = 0; i < (uintptr_t)rounds; i++) {
+        int err = 1;
+        CHECK(rds_clear_stats(&err) == 0);
+        CHECK(err == SUCCESS);
+    }
+    return NULL;
+}
+
+static void *look(void *rounds)
+{
+    uintptr_t i;
+
+    for (i = 0; i < (uintptr_t)rounds; i++) {
+        rds_long_stats_t stats;
+
+        CHECK(rds_get_long_stats(&stats) == SUCCESS);
+        CHECK(stats.malloc < UINT32_MAX && stats.free < UINT32_MAX);
+    }
+    return NULL;
+}
+
+/* Statistics are never fewer than none, whoever clears them meanwhile. */
+static void cleared(void)
+{
+    void *(*const work_of[AT_ONCE])(void *) = {clear, look, churn};
+    pthread_t workers[AT_ONCE];
+    int i;
+
+    alarm(HANGS_AFTER);
+    start();
+    zap();
+    load();
+    for (i = 0; i < AT_ONCE; i++)
+        CHECK(pthread_create(&workers[i], NULL, work_of[i], (void *)(uintptr_t)LOOKS) == 0);
+    for (i = 0; i < 2; i++)
+        CHECK(pthread_join(workers[i], NULL) == 0);
+    end_beside();
+    CHECK(pthread_join(workers[2], NULL) == 0);
+}
+
 /* ------------------------------------------------------------------ crash */
 
 /* A list: newest first, numbers without a gap. Each node is as large as its block. */
@@ -579,4 +675,4 @@ static void killed(void)
 }
 
 MAIN(CASE(make), CASE(made), CASE(codes), CASE(no_restore_abort), CASE(intentions), CASE(figures), CASE(occupied),
-     CASE(damaged), CASE(own_region), CASE(threads), CASE(killed))
+     CASE(damaged), CASE(own_region), CASE(threads), CASE(ended), CASE(cleared), CASE(killed))
