@@ -13,6 +13,7 @@ use crate::library::Library;
 use crate::log::{Choices, OpenLog, absolute};
 use crate::places::PAGE;
 use crate::regions::{Mapped, NotTaken};
+use crate::segment::Definition;
 
 /// The usable length of a segment is a multiple of this, as the original's.
 const SECTOR: u64 = 512;
@@ -136,7 +137,12 @@ impl Library {
 
     /// Unmaps and gives the memory back, unless it was the program's own before. `setup` is held.
     pub(crate) fn unmap_whole(&self, address: usize, length: usize) -> Result<(), Failure> {
-        let region = self.take(address, length)?;
+        self.unmap_taken(self.take(address, length)?)
+    }
+
+    /// The same for a region that is out of the table; puts it back when it is refused.
+    pub(crate) fn unmap_taken(&self, region: Region) -> Result<(), Failure> {
+        let (address, length) = (region.as_ptr().addr(), region.len());
         // A place stays known, to be replaced again: what takes its addresses meanwhile would be replaced too.
         let unmapped = match self.places.hold(address, length.next_multiple_of(PAGE)) {
             Some(_) => region.keep_unmapped(),
@@ -145,29 +151,46 @@ impl Library {
         unmapped.map_err(|(error, region)| self.put_back(error.into(), region))
     }
 
-    /// Takes a region that no transaction is about to touch out of the table.
+    /// Takes regions out of the table: all of them or, where one is in use, none. A heap may hold the one that begins
+    /// at `heap`, and nothing else.
+    pub(crate) fn take_all(
+        &self,
+        definitions: &[Definition],
+        heap: Option<usize>,
+    ) -> Result<Vec<Arc<Mapped>>, Failure> {
+        let spans: Vec<_> = definitions.iter().map(|it| (it.address, it.length)).collect();
+        let idle = |mapped: &Arc<Mapped>| {
+            let holders = 1 + usize::from(heap == Some(mapped.start));
+            Arc::strong_count(mapped) == holders && mapped.region.open_transactions() == 0
+        };
+        let taken = self.regions.take_several(&spans, idle);
+        taken.map_err(|(why, (address, length))| not_taken(why, address, length))
+    }
+
     fn take(&self, address: usize, length: usize) -> Result<Region, Failure> {
-        let taken = self.regions.take(address, length).map_err(|why| {
-            let (code, what) = match why {
-                NotTaken::NoRegion => (Code::NotMapped, "are not a mapped region"),
-                NotTaken::Part => (
-                    Code::Range,
-                    "are a part of a mapped region; regions are unmapped whole",
-                ),
-                NotTaken::InUse => (
-                    Code::Uncommitted,
-                    "are a region in which an open transaction has ranges; commit or abort it first",
-                ),
-            };
-            Failure::new(code, format!("the {length} bytes at {address:#x} {what}"))
-        })?;
-        Ok(taken.region)
+        let taken = self.regions.take(address, length);
+        Ok(taken.map_err(|why| not_taken(why, address, length))?.region)
     }
 
     fn put_back(&self, failure: Failure, region: Region) -> Failure {
         self.regions.insert(Arc::new(Mapped::of(region)));
         failure
     }
+}
+
+fn not_taken(why: NotTaken, address: usize, length: usize) -> Failure {
+    let (code, what) = match why {
+        NotTaken::NoRegion => (Code::NotMapped, "are not a mapped region"),
+        NotTaken::Part => (
+            Code::Range,
+            "are a part of a mapped region; regions are unmapped whole",
+        ),
+        NotTaken::InUse => (
+            Code::Uncommitted,
+            "are a region in which an open transaction has ranges, or a heap is started; end it first",
+        ),
+    };
+    Failure::new(code, format!("the {length} bytes at {address:#x} {what}"))
 }
 
 /// Leaves a region's memory where it is for the rest of the process. No transaction is open.

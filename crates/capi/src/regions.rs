@@ -35,6 +35,9 @@ impl Mapped {
 #[derive(Debug, Default)]
 pub(crate) struct Regions(RwLock<Vec<Arc<Mapped>>>);
 
+/// Address and length.
+pub(crate) type Span = (usize, usize);
+
 /// Why a region is not taken out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotTaken {
@@ -42,7 +45,7 @@ pub(crate) enum NotTaken {
     NoRegion,
     /// The addresses are in a region and are not the whole of it.
     Part,
-    /// An open transaction has ranges in it, or is about to.
+    /// An open transaction has ranges in it, or is about to, or a heap is started there.
     InUse,
 }
 
@@ -76,26 +79,50 @@ impl Regions {
     /// in which another thread's range would be refused: ranges begin with [`Regions::find`], which waits.
     pub(crate) fn take(&self, start: usize, length: usize) -> Result<Mapped, NotTaken> {
         let mut regions = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let place = last_from(&regions, start).ok_or(NotTaken::NoRegion)?;
-        let mapped = &regions[place];
-        if mapped.start == start && mapped.length == length {
-            if mapped.region.open_transactions() > 0 {
-                return Err(NotTaken::InUse);
+        let place = whole(&regions, start, length)?;
+        if regions[place].region.open_transactions() > 0 {
+            return Err(NotTaken::InUse);
+        }
+        Arc::try_unwrap(regions.remove(place)).map_err(|shared| {
+            regions.insert(place, shared);
+            NotTaken::InUse
+        })
+    }
+
+    /// Takes out the regions with these addresses and lengths: all of them or, where one is not there or not idle, none.
+    /// While `idle` looks at a region nobody finds it here.
+    pub(crate) fn take_several(
+        &self,
+        spans: &[Span],
+        idle: impl Fn(&Arc<Mapped>) -> bool,
+    ) -> Result<Vec<Arc<Mapped>>, (NotTaken, Span)> {
+        let mut regions = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        for span in spans {
+            let place = whole(&regions, span.0, span.1).map_err(|why| (why, *span))?;
+            if !idle(&regions[place]) {
+                return Err((NotTaken::InUse, *span));
             }
-            return Arc::try_unwrap(regions.remove(place)).map_err(|shared| {
-                regions.insert(place, shared);
-                NotTaken::InUse
-            });
         }
-        match mapped.offset(start, length) {
-            Some(_) => Err(NotTaken::Part),
-            None => Err(NotTaken::NoRegion),
-        }
+        let wanted = |mapped: &mut Arc<Mapped>| spans.contains(&(mapped.start, mapped.length));
+        Ok(regions.extract_if(.., wanted).collect())
     }
 
     /// Takes out all regions.
     pub(crate) fn take_all(&self) -> Vec<Arc<Mapped>> {
         std::mem::take(&mut *self.0.write().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The place of the region that begins at `start` and has this length.
+fn whole(regions: &[Arc<Mapped>], start: usize, length: usize) -> Result<usize, NotTaken> {
+    let place = last_from(regions, start).ok_or(NotTaken::NoRegion)?;
+    let mapped = &regions[place];
+    if mapped.start == start && mapped.length == length {
+        return Ok(place);
+    }
+    match mapped.offset(start, length) {
+        Some(_) => Err(NotTaken::Part),
+        None => Err(NotTaken::NoRegion),
     }
 }
 

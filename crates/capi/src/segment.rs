@@ -21,6 +21,7 @@
 //! Numbers are the machine's own, as the original wrote them: its segments load here.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use netram_proto::port::Durability;
 use netram_rvm::Mode;
@@ -106,6 +107,17 @@ impl Library {
     /// Unmaps a loaded segment's regions and gives their memory back.
     pub(crate) fn release_segment(&self, definitions: &[Definition]) -> Result<(), Failure> {
         let _setup = self.setup()?;
+        self.release(definitions, None, || ())
+    }
+
+    /// Unmaps a segment's regions and gives their memory back: all of them or, if it is refused, none. `setup` is held.
+    /// A heap that holds the region beginning at `heap` lets go of it in `let_go`.
+    pub(crate) fn release(
+        &self,
+        definitions: &[Definition],
+        heap: Option<usize>,
+        let_go: impl FnOnce(),
+    ) -> Result<(), Failure> {
         for definition in definitions {
             let open = self.transactions.list(Some(definition.address)).len();
             if open > 0 {
@@ -118,7 +130,13 @@ impl Library {
                 ));
             }
         }
-        self.unload(definitions)
+        let taken = self.take_all(definitions, heap)?;
+        let_go();
+        for mapped in taken {
+            let mapped = Arc::into_inner(mapped).expect("nobody else held it, and nobody found it since");
+            self.unmap_taken(mapped.region)?;
+        }
+        Ok(())
     }
 
     fn unload(&self, definitions: &[Definition]) -> Result<(), Failure> {

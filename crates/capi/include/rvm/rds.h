@@ -78,14 +78,16 @@ extern int rds_init_heap(void *base, rvm_length_t length, unsigned long chunkSiz
 extern int rds_load_heap(const char *dev, rvm_offset_t dev_length, char **staticAddr, int *err);
 
 /*
- * Flushes, truncates, stops the heap and unmaps its segment. RVM_EUNCOMMIT while transactions have ranges there.
+ * Flushes, truncates, stops the heap and unmaps its segment. RVM_EUNCOMMIT while transactions have ranges there, or
+ * while a call in another thread uses the heap. A heap that is not unloaded stays as it is.
  * Returns -1 ALWAYS, as the original: look at `*err`.
  */
 extern int rds_unload_heap(int *err);
 
 /*
  * Starts the heap at `base`, in a region that the program mapped; stops it. Both return -1 ALWAYS, as the original:
- * look at `*err`. A process has one heap at a time; starting a second is EHEAP_INIT.
+ * look at `*err`. A process has one heap at a time; starting a second is EHEAP_INIT. Stopping is RVM_EUNCOMMIT while
+ * a call in another thread uses the heap; starting is, while open transactions have ranges in the region.
  */
 extern int rds_start_heap(void *base, int *err);
 extern int rds_stop_heap(int *err);

@@ -85,13 +85,16 @@ fn started() -> Result<Arc<Started>, Refusal> {
 
 /// Opens the heap at an address and makes it the process's.
 fn start_with(base: usize, segment: Vec<Definition>) -> Result<(), Refusal> {
-    let mapped = LIBRARY.regions.find(base, 0).ok_or_else(|| not_mapped(base))?;
-    let (region, offset) = (mapped.start, base - mapped.start);
-    let heap = Heap::open_in(mapped, offset, usize::MAX)?;
+    // Held while the heap's bytes are read: another heap over them would change them meanwhile.
     let mut current = HEAP.write().unwrap_or_else(PoisonError::into_inner);
+    // Whoever ends the library looks for a heap after it said so, and lets go of this one.
+    LIBRARY.ready()?;
     if current.is_some() {
         return Err(Refusal::started_already());
     }
+    let mapped = LIBRARY.regions.find(base, 0).ok_or_else(|| not_mapped(base))?;
+    let (region, offset) = (mapped.start, base - mapped.start);
+    let heap = Heap::open_in(mapped, offset, usize::MAX)?;
     *current = Some(Arc::new(Started {
         heap,
         base,
@@ -111,9 +114,21 @@ pub(crate) fn start(base: usize) -> Result<(), Refusal> {
 
 /// `rds_stop_heap`.
 pub(crate) fn stop() -> Result<(), Refusal> {
-    started()?;
-    forget();
+    let mut current = HEAP.write().unwrap_or_else(PoisonError::into_inner);
+    idle(&mut current)?;
+    *current = None;
     Ok(())
+}
+
+/// The heap, if no call in another thread has it: it would go on in what another heap took for its own. None gets it
+/// while `HEAP` is held.
+fn idle(current: &mut Option<Arc<Started>>) -> Result<&Started, Refusal> {
+    let heap = current.as_mut().ok_or_else(Refusal::no_heap)?;
+    LIBRARY.ready()?;
+    match Arc::get_mut(heap) {
+        Some(started) => Ok(started),
+        None => Err(Refusal::in_use()),
+    }
 }
 
 /// Lets go of the heap, whoever ends.

@@ -51,6 +51,11 @@ impl Refusal {
         )
     }
 
+    pub(super) fn in_use() -> Refusal {
+        let text = "a call in another thread uses the heap; let it return, then try again";
+        Failure::new(Code::Uncommitted, text).into()
+    }
+
     pub(super) fn outside(address: usize) -> Refusal {
         Refusal::new(BAD_ARGS, format!("the address {address:#x} is not in the heap"))
     }

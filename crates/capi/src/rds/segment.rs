@@ -9,7 +9,7 @@ use netram_heap::Heap;
 use netram_proto::port::Durability;
 use netram_rvm::{Mode, Region};
 
-use super::{HEAP, Refusal, start_with, started};
+use super::{HEAP, Refusal, idle, start_with};
 use crate::code::Code;
 use crate::failure::Failure;
 use crate::library::LIBRARY;
@@ -132,9 +132,10 @@ pub(crate) fn load(path: &Path, device_length: u64) -> Result<(usize, Vec<Defini
 
 /// `rds_unload_heap`: everything is in the segment's file, and its memory is given back.
 pub(crate) fn unload() -> Result<Vec<Definition>, Refusal> {
-    let heap = started()?;
-    let segment = heap.segment.clone();
-    let base = heap.base;
+    let _setup = LIBRARY.setup()?;
+    let mut current = HEAP.write().unwrap_or_else(PoisonError::into_inner);
+    let heap = idle(&mut current)?;
+    let (segment, region) = (heap.segment.clone(), heap.region);
     if segment.is_empty() {
         return Err(Refusal::segment(
             "the heap was started, not loaded; stop it with rds_stop_heap",
@@ -149,13 +150,8 @@ pub(crate) fn unload() -> Result<Vec<Definition>, Refusal> {
     }
     LIBRARY.flush()?;
     LIBRARY.truncate()?;
-    // The heap keeps its region mapped: it has to go first.
-    drop(heap);
-    super::forget();
-    if let Err(failure) = LIBRARY.release_segment(&segment) {
-        start_with(base, segment)?;
-        return Err(failure.into());
-    }
+    // The heap keeps its region mapped. It goes once nothing can be refused any more.
+    LIBRARY.release(&segment, Some(region), || *current = None)?;
     Ok(segment)
 }
 

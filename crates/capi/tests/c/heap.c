@@ -2,6 +2,7 @@
 #include "check.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 
@@ -531,6 +532,124 @@ static void ended(void)
         CHECK(pthread_join(workers[i], NULL) == 0);
 }
 
+/* Who has which block. */
+static unsigned char owned[HEAP_BYTES / 16];
+static int running;
+
+static unsigned char *owner(char *block)
+{
+    return &owned[(block - PLACE) / 16];
+}
+
+/* No heap is there for the moment. */
+static void gone(int err)
+{
+    CHECK(err == EHEAP_INIT);
+    sched_yield();
+}
+
+/* Allocates blocks that nobody else has, and frees them, while the heap comes and goes. */
+static void *own_blocks(void *rounds)
+{
+    uintptr_t i;
+
+    for (i = 0; i < (uintptr_t)rounds; i++) {
+        char *blocks[8];
+        int err, at;
+
+        for (at = 0; at < 8; at++) {
+            while ((blocks[at] = (char *)rds_malloc(64, NULL, &err)) == NULL)
+                gone(err);
+            CHECK(__atomic_exchange_n(owner(blocks[at]), 1, __ATOMIC_SEQ_CST) == 0);
+        }
+        for (at = 0; at < 8; at++) {
+            __atomic_store_n(owner(blocks[at]), 0, __ATOMIC_SEQ_CST);
+            while (rds_free(blocks[at], NULL, &err) != 0)
+                gone(err);
+        }
+        usleep(200); /* for the heap to be idle at times */
+    }
+    __atomic_fetch_sub(&running, 1, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
+static void restart(void)
+{
+    int err = 1;
+
+    rds_stop_heap(&err);
+    CHECK(err == SUCCESS || err == RVM_EUNCOMMIT);
+    if (err == SUCCESS)
+        ERR(rds_start_heap(PLACE, &err), SUCCESS);
+}
+
+static void reload(void)
+{
+    int err = 1;
+
+    rds_unload_heap(&err);
+    CHECK(err == SUCCESS || err == RVM_EUNCOMMIT);
+    if (err == SUCCESS)
+        load();
+}
+
+static void beside_owners(void (*act)(void), uintptr_t rounds)
+{
+    pthread_t workers[AT_ONCE];
+    int i;
+
+    alarm(HANGS_AFTER);
+    start();
+    zap();
+    load();
+    running = AT_ONCE;
+    for (i = 0; i < AT_ONCE; i++)
+        CHECK(pthread_create(&workers[i], NULL, own_blocks, (void *)rounds) == 0);
+    while (__atomic_load_n(&running, __ATOMIC_SEQ_CST) > 0) {
+        act();
+        usleep(50);
+    }
+    for (i = 0; i < AT_ONCE; i++)
+        CHECK(pthread_join(workers[i], NULL) == 0);
+    act();
+    CHECK(taken() == 0);
+}
+
+/* A heap that calls in other threads use is neither stopped nor unloaded: a second one would give their blocks out. */
+static void stopped(void)
+{
+    beside_owners(restart, 300);
+    ERR(rds_stop_heap(&err), SUCCESS);
+    OK(rvm_terminate());
+}
+
+static void unloaded(void)
+{
+    beside_owners(reload, 300);
+    unload();
+    OK(rvm_terminate());
+}
+
+/* A heap that cannot be unloaded stays as it is. */
+static void not_unloaded(void)
+{
+    rvm_region_t statics;
+    char *block;
+
+    start();
+    zap();
+    rvm_init_region(&statics);
+    statics.vmaddr = load();
+    statics.length = STATIC_BYTES;
+    block = allocate(100, NULL);
+    OK(rvm_unmap(&statics));
+    ERR(rds_unload_heap(&err), RVM_ENOT_MAPPED);
+    ERR(rds_free(block, NULL, &err), SUCCESS);
+    block = allocate(100, NULL);
+    CHECK(taken() >= 100);
+    OK(rvm_terminate());
+}
+
 static void *clear(void *rounds)
 {
     uintptr_t i;
@@ -675,4 +794,5 @@ static void killed(void)
 }
 
 MAIN(CASE(make), CASE(made), CASE(codes), CASE(no_restore_abort), CASE(intentions), CASE(figures), CASE(occupied),
-     CASE(damaged), CASE(own_region), CASE(threads), CASE(ended), CASE(cleared), CASE(killed))
+     CASE(damaged), CASE(own_region), CASE(threads), CASE(ended), CASE(cleared), CASE(stopped),
+     CASE(unloaded), CASE(not_unloaded), CASE(killed))
