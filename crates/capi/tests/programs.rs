@@ -89,12 +89,17 @@ const PROGRAMS: &[(&str, &[&[&str]])] = &[
             &["damaged"],
             &["own_region"],
             &["threads"],
+            &["killed"],
+        ],
+    ),
+    (
+        "heap_at_once",
+        &[
             &["ended"],
             &["cleared"],
             &["stopped"],
             &["unloaded"],
             &["not_unloaded"],
-            &["killed"],
         ],
     ),
 ];
