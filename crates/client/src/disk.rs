@@ -3,7 +3,7 @@
 //!
 //! The disk thread does it, `disk_delay` after a batch's first record, or at once when somebody waits for the disk. A
 //! commit that only the disk can end goes itself when nobody is on the way: handing over to the thread and back would
-//! cost two context switches, a third of a fast disk's sync. Whoever holds the drain is on the way, one at a time; what
+//! cost two context switches. Whoever holds the drain is on the way, one at a time; what
 //! others append meanwhile is the next batch. What is written are the very bytes that the members hold.
 
 use std::sync::atomic::Ordering;
