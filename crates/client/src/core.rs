@@ -83,6 +83,8 @@ pub(crate) struct Shared {
     pub(crate) disk: DiskSignal,
     /// The way to the disk: locked by whoever is on it.
     pub(crate) drain: DrainPlace,
+    /// A copy of the drain's position.
+    pub(crate) drained: AtomicU64,
     pub(crate) keeper: Mutex<bool>,
     pub(crate) keeper_wake: Condvar,
     pub(crate) log: LogFile<DiskFile>,
@@ -144,6 +146,7 @@ impl Shared {
             waiting: parts.waiting,
             disk: DiskSignal::default(),
             drain: Mutex::new(Some(parts.drain)),
+            drained: AtomicU64::new(end.lsn.0),
             keeper: Mutex::new(false),
             keeper_wake: Condvar::new(),
             log: parts.log,

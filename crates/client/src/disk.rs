@@ -3,8 +3,8 @@
 //!
 //! The disk thread does it, `disk_delay` after a batch's first record, or at once when somebody waits for the disk. A
 //! commit that only the disk can end goes itself when nobody is on the way: handing over to the thread and back would
-//! cost two context switches. Whoever holds the drain is on the way, one at a time; what
-//! others append meanwhile is the next batch. What is written are the very bytes that the members hold.
+//! cost two context switches. Whoever holds the drain is on the way, one at a time; what others append meanwhile is the
+//! next batch. What is written are the very bytes that the members hold.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, TryLockError};
@@ -65,6 +65,7 @@ fn store_batch(shared: &Shared, place: &mut Option<Drain>) -> bool {
     }
     let mut core = shared.core();
     drain.let_go(end.lsn);
+    shared.drained.store(end.lsn.0, Ordering::SeqCst);
     let now = shared.now();
     core.writer.on_stable(end, now);
     shared.publish(&mut core);
@@ -85,7 +86,8 @@ fn wait_for_work(shared: &Shared) -> bool {
     // Where the batch begins that is being waited for, and when it is due. A commit may have taken it to the disk.
     let mut batch: Option<(u64, Instant)> = None;
     loop {
-        let position = shared.stable.load(Ordering::SeqCst);
+        // Not the stable LSN: once a view could not be stored that stays where it is, and the ring empties all the same.
+        let position = shared.drained.load(Ordering::SeqCst);
         let pending = shared.tail.load(Ordering::SeqCst) > position;
         if state.stop && !pending {
             return false;

@@ -12,7 +12,7 @@ use crate::open::{open_log, open_sealer, open_view};
 use crate::place::Place;
 use crate::seal::Sealer;
 
-/// A journal place, looked at from outside.
+/// A journal, looked at from outside.
 pub struct Inspect {
     log: LogFile<DiskFile>,
     superblock: Superblock,

@@ -55,8 +55,8 @@ impl Journal {
         Place::of(root, Layout::Directory).create(log_bytes)
     }
 
-    /// Recovers the journal at `root`, a directory or a log file, and starts a reign. Members join in the background: until they have, commits wait
-    /// for the local disk (see [`Journal::wait_for_members`]).
+    /// Recovers the journal at `root`, a directory or a log file, and starts a reign. Members join in the background:
+    /// until they have, commits wait for the local disk (see [`Journal::wait_for_members`]).
     pub fn open(root: &Path, config: JournalConfig) -> Result<(Journal, Recovered), OpenError> {
         let opened = open::open(root, config)?;
         let (shared, id) = (Arc::new(opened.shared), opened.journal);
@@ -267,5 +267,31 @@ impl Log for Journal {
         }
         self.shared.head.fetch_max(head.0, Ordering::AcqRel);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_journal_whose_view_failed_can_be_closed_with_records_in_the_ring() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("journal");
+        Journal::create(&root, 1 << 20).unwrap();
+        let config = JournalConfig {
+            disk_delay: Duration::from_secs(3600),
+            ..JournalConfig::default()
+        };
+        let (journal, _) = Journal::open(&root, config).unwrap();
+        journal.append(Kind(16), 8, &mut |into| into.fill(7)).unwrap();
+        // What the keeper does when it cannot store a view: from here on nothing becomes stable.
+        journal.shared.poison(IoError::EIO, "view");
+        let (ended, end) = std::sync::mpsc::channel();
+        std::thread::spawn(move || ended.send(journal.close()));
+        let closed = end
+            .recv_timeout(Duration::from_secs(60))
+            .expect("the closing ends");
+        assert_eq!(closed, Err(WaitError::DiskFailed(IoError::EIO)));
     }
 }
