@@ -24,6 +24,9 @@
 
 #define MIB (1024ul * 1024ul)
 
+/* Seconds after which a case that has not ended is ended: nothing in a test waits for ever. */
+#define HANGS_AFTER 240
+
 static inline void check(int holds, const char *what, const char *file, int line)
 {
     if (!holds) {
@@ -105,6 +108,7 @@ static inline int run_case(int argc, char **argv, const test_case_t *cases)
 {
     CHECK(argc == 3);
     CHECK(chdir(argv[2]) == 0);
+    alarm(HANGS_AFTER);
     for (; cases->name != NULL; cases++) {
         if (strcmp(cases->name, argv[1]) == 0) {
             cases->run();

@@ -4,8 +4,6 @@
 #include <pthread.h>
 #include <sched.h>
 
-/* A call that waits for ever ends the program. */
-#define HANGS_AFTER 240
 #define AT_ONCE 3
 #define LOOKS 2000
 
@@ -42,7 +40,6 @@ static void ended(void)
     pthread_t workers[AT_ONCE];
     int i;
 
-    alarm(HANGS_AFTER);
     start();
     zap();
     load();
@@ -120,7 +117,6 @@ static void beside_owners(void (*act)(void), uintptr_t rounds)
     pthread_t workers[AT_ONCE];
     int i;
 
-    alarm(HANGS_AFTER);
     start();
     zap();
     load();
@@ -204,7 +200,6 @@ static void cleared(void)
     pthread_t workers[AT_ONCE];
     int i;
 
-    alarm(HANGS_AFTER);
     start();
     zap();
     load();
