@@ -83,15 +83,17 @@ impl Delay {
 #[derive(Default)]
 struct Wire {
     pieces: VecDeque<(Instant, Vec<u8>)>,
+    /// The sender has closed. What it sent before arrives all the same, as it does on a wire.
+    closed: bool,
 }
 
 impl Wire {
-    /// Takes what has arrived and hands over what is due. `None`: the sender has closed.
+    /// Takes what has arrived and hands over what is due. `None`: the sender has closed, and all is delivered.
     fn turn(&mut self, from: &Socket, to: &Socket, one_way: Duration, buffer: &mut [u8]) -> Option<bool> {
         let mut moved = false;
-        if self.pieces.len() < PIECES_MAX {
+        if self.pieces.len() < PIECES_MAX && !self.closed {
             match from.try_receive(buffer).ok()? {
-                Some(0) => return None,
+                Some(0) => self.closed = true,
                 Some(received) => {
                     self.pieces
                         .push_back((Instant::now() + one_way, buffer[..received].to_vec()));
@@ -105,6 +107,9 @@ impl Wire {
             to.send_all(&piece).ok()?;
             moved = true;
         }
+        if self.closed && self.pieces.is_empty() {
+            return None;
+        }
         Some(moved || !self.pieces.is_empty())
     }
 }
@@ -117,8 +122,11 @@ fn forward(near: &Socket, far: &Socket, one_way: Duration) {
         let Some(moved) = there.turn(near, far, one_way, &mut buffer) else {
             return;
         };
-        let Some(moved_back) = back.turn(far, near, one_way, &mut buffer) else {
-            return;
+        let moved_back = match back.turn(far, near, one_way, &mut buffer) {
+            Some(moved) => moved,
+            // Nobody hears the answers any more, but what was asked before is on its way.
+            None if !there.pieces.is_empty() => true,
+            None => return,
         };
         if moved || moved_back {
             busy = Instant::now();
@@ -166,7 +174,11 @@ mod tests {
         assert!(client.receive_all(&mut heard, Pause::Yield).unwrap());
         assert_eq!(&heard, b"there");
         assert!(began.elapsed() >= Duration::from_millis(4));
-        drop((client, server));
+        client.send_all(b"leave").unwrap();
+        drop(client);
+        assert!(server.receive_all(&mut heard, Pause::Yield).unwrap());
+        assert_eq!(&heard, b"leave", "what was sent before the end arrives");
+        drop(server);
         proxy.join().unwrap();
     }
 }

@@ -13,8 +13,8 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use netram_proto::id::JournalId;
@@ -26,6 +26,9 @@ use rustix::fs::{CWD, FallocateFlags, FlockOperation, RenameFlags, fallocate, fl
 use crate::error::{CreateError, OpenError};
 use crate::file::DiskFile;
 use crate::seal::DataKey;
+
+/// Zeros that are written at once to a new log.
+const ZEROS_AT_ONCE: usize = 1024 * 1024;
 
 /// How a journal's files lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,7 +124,7 @@ impl Place {
         }
     }
 
-    /// Makes a new journal with a log of `log_bytes` (rounded up to whole pages), all of it allocated on the disk, so
+    /// Makes a new journal with a log of `log_bytes` (rounded up to whole pages), all of it written to the disk, so
     /// that a full disk cannot stop a commit later.
     ///
     /// What is there already is never touched, with one exception: beside a log file that is gone, the files that
@@ -265,28 +268,34 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// A new file of full size, its blocks allocated.
+/// A new file of full size, its blocks written.
 fn allocate(path: &Path, bytes: u64) -> io::Result<File> {
     let file = new_file(path)?;
-    allocate_up_to(&file, bytes)?;
+    zero_up_to(&file, bytes)?;
     file.sync_all()?;
     Ok(file)
 }
 
-/// Makes the file `bytes` long, with zeros, all of its blocks allocated. Not durable before a sync.
-pub(crate) fn allocate_up_to(file: &File, bytes: u64) -> io::Result<()> {
+/// Makes the file `bytes` long, zeros behind what it has, all of its blocks written. Not durable before a sync.
+///
+/// Blocks that are only allocated count as unwritten, and the sync that writes one first also changes the file system's
+/// own books: a third on top of every sync of a log's first lap, on ext4 with commits of 2 KiB.
+pub(crate) fn zero_up_to(file: &File, bytes: u64) -> io::Result<()> {
+    let there = file.metadata()?.len();
+    // At once and first: together on the disk, and a disk without room says so before anything is written.
     match fallocate(file, FallocateFlags::empty(), 0, bytes) {
-        Ok(()) => Ok(()),
-        // Some file systems cannot allocate ahead; writing zeros does the same, slower.
-        Err(rustix::io::Errno::OPNOTSUPP) => write_zeros(file, bytes),
-        Err(errno) => Err(errno.into()),
+        // Some file systems cannot allocate ahead.
+        Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => (),
+        Err(errno) => return Err(errno.into()),
     }
-}
-
-/// Zeros behind what the file has.
-fn write_zeros(mut file: &File, bytes: u64) -> io::Result<()> {
-    let there = file.seek(io::SeekFrom::End(0))?;
-    io::copy(&mut io::repeat(0).take(bytes.saturating_sub(there)), &mut file).map(drop)
+    let zeros = vec![0; ZEROS_AT_ONCE];
+    let mut at = there;
+    while at < bytes {
+        let length = (bytes - at).min(ZEROS_AT_ONCE as u64);
+        file.write_all_at(&zeros[..length as usize], at)?;
+        at += length;
+    }
+    Ok(())
 }
 
 fn new_file(path: &Path) -> io::Result<File> {

@@ -2,7 +2,7 @@
 //!
 //! 1. Recover, as every opening does: afterwards the view names no members, and the local log is complete.
 //! 2. Refuse unless the log is empty (`LogFile::may_grow`).
-//! 3. Make the file longer, all of it allocated, and sync. The log does not know yet.
+//! 3. Make the file longer, with zeros, and sync. The log does not know yet.
 //! 4. Store the superblock with the new capacity, last.
 //!
 //! A crash before 4 leaves the old log with unused bytes behind it, which the next attempt cuts off. The right to write
@@ -19,7 +19,7 @@ use super::{Files, Recovered};
 use crate::config::JournalConfig;
 use crate::error::GrowError;
 use crate::file::{DiskFile, io_error};
-use crate::place::allocate_up_to;
+use crate::place::zero_up_to;
 
 /// What growing did.
 #[derive(Clone, Debug)]
@@ -66,9 +66,9 @@ pub(crate) fn grow(root: &Path, config: &JournalConfig, log_bytes: u64) -> Resul
     })
 }
 
-/// Cuts off what an earlier attempt left behind the first `old` bytes, and allocates up to `new`, durably.
+/// Cuts off what an earlier attempt left behind the first `old` bytes, and writes zeros up to `new`, durably.
 fn lengthen(file: &File, old: u64, new: u64) -> io::Result<()> {
     file.set_len(old)?;
-    allocate_up_to(file, new)?;
+    zero_up_to(file, new)?;
     file.sync_all()
 }
