@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::{code, tree};
 
 /// Every crate and its layer. A crate that is not here is refused, so the table cannot fall behind.
-const LAYERS: [(&str, u8); 13] = [
+const LAYERS: [(&str, u8); 14] = [
     ("netram", 4),
     ("netram-capi", 4),
     ("netram-bench", 4),
@@ -20,6 +20,7 @@ const LAYERS: [(&str, u8); 13] = [
     ("netram-lender", 2),
     ("netram-client", 2),
     ("netram-heap", 2),
+    ("netram-attach", 2),
     ("netram-transport", 1),
     ("netram-rvm", 1),
     ("netram-disk", 1),

@@ -1,0 +1,136 @@
+//! A loop device on a file: bound, looked at, let go.
+//!
+//! The device is bound so that it ends when its last user closes it, and [`LoopDevice`] is one of its users: while it
+//! lives the device stays, and once it is dropped the device stays exactly as long as somebody else has it open.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use crate::sys::{self, LoopConfig};
+
+const CONTROL: &str = "/dev/loop-control";
+
+/// Others may take the device that was free a moment ago; so often in a row means something else is wrong.
+const TRIES_MAX: u32 = 16;
+
+/// A loop device that this process holds open.
+#[derive(Debug)]
+pub(crate) struct LoopDevice {
+    path: PathBuf,
+    /// Never looked at: that it is open is its use.
+    _held: File,
+}
+
+/// Why no loop device could be bound.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// The kernel has no loop driver, or this process may not use it.
+    #[error("{path}: {source}; loop devices need root and the kernel's loop driver (`modprobe loop`)")]
+    Missing {
+        /// The device that could not be opened.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The driver refused.
+    #[error("the loop driver refused a device of {block_bytes}-byte blocks on {path}: {source}")]
+    Refused {
+        /// The device.
+        path: PathBuf,
+        /// Its block size.
+        block_bytes: u32,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Every device that was free had been taken a moment later.
+    #[error("no loop device stayed free for long enough: others take them as fast as they come; try again")]
+    Taken,
+}
+
+impl LoopDevice {
+    /// Binds a free loop device to `file`.
+    pub(crate) fn bind(file: &File, config: &LoopConfig<'_>) -> Result<LoopDevice, BindError> {
+        let control = open(Path::new(CONTROL))?;
+        for _ in 0..TRIES_MAX {
+            let number = sys::free_number(&control).map_err(|errno| BindError::Missing {
+                path: CONTROL.into(),
+                source: errno.into(),
+            })?;
+            let path = PathBuf::from(format!("/dev/loop{number}"));
+            let held = open(&path)?;
+            match sys::configure(&held, file, config) {
+                Ok(()) => return Ok(LoopDevice { path, _held: held }),
+                Err(Errno::BUSY) => {}
+                Err(errno) => {
+                    return Err(BindError::Refused {
+                        path,
+                        block_bytes: config.block_bytes,
+                        source: errno.into(),
+                    });
+                }
+            }
+        }
+        Err(BindError::Taken)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether requests pass by the file's page cache.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.says("loop/dio").is_some_and(|dio| dio == "1")
+    }
+
+    /// Lets the device go, unless somebody has it for himself (a mount, swap, another driver): then it is handed back.
+    ///
+    /// Who merely reads it keeps it until he closes it; nobody can mount it meanwhile.
+    pub(crate) fn release(self) -> Result<(), (LoopDevice, io::Error)> {
+        let exclusive = OFlags::EXCL.bits().cast_signed();
+        let mine = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(exclusive)
+            .open(&self.path);
+        match mine {
+            Ok(mine) => {
+                // The exclusive handle goes last: between the two nobody can take the device for himself.
+                drop(self);
+                drop(mine);
+                Ok(())
+            }
+            Err(error) => Err((self, error)),
+        }
+    }
+
+    fn says(&self, what: &str) -> Option<String> {
+        let name = self.path.file_name()?;
+        let file = Path::new("/sys/block").join(name).join(what);
+        Some(std::fs::read_to_string(file).ok()?.trim().to_owned())
+    }
+}
+
+fn open(path: &Path) -> Result<File, BindError> {
+    let opened = OpenOptions::new().read(true).write(true).open(path);
+    opened.map_err(|source| BindError::Missing {
+        path: path.to_path_buf(),
+        source,
+    })
+}
+
+/// Major and minor number of a block device.
+pub(crate) fn number_of(path: &Path) -> io::Result<(u32, u32)> {
+    let metadata = path.metadata()?;
+    match metadata.file_type().is_block_device() {
+        true => Ok((
+            rustix::fs::major(metadata.rdev()),
+            rustix::fs::minor(metadata.rdev()),
+        )),
+        false => Err(io::Error::other(format!("{} is no block device", path.display()))),
+    }
+}

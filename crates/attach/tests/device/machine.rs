@@ -1,0 +1,271 @@
+//! A machine's worth of a test: an image, what is attached and mounted, and that all of it goes again.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use netram_attach::{Attached, Record, Registry, Release, Request, User, attach};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::cache::SERVE;
+
+/// How long anything may take that is not itself under test: the machine may be slow and busy.
+const PATIENCE: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(5);
+/// What the tools get, in seconds.
+const TOOL_PATIENCE: &str = "50";
+
+const NAME: &str = "test";
+
+/// Where the devices of one test are.
+pub(crate) struct Machine {
+    folder: tempfile::TempDir,
+    registry: Registry,
+    attached: Option<Attached>,
+}
+
+/// A mounted file system, unmounted when dropped, if need be as soon as it can be.
+pub(crate) struct Mounted {
+    at: PathBuf,
+    mounted: bool,
+}
+
+impl Machine {
+    /// An image of `bytes` zeros. `Err`: what this machine lacks.
+    pub(crate) fn new(bytes: u64) -> Result<Machine, String> {
+        if !rustix::process::geteuid().is_root() {
+            return Err("this is not root".into());
+        }
+        for path in ["/dev/fuse", "/dev/loop-control"] {
+            let opened = File::options().read(true).write(true).open(path);
+            opened.map_err(|error| format!("{path}: {error}"))?;
+        }
+        let fuse = rustix::mount::fsopen("fuse", rustix::mount::FsOpenFlags::FSOPEN_CLOEXEC);
+        fuse.map_err(|errno| format!("mounting FUSE: {errno}"))?;
+        tool("mkfs.ext4", &["-V"])?;
+        let folder = tempfile::Builder::new().prefix("netram-attach-").tempdir();
+        let folder = folder.map_err(|error| error.to_string())?;
+        let registry = Registry::new(&folder.path().join("run"), &folder.path().join("dev"));
+        let machine = Machine {
+            folder,
+            registry,
+            attached: None,
+        };
+        let image = File::create(machine.image()).and_then(|file| file.set_len(bytes));
+        image.map_err(|error| error.to_string())?;
+        fs::create_dir(machine.mount_point()).map_err(|error| error.to_string())?;
+        Ok(machine)
+    }
+
+    pub(crate) fn image(&self) -> PathBuf {
+        self.folder.path().join("image")
+    }
+
+    fn mount_point(&self) -> PathBuf {
+        self.folder.path().join("mount")
+    }
+
+    /// Attaches the image, or says why not.
+    pub(crate) fn try_attach(&mut self, block_bytes: u32) -> Result<(), String> {
+        let volume = self.image();
+        let claim = self.registry.claim(NAME, &volume);
+        let request = Request {
+            volume,
+            block_bytes,
+            read_only: false,
+        };
+        let worker = std::env::current_exe().expect("this test has a path");
+        let mut server = Command::new(worker);
+        server
+            .args(["--exact", "server", "--nocapture", "--test-threads", "1"])
+            .env(SERVE, self.image())
+            .stderr(log(self.folder.path()));
+        let claim = claim.map_err(|error| error.to_string())?;
+        let attached = attach(claim, &request, server).map_err(|error| error.to_string())?;
+        self.attached = Some(attached);
+        Ok(())
+    }
+
+    pub(crate) fn attach(&mut self, block_bytes: u32) {
+        // A process that is being started elsewhere may have the lock's file for an instant.
+        let mut refused = String::new();
+        until("the image is attached", || {
+            refused = self.try_attach(block_bytes).err().unwrap_or_default();
+            assert!(
+                refused.is_empty() || refused.contains("already") || refused.contains("being attached"),
+                "{refused}"
+            );
+            refused.is_empty()
+        });
+    }
+
+    pub(crate) fn record(&self) -> Record {
+        self.attached.as_ref().expect("it is attached").record().clone()
+    }
+
+    pub(crate) fn device(&self) -> PathBuf {
+        self.record().device
+    }
+
+    /// Flushes that arrived so far.
+    pub(crate) fn flushes(&self) -> u64 {
+        let counted = fs::metadata(self.image().with_extension("flushes"));
+        counted.map_or(0, |file| file.len())
+    }
+
+    /// Takes the device away, or says who has it.
+    pub(crate) fn try_detach(&mut self) -> Result<(), Vec<User>> {
+        match self.attached.take().expect("it is attached").release() {
+            Release::Going(mut going) => {
+                let mut ended = None;
+                until("the server ends", || {
+                    ended = going.ended().expect("it is our child");
+                    ended.is_some()
+                });
+                assert!(
+                    ended.is_some_and(|status| status.success()),
+                    "{ended:?}: {}",
+                    self.log()
+                );
+                Ok(())
+            }
+            Release::InUse(attached, users) => {
+                self.attached = Some(attached);
+                Err(users)
+            }
+        }
+    }
+
+    pub(crate) fn detach(&mut self) {
+        // A program that looks at new disks may have it for a moment.
+        until("the device is let go", || self.try_detach().is_ok());
+    }
+
+    /// The supervisor goes without a word. What it leaves: the device, the server's process.
+    pub(crate) fn leave(&mut self) -> (PathBuf, u32) {
+        let record = self.record();
+        self.attached = None;
+        (record.device, record.server)
+    }
+
+    pub(crate) fn kill_server(&self) {
+        kill(self.record().server);
+    }
+
+    /// The supervisor sees that its server was killed, and gives the device up.
+    pub(crate) fn wait_for_loss(&mut self) {
+        let mut attached = self.attached.take().expect("it is attached");
+        let mut ended = None;
+        until("the server's end is seen", || {
+            ended = attached.ended().expect("it is our child");
+            ended.is_some()
+        });
+        assert!(ended.is_some_and(|status| !status.success()));
+        attached.abandon();
+    }
+
+    pub(crate) fn make_ext4(&self) {
+        let device = self.device().display().to_string();
+        tool("mkfs.ext4", &["-q", "-F", &device]).expect("a file system is made");
+    }
+
+    /// Checks the unmounted file system; nothing may have to be repaired.
+    pub(crate) fn check_ext4(&self) {
+        let device = self.device().display().to_string();
+        tool("fsck.ext4", &["-f", "-n", &device]).expect("the file system is clean");
+    }
+
+    pub(crate) fn mount(&self) -> Mounted {
+        let (device, at) = (self.device().display().to_string(), self.mount_point());
+        tool("mount", &["-t", "ext4", &device, &at.display().to_string()]).expect("it mounts");
+        Mounted { at, mounted: true }
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        if let Some(attached) = &self.attached {
+            // Ends every request with an error, so that nothing hangs on a device whose test has failed.
+            kill(attached.record().server);
+        }
+        if std::thread::panicking() {
+            let _ = writeln!(std::io::stderr(), "the server said: {}", self.log());
+        }
+    }
+}
+
+impl Mounted {
+    pub(crate) fn at(&self) -> &Path {
+        &self.at
+    }
+
+    pub(crate) fn unmount(mut self) {
+        let at = self.at.display().to_string();
+        until("nobody uses the file system", || tool("umount", &[&at]).is_ok());
+        self.mounted = false;
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if self.mounted {
+            let _ = tool("umount", &["--lazy", &self.at.display().to_string()]);
+        }
+    }
+}
+
+fn kill(process: u32) {
+    if let Some(pid) = i32::try_from(process).ok().and_then(Pid::from_raw) {
+        // It may have ended a moment ago; as our child it keeps its number.
+        let _ = kill_process(pid, Signal::KILL);
+    }
+}
+
+fn log(folder: &Path) -> File {
+    let file = File::options().create(true).append(true).open(folder.join("log"));
+    file.expect("a log file is made")
+}
+
+/// Waits until `condition` holds; panics when it never does.
+pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(
+            Instant::now() < deadline,
+            "waited {PATIENCE:?} in vain until {what}"
+        );
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Runs a tool to its end, which is near: what it printed, or why it failed.
+pub(crate) fn tool(program: &str, arguments: &[&str]) -> Result<String, String> {
+    let run = Command::new("timeout")
+        .args(["--signal=KILL", TOOL_PATIENCE, program])
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output();
+    let output = run.map_err(|error| format!("timeout {program}: {error}"))?;
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat())
+        .trim()
+        .to_owned();
+    match output.status.success() {
+        true => Ok(said),
+        false => Err(format!(
+            "{program} {}: {}: {said}",
+            arguments.join(" "),
+            output.status
+        )),
+    }
+}
+
+/// Says aloud that a test did not run.
+pub(crate) fn skipped(test: &str, missing: &str) {
+    let _ = writeln!(std::io::stderr(), "\nSKIPPED {test}: {missing}");
+}
