@@ -10,12 +10,13 @@ use serde_json::Value;
 use crate::{code, tree};
 
 /// Every crate and its layer. A crate that is not here is refused, so the table cannot fall behind.
-const LAYERS: [(&str, u8); 14] = [
+const LAYERS: [(&str, u8); 15] = [
     ("netram", 4),
     ("netram-capi", 4),
     ("netram-bench", 4),
     ("netram-python", 4),
     ("netram-home", 3),
+    ("netram-volume", 3),
     ("netram-sim", 3),
     ("netram-lender", 2),
     ("netram-client", 2),
@@ -27,8 +28,8 @@ const LAYERS: [(&str, u8); 14] = [
     ("netram-proto", 0),
 ];
 
-/// Arrows between equals that are wanted: the command line offers `netram bench`.
-const LEVEL_ARROWS: [(&str, &str); 1] = [("netram", "netram-bench")];
+/// Arrows between equals that are wanted: the command line offers `netram bench`, and a volume has a home's settings.
+const LEVEL_ARROWS: [(&str, &str); 2] = [("netram", "netram-bench"), ("netram-volume", "netram-home")];
 
 /// Arrows between equals that tests alone may draw.
 const TEST_ARROWS: [(&str, &str); 1] = [("netram-client", "netram-lender")];

@@ -1,6 +1,13 @@
 //! What can go wrong: one enum an operation, one variant a reaction.
 
-use netram_proto::port::IoError;
+use std::fmt;
+
+use netram_proto::id::{JournalId, Lsn};
+use netram_proto::port::{AppendError, IoError, LogError, WaitError};
+
+use crate::limit::VOLUME_BYTES_MAX;
+use crate::record::DecodeError;
+use crate::superblock::{FORMAT, VolumeId};
 
 /// Why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -77,6 +84,195 @@ impl DeviceError {
             DeviceError::Corrupt { .. } => EIO,
             DeviceError::Fenced | DeviceError::Closed => ESHUTDOWN,
             DeviceError::Io(error) => error.errno,
+        }
+    }
+}
+
+/// One of a volume's own files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    /// The blocks.
+    Image,
+    /// Their checksums.
+    Sums,
+    /// What the volume is.
+    Superblock,
+}
+
+impl fmt::Display for FileKind {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            FileKind::Image => "the image",
+            FileKind::Sums => "the file of checksums",
+            FileKind::Superblock => "the superblock",
+        })
+    }
+}
+
+/// Why a volume could not be opened. Nothing was lost by trying.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// A file failed.
+    #[error("{file} failed: {cause}")]
+    File {
+        /// Which.
+        file: FileKind,
+        /// What the system said.
+        cause: IoError,
+    },
+    /// The file is something else.
+    #[error("{file} is none of a netram volume; put the volume's own back")]
+    Foreign {
+        /// Which.
+        file: FileKind,
+    },
+    /// The file says what cannot be.
+    #[error("{file} is damaged where it says whose it is; restore it from a copy")]
+    Damaged {
+        /// Which.
+        file: FileKind,
+    },
+    /// Written by another version.
+    #[error("{file} has format {found}, this version reads {FORMAT}; open it with the version that wrote it")]
+    Format {
+        /// Which.
+        file: FileKind,
+        /// Its format.
+        found: u32,
+    },
+    /// The file was cut.
+    #[error("{file} has {found} bytes and should have {expected}; it was cut off: restore it from a copy")]
+    Short {
+        /// Which.
+        file: FileKind,
+        /// Bytes it should have.
+        expected: u64,
+        /// Bytes it has.
+        found: u64,
+    },
+    /// The file is another volume's.
+    #[error("{file} belongs to volume {found}, not to {expected}; put the right one back")]
+    OtherVolume {
+        /// Which.
+        file: FileKind,
+        /// The volume being opened.
+        expected: VolumeId,
+        /// The file's.
+        found: VolumeId,
+    },
+    /// The journal is another volume's.
+    #[error(
+        "the volume's newest writes are in journal {expected}, and this is journal {found}; put the right one back"
+    )]
+    OtherJournal {
+        /// The volume's.
+        expected: JournalId,
+        /// The one that was opened.
+        found: JournalId,
+    },
+    /// The journal cannot take a sector.
+    #[error(
+        "the journal takes records of {payload_max} bytes, too few for a volume; give it a larger log or window"
+    )]
+    SmallJournal {
+        /// Bytes of its largest payload.
+        payload_max: usize,
+    },
+    /// A record of the journal makes no sense.
+    #[error(
+        "the record at {lsn} is not of this volume: {cause}; files of two volumes were mixed: put the right ones back"
+    )]
+    Record {
+        /// Where it is.
+        lsn: Lsn,
+        /// What is wrong with it.
+        cause: DecodeError,
+    },
+    /// Applying the journal to the image failed. The journal keeps every record.
+    #[error("recovery: {0}")]
+    Apply(ApplyError),
+}
+
+/// Why a stage did not get into the image. The journal and the stage keep all of it: the next attempt begins anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ApplyError {
+    /// A file failed.
+    #[error("{file} failed: {cause}")]
+    File {
+        /// Which.
+        file: FileKind,
+        /// What the system said.
+        cause: IoError,
+    },
+    /// The journal could not be read or trimmed.
+    #[error("{0}")]
+    Log(LogError),
+    /// The journal's disk did not take the stage's records.
+    #[error("{0}")]
+    Wait(WaitError),
+}
+
+/// Why a volume did not grow. It is as large as before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GrowError {
+    /// No size for it.
+    #[error(
+        "a volume of {asked} bytes is out of bounds; choose a multiple of 4096, up to {VOLUME_BYTES_MAX}"
+    )]
+    Size {
+        /// Bytes asked for.
+        asked: u64,
+    },
+    /// A volume never shrinks.
+    #[error("the volume has {bytes} bytes and cannot shrink to {asked}")]
+    Shrink {
+        /// Bytes it has.
+        bytes: u64,
+        /// Bytes asked for.
+        asked: u64,
+    },
+    /// A file failed.
+    #[error("{file} failed: {cause}; make space or mend the disk, then try again")]
+    File {
+        /// Which.
+        file: FileKind,
+        /// What the system said.
+        cause: IoError,
+    },
+}
+
+impl From<AppendError> for DeviceError {
+    fn from(error: AppendError) -> DeviceError {
+        match error {
+            AppendError::Fenced { .. } => DeviceError::Fenced,
+            AppendError::DiskFailed(_) => DeviceError::ReadOnly {
+                why: "its journal's disk failed; mend the disk and open the volume again to recover",
+            },
+            AppendError::Closed => DeviceError::Closed,
+            // Records are cut to what the journal takes, and room is made before: what is left is a log of no use.
+            AppendError::TooLarge { .. } | AppendError::Full { .. } => DeviceError::NoSpace,
+        }
+    }
+}
+
+impl From<WaitError> for DeviceError {
+    fn from(error: WaitError) -> DeviceError {
+        match error {
+            WaitError::Fenced { .. } => DeviceError::Fenced,
+            WaitError::DiskFailed(cause) => DeviceError::Io(cause),
+            WaitError::Closed => DeviceError::Closed,
+        }
+    }
+}
+
+impl From<ApplyError> for DeviceError {
+    fn from(error: ApplyError) -> DeviceError {
+        match error {
+            ApplyError::File { cause, .. } if cause == IoError::ENOSPC => DeviceError::NoSpace,
+            ApplyError::File { cause, .. } | ApplyError::Log(LogError::Io(cause)) => DeviceError::Io(cause),
+            ApplyError::Log(LogError::Closed) => DeviceError::Closed,
+            ApplyError::Log(_) => DeviceError::Io(IoError::EIO),
+            ApplyError::Wait(error) => error.into(),
         }
     }
 }

@@ -9,6 +9,22 @@ pub const RECORD_DATA_BYTES_MAX: usize = 256 * 1024;
 /// Bytes of the largest volume: its checksums then take 16 GiB.
 pub const VOLUME_BYTES_MAX: u64 = 1 << 44;
 
+/// Bytes of journal, or of memory, at which a stage ends unless chosen otherwise: LND's 10,000 KB.
+pub const STAGE_BYTES: u64 = 10_000 * 1024;
+/// How old a stage becomes: bounds what a recovery must apply of a quiet volume.
+pub const STAGE_AGE_MS: u64 = 5000;
+/// Closed stages that wait for the image, the one being applied among them. With the open one they bridge a disk that
+/// stalls for 40 MB of writes, and bound the memory.
+pub const STAGES_CLOSED_MAX: usize = 3;
+/// Blocks that one step writes to the image.
+pub const STEP_BLOCKS: usize = 64;
+/// Blocks that one step makes holes of: a file system frees extents, not blocks, but does not do it for nothing.
+pub const STEP_ZERO_BLOCKS: u64 = 1 << 18;
+/// Blocks that a read looks up at once: bounds its stack, and how long it keeps the stages from writers.
+pub const READ_BLOCKS: usize = 64;
+/// Blocks that a look for holes takes at once.
+pub const EXTENT_BLOCKS: usize = 4096;
+
 /// Sectors of a block: one bit each in a stage's mask.
 pub const BLOCK_SECTORS: u64 = BLOCK_BYTES / SECTOR_BYTES;
 

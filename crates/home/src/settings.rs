@@ -147,6 +147,26 @@ impl Settings {
         raw.checked(folder)
     }
 
+    /// Settings from a file in which another's stand beside them: those under `keys`, which are returned.
+    pub fn load_beside(path: &Path, keys: &[&str]) -> Result<(Settings, toml::Table), SettingsError> {
+        let wrong = |error: toml::de::Error| SettingsError::File {
+            path: path.to_path_buf(),
+            reason: error.to_string(),
+        };
+        let text = std::fs::read_to_string(path).map_err(|source| SettingsError::Unreadable {
+            path: path.to_path_buf(),
+            source,
+        })?;
+        let mut table: toml::Table = toml::from_str(&text).map_err(wrong)?;
+        let mut others = toml::Table::new();
+        for key in keys {
+            others.extend(table.remove_entry(*key));
+        }
+        let raw: Raw = table.try_into().map_err(wrong)?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        Ok((raw.checked(folder)?, others))
+    }
+
     /// These settings, with what the environment says over them.
     pub fn with_environment(
         mut self,
@@ -292,7 +312,8 @@ fn set<T: FromStr<Err: std::fmt::Display>>(
     Ok(())
 }
 
-fn size(name: &str, text: &str) -> Result<u64, SettingsError> {
+/// A size as people write it.
+pub fn size(name: &str, text: &str) -> Result<u64, SettingsError> {
     let parsed = text.parse::<ByteSize>().map(|size| size.as_u64());
     parsed.map_err(|_| SettingsError::Value {
         name: name.to_owned(),

@@ -1,0 +1,444 @@
+//! An open volume: writes go to the journal and the open stage, reads look into stages and image.
+//!
+//! Locks, in the order in which they are taken: `applier` (a step), `superblock`, `writing` (blocks and checksums differ), `order` (the
+//! journal's order is the stages'), the signal's, `stages`. A read takes `stages` for a look, and `writing` only when a
+//! block did not match its checksum, which happens when the applier is just writing it.
+//!
+//! Stages are looked at before the image: a block leaves its stage only when the image has it, so what is in no stage is
+//! in the image, at least as new as when the look was taken.
+
+use std::fmt;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use netram_proto::id::{JournalId, Lsn};
+use netram_proto::journal::Slots;
+use netram_proto::port::{AppendError, Durability, File, IoError, Log, LogState, Ticket};
+use netram_proto::time::Time;
+
+use crate::apply::{Applier, Progress, World};
+use crate::device::{Device, Geometry, Pending, Span};
+use crate::error::{ApplyError, DeviceError, FileKind, GrowError, OpenError};
+use crate::image::{Image, Sparse};
+use crate::limit::{RECORD_DATA_BYTES_MAX, REQUEST_BYTES_MAX};
+use crate::record::{Change, WRITE_HEADER_BYTES};
+use crate::recover::{self, Recovered};
+use crate::stages::{StagePolicy, Stages, StagesStatus};
+use crate::stats::{Counters, Statistics, add};
+use crate::superblock::{Superblock, VolumeId, is_volume_size};
+use crate::sync::{Signal, Waited, Work, lock};
+
+/// What FLUSH and FUA wait for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Flush {
+    /// The commit rule, which a completed write has met already: the usual flush costs nothing.
+    #[default]
+    Remote,
+    /// The local disk too.
+    Disk,
+}
+
+/// The files of a volume, beside its journal's.
+#[derive(Debug)]
+pub struct Files<F> {
+    /// The blocks.
+    pub image: F,
+    /// Their checksums.
+    pub sums: F,
+    /// What the volume is; [`Superblock::FILE_BYTES`] long.
+    pub superblock: F,
+}
+
+/// How a volume is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// The journal that is given with it.
+    pub journal: JournalId,
+    /// When stages end.
+    pub policy: StagePolicy,
+    /// What FLUSH waits for.
+    pub flush: Flush,
+}
+
+impl Options {
+    /// The usual ones.
+    pub fn new(journal: JournalId) -> Options {
+        Options {
+            journal,
+            policy: StagePolicy::default(),
+            flush: Flush::default(),
+        }
+    }
+}
+
+/// How a volume stands.
+#[derive(Clone, Copy, Debug)]
+pub struct DiskStatus {
+    /// What it is.
+    pub superblock: Superblock,
+    /// Where its journal stands.
+    pub log: LogState,
+    /// Its stages and their memory.
+    pub stages: StagesStatus,
+    /// Why the last stage did not get into the image; gone once one did.
+    pub failure: Option<ApplyError>,
+    /// Counters.
+    pub statistics: Statistics,
+}
+
+/// An open volume over a log.
+pub struct Disk<L, F> {
+    pub(crate) log: L,
+    pub(crate) image: Image<F>,
+    superblock: Mutex<(F, Slots, Superblock)>,
+    bytes: AtomicU64,
+    flush: Flush,
+    record_data_max: usize,
+    order: Mutex<()>,
+    pub(crate) stages: Mutex<Stages>,
+    applier: Mutex<Applier>,
+    pub(crate) writing: Mutex<()>,
+    signal: Signal,
+    pub(crate) counters: Counters,
+    recovered: Recovered,
+}
+
+/// Makes a volume of zeros of three empty files. Durable on return, but for their names.
+pub fn create<F: Sparse>(
+    files: Files<F>,
+    volume: VolumeId,
+    journal: JournalId,
+    bytes: u64,
+) -> Result<(), GrowError> {
+    if !is_volume_size(bytes) {
+        return Err(GrowError::Size { asked: bytes });
+    }
+    let failed = |file| move |cause| GrowError::File { file, cause };
+    let Files {
+        image,
+        sums,
+        superblock,
+    } = files;
+    Image::create(image, sums, volume, bytes).map_err(failed(FileKind::Image))?;
+    // The superblock comes last: without it there is no volume.
+    let failed = failed(FileKind::Superblock);
+    superblock.extend(Superblock::FILE_BYTES).map_err(failed)?;
+    let value = Superblock {
+        volume,
+        journal,
+        bytes,
+    };
+    value.create(&superblock).map_err(failed)
+}
+
+impl<L: Log, F: Sparse> Disk<L, F> {
+    /// Checks that the files belong together, and brings the image up to the journal.
+    pub fn open(log: L, files: Files<F>, options: Options) -> Result<Disk<L, F>, OpenError> {
+        let (slots, superblock) = Superblock::open(&files.superblock)?;
+        if superblock.journal != options.journal {
+            return Err(OpenError::OtherJournal {
+                expected: superblock.journal,
+                found: options.journal,
+            });
+        }
+        let payload_max = log.state().payload_max;
+        let sectors = payload_max.saturating_sub(WRITE_HEADER_BYTES) / 512 * 512;
+        if sectors == 0 {
+            return Err(OpenError::SmallJournal { payload_max });
+        }
+        let image = Image::open(files.image, files.sums, superblock.volume, superblock.bytes)?;
+        let head = log.state().head;
+        let mut disk = Disk {
+            log,
+            image,
+            bytes: AtomicU64::new(superblock.bytes),
+            superblock: Mutex::new((files.superblock, slots, superblock)),
+            flush: options.flush,
+            record_data_max: sectors.min(RECORD_DATA_BYTES_MAX),
+            order: Mutex::new(()),
+            stages: Mutex::new(Stages::new(options.policy, head)),
+            applier: Mutex::new(Applier::new()),
+            writing: Mutex::new(()),
+            signal: Signal::default(),
+            counters: Counters::default(),
+            recovered: Recovered::default(),
+        };
+        disk.applier_mut().replaying = true;
+        disk.recovered = recover::replay(&disk)?;
+        disk.applier_mut().replaying = false;
+        Ok(disk)
+    }
+
+    fn applier_mut(&mut self) -> &mut Applier {
+        self.applier
+            .get_mut()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Gives the journal back, to be closed. What is not in the image yet is in the journal.
+    pub fn into_log(self) -> L {
+        self.log
+    }
+
+    /// The journal.
+    pub fn log(&self) -> &L {
+        &self.log
+    }
+
+    /// What recovery found.
+    pub fn recovered(&self) -> Recovered {
+        self.recovered
+    }
+
+    /// How the volume stands.
+    pub fn status(&self) -> DiskStatus {
+        DiskStatus {
+            superblock: lock(&self.superblock).2,
+            log: self.log.state(),
+            stages: lock(&self.stages).status(),
+            failure: self.signal.failure(),
+            statistics: self.counters.read(),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Acquire)
+    }
+
+    /// The size now.
+    pub fn geometry(&self) -> Geometry {
+        Geometry {
+            bytes: self.bytes(),
+            request_bytes_max: REQUEST_BYTES_MAX,
+        }
+    }
+
+    /// See [`Device::write`].
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<Pending, DeviceError> {
+        Span::check_request(offset, bytes.len(), self.bytes())?;
+        let mut pending = Pending::default();
+        let mut at = offset;
+        for data in bytes.chunks(self.record_data_max) {
+            let span = Span::check(at, data.len() as u64, self.bytes())?;
+            pending = self.log_change(&Change::Write { span, data })?;
+            at = span.end();
+        }
+        add(&self.counters.writes, 1);
+        add(&self.counters.written_bytes, bytes.len() as u64);
+        Ok(pending)
+    }
+
+    /// See [`Device::zero`] and [`Device::discard`].
+    pub fn zero(&self, offset: u64, length: u64) -> Result<Pending, DeviceError> {
+        let span = Span::check(offset, length, self.bytes())?;
+        add(&self.counters.zeros, 1);
+        match length {
+            0 => Ok(Pending::default()),
+            _ => self.log_change(&Change::Zero(span)),
+        }
+    }
+
+    /// Puts one record into the journal, and in the same order into the open stage.
+    fn log_change(&self, change: &Change<'_>) -> Result<Pending, DeviceError> {
+        let mut emptied = false;
+        loop {
+            let order = lock(&self.order);
+            if !lock(&self.stages).has_room() {
+                drop(order);
+                self.wait_until(&|| lock(&self.stages).has_room())?;
+                continue;
+            }
+            let mut fill = |into: &mut [u8]| change.encode(into);
+            match self.log.append(change.kind(), change.payload_bytes(), &mut fill) {
+                Ok(ticket) => {
+                    let closed = lock(&self.stages).take(ticket.end, change);
+                    drop(order);
+                    if closed {
+                        self.signal.request();
+                    }
+                    return Ok(Pending(ticket.end));
+                }
+                Err(AppendError::Full { .. }) if !emptied => {
+                    // The journal is full of what is not in the image yet.
+                    lock(&self.stages).end_open();
+                    drop(order);
+                    self.signal.request();
+                    let head = self.log.state().head;
+                    let moved = || self.log.state().head > head || lock(&self.stages).is_empty();
+                    self.wait_until(&moved)?;
+                    emptied = lock(&self.stages).is_empty();
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Waits for the applier, or applies stages itself where nobody does.
+    fn wait_until(&self, enough: &dyn Fn() -> bool) -> Result<(), DeviceError> {
+        add(&self.counters.stalls, 1);
+        while !enough() {
+            match self.signal.wait(enough) {
+                Waited::Changed => (),
+                Waited::Failed(error) => return Err(error.into()),
+                Waited::Unattended => drop(self.apply_step()?),
+            }
+        }
+        Ok(())
+    }
+
+    /// See [`Device::wait`].
+    pub fn wait(&self, pending: Pending) -> Result<(), DeviceError> {
+        self.wait_for(pending.0, Durability::Remote)
+    }
+
+    fn wait_for(&self, end: Lsn, durability: Durability) -> Result<(), DeviceError> {
+        let ticket = Ticket { lsn: end, end };
+        Ok(self.log.wait(ticket, durability).map(drop)?)
+    }
+
+    /// See [`Device::flush`].
+    pub fn flush(&self) -> Result<(), DeviceError> {
+        add(&self.counters.flushes, 1);
+        let logged = lock(&self.stages).end();
+        match self.flush {
+            Flush::Remote => self.wait_for(logged, Durability::Remote),
+            Flush::Disk => self.wait_for(logged, Durability::Disk),
+        }
+    }
+
+    /// Does a bounded piece of bringing the oldest closed stage into the image.
+    pub fn apply_step(&self) -> Result<Progress, ApplyError> {
+        let stepped = lock(&self.applier).step(&World {
+            log: &self.log,
+            image: &self.image,
+            stages: &self.stages,
+            writing: &self.writing,
+            counters: &self.counters,
+        });
+        match stepped {
+            Ok(Progress::Applied(_)) => self.signal.report(None),
+            Err(error) => self.signal.report(Some(error)),
+            Ok(_) => (),
+        }
+        stepped
+    }
+
+    /// Ends the open stage if it is old enough at `now`.
+    pub fn tick(&self, now: Time) {
+        lock(&self.stages).tick(now);
+    }
+
+    /// Brings everything that was written before into the image.
+    pub fn drain(&self) -> Result<(), ApplyError> {
+        let target = lock(&self.stages).end();
+        lock(&self.stages).end_open();
+        while self.log.state().head < target && !lock(&self.stages).is_empty() {
+            if self.apply_step()? == Progress::Idle {
+                // There was no room for the open stage to close until a closed one was applied.
+                lock(&self.stages).end_open();
+            }
+        }
+        Ok(())
+    }
+
+    /// A thread is there that applies stages: until [`Disk::leave`], writers wait for it instead of doing it.
+    pub fn attend(&self) {
+        self.signal.attend();
+    }
+
+    /// The thread is gone.
+    pub fn leave(&self) {
+        self.signal.leave();
+    }
+
+    /// The thread's wait for a closed stage, `longest` at most.
+    pub fn wait_for_work(&self, longest: Duration) -> Work {
+        self.signal.next(longest)
+    }
+
+    /// Tells the thread to end.
+    pub fn stop(&self) {
+        self.signal.stop();
+    }
+
+    /// Makes the volume larger while it is open. The new bytes are zeros.
+    pub fn grow(&self, bytes: u64) -> Result<(), GrowError> {
+        let mut applier = lock(&self.applier);
+        let (file, slots, superblock) = &mut *lock(&self.superblock);
+        if !is_volume_size(bytes) {
+            return Err(GrowError::Size { asked: bytes });
+        }
+        if bytes < superblock.bytes {
+            return Err(GrowError::Shrink {
+                bytes: superblock.bytes,
+                asked: bytes,
+            });
+        }
+        let failed = |file| move |cause: IoError| GrowError::File { file, cause };
+        let synced = (self.image.extend(bytes).and_then(|()| self.image.sync_blocks()))
+            .map_err(failed(FileKind::Image))
+            .and_then(|()| self.image.sync_sums().map_err(failed(FileKind::Sums)));
+        if synced.is_err() {
+            // The system tells of a failed sync once: the stage under way must not believe its own.
+            applier.begin_again();
+        }
+        synced?;
+        // Until the superblock says so the files are larger than they need be, which nobody minds.
+        let grown = Superblock { bytes, ..*superblock };
+        slots
+            .store(&*file, &grown.encode())
+            .map_err(failed(FileKind::Superblock))?;
+        *superblock = grown;
+        self.bytes.store(bytes, Ordering::Release);
+        Ok(())
+    }
+}
+
+impl<L, F> fmt::Debug for Disk<L, F> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let superblock = lock(&self.superblock).2;
+        out.debug_struct("Disk")
+            .field("superblock", &superblock)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<L: Log + Send + Sync, F: Sparse + File + Send + Sync> Device for Disk<L, F> {
+    fn geometry(&self) -> Geometry {
+        Disk::geometry(self)
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+        Disk::read(self, offset, into)
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<Pending, DeviceError> {
+        Disk::write(self, offset, bytes)
+    }
+
+    fn zero(&self, offset: u64, length: u64) -> Result<Pending, DeviceError> {
+        Disk::zero(self, offset, length)
+    }
+
+    fn discard(&self, offset: u64, length: u64) -> Result<Pending, DeviceError> {
+        Disk::zero(self, offset, length)
+    }
+
+    fn wait(&self, pending: Pending) -> Result<(), DeviceError> {
+        Disk::wait(self, pending)
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        Disk::flush(self)
+    }
+
+    fn extents(
+        &self,
+        offset: u64,
+        length: u64,
+        each: &mut dyn FnMut(u64, bool) -> bool,
+    ) -> Result<(), DeviceError> {
+        Disk::extents(self, offset, length, each)
+    }
+}

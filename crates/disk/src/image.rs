@@ -1,0 +1,217 @@
+//! The image and its checksums.
+//!
+//! Both files begin with a block that says whose they are; then block `n` of the volume lies at block `n + 1` of the image,
+//! and its checksum at byte `4096 + 4 n` of the sums.
+//!
+//! ```text
+//!  0  magic (8)                        "NETRAMVI" the image, "NETRAMVS" the sums
+//!  8  format u32 | crc32c u32          crc over the other fields
+//! 16  volume (16)
+//! 32  zeros
+//! ```
+//!
+//! A checksum is the CRC32C of the block, xor that of its number, so that a block that went to the wrong place does not
+//! check. Zero says that the block is a hole: it must be all zeros, which is checked too, so that lost checksums are not
+//! taken for holes. A checksum that comes out as zero is stored as one.
+
+use netram_proto::port::{File, IoError};
+use netram_proto::wire::{Crc, crc32c};
+
+use crate::device::BLOCK_BYTES;
+use crate::error::{FileKind, OpenError};
+use crate::stage::BLOCK;
+use crate::superblock::{FORMAT, VolumeId};
+
+/// Bytes of one checksum.
+const SUM_BYTES: u64 = 4;
+/// Where the contents begin, in both files.
+const CONTENTS_OFFSET: u64 = BLOCK_BYTES;
+
+/// What the block's checksum says of a hole.
+pub(crate) const SUM_HOLE: u32 = 0;
+
+/// A file with holes, as image and sums are.
+pub trait Sparse: File {
+    /// The range, which lies inside the file, reads as zeros afterwards, and takes no space where that can be had.
+    /// Not durable before a sync.
+    fn punch(&self, offset: u64, length: u64) -> Result<(), IoError>;
+
+    /// Makes the file at least `bytes` long; what is new reads as zeros. Durable with the next sync.
+    fn extend(&self, bytes: u64) -> Result<(), IoError>;
+}
+
+/// The two files. Whoever writes them sees to it that nobody else does.
+#[derive(Debug)]
+pub(crate) struct Image<F> {
+    blocks: F,
+    sums: F,
+}
+
+impl<F: Sparse> Image<F> {
+    /// Takes two empty files and makes a volume of zeros of them. Durable on return.
+    pub(crate) fn create(blocks: F, sums: F, volume: VolumeId, bytes: u64) -> Result<Image<F>, IoError> {
+        let image = Image { blocks, sums };
+        image.extend(bytes)?;
+        image.blocks.write_at(0, &header(FileKind::Image, volume))?;
+        image.sums.write_at(0, &header(FileKind::Sums, volume))?;
+        image.sync_blocks()?;
+        image.sync_sums()?;
+        Ok(image)
+    }
+
+    /// Takes the files of `volume`, which has `bytes`.
+    pub(crate) fn open(blocks: F, sums: F, volume: VolumeId, bytes: u64) -> Result<Image<F>, OpenError> {
+        let image = Image { blocks, sums };
+        for (kind, file, contents) in [
+            (FileKind::Image, &image.blocks, bytes),
+            (FileKind::Sums, &image.sums, sums_bytes(bytes)),
+        ] {
+            let failed = |cause| OpenError::File { file: kind, cause };
+            let expected = CONTENTS_OFFSET + contents;
+            let found = file.size().map_err(failed)?;
+            if found < expected {
+                return Err(OpenError::Short {
+                    file: kind,
+                    expected,
+                    found,
+                });
+            }
+            let mut front = [0; BLOCK];
+            file.read_at(0, &mut front).map_err(failed)?;
+            check_header(kind, &front, volume)?;
+        }
+        Ok(image)
+    }
+
+    /// Makes both files large enough for `bytes`.
+    pub(crate) fn extend(&self, bytes: u64) -> Result<(), IoError> {
+        self.blocks.extend(CONTENTS_OFFSET + bytes)?;
+        self.sums.extend(CONTENTS_OFFSET + sums_bytes(bytes))
+    }
+
+    pub(crate) fn sync_blocks(&self) -> Result<(), IoError> {
+        self.blocks.sync()
+    }
+
+    pub(crate) fn sync_sums(&self) -> Result<(), IoError> {
+        self.sums.sync()
+    }
+
+    /// Reads whole blocks from `first` on.
+    pub(crate) fn read(&self, first: u64, into: &mut [u8]) -> Result<(), IoError> {
+        self.blocks.read_at(block_offset(first), into)
+    }
+
+    /// Reads the checksums of blocks from `first` on, four bytes each.
+    pub(crate) fn read_sums(&self, first: u64, into: &mut [u8]) -> Result<(), IoError> {
+        self.sums.read_at(sum_offset(first), into)
+    }
+
+    /// Writes blocks from `first` on, and their checksums.
+    ///
+    /// The checksums go first: when only the process dies, a block that was written in part then matches the checksum once
+    /// the journal's sectors are in it, and recovery can tell that it is sound.
+    pub(crate) fn write(&self, first: u64, sums: &[u8], blocks: &[u8]) -> Result<(), IoError> {
+        assert_eq!(sums.len() * BLOCK, blocks.len() * SUM_BYTES as usize);
+        self.sums.write_at(sum_offset(first), sums)?;
+        self.blocks.write_at(block_offset(first), blocks)
+    }
+
+    /// Makes blocks from `first` up to `behind` holes.
+    pub(crate) fn punch(&self, first: u64, behind: u64) -> Result<(), IoError> {
+        let count = behind - first;
+        self.sums.punch(sum_offset(first), count * SUM_BYTES)?;
+        self.blocks.punch(block_offset(first), count * BLOCK_BYTES)
+    }
+}
+
+/// The checksums of a volume of `bytes`.
+fn sums_bytes(bytes: u64) -> u64 {
+    bytes / BLOCK_BYTES * SUM_BYTES
+}
+
+fn block_offset(block: u64) -> u64 {
+    CONTENTS_OFFSET + block * BLOCK_BYTES
+}
+
+fn sum_offset(block: u64) -> u64 {
+    CONTENTS_OFFSET + block * SUM_BYTES
+}
+
+/// The checksum of a block that is no hole. About 110 ns.
+pub(crate) fn sum(block: u64, bytes: &[u8]) -> u32 {
+    (crc32c(bytes) ^ crc32c(&block.to_le_bytes())).max(1)
+}
+
+/// A checksum that no bytes with this one have: says that the block is known to be damaged.
+pub(crate) fn spoilt(sum: u32) -> u32 {
+    (!sum).max(1)
+}
+
+/// Whether these are the bytes that `stored` was made of.
+pub(crate) fn matches(block: u64, bytes: &[u8], stored: u32) -> bool {
+    match stored {
+        SUM_HOLE => bytes == [0; BLOCK],
+        stored => sum(block, bytes) == stored,
+    }
+}
+
+/// The checksum at `index` of those read.
+pub(crate) fn sum_at(sums: &[u8], index: usize) -> u32 {
+    let at = index * SUM_BYTES as usize;
+    let bytes = sums[at..]
+        .first_chunk()
+        .expect("a checksum was read for every block");
+    u32::from_le_bytes(*bytes)
+}
+
+fn magic(kind: FileKind) -> &'static [u8; 8] {
+    match kind {
+        FileKind::Image => b"NETRAMVI",
+        FileKind::Sums => b"NETRAMVS",
+        FileKind::Superblock => b"NETRAMVL",
+    }
+}
+
+fn header(kind: FileKind, volume: VolumeId) -> [u8; BLOCK] {
+    let mut front = [0; BLOCK];
+    front[0..8].copy_from_slice(magic(kind));
+    front[8..12].copy_from_slice(&FORMAT.to_le_bytes());
+    front[16..32].copy_from_slice(&volume.0.to_le_bytes());
+    let crc = header_crc(&front);
+    front[12..16].copy_from_slice(&crc.to_le_bytes());
+    front
+}
+
+fn header_crc(front: &[u8; BLOCK]) -> u32 {
+    let mut crc = Crc::new();
+    crc.update(&front[..12]);
+    crc.update(&front[16..]);
+    crc.finish()
+}
+
+fn check_header(kind: FileKind, front: &[u8; BLOCK], volume: VolumeId) -> Result<(), OpenError> {
+    if front[..8] != *magic(kind) {
+        return Err(OpenError::Foreign { file: kind });
+    }
+    if front[12..16] != header_crc(front).to_le_bytes() {
+        return Err(OpenError::Damaged { file: kind });
+    }
+    let format = u32::from_le_bytes(*front[8..].first_chunk().expect("a block has twelve bytes"));
+    if format != FORMAT {
+        return Err(OpenError::Format {
+            file: kind,
+            found: format,
+        });
+    }
+    let id = front[16..].first_chunk().expect("a block has 32 bytes");
+    let found = VolumeId(u128::from_le_bytes(*id));
+    if found != volume {
+        return Err(OpenError::OtherVolume {
+            file: kind,
+            expected: volume,
+            found,
+        });
+    }
+    Ok(())
+}

@@ -1,0 +1,133 @@
+//! Reading: what stages have lies over what the image has, and the image is believed only where its checksums say so.
+
+use netram_proto::port::Log;
+
+use crate::device::{BLOCK_BYTES, Span};
+use crate::disk::Disk;
+use crate::error::DeviceError;
+use crate::image::{SUM_HOLE, Sparse, matches, sum_at};
+use crate::limit::{EXTENT_BLOCKS, READ_BLOCKS};
+use crate::stage::{BLOCK, FULL, mask_of};
+use crate::stages::Overlay;
+use crate::stats::add;
+use crate::sync::lock;
+
+impl<L: Log, F: Sparse> Disk<L, F> {
+    /// See [`crate::Device::read`].
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+        Span::check_request(offset, into.len(), self.bytes())?;
+        add(&self.counters.reads, 1);
+        add(&self.counters.read_bytes, into.len() as u64);
+        let mut done = 0;
+        while done < into.len() {
+            let at = offset + done as u64;
+            let (block, within) = (at / BLOCK_BYTES, (at % BLOCK_BYTES) as usize);
+            let rest = &mut into[done..];
+            if within == 0 && rest.len() >= BLOCK {
+                let count = (rest.len() / BLOCK).min(READ_BLOCKS);
+                self.read_blocks(block, &mut rest[..count * BLOCK], FULL)?;
+                done += count * BLOCK;
+            } else {
+                // A part of a block: all of it is read, because only the whole can be checked.
+                let count = (BLOCK - within).min(rest.len());
+                let mut whole = [0; BLOCK];
+                self.read_blocks(block, &mut whole, mask_of(within, count))?;
+                rest[..count].copy_from_slice(&whole[within..within + count]);
+                done += count;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads whole blocks, at most [`READ_BLOCKS`], of which the sectors in `needed` are wanted.
+    fn read_blocks(&self, first: u64, into: &mut [u8], needed: u8) -> Result<(), DeviceError> {
+        let mut overlays: [Overlay; READ_BLOCKS] = [const { Overlay::NOTHING }; READ_BLOCKS];
+        let count = into.len() / BLOCK;
+        {
+            let stages = lock(&self.stages);
+            for (index, overlay) in overlays[..count].iter_mut().enumerate() {
+                *overlay = stages.overlay(first + index as u64, needed);
+            }
+        }
+        let overlays = &overlays[..count];
+        let suffices = |overlay: &Overlay| overlay.mask & needed == needed;
+        let mut sums = [0; READ_BLOCKS * 4];
+        let below = !overlays.iter().all(suffices);
+        if below {
+            let sums = &mut sums[..count * 4];
+            self.image.read_sums(first, sums).map_err(DeviceError::Io)?;
+            self.image.read(first, into).map_err(DeviceError::Io)?;
+        }
+        for (index, (block, overlay)) in into.chunks_exact_mut(BLOCK).zip(overlays).enumerate() {
+            let number = first + index as u64;
+            if suffices(overlay) || matches(number, block, sum_at(&sums, index)) {
+                overlay.cover(block);
+            } else {
+                self.read_again(number, block, needed)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a block that did not match its checksum: either it was just being written, or it is damaged.
+    fn read_again(&self, number: u64, block: &mut [u8], needed: u8) -> Result<(), DeviceError> {
+        let _still = lock(&self.writing);
+        let overlay = lock(&self.stages).overlay(number, needed);
+        if overlay.mask & needed != needed {
+            let mut sums = [0; 4];
+            self.image.read_sums(number, &mut sums).map_err(DeviceError::Io)?;
+            self.image.read(number, block).map_err(DeviceError::Io)?;
+            if !matches(number, block, sum_at(&sums, 0)) {
+                add(&self.counters.corrupt_reads, 1);
+                return Err(DeviceError::Corrupt { block: number });
+            }
+        }
+        overlay.cover(block);
+        Ok(())
+    }
+
+    /// See [`crate::Device::extents`].
+    pub fn extents(
+        &self,
+        offset: u64,
+        length: u64,
+        each: &mut dyn FnMut(u64, bool) -> bool,
+    ) -> Result<(), DeviceError> {
+        let span = Span::check(offset, length, self.bytes())?;
+        let behind = span.end().div_ceil(BLOCK_BYTES);
+        let mut first = span.offset() / BLOCK_BYTES;
+        // The run under way: where it began, and whether it is a hole.
+        let mut run: Option<(u64, bool)> = None;
+        while first < behind && span.length() > 0 {
+            let count = (behind - first).min(EXTENT_BLOCKS as u64) as usize;
+            for (index, hole) in self.holes(first, count)?.into_iter().enumerate() {
+                let at = ((first + index as u64) * BLOCK_BYTES).max(span.offset());
+                match run {
+                    Some((_, before)) if before == hole => (),
+                    Some((begin, before)) => {
+                        if !each(at - begin, before) {
+                            return Ok(());
+                        }
+                        run = Some((at, hole));
+                    }
+                    None => run = Some((at, hole)),
+                }
+            }
+            first += count as u64;
+        }
+        if let Some((begin, hole)) = run {
+            each(span.end() - begin, hole);
+        }
+        Ok(())
+    }
+
+    /// Whether `count` blocks from `first` on are holes.
+    fn holes(&self, first: u64, count: usize) -> Result<Vec<bool>, DeviceError> {
+        let mut known = vec![None; count];
+        lock(&self.stages).mark_holes(first, &mut known);
+        let mut sums = vec![0; count * 4];
+        self.image.read_sums(first, &mut sums).map_err(DeviceError::Io)?;
+        let hole = |(index, known): (usize, Option<bool>)| known.unwrap_or(sum_at(&sums, index) == SUM_HOLE);
+        Ok(known.into_iter().enumerate().map(hole).collect())
+    }
+}

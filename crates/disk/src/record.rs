@@ -1,0 +1,148 @@
+//! A request as the payload of a journal's record.
+//!
+//! ```text
+//! kind 32, a write:                     kind 33, zeros (write-zeroes and discard):
+//!  0  offset u64                         0  offset u64
+//!  8  data                               8  length u64
+//! ```
+
+use netram_proto::port::Kind;
+
+use crate::device::Span;
+
+/// A write: where, and the bytes.
+pub const KIND_WRITE: Kind = Kind(32);
+/// A range that reads as zeros from here on.
+pub const KIND_ZERO: Kind = Kind(33);
+
+/// Bytes of a write's payload before its data.
+pub(crate) const WRITE_HEADER_BYTES: usize = 8;
+/// Bytes of the payload of zeros.
+pub(crate) const ZERO_BYTES: usize = 16;
+
+/// What one record does to the volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change<'a> {
+    /// These bytes are at this offset.
+    Write {
+        /// Where, as many bytes as there are.
+        span: Span,
+        /// The bytes.
+        data: &'a [u8],
+    },
+    /// The range reads as zeros.
+    Zero(Span),
+}
+
+/// Why a record is of no use to this volume: it is damaged, or of something else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// A kind that volumes do not have.
+    #[error("its kind {0} is none of a volume's")]
+    Kind(u8),
+    /// Too few bytes for its kind.
+    #[error("its {0} bytes are too few for its kind")]
+    Short(usize),
+    /// Not whole sectors inside the volume.
+    #[error("{length} bytes at {offset} are not sectors of this volume")]
+    Range {
+        /// Where it begins.
+        offset: u64,
+        /// How long it is.
+        length: u64,
+    },
+}
+
+impl Change<'_> {
+    /// Bytes of the payload.
+    pub(crate) fn payload_bytes(&self) -> usize {
+        match self {
+            Change::Write { data, .. } => WRITE_HEADER_BYTES + data.len(),
+            Change::Zero(_) => ZERO_BYTES,
+        }
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        match self {
+            Change::Write { .. } => KIND_WRITE,
+            Change::Zero(_) => KIND_ZERO,
+        }
+    }
+
+    /// Writes the payload, all of it.
+    pub(crate) fn encode(&self, into: &mut [u8]) {
+        assert_eq!(into.len(), self.payload_bytes());
+        match self {
+            Change::Write { span, data } => {
+                into[..8].copy_from_slice(&span.offset().to_le_bytes());
+                into[WRITE_HEADER_BYTES..].copy_from_slice(data);
+            }
+            Change::Zero(span) => {
+                into[..8].copy_from_slice(&span.offset().to_le_bytes());
+                into[8..].copy_from_slice(&span.length().to_le_bytes());
+            }
+        }
+    }
+}
+
+/// Reads a record of a volume of `bytes`. `None`: one of the journal's own.
+pub fn decode(kind: Kind, payload: &[u8], bytes: u64) -> Result<Option<Change<'_>>, DecodeError> {
+    const KIND_USER_MIN: Kind = Kind(16);
+    if kind < KIND_USER_MIN {
+        return Ok(None);
+    }
+    let (offset, rest) = payload
+        .split_first_chunk::<8>()
+        .ok_or(DecodeError::Short(payload.len()))?;
+    let offset = u64::from_le_bytes(*offset);
+    let span = |length| {
+        let checked = Span::check(offset, length, bytes);
+        checked.map_err(|_| DecodeError::Range { offset, length })
+    };
+    match kind {
+        KIND_WRITE => Ok(Some(Change::Write {
+            span: span(rest.len() as u64)?,
+            data: rest,
+        })),
+        KIND_ZERO => {
+            let length = <[u8; 8]>::try_from(rest).map_err(|_| DecodeError::Short(payload.len()))?;
+            Ok(Some(Change::Zero(span(u64::from_le_bytes(length))?)))
+        }
+        Kind(other) => Err(DecodeError::Kind(other)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_encoded_is_decoded() {
+        let data = [7; 1024];
+        let changes = [
+            Change::Write {
+                span: Span::check(512, 1024, 8192).unwrap(),
+                data: &data,
+            },
+            Change::Zero(Span::check(4096, 4096, 8192).unwrap()),
+        ];
+        for change in changes {
+            let mut payload = vec![0; change.payload_bytes()];
+            change.encode(&mut payload);
+            assert_eq!(decode(change.kind(), &payload, 8192), Ok(Some(change)));
+            // In a smaller volume it is beyond the end.
+            let refused = decode(change.kind(), &payload, 1024);
+            assert!(matches!(refused, Err(DecodeError::Range { .. })), "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_record_of_a_volume_is_refused() {
+        assert_eq!(decode(Kind(3), &[], 8192), Ok(None));
+        assert_eq!(decode(KIND_WRITE, &[0; 7], 8192), Err(DecodeError::Short(7)));
+        assert_eq!(decode(KIND_ZERO, &[0; 15], 8192), Err(DecodeError::Short(15)));
+        assert_eq!(decode(Kind(16), &[0; 8], 8192), Err(DecodeError::Kind(16)));
+        let refused = decode(KIND_WRITE, &[0; 9], 8192);
+        assert!(matches!(refused, Err(DecodeError::Range { .. })), "{refused:?}");
+    }
+}

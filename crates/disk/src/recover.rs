@@ -1,0 +1,88 @@
+//! Recovery: the journal, from its head, goes through the same stages into the image, before anybody reads.
+//!
+//! The image may have any part of it already, whole or torn: every record is applied again in order, so each sector ends
+//! with the bytes of the last one.
+
+use netram_proto::id::Lsn;
+use netram_proto::port::{Log, LogError, Record};
+
+use crate::apply::Progress;
+use crate::disk::Disk;
+use crate::error::{ApplyError, OpenError};
+use crate::image::Sparse;
+use crate::record::{Change, decode};
+use crate::sync::lock;
+
+/// What recovery found and applied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Records of the volume in the journal.
+    pub records: u64,
+    /// Bytes that they wrote.
+    pub bytes: u64,
+    /// Where the journal began.
+    pub start: Lsn,
+    /// Where it ended.
+    pub end: Lsn,
+    /// Blocks of which the journal had only a part, on a base that did not match its checksum: torn by the crash, as far
+    /// as anybody can tell.
+    pub unverified: u64,
+}
+
+pub(crate) fn replay<L: Log, F: Sparse>(disk: &Disk<L, F>) -> Result<Recovered, OpenError> {
+    let state = disk.log.state();
+    let mut recovered = Recovered {
+        start: state.head,
+        end: state.stable,
+        ..Recovered::default()
+    };
+    let mut from = state.head;
+    while from < state.stable {
+        let next = read_stage(disk, from, state.stable, &mut recovered)?;
+        if next == from {
+            // Below the stable LSN there must be a record.
+            return Err(OpenError::Apply(ApplyError::Log(LogError::Corrupt(from))));
+        }
+        from = next;
+        lock(&disk.stages).end_open();
+        while disk.apply_step().map_err(OpenError::Apply)? != Progress::Idle {}
+    }
+    recovered.unverified = disk.counters.read().unverified_bases;
+    Ok(recovered)
+}
+
+/// Takes in records from `from` on until a stage is full. Returns where it stopped.
+fn read_stage<L: Log, F: Sparse>(
+    disk: &Disk<L, F>,
+    from: Lsn,
+    until: Lsn,
+    recovered: &mut Recovered,
+) -> Result<Lsn, OpenError> {
+    let bytes = disk.bytes();
+    let (mut next, mut refused) = (from, None);
+    let mut stages = lock(&disk.stages);
+    let mut each = |record: Record<'_>| {
+        let change = match decode(record.kind, record.payload, bytes) {
+            Ok(change) => change,
+            Err(cause) => {
+                let lsn = record.lsn;
+                refused = Some(OpenError::Record { lsn, cause });
+                return false;
+            }
+        };
+        next = record.next;
+        let Some(change) = change else { return next < until };
+        recovered.records += 1;
+        if let Change::Write { data, .. } = change {
+            recovered.bytes += data.len() as u64;
+        }
+        !stages.take(record.next, &change) && next < until
+    };
+    let stopped = disk.log.read(from, &mut each);
+    let stopped = stopped.map_err(|error| OpenError::Apply(ApplyError::Log(error)))?;
+    match refused {
+        Some(error) => Err(error),
+        // The log may pass over records of its own without showing them.
+        None => Ok(next.max(stopped)),
+    }
+}

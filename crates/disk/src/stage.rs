@@ -1,0 +1,349 @@
+//! A stage: a run of writes, merged by sector, that is applied to the image and flushed as one.
+//!
+//! A block holds the newest bytes of the sectors that its mask names. Whole blocks of zeros are only ranges, so that
+//! discarding a whole volume costs one of them. A block that stands inside such a range has a full mask: what was not
+//! written since is zeros.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use netram_proto::id::Lsn;
+
+use crate::device::{BLOCK_BYTES, SECTOR_BYTES};
+use crate::limit::BLOCK_SECTORS;
+use crate::record::Change;
+
+/// Bytes of a block, as a length.
+pub(crate) const BLOCK: usize = BLOCK_BYTES as usize;
+const SECTOR: usize = SECTOR_BYTES as usize;
+/// The mask of a block that needs nothing from below.
+pub(crate) const FULL: u8 = u8::MAX;
+
+/// The bytes of a block. Shared with readers while they copy it.
+pub(crate) type Bytes = Arc<[u8; BLOCK]>;
+
+/// Blocks whose stage is over, for the next: in steady state a write allocates none.
+#[derive(Debug, Default)]
+pub(crate) struct Pool {
+    free: Vec<Bytes>,
+    max: usize,
+}
+
+impl Pool {
+    /// A pool that keeps at most `bytes`.
+    pub(crate) fn new(bytes: u64) -> Pool {
+        Pool {
+            free: Vec::new(),
+            max: (bytes / BLOCK_BYTES) as usize,
+        }
+    }
+
+    fn take(&mut self) -> Bytes {
+        self.free.pop().unwrap_or_else(|| Arc::new([0; BLOCK]))
+    }
+
+    fn give(&mut self, mut bytes: Bytes) {
+        // One that a reader still copies from is left to the reader.
+        if self.free.len() < self.max && Arc::get_mut(&mut bytes).is_some() {
+            self.free.push(bytes);
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.free.len() as u64 * BLOCK_BYTES
+    }
+}
+
+/// A block's newest sectors.
+#[derive(Clone, Debug)]
+pub(crate) struct Held {
+    pub(crate) mask: u8,
+    pub(crate) bytes: Bytes,
+}
+
+/// What a stage says of a block.
+#[derive(Debug)]
+pub(crate) enum Layer<'a> {
+    /// Nothing.
+    Absent,
+    /// It is zeros.
+    Zeros,
+    /// Some of its sectors, or all.
+    Held(&'a Held),
+}
+
+/// A run of writes, merged.
+#[derive(Debug, Default)]
+pub(crate) struct Stage {
+    blocks: BTreeMap<u64, Held>,
+    /// Whole blocks of zeros: first block and the one behind the last. They neither overlap nor touch.
+    zeros: BTreeMap<u64, u64>,
+    /// Where its first record begins and its last one ends in the journal. Equal while it is empty.
+    start: Lsn,
+    end: Lsn,
+}
+
+impl Stage {
+    /// An empty stage behind the record that ends at `start`.
+    pub(crate) fn new(start: Lsn) -> Stage {
+        Stage {
+            start,
+            end: start,
+            ..Stage::default()
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    pub(crate) fn end(&self) -> Lsn {
+        self.end
+    }
+
+    /// Bytes of journal that it keeps from being reused.
+    pub(crate) fn logged_bytes(&self) -> u64 {
+        self.end.since(self.start)
+    }
+
+    /// Bytes of memory of its blocks.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.blocks.len() as u64 * BLOCK_BYTES
+    }
+
+    pub(crate) fn block_count(&self) -> u64 {
+        self.blocks.len() as u64
+    }
+
+    /// Takes in the record that ends at `end`, the next one of the journal.
+    pub(crate) fn take(&mut self, end: Lsn, change: &Change<'_>, pool: &mut Pool) {
+        assert!(end > self.end, "records are taken in the journal's order");
+        self.end = end;
+        match change {
+            Change::Write { span, data } => self.put(span.offset(), Some(data), data.len() as u64, pool),
+            Change::Zero(span) => self.clear(span.offset(), span.end(), pool),
+        }
+    }
+
+    /// Zeros from `start` to `end`: whole blocks as a range, the sectors around them as bytes.
+    fn clear(&mut self, start: u64, end: u64, pool: &mut Pool) {
+        let first = start.div_ceil(BLOCK_BYTES);
+        let behind = end / BLOCK_BYTES;
+        if first >= behind {
+            return self.put(start, None, end - start, pool);
+        }
+        self.put(start, None, first * BLOCK_BYTES - start, pool);
+        self.put(behind * BLOCK_BYTES, None, end - behind * BLOCK_BYTES, pool);
+        for (_, held) in self.blocks.extract_if(first..behind, |_, _| true) {
+            pool.give(held.bytes);
+        }
+        self.add_zeros(first, behind);
+    }
+
+    fn add_zeros(&mut self, mut first: u64, mut behind: u64) {
+        // The last range that begins at or before the new one's end, and so on backwards while they touch.
+        while let Some((&from, &to)) = self.zeros.range(..=behind).next_back() {
+            if to < first {
+                break;
+            }
+            self.zeros.remove(&from);
+            first = first.min(from);
+            behind = behind.max(to);
+        }
+        self.zeros.insert(first, behind);
+    }
+
+    fn is_zeros(&self, block: u64) -> bool {
+        let before = self.zeros.range(..=block).next_back();
+        before.is_some_and(|(_, behind)| block < *behind)
+    }
+
+    /// Puts `data`, or zeros, at `offset`, block by block.
+    fn put(&mut self, offset: u64, data: Option<&[u8]>, length: u64, pool: &mut Pool) {
+        let mut done = 0;
+        while done < length {
+            let block = (offset + done) / BLOCK_BYTES;
+            let within = ((offset + done) % BLOCK_BYTES) as usize;
+            let count = (BLOCK - within).min((length - done) as usize);
+            let fresh = !self.blocks.contains_key(&block);
+            let on_zeros = fresh && self.is_zeros(block);
+            let held = self.blocks.entry(block).or_insert_with(|| Held {
+                mask: 0,
+                bytes: pool.take(),
+            });
+            // A reader that still has these bytes keeps them as they are.
+            let bytes = Arc::make_mut(&mut held.bytes);
+            if on_zeros {
+                bytes.fill(0);
+                held.mask = FULL;
+            }
+            let target = &mut bytes[within..within + count];
+            match data {
+                Some(data) => target.copy_from_slice(&data[done as usize..][..count]),
+                None => target.fill(0),
+            }
+            held.mask |= mask_of(within, count);
+            done += count as u64;
+        }
+    }
+
+    pub(crate) fn layer(&self, block: u64) -> Layer<'_> {
+        match self.blocks.get(&block) {
+            Some(held) => Layer::Held(held),
+            None if self.is_zeros(block) => Layer::Zeros,
+            None => Layer::Absent,
+        }
+    }
+
+    /// The next blocks from `from` on, at most `into`'s room.
+    pub(crate) fn next_blocks(&self, from: u64, count: usize, into: &mut Vec<(u64, Held)>) {
+        into.clear();
+        let next = self.blocks.range(from..).take(count);
+        into.extend(next.map(|(block, held)| (*block, held.clone())));
+    }
+
+    /// The next zeros from block `from` on: their first block and the one behind the last.
+    pub(crate) fn next_zeros(&self, from: u64) -> Option<(u64, u64)> {
+        let before = self.zeros.range(..from).next_back();
+        let under_way = before.filter(|(_, behind)| from < **behind);
+        let next = under_way.or_else(|| self.zeros.range(from..).next());
+        next.map(|(first, behind)| (from.max(*first), *behind))
+    }
+
+    /// A block that has all its sectors now, merged with what lay below.
+    pub(crate) fn complete(&mut self, block: u64, bytes: Bytes) {
+        let held = self.blocks.get_mut(&block);
+        let held = held.expect("a closed stage loses no block");
+        *held = Held { mask: FULL, bytes };
+    }
+
+    /// Says of blocks from `first` on whether they are holes, where this stage knows.
+    pub(crate) fn mark_holes(&self, first: u64, holes: &mut [Option<bool>]) {
+        let behind = first + holes.len() as u64;
+        for (from, to) in self.zeros.range(..behind) {
+            let (from, to) = ((*from).max(first), (*to).min(behind));
+            for block in from..to {
+                holes[(block - first) as usize] = Some(true);
+            }
+        }
+        for block in self.blocks.range(first..behind).map(|(block, _)| *block) {
+            holes[(block - first) as usize] = Some(false);
+        }
+    }
+
+    /// Gives its memory back.
+    pub(crate) fn end_into(self, pool: &mut Pool) {
+        for (_, held) in self.blocks {
+            pool.give(held.bytes);
+        }
+    }
+}
+
+/// The sectors of `count` bytes from `within` a block.
+pub(crate) fn mask_of(within: usize, count: usize) -> u8 {
+    let (first, sectors) = (within / SECTOR, count / SECTOR);
+    assert!(first + sectors <= BLOCK_SECTORS as usize);
+    (((1u16 << sectors) - 1) << first) as u8
+}
+
+/// Copies the sectors that `mask` names.
+pub(crate) fn copy_sectors(mask: u8, source: &[u8; BLOCK], target: &mut [u8]) {
+    if mask == FULL {
+        return target.copy_from_slice(source);
+    }
+    for sector in (0..BLOCK_SECTORS as usize).filter(|sector| mask & 1 << sector != 0) {
+        let range = sector * SECTOR..(sector + 1) * SECTOR;
+        target[range.clone()].copy_from_slice(&source[range]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Span;
+
+    const BYTES: u64 = 64 * BLOCK_BYTES;
+
+    fn write(stage: &mut Stage, pool: &mut Pool, offset: u64, data: &[u8]) {
+        let span = Span::check(offset, data.len() as u64, BYTES).unwrap();
+        let end = stage.end.plus(64 + data.len() as u64);
+        stage.take(end, &Change::Write { span, data }, pool);
+    }
+
+    fn zero(stage: &mut Stage, pool: &mut Pool, offset: u64, length: u64) {
+        let span = Span::check(offset, length, BYTES).unwrap();
+        let end = stage.end.plus(64);
+        stage.take(end, &Change::Zero(span), pool);
+    }
+
+    fn held(stage: &Stage, block: u64) -> &Held {
+        match stage.layer(block) {
+            Layer::Held(held) => held,
+            other => panic!("block {block}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn writes_merge_by_sector_and_the_newest_wins() {
+        let (mut stage, mut pool) = (Stage::new(Lsn(64)), Pool::new(0));
+        write(&mut stage, &mut pool, 512, &[1; 1024]);
+        write(&mut stage, &mut pool, 1024, &[2; 512]);
+        let block = held(&stage, 0);
+        assert_eq!(block.mask, 0b110);
+        assert_eq!((block.bytes[512], block.bytes[1024]), (1, 2));
+        write(&mut stage, &mut pool, 3584, &[3; 1024]);
+        assert_eq!((held(&stage, 0).mask, held(&stage, 1).mask), (0b1000_0110, 1));
+        assert_eq!(stage.memory_bytes(), 2 * BLOCK_BYTES);
+        assert_eq!(stage.logged_bytes(), 3 * 64 + 2560);
+    }
+
+    #[test]
+    fn whole_blocks_of_zeros_cost_a_range_and_forget_what_was_written() {
+        let (mut stage, mut pool) = (Stage::new(Lsn(64)), Pool::new(BYTES));
+        write(&mut stage, &mut pool, 0, &[1; 3 * 4096]);
+        zero(&mut stage, &mut pool, 512, 6 * BLOCK_BYTES);
+        // Its first block in part, five whole ones, and one sector of the last.
+        assert_eq!(held(&stage, 0).mask, FULL);
+        assert_eq!((held(&stage, 0).bytes[511], held(&stage, 0).bytes[512]), (1, 0));
+        assert!((1..6).all(|block| matches!(stage.layer(block), Layer::Zeros)));
+        assert_eq!(held(&stage, 6).mask, 1);
+        assert_eq!(pool.bytes(), 2 * BLOCK_BYTES, "blocks 1 and 2 came back");
+
+        write(&mut stage, &mut pool, 2 * BLOCK_BYTES + 512, &[9; 512]);
+        let block = held(&stage, 2);
+        assert_eq!(block.mask, FULL, "the rest of it is zeros, whatever lies below");
+        assert_eq!((block.bytes[0], block.bytes[512], block.bytes[1024]), (0, 9, 0));
+    }
+
+    #[test]
+    fn ranges_of_zeros_that_touch_become_one() {
+        let (mut stage, mut pool) = (Stage::new(Lsn(64)), Pool::new(0));
+        for (first, count) in [(10, 2), (20, 5), (2, 1), (12, 3), (14, 7)] {
+            zero(&mut stage, &mut pool, first * BLOCK_BYTES, count * BLOCK_BYTES);
+        }
+        assert_eq!(stage.next_zeros(0), Some((2, 3)));
+        assert_eq!(stage.next_zeros(3), Some((10, 25)));
+        assert_eq!(stage.next_zeros(11), Some((11, 25)));
+        assert_eq!(stage.next_zeros(25), None);
+        let mut holes = [None; 30];
+        write(&mut stage, &mut pool, 11 * BLOCK_BYTES, &[1; 4096]);
+        write(&mut stage, &mut pool, 29 * BLOCK_BYTES, &[1; 512]);
+        stage.mark_holes(1, &mut holes);
+        assert_eq!(holes[..3], [None, Some(true), None]);
+        assert_eq!(holes[9..11], [Some(true), Some(false)]);
+        assert_eq!((holes[23], holes[24], holes[28]), (Some(true), None, Some(false)));
+    }
+
+    #[test]
+    fn a_reader_keeps_the_bytes_it_found() {
+        let (mut stage, mut pool) = (Stage::new(Lsn(64)), Pool::new(BYTES));
+        write(&mut stage, &mut pool, 0, &[1; 4096]);
+        let found = held(&stage, 0).clone();
+        write(&mut stage, &mut pool, 0, &[2; 4096]);
+        assert_eq!((found.bytes[0], held(&stage, 0).bytes[0]), (1, 2));
+        let newest = held(&stage, 0).clone();
+        stage.end_into(&mut pool);
+        assert_eq!(pool.bytes(), 0, "the reader has it");
+        assert_eq!(newest.bytes[0], 2);
+    }
+}

@@ -1,0 +1,135 @@
+//! What a volume is: its name, its journal and its size, in two slots of a file of their own.
+//!
+//! ```text
+//!  0  format u32 | block bytes u32
+//!  8  volume (16)
+//! 24  journal (16)
+//! 40  bytes u64
+//! ```
+
+use std::fmt;
+
+use netram_proto::id::JournalId;
+use netram_proto::journal::{SlotError, Slots};
+use netram_proto::limit::SLOT_BYTES;
+use netram_proto::port::{File, IoError};
+
+use crate::device::BLOCK_BYTES;
+use crate::error::{FileKind, OpenError};
+use crate::limit::VOLUME_BYTES_MAX;
+
+const MAGIC: [u8; 8] = *b"NETRAMVL";
+/// The version of superblock, image, sums and records.
+pub(crate) const FORMAT: u32 = 1;
+const PAYLOAD_BYTES: usize = 48;
+
+/// Names one volume for ever; random, chosen when it is created.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct VolumeId(pub u128);
+
+impl fmt::Display for VolumeId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{:032x}", self.0)
+    }
+}
+
+/// What a volume is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// Whose image and sums.
+    pub volume: VolumeId,
+    /// The journal with its newest writes.
+    pub journal: JournalId,
+    /// Its size.
+    pub bytes: u64,
+}
+
+impl Superblock {
+    /// Bytes of the superblock's file.
+    pub const FILE_BYTES: u64 = Slots::bytes(SLOT_BYTES);
+
+    /// Writes the first superblock into a file of [`Superblock::FILE_BYTES`]. Durable on return.
+    pub(crate) fn create<F: File>(&self, file: &F) -> Result<(), IoError> {
+        Slots::create(file, MAGIC, SLOT_BYTES, &self.encode()).map(drop)
+    }
+
+    /// What the file says, without taking it.
+    pub fn read<F: File>(file: &F) -> Result<Superblock, OpenError> {
+        Superblock::open(file).map(|(_, superblock)| superblock)
+    }
+
+    pub(crate) fn open<F: File>(file: &F) -> Result<(Slots, Superblock), OpenError> {
+        let kind = FileKind::Superblock;
+        let (slots, payload) = Slots::open(file, MAGIC, SLOT_BYTES).map_err(|error| match error {
+            SlotError::Io(cause) => OpenError::File { file: kind, cause },
+            SlotError::Foreign => OpenError::Foreign { file: kind },
+            SlotError::Damaged => OpenError::Damaged { file: kind },
+        })?;
+        Ok((slots, Superblock::decode(&payload)?))
+    }
+
+    pub(crate) fn encode(&self) -> [u8; PAYLOAD_BYTES] {
+        let mut payload = [0; PAYLOAD_BYTES];
+        payload[0..4].copy_from_slice(&FORMAT.to_le_bytes());
+        payload[4..8].copy_from_slice(&(BLOCK_BYTES as u32).to_le_bytes());
+        payload[8..24].copy_from_slice(&self.volume.0.to_le_bytes());
+        payload[24..40].copy_from_slice(&self.journal.0.to_le_bytes());
+        payload[40..48].copy_from_slice(&self.bytes.to_le_bytes());
+        payload
+    }
+
+    fn decode(payload: &[u8]) -> Result<Superblock, OpenError> {
+        let file = FileKind::Superblock;
+        let format = payload.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
+        if let Some(found) = format.filter(|format| *format != FORMAT) {
+            return Err(OpenError::Format { file, found });
+        }
+        let payload: &[u8; PAYLOAD_BYTES] = payload.try_into().map_err(|_| OpenError::Damaged { file })?;
+        let wide =
+            |at: usize| u128::from_le_bytes(*payload[at..].first_chunk().expect("the payload is longer"));
+        let superblock = Superblock {
+            volume: VolumeId(wide(8)),
+            journal: JournalId(wide(24)),
+            bytes: u64::from_le_bytes(*payload[40..].first_chunk().expect("the payload is longer")),
+        };
+        let block = u32::from_le_bytes(*payload[4..].first_chunk().expect("the payload is longer"));
+        if u64::from(block) != BLOCK_BYTES || !is_volume_size(superblock.bytes) {
+            return Err(OpenError::Damaged { file });
+        }
+        Ok(superblock)
+    }
+}
+
+/// Whether a volume may have that many bytes.
+pub(crate) fn is_volume_size(bytes: u64) -> bool {
+    (BLOCK_BYTES..=VOLUME_BYTES_MAX).contains(&bytes) && bytes.is_multiple_of(BLOCK_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_this_version_wrote_is_read() {
+        let superblock = Superblock {
+            volume: VolumeId(1 << 100),
+            journal: JournalId(7),
+            bytes: 1 << 30,
+        };
+        let payload = superblock.encode();
+        assert_eq!(Superblock::decode(&payload), Ok(superblock));
+        assert!(matches!(
+            Superblock::decode(&payload[..47]),
+            Err(OpenError::Damaged { .. })
+        ));
+        let mut newer = payload;
+        newer[0] = 2;
+        assert!(matches!(
+            Superblock::decode(&newer),
+            Err(OpenError::Format { found: 2, .. })
+        ));
+        let mut odd = payload;
+        odd[40] = 1;
+        assert!(matches!(Superblock::decode(&odd), Err(OpenError::Damaged { .. })));
+    }
+}

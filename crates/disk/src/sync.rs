@@ -1,0 +1,113 @@
+//! Locks, and the word between writers and whoever applies stages.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::error::ApplyError;
+
+/// A waiting writer looks up this often, whatever happens: a forgotten wake-up costs a delay, not a hang.
+const LOOK_MAX: Duration = Duration::from_millis(50);
+
+/// Locks, passing over poison: the data behind these locks is valid between any two statements.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Signal {
+    state: Mutex<State>,
+    wanted: Condvar,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// A thread applies stages.
+    attended: bool,
+    stop: bool,
+    requested: bool,
+    failure: Option<ApplyError>,
+}
+
+/// What a wait for room ended with.
+pub(crate) enum Waited {
+    /// Something changed; look again.
+    Changed,
+    /// The image cannot be written.
+    Failed(ApplyError),
+    /// No thread applies stages: the caller must.
+    Unattended,
+}
+
+/// What the thread is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Apply what is closed, and tell the time.
+    Look,
+    /// End.
+    Stop,
+}
+
+impl Signal {
+    pub(crate) fn attend(&self) {
+        let mut state = lock(&self.state);
+        state.attended = true;
+        state.stop = false;
+    }
+
+    pub(crate) fn leave(&self) {
+        lock(&self.state).attended = false;
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn stop(&self) {
+        lock(&self.state).stop = true;
+        self.wanted.notify_all();
+    }
+
+    /// A stage was closed.
+    pub(crate) fn request(&self) {
+        lock(&self.state).requested = true;
+        self.wanted.notify_one();
+    }
+
+    /// A step ended a stage, or failed.
+    pub(crate) fn report(&self, failure: Option<ApplyError>) {
+        lock(&self.state).failure = failure;
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn failure(&self) -> Option<ApplyError> {
+        lock(&self.state).failure
+    }
+
+    /// The thread's wait for work, `longest` at most.
+    pub(crate) fn next(&self, longest: Duration) -> Work {
+        let state = lock(&self.state);
+        let idle = |state: &mut State| !state.stop && !state.requested;
+        let waited = self.wanted.wait_timeout_while(state, longest, idle);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        state.requested = false;
+        match state.stop {
+            true => Work::Stop,
+            false => Work::Look,
+        }
+    }
+
+    /// Waits until something changed, unless `enough` already.
+    pub(crate) fn wait(&self, enough: &dyn Fn() -> bool) -> Waited {
+        let state = lock(&self.state);
+        if enough() {
+            return Waited::Changed;
+        }
+        if !state.attended {
+            return Waited::Unattended;
+        }
+        if let Some(failure) = state.failure {
+            return Waited::Failed(failure);
+        }
+        let waited = self.changed.wait_timeout(state, LOOK_MAX);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+        Waited::Changed
+    }
+}

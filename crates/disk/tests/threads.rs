@@ -1,0 +1,141 @@
+//! Writers, readers and the applier at once: a reader never sees a sector go back in time or torn, nor a damaged block.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use common::{BLOCK, Machine, Random, SECTOR, TestDisk};
+use netram_disk::{DeviceError, Progress, Work};
+use netram_proto::port::IoError;
+use netram_proto::time::Time;
+
+const WRITERS: u64 = 2;
+/// Blocks of each writer.
+const BLOCKS: u64 = 24;
+const WRITES: u64 = 4000;
+
+/// Says that the thread is gone however it goes, so that no writer waits for it.
+struct Leave<'a>(&'a TestDisk);
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+/// What the volume's thread does.
+fn attend(disk: &TestDisk) {
+    let _leave = Leave(disk);
+    let mut now = 0;
+    while disk.wait_for_work(Duration::from_millis(1)) == Work::Look {
+        now += 1;
+        disk.tick(Time(now * 1_000_000));
+        while !matches!(disk.apply_step(), Ok(Progress::Idle) | Err(_)) {}
+    }
+}
+
+fn fill(bytes: &mut [u8], version: u64) {
+    for word in bytes.chunks_exact_mut(8) {
+        word.copy_from_slice(&version.to_le_bytes());
+    }
+}
+
+/// The versions of the sectors of `bytes`; each sector must have one.
+fn versions(bytes: &[u8]) -> Vec<u64> {
+    let sectors = bytes.chunks_exact(SECTOR).map(|sector| {
+        let first: [u8; 8] = sector[..8].try_into().unwrap();
+        assert!(sector.chunks_exact(8).all(|word| word == first), "a torn sector");
+        u64::from_le_bytes(first)
+    });
+    sectors.collect()
+}
+
+/// Writes ever higher versions to its own blocks, now and then zeros.
+fn write(disk: &TestDisk, writer: u64) {
+    let mut random = Random(writer + 1);
+    let begin = writer * BLOCKS * BLOCK as u64;
+    let sectors = BLOCKS * (BLOCK / SECTOR) as u64;
+    for version in 1..=WRITES {
+        let first = random.below(sectors);
+        let count = (random.below(12) + 1).min(sectors - first);
+        let mut bytes = vec![0; count as usize * SECTOR];
+        fill(&mut bytes, version);
+        let pending = disk.write(begin + first * SECTOR as u64, &bytes).unwrap();
+        if version % 8 == 0 {
+            disk.wait(pending).unwrap();
+        }
+    }
+}
+
+fn read(disk: &TestDisk, done: &AtomicBool, reads: &AtomicU64) {
+    let mut random = Random(99);
+    let sectors = WRITERS * BLOCKS * (BLOCK / SECTOR) as u64;
+    let mut seen = vec![0; sectors as usize];
+    while !done.load(Ordering::Relaxed) {
+        let first = random.below(sectors);
+        let count = (random.below(40) + 1).min(sectors - first);
+        let mut bytes = vec![0; count as usize * SECTOR];
+        disk.read(first * SECTOR as u64, &mut bytes).unwrap();
+        let seen = &mut seen[first as usize..][..count as usize];
+        for (version, seen) in versions(&bytes).into_iter().zip(seen) {
+            assert!(version >= *seen, "version {version} after {seen}");
+            *seen = version;
+        }
+        reads.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn readers_beside_writers_and_the_applier_see_the_newest() {
+    let machine = Machine::new(256 * 1024, WRITERS * BLOCKS * BLOCK as u64);
+    let disk = machine.open().unwrap();
+    let (done, reads) = (AtomicBool::new(false), AtomicU64::new(0));
+    disk.attend();
+    std::thread::scope(|scope| {
+        scope.spawn(|| attend(&disk));
+        let reader = scope.spawn(|| read(&disk, &done, &reads));
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|writer| {
+                let disk = &disk;
+                scope.spawn(move || write(disk, writer))
+            })
+            .collect();
+        let written: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
+        done.store(true, Ordering::Relaxed);
+        let read = reader.join();
+        disk.stop();
+        assert!(read.is_ok() && written.iter().all(Result::is_ok));
+    });
+    let status = disk.status();
+    assert!(status.statistics.stages > 10 && reads.load(Ordering::Relaxed) > 0);
+    assert_eq!(status.statistics.corrupt_reads, 0);
+    disk.drain().unwrap();
+    // What the image has is what readers saw last.
+    let mut bytes = vec![0; (WRITERS * BLOCKS) as usize * BLOCK];
+    disk.read(0, &mut bytes).unwrap();
+    let before = versions(&bytes);
+    drop(disk);
+    machine.crash(3);
+    machine.open().unwrap().read(0, &mut bytes).unwrap();
+    assert_eq!(versions(&bytes), before);
+}
+
+#[test]
+fn writers_that_wait_for_a_failing_image_are_told() {
+    let machine = Machine::new(256 * 1024, 64 * BLOCK as u64);
+    let disk = machine.open().unwrap();
+    machine.fail_image(Some(IoError::EIO));
+    disk.attend();
+    std::thread::scope(|scope| {
+        scope.spawn(|| attend(&disk));
+        let refused = (0..1000u64).find_map(|turn| disk.write(turn % 64 * BLOCK as u64, &[1; BLOCK]).err());
+        disk.stop();
+        assert_eq!(refused, Some(DeviceError::Io(IoError::EIO)));
+    });
+    // Without the thread they do its work.
+    machine.fail_image(None);
+    for turn in 0..100u64 {
+        disk.write(turn % 64 * BLOCK as u64, &[2; BLOCK]).unwrap();
+    }
+}

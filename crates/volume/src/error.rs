@@ -1,0 +1,128 @@
+//! Why a volume could not be made, opened, looked at or removed: one enum an operation.
+
+use std::io;
+use std::path::PathBuf;
+
+use netram_disk::{ApplyError, GrowError, OpenError as DiskError};
+use netram_home::SettingsError;
+use netram_proto::port::WaitError;
+
+/// Why no volume was made. Nothing that was there before was touched.
+#[derive(Debug, thiserror::Error)]
+pub enum CreateError {
+    /// There is something already.
+    #[error(
+        "{0} exists already; choose another name, or `netram disk delete` it if it is of no use any more"
+    )]
+    Exists(PathBuf),
+    /// Its journal could not be made.
+    #[error("{0}")]
+    Journal(#[from] netram_client::CreateError),
+    /// Its size is out of bounds, or a file failed.
+    #[error("{path}: {cause}")]
+    Volume {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        cause: GrowError,
+    },
+    /// The file system refused.
+    #[error("cannot create the volume: {path}: {source}")]
+    Io {
+        /// The directory or file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Why a volume could not be opened. Nothing was lost by trying.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// A file is missing or cannot be opened.
+    #[error("{path}: {source}; name the directory that `netram disk create` made")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The settings are wrong.
+    #[error("{0}")]
+    Settings(#[from] SettingsError),
+    /// The journal could not be opened or recovered, or another process has the volume.
+    #[error("{0}")]
+    Journal(#[from] netram_client::OpenError),
+    /// The files do not belong together, are damaged, or recovery stopped.
+    #[error("{path}: {cause}")]
+    Volume {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        cause: DiskError,
+    },
+    /// The thread that applies stages could not be started.
+    #[error("starting the volume's thread: {0}")]
+    Thread(io::Error),
+}
+
+/// Why a volume could not be looked at.
+#[derive(Debug, thiserror::Error)]
+pub enum InspectError {
+    /// A file is missing or cannot be opened.
+    #[error("{path}: {source}; name the directory that `netram disk create` made")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The superblock is of no use.
+    #[error("{path}: {cause}")]
+    Volume {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        cause: DiskError,
+    },
+    /// The journal is of no use.
+    #[error("{0}")]
+    Journal(#[from] netram_client::OpenError),
+}
+
+/// Why a volume was not removed, or not all of it.
+#[derive(Debug, thiserror::Error)]
+pub enum DeleteError {
+    /// No volume.
+    #[error("{path} is left alone: {cause}")]
+    NoVolume {
+        /// The directory.
+        path: PathBuf,
+        /// Why it is none.
+        cause: DiskError,
+    },
+    /// Another process has it, or its journal is of no use.
+    #[error("{0}")]
+    Journal(#[from] netram_client::OpenError),
+    /// The file system refused.
+    #[error("cannot remove {path}: {source}")]
+    Io {
+        /// The directory or file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Why a volume was not closed cleanly. Its journal has everything, and the next opening applies it.
+#[derive(Debug, thiserror::Error)]
+pub enum CloseError {
+    /// The image did not get all of it.
+    #[error(
+        "the image was not brought up to date: {0}; the journal has everything, and the next opening applies it"
+    )]
+    Apply(ApplyError),
+    /// The journal's disk did not.
+    #[error("{0}")]
+    Journal(WaitError),
+}

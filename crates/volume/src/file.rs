@@ -1,0 +1,141 @@
+//! Real files with holes.
+
+use std::fs::{File as StdFile, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use netram_client::file::{DiskFile, io_error};
+use netram_disk::Sparse;
+use netram_proto::port::{File, IoError};
+use rustix::fs::{FallocateFlags, fallocate};
+
+/// Zeros that are written at once where holes cannot be punched.
+static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
+
+/// A file of a volume.
+#[derive(Debug)]
+pub struct VolumeFile {
+    disk: DiskFile,
+    file: StdFile,
+}
+
+impl VolumeFile {
+    /// Makes a new, empty file; refuses when there is one already.
+    pub(crate) fn create(path: &Path) -> io::Result<VolumeFile> {
+        let mut options = OpenOptions::new();
+        let file = options
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)?;
+        VolumeFile::new(file)
+    }
+
+    /// Opens a file; for writing too, unless only looked at.
+    pub(crate) fn open(path: &Path, write: bool) -> io::Result<VolumeFile> {
+        let file = OpenOptions::new().read(true).write(write).open(path)?;
+        VolumeFile::new(file)
+    }
+
+    fn new(file: StdFile) -> io::Result<VolumeFile> {
+        // One open file, so that a failed sync is told to whoever of the two syncs.
+        let disk = DiskFile::new(file.try_clone()?);
+        Ok(VolumeFile { disk, file })
+    }
+
+    /// Bytes of the disk that the file takes.
+    pub(crate) fn taken_bytes(&self) -> io::Result<u64> {
+        const UNIT: u64 = 512;
+        Ok(self.file.metadata()?.blocks() * UNIT)
+    }
+
+    fn write_zeros(&self, offset: u64, length: u64) -> io::Result<()> {
+        let mut done = 0;
+        while done < length {
+            let count = (length - done).min(ZEROS.len() as u64);
+            self.file.write_all_at(&ZEROS[..count as usize], offset + done)?;
+            done += count;
+        }
+        Ok(())
+    }
+}
+
+impl File for VolumeFile {
+    fn size(&self) -> Result<u64, IoError> {
+        self.disk.size()
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), IoError> {
+        self.disk.read_at(offset, into)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), IoError> {
+        self.disk.write_at(offset, bytes)
+    }
+
+    fn sync(&self) -> Result<(), IoError> {
+        self.disk.sync()
+    }
+}
+
+impl Sparse for VolumeFile {
+    fn punch(&self, offset: u64, length: u64) -> Result<(), IoError> {
+        if length == 0 {
+            return Ok(());
+        }
+        let holes = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match fallocate(&self.file, holes, offset, length) {
+            Ok(()) => Ok(()),
+            // Some file systems have no holes.
+            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {
+                self.write_zeros(offset, length).map_err(|error| io_error(&error))
+            }
+            Err(errno) => Err(io_error(&errno.into())),
+        }
+    }
+
+    fn extend(&self, bytes: u64) -> Result<(), IoError> {
+        if self.size()? >= bytes {
+            return Ok(());
+        }
+        self.file.set_len(bytes).map_err(|error| io_error(&error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_punched_range_reads_as_zeros_and_gives_its_space_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = VolumeFile::create(&folder.path().join("image")).unwrap();
+        file.extend(1 << 20).unwrap();
+        file.write_at(0, &vec![7; 256 * 1024]).unwrap();
+        file.sync().unwrap();
+        let before = file.taken_bytes().unwrap();
+        file.punch(1000, 200_000).unwrap();
+        file.sync().unwrap();
+        let mut bytes = vec![1; 256 * 1024];
+        file.read_at(0, &mut bytes).unwrap();
+        let hole = 1000..201_000;
+        assert!((0..bytes.len()).all(|at| (bytes[at] == 0) == hole.contains(&at)));
+        assert!(file.taken_bytes().unwrap() <= before);
+        assert_eq!(file.size(), Ok(1 << 20));
+        file.extend(4096).unwrap();
+        assert_eq!(file.size(), Ok(1 << 20), "a file never shrinks");
+    }
+
+    #[test]
+    fn zeros_are_written_where_there_are_no_holes() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = VolumeFile::create(&folder.path().join("image")).unwrap();
+        file.write_at(0, &vec![7; 200_000]).unwrap();
+        file.write_zeros(10, 150_000).unwrap();
+        let mut bytes = vec![1; 200_000];
+        file.read_at(0, &mut bytes).unwrap();
+        assert!((0..bytes.len()).all(|at| (bytes[at] == 0) == (10..150_010).contains(&at)));
+    }
+}

@@ -1,0 +1,43 @@
+//! A *volume*: a block device's contents with all that belongs to them, opened by one path.
+//!
+//! A directory has the journal with the newest writes, the image, its checksums, the superblock and the settings that
+//! name the lenders. What serves a volume (an NBD server, a device, the command line) opens it here.
+//!
+//! ```no_run
+//! # fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use netram_volume::{Device, JOURNAL_BYTES_DEFAULT, Volume};
+//!
+//! Volume::create("bank.volume".as_ref(), 1 << 30, JOURNAL_BYTES_DEFAULT)?;
+//! let (volume, _) = Volume::open("bank.volume".as_ref())?; // bank.volume/netram.toml, and the environment over it
+//! let pending = volume.write(0, &[7; 4096])?;
+//! volume.wait(pending)?;
+//! volume.close()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | module | does |
+//! |---|---|
+//! | [`volume`] | opening with recovery, the thread `netram-stage`, closing |
+//! | [`place`] | the files: making, looking, removing |
+//! | [`settings`] | lenders, rule, what FLUSH waits for |
+//! | [`file`] | a real file with holes |
+#![forbid(unsafe_code)]
+
+pub mod error;
+pub mod file;
+pub mod place;
+pub mod settings;
+pub mod volume;
+
+pub use error::{CloseError, CreateError, DeleteError, InspectError, OpenError};
+pub use netram_disk::{Device, Flush};
+pub use place::{Inspected, JOURNAL_BYTES_DEFAULT, Place};
+pub use settings::VolumeSettings;
+pub use volume::{Recovered, Volume, VolumeStatus};
+
+// What a front end hands from thread to thread.
+const _: () = {
+    const fn travels<T: Send + Sync>() {}
+    travels::<Volume>();
+};

@@ -1,0 +1,131 @@
+//! A volume's settings: a home's, for the lenders, and these beside them.
+//!
+//! | key in the file | variable | means | default |
+//! |---|---|---|---|
+//! | `flush` | `NETRAM_FLUSH` | what FLUSH and FUA wait for: `remote` (the commit rule) or `disk` | `remote` |
+//! | `stage` | `NETRAM_STAGE` | bytes of writes after which a stage ends | 10000 KiB |
+
+use std::path::Path;
+
+use netram_disk::{Flush, StagePolicy};
+use netram_home::{Settings, SettingsError, settings::size};
+
+/// Bytes of the smallest stage: smaller ones would sync the image for a few writes.
+const STAGE_BYTES_MIN: u64 = 64 * 1024;
+
+/// How a volume is opened.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct VolumeSettings {
+    /// Lenders, rule and the rest of the journal's.
+    pub journal: Settings,
+    /// What FLUSH waits for.
+    pub flush: Flush,
+    /// When stages end.
+    pub policy: StagePolicy,
+}
+
+impl From<Settings> for VolumeSettings {
+    fn from(journal: Settings) -> VolumeSettings {
+        VolumeSettings {
+            journal,
+            ..VolumeSettings::default()
+        }
+    }
+}
+
+impl VolumeSettings {
+    /// Settings from a file.
+    pub fn load(path: &Path) -> Result<VolumeSettings, SettingsError> {
+        let (journal, own) = Settings::load_beside(path, &["flush", "stage"])?;
+        let mut settings = VolumeSettings::from(journal);
+        for (key, value) in own {
+            let text = match value {
+                toml::Value::String(text) => text,
+                other => other.to_string(),
+            };
+            settings.set(&key, &text)?;
+        }
+        Ok(settings)
+    }
+
+    /// These settings, with what the environment says over them.
+    pub fn with_environment(
+        mut self,
+        look_up: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<VolumeSettings, SettingsError> {
+        for name in ["NETRAM_FLUSH", "NETRAM_STAGE"] {
+            if let Some(text) = look_up(name).filter(|text| !text.is_empty()) {
+                self.set(name, &text)?;
+            }
+        }
+        self.journal = self.journal.with_environment(look_up)?;
+        Ok(self)
+    }
+
+    fn set(&mut self, name: &str, text: &str) -> Result<(), SettingsError> {
+        let refused = |reason: &str| SettingsError::Value {
+            name: name.to_owned(),
+            value: text.to_owned(),
+            reason: reason.to_owned(),
+        };
+        match name {
+            "flush" | "NETRAM_FLUSH" => {
+                self.flush = match text {
+                    "remote" => Flush::Remote,
+                    "disk" => Flush::Disk,
+                    _ => return Err(refused("say `remote` or `disk`")),
+                }
+            }
+            _ => {
+                self.policy.bytes = size(name, text)?;
+                if self.policy.bytes < STAGE_BYTES_MIN {
+                    return Err(refused("a stage has at least 64KiB"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(text: &str) -> Result<VolumeSettings, SettingsError> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("netram.toml");
+        std::fs::write(&path, text).unwrap();
+        VolumeSettings::load(&path)
+    }
+
+    #[test]
+    fn a_volumes_settings_stand_beside_its_journals() {
+        let settings =
+            load("lenders = [\"tcp://a:1\"]\ninsecure = true\nflush = \"disk\"\nstage = \"1MiB\"").unwrap();
+        assert_eq!(settings.journal.lenders.len(), 1);
+        assert_eq!((settings.flush, settings.policy.bytes), (Flush::Disk, 1 << 20));
+        let over = settings.with_environment(&|name| match name {
+            "NETRAM_FLUSH" => Some("remote".to_owned()),
+            "NETRAM_STAGE" => Some("131072".to_owned()),
+            "NETRAM_MEMBERS" => Some("1".to_owned()),
+            _ => None,
+        });
+        let over = over.unwrap();
+        assert_eq!((over.flush, over.policy.bytes), (Flush::Remote, 131_072));
+        assert_eq!(over.journal.members, Some(1));
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_by_name() {
+        for (text, named) in [
+            ("flush = \"never\"", "flush"),
+            ("stage = 100", "stage"),
+            ("stage = \"big\"", "stage"),
+            ("stages = 2", "stages"),
+            ("rule = \"most\"", "rule"),
+        ] {
+            let error = load(text).unwrap_err().to_string();
+            assert!(error.contains(named), "{text}: {error}");
+        }
+    }
+}
