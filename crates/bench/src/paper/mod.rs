@@ -13,7 +13,7 @@
 //! | [`stage`], [`namespaces`], [`modelled`] | lenders, files, the network in between, the slow disk |
 //! | [`cell`], [`floor`], [`lazy`] | one measurement |
 //! | [`facts`] | what the paper states |
-//! | [`claims`] | what the paper claims and netram holds, judged on what was measured |
+//! | [`claims`], `originals` | what the paper claims, the original did and netram holds, judged on what was measured |
 //! | [`output`], [`csv`], [`plot`], [`raster`], [`glyphs`], [`page`], [`words`], [`markdown`] | files for programs and people |
 
 pub mod cell;
@@ -27,6 +27,7 @@ pub mod lazy;
 pub mod markdown;
 pub mod modelled;
 pub mod namespaces;
+mod originals;
 pub mod output;
 pub mod page;
 pub mod plot;
