@@ -206,6 +206,11 @@ fn open_apart(home: Home, settings: Settings) -> Result<Opened, Failure> {
 pub(crate) fn create(path: Option<&Path>, wanted: &NewLog) -> Result<(), Failure> {
     let path = path.ok_or_else(|| Failure::new(Code::Log, "no log is named in `log_dev`"))?;
     let path = absolute(path)?;
+    // What an opening would refuse is refused before there is a log: the next attempt would find one.
+    Home::at(&path)
+        .settings()?
+        .journal_config()
+        .map_err(HomeError::from)?;
     Home::create(&path, Layout::Beside, wanted.bytes.max(LOG_BYTES_MIN))?;
     let mode = (wanted.mode & 0o777) as u32;
     set_mode(&path, mode)?;

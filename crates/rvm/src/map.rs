@@ -55,12 +55,6 @@ impl<L: Log, S: Storage> Rvm<L, S> {
         }
         let mut regions = lock(&shared.regions);
         regions.retain(|region| region.strong_count() > 0);
-        // Bytes committed through an earlier mapping may still be in the log only: a mapping made now would
-        // show the file without them.
-        let known = lock(&shared.segments).mark(&name);
-        if let Some(mark) = known {
-            shared.apply(&mark)?;
-        }
         let opened = lock(&shared.segments).enter(&shared.storage, &name)?;
         let end = end_of(&name, offset, length, opened.size)?;
         for region in regions.iter().filter_map(Weak::upgrade) {
@@ -72,6 +66,9 @@ impl<L: Log, S: Storage> Rvm<L, S> {
                 });
             }
         }
+        // Bytes committed through an earlier mapping may still be in the log only: a mapping made now would
+        // show the file without them. Earlier mappings are gone for certain, so no more such bytes can come.
+        shared.apply(&opened.mark)?;
         // No longer than the address space, or else `end_of` has refused.
         let length = (end - offset) as usize;
         let memory = shared.storage.map(&opened.file, offset, length, placement);

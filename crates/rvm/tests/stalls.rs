@@ -1,4 +1,5 @@
-//! Truncation never stalls a commit: while the thread is held inside a segment's write or sync, commits go on.
+//! Truncation never stalls a commit: while the thread is held inside a segment's write or sync, commits go on. Nor does
+//! a mapping miss one that is made meanwhile.
 
 mod common;
 
@@ -9,7 +10,7 @@ use common::{Folder, Machine};
 use netram_proto::port::{Durability, File, IoError};
 use netram_proto::time::Time;
 use netram_rvm::{
-    Allocation, Identity, Memory, Mode, Options, Placement, RealFile, RealStorage, Rvm, Storage,
+    Allocation, Identity, MapError, Memory, Mode, Options, Placement, RealFile, RealStorage, Rvm, Storage,
 };
 
 const LOG_BYTES: u64 = 1 << 20;
@@ -292,4 +293,36 @@ fn what_is_spooled_is_logged_between_the_steps_of_a_long_truncation() {
     let after = tail();
     gate.open();
     assert!(after > before, "logged before the second sync");
+}
+
+#[test]
+fn a_mapping_shows_what_is_committed_while_it_waits_for_the_segment() {
+    let (folder, machine, gate) = (Folder::new(), Machine::new(LOG_BYTES), Arc::new(Gate::default()));
+    let options = Options::new(common::JOURNAL);
+    let rvm = Arc::new(Rvm::open(machine, GatedStorage::new(&folder, &gate), options).unwrap());
+    let path = folder.path("a");
+    rvm.create_segment(&path, 4096, Allocation::Sparse).unwrap();
+    let region = rvm.map(&path, 0, 0).unwrap();
+    let mut first = rvm.begin(Mode::Restore);
+    first.set(&region, 0, &1u64).unwrap();
+    first.commit(Durability::Disk).unwrap();
+    // The transaction keeps the mapping when its handle goes.
+    let mut second = rvm.begin(Mode::Restore);
+    second.set(&region, 0, &2u64).unwrap();
+    drop(region);
+
+    gate.close(Operation::Sync);
+    let mapping = std::thread::spawn({
+        let rvm = rvm.clone();
+        move || rvm.map(&path, 0, 0)
+    });
+    while !mapping.is_finished() && !gate.state.lock().unwrap().held {
+        std::thread::yield_now();
+    }
+    second.commit(Durability::Disk).unwrap();
+    gate.open();
+    match mapping.join().unwrap() {
+        Ok(region) => assert_eq!(region.read()[..8], 2u64.to_ne_bytes()),
+        Err(error) => assert!(matches!(error, MapError::Overlap { .. }), "{error}"),
+    }
 }

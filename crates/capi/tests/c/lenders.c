@@ -113,6 +113,10 @@ static void wrong_settings(void)
     options.create_log_size = RVM_MK_OFFSET(0, MIB);
     EXPECT(RVM_INIT(&options), RVM_ELOG);
     CHECK(strstr(rvm_error_text(), "lenders") != NULL);
+    /* Nothing was made that would stand in the way of another attempt. */
+    CHECK(access("log", F_OK) != 0);
+    EXPECT(RVM_INIT(&options), RVM_ELOG);
+    CHECK(strstr(rvm_error_text(), "lenders") != NULL);
 }
 
 MAIN(CASE(die), CASE(recover), CASE(alone), CASE(alone_with_log), CASE(nobody), CASE(wrong_settings))
