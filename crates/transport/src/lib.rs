@@ -24,6 +24,7 @@
 //! | [`secure`] | the Noise handshake and the sealing of packets |
 //! | [`connect`](mod@connect), [`listen`] | the two ends of the handshake |
 //! | [`link`](mod@link) | packets over a socket, without allocation |
+//! | [`port`] | a listening socket before any protocol, and who may reach it |
 //! | [`poll`], [`wait`] | waiting for many links, and how hard to wait |
 #![forbid(unsafe_code)]
 
@@ -35,6 +36,7 @@ pub mod key;
 pub mod link;
 pub mod listen;
 pub mod poll;
+pub mod port;
 pub mod preamble;
 pub mod secure;
 mod tcp;
@@ -48,6 +50,7 @@ pub use key::{ClusterKey, KeyError};
 pub use link::{Link, PACKET_BYTES_MAX, Sent};
 pub use listen::{HANDSHAKE_TIMEOUT, Listener, PENDING_MAX, Pending, Progress};
 pub use poll::{Events, Interest, Poller, Ready, Waker};
+pub use port::{Port, Reach};
 pub use preamble::{Versions, WIRE_VERSION};
 pub use secure::Security;
 pub use wait::{WaitPolicy, WaitStep};

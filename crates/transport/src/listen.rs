@@ -6,17 +6,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, recv, send};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use crate::address::{Address, Host};
+use crate::address::Address;
 use crate::error::{BindError, HandshakeError};
 use crate::link::Link;
+use crate::port::{Port, Reach};
 use crate::preamble::{
     self, MODE_NOISE, MODE_PLAIN, PREAMBLE_BYTES, Preamble, WIRE_VERSION, WIRE_VERSIONS, may_begin_preamble,
 };
 use crate::secure::{CONFIRMATION_BYTES, Cipher, Handshake, MESSAGE_BYTES, Prologue, Security, open};
-use crate::tcp;
-use crate::unix::{self, SocketFile};
 
 /// How long a stranger may take to become a link.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -26,70 +25,33 @@ pub const PENDING_MAX: usize = 1024;
 /// Surplus connections closed in one [`Listener::accept`], so that a flood does not hold up the lender.
 const REFUSALS_MAX: usize = 64;
 
-/// A listening socket. Wait for it to be readable, then [`accept`](Self::accept) until `None`.
+/// A listening socket for links. Wait for it to be readable, then [`accept`](Self::accept) until `None`.
 pub struct Listener {
-    socket: OwnedFd,
-    address: Address,
+    port: Port,
     security: Arc<Security>,
     /// One clone lives in every [`Pending`]: the count of strangers, which cannot go wrong.
     pending: Arc<()>,
-    /// Held for its drop.
-    _file: Option<SocketFile>,
 }
 
 impl Listener {
-    /// Listens at `address`. Without a key only local addresses are served. A Unix socket file left by a dead
-    /// process is replaced.
+    /// Listens at `address`. Without a key only local addresses are served, and only this user. A Unix socket file
+    /// left by a dead process is replaced.
     pub fn bind(address: &Address, security: Security) -> Result<Listener, BindError> {
-        let insecure = matches!(security, Security::Insecure);
-        let refused = || BindError::InsecureRefused {
-            address: address.clone(),
-        };
-        let failed = |source: io::Error| match source.kind() {
-            io::ErrorKind::AddrInUse => BindError::InUse {
-                address: address.clone(),
-            },
-            _ => BindError::Failed {
-                address: address.clone(),
-                source,
-            },
-        };
-        if insecure && !address.is_local() {
-            return Err(refused());
-        }
-        let (socket, address, file) = match address {
-            Address::Tcp { host, port } => {
-                let resolved = tcp::resolve(host, *port).map_err(failed)?;
-                if insecure && !tcp::all_loopback(&resolved) {
-                    return Err(refused());
-                }
-                let (socket, bound) = tcp::listen(resolved[0]).map_err(failed)?;
-                (
-                    socket,
-                    Address::Tcp {
-                        host: Host::Ip(bound.ip()),
-                        port: bound.port(),
-                    },
-                    None,
-                )
-            }
-            Address::Unix(path) => {
-                let (socket, file) = unix::listen(path, insecure).map_err(failed)?;
-                (socket, address.clone(), Some(file))
-            }
+        let secure = !matches!(security, Security::Insecure);
+        let reach = Reach {
+            other_machines: secure,
+            other_users: secure,
         };
         Ok(Listener {
-            socket,
-            address,
+            port: Port::bind(address, reach)?,
             security: Arc::new(security),
             pending: Arc::new(()),
-            _file: file,
         })
     }
 
     /// Where this listens: names resolved, and the port that the system chose if zero was asked for.
     pub fn address(&self) -> &Address {
-        &self.address
+        self.port.address()
     }
 
     /// Strangers in their handshake.
@@ -101,25 +63,12 @@ impl Listener {
     /// and pass; wait a little before the next call.
     pub fn accept(&self, now: Instant) -> io::Result<Option<Pending>> {
         for _ in 0..REFUSALS_MAX {
-            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-            let socket = match accept_with(&self.socket, flags) {
-                Ok(socket) => socket,
-                Err(Errno::AGAIN) => return Ok(None),
-                // The stranger left before it was let in.
-                Err(Errno::INTR | Errno::CONNABORTED) => continue,
-                Err(errno) => return Err(errno.into()),
+            let Some((socket, peer)) = self.port.accept()? else {
+                return Ok(None);
             };
             if self.pending_count() >= PENDING_MAX {
                 continue;
             }
-            let peer = match &self.address {
-                Address::Unix(_) => self.address.to_string(),
-                Address::Tcp { .. } => match tcp::prepare_accepted(&socket) {
-                    Ok(peer) => format!("tcp://{peer}"),
-                    // A stranger that is gone already; there may be others behind it.
-                    Err(_) => continue,
-                },
-            };
             return Ok(Some(Pending {
                 socket: Some(socket),
                 peer,
@@ -138,14 +87,14 @@ impl Listener {
 
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.port.as_fd()
     }
 }
 
 impl std::fmt::Debug for Listener {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("Listener")
-            .field("address", &self.address)
+            .field("address", self.address())
             .finish_non_exhaustive()
     }
 }
