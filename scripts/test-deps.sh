@@ -22,6 +22,10 @@ wanted=(
 	"fusermount3 fuse3 mounts and unmounts file systems in user space"
 	"modprobe kmod loads kernel modules that a test asks for"
 	"python3 python3 builds and tests the Python package"
+	"nbdinfo libnbd-bin asks an NBD server what it can, and copies from and to it"
+	"nbdsh python3-libnbd speaks NBD line by line, for scripts"
+	"qemu-io qemu-utils takes an NBD server for a virtual machine's disk"
+	"fio fio writes at random, and verifies what it reads"
 	"ps procps shows what a failed test left running, and its limits"
 )
 

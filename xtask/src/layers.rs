@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::{code, tree};
 
 /// Every crate and its layer. A crate that is not here is refused, so the table cannot fall behind.
-const LAYERS: [(&str, u8); 15] = [
+const LAYERS: [(&str, u8); 16] = [
     ("netram", 4),
     ("netram-capi", 4),
     ("netram-bench", 4),
@@ -21,6 +21,7 @@ const LAYERS: [(&str, u8); 15] = [
     ("netram-lender", 2),
     ("netram-client", 2),
     ("netram-heap", 2),
+    ("netram-nbd", 2),
     ("netram-attach", 2),
     ("netram-transport", 1),
     ("netram-rvm", 1),

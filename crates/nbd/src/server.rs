@@ -1,0 +1,294 @@
+//! The server: listeners, and a thread for each connection.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use netram_transport::{Address, BindError, Events, Interest, Poller, Port, Reach, Waker};
+use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepidle};
+use rustix::net::{Shutdown, shutdown};
+
+use crate::config::{Config, Export, StartError, Tls, check};
+use crate::connection;
+use crate::limit::{CONNECTIONS_MAX, STOP_GRACE, STRANGERS_MAX};
+use crate::stats::{Counters, Stats};
+
+/// How long nobody is let in after the system refused (no more file descriptors).
+const PAUSE: Duration = Duration::from_millis(50);
+/// A silent connection is asked whether it is still there.
+const KEEPALIVE: Duration = Duration::from_secs(60);
+const WAKER: u64 = u64::MAX;
+const EVENTS: usize = 64;
+
+/// A connection as the server sees it.
+struct Entry {
+    fd: Arc<OwnedFd>,
+    /// The client has not chosen an export yet.
+    stranger: bool,
+}
+
+#[derive(Default)]
+struct Connections {
+    entries: HashMap<u64, Entry>,
+    next: u64,
+    /// Of all entries, and of some that ended.
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// What all threads share.
+pub(crate) struct Shared {
+    pub(crate) exports: Vec<Export>,
+    pub(crate) tls: Tls,
+    pub(crate) counters: Counters,
+    stopping: AtomicBool,
+    connections: Mutex<Connections>,
+    /// A connection ended.
+    ended: Condvar,
+}
+
+impl Shared {
+    pub(crate) fn stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    fn connections(&self) -> MutexGuard<'_, Connections> {
+        // Nothing that panics happens under this lock, and a map stays a map.
+        self.connections
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// Takes a connection out of the books, however its thread ends.
+struct Registered {
+    shared: Arc<Shared>,
+    id: u64,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.shared.connections().entries.remove(&self.id);
+        self.shared.ended.notify_all();
+    }
+}
+
+/// A running server. Dropped, it stops as [`Server::stop`] does.
+pub struct Server {
+    shared: Arc<Shared>,
+    addresses: Vec<Address>,
+    waker: Arc<Waker>,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Listens, and serves until stopped.
+    pub fn start(config: Config) -> Result<Server, StartError> {
+        check(&config)?;
+        let secret = matches!(config.tls, Tls::Require(_));
+        let reach = Reach {
+            other_machines: secret || config.insecure,
+            other_users: config.other_users,
+        };
+        let mut ports = Vec::new();
+        for address in &config.listen {
+            let port = Port::bind(address, reach).map_err(|error| match error {
+                BindError::InsecureRefused { address } => StartError::InsecureRefused { address },
+                other => StartError::Bind(other),
+            })?;
+            ports.push(port);
+        }
+        let addresses = ports.iter().map(|port| port.address().clone()).collect();
+        let waker = Arc::new(Waker::new()?);
+        let poller = Poller::new()?;
+        poller.add(&*waker, WAKER, Interest::Read)?;
+        for (index, port) in ports.iter().enumerate() {
+            poller.add(port, index as u64, Interest::Read)?;
+        }
+        let shared = Arc::new(Shared {
+            exports: config.exports,
+            tls: config.tls,
+            counters: Counters::default(),
+            stopping: AtomicBool::new(false),
+            connections: Mutex::default(),
+            ended: Condvar::new(),
+        });
+        let theirs = Arc::clone(&shared);
+        let acceptor = std::thread::Builder::new()
+            .name("netram-nbd".into())
+            .spawn(move || accept_all(&theirs, &poller, &ports))?;
+        Ok(Server {
+            shared,
+            addresses,
+            waker,
+            acceptor: Some(acceptor),
+        })
+    }
+
+    /// Where it listens: names resolved, and the ports that the system chose.
+    pub fn addresses(&self) -> &[Address] {
+        &self.addresses
+    }
+
+    /// What was done so far.
+    pub fn stats(&self) -> Stats {
+        self.shared.counters.read()
+    }
+
+    /// Connections now, strangers included.
+    pub fn connections(&self) -> usize {
+        self.shared.connections().entries.len()
+    }
+
+    /// Takes no more connections and no more requests, finishes and answers those that were started, closes. Returns
+    /// how many connections did not end, because the device does not answer: their threads still hold it.
+    pub fn stop(mut self) -> usize {
+        self.end()
+    }
+
+    fn end(&mut self) -> usize {
+        let Some(acceptor) = self.acceptor.take() else {
+            return 0;
+        };
+        self.shared.stopping.store(true, Ordering::Release);
+        if let Err(error) = self.waker.wake() {
+            panic!("the accepting thread cannot be woken: {error}");
+        }
+        if acceptor.join().is_err() {
+            tracing::error!("the accepting thread had panicked");
+        }
+        // First the ears: who waits for requests sees the end. Then, after the grace, the mouth: who waits for a
+        // client to take its replies does not wait longer.
+        self.shut(Shutdown::Read);
+        if self.wait_for_end(STOP_GRACE) > 0 {
+            self.shut(Shutdown::Both);
+        }
+        let left = self.wait_for_end(STOP_GRACE);
+        if left > 0 {
+            tracing::error!(
+                connections = left,
+                "connections did not end: their device does not answer"
+            );
+            return left;
+        }
+        // They are out of the books; joined, they do not hold the device either.
+        let threads = std::mem::take(&mut self.shared.connections().threads);
+        for thread in threads {
+            // A panic was printed where it happened, and ended one connection.
+            let _ = thread.join();
+        }
+        0
+    }
+
+    fn shut(&self, how: Shutdown) {
+        for entry in self.shared.connections().entries.values() {
+            // It may be closed already.
+            let _ = shutdown(&*entry.fd, how);
+        }
+    }
+
+    fn wait_for_end(&self, grace: Duration) -> usize {
+        let deadline = Instant::now() + grace;
+        let mut connections = self.shared.connections();
+        while !connections.entries.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            connections = match self.shared.ended.wait_timeout(connections, left) {
+                Ok((guard, _)) => guard,
+                Err(poisoned) => poisoned.into_inner().0,
+            };
+        }
+        connections.entries.len()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn accept_all(shared: &Arc<Shared>, poller: &Poller, ports: &[Port]) {
+    let mut events = Events::with_capacity(EVENTS);
+    while !shared.stopping() {
+        if let Err(error) = poller.wait(&mut events, None) {
+            panic!("waiting for clients failed: {error}");
+        }
+        for ready in events.iter().filter(|ready| ready.token != WAKER) {
+            accept_at(shared, &ports[ready.token as usize]);
+        }
+    }
+}
+
+fn accept_at(shared: &Arc<Shared>, port: &Port) {
+    loop {
+        match port.accept() {
+            Ok(Some((socket, peer))) => let_in(shared, socket, peer),
+            Ok(None) => return,
+            Err(error) => {
+                tracing::error!(%error, "no connection can be accepted; trying again");
+                std::thread::sleep(PAUSE);
+                return;
+            }
+        }
+    }
+}
+
+/// Gives a client its thread, or closes the connection when there are too many.
+fn let_in(shared: &Arc<Shared>, socket: OwnedFd, peer: String) {
+    if let Err(error) = rustix::io::ioctl_fionbio(&socket, false) {
+        tracing::error!(peer, "a connection cannot be made to wait: {error}");
+        return;
+    }
+    // A client's machine that is gone for good would hold its connection for ever. Unix sockets have no such thing.
+    let _ = set_socket_keepalive(&socket, true);
+    let _ = set_tcp_keepidle(&socket, KEEPALIVE);
+    let fd = Arc::new(socket);
+    let registered = {
+        let mut connections = shared.connections();
+        let strangers = connections
+            .entries
+            .values()
+            .filter(|entry| entry.stranger)
+            .count();
+        if strangers >= STRANGERS_MAX || connections.entries.len() >= CONNECTIONS_MAX {
+            drop(connections);
+            tracing::warn!(peer, "client sent away: too many connections");
+            return;
+        }
+        let id = connections.next;
+        connections.next += 1;
+        let entry = Entry {
+            fd: Arc::clone(&fd),
+            stranger: true,
+        };
+        connections.entries.insert(id, entry);
+        Registered {
+            shared: Arc::clone(shared),
+            id,
+        }
+    };
+    let spawned = std::thread::Builder::new()
+        .name(format!("netram-nbd-{}", registered.id))
+        .spawn(move || {
+            let registered = registered;
+            let shared = Arc::clone(&registered.shared);
+            connection::serve(&shared, fd, &peer, || {
+                if let Some(entry) = shared.connections().entries.get_mut(&registered.id) {
+                    entry.stranger = false;
+                }
+            });
+        });
+    match spawned {
+        Ok(thread) => {
+            let mut connections = shared.connections();
+            connections.threads.retain(|thread| !thread.is_finished());
+            connections.threads.push(thread);
+        }
+        Err(error) => tracing::error!(%error, "a client was sent away: no thread for it"),
+    }
+}

@@ -1,0 +1,236 @@
+//! A connection's bytes, in clear or through TLS, with a deadline while the client is a stranger.
+
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
+use rustls::{ServerConfig, ServerConnection};
+
+use crate::limit::CLOSE_TIMEOUT;
+
+/// Whether to wait for bytes that are not here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// Until there are some.
+    Some,
+    /// Not at all.
+    None,
+}
+
+/// What a receive found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Received {
+    /// So many bytes, at least one.
+    Bytes(usize),
+    /// Nothing yet.
+    Nothing,
+    /// The client sends no more.
+    End,
+}
+
+/// A blocking socket. Shared with the server, which shuts it down to end the connection.
+pub(crate) struct Socket {
+    fd: Arc<OwnedFd>,
+    /// Strangers have one.
+    deadline: Option<Instant>,
+}
+
+impl Socket {
+    pub(crate) fn new(fd: Arc<OwnedFd>, deadline: Instant) -> Socket {
+        Socket {
+            fd,
+            deadline: Some(deadline),
+        }
+    }
+
+    /// Waits until the socket is ready or the deadline has passed. Without a deadline the calls wait themselves.
+    fn ready(&self, flags: PollFlags) -> io::Result<()> {
+        let Some(deadline) = self.deadline else {
+            return Ok(());
+        };
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            let timeout = Timespec::try_from(left).map_err(|_| io::ErrorKind::TimedOut)?;
+            match poll(&mut [PollFd::new(&*self.fd, flags)], Some(&timeout)) {
+                Ok(0) | Err(Errno::INTR) => (),
+                Ok(_) => return Ok(()),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    fn receive(&self, into: &mut [u8], wait: Wait) -> io::Result<Received> {
+        let mut flags = RecvFlags::empty();
+        match wait {
+            Wait::Some => self.ready(PollFlags::IN)?,
+            Wait::None => flags = RecvFlags::DONTWAIT,
+        }
+        loop {
+            match recv(&*self.fd, &mut *into, flags) {
+                Ok((_, 0)) => return Ok(Received::End),
+                Ok((_, count)) => return Ok(Received::Bytes(count)),
+                Err(Errno::AGAIN) => return Ok(Received::Nothing),
+                Err(Errno::INTR) => (),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    fn send_some(&self, bytes: &[u8]) -> io::Result<usize> {
+        let mut flags = SendFlags::NOSIGNAL;
+        if self.deadline.is_some() {
+            flags |= SendFlags::DONTWAIT;
+        }
+        loop {
+            self.ready(PollFlags::OUT)?;
+            match send(&*self.fd, bytes, flags) {
+                Ok(count) => return Ok(count),
+                Err(Errno::INTR | Errno::AGAIN) => (),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+}
+
+/// The socket as TLS reads it.
+struct Records<'a> {
+    socket: &'a Socket,
+    wait: Wait,
+}
+
+impl Read for Records<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self.socket.receive(into, self.wait)? {
+            Received::Bytes(count) => Ok(count),
+            Received::Nothing => Err(io::ErrorKind::WouldBlock.into()),
+            Received::End => Ok(0),
+        }
+    }
+}
+
+impl Write for Records<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.socket.send_some(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A connection's bytes.
+pub(crate) struct Stream {
+    socket: Socket,
+    tls: Option<Box<ServerConnection>>,
+}
+
+impl Stream {
+    pub(crate) fn new(socket: Socket) -> Stream {
+        Stream { socket, tls: None }
+    }
+
+    /// The client is no stranger any more: from here on it may take its time.
+    pub(crate) fn lift_deadline(&mut self) {
+        self.socket.deadline = None;
+    }
+
+    /// Encrypts from here on. Nothing received in clear may be left in a buffer.
+    pub(crate) fn encrypt(&mut self, config: &Arc<ServerConfig>) -> io::Result<()> {
+        let mut tls = ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
+        let mut records = Records {
+            socket: &self.socket,
+            wait: Wait::Some,
+        };
+        while tls.is_handshaking() {
+            tls.complete_io(&mut records)?;
+        }
+        self.tls = Some(Box::new(tls));
+        Ok(())
+    }
+
+    pub(crate) fn receive(&mut self, into: &mut [u8], wait: Wait) -> io::Result<Received> {
+        assert!(!into.is_empty(), "there is room for what comes");
+        let Some(tls) = &mut self.tls else {
+            return self.socket.receive(into, wait);
+        };
+        let mut records = Records {
+            socket: &self.socket,
+            wait,
+        };
+        loop {
+            match tls.reader().read(into) {
+                Ok(0) => return Ok(Received::End),
+                Ok(count) => return Ok(Received::Bytes(count)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => (),
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(Received::End),
+                Err(error) => return Err(error),
+            }
+            match tls.read_tls(&mut records) {
+                // Cut off without a farewell.
+                Ok(0) => return Ok(Received::End),
+                Ok(_) => (),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Received::Nothing),
+                Err(error) => return Err(error),
+            }
+            let processed = tls.process_new_packets();
+            // An alert, or an answer to a change of keys.
+            while tls.wants_write() {
+                tls.write_tls(&mut records)?;
+            }
+            processed.map_err(io::Error::other)?;
+        }
+    }
+
+    pub(crate) fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        let Some(tls) = &mut self.tls else {
+            while !bytes.is_empty() {
+                let sent = self.socket.send_some(bytes)?;
+                bytes = &bytes[sent..];
+            }
+            return Ok(());
+        };
+        let mut records = Records {
+            socket: &self.socket,
+            wait: Wait::Some,
+        };
+        while !bytes.is_empty() {
+            // TLS takes what fits its own buffer, which is bounded.
+            let taken = tls.writer().write(bytes)?;
+            if taken == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            bytes = &bytes[taken..];
+            while tls.wants_write() {
+                tls.write_tls(&mut records)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Says farewell, and gives the client a moment to take its last replies: closing a socket that still has
+    /// something to read would throw them away.
+    pub(crate) fn close(mut self) {
+        let deadline = Instant::now() + CLOSE_TIMEOUT;
+        self.socket.deadline = Some(deadline);
+        if let Some(tls) = &mut self.tls {
+            tls.send_close_notify();
+            let mut records = Records {
+                socket: &self.socket,
+                wait: Wait::Some,
+            };
+            // The connection ends in any case.
+            let _ = tls.write_tls(&mut records);
+        }
+        let _ = shutdown(&*self.socket.fd, Shutdown::Write);
+        let mut ignored = [0; 4096];
+        while let Ok(Received::Bytes(_)) = self.socket.receive(&mut ignored, Wait::Some) {}
+        let _ = shutdown(&*self.socket.fd, Shutdown::Both);
+    }
+}

@@ -1,0 +1,111 @@
+//! Certificates: both sides prove who they are, or there is no connection.
+//!
+//! TLS 1.3 only. A client's certificate must come from the same authority: encryption alone would let anybody
+//! who reaches the port write to the volume.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+
+/// Where a server's certificates are, in PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The authority that signed the clients' certificates.
+    pub authority: PathBuf,
+    /// The server's certificate, and what stands between it and the authority.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+}
+
+impl TlsFiles {
+    /// `ca-cert.pem`, `server-cert.pem` and `server-key.pem`, as nbdkit and qemu have them.
+    pub fn in_folder(folder: &Path) -> TlsFiles {
+        TlsFiles {
+            authority: folder.join("ca-cert.pem"),
+            certificate: folder.join("server-cert.pem"),
+            key: folder.join("server-key.pem"),
+        }
+    }
+}
+
+/// Why certificates cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file cannot be read, or is no PEM.
+    #[error("{}: {source}", path.display())]
+    Unreadable {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: pem::Error,
+    },
+    /// A file has no certificate in it.
+    #[error("{}: there is no certificate in it", path.display())]
+    Empty {
+        /// Which.
+        path: PathBuf,
+    },
+    /// The certificates do not fit each other, or are of a kind that is not supported.
+    #[error("the certificates cannot be used: {0}")]
+    Unusable(String),
+}
+
+/// Certificates that were read and fit each other.
+#[derive(Clone, Debug)]
+pub struct TlsKeys {
+    pub(crate) config: Arc<ServerConfig>,
+}
+
+impl TlsKeys {
+    /// Reads the files and checks that they fit.
+    pub fn load(files: &TlsFiles) -> Result<TlsKeys, TlsError> {
+        let unusable = |error: &dyn std::fmt::Display| TlsError::Unusable(error.to_string());
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates(&files.authority)? {
+            roots.add(certificate).map_err(|error| unusable(&error))?;
+        }
+        let chain = certificates(&files.certificate)?;
+        let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|source| TlsError::Unreadable {
+            path: files.key.clone(),
+            source,
+        })?;
+        let provider = Arc::new(default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+            .build()
+            .map_err(|error| unusable(&error))?;
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(|error| unusable(&error))?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(chain, key)
+            .map_err(|error| unusable(&error))?;
+        // Connections live for days; nothing is gained by resuming them.
+        config.send_tls13_tickets = 0;
+        Ok(TlsKeys {
+            config: Arc::new(config),
+        })
+    }
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let unreadable = |source| TlsError::Unreadable {
+        path: path.to_owned(),
+        source,
+    };
+    let found: Vec<_> = CertificateDer::pem_file_iter(path)
+        .map_err(unreadable)?
+        .collect::<Result<_, _>>()
+        .map_err(unreadable)?;
+    match found.is_empty() {
+        true => Err(TlsError::Empty {
+            path: path.to_owned(),
+        }),
+        false => Ok(found),
+    }
+}

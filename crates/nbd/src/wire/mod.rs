@@ -1,0 +1,125 @@
+//! How NBD looks on the wire: numbers, parsers, encoders. Everything is big-endian. No state, no decisions.
+//!
+//! The protocol is described by the NBD project's `doc/proto.md`; names here are its names without prefix.
+
+pub mod option;
+pub mod reply;
+pub mod request;
+
+/// First words of a server.
+pub const GREETING_MAGIC: u64 = 0x4e42_444d_4147_4943;
+/// First word of every option, and the server's second.
+pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
+/// First word of every reply to an option.
+pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
+/// First word of every request.
+pub const REQUEST_MAGIC: u32 = 0x2560_9513;
+/// First word of a simple reply.
+pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
+/// First word of a structured reply's chunk.
+pub const CHUNK_MAGIC: u32 = 0x668e_33ef;
+
+/// Flags of the greeting and of the client's answer to it.
+pub mod hello {
+    /// Options other than the export's name are understood.
+    pub const FIXED_NEWSTYLE: u16 = 1 << 0;
+    /// The 124 zeros after an export's description are left out.
+    pub const NO_ZEROES: u16 = 1 << 1;
+}
+
+/// What an export can do.
+pub mod export {
+    /// The other flags mean something.
+    pub const HAS_FLAGS: u16 = 1 << 0;
+    /// Writes are refused.
+    pub const READ_ONLY: u16 = 1 << 1;
+    /// `FLUSH` is understood.
+    pub const SEND_FLUSH: u16 = 1 << 2;
+    /// `FUA` is understood.
+    pub const SEND_FUA: u16 = 1 << 3;
+    /// `TRIM` is understood.
+    pub const SEND_TRIM: u16 = 1 << 5;
+    /// `WRITE_ZEROES` is understood.
+    pub const SEND_WRITE_ZEROES: u16 = 1 << 6;
+    /// A read can be asked for in one chunk.
+    pub const SEND_DF: u16 = 1 << 7;
+    /// A flush on one connection covers what was completed on all.
+    pub const CAN_MULTI_CONN: u16 = 1 << 8;
+    /// `CACHE` is understood.
+    pub const SEND_CACHE: u16 = 1 << 10;
+    /// `FAST_ZERO` is understood.
+    pub const SEND_FAST_ZERO: u16 = 1 << 11;
+}
+
+/// Kinds of [`Info`](option::Number::Info) that a server tells.
+pub mod info {
+    /// Size and flags.
+    pub const EXPORT: u16 = 0;
+    /// Canonical name.
+    pub const NAME: u16 = 1;
+    /// A line for people.
+    pub const DESCRIPTION: u16 = 2;
+    /// Smallest, best and largest request.
+    pub const BLOCK_SIZE: u16 = 3;
+}
+
+/// The one metadata context that is served.
+pub const BASE_ALLOCATION: &str = "base:allocation";
+/// Its number in replies.
+pub const BASE_ALLOCATION_ID: u32 = 1;
+/// In `base:allocation`: nothing is stored here.
+pub const STATE_HOLE: u32 = 1 << 0;
+/// In `base:allocation`: reads as zeros.
+pub const STATE_ZERO: u32 = 1 << 1;
+
+/// Takes big-endian numbers and runs of bytes off the front of a slice; never reads past its end.
+#[derive(Clone, Copy, Debug)]
+pub struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    /// A reader of all of `bytes`.
+    pub fn new(bytes: &'a [u8]) -> Reader<'a> {
+        Reader { rest: bytes }
+    }
+
+    /// The next `length` bytes.
+    pub fn take(&mut self, length: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.rest.split_at_checked(length)?;
+        self.rest = rest;
+        Some(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (taken, rest) = self.rest.split_first_chunk::<N>()?;
+        self.rest = rest;
+        Some(*taken)
+    }
+
+    /// The next two bytes.
+    pub fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    /// The next four bytes.
+    pub fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    /// The next eight bytes.
+    pub fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_be_bytes)
+    }
+
+    /// The bytes after a length of four bytes.
+    pub fn counted(&mut self) -> Option<&'a [u8]> {
+        let length = self.u32()?;
+        self.take(usize::try_from(length).ok()?)
+    }
+
+    /// Whether everything was taken.
+    pub fn is_done(&self) -> bool {
+        self.rest.is_empty()
+    }
+}
