@@ -22,6 +22,7 @@ use netram_proto::journal::{LogFile, LogFileError, Slots, View};
 use netram_proto::limit::{LOG_ALIGN, LOG_BYTES_MAX, LOG_BYTES_MIN, SLOT_BYTES};
 use ring::rand::{SecureRandom, SystemRandom};
 use rustix::fs::{CWD, FallocateFlags, FlockOperation, RenameFlags, fallocate, flock, renameat_with};
+use rustix::io::Errno;
 
 use crate::error::{CreateError, OpenError};
 use crate::file::DiskFile;
@@ -29,6 +30,8 @@ use crate::seal::DataKey;
 
 /// Zeros that are written at once to a new log.
 const ZEROS_AT_ONCE: usize = 1024 * 1024;
+/// How often blocks are asked for when signals interrupt that. Writing the zeros allocates them too.
+const ALLOCATIONS_TRIED: usize = 8;
 
 /// How a journal's files lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -283,9 +286,9 @@ fn allocate(path: &Path, bytes: u64) -> io::Result<File> {
 pub(crate) fn zero_up_to(file: &File, bytes: u64) -> io::Result<()> {
     let there = file.metadata()?.len();
     // At once and first: together on the disk, and a disk without room says so before anything is written.
-    match fallocate(file, FallocateFlags::empty(), 0, bytes) {
-        // Some file systems cannot allocate ahead.
-        Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => (),
+    match allocate_ahead(file, bytes) {
+        // Some file systems cannot allocate ahead, or not while signals come.
+        Ok(()) | Err(Errno::OPNOTSUPP | Errno::INTR) => (),
         Err(errno) => return Err(errno.into()),
     }
     let zeros = vec![0; ZEROS_AT_ONCE];
@@ -296,6 +299,19 @@ pub(crate) fn zero_up_to(file: &File, bytes: u64) -> io::Result<()> {
         at += length;
     }
     Ok(())
+}
+
+/// Allocates blocks. A signal to the calling thread ends it on some file systems (tmpfs), and what it had allocated is
+/// given back: with signals that come oftener than it takes, tried for ever it would never end.
+fn allocate_ahead(file: &File, bytes: u64) -> Result<(), Errno> {
+    let mut tried = Err(Errno::INTR);
+    for _ in 0..ALLOCATIONS_TRIED {
+        tried = fallocate(file, FallocateFlags::empty(), 0, bytes);
+        if tried != Err(Errno::INTR) {
+            break;
+        }
+    }
+    tried
 }
 
 fn new_file(path: &Path) -> io::Result<File> {

@@ -8,6 +8,7 @@ use std::time::Instant;
 use netram_proto::port::{File, IoError};
 use netram_proto::time::Time;
 use rustix::fs::{FallocateFlags, FlockOperation, XattrFlags};
+use rustix::io::Errno;
 
 use crate::limit::TABLE_BYTES;
 use crate::memory::{Memory, Placement};
@@ -15,6 +16,9 @@ use crate::memory::{Memory, Placement};
 /// Random bytes that tell one segment file from another of the same name. Zero: the file system cannot keep
 /// one, and the check is skipped.
 pub type Identity = [u8; 16];
+
+/// How often blocks are asked for when signals interrupt that. Writing zeros allocates them too.
+const ALLOCATIONS_TRIED: usize = 8;
 
 /// How a new segment gets its space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -129,7 +133,7 @@ impl Storage for RealStorage {
         match rustix::fs::fsetxattr(&file.0, IDENTITY_ATTRIBUTE, &identity, XattrFlags::empty()) {
             Ok(()) => {}
             // No room or no support for attributes costs only the check, never the segment.
-            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSPC | rustix::io::Errno::PERM) => {
+            Err(Errno::OPNOTSUPP | Errno::NOSPC | Errno::PERM) => {
                 return Ok(Identity::default());
             }
             Err(error) => return Err(errno(error)),
@@ -179,9 +183,7 @@ pub(crate) fn identity_of(file: &StdFile) -> Result<Identity, IoError> {
     match rustix::fs::fgetxattr(file, IDENTITY_ATTRIBUTE, &mut identity) {
         Ok(length) if length == identity.len() => Ok(identity),
         Ok(_) => Ok(Identity::default()),
-        Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::RANGE) => {
-            Ok(Identity::default())
-        }
+        Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::RANGE) => Ok(Identity::default()),
         Err(error) => Err(errno(error)),
     }
 }
@@ -196,7 +198,7 @@ fn open_locked(path: &str) -> Result<RealFile, IoError> {
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(RealFile(file)),
         // ETXTBSY reads as "in use", where EWOULDBLOCK would invite a retry.
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(IoError { errno: 26 }),
+        Err(Errno::WOULDBLOCK) => Err(IoError { errno: 26 }),
         Err(error) => Err(errno(error)),
     }
 }
@@ -219,13 +221,26 @@ fn create_file(path: &str, length: u64, allocation: Allocation) -> Result<(), Io
 fn fill_new(file: &StdFile, length: u64, allocation: Allocation) -> Result<(), IoError> {
     file.set_len(length).map_err(io_error)?;
     if allocation == Allocation::Preallocated && length > 0 {
-        match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, length) {
+        match allocate_ahead(file, length) {
             Ok(()) => {}
-            Err(rustix::io::Errno::OPNOTSUPP) => write_zeros(file, length)?,
+            Err(Errno::OPNOTSUPP | Errno::INTR) => write_zeros(file, length)?,
             Err(error) => return Err(errno(error)),
         }
     }
     file.sync_all().map_err(io_error)
+}
+
+/// Allocates blocks. A signal to the calling thread ends it on some file systems (tmpfs), and what it had allocated is
+/// given back: with signals that come oftener than it takes, tried for ever it would never end.
+fn allocate_ahead(file: &StdFile, length: u64) -> Result<(), Errno> {
+    let mut tried = Err(Errno::INTR);
+    for _ in 0..ALLOCATIONS_TRIED {
+        tried = rustix::fs::fallocate(file, FallocateFlags::empty(), 0, length);
+        if tried != Err(Errno::INTR) {
+            break;
+        }
+    }
+    tried
 }
 
 fn write_zeros(file: &StdFile, length: u64) -> Result<(), IoError> {
