@@ -46,12 +46,7 @@ impl Delay {
         let target: Address = self.target.parse().context("read where to forward to")?;
         let one_way = Duration::from_micros(self.round_trip_us.into()) / 2;
         crate::say(&format!("listening {}", gate.address()?))?;
-        loop {
-            let near = gate.accept()?;
-            let far = Socket::connect(&target)?;
-            // An error ends the connection, which both sides then see; the next connection finds a process in order.
-            std::thread::spawn(move || forward(&near, &far, one_way));
-        }
+        serve(&gate, &target, one_way)
     }
 
     /// Starts such a process between the caller and `target`; returns it with the address to go to instead.
@@ -83,13 +78,18 @@ impl Delay {
 #[derive(Default)]
 struct Wire {
     pieces: VecDeque<(Instant, Vec<u8>)>,
-    /// The sender has closed. What it sent before arrives all the same, as it does on a wire.
+    /// The sender has closed. What it sent before arrives all the same, as it does on a wire; then its end does.
     closed: bool,
+    /// All has arrived, the end too.
+    ended: bool,
 }
 
 impl Wire {
-    /// Takes what has arrived and hands over what is due. `None`: the sender has closed, and all is delivered.
+    /// Takes what has arrived and hands over what is due. Whether something is under way; `None`: the connection broke.
     fn turn(&mut self, from: &Socket, to: &Socket, one_way: Duration, buffer: &mut [u8]) -> Option<bool> {
+        if self.ended {
+            return Some(false);
+        }
         let mut moved = false;
         if self.pieces.len() < PIECES_MAX && !self.closed {
             match from.try_receive(buffer).ok()? {
@@ -108,42 +108,66 @@ impl Wire {
             moved = true;
         }
         if self.closed && self.pieces.is_empty() {
-            return None;
+            to.end().ok()?;
+            self.ended = true;
         }
         Some(moved || !self.pieces.is_empty())
     }
 }
 
+/// Forwards every connection to `target`, each in a thread. Returns when the system gives no more connections.
+fn serve(gate: &Gate, target: &Address, one_way: Duration) -> Result<(), BenchError> {
+    loop {
+        let near = gate.accept()?;
+        let target = target.clone();
+        // An error ends the connection, which both sides then see; the next connection finds a process in order.
+        std::thread::spawn(move || relay(&near, &target, one_way));
+    }
+}
+
+/// Forwards a connection to `target`. If nobody listens there it is closed.
+fn relay(near: &Socket, target: &Address, one_way: Duration) {
+    if let Ok(far) = Socket::connect(target) {
+        forward(near, &far, one_way);
+    }
+}
+
+/// Forwards until both sides have closed and everything has arrived, or until nothing can arrive any more.
 fn forward(near: &Socket, far: &Socket, one_way: Duration) {
     let (mut there, mut back) = (Wire::default(), Wire::default());
     let mut buffer = vec![0; PIECE_BYTES];
     let mut busy = Instant::now();
-    loop {
-        let Some(moved) = there.turn(near, far, one_way, &mut buffer) else {
-            return;
-        };
-        let moved_back = match back.turn(far, near, one_way, &mut buffer) {
-            Some(moved) => moved,
-            // Nobody hears the answers any more, but what was asked before is on its way.
-            None if !there.pieces.is_empty() => true,
-            None => return,
-        };
-        if moved || moved_back {
-            busy = Instant::now();
-        } else if busy.elapsed() > AWAKE {
-            let timeout = Timespec {
-                tv_sec: 1,
-                tv_nsec: 0,
-            };
-            // Woken by bytes, by the other side's end, or for nothing: the loop finds out.
-            let _ = poll(
-                &mut [PollFd::new(near, PollFlags::IN), PollFd::new(far, PollFlags::IN)],
-                Some(&timeout),
-            );
+    while !(there.ended && back.ended) {
+        let moved = there.turn(near, far, one_way, &mut buffer);
+        let moved_back = back.turn(far, near, one_way, &mut buffer);
+        match (moved, moved_back) {
+            (Some(false), Some(false)) => (),
+            (Some(_), Some(_)) => busy = Instant::now(),
+            // Nobody hears the answers any more, but what was asked before is on its way; and the other way round.
+            (Some(true), None) | (None, Some(true)) => busy = Instant::now(),
+            _ => return,
+        }
+        if busy.elapsed() > AWAKE {
+            sleep(&[(near, &there), (far, &back)]);
             busy = Instant::now();
         }
         std::thread::yield_now();
     }
+}
+
+/// Sleeps until a side that has not closed says something or closes, or for nothing: the loop finds out. A side that
+/// has closed would wake it at once and always.
+fn sleep(sides: &[(&Socket, &Wire)]) {
+    let timeout = Timespec {
+        tv_sec: 1,
+        tv_nsec: 0,
+    };
+    let mut open: Vec<_> = sides
+        .iter()
+        .filter(|(_, wire)| !wire.closed)
+        .map(|(socket, _)| PollFd::new(*socket, PollFlags::IN))
+        .collect();
+    let _ = poll(&mut open, Some(&timeout));
 }
 
 #[cfg(test)]
@@ -151,34 +175,89 @@ mod tests {
     use super::*;
     use crate::socket::Pause;
 
+    const ONE_WAY: Duration = Duration::from_millis(2);
+
+    fn anywhere() -> Gate {
+        Gate::open(&"tcp://127.0.0.1:0".parse().unwrap()).unwrap()
+    }
+
+    /// One connection through a wire: the client's end, the server's, and the wire's thread.
+    fn connected() -> (Socket, Socket, std::thread::JoinHandle<()>) {
+        let (gate, inner) = (anywhere(), anywhere());
+        let (outer_address, inner_address) = (gate.address().unwrap(), inner.address().unwrap());
+        let wire = std::thread::spawn(move || relay(&gate.accept().unwrap(), &inner_address, ONE_WAY));
+        let client = Socket::connect(&outer_address).unwrap();
+        (client, inner.accept().unwrap(), wire)
+    }
+
+    fn hears(socket: &Socket, wanted: &[u8]) {
+        let mut heard = vec![0; wanted.len()];
+        assert!(socket.receive_all(&mut heard, Pause::Yield).unwrap());
+        assert_eq!(heard, wanted);
+    }
+
+    fn hears_the_end(socket: &Socket) {
+        assert!(!socket.receive_all(&mut [0], Pause::Yield).unwrap());
+    }
+
     #[test]
     fn bytes_arrive_unchanged_and_not_before_their_time() {
-        let gate = Gate::open(&"tcp://127.0.0.1:0".parse().unwrap()).unwrap();
-        let inner = Gate::open(&"tcp://127.0.0.1:0".parse().unwrap()).unwrap();
-        let (outer_address, inner_address) = (gate.address().unwrap(), inner.address().unwrap());
-        let proxy = std::thread::spawn(move || {
-            let near = gate.accept().unwrap();
-            forward(
-                &near,
-                &Socket::connect(&inner_address).unwrap(),
-                Duration::from_millis(2),
-            );
-        });
-        let client = Socket::connect(&outer_address).unwrap();
-        let server = inner.accept().unwrap();
+        let (client, server, wire) = connected();
         let began = Instant::now();
         client.send_all(b"there").unwrap();
-        let mut heard = [0; 5];
-        assert!(server.receive_all(&mut heard, Pause::Yield).unwrap());
-        server.send_all(&heard).unwrap();
-        assert!(client.receive_all(&mut heard, Pause::Yield).unwrap());
-        assert_eq!(&heard, b"there");
-        assert!(began.elapsed() >= Duration::from_millis(4));
+        hears(&server, b"there");
+        server.send_all(b"there").unwrap();
+        hears(&client, b"there");
+        assert!(began.elapsed() >= 2 * ONE_WAY);
+        drop((client, server));
+        wire.join().unwrap();
+    }
+
+    #[test]
+    fn what_was_sent_before_the_end_arrives_before_it() {
+        let (client, server, wire) = connected();
         client.send_all(b"leave").unwrap();
         drop(client);
-        assert!(server.receive_all(&mut heard, Pause::Yield).unwrap());
-        assert_eq!(&heard, b"leave", "what was sent before the end arrives");
+        hears(&server, b"leave");
+        hears_the_end(&server);
         drop(server);
-        proxy.join().unwrap();
+        wire.join().unwrap();
+    }
+
+    /// The wire was cut when the side that asks had said its last, and the answers under way were lost.
+    #[test]
+    fn answers_arrive_after_the_last_question() {
+        let (client, server, wire) = connected();
+        client.send_all(b"ask").unwrap();
+        client.end().unwrap();
+        hears(&server, b"ask");
+        hears_the_end(&server);
+        server.send_all(b"answer").unwrap();
+        drop(server);
+        hears(&client, b"answer");
+        hears_the_end(&client);
+        wire.join().unwrap();
+    }
+
+    /// A target that was not there yet ended the process, and with it every other connection.
+    #[test]
+    fn a_refused_connection_ends_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let target: Address = format!("unix:{}/target", folder.path().display())
+            .parse()
+            .unwrap();
+        let gate = anywhere();
+        let address = gate.address().unwrap();
+        let aim = target.clone();
+        // It ends with this process.
+        std::thread::spawn(move || serve(&gate, &aim, ONE_WAY));
+        for _ in 0..2 {
+            hears_the_end(&Socket::connect(&address).unwrap());
+        }
+        let inner = Gate::open(&target).unwrap();
+        let client = Socket::connect(&address).unwrap();
+        let server = inner.accept().unwrap();
+        client.send_all(b"there").unwrap();
+        hears(&server, b"there");
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use netram_transport::Address;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{BenchError, Context};
@@ -96,6 +96,11 @@ impl Socket {
             }
         }
         Ok(())
+    }
+
+    /// Says that nothing more will be sent. What the peer sends still arrives.
+    pub(crate) fn end(&self) -> Result<(), BenchError> {
+        shutdown(&self.0, Shutdown::Write).context("end a connection")
     }
 
     /// Whatever has arrived: `None` when nothing has, zero bytes when the peer has closed.
