@@ -87,6 +87,8 @@ impl Home {
     /// Refuses when the log exists. Files beside a log that was deleted are replaced, the settings kept.
     pub fn create(path: &Path, layout: Layout, log_bytes: u64) -> Result<Home, HomeError> {
         let place = Place::of(path, layout);
+        // Before anything is made: there would be a log that cannot have a table.
+        text(&place.table())?;
         place.create(log_bytes)?;
         let home = Home { place };
         home.create_table()?;
@@ -173,3 +175,24 @@ const _: () = {
     travels::<Memory>();
     travels::<Region>();
 };
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::fs;
+    use std::os::unix::ffi::OsStrExt;
+
+    use super::*;
+
+    /// The log was made and its table refused: a log that no name could be given to, in the way of the next attempt.
+    #[test]
+    fn a_name_that_is_no_utf8_leaves_nothing_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(OsStr::from_bytes(b"bank\xff"));
+        for layout in [Layout::Directory, Layout::Beside] {
+            let made = Home::create(&path, layout, 1 << 20);
+            assert!(matches!(made, Err(HomeError::Name { .. })), "{made:?}");
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        }
+    }
+}

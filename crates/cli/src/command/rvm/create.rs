@@ -1,6 +1,6 @@
 //! `netram rvm create`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow};
@@ -46,6 +46,7 @@ impl Create {
     pub(super) fn run(self) -> Result<ExitCode> {
         let segments = self.segments()?;
         for (path, _) in &segments {
+            text(path)?;
             if path.symlink_metadata().is_ok() {
                 let path = path.display();
                 return Err(anyhow!(
@@ -107,7 +108,7 @@ impl Create {
             false => Allocation::Preallocated,
         };
         for (path, size) in segments {
-            let path = path.to_str().with_context(|| format!("{path:?} is not UTF-8"))?;
+            let path = text(path)?;
             opened.memory.create_segment(path, size.0, allocation)?;
             // The table learns of a segment when it is first mapped.
             opened.memory.map(path, 0, 0)?;
@@ -115,4 +116,10 @@ impl Create {
         }
         Ok(())
     }
+}
+
+/// The segment table's way of writing a path.
+fn text(path: &Path) -> Result<&str> {
+    path.to_str()
+        .with_context(|| format!("{path:?} is not UTF-8; choose another name. Nothing was made"))
 }
