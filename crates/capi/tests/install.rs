@@ -241,6 +241,24 @@ fn pkg_config_knows_how_to_compile_and_link() {
     run_relinked(&installed, &program, "linked statically");
 }
 
+/// `-static` with the flags that pkg-config gives found no `libgcc_s.a`, which nobody has.
+#[test]
+fn a_program_without_any_shared_library_runs() {
+    if !compilers() || !has("pkg-config") {
+        return;
+    }
+    let installed = Installed::new();
+    let mut command = Command::new("pkg-config");
+    command.env("PKG_CONFIG_PATH", installed.lib().join("pkgconfig"));
+    let flags = succeed(command.args(["--static", "--libs", "rvm"]), "pkg-config");
+    let mut link = vec!["-static"];
+    link.extend(flags.split_whitespace());
+    let program = installed.compile("relinked", Language::C, &link);
+    let header = succeed(Command::new("readelf").arg("-d").arg(&program), "readelf");
+    assert!(header.contains("no dynamic section"), "{header}");
+    run_relinked(&installed, &program, "fully static");
+}
+
 /// The program that measures runs; what it measures is for a quiet machine.
 #[test]
 fn the_measuring_program_runs() {
