@@ -36,6 +36,7 @@ const PROGRAMS: &[(&str, &[&[&str]])] = &[
             &["too_big"],
             &["many", "many_after"],
             &["query"],
+            &["query_freed"],
         ],
     ),
     (

@@ -175,7 +175,7 @@ typedef struct {
     rvm_bool_t log_empty;          /* answer: nothing is in the log that is not in the segments */
     char *pager;                   /* must be NULL */
     long n_uncommit;               /* answer: open transactions */
-    rvm_tid_t *tid_array;          /* answer: a copy of each; rvm_free_options(), rvm_query() or free() frees it */
+    rvm_tid_t *tid_array;          /* answer: a copy of each, the program's to free() */
     rvm_length_t flags;            /* RVM_COALESCE_RANGES and the others */
     rvm_bool_t create_log_file;    /* rvm_initialize() makes the log; RVM_ELOG when there is a file already */
     rvm_offset_t create_log_size;  /* bytes of that log */
@@ -204,7 +204,7 @@ extern void rvm_init_region(rvm_region_t *region);
 extern rvm_region_t *rvm_copy_region(rvm_region_t *region);
 extern void rvm_free_region(rvm_region_t *region);
 
-/* rvm_free_options() also frees `tid_array`. */
+/* rvm_free_options() also frees `tid_array`: set it to NULL when it is freed already. */
 extern rvm_options_t *rvm_malloc_options(void);
 extern void rvm_init_options(rvm_options_t *options);
 extern rvm_options_t *rvm_copy_options(rvm_options_t *options);
@@ -237,7 +237,9 @@ extern rvm_return_t rvm_set_options(rvm_options_t *options);
 
 /*
  * Fills the options record, and lists the open transactions: all, or those with ranges in `region` if it is not NULL.
- * `tid_array` is made new; the one that the record held before is freed. RVM_ENOT_MAPPED: `region` is not mapped.
+ * `tid_array` is made new, NULL if there are none, and the program frees it: by free(), or by rvm_free_options() for the
+ * last one of a record from the heap. The one that the record held before is left alone. RVM_ENOT_MAPPED: `region` is
+ * not mapped.
  */
 extern rvm_return_t rvm_query(rvm_options_t *options, rvm_region_t *region);
 

@@ -71,7 +71,6 @@ extern "C" fn rvm_query(options: *mut Options, region: *const Region) -> c_int {
         let listed: Vec<Tid> = answer.open.iter().map(tid_of).collect();
         let array = heap::array(&listed)
             .ok_or_else(|| Failure::new(Code::NoMemory, "no memory to list the open transactions"))?;
-        heap::release(asked.tid_array);
         let choices = &answer.choices;
         asked.truncate = choices.truncate;
         asked.recovery_buf_len = choices.recovery_buffer;
@@ -80,6 +79,7 @@ extern "C" fn rvm_query(options: *mut Options, region: *const Region) -> c_int {
         asked.flags = choices.flags;
         asked.log_empty = answer.log_empty.into();
         asked.n_uncommit = listed.len() as c_long;
+        // The array that was there is the program's: it may have freed it, and nothing here could tell.
         asked.tid_array = array;
         if !asked.log_dev.is_null() {
             put_name(asked.log_dev, answer.log_name.as_deref().unwrap_or_default());

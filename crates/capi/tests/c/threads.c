@@ -55,12 +55,12 @@ static void *disturb(void *unused)
         commit(other.vmaddr, 'd', 100, no_flush);
         OK(rvm_query(&options, &shared_region));
         CHECK(options.n_uncommit <= THREADS);
+        free(options.tid_array);
         OK(RVM_STATISTICS(&statistics));
         OK(rvm_truncate());
         OK(rvm_unmap(&other));
         CHECK(munmap(other.vmaddr, other.length) == 0);
     }
-    free(options.tid_array);
     return NULL;
 }
 

@@ -210,6 +210,13 @@ static void many_after(void)
     CHECK(region.vmaddr[at * 4099 % (MIB - 4000) + 3999] == 'a' + (int)(at % 26));
 }
 
+/* Asks again with a record that was asked with before. */
+static void ask(rvm_options_t *options, rvm_region_t *region)
+{
+    free(options->tid_array);
+    OK(rvm_query(options, region));
+}
+
 /* The list of open transactions: set, not added to; all, or those of a region; usable to end them. */
 static void query(void)
 {
@@ -227,24 +234,24 @@ static void query(void)
         if (at < 10)
             OK(rvm_set_range(&tids[at], other.vmaddr + at, 1));
     }
-    OK(rvm_query(options, NULL));
+    ask(options, NULL);
     CHECK(options->n_uncommit == 100);
-    OK(rvm_query(options, NULL));
+    ask(options, NULL);
     CHECK(options->n_uncommit == 100 && options->tid_array[0].struct_id == rvm_tid_id);
-    OK(rvm_query(options, &other));
+    ask(options, &other);
     CHECK(options->n_uncommit == 80);
-    OK(rvm_query(options, &region));
+    ask(options, &region);
     CHECK(options->n_uncommit == 30);
     EXPECT(rvm_query(options, (rvm_region_t *)tids), RVM_EREGION);
     EXPECT(rvm_terminate(), RVM_EUNCOMMIT);
     EXPECT(rvm_unmap(&other), RVM_EUNCOMMIT);
     for (at = 0; at < 30; at++)
         OK(rvm_abort_transaction(&options->tid_array[at]));
-    OK(rvm_query(options, NULL));
+    ask(options, NULL);
     CHECK(options->n_uncommit == 70);
     for (at = 0; at < 70; at++)
         OK(rvm_end_transaction(&options->tid_array[at], no_flush));
-    OK(rvm_query(options, &region));
+    ask(options, &region);
     CHECK(options->n_uncommit == 0 && options->tid_array == NULL);
     rvm_free_options(options);
     for (at = 0; at < 100; at++)
@@ -258,5 +265,36 @@ static void query(void)
     OK(rvm_terminate());
 }
 
+/*
+ * An answer's list is the program's: it frees it and asks again with the same record, or has something else there. The
+ * library freed what it found there, and the program died of a double free.
+ */
+static void query_freed(void)
+{
+    rvm_region_t region = start_with(RVM_ALL_OPTIMIZATIONS);
+    rvm_options_t options;
+    rvm_tid_t tid, *kept;
+
+    rvm_init_options(&options);
+    rvm_init_tid(&tid);
+    OK(rvm_begin_transaction(&tid, restore));
+    OK(rvm_set_range(&tid, region.vmaddr, 8));
+    OK(rvm_query(&options, NULL));
+    CHECK(options.n_uncommit == 1 && options.tid_array != NULL);
+    free(options.tid_array);
+    OK(rvm_query(&options, NULL));
+    CHECK(options.n_uncommit == 1 && options.tid_array[0].tid == tid.tid);
+    kept = options.tid_array;
+    options.tid_array = &tid;
+    OK(rvm_query(&options, NULL));
+    CHECK(options.tid_array != &tid && options.tid_array != kept && kept[0].tid == tid.tid);
+    free(kept);
+    free(options.tid_array);
+    OK(rvm_abort_transaction(&tid));
+    OK(rvm_query(&options, NULL));
+    CHECK(options.n_uncommit == 0 && options.tid_array == NULL);
+    OK(rvm_terminate());
+}
+
 MAIN(CASE(modes), CASE(overlaps), CASE(stale), CASE(ranges), CASE(nothing), CASE(nothing_after), CASE(too_big),
-     CASE(many), CASE(many_after), CASE(query))
+     CASE(many), CASE(many_after), CASE(query), CASE(query_freed))
