@@ -70,6 +70,8 @@ const PROGRAMS: &[(&str, &[&[&str]])] = &[
             &["unmap_refused"],
             &["texts"],
             &["signals_are_the_programs"],
+            &["cancelled"],
+            &["cancellation_is_the_threads"],
         ],
     ),
     (

@@ -6,7 +6,7 @@ use std::ptr::without_provenance_mut;
 use netram_proto::port::Durability;
 use netram_rvm::Mode;
 
-use super::{guarded, heap, is_usable, is_version, name, put, record};
+use super::{guarded, guarded_in_memory, heap, is_usable, is_version, name, put, record};
 use crate::code::{Code, code_name, mode_name, type_name};
 use crate::failure::Failure;
 use crate::library::{COALESCE_TRANS, LIBRARY};
@@ -137,7 +137,7 @@ extern "C" fn rvm_begin_transaction(tid: *mut Tid, mode: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C" fn rvm_set_range(tid: *const Tid, base: *const c_void, length: Length) -> c_int {
-    guarded(|| {
+    guarded_in_memory(|| {
         LIBRARY.ready()?;
         LIBRARY.set_range(handle(tid)?, base.addr(), length as usize)
     })
@@ -150,7 +150,7 @@ extern "C" fn rvm_modify_bytes(
     source: *const c_void,
     length: Length,
 ) -> c_int {
-    guarded(|| {
+    guarded_in_memory(|| {
         LIBRARY.ready()?;
         let length = length as usize;
         LIBRARY.set_range(handle(tid)?, base.addr(), length)?;

@@ -6,6 +6,7 @@
 //! caller's to avoid: that is what the SAFETY sentences mean by "the header asks for".
 
 mod calls;
+mod cancel;
 mod fork;
 mod heap;
 mod memory;
@@ -27,6 +28,7 @@ pub(crate) use fork::ForkMark;
 pub(crate) use memory::map_over;
 pub(crate) use signals::blocked;
 
+use self::cancel::uncancelled;
 use crate::code::Code;
 use crate::failure::{Failure, remember};
 use crate::record::{Head, Record};
@@ -34,8 +36,15 @@ use crate::record::{Head, Record};
 /// Bytes of a version string, with its end.
 const VERSION_BYTES_MAX: usize = 128;
 
-/// Runs a call: its error becomes a code, `errno` and a sentence, and nothing unwinds into C.
+/// Runs a call: its error becomes a code, `errno` and a sentence, nothing unwinds into C, and the thread is not
+/// cancelled in it.
 pub(crate) fn guarded(call: impl FnOnce() -> Result<(), Failure>) -> c_int {
+    uncancelled(|| guarded_in_memory(call))
+}
+
+/// [`guarded`] for a call that reads, writes and syncs no file, and so passes no cancellation point. Two calls of the
+/// C library less, which shows where a call takes 13 ns.
+pub(crate) fn guarded_in_memory(call: impl FnOnce() -> Result<(), Failure>) -> c_int {
     let failure = match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(())) => return Code::Success as c_int,
         Ok(Err(failure)) => failure,

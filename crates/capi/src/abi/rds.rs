@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use netram_proto::port::Durability;
 
 use super::calls::{durability, handle};
+use super::cancel::uncancelled;
 use super::rds_report::trace;
 use super::segments::{bytes_of, to_record};
 use super::{heap, is_usable, memory, name, put};
@@ -50,9 +51,9 @@ struct IntentionList {
     table: *mut *mut c_void,
 }
 
-/// Runs a call; nothing unwinds into C, and what went wrong can be asked for.
+/// Runs a call; nothing unwinds into C, the thread is not cancelled in it, and what went wrong can be asked for.
 pub(super) fn attempt<T>(call: impl FnOnce() -> Result<T, Refusal>) -> Result<T, c_int> {
-    match catch_unwind(AssertUnwindSafe(call)) {
+    match uncancelled(|| catch_unwind(AssertUnwindSafe(call))) {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(refusal)) => {
             remember(&refusal.failure);

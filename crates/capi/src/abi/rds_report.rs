@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
 use libc::FILE;
 
+use super::cancel::uncancelled;
 use super::rds::{answer, attempt};
 use super::{is_usable, put};
 use crate::rds::{self, BAD_ARGS, Figures, Refusal};
@@ -104,7 +105,7 @@ extern "C" fn print_heap() {
     if let Ok(text) = attempt(rds::listing) {
         let text = c_text(&text);
         // SAFETY: both are strings that end; the second is what the first asks for.
-        unsafe { libc::printf(c"%s".as_ptr(), text.as_ptr()) };
+        uncancelled(|| unsafe { libc::printf(c"%s".as_ptr(), text.as_ptr()) });
     }
 }
 
@@ -146,10 +147,12 @@ pub(super) fn trace(line: impl FnOnce() -> String) {
         return;
     }
     let text = c_text(&format!("rds: {}\n", line()));
-    // SAFETY: the program gave the file for that and keeps it open until the trace is off; the text ends.
-    unsafe { libc::fputs(text.as_ptr(), file) };
-    // SAFETY: as above.
-    unsafe { libc::fflush(file) };
+    uncancelled(|| {
+        // SAFETY: the program gave the file for that and keeps it open until the trace is off; the text ends.
+        unsafe { libc::fputs(text.as_ptr(), file) };
+        // SAFETY: as above.
+        unsafe { libc::fflush(file) };
+    });
 }
 
 fn c_text(text: &str) -> CString {

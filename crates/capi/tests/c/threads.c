@@ -135,6 +135,73 @@ static void unmap_refused(void)
     OK(rvm_terminate());
 }
 
+static volatile int commits;
+
+static void *commit_until_cancelled(void *base)
+{
+    for (;;) {
+        commit((char *)base, 'c', 2000, flush);
+        commits = commits + 1;
+        /* The library's calls are no cancellation points; this is. */
+        pthread_testcancel();
+    }
+    return NULL;
+}
+
+/*
+ * A commit syncs on the caller's thread, and pthread_cancel ended it in the middle: by an unwinding through the
+ * library's frames, which ended the process. It ends behind the call, with nothing open and no lock held.
+ */
+static void cancelled(void)
+{
+    rvm_options_t options;
+    pthread_t thread;
+    void *result;
+    int at;
+
+    make_file("data", MIB);
+    start();
+    shared_region = map("data");
+    for (at = 1; at <= 20; at++) {
+        commits = 0;
+        CHECK(pthread_create(&thread, NULL, commit_until_cancelled, shared_region.vmaddr) == 0);
+        while (commits < at)
+            usleep(100);
+        CHECK(pthread_cancel(thread) == 0);
+        CHECK(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
+        rvm_init_options(&options);
+        OK(rvm_query(&options, NULL));
+        CHECK(options.n_uncommit == 0);
+        commit(shared_region.vmaddr, 'm', 2000, flush);
+    }
+    OK(rvm_truncate());
+    OK(rvm_unmap(&shared_region));
+    OK(rvm_terminate());
+}
+
+static void *stay_as_it_was(void *unused)
+{
+    int before;
+
+    (void)unused;
+    CHECK(pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before) == 0 && before == PTHREAD_CANCEL_ENABLE);
+    OK(rvm_flush());
+    CHECK(pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &before) == 0 && before == PTHREAD_CANCEL_DISABLE);
+    OK(rvm_flush());
+    CHECK(pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &before) == 0 && before == PTHREAD_CANCEL_ENABLE);
+    return NULL;
+}
+
+/* Whether a thread can be cancelled is its own choice before and after a call. */
+static void cancellation_is_the_threads(void)
+{
+    pthread_t thread;
+
+    start();
+    CHECK(pthread_create(&thread, NULL, stay_as_it_was, NULL) == 0 && pthread_join(thread, NULL) == 0);
+    OK(rvm_terminate());
+}
+
 static pthread_t signalled;
 static volatile int signals;
 
@@ -187,4 +254,5 @@ static void texts(void)
     CHECK(strstr(rvm_error_text(), "region") != NULL);
 }
 
-MAIN(CASE(many), CASE(many_after), CASE(unmap_refused), CASE(texts), CASE(signals_are_the_programs))
+MAIN(CASE(many), CASE(many_after), CASE(unmap_refused), CASE(texts), CASE(signals_are_the_programs), CASE(cancelled),
+     CASE(cancellation_is_the_threads))
