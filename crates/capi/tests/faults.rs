@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{Installed, Language, compilers, succeed};
+use common::{Installed, Language, compilers, has, succeed};
 use netram_client::Inspect;
 use netram_home::{Allocation, Durability, Home, Layout, Memory, Mode, Settings};
 use netram_lender::{Config, Lender};
@@ -240,6 +240,39 @@ fn what_no_disk_has_is_recovered_from_the_lender_that_a_file_beside_the_log_name
     }
 }
 
+/// The links to lenders, and what recovery reads from them, under valgrind.
+#[test]
+fn a_program_with_a_lender_is_clean_under_valgrind() {
+    if !compilers() || !has("valgrind") {
+        return;
+    }
+    let lending = Lending::start();
+    let installed = Installed::new();
+    let program = installed.compile("lenders", Language::C, &["-lrvm"]);
+    let valgrind = installed.valgrind();
+    let (first, rest) = valgrind.split_first().expect("it is a command");
+    let run = |case: &str, place: &Path, watched: bool| {
+        let mut command = match watched {
+            true => installed.command(first),
+            false => installed.command(&program),
+        };
+        if watched {
+            command.args(rest).arg(&program);
+        }
+        lending.environment(&mut command);
+        command.arg(case).arg(place);
+        command
+    };
+    let place = tempfile::tempdir().expect("a temporary directory");
+    succeed(&mut run("held", place.path(), true), "held");
+    let place = tempfile::tempdir().expect("a temporary directory");
+    let died = run("die", place.path(), false)
+        .status()
+        .expect("the program starts");
+    assert_eq!(died.signal(), Some(KILL), "{died}");
+    succeed(&mut run("recover", place.path(), true), "recover");
+}
+
 #[test]
 fn without_its_lender_a_program_commits_to_the_disk_and_can_say_so() {
     if !compilers() {
@@ -270,4 +303,17 @@ fn settings_that_cannot_be_meant_stop_the_start() {
     // Lenders, and no key.
     command.env("NETRAM_LENDERS", "tcp://127.0.0.1:1");
     succeed(command.arg("wrong_settings").arg(place.path()), "wrong_settings");
+}
+
+/// On tmpfs, whose allocation of blocks a signal interrupts.
+#[test]
+fn signals_do_not_stop_the_making_of_a_log() {
+    if !compilers() {
+        return;
+    }
+    let installed = Installed::new();
+    let program = installed.compile("start", Language::C, &["-lrvm", "-lpthread"]);
+    let place = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
+    let mut command = installed.command(&program);
+    succeed(command.arg("interrupted").arg(place.path()), "interrupted");
 }

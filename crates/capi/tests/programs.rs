@@ -23,6 +23,7 @@ const PROGRAMS: &[(&str, &[&[&str]])] = &[
             &["original"],
             &["in_use"],
             &["forked"],
+            &["not_utf8"],
         ],
     ),
     (
@@ -171,8 +172,10 @@ fn every_case_of_the_programs_is_in_the_list() {
             "open_at_the_end",
             "die",
             "recover",
+            "held",
             "nobody",
             "wrong_settings",
+            "interrupted",
         ];
         for case in told.lines().filter(|case| !apart.contains(case)) {
             assert!(listed.contains(&case), "{name} {case} is never run");
@@ -186,24 +189,7 @@ fn the_programs_are_clean_under_valgrind() {
         return;
     }
     let installed = Installed::new();
-    let suppressions = format!(
-        "--suppressions={}",
-        installed.prefix.join("share/netram/librvm.supp").display()
-    );
-    let valgrind = [
-        // A case that hangs where its own alarm is not heard must not hang everything.
-        "timeout",
-        "--signal=KILL",
-        "300",
-        "valgrind",
-        &suppressions,
-        // Without it a thread that never sleeps keeps valgrind's one lock, and others may wait for ever.
-        "--fair-sched=yes",
-        "--quiet",
-        "--error-exitcode=99",
-        "--leak-check=full",
-        "--errors-for-leak-kinds=definite",
-        "--child-silent-after-fork=yes",
-    ];
+    let valgrind = installed.valgrind();
+    let valgrind: Vec<&str> = valgrind.iter().map(String::as_str).collect();
     run_all(&installed, Language::C, &valgrind, &NOT_UNDER_VALGRIND);
 }

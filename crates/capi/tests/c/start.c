@@ -1,4 +1,7 @@
 /* Starting, ending, options, logs: each return code that can be provoked. */
+#include <pthread.h>
+#include <signal.h>
+
 #include "check.h"
 
 #ifdef __cplusplus
@@ -284,5 +287,65 @@ static void forked(void)
     OK(rvm_terminate());
 }
 
+/* A name that is no UTF-8 is refused before anything is made. */
+static void not_utf8(void)
+{
+    const char *names[] = {"log\377", "log\377.view", "log\377.key", "log\377.lock", "log\377.segments"};
+    rvm_offset_t length = RVM_MK_OFFSET(0, MIB);
+    rvm_options_t options;
+    size_t at;
+
+    OK(RVM_INIT(NULL));
+    rvm_init_options(&options);
+    options.log_dev = (char *)names[0];
+    errno = 0;
+    EXPECT(rvm_create_log(&options, &length, 0600), RVM_EIO);
+    CHECK(errno == EILSEQ && strstr(rvm_error_text(), "UTF-8") != NULL);
+    for (at = 0; at < sizeof names / sizeof names[0]; at++)
+        CHECK(access(names[at], F_OK) != 0 && errno == ENOENT);
+}
+
+static pthread_t maker;
+static volatile int made;
+
+static void on_signal(int number)
+{
+    (void)number;
+}
+
+static void *send_signals(void *unused)
+{
+    (void)unused;
+    while (!made) {
+        CHECK(pthread_kill(maker, SIGUSR1) == 0);
+        usleep(50);
+    }
+    return NULL;
+}
+
+/* A profiler's or timer's signals, without SA_RESTART: a file system that is interrupted by them said EINTR. */
+static void interrupted(void)
+{
+    rvm_offset_t length = RVM_MK_OFFSET(0, 16 * MIB);
+    struct sigaction action;
+    rvm_options_t options;
+    pthread_t thread;
+
+    memset(&action, 0, sizeof action);
+    action.sa_handler = on_signal;
+    CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
+    OK(RVM_INIT(NULL));
+    maker = pthread_self();
+    CHECK(pthread_create(&thread, NULL, send_signals, NULL) == 0);
+    rvm_init_options(&options);
+    options.log_dev = (char *)"log";
+    OK(rvm_create_log(&options, &length, 0600));
+    made = 1;
+    CHECK(pthread_join(thread, NULL) == 0);
+    OK(rvm_set_options(&options));
+    OK(rvm_terminate());
+}
+
 MAIN(CASE(version), CASE(before), CASE(after), CASE(twice), CASE(no_log), CASE(named_late), CASE(options),
-     CASE(missing), CASE(exists), CASE(original), CASE(in_use), CASE(forked))
+     CASE(missing), CASE(exists), CASE(original), CASE(in_use), CASE(forked), CASE(not_utf8),
+     CASE(interrupted))

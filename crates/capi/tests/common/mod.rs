@@ -98,6 +98,28 @@ impl Installed {
         program
     }
 
+    /// What a program is run under to find its errors of memory; they end it with 99.
+    pub(crate) fn valgrind(&self) -> Vec<String> {
+        let suppressions = self.prefix.join("share/netram/librvm.supp");
+        [
+            // A case that hangs where its own alarm is not heard must not hang everything.
+            "timeout",
+            "--signal=KILL",
+            "300",
+            "valgrind",
+            &format!("--suppressions={}", suppressions.display()),
+            // Without it a thread that never sleeps keeps valgrind's one lock, and others may wait for ever.
+            "--fair-sched=yes",
+            "--quiet",
+            "--error-exitcode=99",
+            "--leak-check=full",
+            "--errors-for-leak-kinds=definite",
+            "--child-silent-after-fork=yes",
+        ]
+        .map(str::to_owned)
+        .to_vec()
+    }
+
     /// A command that runs with the installed library, and with no settings of whoever runs the tests.
     pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
