@@ -131,12 +131,9 @@ pub fn judge(request: &Request, session: &Session, bytes: u64) -> Result<Command
             Ok(Command::Write { span, fua })
         }
         command::DISC => Ok(Command::Disconnect),
-        command::FLUSH => {
+        command::FLUSH if (offset, length) == (0, 0) => {
             only(0)?;
-            match (offset, length) {
-                (0, 0) => Ok(Command::Flush),
-                _ => Err(ErrorCode::Invalid),
-            }
+            Ok(Command::Flush)
         }
         command::TRIM => {
             only(0)?;

@@ -136,46 +136,8 @@ fn lie(socket: &Path, seed: u64) {
     let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut bytes = vec![];
     bytes.extend((dice.below(8) as u32 & 3).to_be_bytes());
-    for _ in 0..dice.below(6) {
-        let number = dice.below(13) as u32;
-        let mut data = match dice.below(4) {
-            0 => vec![],
-            1 => b"\0\0\0\0\0\0".to_vec(),
-            2 => b"\0\0\0\0\0\0\0\x01\0\0\0\x0fbase:allocation".to_vec(),
-            _ => pattern(dice.next(), dice.below(300) as usize),
-        };
-        if dice.below(3) == 0 && !data.is_empty() {
-            let at = dice.below(data.len() as u64) as usize;
-            data[at] ^= 1 << dice.below(8);
-        }
-        bytes.extend(option(number, &data));
-    }
-    if dice.below(4) > 0 {
-        bytes.extend(option(7, b"\0\0\0\0\0\0"));
-    }
-    for _ in 0..dice.below(30) {
-        let command = dice.below(9) as u16;
-        let flags = if dice.below(2) == 0 {
-            0
-        } else {
-            dice.below(32) as u16
-        };
-        let offset = match dice.below(4) {
-            0 => dice.next(),
-            1 => dice.below(4 * MIB),
-            _ => dice.below(3 * MIB / 512) * 512,
-        };
-        let length = match dice.below(6) {
-            0 => dice.next() as u32,
-            1 => dice.below(70_000) as u32,
-            _ => dice.below(128) as u32 * 512,
-        };
-        bytes.extend(request(command, flags, dice.next(), offset, length));
-        if command == command::WRITE {
-            let payload = (length as usize).min(70_000);
-            bytes.extend(pattern(dice.next(), payload));
-        }
-    }
+    add_options(&mut dice, &mut bytes);
+    add_requests(&mut dice, &mut bytes);
     for _ in 0..dice.below(3) {
         let at = dice.below(bytes.len() as u64) as usize;
         bytes[at] ^= 1 << dice.below(8);
@@ -209,6 +171,52 @@ fn lie(socket: &Path, seed: u64) {
     drain
         .join()
         .unwrap_or_else(|_| panic!("seed {seed} holds the server up: NETRAM_SEED={seed} repeats it"));
+}
+
+fn add_options(dice: &mut Dice, bytes: &mut Vec<u8>) {
+    for _ in 0..dice.below(6) {
+        let number = dice.below(13) as u32;
+        let mut data = match dice.below(4) {
+            0 => vec![],
+            1 => b"\0\0\0\0\0\0".to_vec(),
+            2 => b"\0\0\0\0\0\0\0\x01\0\0\0\x0fbase:allocation".to_vec(),
+            _ => pattern(dice.next(), dice.below(300) as usize),
+        };
+        if dice.below(3) == 0 && !data.is_empty() {
+            let at = dice.below(data.len() as u64) as usize;
+            data[at] ^= 1 << dice.below(8);
+        }
+        bytes.extend(option(number, &data));
+    }
+}
+
+fn add_requests(dice: &mut Dice, bytes: &mut Vec<u8>) {
+    if dice.below(4) > 0 {
+        bytes.extend(option(7, b"\0\0\0\0\0\0"));
+    }
+    for _ in 0..dice.below(30) {
+        let command = dice.below(9) as u16;
+        let flags = if dice.below(2) == 0 {
+            0
+        } else {
+            dice.below(32) as u16
+        };
+        let offset = match dice.below(4) {
+            0 => dice.next(),
+            1 => dice.below(4 * MIB),
+            _ => dice.below(3 * MIB / 512) * 512,
+        };
+        let length = match dice.below(6) {
+            0 => dice.next() as u32,
+            1 => dice.below(70_000) as u32,
+            _ => dice.below(128) as u32 * 512,
+        };
+        bytes.extend(request(command, flags, dice.next(), offset, length));
+        if command == command::WRITE {
+            let payload = (length as usize).min(70_000);
+            bytes.extend(pattern(dice.next(), payload));
+        }
+    }
 }
 
 /// Numbers from a seed.
