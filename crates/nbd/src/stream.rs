@@ -234,3 +234,43 @@ impl Stream {
         let _ = shutdown(&*self.socket.fd, Shutdown::Both);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A stranger that sends a byte now and then is not given more time for it.
+    #[test]
+    fn a_deadline_is_for_all_receives_together() {
+        let (server, client) = UnixStream::pair().unwrap();
+        let deadline = Instant::now() + Duration::from_millis(30);
+        let mut stream = Stream::new(Socket::new(Arc::new(server.into()), deadline));
+        let mut into = [0; 8];
+        let ended = (0..1_000_000).find_map(|_| {
+            (&client).write_all(b"x").unwrap();
+            stream.receive(&mut into, Wait::Some).err()
+        });
+        assert_eq!(ended.map(|error| error.kind()), Some(io::ErrorKind::TimedOut));
+        stream.lift_deadline();
+        (&client).write_all(b"y").unwrap();
+        let received = stream.receive(&mut into, Wait::Some).unwrap();
+        assert!(
+            matches!(received, Received::Bytes(_)),
+            "time does not matter any more"
+        );
+    }
+
+    /// Nor one that takes no replies.
+    #[test]
+    fn a_deadline_ends_a_send_that_nobody_takes() {
+        let (server, _client) = UnixStream::pair().unwrap();
+        let deadline = Instant::now() + Duration::from_millis(30);
+        let mut stream = Stream::new(Socket::new(Arc::new(server.into()), deadline));
+        let more_than_any_buffer = vec![0; 64 << 20];
+        let ended = stream.send(&more_than_any_buffer).err();
+        assert_eq!(ended.map(|error| error.kind()), Some(io::ErrorKind::TimedOut));
+    }
+}

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use common::*;
-use netram_nbd::limit::STRANGERS_MAX;
+use netram_nbd::limit::{CONNECTIONS_MAX, STRANGERS_MAX};
 use netram_nbd::wire::request::command;
 
 const MIB: u64 = 1 << 20;
@@ -89,6 +89,26 @@ fn a_flood_of_strangers_keeps_nobody_out_who_was_in() {
     assert_eq!(inside.reply().error, 0);
     drop(flood);
     wait_until("the flood is gone", || server.connections() == 1);
+    is_sound(&place.socket());
+}
+
+#[test]
+fn one_client_too_many_is_closed_and_a_place_that_is_left_is_given_again() {
+    let place = Place::new();
+    let (server, _) = serve(&place, 4 * MIB);
+    let mut clients: Vec<Client> = (0..CONNECTIONS_MAX)
+        .map(|_| {
+            let mut client = Client::ready(&place.socket());
+            client.request(command::FLUSH, 0, 1, 0, 0);
+            assert_eq!(client.reply().error, 0);
+            client
+        })
+        .collect();
+    let mut stream = UnixStream::connect(place.socket()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert!(!matches!(stream.read(&mut [0; 18]), Ok(1..)), "no greeting");
+    clients.pop();
+    wait_until("a place is free", || server.connections() < CONNECTIONS_MAX);
     is_sound(&place.socket());
 }
 
