@@ -225,7 +225,8 @@ impl Applier {
         let end = lock(world.stages).oldest().map(Stage::end);
         let end = end.expect("only an applied stage is forgotten, here");
         world.log.trim(end).map_err(ApplyError::Log)?;
-        lock(world.stages).applied();
+        let mut stage = lock(world.stages).applied();
+        while lock(world.stages).give_back(&mut stage) {}
         add(&world.counters.stages, 1);
         self.phase = Phase::Begin;
         Ok(Progress::Applied(end))

@@ -231,11 +231,15 @@ impl Stage {
         }
     }
 
-    /// Gives its memory back.
-    pub(crate) fn end_into(self, pool: &mut Pool) {
-        for (_, held) in self.blocks {
-            pool.give(held.bytes);
+    /// Gives the memory of at most `count` blocks back. `false`: there are no more.
+    pub(crate) fn give_some(&mut self, count: usize, pool: &mut Pool) -> bool {
+        for _ in 0..count {
+            match self.blocks.pop_first() {
+                Some((_, held)) => pool.give(held.bytes),
+                None => return false,
+            }
         }
+        true
     }
 }
 
@@ -342,7 +346,7 @@ mod tests {
         write(&mut stage, &mut pool, 0, &[2; 4096]);
         assert_eq!((found.bytes[0], held(&stage, 0).bytes[0]), (1, 2));
         let newest = held(&stage, 0).clone();
-        stage.end_into(&mut pool);
+        assert!(!stage.give_some(2, &mut pool), "it had one block");
         assert_eq!(pool.bytes(), 0, "the reader has it");
         assert_eq!(newest.bytes[0], 2);
     }

@@ -162,13 +162,17 @@ impl Stages {
         self.closed.front_mut()
     }
 
-    /// The oldest closed stage is in the image, and the journal was trimmed.
-    pub(crate) fn applied(&mut self) {
+    /// The oldest closed stage is in the image, and the journal was trimmed. It goes back piece by piece, by
+    /// [`Stages::give_back`]: thousands of blocks at once would keep readers and writers waiting.
+    pub(crate) fn applied(&mut self) -> Stage {
         let stage = self.closed.pop_front();
-        stage
-            .expect("only a closed stage is applied")
-            .end_into(&mut self.pool);
         self.settle();
+        stage.expect("only a closed stage is applied")
+    }
+
+    /// Keeps some of an applied stage's memory for the next. `false`: that was all of it.
+    pub(crate) fn give_back(&mut self, stage: &mut Stage) -> bool {
+        stage.give_some(crate::limit::STEP_BLOCKS, &mut self.pool)
     }
 
     /// Whether everything is in the image.

@@ -185,6 +185,21 @@ fn a_full_disk_stops_writers_with_its_name_and_lets_them_go_on() {
 }
 
 #[test]
+fn a_block_that_was_being_merged_when_the_disk_failed_can_be_read() {
+    let machine = Machine::new(LOG, BYTES);
+    let disk = machine.open().unwrap();
+    write(&disk, 3, 1);
+    disk.drain().unwrap();
+    disk.write(3 * BLOCK as u64 + 512, &[2; 512]).unwrap();
+    // The checksum goes first, and is another now.
+    machine.fail_image(Some(IoError::EIO));
+    assert!(disk.drain().is_err());
+    let mut bytes = [0; BLOCK];
+    disk.read(3 * BLOCK as u64, &mut bytes).unwrap();
+    assert_eq!((bytes[511], bytes[512], bytes[1024]), (1, 2, 1));
+}
+
+#[test]
 fn a_failed_sync_is_never_believed() {
     let machine = Machine::new(LOG, BYTES);
     let disk = machine.open().unwrap();

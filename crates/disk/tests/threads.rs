@@ -90,6 +90,7 @@ fn read(disk: &TestDisk, done: &AtomicBool, reads: &AtomicU64) {
 fn readers_beside_writers_and_the_applier_see_the_newest() {
     let machine = Machine::new(256 * 1024, WRITERS * BLOCKS * BLOCK as u64);
     let disk = machine.open().unwrap();
+    machine.slow_down();
     let (done, reads) = (AtomicBool::new(false), AtomicU64::new(0));
     disk.attend();
     std::thread::scope(|scope| {

@@ -37,6 +37,8 @@ struct State {
     crashed: bool,
     /// Writes and syncs of the image fail with this.
     image_fails: Option<IoError>,
+    /// Reads of checksums and writes of the image take their time, so that the two meet.
+    slow: bool,
     /// So many syncs of the image fail, and lose what they should have carried.
     image_syncs_fail: u32,
 }
@@ -89,6 +91,7 @@ impl Machine {
             crash_at: None,
             crashed: false,
             image_fails: None,
+            slow: false,
             image_syncs_fail: 0,
         })));
         create(machine.files(), VOLUME, JOURNAL, bytes).unwrap();
@@ -143,6 +146,10 @@ impl Machine {
 
     pub(crate) fn fail_image(&self, error: Option<IoError>) {
         self.state().image_fails = error;
+    }
+
+    pub(crate) fn slow_down(&self) {
+        self.state().slow = true;
     }
 
     pub(crate) fn fail_image_syncs(&self, count: u32) {
@@ -341,7 +348,14 @@ pub(crate) struct MachineFile {
 }
 
 impl MachineFile {
+    fn dawdle(&self, name: &str) {
+        if self.name == name && self.machine.state().slow {
+            std::thread::sleep(std::time::Duration::from_micros(50));
+        }
+    }
+
     fn change(&self, offset: u64, bytes: &[u8]) -> Result<(), IoError> {
+        self.dawdle("image");
         let state = &mut *self.machine.state();
         let works = state.operate();
         if let (true, Some(error)) = (self.name == "image", state.image_fails) {
@@ -371,6 +385,7 @@ impl File for MachineFile {
     }
 
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), IoError> {
+        self.dawdle("sums");
         let state = &mut *self.machine.state();
         if !state.operate() {
             return Err(IoError::EIO);
