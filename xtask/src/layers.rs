@@ -36,7 +36,7 @@ const LEVEL_ARROWS: [(&str, &str); 2] = [("netram", "netram-bench"), ("netram-vo
 const TEST_ARROWS: [(&str, &str); 1] = [("netram-client", "netram-lender")];
 
 /// The simulator stands above the drivers but links none: a driver would bring the real clock and sockets in.
-const SIM_ARROWS: [&str; 2] = ["netram-rvm", "netram-proto"];
+const SIM_ARROWS: [&str; 3] = ["netram-rvm", "netram-disk", "netram-proto"];
 
 /// Builds everything else, depends on none of it.
 const OUTSIDE: &str = "xtask";

@@ -1,9 +1,10 @@
-//! Segments on a virtual disk: what `rvm` is given instead of real files.
+//! Segments and images on a virtual disk: what `rvm` and `disk` are given instead of real files.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use netram_disk::Sparse;
 use netram_proto::port::{File, IoError};
 use netram_proto::time::Time;
 use netram_rvm::limit::TABLE_BYTES;
@@ -114,5 +115,19 @@ impl Storage for SimStorage {
 
     fn now(&self) -> Time {
         Time(0)
+    }
+}
+
+impl Sparse for SimFile {
+    fn punch(&self, offset: u64, length: u64) -> Result<(), IoError> {
+        self.write_at(offset, &vec![0; length as usize])
+    }
+
+    /// Files of this disk have their full size from the start.
+    fn extend(&self, bytes: u64) -> Result<(), IoError> {
+        match self.size()? >= bytes {
+            true => Ok(()),
+            false => Err(IoError::ENOSPC),
+        }
     }
 }

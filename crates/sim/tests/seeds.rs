@@ -55,6 +55,13 @@ fn no_rule_is_broken_and_the_worlds_are_not_idle() {
         "rvm: records of a spool",
         "rvm: compactions of a spool",
         "rvm: bytes that a spool saved",
+        "volume: openings",
+        "volume: requests completed",
+        "volume: requests in doubt that were found",
+        "volume: stages applied",
+        "volume: blocks merged over their base",
+        "volume: blocks made holes of",
+        "volume: steps that failed",
     ] {
         assert!(summary.coverage.get(path) > 0, "never happened: {path}");
     }

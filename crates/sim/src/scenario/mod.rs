@@ -4,6 +4,7 @@ mod journal;
 mod member;
 mod rvm;
 mod second;
+mod volume;
 
 use netram_proto::planted::Planted;
 
@@ -40,7 +41,8 @@ pub fn run(seed: u64, planted: Planted, story: Option<Story>) -> Outcome {
         0..60 | 70..80 => journal::run(&mut world),
         60..70 => second::run(&mut world),
         80..84 => member::run(&mut world),
-        _ => world = rvm::run(world),
+        84..95 => world = rvm::run(world),
+        _ => world = volume::run(world),
     }
     outcome(&mut world)
 }
