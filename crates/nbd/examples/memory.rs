@@ -1,0 +1,33 @@
+//! Serves memory: the floor under measurements of volumes, and something to try clients on.
+//!
+//! `cargo run --release -p netram-nbd --example memory -- unix:/tmp/nbd 64` serves 64 MiB until its standard input ends.
+
+use std::io::Read;
+use std::sync::Arc;
+
+use netram_nbd::{Config, Export, MemoryDevice, Server, Tls};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let (Some(address), Some(mebibytes)) = (arguments.next(), arguments.next()) else {
+        return Err("give an address and a number of MiB: memory unix:/tmp/nbd 64".into());
+    };
+    let bytes = mebibytes.parse::<u32>()?;
+    let server = Server::start(Config {
+        listen: vec![address.parse()?],
+        exports: vec![Export {
+            name: "memory".into(),
+            description: "nothing is safe here".into(),
+            device: Arc::new(MemoryDevice::new(u64::from(bytes) << 20)),
+            read_only: false,
+        }],
+        tls: Tls::Off,
+        insecure: false,
+        other_users: false,
+    })?;
+    eprintln!("serving {} until the standard input ends", server.addresses()[0]);
+    std::io::stdin().read_to_end(&mut Vec::new())?;
+    eprintln!("{:?}", server.stats());
+    server.stop();
+    Ok(())
+}
