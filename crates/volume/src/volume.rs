@@ -19,6 +19,8 @@ use crate::settings::VolumeSettings;
 
 /// How often the thread looks at the time: a stage's age is right to within that much.
 const TICK: Duration = Duration::from_millis(100);
+/// How long it waits after a failure: every attempt writes a stage from its beginning.
+const RETRY: Duration = Duration::from_secs(1);
 
 type VolumeDisk = Disk<Journal, VolumeFile>;
 
@@ -193,12 +195,12 @@ fn start(disk: &Arc<VolumeDisk>) -> std::io::Result<JoinHandle<()>> {
     started
 }
 
-/// Applies stages as they close, and tells the time. After a failure it tries again with every look.
+/// Applies stages as they close, and tells the time. After a failure it tries again, when another closes or unasked.
 fn run(disk: &VolumeDisk) {
     let _leave = Leave(disk);
     let origin = Instant::now();
     let mut failed = false;
-    while disk.wait_for_work(TICK) == Work::Look {
+    while disk.wait_for_work(if failed { RETRY } else { TICK }) == Work::Look {
         disk.tick(Time(
             u64::try_from(origin.elapsed().as_nanos()).unwrap_or(u64::MAX),
         ));
