@@ -29,5 +29,5 @@ mod users;
 pub use loop_device::BindError;
 pub use registry::{Claim, ClaimError, Entry, NAME_BYTES_MAX, Record, Registry, RegistryError, name_of};
 pub use serve::{ServeError, serve};
-pub use supervise::{AttachError, Attached, Release, Request, attach};
+pub use supervise::{AttachError, Attached, Going, Release, Request, attach};
 pub use users::{User, users};

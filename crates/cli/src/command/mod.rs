@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 mod demo;
+mod disk;
 mod journal;
 mod key;
 mod lend;
@@ -24,6 +25,8 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Rvm(rvm::Rvm),
     #[command(subcommand)]
+    Disk(disk::Disk),
+    #[command(subcommand)]
     Key(key::Key),
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -38,10 +41,11 @@ pub(crate) enum Command {
 #[serde(untagged)]
 enum Part {
     Bash(Box<rvm::bash::player::Player>),
+    Server(disk::server::Server),
     Measurement(netram_bench::child::Role),
 }
 
-/// Plays a part in a measurement or a test; started by `netram bench`, `netram demo` and `netram rvm bash` only.
+/// Plays a part in a measurement or a test; started by `netram bench`, `netram demo`, `netram rvm bash` and `netram disk attach` only.
 #[derive(Debug, clap::Args)]
 #[command(hide = true, name = netram_bench::child::PLAY)]
 pub(crate) struct Play {
@@ -64,6 +68,7 @@ impl Command {
             Command::Status(status) => status.run(),
             Command::Journal(journal) => journal.run(),
             Command::Rvm(rvm) => rvm.run(),
+            Command::Disk(disk) => disk.run(),
             Command::Key(key) => key.run(),
             Command::Bench(bench) => bench.run(),
             Command::Demo(demo) => demo.run(),
@@ -73,6 +78,7 @@ impl Command {
                 match serde_json::from_str(&play.role)? {
                     Part::Measurement(role) => netram_bench::child::play(&role)?,
                     Part::Bash(player) => player.run()?,
+                    Part::Server(server) => server.run()?,
                 }
                 Ok(ExitCode::SUCCESS)
             }

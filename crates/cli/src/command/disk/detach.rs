@@ -1,0 +1,133 @@
+//! `netram disk detach`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::Args;
+use indicatif::ProgressBar;
+use netram_attach::{Entry, Registry};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde_json::json;
+
+use super::attach::sentence;
+use super::{need_root, registry};
+use crate::options::Span;
+use crate::output;
+
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Take a volume's block device away
+///
+/// WHAT is the volume, its name, or its device. Refused while the device is
+/// mounted, swapped to, or part of another device. Returns when everything is
+/// written and the volume is closed.
+///
+///   umount /srv/db && netram disk detach /dev/netram/db
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Detach {
+    /// The volume's directory, its name, or its device
+    what: PathBuf,
+    /// How long to wait for the volume to close
+    #[arg(long, value_name = "TIME", default_value = "5m")]
+    timeout: Span,
+    /// Kill what serves it, whatever happens to whoever uses it: as a crash, it loses nothing that was flushed
+    #[arg(long)]
+    force: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Detach {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        need_root("detaching a volume")?;
+        let registry = registry();
+        let entry = registry.find(&self.what)?.ok_or_else(|| {
+            anyhow!(
+                "nothing is attached as {}; `netram disk list` shows what is",
+                self.what.display()
+            )
+        })?;
+        if !entry.alive {
+            return self.forget(&registry, &entry);
+        }
+        let users = netram_attach::users(&entry.record.device);
+        if !users.is_empty() && !self.force {
+            bail!(
+                "{} is {}: end that first",
+                entry.record.device.display(),
+                sentence(&users)
+            );
+        }
+        match self.force {
+            true => {
+                // The server first: its supervisor, which knows it as its child, then ends by itself.
+                signal(&registry, &entry, entry.record.server, Signal::KILL)?;
+            }
+            false => signal(&registry, &entry, entry.record.supervisor, Signal::TERM)?,
+        }
+        self.wait(&registry, &entry)?;
+        match self.json {
+            true => output::json(&json!({ "detached": entry.record }))?,
+            false => output::line(format_args!("{} is detached", entry.record.volume.display()))?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Whoever served it was killed: there is no device any more, or one that ends with its last user.
+    fn forget(&self, registry: &Registry, entry: &Entry) -> Result<ExitCode> {
+        registry.forget(&entry.record.name)?;
+        let device = entry.record.device.display();
+        output::remark(format_args!(
+            "the process that looked after {device} was killed; its record is removed"
+        ));
+        match netram_attach::users(&entry.record.device).as_slice() {
+            [] => Ok(ExitCode::SUCCESS),
+            users => bail!("{device} is still {}: it ends with that", sentence(users)),
+        }
+    }
+
+    fn wait(&self, registry: &Registry, entry: &Entry) -> Result<()> {
+        let progress = match output::is_watched() {
+            true => ProgressBar::new_spinner().with_message("closing the volume"),
+            false => ProgressBar::hidden(),
+        };
+        let deadline = Instant::now() + self.timeout.0;
+        while registry.is_held(&entry.record.name) {
+            if Instant::now() > deadline {
+                bail!(
+                    "{} is not closed after {}; it goes on without this command. {} may say why",
+                    entry.record.volume.display(),
+                    output::age(self.timeout.0),
+                    registry.log(&entry.record.name).display()
+                );
+            }
+            progress.tick();
+            std::thread::sleep(LOOK);
+        }
+        progress.finish_and_clear();
+        Ok(())
+    }
+}
+
+/// Signals a process of an attachment, and no other that has its number by now.
+fn signal(registry: &Registry, entry: &Entry, process: u32, signal: Signal) -> Result<()> {
+    let what = || format!("signalling process {process}");
+    let pid = i32::try_from(process)
+        .ok()
+        .and_then(Pid::from_raw)
+        .with_context(what)?;
+    let handle = match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(handle) => handle,
+        Err(rustix::io::Errno::SRCH) => return Ok(()),
+        Err(errno) => return Err(errno).with_context(what),
+    };
+    // The record was true when the handle was made if it is true now: then the handle is its process.
+    match registry.find(&entry.record.device)? {
+        Some(now) if now == *entry => pidfd_send_signal(&handle, signal).with_context(what),
+        _ => Ok(()),
+    }
+}

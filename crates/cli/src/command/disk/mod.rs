@@ -1,0 +1,96 @@
+//! `netram disk`: volumes, and what makes block devices of them. A file a subcommand; the process that has an attached
+//! volume open is in [`server`].
+
+mod attach;
+mod create;
+mod delete;
+mod detach;
+mod grow;
+mod list;
+mod scrub;
+mod serve;
+pub(crate) mod server;
+mod show;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clap::Subcommand;
+use netram_attach::Registry;
+
+/// Make, attach and serve volumes: block devices whose writes are in other machines' RAM at once
+///
+/// A volume is a directory: its journal, its image, checksums, settings. Lenders
+/// are named in its settings file (netram.toml) or in NETRAM_LENDERS.
+///
+///   netram disk create /var/lib/netram/db --size 20GiB
+///   netram disk attach /var/lib/netram/db        # as /dev/netram/db
+///   netram disk serve /var/lib/netram/db --listen unix:/run/db.nbd
+#[derive(Debug, Subcommand)]
+#[command(verbatim_doc_comment)]
+pub(crate) enum Disk {
+    Create(create::Create),
+    List(list::List),
+    Show(show::Show),
+    Attach(attach::Attach),
+    Detach(detach::Detach),
+    Serve(serve::Serve),
+    Grow(grow::Grow),
+    Scrub(scrub::Scrub),
+    Delete(delete::Delete),
+}
+
+impl Disk {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        match self {
+            Disk::Create(create) => create.run(),
+            Disk::List(list) => list.run(),
+            Disk::Show(show) => show.run(),
+            Disk::Attach(attach) => attach.run(),
+            Disk::Detach(detach) => detach.run(),
+            Disk::Serve(serve) => serve.run(),
+            Disk::Grow(grow) => grow.run(),
+            Disk::Scrub(scrub) => scrub.run(),
+            Disk::Delete(delete) => delete.run(),
+        }
+    }
+}
+
+/// Where attachments are recorded, and where their links are. `NETRAM_DISK_RUN` puts both elsewhere.
+fn registry() -> Registry {
+    match std::env::var_os("NETRAM_DISK_RUN").map(PathBuf::from) {
+        Some(folder) => Registry::new(&folder, &folder.join("dev")),
+        None => Registry::new(Path::new("/run/netram-disk"), Path::new("/dev/netram")),
+    }
+}
+
+/// The volume's path as every process sees it.
+fn absolute(volume: &Path) -> Result<PathBuf> {
+    volume.canonicalize().with_context(|| {
+        format!(
+            "there is no volume {}; `netram disk create` makes one",
+            volume.display()
+        )
+    })
+}
+
+/// A volume that has a device is open elsewhere; the message says where.
+fn refuse_attached(volume: &Path) -> Result<()> {
+    match registry().find(volume)?.filter(|entry| entry.alive) {
+        None => Ok(()),
+        Some(entry) => bail!(
+            "{} is attached, as {}; `netram disk detach {}` first",
+            volume.display(),
+            entry.record.device.display(),
+            entry.record.name
+        ),
+    }
+}
+
+fn need_root(what: &str) -> Result<()> {
+    match rustix::process::geteuid().is_root() {
+        true => Ok(()),
+        false => bail!("{what} needs root: block devices belong to the kernel; run it with sudo"),
+    }
+}

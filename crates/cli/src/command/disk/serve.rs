@@ -1,0 +1,94 @@
+//! `netram disk serve`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use netram_nbd::{Config, Export, Server, Tls, TlsFiles, TlsKeys};
+use netram_transport::Address;
+use netram_volume::{Device, Volume};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::{absolute, refuse_attached};
+use crate::output;
+
+/// Serve a volume to network block device clients
+///
+/// Says `listening ADDRESS` for each address, then `ready`. Ends with SIGTERM,
+/// when what was asked is answered and the volume is closed. Other machines are
+/// let in with TLS only, unless --insecure says otherwise.
+///
+///   netram disk serve /var/lib/netram/db --listen unix:/run/db.nbd
+///   nbdinfo 'nbd+unix:///?socket=/run/db.nbd'
+///   netram disk serve db --listen tcp://0.0.0.0:10809 --tls /etc/pki/nbd
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Serve {
+    /// The volume's directory
+    volume: PathBuf,
+    /// Where to listen: unix:/PATH or tcp://HOST:PORT; several may be given
+    #[arg(long, value_name = "ADDRESS", required = true)]
+    listen: Vec<Address>,
+    /// What clients call it; the empty name means it too
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Refuse writes
+    #[arg(long)]
+    read_only: bool,
+    /// Require TLS, with ca-cert.pem, server-cert.pem and server-key.pem of this directory
+    #[arg(long, value_name = "DIR")]
+    tls: Option<PathBuf>,
+    /// Let other machines read and change everything, in clear
+    #[arg(long, conflicts_with = "tls")]
+    insecure: bool,
+    /// Let other users of this machine connect to Unix sockets, as far as the directory's permissions let them
+    #[arg(long)]
+    other_users: bool,
+}
+
+impl Serve {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        let path = absolute(&self.volume)?;
+        refuse_attached(&path)?;
+        let tls = match &self.tls {
+            Some(folder) => Tls::Require(TlsKeys::load(&TlsFiles::in_folder(folder))?),
+            None => Tls::Off,
+        };
+        let what = || format!("serving {}", self.volume.display());
+        let (volume, _) = Volume::open(&path).with_context(what)?;
+        let volume = Arc::new(volume);
+        let device: Arc<dyn Device> = Arc::<Volume>::clone(&volume);
+        let config = Config {
+            listen: self.listen,
+            exports: vec![Export {
+                name: self.name.unwrap_or_else(|| netram_attach::name_of(&path)),
+                description: String::new(),
+                device,
+                read_only: self.read_only,
+            }],
+            tls,
+            insecure: self.insecure,
+            other_users: self.other_users,
+        };
+        // Before clients are let in: a signal in between must not end it without closing the volume.
+        let mut signals = Signals::new([SIGTERM, SIGINT]).context("waiting for signals")?;
+        let server = Server::start(config)?;
+        for address in server.addresses() {
+            output::line(format_args!("listening {address}"))?;
+        }
+        output::line("ready")?;
+        signals.forever().next();
+        let left = server.stop();
+        match Arc::into_inner(volume) {
+            Some(volume) => volume.close()?,
+            None => bail!(
+                "{} still wait for the volume; the next opening recovers it",
+                output::count(left as u64, "connection")
+            ),
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}

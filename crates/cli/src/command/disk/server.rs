@@ -1,0 +1,46 @@
+//! The process that has an attached volume open; started by `netram disk attach` only.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Result, anyhow};
+use netram_attach::serve;
+use netram_volume::{Device, OpenError, Volume};
+use serde::{Deserialize, Serialize};
+
+/// Its part, as `netram play` is given it.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Server {
+    serve_volume: PathBuf,
+}
+
+impl Server {
+    pub(super) fn of(volume: PathBuf) -> Server {
+        Server { serve_volume: volume }
+    }
+
+    pub(super) fn role(&self) -> Result<String> {
+        Ok(serde_json::to_string(self)?)
+    }
+
+    /// Serves the volume until its device is gone, and closes it.
+    pub(crate) fn run(&self) -> Result<()> {
+        let mut opened = None;
+        let served = serve(|| {
+            let (volume, _) = Volume::open(&self.serve_volume)?;
+            let volume = Arc::new(volume);
+            opened = Some(Arc::clone(&volume));
+            Ok::<Arc<dyn Device>, OpenError>(volume)
+        });
+        // Whatever happened to the device, what was written is brought to the disk.
+        let closed = opened.map_or(Ok(()), |volume| match Arc::into_inner(volume) {
+            Some(volume) => volume.close().map_err(anyhow::Error::new),
+            None => Err(anyhow!(
+                "a thread still has the volume; the next opening recovers it"
+            )),
+        });
+        served?;
+        closed
+    }
+}
