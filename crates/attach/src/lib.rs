@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Two processes, because a process that serves a file must never wait for the kernel to write to that file: killed in
-//! that moment it could neither end nor answer. The **server** ([`serve`]) has the volume and answers the kernel; the
-//! **supervisor** ([`attach`]) does whatever may wait for the server: opening, binding and releasing the loop device.
+//! that moment it could neither end nor answer. The **server** ([`serve()`]) has the volume and answers the kernel; the
+//! **supervisor** ([`attach()`]) does whatever may wait for the server: opening, binding and releasing the loop device.
 //!
 //! Nothing is left behind, whoever dies. The FUSE file system is mounted nowhere: only the loop device holds its one
 //! file, so it ends with the loop device. The loop device ends when its last user closes it, the supervisor being one

@@ -17,7 +17,7 @@ use serde_json::Value;
 use crate::common::{Lender, Ran, finish, netram, start};
 
 /// How long anything may take that is not itself under test: the machine may be slow and busy.
-const PATIENCE: Duration = Duration::from_secs(90);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A folder with a volume, and all that is attached from it.
 struct Place {
@@ -356,7 +356,7 @@ fn kill(process: &Value) {
 /// Runs a tool to its end, which is near.
 fn tool(program: &str, arguments: &[&str]) -> Result<(), String> {
     let run = Command::new("timeout")
-        .args(["--signal=KILL", "60", program])
+        .args(["--signal=KILL", "150", program])
         .args(arguments)
         .stdin(Stdio::null())
         .output();

@@ -12,10 +12,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::cache::SERVE;
 
 /// How long anything may take that is not itself under test: the machine may be slow and busy.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 const PAUSE: Duration = Duration::from_millis(5);
 /// What the tools get, in seconds.
-const TOOL_PATIENCE: &str = "50";
+const TOOL_PATIENCE: &str = "150";
 
 const NAME: &str = "test";
 
