@@ -8,6 +8,7 @@ use std::fmt::Display;
 
 use netram_client::{CreateError, OpenError};
 use netram_home::HomeError;
+use netram_home::loader::{HeaderError, LayoutError};
 use netram_proto::journal::LogFileError;
 use netram_proto::port::{AppendError, IoError, LogError, WaitError};
 use netram_rvm::{
@@ -108,6 +109,26 @@ impl From<WaitError> for Failure {
             WaitError::DiskFailed(IoError { errno }) => Failure::io(errno, error),
             WaitError::Closed => Failure::io(libc::EIO, error),
         }
+    }
+}
+
+impl From<LayoutError> for Failure {
+    fn from(error: LayoutError) -> Failure {
+        let code = match error {
+            LayoutError::Count { .. } | LayoutError::Overlap | LayoutError::NotPages { .. } => Code::Range,
+            LayoutError::TooLong => Code::Offset,
+        };
+        Failure::of(code, error)
+    }
+}
+
+impl From<HeaderError> for Failure {
+    fn from(error: HeaderError) -> Failure {
+        let code = match error {
+            HeaderError::Missing | HeaderError::Damaged(_) => Code::SegmentHeader,
+            HeaderError::Version => Code::VersionSkew,
+        };
+        Failure::of(code, error)
     }
 }
 

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 
 use common::{Installed, Language, compilers, has, succeed};
 use netram_client::Inspect;
+use netram_home::heap::HeapPlan;
 use netram_home::{Allocation, Durability, Home, Layout, Memory, Mode, Settings};
 use netram_lender::{Config, Lender};
 use netram_transport::{Address, ClusterKey, Security};
@@ -195,6 +196,32 @@ fn a_home_serves_c_and_rust_in_turn() {
     assert_eq!(said.trim(), "7");
     let region = open().map(&data, 0, 0).expect("it can be mapped");
     assert_eq!(region.get::<u64>(900 * 1024), Ok(7));
+}
+
+/// What `netram rvm heap` does.
+#[test]
+fn a_heap_made_by_its_tool_is_loaded_by_c() {
+    if !compilers() {
+        return;
+    }
+    let installed = Installed::new();
+    let program = installed.compile("heap", Language::C, &["-lrvm", "-lpthread"]);
+    let place = tempfile::tempdir().expect("a temporary directory");
+    let home = Home::create(&place.path().join("log"), Layout::Beside, 1 << 20).expect("a new home");
+    let memory = home.open(&Settings::default()).expect("it opens").memory;
+    let plan = HeapPlan {
+        path: &place.path().join("heap"),
+        address: 0x200_0000_0000,
+        heap_bytes: 1 << 20,
+        static_bytes: 4096,
+        allocation: Allocation::Sparse,
+    };
+    plan.make(&memory).expect("it is made");
+    drop(memory);
+    for round in ["the first time", "again"] {
+        let mut command = installed.command(&program);
+        succeed(command.arg("made_by_its_tool").arg(place.path()), round);
+    }
 }
 
 /// The program stops its own disk before it commits: what is found afterwards can only have come from the lender.

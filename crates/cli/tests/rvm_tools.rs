@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use common::rvm::{Place, pattern};
 use common::{Lender, netram, run, start};
 use netram_home::Settings;
+use netram_home::loader::{self, HEADER_BYTES};
 use netram_proto::port::Durability;
 
 #[test]
@@ -390,4 +391,62 @@ fn growing_can_be_killed_at_any_moment() {
         }
     }
     assert!(Path::new(&place.path("bank.log")).metadata().unwrap().len() >= 8192 + size);
+}
+
+/// What C programs do with it is tested with them: `a_heap_made_by_its_tool_is_loaded_by_c` in crates/capi.
+#[test]
+fn a_heap_is_made_for_c_programs_and_nothing_over_what_is_there() {
+    let place = Place::new();
+    let heap = |segment: &str, address: &str| {
+        place.rvm(&[
+            "heap",
+            "bank.log",
+            segment,
+            "--heap",
+            "1MiB",
+            "--static",
+            "8KiB",
+            "--address",
+            address,
+        ])
+    };
+    let made = heap("heap.data", "0x20000000000");
+    assert_eq!(made.code, 0, "{}", made.err);
+    let bytes = fs::read(place.path("heap.data")).unwrap();
+    assert_eq!(bytes.len(), 4096 + (1 << 20) + 8192);
+    let header = bytes[..HEADER_BYTES].try_into().unwrap();
+    let regions = loader::decode(header).unwrap();
+    assert_eq!(regions.len(), 2);
+    assert_eq!(
+        (regions[0].address, regions[0].length),
+        (0x200_0000_0000, 1 << 20)
+    );
+    assert_eq!(regions[1].address, 0x200_0000_0000 + (1 << 20));
+    netram_heap::inspect(&bytes[4096..4096 + (1 << 20)]).unwrap();
+    let check = place.json(&["check", "bank.log"]);
+    assert_eq!(check["healthy"], true, "{check}");
+
+    let before = place.contents();
+    for (segment, address, named) in [
+        ("heap.data", "0x20000000000", "already"),
+        ("bank.data", "0x20000000000", "already"),
+        ("other.data", "0x20000000100", "Nothing was made"),
+        ("other.data", "0", "Nothing was made"),
+    ] {
+        let refused = heap(segment, address);
+        assert_eq!(refused.code, 1, "{segment} {address}: {}", refused.err);
+        assert!(
+            refused.err.contains(named),
+            "{segment} {address}: {}",
+            refused.err
+        );
+        assert!(!place.path("other.data").exists());
+    }
+    let data = |contents: &[(std::path::PathBuf, Vec<u8>)]| {
+        let segments = contents
+            .iter()
+            .filter(|(path, _)| path.extension().is_some_and(|it| it == "data"));
+        segments.cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(data(&place.contents()), data(&before));
 }

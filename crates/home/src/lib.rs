@@ -18,11 +18,15 @@
 //!
 //! | module | does |
 //! |---|---|
+//! | [`heap`] | a segment with a heap for C programs |
 //! | [`home`] | the files: creating, opening |
+//! | [`loader`] | the page by which C programs find a segment's regions and their addresses |
 //! | [`settings`] | the settings: file, environment, what they mean |
 #![forbid(unsafe_code)]
 
+pub mod heap;
 pub mod home;
+pub mod loader;
 pub mod settings;
 
 pub use home::{Home, HomeError, Memory, Opened, Transaction};

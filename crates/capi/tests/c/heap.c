@@ -480,5 +480,36 @@ static void killed(void)
     OK(rvm_terminate());
 }
 
+/* A heap of `netram rvm heap`: empty, with zeroed data behind it; used as any other. */
+static void made_by_its_tool(void)
+{
+    char *data, *block;
+    rvm_tid_t tid;
+    unsigned long at;
+
+    start();
+    data = load();
+    CHECK(data == PLACE + HEAP_BYTES);
+    if (data[0] == 0) {
+        for (at = 0; at < STATIC_BYTES; at++)
+            CHECK(data[at] == 0);
+        CHECK(taken() == 0);
+        tid = begin(restore);
+        block = allocate(100, &tid);
+        CHECK(block > PLACE && block < data);
+        OK(rvm_modify_bytes(&tid, block, "kept", 5));
+        OK(rvm_modify_bytes(&tid, data, "+", 1));
+        OK(rvm_modify_bytes(&tid, data + 8, &block, sizeof block));
+        OK(rvm_end_transaction(&tid, flush));
+    } else {
+        memcpy(&block, data + 8, sizeof block);
+        CHECK(strcmp(block, "kept") == 0);
+        ERR(rds_free(block, NULL, &err), SUCCESS);
+        CHECK(taken() == 0);
+    }
+    unload();
+    OK(rvm_terminate());
+}
+
 MAIN(CASE(make), CASE(made), CASE(codes), CASE(no_restore_abort), CASE(intentions), CASE(figures), CASE(occupied),
-     CASE(damaged), CASE(own_region), CASE(threads), CASE(killed))
+     CASE(damaged), CASE(own_region), CASE(threads), CASE(killed), CASE(made_by_its_tool))

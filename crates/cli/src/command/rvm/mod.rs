@@ -6,6 +6,7 @@ mod check;
 mod create;
 mod dump;
 mod grow;
+mod heap;
 mod heaps;
 mod load;
 mod log;
@@ -34,6 +35,7 @@ pub(crate) enum Rvm {
     Create(create::Create),
     Show(show::Show),
     Log(log::Log),
+    Heap(heap::Heap),
     Load(load::Load),
     Dump(dump::Dump),
     Check(check::Check),
@@ -47,6 +49,7 @@ impl Rvm {
             Rvm::Create(create) => create.run(),
             Rvm::Show(show) => show.run(),
             Rvm::Log(log) => log.run(),
+            Rvm::Heap(heap) => heap.run(),
             Rvm::Load(load) => load.run(),
             Rvm::Dump(dump) => dump.run(),
             Rvm::Check(check) => check.run(),

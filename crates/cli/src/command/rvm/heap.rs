@@ -1,0 +1,84 @@
+//! `netram rvm heap`: what the original's `rdsinit` made.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use netram_home::heap::HeapPlan;
+use netram_rvm::Allocation;
+
+use super::look::{absolute, existing, number};
+use crate::options::{Size, Usage};
+use crate::output;
+
+/// Make a segment with a heap for C programs, which rds_load_heap loads
+///
+/// As `rds_zap_heap` of rds.h, and the original's rdsinit. The heap will be at
+/// ADDRESS in the memory of every program that loads it, the program's static data
+/// right behind it: choose addresses that no program uses for anything else. The
+/// segment is a new file. No other program may have the log open.
+///
+///   netram rvm heap bank.log bank.data --heap 64MiB --static 1MiB --address 0x20000000000
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Heap {
+    /// The log
+    log: PathBuf,
+    /// The new segment's path
+    segment: PathBuf,
+    /// Bytes of the heap
+    #[arg(long, value_name = "SIZE")]
+    heap: Size,
+    /// Bytes of the program's static data
+    #[arg(long = "static", value_name = "SIZE", default_value = "4096")]
+    statics: Size,
+    /// Where in memory the heap begins: a multiple of 4096
+    #[arg(long, value_parser = number)]
+    address: u64,
+    /// Keep the segment's space for when it is written: a full disk may then stop truncation
+    #[arg(long)]
+    sparse: bool,
+}
+
+impl Heap {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        let home = existing(&self.log)?;
+        let path = absolute(&self.segment)?;
+        let plan = HeapPlan {
+            path: &path,
+            address: memory(self.address)?,
+            heap_bytes: memory(self.heap.0)?,
+            static_bytes: memory(self.statics.0)?,
+            allocation: match self.sparse {
+                true => Allocation::Sparse,
+                false => Allocation::Preallocated,
+            },
+        };
+        let what = || format!("opening {}", self.log.display());
+        let settings = home.settings().with_context(what)?;
+        let memory = home.open(&settings).with_context(what)?.memory;
+        let made = plan.make(&memory);
+        // In the segment's file too, so that it can be looked at and copied.
+        let made = made
+            .map_err(anyhow::Error::from)
+            .and_then(|()| Ok(memory.truncate()?));
+        let closed = memory.close().map_err(|(error, _)| error);
+        made.with_context(|| format!("making a heap in {}", path.display()))?;
+        closed.context("closing")?.close().context("closing")?;
+        output::line(format_args!(
+            "heap {}, {} at {:#x}, static data {} behind it",
+            path.display(),
+            output::bytes(self.heap.0),
+            self.address,
+            output::bytes(self.statics.0)
+        ))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// A number that can be an address or a length in memory.
+fn memory(number: u64) -> Result<usize> {
+    let fits = usize::try_from(number);
+    Ok(fits.map_err(|_| Usage(format!("{number:#x} is beyond this machine's memory")))?)
+}

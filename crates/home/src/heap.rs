@@ -1,0 +1,150 @@
+//! A heap for C programs in a new segment: what `rds_load_heap` loads and `rds_zap_heap` makes.
+//!
+//! ```text
+//!   page 0      heap_bytes                          static_bytes
+//! +-----------+-----------------------------------+------------------+
+//! |  header   |  heap (docs/heap.md)              |  zeros           |
+//! +-----------+-----------------------------------+------------------+
+//!              at `address`                        right behind it
+//! ```
+
+use std::path::{Path, PathBuf};
+
+use netram_heap::{FormatError, Heap};
+use netram_proto::port::Durability;
+use netram_rvm::limit::PAGE_BYTES;
+use netram_rvm::{Allocation, CommitError, MapError, Mode, RangeError, SegmentError};
+
+use crate::home::Memory;
+use crate::loader::{Definition, HEADER_BYTES, LayoutError, encode, lay_out};
+
+/// A heap to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct HeapPlan<'a> {
+    /// The new segment's file.
+    pub path: &'a Path,
+    /// Where programs will have the heap in memory: the beginning of a page.
+    pub address: usize,
+    /// Bytes of the heap, rounded up to whole pages.
+    pub heap_bytes: usize,
+    /// Bytes of the program's own data behind it, rounded up to whole pages; there is one at least.
+    pub static_bytes: usize,
+    /// How the segment gets its space.
+    pub allocation: Allocation,
+}
+
+/// Why a heap could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum MakeHeapError {
+    /// The path is no UTF-8. Nothing was made.
+    #[error("{path:?} is not UTF-8; choose another name. Nothing was made")]
+    Name {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Heap and data cannot be at these addresses. Nothing was made.
+    #[error("{0}; choose another address or size. Nothing was made")]
+    Layout(#[from] LayoutError),
+    /// The segment could not be made. Nothing was made.
+    #[error("{0}")]
+    Segment(#[from] SegmentError),
+    /// The segment was made and could not be mapped.
+    #[error("the segment was made, and not the heap: {0}")]
+    Map(#[from] MapError),
+    /// The segment was made, and the heap's bytes are not what a heap can have.
+    #[error("the segment was made, and not the heap: {0}")]
+    Format(#[from] FormatError),
+    /// The segment and the heap were made; the header's bytes were refused.
+    #[error("the segment was made, and not its header: {0}")]
+    Range(#[from] RangeError),
+    /// The segment and the heap were made; the header could not be committed.
+    #[error("the segment was made, and not its header: {0}")]
+    Commit(#[from] CommitError),
+}
+
+impl HeapPlan<'_> {
+    /// Makes the segment and the heap. The header comes last: until it is there no program can load the segment.
+    pub fn make(&self, memory: &Memory) -> Result<(), MakeHeapError> {
+        let path = self.path.to_str().ok_or_else(|| MakeHeapError::Name {
+            path: self.path.to_path_buf(),
+        })?;
+        let definitions = self.lay_out()?;
+        let [heap, data] = definitions;
+        let length = data.offset + data.length as u64;
+        memory.create_segment(path, length, self.allocation)?;
+        {
+            let region = memory.map(path, heap.offset, heap.length as u64)?;
+            Heap::format_part(memory, &region, 0, heap.length)?;
+        }
+        let first = memory.map(path, 0, HEADER_BYTES as u64)?;
+        let mut transaction = memory.begin(Mode::Restore);
+        transaction.write(&first, 0, &encode(&definitions))?;
+        transaction.commit(Durability::Remote)?;
+        Ok(())
+    }
+
+    fn lay_out(&self) -> Result<[Definition; 2], LayoutError> {
+        let page = PAGE_BYTES as usize;
+        let pages = |bytes: usize| bytes.max(1).checked_next_multiple_of(page);
+        let (Some(heap_bytes), Some(static_bytes)) = (pages(self.heap_bytes), pages(self.static_bytes))
+        else {
+            return Err(LayoutError::TooLong);
+        };
+        let end = self.address.checked_add(heap_bytes);
+        let mut definitions = [
+            Definition {
+                offset: 0,
+                length: heap_bytes,
+                address: self.address,
+            },
+            Definition {
+                offset: 0,
+                length: static_bytes,
+                address: end.ok_or(LayoutError::TooLong)?,
+            },
+        ];
+        lay_out(&mut definitions)?;
+        Ok(definitions)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(address: usize, heap_bytes: usize) -> HeapPlan<'static> {
+        HeapPlan {
+            path: Path::new("data"),
+            address,
+            heap_bytes,
+            static_bytes: 0,
+            allocation: Allocation::Sparse,
+        }
+    }
+
+    #[test]
+    fn data_lies_right_behind_the_heap_in_memory_and_in_the_segment() {
+        let [heap, data] = plan(0x2000_0000, 100_000).lay_out().unwrap();
+        assert_eq!(
+            (heap.address, heap.offset, heap.length),
+            (0x2000_0000, 4096, 102_400)
+        );
+        assert_eq!(
+            (data.address, data.offset),
+            (0x2000_0000 + 102_400, 4096 + 102_400)
+        );
+        assert_eq!(data.length, 4096);
+    }
+
+    #[test]
+    fn what_no_memory_has_room_for_is_refused() {
+        for (address, bytes) in [
+            (0, 4096),
+            (100, 4096),
+            (4096, usize::MAX),
+            (usize::MAX - 4095, 4096),
+        ] {
+            assert!(plan(address, bytes).lay_out().is_err(), "{address:#x} {bytes}");
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! The segment loader's first page, which says at which addresses a segment's regions belong.
+//!
+//! It is the original RVM's: C programs load and make such segments (`rvm_segment.h`), and so do the tools that stand in
+//! for the original's. Reading and writing the page is left to them.
+//!
+//! ```text
+//!         0       1       2       3       4       5       6       7
+//!     +-------+-------+-------+-------+-------+-------+-------+-------+
+//!   0 |         id (1)                |                               |
+//!     +-------+-------+-------+-------+                               |
+//!     |             version text, 128 bytes with its zeros            |
+//! 128 |                               +-------+-------+-------+-------+
+//!     |                               |           padding             |
+//!     +-------+-------+-------+-------+-------+-------+-------+-------+
+//! 136 |                       count of regions                        |
+//!     +-------+-------+-------+-------+-------+-------+-------+-------+
+//! 144 |                  offset in the segment, high                  |   for
+//! 152 |                  offset in the segment, low                   |   each
+//! 160 |                       length in bytes                         |   region
+//! 168 |                          address                              |
+//!     +-------+-------+-------+-------+-------+-------+-------+-------+
+//! ```
+//!
+//! Numbers are the machine's own, as the original wrote them: its segments load here.
+
+use netram_rvm::limit::PAGE_BYTES;
+
+/// Bytes of a page.
+const PAGE: usize = PAGE_BYTES as usize;
+/// Bytes of the header.
+pub const HEADER_BYTES: usize = PAGE;
+/// Regions that fit a header.
+pub const REGIONS_MAX: usize = (HEADER_BYTES - DEFINITIONS_AT) / DEFINITION_BYTES;
+
+const ID: u32 = 1;
+const VERSION: &[u8] = b"RVM Segment Loader Release 0.1  15 Nov. 1990";
+const VERSION_AT: usize = 4;
+const VERSION_BYTES: usize = 128;
+const COUNT_AT: usize = 136;
+const DEFINITIONS_AT: usize = 144;
+const DEFINITION_BYTES: usize = 32;
+
+/// One region of a segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Definition {
+    /// Where in the segment it begins; [`lay_out`] says.
+    pub offset: u64,
+    /// Its bytes.
+    pub length: usize,
+    /// Where in memory it begins.
+    pub address: usize,
+}
+
+/// Why regions cannot be laid out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LayoutError {
+    /// None, or too many.
+    #[error("{count} regions; a segment's header has room for 1 to {REGIONS_MAX}")]
+    Count {
+        /// How many were given.
+        count: usize,
+    },
+    /// Two of them have the same addresses.
+    #[error("two of the regions overlap")]
+    Overlap,
+    /// A region that is not whole pages, is at the address 0, or goes beyond the last address.
+    #[error("{length} bytes at {address:#x} are not whole pages of {PAGE}")]
+    NotPages {
+        /// Its length.
+        length: usize,
+        /// Its address.
+        address: usize,
+    },
+    /// Together they are longer than a file.
+    #[error("the regions are longer than a file can be")]
+    TooLong,
+}
+
+/// Why a page is no header that can be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HeaderError {
+    /// It is something else.
+    #[error("the segment has no header; make it with rvm_create_segment")]
+    Missing,
+    /// Another loader's.
+    #[error("the segment's header is of another version; load it with the library that made it")]
+    Version,
+    /// It was one.
+    #[error("the segment's header is damaged: {0}")]
+    Damaged(&'static str),
+}
+
+/// Sorts definitions by address, refuses what cannot be, and lays the regions one behind the other.
+pub fn lay_out(definitions: &mut [Definition]) -> Result<(), LayoutError> {
+    let count = definitions.len();
+    if count == 0 || count > REGIONS_MAX {
+        return Err(LayoutError::Count { count });
+    }
+    if sort(definitions) {
+        return Err(LayoutError::Overlap);
+    }
+    let mut offset = HEADER_BYTES as u64;
+    for definition in definitions {
+        let Definition { length, address, .. } = *definition;
+        if !whole_pages(address, length) {
+            return Err(LayoutError::NotPages { length, address });
+        }
+        definition.offset = offset;
+        offset = offset
+            .checked_add(definition.length as u64)
+            .ok_or(LayoutError::TooLong)?;
+    }
+    Ok(())
+}
+
+/// Sorts definitions by address; whether two of them overlap.
+pub fn sort(definitions: &mut [Definition]) -> bool {
+    definitions.sort_by_key(|definition| definition.address);
+    definitions
+        .windows(2)
+        .any(|pair| pair[1].address - pair[0].address < pair[0].length)
+}
+
+/// The header's page. The definitions were laid out.
+pub fn encode(definitions: &[Definition]) -> [u8; HEADER_BYTES] {
+    assert!(definitions.len() <= REGIONS_MAX);
+    let mut header = [0; HEADER_BYTES];
+    header[..VERSION_AT].copy_from_slice(&ID.to_ne_bytes());
+    header[VERSION_AT..VERSION_AT + VERSION.len()].copy_from_slice(VERSION);
+    put(&mut header, COUNT_AT, definitions.len() as u64);
+    for (index, definition) in definitions.iter().enumerate() {
+        let at = DEFINITIONS_AT + index * DEFINITION_BYTES;
+        put(&mut header, at + 8, definition.offset);
+        put(&mut header, at + 16, definition.length as u64);
+        put(&mut header, at + 24, definition.address as u64);
+    }
+    header
+}
+
+/// The regions that a segment's first page tells.
+pub fn decode(header: &[u8; HEADER_BYTES]) -> Result<Vec<Definition>, HeaderError> {
+    if header[..VERSION_AT] != ID.to_ne_bytes() {
+        return Err(HeaderError::Missing);
+    }
+    let text = &header[VERSION_AT..VERSION_AT + VERSION_BYTES];
+    if !text.starts_with(VERSION) || text.get(VERSION.len()) != Some(&0) {
+        return Err(HeaderError::Version);
+    }
+    let count = usize::try_from(get(header, COUNT_AT)).unwrap_or(usize::MAX);
+    if count == 0 || count > REGIONS_MAX {
+        return Err(HeaderError::Damaged("no such number of regions can be"));
+    }
+    let definition = |index: usize| {
+        let at = DEFINITIONS_AT + index * DEFINITION_BYTES;
+        let definition = Definition {
+            offset: get(header, at + 8),
+            length: get(header, at + 16) as usize,
+            address: get(header, at + 24) as usize,
+        };
+        let whole = whole_pages(definition.address, definition.length);
+        let apart = get(header, at) == 0 && definition.offset.is_multiple_of(PAGE as u64);
+        (whole && apart && definition.offset >= HEADER_BYTES as u64)
+            .then_some(definition)
+            .ok_or(HeaderError::Damaged("a region is not whole pages behind it"))
+    };
+    (0..count).map(definition).collect()
+}
+
+fn whole_pages(address: usize, length: usize) -> bool {
+    let whole = address.is_multiple_of(PAGE) && length.is_multiple_of(PAGE);
+    whole && address != 0 && length != 0 && address.checked_add(length).is_some()
+}
+
+fn put(header: &mut [u8; HEADER_BYTES], at: usize, value: u64) {
+    header[at..at + 8].copy_from_slice(&value.to_ne_bytes());
+}
+
+fn get(header: &[u8; HEADER_BYTES], at: usize) -> u64 {
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&header[at..at + 8]);
+    u64::from_ne_bytes(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn definition(address: usize, pages: usize) -> Definition {
+        Definition {
+            offset: 0,
+            length: pages * PAGE,
+            address: address * PAGE,
+        }
+    }
+
+    #[test]
+    fn regions_lie_behind_the_header_in_the_order_of_their_addresses() {
+        let mut definitions = [definition(9, 1), definition(2, 3)];
+        lay_out(&mut definitions).expect("they can be laid out");
+        assert_eq!(definitions.map(|it| it.address), [2 * PAGE, 9 * PAGE]);
+        assert_eq!(definitions.map(|it| it.offset), [PAGE as u64, 4 * PAGE as u64]);
+        assert_eq!(
+            decode(&encode(&definitions)).expect("it is a header"),
+            definitions
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_laid_out_is_refused() {
+        let overlapping = &mut [definition(1, 2), definition(2, 1)];
+        assert_eq!(lay_out(overlapping), Err(LayoutError::Overlap));
+        assert_eq!(lay_out(&mut []), Err(LayoutError::Count { count: 0 }));
+        let odd = Definition {
+            length: 100,
+            ..definition(1, 1)
+        };
+        let top = definition(usize::MAX / PAGE, 1);
+        let null = definition(0, 1);
+        for wrong in [odd, top, null] {
+            let Definition { length, address, .. } = wrong;
+            let refused = LayoutError::NotPages { length, address };
+            assert_eq!(lay_out(&mut [wrong]), Err(refused));
+        }
+        let mut many: Vec<_> = (1..REGIONS_MAX + 2).map(|at| definition(at, 1)).collect();
+        assert_eq!(
+            lay_out(&mut many),
+            Err(LayoutError::Count {
+                count: REGIONS_MAX + 1
+            })
+        );
+        assert_eq!(lay_out(&mut many[..REGIONS_MAX]), Ok(()));
+    }
+
+    #[test]
+    fn a_damaged_header_is_told_from_another_version_and_from_none() {
+        let mut definitions = [definition(2, 1)];
+        lay_out(&mut definitions).expect("they can be laid out");
+        let good = encode(&definitions);
+        let decoded = |at: usize, byte: u8| {
+            let mut header = good;
+            header[at] ^= byte;
+            decode(&header)
+        };
+        let damaged = |at: usize| matches!(decoded(at, 1), Err(HeaderError::Damaged(_)));
+        assert_eq!(decoded(0, 2), Err(HeaderError::Missing));
+        assert_eq!(decoded(VERSION_AT + 20, 1), Err(HeaderError::Version));
+        assert_eq!(decoded(VERSION_AT + VERSION.len(), 1), Err(HeaderError::Version));
+        assert!(damaged(COUNT_AT));
+        assert!(damaged(COUNT_AT + 1));
+        assert!(damaged(DEFINITIONS_AT + 8));
+        assert!(damaged(DEFINITIONS_AT + 16));
+        assert_eq!(decode(&good).expect("it is whole"), definitions);
+    }
+}
