@@ -301,8 +301,8 @@ pub(crate) fn zero_up_to(file: &File, bytes: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Allocates blocks. A signal to the calling thread ends it on some file systems (tmpfs), and what it had allocated is
-/// given back: with signals that come oftener than it takes, tried for ever it would never end.
+/// Allocates blocks. A signal to the calling thread may end it, and a file system may then give back what it had: with
+/// signals that come oftener than it takes, tried for ever it would never end.
 fn allocate_ahead(file: &File, bytes: u64) -> Result<(), Errno> {
     let mut tried = Err(Errno::INTR);
     for _ in 0..ALLOCATIONS_TRIED {

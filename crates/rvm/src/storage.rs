@@ -230,8 +230,8 @@ fn fill_new(file: &StdFile, length: u64, allocation: Allocation) -> Result<(), I
     file.sync_all().map_err(io_error)
 }
 
-/// Allocates blocks. A signal to the calling thread ends it on some file systems (tmpfs), and what it had allocated is
-/// given back: with signals that come oftener than it takes, tried for ever it would never end.
+/// Allocates blocks. A signal to the calling thread may end it, and a file system may then give back what it had: with
+/// signals that come oftener than it takes, tried for ever it would never end.
 fn allocate_ahead(file: &StdFile, length: u64) -> Result<(), Errno> {
     let mut tried = Err(Errno::INTR);
     for _ in 0..ALLOCATIONS_TRIED {
