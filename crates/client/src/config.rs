@@ -2,9 +2,13 @@
 
 use std::time::Duration;
 
-use netram_proto::journal::{CommitRule, Timing, WriterConfig};
-use netram_proto::limit::{LENDERS_MAX, LOG_ALIGN, MEMBERS_MAX, WINDOW_BYTES_MAX, WINDOW_BYTES_MIN};
-use netram_transport::{Address, Security, WaitPolicy};
+use netram_proto::journal::{CastConfig, CommitRule, Timing, WriterConfig};
+use netram_proto::limit::{
+    DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, LENDERS_MAX, LOG_ALIGN, MEMBERS_MAX, WINDOW_BYTES_MAX,
+    WINDOW_BYTES_MIN,
+};
+use netram_transport::multicast::DATAGRAM_BYTES_DEFAULT;
+use netram_transport::{Address, Group, Security, WaitPolicy};
 
 /// Bytes of the ring by default: at 100 MB/s of commits it bridges a disk that stalls for 80 ms.
 pub const WINDOW_BYTES_DEFAULT: u64 = 8 * 1024 * 1024;
@@ -50,8 +54,29 @@ pub struct JournalConfig {
     pub grace: Duration,
     /// Open even if acknowledged records may be missing. Never set this by default.
     pub accept_loss: bool,
+    /// Appends are sent once for all members, to this multicast group; `None`: to each over its own link.
+    pub multicast: Option<Multicast>,
     /// A delay added to every sync of the log, to model a slower disk in benchmarks. Always label its results.
     pub modelled_sync_delay: Duration,
+}
+
+/// How appends are multicast.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Multicast {
+    /// The group, which the lenders must serve too.
+    pub group: Group,
+    /// Bytes of a datagram. More than the path carries whole is worse than less.
+    pub datagram_bytes: usize,
+}
+
+impl Multicast {
+    /// Datagrams of the usual size to `group`.
+    pub fn to(group: Group) -> Multicast {
+        Multicast {
+            group,
+            datagram_bytes: DATAGRAM_BYTES_DEFAULT,
+        }
+    }
 }
 
 impl Default for JournalConfig {
@@ -72,6 +97,7 @@ impl Default for JournalConfig {
             patience: Duration::from_secs(30),
             grace: Duration::from_millis(500),
             accept_loss: false,
+            multicast: None,
             modelled_sync_delay: Duration::ZERO,
         }
     }
@@ -127,6 +153,15 @@ impl JournalConfig {
                 self.window_bytes
             ));
         }
+        let sizes = DATAGRAM_BYTES_MIN..=DATAGRAM_BYTES_MAX;
+        if let Some(multicast) = &self.multicast
+            && !sizes.contains(&multicast.datagram_bytes)
+        {
+            return wrong(format!(
+                "a datagram of {} bytes is out of bounds; choose {DATAGRAM_BYTES_MIN} to {DATAGRAM_BYTES_MAX}",
+                multicast.datagram_bytes
+            ));
+        }
         let mut seen: Vec<&Address> = Vec::new();
         for address in &self.lenders {
             if seen.contains(&address) {
@@ -155,6 +190,7 @@ impl JournalConfig {
             one_domain: self.one_domain,
             window_bytes,
             timing: self.timing,
+            cast: self.multicast.as_ref().map(|_| CastConfig::default()),
         }
     }
 }

@@ -9,7 +9,7 @@ use netram_proto::journal::{LogFile, Slots, Superblock, Writer};
 use netram_proto::port::IoError;
 use netram_proto::time::Time;
 use netram_proto::wire::{Link as Chain, Seed, record_bytes};
-use netram_transport::Link;
+use netram_transport::{Caster, Link};
 
 use crate::config::JournalConfig;
 use crate::disk::DrainPlace;
@@ -114,12 +114,13 @@ pub(crate) struct Parts {
     pub(crate) place: Place,
     pub(crate) lock: Lock,
     pub(crate) waiting: Waiting,
+    pub(crate) caster: Option<Caster>,
 }
 
 impl Shared {
     pub(crate) fn new(parts: Parts) -> Shared {
         let end = parts.end;
-        let links = Links::new(parts.writer.lender_count());
+        let links = Links::new(parts.writer.lender_count(), parts.caster);
         let seed = parts.log.seed();
         // A record may take half of the ring and of the log: the other half is what is being written meanwhile.
         let largest = (parts.ring.capacity().min(parts.log.capacity()) / 2)
@@ -204,6 +205,7 @@ impl Shared {
     }
 
     fn transmit(&self, core: &mut Core, now: Time) {
+        core.links.cast(&mut core.writer, &core.ring, now);
         for index in 0..core.links.count() {
             if let Err(broken) = core.links.send(index, &mut core.writer, &core.ring, now) {
                 self.lose(core, index, &broken);

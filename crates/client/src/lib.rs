@@ -37,7 +37,7 @@ pub mod seal;
 mod sys;
 mod waiting;
 
-pub use config::JournalConfig;
+pub use config::{JournalConfig, Multicast};
 pub use error::{CreateError, GrowError, OpenError};
 pub use inspect::Inspect;
 pub use journal::{Journal, JournalStatus};

@@ -3,13 +3,21 @@
 use netram_proto::journal::{Body, Outgoing, Writer};
 use netram_proto::time::Time;
 use netram_proto::wire::Frame;
-use netram_transport::{Link, LinkError};
+use netram_transport::multicast::Sent;
+use netram_transport::{Caster, Link, LinkError};
+
+use zeroize::Zeroizing;
 
 use crate::sys::Appender;
 
-/// The link to each configured lender, where one stands.
+/// The link to each configured lender, where one stands, and the multicast that they share.
 #[derive(Debug)]
-pub(crate) struct Links(Vec<Slot>);
+pub(crate) struct Links {
+    slots: Vec<Slot>,
+    caster: Option<Caster>,
+    /// Datagrams so far.
+    pub(crate) cast: Sent,
+}
 
 #[derive(Debug, Default)]
 struct Slot {
@@ -32,16 +40,39 @@ pub(crate) enum Broken {
 }
 
 impl Links {
-    pub(crate) fn new(count: usize) -> Links {
-        Links((0..count).map(|_| Slot::default()).collect())
+    pub(crate) fn new(count: usize, caster: Option<Caster>) -> Links {
+        Links {
+            slots: (0..count).map(|_| Slot::default()).collect(),
+            caster,
+            cast: Sent::default(),
+        }
+    }
+
+    /// Multicasts everything that the machine has for all: before what each needs beside it is sent.
+    pub(crate) fn cast(&mut self, writer: &mut Writer, ring: &Appender, now: Time) {
+        let Some(caster) = &mut self.caster else { return };
+        if caster.is_worn() && caster.number() == writer.channel() {
+            writer.on_channel_worn(now);
+        }
+        while let Some(outgoing) = writer.next_cast(now) {
+            let Body::Log { from, bytes } = outgoing.body else {
+                unreachable!("only appends are multicast")
+            };
+            // As in `queue`: what is no longer in the ring is on the disk, and the members are told so.
+            if let Some(body) = ring.read(from, bytes) {
+                let sent = caster.send(&outgoing.header, body);
+                self.cast.sent += sent.sent;
+                self.cast.lost += sent.lost;
+            }
+        }
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.0.len()
+        self.slots.len()
     }
 
     pub(crate) fn install(&mut self, index: usize, link: Link) {
-        self.0[index] = Slot {
+        self.slots[index] = Slot {
             link: Some(link),
             ..Slot::default()
         };
@@ -49,7 +80,7 @@ impl Links {
 
     /// Whether the lender has not been complained of in these words since it was last reached.
     pub(crate) fn is_news(&mut self, index: usize, complaint: &str) -> bool {
-        let slot = &mut self.0[index];
+        let slot = &mut self.slots[index];
         let news = slot.complaint != complaint;
         if news {
             complaint.clone_into(&mut slot.complaint);
@@ -58,18 +89,18 @@ impl Links {
     }
 
     pub(crate) fn remove(&mut self, index: usize) -> Option<Link> {
-        std::mem::take(&mut self.0[index]).link
+        std::mem::take(&mut self.slots[index]).link
     }
 
     /// Whether some link has bytes that its socket would not take.
     pub(crate) fn any_unflushed(&self) -> bool {
-        self.0.iter().any(|slot| slot.unflushed)
+        self.slots.iter().any(|slot| slot.unflushed)
     }
 
     /// Hands every frame that has arrived from lender `index` to the machine; `true`: there was one. One system call when
     /// there is none.
     pub(crate) fn receive(&mut self, index: usize, writer: &mut Writer, now: Time) -> Result<bool, Broken> {
-        let Some(link) = &mut self.0[index].link else {
+        let Some(link) = &mut self.slots[index].link else {
             return Ok(false);
         };
         let mut heard = false;
@@ -89,11 +120,11 @@ impl Links {
         ring: &Appender,
         now: Time,
     ) -> Result<(), Broken> {
-        let slot = &mut self.0[index];
+        let slot = &mut self.slots[index];
         let Some(link) = &mut slot.link else { return Ok(()) };
         let mut queued = slot.unflushed;
         while let Some(outgoing) = slot.waiting.take().or_else(|| writer.next_frame(index, now)) {
-            match queue(link, &outgoing, ring) {
+            match queue(link, &outgoing, ring, &mut self.caster) {
                 Ok(()) => queued = true,
                 Err(LinkError::Congested) => {
                     slot.waiting = Some(outgoing);
@@ -109,9 +140,21 @@ impl Links {
     }
 }
 
-fn queue(link: &mut Link, outgoing: &Outgoing, ring: &Appender) -> Result<(), LinkError> {
+fn queue(
+    link: &mut Link,
+    outgoing: &Outgoing,
+    ring: &Appender,
+    caster: &mut Option<Caster>,
+) -> Result<(), LinkError> {
     match &outgoing.body {
         Body::Inline(bytes, length) => link.queue(&[&outgoing.header.encode(*length), &bytes[..*length]]),
+        Body::Channel(number) => match caster {
+            Some(caster) => {
+                let tune = Zeroizing::new(caster.tune(*number).encode());
+                link.queue(&[&outgoing.header.encode(tune.len()), &tune[..]])
+            }
+            None => unreachable!("the machine invites to a channel only where one is configured"),
+        },
         Body::Log { from, bytes } => match ring.read(*from, *bytes) {
             Some(body) => link.queue(&[&outgoing.header.encode(*bytes), body]),
             // It waited so long for a full socket that the disk overtook it and the ring was reused. The member will

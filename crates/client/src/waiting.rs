@@ -20,8 +20,9 @@ use crate::core::Shared;
 const WAKER_TOKEN: u64 = u64::MAX;
 /// A sleeper looks up this often, whatever happens: a forgotten wake-up costs a delay, not a hang.
 const SLEEP_MAX: Duration = Duration::from_millis(20);
-/// While a socket is full the sleeping leader looks up this often to push on.
-const SLEEP_UNFLUSHED: Duration = Duration::from_millis(1);
+/// The sleeping leader looks up this often while a socket is full, to push on, and while a member may have missed a
+/// datagram, to send it again.
+const SLEEP_IMPATIENT: Duration = Duration::from_millis(1);
 
 /// What waiters share.
 pub(crate) struct Waiting {
@@ -172,10 +173,10 @@ impl Shared {
             std::thread::yield_now();
         }
         loop {
-            let unflushed = {
+            let impatient = {
                 let mut core = self.core();
                 self.pump(&mut core);
-                core.links.any_unflushed()
+                core.links.any_unflushed() || core.writer.awaits_listeners()
             };
             if let Some(outcome) = self.outcome(end, durability) {
                 return outcome;
@@ -184,7 +185,7 @@ impl Shared {
                 WaitStep::Poll => std::hint::spin_loop(),
                 WaitStep::Yield => std::thread::yield_now(),
                 WaitStep::Block => {
-                    let longest = if unflushed { SLEEP_UNFLUSHED } else { SLEEP_MAX };
+                    let longest = if impatient { SLEEP_IMPATIENT } else { SLEEP_MAX };
                     lead.sleep(longest, || self.may_be_done(end, durability));
                 }
             }

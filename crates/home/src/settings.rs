@@ -11,6 +11,8 @@
 //! | `domain` | `NETRAM_DOMAIN` | this machine's power domain | `default` |
 //! | `one-domain` | `NETRAM_ONE_DOMAIN` | allow all members in this machine's domain | false |
 //! | `wait` | `NETRAM_WAIT` | what a waiting commit does: `spin`, `yield:50`, `block` | `yield:50` |
+//! | `multicast` | `NETRAM_MULTICAST` | the group that appends are multicast to: `239.1.2.3:7421%eth1` | none: each link |
+//! | `datagram` | `NETRAM_DATAGRAM` | bytes of a datagram | 1400 |
 //! | `window` | `NETRAM_WINDOW` | bytes that may be in memories only | 8 MiB |
 //! | `truncation-threshold` | `NETRAM_TRUNCATION_THRESHOLD` | percent of the log at which truncation begins | 50 |
 //! | `spool` | `NETRAM_SPOOL` | bytes of lazy commits kept back to be merged | 0: none |
@@ -23,11 +25,12 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use bytesize::ByteSize;
-use netram_client::JournalConfig;
+use netram_client::{JournalConfig, Multicast};
 use netram_proto::id::JournalId;
 use netram_proto::journal::CommitRule;
 use netram_rvm::Options;
-use netram_transport::{Address, ClusterKey, Security, WaitPolicy};
+use netram_transport::multicast::DATAGRAM_BYTES_DEFAULT;
+use netram_transport::{Address, ClusterKey, Group, Security, WaitPolicy};
 use serde::Deserialize;
 
 /// Members when nobody says how many: one may be lost.
@@ -54,6 +57,10 @@ pub struct Settings {
     pub one_domain: bool,
     /// What a waiting commit does with its core.
     pub wait: Option<WaitPolicy>,
+    /// The multicast group that appends are sent to, once for all members.
+    pub multicast: Option<Group>,
+    /// Bytes of a datagram.
+    pub datagram_bytes: Option<usize>,
     /// Bytes of the window.
     pub window_bytes: Option<u64>,
     /// Percent of the log at which truncation begins.
@@ -127,6 +134,8 @@ struct Raw {
     domain: Option<String>,
     one_domain: bool,
     wait: Option<String>,
+    multicast: Option<String>,
+    datagram: Option<usize>,
     window: Option<toml::Value>,
     truncation_threshold: Option<u8>,
     spool: Option<toml::Value>,
@@ -193,6 +202,8 @@ impl Settings {
             &said,
             "NETRAM_TRUNCATION_THRESHOLD",
         )?;
+        set(&mut self.multicast, &said, "NETRAM_MULTICAST")?;
+        set(&mut self.datagram_bytes, &said, "NETRAM_DATAGRAM")?;
         if let Some(window) = said("NETRAM_WINDOW") {
             self.window_bytes = Some(size("NETRAM_WINDOW", &window)?);
         }
@@ -223,6 +234,10 @@ impl Settings {
             one_domain: self.one_domain,
             window_bytes: self.window_bytes.unwrap_or(usual.window_bytes),
             wait: self.wait.unwrap_or(usual.wait),
+            multicast: self.multicast.clone().map(|group| Multicast {
+                group,
+                datagram_bytes: self.datagram_bytes.unwrap_or(DATAGRAM_BYTES_DEFAULT),
+            }),
             accept_loss: self.accept_loss,
             ..usual
         })
@@ -270,6 +285,11 @@ impl Raw {
             domain: self.domain,
             one_domain: self.one_domain,
             wait: self.wait.map(|wait| value("wait", &wait)).transpose()?,
+            multicast: self
+                .multicast
+                .map(|group| value("multicast", &group))
+                .transpose()?,
+            datagram_bytes: self.datagram,
             window_bytes: self
                 .window
                 .map(|window| size("window", &plain(&window)))
@@ -363,7 +383,7 @@ mod tests {
     fn a_file_says_what_the_fields_hold() {
         let settings = load(
             "lenders = [\"tcp://10.0.0.2:7420\", \"unix:/run/lend.sock\"]\nkey-file = \"cluster.key\"\n\
-             members = 1\nrule = 1\nwait = \"spin\"\nwindow = \"1MiB\"\nspool = 4096\none-domain = true\n",
+             members = 1\nrule = 1\nmulticast = \"239.1.2.3:7421%eth1\"\nwait = \"spin\"\nwindow = \"1MiB\"\nspool = 4096\none-domain = true\n",
         )
         .unwrap();
         assert_eq!(settings.lenders.len(), 2);
@@ -374,6 +394,8 @@ mod tests {
         assert_eq!(settings.spool_bytes, Some(4096));
         assert_eq!(settings.options(JournalId(1)).spool_bytes, 4096);
         assert!(settings.one_domain);
+        let group = settings.multicast.expect("a group");
+        assert_eq!(group.to_string(), "239.1.2.3:7421%eth1");
     }
 
     #[test]
@@ -383,6 +405,7 @@ mod tests {
             ("lenders = [\"10.0.0.2\"]", "lenders"),
             ("window = \"big\"", "window"),
             ("rule = \"most\"", "rule"),
+            ("multicast = \"10.0.0.1:7421\"", "multicast"),
             ("accept-loss = true", "accept-loss"),
         ] {
             let error = load(text).unwrap_err().to_string();

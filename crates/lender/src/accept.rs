@@ -273,7 +273,7 @@ fn greet(shared: &Shared, link: &mut Link, session: &mut Session) -> Outcome {
                 let body = shared.report().to_frame_body();
                 link.send(&[&header.encode(body.len()), &body])
             }
-            Some(Admit::Member(_)) | None => {
+            Some(Admit::Member(_) | Admit::Tune(_)) | None => {
                 tracing::warn!(
                     peer = link.peer(),
                     "client dropped: its first frame makes no sense"

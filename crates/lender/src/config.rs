@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use netram_proto::limit::{DOMAIN_BYTES_MAX, WINDOW_BYTES_MAX, WINDOW_BYTES_MIN};
-use netram_transport::{Address, Security, WaitPolicy};
+use netram_transport::{Address, Group, Security, WaitPolicy};
 
 use crate::error::StartError;
 use crate::limit::{
@@ -23,6 +23,8 @@ pub struct Config {
     pub domain: String,
     /// Where to listen. One address at least.
     pub listen: Vec<Address>,
+    /// The multicast group on which appends may come, for journals that ask for it.
+    pub multicast: Option<Group>,
     /// How links are protected. Without a key only local addresses are served.
     pub security: Security,
     /// Bytes to lend.
@@ -84,6 +86,7 @@ impl Default for Config {
             name: "lender".to_owned(),
             domain: "default".to_owned(),
             listen: Vec::new(),
+            multicast: None,
             security: Security::Insecure,
             memory: MEMORY_BYTES_DEFAULT,
             quota: None,

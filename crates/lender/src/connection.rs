@@ -8,6 +8,7 @@
 
 use std::time::{Duration, Instant};
 
+use netram_proto::cast::{Gather, Tune};
 use netram_proto::id::Lsn;
 use netram_proto::limit::{FRAME_BODY_BYTES_MAX, FRAME_HEADER_BYTES};
 use netram_proto::member::{Reply, Window};
@@ -16,7 +17,7 @@ use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
 use netram_transport::link::SEND_BUFFER_BYTES;
 use netram_transport::{Link, LinkError};
 
-use crate::journal::{Journal, Place};
+use crate::journal::{Gathered, Journal, Place};
 use crate::limit::PARTS_MAX;
 use crate::shared::{Permit, Shared};
 use crate::stats::Counters;
@@ -73,6 +74,10 @@ pub(crate) struct Connection {
     /// Whether the shard's poller was told to wait for room to write.
     pub(crate) waits_to_write: bool,
     heard: Instant,
+    /// Order in what is multicast; `None`: this session listens to no channel.
+    gather: Option<Box<Gather>>,
+    /// The peer asked to listen to a channel: the number it gave, and the channel. The shard answers.
+    pub(crate) wish: Option<(Lsn, Tune)>,
     /// One bit for each kind of refusal that has been logged.
     logged: u16,
     _permit: Permit,
@@ -95,6 +100,8 @@ impl Connection {
             stuck_since: None,
             waits_to_write: false,
             heard: now,
+            gather: None,
+            wish: None,
             logged: 0,
             _permit: permit,
         }
@@ -160,14 +167,32 @@ impl Connection {
             };
             frames += 1;
             let reply = match judge(&mut self.session, packet) {
-                Ok(None) => {
+                Ok(Judged::Status) => {
                     self.report(turn)?;
                     continue;
                 }
-                Ok(Some(frame)) => {
+                Ok(Judged::Tune(number, tune)) => {
+                    self.wish = Some((number, tune));
+                    break;
+                }
+                Ok(Judged::Member(frame)) => {
                     if frame.header.kind == FrameKind::Append {
                         appends += 1;
                         bytes += frame.body.len() as u64;
+                    }
+                    if let Some(gather) = &mut self.gather {
+                        match frame.header.kind {
+                            FrameKind::Append => {
+                                let gathered = journal.gather(gather, &frame);
+                                ended = self.gathered(gathered, journal, turn);
+                                if ended.is_err() || !self.link.has_buffered() {
+                                    break;
+                                }
+                                continue;
+                            }
+                            FrameKind::Join | FrameKind::Seal => gather.clear(),
+                            _ => (),
+                        }
                     }
                     if frame.header.kind == FrameKind::Join && turn.shared.stopping() {
                         Reply::Frame(turn.shared.refusal(Refusal::Stopping), [0; 8], 0)
@@ -189,6 +214,57 @@ impl Connection {
             journal.appended(turn.shared.started, turn.now);
         }
         ended.map(|()| frames as usize)
+    }
+
+    /// The session listens to a channel from now on.
+    pub(crate) fn listen(&mut self) {
+        self.gather = Some(Box::default());
+    }
+
+    /// Takes a packet that was multicast. One that could not be answered counts as lost, and so does what is no append:
+    /// whoever holds the channel's key may say nothing else by it. What was taken is answered by
+    /// [`answer_heard`](Self::answer_heard).
+    pub(crate) fn hear(
+        &mut self,
+        packet: &[u8],
+        journal: &mut Journal,
+        turn: &Turn<'_>,
+    ) -> Result<(), Ending> {
+        if self.stuck() || self.queued + ANSWER_BYTES_MAX > SEND_BUFFER_BYTES {
+            return Ok(());
+        }
+        let (Ok(frame), Some(gather)) = (Frame::parse(packet), &mut self.gather) else {
+            return Ok(());
+        };
+        if frame.header.kind != FrameKind::Append {
+            return Ok(());
+        }
+        turn.counters.frames.add(1);
+        turn.counters.appends.add(1);
+        turn.counters.bytes.add(frame.body.len() as u64);
+        turn.counters.datagrams.add(1);
+        let gathered = journal.gather(gather, &frame);
+        self.gathered(gathered, journal, turn)
+    }
+
+    /// Saves what the member holds and answers what was heard.
+    pub(crate) fn answer_heard(&mut self, journal: &mut Journal, turn: &Turn<'_>) -> Result<(), Ending> {
+        journal.settle();
+        journal.appended(turn.shared.started, turn.now);
+        self.heard = turn.now;
+        self.queue_ack()?;
+        self.flush(turn.now)
+    }
+
+    fn gathered(&mut self, gathered: Gathered, journal: &Journal, turn: &Turn<'_>) -> Result<(), Ending> {
+        match gathered {
+            Gathered::Reply(reply) => self.answer(reply, journal, turn),
+            Gathered::Missing(header) => {
+                turn.counters.missing.add(1);
+                self.queue(&header, &[])
+            }
+            Gathered::Nothing => Ok(()),
+        }
     }
 
     fn answer(&mut self, reply: Reply, journal: &Journal, turn: &Turn<'_>) -> Result<(), Ending> {
@@ -288,12 +364,23 @@ impl Connection {
 /// The peer sent what has no place here.
 struct Misconduct;
 
-/// A frame for the member, or `None`: the lender's status is asked for. A session binds before it comes here, once.
-fn judge<'a>(session: &mut Session, packet: &'a [u8]) -> Result<Option<Frame<'a>>, Misconduct> {
+/// What a packet asks for.
+enum Judged<'a> {
+    Status,
+    Tune(Lsn, Tune),
+    Member(Frame<'a>),
+}
+
+/// Judges a packet by its place. A session binds before it comes here, once.
+fn judge<'a>(session: &mut Session, packet: &'a [u8]) -> Result<Judged<'a>, Misconduct> {
     let frame = Frame::parse(packet).map_err(|_| Misconduct)?;
     match session.handle(&frame) {
-        Ok(Admit::Member(_)) => Ok(Some(frame)),
-        Ok(Admit::Status) => Ok(None),
+        Ok(Admit::Member(_)) => Ok(Judged::Member(frame)),
+        Ok(Admit::Status) => Ok(Judged::Status),
+        Ok(Admit::Tune(_)) => {
+            let tune = Tune::parse(frame.body).ok_or(Misconduct)?;
+            Ok(Judged::Tune(frame.header.lsn, tune))
+        }
         Ok(Admit::Bind(..)) | Err(_) => Err(Misconduct),
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use netram_proto::cast::{Gather, Taken};
 use netram_proto::id::{Epoch, JournalId, Lsn};
 use netram_proto::member::{Member, Reply, Window};
 use netram_proto::wire::{Frame, FrameKind, Header};
@@ -55,6 +56,23 @@ impl Journal {
         self.memory.save(self.member.state());
     }
 
+    /// Takes an append that may have come by multicast, out of order, and whatever that lets through.
+    pub(crate) fn gather(&mut self, gather: &mut Gather, frame: &Frame<'_>) -> Gathered {
+        match gather.handle(frame, self.member.state().received) {
+            Taken::Now => {
+                let mut reply = self.handle(frame);
+                while reply.header().kind == FrameKind::Ack
+                    && let Some(piece) = gather.next(self.member.state().received)
+                {
+                    reply = self.handle(&piece.frame());
+                }
+                Gathered::Reply(reply)
+            }
+            Taken::Kept(Some(hole)) => Gathered::Missing(self.member.missing(hole)),
+            Taken::Kept(None) | Taken::Known | Taken::Full => Gathered::Nothing,
+        }
+    }
+
     #[cold]
     fn handle_rare(&mut self, frame: &Frame<'_>) -> Reply {
         let before = *self.member.state();
@@ -88,6 +106,16 @@ impl Journal {
     pub(crate) fn appended(&self, started: Instant, now: Instant) {
         self.stats.appended(started, now);
     }
+}
+
+/// What to answer to an append that went through a [`Gather`].
+pub(crate) enum Gathered {
+    /// The last answer; those before it were acknowledgements that it includes.
+    Reply(Reply),
+    /// The writer is to be told of a hole.
+    Missing(Header),
+    /// It was known, or waits.
+    Nothing,
 }
 
 /// Where a journal stands in its shard.

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use netram_proto::id::Incarnation;
-use netram_transport::{Address, Interest, Listener, Poller, Waker};
+use netram_transport::{Address, Ear, Interest, Listener, Poller, Waker};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::accept::Acceptor;
@@ -43,6 +43,10 @@ impl Lender {
         let mut listeners = Vec::with_capacity(config.listen.len());
         for address in &config.listen {
             listeners.push(Listener::bind(address, config.security.clone())?);
+        }
+        if let Some(group) = &config.multicast {
+            // Shards join it when somebody asks; that it can be joined is to be known now.
+            Ear::open(group).map_err(system("join the multicast group"))?;
         }
         let (store, kept) = Store::open(&config.store_config())?;
         let addresses = listeners

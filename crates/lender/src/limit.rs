@@ -20,6 +20,8 @@ pub const JOURNALS_MAX_DEFAULT: u32 = 1024;
 /// The most journals that may be asked for; each costs a page or two.
 pub const JOURNALS_MAX: u32 = 1 << 16;
 
+/// Datagrams that a shard takes before it looks at its connections again.
+pub const DATAGRAMS_A_TURN: usize = 64;
 /// Shards of one lender.
 pub const SHARDS_MAX: usize = 64;
 /// Connections by default; each costs about half a megabyte of buffers.

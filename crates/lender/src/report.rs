@@ -24,6 +24,9 @@ pub struct Report {
     pub pid: u32,
     /// Where it listens.
     pub addresses: Vec<String>,
+    /// The multicast group that it serves.
+    #[serde(default)]
+    pub multicast: Option<String>,
     /// Whether links are encrypted.
     pub secure: bool,
     /// Whether it is about to stop lending.
@@ -68,6 +71,15 @@ pub struct CounterReport {
     pub bytes: u64,
     /// Acknowledgements sent; one may answer many appends.
     pub acks: u64,
+    /// Of the appends, those that were multicast.
+    #[serde(default)]
+    pub datagrams: u64,
+    /// Holes in what was multicast that writers were told of.
+    #[serde(default)]
+    pub datagrams_missing: u64,
+    /// Datagrams that were dropped, by kind: strange, doubled, forged.
+    #[serde(default)]
+    pub datagrams_dropped: BTreeMap<String, u64>,
     /// Refusals sent, by kind.
     pub refusals: BTreeMap<String, u64>,
     /// Handshakes that failed, by kind.

@@ -7,17 +7,19 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
+use netram_proto::cast::Tune;
 use netram_proto::id::JournalId;
 use netram_proto::session::Session;
 use netram_proto::wire::{FrameKind, Header, Refusal};
-use netram_transport::{Events, Interest, Link, Poller, WaitPolicy, WaitStep};
+use netram_transport::{Dropped, Ear, Events, Interest, Link, Poller, WaitPolicy, WaitStep};
 
 use crate::connection::{Connection, Ending, Turn};
 use crate::journal::Journals;
-use crate::limit::{DIRECT_CONNECTIONS_MAX, DIRECT_ROUNDS, HOUSEKEEPING};
+use crate::limit::{DATAGRAMS_A_TURN, DIRECT_CONNECTIONS_MAX, DIRECT_ROUNDS, HOUSEKEEPING};
 use crate::shared::{Permit, Shared};
 
 const WAKER: u64 = u64::MAX;
+const EAR: u64 = u64::MAX - 1;
 /// Ready connections looked at in one wait.
 const EVENTS: usize = 256;
 /// How often a stopping shard looks whether it may go.
@@ -39,6 +41,10 @@ pub(crate) struct Shard {
     journals: Journals,
     connections: Vec<Option<Connection>>,
     vacant: Vec<usize>,
+    /// The multicast group, while a session listens to it.
+    ear: Option<Ear>,
+    /// What the present ear had dropped when it was last counted.
+    dropped: Dropped,
     now: Instant,
     housekeeping: Instant,
     /// Whether the peers have been told to move away.
@@ -62,6 +68,8 @@ impl Shard {
             journals,
             connections: Vec::new(),
             vacant: Vec::new(),
+            ear: None,
+            dropped: Dropped::default(),
             now,
             housekeeping: now,
             withdrawn: false,
@@ -108,7 +116,7 @@ impl Shard {
 
     /// Asks every connection, without asking the kernel which. `true`: something was heard.
     fn ask_each(&mut self) -> bool {
-        let mut heard = false;
+        let mut heard = self.hear();
         for index in 0..self.connections.len() {
             heard |= self.serve(index);
         }
@@ -127,6 +135,8 @@ impl Shard {
             if ready.token == WAKER {
                 self.take_arrivals();
                 heard = true;
+            } else if ready.token == EAR {
+                heard |= self.hear();
             } else {
                 heard |= self.serve(ready.token as usize);
             }
@@ -214,21 +224,93 @@ impl Shard {
                     return true;
                 }
             }
-            if connection.stuck() != connection.waits_to_write {
-                connection.waits_to_write = connection.stuck();
-                let interest = if connection.stuck() {
-                    Interest::ReadWrite
+            if let Some((number, tune)) = connection.wish.take() {
+                let answer = if listen(&mut self.ear, &self.poller, &self.shared, &tune, index) {
+                    connection.listen();
+                    let mut header = Header::new(FrameKind::Tuned);
+                    header.who = self.shared.incarnation().0;
+                    header.lsn = number;
+                    header
                 } else {
-                    Interest::Read
+                    turn.counters.refused(Refusal::NoGroup as u8);
+                    self.shared.refusal(Refusal::NoGroup)
                 };
-                if let Err(error) = self.poller.modify(&connection.link, index as u64, interest) {
-                    panic!("a connection that is waited for cannot be waited for otherwise: {error}");
+                if let Err(ending) = connection.say(answer, &[], self.now) {
+                    self.end(index, ending);
+                    return true;
                 }
             }
+            watch(&self.poller, connection, index);
             // The kernel does not tell of packets that the link has taken from it.
             if connection.stuck() || !connection.link.has_buffered() {
                 return heard;
             }
+        }
+    }
+
+    /// Takes datagrams that have come and answers them over their sessions' links. `true`: there was one.
+    fn hear(&mut self) -> bool {
+        let Some(ear) = &mut self.ear else { return false };
+        let turn = Turn {
+            now: self.now,
+            shared: &self.shared,
+            counters: &self.shared.counters[self.index],
+        };
+        let mut answered: Option<usize> = None;
+        let mut ended = None;
+        for _ in 0..DATAGRAMS_A_TURN {
+            let heard = match ear.receive() {
+                Ok(Some(heard)) => heard,
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::warn!(%error, group = %ear.group(), "hearing the multicast group failed");
+                    break;
+                }
+            };
+            // Those of one session mostly come one behind the other, and share an answer.
+            let before = answered
+                .replace(heard.listener)
+                .filter(|&index| index != heard.listener);
+            let connections = &mut self.connections;
+            if let Some(index) = before
+                && let Some(connection) = &mut connections[index]
+                && let Err(ending) = connection.answer_heard(self.journals.at(connection.place), &turn)
+            {
+                ended = Some((index, ending));
+                break;
+            }
+            if let Some(connection) = &mut connections[heard.listener]
+                && let Err(ending) = connection.hear(heard.packet, self.journals.at(connection.place), &turn)
+            {
+                ended = Some((heard.listener, ending));
+                break;
+            }
+        }
+        if let Some(index) = answered
+            && let Some(connection) = &mut self.connections[index]
+        {
+            // What was taken is answered also where the session ends.
+            if let Err(ending) = connection.answer_heard(self.journals.at(connection.place), &turn) {
+                ended.get_or_insert((index, ending));
+            }
+            watch(&self.poller, connection, index);
+        }
+        if let Some((index, ending)) = ended {
+            self.end(index, ending);
+        }
+        answered.is_some()
+    }
+
+    /// Counts what the ear has dropped since the last time.
+    fn count_dropped(&mut self) {
+        if let Some(ear) = &self.ear {
+            let dropped = ear.dropped();
+            self.shared.counters[self.index].dropped(Dropped {
+                strange: dropped.strange - self.dropped.strange,
+                doubled: dropped.doubled - self.dropped.doubled,
+                forged: dropped.forged - self.dropped.forged,
+            });
+            self.dropped = dropped;
         }
     }
 
@@ -237,6 +319,14 @@ impl Shard {
             return;
         };
         self.vacant.push(index);
+        if let Some(ear) = &mut self.ear {
+            ear.forget(index);
+        }
+        if self.ear.as_ref().is_some_and(|ear| ear.channels() == 0) {
+            self.count_dropped();
+            self.dropped = Dropped::default();
+            self.ear = None;
+        }
         let place = connection.place;
         let (journal, peer) = (self.journals.at(place).id, connection.link.peer());
         match ending {
@@ -267,6 +357,7 @@ impl Shard {
                 self.end(index, ending);
             }
         }
+        self.count_dropped();
         self.housekeeping = self.now + HOUSEKEEPING;
         self.shared.stopping() && self.stop()
     }
@@ -304,5 +395,45 @@ impl Shard {
         {
             self.end(index, ending);
         }
+    }
+}
+
+/// Listens to a channel for the session `index`. `false`: not to this group, or it cannot be joined, or the channel's name
+/// is taken.
+fn listen(ear: &mut Option<Ear>, poller: &Poller, shared: &Shared, tune: &Tune, index: usize) -> bool {
+    let Some(group) = shared
+        .config
+        .multicast
+        .as_ref()
+        .filter(|group| group.is_named_by(tune))
+    else {
+        return false;
+    };
+    if ear.is_none() {
+        let opened = Ear::open(group).and_then(|ear| poller.add(&ear, EAR, Interest::Read).map(|()| ear));
+        match opened {
+            Ok(opened) => *ear = Some(opened),
+            Err(error) => {
+                tracing::warn!(%error, %group, "the multicast group could not be joined");
+                return false;
+            }
+        }
+    }
+    ear.as_mut().is_some_and(|ear| ear.listen(tune, index))
+}
+
+/// Waits for room to write while answers wait, and only then.
+fn watch(poller: &Poller, connection: &mut Connection, index: usize) {
+    if connection.stuck() == connection.waits_to_write {
+        return;
+    }
+    connection.waits_to_write = connection.stuck();
+    let interest = if connection.stuck() {
+        Interest::ReadWrite
+    } else {
+        Interest::Read
+    };
+    if let Err(error) = poller.modify(&connection.link, index as u64, interest) {
+        panic!("a connection that is waited for cannot be waited for otherwise: {error}");
     }
 }

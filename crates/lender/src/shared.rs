@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use netram_proto::id::{Incarnation, JournalId};
 use netram_proto::wire::{FrameKind, Header, Refusal};
-use netram_transport::{Address, Security, Waker};
+use netram_transport::{Address, Group, Security, Waker};
 
 use crate::config::Config;
 use crate::report::{MemoryReport, Report};
@@ -125,6 +125,7 @@ impl Shared {
             uptime_s: now.duration_since(self.started).as_secs(),
             pid: std::process::id(),
             addresses: self.addresses.iter().map(Address::to_string).collect(),
+            multicast: self.config.multicast.as_ref().map(Group::to_string),
             secure: matches!(self.config.security, Security::Key(_)),
             stopping: self.stopping(),
             memory: MemoryReport {

@@ -7,12 +7,15 @@ use std::time::Instant;
 use netram_proto::id::JournalId;
 use netram_proto::member::MemberState;
 use netram_proto::wire::Refusal;
-use netram_transport::HandshakeError;
+use netram_transport::{Dropped, HandshakeError};
 
 use crate::report::{CounterReport, JournalReport};
 
 /// Kinds of refusal, and one for what has no kind.
-const REFUSALS: usize = 12;
+const REFUSALS: usize = 13;
+
+/// Why a datagram is dropped: see [`Dropped`].
+const DROPPED_KINDS: [&str; 3] = ["strange", "doubled", "forged"];
 
 /// One shard's counters.
 #[derive(Default)]
@@ -21,6 +24,11 @@ pub(crate) struct Counters {
     pub(crate) appends: Counter,
     pub(crate) bytes: Counter,
     pub(crate) acks: Counter,
+    /// Appends that were multicast.
+    pub(crate) datagrams: Counter,
+    /// Holes in what was multicast that writers were told of.
+    pub(crate) missing: Counter,
+    dropped: [Counter; DROPPED_KINDS.len()],
     refusals: [Counter; REFUSALS],
 }
 
@@ -44,11 +52,27 @@ impl Counters {
         self.refusals[usize::from(byte).min(REFUSALS - 1)].add(1);
     }
 
+    /// What an ear has dropped since it was last asked.
+    pub(crate) fn dropped(&self, new: Dropped) {
+        let counts = [new.strange, new.doubled, new.forged];
+        for (counter, count) in self.dropped.iter().zip(counts) {
+            counter.add(count);
+        }
+    }
+
     pub(crate) fn add_to(&self, report: &mut CounterReport) {
         report.frames += self.frames.read();
         report.appends += self.appends.read();
         report.bytes += self.bytes.read();
         report.acks += self.acks.read();
+        report.datagrams += self.datagrams.read();
+        report.datagrams_missing += self.missing.read();
+        for (kind, counter) in DROPPED_KINDS.iter().zip(&self.dropped) {
+            let count = counter.read();
+            if count > 0 {
+                *report.datagrams_dropped.entry((*kind).to_owned()).or_default() += count;
+            }
+        }
         for (byte, counter) in self.refusals.iter().enumerate() {
             let count = counter.read();
             if count > 0

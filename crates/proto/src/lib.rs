@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`wire`] | how frames and records look as bytes; every check on what a peer sent |
 //! | [`session`] | what a connection may say before and after it is bound to a journal |
+//! | [`cast`] | appends sent once for all members, by multicast: datagrams, order, holes |
 //! | [`member`] | what a lender does for one journal: seal, join, append, trim, read |
 //! | [`journal`] | the writer's views and acknowledgements, the local log, recovery |
 //! | [`port`] | the traits that layer 1 speaks to: a log and a file |
@@ -16,6 +17,7 @@
 
 extern crate alloc;
 
+pub mod cast;
 pub mod id;
 pub mod journal;
 pub mod limit;

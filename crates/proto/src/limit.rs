@@ -15,6 +15,32 @@ pub const FRAME_HEADER_BYTES: usize = 40;
 /// travels in several frames.
 pub const FRAME_BODY_BYTES_MAX: usize = 60 * 1024;
 
+/// Bytes of a datagram in the clear: its channel and its number.
+pub const DATAGRAM_HEADER_BYTES: usize = 16;
+/// Bytes that a datagram adds to the bytes of the log in it: in the clear, a frame's header, AES-GCM's tag.
+pub const DATAGRAM_OVERHEAD_BYTES: usize = DATAGRAM_HEADER_BYTES + FRAME_HEADER_BYTES + SEAL_TAG_BYTES;
+/// The smallest datagram to be configured: what every IPv4 path carries whole (576), without the headers of IP and UDP.
+pub const DATAGRAM_BYTES_MIN: usize = 548;
+/// The largest: what an Ethernet with jumbo frames of 9,000 bytes carries whole. Larger ones would travel in fragments of
+/// IP, of which one lost is all lost.
+pub const DATAGRAM_BYTES_MAX: usize = 8972;
+/// Members that must listen for appends to be multicast. One alone is served better by its own link.
+pub const CAST_MEMBERS_MIN: usize = 2;
+/// Bytes on the way to the member that has received most, beyond which no further frame is multicast. With one frame more
+/// it fits the kernel's usual receive buffer (208 KiB, in which a datagram of 1,400 bytes counts for 2,304).
+pub const CAST_FLIGHT_BYTES_MAX: u64 = 64 * 1024;
+/// A member that has not received this much of what was multicast goes on over its own link until it has caught up.
+pub const CAST_LAG_BYTES_MAX: u64 = 4 * CAST_FLIGHT_BYTES_MAX;
+/// Bytes that a listening lender keeps of one journal while bytes before them are missing.
+pub const GATHER_BYTES_MAX: usize = 512 * 1024;
+/// Pieces that it keeps; each costs an allocation.
+pub const GATHER_PIECES_MAX: usize = 1024;
+/// Holes of one member that the writer remembers. Beyond that they are filled together with what lies between them.
+pub const HOLES_MAX: usize = 8;
+/// Datagrams of one channel, after which it is replaced by one with another key. At 9 KB a datagram this stays below 2^34
+/// AES blocks, inside what AES-GCM bears.
+pub const CHANNEL_DATAGRAMS_MAX: u64 = 1 << 24;
+
 /// Bytes before a record's payload.
 pub const RECORD_HEADER_BYTES: usize = 40;
 /// Bytes that sealing adds behind a payload (AES-GCM's tag).
@@ -44,6 +70,13 @@ const _: () = assert!(
     FRAME_HEADER_BYTES + FRAME_BODY_BYTES_MAX + 16 <= u16::MAX as usize,
     "a frame fits one Noise message"
 );
+const _: () = assert!(DATAGRAM_BYTES_MIN > DATAGRAM_OVERHEAD_BYTES);
+const _: () = assert!(DATAGRAM_BYTES_MAX - DATAGRAM_OVERHEAD_BYTES <= FRAME_BODY_BYTES_MAX);
+const _: () = assert!(
+    CAST_LAG_BYTES_MAX + CAST_FLIGHT_BYTES_MAX + FRAME_BODY_BYTES_MAX as u64 <= GATHER_BYTES_MAX as u64,
+    "whoever has not fallen behind can keep all that is ahead of a hole"
+);
+const _: () = assert!(CAST_LAG_BYTES_MAX >= 2 * CAST_FLIGHT_BYTES_MAX);
 const _: () = assert!(RECORD_HEADER_BYTES.is_multiple_of(RECORD_ALIGN));
 const _: () = assert!(LOG_BYTES_MIN.is_multiple_of(LOG_ALIGN));
 const _: () = assert!(

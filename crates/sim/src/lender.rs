@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use netram_proto::cast::{Gather, Taken};
 use netram_proto::id::{Incarnation, JournalId, Lsn};
 use netram_proto::member::{Member, MemberState, NoWindow, Reply, Window, copy_out};
 use netram_proto::planted::Planted;
@@ -61,6 +62,8 @@ impl Window for Ring {
 pub enum Outcome {
     /// An answer.
     Reply(Vec<u8>),
+    /// No answer: the frame was known, or waits for others.
+    Nothing,
     /// The session has ended.
     Ended,
     /// The process died while it handled the frame: bytes may have reached the window, the word for them did not.
@@ -80,6 +83,8 @@ pub struct Lender {
     saved: Option<MemberState>,
     member: Option<Member>,
     sessions: BTreeMap<usize, Session>,
+    /// Connections that listen to a channel: its number in their client's reign, and order in what comes over it.
+    ears: BTreeMap<usize, (u64, Gather)>,
     /// Counts processes; a connection belongs to one.
     pub boot: u32,
     /// Whether the process runs.
@@ -112,6 +117,7 @@ impl Lender {
             saved: None,
             member: None,
             sessions: BTreeMap::new(),
+            ears: BTreeMap::new(),
             boot: 0,
             up: true,
             dies_in_append: false,
@@ -150,6 +156,7 @@ impl Lender {
         self.withdrawn = false;
         self.member = None;
         self.sessions.clear();
+        self.ears.clear();
         self.boot += 1;
     }
 
@@ -196,8 +203,87 @@ impl Lender {
                 Outcome::Reply(packet_of(&header, self.domain.as_bytes()))
             }
             Ok(Admit::Status) => Outcome::Reply(packet_of(&Header::new(FrameKind::Report), b"{}")),
-            Ok(Admit::Member(_)) => self.on_member_frame(&frame, journal, planted),
+            Ok(Admit::Tune(_)) => {
+                self.ears.insert(conn, (frame.header.lsn.0, Gather::default()));
+                let header = Header {
+                    who: self.incarnation.0,
+                    lsn: frame.header.lsn,
+                    ..Header::new(FrameKind::Tuned)
+                };
+                Outcome::Reply(packet_of(&header, &[]))
+            }
+            Ok(Admit::Member(_)) => match self.ears.remove(&conn) {
+                Some((channel, mut gather)) => {
+                    let outcome = self.on_listener_frame(&mut gather, &frame, journal, planted);
+                    if self.up {
+                        self.ears.insert(conn, (channel, gather));
+                    }
+                    outcome
+                }
+                None => self.on_member_frame(&frame, journal, planted),
+            },
             Ok(Admit::Bind(..)) | Err(_) => Outcome::Ended,
+        }
+    }
+
+    /// The connections that listen to a channel.
+    pub fn listeners(&self) -> impl Iterator<Item = usize> {
+        self.ears.keys().copied()
+    }
+
+    /// Handles an append that was multicast and reached connection `conn`.
+    pub fn on_datagram(
+        &mut self,
+        conn: usize,
+        channel: u64,
+        packet: &[u8],
+        journal: JournalId,
+        planted: Planted,
+    ) -> Outcome {
+        let Some((tuned, mut gather)) = self.ears.remove(&conn) else {
+            return Outcome::Nothing;
+        };
+        let outcome = match Frame::parse(packet) {
+            Ok(frame) if tuned == channel => self.on_listener_frame(&mut gather, &frame, journal, planted),
+            // Sealed under a key that this connection was not given, or not any more.
+            _ => Outcome::Nothing,
+        };
+        if self.up {
+            self.ears.insert(conn, (tuned, gather));
+        }
+        outcome
+    }
+
+    /// As the shipped lender does it: whatever way an append came, it goes through the machine that brings order.
+    fn on_listener_frame(
+        &mut self,
+        gather: &mut Gather,
+        frame: &Frame<'_>,
+        journal: JournalId,
+        planted: Planted,
+    ) -> Outcome {
+        if frame.header.kind != FrameKind::Append {
+            if matches!(frame.header.kind, FrameKind::Join | FrameKind::Seal) {
+                gather.clear();
+            }
+            return self.on_member_frame(frame, journal, planted);
+        }
+        match gather.handle(frame, self.state().received) {
+            Taken::Now => {
+                let mut outcome = self.on_member_frame(frame, journal, planted);
+                while let Outcome::Reply(reply) = &outcome
+                    && reply.first() == Some(&(FrameKind::Ack as u8))
+                    && let Some(piece) = gather.next(self.state().received)
+                {
+                    outcome = self.on_member_frame(&piece.frame(), journal, planted);
+                }
+                outcome
+            }
+            Taken::Kept(Some(hole)) => match &self.member {
+                Some(member) => Outcome::Reply(packet_of(&member.missing(hole), &[])),
+                None => Outcome::Nothing,
+            },
+            Taken::Kept(None) | Taken::Known | Taken::Full => Outcome::Nothing,
         }
     }
 
@@ -235,6 +321,7 @@ impl Lender {
     /// A connection is gone.
     pub fn forget(&mut self, conn: usize) {
         self.sessions.remove(&conn);
+        self.ears.remove(&conn);
     }
 }
 

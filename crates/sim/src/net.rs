@@ -3,11 +3,12 @@
 //! A stream keeps order and loses only a tail, when it breaks; a datagram link loses, doubles and delays each frame by
 //! itself. Frames of a dead process may still arrive, much later.
 
+use netram_proto::cast::cut;
 use netram_proto::time::{Span, Time};
 
-use netram_proto::wire::{Frame, FrameKind};
+use netram_proto::wire::{Frame, FrameKind, Header};
 
-use crate::lender::Outcome;
+use crate::lender::{Outcome, packet_of};
 use crate::profile::Links;
 use crate::world::{Event, World};
 
@@ -228,6 +229,89 @@ impl World {
         }
     }
 
+    /// A process multicasts an append: to every connection of its own that listens, dead ones included.
+    pub(crate) fn multicast(&mut self, process: usize, channel: u32, header: Header, body: &[u8]) {
+        let datagram_bytes = self.profile.datagram_bytes;
+        let listeners: Vec<usize> = self
+            .lenders
+            .iter()
+            .flat_map(|lender| lender.listeners())
+            .filter(|&conn| self.conns[conn].process == process)
+            .collect();
+        for (piece, length) in cut(header, body.len(), datagram_bytes) {
+            let from = piece.lsn.since(header.lsn) as usize;
+            let packet = packet_of(&piece, &body[from..from + length]);
+            self.coverage.hit("datagrams multicast");
+            for &conn in &listeners {
+                self.send_datagram(conn, channel, &packet);
+            }
+        }
+    }
+
+    fn send_datagram(&mut self, conn: usize, channel: u32, packet: &[u8]) {
+        let permille = self.profile.loss_permille;
+        if self.rng.chance(permille) {
+            self.coverage.hit("datagrams lost");
+            return;
+        }
+        let copies = 1 + u32::from(self.rng.chance(permille));
+        for _ in 0..copies {
+            let mut delay = self.latency();
+            if self.rng.chance(permille) {
+                self.coverage.hit("datagrams late");
+                // Some outlive the reign that sent them.
+                let longest = self.rng.pick(&[1_000_000, 1_000_000, 50_000_000, 2_000_000_000]);
+                delay = Span(delay.0 + self.rng.below(longest));
+            }
+            let packet = packet.to_vec();
+            self.at(
+                delay,
+                Event::Datagram {
+                    conn,
+                    channel,
+                    packet,
+                },
+            );
+        }
+    }
+
+    pub(crate) fn on_datagram(&mut self, conn: usize, channel: u32, packet: Vec<u8>) {
+        let Conn {
+            process,
+            lender,
+            open,
+            boot,
+            ..
+        } = self.conns[conn];
+        if self.blocked(process, lender, Way::Up) > self.now {
+            self.coverage.hit("datagrams lost in a partition");
+            return;
+        }
+        let wait = self.lenders[lender].paused_until;
+        if wait > self.now {
+            self.queue.push(
+                wait,
+                Event::Datagram {
+                    conn,
+                    channel,
+                    packet,
+                },
+            );
+            return;
+        }
+        if !self.lenders[lender].up || self.lenders[lender].boot != boot {
+            return;
+        }
+        if !open {
+            self.coverage.hit("datagrams heard by a dead connection");
+        }
+        let (journal, planted) = (self.journal, self.planted);
+        self.tell_packet(lender, &packet, "hears");
+        self.trace.mark(self.now, 10, conn as u64);
+        let outcome = self.lenders[lender].on_datagram(conn, channel.into(), &packet, journal, planted);
+        self.send_answer(conn, lender, open, outcome);
+    }
+
     fn lender_gets(&mut self, conn: usize, lender: usize, open: bool, packet: &[u8]) {
         if !open {
             self.coverage.hit("frames of a dead connection delivered");
@@ -236,10 +320,19 @@ impl World {
         self.tell_packet(lender, packet, "gets");
         self.trace
             .mark(self.now, 2, packet.first().copied().unwrap_or(0).into());
-        match self.lenders[lender].on_packet(conn, packet, journal, planted) {
+        let outcome = self.lenders[lender].on_packet(conn, packet, journal, planted);
+        self.send_answer(conn, lender, open, outcome);
+    }
+
+    fn send_answer(&mut self, conn: usize, lender: usize, open: bool, outcome: Outcome) {
+        match outcome {
+            Outcome::Nothing => (),
             Outcome::Reply(reply) => {
                 let reply = self.perhaps_lie(lender, reply);
                 self.tell_packet(lender, &reply, "answers");
+                if reply.first() == Some(&(FrameKind::Missing as u8)) {
+                    self.coverage.hit("holes told");
+                }
                 if open {
                     self.send(conn, Way::Down, reply);
                 }

@@ -109,7 +109,7 @@ pub struct Profile {
     pub latency_us: (u64, u64),
     /// A sync, at least and at most, in µs.
     pub disk_us: (u64, u64),
-    /// Frames lost on datagram links, in a thousand; as many are doubled, and as many come late.
+    /// Frames lost on datagram links, and datagrams lost, in a thousand; as many are doubled, and as many come late.
     pub loss_permille: u64,
     /// The disk's nature between the nemesis's visits.
     pub disk: DiskFaults,
@@ -122,6 +122,10 @@ pub struct Profile {
     pub actions: Vec<Action>,
     /// Mean time between visits.
     pub every: Span,
+    /// Whether appends are multicast. Links are streams then.
+    pub multicast: bool,
+    /// Bytes of a datagram.
+    pub datagram_bytes: usize,
     /// Whether visits stop short of taking the last copy of anything acknowledged.
     pub within_budget: bool,
     /// The index of a lender that lies.
@@ -190,9 +194,22 @@ impl Profile {
             drops_cache,
             actions,
             every: Span::from_ms(rng.pick(&[30, 100, 300, 1000])),
+            multicast: false,
+            datagram_bytes: 600,
             within_budget: rng.chance(500),
             hostile: None,
         }
+    }
+
+    /// A world in which appends are multicast, to at least two lenders.
+    pub fn multicast(&mut self, rng: &mut Rng) {
+        self.multicast = true;
+        self.links = Links::Stream;
+        self.timing.resend = None;
+        self.lenders = self.lenders.max(2);
+        self.wanted = self.wanted.max(2);
+        self.domains.resize(self.lenders, String::from("d1"));
+        self.datagram_bytes = rng.pick(&[548, 1400, 8972]);
     }
 
     /// A world in which lenders come and go faster than the disk and the slowest frame: acknowledgements outlive the

@@ -39,6 +39,12 @@ pub(crate) enum Event {
         number: u64,
         packet: Vec<u8>,
     },
+    /// A multicast append arrives at one listener.
+    Datagram {
+        conn: usize,
+        channel: u32,
+        packet: Vec<u8>,
+    },
     Connected {
         conn: usize,
     },
@@ -203,6 +209,11 @@ impl World {
                 number,
                 packet,
             } => self.on_packet(conn, way, number, packet),
+            Event::Datagram {
+                conn,
+                channel,
+                packet,
+            } => self.on_datagram(conn, channel, packet),
             Event::Connected { conn } => self.on_connected(conn),
             Event::Closed { conn } => self.on_closed(conn),
             Event::Tick { process } => self.on_tick(process),

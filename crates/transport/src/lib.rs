@@ -25,6 +25,7 @@
 //! | [`connect`](mod@connect), [`listen`] | the two ends of the handshake |
 //! | [`link`](mod@link) | packets over a socket, without allocation |
 //! | [`port`] | a listening socket before any protocol, and who may reach it |
+//! | [`multicast`] | datagrams to a group, sealed; without any link's promises |
 //! | [`poll`], [`wait`] | waiting for many links, and how hard to wait |
 #![forbid(unsafe_code)]
 
@@ -35,6 +36,7 @@ pub mod error;
 pub mod key;
 pub mod link;
 pub mod listen;
+pub mod multicast;
 pub mod poll;
 pub mod port;
 pub mod preamble;
@@ -49,6 +51,7 @@ pub use error::{BindError, ConnectError, HandshakeError, LinkError};
 pub use key::{ClusterKey, KeyError};
 pub use link::{Link, PACKET_BYTES_MAX, Sent};
 pub use listen::{HANDSHAKE_TIMEOUT, Listener, PENDING_MAX, Pending, Progress};
+pub use multicast::{Caster, Dropped, Ear, Group, GroupError, Heard};
 pub use poll::{Events, Interest, Poller, Ready, Waker};
 pub use port::{Port, Reach};
 pub use preamble::{Versions, WIRE_VERSION};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use netram_lender::{Config, Lender};
-use netram_transport::{Address, WaitPolicy};
+use netram_transport::{Address, Group, WaitPolicy};
 use serde::Deserialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -61,6 +61,10 @@ struct Settings {
     #[arg(long, value_name = "ADDR", env = "NETRAM_LISTEN", value_delimiter = ',')]
     #[serde(deserialize_with = "list_from_text")]
     listen: Vec<Address>,
+    /// The multicast group on which appends may come, for journals that ask for it: 239.1.2.3:7421, or 239.1.2.3:7421%eth1
+    #[arg(long, value_name = "GROUP", env = "NETRAM_MULTICAST")]
+    #[serde(deserialize_with = "from_text")]
+    multicast: Option<Group>,
     /// The cluster key's file, made with `netram key new`
     #[arg(long, value_name = "FILE", env = "NETRAM_KEY_FILE")]
     key_file: Option<PathBuf>,
@@ -116,6 +120,7 @@ impl Settings {
         let chosen = self.key_file.is_some() || self.insecure;
         Settings {
             listen: list(self.listen, file.listen),
+            multicast: self.multicast.or(file.multicast),
             key_file: if chosen { self.key_file } else { file.key_file },
             insecure: if chosen { self.insecure } else { file.insecure },
             memory: self.memory.or(file.memory),
@@ -142,6 +147,7 @@ impl Settings {
         let default = Config::default();
         Ok(Config {
             listen: self.listen,
+            multicast: self.multicast,
             security,
             memory: self.memory.map_or(default.memory, |size| size.0),
             quota: self.quota.map(|size| size.0),

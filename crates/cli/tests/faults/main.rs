@@ -15,6 +15,7 @@ mod full_disk;
 mod grow;
 mod harness;
 mod kill;
+mod multicast;
 mod partition;
 mod pause;
 mod power;

@@ -25,6 +25,7 @@ use netram_proto::journal::{
 use netram_proto::planted::Planted;
 use netram_proto::port::{File, IoError};
 use netram_proto::time::{Span, Time};
+use netram_transport::Caster;
 
 use crate::config::JournalConfig;
 use crate::core::{Parts, Shared};
@@ -287,6 +288,12 @@ impl Files {
         let system = |what| move |source| OpenError::System { what, source };
         let (ring, drain) = sys::ring(ring_bytes, taken.end.lsn).map_err(system("mapping the ring"))?;
         let waiting = Waiting::new().map_err(system("making a poller"))?;
+        let caster = config
+            .multicast
+            .as_ref()
+            .map(|multicast| Caster::open(&multicast.group, multicast.datagram_bytes))
+            .transpose()
+            .map_err(system("opening the multicast group"))?;
         let writer_config = config.writer_config(ring_bytes);
         let writer = Writer::new(
             journal,
@@ -309,6 +316,7 @@ impl Files {
             place: self.place,
             lock: self.lock,
             waiting,
+            caster,
         });
         Ok(Opened {
             shared,

@@ -30,7 +30,9 @@ pub use rule::{CommitRule, RuleError};
 pub use set::Set;
 pub use slots::{SlotError, Slots};
 pub use view::{View, ViewError, ViewMember};
-pub use writer::{Blocked, LenderStatus, LinkPhase, Role, Timing, Writer, WriterConfig, WriterStatus};
+pub use writer::{
+    Blocked, CastConfig, LenderStatus, LinkPhase, Role, Timing, Writer, WriterConfig, WriterStatus,
+};
 
 use crate::id::Lsn;
 use crate::wire::Header;
@@ -49,6 +51,9 @@ pub struct Outgoing {
 pub enum Body {
     /// A few bytes, and how many of them.
     Inline([u8; 16], usize),
+    /// A [`Tune`](crate::cast::Tune) for the channel of this number. The machine numbers channels; the driver has their keys, and
+    /// makes a new one for a number that it has not seen.
+    Channel(u32),
     /// `bytes` of the journal's ring from `from`.
     Log {
         /// The first byte.

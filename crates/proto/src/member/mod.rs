@@ -15,6 +15,7 @@ mod tests;
 
 pub use window::{NoWindow, Window, copy_out};
 
+use crate::cast::Hole;
 use crate::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
 use crate::limit::{FRAME_BODY_BYTES_MAX, WINDOW_BYTES_MAX, WINDOW_BYTES_MIN};
 use crate::planted::{Fault, Planted};
@@ -278,14 +279,28 @@ impl Member {
         }
     }
 
-    fn ack(&self, flags: u8) -> Reply {
-        let mut header = self.header(FrameKind::Ack);
-        header.flags = flags;
+    /// Tells the writer that bytes of the channel were missed.
+    pub fn missing(&self, hole: Hole) -> Header {
+        let mut header = self.spoken(FrameKind::Missing);
+        header.lsn = hole.from;
+        header.stable = hole.to;
+        header
+    }
+
+    /// A header that names the window which this reign joined.
+    fn spoken(&self, kind: FrameKind) -> Header {
+        let mut header = self.header(kind);
         // Each reign numbers its joins from 1: the number of an earlier reign's, or of one that has left, would pass for
         // the acknowledgement of a join that is still on its way.
         if !(self.state.joined && self.state.window_epoch == self.state.epoch) {
             header.mark = 0;
         }
+        header
+    }
+
+    fn ack(&self, flags: u8) -> Reply {
+        let mut header = self.spoken(FrameKind::Ack);
+        header.flags = flags;
         header.lsn = if self.planted.is(Fault::AckUnverified) {
             self.state.received
         } else {

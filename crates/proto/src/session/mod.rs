@@ -20,6 +20,8 @@ pub enum Admit {
     Bind(JournalId, WriterId),
     /// Answer with the lender's status.
     Status,
+    /// Listen to the channel that the frame names, for the journal, and answer `Tuned`.
+    Tune(JournalId),
     /// Hand the frame to the journal's member.
     Member(JournalId),
 }
@@ -61,6 +63,7 @@ impl Session {
         match frame.header.kind {
             FrameKind::Bind => self.on_bind(frame),
             FrameKind::Status => Ok(Admit::Status),
+            FrameKind::Tune => self.journal.map(Admit::Tune).ok_or(SessionError::NotBound),
             FrameKind::Seal
             | FrameKind::Join
             | FrameKind::Append
@@ -75,7 +78,9 @@ impl Session {
             | FrameKind::Left
             | FrameKind::Report
             | FrameKind::Refuse
-            | FrameKind::Withdraw => Err(SessionError::WrongDirection),
+            | FrameKind::Withdraw
+            | FrameKind::Tuned
+            | FrameKind::Missing => Err(SessionError::WrongDirection),
         }
     }
 
@@ -128,6 +133,10 @@ mod tests {
             session.handle(&frame(FrameKind::Append, &[])),
             Ok(Admit::Member(JournalId(7)))
         );
+        assert_eq!(
+            session.handle(&frame(FrameKind::Tune, &[])),
+            Ok(Admit::Tune(JournalId(7)))
+        );
     }
 
     #[test]
@@ -144,6 +153,10 @@ mod tests {
         assert_eq!(
             session.handle(&frame(FrameKind::Ack, &[])),
             Err(SessionError::WrongDirection)
+        );
+        assert_eq!(
+            session.handle(&frame(FrameKind::Tune, &[])),
+            Err(SessionError::NotBound)
         );
         assert_eq!(session.handle(&frame(FrameKind::Status, &[])), Ok(Admit::Status));
     }

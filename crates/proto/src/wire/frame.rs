@@ -36,6 +36,8 @@ pub enum FrameKind {
     Leave = 7,
     /// Asks for the lender's status. Needs no bind.
     Status = 8,
+    /// Asks to listen to a channel, over which appends come by multicast. `lsn`: the channel's number. Body: a [`Tune`](crate::cast::Tune).
+    Tune = 9,
     /// Answers `Bind`. `who`: incarnation. Body: the lender's power domain.
     Bound = 64,
     /// Answers `Seal`. `lsn`: held; `stable`: trim; `mark`: generation. Body: epoch of the window (4). Flag `KNOWN`.
@@ -54,6 +56,10 @@ pub enum FrameKind {
     Refuse = 71,
     /// The lender is about to stop lending: move away. No answer expected.
     Withdraw = 72,
+    /// Answers `Tune`. `lsn`: the channel's number. The lender listens.
+    Tuned = 73,
+    /// Bytes from `lsn` to `stable` were missed on the channel. `mark`: generation.
+    Missing = 74,
 }
 
 impl FrameKind {
@@ -68,6 +74,7 @@ impl FrameKind {
             6 => Read,
             7 => Leave,
             8 => Status,
+            9 => Tune,
             64 => Bound,
             65 => Sealed,
             66 => Ack,
@@ -77,6 +84,8 @@ impl FrameKind {
             70 => Report,
             71 => Refuse,
             72 => Withdraw,
+            73 => Tuned,
+            74 => Missing,
             _ => return None,
         })
     }
@@ -120,6 +129,8 @@ pub enum Refusal {
     Stopping = 10,
     /// A seal must come first.
     NotSealed = 11,
+    /// The lender does not listen to the group that a `Tune` names.
+    NoGroup = 12,
 }
 
 impl Refusal {
@@ -138,6 +149,7 @@ impl Refusal {
             9 => Malformed,
             10 => Stopping,
             11 => NotSealed,
+            12 => NoGroup,
             _ => return None,
         })
     }
@@ -318,10 +330,10 @@ mod tests {
 
     #[test]
     fn every_refusal_survives_its_byte() {
-        for byte in 1..=11 {
+        for byte in 1..=12 {
             assert_eq!(Refusal::from_byte(byte).map(|refusal| refusal as u8), Some(byte));
         }
         assert_eq!(Refusal::from_byte(0), None);
-        assert_eq!(Refusal::from_byte(12), None);
+        assert_eq!(Refusal::from_byte(13), None);
     }
 }

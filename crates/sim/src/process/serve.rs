@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 
 use netram_proto::id::Lsn;
-use netram_proto::journal::{Body, LogFile, Outgoing, Slots, Superblock, View, Writer, WriterConfig};
+use netram_proto::journal::{
+    Body, CastConfig, LogFile, Outgoing, Slots, Superblock, View, Writer, WriterConfig,
+};
 use netram_proto::planted::{Fault, Planted};
 use netram_proto::port::IoError;
 use netram_proto::time::Span;
@@ -99,6 +101,8 @@ impl Serving {
     fn packet(&self, outgoing: &Outgoing) -> Vec<u8> {
         match outgoing.body {
             Body::Inline(bytes, length) => packet_of(&outgoing.header, &bytes[..length]),
+            // In this world a key is its channel's number, which the header has.
+            Body::Channel(_) => packet_of(&outgoing.header, &[]),
             Body::Log { from, bytes } => packet_of(&outgoing.header, &self.ring_bytes(from, bytes)),
         }
     }
@@ -141,6 +145,7 @@ fn writer_config(world: &World) -> WriterConfig {
         one_domain: profile.one_domain,
         window_bytes: profile.window,
         timing: profile.timing,
+        cast: profile.multicast.then(CastConfig::default),
     }
 }
 
@@ -300,6 +305,13 @@ impl World {
     /// Connects, and sends whatever is to be sent and has room.
     fn pump(&mut self, process: usize, serving: &mut Serving) {
         let now = self.now;
+        while let Some(outgoing) = serving.writer.next_cast(now) {
+            check::rule04::sends(self, process, serving);
+            if let Body::Log { from, bytes } = outgoing.body {
+                let body = serving.ring_bytes(from, bytes);
+                self.multicast(process, serving.writer.channel(), outgoing.header, &body);
+            }
+        }
         for slot in 0..self.lenders.len() {
             if serving.writer.wants_connection(slot, now) {
                 if let Some(old) = self.processes[process].conns[slot] {

@@ -41,7 +41,7 @@ pub(super) fn run(world: &mut World) {
         world.tell(|| format!("{packet:x?}"));
         let (journal, planted) = (world.journal, world.planted);
         match lender.on_packet(0, &packet, journal, planted) {
-            Outcome::Reply(_) => (),
+            Outcome::Reply(_) | Outcome::Nothing => (),
             Outcome::Ended => {
                 lender.forget(0);
                 bind(world, &mut lender, 0);

@@ -23,6 +23,9 @@ pub struct Outcome {
     pub coverage: Coverage,
 }
 
+/// Mixed into a seed to draw which worlds multicast.
+const MULTICAST_DRAW: u64 = 0x6D63_6173_7421_7421;
+
 /// Runs `seed`. Unwinds with a [`crate::check::Violation`] when a rule is broken.
 pub fn run(seed: u64, planted: Planted, story: Option<Story>) -> Outcome {
     let mut rng = Rng::new(seed);
@@ -33,6 +36,11 @@ pub fn run(seed: u64, planted: Planted, story: Option<Story>) -> Outcome {
     }
     if kind < 5 {
         profile.storm(&mut rng);
+    }
+    // Drawn apart, so that the worlds of other seeds stay what they were.
+    let mut apart = Rng::new(seed ^ MULTICAST_DRAW);
+    if kind >= 5 && apart.chance(250) {
+        profile.multicast(&mut apart);
     }
     let mut world = World::new(rng, profile, planted, Trace::new(story));
     let description = format!("seed {seed}: {:?}", world.profile);

@@ -92,6 +92,7 @@ impl Place {
             journal,
             lenders: lenders.iter().map(|lender| lender.address.clone()).collect(),
             key: Some(self.key()),
+            multicast: None,
             rule: "all".to_owned(),
             members,
             window_bytes: 256 * 1024,

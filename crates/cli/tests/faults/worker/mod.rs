@@ -24,6 +24,8 @@ pub(crate) struct Work {
     pub(crate) lenders: Vec<String>,
     /// The cluster key's file; none: insecure.
     pub(crate) key: Option<PathBuf>,
+    /// The multicast group that appends go to; none: each over its own link.
+    pub(crate) multicast: Option<String>,
     pub(crate) rule: String,
     pub(crate) members: usize,
     pub(crate) window_bytes: u64,

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use netram_client::{Journal, JournalConfig, JournalStatus, Recovered};
+use netram_client::{Journal, JournalConfig, JournalStatus, Multicast, Recovered};
 use netram_proto::port::Durability;
-use netram_transport::{Address, ClusterKey, Security};
+use netram_transport::{Address, ClusterKey, Group, Security};
 
 use super::{End, Report, Said, Work, say};
 
@@ -36,9 +36,12 @@ fn config(work: &Work) -> Result<JournalConfig, String> {
     let lenders = parsed
         .collect::<Result<Vec<_>, _>>()
         .map_err(|error| error.to_string())?;
+    let group = work.multicast.as_ref().map(|group| group.parse::<Group>());
+    let group = group.transpose().map_err(|error| error.to_string())?;
     let rule = work.rule.parse().map_err(|_| format!("no rule: {}", work.rule))?;
     Ok(JournalConfig {
         rule,
+        multicast: group.map(Multicast::to),
         one_domain: true,
         window_bytes: work.window_bytes,
         disk_delay: Duration::from_millis(work.disk_delay_ms),

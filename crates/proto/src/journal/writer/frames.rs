@@ -15,7 +15,7 @@ use super::{Set, Writer};
 
 /// From this many unsent bytes on, frames are sent without waiting for earlier ones to be received: a bulk transfer
 /// gains nothing from grouping.
-const BULK_BYTES: u64 = 16 * 1024;
+pub(super) const BULK_BYTES: u64 = 16 * 1024;
 
 /// The pause before the second attempt to connect; each further one is twice as long, up to `Timing::retry`.
 const RETRY_FIRST: Span = Span::from_ms(20);
@@ -50,6 +50,7 @@ impl Writer {
         lender.owing = Some(now);
         lender.ping_owed = false;
         lender.withdrawn = false;
+        lender.deafen();
     }
 
     /// Lender `index` could not be reached, or its connection broke.
@@ -67,6 +68,7 @@ impl Writer {
         lender.link = LinkPhase::Down(at);
         lender.control = None;
         lender.owing = None;
+        lender.deafen();
         lender.lost_at.get_or_insert(now);
         if matches!(lender.role, Role::Joining | Role::Catching(_)) {
             lender.dismiss();
@@ -85,10 +87,12 @@ impl Writer {
         if self.fenced.is_some() && !self.planted.is(Fault::FenceIgnored) {
             return None;
         }
+        self.retune();
         let outgoing = match self.lenders[index].control {
             Some(control) => self.control_frame(index, control),
             None if self.lenders[index].is_ready() => self
-                .append_frame(index, now)
+                .repair_frame(index, now)
+                .or_else(|| self.append_frame(index, now))
                 .or_else(|| self.ping_frame(index, now))?,
             None => return None,
         };
@@ -98,6 +102,7 @@ impl Writer {
 
     fn control_frame(&mut self, index: usize, control: Control) -> Outgoing {
         let stable = self.stable;
+        let channel = self.cast.channel;
         let lender = &mut self.lenders[index];
         lender.control = None;
         let (kind, body) = match control {
@@ -105,6 +110,7 @@ impl Writer {
             Control::Seal => (FrameKind::Seal, Body::NONE),
             Control::Join => (FrameKind::Join, Body::u64(self.config.window_bytes)),
             Control::Leave => (FrameKind::Leave, Body::NONE),
+            Control::Tune => (FrameKind::Tune, Body::Channel(channel)),
         };
         let mut header = Header {
             epoch: self.epoch,
@@ -123,6 +129,11 @@ impl Writer {
                 header.lsn = Lsn(u64::from(lender.window_epoch.0));
                 header.mark = lender.generation;
             }
+            Control::Tune => {
+                header.lsn = Lsn(u64::from(channel));
+                lender.asked = channel;
+                lender.heard = true;
+            }
             Control::Bind | Control::Seal => (),
         }
         Outgoing { header, body }
@@ -136,6 +147,7 @@ impl Writer {
             stable.lsn
         };
         let resend = self.config.timing.resend;
+        let goal = self.goal(index);
         let lender = &mut self.lenders[index];
         if !lender.takes_appends() {
             return None;
@@ -155,7 +167,7 @@ impl Writer {
         } else {
             (0, 0)
         };
-        let pending = tail.since(lender.sent);
+        let pending = goal.since(lender.sent);
         let crowded = lender.flight[0] > lender.received;
         // One that was overtaken is told so at once, even where there is nothing to send: until it begins anew it owes us
         // what it has not received.
@@ -235,6 +247,8 @@ impl Writer {
                 self.lenders[index].withdrawn = true;
                 self.settle(now);
             }
+            FrameKind::Tuned => self.on_tuned(index, &frame.header, now),
+            FrameKind::Missing => self.on_missing(index, &frame.header),
             // It is free to join again.
             FrameKind::Left => self.settle(now),
             _ => (),
@@ -269,13 +283,12 @@ impl Writer {
             self.on_joined(index, header, now);
             return;
         }
+        let sent_max = self.sent_max(index);
         let lender = &mut self.lenders[index];
         if !lender.takes_appends() {
             return;
         }
-        if (header.lsn > lender.sent_max || header.stable > lender.sent_max)
-            && !self.planted.is(Fault::StaleAckCounts)
-        {
+        if (header.lsn > sent_max || header.stable > sent_max) && !self.planted.is(Fault::StaleAckCounts) {
             // It claims to hold what was never sent. Nothing it says can be believed.
             self.misbehaved(index, now);
             return;
@@ -283,6 +296,8 @@ impl Writer {
         if header.stable > lender.received {
             lender.received = header.stable;
             lender.progress = now;
+            lender.repeats = 0;
+            lender.note_progress();
         }
         if header.flags & Flag::GAP != 0 && header.stable < lender.sent {
             lender.resume(header.stable, now);
@@ -297,8 +312,9 @@ impl Writer {
 
     fn on_joined(&mut self, index: usize, header: &Header, now: Time) {
         let tail = self.tail;
+        let sent_max = self.sent_max(index);
         let lender = &mut self.lenders[index];
-        if header.lsn > lender.sent_max && !self.planted.is(Fault::StaleAckCounts) {
+        if header.lsn > sent_max && !self.planted.is(Fault::StaleAckCounts) {
             // A window that has just been opened cannot hold more than was sent to it.
             self.misbehaved(index, now);
             return;
@@ -330,6 +346,7 @@ impl Writer {
     }
 
     fn on_sealed(&mut self, index: usize, frame: &Frame<'_>, now: Time) {
+        let sent_max = self.sent_max(index);
         let lender = &mut self.lenders[index];
         if lender.link != LinkPhase::Sealing || frame.header.epoch != self.epoch {
             return;
@@ -346,7 +363,7 @@ impl Writer {
                 && frame.header.flags & Flag::KNOWN != 0
                 && frame.header.mark == lender.generation
                 && window_epoch == Ok(self.epoch)
-                && (lender.held..=lender.sent_max).contains(&frame.header.lsn);
+                && (lender.held..=sent_max).contains(&frame.header.lsn);
             if same_window || self.planted.is(Fault::AmnesiacCounts) {
                 lender.resume(frame.header.lsn, now);
                 lender.generation = frame.header.mark;
@@ -389,6 +406,8 @@ impl Writer {
                 self.lenders[index].withdrawn = true;
                 self.settle(now);
             }
+            // It goes on over its own link; whether the group is served may be another matter after its next start.
+            Refusal::NoGroup => (),
             Refusal::NotJoined | Refusal::NotSealed => {
                 let lender = &mut self.lenders[index];
                 match lender.role {

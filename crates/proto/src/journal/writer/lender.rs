@@ -2,6 +2,7 @@
 
 use alloc::string::String;
 
+use crate::cast::Holes;
 use crate::id::{Epoch, Incarnation, Lsn};
 use crate::time::Time;
 use crate::wire::Refusal;
@@ -41,6 +42,7 @@ pub(super) enum Control {
     Seal,
     Join,
     Leave,
+    Tune,
 }
 
 #[derive(Clone, Debug)]
@@ -82,6 +84,24 @@ pub(super) struct Lender {
     pub(super) withdrawn: bool,
     /// Why the lender would not take us as a client, and until when we do not ask again.
     pub(super) refused: Option<(Refusal, Time)>,
+    /// The number of the channel that the lender listens to over this connection; zero: none.
+    pub(super) channel: u32,
+    /// The number of the channel that it was last asked to listen to over this connection.
+    pub(super) asked: u32,
+    /// It may have heard something in this reign, perhaps through a connection that we hold to be dead.
+    pub(super) heard: bool,
+    /// It has fallen behind what is multicast and goes on over its own link until it has caught up.
+    pub(super) lagging: bool,
+    /// What it said it missed.
+    pub(super) holes: Holes,
+    /// Times that it was sent again what it has not received, without any progress.
+    pub(super) repeats: u32,
+    /// It was sent again something since it last had everything.
+    pub(super) helped: bool,
+    /// Times in a row that the timer found that nothing had come.
+    pub(super) unheard: u32,
+    /// Until when it is not asked to listen: multicast does not reach it.
+    pub(super) deaf_until: Option<Time>,
 }
 
 impl Lender {
@@ -110,6 +130,15 @@ impl Lender {
             failures: 0,
             withdrawn: false,
             refused: None,
+            channel: 0,
+            asked: 0,
+            heard: false,
+            lagging: false,
+            holes: Holes::default(),
+            repeats: 0,
+            helped: false,
+            unheard: 0,
+            deaf_until: None,
         }
     }
 
@@ -135,5 +164,7 @@ impl Lender {
         self.received = from;
         self.flight = [from; 2];
         self.progress = now;
+        self.holes.clear();
+        self.repeats = 0;
     }
 }

@@ -9,6 +9,7 @@
 //! | `mod.rs` | positions: tail, stable, acknowledged |
 //! | `lender.rs` | one lender: its connection's and its membership's state |
 //! | `frames.rs` | what to send, and what an answer means |
+//! | `cast.rs` | what is sent once for all, by multicast |
 //! | `views.rs` | who is a member: proposing, storing and adopting views |
 //! | `status.rs` | what an operator is told |
 //!
@@ -17,6 +18,7 @@
 //! stored only when everything acknowledged so far satisfies it; and it replaces the old one only when it is durable.
 //! Whichever of the two a crash leaves in the file, its members have everything that was acknowledged.
 
+mod cast;
 mod frames;
 mod lender;
 mod status;
@@ -37,6 +39,8 @@ use crate::wire::Link;
 
 use super::rule::CommitRule;
 use super::set::Set;
+use cast::Cast;
+pub use cast::CastConfig;
 use lender::Lender;
 pub use lender::{LinkPhase, Role};
 pub use status::{Blocked, LenderStatus, WriterStatus};
@@ -87,6 +91,8 @@ pub struct WriterConfig {
     pub window_bytes: u64,
     /// Timeouts.
     pub timing: Timing,
+    /// Whether appends are multicast to the members that listen; `None`: each is sent them over its own link.
+    pub cast: Option<CastConfig>,
 }
 
 /// The state machine of the writer. See the module's documentation.
@@ -113,6 +119,7 @@ pub struct Writer {
     gone: Set,
     disconnects: Set,
     generations: u32,
+    cast: Cast,
     fenced: Option<Epoch>,
     disk_failed: bool,
     planted: Planted,
@@ -152,6 +159,7 @@ impl Writer {
             gone: Set::EMPTY,
             disconnects: Set::EMPTY,
             generations: 0,
+            cast: Cast::new(end.lsn),
             fenced: None,
             disk_failed: false,
             planted: Planted::NONE,

@@ -27,6 +27,7 @@ impl Bench {
             one_domain: true,
             window_bytes: 1 << 20,
             timing: Timing::default(),
+            cast: None,
         };
         let writer = Writer::new(JOURNAL, Epoch(1), WriterId(9), 1, Link::default(), config);
         Bench {

@@ -42,6 +42,7 @@ impl Writer {
             self.propose();
             self.advance();
             self.recruit(now);
+            self.invite(now);
         }
     }
 
@@ -144,6 +145,9 @@ impl Writer {
             let lender = &mut self.lenders[index];
             lender.dismiss();
             lender.control = lender.is_ready().then_some(Control::Leave);
+        }
+        if self.view.minus(set).iter().any(|index| self.lenders[index].heard) {
+            self.renew_channel();
         }
         self.gone = self.gone.minus(self.view.minus(set));
         self.view = set;

@@ -1,0 +1,294 @@
+//! A lender's side of a channel: appends that came in any order, doubled or not at all, become appends in order.
+//!
+//! What lies beyond a hole is kept, within bounds, and the hole is told to the writer at once and once; if that is lost,
+//! or the last datagram of all was, the writer's timer finds it. The machine holds no position of its own: what has been
+//! received is the member's word, so that a member which begins anew needs to tell nobody.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+
+use crate::id::Lsn;
+use crate::limit::{GATHER_BYTES_MAX, GATHER_PIECES_MAX};
+use crate::wire::{Flag, Frame, Header};
+
+/// An append that came too early.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// As it came.
+    pub header: Header,
+    /// Bytes of the log from the header's LSN.
+    pub body: Box<[u8]>,
+}
+
+impl Piece {
+    /// The piece as a frame.
+    pub fn frame(&self) -> Frame<'_> {
+        Frame {
+            header: self.header,
+            body: &self.body,
+        }
+    }
+
+    fn end(&self) -> Lsn {
+        self.header.lsn.plus(self.body.len() as u64)
+    }
+}
+
+/// Bytes that have not come although later ones have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hole {
+    /// The first byte missing.
+    pub from: Lsn,
+    /// The first byte after it that is there.
+    pub to: Lsn,
+}
+
+/// What to do with an append.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// Hand it to the member now, then ask [`Gather::next`].
+    Now,
+    /// All of it was received before.
+    Known,
+    /// It waits for bytes before it. A hole that the writer has not been told of should be told now.
+    Kept(Option<Hole>),
+    /// There is no room to keep it: it counts as lost.
+    Full,
+}
+
+/// Appends that wait for bytes before them.
+#[derive(Clone, Debug, Default)]
+pub struct Gather {
+    pieces: BTreeMap<Lsn, Piece>,
+    bytes: usize,
+    /// The end of what has come, holes or not: what begins beyond shows a new hole.
+    reach: Lsn,
+}
+
+impl Gather {
+    /// Judges an append; `received` is where the member's bytes end.
+    ///
+    /// What comes in order costs three comparisons; what does not, an allocation and a copy.
+    pub fn handle(&mut self, frame: &Frame<'_>, received: Lsn) -> Taken {
+        let from = frame.header.lsn;
+        let Some(end) = from.0.checked_add(frame.body.len() as u64).map(Lsn) else {
+            // The member refuses it.
+            return Taken::Now;
+        };
+        // An append that says where to begin anew is for the member to judge.
+        if from <= received || frame.header.flags & Flag::FRESH != 0 {
+            let known = end <= received && !frame.body.is_empty();
+            return if known { Taken::Known } else { Taken::Now };
+        }
+        if frame.body.is_empty() {
+            return Taken::Known;
+        }
+        if let Some(piece) = self.pieces.get(&from)
+            && piece.end() >= end
+        {
+            return Taken::Known;
+        }
+        if !self.has_room(frame.body.len(), received) {
+            return Taken::Full;
+        }
+        let piece = Piece {
+            header: frame.header,
+            body: Box::from(frame.body),
+        };
+        self.bytes += piece.body.len();
+        if let Some(shorter) = self.pieces.insert(from, piece) {
+            self.bytes -= shorter.body.len();
+        }
+        let reach = self.reach.max(received);
+        self.reach = reach.max(end);
+        Taken::Kept((from > reach).then_some(Hole {
+            from: reach,
+            to: from,
+        }))
+    }
+
+    /// The next append that the member can take, now that it has received everything below `received`.
+    pub fn next(&mut self, received: Lsn) -> Option<Piece> {
+        while let Some(first) = self.pieces.first_entry() {
+            if *first.key() > received {
+                return None;
+            }
+            let piece = first.remove();
+            self.bytes -= piece.body.len();
+            if piece.end() > received {
+                return Some(piece);
+            }
+        }
+        None
+    }
+
+    /// Forgets everything: the window begins anew, or another reign does.
+    pub fn clear(&mut self) {
+        *self = Gather::default();
+    }
+
+    /// Bytes that are kept.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether `more` bytes may be kept. What has been received meanwhile by another way makes room first.
+    fn has_room(&mut self, more: usize, received: Lsn) -> bool {
+        let fits = |gather: &Gather| {
+            gather.bytes + more <= GATHER_BYTES_MAX && gather.pieces.len() < GATHER_PIECES_MAX
+        };
+        if fits(self) {
+            return true;
+        }
+        self.pieces.retain(|_, piece| {
+            let needed = piece.end() > received;
+            if !needed {
+                self.bytes -= piece.body.len();
+            }
+            needed
+        });
+        fits(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::FrameKind;
+    use alloc::vec;
+    use alloc::vec::Vec;
+
+    fn append(from: u64, body: &[u8]) -> Frame<'_> {
+        let header = Header {
+            lsn: Lsn(from),
+            ..Header::new(FrameKind::Append)
+        };
+        Frame { header, body }
+    }
+
+    fn hole(from: u64, to: u64) -> Taken {
+        Taken::Kept(Some(Hole {
+            from: Lsn(from),
+            to: Lsn(to),
+        }))
+    }
+
+    #[test]
+    fn a_hole_is_told_once_and_what_lies_beyond_comes_out_when_it_is_filled() {
+        let mut gather = Gather::default();
+        assert_eq!(gather.handle(&append(0, &[1; 10]), Lsn(0)), Taken::Now);
+        assert_eq!(gather.handle(&append(20, &[3; 10]), Lsn(10)), hole(10, 20));
+        assert_eq!(gather.handle(&append(30, &[4; 10]), Lsn(10)), Taken::Kept(None));
+        assert_eq!(gather.handle(&append(50, &[6; 10]), Lsn(10)), hole(40, 50));
+        assert_eq!(
+            gather.handle(&append(20, &[3; 10]), Lsn(10)),
+            Taken::Known,
+            "doubled"
+        );
+        assert_eq!(gather.next(Lsn(10)), None);
+        assert_eq!(gather.handle(&append(10, &[2; 10]), Lsn(10)), Taken::Now);
+        assert_eq!(gather.next(Lsn(20)).unwrap().header.lsn, Lsn(20));
+        assert_eq!(gather.next(Lsn(30)).unwrap().header.lsn, Lsn(30));
+        assert_eq!(gather.next(Lsn(40)), None);
+        assert_eq!(
+            gather.handle(&append(40, &[5; 15]), Lsn(40)),
+            Taken::Now,
+            "cut otherwise the second time"
+        );
+        let last = gather.next(Lsn(55)).unwrap();
+        assert_eq!((last.header.lsn, &*last.body), (Lsn(50), &[6; 10][..]));
+        assert_eq!(gather.bytes(), 0);
+    }
+
+    #[test]
+    fn the_last_of_two_that_swapped_places_needs_no_telling() {
+        let mut gather = Gather::default();
+        assert_eq!(gather.handle(&append(10, &[2; 10]), Lsn(0)), hole(0, 10));
+        assert_eq!(gather.handle(&append(0, &[1; 10]), Lsn(0)), Taken::Now);
+        assert_eq!(gather.next(Lsn(10)).unwrap().header.lsn, Lsn(10));
+        assert_eq!(gather.handle(&append(20, &[3; 10]), Lsn(20)), Taken::Now);
+        assert_eq!(gather.handle(&append(0, &[1; 10]), Lsn(30)), Taken::Known);
+    }
+
+    #[test]
+    fn memory_is_bounded_and_what_was_received_otherwise_makes_room() {
+        let mut gather = Gather::default();
+        let body = vec![7; 4096];
+        let mut at = 8192;
+        let mut kept = 0;
+        while gather.handle(&append(at, &body), Lsn(0)) != Taken::Full {
+            at += 4096;
+            kept += 1;
+        }
+        assert_eq!(kept, GATHER_BYTES_MAX / 4096);
+        assert!(gather.bytes() <= GATHER_BYTES_MAX);
+        assert_eq!(
+            gather.handle(&append(at, &body), Lsn(0)),
+            Taken::Full,
+            "told of nothing: the writer's timer finds it"
+        );
+        let received = Lsn(8192 + 4096);
+        assert!(matches!(
+            gather.handle(&append(at, &body), received),
+            Taken::Kept(None)
+        ));
+
+        let mut gather = Gather::default();
+        for index in 1.. {
+            if gather.handle(&append(index * 2, &[1]), Lsn(0)) == Taken::Full {
+                assert_eq!(index as usize, GATHER_PIECES_MAX + 1);
+                break;
+            }
+        }
+    }
+
+    #[test]
+    fn positions_at_the_end_of_the_numbers_are_the_members_to_refuse() {
+        let mut gather = Gather::default();
+        assert_eq!(gather.handle(&append(u64::MAX, &[1, 2]), Lsn(0)), Taken::Now);
+        assert_eq!(gather.handle(&append(5, &[]), Lsn(0)), Taken::Known);
+    }
+
+    #[test]
+    fn any_order_with_any_doubles_gives_the_bytes_in_order() {
+        let mut draw = 7_u64;
+        let mut roll = |below: usize| {
+            draw = draw
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (draw >> 33) as usize % below
+        };
+        for _ in 0..300 {
+            let bytes: Vec<u8> = (0..600).map(|index| (index % 251) as u8).collect();
+            let mut pieces: Vec<(usize, usize)> = Vec::new();
+            for _ in 0..2 {
+                let mut at = 0;
+                while at < bytes.len() {
+                    let length = (1 + roll(40)).min(bytes.len() - at);
+                    pieces.push((at, length));
+                    at += length;
+                }
+            }
+            for index in (1..pieces.len()).rev() {
+                pieces.swap(index, roll(index + 1));
+            }
+            let mut gather = Gather::default();
+            let mut got: Vec<u8> = Vec::new();
+            let give = |got: &mut Vec<u8>, frame: &Frame<'_>| {
+                let known = got.len() - frame.header.lsn.0 as usize;
+                got.extend_from_slice(frame.body.get(known..).unwrap_or_default());
+            };
+            for (at, length) in pieces {
+                let frame = append(at as u64, &bytes[at..at + length]);
+                if gather.handle(&frame, Lsn(got.len() as u64)) == Taken::Now {
+                    give(&mut got, &frame);
+                    while let Some(piece) = gather.next(Lsn(got.len() as u64)) {
+                        give(&mut got, &piece.frame());
+                    }
+                }
+            }
+            assert_eq!(got, bytes);
+            assert_eq!(gather.bytes(), 0);
+        }
+    }
+}
