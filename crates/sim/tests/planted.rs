@@ -42,7 +42,7 @@ faults! {
     acknowledging_the_unverified_is_found: AckUnverified breaks [2];
     accepting_a_gap_is_found: AcceptGap breaks [2, 10];
     counting_a_view_before_it_is_durable_is_found: ViewBeforeDurable breaks [1];
-    storing_a_view_that_holds_too_little_is_found: NoViewGate breaks [3];
+    storing_a_view_that_holds_too_little_is_found: NoViewGate breaks [3, 5];
     ignoring_a_seal_is_found: SealIgnored breaks [4];
     ignoring_a_fence_is_found: FenceIgnored breaks [4];
     reading_before_sealing_is_found: ReadBeforeSeal breaks [5];
