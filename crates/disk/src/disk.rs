@@ -87,6 +87,13 @@ pub struct DiskStatus {
     pub statistics: Statistics,
 }
 
+/// Why a change is not in the journal.
+enum Refused {
+    /// The journal is full of what the applier brings into the image; it begins here.
+    UntilHeadMoves(Lsn),
+    For(AppendError),
+}
+
 /// An open volume over a log.
 pub struct Disk<L, F> {
     pub(crate) log: L,
@@ -241,7 +248,6 @@ impl<L: Log, F: Sparse> Disk<L, F> {
 
     /// Puts one record into the journal, and in the same order into the open stage.
     fn log_change(&self, change: &Change<'_>) -> Result<Pending, DeviceError> {
-        let mut emptied = false;
         loop {
             let order = lock(&self.order);
             if !lock(&self.stages).has_room() {
@@ -249,27 +255,49 @@ impl<L: Log, F: Sparse> Disk<L, F> {
                 self.wait_until(&|| lock(&self.stages).has_room())?;
                 continue;
             }
-            let mut fill = |into: &mut [u8]| change.encode(into);
-            match self.log.append(change.kind(), change.payload_bytes(), &mut fill) {
-                Ok(ticket) => {
-                    let closed = lock(&self.stages).take(ticket.end, change);
+            match self.append_in_order(change) {
+                Ok((pending, closed)) => {
                     drop(order);
                     if closed {
                         self.signal.request();
                     }
-                    return Ok(Pending(ticket.end));
+                    return Ok(pending);
                 }
-                Err(AppendError::Full { .. }) if !emptied => {
+                Err(Refused::UntilHeadMoves(head)) => {
                     // The journal is full of what is not in the image yet.
-                    lock(&self.stages).end_open();
                     drop(order);
                     self.signal.request();
-                    let head = self.log.state().head;
                     let moved = || self.log.state().head > head || lock(&self.stages).is_empty();
                     self.wait_until(&moved)?;
-                    emptied = lock(&self.stages).is_empty();
                 }
-                Err(error) => return Err(error.into()),
+                Err(Refused::For(error)) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Appends with `order` held, so that nobody fills the room that this finds. Also says whether a stage was closed.
+    fn append_in_order(&self, change: &Change<'_>) -> Result<(Pending, bool), Refused> {
+        let mut was_empty = false;
+        loop {
+            // Before the attempt: what is trimmed after it is room that it did not see.
+            let head = self.log.state().head;
+            let mut fill = |into: &mut [u8]| change.encode(into);
+            match self.log.append(change.kind(), change.payload_bytes(), &mut fill) {
+                Ok(ticket) => {
+                    let closed = lock(&self.stages).take(ticket.end, change);
+                    return Ok((Pending(ticket.end), closed));
+                }
+                Err(error @ AppendError::Full { .. }) => {
+                    let mut stages = lock(&self.stages);
+                    stages.end_open();
+                    match stages.is_empty() {
+                        false => return Err(Refused::UntilHeadMoves(head)),
+                        // Nothing is left that could make room, since before the last attempt.
+                        true if was_empty => return Err(Refused::For(error)),
+                        true => was_empty = true,
+                    }
+                }
+                Err(error) => return Err(Refused::For(error)),
             }
         }
     }

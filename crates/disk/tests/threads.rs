@@ -140,3 +140,29 @@ fn writers_that_wait_for_a_failing_image_are_told() {
         disk.write(turn % 64 * BLOCK as u64, &[2; BLOCK]).unwrap();
     }
 }
+
+#[test]
+fn a_journal_that_others_fill_again_at_once_is_not_full() {
+    const EACH: usize = 8 * BLOCK;
+    let machine = Machine::new(3 * EACH as u64, 64 * BLOCK as u64);
+    let disk = machine.open().unwrap();
+    disk.attend();
+    std::thread::scope(|scope| {
+        let applier = scope.spawn(|| attend(&disk));
+        let writers: Vec<_> = (0..8u64)
+            .map(|writer| {
+                let disk = &disk;
+                scope.spawn(move || {
+                    (0..2000).find_map(|_| disk.write(writer * EACH as u64, &[writer as u8; EACH]).err())
+                })
+            })
+            .collect();
+        let refused: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
+        disk.stop();
+        applier.join().unwrap();
+        assert!(
+            refused.iter().all(|refused| matches!(refused, Ok(None))),
+            "{refused:?}"
+        );
+    });
+}

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::io::Read;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -19,6 +20,8 @@ struct Gate {
     logged: AtomicU64,
     waits: AtomicU64,
     broken: AtomicBool,
+    /// From here on nothing can be read.
+    bad_from: AtomicU64,
     held: Mutex<bool>,
     moved: Condvar,
 }
@@ -30,6 +33,7 @@ impl Gate {
             logged: AtomicU64::new(0),
             waits: AtomicU64::new(0),
             broken: AtomicBool::new(false),
+            bad_from: AtomicU64::new(u64::MAX),
             held: Mutex::new(held),
             moved: Condvar::new(),
         })
@@ -58,7 +62,10 @@ impl Device for Gate {
     }
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
         self.judge()?;
-        self.inner.read(offset, into)
+        match offset + into.len() as u64 > self.bad_from.load(Ordering::SeqCst) {
+            true => Err(DeviceError::Corrupt { block: offset / 4096 }),
+            false => self.inner.read(offset, into),
+        }
     }
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<Pending, DeviceError> {
         self.inner.write(offset, bytes)?;
@@ -279,4 +286,39 @@ fn large_payloads_behind_one_another_all_arrive() {
         assert_eq!(client.reply(), Reply { cookie, error: 0 });
     }
     sending.join().unwrap();
+}
+
+#[test]
+fn nothing_follows_a_reply_that_broke_off() {
+    let place = Place::new();
+    let (_server, gate) = gated(&place, true);
+    gate.bad_from.store(MIB, Ordering::SeqCst);
+    let mut client = Client::ready(&place.socket());
+    let mut bytes = Vec::new();
+    for cookie in 0..40_u64 {
+        bytes.extend(request(command::WRITE, 0, cookie, cookie * 512, 512));
+        bytes.extend(pattern(cookie, 512));
+    }
+    // The first piece of the reply is sound, and sent; the second cannot be read.
+    bytes.extend(request(command::READ, 0, 99, 0, MIB as u32 + 512));
+    client.send(&bytes[..28 + 512]);
+    wait_until("the first write is waited for", || {
+        gate.waits.load(Ordering::SeqCst) == 1
+    });
+    client.send(&bytes[28 + 512..]);
+    gate.open();
+    assert_eq!(client.reply(), Reply { cookie: 0, error: 0 });
+    let mut heard = Vec::new();
+    // A reset may follow the bytes.
+    let _ = client.stream.read_to_end(&mut heard);
+    // Whatever was answered before the read is whole replies; behind the read's header are its own bytes alone.
+    let mut at = 0;
+    while at + 16 <= heard.len() && heard[at + 8..at + 16] != 99_u64.to_be_bytes() {
+        at += 16;
+    }
+    assert!(
+        heard.len() <= at + 16 + MIB as usize,
+        "{} bytes too many",
+        heard.len() - at - 16 - MIB as usize
+    );
 }

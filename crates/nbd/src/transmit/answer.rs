@@ -88,6 +88,15 @@ impl Transmission<'_> {
         }
     }
 
+    /// Completes what was started, and tells nobody.
+    pub(super) fn abandon(&mut self) {
+        if let Some(pending) = self.batch.pending.take()
+            && let Err(error) = self.device.wait(pending)
+        {
+            self.fail(&error);
+        }
+    }
+
     fn complete(&mut self) -> io::Result<()> {
         let waited = match self.batch.pending.take() {
             None => Ok(()),

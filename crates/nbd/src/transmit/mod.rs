@@ -104,8 +104,15 @@ impl<'a> Transmission<'a> {
                 Err(end) => break end,
             }
         };
-        // After a disconnect the protocol wants everything finished; after an error it does no harm.
-        let settled = self.settle();
+        // After a disconnect the protocol wants everything finished, and answers do no harm. In the middle of a reply
+        // they would be taken for its data.
+        let settled = match end {
+            End::ReadBroken | End::Socket(_) => {
+                self.abandon();
+                Ok(())
+            }
+            _ => self.settle(),
+        };
         self.counters.add(&self.stats);
         match settled {
             Err(error) if matches!(end, End::Left | End::Stopping) => End::Socket(error),
