@@ -153,7 +153,7 @@ fn a_journal_that_others_fill_again_at_once_is_not_full() {
             .map(|writer| {
                 let disk = &disk;
                 scope.spawn(move || {
-                    (0..2000).find_map(|_| disk.write(writer * EACH as u64, &[writer as u8; EACH]).err())
+                    (0..2000).find_map(|_| disk.write(writer * EACH as u64, &vec![writer as u8; EACH]).err())
                 })
             })
             .collect();
