@@ -38,6 +38,12 @@ pub trait Sparse: File {
 
     /// Makes the file at least `bytes` long; what is new reads as zeros. Durable with the next sync.
     fn extend(&self, bytes: u64) -> Result<(), IoError>;
+
+    /// Where the first bytes from `offset` on are that may be other than zeros; `end` when there are none before it.
+    /// A file that does not know its holes says that everything may be.
+    fn next_data(&self, offset: u64, end: u64) -> Result<u64, IoError> {
+        Ok(offset.min(end))
+    }
 }
 
 /// The two files. Whoever writes them sees to it that nobody else does.
@@ -100,6 +106,13 @@ impl<F: Sparse> Image<F> {
     /// Reads whole blocks from `first` on.
     pub(crate) fn read(&self, first: u64, into: &mut [u8]) -> Result<(), IoError> {
         self.blocks.read_at(block_offset(first), into)
+    }
+
+    /// The first block from `first` on in which the file may have other bytes than zeros; `behind` when there is none.
+    pub(crate) fn next_data(&self, first: u64, behind: u64) -> Result<u64, IoError> {
+        let data = self.blocks.next_data(block_offset(first), block_offset(behind))?;
+        let block = data.saturating_sub(CONTENTS_OFFSET) / BLOCK_BYTES;
+        Ok(block.clamp(first, behind))
     }
 
     /// Reads the checksums of blocks from `first` on, four bytes each.

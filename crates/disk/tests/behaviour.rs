@@ -64,6 +64,24 @@ fn a_block_in_the_wrong_place_and_lost_checksums_are_noticed() {
     assert_eq!(block(&disk, 1), Err(DeviceError::Corrupt { block: 1 }));
 }
 
+/// Front ends do not read what they hear is a hole: lost checksums made zeros, told as such, of what was written.
+#[test]
+fn lost_checksums_do_not_make_holes_of_what_was_written() {
+    let machine = Machine::new(LOG, BYTES);
+    let disk = machine.open().unwrap();
+    (8..24).for_each(|number| write(&disk, number, 7));
+    disk.drain().unwrap();
+    machine.change_file("sums", |bytes| bytes[BLOCK..].fill(0));
+    let mut runs = Vec::new();
+    let mut each = |length, hole| {
+        runs.push((length / BLOCK as u64, hole));
+        true
+    };
+    disk.extents(0, BYTES, &mut each).unwrap();
+    assert_eq!(runs, [(8, true), (16, false), (40, true)]);
+    assert_eq!(block(&disk, 8), Err(DeviceError::Corrupt { block: 8 }));
+}
+
 #[test]
 fn a_part_written_over_a_damaged_block_does_not_pass_the_damage_on() {
     let machine = Machine::new(LOG, BYTES);

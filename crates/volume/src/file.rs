@@ -8,7 +8,7 @@ use std::path::Path;
 use netram_client::file::{DiskFile, io_error};
 use netram_disk::Sparse;
 use netram_proto::port::{File, IoError};
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 
 /// Zeros that are written at once where holes cannot be punched.
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
@@ -102,6 +102,18 @@ impl Sparse for VolumeFile {
         }
         self.file.set_len(bytes).map_err(|error| io_error(&error))
     }
+
+    fn next_data(&self, offset: u64, end: u64) -> Result<u64, IoError> {
+        // The position that this moves is nobody's: everything else here names its offsets.
+        match seek(&self.file, SeekFrom::Data(offset)) {
+            Ok(data) => Ok(data.clamp(offset, end)),
+            // Nothing but a hole up to the file's end.
+            Err(rustix::io::Errno::NXIO) => Ok(end),
+            // Some file systems do not know their holes.
+            Err(rustix::io::Errno::INVAL | rustix::io::Errno::OPNOTSUPP) => Ok(offset),
+            Err(errno) => Err(io_error(&errno.into())),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -126,6 +138,27 @@ mod tests {
         assert_eq!(file.size(), Ok(1 << 20));
         file.extend(4096).unwrap();
         assert_eq!(file.size(), Ok(1 << 20), "a file never shrinks");
+    }
+
+    #[test]
+    fn data_is_found_wherever_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = VolumeFile::create(&folder.path().join("image")).unwrap();
+        let end = 8 << 20;
+        file.extend(end).unwrap();
+        file.write_at(4 << 20, &[7; 4096]).unwrap();
+        let data = file.next_data(0, end).unwrap();
+        assert!(
+            data <= 4 << 20,
+            "{data}: a file system may know less, and never more"
+        );
+        assert_eq!(file.next_data(4 << 20, end), Ok(4 << 20));
+        assert!(
+            file.next_data(0, 4096).unwrap() <= 4096,
+            "never beyond what was asked"
+        );
+        let behind = file.next_data((4 << 20) + 4096, end).unwrap();
+        assert!((4 << 20) + 4096 <= behind && behind <= end);
     }
 
     #[test]

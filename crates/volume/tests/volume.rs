@@ -1,10 +1,11 @@
 //! A volume from creation to removal, on real files and with a real lender.
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use netram_disk::Flush;
+use netram_disk::{DeviceError, Flush};
 use netram_lender::{Config, Lender};
 use netram_transport::Security;
 use netram_volume::{CreateError, DeleteError, Device, OpenError, Volume, VolumeSettings};
@@ -64,6 +65,30 @@ fn what_was_written_is_there_again() {
         runs,
         [(5, true), (195, false), (BYTES / BLOCK as u64 - 200, true)]
     );
+}
+
+/// A page of checksums that the disk lost, as the file system gives it back: zeros.
+#[test]
+fn lost_checksums_are_data_that_cannot_be_read() {
+    let (_folder, path) = place();
+    let volume = open(&path);
+    (100..200).for_each(|block| write(&volume, block, 7));
+    volume.drain().unwrap();
+    let sums = fs::OpenOptions::new()
+        .write(true)
+        .open(path.join("sums"))
+        .unwrap();
+    sums.write_all_at(&[0; BLOCK], BLOCK as u64).unwrap();
+    let mut runs = Vec::new();
+    let mut each = |length, hole| {
+        runs.push((length / BLOCK as u64, hole));
+        true
+    };
+    volume.extents(0, BYTES, &mut each).unwrap();
+    let blocks = BYTES / BLOCK as u64;
+    assert_eq!(runs, [(100, true), (100, false), (blocks - 200, true)]);
+    let refused = volume.read(100 * BLOCK as u64, &mut [0; BLOCK]);
+    assert_eq!(refused, Err(DeviceError::Corrupt { block: 100 }));
 }
 
 #[test]
