@@ -122,6 +122,11 @@ pub enum CloseError {
         "the image was not brought up to date: {0}; the journal has everything, and the next opening applies it"
     )]
     Apply(ApplyError),
+    /// The thread that brings stages into the image met a broken invariant of ours.
+    #[error(
+        "the volume's thread panicked: a defect, whose message was printed; the journal has everything, and the next opening applies it"
+    )]
+    Panicked,
     /// The journal's disk did not.
     #[error("{0}")]
     Journal(WaitError),
