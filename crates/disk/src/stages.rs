@@ -312,6 +312,18 @@ mod tests {
         assert_eq!(log.stages.status().blocks, 1);
     }
 
+    /// Zeros of a sector cost a few bytes of journal and a block of memory.
+    #[test]
+    fn a_stage_ends_by_its_memory_too() {
+        let mut log = Log::new();
+        let ended: Vec<bool> = (0..4)
+            .map(|block| log.zero(block * BLOCK_BYTES + 512, 512))
+            .collect();
+        assert_eq!(ended, [false, false, true, false]);
+        assert_eq!(log.stages.status().closed_bytes, 3 * 16);
+        assert_eq!(log.stages.status().memory_bytes, 4 * BLOCK_BYTES);
+    }
+
     #[test]
     fn a_stage_ends_by_its_age_counted_from_its_first_write() {
         let mut log = Log::new();

@@ -3,7 +3,7 @@
 //! | key in the file | variable | means | default |
 //! |---|---|---|---|
 //! | `flush` | `NETRAM_FLUSH` | what FLUSH and FUA wait for: `remote` (the commit rule) or `disk` | `remote` |
-//! | `stage` | `NETRAM_STAGE` | bytes of writes after which a stage ends | 10000 KiB |
+//! | `stage` | `NETRAM_STAGE` | bytes of journal, or of memory, after which a stage ends: 64 KiB to 1 GiB | 10000 KiB |
 
 use std::path::Path;
 
@@ -12,6 +12,9 @@ use netram_home::{Settings, SettingsError, settings::size};
 
 /// Bytes of the smallest stage: smaller ones would sync the image for a few writes.
 const STAGE_BYTES_MIN: u64 = 64 * 1024;
+
+/// Bytes of the largest stage: five times as much memory may be in use, as docs/disk.md says.
+const STAGE_BYTES_MAX: u64 = 1 << 30;
 
 /// How a volume is opened.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -77,10 +80,11 @@ impl VolumeSettings {
                 }
             }
             _ => {
-                self.policy.bytes = size(name, text)?;
-                if self.policy.bytes < STAGE_BYTES_MIN {
-                    return Err(refused("a stage has at least 64KiB"));
+                let bytes = size(name, text)?;
+                if !(STAGE_BYTES_MIN..=STAGE_BYTES_MAX).contains(&bytes) {
+                    return Err(refused("a stage has 64KiB to 1GiB, of memory too"));
                 }
+                self.policy.bytes = bytes;
             }
         }
         Ok(())
@@ -121,6 +125,8 @@ mod tests {
             ("flush = \"never\"", "flush"),
             ("stage = 100", "stage"),
             ("stage = \"big\"", "stage"),
+            ("stage = 1073741825", "1GiB"),
+            ("stage = \"2GiB\"", "stage"),
             ("stages = 2", "stages"),
             ("rule = \"most\"", "rule"),
         ] {
