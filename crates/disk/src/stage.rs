@@ -220,7 +220,10 @@ impl Stage {
     /// Says of blocks from `first` on whether they are holes, where this stage knows.
     pub(crate) fn mark_holes(&self, first: u64, holes: &mut [Option<bool>]) {
         let behind = first + holes.len() as u64;
-        for (from, to) in self.zeros.range(..behind) {
+        // Writers wait meanwhile: of the ranges before `first` only the last is looked at, which alone may reach beyond it.
+        let before = self.zeros.range(..=first).next_back();
+        let begin = before.map_or(first, |(from, _)| *from);
+        for (from, to) in self.zeros.range(begin..behind) {
             let (from, to) = ((*from).max(first), (*to).min(behind));
             for block in from..to {
                 holes[(block - first) as usize] = Some(true);
@@ -336,6 +339,13 @@ mod tests {
         assert_eq!(holes[..3], [None, Some(true), None]);
         assert_eq!(holes[9..11], [Some(true), Some(false)]);
         assert_eq!((holes[23], holes[24], holes[28]), (Some(true), None, Some(false)));
+        // Ranges that begin before, at and behind what is asked for, or end right before it.
+        for (first, expected) in [(12, 13), (11, 13), (10, 14), (9, 14), (3, 8), (24, 1), (25, 0)] {
+            let mut holes = [None; 16];
+            stage.mark_holes(first, &mut holes);
+            let counted = holes.iter().filter(|hole| **hole == Some(true)).count();
+            assert_eq!(counted, expected, "from {first}");
+        }
     }
 
     #[test]
