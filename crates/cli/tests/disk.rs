@@ -135,6 +135,10 @@ fn a_volume_is_made_shown_grown_scrubbed_and_deleted() {
     assert_eq!(place.json(&["scrub", "db"])["bad_blocks"], 0);
     let unsaid = place.refused(&["delete", "db"], 2);
     assert!(unsaid.contains("--yes"), "{unsaid}");
+    // As a removal leaves it that was cut off.
+    std::fs::remove_file(place.path("db").join("super")).unwrap();
+    let unsaid = place.refused(&["delete", "db"], 2);
+    assert!(unsaid.contains("left of a volume"), "{unsaid}");
     place.json(&["delete", "db", "--yes"]);
     assert!(!place.path("db").exists());
     let gone = place.refused(&["show", "db"], 1);

@@ -138,6 +138,16 @@ impl<F: Sparse> Image<F> {
     }
 }
 
+/// Whether the file begins as the image or the sums of some volume do.
+pub fn is_of_a_volume<F: File>(file: &F) -> bool {
+    let mut front = [0; BLOCK];
+    let read = file.read_at(0, &mut front).is_ok();
+    let named = [FileKind::Image, FileKind::Sums]
+        .iter()
+        .any(|kind| front[..8] == *magic(*kind));
+    read && named && front[12..16] == header_crc(&front).to_le_bytes()
+}
+
 /// The checksums of a volume of `bytes`.
 fn sums_bytes(bytes: u64) -> u64 {
     bytes / BLOCK_BYTES * SUM_BYTES

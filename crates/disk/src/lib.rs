@@ -46,7 +46,7 @@ pub use apply::Progress;
 pub use device::{BLOCK_BYTES, Device, Geometry, Pending, SECTOR_BYTES, Span};
 pub use disk::{Disk, DiskStatus, Files, Flush, Options, create};
 pub use error::{ApplyError, DeviceError, FileKind, GrowError, OpenError};
-pub use image::Sparse;
+pub use image::{Sparse, is_of_a_volume};
 pub use recover::Recovered;
 pub use stages::{StagePolicy, StagesStatus};
 pub use stats::Statistics;

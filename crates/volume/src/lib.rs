@@ -19,7 +19,8 @@
 //! | module | does |
 //! |---|---|
 //! | [`volume`] | opening with recovery, the thread `netram-stage`, closing |
-//! | [`place`] | the files: making, looking, removing |
+//! | [`place`] | the files: making, looking |
+//! | `remove` | removing them, and what a crash left of them |
 //! | [`settings`] | lenders, rule, what FLUSH waits for |
 //! | [`file`] | a real file with holes |
 #![forbid(unsafe_code)]
@@ -27,6 +28,7 @@
 pub mod error;
 pub mod file;
 pub mod place;
+mod remove;
 pub mod settings;
 pub mod volume;
 

@@ -1,4 +1,4 @@
-//! The files of a volume: where they are, how they are made and removed.
+//! The files of a volume: where they are, how they are made and looked at.
 //!
 //! | in the directory | what |
 //! |---|---|
@@ -8,16 +8,17 @@
 //! | `journal` | the journal's directory; its lock is the volume's |
 //! | `netram.toml` | lenders and settings; need not be there |
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use netram_client::{Inspect, Journal, Layout, Place as JournalPlace};
+use netram_client::{Inspect, Journal};
 use netram_disk::{Files, Superblock, VolumeId, create};
 use netram_home::Settings;
 use ring::rand::{SecureRandom, SystemRandom};
 
-use crate::error::{CreateError, DeleteError, InspectError};
+use crate::error::{CreateError, InspectError};
 use crate::file::VolumeFile;
 
 /// Bytes of a new volume's journal: the stages that may wait for the image, and as much for what comes meanwhile.
@@ -89,19 +90,39 @@ impl Place {
             path: self.root.clone(),
             source,
         };
-        match fs::create_dir(&self.root) {
-            Ok(()) => (),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                return Err(CreateError::Exists(self.root.clone()));
-            }
-            Err(error) => return Err(failed(error)),
+        // Only `..` and the root have no name; they are there.
+        let exists = || CreateError::Exists(self.root.clone());
+        let name = self.root.file_name().ok_or_else(exists)?;
+        if self.root.symlink_metadata().is_ok() {
+            return Err(exists());
         }
-        let made = self.fill(bytes, journal_bytes);
+        // It appears whole, under its name: a crash meanwhile leaves a directory of another name, in nobody's way.
+        let mut unfinished = OsString::from(".");
+        unfinished.push(name);
+        unfinished.push(format!(".new-{:08x}", u32::from_le_bytes(random())));
+        let unfinished = Place::at(&self.parent().join(unfinished));
+        fs::create_dir(&unfinished.root).map_err(failed)?;
+        let made = unfinished.fill(bytes, journal_bytes).and_then(|volume| {
+            // At most an empty directory gives way to it, made by somebody at this instant.
+            fs::rename(&unfinished.root, &self.root).map_err(|error| match error.kind() {
+                io::ErrorKind::AlreadyExists
+                | io::ErrorKind::DirectoryNotEmpty
+                | io::ErrorKind::NotADirectory => exists(),
+                _ => failed(error),
+            })?;
+            Ok(volume)
+        });
         if made.is_err() {
-            // A half-made volume is of no use to anybody, and holds nothing.
-            let _ = fs::remove_dir_all(&self.root);
+            let _ = fs::remove_dir_all(&unfinished.root);
         }
-        made
+        let volume = made?;
+        sync_folder(self.parent()).map_err(failed)?;
+        Ok(volume)
+    }
+
+    fn parent(&self) -> &Path {
+        let parent = self.root.parent().filter(|parent| !parent.as_os_str().is_empty());
+        parent.unwrap_or(Path::new("."))
     }
 
     fn fill(&self, bytes: u64, journal_bytes: u64) -> Result<VolumeId, CreateError> {
@@ -119,11 +140,7 @@ impl Place {
             cause,
         })?;
         // The names must be as durable as what they name.
-        let parent = self.root.parent().filter(|parent| !parent.as_os_str().is_empty());
-        [self.root.as_path(), parent.unwrap_or(Path::new("."))]
-            .into_iter()
-            .try_for_each(|folder| File::open(folder)?.sync_all())
-            .map_err(failed(self.root.clone()))?;
+        sync_folder(&self.root).map_err(failed(self.root.clone()))?;
         Ok(volume)
     }
 
@@ -152,28 +169,6 @@ impl Place {
         })
     }
 
-    /// Removes the volume and everything in it. Refuses while it is open, and where there is none.
-    pub fn delete(&self) -> Result<(), DeleteError> {
-        let failed = |path: PathBuf| move |source| DeleteError::Io { path, source };
-        // Not a directory that happens to have this name.
-        let file = VolumeFile::open(&self.superblock(), false).map_err(failed(self.superblock()))?;
-        Superblock::read(&file).map_err(|cause| DeleteError::NoVolume {
-            path: self.root.clone(),
-            cause,
-        })?;
-        let _lock = JournalPlace::of(&self.journal(), Layout::Directory).lock()?;
-        let remove = |path: PathBuf| match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(path)(error)),
-            _ => Ok(()),
-        };
-        [self.superblock(), self.image(), self.sums(), self.settings_file()]
-            .into_iter()
-            .try_for_each(remove)?;
-        fs::remove_dir_all(self.journal()).map_err(failed(self.journal()))?;
-        // What else lies there is somebody's, who will know.
-        fs::remove_dir(&self.root).map_err(failed(self.root.clone()))
-    }
-
     /// The settings: the file's, and those of the environment over them.
     pub fn settings(&self) -> Result<crate::settings::VolumeSettings, netram_home::SettingsError> {
         let file = self.settings_file();
@@ -183,6 +178,10 @@ impl Place {
         };
         settings.with_environment(&|name| std::env::var(name).ok())
     }
+}
+
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
 }
 
 fn random<const N: usize>() -> [u8; N] {

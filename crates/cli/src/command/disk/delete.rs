@@ -34,11 +34,15 @@ impl Delete {
     pub(super) fn run(self) -> Result<ExitCode> {
         let path = absolute(&self.volume)?;
         refuse_attached(&path)?;
-        let seen = Volume::inspect(&path)?;
+        let seen = Volume::inspect(&path);
         if !self.yes {
+            let what = match seen {
+                Ok(seen) => format!("{} of data", output::bytes(seen.image_taken_bytes)),
+                Err(error) if !path.is_dir() => return Err(error.into()),
+                Err(error) => format!("what is left of a volume ({error})"),
+            };
             let sentence = format!(
-                "this would destroy {} of data in {}; say --yes if it is meant",
-                output::bytes(seen.image_taken_bytes),
+                "this would destroy {what} in {}; say --yes if it is meant",
                 path.display()
             );
             return Err(Usage(sentence).into());

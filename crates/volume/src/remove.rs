@@ -1,0 +1,68 @@
+//! Removing a volume, or what a crash while removing left of one.
+//!
+//! The superblock goes first: from there on it is no volume. The image goes last, for its first block says that what is
+//! left was one.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::PathBuf;
+
+use netram_client::{Layout, Place as JournalPlace};
+use netram_disk::{Superblock, is_of_a_volume};
+
+use crate::error::DeleteError;
+use crate::file::VolumeFile;
+use crate::place::Place;
+
+impl Place {
+    /// Removes the volume and everything in it, whole or not. Refuses while it is open, and where there is none.
+    pub fn delete(&self) -> Result<(), DeleteError> {
+        self.check_that_it_is_ours()?;
+        let failed = |path: PathBuf| move |source| DeleteError::Io { path, source };
+        let journal = JournalPlace::of(&self.journal(), Layout::Directory);
+        // Without its lock file no process has the journal or can have it: an earlier removal got that far.
+        let _lock = match journal.lock_file().exists() {
+            true => Some(journal.lock()?),
+            false => None,
+        };
+        let remove = |path: PathBuf| absent_is_well(fs::remove_file(&path)).map_err(failed(path));
+        let sync = || {
+            let synced = File::open(self.root()).and_then(|folder| folder.sync_all());
+            synced.map_err(failed(self.root().to_path_buf()))
+        };
+        remove(self.superblock())?;
+        sync()?;
+        absent_is_well(fs::remove_dir_all(self.journal())).map_err(failed(self.journal()))?;
+        remove(self.sums())?;
+        remove(self.settings_file())?;
+        sync()?;
+        remove(self.image())?;
+        // What else lies there is somebody's, who will know.
+        fs::remove_dir(self.root()).map_err(failed(self.root().to_path_buf()))
+    }
+
+    /// Not a directory that happens to have this name: there is a superblock, or the image or the checksums of one.
+    fn check_that_it_is_ours(&self) -> Result<(), DeleteError> {
+        let left = [self.image(), self.sums()];
+        if left
+            .iter()
+            .any(|path| VolumeFile::open(path, false).is_ok_and(|file| is_of_a_volume(&file)))
+        {
+            return Ok(());
+        }
+        let path = self.superblock();
+        let file = VolumeFile::open(&path, false).map_err(|source| DeleteError::Io { path, source })?;
+        let read = Superblock::read(&file).map_err(|cause| DeleteError::NoVolume {
+            path: self.root().to_path_buf(),
+            cause,
+        });
+        read.map(drop)
+    }
+}
+
+fn absent_is_well(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
