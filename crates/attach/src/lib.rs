@@ -20,6 +20,7 @@
 mod file;
 mod loop_device;
 mod mount;
+mod process;
 mod registry;
 mod serve;
 mod supervise;
@@ -27,7 +28,10 @@ mod sys;
 mod users;
 
 pub use loop_device::BindError;
-pub use registry::{Claim, ClaimError, Entry, NAME_BYTES_MAX, Record, Registry, RegistryError, name_of};
+pub use process::Process;
+pub use registry::{
+    Claim, ClaimError, Entry, FindError, NAME_BYTES_MAX, Record, Registry, RegistryError, name_of,
+};
 pub use serve::{ServeError, serve};
 pub use supervise::{AttachError, Attached, Going, Release, Request, attach};
 pub use users::{User, users};

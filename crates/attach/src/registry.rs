@@ -7,7 +7,9 @@
 //! /dev/netram/NAME -> ../loop0        a name that stays the same
 //! ```
 //!
-//! The lock says whether a record is true. A record without a held lock is stale: its supervisor was killed.
+//! A record is true while the supervisor that it names lives and the lock is held; otherwise that supervisor was killed,
+//! and the record is stale. Neither alone says so: whoever attaches anew holds the lock beside the stale record until it
+//! is replaced, and numbers of processes are used again ([`Process`]).
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -16,6 +18,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+use crate::process::Process;
 
 /// Names become file names.
 pub const NAME_BYTES_MAX: usize = 64;
@@ -53,9 +57,9 @@ pub struct Record {
     /// Whether writes are refused.
     pub read_only: bool,
     /// Who looks after it.
-    pub supervisor: u32,
+    pub supervisor: Process,
     /// Who has the volume open.
-    pub server: u32,
+    pub server: Process,
 }
 
 /// A record, and whether it is true.
@@ -111,6 +115,27 @@ pub enum ClaimError {
     Files(#[from] RegistryError),
 }
 
+/// Why it is not known what is meant.
+#[derive(Debug, thiserror::Error)]
+pub enum FindError {
+    /// Several attachments fit.
+    #[error(
+        "{what} means two attached volumes, {first} and {second}: name one of them by this link",
+        what = .what.display(), first = .first.display(), second = .second.display()
+    )]
+    Ambiguous {
+        /// What was asked for.
+        what: PathBuf,
+        /// The link of one.
+        first: PathBuf,
+        /// The link of another.
+        second: PathBuf,
+    },
+    /// The files fail.
+    #[error("{0}")]
+    Files(#[from] RegistryError),
+}
+
 /// The name for a volume when none is given: what its path ends with.
 pub fn name_of(volume: &Path) -> String {
     let last = volume.file_name().unwrap_or(volume.as_os_str());
@@ -142,27 +167,34 @@ impl Registry {
         }
         let folder = self.folder.join(name);
         private_folder(&folder)?;
-        let path = folder.join(LOCK);
-        let lock = lock_file(&path)?;
-        for _ in 0..CLAIM_TRIES {
-            match lock.try_lock() {
-                Ok(()) => {
-                    return Ok(Claim {
-                        registry: self.clone(),
-                        name: name.to_owned(),
-                        stale: self.record(name),
-                        _lock: lock,
-                    });
-                }
-                Err(TryLockError::WouldBlock) => std::thread::sleep(CLAIM_PAUSE),
-                Err(TryLockError::Error(source)) => return Err(RegistryError { path, source }.into()),
-            }
+        if let Some(lock) = self.lock(name)? {
+            return Ok(Claim {
+                registry: self.clone(),
+                name: name.to_owned(),
+                stale: self.record(name),
+                _lock: lock,
+            });
         }
-        Err(match self.record(name) {
+        let owner = self.record(name).filter(|record| self.is_alive(record));
+        Err(match owner {
             Some(record) if record.volume == volume => ClaimError::Attached(Box::new(record)),
             Some(record) => ClaimError::Taken(Box::new(record)),
             None => ClaimError::Busy(name.to_owned()),
         })
+    }
+
+    /// The lock of `name`, unless somebody has it.
+    fn lock(&self, name: &str) -> Result<Option<File>, RegistryError> {
+        let path = self.folder.join(name).join(LOCK);
+        let lock = lock_file(&path)?;
+        for _ in 0..CLAIM_TRIES {
+            match lock.try_lock() {
+                Ok(()) => return Ok(Some(lock)),
+                Err(TryLockError::WouldBlock) => std::thread::sleep(CLAIM_PAUSE),
+                Err(TryLockError::Error(source)) => return Err(RegistryError { path, source }),
+            }
+        }
+        Ok(None)
     }
 
     /// Everything that is recorded, by name.
@@ -177,7 +209,7 @@ impl Registry {
             let folder = folder.map_err(failed(&self.folder))?;
             let name = folder.file_name();
             if let Some(record) = name.to_str().and_then(|name| self.record(name)) {
-                let alive = self.is_held(&record.name);
+                let alive = self.is_alive(&record);
                 entries.push(Entry { record, alive });
             }
         }
@@ -186,7 +218,7 @@ impl Registry {
     }
 
     /// The entry that `what` means: a name, a volume, a device or its link.
-    pub fn find(&self, what: &Path) -> Result<Option<Entry>, RegistryError> {
+    pub fn find(&self, what: &Path) -> Result<Option<Entry>, FindError> {
         let absolute = fs::canonicalize(what).unwrap_or_else(|_| what.to_path_buf());
         let means = |entry: &Entry| {
             let record = &entry.record;
@@ -195,10 +227,20 @@ impl Registry {
                 || record.volume == absolute
                 || record.device == absolute
         };
-        // A name may have a stale record beside a true one of the same device.
-        let mut found: Vec<Entry> = self.entries()?.into_iter().filter(means).collect();
-        found.sort_by_key(|entry| !entry.alive);
-        Ok(found.into_iter().next())
+        let (alive, stale): (Vec<Entry>, Vec<Entry>) = self
+            .entries()?
+            .into_iter()
+            .filter(means)
+            .partition(|entry| entry.alive);
+        if let [first, second, ..] = alive.as_slice() {
+            return Err(FindError::Ambiguous {
+                what: what.to_path_buf(),
+                first: first.record.link.clone(),
+                second: second.record.link.clone(),
+            });
+        }
+        // A true record stands before a stale one of the same device.
+        Ok(alive.into_iter().chain(stale).next())
     }
 
     /// Where a supervisor in the background says what it says.
@@ -206,21 +248,27 @@ impl Registry {
         self.folder.join(name).join(LOG)
     }
 
-    /// Whether the supervisor of `name` lives.
-    pub fn is_held(&self, name: &str) -> bool {
+    /// Whether the supervisor that wrote `record` lives.
+    pub fn is_alive(&self, record: &Record) -> bool {
+        record.supervisor.is_alive() && self.is_held(&record.name)
+    }
+
+    fn is_held(&self, name: &str) -> bool {
         let lock = OpenOptions::new()
             .read(true)
             .open(self.folder.join(name).join(LOCK));
         lock.is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
     }
 
-    /// Removes the stale record of `name`; one that is true stays.
-    pub fn forget(&self, name: &str) -> Result<(), RegistryError> {
-        let lock = lock_file(&self.folder.join(name).join(LOCK))?;
-        match (lock.try_lock(), self.record(name)) {
-            (Ok(()), Some(record)) => self.remove(&record),
-            _ => Ok(()),
+    /// Removes the stale record of `name`. `false` if somebody has the name: then its record stays.
+    pub fn forget(&self, name: &str) -> Result<bool, RegistryError> {
+        let Some(_lock) = self.lock(name)? else {
+            return Ok(false);
+        };
+        if let Some(record) = self.record(name) {
+            self.remove(&record)?;
         }
+        Ok(true)
     }
 
     fn record(&self, name: &str) -> Option<Record> {
@@ -329,8 +377,8 @@ mod tests {
             way: "fuse+loop".into(),
             block_bytes: 4096,
             read_only: false,
-            supervisor: 1,
-            server: 2,
+            supervisor: Process::of(std::process::id()).unwrap(),
+            server: Process::of(std::process::id()).unwrap(),
         }
     }
 
@@ -350,7 +398,7 @@ mod tests {
         }
         let taken = registry.claim("db", Path::new("/w/db"));
         assert!(matches!(taken, Err(ClaimError::Taken(_))));
-        registry.forget("db").unwrap();
+        assert!(!registry.forget("db").unwrap());
         for what in ["db", "/v/db", "/dev/loop77"] {
             assert!(registry.find(Path::new(what)).unwrap().unwrap().alive, "{what}");
         }
@@ -374,9 +422,58 @@ mod tests {
         drop(claim);
         fs::remove_file(&link).unwrap();
         symlink("/dev/loop78", &link).unwrap();
-        registry.forget("db").unwrap();
+        assert!(registry.forget("db").unwrap());
         assert_eq!(registry.entries().unwrap(), []);
         assert_eq!(fs::read_link(&link).unwrap(), Path::new("/dev/loop78"));
+    }
+
+    #[test]
+    fn a_dead_supervisors_record_stays_stale_while_its_name_is_claimed_anew() {
+        // It looked alive then, and `detach` signalled whoever had its number by now.
+        let (_folder, registry) = registry();
+        let mut claim = registry.claim("db", Path::new("/v/db")).unwrap();
+        let mut dead = record(&registry, "db", "/v/db");
+        // A process that had our number before us.
+        dead.supervisor.start -= 1;
+        claim.announce(&dead).unwrap();
+        drop(claim);
+        let claim = registry.claim("db", Path::new("/v/db")).unwrap();
+        assert_eq!(claim.stale, Some(dead));
+        assert!(!registry.find(Path::new("db")).unwrap().unwrap().alive);
+        for volume in ["/v/db", "/w/db"] {
+            let busy = registry.claim("db", Path::new(volume));
+            assert!(matches!(busy, Err(ClaimError::Busy(_))), "{volume}");
+        }
+        assert!(!registry.forget("db").unwrap());
+        drop(claim);
+        assert!(registry.forget("db").unwrap());
+        assert_eq!(registry.entries().unwrap(), []);
+    }
+
+    #[test]
+    fn what_means_two_attachments_is_refused() {
+        let (folder, registry) = registry();
+        let path = folder.path().join("db");
+        let mut claims = Vec::new();
+        for (name, volume) in [("db", Path::new("/v/db")), ("other", &path)] {
+            let mut claim = registry.claim(name, volume).unwrap();
+            let mut made = record(&registry, name, "");
+            made.volume = volume.to_path_buf();
+            made.device = Path::new("/dev").join(name);
+            claim.announce(&made).unwrap();
+            claims.push(claim);
+        }
+        let name = registry.find(Path::new("db")).unwrap().unwrap();
+        assert_eq!(name.record.volume, Path::new("/v/db"));
+        assert_eq!(registry.find(&path).unwrap().unwrap().record.name, "other");
+        // Both on one device: the one that goes, and the one that has got its device.
+        let mut made = record(&registry, "other", "/v/other");
+        made.device = "/dev/db".into();
+        claims[1].announce(&made).unwrap();
+        let both = registry.find(Path::new("/dev/db"));
+        assert!(matches!(both, Err(FindError::Ambiguous { .. })), "{both:?}");
+        let link = registry.find(&made.link).unwrap().unwrap();
+        assert_eq!(link.record, made);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use rustix::fs::OFlags;
 
 use crate::loop_device::{BindError, LoopDevice};
+use crate::process::Process;
 use crate::registry::{Claim, Record, RegistryError};
 use crate::serve::{OFFER, REFUSAL};
 use crate::sys::LoopConfig;
@@ -43,7 +44,7 @@ pub enum Release {
     /// It goes. The server ends once it has.
     Going(Going),
     /// Somebody has it for himself. As before.
-    InUse(Attached, Vec<User>),
+    InUse(Box<Attached>, Vec<User>),
 }
 
 /// A device that nobody can get hold of any more, and its server, which still writes what is left.
@@ -115,8 +116,8 @@ pub fn attach(mut claim: Claim, request: &Request, mut server: Command) -> Resul
         way: WAY.to_owned(),
         block_bytes: request.block_bytes,
         read_only: request.read_only,
-        supervisor: std::process::id(),
-        server: server.id(),
+        supervisor: Process::of(std::process::id()).map_err(AttachError::Start)?,
+        server: Process::of(server.id()).map_err(AttachError::Start)?,
     };
     // The loop device holds the file now; the server's own hold on it ends with this.
     drop(server.stdin.take());
@@ -198,7 +199,7 @@ impl Attached {
                     claim,
                     record,
                 };
-                Release::InUse(attached, users)
+                Release::InUse(Box::new(attached), users)
             }
         }
     }

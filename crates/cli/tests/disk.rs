@@ -89,7 +89,7 @@ impl Drop for Place {
         if self.path("run").exists() {
             let listed = self.disk(&["list", "--json"]).out;
             for entry in serde_json::from_str::<Vec<Value>>(&listed).unwrap_or_default() {
-                kill(&entry["attached"]["server"]);
+                kill(&entry["attached"]["server"]["id"]);
             }
         }
     }
@@ -286,7 +286,7 @@ fn an_attached_volume_outlives_its_killed_server_with_every_synced_file() {
             write_synced(Path::new(&mount), synced);
             synced += 1;
         }
-        kill(&place.json(&["list"])[0]["attached"]["server"]);
+        kill(&place.json(&["list"])[0]["attached"]["server"]["id"]);
         // The device gives errors now; its supervisor notices, and ends.
         tool("umount", &[&mount]).unwrap();
         until("the record goes with the supervisor", || {

@@ -132,7 +132,7 @@ impl Machine {
                 Ok(())
             }
             Release::InUse(attached, users) => {
-                self.attached = Some(attached);
+                self.attached = Some(*attached);
                 Err(users)
             }
         }
@@ -147,11 +147,11 @@ impl Machine {
     pub(crate) fn leave(&mut self) -> (PathBuf, u32) {
         let record = self.record();
         self.attached = None;
-        (record.device, record.server)
+        (record.device, record.server.id)
     }
 
     pub(crate) fn kill_server(&self) {
-        kill(self.record().server);
+        kill(self.record().server.id);
     }
 
     /// The supervisor sees that its server was killed, and gives the device up.
@@ -192,7 +192,7 @@ impl Drop for Machine {
     fn drop(&mut self) {
         if let Some(attached) = &self.attached {
             // Ends every request with an error, so that nothing hangs on a device whose test has failed.
-            kill(attached.record().server);
+            kill(attached.record().server.id);
         }
         if std::thread::panicking() {
             let _ = writeln!(std::io::stderr(), "the server said: {}", self.log());

@@ -204,7 +204,7 @@ fn watch(mut attached: Attached, signals: &mut Signals) -> Result<ExitCode> {
         let users = match attached.release() {
             Release::Going(going) => return finish(going, signals),
             Release::InUse(same, users) => {
-                attached = same;
+                attached = *same;
                 users
             }
         };

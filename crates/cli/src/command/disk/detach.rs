@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use indicatif::ProgressBar;
-use netram_attach::{Entry, Registry};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use netram_attach::{Entry, Process, Registry};
+use rustix::process::Signal;
 use serde_json::json;
 
 use super::attach::sentence;
@@ -65,9 +65,9 @@ impl Detach {
         match self.force {
             true => {
                 // The server first: its supervisor, which knows it as its child, then ends by itself.
-                signal(&registry, &entry, entry.record.server, Signal::KILL)?;
+                signal(entry.record.server, Signal::KILL)?;
             }
-            false => signal(&registry, &entry, entry.record.supervisor, Signal::TERM)?,
+            false => signal(entry.record.supervisor, Signal::TERM)?,
         }
         self.wait(&registry, &entry)?;
         match self.json {
@@ -79,7 +79,10 @@ impl Detach {
 
     /// Whoever served it was killed: there is no device any more, or one that ends with its last user.
     fn forget(&self, registry: &Registry, entry: &Entry) -> Result<ExitCode> {
-        registry.forget(&entry.record.name)?;
+        let name = &entry.record.name;
+        if !registry.forget(name)? {
+            bail!("{name} is being attached or detached at this moment; try again when that is done");
+        }
         let device = entry.record.device.display();
         output::remark(format_args!(
             "the process that looked after {device} was killed; its record is removed"
@@ -96,7 +99,7 @@ impl Detach {
             false => ProgressBar::hidden(),
         };
         let deadline = Instant::now() + self.timeout.0;
-        while registry.is_held(&entry.record.name) {
+        while registry.is_alive(&entry.record) {
             if Instant::now() > deadline {
                 bail!(
                     "{} is not closed after {}; it goes on without this command. {} may say why",
@@ -114,20 +117,10 @@ impl Detach {
 }
 
 /// Signals a process of an attachment, and no other that has its number by now.
-fn signal(registry: &Registry, entry: &Entry, process: u32, signal: Signal) -> Result<()> {
-    let what = || format!("signalling process {process}");
-    let pid = i32::try_from(process)
-        .ok()
-        .and_then(Pid::from_raw)
-        .with_context(what)?;
-    let handle = match pidfd_open(pid, PidfdFlags::empty()) {
-        Ok(handle) => handle,
-        Err(rustix::io::Errno::SRCH) => return Ok(()),
-        Err(errno) => return Err(errno).with_context(what),
-    };
-    // The record was true when the handle was made if it is true now: then the handle is its process.
-    match registry.find(&entry.record.device)? {
-        Some(now) if now == *entry => pidfd_send_signal(&handle, signal).with_context(what),
-        _ => Ok(()),
-    }
+fn signal(process: Process, signal: Signal) -> Result<()> {
+    // One that is gone has done what is asked of it.
+    process
+        .signal(signal)
+        .map(drop)
+        .with_context(|| format!("signalling process {}", process.id))
 }
