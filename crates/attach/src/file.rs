@@ -6,8 +6,8 @@
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::io;
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
 use fuser::{
     Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
@@ -27,6 +27,9 @@ const BACKGROUND_MAX: u16 = 128;
 /// Names and attributes never change behind the kernel's back.
 const VALID: Duration = Duration::from_secs(3600);
 
+/// A failing device fails each request of a busy file system.
+const ERROR_LINE_EVERY: Duration = Duration::from_secs(1);
+
 const PUNCH_HOLE: i32 = 0x02;
 const KEEP_SIZE: i32 = 0x01;
 const ZERO_RANGE: i32 = 0x10;
@@ -42,6 +45,15 @@ thread_local! {
 pub(crate) struct VolumeFile {
     device: Arc<dyn Device>,
     made: SystemTime,
+    failures: Mutex<Failures>,
+}
+
+/// Requests that failed: one that is tried again and again must not fill the log, which lies in memory.
+#[derive(Debug, Default)]
+struct Failures {
+    /// Since the last line about one.
+    unsaid: u64,
+    next_line: Option<Instant>,
 }
 
 /// What a `fallocate` asks of the device.
@@ -68,6 +80,7 @@ impl VolumeFile {
         VolumeFile {
             device,
             made: SystemTime::now(),
+            failures: Mutex::default(),
         }
     }
 
@@ -127,12 +140,29 @@ impl VolumeFile {
         })?;
         Ok(found.or(hole.then_some(end)))
     }
+
+    /// Says what went wrong, unless it did so a moment ago, and gives the number that the kernel understands.
+    fn failed(&self, what: &str, offset: u64, length: u64, error: &DeviceError) -> Errno {
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = failures.count(Instant::now());
+        drop(failures);
+        if let Some(requests) = due {
+            tracing::error!(requests, offset, length, %error, "requests failed, the last one a {what}");
+        }
+        Errno::from_i32(error.errno())
+    }
 }
 
-/// Says once what went wrong, and gives the number that the kernel understands.
-fn failed(what: &str, offset: u64, length: u64, error: &DeviceError) -> Errno {
-    tracing::error!(offset, length, %error, "a {what} failed");
-    Errno::from_i32(error.errno())
+impl Failures {
+    /// One more failure, at `now`: how many a line that is due now stands for.
+    fn count(&mut self, now: Instant) -> Option<u64> {
+        self.unsaid += 1;
+        if self.next_line.is_some_and(|next| now < next) {
+            return None;
+        }
+        self.next_line = Some(now + ERROR_LINE_EVERY);
+        Some(std::mem::take(&mut self.unsaid))
+    }
 }
 
 impl Filesystem for VolumeFile {
@@ -199,7 +229,7 @@ impl Filesystem for VolumeFile {
             let into = &mut buffer[..length_here];
             match self.device.read(offset, into) {
                 Ok(()) => reply.data(into),
-                Err(error) => reply.error(failed("read", offset, length, &error)),
+                Err(error) => reply.error(self.failed("read", offset, length, &error)),
             }
         });
     }
@@ -219,7 +249,7 @@ impl Filesystem for VolumeFile {
         match self.write_all(offset, data) {
             // The kernel sent at most `REQUEST_BYTES_MAX`.
             Ok(()) => reply.written(data.len() as u32),
-            Err(error) => reply.error(failed("write", offset, data.len() as u64, &error)),
+            Err(error) => reply.error(self.failed("write", offset, data.len() as u64, &error)),
         }
     }
 
@@ -227,7 +257,7 @@ impl Filesystem for VolumeFile {
     fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
         match self.device.flush() {
             Ok(()) => reply.ok(),
-            Err(error) => reply.error(failed("flush", 0, 0, &error)),
+            Err(error) => reply.error(self.failed("flush", 0, 0, &error)),
         }
     }
 
@@ -246,7 +276,7 @@ impl Filesystem for VolumeFile {
         };
         match self.clear(&clearing, offset, length) {
             Ok(()) => reply.ok(),
-            Err(error) => reply.error(failed("discard", offset, length, &error)),
+            Err(error) => reply.error(self.failed("discard", offset, length, &error)),
         }
     }
 
@@ -262,7 +292,7 @@ impl Filesystem for VolumeFile {
         match self.seek(from, hole) {
             Ok(Some(at)) => reply.offset(at.cast_signed()),
             Ok(None) => reply.error(Errno::ENXIO),
-            Err(error) => reply.error(failed("seek", from, 0, &error)),
+            Err(error) => reply.error(self.failed("seek", from, 0, &error)),
         }
     }
 
@@ -281,6 +311,18 @@ impl Filesystem for VolumeFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_burst_of_failures_is_one_line_and_the_next_line_counts_them() {
+        let mut failures = Failures::default();
+        let start = Instant::now();
+        assert_eq!(failures.count(start), Some(1));
+        for _ in 0..1000 {
+            assert_eq!(failures.count(start + ERROR_LINE_EVERY / 2), None);
+        }
+        assert_eq!(failures.count(start + ERROR_LINE_EVERY), Some(1001));
+        assert_eq!(failures.count(start + ERROR_LINE_EVERY * 3), Some(1));
+    }
 
     #[test]
     fn only_punching_and_zeroing_are_understood() {
