@@ -63,28 +63,7 @@ fn start_in(stat: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::process::ExitStatusExt;
-    use std::process::Command;
-
     use super::*;
-
-    #[test]
-    fn a_process_is_signalled_and_one_that_only_has_its_number_is_not() {
-        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
-        let process = Process::of(child.id()).unwrap();
-        let earlier = Process {
-            start: process.start - 1,
-            ..process
-        };
-        assert!(process.is_alive());
-        assert!(!earlier.is_alive());
-        assert!(!earlier.signal(Signal::KILL).unwrap());
-        // Had the signal before been sent, it would have been this child's end.
-        assert!(process.signal(Signal::TERM).unwrap());
-        assert_eq!(child.wait().unwrap().signal(), Some(Signal::TERM.as_raw()));
-        assert!(!process.is_alive());
-        assert!(!process.signal(Signal::TERM).unwrap());
-    }
 
     #[test]
     fn the_start_is_found_behind_any_name() {
