@@ -5,7 +5,7 @@
 //! `refused REASON` to standard output, and lets go of the mount itself when its standard input ends.
 
 use std::fmt;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -13,17 +13,25 @@ use std::thread::JoinHandle;
 
 use fuser::{Config, Session, SessionACL};
 use netram_disk::{Device, DeviceError};
+use rustix::process::Signal;
 
 use crate::file::{NAME, VolumeFile};
 use crate::mount::DetachedMount;
+use crate::sys;
 
 /// The line that offers the file.
 pub(crate) const OFFER: &str = "file ";
 /// The line that says why there is none.
 pub(crate) const REFUSAL: &str = "refused ";
 
+const NOWHERE: &str = "/dev/null";
+
 /// Requests that are answered at the same time: one waits for lenders while others read.
 const THREADS: usize = 4;
+
+/// What others end processes with at their own end: a terminal, a session, a machine. This one ends with its device, for
+/// the file system's last writes come when everybody has been told to end.
+const IGNORED: [Signal; 3] = [Signal::TERM, Signal::INT, Signal::HUP];
 
 /// Killed last when memory is short: a file system waits for this process. Below it the kernel kills no one.
 const OOM_SCORE: &str = "-900";
@@ -72,6 +80,7 @@ pub fn serve<E: fmt::Display>(open: impl FnOnce() -> Result<Arc<dyn Device>, E>)
         served.root.as_raw_fd()
     );
     say(format_args!("{OFFER}{path}"))?;
+    leave_output()?;
     // The supervisor holds the file by now, or it is dead.
     let _ = io::stdin().lock().read_to_end(&mut Vec::new());
     let Served { session, root } = served;
@@ -84,7 +93,12 @@ pub fn serve<E: fmt::Display>(open: impl FnOnce() -> Result<Arc<dyn Device>, E>)
 
 /// Before the volume's threads start, which inherit it.
 fn prepare() {
-    // Neither a terminal's Ctrl-C nor its end is meant for this process.
+    for signal in IGNORED {
+        if let Err(error) = sys::ignore(signal) {
+            tracing::warn!(%error, ?signal, "this signal ends the server, whoever uses the device");
+        }
+    }
+    // A terminal's end is not meant for this process.
     if let Err(error) = rustix::process::setsid() {
         tracing::debug!(%error, "this process leads a group already");
     }
@@ -114,6 +128,12 @@ fn say(line: fmt::Arguments<'_>) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{line}")?;
     out.flush()
+}
+
+/// Nobody reads on: what a library prints must not fill the pipe, and wait.
+fn leave_output() -> io::Result<()> {
+    let nowhere = File::options().write(true).open(NOWHERE)?;
+    Ok(rustix::stdio::dup2_stdout(nowhere)?)
 }
 
 fn one_line(text: &str) -> String {

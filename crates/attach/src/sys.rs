@@ -1,10 +1,12 @@
-//! The loop driver's calls. This is the crate's only unsafe module.
-#![allow(unsafe_code, reason = "ioctl has no other interface")]
+//! The loop driver's calls, and the signals that a process ignores. This is the crate's only unsafe module.
+#![allow(unsafe_code, reason = "neither ioctl nor signal has another interface")]
 
 use std::fs::File;
+use std::io;
 use std::os::fd::AsRawFd;
 
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, Setter, ioctl};
+use rustix::process::Signal;
 
 const LOOP_CONFIGURE: Opcode = 0x4C0A;
 const LOOP_CTL_GET_FREE: Opcode = 0x4C82;
@@ -87,6 +89,15 @@ pub(crate) fn configure(target: &File, file: &File, config: &LoopConfig<'_>) -> 
     let call = unsafe { Setter::<LOOP_CONFIGURE, Config>::new(raw) };
     // SAFETY: the driver only reads the value, which lives until the call returns; any other driver refuses the call.
     unsafe { ioctl(target, call) }
+}
+
+/// From now on this process ignores `signal`.
+pub(crate) fn ignore(signal: Signal) -> io::Result<()> {
+    // SAFETY: ignoring runs no code of ours, and none here relies on what the signal did before.
+    match unsafe { libc::signal(signal.as_raw(), libc::SIG_IGN) } {
+        libc::SIG_ERR => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
 }
 
 /// The number of a free loop device, from the control device.
