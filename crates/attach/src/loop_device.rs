@@ -89,7 +89,8 @@ impl LoopDevice {
 
     /// Lets the device go, unless somebody has it for himself (a mount, swap, another driver): then it is handed back.
     ///
-    /// Who merely reads it keeps it until he closes it; nobody can mount it meanwhile.
+    /// Who merely has it open, as a program that looks at new disks, keeps it until he closes it. Until then somebody may
+    /// still mount it, and nothing tells how many have it open. Then it serves on until it is unmounted, as any other.
     pub(crate) fn release(self) -> Result<(), (LoopDevice, io::Error)> {
         let exclusive = OFlags::EXCL.bits().cast_signed();
         let mine = OpenOptions::new()

@@ -298,30 +298,20 @@ impl Claim {
         self.registry.links.join(&self.name)
     }
 
-    /// Writes down what is attached, and makes the link.
+    /// Makes the link, and writes down what is attached. After an error there is neither.
     pub(crate) fn announce(&mut self, record: &Record) -> Result<(), RegistryError> {
-        let folder = self.registry.folder.join(&self.name);
-        let (path, fresh) = (folder.join(RECORD), folder.join("record.new"));
-        let text = serde_json::to_vec_pretty(record).map_err(|error| failed(&path)(error.into()))?;
-        let written = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&fresh)
-            .and_then(|mut file| file.write_all(&text));
-        written.map_err(failed(&fresh))?;
-        fs::rename(&fresh, &path).map_err(failed(&path))?;
-        self.stale = None;
+        // The link first: whoever reads the record finds it.
         let links = &self.registry.links;
         fs::create_dir_all(links).map_err(failed(links))?;
-        match fs::symlink_metadata(&record.link) {
-            Ok(there) if there.file_type().is_symlink() => {
-                fs::remove_file(&record.link).map_err(failed(&record.link))?;
-            }
-            _ => {}
+        make_link(record, &links.join(format!(".{}.new", self.name)))?;
+        let folder = self.registry.folder.join(&self.name);
+        if let Err(error) = write_record(record, &folder) {
+            // The error that comes first says more than one of this.
+            let _ = fs::remove_file(&record.link);
+            return Err(error);
         }
-        symlink(&record.device, &record.link).map_err(failed(&record.link))
+        self.stale = None;
+        Ok(())
     }
 
     /// Removes record and link.
@@ -331,6 +321,39 @@ impl Claim {
             None => Ok(()),
         }
     }
+}
+
+/// Makes the record's link, by way of `fresh`: at no moment does it lead nowhere. Takes the place of a link only.
+fn make_link(record: &Record, fresh: &Path) -> Result<(), RegistryError> {
+    let link = &record.link;
+    if link.symlink_metadata().is_ok_and(|there| !there.is_symlink()) {
+        let taken = io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            "the device's link belongs here, and something else is; remove that, or give another --name",
+        );
+        return Err(failed(link)(taken));
+    }
+    match fs::remove_file(fresh) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(fresh)(error)),
+        _ => {}
+    }
+    symlink(&record.device, fresh).map_err(failed(fresh))?;
+    fs::rename(fresh, link).map_err(failed(link))
+}
+
+/// A record is replaced as a whole.
+fn write_record(record: &Record, folder: &Path) -> Result<(), RegistryError> {
+    let (path, fresh) = (folder.join(RECORD), folder.join("record.new"));
+    let text = serde_json::to_vec_pretty(record).map_err(|error| failed(&path)(error.into()))?;
+    let written = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&fresh)
+        .and_then(|mut file| file.write_all(&text));
+    written.map_err(failed(&fresh))?;
+    fs::rename(&fresh, &path).map_err(failed(&path))
 }
 
 fn private_folder(path: &Path) -> Result<(), RegistryError> {
@@ -448,6 +471,29 @@ mod tests {
         drop(claim);
         assert!(registry.forget("db").unwrap());
         assert_eq!(registry.entries().unwrap(), []);
+    }
+
+    #[test]
+    fn what_cannot_be_announced_leaves_neither_record_nor_link() {
+        let (_folder, registry) = registry();
+        let mut claim = registry.claim("db", Path::new("/v/db")).unwrap();
+        let made = record(&registry, "db", "/v/db");
+        let link = claim.link();
+        fs::create_dir_all(&registry.links).unwrap();
+        fs::write(&link, "somebody's").unwrap();
+        let refused = claim.announce(&made).unwrap_err().to_string();
+        assert!(refused.contains(link.to_str().unwrap()), "{refused}");
+        assert_eq!(fs::read_to_string(&link).unwrap(), "somebody's");
+        assert_eq!(registry.entries().unwrap(), []);
+        fs::remove_file(&link).unwrap();
+        let obstacle = registry.folder.join("db/record.json");
+        fs::create_dir(&obstacle).unwrap();
+        claim.announce(&made).unwrap_err();
+        assert!(link.symlink_metadata().is_err(), "the link stays");
+        fs::remove_dir(&obstacle).unwrap();
+        claim.announce(&made).unwrap();
+        assert_eq!(fs::read_link(&link).unwrap(), made.device);
+        assert_eq!(fs::read_dir(&registry.links).unwrap().count(), 1);
     }
 
     #[test]

@@ -42,12 +42,13 @@ pub struct Attached {
 #[derive(Debug)]
 pub enum Release {
     /// It goes. The server ends once it has.
-    Going(Going),
+    Going(Box<Going>),
     /// Somebody has it for himself. As before.
     InUse(Box<Attached>, Vec<User>),
 }
 
-/// A device that nobody can get hold of any more, and its server, which still writes what is left.
+/// A device that goes once nobody has it open, and its server, which still writes what is left. The name and the volume
+/// are taken until the server has ended: by then the device is gone, whoever has used it meanwhile.
 #[derive(Debug)]
 pub struct Going {
     server: Child,
@@ -90,18 +91,32 @@ pub fn attach(mut claim: Claim, request: &Request, mut server: Command) -> Resul
         .stdout(Stdio::piped())
         .spawn()
         .map_err(AttachError::Start)?;
-    // From here on an error leaves a server that ends by itself: nobody holds its file, and its input ends.
-    let bound = offered(&mut server).and_then(|path| bind(&path, request, claim.name()));
-    let device = match bound {
-        Ok(device) => device,
+    match make(&mut claim, request, &mut server) {
+        Ok((device, record)) => Ok(Attached {
+            device,
+            server,
+            claim,
+            record,
+        }),
         Err(error) => {
+            // The server ends by itself now: nobody holds its file, and its input ends.
             drop(server.stdin.take());
-            return Err(match (error, server.wait()) {
+            Err(match (error, server.wait()) {
                 (AttachError::Ended(_), Ok(status)) => AttachError::Ended(status),
                 (error, _) => error,
-            });
+            })
         }
-    };
+    }
+}
+
+/// Gives what `server` serves a device, and announces it. After an error there is no device.
+fn make(
+    claim: &mut Claim,
+    request: &Request,
+    server: &mut Child,
+) -> Result<(LoopDevice, Record), AttachError> {
+    let path = offered(server)?;
+    let device = bind(&path, request, claim.name())?;
     if !device.is_direct() {
         tracing::warn!(
             device = %device.path().display(),
@@ -119,15 +134,10 @@ pub fn attach(mut claim: Claim, request: &Request, mut server: Command) -> Resul
         supervisor: Process::of(std::process::id()).map_err(AttachError::Start)?,
         server: Process::of(server.id()).map_err(AttachError::Start)?,
     };
+    claim.announce(&record)?;
     // The loop device holds the file now; the server's own hold on it ends with this.
     drop(server.stdin.take());
-    claim.announce(&record)?;
-    Ok(Attached {
-        device,
-        server,
-        claim,
-        record,
-    })
+    Ok((device, record))
 }
 
 /// The path of the file that the server serves. Other lines are for whoever reads along.
@@ -188,7 +198,7 @@ impl Attached {
             Ok(()) => {
                 withdraw(&mut claim);
                 let _claim = claim;
-                Release::Going(Going { server, _claim })
+                Release::Going(Box::new(Going { server, _claim }))
             }
             Err((device, error)) => {
                 tracing::debug!(%error, "the device is in use");

@@ -84,14 +84,14 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // Of a test that failed: unmounted first, then nothing waits for what is killed.
-        let _ = tool("umount", &["--lazy", &self.path("mount").display().to_string()]);
+        // Of a test that failed: a server that is stuck would hold up the unmounting for ever, so it goes first.
         if self.path("run").exists() {
             let listed = self.disk(&["list", "--json"]).out;
             for entry in serde_json::from_str::<Vec<Value>>(&listed).unwrap_or_default() {
                 kill(&entry["attached"]["server"]["id"]);
             }
         }
+        let _ = tool("umount", &["--lazy", &self.path("mount").display().to_string()]);
     }
 }
 
@@ -347,7 +347,12 @@ fn can_attach() -> Result<(), String> {
     }
     let fuse = rustix::mount::fsopen("fuse", rustix::mount::FsOpenFlags::FSOPEN_CLOEXEC);
     fuse.map_err(|errno| format!("mounting FUSE: {errno}"))?;
-    tool("mkfs.ext4", &["-V"])
+    tool("mkfs.ext4", &["-V"])?;
+    // In a container the driver may be there, but not the devices that it makes.
+    tool("sh", &["-c", ": <> \"$(losetup --find)\""])?;
+    // It may be a module that nobody has needed yet.
+    let ext4 = "grep -qw ext4 /proc/filesystems || modprobe ext4";
+    tool("sh", &["-c", ext4]).map_err(|_| "this kernel has no ext4".into())
 }
 
 fn kill(process: &Value) {

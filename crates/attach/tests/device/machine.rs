@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use netram_attach::{Attached, Record, Registry, Release, Request, User, attach};
-use rustix::process::{Pid, Signal, kill_process};
+use netram_attach::{Attached, Process, Record, Registry, Release, Request, User, attach};
+use rustix::process::Signal;
 
 use crate::cache::SERVE;
 
@@ -24,12 +24,15 @@ pub(crate) struct Machine {
     folder: tempfile::TempDir,
     registry: Registry,
     attached: Option<Attached>,
+    /// The server of a device whose supervisor is gone.
+    left: Option<Process>,
 }
 
 /// A mounted file system, unmounted when dropped, if need be as soon as it can be.
 pub(crate) struct Mounted {
     at: PathBuf,
     mounted: bool,
+    server: Process,
 }
 
 impl Machine {
@@ -45,6 +48,8 @@ impl Machine {
         let fuse = rustix::mount::fsopen("fuse", rustix::mount::FsOpenFlags::FSOPEN_CLOEXEC);
         fuse.map_err(|errno| format!("mounting FUSE: {errno}"))?;
         tool("mkfs.ext4", &["-V"])?;
+        has_loop_device()?;
+        has_ext4()?;
         let folder = tempfile::Builder::new().prefix("netram-attach-").tempdir();
         let folder = folder.map_err(|error| error.to_string())?;
         let registry = Registry::new(&folder.path().join("run"), &folder.path().join("dev"));
@@ -52,6 +57,7 @@ impl Machine {
             folder,
             registry,
             attached: None,
+            left: None,
         };
         let image = File::create(machine.image()).and_then(|file| file.set_len(bytes));
         image.map_err(|error| error.to_string())?;
@@ -144,14 +150,20 @@ impl Machine {
     }
 
     /// The supervisor goes without a word. What it leaves: the device, the server's process.
-    pub(crate) fn leave(&mut self) -> (PathBuf, u32) {
+    pub(crate) fn leave(&mut self) -> (PathBuf, Process) {
         let record = self.record();
         self.attached = None;
-        (record.device, record.server.id)
+        self.left = Some(record.server);
+        (record.device, record.server)
+    }
+
+    pub(crate) fn signal_server(&self, signal: Signal) {
+        let sent = self.record().server.signal(signal);
+        assert!(sent.expect("it is signalled"), "the server is gone");
     }
 
     pub(crate) fn kill_server(&self) {
-        kill(self.record().server.id);
+        self.signal_server(Signal::KILL);
     }
 
     /// The supervisor sees that its server was killed, and gives the device up.
@@ -180,7 +192,26 @@ impl Machine {
     pub(crate) fn mount(&self) -> Mounted {
         let (device, at) = (self.device().display().to_string(), self.mount_point());
         tool("mount", &["-t", "ext4", &device, &at.display().to_string()]).expect("it mounts");
-        Mounted { at, mounted: true }
+        Mounted {
+            at,
+            mounted: true,
+            server: self.record().server,
+        }
+    }
+
+    /// Servers of this machine's image that run.
+    pub(crate) fn servers(&self) -> usize {
+        let image = format!("{SERVE}={}\0", self.image().display());
+        let processes = fs::read_dir("/proc").expect("/proc is there").flatten();
+        processes
+            .filter_map(|process| fs::read(process.path().join("environ")).ok())
+            .filter(|environment| String::from_utf8_lossy(environment).contains(&image))
+            .count()
+    }
+
+    /// Where the link to the device is when it is attached.
+    pub(crate) fn link(&self) -> PathBuf {
+        self.folder.path().join("dev").join(NAME)
     }
 
     fn log(&self) -> String {
@@ -190,10 +221,9 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        if let Some(attached) = &self.attached {
-            // Ends every request with an error, so that nothing hangs on a device whose test has failed.
-            kill(attached.record().server.id);
-        }
+        let attached = self.attached.as_ref().map(|attached| attached.record().server);
+        // Ends every request with an error, so that nothing hangs on a device whose test has failed.
+        attached.into_iter().chain(self.left).for_each(kill);
         if std::thread::panicking() {
             let _ = writeln!(std::io::stderr(), "the server said: {}", self.log());
         }
@@ -215,15 +245,34 @@ impl Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         if self.mounted {
+            // A server that is stuck would hold up the unmounting for ever: it goes first.
+            kill(self.server);
             let _ = tool("umount", &["--lazy", &self.at.display().to_string()]);
         }
     }
 }
 
-fn kill(process: u32) {
-    if let Some(pid) = i32::try_from(process).ok().and_then(Pid::from_raw) {
-        // It may have ended a moment ago; as our child it keeps its number.
-        let _ = kill_process(pid, Signal::KILL);
+fn kill(server: Process) {
+    // It may have ended a moment ago; what else has its number by now is left alone.
+    let _ = server.signal(Signal::KILL);
+}
+
+/// In a container the driver may be there, but not the devices that it makes.
+fn has_loop_device() -> Result<(), String> {
+    let free = tool("losetup", &["--find"])?;
+    let opened = File::options().read(true).write(true).open(&free);
+    opened.map(drop).map_err(|error| format!("{free}: {error}"))
+}
+
+fn has_ext4() -> Result<(), String> {
+    let known = || {
+        let listed = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+        listed.lines().any(|line| line.trim() == "ext4")
+    };
+    // It may be a module that nobody has needed yet.
+    match known() || tool("modprobe", &["ext4"]).is_ok() && known() {
+        true => Ok(()),
+        false => Err("this kernel has no ext4".into()),
     }
 }
 

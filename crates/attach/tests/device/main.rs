@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use netram_attach::User;
 use rustix::fs::{FallocateFlags, OFlags, fallocate};
+use rustix::process::Signal;
 
 use crate::cache::{CachedDevice, SERVE};
 use crate::machine::{Machine, Mounted, skipped, tool, until};
@@ -256,6 +257,49 @@ fn a_server_that_refuses_says_why_and_leaves_nothing() {
 }
 
 #[test]
+fn a_device_that_cannot_have_its_link_is_taken_back_with_its_server() {
+    const NAME: &str = "a_device_that_cannot_have_its_link_is_taken_back_with_its_server";
+    // The server was left running, and a record of it stood.
+    let mut machine = match Machine::new(MIB) {
+        Ok(machine) => machine,
+        Err(missing) => return skipped(NAME, &missing),
+    };
+    fs::create_dir_all(machine.link()).unwrap();
+    let refused = machine
+        .try_attach(4096)
+        .expect_err("a directory is in the link's place");
+    assert!(refused.contains("belongs here"), "{refused}");
+    assert_eq!(machine.servers(), 0);
+    fs::remove_dir(machine.link()).unwrap();
+    machine.attach(4096);
+    assert_eq!(machine.servers(), 1);
+    machine.detach();
+    assert_eq!(machine.servers(), 0);
+}
+
+#[test]
+fn a_server_that_is_told_to_end_serves_until_its_device_is_let_go() {
+    const NAME: &str = "a_server_that_is_told_to_end_serves_until_its_device_is_let_go";
+    // When a machine stops, everybody is told to end before file systems are unmounted: what they had not written was lost.
+    let mut machine = match Machine::new(64 * MIB) {
+        Ok(machine) => machine,
+        Err(missing) => return skipped(NAME, &missing),
+    };
+    machine.attach(4096);
+    machine.make_ext4();
+    let mounted = machine.mount();
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+        fs::write(mounted.at().join("file"), format!("{signal:?}")).unwrap();
+        machine.signal_server(signal);
+        tool("sync", &["-f", &mounted.at().display().to_string()]).expect("the device still serves");
+    }
+    mounted.unmount();
+    machine.check_ext4();
+    // Its server ends well, as this finds.
+    machine.detach();
+}
+
+#[test]
 fn a_device_whose_supervisor_is_gone_serves_until_its_file_system_is_unmounted() {
     let mut machine = match Machine::new(64 * MIB) {
         Ok(machine) => machine,
@@ -273,9 +317,7 @@ fn a_device_whose_supervisor_is_gone_serves_until_its_file_system_is_unmounted()
     fs::write(mounted.at().join("file"), "content").unwrap();
     tool("sync", &["-f", &mounted.at().display().to_string()]).expect("the device still serves");
     mounted.unmount();
-    until("the server ends", || {
-        !Path::new(&format!("/proc/{server}")).exists() || is_zombie(server)
-    });
+    until("the server ends", || !server.is_alive() || is_zombie(server.id));
     let backing = format!(
         "/sys/block/{}/loop/backing_file",
         device.file_name().unwrap().display()

@@ -202,7 +202,7 @@ fn watch(mut attached: Attached, signals: &mut Signals) -> Result<ExitCode> {
     let mut told = false;
     loop {
         let users = match attached.release() {
-            Release::Going(going) => return finish(going, signals),
+            Release::Going(going) => return finish(*going, signals),
             Release::InUse(same, users) => {
                 attached = *same;
                 users
