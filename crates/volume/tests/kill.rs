@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use netram_lender::{Config, Lender};
 use netram_transport::Security;
@@ -13,6 +13,10 @@ const PLACE: &str = "NETRAM_TEST_VOLUME";
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 64;
 const ROUNDS: u64 = 8;
+/// A round ends after that long, however slow the disk is, and well before the writer gives up.
+const ROUND: Duration = Duration::from_secs(10);
+/// A stage ends when it is 5 s old; within this time from the process's start none did.
+const YOUNG: Duration = Duration::from_secs(4);
 
 /// A small generator, so that a test's seed says everything.
 struct Random(u64);
@@ -72,8 +76,10 @@ fn newest(volume: &Volume) -> Vec<u64> {
     bytes.chunks_exact(512).map(sector).collect()
 }
 
-/// Lets the writer complete `completions` writes, kills it, and returns what each sector must have at least.
-fn run_and_kill(path: &Path, completions: u64, held: &mut [u64]) {
+/// Lets the writer complete `completions` writes, or as many as there is time for, and kills it. Notes what each sector must
+/// have at least; returns how long the writer lived.
+fn run_and_kill(path: &Path, completions: u64, held: &mut [u64]) -> Duration {
+    let began = Instant::now();
     let mut writer = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "writer", "--ignored", "--nocapture"])
         .env(PLACE, path)
@@ -89,11 +95,14 @@ fn run_and_kill(path: &Path, completions: u64, held: &mut [u64]) {
             note(&line[at..], held);
             seen += 1;
         }
-        if seen == completions {
+        if seen == completions || seen > 0 && began.elapsed() > ROUND {
             break;
         }
     }
-    assert_eq!(seen, completions, "the writer ended by itself");
+    assert!(
+        writer.try_wait().unwrap().is_none() && seen > 0,
+        "the writer ended by itself"
+    );
     writer.kill().unwrap();
     // What it said before it died is complete too.
     for line in lines
@@ -103,6 +112,7 @@ fn run_and_kill(path: &Path, completions: u64, held: &mut [u64]) {
         note(&line, held);
     }
     writer.wait().unwrap();
+    began.elapsed()
 }
 
 fn note(line: &str, held: &mut [u64]) {
@@ -122,11 +132,11 @@ fn note(line: &str, held: &mut [u64]) {
 
 fn every_completed_write_is_there(with_lender: bool) {
     let folder = tempfile::tempdir().unwrap();
-    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let memory = with_lender.then(|| tempfile::tempdir_in("/dev/shm").unwrap());
     let path = folder.path().join("volume");
     Volume::create(&path, BLOCKS * BLOCK as u64, 1 << 20).unwrap();
     let socket = format!("unix:{}", folder.path().join("lend.sock").display());
-    let lender = with_lender.then(|| {
+    let lender = memory.as_ref().map(|memory| {
         Lender::start(Config {
             listen: vec![socket.parse().unwrap()],
             security: Security::Insecure,
@@ -149,9 +159,12 @@ fn every_completed_write_is_there(with_lender: bool) {
     let mut held = vec![0; (BLOCKS * 8) as usize];
     let mut random = Random(7);
     for round in 0..ROUNDS {
-        run_and_kill(&path, 20 + random.below(300), &mut held);
+        let lived = run_and_kill(&path, 20 + random.below(300), &mut held);
         let (volume, recovered) = Volume::open_with(&path, &settings(&path)).unwrap();
-        assert_eq!(recovered.disk.unverified, 0, "only the process died");
+        // A stage that ended by its age is replayed with other boundaries, and its bases may be taken as found.
+        if lived < YOUNG {
+            assert_eq!(recovered.disk.unverified, 0, "only the process died");
+        }
         for (sector, (found, held)) in newest(&volume).into_iter().zip(&held).enumerate() {
             assert!(
                 found >= *held,
