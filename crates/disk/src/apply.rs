@@ -58,7 +58,8 @@ enum Phase {
 #[derive(Debug)]
 pub(crate) struct Applier {
     phase: Phase,
-    /// Recovery: a base may be torn.
+    /// Recovery: a base may be torn. Only those of the stage under way at the crash can be, but the journal does not say
+    /// which it was, so every base that does not match is taken as found (docs/disk.md, "Crash").
     pub(crate) replaying: bool,
     batch: Vec<(u64, Held)>,
     blocks: Vec<u8>,

@@ -24,8 +24,8 @@ pub struct Recovered {
     pub start: Lsn,
     /// Where it ended.
     pub end: Lsn,
-    /// Blocks of which the journal had only a part, on a base that did not match its checksum: torn by the crash, as far
-    /// as anybody can tell.
+    /// Blocks of which the journal had only a part, on a base that did not match its checksum: torn by the crash, or
+    /// damaged, and taken as found.
     pub unverified: u64,
 }
 
