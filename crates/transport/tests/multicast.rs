@@ -1,6 +1,7 @@
 //! Datagrams over loopback: who hears, what is dropped, and that nothing is believed that does not open.
 
-use std::net::UdpSocket;
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::{Duration, Instant};
 
 use netram_proto::cast::Tune;
@@ -9,11 +10,53 @@ use netram_proto::limit::{DATAGRAM_BYTES_MAX, DATAGRAM_OVERHEAD_BYTES};
 use netram_proto::wire::{Frame, FrameKind, Header};
 use netram_transport::multicast::DATAGRAM_BYTES_DEFAULT;
 use netram_transport::{Caster, Dropped, Ear, Group};
+use socket2::{Domain, InterfaceIndexOrAddress, Socket, Type};
 
-/// A group of this test alone: several tests, and several programs, hear each other otherwise.
-fn group(last: u8) -> Group {
-    let port = 20_000 + (std::process::id() % 20_000) as u16;
-    format!("239.77.2.{last}:{port}%lo").parse().unwrap()
+/// How long loopback may take: it needs microseconds.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A group of one test alone: several tests, and several programs, hear each other otherwise.
+struct Place {
+    group: Group,
+    /// Keeps the port for this test.
+    _port: Socket,
+}
+
+impl Place {
+    /// `None`: nothing can be multicast over this machine's loopback, and the test has said so.
+    fn new(last: u8) -> Option<Place> {
+        match Place::open(last) {
+            Ok(place) => Some(place),
+            Err(error) => {
+                // Not `eprintln`: whoever runs the tests is to see it where they pass.
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "\nSKIPPED multicast over loopback, {last}: {error}"
+                );
+                None
+            }
+        }
+    }
+
+    fn open(last: u8) -> std::io::Result<Place> {
+        let address = Ipv4Addr::new(239, 77, std::process::id() as u8, last);
+        let port = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
+        port.set_reuse_address(true)?;
+        port.bind(&SocketAddrV4::new(address, 0).into())?;
+        let bound = port.local_addr()?.as_socket_ipv4();
+        let bound = bound.ok_or_else(|| std::io::Error::other("an IPv4 socket has no IPv4 address"))?;
+        let group = Group {
+            address: bound,
+            interface: Some("lo".to_owned()),
+        };
+        let mut caster = Caster::open(&group, DATAGRAM_BYTES_DEFAULT)?;
+        let mut ear = Ear::open(&group)?;
+        ear.listen(&caster.tune(1), 0);
+        if caster.send(&append(0), &[0]).sent != 1 || hear(&mut ear).is_none() {
+            return Err(std::io::Error::other("what was sent was not heard"));
+        }
+        Ok(Place { group, _port: port })
+    }
 }
 
 fn append(lsn: u64) -> Header {
@@ -25,7 +68,7 @@ fn append(lsn: u64) -> Header {
 
 /// The next datagram within a generous time: loopback loses none as long as its buffers suffice.
 fn hear(ear: &mut Ear) -> Option<(usize, Vec<u8>)> {
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + PATIENCE;
     while Instant::now() < until {
         if let Some(heard) = ear.receive().unwrap() {
             return Some((heard.listener, heard.packet.to_vec()));
@@ -35,20 +78,25 @@ fn hear(ear: &mut Ear) -> Option<(usize, Vec<u8>)> {
     None
 }
 
-fn hears_nothing_more(ear: &mut Ear, caster: &mut Caster) {
-    // What is sent last arrives last: once it has come, all before it has.
-    assert_eq!(caster.send(&append(u64::MAX - 8), &[9]).sent, 1);
-    let (_, packet) = hear(ear).unwrap();
-    assert_eq!(Frame::parse(&packet).unwrap().header.lsn, Lsn(u64::MAX - 8));
+/// Waits until so many datagrams were dropped; none may be believed meanwhile.
+fn drops(ear: &mut Ear, count: u64) {
+    let until = Instant::now() + PATIENCE;
+    let sum = |dropped: Dropped| dropped.strange + dropped.doubled + dropped.forged;
+    while sum(ear.dropped()) < count && Instant::now() < until {
+        assert!(ear.receive().unwrap().is_none());
+        std::thread::yield_now();
+    }
+    assert_eq!(sum(ear.dropped()), count, "{:?}", ear.dropped());
 }
 
 #[test]
 fn a_frame_goes_once_and_every_ear_hears_all_of_it() {
-    let group = group(1);
-    let mut caster = Caster::open(&group, DATAGRAM_BYTES_DEFAULT).unwrap();
+    let Some(place) = Place::new(1) else { return };
+    let group = &place.group;
+    let mut caster = Caster::open(group, DATAGRAM_BYTES_DEFAULT).unwrap();
     let tune = caster.tune(1);
     assert!(group.is_named_by(&tune));
-    let mut ears = [Ear::open(&group).unwrap(), Ear::open(&group).unwrap()];
+    let mut ears = [Ear::open(group).unwrap(), Ear::open(group).unwrap()];
     for (index, ear) in ears.iter_mut().enumerate() {
         assert!(ear.listen(&tune, 7 + index));
     }
@@ -72,9 +120,10 @@ fn a_frame_goes_once_and_every_ear_hears_all_of_it() {
 
 #[test]
 fn the_largest_datagram_passes() {
-    let group = group(2);
-    let mut caster = Caster::open(&group, DATAGRAM_BYTES_MAX).unwrap();
-    let mut ear = Ear::open(&group).unwrap();
+    let Some(place) = Place::new(2) else { return };
+    let group = &place.group;
+    let mut caster = Caster::open(group, DATAGRAM_BYTES_MAX).unwrap();
+    let mut ear = Ear::open(group).unwrap();
     assert!(ear.listen(&caster.tune(1), 0));
     let body = vec![5; DATAGRAM_BYTES_MAX - DATAGRAM_OVERHEAD_BYTES];
     assert_eq!(caster.send(&append(0), &body).sent, 1);
@@ -84,22 +133,20 @@ fn the_largest_datagram_passes() {
 
 #[test]
 fn another_channel_has_another_key_and_whoever_was_not_told_hears_nothing() {
-    let group = group(3);
-    let mut caster = Caster::open(&group, DATAGRAM_BYTES_DEFAULT).unwrap();
+    let Some(place) = Place::new(3) else { return };
+    let group = &place.group;
+    let mut caster = Caster::open(group, DATAGRAM_BYTES_DEFAULT).unwrap();
     let first = caster.tune(1);
     assert_eq!(caster.tune(1), first, "asked again, the same");
-    let mut left = Ear::open(&group).unwrap();
+    let mut left = Ear::open(group).unwrap();
     assert!(left.listen(&first, 0));
     let second = caster.tune(2);
     assert_ne!((first.channel, first.key), (second.channel, second.key));
-    let mut stayed = Ear::open(&group).unwrap();
+    let mut stayed = Ear::open(group).unwrap();
     assert!(stayed.listen(&second, 0));
     caster.send(&append(0), b"secret");
     assert!(hear(&mut stayed).is_some());
-    let until = Instant::now() + Duration::from_secs(10);
-    while left.dropped().strange == 0 && Instant::now() < until {
-        assert!(left.receive().unwrap().is_none());
-    }
+    drops(&mut left, 1);
     assert_eq!(left.dropped().strange, 1);
     stayed.forget(0);
     assert_eq!(stayed.channels(), 0);
@@ -107,37 +154,45 @@ fn another_channel_has_another_key_and_whoever_was_not_told_hears_nothing() {
 
 #[test]
 fn what_is_forged_changed_replayed_or_no_datagram_is_dropped_and_counted() {
-    let group = group(4);
-    let mut caster = Caster::open(&group, DATAGRAM_BYTES_DEFAULT).unwrap();
+    let Some(place) = Place::new(4) else { return };
+    let group = &place.group;
+    let mut caster = Caster::open(group, DATAGRAM_BYTES_DEFAULT).unwrap();
     let tune = caster.tune(1);
-    let mut ear = Ear::open(&group).unwrap();
+    let mut ear = Ear::open(group).unwrap();
     assert!(ear.listen(&tune, 0));
     // An eavesdropper on the same machine, who takes a genuine datagram and sends what it likes.
-    let spy = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None).unwrap();
+    let spy = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
     spy.set_reuse_address(true).unwrap();
     spy.bind(&group.address.into()).unwrap();
-    spy.join_multicast_v4_n(group.address.ip(), &socket2::InterfaceIndexOrAddress::Index(1))
-        .unwrap();
-    spy.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    spy.set_multicast_if_v4(&std::net::Ipv4Addr::LOCALHOST).unwrap();
-    let spy = UdpSocket::from(spy);
+    let loopback = rustix::net::netdevice::name_to_index(&spy, "lo").unwrap();
+    let loopback = InterfaceIndexOrAddress::Index(loopback);
+    spy.join_multicast_v4_n(group.address.ip(), &loopback).unwrap();
+    spy.set_read_timeout(Some(PATIENCE)).unwrap();
+    spy.set_multicast_if_v4(&Ipv4Addr::LOCALHOST).unwrap();
+    let spy = std::net::UdpSocket::from(spy);
     caster.send(&append(0), b"genuine");
     assert!(hear(&mut ear).is_some());
     let mut genuine = [0; 2000];
     let length = spy.recv(&mut genuine).unwrap();
     let genuine = &genuine[..length];
 
-    spy.send_to(genuine, group.address).unwrap();
+    // One after the other, so that no buffer overflows.
+    let mut count = 0;
+    let mut send = |bytes: &[u8]| {
+        spy.send_to(bytes, group.address).unwrap();
+        count += 1;
+        drops(&mut ear, count);
+    };
+    send(genuine);
     for at in 0..genuine.len() {
         let mut changed = genuine.to_vec();
         changed[at] ^= 1;
-        spy.send_to(&changed, group.address).unwrap();
+        send(&changed);
     }
     for cut in [0, 1, 16, 71, length - 1] {
-        spy.send_to(&genuine[..cut], group.address).unwrap();
+        send(&genuine[..cut]);
     }
-    spy.send_to(&vec![0; 20_000], group.address).unwrap();
-    hears_nothing_more(&mut ear, &mut caster);
+    send(&vec![0; 20_000]);
     let dropped = ear.dropped();
     // The genuine one again, its sealed bytes changed (its number is known), and its last byte cut off.
     assert_eq!(dropped.doubled, 1 + (length as u64 - 16) + 1);
@@ -148,10 +203,11 @@ fn what_is_forged_changed_replayed_or_no_datagram_is_dropped_and_counted() {
 
 #[test]
 fn a_channels_name_cannot_be_taken_with_another_key() {
-    let group = group(5);
-    let mut caster = Caster::open(&group, DATAGRAM_BYTES_DEFAULT).unwrap();
+    let Some(place) = Place::new(5) else { return };
+    let group = &place.group;
+    let mut caster = Caster::open(group, DATAGRAM_BYTES_DEFAULT).unwrap();
     let tune = caster.tune(1);
-    let mut ear = Ear::open(&group).unwrap();
+    let mut ear = Ear::open(group).unwrap();
     assert!(ear.listen(&tune, 1));
     let thief = Tune { key: [1; 32], ..tune };
     assert!(!ear.listen(&thief, 2));
