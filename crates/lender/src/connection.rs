@@ -13,11 +13,11 @@ use netram_proto::id::Lsn;
 use netram_proto::limit::{FRAME_BODY_BYTES_MAX, FRAME_HEADER_BYTES};
 use netram_proto::member::{Reply, Window};
 use netram_proto::session::{Admit, Session};
-use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
+use netram_proto::wire::{Flag, Frame, FrameKind, Header, Refusal};
 use netram_transport::link::SEND_BUFFER_BYTES;
 use netram_transport::{Link, LinkError};
 
-use crate::journal::{Gathered, Journal, Place};
+use crate::journal::{Gathered, Journal, Place, Way};
 use crate::limit::PARTS_MAX;
 use crate::shared::{Permit, Shared};
 use crate::stats::Counters;
@@ -183,14 +183,14 @@ impl Connection {
                     if let Some(gather) = &mut self.gather {
                         match frame.header.kind {
                             FrameKind::Append => {
-                                let gathered = journal.gather(gather, &frame);
+                                let gathered = journal.gather(gather, &frame, Way::Link);
                                 ended = self.gathered(gathered, journal, turn);
                                 if ended.is_err() || !self.link.has_buffered() {
                                     break;
                                 }
                                 continue;
                             }
-                            FrameKind::Join | FrameKind::Seal => gather.clear(),
+                            FrameKind::Join | FrameKind::Seal | FrameKind::Leave => gather.clear(),
                             _ => (),
                         }
                     }
@@ -236,14 +236,15 @@ impl Connection {
         let (Ok(frame), Some(gather)) = (Frame::parse(packet), &mut self.gather) else {
             return Ok(());
         };
-        if frame.header.kind != FrameKind::Append {
+        // Where to begin anew is said over the link alone.
+        if frame.header.kind != FrameKind::Append || frame.header.flags & Flag::FRESH != 0 {
             return Ok(());
         }
         turn.counters.frames.add(1);
         turn.counters.appends.add(1);
         turn.counters.bytes.add(frame.body.len() as u64);
         turn.counters.datagrams.add(1);
-        let gathered = journal.gather(gather, &frame);
+        let gathered = journal.gather(gather, &frame, Way::Group);
         self.gathered(gathered, journal, turn)
     }
 

@@ -56,8 +56,17 @@ impl Journal {
         self.memory.save(self.member.state());
     }
 
-    /// Takes an append that may have come by multicast, out of order, and whatever that lets through.
-    pub(crate) fn gather(&mut self, gather: &mut Gather, frame: &Frame<'_>) -> Gathered {
+    /// Takes an append of a session that listens to multicast, where order is to be made, and whatever that lets through.
+    pub(crate) fn gather(&mut self, gather: &mut Gather, frame: &Frame<'_>, way: Way) -> Gathered {
+        if !self.member.takes(frame) {
+            // A datagram may be from before the writer left, or was fenced. What it has to be told its link's frames ask.
+            return match way {
+                Way::Link => Gathered::Reply(self.handle(frame)),
+                Way::Group => Gathered::Nothing,
+            };
+        }
+        let state = self.member.state();
+        gather.serve(state.window_epoch, state.generation);
         match gather.handle(frame, self.member.state().received) {
             Taken::Now => {
                 let mut reply = self.handle(frame);
@@ -69,6 +78,8 @@ impl Journal {
                 Gathered::Reply(reply)
             }
             Taken::Kept(Some(hole)) => Gathered::Missing(self.member.missing(hole)),
+            // Sent again, because the acknowledgement was not heard or a session began anew.
+            Taken::Known if way == Way::Link => Gathered::Reply(self.member.acknowledge()),
             Taken::Kept(None) | Taken::Known | Taken::Full => Gathered::Nothing,
         }
     }
@@ -106,6 +117,15 @@ impl Journal {
     pub(crate) fn appended(&self, started: Instant, now: Instant) {
         self.stats.appended(started, now);
     }
+}
+
+/// How an append came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Over the session's own link.
+    Link,
+    /// By multicast.
+    Group,
 }
 
 /// What to answer to an append that went through a [`Gather`].

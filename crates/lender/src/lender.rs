@@ -46,7 +46,9 @@ impl Lender {
         }
         if let Some(group) = &config.multicast {
             // Shards join it when somebody asks; that it can be joined is to be known now.
-            Ear::open(group).map_err(system("join the multicast group"))?;
+            Ear::open(group).map_err(system(
+                "join the multicast group; name another, or leave `--multicast` out",
+            ))?;
         }
         let (store, kept) = Store::open(&config.store_config())?;
         let addresses = listeners

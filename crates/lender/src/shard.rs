@@ -22,6 +22,8 @@ const WAKER: u64 = u64::MAX;
 const EAR: u64 = u64::MAX - 1;
 /// Ready connections looked at in one wait.
 const EVENTS: usize = 256;
+/// Between two complaints of the same failure.
+const COMPLAINT_PAUSE: Duration = Duration::from_secs(1);
 /// How often a stopping shard looks whether it may go.
 const STOPPING_TICK: Duration = Duration::from_millis(10);
 
@@ -45,6 +47,8 @@ pub(crate) struct Shard {
     ear: Option<Ear>,
     /// What the present ear had dropped when it was last counted.
     dropped: Dropped,
+    /// When a failing ear may be complained of again.
+    complain: Instant,
     now: Instant,
     housekeeping: Instant,
     /// Whether the peers have been told to move away.
@@ -70,6 +74,7 @@ impl Shard {
             vacant: Vec::new(),
             ear: None,
             dropped: Dropped::default(),
+            complain: now,
             now,
             housekeeping: now,
             withdrawn: false,
@@ -263,7 +268,10 @@ impl Shard {
                 Ok(Some(heard)) => heard,
                 Ok(None) => break,
                 Err(error) => {
-                    tracing::warn!(%error, group = %ear.group(), "hearing the multicast group failed");
+                    if self.complain <= self.now {
+                        self.complain = self.now + COMPLAINT_PAUSE;
+                        tracing::warn!(%error, group = %ear.group(), "hearing the multicast group failed");
+                    }
                     break;
                 }
             };
@@ -274,10 +282,13 @@ impl Shard {
             let connections = &mut self.connections;
             if let Some(index) = before
                 && let Some(connection) = &mut connections[index]
-                && let Err(ending) = connection.answer_heard(self.journals.at(connection.place), &turn)
             {
-                ended = Some((index, ending));
-                break;
+                let said = connection.answer_heard(self.journals.at(connection.place), &turn);
+                watch(&self.poller, connection, index);
+                if let Err(ending) = said {
+                    ended = Some((index, ending));
+                    break;
+                }
             }
             if let Some(connection) = &mut connections[heard.listener]
                 && let Err(ending) = connection.hear(heard.packet, self.journals.at(connection.place), &turn)

@@ -8,7 +8,7 @@ use netram_proto::member::{Member, MemberState, NoWindow, Reply, Window, copy_ou
 use netram_proto::planted::Planted;
 use netram_proto::session::{Admit, Session};
 use netram_proto::time::Time;
-use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
+use netram_proto::wire::{Flag, Frame, FrameKind, Header, Refusal};
 
 use crate::check::Witness;
 
@@ -214,7 +214,7 @@ impl Lender {
             }
             Ok(Admit::Member(_)) => match self.ears.remove(&conn) {
                 Some((channel, mut gather)) => {
-                    let outcome = self.on_listener_frame(&mut gather, &frame, journal, planted);
+                    let outcome = self.on_listener_frame(&mut gather, &frame, true, journal, planted);
                     if self.up {
                         self.ears.insert(conn, (channel, gather));
                     }
@@ -244,7 +244,9 @@ impl Lender {
             return Outcome::Nothing;
         };
         let outcome = match Frame::parse(packet) {
-            Ok(frame) if tuned == channel => self.on_listener_frame(&mut gather, &frame, journal, planted),
+            Ok(frame) if tuned == channel && frame.header.flags & Flag::FRESH == 0 => {
+                self.on_listener_frame(&mut gather, &frame, false, journal, planted)
+            }
             // Sealed under a key that this connection was not given, or not any more.
             _ => Outcome::Nothing,
         };
@@ -259,14 +261,24 @@ impl Lender {
         &mut self,
         gather: &mut Gather,
         frame: &Frame<'_>,
+        by_link: bool,
         journal: JournalId,
         planted: Planted,
     ) -> Outcome {
         if frame.header.kind != FrameKind::Append {
-            if matches!(frame.header.kind, FrameKind::Join | FrameKind::Seal) {
+            if matches!(
+                frame.header.kind,
+                FrameKind::Join | FrameKind::Seal | FrameKind::Leave
+            ) {
                 gather.clear();
             }
             return self.on_member_frame(frame, journal, planted);
+        }
+        let takes = self.member.as_ref().is_some_and(|member| member.takes(frame));
+        match takes {
+            false if by_link => return self.on_member_frame(frame, journal, planted),
+            false => return Outcome::Nothing,
+            true => gather.serve(self.state().window_epoch, self.state().generation),
         }
         match gather.handle(frame, self.state().received) {
             Taken::Now => {
@@ -282,6 +294,12 @@ impl Lender {
             Taken::Kept(Some(hole)) => match &self.member {
                 Some(member) => Outcome::Reply(packet_of(&member.missing(hole), &[])),
                 None => Outcome::Nothing,
+            },
+            Taken::Known if by_link => match self.member.as_ref().map(Member::acknowledge) {
+                Some(Reply::Frame(header, body, length)) => {
+                    Outcome::Reply(packet_of(&header, &body[..length]))
+                }
+                Some(Reply::Data(..)) | None => Outcome::Nothing,
             },
             Taken::Kept(None) | Taken::Known | Taken::Full => Outcome::Nothing,
         }

@@ -7,7 +7,7 @@
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 
-use crate::id::Lsn;
+use crate::id::{Epoch, Lsn};
 use crate::limit::{GATHER_BYTES_MAX, GATHER_PIECES_MAX};
 use crate::wire::{Flag, Frame, Header};
 
@@ -63,6 +63,8 @@ pub struct Gather {
     bytes: usize,
     /// The end of what has come, holes or not: what begins beyond shows a new hole.
     reach: Lsn,
+    /// Which window it is for.
+    window: (Epoch, u32),
 }
 
 impl Gather {
@@ -127,6 +129,15 @@ impl Gather {
         *self = Gather::default();
     }
 
+    /// What follows is for the window that `epoch` joined as `generation`: what was kept for another one is forgotten,
+    /// whichever session replaced it.
+    pub fn serve(&mut self, epoch: Epoch, generation: u32) {
+        if self.window != (epoch, generation) {
+            self.clear();
+            self.window = (epoch, generation);
+        }
+    }
+
     /// Bytes that are kept.
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -164,6 +175,20 @@ mod tests {
             ..Header::new(FrameKind::Append)
         };
         Frame { header, body }
+    }
+
+    #[test]
+    fn another_window_begins_with_nothing() {
+        let mut gather = Gather::default();
+        gather.serve(Epoch(1), 1);
+        assert_eq!(gather.handle(&append(10, &[1; 10]), Lsn(0)), hole(0, 10));
+        gather.serve(Epoch(1), 1);
+        assert_eq!(gather.bytes(), 10);
+        gather.serve(Epoch(1), 2);
+        assert_eq!(gather.bytes(), 0);
+        assert_eq!(gather.handle(&append(10, &[2; 10]), Lsn(0)), hole(0, 10));
+        gather.serve(Epoch(2), 2);
+        assert_eq!(gather.next(Lsn(10)), None);
     }
 
     fn hole(from: u64, to: u64) -> Taken {

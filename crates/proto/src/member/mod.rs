@@ -279,6 +279,16 @@ impl Member {
         }
     }
 
+    /// Whether an append is this reign's, for the window that it joined. Any other is refused.
+    pub fn takes(&self, frame: &Frame<'_>) -> bool {
+        self.not_mine(frame).is_none() && self.is_window_of(frame)
+    }
+
+    /// Says again what is held.
+    pub fn acknowledge(&self) -> Reply {
+        self.ack(0)
+    }
+
     /// Tells the writer that bytes of the channel were missed.
     pub fn missing(&self, hole: Hole) -> Header {
         let mut header = self.spoken(FrameKind::Missing);
