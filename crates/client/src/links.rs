@@ -1,7 +1,7 @@
 //! The links to lenders, and moving frames between them and the writer's machine.
 
 use netram_proto::journal::{Body, Outgoing, Writer};
-use netram_proto::time::Time;
+use netram_proto::time::{Span, Time};
 use netram_proto::wire::Frame;
 use netram_transport::multicast::Sent;
 use netram_transport::{Caster, Link, LinkError};
@@ -17,7 +17,12 @@ pub(crate) struct Links {
     caster: Option<Caster>,
     /// Datagrams so far.
     pub(crate) cast: Sent,
+    /// When datagrams that this machine did not take may be complained of again.
+    complain: Time,
 }
+
+/// Between two complaints of datagrams that were not taken.
+const COMPLAINT_PAUSE: Span = Span::from_ms(1000);
 
 #[derive(Debug, Default)]
 struct Slot {
@@ -45,6 +50,7 @@ impl Links {
             slots: (0..count).map(|_| Slot::default()).collect(),
             caster,
             cast: Sent::default(),
+            complain: Time(0),
         }
     }
 
@@ -63,6 +69,11 @@ impl Links {
                 let sent = caster.send(&outgoing.header, body);
                 self.cast.sent += sent.sent;
                 self.cast.lost += sent.lost;
+                if sent.lost > 0 && self.complain <= now {
+                    self.complain = now + COMPLAINT_PAUSE;
+                    let (group, lost) = (caster.group(), self.cast.lost);
+                    tracing::warn!(%group, lost, "this machine does not take all datagrams; members are sent them over their links");
+                }
             }
         }
     }
@@ -123,6 +134,9 @@ impl Links {
         let slot = &mut self.slots[index];
         let Some(link) = &mut slot.link else { return Ok(()) };
         let mut queued = slot.unflushed;
+        // An invitation that waited for room while the channel was renewed; the machine has another for it.
+        let stale = |outgoing: &mut Outgoing| matches!(outgoing.body, Body::Channel(number) if number != writer.channel());
+        slot.waiting.take_if(stale);
         while let Some(outgoing) = slot.waiting.take().or_else(|| writer.next_frame(index, now)) {
             match queue(link, &outgoing, ring, &mut self.caster) {
                 Ok(()) => queued = true,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{KIND, Place, append, commit, payloads};
-use netram_client::{Journal, JournalConfig, OpenError};
+use netram_client::{Journal, JournalConfig, Multicast, OpenError};
 use netram_proto::journal::CommitRule;
 use netram_proto::port::{AppendError, Durability, Log};
 
@@ -44,6 +44,23 @@ fn commits_come_back_after_closing_whatever_the_durability() {
         payloads(&journal),
         (0..4).map(|index| vec![index; 100]).collect::<Vec<_>>()
     );
+}
+
+#[test]
+fn a_group_that_cannot_be_had_keeps_no_journal_shut() {
+    let place = Place::new();
+    let _lenders = [place.lender("a"), place.lender("b")];
+    Journal::create(&place.journal(), LOG_BYTES).unwrap();
+    let config = JournalConfig {
+        multicast: Some(Multicast {
+            group: "239.77.2.1:7421%nosuch0".parse().unwrap(),
+            datagram_bytes: 1400,
+        }),
+        disk_delay: Duration::from_secs(5),
+        ..place.config(&["a", "b"], 2)
+    };
+    let (journal, _) = place.open(config);
+    commit(&journal, b"over links", Durability::Remote);
 }
 
 #[test]

@@ -234,10 +234,10 @@ impl Caster {
         &self.group
     }
 
-    /// What a lender needs to listen to channel `number`. A number that is not the present one begins another channel, with
-    /// a key of its own.
+    /// What a lender needs to listen to channel `number`. A higher number than the present one begins another channel,
+    /// with a key of its own; a lower one is an invitation that came too late, and gets the present channel.
     pub fn tune(&mut self, number: u32) -> Tune {
-        if number != self.number {
+        if number > self.number {
             self.secret.zeroize();
             (self.channel, self.secret) = random_channel();
             self.key = ChannelKey::new(&self.secret);

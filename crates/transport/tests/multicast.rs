@@ -142,6 +142,11 @@ fn another_channel_has_another_key_and_whoever_was_not_told_hears_nothing() {
     assert!(left.listen(&first, 0));
     let second = caster.tune(2);
     assert_ne!((first.channel, first.key), (second.channel, second.key));
+    assert_eq!(
+        caster.tune(1),
+        second,
+        "a late invitation does not replace the key"
+    );
     let mut stayed = Ear::open(group).unwrap();
     assert!(stayed.listen(&second, 0));
     caster.send(&append(0), b"secret");

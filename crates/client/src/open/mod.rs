@@ -278,7 +278,7 @@ impl Files {
     /// Everything that the journal's threads need.
     fn serve(
         self,
-        config: JournalConfig,
+        mut config: JournalConfig,
         taken: &Assembled,
         recovered: Recovered,
     ) -> Result<Opened, OpenError> {
@@ -288,12 +288,7 @@ impl Files {
         let system = |what| move |source| OpenError::System { what, source };
         let (ring, drain) = sys::ring(ring_bytes, taken.end.lsn).map_err(system("mapping the ring"))?;
         let waiting = Waiting::new().map_err(system("making a poller"))?;
-        let caster = config
-            .multicast
-            .as_ref()
-            .map(|multicast| Caster::open(&multicast.group, multicast.datagram_bytes))
-            .transpose()
-            .map_err(system("opening the multicast group"))?;
+        let caster = caster(&mut config);
         let writer_config = config.writer_config(ring_bytes);
         let writer = Writer::new(
             journal,
@@ -324,6 +319,20 @@ impl Files {
             view_file: self.view_file,
             recovered,
         })
+    }
+}
+
+/// The sender of multicast, if it is wanted and can be had. Without it each member is served over its own link: slower, and
+/// no reason to keep a journal shut.
+fn caster(config: &mut JournalConfig) -> Option<Caster> {
+    let multicast = config.multicast.as_ref()?;
+    match Caster::open(&multicast.group, multicast.datagram_bytes) {
+        Ok(caster) => Some(caster),
+        Err(error) => {
+            tracing::warn!(group = %multicast.group, %error, "no multicast: appends go to each member over its own link");
+            config.multicast = None;
+            None
+        }
     }
 }
 
