@@ -9,11 +9,10 @@ use std::time::{Duration, Instant};
 
 use netram_proto::id::{JournalId, Lsn};
 use netram_proto::journal::{Blocked, View, WriterStatus};
-use netram_proto::limit::RECORD_HEADER_BYTES;
 use netram_proto::port::{
     AppendError, Durability, IoError, Kind, Log, LogError, LogState, Record, Ticket, Votes, WaitError,
 };
-use netram_proto::wire::{Link as Chain, RecordHeader};
+use netram_proto::wire::Link as Chain;
 
 use crate::config::JournalConfig;
 use crate::core::Shared;
@@ -21,6 +20,7 @@ use crate::error::{CreateError, GrowError, OpenError};
 use crate::keeper::ViewFile;
 use crate::open::{self, Grown, Recovered};
 use crate::place::{Layout, Place};
+use crate::records;
 
 /// An open journal: one writer, any number of threads. Closed when dropped.
 pub struct Journal {
@@ -167,30 +167,29 @@ impl Journal {
         Ok(())
     }
 
-    /// The chain value that the record at `at` must have, checked against what stands there.
-    fn link_at(&self, at: Lsn) -> Result<Chain, LogError> {
+    /// What the record at `at`, between the log's head and its stable end, chains to.
+    pub fn link_at(&self, at: Lsn) -> Result<Chain, LogError> {
         let stable = {
             let core = self.shared.core();
             core.writer.stable_link()
         };
-        let head = self.shared.head_link();
-        if at == head.lsn {
-            return Ok(head);
+        records::link_at(&self.shared.log, self.shared.head_link(), stable, at)
+    }
+
+    /// Fills `into` with the log's bytes from `from` on, sealed as they are, as far as they are stable. Returns how many
+    /// there were. They are what a log elsewhere needs to be the same; they can end within a record.
+    pub fn read_raw(&self, from: Lsn, into: &mut [u8]) -> Result<usize, LogError> {
+        let state = self.state();
+        if from < state.head || from > state.stable {
+            return Err(LogError::OutOfRange(from));
         }
-        if at == stable.lsn {
-            return Ok(stable);
-        }
-        if at < head.lsn || at > stable.lsn {
-            return Err(LogError::OutOfRange(at));
-        }
-        let mut front = [0; RECORD_HEADER_BYTES];
-        self.shared.log.read(at, &mut front).map_err(LogError::Io)?;
-        match RecordHeader::parse(&front) {
-            Ok(header) if header.lsn == at => Ok(Chain {
-                lsn: at,
-                chain: header.chain,
-            }),
-            _ => Err(LogError::OutOfRange(at)),
+        let there = state.stable.since(from).min(into.len() as u64) as usize;
+        let read = self.shared.log.read(from, &mut into[..there]);
+        read.map_err(LogError::Io)?;
+        // What was trimmed meanwhile may have been overwritten.
+        match from < self.state().head {
+            true => Err(LogError::OutOfRange(from)),
+            false => Ok(there),
         }
     }
 }
@@ -232,30 +231,7 @@ impl Log for Journal {
     fn read(&self, from: Lsn, each: &mut dyn FnMut(Record<'_>) -> bool) -> Result<Lsn, LogError> {
         let stable = self.state().stable;
         let start = self.link_at(from)?;
-        let (mut wanted, mut genuine) = (true, true);
-        let mut plain = Vec::new();
-        let scan = self.shared.log.scan(start, stable, &mut |record| {
-            let header = &record.header;
-            let payload = self.shared.sealer.open(header, record.bytes, &mut plain);
-            let Some(payload) = payload else {
-                genuine = false;
-                return false;
-            };
-            let (lsn, next, epoch, kind) = (header.lsn, header.next(), header.epoch, header.kind);
-            wanted = each(Record {
-                lsn,
-                next,
-                epoch,
-                kind,
-                payload,
-            });
-            wanted
-        });
-        match scan.unreadable {
-            Some(error) => Err(LogError::Io(error)),
-            None if !genuine || wanted && scan.end.lsn < stable => Err(LogError::Corrupt(scan.end.lsn)),
-            None => Ok(scan.end.lsn),
-        }
+        records::read(&self.shared.log, &self.shared.sealer, start, stable, each)
     }
 
     fn trim(&self, head: Lsn) -> Result<(), LogError> {

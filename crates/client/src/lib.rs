@@ -19,6 +19,7 @@
 //! | `disk` | the thread that writes the ring to the log and syncs |
 //! | `keeper` | the thread that connects lenders, keeps time and stores views |
 //! | [`open`] | recovery, from the lock to the first append |
+//! | [`follow`] | a journal that is kept for a writer elsewhere |
 //! | [`inspect`] | looking at a journal without opening it for writing |
 
 mod append;
@@ -27,18 +28,21 @@ mod core;
 mod disk;
 pub mod error;
 pub mod file;
+pub mod follow;
 pub mod inspect;
 mod journal;
 mod keeper;
 mod links;
 pub mod open;
 pub mod place;
+mod records;
 pub mod seal;
 mod sys;
 mod waiting;
 
 pub use config::{JournalConfig, Multicast};
 pub use error::{CreateError, GrowError, OpenError};
+pub use follow::{Follower, Parts};
 pub use inspect::Inspect;
 pub use journal::{Journal, JournalStatus};
 pub use open::{Grown, Recovered};

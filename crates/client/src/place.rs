@@ -20,12 +20,14 @@ use std::path::{Path, PathBuf};
 use netram_proto::id::JournalId;
 use netram_proto::journal::{LogFile, LogFileError, Slots, View};
 use netram_proto::limit::{LOG_ALIGN, LOG_BYTES_MAX, LOG_BYTES_MIN, SLOT_BYTES};
+use netram_proto::wire::Link as Chain;
 use ring::rand::{SecureRandom, SystemRandom};
 use rustix::fs::{CWD, FallocateFlags, FlockOperation, RenameFlags, fallocate, flock, renameat_with};
 use rustix::io::Errno;
 
 use crate::error::{CreateError, OpenError};
 use crate::file::DiskFile;
+use crate::follow::Parts;
 use crate::seal::DataKey;
 
 /// Zeros that are written at once to a new log.
@@ -139,13 +141,22 @@ impl Place {
         }
         let journal = JournalId(u128::from_le_bytes(random()));
         match self.layout {
-            Layout::Directory => self.create_directory(journal, capacity)?,
-            Layout::Beside => self.create_beside(journal, capacity)?,
+            Layout::Directory => self.create_directory(&new_parts(journal, capacity))?,
+            Layout::Beside => self.create_beside(&new_parts(journal, capacity))?,
         }
         Ok(journal)
     }
 
-    fn create_directory(&self, journal: JournalId, capacity: u64) -> Result<(), CreateError> {
+    /// Makes the directory of a journal whose records exist elsewhere.
+    pub(crate) fn create_of(&self, parts: &Parts) -> Result<(), CreateError> {
+        let sizes = LOG_BYTES_MIN..=LOG_BYTES_MAX;
+        if !sizes.contains(&parts.log_bytes) || !parts.log_bytes.is_multiple_of(LOG_ALIGN) {
+            return Err(CreateError::Size(LogFileError::Size(parts.log_bytes)));
+        }
+        self.create_directory(parts)
+    }
+
+    fn create_directory(&self, parts: &Parts) -> Result<(), CreateError> {
         match fs::create_dir(&self.root) {
             Ok(()) => (),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -154,7 +165,7 @@ impl Place {
             Err(error) => return Err(self.failed(error)),
         }
         let made = new_file(&self.lock_file())
-            .and_then(|_| self.fill(&self.log(), journal, capacity))
+            .and_then(|_| self.fill(&self.log(), parts))
             .and_then(|()| File::open(&self.root)?.sync_all())
             .and_then(|()| self.sync_parent());
         if made.is_err() {
@@ -166,7 +177,7 @@ impl Place {
 
     /// The log appears last and whole, under its name: until then there is no journal, and the next attempt begins
     /// anew.
-    fn create_beside(&self, journal: JournalId, capacity: u64) -> Result<(), CreateError> {
+    fn create_beside(&self, parts: &Parts) -> Result<(), CreateError> {
         let mut options = OpenOptions::new();
         options
             .read(true)
@@ -188,7 +199,7 @@ impl Place {
         let made = [self.view(), self.key(), self.table(), unfinished.clone()]
             .iter()
             .try_for_each(|stale| remove(stale))
-            .and_then(|()| self.fill(&unfinished, journal, capacity))
+            .and_then(|()| self.fill(&unfinished, parts))
             .and_then(|()| {
                 // Not over a log that somebody made in the meantime by other means.
                 Ok(renameat_with(
@@ -209,13 +220,14 @@ impl Place {
         })
     }
 
-    fn fill(&self, log: &Path, journal: JournalId, capacity: u64) -> io::Result<()> {
-        DataKey::generate().save_new(&self.key())?;
+    fn fill(&self, log: &Path, parts: &Parts) -> io::Result<()> {
+        parts.key.save_new(&self.key())?;
         let view = allocate(&self.view(), Slots::bytes(SLOT_BYTES))?;
-        let first = View::first(journal).encode();
+        let first = parts.view.encode();
         Slots::create(&DiskFile::new(view), View::MAGIC, SLOT_BYTES, &first).map_err(io::Error::other)?;
-        let log = allocate(log, LogFile::<DiskFile>::file_bytes(capacity))?;
-        LogFile::create(DiskFile::new(log), journal, capacity).map_err(io::Error::other)?;
+        let log = allocate(log, LogFile::<DiskFile>::file_bytes(parts.log_bytes))?;
+        LogFile::create_at(DiskFile::new(log), parts.journal, parts.log_bytes, parts.start)
+            .map_err(io::Error::other)?;
         Ok(())
     }
 
@@ -261,6 +273,17 @@ impl Place {
     pub fn open(&self, path: PathBuf, write: bool) -> Result<File, OpenError> {
         let opened = OpenOptions::new().read(true).write(write).open(&path);
         opened.map_err(|source| OpenError::File { path, source })
+    }
+}
+
+/// What a journal begins with that never was.
+fn new_parts(journal: JournalId, log_bytes: u64) -> Parts {
+    Parts {
+        journal,
+        log_bytes,
+        key: DataKey::generate(),
+        view: View::first(journal),
+        start: Chain::default(),
     }
 }
 

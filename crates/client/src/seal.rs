@@ -17,7 +17,8 @@ use zeroize::Zeroizing;
 
 use crate::place::random;
 
-const KEY_BYTES: usize = 32;
+/// Bytes of a journal's key.
+pub const KEY_BYTES: usize = 32;
 /// The part of a record's header that is authenticated: LSN to payload length.
 const AUTHENTICATED: std::ops::Range<usize> = 8..RECORD_HEADER_BYTES;
 
@@ -31,6 +32,16 @@ impl DataKey {
     /// A new key.
     pub fn generate() -> DataKey {
         DataKey(Zeroizing::new(random()))
+    }
+
+    /// A key that was made elsewhere.
+    pub fn from_bytes(bytes: [u8; KEY_BYTES]) -> DataKey {
+        DataKey(Zeroizing::new(bytes))
+    }
+
+    /// The key itself: for whoever is trusted with the journal's contents.
+    pub fn as_bytes(&self) -> &[u8; KEY_BYTES] {
+        &self.0
     }
 
     /// Writes the key to a new file that only its owner can read, and syncs it.

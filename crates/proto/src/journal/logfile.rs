@@ -155,14 +155,24 @@ impl<F: File> LogFile<F> {
 
     /// Writes the superblocks of an empty log into `file`, which already has its full size, and syncs.
     pub fn create(file: F, journal: JournalId, capacity: u64) -> Result<(LogFile<F>, Slots), LogFileError> {
+        LogFile::create_at(file, journal, capacity, Link::default())
+    }
+
+    /// The same for a log whose first record, written elsewhere, stands at `head`.
+    pub fn create_at(
+        file: F,
+        journal: JournalId,
+        capacity: u64,
+        head: Link,
+    ) -> Result<(LogFile<F>, Slots), LogFileError> {
         if !(LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&capacity) || !capacity.is_multiple_of(LOG_ALIGN) {
             return Err(LogFileError::Size(capacity));
         }
         let superblock = Superblock {
             journal,
             capacity,
-            head: Link::default(),
-            stable: Lsn(0),
+            head,
+            stable: head.lsn,
         };
         check_size(&file, capacity)?;
         let slots = Slots::create(&file, MAGIC, SLOT_BYTES, &superblock.encode())?;

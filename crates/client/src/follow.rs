@@ -1,0 +1,272 @@
+//! A journal that is kept for a writer on another machine: its records come as that writer's log has them, raw and
+//! sealed, and stand here at the same LSNs. What it may take, and when it may be believed, is `proto`'s affair.
+//!
+//! The files are those of any journal, so that opening them as one is all that a take-over needs. Nothing is appended and
+//! no epoch claimed while it follows.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use netram_proto::id::{JournalId, Lsn};
+use netram_proto::journal::{LogFile, Slots, Superblock, View};
+use netram_proto::limit::RECORD_BYTES_MAX;
+use netram_proto::port::{
+    AppendError, Durability, File, IoError, Kind, Log, LogError, LogState, Record, Ticket, Votes, WaitError,
+};
+use netram_proto::wire::{Link as Chain, Seed, record_bytes};
+
+use crate::error::{CreateError, OpenError};
+use crate::file::DiskFile;
+use crate::keeper::ViewFile;
+use crate::open::{open_log, open_sealer, open_view};
+use crate::place::{Layout, Lock, Place};
+use crate::records;
+use crate::seal::{DataKey, Sealer};
+
+/// What a journal directory is made of when its records exist elsewhere.
+pub struct Parts {
+    /// Which journal.
+    pub journal: JournalId,
+    /// Bytes that its log can hold.
+    pub log_bytes: u64,
+    /// The key that seals its records.
+    pub key: DataKey,
+    /// Its view.
+    pub view: View,
+    /// Where its log begins, and what the record there chains to.
+    pub start: Chain,
+}
+
+/// A journal that follows a writer elsewhere. Its lock is held until it is dropped.
+pub struct Follower {
+    place: Place,
+    log: LogFile<DiskFile>,
+    state: Mutex<State>,
+    head: AtomicU64,
+    stable: AtomicU64,
+    view_file: Mutex<ViewFile>,
+    sealer: Sealer,
+    _lock: Lock,
+}
+
+struct State {
+    slots: Slots,
+    superblock: Superblock,
+    /// Where the durable records end.
+    end: Chain,
+    /// A write or sync failed: what the disk holds is known only after a new opening (rule 9).
+    failed: Option<IoError>,
+}
+
+impl Follower {
+    /// Makes the directory `root` of `parts`, with an empty log that begins at their start. Durable on return.
+    pub fn create(root: &Path, parts: &Parts) -> Result<(), CreateError> {
+        Place::of(root, Layout::Directory).create_of(parts)
+    }
+
+    /// Opens the journal at `root` to go on following. What a crash left behind the valid records is erased: the writer
+    /// has it and sends it again, and a remnant that checks would later be taken for a sign of damage before it.
+    pub fn open(root: &Path) -> Result<Follower, OpenError> {
+        let place = Place::at(root);
+        let lock = place.lock()?;
+        let (log, slots, superblock) = open_log(&place, true, Duration::ZERO)?;
+        let view_file = open_view(&place, true)?;
+        let view = view_file.newest();
+        if view.journal != superblock.journal {
+            return Err(OpenError::Mixed {
+                path: root.to_path_buf(),
+                log: superblock.journal,
+                view: view.journal,
+            });
+        }
+        let epoch = view.epoch;
+        let sealer = open_sealer(&place)?;
+        // As in any recovery: what counts is what the disk gives back.
+        let _ = log.file().sync();
+        log.file().drop_cache();
+        let limit = superblock.head.lsn.plus(log.capacity());
+        let scan = log.scan(superblock.head, limit, &mut |_| true);
+        let stored = |source| OpenError::Store {
+            path: place.log(),
+            epoch,
+            source,
+        };
+        if log.proof_beyond(scan.end.lsn, limit) > scan.end.lsn {
+            log.erase(scan.end.lsn, limit).map_err(stored)?;
+        }
+        log.sync().map_err(stored)?;
+        Ok(Follower {
+            head: AtomicU64::new(superblock.head.lsn.0),
+            stable: AtomicU64::new(scan.end.lsn.0),
+            state: Mutex::new(State {
+                slots,
+                superblock,
+                end: scan.end,
+                failed: None,
+            }),
+            view_file: Mutex::new(view_file),
+            place,
+            log,
+            sealer,
+            _lock: lock,
+        })
+    }
+
+    /// The directory.
+    pub fn root(&self) -> PathBuf {
+        self.place.root().to_path_buf()
+    }
+
+    /// Which journal.
+    pub fn id(&self) -> JournalId {
+        self.state().superblock.journal
+    }
+
+    /// The journal's share in its records' CRCs.
+    pub fn seed(&self) -> Seed {
+        self.log.seed()
+    }
+
+    /// The log's oldest record, and what it chains to.
+    pub fn head(&self) -> Chain {
+        self.state().superblock.head
+    }
+
+    /// Where the durable records end.
+    pub fn end(&self) -> Chain {
+        self.state().end
+    }
+
+    /// The writer's view, as far as it was told here.
+    pub fn view(&self) -> View {
+        self.views().newest().clone()
+    }
+
+    /// Makes `view` durable.
+    pub fn store_view(&self, view: View) -> Result<(), IoError> {
+        self.views().store(view)
+    }
+
+    /// Writes bytes of the log, whose place was checked, behind what is durable. They count with [`Follower::flush`].
+    pub fn write(&self, at: Lsn, bytes: &[u8]) -> Result<(), IoError> {
+        let mut state = self.state();
+        state.check()?;
+        let (head, end) = (state.superblock.head.lsn, at.plus(bytes.len() as u64));
+        assert!(state.end.lsn <= at, "what is durable is not written again");
+        assert!(end.since(head) <= self.log.capacity(), "the log has room for it");
+        let written = self.log.write(at, bytes);
+        state.failed = written.err();
+        written
+    }
+
+    /// Makes the records up to `end` durable.
+    pub fn flush(&self, end: Chain) -> Result<(), IoError> {
+        let mut state = self.state();
+        state.check()?;
+        assert!(state.end.lsn <= end.lsn, "a log does not go back");
+        let synced = self.log.sync();
+        state.failed = synced.err();
+        synced?;
+        state.end = end;
+        self.stable.store(end.lsn.0, Ordering::Release);
+        Ok(())
+    }
+
+    /// Empties the log and begins it anew at `start`. Durable on return.
+    pub fn restart(&self, start: Chain) -> Result<(), IoError> {
+        let mut state = self.state();
+        state.check()?;
+        // Records of the log before could stand where new ones will, and check.
+        let end = start.lsn.plus(self.log.capacity());
+        let erased = self.log.erase(start.lsn, end).and_then(|()| self.log.sync());
+        state.failed = erased.err();
+        erased?;
+        let superblock = Superblock {
+            head: start,
+            stable: start.lsn,
+            ..state.superblock
+        };
+        self.store(&mut state, superblock)?;
+        state.end = start;
+        self.head.store(start.lsn.0, Ordering::Release);
+        self.stable.store(start.lsn.0, Ordering::Release);
+        Ok(())
+    }
+
+    fn store(&self, state: &mut State, superblock: Superblock) -> Result<(), IoError> {
+        let stored = self.log.store(&mut state.slots, &superblock);
+        state.failed = stored.err();
+        stored?;
+        state.superblock = superblock;
+        Ok(())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn views(&self) -> MutexGuard<'_, ViewFile> {
+        self.view_file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn check(&self) -> Result<(), IoError> {
+        self.failed.map_or(Ok(()), Err)
+    }
+}
+
+impl Log for Follower {
+    fn append(&self, _: Kind, _: usize, _: &mut dyn FnMut(&mut [u8])) -> Result<Ticket, AppendError> {
+        // Only its writer appends, and he is elsewhere.
+        Err(AppendError::Closed)
+    }
+
+    fn wait(&self, ticket: Ticket, _: Durability) -> Result<Votes, WaitError> {
+        match ticket.end.0 <= self.stable.load(Ordering::Acquire) {
+            true => Ok(Votes {
+                disk: true,
+                ..Votes::default()
+            }),
+            false => Err(WaitError::Closed),
+        }
+    }
+
+    fn state(&self) -> LogState {
+        let stable = Lsn(self.stable.load(Ordering::Acquire));
+        let largest = (self.log.capacity() / 2).min(RECORD_BYTES_MAX as u64) as usize;
+        LogState {
+            head: Lsn(self.head.load(Ordering::Acquire)),
+            stable,
+            acked: stable,
+            tail: stable,
+            capacity: self.log.capacity(),
+            payload_max: largest - record_bytes(0, true),
+        }
+    }
+
+    fn read(&self, from: Lsn, each: &mut dyn FnMut(Record<'_>) -> bool) -> Result<Lsn, LogError> {
+        let (head, end) = {
+            let state = self.state();
+            (state.superblock.head, state.end)
+        };
+        let start = records::link_at(&self.log, head, end, from)?;
+        records::read(&self.log, &self.sealer, start, end.lsn, each)
+    }
+
+    fn trim(&self, head: Lsn) -> Result<(), LogError> {
+        let mut state = self.state();
+        state.check().map_err(LogError::Io)?;
+        let link = records::link_at(&self.log, state.superblock.head, state.end, head)?;
+        let superblock = Superblock {
+            head: link,
+            stable: state.end.lsn,
+            ..state.superblock
+        };
+        self.store(&mut state, superblock).map_err(LogError::Io)?;
+        self.head.store(head.0, Ordering::Release);
+        Ok(())
+    }
+}
