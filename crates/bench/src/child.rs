@@ -17,6 +17,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{BenchError, Context};
+use crate::volume::{flood, serve, sink};
 use crate::{delay, echo, teller};
 
 /// How long a child may take to say that it is ready: it may have to reserve memory on a loaded machine.
@@ -39,6 +40,12 @@ pub enum Role {
     Delay(delay::Delay),
     /// Runs TPC-A until killed, and says what was acknowledged.
     Teller(teller::Teller),
+    /// Serves a device over NBD.
+    Serve(serve::Serve),
+    /// Writes to a volume as fast as it is let.
+    Flood(flood::Flood),
+    /// Throws away what it receives.
+    Sink(sink::Sink),
 }
 
 /// Plays `role`; returns when the other side is done.
@@ -48,6 +55,9 @@ pub fn play(role: &Role) -> Result<(), BenchError> {
         Role::Echo(echo) => echo.run(),
         Role::Delay(delay) => delay.run(),
         Role::Teller(teller) => teller.run(),
+        Role::Serve(serve) => serve.run(),
+        Role::Flood(flood) => flood.run(),
+        Role::Sink(sink) => sink.run(),
     }
 }
 

@@ -10,6 +10,7 @@
 //! | [`tpca`] | TPC-A on recoverable memory, disk or remote |
 //! | [`share`] | one lender under one to eight clients |
 //! | [`paper`] | the experiments of TR-190, each figure anew |
+//! | [`volume`] | a volume over NBD, beside an empty server and a plain file |
 //! | [`heap`] | the persistent heap beside malloc, and under a long load |
 //! | [`figures`] | the scoreboard: every figure that the project holds itself to |
 //! | [`echo`], [`disk`] | the floors |
@@ -39,6 +40,7 @@ mod socket;
 mod sys;
 pub mod teller;
 pub mod tpca;
+pub mod volume;
 
 pub use error::BenchError;
 pub use sys::{Allocations, CountingAllocator, count_allocations};

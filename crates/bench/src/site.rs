@@ -9,7 +9,7 @@ use netram_client::{Journal, JournalConfig};
 use netram_proto::id::JournalId;
 use netram_proto::journal::Timing;
 use netram_proto::time::Span;
-use netram_transport::{Address, ClusterKey, Security, WaitPolicy};
+use netram_transport::{Address, ClusterKey, Group, Security, WaitPolicy};
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
@@ -19,7 +19,7 @@ use crate::machine;
 use crate::paper::namespaces::{self, Namespaces};
 
 /// How long members may take to join: they are processes on this machine.
-const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes that a benchmark's lender lends: some journals' windows.
 const LENDER_MEMORY: &str = "96MiB";
 
@@ -173,12 +173,17 @@ impl Site {
 
     /// Starts a lender process and waits until it listens.
     pub fn lender(&self, spec: LenderSpec) -> Result<Lender, BenchError> {
-        self.start_lender(spec, &self.listen(spec.wire), &[])
+        self.start_lender(spec, &self.listen(spec.wire), &[], None)
+    }
+
+    /// The same, and it takes appends from a multicast group too.
+    pub fn lender_of_group(&self, spec: LenderSpec, group: &Group) -> Result<Lender, BenchError> {
+        self.start_lender(spec, &self.listen(spec.wire), &[], Some(group))
     }
 
     /// The same on the other side of a network, where it is reached by TCP whatever `spec` says.
     pub fn lender_beyond(&self, network: &Namespaces, spec: LenderSpec) -> Result<Lender, BenchError> {
-        self.start_lender(spec, &network.listen(), &network.on_lender())
+        self.start_lender(spec, &network.listen(), &network.on_lender(), None)
     }
 
     /// `before`: a command and its arguments that start the program given behind them, in its own place.
@@ -187,6 +192,7 @@ impl Site {
         spec: LenderSpec,
         listen: &Address,
         before: &[&str],
+        group: Option<&Group>,
     ) -> Result<Lender, BenchError> {
         let number = self.number();
         let name = format!("bench-{}-{number}", std::process::id());
@@ -201,6 +207,9 @@ impl Site {
         flag("--name", name);
         if let Some(core) = spec.core {
             flag("--pin", core.to_string());
+        }
+        if let Some(group) = group {
+            flag("--multicast", group.to_string());
         }
         if spec.secure {
             flag("--key-file", self.key_file.display().to_string());

@@ -5,6 +5,7 @@
 mod crash;
 mod memory;
 mod paper;
+mod volume;
 
 use netram_transport::WaitPolicy;
 use serde::Serialize;
@@ -134,15 +135,61 @@ pub struct Scoreboard {
     pub machine: Machine,
     /// The rows.
     pub figures: Vec<Figure>,
+    /// What cannot be measured here, and why.
+    pub skipped: Vec<String>,
 }
 
-/// Measures every figure; `tell` hears what is being measured.
-pub fn measure(site: &Site, quick: bool, tell: &mut dyn FnMut(&str)) -> Result<Scoreboard, BenchError> {
+/// Parts of the scoreboard that can be measured alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Commits, and what they stand on.
+    Commits,
+    /// Recoverable memory.
+    Memory,
+    /// What crashes cost.
+    Crashes,
+    /// Volumes.
+    Volumes,
+}
+
+impl Part {
+    /// All of them.
+    pub const ALL: [Part; 4] = [Part::Commits, Part::Memory, Part::Crashes, Part::Volumes];
+}
+
+/// Measures the figures of `parts`; `tell` hears what is being measured.
+pub fn measure(
+    site: &Site,
+    parts: &[Part],
+    quick: bool,
+    tell: &mut dyn FnMut(&str),
+) -> Result<Scoreboard, BenchError> {
     let machine = Machine::look();
     let effort = if quick { Effort::QUICK } else { Effort::FULL };
-    let mut figures = Vec::new();
+    let (mut figures, mut skipped) = (Vec::new(), Vec::new());
+    for part in parts {
+        figures.extend(match part {
+            Part::Commits => all_commits(site, effort, quick, tell)?,
+            Part::Memory => recoverable_memory(site, quick, tell)?,
+            Part::Crashes => crashes(site, quick, tell)?,
+            Part::Volumes => volume::volumes(site, quick, tell, &mut skipped)?,
+        });
+    }
+    Ok(Scoreboard {
+        machine,
+        figures,
+        skipped,
+    })
+}
+
+fn all_commits(
+    site: &Site,
+    effort: Effort,
+    quick: bool,
+    tell: &mut dyn FnMut(&str),
+) -> Result<Vec<Figure>, BenchError> {
     tell("commits beside a bare exchange and fdatasync");
-    figures.extend(commits(site, effort)?);
+    let mut figures = commits(site, effort)?;
     tell("commits over a longer wire");
     figures.extend(longer_wires(site, effort, quick)?);
     tell("commits from eight threads");
@@ -151,15 +198,27 @@ pub fn measure(site: &Site, quick: bool, tell: &mut dyn FnMut(&str)) -> Result<S
     figures.extend(clients(site, effort)?);
     tell("allocations on the way of a commit");
     figures.push(memory::allocations(site)?);
+    Ok(figures)
+}
+
+fn recoverable_memory(
+    site: &Site,
+    quick: bool,
+    tell: &mut dyn FnMut(&str),
+) -> Result<Vec<Figure>, BenchError> {
     tell("set_range");
-    figures.extend(memory::ranges(site)?);
+    let mut figures = memory::ranges(site)?;
     tell("transactions that do not wait, and TPC-A beside the disk");
     figures.extend(paper::experiments(site, quick)?);
+    Ok(figures)
+}
+
+fn crashes(site: &Site, quick: bool, tell: &mut dyn FnMut(&str)) -> Result<Vec<Figure>, BenchError> {
     tell("recovery");
-    figures.extend(crash::recovery(site, quick)?);
+    let mut figures = crash::recovery(site, quick)?;
     tell("loss of a lender during commits");
     figures.extend(crash::loss(site)?);
-    Ok(Scoreboard { machine, figures })
+    Ok(figures)
 }
 
 fn commits(site: &Site, effort: Effort) -> Result<Vec<Figure>, BenchError> {

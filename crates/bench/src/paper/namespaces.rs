@@ -55,6 +55,31 @@ impl Namespaces {
         Ok(pair)
     }
 
+    /// Lets the client's half send so many megabits a second and no more, as a network card of that kind would. Needs
+    /// the `tc` command.
+    pub fn shape(&self, megabits: u32) -> Result<(), BenchError> {
+        let rate = format!("{megabits}mbit");
+        run(
+            "tc",
+            &[
+                "-n",
+                &self.client,
+                "qdisc",
+                "replace",
+                "dev",
+                "eth",
+                "root",
+                "tbf",
+                "rate",
+                &rate,
+                "burst",
+                "256kb",
+                "latency",
+                "20ms",
+            ],
+        )
+    }
+
     /// Moves the calling thread, and those it starts from now on, into the client's namespace. There is no way back for
     /// the thread: let it be one that ends.
     pub fn enter(&self) -> Result<(), BenchError> {
@@ -88,8 +113,13 @@ impl Drop for Namespaces {
 
 /// Runs the `ip` command.
 pub(crate) fn ip(arguments: &[&str]) -> Result<(), BenchError> {
-    let what = || format!("run `ip {}`", arguments.join(" "));
-    let output = Command::new("ip")
+    run("ip", arguments)
+}
+
+/// Runs an administrator's command.
+fn run(program: &str, arguments: &[&str]) -> Result<(), BenchError> {
+    let what = || format!("run `{program} {}`", arguments.join(" "));
+    let output = Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())
         .output()

@@ -192,7 +192,7 @@ impl<'s> Stage<'s> {
 }
 
 /// Zeros, so that every block exists and is in the page cache.
-fn write_in_full(path: &Path, bytes: u64) -> Result<(), BenchError> {
+pub(crate) fn write_in_full(path: &Path, bytes: u64) -> Result<(), BenchError> {
     let what = format_args!("write {}", path.display());
     let mut file = File::create_new(path).context(what)?;
     let piece = vec![0; PIECE_BYTES];

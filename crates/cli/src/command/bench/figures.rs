@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::Args;
-use netram_bench::figures::{self, Scoreboard};
+use clap::{Args, ValueEnum};
+use netram_bench::figures::{self, Part, Scoreboard};
 
 use super::Common;
 use crate::output;
@@ -13,18 +13,48 @@ use crate::output;
 ///
 ///   netram bench figures --quick
 ///   netram bench figures --json > figures.json
+///   netram bench figures --only volumes
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Figures {
     #[command(flatten)]
     common: Common,
+    /// A part of them, or several separated by commas [default: all]
+    #[arg(long, value_enum, value_name = "PART", value_delimiter = ',')]
+    only: Vec<Which>,
+}
+
+/// A part of the scoreboard.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Which {
+    /// Commits, and what they stand on
+    Commits,
+    /// Recoverable memory
+    Memory,
+    /// What crashes cost
+    Crashes,
+    /// Volumes
+    Volumes,
+}
+
+impl Which {
+    fn part(self) -> Part {
+        match self {
+            Which::Commits => Part::Commits,
+            Which::Memory => Part::Memory,
+            Which::Crashes => Part::Crashes,
+            Which::Volumes => Part::Volumes,
+        }
+    }
 }
 
 impl Figures {
     pub(super) fn run(self) -> Result<ExitCode> {
         let site = self.common.site()?;
         self.common.introduce(&site)?;
-        let scoreboard = figures::measure(&site, self.common.quick, &mut |what| {
+        let asked: Vec<Part> = self.only.iter().map(|which| which.part()).collect();
+        let parts = if asked.is_empty() { &Part::ALL[..] } else { &asked };
+        let scoreboard = figures::measure(&site, parts, self.common.quick, &mut |what| {
             output::remark(format_args!("measuring {what} ..."));
         })?;
         if self.common.json {
@@ -53,5 +83,9 @@ fn show_figures(scoreboard: &Scoreboard) -> Result<()> {
             if figure.met { "yes" } else { "NO" }.to_owned(),
         ]);
     }
-    output::line(table)
+    output::line(table)?;
+    for skipped in &scoreboard.skipped {
+        output::line(format_args!("SKIPPED: {skipped}"))?;
+    }
+    Ok(())
 }

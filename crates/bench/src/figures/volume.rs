@@ -1,0 +1,423 @@
+//! What a volume holds itself to: writes and reads through NBD, what a link carries, more lenders, a lost lender, memory.
+//!
+//! The server's connections are served on the second core; client and lender share the first, for one of them always waits
+//! for the other. Floors are measured in the same rounds.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use netram_proto::journal::{CommitRule, Timing};
+use netram_proto::limit::MEMBERS_MAX;
+use netram_transport::{Group, WaitPolicy};
+
+use super::{Figure, Hold};
+use crate::echo::{self, Echo, Exchange, Pinger};
+use crate::error::{BenchError, Context};
+use crate::histogram::{Recorder, Summary, median};
+use crate::machine::Pinned;
+use crate::paper::namespaces::Namespaces;
+use crate::site::{Lender, LenderSpec, Seats, Site, Wire};
+use crate::socket::Pause;
+use crate::volume::flood::Flood;
+use crate::volume::nbd::NbdClient;
+use crate::volume::serve::{Served, What};
+use crate::volume::sink::{self, Sink};
+use crate::volume::{Holders, Place};
+
+/// Bytes of a measured volume.
+const BYTES: u64 = 512 << 20;
+/// What synchronous writes go over, again and again: more than the stages hold.
+const SPAN_BYTES: u64 = 128 << 20;
+/// What is read: it is in the page cache.
+const READ_SPAN_BYTES: u64 = 64 << 20;
+const BLOCK: usize = 4096;
+const LARGE: usize = 64 << 10;
+/// Large writes that are under way together.
+const DEPTH: usize = 16;
+/// A write's record has its place before its bytes.
+const WRITE_HEADER_BYTES: usize = 8;
+const SLOW_SYNC_US: u32 = 1_000;
+const LINK_MEGABITS: u32 = 1_000;
+/// Loopback carries multicast where the interface is named.
+const GROUP: &str = "239.190.4.1:0%lo";
+
+#[derive(Clone, Copy)]
+struct Effort {
+    rounds: usize,
+    round: Duration,
+}
+
+/// All rows that can be measured here.
+pub(super) fn volumes(
+    site: &Site,
+    quick: bool,
+    tell: &mut dyn FnMut(&str),
+    skipped: &mut Vec<String>,
+) -> Result<Vec<Figure>, BenchError> {
+    let effort = match quick {
+        true => Effort {
+            rounds: 2,
+            round: Duration::from_millis(200),
+        },
+        false => Effort {
+            rounds: 5,
+            round: Duration::from_millis(800),
+        },
+    };
+    let mut figures = Vec::new();
+    tell("synchronous writes to a volume through NBD");
+    figures.extend(writes(site, effort)?);
+    tell("reads of a volume");
+    figures.extend(reads(site, effort)?);
+    tell("what a link carries, and large writes over it");
+    figures.push(throughput(site, None, effort)?);
+    match link(site, effort) {
+        Ok(figure) => figures.push(figure),
+        Err(error) => skipped.push(format!(
+            "large writes over a link of {LINK_MEGABITS} Mbit/s: {error}"
+        )),
+    }
+    tell("writes with two to four lenders by multicast");
+    match more_lenders(site, effort) {
+        Ok(rows) => figures.extend(rows),
+        Err(error) => skipped.push(format!("more lenders by multicast: {error}")),
+    }
+    tell("loss of a lender during writes to a volume");
+    figures.extend(losses(site)?);
+    tell("the memory of a flooded volume");
+    figures.extend(memory(site, quick)?);
+    Ok(figures)
+}
+
+fn lender(site: &Site, core: Option<usize>) -> Result<Lender, BenchError> {
+    site.lender(spec(core))
+}
+
+fn spec(core: Option<usize>) -> LenderSpec {
+    LenderSpec {
+        wire: Wire::Tcp,
+        secure: true,
+        wait: WaitPolicy::default(),
+        core,
+    }
+}
+
+/// Holders that are all given lenders.
+fn all(lenders: &[Lender]) -> Holders {
+    Holders {
+        lenders: lenders.iter().map(|one| one.address().clone()).collect(),
+        ..Holders::default()
+    }
+}
+
+/// Writes of `bytes`, one after the other, for `time`.
+fn write_round(
+    client: &mut NbdClient,
+    bytes: usize,
+    forced: bool,
+    time: Duration,
+) -> Result<Summary, BenchError> {
+    let data = vec![0x5a; bytes];
+    let mut recorder = Recorder::start(&[]);
+    let (mut at, end) = (0, Instant::now() + time);
+    loop {
+        let began = Instant::now();
+        if began >= end {
+            return Ok(recorder.finish());
+        }
+        client.write(at, &data, forced)?;
+        recorder.record(began.elapsed());
+        at = (at + bytes as u64) % SPAN_BYTES;
+    }
+}
+
+fn read_round(client: &mut NbdClient, bytes: usize, time: Duration) -> Result<Summary, BenchError> {
+    let mut into = vec![0; bytes];
+    let mut recorder = Recorder::start(&[]);
+    // A step that meets every block before it meets one twice.
+    let step = 4099 * bytes as u64;
+    let (mut at, end) = (0, Instant::now() + time);
+    loop {
+        let began = Instant::now();
+        if began >= end {
+            return Ok(recorder.finish());
+        }
+        client.read(at, &mut into)?;
+        recorder.record(began.elapsed());
+        at = (at + step) % READ_SPAN_BYTES;
+    }
+}
+
+/// A file of zeros that is there in full.
+fn plain_file(site: &Site, bytes: u64) -> Result<std::path::PathBuf, BenchError> {
+    let path = site.folder().join(format!("plain-{}", site.number()));
+    crate::paper::stage::write_in_full(&path, bytes)?;
+    Ok(path)
+}
+
+fn writes(site: &Site, effort: Effort) -> Result<Vec<Figure>, BenchError> {
+    let seats = Seats::find();
+    let lenders = [lender(site, Some(seats.client()))?];
+    let place = Place::new(site, BYTES, &all(&lenders))?;
+    let slow = plain_file(site, SPAN_BYTES)?;
+    let server = seats.lender(0);
+    let mut volume = Served::start(site, What::Volume(place.path().to_owned()), server)?;
+    let mut empty = Served::start(site, What::Memory(SPAN_BYTES), server)?;
+    let mut disk = Served::start(site, What::File(slow.clone(), SLOW_SYNC_US), server)?;
+    let echo = Echo {
+        listen: site.listen(Wire::Tcp).to_string(),
+        exchange: Exchange::of_commit(WRITE_HEADER_BYTES + BLOCK, true),
+        core: server,
+        pause: Pause::Spin,
+    };
+    let pinger = [Pinger::start(site.program(), echo, site.folder(), Ok)?];
+    let _pinned = Pinned::to(seats.client())?;
+    let (mut values, mut floors, mut ratios) = (vec![], vec![], vec![]);
+    for _ in 0..effort.rounds {
+        let written = write_round(&mut volume.client, BLOCK, false, effort.round)?.p50_us;
+        let nbd = write_round(&mut empty.client, BLOCK, false, effort.round)?.p50_us;
+        let member = echo::round(&pinger, effort.round)?.p50_us;
+        values.push(written);
+        floors.push(nbd + member);
+        ratios.push(written / (nbd + member));
+    }
+    let what = "4 KiB synchronous write to a volume through NBD, one member, encrypted; floor: the same to an empty \
+                server of memory, and a bare TCP exchange of the record";
+    let (value, floor) = (median(values), Some(median(floors)));
+    let figure = Figure::new(
+        "volume-write-4k",
+        what.to_owned(),
+        "us p50",
+        value,
+        floor,
+        Hold::AtMost(1.3),
+    );
+    let mut figures = vec![figure.with_ratio(median(ratios))];
+    for (id, bytes) in [("volume-write-512-1ms", 512), ("volume-write-2k-1ms", 2048)] {
+        let written = write_round(&mut volume.client, bytes, false, effort.round)?.p50_us;
+        let waited = write_round(&mut disk.client, bytes, true, effort.round)?.p50_us;
+        let what =
+            format!("{bytes} B synchronous write; floor: to a file on a MODELLED disk with 1 ms syncs");
+        figures.push(Figure::faster(id, what, "us p50", written, waited, 10.0));
+    }
+    drop((volume, disk));
+    std::fs::remove_file(slow).context("remove a file")?;
+    Ok(figures)
+}
+
+/// The same image twice: behind the volume, and as a file.
+fn reads(site: &Site, effort: Effort) -> Result<Vec<Figure>, BenchError> {
+    let seats = Seats::find();
+    let place = Place::new(site, BYTES, &Holders::default())?;
+    let volume = What::Volume(place.path().to_owned());
+    let mut filling = Served::start(site, volume.clone(), None)?;
+    let data = vec![0xa5; 1 << 20];
+    for at in (0..READ_SPAN_BYTES).step_by(data.len()) {
+        filling.client.write(at, &data, false)?;
+    }
+    // Opened again, everything is in the image.
+    drop(filling);
+    let mut volume = Served::start(site, volume, seats.lender(0))?;
+    let image = place.path().join("image");
+    let mut plain = Served::start(site, What::File(image, 0), seats.lender(0))?;
+    let _pinned = Pinned::to(seats.client())?;
+    let mut figures = Vec::new();
+    for (id, bytes) in [("volume-read-4k", BLOCK), ("volume-read-64k", LARGE)] {
+        let (mut values, mut floors, mut ratios) = (vec![], vec![], vec![]);
+        for _ in 0..effort.rounds {
+            let read = read_round(&mut volume.client, bytes, effort.round)?.p50_us;
+            let floor = read_round(&mut plain.client, bytes, effort.round)?.p50_us;
+            values.push(read);
+            floors.push(floor);
+            ratios.push(read / floor);
+        }
+        let what = format!(
+            "read of {bytes} B of a volume through NBD; floor: of its image as a plain file, cached too"
+        );
+        let floor = Some(median(floors));
+        let figure = Figure::new(id, what, "us p50", median(values), floor, Hold::AtMost(1.1));
+        figures.push(figure.with_ratio(median(ratios)));
+    }
+    Ok(figures)
+}
+
+/// Large writes to one member, beside a bare stream.
+fn throughput(site: &Site, network: Option<&Namespaces>, effort: Effort) -> Result<Figure, BenchError> {
+    let lenders = [match network {
+        Some(network) => site.lender_beyond(network, spec(None))?,
+        None => lender(site, None)?,
+    }];
+    let (_sink, address) = Sink::start(site, network, None)?;
+    let place = Place::new(site, BYTES, &all(&lenders))?;
+    let mut volume = Served::start(site, What::Volume(place.path().to_owned()), None)?;
+    let (mut values, mut floors, mut ratios) = (vec![], vec![], vec![]);
+    for _ in 0..effort.rounds {
+        let client = &mut volume.client;
+        let written = client.stream_writes(LARGE, SPAN_BYTES, DEPTH, effort.round)? / 1e6;
+        let carried = sink::stream(&address, effort.round)? / 1e6;
+        values.push(written);
+        floors.push(carried);
+        ratios.push(written / carried);
+    }
+    let (id, over) = match network {
+        Some(_) => (
+            "volume-throughput-link",
+            format!("a link of {LINK_MEGABITS} Mbit/s between two network namespaces"),
+        ),
+        None => ("volume-throughput", "loopback".to_owned()),
+    };
+    let what = format!(
+        "64 KiB writes, {DEPTH} under way, one member, over {over}; floor: a bare TCP stream over it"
+    );
+    let floor = Some(median(floors));
+    let figure = Figure::new(id, what, "MB/s", median(values), floor, Hold::AtLeast(0.8));
+    Ok(figure.with_ratio(median(ratios)))
+}
+
+fn link(site: &Site, effort: Effort) -> Result<Figure, BenchError> {
+    let network = Namespaces::new()?;
+    network.shape(LINK_MEGABITS)?;
+    // There is no way back for a thread that has entered.
+    std::thread::scope(|scope| {
+        let measuring = scope.spawn(|| {
+            network.enter()?;
+            throughput(site, Some(&network), effort)
+        });
+        measuring.join().expect("a measuring thread does not panic")
+    })
+}
+
+/// A group that nobody else on this machine has.
+fn group() -> Result<Group, BenchError> {
+    let free = std::net::UdpSocket::bind(("0.0.0.0", 0)).context("find a free port")?;
+    let port = free.local_addr().context("find a free port")?.port();
+    let text = GROUP.replace(":0", &format!(":{port}"));
+    text.parse().context("name a multicast group")
+}
+
+/// The same volume with two, three and four lenders, any of which suffices.
+fn more_lenders(site: &Site, effort: Effort) -> Result<Vec<Figure>, BenchError> {
+    const MOST: usize = 4;
+    const _: () = assert!(MOST <= MEMBERS_MAX);
+    let group = group()?;
+    let lenders: Result<Vec<Lender>, BenchError> = (0..MOST)
+        .map(|_| site.lender_of_group(spec(None), &group))
+        .collect();
+    let lenders = lenders?;
+    let mut served = Vec::new();
+    for count in 2..=MOST {
+        let holders = Holders {
+            rule: Some(CommitRule::Any),
+            group: Some(group.clone()),
+            ..all(&lenders[..count])
+        };
+        let place = Place::new(site, BYTES, &holders)?;
+        let volume = Served::start(site, What::Volume(place.path().to_owned()), None)?;
+        served.push((volume, place));
+    }
+    let mut values = vec![Vec::new(); served.len()];
+    for _ in 0..effort.rounds {
+        for ((volume, _), values) in served.iter_mut().zip(&mut values) {
+            values.push(write_round(&mut volume.client, BLOCK, false, effort.round)?.p50_us);
+        }
+    }
+    let floor = median(values[0].clone());
+    let rows = [("volume-lenders-3", 1), ("volume-lenders-4", 2)].map(|(id, index)| {
+        let count = index + 2;
+        let what =
+            format!("4 KiB writes by multicast to {count} lenders, any of which suffices; floor: to two");
+        let ratios = values[index].iter().zip(&values[0]).map(|(more, two)| more / two);
+        let ratio = median(ratios.collect());
+        let value = median(values[index].clone());
+        Figure::new(id, what, "us p50", value, Some(floor), Hold::AtMost(1.1)).with_ratio(ratio)
+    });
+    Ok(rows.into())
+}
+
+const BEFORE: Duration = Duration::from_millis(300);
+const AFTER: Duration = Duration::from_millis(2_500);
+
+/// Two members and a spare; one is stopped, or killed. An I/O error would end the measurement.
+fn losses(site: &Site) -> Result<Vec<Figure>, BenchError> {
+    let detect_ms = Timing::default().detect.ms() as f64;
+    [("volume-stall-stopped", false), ("volume-stall-killed", true)]
+        .into_iter()
+        .map(|(id, killed)| {
+            let stall_ms = stall(site, killed)?;
+            let how = if killed { "is killed" } else { "falls silent" };
+            let what =
+                format!("longest 4 KiB write to a volume while a member {how}; floor: the detection timeout");
+            let floor = Some(detect_ms);
+            Ok(Figure::new(id, what, "ms", stall_ms, floor, Hold::AtMost(3.0)))
+        })
+        .collect()
+}
+
+fn stall(site: &Site, killed: bool) -> Result<f64, BenchError> {
+    let lenders: Result<Vec<Lender>, BenchError> = (0..3).map(|_| lender(site, None)).collect();
+    let mut lenders = lenders?;
+    let holders = Holders {
+        members: Some(2),
+        ..all(&lenders)
+    };
+    let place = Place::new(site, BYTES, &holders)?;
+    let mut volume = Served::start(site, What::Volume(place.path().to_owned()), None)?;
+    write_round(&mut volume.client, BLOCK, false, BEFORE)?;
+    let first = lenders.remove(0);
+    let silent = match killed {
+        true => {
+            first.kill();
+            None
+        }
+        false => {
+            first.child().pause()?;
+            Some(first)
+        }
+    };
+    let after = write_round(&mut volume.client, BLOCK, false, AFTER)?;
+    // Whoever ends it need not wait.
+    silent.map_or(Ok(()), |lender| lender.child().resume())?;
+    Ok(after.max_us / 1e3)
+}
+
+/// One open stage, those that are closed, as much kept for the next, and a record that passes each threshold.
+fn stages_bytes_max() -> u64 {
+    let policy = netram_disk::StagePolicy::default();
+    let stages = policy.closed_max as u64 + 2;
+    stages * (policy.bytes + netram_disk::limit::RECORD_DATA_BYTES_MAX as u64 + BLOCK as u64)
+}
+
+/// Beside the stages: the journal's ring, mapped twice, and the applier's buffers.
+const OTHER_BYTES: u64 = (16 << 20) + (8 << 20);
+
+fn memory(site: &Site, quick: bool) -> Result<Vec<Figure>, BenchError> {
+    let lenders = [lender(site, None)?];
+    let place = Place::new(site, BYTES, &all(&lenders))?;
+    let time = Duration::from_millis(if quick { 1_500 } else { 6_000 });
+    let flooded = Flood::measure(site, Path::new(place.path()), time)?;
+    let mb = |bytes: u64| bytes as f64 / 1e6;
+    let limit = stages_bytes_max();
+    let what = format!(
+        "memory of a volume's stages under a flood of {:.0} MB of random writes ({} waits for the image); floor: their limit",
+        mb(flooded.written),
+        flooded.stalls
+    );
+    let stages = Figure::new(
+        "volume-memory-stages",
+        what,
+        "MB",
+        mb(flooded.memory_bytes_max),
+        Some(mb(limit)),
+        Hold::AtMost(1.0),
+    );
+    let what = "how much the process grew meanwhile; floor: that limit, the journal's ring and the applier's buffers";
+    let grown = Figure::new(
+        "volume-memory-process",
+        what.to_owned(),
+        "MB",
+        mb(flooded.grown_bytes),
+        Some(mb(limit + OTHER_BYTES)),
+        Hold::AtMost(1.0),
+    );
+    Ok(vec![stages, grown])
+}

@@ -1,0 +1,95 @@
+//! A volume under measurement: served over NBD by a process of its own, beside what serves the same bytes without netram.
+//!
+//! | module | has |
+//! |---|---|
+//! | [`nbd`] | a small NBD client, which keeps as many writes under way as it is told to |
+//! | [`serve`] | the serving process: memory, a plain file, or a volume |
+//! | [`flood`] | a process that writes to a volume as fast as it is let, and watches its memory |
+//! | [`sink`] | what the link carries without any of it |
+
+pub mod flood;
+pub mod nbd;
+pub mod serve;
+pub mod sink;
+
+use std::path::{Path, PathBuf};
+
+use netram_proto::journal::CommitRule;
+use netram_transport::{Address, Group};
+use netram_volume::Volume;
+
+use crate::error::{BenchError, Context};
+use crate::site::Site;
+
+/// Bytes of a measured volume's journal: some stages.
+const JOURNAL_BYTES: u64 = 256 << 20;
+
+/// Who holds a volume's newest writes.
+#[derive(Clone, Debug, Default)]
+pub struct Holders {
+    /// The lenders, all of them members; none: writes wait for the local disk.
+    pub lenders: Vec<Address>,
+    /// How many of them are members at a time; `None`: all.
+    pub members: Option<usize>,
+    /// How many must hold a write.
+    pub rule: Option<CommitRule>,
+    /// Where appends are multicast; `None`: each lender has them over its own link.
+    pub group: Option<Group>,
+    /// Bytes after which a stage ends; `None`: the default.
+    pub stage_bytes: Option<u64>,
+}
+
+/// A volume's directory. Removed when dropped; whoever has it open must have ended before.
+#[derive(Debug)]
+pub struct Place(PathBuf);
+
+impl Place {
+    /// Makes a volume of `bytes` zeros at `site`.
+    pub fn new(site: &Site, bytes: u64, holders: &Holders) -> Result<Place, BenchError> {
+        let path = site.folder().join(format!("volume-{}", site.number()));
+        Volume::create(&path, bytes, JOURNAL_BYTES).context("make a volume")?;
+        let place = Place(path);
+        place.hold(site, holders)?;
+        Ok(place)
+    }
+
+    /// Says who holds its writes from the next opening on.
+    pub fn hold(&self, site: &Site, holders: &Holders) -> Result<(), BenchError> {
+        let mut table = toml::Table::new();
+        if !holders.lenders.is_empty() {
+            let names = holders.lenders.iter().map(|one| one.to_string().into());
+            table.insert("lenders".to_owned(), toml::Value::Array(names.collect()));
+            let members = holders.members.unwrap_or(holders.lenders.len());
+            table.insert("members".to_owned(), (members as i64).into());
+            let key = site.key_file().display().to_string();
+            table.insert("key-file".to_owned(), key.into());
+            // All processes are on this machine, whatever their labels say.
+            table.insert("one-domain".to_owned(), true.into());
+            table.insert("domain".to_owned(), "bench".into());
+        }
+        if let Some(rule) = holders.rule {
+            table.insert("rule".to_owned(), rule.to_string().into());
+        }
+        if let Some(group) = &holders.group {
+            table.insert("multicast".to_owned(), group.to_string().into());
+        }
+        if let Some(bytes) = holders.stage_bytes {
+            table.insert("stage".to_owned(), (bytes as i64).into());
+        }
+        let text = toml::to_string(&table).context("write a volume's settings")?;
+        let file = netram_volume::Place::at(&self.0).settings_file();
+        std::fs::write(&file, text).context(format_args!("write {}", file.display()))
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // What remains is removed with the site.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

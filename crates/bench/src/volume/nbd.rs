@@ -1,0 +1,153 @@
+//! A small NBD client over a Unix socket: fixed newstyle, simple replies, as many writes under way as wanted. It sleeps in
+//! the kernel while it waits, as other clients do.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use netram_nbd::wire::request::{Request, command, flag};
+use netram_nbd::wire::{GREETING_MAGIC, OPTION_MAGIC, SIMPLE_REPLY_MAGIC};
+
+use crate::error::{BenchError, Context};
+
+/// What a server that has lost its lenders may take at the very most; a client that waits for ever says nothing.
+const PATIENCE: Duration = Duration::from_secs(60);
+const REPLY_BYTES: usize = 16;
+/// `FIXED_NEWSTYLE` and `NO_ZEROES`.
+const CLIENT_FLAGS: u32 = 3;
+const EXPORT_NAME: u32 = 1;
+
+/// A connection to an export.
+#[derive(Debug)]
+pub struct NbdClient {
+    stream: UnixStream,
+    bytes: u64,
+    cookie: u64,
+    out: Vec<u8>,
+}
+
+impl NbdClient {
+    /// Connects to the server's first export.
+    pub fn connect(path: &Path) -> Result<NbdClient, BenchError> {
+        let what = format_args!("connect to the NBD server at {}", path.display());
+        let stream = UnixStream::connect(path).context(what)?;
+        stream.set_read_timeout(Some(PATIENCE)).context(what)?;
+        let mut client = NbdClient {
+            stream,
+            bytes: 0,
+            cookie: 0,
+            out: Vec::new(),
+        };
+        let mut greeting = [0; 18];
+        client.stream.read_exact(&mut greeting).context(what)?;
+        if greeting[..8] != GREETING_MAGIC.to_be_bytes() || greeting[8..16] != OPTION_MAGIC.to_be_bytes() {
+            return Err(BenchError::Asked(
+                "the server does not speak NBD's newstyle".to_owned(),
+            ));
+        }
+        let mut choice = CLIENT_FLAGS.to_be_bytes().to_vec();
+        choice.extend(OPTION_MAGIC.to_be_bytes());
+        choice.extend(EXPORT_NAME.to_be_bytes());
+        choice.extend(0_u32.to_be_bytes());
+        client.stream.write_all(&choice).context(what)?;
+        let (mut size, mut flags) = ([0; 8], [0; 2]);
+        client.stream.read_exact(&mut size).context(what)?;
+        client.stream.read_exact(&mut flags).context(what)?;
+        client.bytes = u64::from_be_bytes(size);
+        Ok(client)
+    }
+
+    /// Bytes of the export.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Writes and waits for the answer; with `forced` it is on the server's disk by then (FUA).
+    pub fn write(&mut self, offset: u64, data: &[u8], forced: bool) -> Result<(), BenchError> {
+        self.send_write(offset, data, forced)?;
+        self.answered()
+    }
+
+    /// Reads and waits.
+    pub fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), BenchError> {
+        self.send(command::READ, 0, offset, into.len(), &[])?;
+        self.answered()?;
+        self.stream
+            .read_exact(into)
+            .context("read what an NBD server sends")
+    }
+
+    /// Writes blocks of `block` bytes one behind the other over `span` bytes, `depth` under way, for `time`. Returns
+    /// bytes a second.
+    pub fn stream_writes(
+        &mut self,
+        block: usize,
+        span: u64,
+        depth: usize,
+        time: Duration,
+    ) -> Result<f64, BenchError> {
+        let data: Vec<u8> = (0..block).map(|index| (index % 251) as u8).collect();
+        let (mut sent, mut answered) = (0_u64, 0_u64);
+        let blocks = span / block as u64;
+        let began = Instant::now();
+        while began.elapsed() < time {
+            if sent - answered == depth as u64 {
+                self.answered()?;
+                answered += 1;
+            }
+            self.send_write(sent % blocks * block as u64, &data, false)?;
+            sent += 1;
+        }
+        while answered < sent {
+            self.answered()?;
+            answered += 1;
+        }
+        Ok((sent * block as u64) as f64 / began.elapsed().as_secs_f64())
+    }
+
+    fn send_write(&mut self, offset: u64, data: &[u8], forced: bool) -> Result<(), BenchError> {
+        let flags = if forced { flag::FUA } else { 0 };
+        self.send(command::WRITE, flags, offset, data.len(), data)
+    }
+
+    fn send(
+        &mut self,
+        command: u16,
+        flags: u16,
+        offset: u64,
+        length: usize,
+        data: &[u8],
+    ) -> Result<(), BenchError> {
+        self.cookie += 1;
+        let request = Request {
+            flags,
+            command,
+            cookie: self.cookie,
+            offset,
+            length: length as u32,
+        };
+        self.out.clear();
+        self.out.extend(request.encode());
+        self.out.extend_from_slice(data);
+        self.stream.write_all(&self.out).context("ask an NBD server")
+    }
+
+    /// Takes one answer.
+    fn answered(&mut self) -> Result<(), BenchError> {
+        let mut reply = [0; REPLY_BYTES];
+        self.stream.read_exact(&mut reply).context("hear an NBD server")?;
+        if reply[..4] != SIMPLE_REPLY_MAGIC.to_be_bytes() {
+            return Err(BenchError::Asked(
+                "the NBD server sent something that is no reply".to_owned(),
+            ));
+        }
+        match reply[4..8] {
+            [0, 0, 0, 0] => Ok(()),
+            [_, _, _, error] => Err(BenchError::Asked(format!(
+                "the NBD server answered with error {error}: it never should here"
+            ))),
+            _ => unreachable!("four bytes are four bytes"),
+        }
+    }
+}

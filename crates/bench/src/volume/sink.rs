@@ -1,0 +1,86 @@
+//! What a link carries: bytes thrown over a bare TCP connection to a process that throws them away.
+
+use std::io::Read;
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use netram_transport::Address;
+use serde::{Deserialize, Serialize};
+
+use crate::child::{Child, PLAY, Role, listening};
+use crate::error::{BenchError, Context};
+use crate::machine;
+use crate::paper::namespaces::Namespaces;
+use crate::site::Site;
+
+/// Bytes of one send.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// A process that receives.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Sink {
+    /// The address to listen on, with port 0.
+    pub host: String,
+    /// The core to stay on.
+    pub core: Option<usize>,
+}
+
+impl Sink {
+    /// Receives one connection after the other until killed, and closes each when its sender has.
+    pub(crate) fn run(&self) -> Result<(), BenchError> {
+        if let Some(core) = self.core {
+            machine::pin(&[core])?;
+        }
+        let listener = TcpListener::bind((self.host.as_str(), 0)).context("listen")?;
+        let address = listener.local_addr().context("ask for the port")?;
+        crate::say(&format!("listening tcp://{address}"))?;
+        let mut piece = vec![0; PIECE_BYTES];
+        loop {
+            let (mut stream, _) = listener.accept().context("accept a connection")?;
+            while stream.read(&mut piece).is_ok_and(|count| count > 0) {}
+        }
+    }
+
+    /// Starts one, in `network`'s other half if there is one.
+    pub fn start(
+        site: &Site,
+        network: Option<&Namespaces>,
+        core: Option<usize>,
+    ) -> Result<(Child, Address), BenchError> {
+        let host = match network.map(Namespaces::listen) {
+            Some(Address::Tcp { host, .. }) => host.to_string(),
+            _ => "127.0.0.1".to_owned(),
+        };
+        let role = serde_json::to_string(&Role::Sink(Sink { host, core })).context("describe a role")?;
+        let program = site.program().to_string_lossy();
+        let before = network.map(Namespaces::on_lender);
+        let mut words = before.iter().flatten().copied().chain([&*program, PLAY, &role]);
+        let first = words.next().unwrap_or_default();
+        let mut child = Child::start(Path::new(first), words, "sink", site.folder())?;
+        let address = listening(&child.ready("listening ")?)?.into_iter().next();
+        let address = address.ok_or_else(|| child.failed("it named no address"))?;
+        Ok((child, address))
+    }
+}
+
+/// Sends to a sink for `time`; bytes a second, up to the last one received.
+pub fn stream(address: &Address, time: Duration) -> Result<f64, BenchError> {
+    use std::io::Write;
+    let Address::Tcp { host, port } = address else {
+        return Err(BenchError::Asked("a sink is reached by TCP".to_owned()));
+    };
+    let mut stream = TcpStream::connect((host.to_string().as_str(), *port)).context("connect to a sink")?;
+    let piece = vec![0x5a; PIECE_BYTES];
+    let (mut sent, began) = (0, Instant::now());
+    while began.elapsed() < time {
+        stream.write_all(&piece).context("send to a sink")?;
+        sent += piece.len();
+    }
+    stream
+        .shutdown(std::net::Shutdown::Write)
+        .context("end a stream")?;
+    // It closes when it has all.
+    let _ = stream.read(&mut [0]).context("wait for a sink")?;
+    Ok(sent as f64 / began.elapsed().as_secs_f64())
+}
