@@ -273,6 +273,11 @@ fn greet(shared: &Shared, link: &mut Link, session: &mut Session) -> Outcome {
                 let body = shared.report().to_frame_body();
                 link.send(&[&header.encode(body.len()), &body])
             }
+            Some(Admit::Data) => {
+                tracing::warn!(peer = link.peer(), "client refused: no volumes are kept here");
+                let _ = link.send(&[&shared.refusal(Refusal::NoReplica).encode(0)]);
+                return Outcome::Gone;
+            }
             Some(Admit::Member(_) | Admit::Tune(_)) | None => {
                 tracing::warn!(
                     peer = link.peer(),

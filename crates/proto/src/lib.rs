@@ -10,6 +10,7 @@
 //! | [`cast`] | appends sent once for all members, by multicast: datagrams, order, holes |
 //! | [`member`] | what a lender does for one journal: seal, join, append, trim, read |
 //! | [`journal`] | the writer's views and acknowledgements, the local log, recovery |
+//! | [`replica`] | a volume kept twice: what a client sends to its data lender, what that makes of it |
 //! | [`port`] | the traits that layer 1 speaks to: a log and a file |
 //! | [`limit`] | every bound, and the relations between bounds |
 #![no_std]
@@ -24,6 +25,7 @@ pub mod limit;
 pub mod member;
 pub mod planted;
 pub mod port;
+pub mod replica;
 pub mod session;
 pub mod time;
 pub mod wire;

@@ -50,6 +50,17 @@ pub const RECORD_ALIGN: usize = 8;
 /// Bytes of one record with its header. Bounds what a reader allocates for a length it was told.
 pub const RECORD_BYTES_MAX: usize = 64 * 1024 * 1024;
 
+/// Bytes of the key that seals a journal's records, as a data lender is given it.
+pub const DATA_KEY_BYTES_MAX: usize = 64;
+/// Bytes of one record of a volume that a data lender takes: what it keeps in memory of a record that has come in part.
+pub const REPLICA_RECORD_BYTES_MAX: usize = 1024 * 1024;
+/// Bytes of the log on their way to a data lender, sent and not flushed there.
+pub const REPLICA_FLIGHT_BYTES_MAX: u64 = 4 * 1024 * 1024;
+/// Frames of a resync on their way to a data lender, and so the answers that it may owe.
+pub const RESYNC_FRAMES_MAX: usize = 16;
+/// Ends of synced batches that a client remembers until its data lender has flushed them. Beyond that they are joined.
+pub const REPLICA_ENDS_MAX: usize = 256;
+
 /// The smallest local log (its data area), in bytes.
 pub const LOG_BYTES_MIN: u64 = 16 * 1024;
 /// The largest local log, in bytes.

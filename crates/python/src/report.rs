@@ -77,6 +77,7 @@ impl Recovered {
             PeerAnswer::Complete => "complete",
             PeerAnswer::Unreachable => "unreachable",
             PeerAnswer::Amnesiac => "amnesiac",
+            PeerAnswer::Beyond => "beyond the replica",
             PeerAnswer::Asked | PeerAnswer::Reading => "no answer",
         };
         let lenders = journal.members.into_iter();

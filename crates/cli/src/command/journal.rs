@@ -346,5 +346,6 @@ fn answer_name(answer: PeerAnswer) -> &'static str {
         PeerAnswer::Reading => "answered in part",
         PeerAnswer::Complete => "gave all it held",
         PeerAnswer::Amnesiac => "restarted without its memory",
+        PeerAnswer::Beyond => "has nothing that continues the replica",
     }
 }

@@ -173,7 +173,11 @@ impl Files {
         let mut recovery = Recovery::new(claim, claim.epoch, claim.writer, from, Time(0), grace, patience);
         let mut loss_accepted = match members::ask(&mut recovery, config) {
             Ok(()) => None,
-            Err(refusal @ RecoveryRefusal::Missing { .. }) if config.accept_loss => Some(refusal.to_string()),
+            Err(refusal @ (RecoveryRefusal::Missing { .. } | RecoveryRefusal::Unproven { .. }))
+                if config.accept_loss =>
+            {
+                Some(refusal.to_string())
+            }
             Err(refusal) => {
                 return Err(OpenError::Refused {
                     path: self.place.root().to_path_buf(),

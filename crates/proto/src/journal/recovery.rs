@@ -30,6 +30,8 @@ pub enum PeerAnswer {
     Complete,
     /// The lender is there, but it does not hold the window: it restarted without its memory, or gave it up.
     Amnesiac,
+    /// Its window begins above the replica's end: the client went on without its data lender.
+    Beyond,
 }
 
 /// Why recovery cannot go on.
@@ -51,6 +53,11 @@ pub enum RecoveryRefusal {
         /// Its epoch.
         seen: Epoch,
     },
+    /// Of a replica: its view names nobody who could tell whether the client's disk had more.
+    Unproven {
+        /// The replica's end: what is in doubt begins here.
+        from: Lsn,
+    },
 }
 
 impl core::fmt::Display for RecoveryRefusal {
@@ -70,6 +77,7 @@ impl core::fmt::Display for RecoveryRefusal {
                     let why = match answer {
                         PeerAnswer::Amnesiac => "restarted without its memory",
                         PeerAnswer::Unreachable => "unreachable",
+                        PeerAnswer::Beyond => "the client went on without its data lender",
                         _ => "no answer",
                     };
                     write!(out, " {address} ({why})")?;
@@ -79,6 +87,10 @@ impl core::fmt::Display for RecoveryRefusal {
                     "; in doubt: LSN {from} and above. Bring a missing lender back, or give up what only it may hold with --accept-loss"
                 )
             }
+            RecoveryRefusal::Unproven { from } => write!(
+                out,
+                "no member can tell whether the client's disk had more than the replica: commits waited for the disk alone when it was last heard. In doubt: LSN {from} and above. Use the client's disk, or give up what only it may have with --accept-loss"
+            ),
             RecoveryRefusal::Fenced { seen } => {
                 write!(
                     out,
@@ -114,6 +126,10 @@ pub struct Recovery {
     /// Members that hold every acknowledged record; zero where their word did not count.
     copies: usize,
     from: Lsn,
+    /// The log is a replica's: a window must continue it.
+    of_replica: bool,
+    /// Of a replica whose view names nobody who could tell.
+    unproven: bool,
     /// Until then it waits for members beyond those needed: they may hold more of what is in doubt.
     grace: Time,
     /// Until then it waits for those needed.
@@ -155,6 +171,8 @@ impl Recovery {
                 0
             },
             from,
+            of_replica: false,
+            unproven: false,
             grace: now + grace.min(patience),
             deadline: now + patience,
             peers: view.members.iter().map(peer).collect(),
@@ -163,12 +181,30 @@ impl Recovery {
         }
     }
 
-    /// Plants a fault (tests of the simulator only).
+    /// Plants a fault (tests of the simulator only); before [`Recovery::of_replica`].
     pub fn plant(&mut self, planted: Planted) {
         if planted.is(Fault::OneAnswerSuffices) {
             self.needed = self.needed.min(1);
         }
         self.planted = planted;
+    }
+
+    /// The log and the view are a replica's, made durable there before the client's own disk is known to have less: all
+    /// members must answer, with windows that continue the replica's log. `closed`: the client had closed the volume when
+    /// its log ended here, as far as the replica was told.
+    ///
+    /// Members hold whatever is not on both disks while the data lender is in service. A client that went on without it
+    /// tells its members to drop what is stable, empties their windows, or reigns by a later epoch: each shows. What
+    /// does not show is a client that had lost its data lender *and* every member.
+    pub fn of_replica(mut self, view: &View, closed: Option<Lsn>) -> Recovery {
+        if self.planted.is(Fault::RestoreUnproven) {
+            return self;
+        }
+        self.needed = self.peers.len();
+        self.of_replica = true;
+        let complete = closed.is_some_and(|end| end <= self.from);
+        self.unproven = !complete && (!view.counting || view.base > self.from);
+        self
     }
 
     /// Members to ask, in the view's order; `index` below is a place in it.
@@ -231,7 +267,9 @@ impl Recovery {
                 let next = peer.window.from.plus(peer.window.bytes.len() as u64);
                 read_frame(header(FrameKind::Read), next)
             }
-            PeerAnswer::Unreachable | PeerAnswer::Complete | PeerAnswer::Amnesiac => return None,
+            PeerAnswer::Unreachable | PeerAnswer::Complete | PeerAnswer::Amnesiac | PeerAnswer::Beyond => {
+                return None;
+            }
         };
         peer.asked = true;
         Some(outgoing)
@@ -271,6 +309,10 @@ impl Recovery {
         }
         peer.trim = frame.header.stable;
         peer.held = frame.header.lsn;
+        if self.of_replica && peer.trim > from {
+            peer.answer = PeerAnswer::Beyond;
+            return;
+        }
         if self.planted.is(Fault::ReadBeforeSeal) && !peer.window.bytes.is_empty() {
             peer.answer = PeerAnswer::Complete;
             return;
@@ -322,9 +364,12 @@ impl Recovery {
             return Some(Err(RecoveryRefusal::Fenced { seen }));
         }
         let answered = self.count(PeerAnswer::Complete);
-        let settled = answered + self.count(PeerAnswer::Amnesiac);
+        let settled = answered + self.count(PeerAnswer::Amnesiac) + self.count(PeerAnswer::Beyond);
         let all_settled = settled == self.peers.len();
-        if answered >= self.needed && (all_settled || now >= self.grace) {
+        if self.unproven && (all_settled || now >= self.deadline) {
+            return Some(Err(RecoveryRefusal::Unproven { from: self.from }));
+        }
+        if answered >= self.needed && !self.unproven && (all_settled || now >= self.grace) {
             return Some(Ok(()));
         }
         if all_settled || now >= self.deadline {

@@ -22,6 +22,8 @@ pub enum Admit {
     Status,
     /// Listen to the channel that the frame names, for the journal, and answer `Tuned`.
     Tune(JournalId),
+    /// Hand this and all that follows to whoever keeps volumes on this machine's disk: a data session.
+    Data,
     /// Hand the frame to the journal's member.
     Member(JournalId),
 }
@@ -64,6 +66,17 @@ impl Session {
             FrameKind::Bind => self.on_bind(frame),
             FrameKind::Status => Ok(Admit::Status),
             FrameKind::Tune => self.journal.map(Admit::Tune).ok_or(SessionError::NotBound),
+            FrameKind::Follow | FrameKind::Inquire => match self.journal {
+                None => Ok(Admit::Data),
+                Some(_) => Err(SessionError::BoundTwice),
+            },
+            FrameKind::Records
+            | FrameKind::KeepView
+            | FrameKind::Resync
+            | FrameKind::Digests
+            | FrameKind::Blocks
+            | FrameKind::Resynced
+            | FrameKind::Fetch => Err(SessionError::NotBound),
             FrameKind::Seal
             | FrameKind::Join
             | FrameKind::Append
@@ -80,7 +93,15 @@ impl Session {
             | FrameKind::Refuse
             | FrameKind::Withdraw
             | FrameKind::Tuned
-            | FrameKind::Missing => Err(SessionError::WrongDirection),
+            | FrameKind::Missing
+            | FrameKind::Following
+            | FrameKind::Flushed
+            | FrameKind::Kept
+            | FrameKind::Differ
+            | FrameKind::Stored
+            | FrameKind::Fetched
+            | FrameKind::Bad
+            | FrameKind::Replica => Err(SessionError::WrongDirection),
         }
     }
 
@@ -159,5 +180,22 @@ mod tests {
             Err(SessionError::NotBound)
         );
         assert_eq!(session.handle(&frame(FrameKind::Status, &[])), Ok(Admit::Status));
+    }
+
+    #[test]
+    fn a_session_is_a_members_or_a_replicas() {
+        let mut session = Session::default();
+        assert_eq!(session.handle(&frame(FrameKind::Follow, &[])), Ok(Admit::Data));
+        assert_eq!(session.handle(&frame(FrameKind::Inquire, &[])), Ok(Admit::Data));
+        assert_eq!(
+            session.handle(&frame(FrameKind::Records, &[])),
+            Err(SessionError::NotBound)
+        );
+        let id = 7u128.to_le_bytes();
+        assert!(session.handle(&frame(FrameKind::Bind, &id)).is_ok());
+        assert_eq!(
+            session.handle(&frame(FrameKind::Follow, &[])),
+            Err(SessionError::BoundTwice)
+        );
     }
 }

@@ -38,6 +38,25 @@ pub enum FrameKind {
     Status = 8,
     /// Asks to listen to a channel, over which appends come by multicast. `lsn`: the channel's number. Body: a [`Tune`](crate::cast::Tune).
     Tune = 9,
+    /// Opens a data session: the sender's volume is to be followed. Must be the first frame. `docs/protocol.md` draws the bodies
+    /// of this and of all that follow it.
+    Follow = 10,
+    /// Raw bytes of the volume's log from `lsn`, all of them on the client's disk.
+    Records = 11,
+    /// The view to keep. `lsn`: its number; `stable`: bytes of the volume; `mark`: the highest epoch, where a claim raised it. Flag `CLOSED`.
+    KeepView = 12,
+    /// Begins the replica anew at `lsn`, whose chain is `mark`: blocks follow. Flag `WHOLE`.
+    Resync = 13,
+    /// Digests of the blocks from number `lsn` on. `mark`: a number to be sent back.
+    Digests = 14,
+    /// Blocks, or with flag `HOLES` the numbers of blocks that are all zeros. `mark`: a number to be sent back.
+    Blocks = 15,
+    /// All blocks were sent; with the log up to `lsn` the replica is whole.
+    Resynced = 16,
+    /// Asks for blocks from number `lsn` on, as of a log that has reached `stable`. `mark`: a number to be sent back. Body: count (4).
+    Fetch = 17,
+    /// Asks what replicas there are, or for one (body: volume id, 16). May be the first frame.
+    Inquire = 18,
     /// Answers `Bind`. `who`: incarnation. Body: the lender's power domain.
     Bound = 64,
     /// Answers `Seal`. `lsn`: held; `stable`: trim; `mark`: generation. Body: epoch of the window (4). Flag `KNOWN`.
@@ -60,6 +79,23 @@ pub enum FrameKind {
     Tuned = 73,
     /// Bytes from `lsn` to `stable` were missed on the channel. `mark`: generation.
     Missing = 74,
+    /// Answers `Follow`, and says that a resync has begun or ended. `lsn`: flushed; `mark`: the chain there; `stable`: the end of its log's room;
+    /// `epoch`: the highest that claimed it; `flags`: its condition.
+    Following = 75,
+    /// The replica's log is durable below `lsn`, and has room up to `stable`. Body: what its image has (8).
+    Flushed = 76,
+    /// Answers `KeepView`. `lsn`: the view's number.
+    Kept = 77,
+    /// Answers `Digests`. `lsn`, `mark`: as asked. Body: a bit a block that differs.
+    Differ = 78,
+    /// Answers `Blocks`. `mark`: as sent.
+    Stored = 79,
+    /// Answers `Fetch`. `lsn`, `mark`: as asked. Body: the blocks. Flag `BAD`: the replica has not got them either.
+    Fetched = 80,
+    /// Blocks of the replica that do not check. Body: their numbers (8 each).
+    Bad = 81,
+    /// Answers `Inquire`: with flag `KNOWN` the replica asked for, otherwise JSON that names all.
+    Replica = 82,
 }
 
 impl FrameKind {
@@ -75,6 +111,15 @@ impl FrameKind {
             7 => Leave,
             8 => Status,
             9 => Tune,
+            10 => Follow,
+            11 => Records,
+            12 => KeepView,
+            13 => Resync,
+            14 => Digests,
+            15 => Blocks,
+            16 => Resynced,
+            17 => Fetch,
+            18 => Inquire,
             64 => Bound,
             65 => Sealed,
             66 => Ack,
@@ -86,6 +131,14 @@ impl FrameKind {
             72 => Withdraw,
             73 => Tuned,
             74 => Missing,
+            75 => Following,
+            76 => Flushed,
+            77 => Kept,
+            78 => Differ,
+            79 => Stored,
+            80 => Fetched,
+            81 => Bad,
+            82 => Replica,
             _ => return None,
         })
     }
@@ -101,6 +154,14 @@ impl Flag {
     pub const GAP: u8 = 2;
     /// `Append`: everything before is on the writer's disk; a member that lacks some of it begins anew here.
     pub const FRESH: u8 = 4;
+    /// `Resync`: what the replica has is not built upon; `Follow`: make the replica if there is none.
+    pub const WHOLE: u8 = 8;
+    /// `KeepView`: the volume was closed, and the replica has all of it.
+    pub const CLOSED: u8 = 16;
+    /// `Blocks`: only numbers, of blocks that are all zeros.
+    pub const HOLES: u8 = 32;
+    /// `Fetched`: the replica has not got the blocks either.
+    pub const BAD: u8 = 64;
 }
 
 /// Why a lender refused a request. The client's reaction differs for each.
@@ -131,6 +192,12 @@ pub enum Refusal {
     NotSealed = 11,
     /// The lender does not listen to the group that a `Tune` names.
     NoGroup = 12,
+    /// The lender keeps no volumes on a disk, or not this one.
+    NoReplica = 13,
+    /// The replica's log and the client's are of different histories. `lsn`: where they differ.
+    Diverged = 14,
+    /// The replica's disk failed or is full. `lsn`: the error number.
+    DiskFailed = 15,
 }
 
 impl Refusal {
@@ -150,6 +217,9 @@ impl Refusal {
             10 => Stopping,
             11 => NotSealed,
             12 => NoGroup,
+            13 => NoReplica,
+            14 => Diverged,
+            15 => DiskFailed,
             _ => return None,
         })
     }
@@ -330,10 +400,10 @@ mod tests {
 
     #[test]
     fn every_refusal_survives_its_byte() {
-        for byte in 1..=12 {
+        for byte in 1..=15 {
             assert_eq!(Refusal::from_byte(byte).map(|refusal| refusal as u8), Some(byte));
         }
         assert_eq!(Refusal::from_byte(0), None);
-        assert_eq!(Refusal::from_byte(13), None);
+        assert_eq!(Refusal::from_byte(16), None);
     }
 }

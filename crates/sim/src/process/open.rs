@@ -217,7 +217,7 @@ impl World {
             let windows = opening.recovery.windows();
             match verdict {
                 Ok(()) => check::rule05::answered(self, process, view, &answers, &windows),
-                Err(RecoveryRefusal::Missing { .. }) if accept_loss => (),
+                Err(RecoveryRefusal::Missing { .. } | RecoveryRefusal::Unproven { .. }) if accept_loss => (),
                 Err(refusal) => return Err(OpenFailure::Refused(refusal)),
             }
             for conn in self.processes[process].conns.clone().into_iter().flatten() {

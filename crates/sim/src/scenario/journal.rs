@@ -81,6 +81,7 @@ fn count(world: &mut World, failure: &OpenFailure) {
         OpenFailure::Io(_) => "openings refused: disk",
         OpenFailure::Refused(RecoveryRefusal::Missing { .. }) => "openings refused: members missing",
         OpenFailure::Refused(RecoveryRefusal::Fenced { .. }) => "openings refused: fenced",
+        OpenFailure::Refused(RecoveryRefusal::Unproven { .. }) => "openings refused: unproven",
         OpenFailure::Corrupt { .. } => "openings refused: damage",
         OpenFailure::Unusable(_) => "openings refused: file unusable",
     });

@@ -112,7 +112,7 @@ impl Writer {
         }
         let bytes = pending.min(FRAME_BODY_BYTES_MAX as u64) as usize;
         let end = from.plus(bytes as u64);
-        let (channel, stable) = (self.cast.channel, self.stable.lsn);
+        let (channel, stable) = (self.cast.channel, self.droppable(end));
         for lender in &mut self.lenders {
             if lender.listens(channel) && !lender.lagging && lender.sent >= from {
                 lender.sent = lender.sent.max(end);
@@ -363,7 +363,7 @@ impl Writer {
         let header = Header {
             lsn: from,
             epoch: self.epoch,
-            stable: self.stable.lsn,
+            stable: self.droppable(from.plus(bytes as u64)),
             who: self.writer.0,
             ..Header::new(FrameKind::Append)
         };

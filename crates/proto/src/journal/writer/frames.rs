@@ -123,6 +123,7 @@ impl Writer {
                 header.mark = stable.chain;
                 header.stable = Lsn(u64::from(lender.generation));
                 lender.sent_max = stable.lsn;
+                lender.began = stable.lsn;
                 lender.held = Lsn(0);
             }
             Control::Leave => {
@@ -141,11 +142,6 @@ impl Writer {
 
     fn append_frame(&mut self, index: usize, now: Time) -> Option<Outgoing> {
         let (tail, stable) = (self.tail, self.stable);
-        let told = if self.planted.is(Fault::TrimAboveStable) {
-            self.acked
-        } else {
-            stable.lsn
-        };
         let resend = self.config.timing.resend;
         let goal = self.goal(index);
         let lender = &mut self.lenders[index];
@@ -160,6 +156,7 @@ impl Writer {
         let overtaken = lender.sent < stable.lsn && tail.since(lender.sent) > self.config.window_bytes;
         if overtaken {
             lender.sent = stable.lsn;
+            lender.began = stable.lsn;
         }
         let fresh = lender.sent == stable.lsn;
         let (flags, mark) = if fresh {
@@ -176,6 +173,14 @@ impl Writer {
         }
         let bytes = pending.min(FRAME_BODY_BYTES_MAX as u64) as usize;
         let from = lender.sent;
+        let told = if self.planted.is(Fault::TrimAboveStable) {
+            self.acked
+        } else if overtaken {
+            stable.lsn
+        } else {
+            self.droppable(from.plus(bytes as u64))
+        };
+        let lender = &mut self.lenders[index];
         lender.sent = from.plus(bytes as u64);
         lender.sent_max = lender.sent_max.max(lender.sent);
         lender.flight = [lender.flight[1], lender.sent];
@@ -200,7 +205,7 @@ impl Writer {
 
     fn ping_frame(&mut self, index: usize, now: Time) -> Option<Outgoing> {
         let timing = self.config.timing;
-        let stable = self.stable.lsn;
+        let stable = self.droppable(self.lenders[index].sent);
         let lender = &mut self.lenders[index];
         // A spare is asked too: it must be known to be there when it is needed.
         let news = lender.takes_appends() && lender.told < stable;
@@ -215,7 +220,7 @@ impl Writer {
         }
         lender.ping_owed = true;
         lender.ping_sent = now;
-        lender.told = stable;
+        lender.told = lender.told.max(stable);
         let header = Header {
             lsn: Lsn(now.0),
             epoch: self.epoch,
@@ -408,6 +413,8 @@ impl Writer {
             }
             // It goes on over its own link; whether the group is served may be another matter after its next start.
             Refusal::NoGroup => (),
+            // A data session's.
+            Refusal::NoReplica | Refusal::Diverged | Refusal::DiskFailed => (),
             Refusal::NotJoined | Refusal::NotSealed => {
                 let lender = &mut self.lenders[index];
                 match lender.role {

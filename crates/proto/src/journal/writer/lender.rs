@@ -62,6 +62,8 @@ pub(super) struct Lender {
     pub(super) window_epoch: Epoch,
     /// Bytes handed to the link, from the join or from `stable`.
     pub(super) sent: Lsn,
+    /// Where its window began when it was last emptied.
+    pub(super) began: Lsn,
     /// The highest `sent` ever: an acknowledgement above it is a lie.
     pub(super) sent_max: Lsn,
     /// Acknowledged: whole records that the lender holds.
@@ -117,6 +119,7 @@ impl Lender {
             generation: 0,
             window_epoch: Epoch(0),
             sent: Lsn(0),
+            began: Lsn(0),
             sent_max: Lsn(0),
             held: Lsn(0),
             received: Lsn(0),

@@ -10,6 +10,7 @@
 //! | `lender.rs` | one lender: its connection's and its membership's state |
 //! | `frames.rs` | what to send, and what an answer means |
 //! | `cast.rs` | what is sent once for all, by multicast |
+//! | `kept.rs` | what a data lender has, and so what members must keep |
 //! | `views.rs` | who is a member: proposing, storing and adopting views |
 //! | `status.rs` | what an operator is told |
 //!
@@ -20,6 +21,7 @@
 
 mod cast;
 mod frames;
+mod kept;
 mod lender;
 mod status;
 mod views;
@@ -41,6 +43,7 @@ use super::rule::CommitRule;
 use super::set::Set;
 use cast::Cast;
 pub use cast::CastConfig;
+pub use kept::Kept;
 use lender::Lender;
 pub use lender::{LinkPhase, Role};
 pub use status::{Blocked, LenderStatus, WriterStatus};
@@ -120,6 +123,8 @@ pub struct Writer {
     disconnects: Set,
     generations: u32,
     cast: Cast,
+    /// What the data lender in service has, and when we were last told so.
+    kept: Option<(Kept, Time)>,
     fenced: Option<Epoch>,
     disk_failed: bool,
     planted: Planted,
@@ -160,6 +165,7 @@ impl Writer {
             disconnects: Set::EMPTY,
             generations: 0,
             cast: Cast::new(end.lsn),
+            kept: None,
             fenced: None,
             disk_failed: false,
             planted: Planted::NONE,

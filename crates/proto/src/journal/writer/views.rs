@@ -15,12 +15,15 @@ pub(super) struct Proposal {
     pub(super) set: Set,
     /// The driver has it: from now on a crash may leave either view in the file, and there is no way back.
     pub(super) stored: bool,
+    /// It is durable here. It counts once a data lender in service has it too.
+    pub(super) durable: bool,
 }
 
 impl Writer {
     /// Time passes. The driver calls this every few milliseconds, and more often if it likes.
     pub fn on_tick(&mut self, now: Time) {
         let detect = self.config.timing.detect;
+        self.expire_kept(now);
         for index in 0..self.lenders.len() {
             let lender = &self.lenders[index];
             if lender.owing.is_some_and(|since| now.since(since) > detect) {
@@ -37,6 +40,7 @@ impl Writer {
 
     /// Makes the state clean after an event: acknowledgements, proposals, joins.
     pub(super) fn settle(&mut self, now: Time) {
+        self.adopt();
         self.advance();
         if self.fenced.is_none() {
             self.propose();
@@ -77,6 +81,7 @@ impl Writer {
         self.proposal = (target != self.view).then_some(Proposal {
             set: target,
             stored: false,
+            durable: false,
         });
     }
 
@@ -89,7 +94,8 @@ impl Writer {
     /// Everything acknowledged so far satisfies a view of `set`, or is on the local disk.
     fn may_store(&self, set: Set) -> bool {
         let satisfied = self.rule_lsn(set).is_some_and(|lsn| lsn >= self.acked);
-        satisfied || self.stable.lsn >= self.acked || self.planted.is(Fault::NoViewGate)
+        let safe = satisfied || self.stable.lsn >= self.acked || self.planted.is(Fault::NoViewGate);
+        safe && self.is_backed(set)
     }
 
     /// The reign ends: everything is on the local disk, and a view without members is durable. Members are told that
@@ -108,13 +114,20 @@ impl Writer {
     /// The view that the driver must make durable now, if there is one. Returned once; the driver answers with
     /// [`Writer::on_view_stored`] or [`Writer::on_disk_failed`].
     pub fn view_to_store(&mut self) -> Option<View> {
-        let Proposal { set, stored: false } = self.proposal? else {
+        let Proposal {
+            set, stored: false, ..
+        } = self.proposal?
+        else {
             return None;
         };
         if !self.may_store(set) {
             return None;
         }
-        self.proposal = Some(Proposal { set, stored: true });
+        self.proposal = Some(Proposal {
+            set,
+            stored: true,
+            durable: false,
+        });
         // Members from here on: whatever becomes of their links, their windows must not be emptied.
         for index in set.iter() {
             self.lenders[index].role = Role::Member;
@@ -136,11 +149,28 @@ impl Writer {
         })
     }
 
-    /// The view handed out by [`Writer::view_to_store`] is durable.
+    /// The view handed out by [`Writer::view_to_store`] is durable here. It counts from now on, or from when the data
+    /// lender in service has it too, or is out of service.
     pub fn on_view_stored(&mut self, now: Time) {
-        let Some(Proposal { set, stored: true }) = self.proposal.take() else {
-            unreachable!("only a proposal that was handed out is stored");
+        match &mut self.proposal {
+            Some(proposal) if proposal.stored => proposal.durable = true,
+            _ => unreachable!("only a proposal that was handed out is stored"),
+        }
+        self.settle(now);
+    }
+
+    /// Puts the proposed view in the place of the present one, once it is durable wherever it must be.
+    fn adopt(&mut self) {
+        let Some(Proposal {
+            set, durable: true, ..
+        }) = self.proposal
+        else {
+            return;
         };
+        if !self.next_view_is_kept() {
+            return;
+        }
+        self.proposal = None;
         for index in self.view.minus(set).iter() {
             let lender = &mut self.lenders[index];
             lender.dismiss();
@@ -152,7 +182,6 @@ impl Writer {
         self.gone = self.gone.minus(self.view.minus(set));
         self.view = set;
         self.version += 1;
-        self.settle(now);
     }
 
     /// Asks spares to join while members are missing, or while all there are share this machine's power domain.

@@ -1,0 +1,305 @@
+//! Blocks take the place of the log: which are to be sent, and when the replica is whole again.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crate::id::Lsn;
+use crate::limit::RESYNC_FRAMES_MAX;
+use crate::time::Time;
+use crate::wire::{Flag, Frame, FrameKind, Header, Link, Refusal};
+
+use super::super::BLOCK_BYTES;
+use super::super::message::{
+    self, BLOCKS_PER_FRAME, DIGESTS_PER_FRAME, Digest, Message, NUMBERS_PER_FRAME, encode_blocks,
+    encode_numbers,
+};
+use super::super::standing::Condition;
+use super::{Phase, Source, Todo, Trouble};
+
+/// Which blocks a resync is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Those in the dirty map.
+    Dirty,
+    /// All that are not holes: the replica is new.
+    Data,
+    /// All that differ, found by comparing digests.
+    All,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// The driver is to fix the set.
+    Begin,
+    /// `Resync` is to be sent.
+    Announce(Link),
+    /// It was sent.
+    Announced,
+    Copying,
+    /// `Resynced` is to be sent.
+    End,
+    /// It was sent.
+    Ended,
+    /// The driver is to forget the set.
+    Clear,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Resync {
+    pub(super) scope: Scope,
+    pub(super) stage: Stage,
+    /// The next block to compare.
+    pub(super) cursor: u64,
+    /// Blocks to be read and sent.
+    pub(super) chosen: VecDeque<u64>,
+    /// No further blocks will be chosen.
+    pub(super) exhausted: bool,
+    /// Answers owed.
+    pub(super) flight: usize,
+    pub(super) mark: u32,
+    /// The client's tail when blocks were last read: they may show anything below.
+    pub(super) tail: Lsn,
+    pub(super) done: u64,
+    pub(super) total: u64,
+}
+
+impl Source {
+    /// The operator's word: begin anew. With `whole` even over a replica that is ahead or of another history.
+    pub fn resync(&mut self, whole: bool) {
+        let scope = if whole { Scope::All } else { Scope::Dirty };
+        if self.phase == Phase::Up {
+            self.begin(scope);
+            return;
+        }
+        self.wanted = Some(scope);
+        if let Phase::Down(_) = self.phase
+            && !self.is_fenced()
+        {
+            self.phase = Phase::Down(Time(0));
+        }
+    }
+
+    /// The replica has said how it stands: go on with its log, or with blocks.
+    pub(super) fn greeted(&mut self, condition: Condition, now: Time) {
+        if let Some(scope) = self.wanted.take() {
+            self.begin(scope);
+            return;
+        }
+        if condition == Condition::Following && self.flushed > self.stable {
+            let (theirs, ours) = (self.flushed, self.stable);
+            self.give_up(now, Trouble::Ahead { theirs, ours });
+        } else if condition != Condition::Following || self.flushed < self.head {
+            self.begin(self.suitable());
+        }
+    }
+
+    /// Which blocks must be sent so that the replica is whole again.
+    pub(super) fn suitable(&self) -> Scope {
+        let since = match self.condition {
+            Some(Condition::Following) => Some(self.flushed),
+            Some(Condition::Inconsistent { since }) => since,
+            Some(Condition::New) => return Scope::Data,
+            Some(Condition::TakenOver) | None => None,
+        };
+        match since {
+            Some(since) if self.dirty_from <= since && since <= self.stable => Scope::Dirty,
+            _ => Scope::All,
+        }
+    }
+
+    pub(super) fn begin(&mut self, scope: Scope) {
+        self.resync = Some(Resync {
+            scope,
+            stage: Stage::Begin,
+            cursor: 0,
+            chosen: VecDeque::new(),
+            exhausted: false,
+            flight: 0,
+            mark: 0,
+            tail: Lsn(0),
+            done: 0,
+            total: 0,
+        });
+    }
+
+    /// [`Todo::Begin`] is done: the log's head was `start`, and the set has about `total` blocks.
+    pub fn on_begun(&mut self, start: Link, total: u64) {
+        if let Some(resync) = &mut self.resync
+            && resync.stage == Stage::Begin
+        {
+            resync.stage = Stage::Announce(start);
+            resync.total = total;
+            resync.tail = start.lsn;
+        }
+    }
+
+    /// [`Todo::Choose`] is done. No numbers: there are no more.
+    pub fn on_chosen(&mut self, numbers: &[u64]) {
+        if let Some(resync) = &mut self.resync {
+            resync.chosen.extend(numbers);
+            resync.exhausted = numbers.is_empty();
+        }
+    }
+
+    /// [`Todo::Digest`] is done; the frame to send. `tail` was the log's when the last block had been read. No digests: the volume ends there.
+    pub fn on_digested(&mut self, first: u64, digests: &[Digest], tail: Lsn, now: Time) -> Option<Message> {
+        let resync = self.resync.as_mut()?;
+        if digests.is_empty() {
+            resync.exhausted = true;
+            return None;
+        }
+        resync.cursor = first + digests.len() as u64;
+        resync.tail = resync.tail.max(tail);
+        let mut message = self.numbered(FrameKind::Digests, now)?;
+        message.header.lsn = Lsn(first);
+        message.body = digests.concat();
+        Some(message)
+    }
+
+    /// [`Todo::Read`] is done; the frames to send. `None` for a block of zeros. `tail` was the log's when the last block had been read.
+    pub fn on_read(&mut self, blocks: &[(u64, Option<Vec<u8>>)], tail: Lsn, now: Time) -> Vec<Message> {
+        let Some(resync) = &mut self.resync else {
+            return Vec::new();
+        };
+        resync.tail = resync.tail.max(tail);
+        if resync.scope != Scope::All {
+            resync.done += blocks.len() as u64;
+        }
+        let data = blocks
+            .iter()
+            .filter_map(|(number, bytes)| Some((*number, bytes.as_deref()?)));
+        let body = encode_blocks(data);
+        let zeros = |block: &&(u64, Option<Vec<u8>>)| block.1.is_none();
+        let holes: Vec<u64> = blocks.iter().filter(zeros).map(|block| block.0).collect();
+        let mut messages = Vec::new();
+        if !body.is_empty() {
+            messages.extend(
+                self.numbered(FrameKind::Blocks, now)
+                    .map(|message| Message { body, ..message }),
+            );
+        }
+        if !holes.is_empty() {
+            messages.extend(self.numbered(FrameKind::Blocks, now).map(|mut message| {
+                message.header.flags = Flag::HOLES;
+                message.body = encode_numbers(&holes);
+                message
+            }));
+        }
+        messages
+    }
+
+    /// [`Todo::Clear`] is done.
+    pub fn on_cleared(&mut self) {
+        self.resync = None;
+        if self.phase == Phase::Up && self.sent < self.head {
+            self.begin(self.suitable());
+        }
+    }
+
+    /// [`Todo::Mark`] is done: the blocks are in the dirty map.
+    pub fn on_marked(&mut self) {
+        self.bad.clear();
+        if self.phase == Phase::Up && self.resync.is_none() {
+            self.begin(self.suitable());
+        }
+    }
+
+    /// The next step of a resync.
+    pub(super) fn copy(&mut self) -> Option<Todo> {
+        if !self.bad.is_empty() && self.resync.is_none() {
+            return Some(Todo::Mark(self.bad.clone()));
+        }
+        let resync = self.resync.as_mut()?;
+        match resync.stage {
+            Stage::Begin => Some(Todo::Begin(resync.scope)),
+            Stage::Announce(start) => {
+                resync.stage = Stage::Announced;
+                let flags = match resync.scope {
+                    Scope::Dirty => 0,
+                    Scope::Data | Scope::All => Flag::WHOLE,
+                };
+                Some(Todo::Send(Message::bare(Header {
+                    lsn: start.lsn,
+                    mark: start.chain,
+                    flags,
+                    ..self.header(FrameKind::Resync)
+                })))
+            }
+            Stage::Copying if resync.flight + 2 > RESYNC_FRAMES_MAX => None,
+            Stage::Copying if !resync.chosen.is_empty() => {
+                let count = resync.chosen.len().min(BLOCKS_PER_FRAME);
+                Some(Todo::Read(resync.chosen.drain(..count).collect()))
+            }
+            Stage::Copying if !resync.exhausted => Some(match resync.scope {
+                Scope::Dirty | Scope::Data => Todo::Choose {
+                    max: BLOCKS_PER_FRAME,
+                },
+                Scope::All => Todo::Digest {
+                    first: resync.cursor,
+                    count: DIGESTS_PER_FRAME,
+                },
+            }),
+            Stage::Copying if resync.flight == 0 => {
+                resync.stage = Stage::End;
+                self.copy()
+            }
+            Stage::End => {
+                resync.stage = Stage::Ended;
+                let tail = resync.tail;
+                Some(Todo::Send(Message::bare(Header {
+                    lsn: tail,
+                    ..self.header(FrameKind::Resynced)
+                })))
+            }
+            Stage::Clear => Some(Todo::Clear),
+            Stage::Announced | Stage::Copying | Stage::Ended => None,
+        }
+    }
+
+    pub(super) fn on_differ(&mut self, frame: &Frame<'_>, now: Time) {
+        let Some(resync) = &mut self.resync else { return };
+        let first = frame.header.lsn.0;
+        let beyond = first.saturating_add(8 * frame.body.len() as u64) > resync.cursor.saturating_add(7);
+        if beyond || resync.scope != Scope::All {
+            self.give_up(now, Trouble::Refused(Refusal::Malformed));
+            return;
+        }
+        resync.flight = resync.flight.saturating_sub(1);
+        for (index, byte) in frame.body.iter().enumerate() {
+            for bit in (0..8).filter(|bit| byte & 1 << bit != 0) {
+                let number = first + 8 * index as u64 + bit;
+                if number < resync.cursor {
+                    resync.chosen.push_back(number);
+                }
+            }
+        }
+        resync.done = resync.cursor;
+    }
+
+    pub(super) fn on_bad(&mut self, frame: &Frame<'_>) {
+        let blocks = self.bytes / BLOCK_BYTES as u64;
+        if let Some(numbers) = message::numbers(frame.body) {
+            let room = NUMBERS_PER_FRAME - self.bad.len().min(NUMBERS_PER_FRAME);
+            self.bad
+                .extend(numbers.filter(|&number| number < blocks).take(room));
+        }
+    }
+
+    pub(super) fn set_stage(&mut self, stage: Stage) {
+        if let Some(resync) = &mut self.resync {
+            resync.stage = stage;
+        }
+    }
+
+    fn numbered(&mut self, kind: FrameKind, now: Time) -> Option<Message> {
+        let header = self.header(kind);
+        let resync = self.resync.as_mut()?;
+        resync.flight += 1;
+        resync.mark += 1;
+        self.owing.get_or_insert(now);
+        Some(Message::bare(Header {
+            mark: resync.mark,
+            ..header
+        }))
+    }
+}
