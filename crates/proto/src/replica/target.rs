@@ -40,12 +40,12 @@ pub enum Deed<'a> {
         /// What the replica's file is to say.
         standing: Option<Standing>,
     },
-    /// Bring everything in the log into the image; make the standing durable; begin the log anew at `start`; then
+    /// Make the standing durable; bring everything in the log into the image; begin the log anew at `start`; then
     /// [`Replica::on_restarted`].
     Restart {
         /// Where the log begins.
         start: Link,
-        /// What the replica's file is to say, before anything of the replica is changed.
+        /// What the replica's file is to say.
         standing: Standing,
     },
     /// Compare digests with the blocks from `first` on; answer with [`Replica::differ`].

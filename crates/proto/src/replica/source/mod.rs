@@ -78,7 +78,12 @@ pub enum Todo {
     },
     /// Take the log's head, then fix the set of blocks that [`Todo::Choose`] will be about; then [`Source::on_begun`]. Whatever becomes
     /// dirty from here on belongs to the next set.
-    Begin(Scope),
+    Begin {
+        /// Which blocks.
+        scope: Scope,
+        /// The replica was whole when its log ended here: with `Scope::Dirty` the dirty map must have every change since.
+        since: Option<Lsn>,
+    },
     /// Choose the next blocks of the set, at most so many; then [`Source::on_chosen`].
     Choose {
         /// At most so many.
@@ -126,7 +131,6 @@ pub struct Source {
     ends: VecDeque<Lsn>,
     /// The highest of them that the replica has flushed.
     kept: Lsn,
-    dirty_from: Lsn,
     view: View,
     closing: bool,
     view_sent: bool,
@@ -155,16 +159,8 @@ pub struct Source {
 }
 
 impl Source {
-    /// The source of the reign that made `view` durable. The volume has `bytes`; its log stands from `head` to `stable`, and its
-    /// dirty map has every change from `dirty_from` to `head`.
-    pub fn new(
-        config: SourceConfig,
-        view: View,
-        bytes: u64,
-        head: Lsn,
-        stable: Lsn,
-        dirty_from: Lsn,
-    ) -> Source {
+    /// The source of the reign that made `view` durable. The volume has `bytes`; its log stands from `head` to `stable`.
+    pub fn new(config: SourceConfig, view: View, bytes: u64, head: Lsn, stable: Lsn) -> Source {
         Source {
             config,
             epoch: view.epoch,
@@ -174,7 +170,6 @@ impl Source {
             stable,
             ends: VecDeque::new(),
             kept: Lsn(0),
-            dirty_from,
             view,
             closing: false,
             view_sent: false,
@@ -265,11 +260,6 @@ impl Source {
             // What it was to be sent next is gone: blocks take its place.
             self.begin(self.suitable());
         }
-    }
-
-    /// The dirty map has every change from here to the log's head.
-    pub fn on_dirty_from(&mut self, from: Lsn) {
-        self.dirty_from = from;
     }
 
     /// The volume has grown.

@@ -95,15 +95,18 @@ impl Source {
 
     /// Which blocks must be sent so that the replica is whole again.
     pub(super) fn suitable(&self) -> Scope {
-        let since = match self.condition {
-            Some(Condition::Following) => Some(self.flushed),
-            Some(Condition::Inconsistent { since }) => since,
-            Some(Condition::New) => return Scope::Data,
-            Some(Condition::TakenOver) | None => None,
-        };
-        match since {
-            Some(since) if self.dirty_from <= since && since <= self.stable => Scope::Dirty,
+        match (self.condition, self.since()) {
+            (Some(Condition::New), _) => Scope::Data,
+            (_, Some(since)) if since <= self.stable => Scope::Dirty,
             _ => Scope::All,
+        }
+    }
+
+    fn since(&self) -> Option<Lsn> {
+        match self.condition? {
+            Condition::Following => Some(self.flushed),
+            Condition::Inconsistent { since } => since,
+            Condition::New | Condition::TakenOver => None,
         }
     }
 
@@ -122,11 +125,15 @@ impl Source {
         });
     }
 
-    /// [`Todo::Begin`] is done: the log's head was `start`, and the set has about `total` blocks.
-    pub fn on_begun(&mut self, start: Link, total: u64) {
+    /// [`Todo::Begin`] is done: the log's head was `start`, and the set has about `total` blocks. `all`: they are all there are,
+    /// because the dirty map had not every change since then.
+    pub fn on_begun(&mut self, start: Link, total: u64, all: bool) {
         if let Some(resync) = &mut self.resync
             && resync.stage == Stage::Begin
         {
+            if all && resync.scope == Scope::Dirty {
+                resync.scope = Scope::All;
+            }
             resync.stage = Stage::Announce(start);
             resync.total = total;
             resync.tail = start.lsn;
@@ -209,9 +216,13 @@ impl Source {
         if !self.bad.is_empty() && self.resync.is_none() {
             return Some(Todo::Mark(self.bad.clone()));
         }
+        let since = self.since();
         let resync = self.resync.as_mut()?;
         match resync.stage {
-            Stage::Begin => Some(Todo::Begin(resync.scope)),
+            Stage::Begin => Some(Todo::Begin {
+                scope: resync.scope,
+                since,
+            }),
             Stage::Announce(start) => {
                 resync.stage = Stage::Announced;
                 let flags = match resync.scope {
