@@ -26,6 +26,8 @@ wanted=(
 	"nbdsh python3-libnbd speaks NBD line by line, for scripts"
 	"qemu-io qemu-utils takes an NBD server for a virtual machine's disk"
 	"fio fio writes at random, and verifies what it reads"
+	"linux.uml user-mode-linux is a whole kernel in a process, to be cut off as by a power failure"
+	"nbd-client nbd-client makes a device of an NBD server, in that kernel"
 	"ps procps shows what a failed test left running, and its limits"
 )
 
