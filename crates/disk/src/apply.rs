@@ -1,8 +1,9 @@
 //! Brings the oldest closed stage into the image, in bounded steps.
 //!
-//! Order: the stage's records are on the journal's disk; zeros and blocks are written; image and sums are synced; only
-//! then is the journal trimmed and the stage forgotten. Whatever fails or crashes before the trim, the journal has all of
-//! it, and it is all written again before the next sync, so a failed sync is never believed either.
+//! Order: the stage's records are on the journal's disk; the superblock says up to where the stage goes; zeros and blocks are
+//! written; image and sums are synced; only then is the stage forgotten, and the journal trimmed as far as the data lender
+//! allows. Whatever fails or crashes before the sync, the journal has all of it, and it is all written again before the
+//! next sync, so a failed sync is never believed either.
 //!
 //! Only what is *stable* is applied: a record that is merely acknowledged may be lost with its members, and the image
 //! must not have it without the ones before.
@@ -10,17 +11,20 @@
 //! A block of which only some sectors were written is merged over its base. The whole block then takes the part's place
 //! in the stage, before the image is touched: from there on neither readers nor another attempt look below it.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use netram_proto::id::Lsn;
 use netram_proto::port::{Durability, IoError, Log, Ticket};
 
+use crate::disk::Disk;
 use crate::error::{ApplyError, FileKind};
-use crate::image::{Image, Sparse, matches, spoilt, sum, sum_at};
+use crate::fetch::{Fetch, FetchError};
+use crate::held::Held as HeldJournal;
+use crate::image::{SUM_MISSING, Sparse, matches, spoilt, sum, sum_at};
 use crate::limit::{STEP_BLOCKS, STEP_ZERO_BLOCKS};
 use crate::stage::{BLOCK, Bytes, FULL, Held, Stage, copy_sectors};
-use crate::stages::Stages;
-use crate::stats::{Counters, add};
+use crate::stats::add;
 use crate::sync::lock;
 
 /// What a step did.
@@ -30,37 +34,32 @@ pub enum Progress {
     Idle,
     /// Part of a stage.
     Working,
-    /// The image has everything up to here, and the journal begins here.
+    /// The image has everything up to here, flushed.
     Applied(Lsn),
 }
 
-/// What a step works on.
-pub(crate) struct World<'w, L, F> {
-    pub(crate) log: &'w L,
-    pub(crate) image: &'w Image<F>,
-    pub(crate) stages: &'w Mutex<Stages>,
-    /// Held while blocks and their checksums are being written, and so differ.
-    pub(crate) writing: &'w Mutex<()>,
-    pub(crate) counters: &'w Counters,
-}
-
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Begin,
     Zeros { from: u64 },
     Blocks { from: u64 },
     SyncBlocks,
     SyncSums,
-    Trim,
+    End,
 }
 
 /// The state of the stage being applied. Keeps its buffers from stage to stage.
 #[derive(Debug)]
 pub(crate) struct Applier {
     phase: Phase,
-    /// Recovery: a base may be torn. Only those of the stage under way at the crash can be, but the journal does not say
-    /// which it was, so every base that does not match is taken as found (docs/disk.md, "Crash").
-    pub(crate) replaying: bool,
+    /// Below this place of the journal a crash may have torn what was being written (docs/disk.md, "Crash").
+    pub(crate) torn_below: Lsn,
+    /// What is applied and still in the journal.
+    pub(crate) held: HeldJournal,
+    /// Blocks were put into the image beside the stages, and no sync has ended since.
+    pub(crate) put: bool,
+    /// A sync that should have carried them failed.
+    pub(crate) put_lost: Option<ApplyError>,
     batch: Vec<(u64, Held)>,
     blocks: Vec<u8>,
     sums: Vec<u8>,
@@ -70,40 +69,59 @@ impl Applier {
     pub(crate) fn new() -> Applier {
         Applier {
             phase: Phase::Begin,
-            replaying: false,
+            torn_below: Lsn(0),
+            held: HeldJournal::default(),
+            put: false,
+            put_lost: None,
             batch: Vec::with_capacity(STEP_BLOCKS),
             blocks: Vec::new(),
             sums: Vec::new(),
         }
     }
 
-    /// Whatever was written of the stage under way may not be on the disk: it is written again.
-    pub(crate) fn begin_again(&mut self) {
+    /// Whatever was written of the stage under way may not be on the disk: it is written again. So may what was put there
+    /// beside it, of which whoever put it is told when he asks for its sync.
+    pub(crate) fn begin_again(&mut self, cause: ApplyError) {
         self.phase = Phase::Begin;
+        if self.put {
+            self.put_lost = Some(cause);
+        }
+    }
+
+    /// The stages are others now.
+    pub(crate) fn restart(&mut self) {
+        self.phase = Phase::Begin;
+        self.held = HeldJournal::default();
+        self.torn_below = Lsn(0);
+    }
+
+    /// Whether the oldest stage's records are stable, and some of it may be in the image.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.phase != Phase::Begin
     }
 
     /// Does a bounded piece of work. After an error the stage begins again.
-    pub(crate) fn step<L: Log, F: Sparse>(
+    pub(crate) fn step<L: Log, F: Sparse, C: Fetch>(
         &mut self,
-        world: &World<'_, L, F>,
+        disk: &Disk<L, F, C>,
     ) -> Result<Progress, ApplyError> {
-        let stepped = match self.phase {
-            Phase::Begin => self.begin(world),
-            Phase::Zeros { from } => self.zeros(world, from),
-            Phase::Blocks { from } => self.write(world, from),
+        let stepped = disk.tidy(&mut self.held).and_then(|()| match self.phase {
+            Phase::Begin => self.begin(disk),
+            Phase::Zeros { from } => self.zeros(disk, from),
+            Phase::Blocks { from } => self.write(disk, from),
             Phase::SyncBlocks => {
-                let synced = world.image.sync_blocks();
+                let synced = disk.image.sync_blocks();
                 self.to(Phase::SyncSums, synced, FileKind::Image)
             }
             Phase::SyncSums => {
-                let synced = world.image.sync_sums();
-                self.to(Phase::Trim, synced, FileKind::Sums)
+                let synced = disk.image.sync_sums();
+                self.to(Phase::End, synced, FileKind::Sums)
             }
-            Phase::Trim => self.trim(world),
-        };
-        if stepped.is_err() {
-            self.begin_again();
-            add(&world.counters.failures, 1);
+            Phase::End => self.end(disk),
+        });
+        if let Err(error) = stepped {
+            self.begin_again(error);
+            add(&disk.counters.failures, 1);
         }
         stepped
     }
@@ -114,23 +132,26 @@ impl Applier {
         Ok(Progress::Working)
     }
 
-    fn begin<L: Log, F: Sparse>(&mut self, world: &World<'_, L, F>) -> Result<Progress, ApplyError> {
-        let Some(end) = lock(world.stages).oldest().map(Stage::end) else {
+    fn begin<L: Log, F: Sparse, C: Fetch>(&mut self, disk: &Disk<L, F, C>) -> Result<Progress, ApplyError> {
+        let oldest = lock(&disk.stages)
+            .oldest()
+            .map(|stage| (stage.start(), stage.end()));
+        let Some((start, end)) = oldest else {
             return Ok(Progress::Idle);
         };
-        if world.log.state().stable < end {
+        if disk.log.state().stable < end {
             let ticket = Ticket { lsn: end, end };
-            world
-                .log
+            disk.log
                 .wait(ticket, Durability::Disk)
                 .map_err(ApplyError::Wait)?;
         }
+        disk.store_place(start, end)?;
         self.phase = Phase::Zeros { from: 0 };
         Ok(Progress::Working)
     }
 
-    fn zeros<L, F: Sparse>(&mut self, world: &World<'_, L, F>, from: u64) -> Result<Progress, ApplyError> {
-        let next = lock(world.stages)
+    fn zeros<L, F: Sparse, C>(&mut self, disk: &Disk<L, F, C>, from: u64) -> Result<Progress, ApplyError> {
+        let next = lock(&disk.stages)
             .oldest()
             .and_then(|stage| stage.next_zeros(from));
         let Some((first, behind)) = next else {
@@ -138,32 +159,38 @@ impl Applier {
             return Ok(Progress::Working);
         };
         let behind = behind.min(first + STEP_ZERO_BLOCKS);
-        let _writing = lock(world.writing);
-        let punched = world.image.punch(first, behind);
-        add(&world.counters.holes, behind - first);
+        let _writing = lock(&disk.writing);
+        let punched = disk.image.punch(first, behind);
+        add(&disk.counters.holes, behind - first);
         self.to(Phase::Zeros { from: behind }, punched, FileKind::Image)
     }
 
-    fn write<L, F: Sparse>(&mut self, world: &World<'_, L, F>, from: u64) -> Result<Progress, ApplyError> {
+    fn write<L: Log, F: Sparse, C: Fetch>(
+        &mut self,
+        disk: &Disk<L, F, C>,
+        from: u64,
+    ) -> Result<Progress, ApplyError> {
         let mut batch = std::mem::take(&mut self.batch);
-        if let Some(stage) = lock(world.stages).oldest() {
+        if let Some(stage) = lock(&disk.stages).oldest() {
             stage.next_blocks(from, STEP_BLOCKS, &mut batch);
         }
-        let written = self.write_batch(world, &batch);
+        let written = self.write_batch(disk, &batch);
         let next = match batch.last() {
             Some((last, _)) => Phase::Blocks { from: last + 1 },
             None => Phase::SyncBlocks,
         };
         batch.clear();
         self.batch = batch;
-        self.to(next, written, FileKind::Image)
+        written?;
+        self.phase = next;
+        Ok(Progress::Working)
     }
 
-    fn write_batch<L, F: Sparse>(
+    fn write_batch<L: Log, F: Sparse, C: Fetch>(
         &mut self,
-        world: &World<'_, L, F>,
+        disk: &Disk<L, F, C>,
         batch: &[(u64, Held)],
-    ) -> Result<(), IoError> {
+    ) -> Result<(), ApplyError> {
         self.blocks.clear();
         self.sums.clear();
         for (block, held) in batch {
@@ -172,64 +199,136 @@ impl Applier {
                     self.blocks.extend_from_slice(&held.bytes[..]);
                     sum(*block, &held.bytes[..])
                 }
-                _ => self.merge(world, *block, held)?,
+                _ => self.merge(disk, *block, held)?,
             };
             self.sums.extend_from_slice(&sum.to_le_bytes());
         }
-        let _writing = lock(world.writing);
+        let _writing = lock(&disk.writing);
         let mut at = 0;
         for run in batch.chunk_by(|a, b| a.0 + 1 == b.0) {
             let (sums, blocks) = (at * 4..(at + run.len()) * 4, at * BLOCK..(at + run.len()) * BLOCK);
-            world
-                .image
-                .write(run[0].0, &self.sums[sums], &self.blocks[blocks])?;
+            disk.image
+                .write(run[0].0, &self.sums[sums], &self.blocks[blocks])
+                .map_err(of_image)?;
             at += run.len();
         }
-        add(&world.counters.blocks, batch.len() as u64);
+        add(&disk.counters.blocks, batch.len() as u64);
         Ok(())
     }
 
     /// Adds a block to those to be written, of which only a part is held. Returns its checksum.
-    fn merge<L, F: Sparse>(
+    fn merge<L: Log, F: Sparse, C: Fetch>(
         &mut self,
-        world: &World<'_, L, F>,
+        disk: &Disk<L, F, C>,
         block: u64,
         held: &Held,
-    ) -> Result<u32, IoError> {
+    ) -> Result<u32, ApplyError> {
         let (mut base, mut stored) = ([0; BLOCK], [0; 4]);
-        world.image.read(block, &mut base)?;
-        world.image.read_sums(block, &mut stored)?;
-        add(&world.counters.bases, 1);
+        disk.image.read(block, &mut base).map_err(of_image)?;
+        disk.image.read_sums(block, &mut stored).map_err(of_image)?;
+        add(&disk.counters.bases, 1);
         let stored = sum_at(&stored, 0);
         let sound = matches(block, &base, stored);
         let base_sum = sum(block, &base);
         copy_sectors(held.mask, &held.bytes, &mut base);
-        let merged_sum = sum(block, &base);
-        self.blocks.extend_from_slice(&base);
-        if !sound && stored != merged_sum {
-            let known_bad = stored == spoilt(base_sum) || stored == spoilt(merged_sum);
-            if !self.replaying || known_bad {
-                // The sectors that were not written are lost. The block stays unreadable, rather than to pass them on.
-                add(&world.counters.corrupt_bases, 1);
-                return Ok(spoilt(merged_sum));
+        if !sound && stored != sum(block, &base) {
+            let bad = BadBase {
+                block,
+                base_sum,
+                stored,
+            };
+            if let Some(spoilt) = self.replace(disk, bad, held, &mut base)? {
+                self.blocks.extend_from_slice(&base);
+                return Ok(spoilt);
             }
-            add(&world.counters.unverified_bases, 1);
         }
+        self.blocks.extend_from_slice(&base);
+        let merged_sum = sum(block, &base);
         let whole: Bytes = Arc::new(base);
-        if let Some(stage) = lock(world.stages).oldest_mut() {
+        if let Some(stage) = lock(&disk.stages).oldest_mut() {
             stage.complete(block, whole);
         }
         Ok(merged_sum)
     }
 
-    fn trim<L: Log, F>(&mut self, world: &World<'_, L, F>) -> Result<Progress, ApplyError> {
-        let end = lock(world.stages).oldest().map(Stage::end);
+    /// A base that is not what was written: torn, damaged or missing. Puts `held` over what the data lender has of it. When
+    /// he has nothing: `Some`, the checksum that says so, unless a crash explains all of it.
+    fn replace<L: Log, F: Sparse, C: Fetch>(
+        &self,
+        disk: &Disk<L, F, C>,
+        bad: BadBase,
+        held: &Held,
+        merged: &mut [u8; BLOCK],
+    ) -> Result<Option<u32>, ApplyError> {
+        let BadBase {
+            block,
+            base_sum,
+            stored,
+        } = bad;
+        let mut copy = [0; BLOCK];
+        let fetched = disk.fetch(block, disk.applied(), &mut copy);
+        if fetched.is_ok() {
+            copy_sectors(held.mask, &held.bytes, &mut copy);
+            *merged = copy;
+            let counter = match stored {
+                SUM_MISSING => &disk.counters.copied,
+                _ => &disk.counters.mended,
+            };
+            add(counter, 1);
+            return Ok(None);
+        }
+        // While blocks are missing, a torn one may lie on zeros that were never written.
+        let missing = disk.missing.load(Ordering::Relaxed);
+        let lenient = self.may_be_torn(disk);
+        if fetched == Err(FetchError::Away) && (stored == SUM_MISSING || missing && lenient) {
+            return Err(ApplyError::Missing { block });
+        }
+        disk.note_bad(block);
+        let merged_sum = sum(block, &merged[..]);
+        let known_bad = stored == spoilt(base_sum) || stored == spoilt(merged_sum);
+        if lenient && !known_bad && !missing {
+            add(&disk.counters.unverified_bases, 1);
+            return Ok(None);
+        }
+        // The sectors that were not written are lost. The block stays unreadable, rather than to pass them on.
+        add(&disk.counters.corrupt_bases, 1);
+        Ok(Some(spoilt(merged_sum)))
+    }
+
+    /// Whether a crash may have torn what the oldest stage is put over.
+    fn may_be_torn<L, F, C>(&self, disk: &Disk<L, F, C>) -> bool {
+        let oldest = lock(&disk.stages).oldest().map(Stage::start);
+        oldest.is_some_and(|start| start < self.torn_below)
+    }
+
+    /// The stage is in the image, flushed.
+    fn end<L: Log, F: Sparse, C: Fetch>(&mut self, disk: &Disk<L, F, C>) -> Result<Progress, ApplyError> {
+        let end = lock(&disk.stages).oldest().map(Stage::end);
         let end = end.expect("only an applied stage is forgotten, here");
-        world.log.trim(end).map_err(ApplyError::Log)?;
-        let mut stage = lock(world.stages).applied();
-        while lock(world.stages).give_back(&mut stage) {}
-        add(&world.counters.stages, 1);
+        // Before the stage is forgotten: who finds a record in no stage finds it below this.
+        disk.set_applied(end);
+        self.held.applied(end);
         self.phase = Phase::Begin;
+        let mut stage = lock(&disk.stages).applied();
+        while lock(&disk.stages).give_back(&mut stage) {}
+        add(&disk.counters.stages, 1);
+        disk.tidy(&mut self.held)?;
+        if disk.log.state().head < end {
+            // The next opening begins here, and not where the journal does.
+            disk.store_place(end, end)?;
+        }
         Ok(Progress::Applied(end))
     }
+}
+
+/// A block of the image that is not what its checksum says.
+struct BadBase {
+    block: u64,
+    base_sum: u32,
+    stored: u32,
+}
+
+pub(crate) fn of_image(cause: IoError) -> ApplyError {
+    let file = FileKind::Image;
+    ApplyError::File { file, cause }
 }

@@ -1,15 +1,17 @@
 //! An open volume: writes go to the journal and the open stage, reads look into stages and image.
 //!
-//! Locks, in the order in which they are taken: `applier` (a step), `superblock`, `writing` (blocks and checksums differ), `order` (the
-//! journal's order is the stages'), the signal's, `stages`. A read takes `stages` for a look, and `writing` only when a
-//! block did not match its checksum, which happens when the applier is just writing it.
+//! Locks, in the order in which they are taken: `applier` (a step), `superblock`, `dirty`, `writing` (blocks and checksums differ),
+//! `order` (the journal's order is the stages'), the signal's, `stages`. A read takes `stages` for a look, and `writing` only
+//! when a block did not match its checksum, which happens when the applier is just writing it; `applier` only to mend a
+//! damaged block.
 //!
 //! Stages are looked at before the image: a block leaves its stage only when the image has it, so what is in no stage is
 //! in the image, at least as new as when the look was taken.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use netram_proto::id::{JournalId, Lsn};
@@ -17,13 +19,16 @@ use netram_proto::journal::Slots;
 use netram_proto::port::{AppendError, Durability, File, IoError, Log, LogState, Ticket};
 use netram_proto::time::Time;
 
-use crate::apply::{Applier, Progress, World};
+use crate::apply::{Applier, Progress};
 use crate::device::{Device, Geometry, Pending, Span};
+use crate::dirty::DirtyMap;
 use crate::error::{ApplyError, DeviceError, FileKind, GrowError, OpenError};
+use crate::fetch::{Alone, Fetch};
 use crate::image::{Image, Sparse};
 use crate::limit::{RECORD_DATA_BYTES_MAX, REQUEST_BYTES_MAX};
 use crate::record::{Change, WRITE_HEADER_BYTES};
 use crate::recover::{self, Recovered};
+use crate::resync::ReplicaStatus;
 use crate::stages::{StagePolicy, Stages, StagesStatus};
 use crate::stats::{Counters, Statistics, add};
 use crate::superblock::{Superblock, VolumeId, is_volume_size};
@@ -48,6 +53,8 @@ pub struct Files<F> {
     pub sums: F,
     /// What the volume is; [`Superblock::FILE_BYTES`] long.
     pub superblock: F,
+    /// The dirty map, for a volume that has a data lender; empty at first.
+    pub dirty: Option<F>,
 }
 
 /// How a volume is opened.
@@ -59,6 +66,9 @@ pub struct Options {
     pub policy: StagePolicy,
     /// What FLUSH waits for.
     pub flush: Flush,
+    /// The journal may have been begun anew since the image last followed it, as a data lender's is when a resync begins:
+    /// if the image is said to be ahead of it, that is no error.
+    pub restarted: bool,
 }
 
 impl Options {
@@ -68,6 +78,7 @@ impl Options {
             journal,
             policy: StagePolicy::default(),
             flush: Flush::default(),
+            restarted: false,
         }
     }
 }
@@ -81,6 +92,10 @@ pub struct DiskStatus {
     pub log: LogState,
     /// Its stages and their memory.
     pub stages: StagesStatus,
+    /// The image has everything below, flushed.
+    pub applied: Lsn,
+    /// What is kept for a data lender; `None` without one.
+    pub replica: Option<ReplicaStatus>,
     /// Why the last stage did not get into the image; gone once one did.
     pub failure: Option<ApplyError>,
     /// Counters.
@@ -95,18 +110,30 @@ enum Refused {
 }
 
 /// An open volume over a log.
-pub struct Disk<L, F> {
+pub struct Disk<L, F, C = Alone> {
     pub(crate) log: L,
     pub(crate) image: Image<F>,
+    /// Where blocks come from that the image does not have.
+    pub(crate) copy: C,
     superblock: Mutex<(F, Slots, Superblock)>,
     bytes: AtomicU64,
+    /// The superblock's, to be looked at without its lock.
+    pub(crate) missing: AtomicBool,
     flush: Flush,
     record_data_max: usize,
-    order: Mutex<()>,
+    pub(crate) order: Mutex<()>,
     pub(crate) stages: Mutex<Stages>,
-    applier: Mutex<Applier>,
+    pub(crate) applier: Mutex<Applier>,
     pub(crate) writing: Mutex<()>,
-    signal: Signal,
+    /// The image has everything below, flushed.
+    applied: AtomicU64,
+    /// The data lender has everything below, flushed.
+    pub(crate) flushed: AtomicU64,
+    /// There is a dirty map: the journal is kept for a data lender.
+    pub(crate) keeps: bool,
+    pub(crate) dirty: Mutex<Option<DirtyMap<F>>>,
+    pub(crate) bad: Mutex<BTreeSet<u64>>,
+    pub(crate) signal: Signal,
     pub(crate) counters: Counters,
     recovered: Recovered,
 }
@@ -126,6 +153,7 @@ pub fn create<F: Sparse>(
         image,
         sums,
         superblock,
+        dirty: _,
     } = files;
     Image::create(image, sums, volume, bytes).map_err(failed(FileKind::Image))?;
     // The superblock comes last: without it there is no volume.
@@ -135,6 +163,9 @@ pub fn create<F: Sparse>(
         volume,
         journal,
         bytes,
+        applied: Lsn::default(),
+        applying: Lsn::default(),
+        missing: false,
     };
     value.create(&superblock).map_err(failed)
 }
@@ -142,6 +173,19 @@ pub fn create<F: Sparse>(
 impl<L: Log, F: Sparse> Disk<L, F> {
     /// Checks that the files belong together, and brings the image up to the journal.
     pub fn open(log: L, files: Files<F>, options: Options) -> Result<Disk<L, F>, OpenError> {
+        Disk::open_beside(log, files, options, Alone)
+    }
+}
+
+impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
+    /// The same for a volume of which there is another copy: blocks that the image lost are taken from there, in recovery
+    /// already.
+    pub fn open_beside(
+        log: L,
+        files: Files<F>,
+        options: Options,
+        copy: C,
+    ) -> Result<Disk<L, F, C>, OpenError> {
         let (slots, superblock) = Superblock::open(&files.superblock)?;
         if superblock.journal != options.journal {
             return Err(OpenError::OtherJournal {
@@ -149,38 +193,69 @@ impl<L: Log, F: Sparse> Disk<L, F> {
                 found: options.journal,
             });
         }
-        let payload_max = log.state().payload_max;
+        let LogState {
+            head,
+            stable,
+            payload_max,
+            ..
+        } = log.state();
         let sectors = payload_max.saturating_sub(WRITE_HEADER_BYTES) / 512 * 512;
         if sectors == 0 {
             return Err(OpenError::SmallJournal { payload_max });
         }
+        let (mut applied, mut applying) = (superblock.applied, superblock.applying);
+        if applying > stable {
+            if !options.restarted {
+                return Err(OpenError::JournalBehind { applying, stable });
+            }
+            (applied, applying) = (head, head);
+        }
         let image = Image::open(files.image, files.sums, superblock.volume, superblock.bytes)?;
-        let head = log.state().head;
+        let dirty = files
+            .dirty
+            .map(|file| DirtyMap::open(file, superblock.volume, head))
+            .transpose();
+        let dirty = dirty.map_err(|cause| OpenError::File {
+            file: FileKind::Dirty,
+            cause,
+        })?;
+        // The image needs nothing of what it had before.
+        let start = applied.max(head);
+        let keeps = dirty.is_some();
+        let flushed = if keeps { Lsn(0) } else { Lsn(u64::MAX) };
+        let mut applier = Applier::new();
+        applier.torn_below = applying;
+        if head < start {
+            applier.held.applied(start);
+        }
         let mut disk = Disk {
             log,
             image,
+            copy,
             bytes: AtomicU64::new(superblock.bytes),
+            missing: AtomicBool::new(superblock.missing),
             superblock: Mutex::new((files.superblock, slots, superblock)),
             flush: options.flush,
             record_data_max: sectors.min(RECORD_DATA_BYTES_MAX),
             order: Mutex::new(()),
-            stages: Mutex::new(Stages::new(options.policy, head)),
-            applier: Mutex::new(Applier::new()),
+            stages: Mutex::new(Stages::new(options.policy, start)),
+            applier: Mutex::new(applier),
             writing: Mutex::new(()),
+            applied: AtomicU64::new(start.0),
+            flushed: AtomicU64::new(flushed.0),
+            keeps,
+            dirty: Mutex::new(dirty),
+            bad: Mutex::new(BTreeSet::new()),
             signal: Signal::default(),
             counters: Counters::default(),
             recovered: Recovered::default(),
         };
-        disk.applier_mut().replaying = true;
-        disk.recovered = recover::replay(&disk)?;
-        disk.applier_mut().replaying = false;
+        let stored = disk.change_superblock(|superblock| {
+            (superblock.applied, superblock.applying) = (applied, applying);
+        });
+        stored.map_err(OpenError::Apply)?;
+        disk.recovered = recover::replay(&disk, start, applying)?;
         Ok(disk)
-    }
-
-    fn applier_mut(&mut self) -> &mut Applier {
-        self.applier
-            .get_mut()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// Gives the journal back, to be closed. What is not in the image yet is in the journal.
@@ -204,6 +279,8 @@ impl<L: Log, F: Sparse> Disk<L, F> {
             superblock: lock(&self.superblock).2,
             log: self.log.state(),
             stages: lock(&self.stages).status(),
+            applied: self.applied(),
+            replica: self.replica_status(),
             failure: self.signal.failure(),
             statistics: self.counters.read(),
         }
@@ -211,6 +288,39 @@ impl<L: Log, F: Sparse> Disk<L, F> {
 
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Acquire)
+    }
+
+    /// The image has everything below, flushed.
+    pub fn applied(&self) -> Lsn {
+        Lsn(self.applied.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn set_applied(&self, end: Lsn) {
+        self.applied.store(end.0, Ordering::Release);
+    }
+
+    /// Says durably that the image has what is below `applied`, and maybe some of what is below `applying`.
+    pub(crate) fn store_place(&self, applied: Lsn, applying: Lsn) -> Result<(), ApplyError> {
+        self.change_superblock(|superblock| {
+            superblock.applied = applied;
+            // What a crash may have torn stays so until a recovery is over with it.
+            superblock.applying = superblock.applying.max(applying);
+        })
+    }
+
+    pub(crate) fn change_superblock(&self, change: impl FnOnce(&mut Superblock)) -> Result<(), ApplyError> {
+        let (file, slots, superblock) = &mut *lock(&self.superblock);
+        let mut changed = *superblock;
+        change(&mut changed);
+        if changed != *superblock {
+            let stored = slots.store(&*file, &changed.encode());
+            stored.map_err(|cause| ApplyError::File {
+                file: FileKind::Superblock,
+                cause,
+            })?;
+            *superblock = changed;
+        }
+        Ok(())
     }
 
     /// The size now.
@@ -267,7 +377,7 @@ impl<L: Log, F: Sparse> Disk<L, F> {
                     // The journal is full of what is not in the image yet.
                     drop(order);
                     self.signal.request();
-                    let moved = || self.log.state().head > head || lock(&self.stages).is_empty();
+                    let moved = || self.log.state().head > head || self.nothing_to_trim();
                     self.wait_until(&moved)?;
                 }
                 Err(Refused::For(error)) => return Err(error.into()),
@@ -288,9 +398,8 @@ impl<L: Log, F: Sparse> Disk<L, F> {
                     return Ok((Pending(ticket.end), closed));
                 }
                 Err(error @ AppendError::Full { .. }) => {
-                    let mut stages = lock(&self.stages);
-                    stages.end_open();
-                    match stages.is_empty() {
+                    lock(&self.stages).end_open();
+                    match self.nothing_to_trim() {
                         false => return Err(Refused::UntilHeadMoves(head)),
                         // Nothing is left that could make room, since before the last attempt.
                         true if was_empty => return Err(Refused::For(error)),
@@ -335,15 +444,14 @@ impl<L: Log, F: Sparse> Disk<L, F> {
         }
     }
 
-    /// Does a bounded piece of bringing the oldest closed stage into the image.
+    /// Whether the journal has nothing that could make room: no stage, and nothing that is kept for the data lender.
+    fn nothing_to_trim(&self) -> bool {
+        lock(&self.stages).is_empty() && self.log.state().head >= self.applied()
+    }
+
+    /// Does a bounded piece of bringing the oldest closed stage into the image, and of trimming the journal.
     pub fn apply_step(&self) -> Result<Progress, ApplyError> {
-        let stepped = lock(&self.applier).step(&World {
-            log: &self.log,
-            image: &self.image,
-            stages: &self.stages,
-            writing: &self.writing,
-            counters: &self.counters,
-        });
+        let stepped = lock(&self.applier).step(self);
         match stepped {
             Ok(Progress::Applied(_)) => self.signal.report(None),
             Err(error) => self.signal.report(Some(error)),
@@ -361,7 +469,7 @@ impl<L: Log, F: Sparse> Disk<L, F> {
     pub fn drain(&self) -> Result<(), ApplyError> {
         let target = lock(&self.stages).end();
         lock(&self.stages).end_open();
-        while self.log.state().head < target && !lock(&self.stages).is_empty() {
+        while self.applied() < target && !lock(&self.stages).is_empty() {
             if self.apply_step()? == Progress::Idle {
                 // There was no room for the open stage to close until a closed one was applied.
                 lock(&self.stages).end_open();
@@ -404,14 +512,15 @@ impl<L: Log, F: Sparse> Disk<L, F> {
             });
         }
         let failed = |file| move |cause: IoError| GrowError::File { file, cause };
-        let synced = (self.image.extend(bytes).and_then(|()| self.image.sync_blocks()))
-            .map_err(failed(FileKind::Image))
-            .and_then(|()| self.image.sync_sums().map_err(failed(FileKind::Sums)));
-        if synced.is_err() {
+        let image = self.image.extend(bytes).and_then(|()| self.image.sync_blocks());
+        let synced = image
+            .map_err(|cause| (FileKind::Image, cause))
+            .and_then(|()| self.image.sync_sums().map_err(|cause| (FileKind::Sums, cause)));
+        if let Err((file, cause)) = synced {
             // The system tells of a failed sync once: the stage under way must not believe its own.
-            applier.begin_again();
+            applier.begin_again(ApplyError::File { file, cause });
+            return Err(GrowError::File { file, cause });
         }
-        synced?;
         // Until the superblock says so the files are larger than they need be, which nobody minds.
         let grown = Superblock { bytes, ..*superblock };
         slots
@@ -423,7 +532,7 @@ impl<L: Log, F: Sparse> Disk<L, F> {
     }
 }
 
-impl<L, F> fmt::Debug for Disk<L, F> {
+impl<L, F, C> fmt::Debug for Disk<L, F, C> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let superblock = lock(&self.superblock).2;
         out.debug_struct("Disk")
@@ -432,7 +541,7 @@ impl<L, F> fmt::Debug for Disk<L, F> {
     }
 }
 
-impl<L: Log + Send + Sync, F: Sparse + File + Send + Sync> Device for Disk<L, F> {
+impl<L: Log + Send + Sync, F: Sparse + File + Send + Sync, C: Fetch + Send + Sync> Device for Disk<L, F, C> {
     fn geometry(&self) -> Geometry {
         Disk::geometry(self)
     }

@@ -56,6 +56,14 @@ pub enum DeviceError {
         /// The block, counted in 4096 bytes.
         block: u64,
     },
+    /// The block is only at the data lender, of which nothing came in time. Later it may.
+    #[error(
+        "block {block} is only at the data lender, which cannot be reached; start it, or mend the way to it, and try again"
+    )]
+    Missing {
+        /// The block, counted in 4096 bytes.
+        block: u64,
+    },
     /// A newer writer owns the volume. Stop; never retry.
     #[error("fenced: a newer writer owns the volume; stop this process")]
     Fenced,
@@ -81,7 +89,7 @@ impl DeviceError {
             }
             DeviceError::NoSpace => ENOSPC,
             DeviceError::ReadOnly { .. } => EROFS,
-            DeviceError::Corrupt { .. } => EIO,
+            DeviceError::Corrupt { .. } | DeviceError::Missing { .. } => EIO,
             DeviceError::Fenced | DeviceError::Closed => ESHUTDOWN,
             DeviceError::Io(error) => error.errno,
         }
@@ -97,6 +105,8 @@ pub enum FileKind {
     Sums,
     /// What the volume is.
     Superblock,
+    /// What the data lender is to be sent.
+    Dirty,
 }
 
 impl fmt::Display for FileKind {
@@ -105,6 +115,7 @@ impl fmt::Display for FileKind {
             FileKind::Image => "the image",
             FileKind::Sums => "the file of checksums",
             FileKind::Superblock => "the superblock",
+            FileKind::Dirty => "the dirty map",
         })
     }
 }
@@ -178,6 +189,16 @@ pub enum OpenError {
         /// Bytes of its largest payload.
         payload_max: usize,
     },
+    /// The journal ends before what the image has.
+    #[error(
+        "the image has been written up to LSN {applying} and the journal ends at {stable}: it lost its end, or is an older copy; put the right one back, or restore the volume"
+    )]
+    JournalBehind {
+        /// What the image may have.
+        applying: Lsn,
+        /// Where the journal ends.
+        stable: Lsn,
+    },
     /// A record of the journal makes no sense.
     #[error(
         "the record at {lsn} is not of this volume: {cause}; files of two volumes were mixed: put the right ones back"
@@ -210,6 +231,46 @@ pub enum ApplyError {
     /// The journal's disk did not take the stage's records.
     #[error("{0}")]
     Wait(WaitError),
+    /// A part of a block was written, and the rest is only at the data lender, of which nothing came in time.
+    #[error(
+        "the rest of block {block} is only at the data lender, which cannot be reached; start it, or mend the way to it"
+    )]
+    Missing {
+        /// The block, counted in 4096 bytes.
+        block: u64,
+    },
+}
+
+/// Why a data lender's copy is not brought up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ResyncError {
+    /// The volume was opened without a dirty map.
+    #[error("the volume was opened without a data lender; open it with one")]
+    NoMap,
+    /// The volume itself is being restored.
+    #[error(
+        "the volume does not have all its blocks yet, so it cannot give them to another copy; let the restoring end first"
+    )]
+    Restoring,
+    /// A file or the journal failed.
+    #[error("{0}")]
+    Apply(#[from] ApplyError),
+}
+
+/// Why records of the journal were not taken in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FollowError {
+    /// The journal could not be read.
+    #[error("{0}")]
+    Log(LogError),
+    /// A record of the journal makes no sense. Nothing behind it can be taken in.
+    #[error("the record at {lsn} is not of this volume: {cause}")]
+    Record {
+        /// Where it is.
+        lsn: Lsn,
+        /// What is wrong with it.
+        cause: DecodeError,
+    },
 }
 
 /// Why a volume did not grow. It is as large as before.
@@ -239,6 +300,15 @@ pub enum GrowError {
         /// What the system said.
         cause: IoError,
     },
+}
+
+impl From<FollowError> for OpenError {
+    fn from(error: FollowError) -> OpenError {
+        match error {
+            FollowError::Log(error) => OpenError::Apply(ApplyError::Log(error)),
+            FollowError::Record { lsn, cause } => OpenError::Record { lsn, cause },
+        }
+    }
 }
 
 impl From<AppendError> for DeviceError {
@@ -273,6 +343,7 @@ impl From<ApplyError> for DeviceError {
             ApplyError::Log(LogError::Closed) => DeviceError::Closed,
             ApplyError::Log(_) => DeviceError::Io(IoError::EIO),
             ApplyError::Wait(error) => error.into(),
+            ApplyError::Missing { block } => DeviceError::Missing { block },
         }
     }
 }

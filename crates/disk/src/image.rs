@@ -12,7 +12,8 @@
 //!
 //! A checksum is the CRC32C of the block, xor that of its number, so that a block that went to the wrong place does not
 //! check. Zero says that the block is a hole: it must be all zeros, which is checked too, so that lost checksums are not
-//! taken for holes. A checksum that comes out as zero is stored as one.
+//! taken for holes. One says that the block is *missing*: only the data lender has it. A checksum that comes out as one of
+//! the two is stored as two.
 
 use netram_proto::port::{File, IoError};
 use netram_proto::wire::{Crc, crc32c};
@@ -29,6 +30,12 @@ const CONTENTS_OFFSET: u64 = BLOCK_BYTES;
 
 /// What the block's checksum says of a hole.
 pub(crate) const SUM_HOLE: u32 = 0;
+/// What it says of a block that only the data lender has.
+pub(crate) const SUM_MISSING: u32 = 1;
+/// The least that it is otherwise.
+const SUM_MIN: u32 = 2;
+/// Checksums that are written at once where many blocks go missing.
+const MISSING_SUMS: usize = 16 * 1024;
 
 /// A file with holes, as image and sums are.
 pub trait Sparse: File {
@@ -130,6 +137,19 @@ impl<F: Sparse> Image<F> {
         self.blocks.write_at(block_offset(first), blocks)
     }
 
+    /// Says of the blocks from `first` up to `behind` that only the data lender has them.
+    pub(crate) fn mark_missing(&self, first: u64, behind: u64) -> Result<(), IoError> {
+        let sums = SUM_MISSING.to_le_bytes().repeat(MISSING_SUMS);
+        let mut block = first;
+        while block < behind {
+            let count = (behind - block).min(MISSING_SUMS as u64);
+            let bytes = (count * SUM_BYTES) as usize;
+            self.sums.write_at(sum_offset(block), &sums[..bytes])?;
+            block += count;
+        }
+        Ok(())
+    }
+
     /// Makes blocks from `first` up to `behind` holes.
     pub(crate) fn punch(&self, first: u64, behind: u64) -> Result<(), IoError> {
         let count = behind - first;
@@ -163,18 +183,19 @@ fn sum_offset(block: u64) -> u64 {
 
 /// The checksum of a block that is no hole. About 110 ns.
 pub(crate) fn sum(block: u64, bytes: &[u8]) -> u32 {
-    (crc32c(bytes) ^ crc32c(&block.to_le_bytes())).max(1)
+    (crc32c(bytes) ^ crc32c(&block.to_le_bytes())).max(SUM_MIN)
 }
 
 /// A checksum that no bytes with this one have: says that the block is known to be damaged.
 pub(crate) fn spoilt(sum: u32) -> u32 {
-    (!sum).max(1)
+    (!sum).max(SUM_MIN)
 }
 
 /// Whether these are the bytes that `stored` was made of.
 pub(crate) fn matches(block: u64, bytes: &[u8], stored: u32) -> bool {
     match stored {
         SUM_HOLE => bytes == [0; BLOCK],
+        SUM_MISSING => false,
         stored => sum(block, bytes) == stored,
     }
 }
@@ -188,11 +209,12 @@ pub(crate) fn sum_at(sums: &[u8], index: usize) -> u32 {
     u32::from_le_bytes(*bytes)
 }
 
-fn magic(kind: FileKind) -> &'static [u8; 8] {
+pub(crate) fn magic(kind: FileKind) -> &'static [u8; 8] {
     match kind {
         FileKind::Image => b"NETRAMVI",
         FileKind::Sums => b"NETRAMVS",
         FileKind::Superblock => b"NETRAMVL",
+        FileKind::Dirty => b"NETRAMVD",
     }
 }
 

@@ -20,6 +20,9 @@
 //! | `stage`, `stages` | writes merged by sector; when a stage ends, when writers wait |
 //! | `apply` | a stage's way into the image |
 //! | `recover` | the journal's way into the image, after a crash |
+//! | `trim`, `held`, `dirty` | what of the journal is kept for a data lender, and what it must be sent instead |
+//! | `resync`, `follow` | the writer's side of a data lender's copy, and the data lender's |
+//! | [`Fetch`], `mend`, [`Restoring`] | blocks from another copy |
 //! | `image`, `superblock`, [`record`] | the formats |
 //! | [`limit`] | every bound |
 //!
@@ -29,25 +32,37 @@
 
 mod apply;
 mod device;
+mod dirty;
 mod disk;
 mod error;
+mod fetch;
+mod follow;
+mod held;
 mod image;
 pub mod limit;
+mod mend;
 mod read;
 pub mod record;
 mod recover;
+mod restore;
+mod resync;
 mod stage;
 mod stages;
 mod stats;
 mod superblock;
 mod sync;
+mod trim;
 
 pub use apply::Progress;
 pub use device::{BLOCK_BYTES, Device, Geometry, Pending, SECTOR_BYTES, Span};
 pub use disk::{Disk, DiskStatus, Files, Flush, Options, create};
-pub use error::{ApplyError, DeviceError, FileKind, GrowError, OpenError};
+pub use error::{ApplyError, DeviceError, FileKind, FollowError, GrowError, OpenError, ResyncError};
+pub use fetch::{Alone, Fetch, FetchError};
 pub use image::{Sparse, is_of_a_volume};
+pub use mend::{Copied, Scrubbed};
 pub use recover::Recovered;
+pub use restore::Restoring;
+pub use resync::{DIGEST_BYTES, ReplicaStatus, ResyncBegun, ResyncRun, digest};
 pub use stages::{StagePolicy, StagesStatus};
 pub use stats::Statistics;
 pub use superblock::{Superblock, VolumeId};

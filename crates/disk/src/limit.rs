@@ -25,10 +25,27 @@ pub const READ_BLOCKS: usize = 64;
 /// Blocks that a look for holes takes at once.
 pub const EXTENT_BLOCKS: usize = 4096;
 
+/// Ends of stages that are in the image and kept in the journal for the data lender: a few KiB.
+pub const HELD_ENDS_MAX: usize = 512;
+/// Runs of blocks that are marked dirty at once: 64 KiB.
+pub const MARK_RUNS: usize = 4096;
+/// Blocks that are asked of the data lender at once.
+pub const FETCH_BLOCKS: usize = 64;
+/// How often a block is asked for that the applier has overtaken meanwhile, before it is only read and not mended.
+pub const FETCH_TURNS: u32 = 3;
+/// Checksums that a step of restoring, or of a scrub, looks at.
+pub const COPY_SUMS: usize = 16 * 1024;
+/// Bad blocks that are remembered until somebody asks; the rest are found again.
+pub const BAD_BLOCKS_MAX: usize = 1024;
+
 /// Sectors of a block: one bit each in a stage's mask.
 pub const BLOCK_SECTORS: u64 = BLOCK_BYTES / SECTOR_BYTES;
 
 const _: () = assert!(BLOCK_SECTORS == u8::BITS as u64, "a mask of sectors is one byte");
+const _: () = assert!(
+    FETCH_BLOCKS <= READ_BLOCKS,
+    "they are read at once to be compared"
+);
 const _: () = assert!((RECORD_DATA_BYTES_MAX as u64).is_multiple_of(BLOCK_BYTES));
 const _: () = assert!((REQUEST_BYTES_MAX as u64).is_multiple_of(BLOCK_BYTES));
 const _: () = assert!(VOLUME_BYTES_MAX.is_multiple_of(BLOCK_BYTES));

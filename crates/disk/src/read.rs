@@ -1,18 +1,20 @@
 //! Reading: what stages have lies over what the image has, and the image is believed only where its checksums say so.
 
+use netram_proto::id::Lsn;
 use netram_proto::port::Log;
 
 use crate::device::{BLOCK_BYTES, Span};
 use crate::disk::Disk;
 use crate::error::DeviceError;
-use crate::image::{SUM_HOLE, Sparse, matches, sum_at};
+use crate::fetch::{Fetch, FetchError};
+use crate::image::{SUM_HOLE, SUM_MISSING, Sparse, matches, sum_at};
 use crate::limit::{EXTENT_BLOCKS, READ_BLOCKS};
 use crate::stage::{BLOCK, FULL, mask_of};
 use crate::stages::Overlay;
 use crate::stats::add;
 use crate::sync::lock;
 
-impl<L: Log, F: Sparse> Disk<L, F> {
+impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
     /// See [`crate::Device::read`].
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
         Span::check_request(offset, into.len(), self.bytes())?;
@@ -25,13 +27,13 @@ impl<L: Log, F: Sparse> Disk<L, F> {
             let rest = &mut into[done..];
             if within == 0 && rest.len() >= BLOCK {
                 let count = (rest.len() / BLOCK).min(READ_BLOCKS);
-                self.read_blocks(block, &mut rest[..count * BLOCK], FULL)?;
+                self.read_blocks(block, &mut rest[..count * BLOCK], FULL, true)?;
                 done += count * BLOCK;
             } else {
                 // A part of a block: all of it is read, because only the whole can be checked.
                 let count = (BLOCK - within).min(rest.len());
                 let mut whole = [0; BLOCK];
-                self.read_blocks(block, &mut whole, mask_of(within, count))?;
+                self.read_blocks(block, &mut whole, mask_of(within, count), true)?;
                 rest[..count].copy_from_slice(&whole[within..within + count]);
                 done += count;
             }
@@ -39,8 +41,15 @@ impl<L: Log, F: Sparse> Disk<L, F> {
         Ok(())
     }
 
-    /// Reads whole blocks, at most [`READ_BLOCKS`], of which the sectors in `needed` are wanted.
-    fn read_blocks(&self, first: u64, into: &mut [u8], needed: u8) -> Result<(), DeviceError> {
+    /// Reads whole blocks, at most [`READ_BLOCKS`], of which the sectors in `needed` are wanted. What the image lost is
+    /// fetched from the other copy if `fetches`.
+    pub(crate) fn read_blocks(
+        &self,
+        first: u64,
+        into: &mut [u8],
+        needed: u8,
+        fetches: bool,
+    ) -> Result<(), DeviceError> {
         let mut overlays: [Overlay; READ_BLOCKS] = [const { Overlay::NOTHING }; READ_BLOCKS];
         let count = into.len() / BLOCK;
         {
@@ -63,27 +72,65 @@ impl<L: Log, F: Sparse> Disk<L, F> {
             if suffices(overlay) || matches(number, block, sum_at(&sums, index)) {
                 overlay.cover(block);
             } else {
-                self.read_again(number, block, needed)?;
+                self.read_again(number, block, needed, fetches)?;
             }
         }
         Ok(())
     }
 
-    /// Reads a block that did not match its checksum: either it was just being written, or it is damaged.
-    fn read_again(&self, number: u64, block: &mut [u8], needed: u8) -> Result<(), DeviceError> {
-        let _still = lock(&self.writing);
-        let overlay = lock(&self.stages).overlay(number, needed);
-        if overlay.mask & needed != needed {
+    /// Reads a block that did not match its checksum: either it was just being written, or it is damaged or missing.
+    fn read_again(
+        &self,
+        number: u64,
+        block: &mut [u8],
+        needed: u8,
+        fetches: bool,
+    ) -> Result<(), DeviceError> {
+        let (overlay, at_least, stored) = {
+            let _still = lock(&self.writing);
+            let overlay = lock(&self.stages).overlay(number, needed);
             let mut sums = [0; 4];
-            self.image.read_sums(number, &mut sums).map_err(DeviceError::Io)?;
-            self.image.read(number, block).map_err(DeviceError::Io)?;
-            if !matches(number, block, sum_at(&sums, 0)) {
+            if overlay.mask & needed != needed {
+                self.image.read_sums(number, &mut sums).map_err(DeviceError::Io)?;
+                self.image.read(number, block).map_err(DeviceError::Io)?;
+            }
+            let stored = sum_at(&sums, 0);
+            if overlay.mask & needed == needed || matches(number, block, stored) {
+                overlay.cover(block);
+                return Ok(());
+            }
+            // What the stages did not show was applied before they were looked at.
+            (overlay, self.applied(), stored)
+        };
+        if fetches {
+            self.read_copy(number, block, at_least, stored)?;
+            overlay.cover(block);
+            return Ok(());
+        }
+        Err(DeviceError::Corrupt { block: number })
+    }
+
+    /// Takes a block from the other copy, which the image does not have, and mends the image.
+    fn read_copy(
+        &self,
+        number: u64,
+        block: &mut [u8],
+        at_least: Lsn,
+        stored: u32,
+    ) -> Result<(), DeviceError> {
+        match self.fetch(number, at_least, block) {
+            // The reader has what he wants, whether it can be written or not.
+            Ok(()) => {
+                let _ = self.mend(number, at_least, block);
+                Ok(())
+            }
+            Err(FetchError::Away) if stored == SUM_MISSING => Err(DeviceError::Missing { block: number }),
+            Err(_) => {
                 add(&self.counters.corrupt_reads, 1);
-                return Err(DeviceError::Corrupt { block: number });
+                self.note_bad(number);
+                Err(DeviceError::Corrupt { block: number })
             }
         }
-        overlay.cover(block);
-        Ok(())
     }
 
     /// See [`crate::Device::extents`].

@@ -1,14 +1,16 @@
 //! Recovery: the journal, from its head, goes through the same stages into the image, before anybody reads.
 //!
-//! The image may have any part of it already, whole or torn: every record is applied again in order, so each sector ends
-//! with the bytes of the last one.
+//! It begins where the superblock says that the image has everything, which may be behind the journal's head. The image may
+//! have any part of the stage that was under way, whole or torn: every record is applied again in order, so each sector
+//! ends with the bytes of the last one.
 
 use netram_proto::id::Lsn;
 use netram_proto::port::{Log, LogError, Record};
 
 use crate::apply::Progress;
 use crate::disk::Disk;
-use crate::error::{ApplyError, OpenError};
+use crate::error::{ApplyError, FollowError, OpenError};
+use crate::fetch::Fetch;
 use crate::image::Sparse;
 use crate::record::{Change, decode};
 use crate::sync::lock;
@@ -20,7 +22,7 @@ pub struct Recovered {
     pub records: u64,
     /// Bytes that they wrote.
     pub bytes: u64,
-    /// Where the journal began.
+    /// Where the image had everything, and the replay began.
     pub start: Lsn,
     /// Where it ended.
     pub end: Lsn,
@@ -29,16 +31,23 @@ pub struct Recovered {
     pub unverified: u64,
 }
 
-pub(crate) fn replay<L: Log, F: Sparse>(disk: &Disk<L, F>) -> Result<Recovered, OpenError> {
-    let state = disk.log.state();
+/// Applies the journal from `start` on. What a crash can have torn lies below `applying`.
+pub(crate) fn replay<L: Log, F: Sparse, C: Fetch>(
+    disk: &Disk<L, F, C>,
+    start: Lsn,
+    applying: Lsn,
+) -> Result<Recovered, OpenError> {
+    let stable = disk.log.state().stable;
     let mut recovered = Recovered {
-        start: state.head,
-        end: state.stable,
+        start,
+        end: stable,
         ..Recovered::default()
     };
-    let mut from = state.head;
-    while from < state.stable {
-        let next = read_stage(disk, from, state.stable, &mut recovered)?;
+    let mut from = start;
+    while from < stable {
+        // A stage of its own for what may be torn: behind it, every base must be sound.
+        let until = if from < applying { applying } else { stable };
+        let next = read_stage(disk, from, until, &mut recovered)?;
         if next == from {
             // Below the stable LSN there must be a record.
             return Err(OpenError::Apply(ApplyError::Log(LogError::Corrupt(from))));
@@ -51,22 +60,21 @@ pub(crate) fn replay<L: Log, F: Sparse>(disk: &Disk<L, F>) -> Result<Recovered, 
     Ok(recovered)
 }
 
-/// Takes in records from `from` on until a stage is full. Returns where it stopped.
-fn read_stage<L: Log, F: Sparse>(
-    disk: &Disk<L, F>,
+/// Takes in records from `from` on, until a stage is full. Returns where it stopped.
+pub(crate) fn read_stage<L: Log, F: Sparse, C: Fetch>(
+    disk: &Disk<L, F, C>,
     from: Lsn,
     until: Lsn,
     recovered: &mut Recovered,
-) -> Result<Lsn, OpenError> {
+) -> Result<Lsn, FollowError> {
     let bytes = disk.bytes();
     let (mut next, mut refused) = (from, None);
-    let mut stages = lock(&disk.stages);
     let mut each = |record: Record<'_>| {
         let change = match decode(record.kind, record.payload, bytes) {
             Ok(change) => change,
             Err(cause) => {
                 let lsn = record.lsn;
-                refused = Some(OpenError::Record { lsn, cause });
+                refused = Some(FollowError::Record { lsn, cause });
                 return false;
             }
         };
@@ -76,10 +84,12 @@ fn read_stage<L: Log, F: Sparse>(
         if let Change::Write { data, .. } = change {
             recovered.bytes += data.len() as u64;
         }
-        !stages.take(record.next, &change) && next < until
+        // Readers may want the stages in between.
+        let mut stages = lock(&disk.stages);
+        !stages.take(record.next, &change) && stages.has_room() && next < until
     };
     let stopped = disk.log.read(from, &mut each);
-    let stopped = stopped.map_err(|error| OpenError::Apply(ApplyError::Log(error)))?;
+    let stopped = stopped.map_err(FollowError::Log)?;
     match refused {
         Some(error) => Err(error),
         // The log may pass over records of its own without showing them.

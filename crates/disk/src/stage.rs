@@ -97,6 +97,10 @@ impl Stage {
         self.start == self.end
     }
 
+    pub(crate) fn start(&self) -> Lsn {
+        self.start
+    }
+
     pub(crate) fn end(&self) -> Lsn {
         self.end
     }
@@ -113,6 +117,14 @@ impl Stage {
 
     pub(crate) fn block_count(&self) -> u64 {
         self.blocks.len() as u64
+    }
+
+    /// Up to `end` the journal has nothing for a volume. An empty stage begins there.
+    pub(crate) fn pass(&mut self, end: Lsn) {
+        if self.is_empty() {
+            self.start = self.start.max(end);
+        }
+        self.end = self.end.max(end);
     }
 
     /// Takes in the record that ends at `end`, the next one of the journal.

@@ -105,6 +105,16 @@ impl Stages {
         }
     }
 
+    /// The same stages, without what they had, behind the record that ends at `start`.
+    pub(crate) fn restarted(&self, start: Lsn) -> Stages {
+        Stages::new(self.policy, start)
+    }
+
+    /// Up to `end` the journal has only records of its own.
+    pub(crate) fn pass(&mut self, end: Lsn) {
+        self.open.pass(end);
+    }
+
     /// Whether a record may be taken in now.
     pub(crate) fn has_room(&self) -> bool {
         !self.is_full()

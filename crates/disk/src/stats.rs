@@ -52,6 +52,16 @@ counters! {
     corrupt_reads,
     /// Blocks of which only a part was written, on a base that did not match its checksum: they stay unreadable.
     corrupt_bases,
+    /// Blocks taken from the data lender because the image's were damaged, and written back.
+    mended,
+    /// Blocks taken from the data lender because the image did not have them yet.
+    copied,
+    /// Blocks that were asked of the data lender and did not come.
+    fetch_failures,
+    /// Bytes of journal given up that the data lender did not have: their blocks were marked dirty.
+    given_up_bytes,
+    /// Times that marking failed: the data lender will be sent everything, should it lack some of it.
+    mark_failures,
     /// The same in recovery, where the crash may have torn the base: taken as they were found.
     unverified_bases,
 }

@@ -5,11 +5,17 @@
 //!  8  volume (16)
 //! 24  journal (16)
 //! 40  bytes u64
+//! 48  applied u64 | applying u64
+//! 64  flags u32 | zeros u32           flag 1: blocks may be missing
 //! ```
+//!
+//! *Applied* and *applying* are places in the journal: the image has everything below the first, flushed, and nothing from the
+//! second on. Stored before a stage's first byte goes into the image, so that recovery knows which blocks a crash can
+//! have torn.
 
 use std::fmt;
 
-use netram_proto::id::JournalId;
+use netram_proto::id::{JournalId, Lsn};
 use netram_proto::journal::{SlotError, Slots};
 use netram_proto::limit::SLOT_BYTES;
 use netram_proto::port::{File, IoError};
@@ -20,8 +26,9 @@ use crate::limit::VOLUME_BYTES_MAX;
 
 const MAGIC: [u8; 8] = *b"NETRAMVL";
 /// The version of superblock, image, sums and records.
-pub(crate) const FORMAT: u32 = 1;
-const PAYLOAD_BYTES: usize = 48;
+pub(crate) const FORMAT: u32 = 2;
+const PAYLOAD_BYTES: usize = 72;
+const FLAG_MISSING: u32 = 1;
 
 /// Names one volume for ever; random, chosen when it is created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -42,6 +49,12 @@ pub struct Superblock {
     pub journal: JournalId,
     /// Its size.
     pub bytes: u64,
+    /// The image has everything below this place of the journal, flushed.
+    pub applied: Lsn,
+    /// And nothing from here on. What is between may be there, whole, torn, or not.
+    pub applying: Lsn,
+    /// Some blocks may be only at the data lender: the volume is being restored from it.
+    pub missing: bool,
 }
 
 impl Superblock {
@@ -75,6 +88,10 @@ impl Superblock {
         payload[8..24].copy_from_slice(&self.volume.0.to_le_bytes());
         payload[24..40].copy_from_slice(&self.journal.0.to_le_bytes());
         payload[40..48].copy_from_slice(&self.bytes.to_le_bytes());
+        payload[48..56].copy_from_slice(&self.applied.0.to_le_bytes());
+        payload[56..64].copy_from_slice(&self.applying.0.to_le_bytes());
+        let flags = if self.missing { FLAG_MISSING } else { 0 };
+        payload[64..68].copy_from_slice(&flags.to_le_bytes());
         payload
     }
 
@@ -87,12 +104,19 @@ impl Superblock {
         let payload: &[u8; PAYLOAD_BYTES] = payload.try_into().map_err(|_| OpenError::Damaged { file })?;
         let wide =
             |at: usize| u128::from_le_bytes(*payload[at..].first_chunk().expect("the payload is longer"));
+        let word =
+            |at: usize| u64::from_le_bytes(*payload[at..].first_chunk().expect("the payload is longer"));
+        let half =
+            |at: usize| u32::from_le_bytes(*payload[at..].first_chunk().expect("the payload is longer"));
         let superblock = Superblock {
             volume: VolumeId(wide(8)),
             journal: JournalId(wide(24)),
-            bytes: u64::from_le_bytes(*payload[40..].first_chunk().expect("the payload is longer")),
+            bytes: word(40),
+            applied: Lsn(word(48)),
+            applying: Lsn(word(56)),
+            missing: half(64) & FLAG_MISSING != 0,
         };
-        let block = u32::from_le_bytes(*payload[4..].first_chunk().expect("the payload is longer"));
+        let block = half(4);
         if u64::from(block) != BLOCK_BYTES || !is_volume_size(superblock.bytes) {
             return Err(OpenError::Damaged { file });
         }
@@ -115,18 +139,21 @@ mod tests {
             volume: VolumeId(1 << 100),
             journal: JournalId(7),
             bytes: 1 << 30,
+            applied: Lsn(77),
+            applying: Lsn(99),
+            missing: true,
         };
         let payload = superblock.encode();
         assert_eq!(Superblock::decode(&payload), Ok(superblock));
         assert!(matches!(
-            Superblock::decode(&payload[..47]),
+            Superblock::decode(&payload[..71]),
             Err(OpenError::Damaged { .. })
         ));
         let mut newer = payload;
-        newer[0] = 2;
+        newer[0] = 3;
         assert!(matches!(
             Superblock::decode(&newer),
-            Err(OpenError::Format { found: 2, .. })
+            Err(OpenError::Format { found: 3, .. })
         ));
         let mut odd = payload;
         odd[40] = 1;

@@ -77,6 +77,11 @@ impl Signal {
         self.changed.notify_all();
     }
 
+    /// There may be room.
+    pub(crate) fn change(&self) {
+        self.changed.notify_all();
+    }
+
     pub(crate) fn failure(&self) -> Option<ApplyError> {
         lock(&self.state).failure
     }

@@ -134,6 +134,7 @@ impl Place {
             image: make(self.image())?,
             sums: make(self.sums())?,
             superblock: make(self.superblock())?,
+            dirty: None,
         };
         create(files, volume, journal, bytes).map_err(|cause| CreateError::Volume {
             path: self.root.clone(),

@@ -79,6 +79,7 @@ impl Volume {
             image: open(place.image())?,
             sums: open(place.sums())?,
             superblock: open(place.superblock())?,
+            dirty: None,
         };
         let options = Options {
             policy: settings.policy,

@@ -5,6 +5,8 @@
 //! planned for the Nth operation: that one and all later ones fail until the reboot.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub(crate) mod pair;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -37,6 +39,8 @@ struct State {
     crashed: bool,
     /// Writes and syncs of the image fail with this.
     image_fails: Option<IoError>,
+    /// Writes of the dirty map fail with this.
+    dirty_fails: Option<IoError>,
     /// Reads of checksums and writes of the image take their time, so that the two meet.
     slow: bool,
     /// So many syncs of the image fail, and lose what they should have carried.
@@ -76,7 +80,7 @@ impl Machine {
     /// A machine with a volume of `bytes`.
     pub(crate) fn new(log_capacity: u64, bytes: u64) -> Machine {
         let first = Lsn(64);
-        let names = ["image", "sums", "superblock"];
+        let names = ["image", "sums", "superblock", "dirty"];
         let machine = Machine(Arc::new(Mutex::new(State {
             files: names.map(|name| (name, Contents::default())).into(),
             log: LogContents {
@@ -91,6 +95,7 @@ impl Machine {
             crash_at: None,
             crashed: false,
             image_fails: None,
+            dirty_fails: None,
             slow: false,
             image_syncs_fail: 0,
         })));
@@ -98,7 +103,7 @@ impl Machine {
         machine
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn inside(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap()
     }
 
@@ -111,6 +116,19 @@ impl Machine {
             image: file("image"),
             sums: file("sums"),
             superblock: file("superblock"),
+            dirty: None,
+        }
+    }
+
+    /// The same with a dirty map: the volume has a data lender.
+    pub(crate) fn files_kept_twice(&self) -> Files<MachineFile> {
+        let dirty = Some(MachineFile {
+            machine: self.clone(),
+            name: "dirty",
+        });
+        Files {
+            dirty,
+            ..self.files()
         }
     }
 
@@ -130,36 +148,57 @@ impl Machine {
         Disk::open(self.clone(), self.files(), Machine::options())
     }
 
+    /// As a data lender opens its copy.
+    pub(crate) fn open_restarted(&self) -> Result<TestDisk, OpenError> {
+        let options = Options {
+            restarted: true,
+            ..Machine::options()
+        };
+        Disk::open(self.clone(), self.files(), options)
+    }
+
+    /// All files are empty, as new ones are.
+    pub(crate) fn lose_files(&self) {
+        self.inside()
+            .files
+            .values_mut()
+            .for_each(|file| *file = Contents::default());
+    }
+
+    pub(crate) fn fail_dirty(&self, error: Option<IoError>) {
+        self.inside().dirty_fails = error;
+    }
+
     /// The operation after `operations` more ones fails, and everything after it.
     pub(crate) fn crash_after(&self, operations: u64) {
-        let mut state = self.state();
+        let mut state = self.inside();
         state.crash_at = Some(state.operations + operations);
     }
 
     pub(crate) fn has_crashed(&self) -> bool {
-        self.state().crashed
+        self.inside().crashed
     }
 
     pub(crate) fn operations(&self) -> u64 {
-        self.state().operations
+        self.inside().operations
     }
 
     pub(crate) fn fail_image(&self, error: Option<IoError>) {
-        self.state().image_fails = error;
+        self.inside().image_fails = error;
     }
 
     pub(crate) fn slow_down(&self) {
-        self.state().slow = true;
+        self.inside().slow = true;
     }
 
     pub(crate) fn fail_image_syncs(&self, count: u32) {
-        self.state().image_syncs_fail = count;
+        self.inside().image_syncs_fail = count;
     }
 
     /// Power loss and reboot.
     pub(crate) fn crash(&self, seed: u64) {
         let mut random = Random(seed);
-        let state = &mut *self.state();
+        let state = &mut *self.inside();
         for contents in state.files.values_mut() {
             for (offset, bytes) in std::mem::take(&mut contents.unsynced) {
                 let kept = match random.below(3) {
@@ -186,7 +225,7 @@ impl Machine {
 
     /// The process dies, and the system keeps what it wrote.
     pub(crate) fn kill(&self) {
-        let state = &mut *self.state();
+        let state = &mut *self.inside();
         state.log.stable = state.log.tail;
         state.log.acked = state.log.tail;
         state.crashed = false;
@@ -195,17 +234,46 @@ impl Machine {
 
     /// The local disk catches up with the log.
     pub(crate) fn log_syncs(&self) {
-        let log = &mut self.state().log;
+        let log = &mut self.inside().log;
         log.stable = log.tail;
         log.acked = log.tail;
     }
 
+    /// Sends the stable records that `to` does not have, `most` at most; they are on its disk when this returns. `false`: they are
+    /// not here any more.
+    pub(crate) fn ship(&self, to: &Machine, most: usize) -> bool {
+        let from = to.inside().log.tail;
+        let records: Vec<_> = {
+            let log = &self.inside().log;
+            if log.head > from {
+                return false;
+            }
+            let wanted = |record: &&(Lsn, Kind, Vec<u8>)| record.0 >= from && record.0 < log.stable;
+            log.records.iter().filter(wanted).take(most).cloned().collect()
+        };
+        let log = &mut to.inside().log;
+        for (lsn, kind, payload) in records {
+            assert_eq!(lsn, log.tail);
+            log.tail = lsn.plus(RECORD_HEADER + payload.len() as u64);
+            log.records.push_back((lsn, kind, payload));
+        }
+        (log.stable, log.acked) = (log.tail, log.tail);
+        true
+    }
+
+    /// The log begins anew at `from`, empty, durably.
+    pub(crate) fn restart_log(&self, from: Lsn) {
+        let log = &mut self.inside().log;
+        log.records.clear();
+        (log.head, log.stable, log.acked, log.tail) = (from, from, from, from);
+    }
+
     pub(crate) fn acked(&self) -> Lsn {
-        self.state().log.acked
+        self.inside().log.acked
     }
 
     pub(crate) fn change_file(&self, name: &str, change: impl FnOnce(&mut Vec<u8>)) {
-        let state = &mut *self.state();
+        let state = &mut *self.inside();
         let contents = state.files.get_mut(name).unwrap();
         change(&mut contents.current);
         contents.durable.clone_from(&contents.current);
@@ -243,7 +311,7 @@ impl Log for Machine {
         length: usize,
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> Result<Ticket, AppendError> {
-        let state = &mut *self.state();
+        let state = &mut *self.inside();
         if !state.operate() {
             return Err(AppendError::Closed);
         }
@@ -267,7 +335,7 @@ impl Log for Machine {
     }
 
     fn wait(&self, ticket: Ticket, durability: Durability) -> Result<Votes, WaitError> {
-        let state = &mut *self.state();
+        let state = &mut *self.inside();
         if !state.operate() {
             return Err(WaitError::Closed);
         }
@@ -283,7 +351,7 @@ impl Log for Machine {
     }
 
     fn state(&self) -> LogState {
-        let log = &Machine::state(self).log;
+        let log = &self.inside().log;
         LogState {
             head: log.head,
             stable: log.stable,
@@ -295,7 +363,7 @@ impl Log for Machine {
     }
 
     fn read(&self, from: Lsn, each: &mut dyn FnMut(Record<'_>) -> bool) -> Result<Lsn, LogError> {
-        let state = &mut *Machine::state(self);
+        let state = &mut *self.inside();
         if !state.operate() {
             return Err(LogError::Closed);
         }
@@ -323,7 +391,7 @@ impl Log for Machine {
     }
 
     fn trim(&self, head: Lsn) -> Result<(), LogError> {
-        let state = &mut *Machine::state(self);
+        let state = &mut *self.inside();
         if !state.operate() {
             return Err(LogError::Closed);
         }
@@ -349,16 +417,19 @@ pub(crate) struct MachineFile {
 
 impl MachineFile {
     fn dawdle(&self, name: &str) {
-        if self.name == name && self.machine.state().slow {
+        if self.name == name && self.machine.inside().slow {
             std::thread::sleep(std::time::Duration::from_micros(50));
         }
     }
 
     fn change(&self, offset: u64, bytes: &[u8]) -> Result<(), IoError> {
         self.dawdle("image");
-        let state = &mut *self.machine.state();
+        let state = &mut *self.machine.inside();
         let works = state.operate();
         if let (true, Some(error)) = (self.name == "image", state.image_fails) {
+            return Err(error);
+        }
+        if let (true, Some(error)) = (self.name == "dirty", state.dirty_fails) {
             return Err(error);
         }
         let contents = state.files.get_mut(self.name).unwrap();
@@ -381,12 +452,12 @@ impl MachineFile {
 
 impl File for MachineFile {
     fn size(&self) -> Result<u64, IoError> {
-        Ok(self.machine.state().files[self.name].current.len() as u64)
+        Ok(self.machine.inside().files[self.name].current.len() as u64)
     }
 
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), IoError> {
         self.dawdle("sums");
-        let state = &mut *self.machine.state();
+        let state = &mut *self.machine.inside();
         if !state.operate() {
             return Err(IoError::EIO);
         }
@@ -401,7 +472,7 @@ impl File for MachineFile {
     }
 
     fn sync(&self) -> Result<(), IoError> {
-        let state = &mut *self.machine.state();
+        let state = &mut *self.machine.inside();
         if !state.operate() {
             return Err(IoError::EIO);
         }
@@ -426,7 +497,7 @@ impl Sparse for MachineFile {
     }
 
     fn extend(&self, bytes: u64) -> Result<(), IoError> {
-        let state = &mut *self.machine.state();
+        let state = &mut *self.machine.inside();
         if !state.operate() {
             return Err(IoError::EIO);
         }

@@ -86,6 +86,7 @@ fn open_files(world: &World, [image, sums, superblock]: [usize; 3]) -> Files<Sim
         image: file(image),
         sums: file(sums),
         superblock: file(superblock),
+        dirty: None,
     }
 }
 

@@ -1,0 +1,403 @@
+//! The dirty map: blocks that the data lender has to be sent, because the journal no longer has their records. On disk only:
+//! the map of a large volume is large.
+//!
+//! Two slots (`Slots`) with the header, then pages of 4096 bytes, 16,320 blocks each. What was never written is a hole,
+//! and clean.
+//!
+//! ```text
+//! header:  0  format u32 | flags u32      flag 1: every block is to be sent
+//!          8  volume (16)
+//!         24  from u64 | to u64           every record of [from, to) has its blocks in the map
+//!
+//! page:    0  crc32c u32 | page u32       crc over the volume's id and all behind itself
+//!          8  zeros (8)
+//!         16  marked (2040)               bit n: block `16320 page + n`
+//!       2056  sending (2040)
+//! ```
+//!
+//! *Marked* are blocks whose records were given up; *sending* are those that the resync under way began with. A block is dirty
+//! if it is either. A resync begins by moving the one to the other, and ends by clearing the other, so what is marked
+//! meanwhile stays. A page that does not check, as one that a crash has torn, stands for all its blocks.
+//!
+//! Marks are synced before the header says so, and the header before the journal is trimmed. If that fails, the journal is
+//! trimmed all the same: `to` then stays behind the journal's head, and nobody takes the map for complete.
+
+use netram_proto::id::Lsn;
+use netram_proto::journal::{SlotError, Slots};
+use netram_proto::limit::SLOT_BYTES;
+use netram_proto::port::IoError;
+use netram_proto::wire::Crc;
+
+use crate::error::FileKind;
+use crate::image::{Sparse, magic};
+use crate::superblock::{FORMAT, VolumeId};
+
+const HEADER_BYTES: usize = 40;
+const PAGES_OFFSET: u64 = Slots::bytes(SLOT_BYTES);
+const PAGE: usize = 4096;
+const PLANE: usize = 2040;
+const MARKED: usize = 16;
+const SENDING: usize = MARKED + PLANE;
+/// Blocks of a page.
+pub(crate) const PAGE_BLOCKS: u64 = PLANE as u64 * 8;
+
+const _: () = assert!(SENDING + PLANE == PAGE);
+
+type Page = [u8; PAGE];
+
+/// What the map is complete for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Header {
+    volume: VolumeId,
+    whole: bool,
+    from: Lsn,
+    to: Lsn,
+}
+
+/// The map of one volume.
+#[derive(Debug)]
+pub(crate) struct DirtyMap<F> {
+    file: F,
+    slots: Slots,
+    header: Header,
+    /// Pages that the file may have something in: the rest are clean.
+    pages: u64,
+    /// Dirty blocks, as far as the bits say it.
+    count: u64,
+}
+
+impl<F: Sparse> DirtyMap<F> {
+    /// A new map, of a data lender that has nothing yet (`whole`), or everything below `head`.
+    pub(crate) fn create(file: F, volume: VolumeId, whole: bool, head: Lsn) -> Result<DirtyMap<F>, IoError> {
+        let header = Header {
+            volume,
+            whole,
+            from: head,
+            to: head,
+        };
+        file.extend(PAGES_OFFSET)?;
+        let size = file.size()?;
+        if size > PAGES_OFFSET {
+            file.punch(PAGES_OFFSET, size - PAGES_OFFSET)?;
+            file.sync()?;
+        }
+        let slots = Slots::create(&file, *magic(FileKind::Dirty), SLOT_BYTES, &header.encode())?;
+        let mut map = DirtyMap {
+            file,
+            slots,
+            header,
+            pages: 0,
+            count: 0,
+        };
+        map.measure()?;
+        Ok(map)
+    }
+
+    /// The volume's map. One that is new, damaged or another volume's says nothing of what a data lender has: all is to be
+    /// sent.
+    pub(crate) fn open(file: F, volume: VolumeId, head: Lsn) -> Result<DirtyMap<F>, IoError> {
+        let opened = match file.size()? {
+            0 => None,
+            _ => match Slots::open(&file, *magic(FileKind::Dirty), SLOT_BYTES) {
+                Ok((slots, payload)) => Header::decode(&payload).map(|header| (slots, header)),
+                Err(SlotError::Foreign | SlotError::Damaged) => None,
+                Err(SlotError::Io(error)) => return Err(error),
+            },
+        };
+        let Some((slots, header)) = opened.filter(|(_, header)| header.volume == volume) else {
+            return DirtyMap::create(file, volume, true, head);
+        };
+        let mut map = DirtyMap {
+            file,
+            slots,
+            header,
+            pages: 0,
+            count: 0,
+        };
+        map.measure()?;
+        map.recount()?;
+        Ok(map)
+    }
+
+    fn measure(&mut self) -> Result<(), IoError> {
+        let bytes = self.file.size()?.saturating_sub(PAGES_OFFSET);
+        self.pages = bytes.div_ceil(PAGE as u64);
+        Ok(())
+    }
+
+    fn recount(&mut self) -> Result<(), IoError> {
+        self.count = 0;
+        let mut number = 0;
+        while let Some(next) = self.next_page(number)? {
+            self.count += count(&self.read(next)?);
+            number = next + 1;
+        }
+        Ok(())
+    }
+
+    /// The first page from `number` on that may have a bit.
+    fn next_page(&self, number: u64) -> Result<Option<u64>, IoError> {
+        if number >= self.pages {
+            return Ok(None);
+        }
+        let end = page_offset(self.pages);
+        let data = self.file.next_data(page_offset(number), end)?;
+        let next = (data - PAGES_OFFSET) / PAGE as u64;
+        Ok((next < self.pages).then_some(next))
+    }
+
+    fn read(&self, number: u64) -> Result<Page, IoError> {
+        let mut page = [0; PAGE];
+        if number >= self.pages {
+            return Ok(page);
+        }
+        match self.file.read_at(page_offset(number), &mut page) {
+            // Cut off where a crash left it.
+            Ok(()) | Err(IoError::EOF) => (),
+            Err(error) => return Err(error),
+        }
+        if page != [0; PAGE] && page[..8] != self.front(number, &page) {
+            page[MARKED..].fill(u8::MAX);
+        }
+        Ok(page)
+    }
+
+    /// The first bytes that a page must have.
+    fn front(&self, number: u64, page: &Page) -> [u8; 8] {
+        let mut front = [0; 8];
+        front[4..].copy_from_slice(&(number as u32).to_le_bytes());
+        let mut crc = Crc::new();
+        crc.update(&self.header.volume.0.to_le_bytes());
+        crc.update(&front[4..]);
+        crc.update(&page[8..]);
+        front[..4].copy_from_slice(&crc.finish().to_le_bytes());
+        front
+    }
+
+    fn write(&mut self, number: u64, page: &mut Page) -> Result<(), IoError> {
+        let front = self.front(number, page);
+        page[..8].copy_from_slice(&front);
+        self.file.extend(page_offset(number + 1))?;
+        self.pages = self.pages.max(number + 1);
+        self.file.write_at(page_offset(number), &page[..])
+    }
+
+    /// Marks runs of blocks, each the first and the one behind the last. Durable with [`DirtyMap::cover`] or
+    /// [`DirtyMap::sync`].
+    pub(crate) fn mark(&mut self, runs: &mut [(u64, u64)]) -> Result<(), IoError> {
+        runs.sort_unstable();
+        let mut open: Option<(u64, Page)> = None;
+        for (first, behind) in runs.iter().copied() {
+            let mut block = first;
+            while block < behind {
+                let number = block / PAGE_BLOCKS;
+                let end = behind.min((number + 1) * PAGE_BLOCKS);
+                if open.as_ref().is_none_or(|(other, _)| *other != number) {
+                    self.put_back(open.take())?;
+                    let page = self.read(number)?;
+                    self.count = self.count.saturating_sub(count(&page));
+                    open = Some((number, page));
+                }
+                if let Some((_, page)) = &mut open {
+                    (block..end).for_each(|block| set(page, MARKED, block % PAGE_BLOCKS));
+                }
+                block = end;
+            }
+        }
+        self.put_back(open)
+    }
+
+    /// Writes a page whose bits were taken out of the count.
+    fn put_back(&mut self, open: Option<(u64, Page)>) -> Result<(), IoError> {
+        let Some((number, mut page)) = open else {
+            return Ok(());
+        };
+        self.count += count(&page);
+        self.write(number, &mut page)
+    }
+
+    pub(crate) fn sync(&self) -> Result<(), IoError> {
+        self.file.sync()
+    }
+
+    /// The marks are of all records from `head`, where the journal begins, up to `to`. Durable on return.
+    pub(crate) fn cover(&mut self, head: Lsn, to: Lsn) -> Result<(), IoError> {
+        self.file.sync()?;
+        let from = self.complete_from(head);
+        self.store(Header {
+            from,
+            to,
+            ..self.header
+        })
+    }
+
+    /// From where on every record below `head`, where the journal begins, has its blocks in the map.
+    pub(crate) fn complete_from(&self, head: Lsn) -> Lsn {
+        match self.header.to >= head {
+            true => self.header.from.min(head),
+            // What was trimmed in between is not in it.
+            false => head,
+        }
+    }
+
+    fn store(&mut self, header: Header) -> Result<(), IoError> {
+        self.slots.store(&self.file, &header.encode())?;
+        self.header = header;
+        Ok(())
+    }
+
+    /// A resync of what is dirty begins, or of everything: from here on the map is complete from `head`.
+    pub(crate) fn begin(&mut self, whole: bool, head: Lsn) -> Result<(), IoError> {
+        if whole {
+            let (from, to) = (head, head);
+            self.store(Header {
+                whole,
+                from,
+                to,
+                ..self.header
+            })?;
+        }
+        self.each_page(|page| {
+            let marked: [u8; PLANE] = std::array::from_fn(|at| page[MARKED + at]);
+            let moved = marked != [0; PLANE];
+            for (at, bits) in marked.into_iter().enumerate() {
+                page[SENDING + at] |= bits;
+            }
+            page[MARKED..SENDING].fill(0);
+            moved
+        })
+    }
+
+    /// The resync is over: the data lender has what it began with. Durable on return.
+    pub(crate) fn finish(&mut self) -> Result<(), IoError> {
+        self.each_page(|page| {
+            let had = page[SENDING..] != [0; PLANE];
+            page[SENDING..].fill(0);
+            had
+        })?;
+        self.file.sync()?;
+        match self.header.whole {
+            true => self.store(Header {
+                whole: false,
+                ..self.header
+            }),
+            false => Ok(()),
+        }
+    }
+
+    /// Changes every page that may have a bit, and writes those of which `change` says so.
+    fn each_page(&mut self, mut change: impl FnMut(&mut Page) -> bool) -> Result<(), IoError> {
+        let mut number = 0;
+        while let Some(next) = self.next_page(number)? {
+            let mut page = self.read(next)?;
+            self.count = self.count.saturating_sub(count(&page));
+            let changed = change(&mut page);
+            self.count += count(&page);
+            if changed {
+                self.write(next, &mut page)?;
+            }
+            number = next + 1;
+        }
+        Ok(())
+    }
+
+    /// The next run of blocks from `from` on, of a volume of `blocks`, that the resync under way began with.
+    pub(crate) fn next_sending(&self, from: u64, blocks: u64) -> Result<Option<(u64, u64)>, IoError> {
+        if self.header.whole {
+            return Ok((from < blocks).then_some((from, blocks)));
+        }
+        let mut block = from;
+        while let Some(number) = self.next_page(block / PAGE_BLOCKS)? {
+            let start = number * PAGE_BLOCKS;
+            let page = self.read(number)?;
+            let has = |at: &u64| is_set(&page, SENDING, *at);
+            let first = (block.max(start) - start..PAGE_BLOCKS).find(has);
+            let Some(first) = first.filter(|first| start + first < blocks) else {
+                block = start + PAGE_BLOCKS;
+                continue;
+            };
+            let behind = (first..PAGE_BLOCKS).find(|at| !has(at));
+            let behind = start + behind.unwrap_or(PAGE_BLOCKS);
+            return Ok(Some((start + first, behind.min(blocks))));
+        }
+        Ok(None)
+    }
+
+    /// Whether the data lender's block may be older than the journal's head.
+    pub(crate) fn is_dirty(&self, block: u64) -> Result<bool, IoError> {
+        if self.header.whole {
+            return Ok(true);
+        }
+        let (page, at) = (self.read(block / PAGE_BLOCKS)?, block % PAGE_BLOCKS);
+        Ok(is_set(&page, MARKED, at) || is_set(&page, SENDING, at))
+    }
+
+    /// Whether everything is to be sent.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.header.whole
+    }
+
+    /// Dirty blocks of a volume of `blocks`.
+    pub(crate) fn count(&self, blocks: u64) -> u64 {
+        match self.header.whole {
+            true => blocks,
+            // A page that stands for all its blocks may stand for more than there are.
+            false => self.count.min(blocks),
+        }
+    }
+}
+
+impl Header {
+    fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut payload = [0; HEADER_BYTES];
+        payload[0..4].copy_from_slice(&FORMAT.to_le_bytes());
+        payload[4..8].copy_from_slice(&u32::from(self.whole).to_le_bytes());
+        payload[8..24].copy_from_slice(&self.volume.0.to_le_bytes());
+        payload[24..32].copy_from_slice(&self.from.0.to_le_bytes());
+        payload[32..40].copy_from_slice(&self.to.0.to_le_bytes());
+        payload
+    }
+
+    /// `None`: not of this version.
+    fn decode(payload: &[u8]) -> Option<Header> {
+        let payload: &[u8; HEADER_BYTES] = payload.try_into().ok()?;
+        let half = |at: usize| {
+            payload[at..]
+                .first_chunk()
+                .map(|bytes| u32::from_le_bytes(*bytes))
+        };
+        let word = |at: usize| {
+            payload[at..]
+                .first_chunk()
+                .map(|bytes| u64::from_le_bytes(*bytes))
+        };
+        let id = payload[8..].first_chunk()?;
+        if half(0) != Some(FORMAT) {
+            return None;
+        }
+        Some(Header {
+            volume: VolumeId(u128::from_le_bytes(*id)),
+            whole: half(4)? & 1 != 0,
+            from: Lsn(word(24)?),
+            to: Lsn(word(32)?),
+        })
+    }
+}
+
+fn page_offset(number: u64) -> u64 {
+    PAGES_OFFSET + number * PAGE as u64
+}
+
+fn set(page: &mut Page, plane: usize, at: u64) {
+    page[plane + (at / 8) as usize] |= 1 << (at % 8);
+}
+
+fn is_set(page: &Page, plane: usize, at: u64) -> bool {
+    page[plane + (at / 8) as usize] & 1 << (at % 8) != 0
+}
+
+/// Blocks of the page that are dirty.
+fn count(page: &Page) -> u64 {
+    let either = |at: usize| (page[MARKED + at] | page[SENDING + at]).count_ones();
+    (0..PLANE).map(either).sum::<u32>().into()
+}

@@ -1,0 +1,147 @@
+//! A data lender's side: the image follows a journal that somebody else writes, and takes blocks where that no longer
+//! reaches back.
+//!
+//! Whoever drives this brings the records into the journal and its disk, then calls [`Disk::follow`] and
+//! [`Disk::apply_step`]. For a resync, in this order: say durably that the copy is inconsistent; [`Disk::drain`]; begin the journal anew;
+//! [`Disk::restart`]; put holes and blocks; [`Disk::sync`]; follow again. With `restarted` in its
+//! options the volume can be opened wherever a crash came in between.
+
+use netram_proto::id::Lsn;
+use netram_proto::port::Log;
+
+use crate::apply::{Applier, of_image};
+use crate::device::{BLOCK_BYTES, Span};
+use crate::disk::Disk;
+use crate::error::{ApplyError, DeviceError, FileKind, FollowError};
+use crate::fetch::Fetch;
+use crate::image::{Sparse, sum};
+use crate::limit::{READ_BLOCKS, STEP_ZERO_BLOCKS};
+use crate::recover::{Recovered, read_stage};
+use crate::resync::{DIGEST_BYTES, digest};
+use crate::stage::BLOCK;
+use crate::stats::add;
+use crate::sync::lock;
+
+impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
+    /// Takes in what the journal's disk has newly, as far as the stages have room: when it stops before the journal's stable end,
+    /// a step of applying makes some. Returns where it stopped; what is below can be read here.
+    pub fn follow(&self) -> Result<Lsn, FollowError> {
+        let _order = lock(&self.order);
+        let stable = self.log.state().stable;
+        loop {
+            let from = lock(&self.stages).end();
+            if from >= stable || !lock(&self.stages).has_room() {
+                return Ok(from);
+            }
+            let mut passed = Recovered::default();
+            let next = read_stage(self, from, stable, &mut passed)?;
+            if next == from {
+                return Err(FollowError::Log(netram_proto::port::LogError::Corrupt(from)));
+            }
+            lock(&self.stages).pass(next);
+            self.signal.request();
+        }
+    }
+
+    /// The journal was begun anew: what the image has of it begins at its head. What was not applied is forgotten.
+    pub fn restart(&self) -> Result<(), ApplyError> {
+        let mut applier = lock(&self.applier);
+        let _order = lock(&self.order);
+        let head = self.log.state().head;
+        applier.restart();
+        {
+            let mut stages = lock(&self.stages);
+            *stages = stages.restarted(head);
+        }
+        self.set_applied(head);
+        self.change_superblock(|superblock| {
+            (superblock.applied, superblock.applying) = (head, head);
+        })
+    }
+
+    /// Puts whole blocks into the image, from `first` on. Durable with [`Disk::sync`].
+    pub fn put_blocks(&self, first: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        Span::check_request(first.saturating_mul(BLOCK_BYTES), bytes.len(), self.bytes())?;
+        if !bytes.len().is_multiple_of(BLOCK) {
+            let (offset, length) = (first * BLOCK_BYTES, bytes.len() as u64);
+            return Err(DeviceError::Unaligned { offset, length });
+        }
+        let mut applier = lock(&self.applier);
+        applier.put = true;
+        let numbers = first..;
+        let sums: Vec<u8> = (numbers.zip(bytes.chunks_exact(BLOCK)))
+            .flat_map(|(block, bytes)| sum(block, bytes).to_le_bytes())
+            .collect();
+        let _writing = lock(&self.writing);
+        self.image.write(first, &sums, bytes).map_err(DeviceError::Io)?;
+        add(&self.counters.blocks, bytes.len() as u64 / BLOCK_BYTES);
+        Ok(())
+    }
+
+    /// Makes holes of the blocks from `first` up to `behind`. Durable with [`Disk::sync`].
+    pub fn put_hole(&self, first: u64, behind: u64) -> Result<(), DeviceError> {
+        let offset = first.saturating_mul(BLOCK_BYTES);
+        let length = behind.saturating_sub(first).saturating_mul(BLOCK_BYTES);
+        Span::check(offset, length, self.bytes())?;
+        if behind < first {
+            return Err(DeviceError::Unaligned { offset, length });
+        }
+        let mut at = first;
+        while at < behind {
+            let end = behind.min(at + STEP_ZERO_BLOCKS);
+            let mut applier = lock(&self.applier);
+            applier.put = true;
+            let _writing = lock(&self.writing);
+            self.image.punch(at, end).map_err(DeviceError::Io)?;
+            add(&self.counters.holes, end - at);
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// Makes durable what was put into the image. After an error all of it must be put again.
+    pub fn sync(&self) -> Result<(), DeviceError> {
+        Ok(self.sync_put(&mut lock(&self.applier))?)
+    }
+
+    pub(crate) fn sync_put(&self, applier: &mut Applier) -> Result<(), ApplyError> {
+        let image = self.image.sync_blocks().map_err(of_image);
+        let synced = image.and_then(|()| {
+            let file = FileKind::Sums;
+            let sums = self.image.sync_sums();
+            sums.map_err(|cause| ApplyError::File { file, cause })
+        });
+        if let Err(error) = synced {
+            // The stage under way must not believe its own sync either.
+            applier.begin_again(error);
+        }
+        applier.put = false;
+        match applier.put_lost.take() {
+            Some(error) => Err(error),
+            None => synced,
+        }
+    }
+
+    /// Which of the blocks from `first` on are not those of which these are the digests.
+    pub fn differing(&self, first: u64, digests: &[[u8; DIGEST_BYTES]]) -> Result<Vec<bool>, DeviceError> {
+        let length = digests.len().saturating_mul(BLOCK);
+        Span::check_request(first.saturating_mul(BLOCK_BYTES), length, self.bytes())?;
+        let mut bytes = vec![0; digests.len().min(READ_BLOCKS) * BLOCK];
+        let mut differing = Vec::with_capacity(digests.len());
+        for part in digests.chunks(READ_BLOCKS) {
+            let at = first + differing.len() as u64;
+            let bytes = &mut bytes[..part.len() * BLOCK];
+            let whole = self.read_own(at, bytes);
+            for (index, (theirs, block)) in part.iter().zip(bytes.chunks_exact_mut(BLOCK)).enumerate() {
+                let read = match whole {
+                    Ok(()) => Ok(()),
+                    // One of them is damaged: which?
+                    Err(DeviceError::Corrupt { .. }) => self.read_own(at + index as u64, block),
+                    Err(error) => return Err(error),
+                };
+                differing.push(read.is_err() || digest(block) != *theirs);
+            }
+        }
+        Ok(differing)
+    }
+}

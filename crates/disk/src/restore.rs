@@ -1,0 +1,77 @@
+//! A volume made anew from a data lender's copy: its blocks are named as missing, and come when they are needed, or one after the
+//! other.
+
+use netram_proto::id::{JournalId, Lsn};
+use netram_proto::port::File;
+
+use crate::device::BLOCK_BYTES;
+use crate::dirty::DirtyMap;
+use crate::disk::Files;
+use crate::error::{FileKind, GrowError};
+use crate::image::{Image, Sparse};
+use crate::superblock::{Superblock, VolumeId, is_volume_size};
+
+/// A volume that is being made. It is none until [`Restoring::finish`].
+#[derive(Debug)]
+pub struct Restoring<F> {
+    image: Image<F>,
+    superblock: F,
+    dirty: Option<F>,
+    value: Superblock,
+}
+
+impl<F: Sparse + File> Restoring<F> {
+    /// Takes empty files. The copy has everything below `from`, and so will the image as blocks come: the volume's journal
+    /// must begin there, or before.
+    pub fn begin(
+        files: Files<F>,
+        volume: VolumeId,
+        journal: JournalId,
+        bytes: u64,
+        from: Lsn,
+    ) -> Result<Restoring<F>, GrowError> {
+        if !is_volume_size(bytes) {
+            return Err(GrowError::Size { asked: bytes });
+        }
+        let failed = failed(FileKind::Image);
+        let image = Image::create(files.image, files.sums, volume, bytes).map_err(failed)?;
+        Ok(Restoring {
+            image,
+            superblock: files.superblock,
+            dirty: files.dirty,
+            value: Superblock {
+                volume,
+                journal,
+                bytes,
+                applied: from,
+                applying: from,
+                missing: true,
+            },
+        })
+    }
+
+    /// The copy has data in the blocks from `first` up to `behind`. The others are holes.
+    pub fn missing(&self, first: u64, behind: u64) -> Result<(), GrowError> {
+        let blocks = self.value.bytes / BLOCK_BYTES;
+        self.image
+            .mark_missing(first, behind.min(blocks))
+            .map_err(failed(FileKind::Sums))
+    }
+
+    /// Makes a volume of it. Durable on return, but for the files' names.
+    pub fn finish(self) -> Result<(), GrowError> {
+        self.image.sync_sums().map_err(failed(FileKind::Sums))?;
+        if let Some(file) = self.dirty {
+            // The copy has everything: nothing is to be sent.
+            let (volume, head) = (self.value.volume, self.value.applied);
+            DirtyMap::create(file, volume, false, head).map_err(failed(FileKind::Dirty))?;
+        }
+        let failed = failed(FileKind::Superblock);
+        self.superblock.extend(Superblock::FILE_BYTES).map_err(failed)?;
+        self.value.create(&self.superblock).map_err(failed)
+    }
+}
+
+fn failed(file: FileKind) -> impl Fn(netram_proto::port::IoError) -> GrowError + Copy {
+    move |cause| GrowError::File { file, cause }
+}

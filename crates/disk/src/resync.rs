@@ -1,0 +1,265 @@
+//! The writer's side of keeping a data lender's copy: what it has, what it must be sent, block by block.
+//!
+//! The data lender follows the journal. When the journal no longer reaches back to where it is, blocks are sent instead: those of
+//! the dirty map, or all. In both cases the journal's records follow from [`ResyncBegun::from`] on; blocks may be newer than that, for the
+//! records behind them come again. The copy is consistent when it has followed to where the journal ended after the
+//! last block had been read.
+
+use std::sync::atomic::Ordering;
+
+use netram_proto::id::Lsn;
+use netram_proto::port::Log;
+
+use crate::device::{BLOCK_BYTES, Span};
+use crate::disk::Disk;
+use crate::error::{ApplyError, DeviceError, FileKind, ResyncError};
+use crate::fetch::Fetch;
+use crate::image::{SUM_MISSING, Sparse, sum_at};
+use crate::limit::{EXTENT_BLOCKS, READ_BLOCKS};
+use crate::stage::BLOCK;
+use crate::sync::lock;
+use crate::trim::of_dirty;
+
+/// How the data lender's copy stands, as far as this side knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplicaStatus {
+    /// It has everything below, flushed, as it said last.
+    pub flushed: Lsn,
+    /// Bytes of journal that are in the image and kept for it.
+    pub held_bytes: u64,
+    /// Blocks that it has to be sent because the journal no longer has their records.
+    pub dirty_blocks: u64,
+    /// See [`Disk::dirty_from`].
+    pub dirty_from: Option<Lsn>,
+}
+
+/// A resync that began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResyncBegun {
+    /// The copy's journal begins anew here, the head of this one.
+    pub from: Lsn,
+    /// Blocks that are to be looked at.
+    pub blocks: u64,
+    /// They are all there are.
+    pub all: bool,
+}
+
+/// Blocks to be sent, one behind the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResyncRun {
+    /// The first.
+    pub first: u64,
+    /// The one behind the last.
+    pub behind: u64,
+    /// They are zeros, and take no space.
+    pub hole: bool,
+}
+
+impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
+    /// The data lender's copy is whole, and has everything below `flushed` on its disk. To be told as that moves; not during a
+    /// resync, for a copy that is not whole keeps nothing safe. Costs a store.
+    pub fn replica_flushed(&self, flushed: Lsn) {
+        if self.keeps {
+            self.flushed.store(flushed.0, Ordering::Release);
+        }
+    }
+
+    pub(crate) fn replica_status(&self) -> Option<ReplicaStatus> {
+        let head = self.log.state().head;
+        let dirty = lock(&self.dirty);
+        dirty.as_ref().map(|map| ReplicaStatus {
+            flushed: Lsn(self.flushed.load(Ordering::Acquire)),
+            held_bytes: self.applied().0.saturating_sub(head.0),
+            dirty_blocks: map.count(self.block_count()),
+            dirty_from: (!map.is_whole()).then(|| map.complete_from(head)),
+        })
+    }
+
+    pub(crate) fn block_count(&self) -> u64 {
+        self.bytes() / BLOCK_BYTES
+    }
+
+    /// From where on the dirty map has every change up to the journal's head: a copy that was whole when its journal ended there,
+    /// or later, needs the map's blocks and the journal. `None`: no copy does with that. Falls back to the head whenever
+    /// the journal is trimmed of what the copy has.
+    pub fn dirty_from(&self) -> Option<Lsn> {
+        let dirty = lock(&self.dirty);
+        let map = dirty.as_ref().filter(|map| !map.is_whole())?;
+        Some(map.complete_from(self.log.state().head))
+    }
+
+    /// A resync begins, of a copy that was whole when its journal ended at `whole_at`; `None`: nothing is known of it, and every
+    /// block is dirty. So it is when the map turns out to be incomplete for that copy: what [`Disk::dirty_from`] said may
+    /// be over. Blocks that become dirty meanwhile stay so when it ends. Beginning again takes them in, and goes on with what is
+    /// still dirty.
+    pub fn begin_resync(&self, whole_at: Option<Lsn>) -> Result<ResyncBegun, ResyncError> {
+        // Nothing is trimmed meanwhile.
+        let _applier = lock(&self.applier);
+        let mut dirty = lock(&self.dirty);
+        let map = dirty.as_mut().ok_or(ResyncError::NoMap)?;
+        let head = self.log.state().head;
+        let known = |at: Lsn| !map.is_whole() && map.complete_from(head) <= at;
+        let all = !whole_at.is_some_and(known);
+        if all && self.missing.load(Ordering::Acquire) {
+            return Err(ResyncError::Restoring);
+        }
+        of_dirty(map.begin(all, head))?;
+        self.flushed.store(head.0, Ordering::Release);
+        Ok(ResyncBegun {
+            from: head,
+            blocks: map.count(self.block_count()),
+            all,
+        })
+    }
+
+    /// The next run of blocks from `from` on that the resync began with: at most `most` that are data, or more that are a hole.
+    /// `None`: that was the last.
+    pub fn next_resync(&self, from: u64, most: u64) -> Result<Option<ResyncRun>, DeviceError> {
+        let blocks = self.block_count();
+        let next = lock(&self.dirty)
+            .as_ref()
+            .map(|map| map.next_sending(from, blocks));
+        let Some((first, behind)) = next.transpose().map_err(DeviceError::Io)?.flatten() else {
+            return Ok(None);
+        };
+        let behind = behind.min(first + EXTENT_BLOCKS as u64);
+        let mut run = None;
+        let mut each = |length: u64, hole: bool| {
+            run = Some((length / BLOCK_BYTES, hole));
+            false
+        };
+        self.extents(first * BLOCK_BYTES, (behind - first) * BLOCK_BYTES, &mut each)?;
+        let (count, hole) = run.unwrap_or((behind - first, false));
+        let count = if hole { count } else { count.min(most) };
+        Ok(Some(ResyncRun {
+            first,
+            behind: first + count,
+            hole,
+        }))
+    }
+
+    /// The newest bytes of whole blocks from `first` on, as this side has them: nothing is fetched, so that a resync does
+    /// not wait for itself. What is damaged or missing is `Corrupt`.
+    pub fn read_own(&self, first: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+        Span::check_request(first.saturating_mul(BLOCK_BYTES), into.len(), self.bytes())?;
+        assert!(into.len().is_multiple_of(BLOCK), "blocks are whole");
+        let mut at = first;
+        for part in into.chunks_mut(READ_BLOCKS * BLOCK) {
+            self.read_blocks(at, part, crate::stage::FULL, false)?;
+            at += READ_BLOCKS as u64;
+        }
+        Ok(())
+    }
+
+    /// The copy is consistent: what the resync began with is no longer dirty. Durable on return.
+    pub fn finish_resync(&self) -> Result<(), ResyncError> {
+        let mut dirty = lock(&self.dirty);
+        let map = dirty.as_mut().ok_or(ResyncError::NoMap)?;
+        Ok(of_dirty(map.finish())?)
+    }
+
+    fn stored_sum(&self, block: u64) -> Result<u32, ApplyError> {
+        let mut sum = [0; 4];
+        let file = FileKind::Sums;
+        let read = self.image.read_sums(block, &mut sum);
+        read.map_err(|cause| ApplyError::File { file, cause })?;
+        Ok(sum_at(&sum, 0))
+    }
+
+    /// The data lender lost these blocks: the next resync sends them. Durable on return.
+    pub fn mark_dirty(&self, blocks: &[u64]) -> Result<(), ResyncError> {
+        let mut dirty = lock(&self.dirty);
+        let map = dirty.as_mut().ok_or(ResyncError::NoMap)?;
+        let mut runs = Vec::new();
+        for block in blocks.iter().copied().filter(|block| *block < self.block_count()) {
+            // What is missing here too is lost, and must not look as if this side had it.
+            if self.stored_sum(block)? != SUM_MISSING {
+                runs.push((block, block + 1));
+            }
+        }
+        of_dirty(map.mark(&mut runs))?;
+        Ok(of_dirty(map.sync())?)
+    }
+}
+
+/// Bytes of a block's digest.
+pub const DIGEST_BYTES: usize = 16;
+
+/// What two copies of a block are compared by before it is sent; zeros for a block of zeros, and for no other. Not against
+/// malice: whoever keeps the copy is trusted with it.
+///
+/// Unlike a CRC it is not linear: that two blocks differ by little does not make their digests alike. About 600 ns.
+pub fn digest(block: &[u8]) -> [u8; DIGEST_BYTES] {
+    assert_eq!(block.len(), BLOCK, "blocks are whole");
+    let mut digest = [0; DIGEST_BYTES];
+    if block.iter().all(|byte| *byte == 0) {
+        return digest;
+    }
+    let (front, back) = digest.split_at_mut(8);
+    front.copy_from_slice(&(mix(block, MULTIPLIERS[0]).max(1)).to_le_bytes());
+    back.copy_from_slice(&mix(block, MULTIPLIERS[1]).to_le_bytes());
+    digest
+}
+
+/// Odd, with about as many ones as zeros.
+const MULTIPLIERS: [u64; 4] = [
+    0x9e37_79b9_7f4a_7c15,
+    0xc2b2_ae3d_27d4_eb4f,
+    0x1656_67b1_9e37_79f9,
+    0xd6e8_feb8_6659_fd93,
+];
+
+/// 64 bits of a block: four lanes of folded products.
+fn mix(block: &[u8], seed: u64) -> u64 {
+    let mut lanes = MULTIPLIERS.map(|multiplier| multiplier ^ seed.rotate_left(32));
+    for chunk in block.as_chunks::<64>().0 {
+        let (words, _) = chunk.as_chunks::<8>();
+        for (index, lane) in lanes.iter_mut().enumerate() {
+            let (a, b) = (
+                u64::from_le_bytes(words[2 * index]),
+                u64::from_le_bytes(words[2 * index + 1]),
+            );
+            *lane = fold(a ^ *lane, b ^ seed).wrapping_add(lane.rotate_left(29));
+        }
+    }
+    lanes
+        .into_iter()
+        .fold(seed, |all, lane| fold(all ^ lane, MULTIPLIERS[3]) ^ lane)
+}
+
+/// Both halves of a product in one word.
+fn fold(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    (product as u64) ^ (product >> 64) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn digests_of_blocks_that_differ_by_little_differ_by_much() {
+        let mut blocks = vec![vec![0; 4096]];
+        for bit in 0..4096 * 8 {
+            let mut block = vec![0; 4096];
+            block[bit / 8] ^= 1 << (bit % 8);
+            blocks.push(block);
+        }
+        // Sectors that changed places.
+        for shift in 1..8 {
+            let mut block: Vec<u8> = (0..4096u32).map(|at| (at / 512) as u8 + 1).collect();
+            block.rotate_left(shift * 512);
+            blocks.push(block);
+        }
+        let digests: Vec<_> = blocks.iter().map(|block| digest(block)).collect();
+        for half in 0..2 {
+            let halves: BTreeSet<_> = digests.iter().map(|digest| &digest[half * 8..][..8]).collect();
+            assert_eq!(halves.len(), blocks.len());
+        }
+        assert_eq!(digests[0], [0; DIGEST_BYTES]);
+        let ones = |digest: &[u8; DIGEST_BYTES]| digest.iter().map(|byte| byte.count_ones()).sum::<u32>();
+        let mean = digests[1..].iter().map(ones).sum::<u32>() as usize / (digests.len() - 1);
+        assert!((60..68).contains(&mean), "{mean} of 128 bits");
+    }
+}

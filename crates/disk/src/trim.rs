@@ -1,0 +1,109 @@
+//! What is given up of the journal, and when: at once what image and data lender have; what only the image has when half of
+//! the journal is full, and then its blocks are marked dirty first. No writer ever waits for the data lender.
+
+use std::sync::atomic::Ordering;
+
+use netram_proto::id::Lsn;
+use netram_proto::port::{Log, LogError, LogState, Record};
+
+use crate::device::{BLOCK_BYTES, Span};
+use crate::dirty::DirtyMap;
+use crate::disk::Disk;
+use crate::error::{ApplyError, FileKind};
+use crate::fetch::Fetch;
+use crate::held::Held;
+use crate::image::Sparse;
+use crate::limit::MARK_RUNS;
+use crate::record::{Change, decode};
+use crate::stats::add;
+use crate::sync::lock;
+
+/// Bytes of journal that a record may take beside its payload, for what the journal keeps with it.
+const RECORD_EXTRA: u64 = 4096;
+
+impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
+    /// Trims the journal as far as it may and must be. Costs a look at two atomics when there is nothing to do.
+    pub(crate) fn tidy(&self, held: &mut Held) -> Result<(), ApplyError> {
+        if held.is_empty() {
+            return Ok(());
+        }
+        let flushed = Lsn(self.flushed.load(Ordering::Acquire));
+        if let Some(both) = held.flushed(flushed) {
+            self.trim(both)?;
+        }
+        let LogState {
+            head,
+            tail,
+            capacity,
+            payload_max,
+            ..
+        } = self.log.state();
+        // Any record must find room in the end.
+        let largest = payload_max as u64 + RECORD_EXTRA;
+        let most = (capacity / 2).min(capacity.saturating_sub(largest));
+        if let Some(surplus) = held.surplus(head, tail, most) {
+            self.mark_given_up(head, surplus);
+            self.trim(surplus)?;
+        }
+        Ok(())
+    }
+
+    fn trim(&self, head: Lsn) -> Result<(), ApplyError> {
+        if head > self.log.state().head {
+            self.log.trim(head).map_err(ApplyError::Log)?;
+            self.signal.change();
+        }
+        Ok(())
+    }
+
+    /// Marks the blocks of the records from `head` up to `to`, where a stage ended. When that fails the map is not complete,
+    /// which it says itself: the data lender will be sent everything.
+    fn mark_given_up(&self, head: Lsn, to: Lsn) {
+        let mut dirty = lock(&self.dirty);
+        let Some(map) = &mut *dirty else { return };
+        match self
+            .mark_records(map, head, to)
+            .and_then(|()| of_dirty(map.cover(head, to)))
+        {
+            Ok(()) => add(&self.counters.given_up_bytes, to.since(head)),
+            Err(_) => add(&self.counters.mark_failures, 1),
+        }
+    }
+
+    fn mark_records(&self, map: &mut DirtyMap<F>, head: Lsn, to: Lsn) -> Result<(), ApplyError> {
+        let bytes = self.bytes();
+        let mut runs = Vec::with_capacity(MARK_RUNS);
+        let mut from = head;
+        while from < to {
+            let (mut next, mut sound) = (from, true);
+            let mut each = |record: Record<'_>| {
+                match decode(record.kind, record.payload, bytes) {
+                    Ok(Some(Change::Write { span, .. } | Change::Zero(span))) => runs.push(run_of(&span)),
+                    Ok(None) => (),
+                    Err(_) => sound = false,
+                }
+                next = record.next;
+                sound && next < to && runs.len() < MARK_RUNS
+            };
+            let stopped = self.log.read(from, &mut each).map_err(ApplyError::Log)?;
+            next = next.max(stopped);
+            if next == from || !sound {
+                return Err(ApplyError::Log(LogError::Corrupt(from)));
+            }
+            from = next;
+            of_dirty(map.mark(&mut runs))?;
+            runs.clear();
+        }
+        Ok(())
+    }
+}
+
+/// The blocks of a record's span: the first, and the one behind the last.
+fn run_of(span: &Span) -> (u64, u64) {
+    (span.offset() / BLOCK_BYTES, span.end().div_ceil(BLOCK_BYTES))
+}
+
+pub(crate) fn of_dirty<T>(done: Result<T, netram_proto::port::IoError>) -> Result<T, ApplyError> {
+    let file = FileKind::Dirty;
+    done.map_err(|cause| ApplyError::File { file, cause })
+}
