@@ -16,12 +16,13 @@ LIBRVM  := packaging/librvm/install.sh
 # The loader finds a library once its cache knows it; a stage, or an install without root, is not in the cache.
 LDCONFIG := @if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ] && command -v ldconfig >/dev/null; then ldconfig; fi
 
-.PHONY: help demo test bench build program wheel install uninstall clean need-cargo
+.PHONY: help demo test users bench build program wheel install uninstall clean need-cargo
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo              build netram and watch commits survive a killed lender"
 	@echo "make test              install what the tests need, then check everything"
+	@echo "make users [SECONDS=]  file systems and databases on a volume that is killed under them (default five minutes)"
 	@echo "make bench [ARGS=]     measure every figure beside its floor (ARGS=--quick: under two minutes)"
 	@echo "make build             the program and the C library"
 	@echo "make install [PREFIX=] binary, C library, man pages, completions, systemd unit (default $(PREFIX))"
@@ -35,6 +36,9 @@ demo: program
 test: need-cargo
 	scripts/test-deps.sh
 	cargo xtask check
+
+users: need-cargo
+	scripts/users.sh $(SECONDS)
 
 bench: program
 	$(NETRAM) bench figures $(ARGS)

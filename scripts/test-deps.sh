@@ -28,6 +28,7 @@ wanted=(
 	"fio fio writes at random, and verifies what it reads"
 	"linux.uml user-mode-linux is a whole kernel in a process, to be cut off as by a power failure"
 	"nbd-client nbd-client makes a device of an NBD server, in that kernel"
+	"pg_ctlcluster postgresql runs transactions on an attached volume that is killed under it"
 	"ps procps shows what a failed test left running, and its limits"
 )
 

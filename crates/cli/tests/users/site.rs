@@ -1,0 +1,202 @@
+//! Where a test takes place: lenders, a volume, its device, and a folder that it is mounted on.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::common::{Lender, Ran, finish, netram};
+use crate::file_system::FileSystem;
+use crate::process::{has, tool, until};
+
+/// Bytes of the volume: XFS refuses less than 300 MB.
+const VOLUME: &str = "512MiB";
+const JOURNAL: &str = "64MiB";
+
+/// Sites of this process: lenders' names must not meet.
+static MADE: AtomicU32 = AtomicU32::new(0);
+
+/// A volume `db` with a file system, attached and mounted while a workload runs.
+pub(crate) struct Site {
+    folder: tempfile::TempDir,
+    file_system: FileSystem,
+    // Their memory has what a killed server had acknowledged.
+    _lenders: [Lender; 2],
+}
+
+impl Site {
+    /// A new volume with `file_system` on it, attached and mounted. `None`: the machine lacks something, which is said.
+    pub(crate) fn new(test: &str, file_system: FileSystem, programs: &[&str]) -> Option<Site> {
+        let lacking = can_attach()
+            .and_then(|()| file_system.can())
+            .and_then(|()| programs.iter().try_for_each(|program| has(program)));
+        if let Err(missing) = lacking {
+            let _ = writeln!(std::io::stderr(), "\nSKIPPED {test}: {missing}");
+            return None;
+        }
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let lenders = ["a", "b"].map(|name| {
+            let listen = ["--listen", "tcp://127.0.0.1:0", "--insecure", "--domain", "ups-1"];
+            Lender::start(&format!("{number}{name}"), &listen)
+        });
+        let folder = tempfile::Builder::new()
+            .prefix("netram-users-")
+            .tempdir()
+            .unwrap();
+        // Databases run as users of their own, and must get through to what is theirs.
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711)).unwrap();
+        let site = Site {
+            folder,
+            file_system,
+            _lenders: lenders,
+        };
+        let [a, b] = site._lenders.each_ref().map(|lender| lender.address.as_str());
+        let create = ["create", "db", "--size", VOLUME, "--journal-size", JOURNAL];
+        let made = site.disk(&[&create[..], &["--insecure", "--lender", a, "--lender", b]].concat());
+        assert_eq!(made.code, 0, "{}{}", made.out, made.err);
+        fs::create_dir(site.mounted()).unwrap();
+        site.attach();
+        file_system.make(&site.device());
+        site.mount();
+        Some(site)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Where the volume is mounted.
+    pub(crate) fn mounted(&self) -> PathBuf {
+        self.path("mount")
+    }
+
+    fn device(&self) -> String {
+        self.path("run/dev/db").display().to_string()
+    }
+
+    fn disk(&self, arguments: &[&str]) -> Ran {
+        let mut command = netram();
+        command
+            .arg("disk")
+            .args(arguments)
+            .current_dir(self.folder.path());
+        finish(command.env("NETRAM_DISK_RUN", self.path("run")))
+    }
+
+    /// What is attached.
+    fn attached(&self) -> Vec<Value> {
+        let listed = self.disk(&["list", "--json"]).out;
+        serde_json::from_str(&listed).unwrap_or_default()
+    }
+
+    /// A supervisor that has said its last word may still hold the name for a moment.
+    fn attach(&self) {
+        let mut ran = self.disk(&["attach", "db"]);
+        until("the volume is attached", || {
+            let early = ran.err.contains("being attached or detached");
+            if early {
+                ran = self.disk(&["attach", "db"]);
+            }
+            !early
+        });
+        assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+    }
+
+    fn mount(&self) {
+        self.file_system.mount(&self.device(), &self.mounted());
+    }
+
+    fn unmount(&self) {
+        let folder = self.mounted();
+        // What a killed program had open is closed a moment after it is gone from the process table.
+        let mut last = Ok(String::new());
+        until("the file system is unmounted", || {
+            last = tool("umount", &[folder.to_str().unwrap()]);
+            !last.as_ref().is_err_and(|error| error.contains("busy"))
+        });
+        last.unwrap();
+    }
+
+    /// As if the client's machine had died: supervisor and server of the device are killed. Whoever writes gets errors.
+    pub(crate) fn crash(&self) {
+        self.crash_after(|| ());
+    }
+
+    /// What returns just before the kill is what had been acknowledged by then. It is not asked afterwards: while a file
+    /// system's journal fails under several callers, Linux reports a sync as done to one whose commit another has seen fail.
+    pub(crate) fn crash_after<T>(&self, look: impl FnOnce() -> T) -> T {
+        let attached = self.attached();
+        let seen = look();
+        for entry in attached {
+            // The supervisor first: it might start another server.
+            for part in ["supervisor", "server"] {
+                kill(&entry["attached"][part]["id"]);
+            }
+        }
+        seen
+    }
+
+    /// After a crash: the volume recovered, the file system clean by its own checker, and mounted.
+    pub(crate) fn recover(&self) {
+        self.unmount();
+        self.attach();
+        self.file_system.check(&self.device(), &self.mounted());
+        self.mount();
+    }
+
+    /// Everything closed as its user would, and looked at once more.
+    pub(crate) fn close(self) {
+        self.unmount();
+        let detached = self.disk(&["detach", "db"]);
+        assert_eq!(detached.code, 0, "{}{}", detached.out, detached.err);
+        let scrubbed = self.disk(&["scrub", "db"]);
+        assert_eq!(scrubbed.code, 0, "{}{}", scrubbed.out, scrubbed.err);
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        // Of a test that failed: a server that is stuck would hold up the unmounting for ever, so it goes first.
+        self.crash();
+        let _ = tool("umount", &["--lazy", self.mounted().to_str().unwrap_or("")]);
+    }
+}
+
+/// Gives a folder to the user that a database runs as.
+pub(crate) fn give_to(user: &str, folder: &Path) {
+    tool("chown", &[user, folder.to_str().unwrap()]).unwrap();
+}
+
+/// What this machine lacks for a device.
+fn can_attach() -> Result<(), String> {
+    if !rustix::process::geteuid().is_root() {
+        return Err("this is not root".into());
+    }
+    for path in ["/dev/fuse", "/dev/loop-control"] {
+        let opened = File::options().read(true).write(true).open(path);
+        opened.map_err(|error| format!("{path}: {error}"))?;
+    }
+    let fuse = rustix::mount::fsopen("fuse", rustix::mount::FsOpenFlags::FSOPEN_CLOEXEC);
+    fuse.map_err(|errno| format!("mounting FUSE: {errno}"))?;
+    // In a container the driver may be there, but not the devices that it makes.
+    tool(
+        "sh",
+        &[
+            "-c",
+            "device=$(losetup --find) && test -b \"$device\" && : <> \"$device\"",
+        ],
+    )
+    .map(drop)
+    .map_err(|_| "there are no loop devices here".into())
+}
+
+fn kill(process: &Value) {
+    let number = process.as_i64().and_then(|number| i32::try_from(number).ok());
+    if let Some(pid) = number.and_then(Pid::from_raw) {
+        let _ = kill_process(pid, Signal::KILL);
+    }
+}
