@@ -12,6 +12,7 @@
 //! | [`paper`] | the experiments of TR-190, each figure anew |
 //! | [`volume`] | a volume over NBD, beside an empty server and a plain file |
 //! | [`heap`] | the persistent heap beside malloc, and under a long load |
+//! | [`failures`] | a volume under a file system, through every failure of LND's Table 1 |
 //! | [`figures`] | the scoreboard: every figure that the project holds itself to |
 //! | [`echo`], [`disk`] | the floors |
 //! | [`delay`] | a longer wire |
@@ -28,6 +29,7 @@ pub mod delay;
 pub mod disk;
 pub mod echo;
 pub mod error;
+pub mod failures;
 pub mod figures;
 pub mod heap;
 pub mod histogram;

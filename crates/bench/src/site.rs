@@ -1,6 +1,7 @@
 //! Where a measurement takes place: a temporary folder, a cluster key, and lenders as processes of their own.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -30,18 +31,22 @@ static LEFTOVERS: Mutex<Vec<Leftover>> = Mutex::new(Vec::new());
 enum Leftover {
     Path(PathBuf),
     Namespace(String),
+    Mount(PathBuf),
 }
 
 /// Removes the files and network namespaces of every site of this process, whose guards will not be dropped because a
 /// signal ends it. The children end with the process, by the kernel's hand.
 pub fn abandon() {
-    let leftovers = std::mem::take(&mut *leftovers());
+    let mut leftovers = std::mem::take(&mut *leftovers());
+    // Before the folders that they are in, or their contents would be removed one by one.
+    leftovers.sort_by_key(|leftover| !matches!(leftover, Leftover::Mount(_)));
     for leftover in leftovers {
         // Whatever is gone already was removed by its guard.
         let _ = match leftover {
             Leftover::Path(path) if path.is_dir() => std::fs::remove_dir_all(path).is_ok(),
             Leftover::Path(path) => std::fs::remove_file(path).is_ok(),
             Leftover::Namespace(name) => namespaces::ip(&["netns", "delete", &name]).is_ok(),
+            Leftover::Mount(path) => Command::new("umount").arg("--lazy").arg(path).status().is_ok(),
         };
     }
 }
@@ -57,6 +62,16 @@ fn remember(path: &Path) {
 /// A network namespace is about to be made: [`abandon`] removes it too.
 pub(crate) fn remember_namespace(name: &str) {
     leftovers().push(Leftover::Namespace(name.to_owned()));
+}
+
+/// Something is about to be mounted on this folder: [`abandon`] unmounts it. What it was mounted from ends with that.
+pub(crate) fn remember_mount(path: &Path) {
+    leftovers().push(Leftover::Mount(path.to_owned()));
+}
+
+/// It has been unmounted.
+pub(crate) fn forget_mount(path: &Path) {
+    leftovers().retain(|leftover| *leftover != Leftover::Mount(path.to_owned()));
 }
 
 /// It has been removed.
@@ -174,6 +189,11 @@ impl Site {
     /// Starts a lender process and waits until it listens.
     pub fn lender(&self, spec: LenderSpec) -> Result<Lender, BenchError> {
         self.start_lender(spec, &self.listen(spec.wire), &[], None)
+    }
+
+    /// The same at a place where one was before.
+    pub(crate) fn lender_at(&self, spec: LenderSpec, listen: &Address) -> Result<Lender, BenchError> {
+        self.start_lender(spec, listen, &[], None)
     }
 
     /// The same, and it takes appends from a multicast group too.

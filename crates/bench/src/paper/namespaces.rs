@@ -89,6 +89,28 @@ impl Namespaces {
         move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).context(what)
     }
 
+    /// The client's namespace, as an argument of `nsenter`. Unlike `ip netns exec` it leaves the mounts alone: a copy of
+    /// them would hold up whoever unmounts something.
+    pub(crate) fn client_file(&self) -> String {
+        format!("--net=/run/netns/{}", self.client)
+    }
+
+    /// A switch that has failed: frames to the lenders vanish, and nobody is told. Needs the `nft` command.
+    pub(crate) fn cut(&self) -> Result<(), BenchError> {
+        let chain = "add chain inet cut input { type filter hook input priority 0; policy drop; }";
+        self.nft(&format!("add table inet cut; {chain}"))
+    }
+
+    /// It works again.
+    pub(crate) fn heal(&self) -> Result<(), BenchError> {
+        self.nft("delete table inet cut")
+    }
+
+    fn nft(&self, commands: &str) -> Result<(), BenchError> {
+        let namespace = format!("--net=/run/netns/{}", self.lender);
+        run("nsenter", &[namespace.as_str(), "nft", commands])
+    }
+
     /// The command that starts the one behind it in the lender's namespace.
     pub fn on_lender(&self) -> [&str; 4] {
         ["ip", "netns", "exec", &self.lender]

@@ -12,6 +12,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod failures;
 mod file_system;
 mod files;
 mod fio;

@@ -1,6 +1,7 @@
 //! `netram bench`: measurements, each beside its floor.
 
 mod commit;
+mod failures;
 mod figures;
 mod heap;
 mod paper;
@@ -38,6 +39,7 @@ use crate::output;
 pub(crate) enum Bench {
     Figures(figures::Figures),
     Commit(commit::Commit),
+    Failures(failures::Failures),
     Tpca(tpca::Tpca),
     Lender(share::Share),
     Heap(heap::Heap),
@@ -63,6 +65,7 @@ impl Bench {
         match self {
             Bench::Figures(figures) => figures.run(),
             Bench::Commit(commit) => commit.run(),
+            Bench::Failures(failures) => failures.run(),
             Bench::Tpca(tpca) => tpca.run(),
             Bench::Lender(share) => share.run(),
             Bench::Heap(heap) => heap.run(),

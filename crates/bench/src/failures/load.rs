@@ -1,0 +1,221 @@
+//! fio on the file system: synchronous writes with checksums, which it verifies, and a log of when each returned.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::Value;
+
+use super::tool::{finish, until};
+use crate::error::{BenchError, Context};
+use crate::histogram::median;
+
+const BLOCK_BYTES: u64 = 4096;
+/// What random writes go round in.
+const RANDOM_BYTES: u64 = 16 << 20;
+/// More than any run of one write after another gets through.
+const SEQUENCE_BYTES: u64 = 256 << 20;
+
+/// What fio does.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kind {
+    /// Random blocks of a file, round after round, and reads each again soon after it was written. It outlives the failure.
+    Random(Duration),
+    /// Blocks one after another, until it is cut off: how many were acknowledged says which must be there.
+    Sequence,
+}
+
+/// A running fio. Killed when dropped.
+pub(super) struct Load {
+    process: Child,
+    folder: PathBuf,
+    report: PathBuf,
+}
+
+/// What fio had done in the end.
+pub(super) struct Done {
+    writes: Vec<Write>,
+    /// Bytes that were acknowledged.
+    acked_bytes: u64,
+    /// What went wrong, as fio says it.
+    pub(super) failure: Option<String>,
+}
+
+/// One write: when it returned, and how long it had taken.
+struct Write {
+    at: Duration,
+    took_us: f64,
+}
+
+/// How writes went in a stretch of time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stretch {
+    pub(super) median_us: f64,
+    pub(super) longest_ms: f64,
+}
+
+impl Load {
+    /// Starts fio in the folder `below` with its reports in `beside`, and waits until it writes.
+    pub(super) fn start(kind: Kind, below: &Path, beside: &Path) -> Result<Load, BenchError> {
+        let folder = beside.join("fio");
+        // Of an earlier load of this story.
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir(&folder).context("make a folder for fio's reports")?;
+        let report = folder.join("report.json");
+        let output = File::create(&report).context("make fio's report")?;
+        let complaints = File::create(folder.join("complaints")).context("make fio's report")?;
+        let mut command = fio(kind, below);
+        command
+            .args(["--output-format=json", "--log_unix_epoch=1"])
+            .arg(format!("--write_lat_log={}", folder.join("log").display()))
+            .stdin(Stdio::null())
+            .stdout(output)
+            .stderr(complaints);
+        let process = command.spawn().context("start fio")?;
+        let load = Load {
+            process,
+            folder,
+            report,
+        };
+        let file = below.join("fio");
+        until("fio has made its file", || Ok(file.exists()))?;
+        Ok(load)
+    }
+
+    /// Waits for its end, which is near.
+    pub(super) fn end(mut self) -> Result<Done, BenchError> {
+        let mut status = None;
+        until("fio ends", || {
+            status = self.process.try_wait().context("look at fio")?;
+            Ok(status.is_some())
+        })?;
+        let text = fs::read_to_string(&self.report).context("read fio's report")?;
+        // It may complain in front of its report.
+        let report = text.find('{').map_or("", |at| &text[at..]);
+        let report: Value = serde_json::from_str(report).context("read fio's report")?;
+        let log = fs::read_to_string(self.folder.join("log_lat.1.log")).context("read fio's log")?;
+        let failed = !status.is_some_and(|status| status.success());
+        let complaint = || {
+            let said = fs::read_to_string(self.folder.join("complaints")).unwrap_or_default();
+            let first = said.lines().chain(text.lines()).next();
+            first.unwrap_or("it gives no reason").to_owned()
+        };
+        Ok(Done {
+            writes: log.lines().filter_map(Write::parse).collect(),
+            acked_bytes: report["jobs"][0]["write"]["io_bytes"].as_u64().unwrap_or(0),
+            failure: failed.then(complaint),
+        })
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        // Both fail only when it has ended and was waited for.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Write {
+    /// Milliseconds, nanoseconds, direction (1: written), and what does not matter here.
+    fn parse(line: &str) -> Option<Write> {
+        let mut fields = line.split(',').map(str::trim);
+        let at = Duration::from_millis(fields.next()?.parse().ok()?);
+        let took_ns: f64 = fields.next()?.parse().ok()?;
+        (fields.next()? == "1").then_some(Write {
+            at,
+            took_us: took_ns / 1e3,
+        })
+    }
+}
+
+impl Done {
+    /// The writes that returned between two moments. `None`: there were none.
+    pub(super) fn between(&self, from: SystemTime, to: SystemTime) -> Option<Stretch> {
+        let since = |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let (from, to) = (since(from), since(to));
+        let took: Vec<f64> = self
+            .writes
+            .iter()
+            .filter(|write| from <= write.at && write.at < to)
+            .map(|write| write.took_us)
+            .collect();
+        let longest_us = took.iter().copied().fold(0.0, f64::max);
+        (!took.is_empty()).then(|| Stretch {
+            median_us: median(took),
+            longest_ms: longest_us / 1e3,
+        })
+    }
+
+    /// Blocks of a sequence that must be there. The last one is in doubt: a journal that just fails may call it done.
+    pub(super) fn acked_blocks(&self) -> u64 {
+        (self.acked_bytes / BLOCK_BYTES).saturating_sub(1)
+    }
+}
+
+/// The first `blocks` of a sequence, verified by fio: `Err` is the first that is not what was written.
+pub(super) fn verify(blocks: u64, below: &Path) -> Result<(), BenchError> {
+    let mut command = fio(Kind::Sequence, below);
+    command.args(["--verify_only", "--do_verify=1"]);
+    // fio takes the last it is told of an option.
+    command.arg(format!("--size={}", blocks * BLOCK_BYTES));
+    finish(&mut command).map(drop).map_err(|error| BenchError::Wrong {
+        place: below.to_owned(),
+        why: format!("of {blocks} acknowledged blocks not all are there: {error}"),
+    })
+}
+
+fn fio(kind: Kind, below: &Path) -> Command {
+    let mut command = Command::new("fio");
+    command
+        .current_dir(below)
+        .args(["--name=fio", "--filename=fio", "--bs=4k", "--ioengine=psync"])
+        .args([
+            "--direct=1",
+            "--sync=dsync",
+            "--verify=crc32c",
+            "--verify_fatal=1",
+        ]);
+    match kind {
+        Kind::Random(span) => command
+            .args(["--rw=randwrite", "--verify_backlog=256", "--time_based"])
+            .arg(format!("--runtime={}ms", span.as_millis()))
+            .arg(format!("--size={RANDOM_BYTES}")),
+        Kind::Sequence => command
+            .args(["--rw=write", "--do_verify=0"])
+            .arg(format!("--size={SEQUENCE_BYTES}")),
+    };
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn done(log: &str) -> Done {
+        Done {
+            writes: log.lines().filter_map(Write::parse).collect(),
+            acked_bytes: 3 * BLOCK_BYTES,
+            failure: None,
+        }
+    }
+
+    #[test]
+    fn a_stretch_has_the_writes_of_its_time_alone() {
+        let done = done(
+            "1000, 50000, 1, 4096, 0\n1500, 9, 0, 4096, 0\n2000, 70000, 1, 4096, 0\n3000, 8000000, 1, 4096, 0\n",
+        );
+        let at = |ms: u64| UNIX_EPOCH + Duration::from_millis(ms);
+        let all = done.between(at(0), at(9000)).expect("three writes");
+        assert_eq!((all.median_us, all.longest_ms), (70.0, 8.0));
+        let early = done.between(at(0), at(2000)).expect("one write");
+        assert_eq!((early.median_us, early.longest_ms), (50.0, 0.05));
+        assert!(done.between(at(4000), at(9000)).is_none());
+    }
+
+    #[test]
+    fn the_last_acknowledged_block_is_in_doubt() {
+        assert_eq!(done("").acked_blocks(), 2);
+    }
+}

@@ -1,0 +1,44 @@
+//! Other people's programs, run to their end.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::error::{BenchError, Context};
+
+/// How long something may take that is not measured: the machine may be slow and busy.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Runs a tool: what it printed, or why it failed.
+pub(super) fn tool(program: &str, arguments: &[&str]) -> Result<String, BenchError> {
+    finish(Command::new(program).args(arguments))
+}
+
+/// Runs a command to its end: what it printed, or what it complained of.
+pub(super) fn finish(command: &mut Command) -> Result<String, BenchError> {
+    let what = format!("run {command:?}");
+    let output = command.stdin(Stdio::null()).output().context(&what)?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    }
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said).trim().to_owned();
+    Err(BenchError::Asked(format!("cannot {what}: {said}")))
+}
+
+/// Waits until `condition` holds.
+pub(super) fn until(
+    what: &str,
+    mut condition: impl FnMut() -> Result<bool, BenchError>,
+) -> Result<(), BenchError> {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition()? {
+        if Instant::now() > deadline {
+            return Err(BenchError::Asked(format!(
+                "waited {PATIENCE:?} in vain until {what}"
+            )));
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
+}

@@ -1,0 +1,124 @@
+//! `netram bench failures`: LND's Table 1, happening.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser as _};
+use netram_bench::failures::{self, Failure, Reliable, Row};
+use netram_bench::machine::Machine;
+use serde_json::json;
+
+use super::Common;
+use crate::output;
+
+/// Let everything fail that a volume should survive, and print the table
+///
+/// The failures of Table 1 of the LND paper, each with real lenders and a volume
+/// attached as a device, while fio writes to ext4 on it, synchronously, and
+/// verifies. The paper's words stand beside what was measured. Needs root, FUSE,
+/// loop devices and fio.
+///
+///   netram bench failures --quick
+///   netram bench failures --only client-killed,all-lost
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Failures {
+    #[command(flatten)]
+    common: Common,
+    /// Some failures only
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = names())]
+    only: Vec<Failure>,
+}
+
+fn names() -> impl clap::builder::TypedValueParser<Value = Failure> {
+    PossibleValuesParser::new(Failure::ALL.map(Failure::id)).try_map(|name| {
+        let known = Failure::ALL.into_iter().find(|failure| failure.id() == name);
+        known.ok_or("no such failure")
+    })
+}
+
+impl Failures {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        let site = self.common.site()?;
+        self.common.introduce(&site)?;
+        let failures = match self.only.is_empty() {
+            true => Failure::ALL.to_vec(),
+            false => self.only.clone(),
+        };
+        let report = failures::measure(&site, &failures, self.common.quick, &mut |what| {
+            output::remark(format_args!("{what} ..."));
+        })?;
+        if self.common.json {
+            output::json(&json!({
+                "machine": Machine::look(),
+                "rows": report.rows,
+                "skipped": report.skipped,
+            }))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        for skipped in &report.skipped {
+            output::line(format_args!("SKIPPED: {skipped}"))?;
+        }
+        if !report.rows.is_empty() {
+            show(&report.rows)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn show(rows: &[Row]) -> Result<()> {
+    let header = [
+        "failure",
+        "reliable",
+        "goes on",
+        "write before us",
+        "during",
+        "speed",
+        "longest ms",
+        "recovery ms",
+    ];
+    let mut table = output::table(&header, 3);
+    for row in rows {
+        let optional = |value: Option<f64>| value.map(output::number).unwrap_or_default();
+        table.add_row([
+            row.failure.to_owned(),
+            reliable(row).to_owned(),
+            if row.continues { "yes" } else { "no" }.to_owned(),
+            output::number(row.before_us),
+            optional(row.during_us),
+            row.speed()
+                .map(|speed| format!("{:.0} %", speed * 100.0))
+                .unwrap_or_default(),
+            optional(row.stall_ms),
+            optional(row.recovery_ms),
+        ]);
+        let paper = &row.paper;
+        table.add_row([
+            format!("  in the paper: {}", paper.failure),
+            paper.reliable.to_owned(),
+            paper.continues.to_owned(),
+            String::new(),
+            String::new(),
+            paper.performance.to_owned(),
+            String::new(),
+            paper.recovery.to_owned(),
+        ]);
+    }
+    output::line(table)?;
+    output::line("recovery:")?;
+    for row in rows.iter().filter(|row| row.recovery_ms.is_some()) {
+        output::line(format_args!("  {}: {}", row.failure, row.recovery))?;
+    }
+    Ok(())
+}
+
+fn reliable(row: &Row) -> &'static str {
+    match row.reliable {
+        Reliable::Yes => "yes",
+        Reliable::Refused { lost: Some(false) } => {
+            "refused, naming who is missing; nothing was gone this time"
+        }
+        Reliable::Refused { .. } => "no: refused, naming who is missing",
+    }
+}

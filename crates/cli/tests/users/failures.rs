@@ -1,0 +1,83 @@
+//! The failures of LND's Table 1 (`netram bench failures`), each a test: what must be reliable and what must go on. How
+//! fast is not the tests' business.
+
+use std::io::Write;
+
+use serde_json::Value;
+
+use crate::common::run;
+
+/// Lets one failure happen. What was acknowledged and is not there ends the program with an error.
+fn outcome(test: &str, failure: &str) -> Option<Value> {
+    let disk = tempfile::tempdir().unwrap();
+    let folder = disk.path().to_str().unwrap();
+    let ran = run([
+        "bench", "failures", "--quick", "--json", "--only", failure, "--dir", folder,
+    ]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let report: Value = serde_json::from_str(&ran.out).unwrap();
+    if let Some(missing) = report["skipped"].get(0) {
+        let _ = writeln!(std::io::stderr(), "\nSKIPPED {test}: {missing}");
+        return None;
+    }
+    let left: Vec<_> = std::fs::read_dir(disk.path()).unwrap().collect();
+    assert!(left.is_empty(), "left behind: {left:?}");
+    Some(report["rows"][0].clone())
+}
+
+/// Nothing is lost, and fio wrote and verified on.
+fn goes_on(test: &str, failure: &str) {
+    if let Some(row) = outcome(test, failure) {
+        assert_eq!(
+            (&row["reliable"], &row["continues"]),
+            (&"yes".into(), &true.into()),
+            "{row}"
+        );
+    }
+}
+
+#[test]
+fn a_file_system_does_not_notice_that_a_lender_crashes() {
+    goes_on(
+        "a_file_system_does_not_notice_that_a_lender_crashes",
+        "lender-killed",
+    );
+}
+
+#[test]
+fn a_file_system_goes_on_when_a_lender_falls_silent() {
+    goes_on(
+        "a_file_system_goes_on_when_a_lender_falls_silent",
+        "lender-stopped",
+    );
+}
+
+#[test]
+fn a_file_system_goes_on_when_all_lenders_crash() {
+    goes_on("a_file_system_goes_on_when_all_lenders_crash", "lenders-killed");
+}
+
+#[test]
+fn a_file_system_goes_on_when_the_switch_fails() {
+    goes_on("a_file_system_goes_on_when_the_switch_fails", "switch-lost");
+}
+
+#[test]
+fn a_crashed_client_finds_every_acknowledged_block_again() {
+    let test = "a_crashed_client_finds_every_acknowledged_block_again";
+    let Some(row) = outcome(test, "client-killed") else {
+        return;
+    };
+    assert_eq!(row["reliable"], "yes", "{row}");
+    assert!(row["acked"].as_u64().unwrap() > 0, "{row}");
+}
+
+#[test]
+fn a_volume_of_which_everything_was_lost_is_not_opened_in_silence() {
+    let test = "a_volume_of_which_everything_was_lost_is_not_opened_in_silence";
+    let Some(row) = outcome(test, "all-lost") else {
+        return;
+    };
+    assert!(row["reliable"]["refused"].is_object(), "{row}");
+    assert!(row["acked"].as_u64().unwrap() > 0, "{row}");
+}
