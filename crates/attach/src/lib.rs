@@ -27,7 +27,7 @@ mod supervise;
 mod sys;
 mod users;
 
-pub use loop_device::BindError;
+pub use loop_device::{BindError, ResizeError, resize};
 pub use process::Process;
 pub use registry::{
     Claim, ClaimError, Entry, FindError, NAME_BYTES_MAX, Record, Registry, RegistryError, name_of,

@@ -56,6 +56,9 @@ pub struct Record {
     pub block_bytes: u32,
     /// Whether writes are refused.
     pub read_only: bool,
+    /// The served file, as the supervisor has it open.
+    #[serde(default)]
+    pub file: PathBuf,
     /// Who looks after it.
     pub supervisor: Process,
     /// Who has the volume open.
@@ -400,6 +403,7 @@ mod tests {
             way: "fuse+loop".into(),
             block_bytes: 4096,
             read_only: false,
+            file: "/proc/1/fd/1000".into(),
             supervisor: Process::of(std::process::id()).unwrap(),
             server: Process::of(std::process::id()).unwrap(),
         }

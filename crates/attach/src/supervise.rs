@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -33,6 +34,8 @@ pub struct Request {
 #[derive(Debug)]
 pub struct Attached {
     device: LoopDevice,
+    /// The served file. Open so that whoever enlarged the volume can make the kernel look at its size again.
+    file: File,
     server: Child,
     claim: Claim,
     record: Record,
@@ -92,8 +95,9 @@ pub fn attach(mut claim: Claim, request: &Request, mut server: Command) -> Resul
         .spawn()
         .map_err(AttachError::Start)?;
     match make(&mut claim, request, &mut server) {
-        Ok((device, record)) => Ok(Attached {
+        Ok((device, file, record)) => Ok(Attached {
             device,
+            file,
             server,
             claim,
             record,
@@ -114,9 +118,9 @@ fn make(
     claim: &mut Claim,
     request: &Request,
     server: &mut Child,
-) -> Result<(LoopDevice, Record), AttachError> {
-    let path = offered(server)?;
-    let device = bind(&path, request, claim.name())?;
+) -> Result<(LoopDevice, File, Record), AttachError> {
+    let file = open(&offered(server)?)?;
+    let device = bind(&file, request, claim.name())?;
     if !device.is_direct() {
         tracing::warn!(
             device = %device.path().display(),
@@ -131,13 +135,14 @@ fn make(
         way: WAY.to_owned(),
         block_bytes: request.block_bytes,
         read_only: request.read_only,
+        file: format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()).into(),
         supervisor: Process::of(std::process::id()).map_err(AttachError::Start)?,
         server: Process::of(server.id()).map_err(AttachError::Start)?,
     };
     claim.announce(&record)?;
     // The loop device holds the file now; the server's own hold on it ends with this.
     drop(server.stdin.take());
-    Ok((device, record))
+    Ok((device, file, record))
 }
 
 /// The path of the file that the server serves. Other lines are for whoever reads along.
@@ -155,24 +160,27 @@ fn offered(server: &mut Child) -> Result<PathBuf, AttachError> {
     Err(AttachError::Ended(ExitStatus::default()))
 }
 
-/// Binds a loop device to the served file. The handle used for that is closed again: the loop device has its own.
-fn bind(path: &Path, request: &Request, name: &str) -> Result<LoopDevice, AttachError> {
+fn open(path: &Path) -> Result<File, AttachError> {
     let direct = OFlags::DIRECT.bits().cast_signed();
-    let file: File = OpenOptions::new()
+    let opened = OpenOptions::new()
         .read(true)
         .write(true)
         .custom_flags(direct)
-        .open(path)
-        .map_err(|source| AttachError::File {
-            path: path.to_path_buf(),
-            source,
-        })?;
+        .open(path);
+    opened.map_err(|source| AttachError::File {
+        path: path.to_path_buf(),
+        source,
+    })
+}
+
+/// Binds a loop device to the served file, which it holds from then on.
+fn bind(file: &File, request: &Request, name: &str) -> Result<LoopDevice, AttachError> {
     let config = LoopConfig {
         block_bytes: request.block_bytes,
         read_only: request.read_only,
         name: &format!("netram:{name}"),
     };
-    Ok(LoopDevice::bind(&file, &config)?)
+    Ok(LoopDevice::bind(file, &config)?)
 }
 
 impl Attached {
@@ -190,12 +198,14 @@ impl Attached {
     pub fn release(self) -> Release {
         let Attached {
             device,
+            file,
             server,
             mut claim,
             record,
         } = self;
         match device.release() {
             Ok(()) => {
+                drop(file);
                 withdraw(&mut claim);
                 let _claim = claim;
                 Release::Going(Box::new(Going { server, _claim }))
@@ -205,6 +215,7 @@ impl Attached {
                 let users = users(device.path());
                 let attached = Attached {
                     device,
+                    file,
                     server,
                     claim,
                     record,

@@ -5,10 +5,11 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, Setter, ioctl};
+use rustix::ioctl::{Ioctl, IoctlOutput, NoArg, Opcode, Setter, ioctl};
 use rustix::process::Signal;
 
 const LOOP_CONFIGURE: Opcode = 0x4C0A;
+const LOOP_SET_CAPACITY: Opcode = 0x4C07;
 const LOOP_CTL_GET_FREE: Opcode = 0x4C82;
 
 /// The device is let go when its last user closes it.
@@ -89,6 +90,14 @@ pub(crate) fn configure(target: &File, file: &File, config: &LoopConfig<'_>) -> 
     let call = unsafe { Setter::<LOOP_CONFIGURE, Config>::new(raw) };
     // SAFETY: the driver only reads the value, which lives until the call returns; any other driver refuses the call.
     unsafe { ioctl(target, call) }
+}
+
+/// Makes a loop device as large as its file is.
+pub(crate) fn set_capacity(device: &File) -> rustix::io::Result<()> {
+    // SAFETY: the call takes no argument and touches no memory of ours; any other driver refuses it.
+    let call = unsafe { NoArg::<LOOP_SET_CAPACITY>::new() };
+    // SAFETY: as above.
+    unsafe { ioctl(device, call) }
 }
 
 /// From now on this process ignores `signal`.

@@ -4,7 +4,7 @@
 mod common;
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -160,8 +160,8 @@ fn a_volume_is_served_until_it_is_told_to_stop_and_closed_then() {
         &format!("unix:{}", socket.display()),
     ]);
     command.current_dir(place.folder.path());
-    let mut server = start(command.stdout(Stdio::piped()));
-    let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
+    let mut server = Started(start(command.stdout(Stdio::piped())));
+    let mut lines = BufReader::new(server.0.stdout.take().unwrap()).lines();
     assert!(
         lines.any(|line| line.unwrap() == "ready"),
         "it ended before it was ready"
@@ -171,10 +171,31 @@ fn a_volume_is_served_until_it_is_told_to_stop_and_closed_then() {
     let mut client = UnixStream::connect(socket).unwrap();
     client.read_exact(&mut greeting).unwrap();
     assert_eq!(&greeting, b"NBDMAGICIHAVEOPT");
-    assert_eq!(place.json(&["show", "db"])["in_use"], true);
-    kill_process(Pid::from_child(&server), Signal::TERM).unwrap();
-    assert!(server.wait().unwrap().success());
-    assert_eq!(place.json(&["show", "db"])["in_use"], false);
+    let shown = place.json(&["show", "db"]);
+    assert_eq!(shown["in_use"], true);
+    let live = &shown["live"];
+    assert_eq!(
+        (&live["pid"], &live["front"]["kind"]),
+        (&server.0.id().into(), &"nbd".into())
+    );
+    assert_eq!(live["front"]["connections"], 1);
+    let metrics = place.disk(&["show", "db", "--metrics"]).out;
+    assert!(
+        metrics.contains("\nnetram_volume_size_bytes{volume=")
+            && metrics.contains("\nnetram_volume_nbd_sessions_total{"),
+        "{metrics}"
+    );
+    assert_eq!(place.json(&["grow", "db", "--size", "3MiB"])["before"], 1 << 20);
+    assert_eq!(place.json(&["show", "db"])["live"]["bytes"], 3 << 20);
+    assert_eq!(place.json(&["scrub", "db"])["bad_blocks"], 0);
+    let second = place.refused(&["serve", "db", "--listen", "unix:/nowhere"], 1);
+    assert!(second.contains("in use"), "{second}");
+    kill_process(Pid::from_child(&server.0), Signal::TERM).unwrap();
+    assert!(server.0.wait().unwrap().success());
+    let shown = place.json(&["show", "db"]);
+    assert_eq!((&shown["in_use"], &shown["live"]), (&false.into(), &Value::Null));
+    let closed = place.refused(&["show", "db", "--metrics"], 1);
+    assert!(closed.contains("not attached or served"), "{closed}");
 }
 
 #[test]
@@ -236,14 +257,8 @@ fn an_attached_volume_is_let_go_and_changed_only_when_nobody_uses_it() {
     assert_eq!(attached["link"], link.to_str().unwrap());
     let again = place.refused(&["attach", "db"], 1);
     assert!(again.contains("attached already"), "{again}");
-    for arguments in [
-        &["grow", "db", "--size", "1GiB"][..],
-        &["delete", "db", "--yes"],
-        &["scrub", "db"],
-    ] {
-        let refused = place.refused(arguments, 1);
-        assert!(refused.contains("netram disk detach"), "{refused}");
-    }
+    let refused = place.refused(&["delete", "db", "--yes"], 1);
+    assert!(refused.contains("netram disk detach"), "{refused}");
     let (device, mount) = place.device_and_mount();
     tool("mkfs.ext4", &["-q", "-F", &device]).unwrap();
     tool("mount", &["-t", "ext4", &device, &mount]).unwrap();
@@ -260,6 +275,68 @@ fn an_attached_volume_is_let_go_and_changed_only_when_nobody_uses_it() {
     );
     let nothing = place.refused(&["detach", "db"], 1);
     assert!(nothing.contains("nothing is attached"), "{nothing}");
+}
+
+#[test]
+fn a_mounted_file_system_grows_with_its_volume_and_its_volume_is_scrubbed_under_it() {
+    const NAME: &str = "a_mounted_file_system_grows_with_its_volume_and_its_volume_is_scrubbed_under_it";
+    if let Err(missing) = can_attach().and_then(|()| tool("sh", &["-c", "command -v resize2fs"])) {
+        return skipped(NAME, &missing);
+    }
+    let place = Place::new();
+    place.json(&["create", "db", "--size", "64MiB", "--journal-size", "16MiB"]);
+    place.attach();
+    let (device, mount) = place.device_and_mount();
+    tool("mkfs.ext4", &["-q", "-F", &device]).unwrap();
+    tool("mount", &["-t", "ext4", &device, &mount]).unwrap();
+    for number in 0..20 {
+        write_synced(Path::new(&mount), number);
+    }
+    let free = || {
+        let space = rustix::fs::statvfs(&mount).unwrap();
+        space.f_bfree * space.f_frsize
+    };
+    let before = free();
+    let grown = place.json(&["grow", "db", "--size", "192MiB"]);
+    assert_eq!(
+        (&grown["before"], &grown["after"]),
+        (&(64 << 20).into(), &(192 << 20).into())
+    );
+    let mut seen = File::open(&device).unwrap();
+    assert_eq!(
+        seen.seek(SeekFrom::End(0)).unwrap(),
+        192 << 20,
+        "the device has its old size"
+    );
+    drop(seen);
+    // ext4 lets only those grow it online who may exceed limits, whom some containers do not have.
+    if has_capability(CAP_SYS_RESOURCE) {
+        tool("resize2fs", &[&device]).unwrap();
+    } else {
+        skipped(NAME, "CAP_SYS_RESOURCE, so the file system grows unmounted");
+        tool("umount", &[&mount]).unwrap();
+        tool("fsck.ext4", &["-f", "-y", &device]).unwrap();
+        tool("resize2fs", &[&device]).unwrap();
+        tool("mount", &["-t", "ext4", &device, &mount]).unwrap();
+    }
+    assert!(
+        free() > before + (100 << 20),
+        "{} bytes are free, of {before}",
+        free()
+    );
+    // More than there was room for.
+    fs::write(Path::new(&mount).join("large"), vec![7; 100 << 20]).unwrap();
+    tool("sync", &["-f", &mount]).unwrap();
+    let scrubbed = place.json(&["scrub", "db"]);
+    assert_eq!(scrubbed["bad_blocks"], 0);
+    assert!(scrubbed["read_bytes"].as_u64() > Some(100 << 20), "{scrubbed}");
+    let live = &place.json(&["show", "db"])["live"];
+    assert_eq!(live["bytes"], 192 << 20);
+    let smaller = place.refused(&["grow", "db", "--size", "64MiB"], 1);
+    assert!(smaller.contains("cannot shrink"), "{smaller}");
+    tool("umount", &[&mount]).unwrap();
+    check_files(&device, &mount, 20);
+    place.json(&["detach", "db"]);
 }
 
 #[test]
@@ -334,6 +411,25 @@ fn write_synced(folder: &Path, number: u64) {
 fn content(number: u64) -> Vec<u8> {
     let length = 1 + number * 997 % 9000;
     (0..length).map(|at| (at * 31 + number * 17) as u8).collect()
+}
+
+const CAP_SYS_RESOURCE: u32 = 24;
+
+fn has_capability(number: u32) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    effective.is_some_and(|mask| mask >> number & 1 == 1)
+}
+
+/// A process that does not outlive a failed test.
+struct Started(std::process::Child);
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// What this machine lacks for a device.

@@ -15,6 +15,13 @@ macro_rules! counters {
             $(pub(crate) $name: AtomicU64,)*
         }
 
+        impl Statistics {
+            /// The counters with their names, for reports.
+            pub fn named(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name),)*]
+            }
+        }
+
         impl Counters {
             pub(crate) fn read(&self) -> Statistics {
                 Statistics { $($name: self.$name.load(Relaxed),)* }

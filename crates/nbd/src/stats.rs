@@ -27,6 +27,24 @@ pub struct Stats {
     pub rejected: u64,
 }
 
+impl Stats {
+    /// The counts with their names, for reports.
+    pub fn named(&self) -> [(&'static str, u64); 10] {
+        [
+            ("reads", self.reads),
+            ("read_bytes", self.read_bytes),
+            ("writes", self.writes),
+            ("written_bytes", self.written_bytes),
+            ("zeroes", self.zeroes),
+            ("flushes", self.flushes),
+            ("batches", self.batches),
+            ("errors", self.errors),
+            ("sessions", self.sessions),
+            ("rejected", self.rejected),
+        ]
+    }
+}
+
 /// The same while it is counted.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {

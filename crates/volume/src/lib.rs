@@ -22,19 +22,25 @@
 //! | [`place`] | the files: making, looking |
 //! | `remove` | removing them, and what a crash left of them |
 //! | [`settings`] | lenders, rule, what FLUSH waits for |
+//! | [`control`] | operating it from another process |
+//! | [`scrub()`] | reading all of it, to compare it with its checksums |
 //! | [`file`] | a real file with holes |
 #![forbid(unsafe_code)]
 
+pub mod control;
 pub mod error;
 pub mod file;
 pub mod place;
 mod remove;
+mod scrub;
 pub mod settings;
 pub mod volume;
 
+pub use control::{Control, ask};
 pub use error::{CloseError, CreateError, DeleteError, InspectError, OpenError};
 pub use netram_disk::{Device, Flush};
 pub use place::{Inspected, JOURNAL_BYTES_DEFAULT, Place};
+pub use scrub::{Findings, Progress, scrub};
 pub use settings::VolumeSettings;
 pub use volume::{Recovered, Volume, VolumeStatus};
 

@@ -7,22 +7,28 @@
 //! | `sums` | their checksums |
 //! | `journal` | the journal's directory; its lock is the volume's |
 //! | `netram.toml` | lenders and settings; need not be there |
+//! | `control` | the socket of the process that has it open |
 
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use netram_client::{Inspect, Journal};
 use netram_disk::{Files, Superblock, VolumeId, create};
 use netram_home::Settings;
 use ring::rand::{SecureRandom, SystemRandom};
+use rustix::fs::{Mode, OFlags};
 
 use crate::error::{CreateError, InspectError};
 use crate::file::VolumeFile;
 
 /// Bytes of a new volume's journal: the stages that may wait for the image, and as much for what comes meanwhile.
 pub const JOURNAL_BYTES_DEFAULT: u64 = 64 * 1024 * 1024;
+
+/// The name of the socket of whoever has the volume open.
+pub(crate) const CONTROL: &str = "control";
 
 /// Where a volume's files are.
 #[derive(Clone, Debug)]
@@ -77,6 +83,13 @@ impl Place {
 
     pub(crate) fn superblock(&self) -> PathBuf {
         self.root.join("super")
+    }
+
+    /// The directory, and the name in it of the socket on which whoever has the volume open listens.
+    pub(crate) fn control(&self) -> io::Result<(OwnedFd, &'static str)> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = rustix::fs::open(&self.root, flags, Mode::empty())?;
+        Ok((folder, CONTROL))
     }
 
     /// Whether there is a volume.

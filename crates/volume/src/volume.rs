@@ -31,6 +31,8 @@ pub struct Volume {
     /// `None` only while closing.
     disk: Option<Arc<VolumeDisk>>,
     thread: Option<JoinHandle<()>>,
+    opened: Instant,
+    recovered: Recovered,
 }
 
 /// What opening found.
@@ -94,12 +96,22 @@ impl Volume {
             journal: recovered,
             disk: disk.recovered(),
         };
+        if recovered.disk.unverified > 0 {
+            let blocks = recovered.disk.unverified;
+            tracing::warn!(
+                path = %place.root().display(), blocks,
+                "the crash left blocks of which only a part is in the journal and the rest does not match its checksum: \
+                 torn by the crash, as is usual, or damaged before it; they were taken as they are (docs/disk.md, Stages)"
+            );
+        }
         let disk = Arc::new(disk);
         let thread = start(&disk).map_err(OpenError::Thread)?;
         let volume = Volume {
             place,
             disk: Some(disk),
             thread: Some(thread),
+            opened: Instant::now(),
+            recovered: recovered.clone(),
         };
         Ok((volume, recovered))
     }
@@ -117,6 +129,16 @@ impl Volume {
     /// Where it is.
     pub fn place(&self) -> &Place {
         &self.place
+    }
+
+    /// What opening found.
+    pub fn recovered(&self) -> &Recovered {
+        &self.recovered
+    }
+
+    /// How long it has been open.
+    pub fn uptime(&self) -> Duration {
+        self.opened.elapsed()
     }
 
     fn disk(&self) -> &VolumeDisk {

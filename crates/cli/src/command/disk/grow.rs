@@ -1,24 +1,27 @@
 //! `netram disk grow`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use netram_volume::control::{Ask, Told};
 use netram_volume::{Device, Volume};
 use serde_json::json;
 
-use super::{absolute, refuse_attached};
+use super::opener::{ask_opener, odd};
+use super::{absolute, registry};
 use crate::options::Size;
 use crate::output;
 
 /// Make a volume larger
 ///
-/// It must not be attached or served. New space reads as zeros and takes none
-/// until it is written. A volume does not become smaller. Enlarge the file system
-/// afterwards (resize2fs, xfs_growfs).
+/// It may be attached, mounted, and served meanwhile: its device has the new size
+/// at once. New space reads as zeros and takes none until it is written. A volume
+/// does not become smaller. Enlarge the file system afterwards.
 ///
 ///   netram disk grow /var/lib/netram/db --size 40GiB
+///   resize2fs /dev/netram/db              # xfs_growfs /srv/db
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Grow {
@@ -35,16 +38,20 @@ pub(crate) struct Grow {
 impl Grow {
     pub(super) fn run(self) -> Result<ExitCode> {
         let path = absolute(&self.volume)?;
-        refuse_attached(&path)?;
         let what = || format!("growing {}", self.volume.display());
-        let (volume, _) = Volume::open(&path).with_context(what)?;
-        let before = volume.geometry().bytes;
-        // Closed in either case: an error of growing is told after that.
-        let grown = volume.grow(self.size.0).with_context(what);
-        volume.close().with_context(what)?;
-        grown?;
+        let asked = ask_opener(&path, &Ask::Grow { bytes: self.size.0 }).with_context(what)?;
+        let before = match asked {
+            Some(Told::Grown { before, .. }) => before,
+            Some(told) => return Err(odd(&told)),
+            None => self.grow_here(&path).with_context(what)?,
+        };
+        let attached = registry().find(&path)?.filter(|entry| entry.alive);
+        if let Some(entry) = &attached {
+            netram_attach::resize(&entry.record, self.size.0)?;
+        }
+        let device = attached.map(|entry| entry.record.link);
         match self.json {
-            true => output::json(&json!({ "before": before, "after": self.size.0 }))?,
+            true => output::json(&json!({ "before": before, "after": self.size.0, "device": device }))?,
             false => output::line(format_args!(
                 "the volume has {} now; it had {}",
                 output::bytes(self.size.0),
@@ -52,5 +59,15 @@ impl Grow {
             ))?,
         }
         Ok(ExitCode::SUCCESS)
+    }
+
+    fn grow_here(&self, path: &Path) -> Result<u64> {
+        let (volume, _) = Volume::open(path)?;
+        let before = volume.geometry().bytes;
+        // Closed in either case: an error of growing is told after that.
+        let grown = volume.grow(self.size.0);
+        volume.close()?;
+        grown?;
+        Ok(before)
     }
 }

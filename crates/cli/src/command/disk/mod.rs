@@ -7,6 +7,7 @@ mod delete;
 mod detach;
 mod grow;
 mod list;
+mod opener;
 mod scrub;
 mod serve;
 pub(crate) mod server;

@@ -8,10 +8,12 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use netram_nbd::{Config, Export, Server, Tls, TlsFiles, TlsKeys};
 use netram_transport::Address;
-use netram_volume::{Device, Volume};
+use netram_volume::control::Front;
+use netram_volume::{Control, Device, Volume};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use super::opener::start_control;
 use super::{absolute, refuse_attached};
 use crate::output;
 
@@ -75,13 +77,17 @@ impl Serve {
         };
         // Before clients are let in: a signal in between must not end it without closing the volume.
         let mut signals = Signals::new([SIGTERM, SIGINT]).context("waiting for signals")?;
-        let server = Server::start(config)?;
+        let server = Arc::new(Server::start(config)?);
+        let control = control(&volume, &server);
         for address in server.addresses() {
             output::line(format_args!("listening {address}"))?;
         }
         output::line("ready")?;
         signals.forever().next();
-        let left = server.stop();
+        drop(control);
+        let counters = server.stats();
+        let left = Arc::into_inner(server).map_or(0, Server::stop);
+        tracing::info!(?counters, "clients were served");
         match Arc::into_inner(volume) {
             Some(volume) => volume.close()?,
             None => bail!(
@@ -91,4 +97,18 @@ impl Serve {
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Lets other processes operate the volume, if that can be: it is served either way.
+fn control(volume: &Arc<Volume>, server: &Arc<Server>) -> Option<Control> {
+    let server = Arc::clone(server);
+    let front = move || {
+        let counters = server.stats().named().into_iter();
+        Some(Front {
+            kind: "nbd".to_owned(),
+            connections: Some(server.connections() as u64),
+            counters: counters.map(|(name, count)| (name.to_owned(), count)).collect(),
+        })
+    };
+    start_control(volume, front)
 }

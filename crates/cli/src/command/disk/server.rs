@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::opener::start_control;
 use anyhow::{Result, anyhow};
 use netram_attach::serve;
 use netram_volume::{Device, OpenError, Volume};
@@ -30,15 +31,19 @@ impl Server {
         let served = serve(|| {
             let (volume, _) = Volume::open(&self.serve_volume)?;
             let volume = Arc::new(volume);
-            opened = Some(Arc::clone(&volume));
+            let control = start_control(&volume, || None);
+            opened = Some((Arc::clone(&volume), control));
             Ok::<Arc<dyn Device>, OpenError>(volume)
         });
         // Whatever happened to the device, what was written is brought to the disk.
-        let closed = opened.map_or(Ok(()), |volume| match Arc::into_inner(volume) {
-            Some(volume) => volume.close().map_err(anyhow::Error::new),
-            None => Err(anyhow!(
-                "a thread still has the volume; the next opening recovers it"
-            )),
+        let closed = opened.map_or(Ok(()), |(volume, control)| {
+            drop(control);
+            match Arc::into_inner(volume) {
+                Some(volume) => volume.close().map_err(anyhow::Error::new),
+                None => Err(anyhow!(
+                    "a thread still has the volume; the next opening recovers it"
+                )),
+            }
         });
         served?;
         closed

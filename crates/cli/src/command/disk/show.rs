@@ -2,21 +2,27 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
-use netram_volume::{Flush, Place};
+use netram_attach::Entry;
+use netram_volume::control::{Ask, Report, Told, metrics};
+use netram_volume::{Flush, Inspected, Place, VolumeSettings, ask};
 use serde_json::json;
 
+use super::opener::odd;
 use super::{absolute, registry};
 use crate::output;
 
-/// Show a volume without opening it
+/// Show a volume, and how it stands if it is open
 ///
-/// Nothing is changed, no lender is asked. Beside a process that has it open, a
-/// moment of a moving thing is shown.
+/// It is not opened, nothing is changed, no lender is asked. A process that has it
+/// open (`netram disk attach` or `serve`) is asked how it stands: lenders, stages
+/// that wait for the image, counters, failures.
 ///
 ///   netram disk show /var/lib/netram/db
+///   netram disk show db --metrics      # for Prometheus, while it is open
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Show {
@@ -25,41 +31,90 @@ pub(crate) struct Show {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Print the open volume's numbers as Prometheus collects them
+    #[arg(long, conflicts_with = "json")]
+    metrics: bool,
+}
+
+/// What is known.
+struct Seen {
+    inspected: Inspected,
+    settings: VolumeSettings,
+    attached: Option<Entry>,
+    live: Option<Report>,
 }
 
 impl Show {
     pub(super) fn run(self) -> Result<ExitCode> {
         let path = absolute(&self.volume)?;
         let place = Place::at(&path);
-        let seen = place.inspect()?;
-        let settings = place.settings()?;
-        let attached = registry().find(&path)?;
-        let lenders: Vec<String> = settings.journal.lenders.iter().map(ToString::to_string).collect();
-        let flush = match settings.flush {
-            Flush::Remote => "remote",
-            Flush::Disk => "disk",
+        let inspected = place.inspect()?;
+        let live = match ask(&place, &Ask::Status, &mut |_| ())? {
+            Some(Told::Status(report)) => Some(*report),
+            Some(told) => return Err(odd(&told)),
+            None => None,
         };
-        let id = seen.superblock.volume.to_string();
-        if self.json {
-            output::json(&json!({
-                "volume": path,
-                "id": id,
-                "bytes": seen.superblock.bytes,
-                "taken_bytes": seen.image_taken_bytes,
-                "journal_bytes": seen.journal_bytes,
-                "in_use": seen.in_use,
-                "members": seen.members,
-                "lenders": lenders,
-                "flush": flush,
-                "attached": attached,
-            }))?;
+        if self.metrics {
+            let Some(report) = &live else {
+                bail!(
+                    "{} is not attached or served; numbers are those of an open volume",
+                    self.volume.display()
+                );
+            };
+            output::line(metrics::text(report).trim_end())?;
             return Ok(ExitCode::SUCCESS);
         }
-        let list = |names: &[String], none: &str| match names.is_empty() {
-            true => none.to_owned(),
-            false => names.join(", "),
+        let seen = Seen {
+            inspected,
+            settings: place.settings()?,
+            attached: registry().find(&path)?,
+            live,
         };
-        let device = match &attached {
+        match self.json {
+            true => output::json(&seen.json(&path))?,
+            false => {
+                for (what, value) in seen.lines().into_iter().chain(seen.live_lines()) {
+                    output::line(format_args!("{what:<17} {value}"))?;
+                }
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Seen {
+    fn flush(&self) -> &'static str {
+        match self.settings.flush {
+            Flush::Remote => "remote",
+            Flush::Disk => "disk",
+        }
+    }
+
+    fn lenders(&self) -> Vec<String> {
+        let lenders = self.settings.journal.lenders.iter();
+        lenders.map(ToString::to_string).collect()
+    }
+
+    fn json(&self, path: &std::path::Path) -> serde_json::Value {
+        let seen = &self.inspected;
+        json!({
+            "volume": path,
+            "id": seen.superblock.volume.to_string(),
+            "bytes": seen.superblock.bytes,
+            "taken_bytes": seen.image_taken_bytes,
+            "journal_bytes": seen.journal_bytes,
+            "in_use": seen.in_use,
+            "members": seen.members,
+            "lenders": self.lenders(),
+            "flush": self.flush(),
+            "attached": self.attached,
+            "live": self.live,
+        })
+    }
+
+    fn lines(&self) -> Vec<(&'static str, String)> {
+        let seen = &self.inspected;
+        let device = match &self.attached {
             Some(entry) if entry.alive => format!(
                 "{} ({})",
                 entry.record.link.display(),
@@ -68,20 +123,107 @@ impl Show {
             Some(_) => "none: the process that served it was killed".to_owned(),
             None => "none".to_owned(),
         };
-        let image = format!("{} on the disk", output::bytes(seen.image_taken_bytes));
-        for (what, value) in [
-            ("volume", id),
+        let in_use = match (seen.in_use, &self.live) {
+            (_, Some(report)) => format!(
+                "by process {}, for {}",
+                report.pid,
+                output::age(Duration::from_secs(report.uptime_s))
+            ),
+            (true, None) => "yes, by a process that answers no questions yet, or never does".to_owned(),
+            (false, None) => "no".to_owned(),
+        };
+        vec![
+            ("volume", seen.superblock.volume.to_string()),
             ("size", output::bytes(seen.superblock.bytes)),
-            ("image", image),
+            (
+                "image",
+                format!("{} on the disk", output::bytes(seen.image_taken_bytes)),
+            ),
             ("journal", output::bytes(seen.journal_bytes)),
-            ("in use", if seen.in_use { "yes" } else { "no" }.to_owned()),
+            ("in use", in_use),
             ("device", device),
-            ("lenders", list(&lenders, "none: the local disk alone")),
+            ("lenders", list(&self.lenders(), "none: the local disk alone")),
             ("newest writes at", list(&seen.members, "this disk")),
-            ("flush", flush.to_owned()),
-        ] {
-            output::line(format_args!("{what:<17} {value}"))?;
+            ("flush", self.flush().to_owned()),
+        ]
+    }
+
+    /// How the open volume stands.
+    fn live_lines(&self) -> Vec<(&'static str, String)> {
+        let Some(report) = &self.live else {
+            return Vec::new();
+        };
+        let (stages, journal) = (&report.stages, &report.journal);
+        let mut lines = vec![
+            (
+                "not in the image",
+                format!(
+                    "{} in the open stage, {} in {} closed; {} of memory (at most {} so far)",
+                    output::bytes(stages.open_bytes),
+                    output::bytes(stages.closed_bytes),
+                    stages.closed,
+                    output::bytes(stages.memory_bytes),
+                    output::bytes(stages.memory_bytes_max)
+                ),
+            ),
+            (
+                "not on the disk",
+                output::bytes(journal.tail.saturating_sub(journal.stable)),
+            ),
+            (
+                "recovered",
+                format!(
+                    "{} ({} from lenders), {} unchecked",
+                    output::count(report.recovered.records, "record"),
+                    output::thousands(report.recovered.records_from_members.cast_signed()),
+                    output::count(report.recovered.unverified_blocks, "block")
+                ),
+            ),
+        ];
+        lines.extend(report.lenders.iter().map(|lender| {
+            let refused = lender
+                .refused
+                .as_ref()
+                .map_or(String::new(), |why| format!(", refused: {why}"));
+            let domain = match lender.domain.as_str() {
+                "" => String::new(),
+                domain => format!(", {domain}"),
+            };
+            (
+                "lender",
+                format!(
+                    "{}: {}, link {}{domain}{refused}",
+                    lender.address, lender.role, lender.link
+                ),
+            )
+        }));
+        let why = |what, why: &Option<String>| why.clone().map(|why| (what, why));
+        lines.extend(why("waits for disk", &journal.blocked));
+        lines.extend(why("image fails", &report.failure));
+        lines.extend(why("journal fails", &journal.disk_error));
+        lines.push(("counters", counted(&report.counters)));
+        if let Some(front) = &report.front {
+            lines.push((
+                "front end",
+                format!("{}: {}", front.kind, counted(&front.counters)),
+            ));
         }
-        Ok(ExitCode::SUCCESS)
+        lines
+    }
+}
+
+fn counted(counters: &std::collections::BTreeMap<String, u64>) -> String {
+    let counted: Vec<String> = counters
+        .iter()
+        .filter(|(_, count)| **count > 0)
+        .map(|(name, count)| format!("{name} {}", output::thousands(count.cast_signed())))
+        .collect();
+    list(&counted, "nothing yet")
+}
+
+fn list(names: &[String], none: &str) -> String {
+    match names.is_empty() {
+        true => none.to_owned(),
+        false => names.join(", "),
     }
 }
