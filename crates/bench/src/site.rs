@@ -188,22 +188,34 @@ impl Site {
 
     /// Starts a lender process and waits until it listens.
     pub fn lender(&self, spec: LenderSpec) -> Result<Lender, BenchError> {
-        self.start_lender(spec, &self.listen(spec.wire), &[], None)
+        self.start_lender(spec, &self.listen(spec.wire), &[], &[])
     }
 
     /// The same at a place where one was before.
     pub(crate) fn lender_at(&self, spec: LenderSpec, listen: &Address) -> Result<Lender, BenchError> {
-        self.start_lender(spec, listen, &[], None)
+        self.start_lender(spec, listen, &[], &[])
+    }
+
+    /// A data lender, which keeps copies of volumes in the folder `data`.
+    pub(crate) fn data_lender_at(
+        &self,
+        spec: LenderSpec,
+        listen: &Address,
+        data: &Path,
+    ) -> Result<Lender, BenchError> {
+        let more = ["--data".to_owned(), data.display().to_string()];
+        self.start_lender(spec, listen, &[], &more)
     }
 
     /// The same, and it takes appends from a multicast group too.
     pub fn lender_of_group(&self, spec: LenderSpec, group: &Group) -> Result<Lender, BenchError> {
-        self.start_lender(spec, &self.listen(spec.wire), &[], Some(group))
+        let more = ["--multicast".to_owned(), group.to_string()];
+        self.start_lender(spec, &self.listen(spec.wire), &[], &more)
     }
 
     /// The same on the other side of a network, where it is reached by TCP whatever `spec` says.
     pub fn lender_beyond(&self, network: &Namespaces, spec: LenderSpec) -> Result<Lender, BenchError> {
-        self.start_lender(spec, &network.listen(), &network.on_lender(), None)
+        self.start_lender(spec, &network.listen(), &network.on_lender(), &[])
     }
 
     /// `before`: a command and its arguments that start the program given behind them, in its own place.
@@ -212,7 +224,7 @@ impl Site {
         spec: LenderSpec,
         listen: &Address,
         before: &[&str],
-        group: Option<&Group>,
+        more: &[String],
     ) -> Result<Lender, BenchError> {
         let number = self.number();
         let name = format!("bench-{}-{number}", std::process::id());
@@ -228,15 +240,13 @@ impl Site {
         if let Some(core) = spec.core {
             flag("--pin", core.to_string());
         }
-        if let Some(group) = group {
-            flag("--multicast", group.to_string());
-        }
         if spec.secure {
             flag("--key-file", self.key_file.display().to_string());
         } else {
             arguments.push("--insecure".to_owned());
         }
         arguments.push("--with-parent".to_owned());
+        arguments.extend_from_slice(more);
         let program = self.program.to_string_lossy();
         let arguments = arguments.iter().map(String::as_str);
         let mut words = before.iter().copied().chain([&*program]).chain(arguments);
