@@ -49,7 +49,7 @@ fn every_synced_file_on_btrfs_outlives_its_killed_server() {
 }
 
 fn keeps_synced_files(test: &str, file_system: FileSystem) {
-    let Some(site) = Site::new(test, file_system, &[]) else {
+    let Some(mut site) = Site::new(test, file_system, &[]) else {
         return;
     };
     let mut rounds = Rounds::new(3);
@@ -65,13 +65,22 @@ fn keeps_synced_files(test: &str, file_system: FileSystem) {
                 .map(|writer| scope.spawn(|| writer.run(&stop)))
                 .collect();
             rounds.let_it_run(ROUND);
+            if rounds.random.below(3) == 0 {
+                site.lose_lender(rounds.random.next());
+                rounds.let_it_run(ROUND / 4);
+            }
             let killed = site.crash_after(Instant::now);
             // They have ended with an error by themselves, or never will.
             stop.store(true, Ordering::Relaxed);
             running.into_iter().for_each(|writer| writer.join().unwrap());
             killed
         });
+        // An empty lender may be there in the lost one's place when the volume is recovered, or nobody.
+        if rounds.random.below(2) == 0 {
+            site.replace_lender();
+        }
         site.recover();
+        site.replace_lender();
         acked += writers
             .iter_mut()
             .map(|writer| writer.check(killed))

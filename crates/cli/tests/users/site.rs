@@ -17,7 +17,7 @@ use crate::process::{has, tool, until};
 const VOLUME: &str = "512MiB";
 const JOURNAL: &str = "64MiB";
 
-/// Sites of this process: lenders' names must not meet.
+/// Lenders of this process: their names must not meet.
 static MADE: AtomicU32 = AtomicU32::new(0);
 
 /// A volume `db` with a file system, attached and mounted while a workload runs.
@@ -25,7 +25,9 @@ pub(crate) struct Site {
     folder: tempfile::TempDir,
     file_system: FileSystem,
     // Their memory has what a killed server had acknowledged.
-    _lenders: [Lender; 2],
+    lenders: Vec<Lender>,
+    /// Where one of them was that was lost.
+    lost: Option<String>,
 }
 
 impl Site {
@@ -38,11 +40,7 @@ impl Site {
             let _ = writeln!(std::io::stderr(), "\nSKIPPED {test}: {missing}");
             return None;
         }
-        let number = MADE.fetch_add(1, Ordering::Relaxed);
-        let lenders = ["a", "b"].map(|name| {
-            let listen = ["--listen", "tcp://127.0.0.1:0", "--insecure", "--domain", "ups-1"];
-            Lender::start(&format!("{number}{name}"), &listen)
-        });
+        let lenders = vec![lender("tcp://127.0.0.1:0"), lender("tcp://127.0.0.1:0")];
         let folder = tempfile::Builder::new()
             .prefix("netram-users-")
             .tempdir()
@@ -52,11 +50,22 @@ impl Site {
         let site = Site {
             folder,
             file_system,
-            _lenders: lenders,
+            lenders,
+            lost: None,
         };
-        let [a, b] = site._lenders.each_ref().map(|lender| lender.address.as_str());
-        let create = ["create", "db", "--size", VOLUME, "--journal-size", JOURNAL];
-        let made = site.disk(&[&create[..], &["--insecure", "--lender", a, "--lender", b]].concat());
+        let mut create = vec![
+            "create",
+            "db",
+            "--size",
+            VOLUME,
+            "--journal-size",
+            JOURNAL,
+            "--insecure",
+        ];
+        for lender in &site.lenders {
+            create.extend(["--lender", &lender.address]);
+        }
+        let made = site.disk(&create);
         assert_eq!(made.code, 0, "{}{}", made.out, made.err);
         fs::create_dir(site.mounted()).unwrap();
         site.attach();
@@ -140,6 +149,19 @@ impl Site {
         seen
     }
 
+    /// One of the two lenders dies, with its memory. The other one has everything, too.
+    pub(crate) fn lose_lender(&mut self, which: u64) {
+        let lender = self.lenders.remove(which as usize % self.lenders.len());
+        self.lost = Some(lender.address.clone());
+    }
+
+    /// Another one comes in its place, with nothing.
+    pub(crate) fn replace_lender(&mut self) {
+        if let Some(address) = self.lost.take() {
+            self.lenders.push(lender(&address));
+        }
+    }
+
     /// After a crash: the volume recovered, the file system clean by its own checker, and mounted.
     pub(crate) fn recover(&self) {
         self.unmount();
@@ -164,6 +186,11 @@ impl Drop for Site {
         self.crash();
         let _ = tool("umount", &["--lazy", self.mounted().to_str().unwrap_or("")]);
     }
+}
+
+fn lender(listen: &str) -> Lender {
+    let name = MADE.fetch_add(1, Ordering::Relaxed).to_string();
+    Lender::start(&name, &["--listen", listen, "--insecure", "--domain", "ups-1"])
 }
 
 /// Gives a folder to the user that a database runs as.
