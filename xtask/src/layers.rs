@@ -29,8 +29,13 @@ const LAYERS: [(&str, u8); 16] = [
     ("netram-proto", 0),
 ];
 
-/// Arrows between equals that are wanted: the command line offers `netram bench`, and a volume has a home's settings.
-const LEVEL_ARROWS: [(&str, &str); 2] = [("netram", "netram-bench"), ("netram-volume", "netram-home")];
+/// Arrows between equals that are wanted: the command line offers `netram bench`, a volume has a home's settings, and a
+/// device of the kernel's NBD client has its server.
+const LEVEL_ARROWS: [(&str, &str); 3] = [
+    ("netram", "netram-bench"),
+    ("netram-volume", "netram-home"),
+    ("netram-attach", "netram-nbd"),
+];
 
 /// Arrows between equals that tests alone may draw.
 const TEST_ARROWS: [(&str, &str); 1] = [("netram-client", "netram-lender")];

@@ -1,4 +1,4 @@
-//! A volume as a block device of this machine: `/dev/loopN` for any [`Device`](netram_disk::Device).
+//! A volume as a block device of this machine: `/dev/loopN` or `/dev/nbdN` for any [`Device`](netram_disk::Device).
 //!
 //! ```text
 //!  ext4 ── /dev/loop0 ── FUSE file ── server process: Device ── lenders, disk
@@ -14,24 +14,40 @@
 //! file, so it ends with the loop device. The loop device ends when its last user closes it, the supervisor being one
 //! of them. What can remain is a record in the [`Registry`], which the next one to come finds stale.
 //!
-//! Not here: ublk and the kernel's nbd, which are faster where a kernel has them.
+//! With the kernel's own NBD client ([`Way::Nbd`]) there is a socket between the two, and neither file nor loop device:
+//!
+//! ```text
+//!  ext4 ── /dev/nbd0 ── socket ── server process: Device ── lenders, disk
+//! ```
+//!
+//! Its requests wait while there is no server, so the supervisor starts another when one has died
+//! ([`Attached::restart`]).
+//!
+//! Not here: ublk.
 #![deny(unsafe_code)]
 
 mod file;
+mod held;
 mod loop_device;
 mod mount;
+mod nbd_device;
+mod netlink;
 mod process;
 mod registry;
 mod serve;
 mod supervise;
 mod sys;
 mod users;
+mod way;
 
-pub use loop_device::{BindError, ResizeError, resize};
+pub use held::{ResizeError, resize};
+pub use loop_device::BindError;
+pub use nbd_device::NbdError;
 pub use process::Process;
 pub use registry::{
     Claim, ClaimError, Entry, FindError, NAME_BYTES_MAX, Record, Registry, RegistryError, name_of,
 };
-pub use serve::{ServeError, serve};
+pub use serve::{ServeError, serve, serve_nbd};
 pub use supervise::{AttachError, Attached, Going, Release, Request, attach};
 pub use users::{User, users};
+pub use way::Way;

@@ -4,14 +4,13 @@
 //! lives the device stays, and once it is dropped the device stays exactly as long as somebody else has it open.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Seek, SeekFrom};
+use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::registry::Record;
 use crate::sys::{self, LoopConfig};
 
 const CONTROL: &str = "/dev/loop-control";
@@ -123,55 +122,6 @@ fn open(path: &Path) -> Result<File, BindError> {
         path: path.to_path_buf(),
         source,
     })
-}
-
-/// Why a device has another size than its volume.
-#[derive(Debug, thiserror::Error)]
-pub enum ResizeError {
-    /// The driver refused.
-    #[error("giving {device} its new size: {source}; detach and attach the volume, and it has it")]
-    Refused {
-        /// The device.
-        device: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The kernel's FUSE or loop driver did not look again.
-    #[error(
-        "the volume has {bytes} bytes now, and this kernel still gives {device} {seen}; detach and attach the volume, and it \
-         has them all"
-    )]
-    Unseen {
-        /// The device.
-        device: PathBuf,
-        /// What it has.
-        seen: u64,
-        /// What the volume has.
-        bytes: u64,
-    },
-}
-
-/// Makes an attached device as large as its volume, which has grown to `bytes`. Whoever uses it may go on meanwhile.
-pub fn resize(record: &Record, bytes: u64) -> Result<(), ResizeError> {
-    let device = &record.device;
-    let refused = |source| ResizeError::Refused {
-        device: device.clone(),
-        source,
-    };
-    // Drivers before Linux 6.18 take the size that the kernel knows; asking for it makes FUSE ask the server. Theirs, if
-    // the supervisor is gone, stays the old one, which is then said below.
-    let _ = std::fs::metadata(&record.file);
-    let mut file = OpenOptions::new().read(true).open(device).map_err(refused)?;
-    sys::set_capacity(&file).map_err(|errno| refused(errno.into()))?;
-    let seen = file.seek(SeekFrom::End(0)).map_err(refused)?;
-    match seen >= bytes {
-        true => Ok(()),
-        false => Err(ResizeError::Unseen {
-            device: device.clone(),
-            seen,
-            bytes,
-        }),
-    }
 }
 
 /// Major and minor number of a block device.

@@ -56,7 +56,7 @@ pub struct Record {
     pub block_bytes: u32,
     /// Whether writes are refused.
     pub read_only: bool,
-    /// The served file, as the supervisor has it open.
+    /// The served file, as the supervisor has it open; empty when there is none.
     #[serde(default)]
     pub file: PathBuf,
     /// Who looks after it.

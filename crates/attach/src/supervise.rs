@@ -1,23 +1,24 @@
 //! The supervisor: starts the server, binds the loop device, lets it go.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader};
-use std::os::fd::AsRawFd;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use rustix::fs::OFlags;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
+use crate::held::Held;
 use crate::loop_device::{BindError, LoopDevice};
+use crate::nbd_device::{NbdConfig, NbdDevice, NbdError};
 use crate::process::Process;
 use crate::registry::{Claim, Record, RegistryError};
-use crate::serve::{OFFER, REFUSAL};
+use crate::serve::{HELD, OFFER, REFUSAL, SOCKET_OFFER};
 use crate::sys::LoopConfig;
 use crate::users::{User, users};
-
-/// The one way that is built in.
-const WAY: &str = "fuse+loop";
+use crate::way::Way;
 
 /// What is to be attached.
 #[derive(Clone, Debug)]
@@ -28,14 +29,36 @@ pub struct Request {
     pub block_bytes: u32,
     /// Refuse writes.
     pub read_only: bool,
+    /// How the kernel reaches it. The server must serve that way.
+    pub way: Way,
+}
+
+/// What a server offers.
+enum Offer {
+    /// A file, to put a loop device on.
+    File(PathBuf),
+    /// A socket, under the server's number of it, and what the kernel is to be told.
+    Socket { number: i32, bytes: u64, flags: u16 },
+}
+
+impl Offer {
+    fn parse(line: &str) -> Option<Offer> {
+        if let Some(path) = line.strip_prefix(OFFER) {
+            return Some(Offer::File(path.into()));
+        }
+        let mut words = line.strip_prefix(SOCKET_OFFER)?.split(' ');
+        Some(Offer::Socket {
+            number: words.next()?.parse().ok()?,
+            bytes: words.next()?.parse().ok()?,
+            flags: words.next()?.parse().ok()?,
+        })
+    }
 }
 
 /// A volume that has a device. Dropping it lets the device go as soon as nobody else has it, and leaves a stale record.
 #[derive(Debug)]
 pub struct Attached {
-    device: LoopDevice,
-    /// The served file. Open so that whoever enlarged the volume can make the kernel look at its size again.
-    file: File,
+    device: Held,
     server: Child,
     claim: Claim,
     record: Record,
@@ -82,6 +105,15 @@ pub enum AttachError {
     /// No loop device.
     #[error("{0}")]
     Bind(#[from] BindError),
+    /// No device of the kernel's nbd.
+    #[error("{0}")]
+    Nbd(#[from] NbdError),
+    /// The server's socket cannot be had.
+    #[error("taking the server's socket: {0}")]
+    Socket(io::Error),
+    /// What the server offers is for another way.
+    #[error("the server process offers something else than it was asked for: is it of another version?")]
+    OtherWay,
     /// The record could not be written.
     #[error("recording what is attached: {0}")]
     Record(#[from] RegistryError),
@@ -89,69 +121,90 @@ pub enum AttachError {
 
 /// Starts `server`, a process that calls [`serve`](crate::serve()), and gives its volume a device.
 pub fn attach(mut claim: Claim, request: &Request, mut server: Command) -> Result<Attached, AttachError> {
-    let mut server = server
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(AttachError::Start)?;
+    let mut server = spawn(&mut server)?;
     match make(&mut claim, request, &mut server) {
-        Ok((device, file, record)) => Ok(Attached {
+        Ok((device, record)) => Ok(Attached {
             device,
-            file,
             server,
             claim,
             record,
         }),
-        Err(error) => {
-            // The server ends by itself now: nobody holds its file, and its input ends.
-            drop(server.stdin.take());
-            Err(match (error, server.wait()) {
-                (AttachError::Ended(_), Ok(status)) => AttachError::Ended(status),
-                (error, _) => error,
-            })
-        }
+        Err(error) => Err(give_up(server, error)),
+    }
+}
+
+fn spawn(server: &mut Command) -> Result<Child, AttachError> {
+    let piped = server.stdin(Stdio::piped()).stdout(Stdio::piped());
+    piped.spawn().map_err(AttachError::Start)
+}
+
+/// The server ends by itself now: nobody holds what it offers, and its input ends.
+fn give_up(mut server: Child, error: AttachError) -> AttachError {
+    drop(server.stdin.take());
+    match (error, server.wait()) {
+        (AttachError::Ended(_), Ok(status)) => AttachError::Ended(status),
+        (error, _) => error,
     }
 }
 
 /// Gives what `server` serves a device, and announces it. After an error there is no device.
-fn make(
-    claim: &mut Claim,
-    request: &Request,
-    server: &mut Child,
-) -> Result<(LoopDevice, File, Record), AttachError> {
-    let file = open(&offered(server)?)?;
-    let device = bind(&file, request, claim.name())?;
-    if !device.is_direct() {
-        tracing::warn!(
-            device = %device.path().display(),
-            "the loop driver of this kernel caches the volume a second time, in the served file's pages"
-        );
-    }
+fn make(claim: &mut Claim, request: &Request, server: &mut Child) -> Result<(Held, Record), AttachError> {
+    let device = match (offered(server)?, request.way) {
+        (Offer::File(path), Way::Fuse) => {
+            let file = open(&path)?;
+            let device = bind(&file, request, claim.name())?;
+            Held::Loop { device, file }
+        }
+        (Offer::Socket { number, bytes, flags }, Way::Nbd) => {
+            let block_bytes = request.block_bytes;
+            let config = NbdConfig {
+                bytes,
+                block_bytes,
+                flags,
+            };
+            Held::Nbd(NbdDevice::connect(&socket_of(server, number)?, config)?)
+        }
+        _ => return Err(AttachError::OtherWay),
+    };
     let record = Record {
         name: claim.name().to_owned(),
         volume: request.volume.clone(),
         device: device.path().to_path_buf(),
         link: claim.link(),
-        way: WAY.to_owned(),
+        way: request.way.name().to_owned(),
         block_bytes: request.block_bytes,
         read_only: request.read_only,
-        file: format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()).into(),
+        file: device.file(),
         supervisor: Process::of(std::process::id()).map_err(AttachError::Start)?,
         server: Process::of(server.id()).map_err(AttachError::Start)?,
     };
     claim.announce(&record)?;
-    // The loop device holds the file now; the server's own hold on it ends with this.
-    drop(server.stdin.take());
-    Ok((device, file, record))
+    tell_held(server);
+    Ok((device, record))
 }
 
-/// The path of the file that the server serves. Other lines are for whoever reads along.
-fn offered(server: &mut Child) -> Result<PathBuf, AttachError> {
+/// The kernel holds what the server has offered; the server's own hold on it ends with this.
+fn tell_held(server: &mut Child) {
+    if let Some(mut input) = server.stdin.take() {
+        // One that has died meanwhile is noticed as such.
+        let _ = writeln!(input, "{HELD}");
+    }
+}
+
+/// The socket that the server has under `number`.
+fn socket_of(server: &Child, number: i32) -> Result<OwnedFd, AttachError> {
+    let taken = pidfd_open(Pid::from_child(server), PidfdFlags::empty())
+        .and_then(|server| pidfd_getfd(server, number, PidfdGetfdFlags::empty()));
+    taken.map_err(|errno| AttachError::Socket(errno.into()))
+}
+
+/// What the server offers. Other lines are for whoever reads along.
+fn offered(server: &mut Child) -> Result<Offer, AttachError> {
     let output = server.stdout.as_mut().map(BufReader::new);
     for line in output.into_iter().flat_map(BufRead::lines) {
         let line = line.map_err(AttachError::Start)?;
-        if let Some(path) = line.strip_prefix(OFFER) {
-            return Ok(path.into());
+        if let Some(offer) = Offer::parse(&line) {
+            return Ok(offer);
         }
         if let Some(reason) = line.strip_prefix(REFUSAL) {
             return Err(AttachError::Refused(reason.to_owned()));
@@ -180,7 +233,14 @@ fn bind(file: &File, request: &Request, name: &str) -> Result<LoopDevice, Attach
         read_only: request.read_only,
         name: &format!("netram:{name}"),
     };
-    Ok(LoopDevice::bind(file, &config)?)
+    let device = LoopDevice::bind(file, &config)?;
+    if !device.is_direct() {
+        tracing::warn!(
+            device = %device.path().display(),
+            "the loop driver of this kernel caches the volume a second time, in the served file's pages"
+        );
+    }
+    Ok(device)
 }
 
 impl Attached {
@@ -198,14 +258,12 @@ impl Attached {
     pub fn release(self) -> Release {
         let Attached {
             device,
-            file,
             server,
             mut claim,
             record,
         } = self;
         match device.release() {
             Ok(()) => {
-                drop(file);
                 withdraw(&mut claim);
                 let _claim = claim;
                 Release::Going(Box::new(Going { server, _claim }))
@@ -215,7 +273,6 @@ impl Attached {
                 let users = users(device.path());
                 let attached = Attached {
                     device,
-                    file,
                     server,
                     claim,
                     record,
@@ -225,8 +282,42 @@ impl Attached {
         }
     }
 
+    /// Whether the device can have another server when its first has died.
+    pub fn can_restart(&self) -> bool {
+        matches!(self.device, Held::Nbd(_))
+    }
+
+    /// Gives the device another server in place of one that has died. Requests have waited meanwhile.
+    pub fn restart(&mut self, mut server: Command) -> Result<(), AttachError> {
+        let mut server = spawn(&mut server)?;
+        match self.take_over(&mut server) {
+            Ok(()) => {
+                self.server = server;
+                Ok(())
+            }
+            Err(error) => Err(give_up(server, error)),
+        }
+    }
+
+    fn take_over(&mut self, server: &mut Child) -> Result<(), AttachError> {
+        let (Held::Nbd(device), Offer::Socket { number, bytes, .. }) = (&self.device, offered(server)?)
+        else {
+            return Err(AttachError::OtherWay);
+        };
+        device.reconnect(&socket_of(server, number)?, bytes)?;
+        self.record.server = Process::of(server.id()).map_err(AttachError::Start)?;
+        self.claim.announce(&self.record)?;
+        tell_held(server);
+        Ok(())
+    }
+
     /// Gives a device up whose server is gone. Who has it mounted keeps it, and gets errors, until he unmounts it.
     pub fn abandon(mut self) -> Vec<User> {
+        if let Held::Nbd(device) = &self.device
+            && let Err(error) = device.fail()
+        {
+            tracing::warn!(%error, "the device still waits for another server, and then fails");
+        }
         withdraw(&mut self.claim);
         users(self.device.path())
     }

@@ -52,11 +52,11 @@ impl Place {
 
     /// Attaches `db`. A supervisor that has said its last word may still hold the name for a moment.
     fn attach(&self) -> Value {
-        let mut ran = self.disk(&["attach", "db", "--json"]);
+        let mut ran = self.disk(&["attach", "db", "--way", "fuse", "--json"]);
         until("the volume is attached", || {
             let early = ran.err.contains("being attached or detached");
             if early {
-                ran = self.disk(&["attach", "db", "--json"]);
+                ran = self.disk(&["attach", "db", "--way", "fuse", "--json"]);
             }
             !early
         });

@@ -25,6 +25,7 @@ pub mod command;
 mod config;
 mod connection;
 pub mod handshake;
+mod kernel;
 pub mod limit;
 mod memory;
 mod server;
@@ -35,6 +36,7 @@ mod transmit;
 pub mod wire;
 
 pub use config::{Config, Export, StartError, Tls};
+pub use kernel::{kernel_flags, serve_kernel};
 pub use memory::MemoryDevice;
 pub use server::Server;
 pub use stats::Stats;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use netram_attach::{Attached, Process, Record, Registry, Release, Request, User, attach};
+use netram_attach::{Attached, Process, Record, Registry, Release, Request, User, Way, attach};
 use rustix::process::Signal;
 
 use crate::cache::SERVE;
@@ -81,6 +81,7 @@ impl Machine {
             volume,
             block_bytes,
             read_only: false,
+            way: Way::Fuse,
         };
         let worker = std::env::current_exe().expect("this test has a path");
         let mut server = Command::new(worker);

@@ -115,7 +115,10 @@ impl<'s> Rig<'s> {
         let mut began = Instant::now();
         until("the volume is free", || {
             began = Instant::now();
-            said = self.disk(&["attach", "--name", "volume", "--json"], environment);
+            said = self.disk(
+                &["attach", "--way", "fuse", "--name", "volume", "--json"],
+                environment,
+            );
             let early = |error: &BenchError| error.to_string().contains("being attached or detached");
             Ok(!said.as_ref().is_err_and(early))
         })?;

@@ -9,6 +9,7 @@
 //! `NETRAM_GUEST_ROUNDS` multiplies the rounds, `NETRAM_GUEST_SEED` replays the moments, as far as a machine's timing
 //! lets itself be replayed.
 
+mod attached;
 #[path = "../../../attach/tests/device/cache.rs"]
 #[allow(dead_code, reason = "its other users need more of it")]
 mod cache;
@@ -222,7 +223,7 @@ fn check_on_this_machine(place: &Place, synced: u64) {
         command.arg("disk").args(arguments).arg(place.volume());
         finish(command.env("NETRAM_DISK_RUN", folder.join("run")))
     };
-    let ran = disk(&["attach", "--name", "db"]);
+    let ran = disk(&["attach", "--way", "fuse", "--name", "db"]);
     if ran.code != 0 {
         return skipped("the check on this machine", ran.err.trim());
     }
@@ -267,7 +268,6 @@ fn a_guest_that_loses_its_server_connects_again_and_finds_every_synced_file_and_
     let server = place.serve(false);
     guest.must(&Cable::client(CONNECTIONS));
     check(&mut guest, synced);
-    let size = |guest: &mut Guest| guest.must("blockdev --getsize64 /dev/nbd0").trim().parse().ok();
     assert_eq!(size(&mut guest), Some(96 * MIB));
     guest.must("resize2fs /dev/nbd0");
     let blocks = guest.must("stat --file-system --format %b /run/mount");
@@ -329,6 +329,11 @@ fn flushes_and_forced_writes_of_a_guests_ext4_arrive() {
     guest.must(&Cable::client(CONNECTIONS));
     check(&mut guest, synced);
     guest.must("umount /run/mount");
+}
+
+/// Bytes of the guest's device.
+fn size(guest: &mut Guest) -> Option<u64> {
+    guest.must("blockdev --getsize64 /dev/nbd0").trim().parse().ok()
 }
 
 /// When guests are cut off.

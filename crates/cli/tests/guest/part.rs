@@ -20,7 +20,8 @@ fn part() {
     // The test runner has begun a line.
     say("");
     match said.split(' ').collect::<Vec<_>>()[..] {
-        ["write", folder, from] => write_until_it_fails(Path::new(folder), number(from)),
+        ["write", folder, from] => write_until_it_fails(Path::new(folder), number(from)..),
+        ["write", folder, from, to] => write_until_it_fails(Path::new(folder), number(from)..number(to)),
         ["check", folder, count] => check(Path::new(folder), number(count)),
         ["serve", image, address] => serve(Path::new(image), address),
         _ => panic!("no such part: {said}"),
@@ -49,8 +50,8 @@ pub(crate) fn acknowledged(line: &str) -> Option<u64> {
 }
 
 /// Writes and syncs files and their folder, and says so of each, until something fails.
-fn write_until_it_fails(folder: &Path, from: u64) {
-    for number in from.. {
+fn write_until_it_fails(folder: &Path, numbers: impl Iterator<Item = u64>) {
+    for number in numbers {
         let written = File::create(folder.join(number.to_string()))
             .and_then(|mut file| {
                 file.write_all(&content(number))?;

@@ -104,11 +104,11 @@ impl Site {
 
     /// A supervisor that has said its last word may still hold the name for a moment.
     fn attach(&self) {
-        let mut ran = self.disk(&["attach", "db"]);
+        let mut ran = self.disk(&["attach", "db", "--way", "fuse"]);
         until("the volume is attached", || {
             let early = ran.err.contains("being attached or detached");
             if early {
-                ran = self.disk(&["attach", "db"]);
+                ran = self.disk(&["attach", "db", "--way", "fuse"]);
             }
             !early
         });

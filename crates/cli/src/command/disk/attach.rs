@@ -1,17 +1,18 @@
 //! `netram disk attach`: the supervisor in the foreground, or a process in the background that is one.
 
+use std::collections::VecDeque;
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use clap::builder::TypedValueParser as _;
-use netram_attach::{Attached, Going, Record, Release, Request, User, name_of};
+use netram_attach::{Attached, Going, Record, Release, Request, User, Way, name_of};
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -26,16 +27,20 @@ const READY: &str = "ready";
 /// How often a device that is to go is tried again while it is mounted.
 const RETRY: Duration = Duration::from_millis(200);
 const WATCH: Duration = Duration::from_millis(20);
+/// Servers that may die in so much time before the device is given up.
+const RESTARTS_MAX: usize = 8;
+const RESTARTS_SPAN: Duration = Duration::from_secs(600);
 
 /// Give a volume a block device on this machine
 ///
-/// Needs root. The device is /dev/loopN, and /dev/netram/NAME leads to it each
-/// time. A process in the background serves it until `netram disk detach`; what
+/// Needs root. The device is /dev/nbdN or /dev/loopN, and /dev/netram/NAME leads
+/// to it each time. A process in the background serves it until `netram disk detach`; what
 /// it says is in /run/netram-disk/NAME/log.
 ///
 /// A flush of a file system arrives at the volume, and so does a forced write.
-/// When the serving process dies, the device gives errors; unmount, attach again,
-/// mount: nothing that was flushed is missing.
+/// When the serving process dies, nothing that was flushed is missing. By way of
+/// nbd another takes over and the file system waits; otherwise the device gives
+/// errors: unmount, attach again, mount.
 ///
 ///   netram disk attach /var/lib/netram/db
 ///   mkfs.ext4 /dev/netram/db && mount /dev/netram/db /srv/db
@@ -53,6 +58,10 @@ pub(crate) struct Attach {
     /// Refuse writes
     #[arg(long)]
     read_only: bool,
+    /// How the kernel reaches the volume: `nbd`, its own client, or `fuse`, a file with a loop device on it.
+    /// By default nbd if its driver is loaded
+    #[arg(long, value_name = "WAY", value_parser = ways())]
+    way: Option<Way>,
     /// Stay in the foreground, as systemd wants it. SIGTERM detaches as soon as the device is not in use
     #[arg(long)]
     foreground: bool,
@@ -66,6 +75,10 @@ pub(crate) struct Attach {
 
 fn block_bytes() -> impl clap::builder::TypedValueParser<Value = u32> {
     PossibleValuesParser::new(["512", "4096"]).try_map(|text| text.parse::<u32>())
+}
+
+fn ways() -> impl clap::builder::TypedValueParser<Value = Way> {
+    PossibleValuesParser::new(["nbd", "fuse"]).try_map(|text| text.parse::<Way>())
 }
 
 impl Attach {
@@ -98,6 +111,11 @@ impl Attach {
             .args(["disk", "attach", "--foreground", "--detached", "--name", name])
             .args(["--block-size", &self.block_size.to_string()])
             .args(self.read_only.then_some("--read-only"))
+            .args(
+                self.way
+                    .iter()
+                    .flat_map(|way| ["--way".to_owned(), way.to_string()]),
+            )
             .arg(volume);
         command
             .stdin(Stdio::null())
@@ -153,19 +171,64 @@ impl Attach {
             volume: volume.clone(),
             block_bytes: self.block_size,
             read_only: self.read_only,
+            way: self.way.unwrap_or_else(Way::best),
         };
-        let mut server = Command::new(SELF);
-        server
-            .arg(netram_bench::child::PLAY)
-            .arg(Server::of(volume).role()?);
+        let role = Server::of(volume, request.way, self.read_only).role()?;
+        let server = || {
+            let mut server = Command::new(SELF);
+            server.args([netram_bench::child::PLAY, &role]);
+            server
+        };
         let what = || format!("attaching {}", self.volume.display());
-        let attached = netram_attach::attach(claim, &request, server).with_context(what)?;
+        let attached = netram_attach::attach(claim, &request, server()).with_context(what)?;
         // Not earlier: until here a signal simply ends this process, and with it what it has begun.
         let mut signals = Signals::new([SIGTERM, SIGINT, SIGCHLD]).context("waiting for signals")?;
         self.tell(attached.record())?;
         output::line(READY)?;
         notify("READY=1");
-        watch(attached, &mut signals)
+        watch(attached, &mut signals, &mut Restarts::new(&server))
+    }
+}
+
+/// Servers that are started in place of those that die: one that dies at once each time is not started for ever.
+struct Restarts<'a> {
+    server: &'a dyn Fn() -> Command,
+    recent: VecDeque<Instant>,
+}
+
+impl Restarts<'_> {
+    fn new(server: &dyn Fn() -> Command) -> Restarts<'_> {
+        Restarts {
+            server,
+            recent: VecDeque::new(),
+        }
+    }
+
+    /// Starts another server, if the device can have one. `false`: it is lost.
+    fn restart(&mut self, attached: &mut Attached, status: &str) -> bool {
+        if !attached.can_restart() {
+            return false;
+        }
+        let (device, now) = (attached.record().device.clone(), Instant::now());
+        let device = device.display();
+        self.recent
+            .retain(|earlier| now.duration_since(*earlier) < RESTARTS_SPAN);
+        if self.recent.len() >= RESTARTS_MAX {
+            tracing::error!(%device, restarts = RESTARTS_MAX, "the servers die one after the other; no more of them");
+            return false;
+        }
+        self.recent.push_back(now);
+        tracing::warn!(%device, status, "the server died; the device waits for another");
+        match attached.restart((self.server)()) {
+            Ok(()) => {
+                tracing::info!(%device, "another server has taken over; nothing is missing");
+                true
+            }
+            Err(error) => {
+                tracing::error!(%device, %error, "no other server can take over");
+                false
+            }
+        }
     }
 }
 
@@ -189,9 +252,11 @@ fn asked_to_stop(signals: impl Iterator<Item = i32>) -> bool {
 }
 
 /// Looks after what is attached, until the server dies or somebody asks for the end.
-fn watch(mut attached: Attached, signals: &mut Signals) -> Result<ExitCode> {
+fn watch(mut attached: Attached, signals: &mut Signals, restarts: &mut Restarts<'_>) -> Result<ExitCode> {
     loop {
-        if let Some(status) = attached.ended()? {
+        if let Some(status) = attached.ended()?
+            && !restarts.restart(&mut attached, &status.to_string())
+        {
             return Err(lost(attached, &status.to_string()));
         }
         if asked_to_stop(signals.wait()) {

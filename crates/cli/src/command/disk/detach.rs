@@ -64,7 +64,8 @@ impl Detach {
         }
         match self.force {
             true => {
-                // The server first: its supervisor, which knows it as its child, then ends by itself.
+                // The supervisor, which knows the server as its child, then ends by itself, and starts no other.
+                signal(entry.record.supervisor, Signal::TERM)?;
                 signal(entry.record.server, Signal::KILL)?;
             }
             false => signal(entry.record.supervisor, Signal::TERM)?,

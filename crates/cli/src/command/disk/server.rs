@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::opener::start_control;
 use anyhow::{Result, anyhow};
-use netram_attach::serve;
+use netram_attach::{Way, serve, serve_nbd};
 use netram_volume::{Device, OpenError, Volume};
 use serde::{Deserialize, Serialize};
 
@@ -14,11 +14,17 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields)]
 pub(crate) struct Server {
     serve_volume: PathBuf,
+    way: Way,
+    read_only: bool,
 }
 
 impl Server {
-    pub(super) fn of(volume: PathBuf) -> Server {
-        Server { serve_volume: volume }
+    pub(super) fn of(volume: PathBuf, way: Way, read_only: bool) -> Server {
+        Server {
+            serve_volume: volume,
+            way,
+            read_only,
+        }
     }
 
     pub(super) fn role(&self) -> Result<String> {
@@ -28,13 +34,17 @@ impl Server {
     /// Serves the volume until its device is gone, and closes it.
     pub(crate) fn run(&self) -> Result<()> {
         let mut opened = None;
-        let served = serve(|| {
+        let open = || {
             let (volume, _) = Volume::open(&self.serve_volume)?;
             let volume = Arc::new(volume);
             let control = start_control(&volume, || None);
             opened = Some((Arc::clone(&volume), control));
             Ok::<Arc<dyn Device>, OpenError>(volume)
-        });
+        };
+        let served = match self.way {
+            Way::Nbd => serve_nbd(self.read_only, open),
+            Way::Fuse => serve(open),
+        };
         // Whatever happened to the device, what was written is brought to the disk.
         let closed = opened.map_or(Ok(()), |(volume, control)| {
             drop(control);

@@ -1,0 +1,110 @@
+//! A device that this process holds, by whatever way; and growing one that any process holds.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Seek, SeekFrom};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+use crate::loop_device::LoopDevice;
+use crate::nbd_device::{self, NbdDevice, NbdError};
+use crate::registry::Record;
+use crate::sys;
+use crate::way::Way;
+
+/// A device of this process's.
+#[derive(Debug)]
+pub(crate) enum Held {
+    /// On a served file.
+    Loop {
+        device: LoopDevice,
+        /// Open so that whoever enlarged the volume can make the kernel look at its size again.
+        file: File,
+    },
+    /// On a socket.
+    Nbd(NbdDevice),
+}
+
+impl Held {
+    pub(crate) fn path(&self) -> &Path {
+        match self {
+            Held::Loop { device, .. } => device.path(),
+            Held::Nbd(device) => device.path(),
+        }
+    }
+
+    /// The served file as others reach it; empty when there is none.
+    pub(crate) fn file(&self) -> PathBuf {
+        match self {
+            Held::Loop { file, .. } => format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()).into(),
+            Held::Nbd(_) => PathBuf::new(),
+        }
+    }
+
+    /// Lets the device go, unless somebody has it for himself (a mount, swap, another driver): then it is handed back.
+    pub(crate) fn release(self) -> Result<(), (Held, io::Error)> {
+        match self {
+            Held::Loop { device, file } => device
+                .release()
+                .map_err(|(device, error)| (Held::Loop { device, file }, error)),
+            Held::Nbd(device) => device
+                .release()
+                .map_err(|(device, error)| (Held::Nbd(device), error)),
+        }
+    }
+}
+
+/// Why a device has another size than its volume.
+#[derive(Debug, thiserror::Error)]
+pub enum ResizeError {
+    /// The driver refused.
+    #[error("giving {device} its new size: {source}; detach and attach the volume, and it has it")]
+    Refused {
+        /// The device.
+        device: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The kernel's nbd refused.
+    #[error("{0}; detach and attach the volume, and it has its new size")]
+    Nbd(#[from] NbdError),
+    /// The kernel did not look again.
+    #[error(
+        "the volume has {bytes} bytes now, and this kernel still gives {device} {seen}; detach and attach the volume, and it \
+         has them all"
+    )]
+    Unseen {
+        /// The device.
+        device: PathBuf,
+        /// What it has.
+        seen: u64,
+        /// What the volume has.
+        bytes: u64,
+    },
+}
+
+/// Makes an attached device as large as its volume, which has grown to `bytes`. Whoever uses it may go on meanwhile.
+pub fn resize(record: &Record, bytes: u64) -> Result<(), ResizeError> {
+    let device = &record.device;
+    let refused = |source| ResizeError::Refused {
+        device: device.clone(),
+        source,
+    };
+    let mut file = OpenOptions::new().read(true).open(device).map_err(refused)?;
+    if record.way == Way::Nbd.name() {
+        nbd_device::resize(device, bytes)?;
+    } else {
+        // Drivers before Linux 6.18 take the size that the kernel knows; asking for it makes FUSE ask the server. Theirs,
+        // if the supervisor is gone, stays the old one, which is then said below.
+        let _ = std::fs::metadata(&record.file);
+        sys::set_capacity(&file).map_err(|errno| refused(errno.into()))?;
+    }
+    let seen = file.seek(SeekFrom::End(0)).map_err(refused)?;
+    match seen >= bytes {
+        true => Ok(()),
+        false => Err(ResizeError::Unseen {
+            device: device.clone(),
+            seen,
+            bytes,
+        }),
+    }
+}

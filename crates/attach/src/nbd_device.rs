@@ -1,0 +1,254 @@
+//! A device of the kernel's own NBD client, on a socket: connected, connected again, let go.
+//!
+//! As with a loop device, [`NbdDevice`] is one of its users, and it ends when the last one closes it: the kernel then
+//! tells the server to end. But it outlives its server: requests wait for [`RECONNECT_SECONDS`] until the device has
+//! another socket, and those that the server had taken are sent again.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::OFlags;
+
+use crate::loop_device::number_of;
+use crate::netlink::{Attributes, Family};
+
+const FAMILY: &str = "nbd";
+const VERSION: u8 = 1;
+
+const CONNECT: u8 = 1;
+const DISCONNECT: u8 = 2;
+const RECONFIGURE: u8 = 3;
+
+const INDEX: u16 = 1;
+const SIZE_BYTES: u16 = 2;
+const BLOCK_BYTES: u16 = 3;
+const SERVER_FLAGS: u16 = 5;
+const CLIENT_FLAGS: u16 = 6;
+const SOCKETS: u16 = 7;
+const DEAD_CONNECTION_TIMEOUT: u16 = 8;
+
+const SOCKET_ITEM: u16 = 1;
+const SOCKET_FD: u16 = 1;
+
+const DISCONNECT_ON_CLOSE: u64 = 2;
+
+/// How long requests wait for another server: its opening recovers the volume, which may wait for lenders.
+const RECONNECT_SECONDS: u64 = 600;
+/// How often the kernel looks whether a request that is not answered belongs to a socket that is gone, in milliseconds.
+const LOOK_MS: &str = "2000";
+
+/// A node of a device that has just been made appears at once, unless something slower than the kernel makes it.
+const NODE_PATIENCE: Duration = Duration::from_secs(5);
+const NODE_PAUSE: Duration = Duration::from_millis(10);
+
+/// What the kernel is told of a server, in place of a handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NbdConfig {
+    pub(crate) bytes: u64,
+    /// 512 or 4096.
+    pub(crate) block_bytes: u32,
+    /// As of the protocol's exports.
+    pub(crate) flags: u16,
+}
+
+/// A device that this process holds open.
+#[derive(Debug)]
+pub(crate) struct NbdDevice {
+    path: PathBuf,
+    index: u32,
+    /// Never looked at: that it is open is its use.
+    _held: File,
+}
+
+/// Why there is no device, or not the one that there should be.
+#[derive(Debug, thiserror::Error)]
+pub enum NbdError {
+    /// The kernel has no NBD client, or this process may not use it.
+    #[error(
+        "the kernel's nbd: {0}; it needs root and the driver (`modprobe nbd`), or attach with `--way fuse`"
+    )]
+    Missing(io::Error),
+    /// The driver refused.
+    #[error("the kernel's nbd would not {what}: {source}; its log (`dmesg`) may say more")]
+    Refused {
+        /// What was asked of it.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The device cannot be used.
+    #[error("{path}: {source}")]
+    Device {
+        /// The device, or what the kernel shows of it.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Whether the kernel's NBD client is loaded, and may be used.
+pub(crate) fn is_available() -> bool {
+    rustix::process::geteuid().is_root() && Family::open(FAMILY, VERSION).is_ok()
+}
+
+impl NbdDevice {
+    /// Makes a device of the server at the other end of `socket`, the first that is free.
+    pub(crate) fn connect(socket: &OwnedFd, config: NbdConfig) -> Result<NbdDevice, NbdError> {
+        let mut family = family()?;
+        let answer = family.call(CONNECT, |attributes| {
+            attributes.long(SIZE_BYTES, config.bytes);
+            attributes.long(BLOCK_BYTES, config.block_bytes.into());
+            attributes.long(SERVER_FLAGS, config.flags.into());
+            attributes.long(DEAD_CONNECTION_TIMEOUT, RECONNECT_SECONDS);
+            // One connection, and no timeout. With more, the kernel gives one up whose server has been silent for the
+            // timeout, and sends its requests by another: if that server still lives, an old write could then land on
+            // a newer one.
+            put_socket(attributes, socket);
+        });
+        let answer = answer.map_err(refused("make a device"))?;
+        let index = answer.find_word(INDEX).ok_or_else(|| {
+            refused("make a device")(io::Error::other("it did not say which one it has made"))
+        })?;
+        let made = open(index).and_then(|device| {
+            look_often(&device.path)?;
+            // Not earlier: whoever looks at new disks would have ended it by closing it.
+            device.end_with_last_user(&mut family)?;
+            Ok(device)
+        });
+        if made.is_err() {
+            // The error that comes first says more than one of this.
+            let _ = disconnect(&mut family, index);
+        }
+        made
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Gives the device another server, after its first has died. Whoever uses it notices a pause.
+    pub(crate) fn reconnect(&self, socket: &OwnedFd, bytes: u64) -> Result<(), NbdError> {
+        let reconfigured = family()?.call(RECONFIGURE, |attributes| {
+            attributes.word(INDEX, self.index);
+            attributes.long(SIZE_BYTES, bytes);
+            put_socket(attributes, socket);
+        });
+        reconfigured.map(drop).map_err(refused("take another server"))
+    }
+
+    fn end_with_last_user(&self, family: &mut Family) -> Result<(), NbdError> {
+        let reconfigured = family.call(RECONFIGURE, |attributes| {
+            attributes.word(INDEX, self.index);
+            attributes.long(CLIENT_FLAGS, DISCONNECT_ON_CLOSE);
+        });
+        reconfigured
+            .map(drop)
+            .map_err(refused("end the device with its last user"))
+    }
+
+    /// Lets the device go, unless somebody has it for himself; see [`LoopDevice::release`](crate::loop_device::LoopDevice::release).
+    pub(crate) fn release(self) -> Result<(), (NbdDevice, io::Error)> {
+        let exclusive = OFlags::EXCL.bits().cast_signed();
+        let mine = OpenOptions::new()
+            .read(true)
+            .custom_flags(exclusive)
+            .open(&self.path);
+        match mine {
+            Ok(mine) => {
+                drop(self);
+                drop(mine);
+                Ok(())
+            }
+            Err(error) => Err((self, error)),
+        }
+    }
+
+    /// Lets every request fail, now and from now on.
+    pub(crate) fn fail(&self) -> Result<(), NbdError> {
+        disconnect(&mut family()?, self.index)
+    }
+}
+
+/// Makes the device as large as its server's volume, while it is used.
+pub(crate) fn resize(device: &Path, bytes: u64) -> Result<(), NbdError> {
+    let index = index_of(device).ok_or_else(|| NbdError::Device {
+        path: device.to_path_buf(),
+        source: io::Error::other("this is no device of the kernel's nbd"),
+    })?;
+    let reconfigured = family()?.call(RECONFIGURE, |attributes| {
+        attributes.word(INDEX, index);
+        attributes.long(SIZE_BYTES, bytes);
+    });
+    reconfigured.map(drop).map_err(refused("make the device larger"))
+}
+
+fn family() -> Result<Family, NbdError> {
+    Family::open(FAMILY, VERSION).map_err(NbdError::Missing)
+}
+
+fn put_socket(attributes: &mut Attributes, socket: &OwnedFd) {
+    attributes.nested(SOCKETS, |sockets| {
+        sockets.nested(SOCKET_ITEM, |item| {
+            item.word(SOCKET_FD, socket.as_raw_fd().cast_unsigned());
+        });
+    });
+}
+
+fn disconnect(family: &mut Family, index: u32) -> Result<(), NbdError> {
+    let disconnected = family.call(DISCONNECT, |attributes| attributes.word(INDEX, index));
+    disconnected.map(drop).map_err(refused("end the device"))
+}
+
+fn open(index: u32) -> Result<NbdDevice, NbdError> {
+    let path = PathBuf::from(format!("/dev/nbd{index}"));
+    let deadline = Instant::now() + NODE_PATIENCE;
+    loop {
+        let opened = number_of(&path).and_then(|_| File::open(&path));
+        match opened {
+            Ok(held) => {
+                return Ok(NbdDevice {
+                    path,
+                    index,
+                    _held: held,
+                });
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound && Instant::now() < deadline => {
+                std::thread::sleep(NODE_PAUSE);
+            }
+            Err(source) => return Err(NbdError::Device { path, source }),
+        }
+    }
+}
+
+/// A request that a dead server had taken is sent again when the kernel next looks at it; by itself it does every 30 s.
+fn look_often(device: &Path) -> Result<(), NbdError> {
+    let name = device.file_name().unwrap_or_default();
+    let path = Path::new("/sys/block").join(name).join("queue/io_timeout");
+    std::fs::write(&path, LOOK_MS).map_err(|source| NbdError::Device { path, source })
+}
+
+fn index_of(device: &Path) -> Option<u32> {
+    device.file_name()?.to_str()?.strip_prefix("nbd")?.parse().ok()
+}
+
+fn refused(what: &'static str) -> impl Fn(io::Error) -> NbdError {
+    move |source| NbdError::Refused { what, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_nbd_devices_have_an_index() {
+        assert_eq!(index_of(Path::new("/dev/nbd0")), Some(0));
+        assert_eq!(index_of(Path::new("/dev/nbd12")), Some(12));
+        for other in ["/dev/nbd0p1", "/dev/loop0", "/dev/nbd", "/"] {
+            assert_eq!(index_of(Path::new(other)), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! How the kernel reaches a served volume.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::nbd_device;
+
+/// How the kernel reaches a served volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Way {
+    /// The kernel's own NBD client. One hand-over a request less, and another server can take over.
+    Nbd,
+    /// A FUSE file with a loop device on it. Kernels have that nearly everywhere.
+    Fuse,
+}
+
+impl Way {
+    /// The best that this kernel has ready. A driver that is not loaded is not looked for.
+    pub fn best() -> Way {
+        match nbd_device::is_available() {
+            true => Way::Nbd,
+            false => Way::Fuse,
+        }
+    }
+
+    /// As records have it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Way::Nbd => "nbd",
+            Way::Fuse => "fuse+loop",
+        }
+    }
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Way::Nbd => "nbd",
+            Way::Fuse => "fuse",
+        })
+    }
+}
+
+impl FromStr for Way {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Way, String> {
+        match text {
+            "nbd" => Ok(Way::Nbd),
+            "fuse" => Ok(Way::Fuse),
+            _ => Err(format!("`{text}` is no way to attach a volume: `nbd` or `fuse`")),
+        }
+    }
+}

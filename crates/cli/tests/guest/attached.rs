@@ -1,0 +1,85 @@
+//! `netram disk attach` by the kernel's own NBD client: in a guest, for few machines have that driver loaded.
+
+use crate::machine::{Guest, can_boot};
+use crate::part;
+use crate::{MAKE, MIB, MOUNT, check, moments, size, skipped, times};
+
+#[test]
+fn a_file_system_on_a_volume_attached_by_the_kernels_nbd_does_not_notice_its_servers_deaths() {
+    const NAME: &str =
+        "a_file_system_on_a_volume_attached_by_the_kernels_nbd_does_not_notice_its_servers_deaths";
+    let folder = tempfile::Builder::new()
+        .prefix("netram-guest-")
+        .tempdir()
+        .unwrap();
+    let mut guest = match can_boot().and_then(|()| Guest::boot(None, folder.path())) {
+        Ok(guest) => guest,
+        Err(missing) => return skipped(NAME, &missing),
+    };
+    let netram = format!(
+        "NETRAM_DISK_RUN=/run/netram {} disk",
+        env!("CARGO_BIN_EXE_netram")
+    );
+    guest.must(&format!(
+        "{netram} create /run/db --size 48MiB --journal-size 16MiB"
+    ));
+    let attached = guest.must(&format!("{netram} attach /run/db"));
+    assert!(attached.contains("(/dev/nbd0)"), "{attached}");
+    guest.must(MAKE);
+    guest.must(MOUNT);
+    let (mut synced, mut moments) = (0, moments());
+    for _ in 0..2 * times() {
+        let server = server_in(&mut guest, &netram);
+        let upto = synced + 300;
+        let writing = part::command(&format!("write /run/mount {synced} {upto}"));
+        let moment = 200 + moments.below(400);
+        // Requests that it has taken are never answered by it, and others come while there is none.
+        let killing = format!("sleep 0.{moment}; kill -9 {server}");
+        let said = guest.must(&format!("({killing}) & {writing}"));
+        assert!(said.contains(&format!("synced {}", upto - 1)), "{said}");
+        assert!(!said.contains("failed: "), "{said}");
+        synced = upto;
+        assert_ne!(server_in(&mut guest, &netram), server, "it was not killed");
+    }
+    // It grows under its file system.
+    guest.must(&format!("{netram} grow /run/db --size 64MiB"));
+    assert_eq!(size(&mut guest), Some(64 * MIB));
+    guest.must("resize2fs /dev/nbd0");
+    // Without its supervisor it is served as long as somebody uses it.
+    let server = server_in(&mut guest, &netram);
+    let supervisor = process_in(&mut guest, &netram, "supervisor");
+    guest.must(&format!("kill -9 {supervisor}"));
+    guest.must(&part::command(&format!(
+        "write /run/mount {synced} {}",
+        synced + 10
+    )));
+    synced += 10;
+    guest.must("umount /run/mount");
+    guest.must(&format!("while kill -0 {server}; do sleep 0.1; done 2>/run/gone"));
+    let attached = guest.must(&format!("{netram} attach /run/db"));
+    assert!(attached.contains("(/dev/nbd0)"), "{attached}");
+    check(&mut guest, synced);
+    let refused = guest.run(&format!("{netram} detach db"));
+    assert!(refused.0.contains("mounted at /run/mount"), "{refused:?}");
+    guest.must("umount /run/mount");
+    check(&mut guest, synced);
+    guest.must("umount /run/mount");
+    guest.must(&format!("{netram} detach db"));
+    assert_eq!(size(&mut guest), Some(0));
+    // By the other way, and nothing was between the two.
+    let attached = guest.must(&format!("{netram} attach /run/db --way fuse --read-only"));
+    assert!(attached.contains("(/dev/loop"), "{attached}");
+    guest.must("mount -o ro -t ext4 /run/netram/dev/db /run/mount");
+    guest.must(&part::command(&format!("check /run/mount {synced}")));
+}
+
+/// The process that serves the volume `/run/db`.
+fn server_in(guest: &mut Guest, netram: &str) -> u64 {
+    process_in(guest, netram, "server")
+}
+
+fn process_in(guest: &mut Guest, netram: &str, part: &str) -> u64 {
+    let listed = guest.must(&format!("{netram} list --json"));
+    let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    listed[0]["attached"][part]["id"].as_u64().unwrap()
+}
