@@ -50,23 +50,17 @@ pub enum Fault {
     OverrunAccepted,
     /// (11) A read's length is believed as the peer gave it.
     LengthBelieved,
-    /// (12) Members drop what is stable although the data lender lacks it.
-    KeptIgnored,
-    /// (12) A view counts before the data lender has it.
-    ViewNotKept,
     /// (12) A data lender says that it has what it has not synced.
     FlushedBeforeSync,
     /// (12) A replica is called whole before its log has reached what its blocks may show.
     SettledTooEarly,
-    /// (12) A replica obeys a client whose reign was ended by a restore.
-    ReplicaFenceIgnored,
     /// (12) A restore is content with some of the members, or with windows that begin above the replica's end.
     RestoreUnproven,
 }
 
 impl Fault {
-    /// Those that the simulator looks for, in the order of the rules.
-    pub const ALL: [Fault; 22] = [
+    /// All of them, in the order of the rules.
+    pub const ALL: [Fault; 25] = [
         Fault::AnyInsteadOfRule,
         Fault::StaleAckCounts,
         Fault::AckUnverified,
@@ -89,6 +83,9 @@ impl Fault {
         Fault::TrimAboveStable,
         Fault::OverrunAccepted,
         Fault::LengthBelieved,
+        Fault::FlushedBeforeSync,
+        Fault::SettledTooEarly,
+        Fault::RestoreUnproven,
     ];
 }
 

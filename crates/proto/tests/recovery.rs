@@ -303,28 +303,29 @@ fn files_that_are_no_log_of_ours_are_told_apart() {
     assert_eq!(open(damaged), LogFileError::Damaged);
 }
 
-/// Recovery of a view of `members`, all counting under the rule `all` unless said otherwise.
-fn recovery(members: u64, rule: &str) -> Recovery {
+fn view(members: u64, rule: &str) -> View {
     let member = |number| ViewMember {
         incarnation: Incarnation(number),
         address: format!("unix:/lender-{number}"),
         domain: String::new(),
     };
-    let view = View {
+    View {
         rule: rule.parse().expect("a rule"),
         counting: true,
         members: (0..members).map(member).collect(),
         ..View::first(JOURNAL)
-    };
-    Recovery::new(
-        &view,
-        Epoch(2),
-        WriterId(5),
-        Lsn(100),
-        Time(0),
-        Span(10),
-        Span(100),
-    )
+    }
+}
+
+/// Recovery of a view of `members`, all counting.
+fn recovery(members: u64, rule: &str) -> Recovery {
+    let (grace, patience) = (Span(10), Span(100));
+    let view = view(members, rule);
+    Recovery::new(&view, Epoch(2), WriterId(5), Lsn(100), Time(0), grace, patience)
+}
+
+fn of_replica(rule: &str, closed: Option<Lsn>) -> Recovery {
+    recovery(2, rule).of_replica(&view(2, rule), closed)
 }
 
 fn bind(recovery: &mut Recovery, index: usize) {
@@ -447,4 +448,46 @@ fn a_newer_writer_ends_recovery() {
         recovery.verdict(Time(0)),
         Some(Err(RecoveryRefusal::Fenced { seen: Epoch(9) }))
     );
+}
+
+#[test]
+fn a_replica_needs_every_member_with_a_window_that_continues_it() {
+    let mut recovery = of_replica("all", None);
+    bind(&mut recovery, 0);
+    sealed(&mut recovery, 0, 0, Flag::KNOWN, 100, 100);
+    assert_eq!(
+        recovery.verdict(Time(99)),
+        None,
+        "`all` alone would be content with one"
+    );
+    bind(&mut recovery, 1);
+    sealed(&mut recovery, 1, 1, Flag::KNOWN, 101, 130);
+    match recovery.verdict(Time(99)) {
+        Some(Err(RecoveryRefusal::Missing { needed, missing, .. })) => {
+            assert_eq!(needed, 2);
+            assert_eq!(missing, [("unix:/lender-1".to_string(), PeerAnswer::Beyond)]);
+        }
+        other => panic!("{other:?}"),
+    }
+    let mut recovery = of_replica("all", None);
+    for index in 0..2 {
+        bind(&mut recovery, index);
+        sealed(&mut recovery, index, index as u64, Flag::KNOWN, 90, 100);
+    }
+    assert_eq!(recovery.verdict(Time(0)), Some(Ok(())));
+}
+
+#[test]
+fn a_view_that_did_not_count_proves_nothing_unless_the_volume_was_closed() {
+    let mut view = view(0, "all");
+    view.counting = false;
+    let begin = |closed| {
+        let (grace, patience) = (Span(10), Span(100));
+        Recovery::new(&view, Epoch(4), WriterId(1), Lsn(100), Time(0), grace, patience)
+            .of_replica(&view, closed)
+    };
+    let unproven = Some(Err(RecoveryRefusal::Unproven { from: Lsn(100) }));
+    assert_eq!(begin(None).verdict(Time(0)), unproven);
+    assert_eq!(begin(Some(Lsn(101))).verdict(Time(0)), unproven);
+    assert_eq!(begin(Some(Lsn(100))).verdict(Time(0)), Some(Ok(())));
 }

@@ -20,6 +20,7 @@
 pub mod check;
 pub mod coverage;
 mod damage;
+mod data;
 pub mod disk;
 pub mod history;
 mod hostile;

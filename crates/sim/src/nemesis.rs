@@ -120,6 +120,11 @@ impl World {
         }
     }
 
+    /// Nothing more happens to this world.
+    pub(crate) fn nemesis_rests(&self) -> bool {
+        self.nemesis.rests
+    }
+
     /// Whether the world's budget allows `action` now.
     fn may_visit(&mut self, action: Action) -> bool {
         let shrinks = matches!(
@@ -314,6 +319,11 @@ impl World {
         }
         for process in &mut self.processes {
             process.paused_until = Time(0);
+        }
+        if let Some(data) = &mut self.data {
+            (data.away_until, data.paused_until) = (Time(0), Time(0));
+            data.disk.borrow_mut().heal();
+            data.start();
         }
         for host in &self.hosts {
             let mut disk = host.disk.borrow_mut();

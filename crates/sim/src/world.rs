@@ -13,7 +13,9 @@ use netram_proto::planted::Planted;
 use netram_proto::time::{Span, Time};
 
 use crate::check::rule06::image_bytes;
+use crate::check::rule12::Changes;
 use crate::coverage::Coverage;
+use crate::data::DataLender;
 use crate::disk::{Disk, Platter, SharedDisk, SimFile};
 use crate::history::History;
 use crate::lender::Lender;
@@ -76,6 +78,34 @@ pub(crate) enum Event {
     Busy {
         process: usize,
     },
+    /// The client's connection to its data lender stands, or it could not be reached.
+    DataConnected {
+        process: usize,
+        session: u64,
+    },
+    /// A frame arrives at the data lender.
+    DataUp {
+        process: usize,
+        session: u64,
+        packet: Vec<u8>,
+    },
+    /// A frame arrives from the data lender.
+    DataDown {
+        process: usize,
+        session: u64,
+        packet: Vec<u8>,
+    },
+    /// That connection is gone.
+    DataLost {
+        process: usize,
+        session: u64,
+    },
+    /// A sync of the data lender's log ends.
+    DataFlushed {
+        process: usize,
+    },
+    /// The data lender's process is started.
+    DataStarts,
     /// Nothing: the world runs until here.
     Mark,
 }
@@ -103,6 +133,8 @@ pub struct Host {
     pub copied_from: Option<usize>,
     /// The view's number when it was copied.
     copied_version: u64,
+    /// The disk is a data lender's, and nothing has been recovered from it yet: where its client had closed the volume.
+    pub of_replica: Option<Option<Lsn>>,
     /// A newer reign, on a copy of this disk, has recovered this log.
     pub overtaken: Option<Overtaken>,
 }
@@ -146,6 +178,17 @@ pub struct World {
     pub(crate) incarnations: u64,
     /// Calls of programs since the last event.
     pub(crate) calls: u32,
+    /// The machine that keeps the client's volume once more, in worlds that have one.
+    pub(crate) data: Option<DataLender>,
+    pub(crate) data_sessions: u64,
+    /// Its frames arrive in order.
+    pub(crate) data_last_down: Time,
+    /// Bytes of the volume.
+    pub(crate) volume_bytes: u64,
+    /// What truly happened to it.
+    pub(crate) changes: Changes,
+    /// What members had acknowledged while the data lender was in service.
+    pub(crate) kept_promise: Lsn,
 }
 
 /// A world that programs share.
@@ -180,6 +223,12 @@ impl World {
             trace,
             incarnations,
             calls: 0,
+            data: None,
+            data_sessions: 0,
+            data_last_down: Time(0),
+            volume_bytes: 0,
+            changes: Changes::default(),
+            kept_promise: Lsn(0),
         };
         world.plan_nemesis();
         world
@@ -224,6 +273,20 @@ impl World {
             Event::Unfill { lender } => self.lenders[lender].window.limit = crate::lender::LENT_BYTES,
             Event::Nemesis => self.on_nemesis(),
             Event::Busy { process } => self.on_busy(process),
+            Event::DataConnected { process, session } => self.on_data_connected(process, session),
+            Event::DataUp {
+                process,
+                session,
+                packet,
+            } => self.on_data_up(process, session, &packet),
+            Event::DataDown {
+                process,
+                session,
+                packet,
+            } => self.on_data_down(process, session, &packet),
+            Event::DataLost { process, session } => self.on_data_lost(process, session),
+            Event::DataFlushed { process } => self.on_data_flushed(process),
+            Event::DataStarts => self.on_data_starts(),
             Event::Mark => (),
         }
     }
@@ -266,6 +329,7 @@ impl World {
             damaged: source.damaged,
             copied_from: Some(host),
             copied_version: source.view.version,
+            of_replica: None,
             overtaken: None,
         };
         self.hosts.push(copy);
@@ -368,6 +432,7 @@ fn new_host(rng: &mut Rng, profile: &Profile, journal: JournalId) -> Host {
         damaged: false,
         copied_from: None,
         copied_version: 0,
+        of_replica: None,
         overtaken: None,
     }
 }

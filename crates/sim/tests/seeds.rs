@@ -67,6 +67,17 @@ fn no_rule_is_broken_and_the_worlds_are_not_idle() {
         "volume: blocks merged over their base",
         "volume: blocks made holes of",
         "volume: steps that failed",
+        "data: events while it was in service",
+        "data: absences",
+        "data: deaths of its process",
+        "data: resyncs of dirty blocks",
+        "data: resyncs of all that differs",
+        "data: resyncs that ended",
+        "data: clients' disks lost",
+        "data: volumes restored",
+        "data: restores refused: the replica is not whole",
+        "data: replicas compared with history",
+        "data: replicas compared with their volume",
     ] {
         assert!(summary.coverage.get(path) > 0, "never happened: {path}");
     }

@@ -190,8 +190,8 @@ impl Replica {
         }
         let older = epoch < self.view.epoch;
         let twin = epoch == self.view.epoch && writer != self.view.writer && self.view.writer != WriterId(0);
-        let fenced = older || twin || epoch == Epoch(0) || self.standing.condition == Condition::TakenOver;
-        if fenced && !self.planted.is(Fault::ReplicaFenceIgnored) {
+        let over = self.standing.condition == Condition::TakenOver;
+        if older || twin || over || epoch == Epoch(0) {
             return self.refuse(Refusal::Fenced, Lsn(0));
         }
         self.on_session_ended();

@@ -14,6 +14,7 @@ pub mod rule08;
 pub mod rule09;
 pub mod rule10;
 pub mod rule11;
+pub mod rule12;
 pub mod rvm;
 
 pub use rule02::Witness;
@@ -51,6 +52,9 @@ pub(crate) fn after_event(world: &mut World, process: usize, serving: &mut Servi
         history.acked = acked;
         if acked > history.durable {
             history.acked_by_members = acked;
+            if serving.writer.kept().is_some() {
+                world.kept_promise = acked;
+            }
         }
         world.coverage.add("records acknowledged", records as u64);
     }

@@ -47,6 +47,11 @@ impl Model {
         self.acked = self.commits.len();
     }
 
+    /// No more than the first `count` are safe: what the others were kept by is lost.
+    pub fn only(&mut self, count: usize) {
+        self.acked = self.acked.min(count);
+    }
+
     /// Memory was mapped after an opening. Returns how many commits in doubt were found.
     pub fn reopened(&mut self, found: Vec<Vec<u8>>) -> usize {
         let mut image = self.base.clone();

@@ -206,7 +206,14 @@ impl World {
             Event::Tick { process }
             | Event::Flushed { process }
             | Event::ViewStored { process }
+            | Event::DataConnected { process, .. }
+            | Event::DataDown { process, .. }
+            | Event::DataLost { process, .. }
             | Event::Busy { process } => process,
+            Event::DataUp { .. } | Event::DataFlushed { .. } => {
+                let until = self.data.as_ref()?.paused_until;
+                return (until > self.now).then_some(until);
+            }
             Event::Connected { conn } | Event::Closed { conn } => self.conns[conn].process,
             _ => return None,
         };

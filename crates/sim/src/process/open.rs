@@ -140,6 +140,8 @@ impl World {
             self.release(host, &mut files, taken.end.lsn)?;
         }
         check::rule05::recovered(self, process, taken.end, files.superblock.head, accept_loss);
+        self.hosts[host].of_replica = None;
+        self.changes.rewind(taken.end.lsn);
         self.serve(process, files, taken)
     }
 
@@ -196,6 +198,9 @@ impl World {
             PATIENCE,
         );
         recovery.plant(self.planted);
+        if let Some(closed) = self.hosts[self.processes[process].host].of_replica {
+            recovery = recovery.of_replica(view, closed);
+        }
         let slots: Vec<usize> = recovery.addresses().map(lender_at).collect();
         let count = slots.len();
         self.processes[process].slots = slots;

@@ -14,6 +14,7 @@ use netram_proto::wire::Link;
 use super::Phase;
 use super::open::Files;
 use crate::check;
+use crate::data::{DataLink, new_source};
 use crate::disk::SimFile;
 use crate::lender::packet_of;
 use crate::net::Way;
@@ -43,6 +44,8 @@ pub(crate) struct Serving {
     planted: Planted,
     /// What the oracle saw acknowledged when the writer learnt that it is fenced.
     pub(crate) acked_at_fence: Option<Lsn>,
+    /// The volume is kept by a data lender too.
+    pub(crate) data: Option<DataLink>,
 }
 
 impl Serving {
@@ -57,6 +60,10 @@ impl Serving {
             writer_config(world),
         );
         writer.plant(world.planted);
+        let data = world.data.is_some().then(|| {
+            let (view, head) = (files.view.clone(), files.superblock.head.lsn);
+            new_source(world, view, world.volume_bytes, head, end.lsn)
+        });
         Serving {
             writer,
             log: files.log,
@@ -73,6 +80,7 @@ impl Serving {
             poisoned: None,
             planted: world.planted,
             acked_at_fence: None,
+            data,
         }
     }
 
@@ -175,7 +183,9 @@ impl World {
         }
         self.with_serving(process, |world, serving| {
             world.close_unwanted(process, serving);
+            world.pump_data(process, serving);
             world.begin_view(process, serving);
+            world.pump_data(process, serving);
             world.begin_flush(process, serving);
             check::after_event(world, process, serving);
             world.pump(process, serving);
@@ -213,6 +223,9 @@ impl World {
         });
         let host = self.processes[process].host;
         self.hosts[host].storing = Some(view.clone());
+        if let Some(link) = &mut serving.data {
+            link.source.on_view(view.clone());
+        }
         serving.storing = Some(view);
         let delay = self.disk_time();
         self.at(delay, Event::ViewStored { process });

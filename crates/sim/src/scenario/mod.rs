@@ -2,6 +2,7 @@
 
 mod journal;
 mod member;
+mod replica;
 mod rvm;
 mod second;
 mod volume;
@@ -25,6 +26,13 @@ pub struct Outcome {
 
 /// Mixed into a seed to draw which worlds multicast.
 const MULTICAST_DRAW: u64 = 0x6D63_6173_7421_7421;
+/// Mixed into a seed to draw which worlds have a data lender.
+const DATA_DRAW: u64 = 0x6461_7461_6C65_6E64;
+
+/// Whether the world of `seed` has a data lender, if it is one in which a client journals.
+pub fn has_data_lender(seed: u64) -> bool {
+    Rng::new(seed ^ DATA_DRAW).chance(100)
+}
 
 /// Runs `seed`. Unwinds with a [`crate::check::Violation`] when a rule is broken.
 pub fn run(seed: u64, planted: Planted, story: Option<Story>) -> Outcome {
@@ -42,10 +50,15 @@ pub fn run(seed: u64, planted: Planted, story: Option<Story>) -> Outcome {
     if kind >= 5 && apart.chance(250) {
         profile.multicast(&mut apart);
     }
+    let kept = (5..60).contains(&kind) && has_data_lender(seed);
+    if kept {
+        replica::suit(&mut profile);
+    }
     let mut world = World::new(rng, profile, planted, Trace::new(story));
     let description = format!("seed {seed}: {:?}", world.profile);
     world.tell(|| description);
     match kind {
+        _ if kept => world = replica::run(world),
         0..60 | 70..80 => journal::run(&mut world),
         60..70 => second::run(&mut world),
         80..84 => member::run(&mut world),

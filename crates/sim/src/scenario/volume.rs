@@ -1,98 +1,95 @@
 //! A program keeps a block device's volume: writes, zeros and discards are completed or not, stages go to the image,
-//! machines die.
+//! machines die. In some worlds a data lender keeps it too (`replica.rs`).
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use netram_disk::{
-    BLOCK_BYTES, DeviceError, Disk, Files, OpenError, Options, Pending, SECTOR_BYTES, StagePolicy,
-    Superblock, VolumeId, create,
+    BLOCK_BYTES, DeviceError, Disk, OpenError, Options, Pending, SECTOR_BYTES, StagePolicy, create,
 };
+use netram_proto::id::Lsn;
 use netram_proto::port::Log;
 use netram_proto::time::Span;
 
 use super::journal;
 use crate::check::fail;
 use crate::check::rvm::{Model, Transaction};
+use crate::data::{VOLUME, VolumeFiles, add_volume, volume_files};
 use crate::disk::SimFile;
 use crate::process::SimLog;
 use crate::world::{SharedWorld, World};
 
-const BLOCKS: u64 = 12;
-const BYTES: u64 = BLOCKS * BLOCK_BYTES;
+pub(super) const BLOCKS: u64 = 12;
+pub(super) const BYTES: u64 = BLOCKS * BLOCK_BYTES;
 const SECTORS: u64 = BYTES / SECTOR_BYTES;
 /// A record's payload before its data.
 const HEADER_BYTES: usize = 8;
 
-type Volume = Disk<SimLog, SimFile>;
+pub(super) type Volume = Disk<SimLog, SimFile>;
 
-struct Program {
-    world: SharedWorld,
-    /// Numbers of image, sums and superblock on the machine's disk.
-    files: [usize; 3],
+pub(super) struct Program {
+    pub(super) world: SharedWorld,
+    /// The volume's files on the machine's disk.
+    pub(super) files: VolumeFiles,
     /// One segment: the volume. One transaction: a record.
-    model: Model,
+    pub(super) model: Model,
     policy: StagePolicy,
     /// Loss was accepted: the image may show what the log no longer has, and nothing is promised of it.
-    lossy: bool,
+    pub(super) lossy: bool,
+    /// A data lender keeps it too: where each record of the model ends.
+    pub(super) ends: Option<Vec<Lsn>>,
+    /// The next block that a resync may choose.
+    pub(super) cursor: u64,
 }
 
 /// Runs the story and gives the world back.
 pub(super) fn run(mut world: World) -> World {
-    let policy = StagePolicy {
-        bytes: world.rng.pick(&[2000, 9000, 1 << 20]),
-        age: Span::from_ms(world.rng.pick(&[5, 200])),
-        closed_max: world.rng.between(1, 3) as usize,
-    };
     let lives = world.rng.between(1, 4);
-    let files = make_files(&mut world);
-    let world = Rc::new(RefCell::new(world));
-    let mut program = Program {
-        world: Rc::clone(&world),
-        files,
-        model: Model::new(1, BYTES as usize),
-        policy,
-        lossy: false,
-    };
+    let mut program = Program::new(world, false);
     for _ in 0..lives {
         program.live();
     }
-    world.borrow_mut().heal();
+    program.world.borrow_mut().heal();
     program.live();
     program.live();
-    drop(program);
-    let Ok(world) = Rc::try_unwrap(world) else {
-        unreachable!("every log of this world is dropped")
-    };
-    world.into_inner()
-}
-
-/// Makes the volume on a disk that is healthy meanwhile.
-fn make_files(world: &mut World) -> [usize; 3] {
-    let disk = Rc::clone(&world.hosts[0].disk);
-    let sums_bytes = BLOCK_BYTES + BLOCKS * 4;
-    let sizes = [BLOCK_BYTES + BYTES, sums_bytes, Superblock::FILE_BYTES];
-    let files = sizes.map(|bytes| disk.borrow_mut().add(bytes));
-    let faults = std::mem::take(&mut disk.borrow_mut().faults);
-    let made = create(open_files(world, files), VolumeId(7), world.journal, BYTES);
-    assert!(made.is_ok(), "a healthy disk takes a new volume");
-    disk.borrow_mut().faults = faults;
-    files
-}
-
-fn open_files(world: &World, [image, sums, superblock]: [usize; 3]) -> Files<SimFile> {
-    let file = |number| SimFile::new(&world.hosts[0].disk, number);
-    Files {
-        image: file(image),
-        sums: file(sums),
-        superblock: file(superblock),
-        dirty: None,
-    }
+    program.end()
 }
 
 impl Program {
+    /// A program with a new volume, on a disk that is healthy meanwhile.
+    pub(super) fn new(mut world: World, kept: bool) -> Program {
+        let policy = StagePolicy {
+            bytes: world.rng.pick(&[2000, 9000, 1 << 20]),
+            age: Span::from_ms(world.rng.pick(&[5, 200])),
+            closed_max: world.rng.between(1, 3) as usize,
+        };
+        let disk = Rc::clone(&world.hosts[0].disk);
+        let files = add_volume(&disk, BLOCKS);
+        let faults = std::mem::take(&mut disk.borrow_mut().faults);
+        let made = create(volume_files(&disk, files, false), VOLUME, world.journal, BYTES);
+        assert!(made.is_ok(), "a healthy disk takes a new volume");
+        disk.borrow_mut().faults = faults;
+        Program {
+            world: Rc::new(RefCell::new(world)),
+            files,
+            model: Model::new(1, BYTES as usize),
+            policy,
+            lossy: false,
+            ends: kept.then(Vec::new),
+            cursor: 0,
+        }
+    }
+
+    /// Gives the world back.
+    pub(super) fn end(self) -> World {
+        let Ok(world) = Rc::try_unwrap(self.world) else {
+            unreachable!("every log of this world is dropped")
+        };
+        world.into_inner()
+    }
+
     /// One process, from its opening to its end.
-    fn live(&mut self) {
+    pub(super) fn live(&mut self) {
         if self.lossy {
             return;
         }
@@ -113,10 +110,16 @@ impl Program {
 
     fn serve(&mut self, process: usize) {
         let Some(volume) = self.open(process) else { return };
+        if self.ends.is_some() {
+            self.begin_life(process, &volume);
+        }
         let deeds = self.world.borrow_mut().rng.between(5, 80);
         for _ in 0..deeds {
             if !self.world.borrow().alive(process) || !self.deed(process, &volume) {
                 break;
+            }
+            if self.ends.is_some() {
+                self.keep(process, &volume);
             }
         }
         let statistics = volume.status().statistics;
@@ -138,10 +141,11 @@ impl Program {
         }
     }
 
-    fn open(&mut self, process: usize) -> Option<Volume> {
+    pub(super) fn open(&mut self, process: usize) -> Option<Volume> {
         let (files, journal) = {
             let world = self.world.borrow();
-            (open_files(&world, self.files), world.journal)
+            let disk = &world.hosts[0].disk;
+            (volume_files(disk, self.files, self.ends.is_some()), world.journal)
         };
         let options = Options {
             policy: self.policy,
@@ -160,6 +164,7 @@ impl Program {
         };
         let found = self.read(&volume)?;
         let in_doubt = self.model.reopened(vec![found]);
+        self.ends.iter_mut().for_each(Vec::clear);
         let coverage = &mut self.world.borrow_mut().coverage;
         coverage.hit("volume: openings");
         coverage.add("volume: requests in doubt that were found", in_doubt as u64);
@@ -167,7 +172,7 @@ impl Program {
     }
 
     /// All of it; `None` when the disk does not give it.
-    fn read(&self, volume: &Volume) -> Option<Vec<u8>> {
+    pub(super) fn read(&self, volume: &Volume) -> Option<Vec<u8>> {
         let mut bytes = vec![0xee; BYTES as usize];
         match volume.read(0, &mut bytes) {
             Ok(()) => Some(bytes),
@@ -229,8 +234,15 @@ impl Program {
                 return self.world.borrow().alive(process);
             }
         };
+        if self.ends.is_some() {
+            let changes = &mut self.world.borrow_mut().changes;
+            changes.push(pending.0, offset, bytes.clone());
+        }
         let writes = vec![(0, offset, bytes)];
         self.model.commit(Transaction { writes }, false);
+        if let Some(ends) = &mut self.ends {
+            ends.push(pending.0);
+        }
         self.world.borrow_mut().coverage.hit("volume: requests logged");
         if waits {
             if volume.wait(pending).is_err() {

@@ -5,7 +5,6 @@
 //! lender of which nothing is heard is out of service.
 
 use crate::id::{Epoch, Lsn};
-use crate::planted::Fault;
 use crate::time::{Span, Time};
 
 use super::{Set, Writer};
@@ -53,7 +52,7 @@ impl Writer {
     pub(super) fn droppable(&self, end: Lsn) -> Lsn {
         let stable = self.stable.lsn;
         match self.kept {
-            Some((kept, _)) if kept.lsn < stable && !self.planted.is(Fault::KeptIgnored) => {
+            Some((kept, _)) if kept.lsn < stable => {
                 let fits = end.since(kept.lsn) <= self.config.window_bytes;
                 if fits { kept.lsn } else { stable }
             }
@@ -71,6 +70,146 @@ impl Writer {
 
     /// Whether the data lender has the view after the present one, or is not in service.
     pub(super) fn next_view_is_kept(&self) -> bool {
-        self.planted.is(Fault::ViewNotKept) || self.kept.is_none_or(|(kept, _)| kept.version > self.version)
+        self.kept.is_none_or(|(kept, _)| kept.version > self.version)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::Bench;
+    use super::*;
+    use crate::journal::CommitRule;
+    use crate::wire::{FrameKind, Link};
+
+    const KEPT: Kept = Kept {
+        lsn: Lsn(40),
+        version: 2,
+    };
+
+    fn stable(lsn: u64) -> Link {
+        Link {
+            lsn: Lsn(lsn),
+            chain: 1,
+        }
+    }
+
+    /// A writer of one member that holds 100 bytes; the disk has 60 of them, the data lender 40.
+    fn bench() -> Bench {
+        let mut bench = Bench::with_members(2, 1, CommitRule::All);
+        bench.writer.on_kept(Some(KEPT), bench.now);
+        bench.append(100);
+        bench.ack(0, 100, 100);
+        bench.writer.on_stable(stable(60), bench.now);
+        bench
+    }
+
+    fn told(bench: &mut Bench) -> Lsn {
+        let tail = bench.writer.tail().plus(8);
+        bench.writer.on_append(tail);
+        let frame = bench.next(0).expect("an append");
+        assert_eq!(frame.kind, FrameKind::Append);
+        bench.ack(0, tail.0, tail.0);
+        frame.stable
+    }
+
+    #[test]
+    fn members_keep_what_the_data_lender_lacks() {
+        let mut bench = bench();
+        assert_eq!(told(&mut bench), Lsn(40));
+        bench.wait(Span::from_ms(150));
+        let ping = bench.next(0);
+        assert!(
+            ping.is_none_or(|ping| ping.stable == Lsn(40)),
+            "nor do pings say more"
+        );
+        bench.writer.on_kept(None, bench.now);
+        assert_eq!(told(&mut bench), Lsn(60), "out of service, the disk alone counts");
+    }
+
+    #[test]
+    fn a_window_that_would_overflow_is_told_what_is_stable() {
+        let mut bench = bench();
+        bench.writer.on_append(Lsn(40 + (1 << 20)));
+        let mut last = Lsn(0);
+        for _ in 0..40 {
+            while let Some(frame) = bench.next(0) {
+                last = frame.stable;
+            }
+            let sent = bench.writer.lenders[0].sent.0;
+            bench.ack(0, 100, sent);
+        }
+        assert_eq!(last, Lsn(40), "it just fits");
+        bench.writer.on_append(Lsn(48 + (1 << 20)));
+        assert_eq!(bench.next(0).map(|frame| frame.stable), Some(Lsn(60)));
+    }
+
+    #[test]
+    fn a_data_lender_of_which_nothing_is_heard_is_out_of_service() {
+        let mut bench = bench();
+        bench.wait(Span::from_ms(1000));
+        assert_eq!(bench.writer.kept(), Some(KEPT));
+        bench.wait(Span::from_ms(1));
+        assert_eq!(bench.writer.kept(), None);
+    }
+
+    /// The second member joins where the disk is; the view that names it waits for the data lender to be there, and then
+    /// for the data lender to have the view.
+    #[test]
+    fn a_view_counts_when_both_have_it() {
+        let mut bench = bench();
+        let member_lost = |bench: &mut Bench| {
+            bench.writer.on_lost(0, bench.now);
+            bench.wait(Span::from_ms(501));
+        };
+        member_lost(&mut bench);
+        bench.writer.on_kept(Some(KEPT), bench.now);
+        bench.join(1);
+        bench.drain(1);
+        bench.ack(1, 100, 100);
+        assert!(
+            !bench.writer.view_pending(),
+            "the data lender lacks what the window lacks"
+        );
+        let caught_up = Kept {
+            lsn: Lsn(60),
+            version: 2,
+        };
+        bench.writer.on_kept(Some(caught_up), bench.now);
+        bench.store_view();
+        assert!(bench.writer.view().has(0), "the data lender does not have it");
+        bench.writer.on_kept(
+            Some(Kept {
+                version: 3,
+                ..caught_up
+            }),
+            bench.now,
+        );
+        assert!(bench.writer.view().has(1) && !bench.writer.view().has(0));
+    }
+
+    #[test]
+    fn a_view_does_not_wait_for_a_data_lender_that_is_silent() {
+        let mut bench = bench();
+        bench.writer.on_lost(0, bench.now);
+        bench.writer.on_stable(stable(100), bench.now);
+        bench.wait(Span::from_ms(501));
+        bench
+            .writer
+            .on_kept(Some(Kept { lsn: Lsn(60), ..KEPT }), bench.now);
+        bench.store_view();
+        assert!(bench.writer.view().has(0));
+        bench.wait(Span::from_ms(1001));
+        assert!(!bench.writer.view().has(0));
+    }
+
+    #[test]
+    fn a_restored_volume_fences_its_old_writer() {
+        let mut bench = bench();
+        bench.writer.on_replica_fenced(Epoch(5));
+        bench.writer.on_stable(stable(100), bench.now);
+        assert_eq!(bench.writer.fenced(), Some(Epoch(5)));
+        assert_eq!(bench.writer.acked(), Lsn(100), "as before");
+        bench.writer.on_append(Lsn(200));
+        assert_eq!(bench.next(0), None);
     }
 }

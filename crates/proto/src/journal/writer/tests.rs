@@ -8,10 +8,10 @@ const JOURNAL: JournalId = JournalId(7);
 const DETECT: Span = Span::from_ms(500);
 
 /// A writer, and hands that play its lenders.
-struct Bench {
-    writer: Writer,
-    now: Time,
-    views: Vec<super::super::View>,
+pub(super) struct Bench {
+    pub(super) writer: Writer,
+    pub(super) now: Time,
+    pub(super) views: Vec<super::super::View>,
 }
 
 impl Bench {
@@ -38,7 +38,7 @@ impl Bench {
     }
 
     /// A writer whose first `wanted` lenders are members.
-    fn with_members(lenders: usize, wanted: usize, rule: CommitRule) -> Bench {
+    pub(super) fn with_members(lenders: usize, wanted: usize, rule: CommitRule) -> Bench {
         let mut bench = Bench::new(lenders, wanted, rule);
         for index in 0..lenders {
             bench.connect(index, index as u64);
@@ -51,7 +51,7 @@ impl Bench {
         bench
     }
 
-    fn connect(&mut self, index: usize, incarnation: u64) {
+    pub(super) fn connect(&mut self, index: usize, incarnation: u64) {
         self.connect_from(index, incarnation, b"there");
     }
 
@@ -75,19 +75,19 @@ impl Bench {
         self.say(index, sealed, &[0; 4]);
     }
 
-    fn join(&mut self, index: usize) {
+    pub(super) fn join(&mut self, index: usize) {
         let join = self.next(index).expect("an invitation to join");
         assert_eq!(join.kind, FrameKind::Join);
         self.ack(index, join.lsn.0, join.lsn.0);
     }
 
-    fn next(&mut self, index: usize) -> Option<Header> {
+    pub(super) fn next(&mut self, index: usize) -> Option<Header> {
         self.writer
             .next_frame(index, self.now)
             .map(|outgoing| outgoing.header)
     }
 
-    fn drain(&mut self, index: usize) {
+    pub(super) fn drain(&mut self, index: usize) {
         while self.next(index).is_some() {}
     }
 
@@ -95,7 +95,7 @@ impl Bench {
         self.writer.on_frame(index, &Frame { header, body }, self.now);
     }
 
-    fn ack(&mut self, index: usize, held: u64, received: u64) {
+    pub(super) fn ack(&mut self, index: usize, held: u64, received: u64) {
         let header = self.ack_header(index, held, received);
         self.say(index, header, &[]);
     }
@@ -112,20 +112,20 @@ impl Bench {
         }
     }
 
-    fn append(&mut self, tail: u64) {
+    pub(super) fn append(&mut self, tail: u64) {
         self.writer.on_append(Lsn(tail));
         for index in 0..self.writer.lender_count() {
             self.drain(index);
         }
     }
 
-    fn store_view(&mut self) {
+    pub(super) fn store_view(&mut self) {
         let view = self.writer.view_to_store().expect("a view to store");
         self.views.push(view);
         self.writer.on_view_stored(self.now);
     }
 
-    fn wait(&mut self, span: Span) {
+    pub(super) fn wait(&mut self, span: Span) {
         self.now = self.now + span;
         self.writer.on_tick(self.now);
     }

@@ -255,9 +255,13 @@ impl Source {
     /// The local log now begins here.
     pub fn on_head(&mut self, head: Lsn) {
         self.head = self.head.max(head);
-        let copied = |resync: &Resync| !matches!(resync.stage, Stage::Begin);
-        if self.phase == Phase::Up && self.sent < self.head && self.resync.as_ref().is_none_or(copied) {
-            // What it was to be sent next is gone: blocks take its place.
+        self.find_gap();
+    }
+
+    /// What the replica was to be sent next may be gone from the log: blocks take its place.
+    fn find_gap(&mut self) {
+        let follows = |resync: &Resync| matches!(resync.stage, Stage::Copying | Stage::End | Stage::Ended);
+        if self.phase == Phase::Up && self.sent < self.head && self.resync.as_ref().is_none_or(follows) {
             self.begin(self.suitable());
         }
     }
@@ -315,6 +319,13 @@ impl Source {
         })
     }
 
+    /// The volume may give up what is below this in its log: the replica is whole and has it, flushed. `None`: it is not whole,
+    /// and keeps nothing safe.
+    pub fn trimmable(&self) -> Option<Lsn> {
+        let whole = self.condition == Some(Condition::Following) && self.resync.is_none();
+        (whole && self.phase == Phase::Up).then_some(self.flushed)
+    }
+
     /// The data lender sent a frame. `Fetched` is the driver's own affair.
     pub fn on_frame(&mut self, frame: &Frame<'_>, now: Time) {
         let header = &frame.header;
@@ -368,6 +379,7 @@ impl Source {
                 self.flushed = header.lsn;
                 self.sent = header.lsn;
                 self.set_stage(Stage::Copying);
+                self.find_gap();
             }
             (Phase::Up, Some(Stage::Ended)) if condition == Condition::Following => {
                 self.set_stage(Stage::Clear);

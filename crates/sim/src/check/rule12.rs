@@ -1,0 +1,76 @@
+//! Rule 12, *a replica is what it says*: what a data lender calls flushed is on its platter, and a replica that calls itself whole
+//! is the volume as of its log's end.
+
+use netram_disk::SECTOR_BYTES;
+use netram_proto::id::Lsn;
+
+use super::fail;
+use crate::world::World;
+
+/// Every change of a volume that was ever logged and is part of its journal.
+#[derive(Clone, Debug, Default)]
+pub struct Changes {
+    bytes: usize,
+    /// Where the record ends, where it writes, and what; ascending.
+    records: Vec<(Lsn, usize, Vec<u8>)>,
+}
+
+impl Changes {
+    /// Of a volume of `bytes` zeros.
+    pub fn new(bytes: usize) -> Changes {
+        Changes {
+            bytes,
+            records: Vec::new(),
+        }
+    }
+
+    /// A change was logged.
+    pub fn push(&mut self, end: Lsn, offset: usize, bytes: Vec<u8>) {
+        self.records.push((end, offset, bytes));
+    }
+
+    /// Recovery found the journal to end here: what was beyond it never was.
+    pub fn rewind(&mut self, end: Lsn) {
+        let keep = self.records.partition_point(|record| record.0 <= end);
+        self.records.truncate(keep);
+    }
+
+    /// The volume with everything below `lsn`.
+    fn at(&self, lsn: Lsn) -> Vec<u8> {
+        let mut volume = vec![0; self.bytes];
+        for (_, offset, bytes) in self.records.iter().take_while(|record| record.0 <= lsn) {
+            volume[*offset..*offset + bytes.len()].copy_from_slice(bytes);
+        }
+        volume
+    }
+}
+
+/// A replica that is whole has `contents`, and its log ends at `end`.
+pub(crate) fn whole(world: &mut World, end: Lsn, contents: &[u8]) {
+    let wanted = world.changes.at(end);
+    if let Some(at) = wanted
+        .iter()
+        .zip(contents)
+        .position(|(ours, theirs)| ours != theirs)
+    {
+        let sector = at as u64 / SECTOR_BYTES;
+        fail(
+            12,
+            format!("the replica calls itself whole at {end}, and has another sector {sector}"),
+        );
+    }
+    world.coverage.hit("data: replicas compared with history");
+}
+
+/// The client hears that the data lender has flushed everything below `end`.
+pub(crate) fn flushed(world: &World, end: Lsn) {
+    let Some((head, platter)) = world.data.as_ref().and_then(|data| data.platter(end)) else {
+        return;
+    };
+    if world.hosts[0].history.bytes(head, end) != platter {
+        fail(
+            12,
+            format!("the data lender has flushed up to {end}, it says, and its platter has something else"),
+        );
+    }
+}

@@ -1,0 +1,165 @@
+//! A log that somebody else writes: raw bytes come in, records are read, nothing is appended.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use netram_proto::id::Lsn;
+use netram_proto::journal::{LogFile, Slots, Superblock};
+use netram_proto::limit::RECORD_HEADER_BYTES;
+use netram_proto::port::{
+    AppendError, Durability, IoError, Kind, Log, LogError, LogState, Record, Ticket, Votes, WaitError,
+};
+use netram_proto::wire::{Link, RecordHeader};
+
+use crate::disk::SimFile;
+
+/// The log of a replica. Clones are the same log.
+#[derive(Clone)]
+pub(super) struct FollowLog(Rc<RefCell<State>>);
+
+struct State {
+    log: LogFile<SimFile>,
+    slots: Slots,
+    superblock: Superblock,
+    end: Link,
+}
+
+impl FollowLog {
+    /// Opens it. What stands behind the valid records is erased.
+    pub(super) fn open(file: SimFile) -> Option<FollowLog> {
+        let (log, slots, superblock) = LogFile::open(file).ok()?;
+        let limit = superblock.head.lsn.plus(log.capacity());
+        let scan = log.scan(superblock.head, limit, &mut |_| true);
+        if scan.unreadable.is_some() {
+            return None;
+        }
+        if log.proof_beyond(scan.end.lsn, limit) > scan.end.lsn {
+            log.erase(scan.end.lsn, limit).ok()?;
+        }
+        log.sync().ok()?;
+        let end = scan.end;
+        Some(FollowLog(Rc::new(RefCell::new(State {
+            log,
+            slots,
+            superblock,
+            end,
+        }))))
+    }
+
+    pub(super) fn capacity(&self) -> u64 {
+        self.0.borrow().log.capacity()
+    }
+
+    pub(super) fn head(&self) -> Link {
+        self.0.borrow().superblock.head
+    }
+
+    pub(super) fn end(&self) -> Link {
+        self.0.borrow().end
+    }
+
+    pub(super) fn write(&self, at: Lsn, bytes: &[u8]) -> Result<(), IoError> {
+        self.0.borrow().log.write(at, bytes)
+    }
+
+    pub(super) fn flush(&self, end: Link) -> Result<(), IoError> {
+        let mut state = self.0.borrow_mut();
+        state.log.sync()?;
+        state.end = end;
+        Ok(())
+    }
+
+    pub(super) fn restart(&self, start: Link) -> Result<(), IoError> {
+        let mut state = self.0.borrow_mut();
+        state.log.erase(start.lsn, start.lsn.plus(state.log.capacity()))?;
+        state.log.sync()?;
+        state.store(start, start.lsn)?;
+        state.end = start;
+        Ok(())
+    }
+}
+
+impl State {
+    fn store(&mut self, head: Link, stable: Lsn) -> Result<(), IoError> {
+        let superblock = Superblock {
+            head,
+            stable,
+            ..self.superblock
+        };
+        self.log.store(&mut self.slots, &superblock)?;
+        self.superblock = superblock;
+        Ok(())
+    }
+
+    fn link_at(&self, lsn: Lsn) -> Result<Link, LogError> {
+        if lsn == self.superblock.head.lsn {
+            return Ok(self.superblock.head);
+        }
+        if lsn == self.end.lsn {
+            return Ok(self.end);
+        }
+        if lsn < self.superblock.head.lsn || lsn > self.end.lsn {
+            return Err(LogError::OutOfRange(lsn));
+        }
+        let mut front = [0; RECORD_HEADER_BYTES];
+        self.log.read(lsn, &mut front).map_err(LogError::Io)?;
+        match RecordHeader::parse(&front) {
+            Ok(header) if header.lsn == lsn => Ok(Link {
+                lsn,
+                chain: header.chain,
+            }),
+            _ => Err(LogError::OutOfRange(lsn)),
+        }
+    }
+}
+
+impl Log for FollowLog {
+    fn append(&self, _: Kind, _: usize, _: &mut dyn FnMut(&mut [u8])) -> Result<Ticket, AppendError> {
+        Err(AppendError::Closed)
+    }
+
+    fn wait(&self, _: Ticket, _: Durability) -> Result<Votes, WaitError> {
+        Err(WaitError::Closed)
+    }
+
+    fn state(&self) -> LogState {
+        let state = self.0.borrow();
+        let end = state.end.lsn;
+        LogState {
+            head: state.superblock.head.lsn,
+            stable: end,
+            acked: end,
+            tail: end,
+            capacity: state.log.capacity(),
+            payload_max: state.log.capacity() as usize / 2,
+        }
+    }
+
+    fn read(&self, from: Lsn, each: &mut dyn FnMut(Record<'_>) -> bool) -> Result<Lsn, LogError> {
+        let state = self.0.borrow();
+        let start = state.link_at(from)?;
+        let mut stopped = false;
+        let scan = state.log.scan(start, state.end.lsn, &mut |record| {
+            let header = record.header;
+            stopped = !each(Record {
+                lsn: header.lsn,
+                next: header.next(),
+                epoch: header.epoch,
+                kind: header.kind,
+                payload: record.payload(),
+            });
+            !stopped
+        });
+        match scan.unreadable {
+            Some(error) => Err(LogError::Io(error)),
+            None if scan.end.lsn < state.end.lsn && !stopped => Err(LogError::Corrupt(scan.end.lsn)),
+            None => Ok(scan.end.lsn),
+        }
+    }
+
+    fn trim(&self, head: Lsn) -> Result<(), LogError> {
+        let mut state = self.0.borrow_mut();
+        let (link, end) = (state.link_at(head)?, state.end.lsn);
+        state.store(link, end).map_err(LogError::Io)
+    }
+}

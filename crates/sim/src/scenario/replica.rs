@@ -1,0 +1,439 @@
+//! A volume that a data lender keeps too: both machines die and come back, the data lender is away for so long that only
+//! blocks can bring it back, and now and then the client's disk is lost for good, and the volume restored from the replica.
+
+use netram_disk::{BLOCK_BYTES, digest};
+use netram_proto::id::Lsn;
+use netram_proto::journal::{CommitRule, RecoveryRefusal, View};
+use netram_proto::port::Log;
+use netram_proto::replica::{Condition, Scope, Todo};
+use netram_proto::time::Span;
+use netram_proto::wire::Link;
+
+use super::volume::{BLOCKS, BYTES, Program, Volume};
+use crate::check::fail;
+use crate::check::rule12::{self, Changes};
+use crate::data::DataLender;
+use crate::process::{OpenFailure, lender_at};
+use crate::profile::{Action, Profile};
+use crate::world::World;
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+/// Rounds in which a healed world brings the replica back. Each is 100 ms and a few steps.
+const ROUNDS_MAX: u32 = 400;
+/// Openings from a replica before everything is healed.
+const TRIES: u32 = 3;
+
+/// Leaves out what the rules of other scenarios are for.
+pub(super) fn suit(profile: &mut Profile) {
+    profile.hostile = None;
+    let damage = [
+        Action::Rot,
+        Action::Unreadable,
+        Action::StaleBytes,
+        Action::SlotDamage,
+    ];
+    profile.actions.retain(|action| !damage.contains(action));
+    // Room for a replica to keep up, more often than not.
+    profile.capacity *= 4;
+}
+
+/// Runs the story and gives the world back.
+pub(super) fn run(mut world: World) -> World {
+    let lives = world.rng.between(1, 5);
+    let permille = world.profile.disk.survives_permille;
+    let (rng, capacity) = (world.rng.fork(), world.profile.capacity);
+    let mut data = DataLender::new(rng, permille, world.journal, capacity, BLOCKS);
+    data.plant(world.planted);
+    data.start();
+    world.data = Some(data);
+    world.volume_bytes = BYTES;
+    world.changes = Changes::new(BYTES as usize);
+    let mut program = Program::new(world, true);
+    for _ in 0..lives {
+        program.live();
+        let lost = program.world.borrow_mut().rng.chance(400);
+        if lost && !program.lossy {
+            if program.lose_disk() {
+                program.live();
+                program.world.borrow_mut().heal();
+                program.live();
+            }
+            return program.end();
+        }
+    }
+    program.world.borrow_mut().heal();
+    program.settle_down();
+    program.end()
+}
+
+impl Program {
+    /// What the data lender's part in this life is, after each deed of the program.
+    pub(super) fn keep(&mut self, process: usize, volume: &Volume) {
+        let draw = self.world.borrow_mut().rng.below(40);
+        if draw == 0 {
+            self.visit(process);
+        }
+        self.drive(process, volume);
+    }
+
+    /// In most lives nothing is written before the replica has caught up: what follows is then about its service.
+    pub(super) fn begin_life(&mut self, process: usize, volume: &Volume) {
+        if self.world.borrow_mut().rng.chance(300) {
+            return;
+        }
+        for _ in 0..20 {
+            self.world.borrow_mut().run_for(Span::from_ms(50));
+            self.drive(process, volume);
+            let world = self.world.borrow();
+            let kept = world.serving(process).map(|serving| serving.writer.kept());
+            if kept.is_none_or(|kept| kept.is_some()) {
+                return;
+            }
+        }
+    }
+
+    /// Something happens to the data lender.
+    fn visit(&mut self, process: usize) {
+        let mut world = self.world.borrow_mut();
+        if world.nemesis_rests() {
+            return;
+        }
+        let draw = world.rng.below(5);
+        let away = Span::from_ms(world.rng.pick(&[20, 400, 3000, 20_000]));
+        let until = world.now + away;
+        let operations = world.rng.below(12) as u32;
+        let Some(data) = &mut world.data else { return };
+        match draw {
+            0 if data.is_up() => {
+                world.data_died();
+                if world.rng.chance(500) {
+                    world.break_data(process);
+                }
+            }
+            1 => data.disk.borrow_mut().light_fuse(operations),
+            2 => data.paused_until = until,
+            3 => {
+                data.away_until = until;
+                world.coverage.hit("data: absences");
+            }
+            _ => world.break_data(process),
+        }
+    }
+
+    /// Does what the source asks of the volume.
+    fn drive(&mut self, process: usize, volume: &Volume) {
+        for _ in 0..64 {
+            let todo = {
+                let world = self.world.borrow();
+                let link = world.serving(process).and_then(|serving| serving.data.as_ref());
+                let Some(link) = link else { return };
+                if let Some(flushed) = link.source.trimmable() {
+                    volume.replica_flushed(flushed);
+                }
+                link.todo.clone()
+            };
+            let Some(todo) = todo else { return };
+            if self.perform(process, volume, todo).is_none() {
+                self.world
+                    .borrow_mut()
+                    .coverage
+                    .hit("data: steps of a resync that failed");
+                return;
+            }
+        }
+    }
+
+    /// `None`: it could not be done. The volume's disk failed, or its process is at its end.
+    fn perform(&mut self, process: usize, volume: &Volume, todo: Todo) -> Option<()> {
+        match todo {
+            Todo::Begin { scope, since } => {
+                let begun = volume
+                    .begin_resync(since.filter(|_| scope == Scope::Dirty))
+                    .ok()?;
+                self.cursor = 0;
+                let start = self.head(process).filter(|head| head.lsn == begun.from)?;
+                self.count(match (scope, begun.all) {
+                    (Scope::Data, _) => "data: resyncs of a new replica",
+                    (Scope::Dirty, false) => "data: resyncs of dirty blocks",
+                    _ => "data: resyncs of all that differs",
+                });
+                self.done(process, |source, _| {
+                    source.on_begun(start, begun.blocks, begun.all);
+                    Vec::new()
+                });
+            }
+            Todo::Choose { max } => {
+                let run = volume.next_resync(self.cursor, max as u64).ok()?;
+                let numbers: Vec<u64> = run.iter().flat_map(|run| run.first..run.behind).collect();
+                self.cursor = run.map_or(self.cursor, |run| run.behind);
+                self.done(process, |source, _| {
+                    source.on_chosen(&numbers);
+                    Vec::new()
+                });
+            }
+            Todo::Digest { first, count } => {
+                let count = count.min(BLOCKS.saturating_sub(first) as usize);
+                let mut bytes = vec![0; count * BLOCK];
+                if count > 0 {
+                    volume.read_own(first, &mut bytes).ok()?;
+                }
+                let digests: Vec<_> = bytes.chunks_exact(BLOCK).map(digest).collect();
+                let tail = volume.log().state().tail;
+                self.done(process, |source, now| {
+                    source
+                        .on_digested(first, &digests, tail, now)
+                        .into_iter()
+                        .collect()
+                });
+            }
+            Todo::Read(numbers) => {
+                let mut blocks = Vec::new();
+                for number in numbers {
+                    let mut bytes = vec![0; BLOCK];
+                    volume.read_own(number, &mut bytes).ok()?;
+                    let zeros = bytes.iter().all(|byte| *byte == 0);
+                    blocks.push((number, (!zeros).then_some(bytes)));
+                }
+                let tail = volume.log().state().tail;
+                self.count("data: blocks sent");
+                self.done(process, |source, now| source.on_read(&blocks, tail, now));
+            }
+            Todo::Clear => {
+                volume.finish_resync().ok()?;
+                self.count("data: resyncs that ended");
+                self.done(process, |source, _| {
+                    source.on_cleared();
+                    Vec::new()
+                });
+            }
+            Todo::Mark(numbers) => {
+                volume.mark_dirty(&numbers).ok()?;
+                self.done(process, |source, _| {
+                    source.on_marked();
+                    Vec::new()
+                });
+            }
+            Todo::Send(_) | Todo::Ship { .. } => unreachable!("the world does these"),
+        }
+        Some(())
+    }
+
+    fn done(
+        &mut self,
+        process: usize,
+        tell: impl FnOnce(
+            &mut netram_proto::replica::Source,
+            netram_proto::time::Time,
+        ) -> Vec<netram_proto::replica::Message>,
+    ) {
+        self.world.borrow_mut().data_done(process, tell);
+    }
+
+    fn count(&self, what: &'static str) {
+        self.world.borrow_mut().coverage.hit(what);
+    }
+
+    fn head(&self, process: usize) -> Option<Link> {
+        let world = self.world.borrow();
+        world.serving(process).map(|serving| serving.superblock.head)
+    }
+
+    /// The client's machine is gone, and its disk with it. The replica's files take the disk's place, as a take-over does.
+    /// `false`: that is refused, or not to be had.
+    fn lose_disk(&mut self) -> bool {
+        let world = &mut *self.world.borrow_mut();
+        world.coverage.hit("data: clients' disks lost");
+        let Some(mut data) = world.data.take() else {
+            return false;
+        };
+        data.crash(world.rng.chance(300));
+        data.disk.borrow_mut().heal();
+        let contents = data.prepare();
+        let Some(found) = data.look() else {
+            fail(
+                12,
+                String::from("the replica's files cannot be read, and their disk is sound"),
+            );
+        };
+        if found.condition != Condition::Following {
+            world
+                .coverage
+                .hit("data: restores refused: the replica is not whole");
+            return false;
+        }
+        if let Some((end, contents)) = contents {
+            rule12::whole(world, end, &contents);
+        }
+        let promise = promise(world, &found.view);
+        if let Some(ends) = &self.ends {
+            self.model
+                .only(ends.iter().filter(|end| **end <= promise).count());
+        }
+        self.files = data.volume;
+        self.ends = None;
+        let host = &mut world.hosts[0];
+        host.disk = data.disk;
+        host.log_file = data.log_file;
+        host.view_file = data.view_file;
+        host.of_replica = Some(found.closed);
+        host.damaged = false;
+        host.history.acked = promise;
+        host.history.acked_by_members = promise;
+        host.history.durable = found.end;
+        let (head, end) = (found.end, host.history.tail());
+        assert!(head <= end, "the replica has nothing that was never appended");
+        world.refresh_view(0);
+        restore(world, &found.view, found.end)
+    }
+
+    /// Everything is well: the replica becomes whole and has everything, and is the volume.
+    fn settle_down(&mut self) {
+        if self.lossy {
+            return;
+        }
+        let opened = super::journal::open(&mut self.world.borrow_mut(), 0);
+        let accepted = self.world.borrow().coverage.get("losses that were accepted");
+        let Some(process) = opened.filter(|_| accepted == 0) else {
+            return;
+        };
+        let Some(volume) = self.open(process) else { return };
+        for _ in 0..ROUNDS_MAX {
+            self.world.borrow_mut().run_for(Span::from_ms(100));
+            let _ = volume.drain();
+            self.drive(process, &volume);
+            if !self.world.borrow().alive(process) {
+                return;
+            }
+            if self.is_kept(process, &volume) {
+                self.count("data: replicas compared with their volume");
+                return;
+            }
+        }
+        let world = self.world.borrow();
+        let Some(serving) = world.serving(process) else {
+            return;
+        };
+        let poisoned = serving.poisoned.is_some() || serving.writer.fenced().is_some();
+        if let Some(link) = serving.data.as_ref().filter(|_| !poisoned) {
+            let status = link.source.status();
+            fail(
+                12,
+                format!(
+                    "everything is healed, yet the replica does not follow: {status:?}, todo {:?}",
+                    link.todo
+                ),
+            );
+        }
+    }
+
+    /// Whether the replica has everything; then it must be the volume.
+    fn is_kept(&self, process: usize, volume: &Volume) -> bool {
+        let world = self.world.borrow();
+        let state = world.log_state(process);
+        let in_service = world
+            .serving(process)
+            .is_some_and(|serving| serving.writer.kept().is_some());
+        drop(world);
+        let contents = self
+            .world
+            .borrow_mut()
+            .data
+            .as_mut()
+            .and_then(DataLender::contents);
+        let Some((flushed, theirs)) = contents.filter(|_| in_service) else {
+            return false;
+        };
+        if flushed != state.tail {
+            return false;
+        }
+        let Some(ours) = self.read(volume) else {
+            return false;
+        };
+        if let Some(at) = ours.iter().zip(&theirs).position(|(ours, theirs)| ours != theirs) {
+            fail(
+                12,
+                format!("the replica follows at {flushed}, and is not the volume at byte {at}"),
+            );
+        }
+        true
+    }
+}
+
+/// What the client's members had acknowledged, and a restore that is not refused must find.
+fn promise(world: &World, kept: &View) -> Lsn {
+    let host = &world.hosts[0];
+    let same = |view: &View| {
+        view.members.iter().all(|member| {
+            kept.members
+                .iter()
+                .any(|other| other.address == member.address && other.incarnation == member.incarnation)
+        })
+    };
+    // Out of service, a view may have followed that the data lender was never told. With `all` every member of it has
+    // everything, and one that the replica names too gives it. With other rules, nobody can tell.
+    let shared = host.view.members.iter().any(|member| {
+        kept.members
+            .iter()
+            .any(|other| other.address == member.address && other.incarnation == member.incarnation)
+    });
+    let decidable = host.view.epoch == kept.epoch
+        && (same(&host.view) && host.view.members.len() == kept.members.len()
+            || shared && host.view.rule == CommitRule::All);
+    if decidable {
+        host.history.acked_by_members.max(world.kept_promise)
+    } else {
+        world.kept_promise
+    }
+}
+
+/// Whether the members that the replica names have all that it lacks: then it must be possible to restore.
+fn is_backed(world: &World, kept: &View, end: Lsn) -> bool {
+    let holds = |index: usize| {
+        let lender = &world.lenders[index];
+        let state = lender.state();
+        state.joined && state.trim <= end && state.window_epoch == kept.epoch
+    };
+    kept.counting
+        && kept.base <= end
+        && kept.members.iter().all(|member| {
+            let index = lender_at(&member.address);
+            world.lenders[index].incarnation == member.incarnation && holds(index)
+        })
+}
+
+/// Opens the replica as the volume's journal. `false`: refused.
+fn restore(world: &mut World, kept: &View, end: Lsn) -> bool {
+    for attempt in 0..=TRIES {
+        if attempt == TRIES {
+            world.heal();
+            world.run_for(Span::from_ms(100));
+        }
+        match world.open(0, false) {
+            Ok(process) => {
+                world.coverage.hit("data: volumes restored");
+                world.crash(process, false);
+                return true;
+            }
+            Err(OpenFailure::Refused(RecoveryRefusal::Fenced { .. })) => {
+                world.coverage.hit("data: restores refused: a later reign");
+                return false;
+            }
+            Err(OpenFailure::Refused(RecoveryRefusal::Unproven { .. })) => {
+                world.coverage.hit("data: restores refused: unproven");
+                return false;
+            }
+            Err(_) => (),
+        }
+        let pause = world.rng.between(10, 1000);
+        world.run_for(Span::from_ms(pause));
+    }
+    world.coverage.hit("data: restores refused: members missing");
+    // Appends that were on their way when the client died may have told members to drop more.
+    if is_backed(world, kept, end) {
+        fail(
+            12,
+            String::from("the members had all that the replica lacked, yet it cannot be restored from"),
+        );
+    }
+    false
+}
