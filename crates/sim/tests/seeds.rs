@@ -75,7 +75,6 @@ fn no_rule_is_broken_and_the_worlds_are_not_idle() {
         "data: resyncs that ended",
         "data: clients' disks lost",
         "data: volumes restored",
-        "data: restores refused: the replica is not whole",
         "data: replicas compared with history",
         "data: replicas compared with their volume",
     ] {
