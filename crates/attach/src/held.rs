@@ -53,6 +53,15 @@ impl Held {
     }
 }
 
+/// Lets the requests of a device fail whose server is dead and gets no successor. By FUSE they do that by themselves; the
+/// kernel's nbd would wait for one.
+pub fn fail(record: &Record) -> Result<(), NbdError> {
+    match record.way == Way::Nbd.name() {
+        true => nbd_device::fail(&record.device, record.supervisor.id),
+        false => Ok(()),
+    }
+}
+
 /// Why a device has another size than its volume.
 #[derive(Debug, thiserror::Error)]
 pub enum ResizeError {

@@ -40,7 +40,7 @@ mod sys;
 mod users;
 mod way;
 
-pub use held::{ResizeError, resize};
+pub use held::{ResizeError, fail, resize};
 pub use loop_device::BindError;
 pub use nbd_device::NbdError;
 pub use process::Process;

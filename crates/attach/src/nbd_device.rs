@@ -186,6 +186,18 @@ pub(crate) fn resize(device: &Path, bytes: u64) -> Result<(), NbdError> {
     reconfigured.map(drop).map_err(refused("make the device larger"))
 }
 
+/// Ends what process `maker` has made of the device, if it is still that: every request fails, now and from now on.
+pub(crate) fn fail(device: &Path, maker: u32) -> Result<(), NbdError> {
+    let name = device.file_name().unwrap_or_default();
+    // The kernel shows who connected a device while it is connected.
+    let shown = std::fs::read_to_string(Path::new("/sys/block").join(name).join("pid"));
+    let is_ours = shown.is_ok_and(|pid| pid.trim().parse() == Ok(maker));
+    match index_of(device).filter(|_| is_ours) {
+        Some(index) => disconnect(&mut family()?, index),
+        None => Ok(()),
+    }
+}
+
 fn family() -> Result<Family, NbdError> {
     Family::open(FAMILY, VERSION).map_err(NbdError::Missing)
 }

@@ -66,6 +66,24 @@ fn a_file_system_on_a_volume_attached_by_the_kernels_nbd_does_not_notice_its_ser
     guest.must("umount /run/mount");
     guest.must(&format!("{netram} detach db"));
     assert_eq!(size(&mut guest), Some(0));
+    // What is killed by force gives errors, and those at once: nothing waits for a server that nobody starts.
+    guest.must(&format!("{netram} attach /run/db"));
+    guest.must(MOUNT);
+    guest.must("dd if=/bin/sh of=/run/mount/unsynced bs=64k count=4 status=none");
+    guest.must(&format!("{netram} detach --force db"));
+    guest.must("! dd if=/bin/sh of=/run/mount/too-late bs=64k count=1 conv=fsync status=none");
+    guest.must("umount /run/mount");
+    assert_eq!(size(&mut guest), Some(0));
+    guest.must(&format!("{netram} attach /run/db"));
+    check(&mut guest, synced);
+    guest.must("umount /run/mount");
+    // Nor does it for one whose supervisor was killed with it, once somebody comes.
+    let (server, supervisor) = (
+        server_in(&mut guest, &netram),
+        process_in(&mut guest, &netram, "supervisor"),
+    );
+    guest.must(&format!("kill -9 {supervisor} {server}"));
+    guest.must(&format!("{netram} detach db"));
     // By the other way, and nothing was between the two.
     let attached = guest.must(&format!("{netram} attach /run/db --way fuse --read-only"));
     assert!(attached.contains("(/dev/loop"), "{attached}");

@@ -165,7 +165,7 @@ impl Attach {
         }
         let claim = registry().claim(name, &volume)?;
         if let Some(stale) = &claim.stale {
-            remark_stale(stale);
+            remark_stale(stale)?;
         }
         let request = Request {
             volume: volume.clone(),
@@ -233,17 +233,23 @@ impl Restarts<'_> {
 }
 
 /// What the last supervisor of this name left behind when it was killed.
-fn remark_stale(stale: &Record) {
+fn remark_stale(stale: &Record) -> Result<()> {
     output::remark(format_args!(
         "the process that served {} was killed; its record is replaced",
         stale.device.display()
     ));
+    if stale.server.is_alive() {
+        // It has the volume; opening that says so.
+        return Ok(());
+    }
+    netram_attach::fail(stale)?;
     for user in netram_attach::users(&stale.device) {
         output::remark(format_args!(
             "{} is still {user}: it gives errors only",
             stale.device.display()
         ));
     }
+    Ok(())
 }
 
 fn asked_to_stop(signals: impl Iterator<Item = i32>) -> bool {
@@ -254,10 +260,12 @@ fn asked_to_stop(signals: impl Iterator<Item = i32>) -> bool {
 /// Looks after what is attached, until the server dies or somebody asks for the end.
 fn watch(mut attached: Attached, signals: &mut Signals, restarts: &mut Restarts<'_>) -> Result<ExitCode> {
     loop {
-        if let Some(status) = attached.ended()?
-            && !restarts.restart(&mut attached, &status.to_string())
-        {
-            return Err(lost(attached, &status.to_string()));
+        if let Some(status) = attached.ended()? {
+            // One that ended well has lost its device: somebody else took that away.
+            let restarted = !status.success() && restarts.restart(&mut attached, &status.to_string());
+            if !restarted {
+                return Err(lost(attached, &status.to_string()));
+            }
         }
         if asked_to_stop(signals.wait()) {
             break;
@@ -266,6 +274,10 @@ fn watch(mut attached: Attached, signals: &mut Signals, restarts: &mut Restarts<
     notify("STOPPING=1");
     let mut told = false;
     loop {
+        // First: closing a device whose server is dead may have to wait for what was written to it.
+        if let Some(status) = attached.ended()? {
+            return Err(lost(attached, &status.to_string()));
+        }
         let users = match attached.release() {
             Release::Going(going) => return finish(*going, signals),
             Release::InUse(same, users) => {
@@ -278,9 +290,6 @@ fn watch(mut attached: Attached, signals: &mut Signals, restarts: &mut Restarts<
             let users = sentence(&users);
             tracing::warn!(%device, "the device is {users}; it goes as soon as it is not. A second signal leaves it to itself");
             told = true;
-        }
-        if let Some(status) = attached.ended()? {
-            return Err(lost(attached, &status.to_string()));
         }
         if asked_to_stop(signals.pending()) {
             tracing::warn!("the volume is served until its device is not in use any more, unsupervised");

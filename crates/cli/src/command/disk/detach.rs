@@ -67,6 +67,7 @@ impl Detach {
                 // The supervisor, which knows the server as its child, then ends by itself, and starts no other.
                 signal(entry.record.supervisor, Signal::TERM)?;
                 signal(entry.record.server, Signal::KILL)?;
+                netram_attach::fail(&entry.record)?;
             }
             false => signal(entry.record.supervisor, Signal::TERM)?,
         }
@@ -83,6 +84,9 @@ impl Detach {
         let name = &entry.record.name;
         if !registry.forget(name)? {
             bail!("{name} is being attached or detached at this moment; try again when that is done");
+        }
+        if !entry.record.server.is_alive() {
+            netram_attach::fail(&entry.record)?;
         }
         let device = entry.record.device.display();
         output::remark(format_args!(
