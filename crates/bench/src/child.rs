@@ -17,6 +17,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{BenchError, Context};
+use crate::lnd::device;
 use crate::volume::{flood, serve, sink};
 use crate::{delay, echo, teller};
 
@@ -46,6 +47,8 @@ pub enum Role {
     Flood(flood::Flood),
     /// Throws away what it receives.
     Sink(sink::Sink),
+    /// Serves a device to the kernel.
+    Attach(device::Server),
 }
 
 /// Plays `role`; returns when the other side is done.
@@ -58,6 +61,7 @@ pub fn play(role: &Role) -> Result<(), BenchError> {
         Role::Serve(serve) => serve.run(),
         Role::Flood(flood) => flood.run(),
         Role::Sink(sink) => sink.run(),
+        Role::Attach(server) => server.run(),
     }
 }
 

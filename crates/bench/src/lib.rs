@@ -11,6 +11,7 @@
 //! | [`share`] | one lender under one to eight clients |
 //! | [`paper`] | the experiments of TR-190, each figure anew |
 //! | [`volume`] | a volume over NBD, beside an empty server and a plain file |
+//! | [`lnd`] | the experiments of LND: block devices, file systems, a database |
 //! | [`heap`] | the persistent heap beside malloc, and under a long load |
 //! | [`failures`] | a volume under a file system, through every failure of LND's Table 1 |
 //! | [`figures`] | the scoreboard: every figure that the project holds itself to |
@@ -33,6 +34,7 @@ pub mod failures;
 pub mod figures;
 pub mod heap;
 pub mod histogram;
+pub mod lnd;
 pub mod machine;
 pub mod paper;
 pub mod share;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use netram_proto::journal::{CommitRule, Timing};
 use netram_proto::limit::MEMBERS_MAX;
-use netram_transport::{Group, WaitPolicy};
+use netram_transport::WaitPolicy;
 
 use super::{Figure, Hold};
 use crate::echo::{self, Echo, Exchange, Pinger};
@@ -22,7 +22,7 @@ use crate::volume::flood::Flood;
 use crate::volume::nbd::NbdClient;
 use crate::volume::serve::{Served, What};
 use crate::volume::sink::{self, Sink};
-use crate::volume::{Holders, Place};
+use crate::volume::{Holders, Place, free_group};
 
 /// Bytes of a measured volume.
 const BYTES: u64 = 512 << 20;
@@ -38,8 +38,6 @@ const DEPTH: usize = 16;
 const WRITE_HEADER_BYTES: usize = 8;
 const SLOW_SYNC_US: u32 = 1_000;
 const LINK_MEGABITS: u32 = 1_000;
-/// Loopback carries multicast where the interface is named.
-const GROUP: &str = "239.190.4.1:0%lo";
 
 #[derive(Clone, Copy)]
 struct Effort {
@@ -287,19 +285,11 @@ fn link(site: &Site, effort: Effort) -> Result<Figure, BenchError> {
     })
 }
 
-/// A group that nobody else on this machine has.
-fn group() -> Result<Group, BenchError> {
-    let free = std::net::UdpSocket::bind(("0.0.0.0", 0)).context("find a free port")?;
-    let port = free.local_addr().context("find a free port")?.port();
-    let text = GROUP.replace(":0", &format!(":{port}"));
-    text.parse().context("name a multicast group")
-}
-
 /// The same volume with two, three and four lenders, any of which suffices.
 fn more_lenders(site: &Site, effort: Effort) -> Result<Vec<Figure>, BenchError> {
     const MOST: usize = 4;
     const _: () = assert!(MOST <= MEMBERS_MAX);
-    let group = group()?;
+    let group = free_group()?;
     let lenders: Result<Vec<Lender>, BenchError> = (0..MOST)
         .map(|_| site.lender_of_group(spec(None), &group))
         .collect();

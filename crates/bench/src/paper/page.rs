@@ -323,7 +323,7 @@ fn no_flush(html: &mut String, report: &Report, facts: &Facts) {
 }
 
 /// A number with as many digits as mean something.
-pub(super) fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     match value.abs() {
         small if small < 10.0 => format!("{value:.2}"),
         middle if middle < 100.0 => format!("{value:.1}"),

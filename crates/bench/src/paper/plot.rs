@@ -24,23 +24,33 @@ const TITLE_PIXELS: u32 = 19;
 /// Pixels a line of the legend.
 const LEGEND_LINE: u32 = 22;
 
+/// What is drawn.
+pub(crate) struct Picture {
+    pub(crate) title: String,
+    /// What the axes are, with their units.
+    pub(crate) across: String,
+    pub(crate) upwards: String,
+    pub(crate) curves: Vec<Curve>,
+}
+
 /// A curve, ours or the paper's.
-struct Curve {
-    label: String,
-    look: Look,
-    points: Vec<(u64, f64)>,
+pub(crate) struct Curve {
+    pub(crate) label: String,
+    pub(crate) look: Look,
+    pub(crate) points: Vec<(u64, f64)>,
 }
 
 /// How a curve is drawn.
 #[derive(Clone, Copy)]
-struct Look {
-    colour: RGBColor,
-    dashed: bool,
-    mark: Mark,
+pub(crate) struct Look {
+    pub(crate) colour: RGBColor,
+    pub(crate) dashed: bool,
+    pub(crate) mark: Mark,
 }
 
+/// What stands at a curve's points.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Mark {
+pub(crate) enum Mark {
     Dot,
     Triangle,
     Cross,
@@ -49,38 +59,54 @@ enum Mark {
 
 /// The figure as SVG, a whole `<svg>` element.
 pub fn svg(figure: &Figure, facts: &Facts) -> Result<String, BenchError> {
-    let mut text = String::new();
-    draw(
-        SVGBackend::with_string(&mut text, (WIDTH, HEIGHT)).into_drawing_area(),
-        figure,
-        facts,
-        1,
-    )?;
-    Ok(text)
+    picture(figure, facts).svg()
 }
 
 /// The figure as a PNG file.
 pub fn png(figure: &Figure, facts: &Facts) -> Result<Vec<u8>, BenchError> {
-    let mut raster = Raster::new(WIDTH * PNG_SCALE, HEIGHT * PNG_SCALE);
-    draw((&mut raster).into_drawing_area(), figure, facts, PNG_SCALE)?;
-    raster.png()
+    picture(figure, facts).png()
+}
+
+fn picture(figure: &Figure, facts: &Facts) -> Picture {
+    Picture {
+        title: format!("Figure {}: {}", figure.number, figure.title),
+        across: figure.axis.name().to_owned(),
+        upwards: "transactions a second".to_owned(),
+        curves: curves(figure, facts),
+    }
+}
+
+impl Picture {
+    pub(crate) fn svg(&self) -> Result<String, BenchError> {
+        let mut text = String::new();
+        draw(
+            SVGBackend::with_string(&mut text, (WIDTH, HEIGHT)).into_drawing_area(),
+            self,
+            1,
+        )?;
+        Ok(text)
+    }
+
+    pub(crate) fn png(&self) -> Result<Vec<u8>, BenchError> {
+        let mut raster = Raster::new(WIDTH * PNG_SCALE, HEIGHT * PNG_SCALE);
+        draw((&mut raster).into_drawing_area(), self, PNG_SCALE)?;
+        raster.png()
+    }
 }
 
 fn draw<B: DrawingBackend>(
     area: DrawingArea<B, Shift>,
-    figure: &Figure,
-    facts: &Facts,
+    picture: &Picture,
     scale: u32,
 ) -> Result<(), BenchError>
 where
     B::ErrorType: 'static,
 {
-    let what = format_args!("draw figure {}", figure.number);
-    let curves = curves(figure, facts);
+    let what = format_args!("draw {}", picture.title);
     area.fill(&WHITE).context(what)?;
     let (left, right) = area.split_horizontally(((WIDTH - LEGEND) * scale) as i32);
-    draw_curves(&left, figure, &curves, scale).context(what)?;
-    draw_legend(&right, &curves, scale).context(what)?;
+    draw_curves(&left, picture, scale).context(what)?;
+    draw_legend(&right, &picture.curves, scale).context(what)?;
     area.present().context(what)
 }
 
@@ -88,17 +114,16 @@ type Failed<B> = DrawingAreaErrorKind<<B as DrawingBackend>::ErrorType>;
 
 fn draw_curves<B: DrawingBackend>(
     area: &DrawingArea<B, Shift>,
-    figure: &Figure,
-    curves: &[Curve],
+    picture: &Picture,
     scale: u32,
 ) -> Result<(), Failed<B>> {
+    let curves = &picture.curves[..];
     let places = places(curves);
     let last = places.len().saturating_sub(1) as i32;
     let (least, most) = decades(curves);
-    let title = format!("Figure {}: {}", figure.number, figure.title);
     let mut chart = ChartBuilder::on(area)
         .margin(12 * scale)
-        .caption(title, ("sans-serif", TITLE_PIXELS * scale))
+        .caption(&picture.title, ("sans-serif", TITLE_PIXELS * scale))
         .x_label_area_size(44 * scale)
         .y_label_area_size(76 * scale)
         .build_cartesian_2d(-0.4..f64::from(last) + 0.4, (least..most).log_scale())?;
@@ -106,7 +131,7 @@ fn draw_curves<B: DrawingBackend>(
         .configure_mesh()
         .disable_x_mesh()
         .x_labels(0)
-        .y_desc("transactions a second")
+        .y_desc(&picture.upwards)
         .y_label_formatter(&|tps| thousands(*tps))
         .label_style(("sans-serif", TEXT_PIXELS * scale))
         .axis_desc_style(("sans-serif", TEXT_PIXELS * scale))
@@ -140,7 +165,7 @@ fn draw_curves<B: DrawingBackend>(
     }
     let (x, y) = chart.backend_coord(&(f64::from(last) / 2.0, least));
     let below = y - top + 26 * scale as i32;
-    area.draw_text(figure.axis.name(), &style, (x - left, below))
+    area.draw_text(&picture.across, &style, (x - left, below))
 }
 
 fn draw_legend<B: DrawingBackend>(
@@ -260,7 +285,7 @@ fn decades(curves: &[Curve]) -> (f64, f64) {
 }
 
 /// A whole number with its thousands apart.
-pub(super) fn thousands(value: f64) -> String {
+pub(crate) fn thousands(value: f64) -> String {
     let digits = format!("{:.0}", value);
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {

@@ -21,6 +21,10 @@ use netram_volume::Volume;
 use crate::error::{BenchError, Context};
 use crate::site::Site;
 
+/// Loopback carries multicast where the interface is named.
+const GROUP_HOST: &str = "239.190.4.1";
+const GROUP_INTERFACE: &str = "lo";
+
 /// Bytes of a measured volume's journal: some stages.
 const JOURNAL_BYTES: u64 = 256 << 20;
 
@@ -92,4 +96,12 @@ impl Drop for Place {
         // What remains is removed with the site.
         let _ = std::fs::remove_dir_all(&self.0);
     }
+}
+
+/// A group that nobody else on this machine has.
+pub(crate) fn free_group() -> Result<Group, BenchError> {
+    let free = std::net::UdpSocket::bind(("0.0.0.0", 0)).context("find a free port")?;
+    let port = free.local_addr().context("find a free port")?.port();
+    let text = format!("{GROUP_HOST}:{port}%{GROUP_INTERFACE}");
+    text.parse().context("name a multicast group")
 }

@@ -4,33 +4,41 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use netram_bench::lnd;
 use netram_bench::machine::Machine;
 use netram_bench::paper::claims::By;
 use netram_bench::paper::experiment::Effort;
 use netram_bench::paper::output::{self as files, Run};
 use netram_bench::paper::{self, Plan, Report, Step};
+use netram_bench::site::Site;
 use serde_json::json;
 
 use crate::options::{Span, Usage};
 use crate::output;
 
-/// Run the experiments of TR-190: every figure as CSV, as a plot and in a page
+/// Run the experiments of a paper: every figure as CSV, as a plot and in a table
 ///
-/// RVM, whose commits wait for the disk, beside RRVM, whose commits wait for a
+/// tr190: RVM, whose commits wait for the disk, beside RRVM, whose commits wait for a
 /// member's memory: over a Unix socket, over TCP, and over TCP between two
 /// network namespaces (root only), each on the local disk and on a modelled one
 /// that takes 8 ms a sync. The page has the paper's figures beside these and what
 /// differs. A full run takes about three quarters of an hour,
 /// with --cap 2s half of that.
 ///
+/// lnd: synchronous writes by fio to the local disk, to a modelled one that takes
+/// 1 ms a sync, and to volumes with two lenders: by stage threshold (figure 3), by
+/// block size on the bare device, on ext4 and on XFS (4 to 6), and MariaDB (2, for
+/// table 2). Needs root, FUSE, loop devices and fio. About ten minutes.
+///
 ///   netram bench paper --quick                      # about a minute
 ///   netram bench paper --figures 1,9-11 --dir /mnt  # some figures, another disk
 ///   netram bench paper --png --out results
+///   netram bench paper --only lnd --figures 2,4
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Paper {
@@ -43,7 +51,7 @@ pub(crate) struct Paper {
     /// One short round at fewer places
     #[arg(long)]
     quick: bool,
-    /// A cell ends after this time, or after 10,000 transactions [default: 5s; quick: 120ms]
+    /// A cell ends after this time, or (tr190) after 10,000 transactions [default: 5s, lnd 500ms; quick: 120ms, lnd 250ms]
     #[arg(long, value_name = "TIME")]
     cap: Option<Span>,
     /// Where the results go; files of an earlier run are replaced
@@ -65,6 +73,8 @@ pub(crate) struct Paper {
 enum Which {
     /// On using Network Memory to Improve the Performance of Transaction-Based Systems
     Tr190,
+    /// LND: A Reliable Multi-Tier Storage Device in NOW
+    Lnd,
 }
 
 /// One figure or several in a row.
@@ -105,10 +115,17 @@ impl Paper {
             command: std::env::args().collect::<Vec<_>>().join(" "),
             disk: super::file_system(site.folder().parent().unwrap_or(site.folder())),
         };
+        match self.only {
+            Which::Tr190 => self.tr190(&site, &run),
+            Which::Lnd => self.lnd(&site, &run),
+        }
+    }
+
+    fn tr190(&self, site: &Site, run: &Run) -> Result<ExitCode> {
         let mut progress = Progress::new();
-        let report = paper::measure(&site, &self.plan(), &mut |step| progress.step(&step))?;
+        let report = paper::measure(site, &self.plan(), &mut |step| progress.step(&step))?;
         progress.end();
-        let written = files::write(&report, &run, &self.out, self.png)?;
+        let written = files::write(&report, run, &self.out, self.png)?;
         if self.json {
             output::json(&json!({
                 "run": { "began": run.began, "command": run.command, "files_on": run.disk },
@@ -127,16 +144,53 @@ impl Paper {
         Ok(ExitCode::SUCCESS)
     }
 
+    fn lnd(&self, site: &Site, run: &Run) -> Result<ExitCode> {
+        let cap = Duration::from_millis(if self.quick { 250 } else { 500 });
+        let plan = lnd::Plan {
+            figures: self.numbers(),
+            rounds: if self.quick { 1 } else { 3 },
+            cap: self.cap.map_or(cap, |cap| cap.0),
+            quick: self.quick,
+        };
+        let bar = ProgressBar::new_spinner();
+        let report = lnd::measure(site, &plan, &mut |step| match step {
+            lnd::Step::Next(what) if output::is_watched() => {
+                bar.set_message(what.to_owned());
+                bar.tick();
+            }
+            lnd::Step::Next(what) => output::remark(format_args!("measuring {what} ...")),
+            lnd::Step::Skipped(what) => output::remark(format_args!("SKIPPED: {what}")),
+        })?;
+        bar.finish_and_clear();
+        let written = lnd::output::write(&report, run, &self.out, self.png)?;
+        if self.json {
+            output::json(&json!({
+                "run": { "began": run.began, "command": run.command, "files_on": run.disk },
+                "report": report,
+                "files": written,
+            }))?;
+        } else {
+            show_lnd(&report)?;
+            output::line(format_args!(
+                "{} files in {}; see {}",
+                written.len(),
+                self.out.display(),
+                self.out.join(lnd::output::TABLES).display()
+            ))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn numbers(&self) -> Vec<u8> {
+        let ranges = self.figures.iter();
+        let numbers: BTreeSet<u8> = ranges.flat_map(|range| range.first..=range.last).collect();
+        numbers.into_iter().collect()
+    }
+
     fn plan(&self) -> Plan {
-        let numbers: BTreeSet<u8> = self
-            .figures
-            .iter()
-            .flat_map(|range| range.first..=range.last)
-            .collect();
         let effort = if self.quick { Effort::QUICK } else { Effort::FULL };
-        let Which::Tr190 = self.only;
         Plan {
-            figures: numbers.into_iter().collect(),
+            figures: self.numbers(),
             effort: Effort {
                 cap: self.cap.map_or(effort.cap, |cap| cap.0),
                 ..effort
@@ -221,6 +275,41 @@ fn show(report: &Report) -> Result<()> {
         ]);
     }
     output::line(table)?;
+    for skipped in &report.skipped {
+        output::line(format_args!("SKIPPED: {skipped}"))?;
+    }
+    Ok(())
+}
+
+fn show_lnd(report: &lnd::Report) -> Result<()> {
+    for figure in &report.figures {
+        let places = figure.places();
+        let mut header = vec![format!("figure {}: {}, KB/s", figure.number, figure.title)];
+        header.extend(places.iter().map(|place| output::thousands(*place as i64)));
+        let header: Vec<&str> = header.iter().map(String::as_str).collect();
+        let mut table = output::table(&header, 1);
+        for system in figure.systems() {
+            let mut row = vec![system.label().to_owned()];
+            row.extend(places.iter().map(|&place| {
+                let point = figure.at(system, place);
+                point
+                    .map(|point| output::number(point.written.kb_per_second))
+                    .unwrap_or_default()
+            }));
+            table.add_row(row);
+        }
+        output::line(table)?;
+    }
+    if !report.table.is_empty() {
+        let header = ["table 2, a second", "insert", "create", "drop", "create and drop"];
+        let mut table = output::table(&header, 1);
+        for (system, done) in &report.table {
+            let mut row = vec![system.label().to_owned()];
+            row.extend(done.all().map(output::number));
+            table.add_row(row);
+        }
+        output::line(table)?;
+    }
     for skipped in &report.skipped {
         output::line(format_args!("SKIPPED: {skipped}"))?;
     }

@@ -1,0 +1,99 @@
+//! One measurement: fio in lmdd's place, one thread that writes block after block with `O_SYNC`.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::FILE_BYTES;
+use crate::error::{BenchError, Context};
+use crate::site::Site;
+
+/// What was written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Written {
+    /// Throughput in units of 1,000 bytes.
+    pub kb_per_second: f64,
+    /// How many writes.
+    pub writes: u64,
+    /// Half of them took at most this, in microseconds.
+    pub p50_us: f64,
+    /// 99 of 100 took at most this.
+    pub p99_us: f64,
+    /// The longest.
+    pub max_us: f64,
+}
+
+/// Writes blocks of `block` bytes to the file or device at `path` for `time`, each with `O_SYNC`.
+pub fn write(site: &Site, path: &Path, block: u64, time: Duration) -> Result<Written, BenchError> {
+    let what = format_args!("run fio on {}", path.display());
+    let output = Command::new("fio")
+        .args([
+            "--name=lmdd",
+            "--ioengine=psync",
+            "--sync=1",
+            "--rw=write",
+            "--output-format=json",
+        ])
+        .args([
+            "--time_based",
+            "--thread",
+            "--allow_file_create=0",
+            "--randrepeat=1",
+        ])
+        .arg(format!("--filename={}", path.display()))
+        .arg(format!("--bs={block}"))
+        .arg(format!("--size={FILE_BYTES}"))
+        .arg(format!("--runtime={}ms", time.as_millis()))
+        .current_dir(site.folder())
+        .stdin(Stdio::null())
+        .output()
+        .context(what)?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        return Err(BenchError::Asked(format!("cannot {what}: {}", said.trim())));
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    parse(&text).ok_or_else(|| BenchError::Asked(format!("cannot {what}: it reported no writes: {said}")))
+}
+
+/// What fio's report says of the writes. Lines of warnings may stand before it.
+fn parse(text: &str) -> Option<Written> {
+    let report: Value = serde_json::from_str(text.get(text.find('{')?..)?).ok()?;
+    let write = report.get("jobs")?.get(0)?.get("write")?;
+    let number = |of: &Value| of.as_f64();
+    let latency = write.get("clat_ns")?;
+    let percentile = |name: &str| Some(number(latency.get("percentile")?.get(name)?)? / 1e3);
+    let writes = write.get("total_ios")?.as_u64()?;
+    (writes > 0).then_some(())?;
+    Some(Written {
+        kb_per_second: number(write.get("bw_bytes")?)? / 1e3,
+        writes,
+        p50_us: percentile("50.000000")?,
+        p99_us: percentile("99.000000")?,
+        max_us: number(latency.get("max")?)? / 1e3,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_read_and_one_without_writes_is_refused() {
+        let report = |writes: u64| {
+            format!(
+                r#"fio: a warning
+                {{"jobs": [{{"write": {{"bw_bytes": 4096000, "total_ios": {writes}, "clat_ns": {{"max": 9000,
+                "percentile": {{"50.000000": 1500, "99.000000": 2500}}}}}}}}]}}"#
+            )
+        };
+        let written = parse(&report(1000)).unwrap();
+        assert_eq!((written.kb_per_second, written.writes), (4096.0, 1000));
+        assert_eq!((written.p50_us, written.p99_us, written.max_us), (1.5, 2.5, 9.0));
+        assert_eq!(parse(&report(0)), None);
+        assert_eq!(parse("fio: no such engine"), None);
+    }
+}
