@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use netram_attach::{Attached, Registry, Release, Request, attach};
+use netram_attach::{Attached, Registry, Release, Request, Way, attach};
 use netram_proto::journal::CommitRule;
 use serde::{Deserialize, Serialize};
 
@@ -154,6 +154,7 @@ impl Attachment {
             volume: volume.to_path_buf(),
             block_bytes: BLOCK_BYTES,
             read_only: false,
+            way: Way::Fuse,
         };
         let attached = attach(claim, &request, server).context("attach a device")?;
         Ok(Attachment {
