@@ -19,9 +19,9 @@ use netram_proto::port::{Durability, IoError, Log, Ticket};
 
 use crate::disk::Disk;
 use crate::error::{ApplyError, FileKind};
-use crate::fetch::{Fetch, FetchError};
+use crate::fetch::Fetch;
 use crate::held::Held as HeldJournal;
-use crate::image::{SUM_MISSING, Sparse, matches, spoilt, sum, sum_at};
+use crate::image::{Sparse, matches, spoilt, sum, sum_at};
 use crate::limit::{STEP_BLOCKS, STEP_ZERO_BLOCKS};
 use crate::stage::{BLOCK, Bytes, FULL, Held, Stage, copy_sectors};
 use crate::stats::add;
@@ -41,8 +41,16 @@ pub enum Progress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Begin,
-    Zeros { from: u64 },
-    Blocks { from: u64 },
+    /// Fetching what is missing under parts of blocks.
+    Bring {
+        from: u64,
+    },
+    Zeros {
+        from: u64,
+    },
+    Blocks {
+        from: u64,
+    },
     SyncBlocks,
     SyncSums,
     End,
@@ -97,7 +105,7 @@ impl Applier {
 
     /// Whether the oldest stage's records are stable, and some of it may be in the image.
     pub(crate) fn is_under_way(&self) -> bool {
-        self.phase != Phase::Begin
+        !matches!(self.phase, Phase::Begin | Phase::Bring { .. })
     }
 
     /// Does a bounded piece of work. After an error the stage begins again.
@@ -107,6 +115,7 @@ impl Applier {
     ) -> Result<Progress, ApplyError> {
         let stepped = disk.tidy(&mut self.held).and_then(|()| match self.phase {
             Phase::Begin => self.begin(disk),
+            Phase::Bring { from } => self.bring(disk, from),
             Phase::Zeros { from } => self.zeros(disk, from),
             Phase::Blocks { from } => self.write(disk, from),
             Phase::SyncBlocks => {
@@ -133,10 +142,7 @@ impl Applier {
     }
 
     fn begin<L: Log, F: Sparse, C: Fetch>(&mut self, disk: &Disk<L, F, C>) -> Result<Progress, ApplyError> {
-        let oldest = lock(&disk.stages)
-            .oldest()
-            .map(|stage| (stage.start(), stage.end()));
-        let Some((start, end)) = oldest else {
+        let Some(end) = lock(&disk.stages).oldest().map(Stage::end) else {
             return Ok(Progress::Idle);
         };
         if disk.log.state().stable < end {
@@ -145,9 +151,51 @@ impl Applier {
                 .wait(ticket, Durability::Disk)
                 .map_err(ApplyError::Wait)?;
         }
-        disk.store_place(start, end)?;
+        if disk.missing.load(Ordering::Acquire) {
+            self.phase = Phase::Bring { from: 0 };
+            return Ok(Progress::Working);
+        }
+        self.take_place(disk)
+    }
+
+    /// Says durably how far the stage goes, before any of it is in the image.
+    fn take_place<L: Log, F: Sparse, C: Fetch>(
+        &mut self,
+        disk: &Disk<L, F, C>,
+    ) -> Result<Progress, ApplyError> {
+        let place = lock(&disk.stages)
+            .oldest()
+            .map(|stage| (stage.start(), stage.end()));
+        if let Some((start, end)) = place {
+            disk.store_place(start, end)?;
+        }
         self.phase = Phase::Zeros { from: 0 };
         Ok(Progress::Working)
+    }
+
+    /// Brings bases that are missing into the image, so that what a crash can tear of this stage lies on them.
+    fn bring<L: Log, F: Sparse, C: Fetch>(
+        &mut self,
+        disk: &Disk<L, F, C>,
+        from: u64,
+    ) -> Result<Progress, ApplyError> {
+        let mut batch = std::mem::take(&mut self.batch);
+        if let Some(stage) = lock(&disk.stages).oldest() {
+            stage.next_blocks(from, STEP_BLOCKS, &mut batch);
+        }
+        let last = batch.last().map(|(block, _)| *block);
+        let parts = batch.iter().filter(|(_, held)| held.mask != FULL);
+        let brought = disk.bring(self, parts.map(|(block, _)| *block));
+        batch.clear();
+        self.batch = batch;
+        brought?;
+        match last {
+            Some(last) => {
+                self.phase = Phase::Bring { from: last + 1 };
+                Ok(Progress::Working)
+            }
+            None => self.take_place(disk),
+        }
     }
 
     fn zeros<L, F: Sparse, C>(&mut self, disk: &Disk<L, F, C>, from: u64) -> Result<Progress, ApplyError> {
@@ -251,7 +299,7 @@ impl Applier {
         Ok(merged_sum)
     }
 
-    /// A base that is not what was written: torn, damaged or missing. Puts `held` over what the data lender has of it. When
+    /// A base that is not what was written: torn or damaged. Puts `held` over what the data lender has of it. When
     /// he has nothing: `Some`, the checksum that says so, unless a crash explains all of it.
     fn replace<L: Log, F: Sparse, C: Fetch>(
         &self,
@@ -266,27 +314,16 @@ impl Applier {
             stored,
         } = bad;
         let mut copy = [0; BLOCK];
-        let fetched = disk.fetch(block, disk.applied(), &mut copy);
-        if fetched.is_ok() {
+        if disk.fetch(block, disk.applied(), &mut copy).is_ok() {
             copy_sectors(held.mask, &held.bytes, &mut copy);
             *merged = copy;
-            let counter = match stored {
-                SUM_MISSING => &disk.counters.copied,
-                _ => &disk.counters.mended,
-            };
-            add(counter, 1);
+            add(&disk.counters.mended, 1);
             return Ok(None);
-        }
-        // While blocks are missing, a torn one may lie on zeros that were never written.
-        let missing = disk.missing.load(Ordering::Relaxed);
-        let lenient = self.may_be_torn(disk);
-        if fetched == Err(FetchError::Away) && (stored == SUM_MISSING || missing && lenient) {
-            return Err(ApplyError::Missing { block });
         }
         disk.note_bad(block);
         let merged_sum = sum(block, &merged[..]);
         let known_bad = stored == spoilt(base_sum) || stored == spoilt(merged_sum);
-        if lenient && !known_bad && !missing {
+        if self.may_be_torn(disk) && !known_bad {
             add(&disk.counters.unverified_bases, 1);
             return Ok(None);
         }

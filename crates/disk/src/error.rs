@@ -263,6 +263,9 @@ pub enum FollowError {
     /// The journal could not be read.
     #[error("{0}")]
     Log(LogError),
+    /// What was taken in did not get into the image.
+    #[error("{0}")]
+    Apply(ApplyError),
     /// A record of the journal makes no sense. Nothing behind it can be taken in.
     #[error("the record at {lsn} is not of this volume: {cause}")]
     Record {
@@ -306,6 +309,7 @@ impl From<FollowError> for OpenError {
     fn from(error: FollowError) -> OpenError {
         match error {
             FollowError::Log(error) => OpenError::Apply(ApplyError::Log(error)),
+            FollowError::Apply(error) => OpenError::Apply(error),
             FollowError::Record { lsn, cause } => OpenError::Record { lsn, cause },
         }
     }

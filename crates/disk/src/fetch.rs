@@ -23,7 +23,8 @@ pub enum FetchError {
     /// Nobody is there, or did not answer in time. Later it may work.
     #[error("the data lender cannot be reached")]
     Away,
-    /// The copy does not have the block either: it is damaged there, or not there yet.
+    /// The copy is whole and does not have the block either: it is damaged there. Only that: a part written over such a
+    /// block leaves it unreadable, where `Away` would have waited.
     #[error("the data lender does not have it either")]
     Damaged,
 }

@@ -2,18 +2,24 @@
 //! reaches back.
 //!
 //! Whoever drives this brings the records into the journal and its disk, then calls [`Disk::follow`] and
-//! [`Disk::apply_step`]. For a resync, in this order: say durably that the copy is inconsistent; [`Disk::drain`]; begin the journal anew;
-//! [`Disk::restart`]; put holes and blocks; [`Disk::sync`]; follow again. With `restarted` in its
-//! options the volume can be opened wherever a crash came in between.
+//! [`Disk::apply_step`].
+//!
+//! For a resync, in this order: say durably that the copy is inconsistent; [`Disk::bring_up`], if it was consistent; begin
+//! the journal anew; [`Disk::restart`]; put holes and blocks; [`Disk::sync`]. Records may come meanwhile, and are
+//! followed when the blocks are there: a block is newer than all records that came before it, and must not be hidden by a
+//! stage that has merged one of those with what lay there before. With `restarted` in its options the volume can be
+//! opened wherever a crash came in between.
+
+use std::sync::atomic::Ordering;
 
 use netram_proto::id::Lsn;
-use netram_proto::port::Log;
+use netram_proto::port::{Log, LogError};
 
 use crate::apply::{Applier, of_image};
 use crate::device::{BLOCK_BYTES, Span};
 use crate::disk::Disk;
 use crate::error::{ApplyError, DeviceError, FileKind, FollowError};
-use crate::fetch::Fetch;
+use crate::fetch::{Fetch, FetchError};
 use crate::image::{Sparse, sum};
 use crate::limit::{READ_BLOCKS, STEP_ZERO_BLOCKS};
 use crate::recover::{Recovered, read_stage};
@@ -24,23 +30,33 @@ use crate::sync::lock;
 
 impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
     /// Takes in what the journal's disk has newly, as far as the stages have room: when it stops before the journal's stable end,
-    /// a step of applying makes some. Returns where it stopped; what is below can be read here.
+    /// a step of applying makes some. Returns where it stopped; what is below can be read here. Between
+    /// [`Disk::restart`] and [`Disk::sync`] it takes in nothing.
     pub fn follow(&self) -> Result<Lsn, FollowError> {
         let _order = lock(&self.order);
         let stable = self.log.state().stable;
         loop {
             let from = lock(&self.stages).end();
-            if from >= stable || !lock(&self.stages).has_room() {
+            let may = !self.putting.load(Ordering::Acquire) && lock(&self.stages).has_room();
+            if from >= stable || !may {
                 return Ok(from);
             }
             let mut passed = Recovered::default();
             let next = read_stage(self, from, stable, &mut passed)?;
             if next == from {
-                return Err(FollowError::Log(netram_proto::port::LogError::Corrupt(from)));
+                return Err(FollowError::Log(LogError::Corrupt(from)));
             }
             lock(&self.stages).pass(next);
             self.signal.request();
         }
+    }
+
+    /// Brings everything that the journal's disk has into the image, flushed.
+    pub fn bring_up(&self) -> Result<(), FollowError> {
+        while self.follow()? < self.log.state().stable && !self.putting.load(Ordering::Acquire) {
+            self.drain().map_err(FollowError::Apply)?;
+        }
+        self.drain().map_err(FollowError::Apply)
     }
 
     /// The journal was begun anew: what the image has of it begins at its head. What was not applied is forgotten.
@@ -48,6 +64,7 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
         let mut applier = lock(&self.applier);
         let _order = lock(&self.order);
         let head = self.log.state().head;
+        self.putting.store(true, Ordering::Release);
         applier.restart();
         {
             let mut stages = lock(&self.stages);
@@ -59,7 +76,7 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
         })
     }
 
-    /// Puts whole blocks into the image, from `first` on. Durable with [`Disk::sync`].
+    /// Puts whole blocks into the image, from `first` on, after [`Disk::restart`]. Durable with [`Disk::sync`].
     pub fn put_blocks(&self, first: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         Span::check_request(first.saturating_mul(BLOCK_BYTES), bytes.len(), self.bytes())?;
         if !bytes.len().is_multiple_of(BLOCK) {
@@ -78,7 +95,7 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
         Ok(())
     }
 
-    /// Makes holes of the blocks from `first` up to `behind`. Durable with [`Disk::sync`].
+    /// Makes holes of the blocks from `first` up to `behind`, as [`Disk::put_blocks`] puts blocks. Durable with [`Disk::sync`].
     pub fn put_hole(&self, first: u64, behind: u64) -> Result<(), DeviceError> {
         let offset = first.saturating_mul(BLOCK_BYTES);
         let length = behind.saturating_sub(first).saturating_mul(BLOCK_BYTES);
@@ -99,12 +116,15 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
         Ok(())
     }
 
-    /// Makes durable what was put into the image. After an error all of it must be put again.
+    /// Makes durable what was put into the image: all blocks are there, and the journal is followed again. After an error all
+    /// of it must be put again, from [`Disk::restart`] on.
     pub fn sync(&self) -> Result<(), DeviceError> {
-        Ok(self.sync_put(&mut lock(&self.applier))?)
+        self.sync_files(&mut lock(&self.applier))?;
+        self.putting.store(false, Ordering::Release);
+        Ok(())
     }
 
-    pub(crate) fn sync_put(&self, applier: &mut Applier) -> Result<(), ApplyError> {
+    pub(crate) fn sync_files(&self, applier: &mut Applier) -> Result<(), ApplyError> {
         let image = self.image.sync_blocks().map_err(of_image);
         let synced = image.and_then(|()| {
             let file = FileKind::Sums;
@@ -115,10 +135,28 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
             // The stage under way must not believe its own sync either.
             applier.begin_again(error);
         }
+        // Whatever was put before is on the disk, or told of here.
         applier.put = false;
         match applier.put_lost.take() {
             Some(error) => Err(error),
             None => synced,
+        }
+    }
+
+    /// The answer to the writer's [`Fetch`]: blocks from `first` on as of a journal that has everything below `at_least`.
+    pub fn answer(&self, first: u64, at_least: Lsn, into: &mut [u8]) -> Result<(), FetchError> {
+        // What is on the journal's disk need not be in the stages yet, and is not while blocks are being put.
+        let followed = self.follow().map_err(|_| FetchError::Away)?;
+        if followed < at_least {
+            return Err(FetchError::Away);
+        }
+        match self.read_own(first, into) {
+            Ok(()) => Ok(()),
+            Err(DeviceError::Corrupt { block }) => {
+                self.note_bad(block);
+                Err(FetchError::Damaged)
+            }
+            Err(_) => Err(FetchError::Away),
         }
     }
 

@@ -137,6 +137,16 @@ impl<F: Sparse> Image<F> {
         self.blocks.write_at(block_offset(first), blocks)
     }
 
+    /// Writes blocks that are missing, and not yet their checksums: those stay `missing` until the blocks are on the disk.
+    pub(crate) fn write_blocks(&self, first: u64, blocks: &[u8]) -> Result<(), IoError> {
+        self.blocks.write_at(block_offset(first), blocks)
+    }
+
+    /// Writes one checksum.
+    pub(crate) fn write_sum(&self, block: u64, sum: u32) -> Result<(), IoError> {
+        self.sums.write_at(sum_offset(block), &sum.to_le_bytes())
+    }
+
     /// Says of the blocks from `first` up to `behind` that only the data lender has them.
     pub(crate) fn mark_missing(&self, first: u64, behind: u64) -> Result<(), IoError> {
         let sums = SUM_MISSING.to_le_bytes().repeat(MISSING_SUMS);

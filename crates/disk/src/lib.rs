@@ -16,6 +16,7 @@
 //! |---|---|
 //! | [`Device`] | what front ends see |
 //! | [`Disk`] | an open volume: writing, flushing, growing |
+//! | [`Files`], [`Options`] | how it is made and opened |
 //! | `read` | reading, and where the holes are |
 //! | `stage`, `stages` | writes merged by sector; when a stage ends, when writers wait |
 //! | `apply` | a stage's way into the image |
@@ -41,6 +42,7 @@ mod held;
 mod image;
 pub mod limit;
 mod mend;
+mod open;
 mod read;
 pub mod record;
 mod recover;
@@ -55,11 +57,12 @@ mod trim;
 
 pub use apply::Progress;
 pub use device::{BLOCK_BYTES, Device, Geometry, Pending, SECTOR_BYTES, Span};
-pub use disk::{Disk, DiskStatus, Files, Flush, Options, create};
+pub use disk::{Disk, DiskStatus};
 pub use error::{ApplyError, DeviceError, FileKind, FollowError, GrowError, OpenError, ResyncError};
 pub use fetch::{Alone, Fetch, FetchError};
 pub use image::{Sparse, is_of_a_volume};
 pub use mend::{Copied, Scrubbed};
+pub use open::{Files, Flush, Options, create};
 pub use recover::Recovered;
 pub use restore::Restoring;
 pub use resync::{DIGEST_BYTES, ReplicaStatus, ResyncBegun, ResyncRun, digest};

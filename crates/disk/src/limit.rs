@@ -35,6 +35,8 @@ pub const FETCH_BLOCKS: usize = 64;
 pub const FETCH_TURNS: u32 = 3;
 /// Checksums that a step of restoring, or of a scrub, looks at.
 pub const COPY_SUMS: usize = 16 * 1024;
+/// Blocks that a step of restoring fetches before it syncs: 4 MiB, so that a sync is a small part of it.
+pub const COPY_BLOCKS: usize = 1024;
 /// Bad blocks that are remembered until somebody asks; the rest are found again.
 pub const BAD_BLOCKS_MAX: usize = 1024;
 

@@ -9,13 +9,13 @@ use std::sync::atomic::Ordering;
 use netram_proto::id::Lsn;
 use netram_proto::port::Log;
 
-use crate::apply::Applier;
+use crate::apply::{Applier, of_image};
 use crate::disk::Disk;
-use crate::error::{ApplyError, DeviceError};
+use crate::error::{ApplyError, DeviceError, FileKind};
 use crate::fetch::{Fetch, FetchError};
-use crate::image::{SUM_MISSING, Sparse, matches, sum, sum_at};
-use crate::limit::{BAD_BLOCKS_MAX, COPY_SUMS, FETCH_BLOCKS, FETCH_TURNS, READ_BLOCKS};
-use crate::stage::{BLOCK, FULL, Layer, copy_sectors};
+use crate::image::{SUM_MISSING, Sparse, matches, spoilt, sum, sum_at};
+use crate::limit::{BAD_BLOCKS_MAX, COPY_BLOCKS, COPY_SUMS, FETCH_BLOCKS, FETCH_TURNS, READ_BLOCKS};
+use crate::stage::{BLOCK, Bytes, FULL, Layer, copy_sectors};
 use crate::stats::add;
 use crate::sync::lock;
 
@@ -44,28 +44,65 @@ pub struct Copied {
 impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
     /// Blocks of the other copy, as they are there once it has everything below `at_least`.
     pub(crate) fn fetch(&self, first: u64, at_least: Lsn, into: &mut [u8]) -> Result<(), FetchError> {
+        match self.is_clean(first) {
+            true => self.ask(first, at_least, into),
+            // The copy has not been sent what was written here.
+            false => {
+                add(&self.counters.fetch_failures, 1);
+                Err(FetchError::Damaged)
+            }
+        }
+    }
+
+    /// Blocks that are missing. Nothing was ever applied to them here, whatever a torn page of the map says: any state of the
+    /// copy will do since the volume was restored from it, and however much of the journal it lacks.
+    fn fetch_missing(&self, first: u64, into: &mut [u8]) -> Result<(), FetchError> {
+        self.ask(first, self.missing_from, into)
+    }
+
+    fn ask(&self, first: u64, at_least: Lsn, into: &mut [u8]) -> Result<(), FetchError> {
         if !self.copy.exists() {
             return Err(FetchError::Away);
         }
-        let fetched = match self.is_clean(first, into.len() / BLOCK) {
-            true => self.copy.fetch(first, at_least, into),
-            // The copy has not been sent what was written here.
-            false => Err(FetchError::Damaged),
-        };
+        let fetched = self.copy.fetch(first, at_least, into);
         if fetched.is_err() {
             add(&self.counters.fetch_failures, 1);
         }
         fetched
     }
 
-    fn is_clean(&self, first: u64, count: usize) -> bool {
+    /// Takes a block for a reader from the other copy. The image is mended if it had the block once; one that is missing
+    /// comes with the restoring, for it takes a sync.
+    pub(crate) fn read_copy(
+        &self,
+        block: u64,
+        into: &mut [u8],
+        at_least: Lsn,
+        stored: u32,
+    ) -> Result<(), DeviceError> {
+        if stored == SUM_MISSING {
+            return self.fetch_missing(block, into).map_err(|error| match error {
+                FetchError::Away => DeviceError::Missing { block },
+                FetchError::Damaged => DeviceError::Corrupt { block },
+            });
+        }
+        if self.fetch(block, at_least, into).is_err() {
+            add(&self.counters.corrupt_reads, 1);
+            self.note_bad(block);
+            return Err(DeviceError::Corrupt { block });
+        }
+        // The reader has what he wants, whether it can be written or not.
+        let _ = self.mend(block, at_least, into);
+        Ok(())
+    }
+
+    fn is_clean(&self, block: u64) -> bool {
         let dirty = lock(&self.dirty);
-        let Some(map) = &*dirty else { return true };
-        (first..first + count as u64).all(|block| map.is_dirty(block) == Ok(false))
+        dirty.as_ref().is_none_or(|map| map.is_dirty(block) == Ok(false))
     }
 
     /// Writes a fetched block to the image, if that did not get it meanwhile.
-    pub(crate) fn mend(&self, block: u64, at_least: Lsn, bytes: &[u8]) -> Result<(), ApplyError> {
+    fn mend(&self, block: u64, at_least: Lsn, bytes: &[u8]) -> Result<(), ApplyError> {
         let mut applier = lock(&self.applier);
         let mut turn = 0;
         let (mut newest, mut fetched) = (bytes.to_vec(), at_least);
@@ -80,41 +117,84 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
         self.write_mended(&mut applier, block, &mut newest)
     }
 
-    /// Writes blocks from `first` on, each only where the image does not have what its checksum says.
-    fn write_mended(&self, applier: &mut Applier, first: u64, bytes: &mut [u8]) -> Result<(), ApplyError> {
-        for (index, bytes) in bytes.chunks_exact_mut(BLOCK).enumerate() {
-            let block = first + index as u64;
-            let (mut found, mut stored) = ([0; BLOCK], [0; 4]);
-            self.image
-                .read_sums(block, &mut stored)
-                .map_err(crate::apply::of_image)?;
-            self.image
-                .read(block, &mut found)
-                .map_err(crate::apply::of_image)?;
-            let stored = sum_at(&stored, 0);
-            if matches(block, &found, stored) {
-                continue;
+    /// Writes a block that the image lost, durably: a stage may then merge it like any other.
+    fn write_mended(&self, applier: &mut Applier, block: u64, bytes: &mut [u8]) -> Result<(), ApplyError> {
+        if self.look_at(block)?.is_none() {
+            return Ok(());
+        }
+        if applier.is_under_way() {
+            // Its stage may have been past this block, and will be forgotten.
+            match lock(&self.stages).oldest().map(|stage| stage.layer(block)) {
+                Some(Layer::Held(held)) => copy_sectors(held.mask, &held.bytes, bytes),
+                Some(Layer::Zeros) => bytes.fill(0),
+                Some(Layer::Absent) | None => (),
             }
-            if applier.is_under_way() {
-                // Its stage may have been past this block, and will be forgotten.
-                match lock(&self.stages).oldest().map(|stage| stage.layer(block)) {
-                    Some(Layer::Held(held)) => copy_sectors(held.mask, &held.bytes, bytes),
-                    Some(Layer::Zeros) => bytes.fill(0),
-                    Some(Layer::Absent) | None => (),
-                }
-            }
-            applier.put = true;
+        }
+        {
             let _writing = lock(&self.writing);
             let sum = sum(block, bytes).to_le_bytes();
-            self.image
-                .write(block, &sum, bytes)
-                .map_err(crate::apply::of_image)?;
-            let counter = match stored {
-                SUM_MISSING => &self.counters.copied,
-                _ => &self.counters.mended,
-            };
-            add(counter, 1);
+            self.image.write(block, &sum, bytes).map_err(of_image)?;
         }
+        add(&self.counters.mended, 1);
+        self.sync_files(applier)
+    }
+
+    /// The block's checksum if it does not match what the image has.
+    fn look_at(&self, block: u64) -> Result<Option<u32>, ApplyError> {
+        let (mut bytes, mut stored) = ([0; BLOCK], [0; 4]);
+        self.image.read_sums(block, &mut stored).map_err(of_image)?;
+        self.image.read(block, &mut bytes).map_err(of_image)?;
+        let stored = sum_at(&stored, 0);
+        Ok((!matches(block, &bytes, stored)).then_some(stored))
+    }
+
+    /// Fetches those of `blocks` that are missing into the image. Their checksums follow once the blocks are on the disk, so a
+    /// crash finds a block missing, or sound. How many there were.
+    pub(crate) fn bring(
+        &self,
+        applier: &mut Applier,
+        blocks: impl Iterator<Item = u64>,
+    ) -> Result<u64, ApplyError> {
+        let mut brought = Vec::new();
+        for block in blocks {
+            if self.look_at(block)? != Some(SUM_MISSING) {
+                continue;
+            }
+            let mut bytes = [0; BLOCK];
+            match self.fetch_missing(block, &mut bytes) {
+                Ok(()) => {
+                    self.image.write_blocks(block, &bytes).map_err(of_image)?;
+                    brought.push((block, sum(block, &bytes)));
+                }
+                Err(FetchError::Away) => return Err(ApplyError::Missing { block }),
+                // Lost on both sides. It stays unreadable until it is written.
+                Err(FetchError::Damaged) => {
+                    self.note_bad(block);
+                    brought.push((block, spoilt(sum(block, &bytes))));
+                }
+            }
+        }
+        self.name_brought(applier, &brought)?;
+        Ok(brought.len() as u64)
+    }
+
+    /// Writes the checksums of blocks that were missing and have been written.
+    fn name_brought(&self, applier: &mut Applier, brought: &[(u64, u32)]) -> Result<(), ApplyError> {
+        if brought.is_empty() {
+            return Ok(());
+        }
+        if let Err(cause) = self.image.sync_blocks() {
+            let error = of_image(cause);
+            applier.begin_again(error);
+            return Err(error);
+        }
+        let _writing = lock(&self.writing);
+        for (block, sum) in brought {
+            let file = FileKind::Sums;
+            let written = self.image.write_sum(*block, *sum);
+            written.map_err(|cause| ApplyError::File { file, cause })?;
+        }
+        add(&self.counters.copied, brought.len() as u64);
         Ok(())
     }
 
@@ -177,21 +257,24 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
     /// Looks again at a block that did not match, with the applier still, and mends it.
     fn scrub_block(&self, block: u64, found: &mut Scrubbed) -> Result<(), DeviceError> {
         let mut applier = lock(&self.applier);
-        let (mut bytes, mut stored) = ([0; BLOCK], [0; 4]);
-        self.image
-            .read_sums(block, &mut stored)
-            .map_err(DeviceError::Io)?;
-        self.image.read(block, &mut bytes).map_err(DeviceError::Io)?;
-        let stored = sum_at(&stored, 0);
-        if matches(block, &bytes, stored) {
-            return Ok(());
+        match self.look_at(block)? {
+            None => return Ok(()),
+            Some(SUM_MISSING) => {
+                match self.bring(&mut applier, std::iter::once(block)) {
+                    Ok(_) => found.mended += 1,
+                    Err(ApplyError::Missing { .. }) => found.missing += 1,
+                    Err(error) => return Err(error.into()),
+                }
+                return Ok(());
+            }
+            Some(_) => (),
         }
+        let mut bytes = [0; BLOCK];
         match self.fetch(block, self.applied(), &mut bytes) {
             Ok(()) => {
                 self.write_mended(&mut applier, block, &mut bytes)?;
                 found.mended += 1;
             }
-            Err(FetchError::Away) if stored == SUM_MISSING => found.missing += 1,
             // A stage that has all of it is about to write it anew.
             Err(_) if self.is_to_be_written(block) => (),
             Err(_) => {
@@ -217,43 +300,60 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
                 blocks: 0,
             });
         }
-        let Some((first, behind)) = self.next_missing(from, blocks)? else {
-            if from + (COPY_SUMS as u64) < blocks {
-                let next = from + COPY_SUMS as u64;
-                return Ok(Copied { next, blocks: 0 });
-            }
-            self.finish_copying()?;
-            return Ok(Copied {
-                next: blocks,
-                blocks: 0,
-            });
+        let looked_at = blocks.min(from.saturating_add(COPY_SUMS as u64));
+        // Without a lock: answers may take their time.
+        let fetched = self.fetch_runs(from, looked_at)?;
+        let next = match fetched.len() < COPY_BLOCKS {
+            true => looked_at,
+            false => fetched.last().map_or(looked_at, |(block, _)| block + 1),
         };
-        let mut bytes = vec![0; (behind - first) as usize * BLOCK];
-        // Without a lock: an answer may take its time.
-        let at_least = self.applied();
-        self.fetch(first, at_least, &mut bytes)
-            .map_err(|error| match error {
+        let mut applier = lock(&self.applier);
+        let mut brought = Vec::with_capacity(fetched.len());
+        for (block, bytes) in &fetched {
+            if self.look_at(*block)? == Some(SUM_MISSING) {
+                self.image
+                    .write_blocks(*block, &bytes[..])
+                    .map_err(DeviceError::Io)?;
+                brought.push((*block, sum(*block, &bytes[..])));
+            }
+        }
+        self.name_brought(&mut applier, &brought)?;
+        if next >= blocks {
+            self.finish_copying(&mut applier)?;
+        }
+        let blocks = brought.len() as u64;
+        Ok(Copied { next, blocks })
+    }
+
+    /// Missing blocks from `from` up to `behind`, about [`COPY_BLOCKS`] of them.
+    fn fetch_runs(&self, from: u64, behind: u64) -> Result<Vec<(u64, Bytes)>, DeviceError> {
+        let mut fetched = Vec::new();
+        let mut buffer = vec![0; FETCH_BLOCKS * BLOCK];
+        let mut next = from;
+        while fetched.len() < COPY_BLOCKS {
+            let Some((first, end)) = self.next_missing(next, behind)? else {
+                break;
+            };
+            let bytes = &mut buffer[..(end - first) as usize * BLOCK];
+            let done = self.fetch_missing(first, bytes);
+            done.map_err(|error| match error {
                 FetchError::Away => DeviceError::Missing { block: first },
                 FetchError::Damaged => DeviceError::Corrupt { block: first },
             })?;
-        let mut applier = lock(&self.applier);
-        if at_least != self.applied() {
-            // Overtaken: once more.
-            return Ok(Copied {
-                next: first,
-                blocks: 0,
-            });
+            let blocks = bytes
+                .as_chunks::<BLOCK>()
+                .0
+                .iter()
+                .map(|block| Bytes::new(*block));
+            fetched.extend((first..end).zip(blocks));
+            next = end;
         }
-        self.write_mended(&mut applier, first, &mut bytes)?;
-        Ok(Copied {
-            next: behind,
-            blocks: behind - first,
-        })
+        Ok(fetched)
     }
 
-    /// The first run of missing blocks from `from` on, of those that a step looks at.
-    fn next_missing(&self, from: u64, blocks: u64) -> Result<Option<(u64, u64)>, DeviceError> {
-        let count = blocks.saturating_sub(from).min(COPY_SUMS as u64) as usize;
+    /// The first run of missing blocks from `from` up to `behind`, of those that a step looks at.
+    fn next_missing(&self, from: u64, behind: u64) -> Result<Option<(u64, u64)>, DeviceError> {
+        let count = behind.saturating_sub(from).min(COPY_SUMS as u64) as usize;
         let mut sums = vec![0; count * 4];
         self.image.read_sums(from, &mut sums).map_err(DeviceError::Io)?;
         let missing = |index: &usize| sum_at(&sums, *index) == SUM_MISSING;
@@ -261,14 +361,22 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
             return Ok(None);
         };
         let most = count.min(first + FETCH_BLOCKS);
-        let behind = (first..most).find(|index| !missing(index)).unwrap_or(most);
-        Ok(Some((from + first as u64, from + behind as u64)))
+        let end = (first..most).find(|index| !missing(index)).unwrap_or(most);
+        Ok(Some((from + first as u64, from + end as u64)))
     }
 
-    fn finish_copying(&self) -> Result<(), DeviceError> {
-        let mut applier = lock(&self.applier);
-        self.sync_put(&mut applier)?;
-        self.change_superblock(|superblock| superblock.missing = false)?;
+    /// Nothing is missing any more; unless something is, of which a step before told.
+    fn finish_copying(&self, applier: &mut Applier) -> Result<(), DeviceError> {
+        let blocks = self.block_count();
+        let mut from = 0;
+        while from < blocks {
+            if let Some((first, _)) = self.next_missing(from, blocks)? {
+                return Err(DeviceError::Missing { block: first });
+            }
+            from += COPY_SUMS as u64;
+        }
+        self.sync_files(applier)?;
+        self.change_superblock(|superblock| superblock.missing = None)?;
         self.missing.store(false, Ordering::Release);
         Ok(())
     }

@@ -1,13 +1,12 @@
 //! Reading: what stages have lies over what the image has, and the image is believed only where its checksums say so.
 
-use netram_proto::id::Lsn;
 use netram_proto::port::Log;
 
 use crate::device::{BLOCK_BYTES, Span};
 use crate::disk::Disk;
 use crate::error::DeviceError;
-use crate::fetch::{Fetch, FetchError};
-use crate::image::{SUM_HOLE, SUM_MISSING, Sparse, matches, sum_at};
+use crate::fetch::Fetch;
+use crate::image::{SUM_HOLE, Sparse, matches, sum_at};
 use crate::limit::{EXTENT_BLOCKS, READ_BLOCKS};
 use crate::stage::{BLOCK, FULL, mask_of};
 use crate::stages::Overlay;
@@ -108,29 +107,6 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
             return Ok(());
         }
         Err(DeviceError::Corrupt { block: number })
-    }
-
-    /// Takes a block from the other copy, which the image does not have, and mends the image.
-    fn read_copy(
-        &self,
-        number: u64,
-        block: &mut [u8],
-        at_least: Lsn,
-        stored: u32,
-    ) -> Result<(), DeviceError> {
-        match self.fetch(number, at_least, block) {
-            // The reader has what he wants, whether it can be written or not.
-            Ok(()) => {
-                let _ = self.mend(number, at_least, block);
-                Ok(())
-            }
-            Err(FetchError::Away) if stored == SUM_MISSING => Err(DeviceError::Missing { block: number }),
-            Err(_) => {
-                add(&self.counters.corrupt_reads, 1);
-                self.note_bad(number);
-                Err(DeviceError::Corrupt { block: number })
-            }
-        }
     }
 
     /// See [`crate::Device::extents`].

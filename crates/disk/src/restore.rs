@@ -6,9 +6,9 @@ use netram_proto::port::File;
 
 use crate::device::BLOCK_BYTES;
 use crate::dirty::DirtyMap;
-use crate::disk::Files;
 use crate::error::{FileKind, GrowError};
 use crate::image::{Image, Sparse};
+use crate::open::Files;
 use crate::superblock::{Superblock, VolumeId, is_volume_size};
 
 /// A volume that is being made. It is none until [`Restoring::finish`].
@@ -45,7 +45,7 @@ impl<F: Sparse + File> Restoring<F> {
                 bytes,
                 applied: from,
                 applying: from,
-                missing: true,
+                missing: Some(from),
             },
         })
     }

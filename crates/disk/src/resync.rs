@@ -115,14 +115,40 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
     /// The next run of blocks from `from` on that the resync began with: at most `most` that are data, or more that are a hole.
     /// `None`: that was the last.
     pub fn next_resync(&self, from: u64, most: u64) -> Result<Option<ResyncRun>, DeviceError> {
-        let blocks = self.block_count();
-        let next = lock(&self.dirty)
-            .as_ref()
-            .map(|map| map.next_sending(from, blocks));
-        let Some((first, behind)) = next.transpose().map_err(DeviceError::Io)?.flatten() else {
-            return Ok(None);
-        };
-        let behind = behind.min(first + EXTENT_BLOCKS as u64);
+        let mut from = from;
+        loop {
+            let blocks = self.block_count();
+            let next = lock(&self.dirty)
+                .as_ref()
+                .map(|map| map.next_sending(from, blocks));
+            let Some((first, behind)) = next.transpose().map_err(DeviceError::Io)?.flatten() else {
+                return Ok(None);
+            };
+            let behind = behind.min(first + EXTENT_BLOCKS as u64);
+            // What is missing was never written here: the copy has it, whatever a torn page of the map says.
+            let (first, behind) = match self.missing.load(Ordering::Acquire) {
+                true => self.first_here(first, behind)?,
+                false => (first, behind),
+            };
+            if first < behind {
+                return self.run_at(first, behind, most).map(Some);
+            }
+            from = behind;
+        }
+    }
+
+    /// The first run of blocks from `first` up to `behind` that are not missing.
+    fn first_here(&self, first: u64, behind: u64) -> Result<(u64, u64), DeviceError> {
+        let mut sums = vec![0; (behind - first) as usize * 4];
+        self.image.read_sums(first, &mut sums).map_err(DeviceError::Io)?;
+        let missing = |at: &u64| sum_at(&sums, (at - first) as usize) == SUM_MISSING;
+        let begin = (first..behind).find(|at| !missing(at)).unwrap_or(behind);
+        let end = (begin..behind).find(missing).unwrap_or(behind);
+        Ok((begin, end))
+    }
+
+    /// The blocks from `first` on, up to `behind`, that are data as the first is, or holes.
+    fn run_at(&self, first: u64, behind: u64, most: u64) -> Result<ResyncRun, DeviceError> {
         let mut run = None;
         let mut each = |length: u64, hole: bool| {
             run = Some((length / BLOCK_BYTES, hole));
@@ -131,11 +157,8 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
         self.extents(first * BLOCK_BYTES, (behind - first) * BLOCK_BYTES, &mut each)?;
         let (count, hole) = run.unwrap_or((behind - first, false));
         let count = if hole { count } else { count.min(most) };
-        Ok(Some(ResyncRun {
-            first,
-            behind: first + count,
-            hole,
-        }))
+        let behind = first + count;
+        Ok(ResyncRun { first, behind, hole })
     }
 
     /// The newest bytes of whole blocks from `first` on, as this side has them: nothing is fetched, so that a resync does

@@ -7,6 +7,7 @@
 //! 40  bytes u64
 //! 48  applied u64 | applying u64
 //! 64  flags u32 | zeros u32           flag 1: blocks may be missing
+//! 72  missing from u64                where the copy has them
 //! ```
 //!
 //! *Applied* and *applying* are places in the journal: the image has everything below the first, flushed, and nothing from the
@@ -27,7 +28,7 @@ use crate::limit::VOLUME_BYTES_MAX;
 const MAGIC: [u8; 8] = *b"NETRAMVL";
 /// The version of superblock, image, sums and records.
 pub(crate) const FORMAT: u32 = 2;
-const PAYLOAD_BYTES: usize = 72;
+const PAYLOAD_BYTES: usize = 80;
 const FLAG_MISSING: u32 = 1;
 
 /// Names one volume for ever; random, chosen when it is created.
@@ -53,8 +54,8 @@ pub struct Superblock {
     pub applied: Lsn,
     /// And nothing from here on. What is between may be there, whole, torn, or not.
     pub applying: Lsn,
-    /// Some blocks may be only at the data lender: the volume is being restored from it.
-    pub missing: bool,
+    /// Some blocks may be only at the data lender: the volume is being restored from it, as it was here in the journal.
+    pub missing: Option<Lsn>,
 }
 
 impl Superblock {
@@ -90,8 +91,9 @@ impl Superblock {
         payload[40..48].copy_from_slice(&self.bytes.to_le_bytes());
         payload[48..56].copy_from_slice(&self.applied.0.to_le_bytes());
         payload[56..64].copy_from_slice(&self.applying.0.to_le_bytes());
-        let flags = if self.missing { FLAG_MISSING } else { 0 };
+        let flags = self.missing.map_or(0, |_| FLAG_MISSING);
         payload[64..68].copy_from_slice(&flags.to_le_bytes());
+        payload[72..80].copy_from_slice(&self.missing.unwrap_or_default().0.to_le_bytes());
         payload
     }
 
@@ -114,7 +116,7 @@ impl Superblock {
             bytes: word(40),
             applied: Lsn(word(48)),
             applying: Lsn(word(56)),
-            missing: half(64) & FLAG_MISSING != 0,
+            missing: (half(64) & FLAG_MISSING != 0).then(|| Lsn(word(72))),
         };
         let block = half(4);
         if u64::from(block) != BLOCK_BYTES || !is_volume_size(superblock.bytes) {
@@ -141,12 +143,12 @@ mod tests {
             bytes: 1 << 30,
             applied: Lsn(77),
             applying: Lsn(99),
-            missing: true,
+            missing: Some(Lsn(55)),
         };
         let payload = superblock.encode();
         assert_eq!(Superblock::decode(&payload), Ok(superblock));
         assert!(matches!(
-            Superblock::decode(&payload[..71]),
+            Superblock::decode(&payload[..79]),
             Err(OpenError::Damaged { .. })
         ));
         let mut newer = payload;

@@ -42,7 +42,7 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
         let largest = payload_max as u64 + RECORD_EXTRA;
         let most = (capacity / 2).min(capacity.saturating_sub(largest));
         if let Some(surplus) = held.surplus(head, tail, most) {
-            self.mark_given_up(head, surplus);
+            self.mark_given_up(head, surplus)?;
             self.trim(surplus)?;
         }
         Ok(())
@@ -57,17 +57,22 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
     }
 
     /// Marks the blocks of the records from `head` up to `to`, where a stage ended. When that fails the map is not complete,
-    /// which it says itself: the data lender will be sent everything.
-    fn mark_given_up(&self, head: Lsn, to: Lsn) {
+    /// which it says itself: the data lender will be sent everything. Only while this side does not have everything that
+    /// must not be: then the journal is kept, and writers are told in the end.
+    fn mark_given_up(&self, head: Lsn, to: Lsn) -> Result<(), ApplyError> {
         let mut dirty = lock(&self.dirty);
-        let Some(map) = &mut *dirty else { return };
-        match self
-            .mark_records(map, head, to)
-            .and_then(|()| of_dirty(map.cover(head, to)))
-        {
+        let Some(map) = &mut *dirty else { return Ok(()) };
+        let marked = self.mark_records(map, head, to);
+        match marked.and_then(|()| of_dirty(map.cover(head, to))) {
             Ok(()) => add(&self.counters.given_up_bytes, to.since(head)),
-            Err(_) => add(&self.counters.mark_failures, 1),
+            Err(error) => {
+                add(&self.counters.mark_failures, 1);
+                if self.missing.load(Ordering::Acquire) {
+                    return Err(error);
+                }
+            }
         }
+        Ok(())
     }
 
     fn mark_records(&self, map: &mut DirtyMap<F>, head: Lsn, to: Lsn) -> Result<(), ApplyError> {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use common::pair::Pair;
 use common::{BLOCK, Machine, TestDisk};
-use netram_disk::{DeviceError, Fetch, OpenError, Restoring, Superblock};
+use netram_disk::{DeviceError, Fetch, OpenError, Superblock};
 use netram_proto::id::Lsn;
 use netram_proto::port::{IoError, Log};
 
@@ -63,7 +63,7 @@ fn a_data_lender_that_was_away_is_sent_what_changed_and_no_more() {
     let mut pair = Pair::new(LOG, BYTES);
     pair.client_disk = Some(pair.open());
     (0..BLOCKS).for_each(|number| write(pair.disk(), number, 1));
-    assert_eq!(pair.resync(usize::MAX), BLOCKS, "the first time all of it");
+    assert_eq!(pair.resync(), BLOCKS, "the first time all of it");
     let seen = pair.follow();
     assert_eq!(pair.disk().status().replica.unwrap().dirty_blocks, 0);
     // Away. The records of these are given up.
@@ -72,7 +72,7 @@ fn a_data_lender_that_was_away_is_sent_what_changed_and_no_more() {
     pair.disk().drain().unwrap();
     let dirty_from = pair.disk().dirty_from().unwrap();
     assert!(dirty_from <= seen && pair.client.state().head > seen);
-    let sent = pair.resync(usize::MAX);
+    let sent = pair.resync();
     assert!((20..=22).contains(&sent), "{sent}");
     pair.follow();
     assert_eq!(contents(&pair.replica_disk), contents(pair.disk()));
@@ -92,7 +92,7 @@ fn a_data_lender_that_was_away_is_sent_what_changed_and_no_more() {
 fn what_becomes_dirty_during_a_resync_stays_dirty() {
     let mut pair = Pair::new(LOG, BYTES);
     pair.client_disk = Some(pair.open());
-    pair.resync(usize::MAX);
+    pair.resync();
     let whole_at = pair.follow();
     (0..300u64).for_each(|turn| write(pair.disk(), turn % 10, 1));
     pair.disk().drain().unwrap();
@@ -122,7 +122,7 @@ fn what_becomes_dirty_during_a_resync_stays_dirty() {
 fn an_older_copy_is_sent_everything() {
     let mut pair = Pair::new(LOG, BYTES);
     pair.client_disk = Some(pair.open());
-    pair.resync(usize::MAX);
+    pair.resync();
     let old = pair.follow();
     (0..20).for_each(|number| write(pair.disk(), number, 5));
     pair.disk().drain().unwrap();
@@ -137,7 +137,7 @@ fn an_older_copy_is_sent_everything() {
 fn a_map_that_cannot_be_written_stops_no_writer_and_is_not_believed() {
     let mut pair = Pair::new(LOG, BYTES);
     pair.client_disk = Some(pair.open());
-    pair.resync(usize::MAX);
+    pair.resync();
     let whole_at = pair.follow();
     pair.client.fail_dirty(Some(IoError::ENOSPC));
     (0..300u64).for_each(|turn| write(pair.disk(), turn % 20, 9));
@@ -147,7 +147,7 @@ fn a_map_that_cannot_be_written_stops_no_writer_and_is_not_believed() {
     pair.client.fail_dirty(None);
     pair.crash_client(3);
     assert!(pair.disk().dirty_from().unwrap() > whole_at);
-    pair.resync(usize::MAX);
+    pair.resync();
     pair.follow();
     assert_eq!(contents(&pair.replica_disk), contents(pair.disk()));
 }
@@ -156,7 +156,7 @@ fn a_map_that_cannot_be_written_stops_no_writer_and_is_not_believed() {
 fn a_damaged_map_stands_for_more_blocks_and_never_for_fewer() {
     let mut pair = Pair::new(LOG, BYTES);
     pair.client_disk = Some(pair.open());
-    pair.resync(usize::MAX);
+    pair.resync();
     pair.follow();
     (0..300u64).for_each(|turn| write(pair.disk(), turn % 10, 1));
     pair.disk().drain().unwrap();
@@ -178,7 +178,7 @@ fn a_damaged_block_is_taken_from_the_data_lender_and_mended() {
     let mut pair = Pair::new(LOG, BYTES);
     pair.client_disk = Some(pair.open());
     (0..BLOCKS).for_each(|number| write(pair.disk(), number, number as u8 + 1));
-    pair.resync(usize::MAX);
+    pair.resync();
     pair.follow();
     pair.disk().drain().unwrap();
     let good = contents(pair.disk());
@@ -213,7 +213,7 @@ fn a_scrub_mends_what_the_data_lender_has_and_names_the_rest() {
     let mut pair = Pair::new(LOG, BYTES);
     pair.client_disk = Some(pair.open());
     (0..40).for_each(|number| write(pair.disk(), number, 3));
-    pair.resync(usize::MAX);
+    pair.resync();
     pair.follow();
     pair.disk().drain().unwrap();
     let good = contents(pair.disk());
@@ -240,7 +240,7 @@ fn a_fetch_that_the_applier_overtakes_does_not_undo_a_write() {
     let mut pair = Pair::new(LOG, BYTES);
     pair.client_disk = Some(pair.open());
     (0..8).for_each(|number| write(pair.disk(), number, 1));
-    pair.resync(usize::MAX);
+    pair.resync();
     pair.follow();
     pair.disk().drain().unwrap();
     pair.client.change_file("image", |bytes| bytes[at(3) + 4000] ^= 1);
@@ -270,32 +270,18 @@ fn a_lost_volume_is_restored_and_serves_at_once() {
     let mut pair = Pair::new(LOG, BYTES);
     pair.client_disk = Some(pair.open());
     (0..40).for_each(|number| write(pair.disk(), number, number as u8 + 1));
-    pair.resync(usize::MAX);
+    pair.resync();
     pair.follow();
     let good = contents(pair.disk());
     pair.lose_client();
-    let from = pair.follow_only();
-    let files = pair.client.files_kept_twice();
-    let restoring = Restoring::begin(files, common::VOLUME, common::JOURNAL, BYTES, from).unwrap();
-    let mut at = 0;
-    let mut each = |length: u64, hole: bool| {
-        let count = length / BLOCK as u64;
-        if !hole {
-            restoring.missing(at, at + count).unwrap();
-        }
-        at += count;
-        true
-    };
-    pair.replica_disk.extents(0, BYTES, &mut each).unwrap();
-    restoring.finish().unwrap();
-    pair.client.restart_log(from);
+    pair.restore().unwrap();
+    let from = pair.client.state().head;
     pair.client_disk = Some(pair.open());
     assert!(pair.disk().is_restoring());
     assert_eq!(pair.disk().dirty_from(), Some(from));
     let mut block = [0; BLOCK];
     pair.disk().read(5 * BLOCK as u64, &mut block).unwrap();
     assert_eq!(block, [6; BLOCK]);
-    assert_eq!(pair.disk().status().statistics.copied, 1);
     // Written in part, and applied: the rest comes. Away: it waits.
     pair.copy.leave();
     pair.disk().write(6 * BLOCK as u64, &[99; 512]).unwrap();

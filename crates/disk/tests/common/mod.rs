@@ -175,6 +175,11 @@ impl Machine {
         state.crash_at = Some(state.operations + operations);
     }
 
+    /// It will not crash after all.
+    pub(crate) fn cancel_crash(&self) {
+        self.inside().crash_at = None;
+    }
+
     pub(crate) fn has_crashed(&self) -> bool {
         self.inside().crashed
     }
@@ -259,6 +264,15 @@ impl Machine {
         }
         (log.stable, log.acked) = (log.tail, log.tail);
         true
+    }
+
+    /// What is below `from` is lost, and what members hold behind it is all there is of the log.
+    pub(crate) fn keep_log_from(&self, from: Lsn) {
+        let log = &mut self.inside().log;
+        log.records.retain(|record| record.0 >= from);
+        log.head = from;
+        (log.tail, log.acked) = (log.tail.max(from), log.tail.max(from));
+        log.stable = log.tail;
     }
 
     /// The log begins anew at `from`, empty, durably.

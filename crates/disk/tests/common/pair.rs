@@ -3,11 +3,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use netram_disk::{BLOCK_BYTES, Disk, Fetch, FetchError, OpenError, Progress, digest};
+use netram_disk::{BLOCK_BYTES, Disk, Fetch, FetchError, OpenError, Progress, Restoring, ResyncRun, digest};
 use netram_proto::id::Lsn;
 use netram_proto::port::Log;
 
-use super::{BLOCK, Machine, MachineFile, TestDisk};
+use super::{BLOCK, JOURNAL, Machine, MachineFile, TestDisk, VOLUME};
 
 /// Blocks that a frame holds.
 const FRAME_BLOCKS: u64 = 3;
@@ -51,23 +51,38 @@ impl Fetch for TestCopy {
         let disk = Arc::clone(&way.disk.lock().unwrap());
         // Whoever carries the journal goes on meanwhile.
         way.client.ship(&way.machine, usize::MAX);
-        follow(&disk);
-        if way.machine.state().stable < at_least {
-            return Err(FetchError::Away);
-        }
-        let read = disk.read_own(first, into);
+        let _ = follow(&disk);
+        let answer = disk.answer(first, at_least, into);
         let hook = way.hook.lock().unwrap().take();
         if let Some(hook) = hook {
             hook();
         }
-        read.map_err(|_| FetchError::Damaged)
+        answer
     }
 }
 
+/// Somebody crashed meanwhile.
+#[derive(Debug)]
+pub(crate) struct Broken;
+
+fn broken<E>(_: E) -> Broken {
+    Broken
+}
+
 /// Takes in all that the copy's journal has.
-fn follow(disk: &TestDisk) {
-    while disk.follow().unwrap() < disk.log().state().stable {
-        while disk.apply_step().unwrap() != Progress::Idle {}
+fn follow(disk: &TestDisk) -> Result<(), Broken> {
+    let mut before = Lsn(0);
+    loop {
+        let end = disk.follow().map_err(broken)?;
+        if end == disk.log().state().stable {
+            return Ok(());
+        }
+        if end == before {
+            // Blocks are missing: a resync was cut off.
+            return Err(Broken);
+        }
+        before = end;
+        while disk.apply_step().map_err(broken)? != Progress::Idle {}
     }
 }
 
@@ -132,71 +147,111 @@ impl Pair {
             self.client.ship(&self.replica, usize::MAX),
             "it is not there any more"
         );
-        self.follow_only();
+        self.follow_only().unwrap();
+        self.is_whole();
+        self.replica.state().tail
+    }
+
+    /// The copy takes in what it has.
+    pub(crate) fn follow_only(&mut self) -> Result<Lsn, Broken> {
+        follow(&self.replica_disk)?;
+        Ok(self.replica.state().tail)
+    }
+
+    /// The copy is whole, and the client is told.
+    pub(crate) fn is_whole(&mut self) {
         let end = self.replica.state().tail;
         self.consistent = true;
         self.whole_at = Some(end);
         self.disk().replica_flushed(end);
-        end
     }
 
-    /// The copy takes in what it has.
-    pub(crate) fn follow_only(&mut self) -> Lsn {
-        follow(&self.replica_disk);
-        self.replica.state().tail
+    /// Sends the blocks that differ, and the journal. How many were sent.
+    pub(crate) fn resync(&mut self) -> u64 {
+        self.resync_until(usize::MAX).unwrap()
     }
 
-    /// Sends the blocks that differ, and the journal. How many were sent; after `frames` frames the connection breaks.
-    pub(crate) fn resync(&mut self, frames: usize) -> u64 {
+    /// The same; after `frames` frames the connection breaks.
+    pub(crate) fn resync_until(&mut self, frames: usize) -> Result<u64, Broken> {
         let (disk, copy) = (self.disk_shared(), Arc::clone(&self.replica_disk));
-        let whole_at = self.whole_at;
-        self.consistent = false;
-        let begun = disk.begin_resync(whole_at).unwrap();
-        if begun.all {
-            self.whole_at = None;
+        let begun = disk.begin_resync(self.whole_at).map_err(broken)?;
+        if self.consistent {
+            copy.bring_up().map_err(broken)?;
         }
-        copy.drain().unwrap();
+        self.consistent = false;
+        // Older records come again: what they change is right only as of where they begin, until all of them have come.
+        self.whole_at = self.whole_at.filter(|_| !begun.all).map(|at| at.min(begun.from));
         self.replica.restart_log(begun.from);
-        copy.restart().unwrap();
+        copy.restart().map_err(broken)?;
         let (mut at, mut sent, mut done) = (0, 0, 0);
-        while let Some(run) = disk.next_resync(at, FRAME_BLOCKS).unwrap() {
+        while let Some(run) = disk.next_resync(at, FRAME_BLOCKS).map_err(broken)? {
             if done == frames {
-                return sent;
+                return Err(Broken);
             }
             done += 1;
             at = run.behind;
-            sent += self.send(&disk, run.first, run.behind, run.hole);
+            sent += self.send(&disk, &run)?;
+            if done % 3 == 1 {
+                // Records and blocks take turns.
+                self.client.ship(&self.replica, 2);
+                assert!(copy.follow().map_err(broken)? <= begun.from);
+                copy.apply_step().map_err(broken)?;
+            }
         }
-        copy.sync().unwrap();
+        copy.sync().map_err(broken)?;
         let until = disk.log().state().tail;
         self.client.log_syncs();
         if !self.client.ship(&self.replica, usize::MAX) {
-            return sent;
+            return Err(Broken);
         }
-        follow(&copy);
+        follow(&copy)?;
         assert!(self.replica.state().tail >= until);
-        disk.finish_resync().unwrap();
-        self.follow();
-        sent
+        self.consistent = true;
+        self.whole_at = Some(self.replica.state().tail);
+        disk.finish_resync().map_err(broken)?;
+        self.is_whole();
+        Ok(sent)
     }
 
-    fn send(&self, disk: &ClientDisk, first: u64, behind: u64, hole: bool) -> u64 {
-        if hole {
-            self.replica_disk.put_hole(first, behind).unwrap();
-            return behind - first;
+    fn send(&self, disk: &ClientDisk, run: &ResyncRun) -> Result<u64, Broken> {
+        let copy = &self.replica_disk;
+        let count = run.behind - run.first;
+        if run.hole {
+            copy.put_hole(run.first, run.behind).map_err(broken)?;
+            return Ok(count);
         }
-        let mut bytes = vec![0; (behind - first) as usize * BLOCK];
-        disk.read_own(first, &mut bytes).unwrap();
+        let mut bytes = vec![0; count as usize * BLOCK];
+        disk.read_own(run.first, &mut bytes).map_err(broken)?;
         let digests: Vec<_> = bytes.chunks_exact(BLOCK).map(digest).collect();
-        let differing = self.replica_disk.differing(first, &digests).unwrap();
+        let differing = copy.differing(run.first, &digests).map_err(broken)?;
         let mut sent = 0;
         for (index, _) in differing.iter().enumerate().filter(|(_, differs)| **differs) {
             let block = &bytes[index * BLOCK..][..BLOCK];
-            self.replica_disk.put_blocks(first + index as u64, block).unwrap();
+            copy.put_blocks(run.first + index as u64, block).map_err(broken)?;
             sent += 1;
         }
-        assert!(behind * BLOCK_BYTES <= disk.geometry().bytes);
-        sent
+        Ok(sent)
+    }
+
+    /// Makes the volume anew from the copy, whose journal must be in the client's with all that came later.
+    pub(crate) fn restore(&mut self) -> Result<(), Broken> {
+        let from = self.follow_only()?;
+        let (files, bytes) = (self.client.files_kept_twice(), self.replica_disk.geometry().bytes);
+        let restoring = Restoring::begin(files, VOLUME, JOURNAL, bytes, from).map_err(broken)?;
+        let mut at = 0;
+        let mut each = |length: u64, hole: bool| {
+            let behind = at + length / BLOCK_BYTES;
+            if !hole {
+                restoring.missing(at, behind).unwrap();
+            }
+            at = behind;
+            true
+        };
+        self.replica_disk.extents(0, bytes, &mut each).map_err(broken)?;
+        restoring.finish().map_err(broken)?;
+        self.client.keep_log_from(from);
+        self.whole_at = Some(from);
+        Ok(())
     }
 
     /// Power loss at the client; it is opened again if it can be.
