@@ -478,3 +478,31 @@ fn silence_ends_the_connection_in_the_end() {
     assert!(source.take_disconnect());
     assert!(source.wants_connection(Time(1) + timing.give_up + Span(timing.retry.0 * 2)));
 }
+
+/// A replica that was whole at 9000 was begun anew at 1000, took some records that it had had already, and lost its client. It
+/// passed for one that was right as of 9000, and blocks that only the other records had changed were not sent again.
+#[test]
+fn a_resync_takes_a_replica_back_to_where_its_log_begins() {
+    for (whole_at, start, since) in [(9000, 1000, 1000), (1000, 9000, 1000)] {
+        let condition = Condition::Inconsistent {
+            since: Some(Lsn(whole_at)),
+        };
+        let mut replica = replica(condition);
+        assert!(matches!(
+            replica.follow(&follow(1, WRITER).frame()),
+            Deed::Answer(_)
+        ));
+        keep(&mut replica, &view(1, 2), false);
+        let resync = Message::bare(Header {
+            lsn: Lsn(start),
+            epoch: Epoch(1),
+            who: WRITER.0,
+            ..Header::new(FrameKind::Resync)
+        });
+        let Deed::Restart { standing, .. } = handle(&mut replica, resync) else {
+            panic!("a resync begins the log anew");
+        };
+        let since = Some(Lsn(since));
+        assert_eq!(standing.condition, Condition::Inconsistent { since });
+    }
+}

@@ -371,6 +371,9 @@ impl Replica {
         if !start.lsn.0.is_multiple_of(8) || start.lsn.0 >= 1 << 62 {
             return self.refuse(Refusal::Malformed, start.lsn);
         }
+        // The image is taken back: records from there on come again, and until all of them have, what they change is right
+        // only as of where they begin.
+        let since = since.map(|since| since.min(start.lsn));
         let standing = Standing {
             condition: Condition::Inconsistent { since },
             ..self.standing
