@@ -192,7 +192,7 @@ impl Writer {
     }
 
     /// A listener missed something. What it says is believed as far as it costs nothing: it is sent some bytes again.
-    pub(super) fn on_missing(&mut self, index: usize, header: &Header) {
+    pub(super) fn on_missing(&mut self, index: usize, header: &Header, now: Time) {
         let sent_max = self.sent_max(index);
         let (epoch, channel) = (self.epoch, self.cast.channel);
         let lender = &mut self.lenders[index];
@@ -202,7 +202,15 @@ impl Writer {
             from: header.lsn.max(lender.received),
             to: header.stable.min(sent_max),
         };
-        if ours && lender.listens(channel) && !lender.lagging && hole.from < hole.to {
+        if !ours || hole.from >= hole.to || !lender.takes_appends() {
+            return;
+        }
+        if !lender.listens(channel) {
+            // It has not heard yet that it is left to its own link, over which this is a gap like any other.
+            if hole.to <= lender.sent {
+                lender.resume(lender.received, now);
+            }
+        } else if !lender.lagging {
             lender.holes.push(hole);
             // It heard what lies beyond.
             lender.unheard = 0;
@@ -214,7 +222,16 @@ impl Writer {
         let CastConfig { resend } = self.config.cast?;
         let (tail, stable, window_bytes) = (self.tail, self.stable.lsn, self.config.window_bytes);
         let lender = &mut self.lenders[index];
-        if lender.channel == 0 || !lender.takes_appends() {
+        if !lender.takes_appends() {
+            return None;
+        }
+        if lender.channel == 0 {
+            // One that once listened may say `Missing` for a gap on its own link, and that may have been lost with the
+            // connection that brought it.
+            let wait = Span(resend.0 << REPEATS_MAX);
+            if lender.heard && lender.received < lender.sent && now.since(lender.progress) >= wait {
+                lender.resume(lender.received, now);
+            }
             return None;
         }
         let wait = Span(resend.0 << lender.repeats.min(REPEATS_MAX));
@@ -378,5 +395,51 @@ impl Lender {
     /// Whether it takes appends from the channel of this number.
     fn listens(&self, channel: u32) -> bool {
         self.channel == channel && self.is_ready() && matches!(self.role, Role::Catching(_) | Role::Member)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::Bench;
+    use super::*;
+    use crate::journal::CommitRule;
+
+    /// A writer of one member that was asked to listen once and is left to its own link; it was sent 100 bytes, and has
+    /// received 40.
+    fn bench() -> Bench {
+        let mut bench = Bench::with_members(1, 1, CommitRule::All);
+        bench.writer.config.cast = Some(CastConfig::default());
+        let now = bench.now;
+        let lender = &mut bench.writer.lenders[0];
+        lender.heard = true;
+        lender.deaf_until = Some(now + DEAF_SPAN);
+        bench.append(100);
+        bench.ack(0, 40, 40);
+        bench
+    }
+
+    /// Its gap was dropped, because a hole is filled only for those who listen: it waited until it was given up.
+    #[test]
+    fn what_a_deaf_member_misses_on_its_link_is_sent_again() {
+        let mut bench = bench();
+        assert_eq!(bench.next(0), None);
+        let missing = Header {
+            kind: FrameKind::Missing,
+            ..bench.ack_header(0, 40, 100)
+        };
+        bench.say(0, missing, &[]);
+        assert_eq!(bench.next(0).map(|frame| frame.lsn), Some(Lsn(40)));
+        assert_eq!(bench.next(0), None, "once");
+    }
+
+    #[test]
+    fn a_deaf_member_that_says_nothing_is_sent_again_what_it_lacks_before_it_is_given_up() {
+        let mut bench = bench();
+        let wait = Span(CastConfig::default().resend.0 << REPEATS_MAX);
+        assert!(wait < bench.writer.config.timing.detect);
+        bench.wait(Span(wait.0 - 1));
+        assert_eq!(bench.next(0).map(|frame| frame.kind), None);
+        bench.wait(Span(1));
+        assert_eq!(bench.next(0).map(|frame| frame.lsn), Some(Lsn(40)));
     }
 }

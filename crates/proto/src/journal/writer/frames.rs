@@ -253,7 +253,7 @@ impl Writer {
                 self.settle(now);
             }
             FrameKind::Tuned => self.on_tuned(index, &frame.header, now),
-            FrameKind::Missing => self.on_missing(index, &frame.header),
+            FrameKind::Missing => self.on_missing(index, &frame.header, now),
             // It is free to join again.
             FrameKind::Left => self.settle(now),
             _ => (),

@@ -91,7 +91,7 @@ impl Bench {
         while self.next(index).is_some() {}
     }
 
-    fn say(&mut self, index: usize, header: Header, body: &[u8]) {
+    pub(super) fn say(&mut self, index: usize, header: Header, body: &[u8]) {
         self.writer.on_frame(index, &Frame { header, body }, self.now);
     }
 
@@ -100,7 +100,7 @@ impl Bench {
         self.say(index, header, &[]);
     }
 
-    fn ack_header(&self, index: usize, held: u64, received: u64) -> Header {
+    pub(super) fn ack_header(&self, index: usize, held: u64, received: u64) -> Header {
         let lender = &self.writer.lenders[index];
         Header {
             epoch: Epoch(1),
