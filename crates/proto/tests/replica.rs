@@ -248,6 +248,57 @@ fn a_closed_volume_is_believed_when_all_of_it_is_there_and_forgotten_when_it_is_
     assert_eq!(replica.on_stored(standing).header.kind, FrameKind::Following);
 }
 
+/// A copy whose log began further back than it was whole had older records applied again when its resync broke off, and
+/// passed for one that was right where it had been whole.
+#[test]
+fn a_broken_resync_leaves_a_replica_that_is_right_where_its_log_began_or_before() {
+    let (bytes, ends) = log(4);
+    for (start, since) in [(ends[1], ends[1].lsn), (ends[4], ends[3].lsn)] {
+        let mut replica = following();
+        handle(&mut replica, records(0, &bytes[..3 * 48]));
+        replica.on_flushed(ends[3]);
+        let resync = Message::bare(Header {
+            lsn: start.lsn,
+            mark: start.chain,
+            epoch: Epoch(1),
+            who: WRITER.0,
+            ..Header::new(FrameKind::Resync)
+        });
+        assert!(matches!(handle(&mut replica, resync), Deed::Restart { .. }));
+        assert!(replica.on_restarted().is_some());
+        let since = Some(since);
+        assert_eq!(replica.standing().condition, Condition::Inconsistent { since });
+        assert_eq!(replica.flushed(), start);
+    }
+}
+
+/// Blocks may show what the log does not have yet: only with it they make a volume.
+#[test]
+fn a_replica_is_whole_once_its_log_has_reached_what_its_blocks_may_show() {
+    let (bytes, ends) = log(2);
+    let mut replica = following();
+    let of_reign = |kind, lsn| {
+        Message::bare(Header {
+            lsn,
+            epoch: Epoch(1),
+            who: WRITER.0,
+            ..Header::new(kind)
+        })
+    };
+    handle(&mut replica, of_reign(FrameKind::Resync, Lsn(0)));
+    replica.on_restarted();
+    assert_eq!(
+        handle(&mut replica, of_reign(FrameKind::Resynced, ends[2].lsn)),
+        Deed::Nothing
+    );
+    handle(&mut replica, records(0, &bytes));
+    assert_eq!(replica.unsettled(), None, "written and not synced");
+    replica.on_flushed(ends[2]);
+    let standing = replica.unsettled().expect("it is whole");
+    assert_eq!(replica.on_stored(standing).header.flags, 1);
+    assert_eq!(replica.unsettled(), None);
+}
+
 #[test]
 fn a_description_comes_back_as_it_was() {
     let description = Description {

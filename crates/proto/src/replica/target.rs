@@ -41,7 +41,8 @@ pub enum Deed<'a> {
         standing: Option<Standing>,
     },
     /// Make the standing durable; bring everything in the log into the image; begin the log anew at `start`; then
-    /// [`Replica::on_restarted`].
+    /// [`Replica::on_restarted`]. Nothing of the new log goes into the image before all blocks have come: see
+    /// [`Replica::unsettled`].
     Restart {
         /// Where the log begins.
         start: Link,
@@ -368,6 +369,9 @@ impl Replica {
             lsn: header.lsn,
             chain: header.mark,
         };
+        // A log that begins further back has records that the image had already: they are applied again, one by one, and
+        // until the last of them the image is as of where it began.
+        let since = since.map(|since| since.min(start.lsn));
         if !start.lsn.0.is_multiple_of(8) || start.lsn.0 >= 1 << 62 {
             return self.refuse(Refusal::Malformed, start.lsn);
         }

@@ -14,7 +14,7 @@ mod serve;
 
 use std::rc::Rc;
 
-use netram_disk::{BLOCK_BYTES, Disk as Volume, Files, Options, Superblock, VolumeId, create};
+use netram_disk::{BLOCK_BYTES, Disk as Volume, Files, Options, StagePolicy, Superblock, VolumeId, create};
 use netram_proto::id::{JournalId, Lsn};
 use netram_proto::journal::{LogFile, Slots, View};
 use netram_proto::limit::SLOT_BYTES;
@@ -62,6 +62,8 @@ pub(crate) struct DataLender {
     standing_file: usize,
     pub(crate) volume: VolumeFiles,
     journal: JournalId,
+    /// A stage ends with so many bytes of records.
+    stage_bytes: u64,
     planted: Planted,
     process: Option<Process>,
     /// Nobody reaches it until then.
@@ -95,13 +97,14 @@ pub(crate) struct Found {
 impl DataLender {
     /// A machine with an empty replica of a volume of `blocks`.
     pub(crate) fn new(
-        rng: Rng,
+        mut rng: Rng,
         survives_permille: u64,
         journal: JournalId,
         capacity: u64,
         blocks: u64,
     ) -> DataLender {
-        let mut disk = Disk::new(rng);
+        let stage_bytes = rng.pick(&[600, 2000, 9000, 1 << 20]);
+        let mut disk = Disk::new(rng.fork());
         let log_file = disk.add(LogFile::<SimFile>::file_bytes(capacity));
         let view_file = disk.add(Slots::bytes(SLOT_BYTES));
         let standing_file = disk.add(Slots::bytes(SLOT_BYTES));
@@ -138,6 +141,7 @@ impl DataLender {
             standing_file,
             volume,
             journal,
+            stage_bytes,
             planted: Planted::NONE,
             process: None,
             away_until: Time(0),
@@ -175,8 +179,13 @@ impl DataLender {
             return None;
         }
         let log = FollowLog::open(SimFile::new(&self.disk, self.log_file))?;
+        let policy = StagePolicy {
+            bytes: self.stage_bytes,
+            ..StagePolicy::default()
+        };
         let options = Options {
             restarted: true,
+            policy,
             ..Options::new(self.journal)
         };
         let files = volume_files(&self.disk, self.volume, false);

@@ -132,7 +132,9 @@ impl Program {
                 }
                 link.todo.clone()
             };
-            let Some(todo) = todo else { return };
+            let Some(todo) = todo.filter(|_| !self.world.borrow_mut().rng.chance(200)) else {
+                return;
+            };
             if self.perform(process, volume, todo).is_none() {
                 self.world
                     .borrow_mut()
@@ -163,7 +165,9 @@ impl Program {
                 });
             }
             Todo::Choose { max } => {
-                let run = volume.next_resync(self.cursor, max as u64).ok()?;
+                // Few at a time, so that a resync of a small volume takes long too.
+                let most = self.world.borrow_mut().rng.between(1, 4).min(max as u64);
+                let run = volume.next_resync(self.cursor, most).ok()?;
                 let numbers: Vec<u64> = run.iter().flat_map(|run| run.first..run.behind).collect();
                 self.cursor = run.map_or(self.cursor, |run| run.behind);
                 self.done(process, |source, _| {
@@ -172,7 +176,8 @@ impl Program {
                 });
             }
             Todo::Digest { first, count } => {
-                let count = count.min(BLOCKS.saturating_sub(first) as usize);
+                let most = self.world.borrow_mut().rng.between(1, 6).min(count as u64);
+                let count = most.min(BLOCKS.saturating_sub(first)) as usize;
                 let mut bytes = vec![0; count * BLOCK];
                 if count > 0 {
                     volume.read_own(first, &mut bytes).ok()?;
