@@ -369,9 +369,6 @@ impl Replica {
             lsn: header.lsn,
             chain: header.mark,
         };
-        // A log that begins further back has records that the image had already: they are applied again, one by one, and
-        // until the last of them the image is as of where it began.
-        let since = since.map(|since| since.min(start.lsn));
         if !start.lsn.0.is_multiple_of(8) || start.lsn.0 >= 1 << 62 {
             return self.refuse(Refusal::Malformed, start.lsn);
         }
