@@ -87,8 +87,6 @@ pub struct Disk<L, F, C = Alone> {
     pub(crate) keeps: bool,
     pub(crate) dirty: Mutex<Option<DirtyMap<F>>>,
     pub(crate) bad: Mutex<BTreeSet<u64>>,
-    /// Blocks are being put into the image: records wait until all of them are there.
-    pub(crate) putting: AtomicBool,
     pub(crate) signal: Signal,
     pub(crate) counters: Counters,
     pub(crate) recovered: Recovered,

@@ -4,13 +4,11 @@
 //! Whoever drives this brings the records into the journal and its disk, then calls [`Disk::follow`] and
 //! [`Disk::apply_step`].
 //!
-//! For a resync, in this order: say durably that the copy is inconsistent; [`Disk::bring_up`], if it was consistent; begin
-//! the journal anew; [`Disk::restart`]; put holes and blocks; [`Disk::sync`]. Records may come meanwhile, and are
-//! followed when the blocks are there: a block is newer than all records that came before it, and must not be hidden by a
-//! stage that has merged one of those with what lay there before. With `restarted` in its options the volume can be
-//! opened wherever a crash came in between.
-
-use std::sync::atomic::Ordering;
+//! For a resync, in this order: say durably that the copy is inconsistent; [`Disk::bring_up`]; begin the journal anew;
+//! [`Disk::restart`]; put holes and blocks; [`Disk::sync`]. Records may come and be followed meanwhile, in any order with
+//! blocks but one: a block is newer than all records that came before it. So it takes the place of what stages have of it,
+//! which may be merged with what lay below before. With `restarted` in its options the volume can be opened wherever a
+//! crash came in between.
 
 use netram_proto::id::Lsn;
 use netram_proto::port::{Log, LogError};
@@ -30,15 +28,13 @@ use crate::sync::lock;
 
 impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
     /// Takes in what the journal's disk has newly, as far as the stages have room: when it stops before the journal's stable end,
-    /// a step of applying makes some. Returns where it stopped; what is below can be read here. Between
-    /// [`Disk::restart`] and [`Disk::sync`] it takes in nothing.
+    /// a step of applying makes some. Returns where it stopped; what is below can be read here.
     pub fn follow(&self) -> Result<Lsn, FollowError> {
         let _order = lock(&self.order);
         let stable = self.log.state().stable;
         loop {
             let from = lock(&self.stages).end();
-            let may = !self.putting.load(Ordering::Acquire) && lock(&self.stages).has_room();
-            if from >= stable || !may {
+            if from >= stable || !lock(&self.stages).has_room() {
                 return Ok(from);
             }
             let mut passed = Recovered::default();
@@ -53,7 +49,7 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
 
     /// Brings everything that the journal's disk has into the image, flushed.
     pub fn bring_up(&self) -> Result<(), FollowError> {
-        while self.follow()? < self.log.state().stable && !self.putting.load(Ordering::Acquire) {
+        while self.follow()? < self.log.state().stable {
             self.drain().map_err(FollowError::Apply)?;
         }
         self.drain().map_err(FollowError::Apply)
@@ -64,7 +60,6 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
         let mut applier = lock(&self.applier);
         let _order = lock(&self.order);
         let head = self.log.state().head;
-        self.putting.store(true, Ordering::Release);
         applier.restart();
         {
             let mut stages = lock(&self.stages);
@@ -91,6 +86,10 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
             .collect();
         let _writing = lock(&self.writing);
         self.image.write(first, &sums, bytes).map_err(DeviceError::Io)?;
+        let mut stages = lock(&self.stages);
+        for (block, bytes) in (first..).zip(bytes.as_chunks::<BLOCK>().0) {
+            stages.replace(block, bytes);
+        }
         add(&self.counters.blocks, bytes.len() as u64 / BLOCK_BYTES);
         Ok(())
     }
@@ -110,18 +109,16 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
             applier.put = true;
             let _writing = lock(&self.writing);
             self.image.punch(at, end).map_err(DeviceError::Io)?;
+            lock(&self.stages).replace_by_hole(at, end);
             add(&self.counters.holes, end - at);
             at = end;
         }
         Ok(())
     }
 
-    /// Makes durable what was put into the image: all blocks are there, and the journal is followed again. After an error all
-    /// of it must be put again, from [`Disk::restart`] on.
+    /// Makes durable what was put into the image. After an error all of it must be put again, from [`Disk::restart`] on.
     pub fn sync(&self) -> Result<(), DeviceError> {
-        self.sync_files(&mut lock(&self.applier))?;
-        self.putting.store(false, Ordering::Release);
-        Ok(())
+        Ok(self.sync_files(&mut lock(&self.applier))?)
     }
 
     pub(crate) fn sync_files(&self, applier: &mut Applier) -> Result<(), ApplyError> {
@@ -145,7 +142,7 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
 
     /// The answer to the writer's [`Fetch`]: blocks from `first` on as of a journal that has everything below `at_least`.
     pub fn answer(&self, first: u64, at_least: Lsn, into: &mut [u8]) -> Result<(), FetchError> {
-        // What is on the journal's disk need not be in the stages yet, and is not while blocks are being put.
+        // What is on the journal's disk need not be in the stages yet.
         let followed = self.follow().map_err(|_| FetchError::Away)?;
         if followed < at_least {
             return Err(FetchError::Away);

@@ -179,7 +179,6 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
             keeps,
             dirty: Mutex::new(dirty),
             bad: Mutex::new(BTreeSet::new()),
-            putting: AtomicBool::new(false),
             signal: Signal::default(),
             counters: Counters::default(),
             recovered: Recovered::default(),

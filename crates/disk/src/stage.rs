@@ -229,6 +229,25 @@ impl Stage {
         *held = Held { mask: FULL, bytes };
     }
 
+    /// Puts a whole block over what the stage has of it, zeros or sectors.
+    pub(crate) fn replace(&mut self, block: u64, bytes: &Bytes) {
+        let held = Held {
+            mask: FULL,
+            bytes: Arc::clone(bytes),
+        };
+        self.blocks.insert(block, held);
+    }
+
+    /// The same for those of the blocks from `first` up to `behind` of which it has sectors.
+    pub(crate) fn replace_all(&mut self, first: u64, behind: u64, bytes: &Bytes) {
+        for held in self.blocks.range_mut(first..behind).map(|(_, held)| held) {
+            *held = Held {
+                mask: FULL,
+                bytes: Arc::clone(bytes),
+            };
+        }
+    }
+
     /// Says of blocks from `first` on whether they are holes, where this stage knows.
     pub(crate) fn mark_holes(&self, first: u64, holes: &mut [Option<bool>]) {
         let behind = first + holes.len() as u64;

@@ -110,6 +110,26 @@ impl Stages {
         Stages::new(self.policy, start)
     }
 
+    /// The block has these bytes, whatever records said of it: where a stage has some of it, it has all of it now.
+    pub(crate) fn replace(&mut self, block: u64, bytes: &[u8; BLOCK]) {
+        let mut whole: Option<Bytes> = None;
+        for stage in self.closed.iter_mut().chain(std::iter::once(&mut self.open)) {
+            if !matches!(stage.layer(block), Layer::Absent) {
+                stage.replace(block, whole.get_or_insert_with(|| Arc::new(*bytes)));
+            }
+        }
+        // Where it was zeros the open stage has grown.
+        self.settle();
+    }
+
+    /// The same of blocks from `first` up to `behind`, which are zeros.
+    pub(crate) fn replace_by_hole(&mut self, first: u64, behind: u64) {
+        let zeros: Bytes = Arc::new([0; BLOCK]);
+        for stage in self.closed.iter_mut().chain(std::iter::once(&mut self.open)) {
+            stage.replace_all(first, behind, &zeros);
+        }
+    }
+
     /// Up to `end` the journal has only records of its own.
     pub(crate) fn pass(&mut self, end: Lsn) {
         self.open.pass(end);
