@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use crate::loop_device::LoopDevice;
@@ -19,6 +19,9 @@ pub(crate) enum Held {
         device: LoopDevice,
         /// Open so that whoever enlarged the volume can make the kernel look at its size again.
         file: File,
+        /// The kernel's end of the served file: with it another server can go on. As long as it is open, requests that no
+        /// server answers wait, so whatever may wait for them must not have it.
+        control: Option<OwnedFd>,
     },
     /// On a socket.
     Nbd(NbdDevice),
@@ -43,9 +46,21 @@ impl Held {
     /// Lets the device go, unless somebody has it for himself (a mount, swap, another driver): then it is handed back.
     pub(crate) fn release(self) -> Result<(), (Held, io::Error)> {
         match self {
-            Held::Loop { device, file } => device
-                .release()
-                .map_err(|(device, error)| (Held::Loop { device, file }, error)),
+            Held::Loop {
+                device,
+                file,
+                mut control,
+            } => {
+                let released = device.release(|| control = None);
+                released.map_err(|(device, error)| {
+                    let held = Held::Loop {
+                        device,
+                        file,
+                        control,
+                    };
+                    (held, error)
+                })
+            }
             Held::Nbd(device) => device
                 .release()
                 .map_err(|(device, error)| (Held::Nbd(device), error)),

@@ -20,20 +20,22 @@
 //!  ext4 ── /dev/nbd0 ── socket ── server process: Device ── lenders, disk
 //! ```
 //!
-//! Its requests wait while there is no server, so the supervisor starts another when one has died
-//! ([`Attached::restart`]).
+//! When a server has died the supervisor starts another ([`Attached::restart`]), which opens the volume and answers what
+//! the first has not. Whoever uses the device only waits: the kernel's nbd does while there is no server, and FUSE while
+//! the supervisor has the kernel's end of the conversation.
 //!
 //! Not here: ublk.
 #![deny(unsafe_code)]
 
-mod file;
+mod fuse;
+mod handover;
 mod held;
 mod loop_device;
-mod mount;
 mod nbd_device;
 mod netlink;
 mod process;
 mod registry;
+mod restarts;
 mod serve;
 mod supervise;
 mod sys;
@@ -47,6 +49,7 @@ pub use process::Process;
 pub use registry::{
     Claim, ClaimError, Entry, FindError, NAME_BYTES_MAX, Record, Registry, RegistryError, name_of,
 };
+pub use restarts::Restarts;
 pub use serve::{ServeError, serve, serve_nbd};
 pub use supervise::{AttachError, Attached, Going, Release, Request, attach};
 pub use users::{User, users};

@@ -91,7 +91,10 @@ impl LoopDevice {
     ///
     /// Who merely has it open, as a program that looks at new disks, keeps it until he closes it. Until then somebody may
     /// still mount it, and nothing tells how many have it open. Then it serves on until it is unmounted, as any other.
-    pub(crate) fn release(self) -> Result<(), (LoopDevice, io::Error)> {
+    ///
+    /// `before` is called when it is certain to go and the last closing, which may wait for what the device still writes,
+    /// has not begun.
+    pub(crate) fn release(self, before: impl FnOnce()) -> Result<(), (LoopDevice, io::Error)> {
         let exclusive = OFlags::EXCL.bits().cast_signed();
         let mine = OpenOptions::new()
             .read(true)
@@ -100,6 +103,7 @@ impl LoopDevice {
             .open(&self.path);
         match mine {
             Ok(mine) => {
+                before();
                 // The exclusive handle goes last: between the two nobody can take the device for himself.
                 drop(self);
                 drop(mine);

@@ -63,6 +63,9 @@ pub struct Record {
     pub supervisor: Process,
     /// Who has the volume open.
     pub server: Process,
+    /// How many servers died before that one.
+    #[serde(default)]
+    pub restarts: u32,
 }
 
 /// A record, and whether it is true.
@@ -406,6 +409,7 @@ mod tests {
             file: "/proc/1/fd/1000".into(),
             supervisor: Process::of(std::process::id()).unwrap(),
             server: Process::of(std::process::id()).unwrap(),
+            restarts: 0,
         }
     }
 

@@ -1,26 +1,27 @@
 //! The server: the process that has the volume open and answers the kernel.
 //!
 //! It never opens its own file, nor anything that leads to it (see the crate's page), and it ends when nobody holds that
-//! file any more. Its conversation with the supervisor: it writes `file PATH` or
-//! `refused REASON` to standard output, and lets go of the mount itself when its standard input ends.
+//! file any more. What it says to the supervisor on its standard output: `file PATH` or `refused REASON`. The rest goes
+//! over its standard input, a socket ([`crate::handover`]).
 //! For the kernel's nbd it writes `socket NUMBER BYTES FLAGS`, its own number of the kernel's end, and the supervisor says
 //! `held` when the kernel has that.
 
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use fuser::{Config, Session, SessionACL};
 use netram_disk::{Device, DeviceError};
 use netram_nbd::{kernel_flags, serve_kernel};
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 use rustix::process::Signal;
 
-use crate::file::{NAME, VolumeFile};
-use crate::mount::DetachedMount;
+use crate::fuse::file::{NAME, VolumeFile};
+use crate::fuse::mount::DetachedMount;
+use crate::fuse::session::Session;
+use crate::handover::{Word, hear, say};
 use crate::sys;
 
 /// The line that offers the kernel's end of a socket.
@@ -33,9 +34,6 @@ pub(crate) const OFFER: &str = "file ";
 pub(crate) const REFUSAL: &str = "refused ";
 
 const NOWHERE: &str = "/dev/null";
-
-/// Requests that are answered at the same time: one waits for lenders while others read.
-const THREADS: usize = 4;
 
 /// What others end processes with at their own end: a terminal, a session, a machine. This one ends with its device, for
 /// the file system's last writes come when everybody has been told to end.
@@ -61,35 +59,54 @@ pub enum ServeError {
     Flush(DeviceError),
 }
 
-/// A file system that is being served.
-struct Served {
-    session: JoinHandle<io::Result<()>>,
-    /// The session ends with the last holder: this, and whoever has the file open.
-    root: OwnedFd,
-}
-
-/// Serves the device that `open` gives until nobody holds it any more.
+/// Serves the device that `open` gives until nobody holds it any more. It may be one that another server had, which died.
 ///
 /// To be called by a process of its own, started by [`attach`](crate::attach()).
 pub fn serve<E: fmt::Display>(open: impl FnOnce() -> Result<Arc<dyn Device>, E>) -> Result<(), ServeError> {
     prepare();
-    let (served, device) = start(open, Served::start)?;
+    let taken = match hear(io::stdin())? {
+        Some(Word::New) => None,
+        Some(Word::Take(control)) => Some(control),
+        // The supervisor is gone already.
+        _ => return Ok(()),
+    };
+    let (session, device) = start(open, |device| {
+        let file = VolumeFile::new(device);
+        match taken {
+            None => begin(file),
+            Some(control) => Ok(Session::take_over(control, file)?),
+        }
+    })?;
+    session.join();
+    device.flush().map_err(ServeError::Flush)
+}
+
+/// Makes the file, and stays with the supervisor until that has the device on it.
+fn begin(file: VolumeFile) -> Result<Session, ServeError> {
+    let DetachedMount { control, root } = DetachedMount::new()?;
+    let session = Session::begin(control, file)?;
     // By this path others reach into a mount that has no place.
-    let path = format!(
-        "/proc/{}/fd/{}/{NAME}",
-        std::process::id(),
-        served.root.as_raw_fd()
-    );
-    say(format_args!("{OFFER}{path}"))?;
+    let path = format!("/proc/{}/fd/{}/{NAME}", std::process::id(), root.as_raw_fd());
+    say_line(format_args!("{OFFER}{path}"))?;
     leave_output()?;
-    // The supervisor holds the file by now, or it is dead.
-    let _ = io::stdin().lock().read_to_end(&mut Vec::new());
-    let Served { session, root } = served;
-    drop(root);
-    let ended = session.join();
-    device.flush().map_err(ServeError::Flush)?;
-    ended.unwrap_or_else(|_| Err(io::Error::other("a thread that serves the file panicked")))?;
-    Ok(())
+    // The supervisor holds the file by then, or it is dead: the conversation ends with the last holder.
+    let heard = hear(io::stdin());
+    if matches!(heard, Ok(Some(Word::Give)))
+        && let Err(error) = give(&session)
+    {
+        tracing::warn!(%error, "no other process could go on serving, should this one be killed");
+    }
+    drop::<OwnedFd>(root);
+    Ok(session)
+}
+
+/// Gives the supervisor what another server would need.
+fn give(session: &Session) -> io::Result<()> {
+    let word = match session.resend {
+        true => Word::Yes(session.control().as_fd().try_clone_to_owned()?),
+        false => Word::No,
+    };
+    say(io::stdin(), &word)
 }
 
 /// Serves the device that `open` gives to the kernel's NBD client, until it lets go.
@@ -103,7 +120,7 @@ pub fn serve_nbd<E: fmt::Display>(
     let (talk, device) = start(open, |device| Talk::start(device, read_only))?;
     let Talk { serving, kernel } = talk;
     let (number, bytes) = (kernel.as_raw_fd(), device.geometry().bytes);
-    say(format_args!(
+    say_line(format_args!(
         "{SOCKET_OFFER}{number} {bytes} {}",
         kernel_flags(read_only)
     ))?;
@@ -131,7 +148,7 @@ fn start<E: fmt::Display, S>(
         .and_then(|device| Ok((begin(Arc::clone(&device))?, device)));
     if let Err(error) = &started {
         // Nobody is left to be told if this fails.
-        let _ = say(format_args!("{REFUSAL}{}", one_line(&error.to_string())));
+        let _ = say_line(format_args!("{REFUSAL}{}", one_line(&error.to_string())));
     }
     started
 }
@@ -183,20 +200,7 @@ fn prepare() {
     }
 }
 
-impl Served {
-    fn start(device: Arc<dyn Device>) -> Result<Served, ServeError> {
-        let DetachedMount { control, root } = DetachedMount::new()?;
-        let mut config = Config::default();
-        config.n_threads = Some(THREADS);
-        let session = Session::from_fd(VolumeFile::new(device), control, SessionACL::Owner, config)?;
-        let session = std::thread::Builder::new()
-            .name("netram-fuse".into())
-            .spawn(move || session.run())?;
-        Ok(Served { session, root })
-    }
-}
-
-fn say(line: fmt::Arguments<'_>) -> io::Result<()> {
+fn say_line(line: fmt::Arguments<'_>) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{line}")?;
     out.flush()

@@ -4,12 +4,14 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use rustix::fs::OFlags;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
+use crate::handover::{Word, hear, say};
 use crate::held::Held;
 use crate::loop_device::{BindError, LoopDevice};
 use crate::nbd_device::{NbdConfig, NbdDevice, NbdError};
@@ -31,6 +33,9 @@ pub struct Request {
     pub read_only: bool,
     /// How the kernel reaches it. The server must serve that way.
     pub way: Way,
+    /// Whether another server may take the place of one that died. Not for a device that forgets, with its process, what it
+    /// had completed: its users would never know.
+    pub restart: bool,
 }
 
 /// What a server offers.
@@ -60,6 +65,7 @@ impl Offer {
 pub struct Attached {
     device: Held,
     server: Child,
+    may_restart: bool,
     claim: Claim,
     record: Record,
 }
@@ -120,27 +126,34 @@ pub enum AttachError {
 }
 
 /// Starts `server`, a process that calls [`serve`](crate::serve()), and gives its volume a device.
-pub fn attach(mut claim: Claim, request: &Request, mut server: Command) -> Result<Attached, AttachError> {
-    let mut server = spawn(&mut server)?;
-    match make(&mut claim, request, &mut server) {
+pub fn attach(mut claim: Claim, request: &Request, server: Command) -> Result<Attached, AttachError> {
+    // A file system may wait for this process to start another server: the kernel must not let it wait for the file system.
+    if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
+        tracing::warn!(%error, "when memory is short, replacing a server that died may wait for that very server");
+    }
+    let (mut server, talk) = spawn(server, Stdio::piped())?;
+    match make(&mut claim, request, &mut server, &talk) {
         Ok((device, record)) => Ok(Attached {
             device,
             server,
+            may_restart: request.restart,
             claim,
             record,
         }),
-        Err(error) => Err(give_up(server, error)),
+        Err(error) => Err(give_up(server, talk, error)),
     }
 }
 
-fn spawn(server: &mut Command) -> Result<Child, AttachError> {
-    let piped = server.stdin(Stdio::piped()).stdout(Stdio::piped());
-    piped.spawn().map_err(AttachError::Start)
+/// A server's process, and the socket that is its standard input.
+fn spawn(mut server: Command, output: Stdio) -> Result<(Child, UnixStream), AttachError> {
+    let (ours, theirs) = UnixStream::pair().map_err(AttachError::Start)?;
+    let started = server.stdin(OwnedFd::from(theirs)).stdout(output).spawn();
+    Ok((started.map_err(AttachError::Start)?, ours))
 }
 
 /// The server ends by itself now: nobody holds what it offers, and its input ends.
-fn give_up(mut server: Child, error: AttachError) -> AttachError {
-    drop(server.stdin.take());
+fn give_up(mut server: Child, talk: UnixStream, error: AttachError) -> AttachError {
+    drop(talk);
     match (error, server.wait()) {
         (AttachError::Ended(_), Ok(status)) => AttachError::Ended(status),
         (error, _) => error,
@@ -148,12 +161,23 @@ fn give_up(mut server: Child, error: AttachError) -> AttachError {
 }
 
 /// Gives what `server` serves a device, and announces it. After an error there is no device.
-fn make(claim: &mut Claim, request: &Request, server: &mut Child) -> Result<(Held, Record), AttachError> {
-    let device = match (offered(server)?, request.way) {
+fn make(
+    claim: &mut Claim,
+    request: &Request,
+    server: &mut Child,
+    talk: &UnixStream,
+) -> Result<(Held, Record), AttachError> {
+    if request.way == Way::Fuse {
+        say(talk, &Word::New).map_err(AttachError::Start)?;
+    }
+    let mut device = match (offered(server)?, request.way) {
         (Offer::File(path), Way::Fuse) => {
             let file = open(&path)?;
-            let device = bind(&file, request, claim.name())?;
-            Held::Loop { device, file }
+            Held::Loop {
+                device: bind(&file, request, claim.name())?,
+                file,
+                control: None,
+            }
         }
         (Offer::Socket { number, bytes, flags }, Way::Nbd) => {
             let block_bytes = request.block_bytes;
@@ -177,17 +201,36 @@ fn make(claim: &mut Claim, request: &Request, server: &mut Child) -> Result<(Hel
         file: device.file(),
         supervisor: Process::of(std::process::id()).map_err(AttachError::Start)?,
         server: Process::of(server.id()).map_err(AttachError::Start)?,
+        restarts: 0,
     };
     claim.announce(&record)?;
-    tell_held(server);
+    match &mut device {
+        // Nothing here waits for the server's answers any more.
+        Held::Loop { control, .. } => *control = request.restart.then(|| take_control(talk)).flatten(),
+        Held::Nbd(_) => tell_held(talk),
+    }
     Ok((device, record))
 }
 
 /// The kernel holds what the server has offered; the server's own hold on it ends with this.
-fn tell_held(server: &mut Child) {
-    if let Some(mut input) = server.stdin.take() {
-        // One that has died meanwhile is noticed as such.
-        let _ = writeln!(input, "{HELD}");
+fn tell_held(mut talk: &UnixStream) {
+    // One that has died meanwhile is noticed as such.
+    let _ = writeln!(talk, "{HELD}");
+}
+
+/// What another server would need to go on with the file, if this kernel lets it.
+fn take_control(talk: &UnixStream) -> Option<OwnedFd> {
+    let heard = say(talk, &Word::Give).and_then(|()| hear(talk));
+    match heard {
+        Ok(Some(Word::Yes(control))) => Some(control),
+        Ok(Some(Word::No)) => {
+            tracing::info!(
+                "this kernel (before Linux 6.9) does not let another server go on, should this one die"
+            );
+            None
+        }
+        // It is dead, which is about to be seen.
+        _ => None,
     }
 }
 
@@ -249,7 +292,7 @@ impl Attached {
         &self.record
     }
 
-    /// How the server ended, if it has. The device then gives errors only.
+    /// How the server ended, if it has. Without another the device gives errors only.
     pub fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
         self.server.try_wait()
     }
@@ -259,6 +302,7 @@ impl Attached {
         let Attached {
             device,
             server,
+            may_restart,
             mut claim,
             record,
         } = self;
@@ -274,6 +318,7 @@ impl Attached {
                 let attached = Attached {
                     device,
                     server,
+                    may_restart,
                     claim,
                     record,
                 };
@@ -284,42 +329,75 @@ impl Attached {
 
     /// Whether the device can have another server when its first has died.
     pub fn can_restart(&self) -> bool {
-        matches!(self.device, Held::Nbd(_))
+        let possible = match &self.device {
+            Held::Loop { control, .. } => control.is_some(),
+            Held::Nbd(_) => true,
+        };
+        self.may_restart && possible
     }
 
     /// Gives the device another server in place of one that has died. Requests have waited meanwhile.
-    pub fn restart(&mut self, mut server: Command) -> Result<(), AttachError> {
-        let mut server = spawn(&mut server)?;
-        match self.take_over(&mut server) {
-            Ok(()) => {
-                self.server = server;
-                Ok(())
-            }
-            Err(error) => Err(give_up(server, error)),
-        }
+    pub fn restart(&mut self, server: Command) -> Result<(), AttachError> {
+        self.server = match &self.device {
+            Held::Loop {
+                control: Some(control),
+                ..
+            } => go_on(control, server)?,
+            Held::Loop { control: None, .. } => return Err(AttachError::OtherWay),
+            Held::Nbd(device) => reconnect(device, server)?,
+        };
+        self.record.restarts = self.record.restarts.saturating_add(1);
+        self.record.server = Process::of(self.server.id()).map_err(AttachError::Start)?;
+        Ok(self.claim.announce(&self.record)?)
     }
 
-    fn take_over(&mut self, server: &mut Child) -> Result<(), AttachError> {
-        let (Held::Nbd(device), Offer::Socket { number, bytes, .. }) = (&self.device, offered(server)?)
-        else {
-            return Err(AttachError::OtherWay);
-        };
-        device.reconnect(&socket_of(server, number)?, bytes)?;
-        self.record.server = Process::of(server.id()).map_err(AttachError::Start)?;
-        self.claim.announce(&self.record)?;
-        tell_held(server);
-        Ok(())
+    /// Kills the server, and lets no other take its place: whoever uses the device gets errors.
+    pub fn give_up(&mut self) -> io::Result<()> {
+        self.may_restart = false;
+        self.server.kill()
     }
 
     /// Gives a device up whose server is gone. Who has it mounted keeps it, and gets errors, until he unmounts it.
     pub fn abandon(mut self) -> Vec<User> {
-        if let Held::Nbd(device) = &self.device
-            && let Err(error) = device.fail()
-        {
-            tracing::warn!(%error, "the device still waits for another server, and then fails");
+        match &mut self.device {
+            Held::Loop { control, .. } => *control = None,
+            Held::Nbd(device) => {
+                if let Err(error) = device.fail() {
+                    tracing::warn!(%error, "the device still waits for another server, and then fails");
+                }
+            }
         }
         withdraw(&mut self.claim);
         users(self.device.path())
+    }
+}
+
+/// A server that goes on with a file. What it has to say is in its log: this process must not wait for it, nor for its
+/// volume's recovery, while nobody else could replace it.
+fn go_on(control: &OwnedFd, server: Command) -> Result<Child, AttachError> {
+    let control = control.try_clone().map_err(AttachError::Start)?;
+    let (server, talk) = spawn(server, Stdio::null())?;
+    // One that is dead already is seen to be so in its turn.
+    let _ = say(&talk, &Word::Take(control));
+    Ok(server)
+}
+
+/// A server that the kernel's nbd has.
+fn reconnect(device: &NbdDevice, server: Command) -> Result<Child, AttachError> {
+    let (mut server, talk) = spawn(server, Stdio::piped())?;
+    let reconnected = match offered(&mut server) {
+        Ok(Offer::Socket { number, bytes, .. }) => {
+            socket_of(&server, number).and_then(|socket| Ok(device.reconnect(&socket, bytes)?))
+        }
+        Ok(Offer::File(_)) => Err(AttachError::OtherWay),
+        Err(error) => Err(error),
+    };
+    match reconnected {
+        Ok(()) => {
+            tell_held(&talk);
+            Ok(server)
+        }
+        Err(error) => Err(give_up(server, talk, error)),
     }
 }
 

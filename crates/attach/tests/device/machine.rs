@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -82,6 +83,8 @@ impl Machine {
             block_bytes,
             read_only: false,
             way: Way::Fuse,
+            // The test's disk forgets what was not flushed.
+            restart: false,
         };
         let worker = std::env::current_exe().expect("this test has a path");
         let mut server = Command::new(worker);
@@ -261,6 +264,13 @@ fn kill(server: Process) {
 /// In a container the driver may be there, but not the devices that it makes.
 fn has_loop_device() -> Result<(), String> {
     let free = tool("losetup", &["--find"])?;
+    // Somebody may have made a plain file of it, by copying an image there.
+    let kind = fs::metadata(&free)
+        .map_err(|error| format!("{free}: {error}"))?
+        .file_type();
+    if !kind.is_block_device() {
+        return Err(format!("{free} is no block device"));
+    }
     let opened = File::options().read(true).write(true).open(&free);
     opened.map(drop).map_err(|error| format!("{free}: {error}"))
 }

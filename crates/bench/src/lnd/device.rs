@@ -155,6 +155,8 @@ impl Attachment {
             block_bytes: BLOCK_BYTES,
             read_only: false,
             way: Way::Fuse,
+            // Nobody here starts another.
+            restart: false,
         };
         let attached = attach(claim, &request, server).context("attach a device")?;
         Ok(Attachment {

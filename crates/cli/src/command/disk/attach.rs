@@ -1,6 +1,5 @@
 //! `netram disk attach`: the supervisor in the foreground, or a process in the background that is one.
 
-use std::collections::VecDeque;
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
@@ -12,8 +11,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use clap::builder::TypedValueParser as _;
-use netram_attach::{Attached, Going, Record, Release, Request, User, Way, name_of};
-use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
+use netram_attach::{Attached, Going, Record, Release, Request, Restarts, User, Way, name_of};
+use signal_hook::consts::{SIGCHLD, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::server::Server;
@@ -27,9 +26,8 @@ const READY: &str = "ready";
 /// How often a device that is to go is tried again while it is mounted.
 const RETRY: Duration = Duration::from_millis(200);
 const WATCH: Duration = Duration::from_millis(20);
-/// Servers that may die in so much time before the device is given up.
-const RESTARTS_MAX: usize = 8;
-const RESTARTS_SPAN: Duration = Duration::from_secs(600);
+/// What makes a supervisor kill its server and end: `detach --force`.
+const GIVE_UP: i32 = SIGQUIT;
 
 /// Give a volume a block device on this machine
 ///
@@ -38,9 +36,9 @@ const RESTARTS_SPAN: Duration = Duration::from_secs(600);
 /// it says is in /run/netram-disk/NAME/log.
 ///
 /// A flush of a file system arrives at the volume, and so does a forced write.
-/// When the serving process dies, nothing that was flushed is missing. By way of
-/// nbd another takes over and the file system waits; otherwise the device gives
-/// errors: unmount, attach again, mount.
+/// When the serving process dies, another takes over, and the file system waits
+/// (by way of FUSE since Linux 6.9). When that cannot be, the device gives errors:
+/// unmount, attach again, mount; nothing that was flushed is missing.
 ///
 ///   netram disk attach /var/lib/netram/db
 ///   mkfs.ext4 /dev/netram/db && mount /dev/netram/db /srv/db
@@ -62,6 +60,9 @@ pub(crate) struct Attach {
     /// By default nbd if its driver is loaded
     #[arg(long, value_name = "WAY", value_parser = ways())]
     way: Option<Way>,
+    /// How many servers that died are replaced within ten minutes; with 0 the device gives errors when the first has
+    #[arg(long, value_name = "COUNT", default_value = "8")]
+    restarts: u8,
     /// Stay in the foreground, as systemd wants it. SIGTERM detaches as soon as the device is not in use
     #[arg(long)]
     foreground: bool,
@@ -110,6 +111,7 @@ impl Attach {
         command
             .args(["disk", "attach", "--foreground", "--detached", "--name", name])
             .args(["--block-size", &self.block_size.to_string()])
+            .args(["--restarts", &self.restarts.to_string()])
             .args(self.read_only.then_some("--read-only"))
             .args(
                 self.way
@@ -172,64 +174,30 @@ impl Attach {
             block_bytes: self.block_size,
             read_only: self.read_only,
             way: self.way.unwrap_or_else(Way::best),
+            restart: self.restarts > 0,
         };
         let role = Server::of(volume, request.way, self.read_only).role()?;
-        let server = || {
-            let mut server = Command::new(SELF);
-            server.args([netram_bench::child::PLAY, &role]);
-            server
-        };
         let what = || format!("attaching {}", self.volume.display());
-        let attached = netram_attach::attach(claim, &request, server()).with_context(what)?;
+        let attached = netram_attach::attach(claim, &request, server(&role)).with_context(what)?;
         // Not earlier: until here a signal simply ends this process, and with it what it has begun.
-        let mut signals = Signals::new([SIGTERM, SIGINT, SIGCHLD]).context("waiting for signals")?;
+        let signals = Signals::new([SIGTERM, SIGINT, GIVE_UP, SIGCHLD]).context("waiting for signals")?;
         self.tell(attached.record())?;
         output::line(READY)?;
         notify("READY=1");
-        watch(attached, &mut signals, &mut Restarts::new(&server))
+        let watch = Watch {
+            role,
+            signals,
+            restarts: Restarts::new(self.restarts),
+        };
+        watch.run(attached)
     }
 }
 
-/// Servers that are started in place of those that die: one that dies at once each time is not started for ever.
-struct Restarts<'a> {
-    server: &'a dyn Fn() -> Command,
-    recent: VecDeque<Instant>,
-}
-
-impl Restarts<'_> {
-    fn new(server: &dyn Fn() -> Command) -> Restarts<'_> {
-        Restarts {
-            server,
-            recent: VecDeque::new(),
-        }
-    }
-
-    /// Starts another server, if the device can have one. `false`: it is lost.
-    fn restart(&mut self, attached: &mut Attached, status: &str) -> bool {
-        if !attached.can_restart() {
-            return false;
-        }
-        let (device, now) = (attached.record().device.clone(), Instant::now());
-        let device = device.display();
-        self.recent
-            .retain(|earlier| now.duration_since(*earlier) < RESTARTS_SPAN);
-        if self.recent.len() >= RESTARTS_MAX {
-            tracing::error!(%device, restarts = RESTARTS_MAX, "the servers die one after the other; no more of them");
-            return false;
-        }
-        self.recent.push_back(now);
-        tracing::warn!(%device, status, "the server died; the device waits for another");
-        match attached.restart((self.server)()) {
-            Ok(()) => {
-                tracing::info!(%device, "another server has taken over; nothing is missing");
-                true
-            }
-            Err(error) => {
-                tracing::error!(%device, %error, "no other server can take over");
-                false
-            }
-        }
-    }
+/// A server's process, which is not started yet.
+fn server(role: &str) -> Command {
+    let mut server = Command::new(SELF);
+    server.args([netram_bench::child::PLAY, role]);
+    server
 }
 
 /// What the last supervisor of this name left behind when it was killed.
@@ -252,50 +220,96 @@ fn remark_stale(stale: &Record) -> Result<()> {
     Ok(())
 }
 
-fn asked_to_stop(signals: impl Iterator<Item = i32>) -> bool {
-    // All are looked at, so that none is left for the next call.
-    signals.filter(|signal| *signal != SIGCHLD).count() > 0
+/// What whoever looks after a device is asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    Nothing,
+    /// To let it go as soon as it is not in use.
+    Stop,
+    /// To let it go as if its server had crashed.
+    GiveUp,
 }
 
-/// Looks after what is attached, until the server dies or somebody asks for the end.
-fn watch(mut attached: Attached, signals: &mut Signals, restarts: &mut Restarts<'_>) -> Result<ExitCode> {
-    loop {
-        if let Some(status) = attached.ended()? {
-            // One that ended well has lost its device: somebody else took that away.
-            let restarted = !status.success() && restarts.restart(&mut attached, &status.to_string());
-            if !restarted {
-                return Err(lost(attached, &status.to_string()));
+impl Asked {
+    /// All are looked at, so that none is left for the next call.
+    fn by(signals: impl Iterator<Item = i32>) -> Asked {
+        signals.fold(Asked::Nothing, |asked, signal| match (asked, signal) {
+            (Asked::GiveUp, _) | (_, GIVE_UP) => Asked::GiveUp,
+            (asked, SIGCHLD) => asked,
+            _ => Asked::Stop,
+        })
+    }
+}
+
+/// Looks after what is attached.
+struct Watch {
+    /// What a server is given.
+    role: String,
+    signals: Signals,
+    restarts: Restarts,
+}
+
+impl Watch {
+    /// Until there is no server any more, or somebody asks for the end.
+    fn run(mut self, mut attached: Attached) -> Result<ExitCode> {
+        loop {
+            attached = self.look(attached)?;
+            match Asked::by(self.signals.wait()) {
+                Asked::Nothing => (),
+                Asked::Stop => break,
+                Asked::GiveUp => attached.give_up()?,
             }
         }
-        if asked_to_stop(signals.wait()) {
-            break;
+        notify("STOPPING=1");
+        let mut told = false;
+        loop {
+            // First: closing a device whose server is dead may have to wait for what was written to it.
+            attached = self.look(attached)?;
+            let users = match attached.release() {
+                Release::Going(going) => return finish(*going, &mut self.signals),
+                Release::InUse(same, users) => {
+                    attached = *same;
+                    users
+                }
+            };
+            if !told {
+                let device = attached.record().device.display();
+                let users = sentence(&users);
+                tracing::warn!(%device, "the device is {users}; it goes as soon as it is not. A second signal leaves it to itself");
+                told = true;
+            }
+            match Asked::by(self.signals.pending()) {
+                Asked::Nothing => std::thread::sleep(RETRY),
+                Asked::GiveUp => attached.give_up()?,
+                Asked::Stop => {
+                    tracing::warn!(
+                        "the volume is served until its device is not in use any more, unsupervised"
+                    );
+                    return Ok(ExitCode::FAILURE);
+                }
+            }
         }
     }
-    notify("STOPPING=1");
-    let mut told = false;
-    loop {
-        // First: closing a device whose server is dead may have to wait for what was written to it.
-        if let Some(status) = attached.ended()? {
-            return Err(lost(attached, &status.to_string()));
-        }
-        let users = match attached.release() {
-            Release::Going(going) => return finish(*going, signals),
-            Release::InUse(same, users) => {
-                attached = *same;
-                users
+
+    /// Replaces a server that has died. `Err`: there is none any more, and the device has been given up.
+    fn look(&mut self, mut attached: Attached) -> Result<Attached> {
+        while let Some(status) = attached.ended()? {
+            // One that ended well has lost its device: somebody else took that away.
+            let pause = match attached.can_restart() && !status.success() {
+                true => self.restarts.next(Instant::now()),
+                false => None,
+            };
+            let Some(pause) = pause else {
+                return Err(lost(attached, &status.to_string()));
+            };
+            let device = attached.record().device.clone();
+            tracing::warn!(device = %device.display(), %status, ?pause, "the server died; the device waits for another");
+            std::thread::sleep(pause);
+            if let Err(error) = attached.restart(server(&self.role)) {
+                return Err(lost(attached, &format!("{status}, and for another: {error}")));
             }
-        };
-        if !told {
-            let device = attached.record().device.display();
-            let users = sentence(&users);
-            tracing::warn!(%device, "the device is {users}; it goes as soon as it is not. A second signal leaves it to itself");
-            told = true;
         }
-        if asked_to_stop(signals.pending()) {
-            tracing::warn!("the volume is served until its device is not in use any more, unsupervised");
-            return Ok(ExitCode::FAILURE);
-        }
-        std::thread::sleep(RETRY);
+        Ok(attached)
     }
 }
 
@@ -308,7 +322,7 @@ fn finish(mut going: Going, signals: &mut Signals) -> Result<ExitCode> {
                 "the server did not close the volume ({status}); nothing that was flushed is missing, and the next attach \
                  recovers it"
             ),
-            None if asked_to_stop(signals.pending()) => {
+            None if Asked::by(signals.pending()) != Asked::Nothing => {
                 bail!("the server is still closing the volume; not waiting for it")
             }
             None => std::thread::sleep(WATCH),

@@ -64,10 +64,8 @@ impl Detach {
         }
         match self.force {
             true => {
-                // The supervisor, which knows the server as its child, then ends by itself, and starts no other.
-                signal(entry.record.supervisor, Signal::TERM)?;
-                signal(entry.record.server, Signal::KILL)?;
-                netram_attach::fail(&entry.record)?;
+                // Who knows the server as its child kills it, starts no other, and ends.
+                signal(entry.record.supervisor, Signal::QUIT)?;
             }
             false => signal(entry.record.supervisor, Signal::TERM)?,
         }

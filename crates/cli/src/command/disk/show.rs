@@ -115,11 +115,17 @@ impl Seen {
     fn lines(&self) -> Vec<(&'static str, String)> {
         let seen = &self.inspected;
         let device = match &self.attached {
-            Some(entry) if entry.alive => format!(
-                "{} ({})",
-                entry.record.link.display(),
-                entry.record.device.display()
-            ),
+            Some(Entry { record, alive: true }) => {
+                let restarts = match record.restarts {
+                    0 => String::new(),
+                    more => format!(", by server {} since it is attached", u64::from(more) + 1),
+                };
+                format!(
+                    "{} ({}){restarts}",
+                    record.link.display(),
+                    record.device.display()
+                )
+            }
             Some(_) => "none: the process that served it was killed".to_owned(),
             None => "none".to_owned(),
         };

@@ -1,7 +1,9 @@
 //! `netram disk`: volumes made, looked at, grown, scrubbed, deleted; and attached, under a real file system with real
 //! lenders, by a server that is killed.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod restart;
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -88,7 +90,10 @@ impl Drop for Place {
         if self.path("run").exists() {
             let listed = self.disk(&["list", "--json"]).out;
             for entry in serde_json::from_str::<Vec<Value>>(&listed).unwrap_or_default() {
-                kill(&entry["attached"]["server"]["id"]);
+                // The supervisor before that: it would start another.
+                for process in ["supervisor", "server"] {
+                    kill(&entry["attached"][process]["id"]);
+                }
             }
         }
         let _ = tool("umount", &["--lazy", &self.path("mount").display().to_string()]);
@@ -363,8 +368,8 @@ fn an_attached_volume_outlives_its_killed_server_with_every_synced_file() {
             write_synced(Path::new(&mount), synced);
             synced += 1;
         }
-        kill(&place.json(&["list"])[0]["attached"]["server"]["id"]);
-        // The device gives errors now; its supervisor notices, and ends.
+        // The device gives errors now.
+        place.json(&["detach", "db", "--force"]);
         tool("umount", &[&mount]).unwrap();
         until("the record goes with the supervisor", || {
             place.json(&["list"]).as_array().is_some_and(Vec::is_empty)
@@ -445,7 +450,13 @@ fn can_attach() -> Result<(), String> {
     fuse.map_err(|errno| format!("mounting FUSE: {errno}"))?;
     tool("mkfs.ext4", &["-V"])?;
     // In a container the driver may be there, but not the devices that it makes.
-    tool("sh", &["-c", ": <> \"$(losetup --find)\""])?;
+    tool(
+        "sh",
+        &[
+            "-c",
+            "device=$(losetup --find) && test -b $device && : <> $device",
+        ],
+    )?;
     // It may be a module that nobody has needed yet.
     let ext4 = "grep -qw ext4 /proc/filesystems || modprobe ext4";
     tool("sh", &["-c", ext4]).map_err(|_| "this kernel has no ext4".into())

@@ -1,0 +1,169 @@
+//! The conversation with the kernel: its beginning, taking it over from a server that was killed, and the threads that
+//! answer.
+
+use std::fs::File;
+use std::io::{self, IoSlice, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use rustix::io::Errno;
+
+use super::file::{Answer, REQUEST_BYTES_MAX, VolumeFile};
+use super::wire::{self, Agreed, Operation, Request};
+
+/// Requests that are answered at the same time: one waits for lenders while others read.
+const THREADS: usize = 4;
+/// Requests of the loop device that the kernel hands out before earlier ones are answered.
+const BACKGROUND_MAX: u16 = 128;
+/// A request's header and the arguments of a write.
+const OVERHEAD_BYTES: usize = 4096;
+
+/// A file that is being served.
+#[derive(Debug)]
+pub(crate) struct Session {
+    control: Arc<File>,
+    /// Whether another server could take this conversation over.
+    pub(crate) resend: bool,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Session {
+    /// Begins the conversation of a new mount.
+    pub(crate) fn begin(control: OwnedFd, file: VolumeFile) -> io::Result<Session> {
+        let control = File::from(control);
+        let agreed = shake_hands(&control)?;
+        Session::start(control, file, agreed.resend)
+    }
+
+    /// Goes on where a killed server has stopped: what it left unanswered is sent again. It may have been done already;
+    /// each request may be done twice, as nobody was told that it was done once.
+    pub(crate) fn take_over(control: OwnedFd, file: VolumeFile) -> io::Result<Session> {
+        let control = File::from(control);
+        // Before anything is read: what is read first would be sent again too.
+        (&control).write_all(&wire::resend())?;
+        Session::start(control, file, true)
+    }
+
+    fn start(control: File, file: VolumeFile, resend: bool) -> io::Result<Session> {
+        let (control, file) = (Arc::new(control), Arc::new(file));
+        let threads = (0..THREADS).map(|number| {
+            let (control, file) = (Arc::clone(&control), Arc::clone(&file));
+            std::thread::Builder::new()
+                .name(format!("netram-fuse-{number}"))
+                .spawn(move || serve(&control, &file))
+        });
+        Ok(Session {
+            threads: threads.collect::<io::Result<_>>()?,
+            control,
+            resend,
+        })
+    }
+
+    /// The kernel's end of the conversation, for whoever may have to take it over.
+    pub(crate) fn control(&self) -> impl AsFd + '_ {
+        &*self.control
+    }
+
+    /// Waits until nobody has the file open any more.
+    pub(crate) fn join(self) {
+        for thread in self.threads {
+            // One that panicked has ended the process.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn shake_hands(control: &File) -> io::Result<Agreed> {
+    let mut buffer = vec![0; OVERHEAD_BYTES * 2];
+    let length = receive(control, &mut buffer)?.ok_or(io::ErrorKind::NotConnected)?;
+    let Some(Request {
+        unique,
+        operation: Operation::Init(init),
+        ..
+    }) = Request::parse(&buffer[..length])
+    else {
+        return Err(io::Error::other("FUSE began without a greeting"));
+    };
+    match init.agree(REQUEST_BYTES_MAX, BACKGROUND_MAX) {
+        Ok(agreed) => {
+            answer(control, unique, &Answer::Body(&agreed.answer))?;
+            Ok(agreed)
+        }
+        Err(lacks) => {
+            answer(control, unique, &Answer::Error(Errno::PROTO.raw_os_error()))?;
+            Err(io::Error::other(lacks))
+        }
+    }
+}
+
+/// A request that a thread was at when it ended would never be answered, and whoever waits for it neither. The process
+/// ends instead, and another takes over, or everybody gets an error.
+struct EndTogether {
+    well: bool,
+}
+
+impl Drop for EndTogether {
+    fn drop(&mut self) {
+        if !self.well {
+            std::process::abort();
+        }
+    }
+}
+
+fn serve(control: &File, file: &VolumeFile) {
+    let mut end = EndTogether { well: false };
+    match answer_all(control, file) {
+        Ok(()) => end.well = true,
+        Err(error) => tracing::error!(%error, "the kernel's FUSE cannot be answered"),
+    }
+}
+
+/// Answers requests until the file system is gone.
+fn answer_all(control: &File, file: &VolumeFile) -> io::Result<()> {
+    // Touched, all of it: the kernel fails a request whose buffer is not in memory when this process is just being killed.
+    let mut buffer = vec![1; REQUEST_BYTES_MAX as usize + OVERHEAD_BYTES];
+    let mut scratch = Vec::new();
+    while let Some(length) = receive(control, &mut buffer)? {
+        let Some(request) = Request::parse(&buffer[..length]) else {
+            return Err(io::Error::other("it sent a request that makes no sense"));
+        };
+        answer(control, request.unique, &file.answer(&request, &mut scratch))?;
+    }
+    Ok(())
+}
+
+/// The next request's length. `None`: the file system is gone.
+fn receive(mut control: &File, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+    loop {
+        let error = match control.read(buffer) {
+            Ok(length) => return Ok(Some(length)),
+            Err(error) => error,
+        };
+        match Errno::from_io_error(&error) {
+            Some(Errno::NODEV) => return Ok(None),
+            // Interrupted, or its sender was.
+            Some(Errno::NOENT | Errno::INTR | Errno::AGAIN) => (),
+            _ => return Err(error),
+        }
+    }
+}
+
+fn answer(mut control: &File, unique: u64, told: &Answer<'_>) -> io::Result<()> {
+    let (errno, body): (i32, &[u8]) = match told {
+        Answer::Nothing => return Ok(()),
+        Answer::Error(errno) => (*errno, &[]),
+        Answer::Body(body) => (0, body),
+    };
+    let header = wire::header(unique, errno, body.len());
+    match control.write_vectored(&[IoSlice::new(&header), IoSlice::new(body)]) {
+        // An answer is taken whole or not at all.
+        Ok(taken) if taken == header.len() + body.len() => Ok(()),
+        Ok(_) => Err(io::ErrorKind::WriteZero.into()),
+        // Nobody waits for it any more, or for anything.
+        Err(error) => match Errno::from_io_error(&error) {
+            Some(Errno::NOENT | Errno::NODEV) => Ok(()),
+            _ => Err(error),
+        },
+    }
+}
