@@ -76,6 +76,17 @@ impl Inspect {
         self.log.capacity()
     }
 
+    /// Whether the local log has any record. Cheap, whatever it holds.
+    pub fn has_records(&self) -> bool {
+        let mut found = false;
+        let limit = self.superblock.head.lsn.plus(self.log.capacity());
+        self.log.scan(self.superblock.head, limit, &mut |_| {
+            found = true;
+            false
+        });
+        found
+    }
+
     /// Passes every valid record of the local log to `each` until it says `false`; the payload is opened.
     pub fn verify(&self, each: &mut dyn FnMut(Record<'_>) -> bool) -> Verified {
         let limit = self.superblock.head.lsn.plus(self.log.capacity());

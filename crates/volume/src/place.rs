@@ -9,7 +9,7 @@
 //! | `netram.toml` | lenders and settings; need not be there |
 //! | `control` | the socket of the process that has it open |
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -30,6 +30,9 @@ pub const JOURNAL_BYTES_DEFAULT: u64 = 64 * 1024 * 1024;
 /// The name of the socket of whoever has the volume open.
 pub(crate) const CONTROL: &str = "control";
 
+/// Between the name of a volume that is being made and a number, in the name that it has meanwhile.
+const UNFINISHED: &str = ".new-";
+
 /// Where a volume's files are.
 #[derive(Clone, Debug)]
 pub struct Place {
@@ -45,6 +48,8 @@ pub struct Inspected {
     pub image_taken_bytes: u64,
     /// Whether a process has it open.
     pub in_use: bool,
+    /// Whether its journal has writes that its image may not have: it was not closed.
+    pub unapplied: bool,
     /// Bytes that its journal can hold.
     pub journal_bytes: u64,
     /// Addresses of the lenders that may hold its newest writes: a recovery will ask them.
@@ -109,12 +114,19 @@ impl Place {
         if self.root.symlink_metadata().is_ok() {
             return Err(exists());
         }
-        // It appears whole, under its name: a crash meanwhile leaves a directory of another name, in nobody's way.
-        let mut unfinished = OsString::from(".");
-        unfinished.push(name);
-        unfinished.push(format!(".new-{:08x}", u32::from_le_bytes(random())));
+        // It appears whole, under its name: a crash meanwhile leaves a directory of another name, in nobody's way, which the
+        // next to make this one removes.
+        let mut beginning = OsString::from(".");
+        beginning.push(name);
+        beginning.push(UNFINISHED);
+        self.remove_unfinished(&beginning);
+        let mut unfinished = beginning;
+        unfinished.push(format!("{:08x}", u32::from_le_bytes(random())));
         let unfinished = Place::at(&self.parent().join(unfinished));
         fs::create_dir(&unfinished.root).map_err(failed)?;
+        // Whoever removes what was left behind takes this lock first. If he has it, this one fails, and says so.
+        let making = File::open(&unfinished.root).map_err(failed)?;
+        making.try_lock().map_err(|error| failed(error.into()))?;
         let made = unfinished.fill(bytes, journal_bytes).and_then(|volume| {
             // At most an empty directory gives way to it, made by somebody at this instant.
             fs::rename(&unfinished.root, &self.root).map_err(|error| match error.kind() {
@@ -128,9 +140,26 @@ impl Place {
         if made.is_err() {
             let _ = fs::remove_dir_all(&unfinished.root);
         }
+        drop(making);
         let volume = made?;
         sync_folder(self.parent()).map_err(failed)?;
         Ok(volume)
+    }
+
+    /// Removes what is left of volumes of this name whose making was cut off. What cannot be removed is in nobody's way.
+    fn remove_unfinished(&self, beginning: &OsStr) {
+        let beginning = beginning.as_encoded_bytes();
+        for entry in fs::read_dir(self.parent()).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let number = name.as_encoded_bytes().strip_prefix(beginning);
+            let is_one = number
+                .is_some_and(|number| number.len() == 8 && number.iter().all(u8::is_ascii_hexdigit))
+                && entry.file_type().is_ok_and(|kind| kind.is_dir());
+            // One whose making goes on is locked.
+            if is_one && File::open(entry.path()).is_ok_and(|folder| folder.try_lock().is_ok()) {
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
     }
 
     fn parent(&self) -> &Path {
@@ -173,6 +202,7 @@ impl Place {
             superblock,
             image_taken_bytes: image.taken_bytes().map_err(failed(self.image()))?,
             in_use: journal.in_use(),
+            unapplied: journal.has_records(),
             journal_bytes: journal.capacity(),
             members: journal
                 .view()

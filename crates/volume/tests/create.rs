@@ -74,6 +74,42 @@ fn a_process_killed_while_it_makes_a_volume_leaves_none_or_all_of_it() {
     }
 }
 
+#[test]
+fn what_a_crash_left_of_a_volume_goes_when_it_is_made_anew_and_nothing_else_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let make = |name: &str| {
+        let path = folder.path().join(name);
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join("image"), "content").unwrap();
+        path
+    };
+    let left = make(".volume.new-0123abcd");
+    let others = [
+        ".volume.new-0123",
+        ".volume.new-notanumb",
+        ".volume2.new-0123abcd",
+        "volume.new-0123abcd",
+    ]
+    .map(make);
+    let being_made = make(".volume.new-00000001");
+    let making = fs::File::open(&being_made).unwrap();
+    making.try_lock().unwrap();
+    Volume::create(&folder.path().join("volume"), BYTES, JOURNAL).unwrap();
+    assert!(!left.exists());
+    assert!(others.iter().all(|other| other.join("image").exists()));
+    assert!(being_made.join("image").exists());
+    drop(making);
+    let (count, exists) = (
+        || fs::read_dir(folder.path()).unwrap().count(),
+        Volume::create(&folder.path().join("volume"), BYTES, JOURNAL),
+    );
+    assert!(matches!(exists, Err(CreateError::Exists(_))));
+    assert_eq!(count(), others.len() + 2, "who cannot make one removes nothing");
+    Volume::delete(&folder.path().join("volume")).unwrap();
+    Volume::create(&folder.path().join("volume"), BYTES, JOURNAL).unwrap();
+    assert!(!being_made.exists());
+}
+
 /// As a removal leaves it that was cut off: superblock first, image last.
 #[test]
 fn what_is_left_of_a_volume_can_be_removed() {

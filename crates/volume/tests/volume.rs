@@ -38,6 +38,19 @@ fn read(volume: &Volume, block: u64) -> u8 {
 }
 
 #[test]
+fn a_volume_whose_journal_has_more_than_its_image_is_seen_not_to_be_closed() {
+    let (_folder, path) = place();
+    assert!(!Volume::inspect(&path).unwrap().unapplied);
+    let volume = open(&path);
+    write(&volume, 7, 7);
+    // As whoever looks after a crash: without lenders nothing else says so.
+    let seen = Volume::inspect(&path).unwrap();
+    assert!(seen.unapplied && seen.members.is_empty());
+    volume.close().unwrap();
+    assert!(!Volume::inspect(&path).unwrap().unapplied);
+}
+
+#[test]
 fn what_was_written_is_there_again() {
     let (_folder, path) = place();
     let volume = open(&path);

@@ -99,7 +99,7 @@ impl Line {
             (Err(error), _) => error.clone(),
             (Ok(_), Some(entry)) if entry.alive => "attached".to_owned(),
             (Ok(seen), _) if seen.in_use => "open".to_owned(),
-            (Ok(seen), _) if seen.members.is_empty() => "closed".to_owned(),
+            (Ok(seen), _) if seen.members.is_empty() && !seen.unapplied => "closed".to_owned(),
             (Ok(_), _) => "not closed: opening recovers it".to_owned(),
         }
     }

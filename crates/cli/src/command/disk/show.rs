@@ -136,6 +136,9 @@ impl Seen {
                 output::age(Duration::from_secs(report.uptime_s))
             ),
             (true, None) => "yes, by a process that answers no questions yet, or never does".to_owned(),
+            (false, None) if seen.unapplied || !seen.members.is_empty() => {
+                "no; it was not closed: opening recovers it".to_owned()
+            }
             (false, None) => "no".to_owned(),
         };
         vec![
