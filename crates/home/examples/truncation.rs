@@ -129,6 +129,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = std::env::args()
         .nth(1)
         .map_or_else(std::env::temp_dir, Into::into);
+    // Before there is a lender, whose memory a failure would leave behind.
+    if !folder.is_dir() {
+        return Err(format!("there is no folder {}", folder.display()).into());
+    }
     let lender_folder = tempfile::tempdir()?;
     let socket = format!("unix:{}", lender_folder.path().join("lend.sock").display());
     let _lender = Lender::start(Config {

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use netram_proto::journal::CommitRule;
 use netram_transport::Address;
+use netram_transport::multicast::Group;
 use netram_volume::{Place, Volume, VolumeSettings};
 use serde_json::json;
 
@@ -49,6 +50,9 @@ pub(crate) struct Create {
     /// How many of them must hold a write: all, any, or a number
     #[arg(long, value_name = "RULE")]
     rule: Option<CommitRule>,
+    /// Send writes once for all lenders, to this multicast group: 239.1.2.3:7421%eth1. Every lender must listen to it
+    #[arg(long, value_name = "GROUP")]
+    multicast: Option<Group>,
     /// What feeds this machine with power
     #[arg(long, value_name = "LABEL")]
     domain: Option<String>,
@@ -109,6 +113,10 @@ impl Create {
         let members = self.members.map(i64::try_from).transpose()?;
         put("members", members.map(Into::into));
         put("rule", self.rule.map(|rule| rule.to_string().into()));
+        put(
+            "multicast",
+            self.multicast.as_ref().map(|group| group.to_string().into()),
+        );
         put("domain", self.domain.clone().map(Into::into));
         put("one-domain", self.one_domain.then(|| true.into()));
         put("flush", self.flush.clone().map(Into::into));
