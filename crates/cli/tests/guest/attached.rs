@@ -2,6 +2,7 @@
 
 use crate::machine::{Guest, can_boot};
 use crate::part;
+use crate::random::Random;
 use crate::{MAKE, MIB, MOUNT, check, moments, size, skipped, times};
 
 #[test]
@@ -29,17 +30,7 @@ fn a_file_system_on_a_volume_attached_by_the_kernels_nbd_does_not_notice_its_ser
     guest.must(MOUNT);
     let (mut synced, mut moments) = (0, moments());
     for _ in 0..2 * times() {
-        let server = server_in(&mut guest, &netram);
-        let upto = synced + 300;
-        let writing = part::command(&format!("write /run/mount {synced} {upto}"));
-        let moment = 200 + moments.below(400);
-        // Requests that it has taken are never answered by it, and others come while there is none.
-        let killing = format!("sleep 0.{moment}; kill -9 {server}");
-        let said = guest.must(&format!("({killing}) & {writing}"));
-        assert!(said.contains(&format!("synced {}", upto - 1)), "{said}");
-        assert!(!said.contains("failed: "), "{said}");
-        synced = upto;
-        assert_ne!(server_in(&mut guest, &netram), server, "it was not killed");
+        synced = kill_server_under_writer(&mut guest, &netram, synced, &mut moments);
     }
     // It grows under its file system.
     guest.must(&format!("{netram} grow /run/db --size 64MiB"));
@@ -66,6 +57,41 @@ fn a_file_system_on_a_volume_attached_by_the_kernels_nbd_does_not_notice_its_ser
     guest.must("umount /run/mount");
     guest.must(&format!("{netram} detach db"));
     assert_eq!(size(&mut guest), Some(0));
+    end_by_force(&mut guest, &netram, synced);
+    // By the other way, and nothing was between the two.
+    let attached = guest.must(&format!("{netram} attach /run/db --way fuse --read-only"));
+    assert!(attached.contains("(/dev/loop"), "{attached}");
+    guest.must("mount -o ro -t ext4 /run/netram/dev/db /run/mount");
+    guest.must(&part::command(&format!("check /run/mount {synced}")));
+}
+
+/// Kills the server while files are synced, and sees that more of them are: how many are now.
+fn kill_server_under_writer(guest: &mut Guest, netram: &str, synced: u64, moments: &mut Random) -> u64 {
+    let server = server_in(guest, netram);
+    let writing = part::command(&format!("write /run/mount {synced}"));
+    let moment = 200 + moments.below(400);
+    // Requests that it has taken are never answered by it, and others come while there is none.
+    guest.tell(&format!(
+        "{writing} & echo $! >/run/writer; sleep 0.{moment}; kill -9 {server}"
+    ));
+    guest.end_of_command();
+    let synced = guest.wait_for_synced(50);
+    let stopping = "kill -9 $(cat /run/writer); while kill -0 $(cat /run/writer); do sleep 0.1; done";
+    let (said, _) = guest.run(&format!("({stopping}) 2>/run/gone"));
+    assert!(!said.contains("failed: "), "{said}");
+    let taken_over = (0..600).any(|_| {
+        guest.must("sleep 0.1");
+        server_in(guest, netram) != server
+    });
+    assert!(taken_over, "nobody serves in place of the one that was killed");
+    said.lines()
+        .filter_map(part::acknowledged)
+        .next_back()
+        .map_or(synced, |number| number + 1)
+}
+
+/// Kills server and supervisor, in two ways; what is synced stays.
+fn end_by_force(guest: &mut Guest, netram: &str, synced: u64) {
     // What is killed by force gives errors, and those at once: nothing waits for a server that nobody starts.
     guest.must(&format!("{netram} attach /run/db"));
     guest.must(MOUNT);
@@ -73,22 +99,14 @@ fn a_file_system_on_a_volume_attached_by_the_kernels_nbd_does_not_notice_its_ser
     guest.must(&format!("{netram} detach --force db"));
     guest.must("! dd if=/bin/sh of=/run/mount/too-late bs=64k count=1 conv=fsync status=none");
     guest.must("umount /run/mount");
-    assert_eq!(size(&mut guest), Some(0));
+    assert_eq!(size(guest), Some(0));
     guest.must(&format!("{netram} attach /run/db"));
-    check(&mut guest, synced);
+    check(guest, synced);
     guest.must("umount /run/mount");
     // Nor does it for one whose supervisor was killed with it, once somebody comes.
-    let (server, supervisor) = (
-        server_in(&mut guest, &netram),
-        process_in(&mut guest, &netram, "supervisor"),
-    );
+    let (server, supervisor) = (server_in(guest, netram), process_in(guest, netram, "supervisor"));
     guest.must(&format!("kill -9 {supervisor} {server}"));
     guest.must(&format!("{netram} detach db"));
-    // By the other way, and nothing was between the two.
-    let attached = guest.must(&format!("{netram} attach /run/db --way fuse --read-only"));
-    assert!(attached.contains("(/dev/loop"), "{attached}");
-    guest.must("mount -o ro -t ext4 /run/netram/dev/db /run/mount");
-    guest.must(&part::command(&format!("check /run/mount {synced}")));
 }
 
 /// The process that serves the volume `/run/db`.

@@ -18,6 +18,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// The kernel that is a process.
 const KERNEL: &str = "linux.uml";
 const MEMORY: &str = "192M";
+/// Where guests have their memory, and how much must be free there for all that run at a time.
+const SHARED: &str = "/dev/shm";
+const SHARED_FREE: u64 = 1 << 30;
 /// The first process, which takes commands.
 const INIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/guest/init.sh");
 const TAP: &str = "tap";
@@ -86,6 +89,10 @@ pub(crate) fn can_boot() -> Result<(), String> {
     driver
         .metadata()
         .map_err(|error| format!("{}: {error}", driver.display()))?;
+    let free = rustix::fs::statvfs(SHARED).map_err(|errno| format!("{SHARED}: {errno}"))?;
+    if free.f_bavail * free.f_frsize < SHARED_FREE {
+        return Err(format!("{SHARED} has less than {} MiB free", SHARED_FREE >> 20));
+    }
     for program in [
         "nbd-client",
         "mkfs.ext4",

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use netram_nbd::{Config, Export, Server, Tls};
+use netram_volume::Volume;
 
 use crate::cache::CachedDevice;
 
@@ -12,6 +13,8 @@ use crate::cache::CachedDevice;
 const PART: &str = "NETRAM_GUEST_PART";
 /// The line that says that file number so and so is synced.
 const SYNCED: &str = "synced ";
+/// The line that says how many bytes a recovery had from members.
+const FROM_MEMBERS: &str = "bytes from members: ";
 
 /// Not a test of its own: the process that plays a part.
 #[test]
@@ -23,6 +26,7 @@ fn part() {
         ["write", folder, from] => write_until_it_fails(Path::new(folder), number(from)..),
         ["write", folder, from, to] => write_until_it_fails(Path::new(folder), number(from)..number(to)),
         ["check", folder, count] => check(Path::new(folder), number(count)),
+        ["recover", volume] => recover(Path::new(volume)),
         ["serve", image, address] => serve(Path::new(image), address),
         _ => panic!("no such part: {said}"),
     }
@@ -75,6 +79,18 @@ pub(crate) fn check(folder: &Path, count: u64) {
             "file {number} of {count} has other bytes"
         );
     }
+}
+
+/// Opens a volume, as whoever serves it does, and closes it.
+fn recover(volume: &Path) {
+    let (volume, recovered) = Volume::open(volume).expect("it opens");
+    volume.close().expect("it closes");
+    say(&format!("{FROM_MEMBERS}{}", recovered.journal.bytes_from_members));
+}
+
+/// The bytes that a recovery had from members.
+pub(crate) fn recovered(line: &str) -> Option<u64> {
+    line.strip_prefix(FROM_MEMBERS)?.parse().ok()
 }
 
 /// Serves a disk that keeps what is not flushed in this process only.
