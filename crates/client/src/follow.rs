@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use netram_proto::id::{JournalId, Lsn};
-use netram_proto::journal::{LogFile, Slots, Superblock, View};
+use netram_proto::journal::{LogFile, LogFileError, Scan, Slots, Superblock, View};
 use netram_proto::limit::RECORD_BYTES_MAX;
 use netram_proto::port::{
     AppendError, Durability, File, IoError, Kind, Log, LogError, LogState, Record, Ticket, Votes, WaitError,
@@ -48,6 +48,8 @@ pub struct Follower {
     stable: AtomicU64,
     view_file: Mutex<ViewFile>,
     sealer: Sealer,
+    /// The log was durable up to here, and is not valid so far any more.
+    lost: Option<Lsn>,
     _lock: Lock,
 }
 
@@ -68,6 +70,9 @@ impl Follower {
 
     /// Opens the journal at `root` to go on following. What a crash left behind the valid records is erased: the writer
     /// has it and sends it again, and a remnant that checks would later be taken for a sign of damage before it.
+    ///
+    /// Refuses while the disk does not give what it has: this may be the only copy. See [`Follower::lost`] for one that is
+    /// damaged.
     pub fn open(root: &Path) -> Result<Follower, OpenError> {
         let place = Place::at(root);
         let lock = place.lock()?;
@@ -93,7 +98,11 @@ impl Follower {
             epoch,
             source,
         };
-        if log.proof_beyond(scan.end.lsn, limit) > scan.end.lsn {
+        let lost = judge(&scan, &superblock).map_err(|error| OpenError::Log {
+            path: place.log(),
+            source: LogFileError::Io(error),
+        })?;
+        if lost.is_none() && log.proof_beyond(scan.end.lsn, limit) > scan.end.lsn {
             log.erase(scan.end.lsn, limit).map_err(stored)?;
         }
         log.sync().map_err(stored)?;
@@ -110,6 +119,7 @@ impl Follower {
             place,
             log,
             sealer,
+            lost,
             _lock: lock,
         })
     }
@@ -137,6 +147,13 @@ impl Follower {
     /// Where the durable records end.
     pub fn end(&self) -> Chain {
         self.state().end
+    }
+
+    /// Damage was found when it was opened: the log had been durable up to here, and ends lower now. It is good for nothing but to
+    /// be begun anew ([`Follower::restart`]); until then nothing behind the damage is touched, for whoever must save what
+    /// can be saved.
+    pub fn lost(&self) -> Option<Lsn> {
+        self.lost
     }
 
     /// The writer's view, as far as it was told here.
@@ -212,6 +229,15 @@ impl Follower {
     }
 }
 
+/// What a scan of the log says: `Some` where records are missing that had been durable.
+fn judge(scan: &Scan, superblock: &Superblock) -> Result<Option<Lsn>, IoError> {
+    match scan.unreadable {
+        // Perhaps the disk gives it the next time. What is behind must not be erased.
+        Some(error) => Err(error),
+        None => Ok((scan.end.lsn < superblock.stable).then_some(superblock.stable)),
+    }
+}
+
 impl State {
     fn check(&self) -> Result<(), IoError> {
         self.failed.map_or(Ok(()), Err)
@@ -268,5 +294,37 @@ impl Log for Follower {
         self.store(&mut state, superblock).map_err(LogError::Io)?;
         self.head.store(head.0, Ordering::Release);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A sector that could not be read for a moment was taken for the end of the log, and all behind it was erased.
+    #[test]
+    fn what_cannot_be_read_is_not_the_end() {
+        let end = Chain {
+            lsn: Lsn(800),
+            chain: 0,
+        };
+        let superblock = |stable| Superblock {
+            journal: JournalId(1),
+            capacity: 4096,
+            head: Chain::default(),
+            stable: Lsn(stable),
+        };
+        let scan = |unreadable| Scan {
+            end,
+            records: 3,
+            proof: Lsn(0),
+            unreadable,
+        };
+        assert_eq!(
+            judge(&scan(Some(IoError::EIO)), &superblock(0)),
+            Err(IoError::EIO)
+        );
+        assert_eq!(judge(&scan(None), &superblock(800)), Ok(None));
+        assert_eq!(judge(&scan(None), &superblock(808)), Ok(Some(Lsn(808))));
     }
 }

@@ -147,3 +147,40 @@ fn a_follower_has_one_owner_and_no_writer() {
     assert!(Journal::open(&root, JournalConfig::default()).is_err());
     assert!(follower.append(common::KIND, 1, &mut |_| ()).is_err());
 }
+
+/// Damage below what had been durable was taken for the end of the log: the copy went on as if it were whole.
+#[test]
+fn damage_below_what_was_durable_is_said_and_nothing_behind_it_is_erased() {
+    let place = Place::new();
+    let (journal, root) = pair(&place);
+    let follower = Follower::open(&root).unwrap();
+    let stable = journal.state().stable;
+    ship(&journal, &follower, stable);
+    let (head, end) = (follower.head().lsn, follower.end());
+    // The superblock says how far the log is durable whenever it is stored.
+    follower.trim(head).unwrap();
+    drop(follower);
+    let log = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(JournalPlace::of(&root, Layout::Directory).log())
+        .unwrap();
+    let mut before = vec![0; log.metadata().unwrap().len() as usize];
+    log.read_exact_at(&mut before, 0).unwrap();
+    let wrong = before.len() - LOG_BYTES as usize + stable.0 as usize / 2;
+    before[wrong] ^= 1;
+    log.write_all_at(&before[wrong..=wrong], wrong as u64).unwrap();
+    for _ in 0..2 {
+        let follower = Follower::open(&root).unwrap();
+        assert_eq!(follower.lost(), Some(stable));
+        assert!(follower.end().lsn < stable);
+        drop(follower);
+        let mut after = vec![0; before.len()];
+        log.read_exact_at(&mut after, 0).unwrap();
+        assert!(before == after, "nothing was touched");
+    }
+    let follower = Follower::open(&root).unwrap();
+    follower.restart(end).unwrap();
+    drop(follower);
+    assert_eq!(Follower::open(&root).unwrap().lost(), None);
+}
