@@ -150,8 +150,12 @@ impl Journal {
 
     /// Everything is on the disk: stores a view without members, and tells the members that they may forget.
     fn release_members(&self, mut view_file: ViewFile) -> Result<(), WaitError> {
-        let stable = self.shared.core().writer.stable();
+        let (stable, reigns) = {
+            let core = self.shared.core();
+            (core.writer.stable(), core.writer.reigns().clone())
+        };
         let view = View {
+            reigns,
             version: view_file.newest().version + 1,
             counting: false,
             base: stable,

@@ -223,7 +223,7 @@ impl Place {
     fn fill(&self, log: &Path, parts: &Parts) -> io::Result<()> {
         parts.key.save_new(&self.key())?;
         let view = allocate(&self.view(), Slots::bytes(SLOT_BYTES))?;
-        let first = parts.view.encode();
+        let first = parts.view.adopted().encode();
         Slots::create(&DiskFile::new(view), View::MAGIC, SLOT_BYTES, &first).map_err(io::Error::other)?;
         let log = allocate(log, LogFile::<DiskFile>::file_bytes(parts.log_bytes))?;
         LogFile::create_at(DiskFile::new(log), parts.journal, parts.log_bytes, parts.start)

@@ -61,6 +61,10 @@ pub const RESYNC_FRAMES_MAX: usize = 16;
 /// Ends of synced batches that a client remembers until its data lender has flushed them. Beyond that they are joined.
 pub const REPLICA_ENDS_MAX: usize = 256;
 
+/// Reigns that a view names: how often a volume may be opened while its data lender is away, and the latest still be told
+/// apart. Beyond that some are joined.
+pub const REIGNS_MAX: usize = 16;
+
 /// The smallest local log (its data area), in bytes.
 pub const LOG_BYTES_MIN: u64 = 16 * 1024;
 /// The largest local log, in bytes.
@@ -77,6 +81,7 @@ pub const SLOT_BYTES: usize = 4096;
 
 const _: () = assert!(MEMBERS_MAX <= u8::BITS as usize, "a set of members is one byte");
 const _: () = assert!(MEMBERS_MAX <= LENDERS_MAX);
+const _: () = assert!(REIGNS_MAX >= 3 && REIGNS_MAX <= u8::MAX as usize);
 const _: () = assert!(
     FRAME_HEADER_BYTES + FRAME_BODY_BYTES_MAX + 16 <= u16::MAX as usize,
     "a frame fits one Noise message"
@@ -91,6 +96,6 @@ const _: () = assert!(CAST_LAG_BYTES_MAX >= 2 * CAST_FLIGHT_BYTES_MAX);
 const _: () = assert!(RECORD_HEADER_BYTES.is_multiple_of(RECORD_ALIGN));
 const _: () = assert!(LOG_BYTES_MIN.is_multiple_of(LOG_ALIGN));
 const _: () = assert!(
-    MEMBERS_MAX * (ADDRESS_BYTES_MAX + DOMAIN_BYTES_MAX + 16) + 256 <= SLOT_BYTES,
+    MEMBERS_MAX * (ADDRESS_BYTES_MAX + DOMAIN_BYTES_MAX + 16) + REIGNS_MAX * 20 + 256 <= SLOT_BYTES,
     "a full view fits its slot"
 );

@@ -328,7 +328,34 @@ fn of_replica(rule: &str, closed: Option<Lsn>) -> Recovery {
     recovery(2, rule).of_replica(&view(2, rule), closed)
 }
 
+/// Member `index` says by which epoch it was sealed last.
+fn sealed_by(recovery: &mut Recovery, index: usize, epoch: u32) {
+    connect(recovery, index);
+    let ping = recovery.next_frame(index).expect("a question");
+    assert_eq!(ping.header.kind, FrameKind::Ping);
+    let header = Header {
+        flags: Refusal::NotSealed as u8,
+        epoch: Epoch(epoch),
+        ..Header::new(FrameKind::Refuse)
+    };
+    recovery.on_frame(index, &Frame { header, body: b"" });
+    // So does the driver with whoever refuses.
+    recovery.on_lost(index);
+}
+
 fn bind(recovery: &mut Recovery, index: usize) {
+    connect(recovery, index);
+    assert_eq!(
+        recovery
+            .next_frame(index)
+            .expect("a seal comes before any read")
+            .header
+            .kind,
+        FrameKind::Seal
+    );
+}
+
+fn connect(recovery: &mut Recovery, index: usize) {
     recovery.on_connected(index);
     assert_eq!(
         recovery.next_frame(index).expect("a bind").header.kind,
@@ -340,14 +367,6 @@ fn bind(recovery: &mut Recovery, index: usize) {
             header: Header::new(FrameKind::Bound),
             body: b"",
         },
-    );
-    assert_eq!(
-        recovery
-            .next_frame(index)
-            .expect("a seal comes before any read")
-            .header
-            .kind,
-        FrameKind::Seal
     );
 }
 
@@ -453,6 +472,7 @@ fn a_newer_writer_ends_recovery() {
 #[test]
 fn a_replica_needs_every_member_with_a_window_that_continues_it() {
     let mut recovery = of_replica("all", None);
+    sealed_by(&mut recovery, 0, 1);
     bind(&mut recovery, 0);
     sealed(&mut recovery, 0, 0, Flag::KNOWN, 100, 100);
     assert_eq!(
@@ -460,6 +480,7 @@ fn a_replica_needs_every_member_with_a_window_that_continues_it() {
         None,
         "`all` alone would be content with one"
     );
+    sealed_by(&mut recovery, 1, 1);
     bind(&mut recovery, 1);
     sealed(&mut recovery, 1, 1, Flag::KNOWN, 101, 130);
     match recovery.verdict(Time(99)) {
@@ -471,10 +492,46 @@ fn a_replica_needs_every_member_with_a_window_that_continues_it() {
     }
     let mut recovery = of_replica("all", None);
     for index in 0..2 {
+        sealed_by(&mut recovery, index, 1);
         bind(&mut recovery, index);
         sealed(&mut recovery, index, index as u64, Flag::KNOWN, 90, 100);
     }
     assert_eq!(recovery.verdict(Time(0)), Some(Ok(())));
+}
+
+/// The client had opened once more without its data lender and written; then its disk was lost. The first attempt to restore
+/// was refused, and sealed the member all the same; the second took the member for one that had seen nobody since.
+#[test]
+fn a_member_that_a_later_reign_has_sealed_is_no_proof_however_often_it_is_asked() {
+    let mut view = view(2, "all");
+    view.reigns.begin(Epoch(7), WriterId(1), Lsn(0));
+    view.epoch = Epoch(7);
+    for _ in 0..3 {
+        view = view.restored(WriterId(5));
+        let (grace, patience) = (Span(10), Span(100));
+        let mut recovery = Recovery::new(&view, view.epoch, view.writer, Lsn(100), Time(0), grace, patience)
+            .of_replica(&view, None);
+        sealed_by(&mut recovery, 0, 8);
+        // It came back, and is not sealed either.
+        connect(&mut recovery, 0);
+        assert!(recovery.next_frame(0).is_none());
+        assert_eq!(
+            recovery.answers().next(),
+            Some(("unix:/lender-0", PeerAnswer::Beyond))
+        );
+        match recovery.verdict(Time(100)) {
+            Some(Err(RecoveryRefusal::Missing { missing, .. })) => assert_eq!(missing.len(), 2),
+            other => panic!("{other:?}"),
+        }
+    }
+    // What the replica knew of, or another attempt, proves nothing.
+    for seen in [0, 6, 7, view.epoch.0 - 1] {
+        let (grace, patience) = (Span(10), Span(100));
+        let mut recovery = Recovery::new(&view, view.epoch, view.writer, Lsn(100), Time(0), grace, patience)
+            .of_replica(&view, None);
+        sealed_by(&mut recovery, 0, seen);
+        bind(&mut recovery, 0);
+    }
 }
 
 #[test]

@@ -154,12 +154,7 @@ impl Files {
     /// Step 2: the last view again, in the next reign.
     fn claim(&mut self) -> Result<View, OpenError> {
         let view = self.view_file.newest().clone();
-        let claim = View {
-            version: view.version + 1,
-            epoch: view.epoch.next(),
-            writer: WriterId(u64::from_le_bytes(random())),
-            ..view
-        };
+        let claim = view.claimed(WriterId(u64::from_le_bytes(random())));
         let stored = self.view_file.store(claim.clone());
         stored.map_err(|source| self.not_stored(self.place.view(), claim.epoch, source))?;
         Ok(claim)
@@ -261,13 +256,7 @@ impl Files {
 
     /// Step 6: everything below `end` is on the local disk, and nobody else need have it.
     fn release(&mut self, claim: &View, end: Lsn) -> Result<(), OpenError> {
-        let released = View {
-            version: claim.version + 1,
-            counting: false,
-            base: end,
-            members: Vec::new(),
-            ..claim.clone()
-        };
+        let released = claim.released(end);
         self.superblock.stable = end;
         let stored = self.log.store(&mut self.slots, &self.superblock);
         stored.map_err(|source| self.not_stored(self.place.log(), claim.epoch, source))?;
@@ -301,7 +290,8 @@ impl Files {
             view.version,
             taken.end,
             writer_config,
-        );
+        )
+        .with_reigns(view.reigns.clone());
         let shared = Shared::new(Parts {
             writer,
             ring,

@@ -14,6 +14,7 @@ use crate::time::{Span, Time};
 use crate::wire::{Flag, Frame, FrameKind, Header, Refusal};
 
 use super::assemble::PeerWindow;
+use super::reigns;
 use super::view::{View, ViewMember};
 use super::{Body, Outgoing};
 
@@ -30,7 +31,8 @@ pub enum PeerAnswer {
     Complete,
     /// The lender is there, but it does not hold the window: it restarted without its memory, or gave it up.
     Amnesiac,
-    /// Its window begins above the replica's end: the client went on without its data lender.
+    /// Its window begins above the replica's end, or a reign that the replica was never told of has sealed it: the client went
+    /// on without its data lender.
     Beyond,
 }
 
@@ -108,6 +110,8 @@ struct Peer {
     member: ViewMember,
     answer: PeerAnswer,
     bound: bool,
+    /// It is known who sealed it before.
+    heard: bool,
     /// The next control frame has been handed out and is not answered yet.
     asked: bool,
     trim: Lsn,
@@ -128,6 +132,8 @@ pub struct Recovery {
     from: Lsn,
     /// The log is a replica's: a window must continue it.
     of_replica: bool,
+    /// Of a replica: the reign in which its client was last heard, if that is known.
+    last_heard: Option<Epoch>,
     /// Of a replica whose view names nobody who could tell.
     unproven: bool,
     /// Until then it waits for members beyond those needed: they may hold more of what is in doubt.
@@ -155,6 +161,7 @@ impl Recovery {
             member: member.clone(),
             answer: PeerAnswer::Unreachable,
             bound: false,
+            heard: false,
             asked: false,
             trim: Lsn(0),
             held: Lsn(0),
@@ -172,6 +179,7 @@ impl Recovery {
             },
             from,
             of_replica: false,
+            last_heard: None,
             unproven: false,
             grace: now + grace.min(patience),
             deadline: now + patience,
@@ -196,12 +204,16 @@ impl Recovery {
     /// Members hold whatever is not on both disks while the data lender is in service. A client that went on without it
     /// tells its members to drop what is stable, empties their windows, or reigns by a later epoch: each shows. What
     /// does not show is a client that had lost its data lender *and* every member.
+    ///
+    /// A member is asked who sealed it before it is sealed: afterwards it would have forgotten, and the next attempt find
+    /// nothing wrong.
     pub fn of_replica(mut self, view: &View, closed: Option<Lsn>) -> Recovery {
         if self.planted.is(Fault::RestoreUnproven) {
             return self;
         }
         self.needed = self.peers.len();
         self.of_replica = true;
+        self.last_heard = view.reigns.served();
         let complete = closed.is_some_and(|end| end <= self.from);
         self.unproven = !complete && (!view.counting || view.base > self.from);
         self
@@ -232,7 +244,7 @@ impl Recovery {
     /// The connection to member `index` broke.
     pub fn on_lost(&mut self, index: usize) {
         let peer = &mut self.peers[index];
-        if peer.answer != PeerAnswer::Complete {
+        if !matches!(peer.answer, PeerAnswer::Complete | PeerAnswer::Beyond) {
             peer.answer = PeerAnswer::Unreachable;
         }
         peer.asked = false;
@@ -259,6 +271,11 @@ impl Recovery {
                 peer.window.from = self.from;
                 read_frame(header(FrameKind::Read), self.from)
             }
+            PeerAnswer::Asked if self.of_replica && !peer.heard => Outgoing {
+                // Its refusal names the highest epoch that sealed it.
+                header: header(FrameKind::Ping),
+                body: Body::NONE,
+            },
             PeerAnswer::Asked => Outgoing {
                 header: header(FrameKind::Seal),
                 body: Body::NONE,
@@ -281,16 +298,31 @@ impl Recovery {
         peer.asked = false;
         match frame.header.kind {
             FrameKind::Bound => peer.bound = true,
+            FrameKind::Pong => peer.heard = true,
             FrameKind::Sealed => self.on_sealed(index, frame),
             FrameKind::Data => self.on_data(index, frame),
             FrameKind::Refuse => match Refusal::from_byte(frame.header.flags) {
                 Some(Refusal::Fenced) => self.fenced = Some(frame.header.epoch),
+                Some(Refusal::NotSealed) if self.of_replica && !peer.heard => {
+                    self.on_heard(index, frame.header.epoch);
+                }
                 Some(Refusal::OutOfWindow) if self.planted.is(Fault::ReadBeforeSeal) => {
                     peer.window.bytes = alloc::vec![0];
                 }
                 _ => peer.answer = PeerAnswer::Unreachable,
             },
             _ => (),
+        }
+    }
+
+    /// Member `index` was last sealed by the reign `seen`, below ours: the last one that the replica was told of or one before,
+    /// or an earlier attempt to restore.
+    fn on_heard(&mut self, index: usize, seen: Epoch) {
+        let peer = &mut self.peers[index];
+        peer.heard = true;
+        let unheard_of = |last: Epoch| last < seen && seen < reigns::after_any(last);
+        if self.last_heard.is_some_and(unheard_of) {
+            peer.answer = PeerAnswer::Beyond;
         }
     }
 

@@ -7,9 +7,12 @@ use crate::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
 use crate::limit::{ADDRESS_BYTES_MAX, DOMAIN_BYTES_MAX, MEMBERS_MAX};
 use crate::wire::{Cursor, Short};
 
+use super::reigns::{self, Reigns};
 use super::rule::CommitRule;
 
-const FORMAT: u16 = 1;
+const FORMAT: u16 = 2;
+/// The same without reigns.
+const FORMAT_WITHOUT_REIGNS: u16 = 1;
 const COUNTING: u8 = 1;
 
 /// One member of a view.
@@ -43,6 +46,8 @@ pub struct View {
     pub base: Lsn,
     /// The members, at most [`MEMBERS_MAX`].
     pub members: Vec<ViewMember>,
+    /// The reigns up to this one.
+    pub reigns: Reigns,
 }
 
 /// The payload of a view file is not a view of this version.
@@ -93,7 +98,57 @@ impl View {
             counting: false,
             base: Lsn(0),
             members: Vec::new(),
+            reigns: Reigns::default(),
         }
+    }
+
+    /// A claim: the same view in the next reign.
+    pub fn claimed(&self, writer: WriterId) -> View {
+        let mut claim = View {
+            version: self.version + 1,
+            epoch: self.epoch.next(),
+            writer,
+            ..self.clone()
+        };
+        if claim.reigns.is_empty() {
+            claim.reigns = self.adopted().reigns;
+        }
+        claim
+    }
+
+    /// A claim of a replica, or of what was made of one. Its client may have reigned on without being heard: its epochs are
+    /// left out, for a nonce is made of epoch and LSN, and so that it stays refused.
+    pub fn restored(&self, writer: WriterId) -> View {
+        let claim = self.claimed(writer);
+        let heard = self.reigns.served().unwrap_or(self.epoch);
+        View {
+            epoch: claim.epoch.max(reigns::after_any(heard)),
+            ..claim
+        }
+    }
+
+    /// The same view where the reign that stored it need not have served: it is one of this history all the same. So it is
+    /// with a reign that claimed a replica in order to restore a volume from it.
+    pub fn adopted(&self) -> View {
+        let mut view = self.clone();
+        if self.epoch > Epoch(0) && view.reigns.fork(self.epoch, self.writer, Lsn(0)).is_some() {
+            view.reigns.begin(self.epoch, self.writer, reigns::NOWHERE);
+        }
+        view
+    }
+
+    /// The view of the reign that claimed this one, once the local disk has everything below `end`: nobody else need have any
+    /// of it.
+    pub fn released(&self, end: Lsn) -> View {
+        let mut released = View {
+            version: self.version + 1,
+            counting: false,
+            base: end,
+            members: Vec::new(),
+            ..self.clone()
+        };
+        released.reigns.begin(self.epoch, self.writer, end);
+        released
     }
 
     /// Members that must answer before recovery may believe that it has seen every acknowledged record.
@@ -131,6 +186,7 @@ impl View {
             bytes.push(member.domain.len() as u8);
             bytes.extend_from_slice(member.domain.as_bytes());
         }
+        self.reigns.encode(&mut bytes);
         bytes
     }
 
@@ -138,7 +194,7 @@ impl View {
     pub fn decode(bytes: &[u8]) -> Result<View, ViewError> {
         let mut cursor = Cursor::new(bytes);
         let format = cursor.u16()?;
-        if format != FORMAT {
+        if format != FORMAT && format != FORMAT_WITHOUT_REIGNS {
             return Err(ViewError::Format(format));
         }
         let rule = match (cursor.u8()?, cursor.u8()?) {
@@ -160,6 +216,10 @@ impl View {
         let members = (0..count)
             .map(|_| member(&mut cursor))
             .collect::<Result<_, _>>()?;
+        let reigns = match format {
+            FORMAT => Reigns::decode(&mut cursor)?.ok_or(ViewError::Malformed)?,
+            _ => Reigns::default(),
+        };
         Ok(View {
             version,
             journal,
@@ -169,6 +229,7 @@ impl View {
             counting,
             base,
             members,
+            reigns,
         })
     }
 }
@@ -206,17 +267,57 @@ mod tests {
             address: String::from("tcp://10.0.0.1:7700"),
             domain: String::from("ups-1"),
         };
-        let view = View {
+        let mut view = View {
             rule: CommitRule::AtLeast(2),
             counting: true,
             members: (0..3).map(member).collect(),
             ..View::first(JournalId(77))
         };
+        view.reigns.begin(Epoch(3), WriterId(4), Lsn(5));
         let bytes = view.encode();
         assert_eq!(View::decode(&bytes), Ok(view));
         for cut in 0..bytes.len() {
             assert!(View::decode(&bytes[..cut]).is_err());
         }
+    }
+
+    #[test]
+    fn a_view_of_the_version_before_is_read_and_its_reign_is_known_from_the_next_claim_on() {
+        let view = View {
+            epoch: Epoch(6),
+            writer: WriterId(8),
+            ..View::first(JournalId(77))
+        };
+        let mut bytes = view.encode();
+        bytes[..2].copy_from_slice(&FORMAT_WITHOUT_REIGNS.to_le_bytes());
+        bytes.pop();
+        let read = View::decode(&bytes);
+        assert_eq!(read.as_ref(), Ok(&view));
+        let claim = view.claimed(WriterId(9));
+        assert_eq!((claim.epoch, claim.version), (Epoch(7), view.version + 1));
+        let released = claim.released(Lsn(40));
+        assert_eq!(released.reigns.fork(Epoch(6), WriterId(8), Lsn(40)), None);
+        assert_eq!(
+            released.reigns.fork(Epoch(6), WriterId(8), Lsn(48)),
+            Some(Lsn(40))
+        );
+        // A claim that came to nothing is none of the reigns.
+        let next = released.claimed(WriterId(1)).claimed(WriterId(2));
+        assert_eq!(next.reigns, released.reigns);
+    }
+
+    #[test]
+    fn a_claim_of_a_replica_leaves_out_what_its_client_may_have_reigned() {
+        let first = View::first(JournalId(77));
+        let heard = first.claimed(WriterId(1)).released(Lsn(0));
+        let claim = heard.restored(WriterId(2));
+        assert!(claim.epoch > Epoch(heard.epoch.0 + 0xffff), "{}", claim.epoch);
+        assert_eq!(claim.reigns, heard.reigns);
+        // Trying again goes on from there.
+        let again = claim.adopted().restored(WriterId(3));
+        assert_eq!(again.epoch, claim.epoch.next());
+        let served = again.released(Lsn(0));
+        assert!(served.restored(WriterId(4)).epoch > Epoch(served.epoch.0 + 0xffff));
     }
 
     #[test]
@@ -227,10 +328,11 @@ mod tests {
             domain: "d".repeat(DOMAIN_BYTES_MAX),
         };
         let members = (0..MEMBERS_MAX).map(|_| member.clone()).collect();
-        let view = View {
+        let mut view = View {
             members,
             ..View::first(JournalId(1))
         };
+        (1..100).for_each(|epoch| view.reigns.begin(Epoch(epoch), WriterId(1), Lsn(0)));
         assert!(view.encode().len() + 24 <= crate::limit::SLOT_BYTES);
     }
 }

@@ -90,16 +90,23 @@ impl Message {
 
     /// Answers a `Fetch`: the blocks, or `None` where the replica's do not check either.
     pub fn fetched(asked: &Header, blocks: Option<Vec<u8>>) -> Message {
+        let flags = if blocks.is_some() { 0 } else { Flag::BAD };
+        Message::answer_fetch(asked, flags, blocks.unwrap_or_default())
+    }
+
+    /// Answers a `Fetch` that cannot be answered now. Whoever asked must not take the blocks for lost.
+    pub fn fetch_later(asked: &Header) -> Message {
+        Message::answer_fetch(asked, Flag::LATER, Vec::new())
+    }
+
+    fn answer_fetch(asked: &Header, flags: u8, body: Vec<u8>) -> Message {
         let header = Header {
             lsn: asked.lsn,
             mark: asked.mark,
-            flags: if blocks.is_some() { 0 } else { Flag::BAD },
+            flags,
             ..Header::new(FrameKind::Fetched)
         };
-        Message {
-            header,
-            body: blocks.unwrap_or_default(),
-        }
+        Message { header, body }
     }
 
     /// Has `view` kept, for a volume of `bytes`.

@@ -236,6 +236,9 @@ impl Replica {
                 self.refuse(Refusal::Fenced, Lsn(0))
             }
             FrameKind::KeepView => self.on_keep_view(frame),
+            // Over another history no view may come first: a session that broke off there would leave a replica that passes for
+            // one of the view's reign.
+            FrameKind::Resync if header.flags & Flag::WHOLE != 0 => self.on_resync(header),
             _ if !self.viewed => self.refuse(Refusal::NotSealed, Lsn(0)),
             FrameKind::Records => self.on_records(frame),
             FrameKind::Resync => self.on_resync(header),
@@ -468,8 +471,7 @@ impl Replica {
 
     fn on_fetch(&mut self, frame: &Frame<'_>) -> Deed<'static> {
         let count = Cursor::new(frame.body).u32().unwrap_or(0) as usize;
-        let bounded = (1..=BLOCKS_PER_FRAME).contains(&count) && self.fetches.len() < RESYNC_FRAMES_MAX;
-        if !bounded {
+        if !(1..=BLOCKS_PER_FRAME).contains(&count) {
             return self.refuse(Refusal::Malformed, Lsn(0));
         }
         let right = match self.standing.condition {
@@ -479,18 +481,25 @@ impl Replica {
             Condition::New | Condition::TakenOver => false,
         };
         if !right {
-            return Deed::Answer(Message::fetched(&frame.header, None));
+            return Deed::Answer(Message::fetch_later(&frame.header));
         }
         // The count travels in a field that the answer does not use.
         self.fetches.push_back(Header {
             who: count as u64,
             ..frame.header
         });
-        Deed::Nothing
+        if self.fetches.len() <= RESYNC_FRAMES_MAX {
+            return Deed::Nothing;
+        }
+        // A log that is behind lets questions pile up. Whoever asked the oldest has waited longest, and may have given up.
+        match self.fetches.pop_front() {
+            Some(oldest) => Deed::Answer(Message::fetch_later(&oldest)),
+            None => Deed::Nothing,
+        }
     }
 
     /// Blocks to read and to answer with [`Message::fetched`], as the volume is here now, stages and image: the header that asked, the
-    /// first number and the count. To be asked after every frame and every sync.
+    /// first number and the count. [`Message::fetch_later`] if its stages cannot show that much yet. To be asked after every frame and every sync.
     pub fn next_fetch(&mut self) -> Option<(Header, u64, usize)> {
         let ready = |asked: &Header| asked.stable <= self.flushed.lsn;
         let index = self.fetches.iter().position(ready)?;
@@ -551,6 +560,7 @@ impl Replica {
             flags: condition,
             lsn: self.flushed.lsn,
             epoch: self.view.epoch,
+            who: self.view.writer.0,
             mark: self.flushed.chain,
             stable: self.room(),
             ..Header::new(FrameKind::Following)

@@ -90,7 +90,7 @@ pub enum FrameKind {
     Differ = 78,
     /// Answers `Blocks`. `mark`: as sent.
     Stored = 79,
-    /// Answers `Fetch`. `lsn`, `mark`: as asked. Body: the blocks. Flag `BAD`: the replica has not got them either.
+    /// Answers `Fetch`. `lsn`, `mark`: as asked. Body: the blocks. Flag `BAD`: the replica has not got them either; `LATER`: not now.
     Fetched = 80,
     /// Blocks of the replica that do not check. Body: their numbers (8 each).
     Bad = 81,
@@ -162,6 +162,8 @@ impl Flag {
     pub const HOLES: u8 = 32;
     /// `Fetched`: the replica has not got the blocks either.
     pub const BAD: u8 = 64;
+    /// `Fetched`: the replica cannot tell now what the blocks are. Later it may.
+    pub const LATER: u8 = 128;
 }
 
 /// Why a lender refused a request. The client's reaction differs for each.

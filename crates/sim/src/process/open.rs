@@ -108,9 +108,11 @@ impl World {
     fn open_in(&mut self, process: usize, accept_loss: bool) -> Result<(), OpenFailure> {
         let host = self.processes[process].host;
         let mut files = self.open_files(host)?;
-        files.view.epoch = files.view.epoch.next();
-        files.view.writer = self.processes[process].writer;
-        files.view.version += 1;
+        let writer = self.processes[process].writer;
+        files.view = match self.hosts[host].of_replica {
+            Some(_) => files.view.restored(writer),
+            None => files.view.claimed(writer),
+        };
         self.store_view(host, &mut files)?;
         // An old error report does not matter: what follows reads, and syncs again.
         let _ = files.log.sync();
@@ -173,10 +175,7 @@ impl World {
 
     /// The members are given up: from here on the local disk has everything.
     fn release(&mut self, host: usize, files: &mut Files, end: Lsn) -> Result<(), OpenFailure> {
-        files.view.version += 1;
-        files.view.members.clear();
-        files.view.counting = false;
-        files.view.base = end;
+        files.view = files.view.released(end);
         self.store_view(host, files)
     }
 

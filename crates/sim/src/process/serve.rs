@@ -58,7 +58,8 @@ impl Serving {
             files.view.version,
             end,
             writer_config(world),
-        );
+        )
+        .with_reigns(files.view.reigns.clone());
         writer.plant(world.planted);
         let data = world.data.is_some().then(|| {
             let (view, head) = (files.view.clone(), files.superblock.head.lsn);

@@ -396,7 +396,8 @@ fn is_backed(world: &World, kept: &View, end: Lsn) -> bool {
     let holds = |index: usize| {
         let lender = &world.lenders[index];
         let state = lender.state();
-        state.joined && state.trim <= end && state.window_epoch == kept.epoch
+        let unheard_of = kept.epoch < state.epoch && state.epoch < kept.restored(kept.writer).epoch;
+        state.joined && state.trim <= end && state.window_epoch == kept.epoch && !unheard_of
     };
     kept.counting
         && kept.base <= end

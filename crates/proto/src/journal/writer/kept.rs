@@ -23,6 +23,10 @@ impl Writer {
     /// [`crate::replica::Source::kept`] has it), or it counts as out of service.
     pub fn on_kept(&mut self, kept: Option<Kept>, now: Time) {
         let before = self.kept.map(|(kept, _)| kept);
+        if kept.is_some() {
+            // It has a view of this reign, and everything up to here by this history.
+            self.reigns.kept(self.epoch);
+        }
         self.kept = kept.map(|kept| (kept, now));
         if before != kept {
             self.settle(now);

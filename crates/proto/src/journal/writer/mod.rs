@@ -39,6 +39,7 @@ use crate::port::Votes;
 use crate::time::{Span, Time};
 use crate::wire::Link;
 
+use super::reigns::Reigns;
 use super::rule::CommitRule;
 use super::set::Set;
 use cast::Cast;
@@ -123,6 +124,8 @@ pub struct Writer {
     disconnects: Set,
     generations: u32,
     cast: Cast,
+    /// The journal's reigns up to this one, for its views.
+    reigns: Reigns,
     /// What the data lender in service has, and when we were last told so.
     kept: Option<(Kept, Time)>,
     fenced: Option<Epoch>,
@@ -165,11 +168,23 @@ impl Writer {
             disconnects: Set::EMPTY,
             generations: 0,
             cast: Cast::new(end.lsn),
+            reigns: Reigns::default(),
             kept: None,
             fenced: None,
             disk_failed: false,
             planted: Planted::NONE,
         }
+    }
+
+    /// The journal's reigns, as the durable view has them.
+    pub fn with_reigns(mut self, reigns: Reigns) -> Writer {
+        self.reigns = reigns;
+        self
+    }
+
+    /// The journal's reigns that still matter, for a view that the driver stores by itself.
+    pub fn reigns(&self) -> &Reigns {
+        &self.reigns
     }
 
     /// Plants a fault (tests of the simulator only).

@@ -146,6 +146,7 @@ impl Writer {
             counting: self.counts(set),
             base: self.base,
             members: set.iter().map(member).collect::<Vec<_>>(),
+            reigns: self.reigns.clone(),
         })
     }
 

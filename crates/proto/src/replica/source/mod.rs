@@ -150,6 +150,9 @@ pub struct Source {
     resync: Option<Resync>,
     bad: Vec<u64>,
     wanted: Option<Scope>,
+    /// What the replica has is of another history, or may be, and will be overwritten: until it knows, it is told no view, or
+    /// one that broke off there would pass for ours.
+    foreign: bool,
     owing: Option<Time>,
     /// When the replica's log last grew, or lacked nothing.
     progress: Time,
@@ -187,6 +190,7 @@ impl Source {
             resync: None,
             bad: Vec::new(),
             wanted: None,
+            foreign: false,
             owing: None,
             progress: Time(0),
             pinged: Time(0),
@@ -373,11 +377,13 @@ impl Source {
                 self.trouble = None;
                 self.has_flushed(header.lsn);
                 self.sent = header.lsn;
-                self.greeted(condition, now);
+                let fork = self.fork(header.epoch, WriterId(header.who));
+                self.greeted(condition, fork, now);
             }
             (Phase::Up, Some(Stage::Announced)) => {
                 self.flushed = header.lsn;
                 self.sent = header.lsn;
+                self.foreign = false;
                 self.set_stage(Stage::Copying);
                 self.find_gap();
             }
@@ -393,7 +399,9 @@ impl Source {
         let todo = match self.phase {
             Phase::Down(_) | Phase::Connecting | Phase::Asked => None,
             Phase::Greeting => Some(Todo::Send(self.greet())),
-            Phase::Up if !self.view_sent && self.may_send_view() => Some(Todo::Send(self.send_view())),
+            Phase::Up if !self.view_sent && !self.foreign && self.may_send_view() => {
+                Some(Todo::Send(self.send_view()))
+            }
             Phase::Up => {
                 // In turns, so that neither the log nor the blocks wait for the other's end.
                 self.shipped = !self.shipped;

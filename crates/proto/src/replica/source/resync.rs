@@ -3,7 +3,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use crate::id::Lsn;
+use crate::id::{Epoch, Lsn, WriterId};
 use crate::limit::RESYNC_FRAMES_MAX;
 use crate::time::Time;
 use crate::wire::{Flag, Frame, FrameKind, Header, Link, Refusal};
@@ -66,12 +66,12 @@ pub(super) struct Resync {
 impl Source {
     /// The operator's word: begin anew. With `whole` even over a replica that is ahead or of another history.
     pub fn resync(&mut self, whole: bool) {
-        let scope = if whole { Scope::All } else { Scope::Dirty };
         if self.phase == Phase::Up {
+            let scope = if whole { Scope::All } else { self.suitable() };
             self.begin(scope);
             return;
         }
-        self.wanted = Some(scope);
+        self.wanted = Some(if whole { Scope::All } else { Scope::Dirty });
         if let Phase::Down(_) = self.phase
             && !self.is_fenced()
         {
@@ -79,16 +79,35 @@ impl Source {
         }
     }
 
-    /// The replica has said how it stands: go on with its log, or with blocks.
-    pub(super) fn greeted(&mut self, condition: Condition, now: Time) {
-        if let Some(scope) = self.wanted.take() {
-            self.begin(scope);
-            return;
+    /// Where what the replica has leaves our history, if it does: `epoch` and `writer` are of the view that it keeps.
+    ///
+    /// While a resync is under way its blocks can be newer than its log; these are dirty here until it has ended, whatever
+    /// becomes of what they show.
+    pub(super) fn fork(&self, epoch: Epoch, writer: WriterId) -> Option<Lsn> {
+        let end = match self.condition? {
+            Condition::Following => self.flushed,
+            Condition::Inconsistent { since } => self.flushed.max(since?),
+            Condition::New | Condition::TakenOver => return None,
+        };
+        match (epoch, writer) == (self.epoch, self.writer) {
+            true => None,
+            false => self.view.reigns.fork(epoch, writer, end),
         }
-        if condition == Condition::Following && self.flushed > self.stable {
+    }
+
+    /// The replica has said how it stands: go on with its log, or with blocks.
+    pub(super) fn greeted(&mut self, condition: Condition, fork: Option<Lsn>, now: Time) {
+        let wanted = self.wanted.take();
+        let follows = condition == Condition::Following;
+        self.foreign = fork.is_some();
+        if wanted == Some(Scope::All) {
+            self.begin(Scope::All);
+        } else if follows && self.flushed > self.stable {
             let (theirs, ours) = (self.flushed, self.stable);
             self.give_up(now, Trouble::Ahead { theirs, ours });
-        } else if condition != Condition::Following || self.flushed < self.head {
+        } else if let Some(at) = fork.filter(|_| follows) {
+            self.give_up(now, Trouble::Diverged(at));
+        } else if wanted.is_some() || !follows || self.flushed < self.head {
             self.begin(self.suitable());
         }
     }
@@ -97,7 +116,7 @@ impl Source {
     pub(super) fn suitable(&self) -> Scope {
         match (self.condition, self.since()) {
             (Some(Condition::New), _) => Scope::Data,
-            (_, Some(since)) if since <= self.stable => Scope::Dirty,
+            (_, Some(since)) if since <= self.stable && !self.foreign => Scope::Dirty,
             _ => Scope::All,
         }
     }

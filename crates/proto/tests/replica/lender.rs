@@ -1,50 +1,12 @@
-//! A source and a replica, by their promises, with hands for what their drivers do. Whole histories are the simulator's.
+//! What the data lender's side promises.
 
-use netram_proto::id::{Epoch, JournalId, Lsn, WriterId};
+use netram_proto::id::{Epoch, Lsn, WriterId};
 use netram_proto::journal::View;
-use netram_proto::port::Kind;
 use netram_proto::replica::message::Follow;
-use netram_proto::replica::{
-    Condition, Deed, Description, Identity, Message, Replica, Scope, Source, SourceConfig, SourceTiming,
-    Standing, Todo, Trouble,
-};
-use netram_proto::time::{Span, Time};
-use netram_proto::wire::{Flag, Frame, FrameKind, Header, Link, RecordHeader, Refusal, finish_record};
+use netram_proto::replica::{Condition, Deed, Description, Message, Replica, Standing};
+use netram_proto::wire::{Flag, Frame, FrameKind, Header, Link, Refusal};
 
-const IDENTITY: Identity = Identity {
-    volume: 3,
-    journal: JournalId(7),
-};
-const CAPACITY: u64 = 1 << 16;
-const BYTES: u64 = 16 * 4096;
-const WRITER: WriterId = WriterId(5);
-
-fn view(epoch: u32, version: u64) -> View {
-    View {
-        epoch: Epoch(epoch),
-        version,
-        writer: WRITER,
-        ..View::first(IDENTITY.journal)
-    }
-}
-
-/// A log of records of 48 bytes, and where each ends.
-fn log(records: usize) -> (Vec<u8>, Vec<Link>) {
-    let (mut bytes, mut ends) = (Vec::new(), vec![Link::default()]);
-    for number in 0..records {
-        let link = ends[number];
-        let header = RecordHeader::new(link, Epoch(1), Lsn(0), Kind(32), false, 8);
-        let mut record = vec![number as u8; header.length];
-        header.write(&mut record);
-        let chain = finish_record(&mut record, IDENTITY.journal.into());
-        bytes.extend_from_slice(&record);
-        ends.push(Link {
-            lsn: header.next(),
-            chain,
-        });
-    }
-    (bytes, ends)
-}
+use crate::{BYTES, CAPACITY, IDENTITY, WRITER, log, view};
 
 fn replica(condition: Condition) -> Replica {
     let standing = Standing {
@@ -326,208 +288,40 @@ fn a_description_comes_back_as_it_was() {
     }
 }
 
-/// A source whose log has `records` on the disk, greeted by a replica of this condition whose log ends at `flushed`.
-fn greeted(records: usize, head: usize, condition: u8, flushed: Link) -> Source {
-    let ends = log(records).1;
-    let config = SourceConfig {
-        identity: IDENTITY,
-        key: Vec::new(),
-        capacity: CAPACITY,
-        window_bytes: 1 << 16,
-        timing: SourceTiming::default(),
-    };
-    let mut source = Source::new(config, view(1, 2), BYTES, ends[head].lsn, ends[records].lsn);
-    assert!(source.wants_connection(Time(0)));
-    source.on_connected(Time(0));
-    assert!(
-        matches!(source.next(Time(0)), Some(Todo::Send(message)) if message.header.kind == FrameKind::Follow)
-    );
-    let header = Header {
-        flags: condition,
-        lsn: flushed.lsn,
-        mark: flushed.chain,
-        stable: Lsn(CAPACITY),
-        ..Header::new(FrameKind::Following)
-    };
-    hear(&mut source, header, &u64::MAX.to_le_bytes());
-    source
-}
-
-fn hear(source: &mut Source, header: Header, body: &[u8]) {
-    source.on_frame(&Frame { header, body }, Time(0));
-}
-
-/// What a source does next once its view was sent, and kept.
-fn after_view(source: &mut Source) -> Option<Todo> {
-    let sent = source.next(Time(0));
-    assert!(matches!(sent, Some(Todo::Send(message)) if message.header.kind == FrameKind::KeepView));
-    let kept = Header {
-        lsn: Lsn(2),
-        ..Header::new(FrameKind::Kept)
-    };
-    hear(source, kept, &[]);
-    source.next(Time(0))
-}
-
+/// Whoever asks for much while the replica's log is behind was cut off, and the replica lagged all the more.
 #[test]
-fn a_source_goes_on_where_the_replica_is() {
-    let ends = log(5).1;
-    let mut source = greeted(5, 1, 1, ends[2]);
-    match after_view(&mut source) {
-        Some(Todo::Ship { from, bytes, .. }) => assert_eq!((from, bytes), (ends[2].lsn, 3 * 48)),
+fn questions_that_pile_up_are_answered_with_not_now() {
+    let mut replica = following();
+    let fetch = |mark: u32, at_least| Message::fetch(mark, 3, 2, Lsn(at_least));
+    let later = |deed: &Deed<'_>| match deed {
+        Deed::Answer(message) => (message.header.flags, message.header.mark),
         other => panic!("{other:?}"),
+    };
+    for mark in 1..=16 {
+        assert_eq!(handle(&mut replica, fetch(mark, 48)), Deed::Nothing);
     }
-    assert_eq!(source.kept(Time(0)).map(|kept| kept.version), Some(2));
-    let flushed = Header {
-        lsn: ends[5].lsn,
-        stable: Lsn(CAPACITY),
-        ..Header::new(FrameKind::Flushed)
-    };
-    hear(&mut source, flushed, &[0; 8]);
-    assert_eq!(source.kept(Time(0)).map(|kept| kept.lsn), Some(ends[5].lsn));
-    assert_eq!(source.trimmable(), Some(ends[5].lsn));
-}
-
-#[test]
-fn what_the_log_no_longer_has_is_sent_as_blocks() {
-    let ends = log(5).1;
-    let cases = [
-        (0, ends[0], Scope::Data, None),
-        (1, ends[1], Scope::Dirty, Some(ends[1].lsn)),
-        (2, ends[1], Scope::All, None),
-    ];
-    for (condition, flushed, scope, since) in cases {
-        let mut source = greeted(5, 3, condition, flushed);
-        assert_eq!(after_view(&mut source), Some(Todo::Begin { scope, since }));
-        assert_eq!(source.kept(Time(0)), None);
-        assert_eq!(source.trimmable(), None);
+    for mark in 17..40 {
+        let deed = handle(&mut replica, fetch(mark, 48));
+        assert_eq!(later(&deed), (Flag::LATER, mark - 16), "the oldest");
     }
+    assert_eq!(replica.next_fetch(), None);
+    handle(&mut replica, records(0, &log(1).0));
+    replica.on_flushed(log(1).1[1]);
+    let answered = std::iter::from_fn(|| replica.next_fetch()).map(|(asked, ..)| asked.mark);
+    assert!(answered.eq(24..40));
 }
 
+/// A block that a replica cannot show was taken for lost, and one written in part was spoilt for good.
 #[test]
-fn a_replica_that_is_ahead_or_of_another_history_is_left_alone_until_the_operator_says_otherwise() {
-    let ends = log(9).1;
-    let mut source = greeted(5, 0, 1, ends[9]);
-    let (theirs, ours) = (ends[9].lsn, ends[5].lsn);
-    assert_eq!(source.status().trouble, Some(Trouble::Ahead { theirs, ours }));
-    assert!(source.take_disconnect());
-    assert!(!source.wants_connection(Time(0)));
-    source.resync(true);
-    assert!(source.wants_connection(Time(0)), "the operator's word");
-
-    let mut source = greeted(5, 0, 1, ends[2]);
-    after_view(&mut source);
-    let diverged = Header {
-        flags: Refusal::Diverged as u8,
-        lsn: ends[2].lsn,
-        ..Header::new(FrameKind::Refuse)
-    };
-    hear(&mut source, diverged, &[]);
-    assert_eq!(source.status().trouble, Some(Trouble::Diverged(ends[2].lsn)));
-}
-
-#[test]
-fn a_source_that_is_fenced_says_so_and_does_not_come_back() {
-    let mut source = greeted(5, 0, 1, log(5).1[2]);
-    let fenced = Header {
-        flags: Refusal::Fenced as u8,
-        epoch: Epoch(9),
-        ..Header::new(FrameKind::Refuse)
-    };
-    hear(&mut source, fenced, &[]);
-    assert_eq!(source.fenced(), Some(Epoch(9)));
-    assert!(!source.wants_connection(Time(u64::MAX)));
-}
-
-/// A replica that is slow or stands still must not hold a view up.
-#[test]
-fn a_data_lender_that_owes_an_answer_or_stops_growing_is_out_of_service() {
-    let ends = log(5).1;
-    let mut source = greeted(5, 1, 1, ends[2]);
-    after_view(&mut source);
-    assert!(source.kept(Time(0)).is_some());
-    let detect = SourceTiming::default().detect;
-    assert!(source.kept(Time(0) + detect).is_some());
-    assert_eq!(source.kept(Time(1) + detect), None);
-
-    let mut source = greeted(5, 1, 1, ends[5]);
-    assert_eq!(after_view(&mut source), None);
-    assert!(source.kept(Time(0)).is_some());
-    source.on_stable(ends[5].lsn.plus(1 << 16));
-    assert_eq!(source.kept(Time(0)), None, "more than half a window behind");
-}
-
-#[test]
-fn a_replica_that_claims_what_was_never_sent_is_not_believed() {
-    let ends = log(5).1;
-    let mut source = greeted(5, 1, 1, ends[2]);
-    after_view(&mut source);
-    let lie = Header {
-        lsn: ends[5].lsn.plus(48),
-        stable: Lsn(CAPACITY),
-        ..Header::new(FrameKind::Flushed)
-    };
-    hear(&mut source, lie, &[0; 8]);
-    assert!(source.take_disconnect());
-    assert_eq!(source.trimmable(), None);
-}
-
-#[test]
-fn a_new_view_is_sent_and_the_service_goes_on_with_the_old_one_until_it_is_kept() {
-    let ends = log(5).1;
-    let mut source = greeted(5, 1, 1, ends[5]);
-    after_view(&mut source);
-    assert_eq!(source.kept(Time(0)).map(|kept| kept.version), Some(2));
-    source.on_view(view(1, 3));
-    assert_eq!(source.kept(Time(0)).map(|kept| kept.version), Some(2));
-    assert!(matches!(source.next(Time(0)), Some(Todo::Send(message)) if message.header.lsn == Lsn(3)));
-    let kept = Header {
-        lsn: Lsn(3),
-        ..Header::new(FrameKind::Kept)
-    };
-    hear(&mut source, kept, &[]);
-    assert_eq!(source.kept(Time(0)).map(|kept| kept.version), Some(3));
-}
-
-#[test]
-fn a_volume_is_called_closed_only_once_the_replica_has_all_of_it() {
-    let ends = log(5).1;
-    let mut source = greeted(5, 1, 1, ends[2]);
-    after_view(&mut source);
-    source.on_close(View {
-        base: ends[5].lsn,
-        ..view(1, 3)
-    });
-    assert_eq!(source.next(Time(0)), None, "it waits for the rest to be flushed");
-    let flushed = Header {
-        lsn: ends[5].lsn,
-        stable: Lsn(CAPACITY),
-        ..Header::new(FrameKind::Flushed)
-    };
-    hear(&mut source, flushed, &[0; 8]);
-    match source.next(Time(0)) {
-        Some(Todo::Send(message)) => assert_eq!(message.header.flags, Flag::CLOSED),
-        other => panic!("{other:?}"),
+fn a_replica_that_is_not_whole_yet_says_not_now() {
+    for condition in [Condition::New, Condition::Inconsistent { since: None }] {
+        let mut replica = replica(condition);
+        replica.follow(&follow(1, WRITER).frame());
+        match handle(&mut replica, Message::fetch(1, 0, 1, Lsn(0))) {
+            Deed::Answer(message) => assert_eq!(message.header.flags, Flag::LATER),
+            other => panic!("{other:?}"),
+        }
     }
-    assert!(!source.is_closed());
-    let kept = Header {
-        lsn: Lsn(3),
-        ..Header::new(FrameKind::Kept)
-    };
-    hear(&mut source, kept, &[]);
-    assert!(source.is_closed());
-}
-
-#[test]
-fn silence_ends_the_connection_in_the_end() {
-    let mut source = greeted(5, 1, 1, log(5).1[2]);
-    after_view(&mut source);
-    let timing = SourceTiming::default();
-    source.on_tick(Time(0) + timing.give_up);
-    assert!(!source.take_disconnect());
-    source.on_tick(Time(1) + timing.give_up);
-    assert!(source.take_disconnect());
-    assert!(source.wants_connection(Time(1) + timing.give_up + Span(timing.retry.0 * 2)));
 }
 
 /// A replica that was whole at 9000 was begun anew at 1000, took some records that it had had already, and lost its client. It
