@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use netram_proto::id::Lsn;
 use netram_proto::journal::{CastConfig, CommitRule, Timing, WriterConfig};
 use netram_proto::limit::{
     DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, LENDERS_MAX, LOG_ALIGN, MEMBERS_MAX, WINDOW_BYTES_MAX,
@@ -54,10 +55,19 @@ pub struct JournalConfig {
     pub grace: Duration,
     /// Open even if acknowledged records may be missing. Never set this by default.
     pub accept_loss: bool,
+    /// The files are a data lender's copy of a journal whose writer had a disk of its own.
+    pub of_replica: Option<OfReplica>,
     /// Appends are sent once for all members, to this multicast group; `None`: to each over its own link.
     pub multicast: Option<Multicast>,
     /// A delay added to every sync of the log, to model a slower disk in benchmarks. Always label its results.
     pub modelled_sync_delay: Duration,
+}
+
+/// A journal opened from a data lender's copy: it must be proven that nothing acknowledged was on the writer's disk alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OfReplica {
+    /// The writer had closed the journal, ending here, as far as the copy was told.
+    pub closed: Option<Lsn>,
 }
 
 /// How appends are multicast.
@@ -97,6 +107,7 @@ impl Default for JournalConfig {
             patience: Duration::from_secs(30),
             grace: Duration::from_millis(500),
             accept_loss: false,
+            of_replica: None,
             multicast: None,
             modelled_sync_delay: Duration::ZERO,
         }

@@ -5,13 +5,14 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Instant;
 
 use netram_proto::id::Lsn;
-use netram_proto::journal::{LogFile, Slots, Superblock, Writer};
+use netram_proto::journal::{LogFile, Slots, Superblock, View, Writer};
 use netram_proto::port::IoError;
 use netram_proto::time::Time;
 use netram_proto::wire::{Link as Chain, Seed, record_bytes};
 use netram_transport::{Caster, Link};
 
 use crate::config::JournalConfig;
+use crate::copy::CopyState;
 use crate::disk::DrainPlace;
 use crate::file::DiskFile;
 use crate::links::{Broken, Links};
@@ -85,6 +86,8 @@ pub(crate) struct Shared {
     pub(crate) drain: DrainPlace,
     /// A copy of the drain's position.
     pub(crate) drained: AtomicU64,
+    /// What whoever keeps a copy is told, and says.
+    pub(crate) copy: CopyState,
     pub(crate) keeper: Mutex<bool>,
     pub(crate) keeper_wake: Condvar,
     pub(crate) log: LogFile<DiskFile>,
@@ -115,6 +118,7 @@ pub(crate) struct Parts {
     pub(crate) lock: Lock,
     pub(crate) waiting: Waiting,
     pub(crate) caster: Option<Caster>,
+    pub(crate) view: View,
 }
 
 impl Shared {
@@ -148,6 +152,7 @@ impl Shared {
             disk: DiskSignal::default(),
             drain: Mutex::new(Some(parts.drain)),
             drained: AtomicU64::new(end.lsn.0),
+            copy: CopyState::new(parts.view),
             keeper: Mutex::new(false),
             keeper_wake: Condvar::new(),
             log: parts.log,
@@ -239,7 +244,11 @@ impl Shared {
     pub(crate) fn publish(&self, core: &mut Core) {
         let writer = &core.writer;
         let mut news = changed(&self.acked, writer.acked().0);
-        news |= changed(&self.stable, writer.stable().0);
+        if changed(&self.stable, writer.stable().0) {
+            // Once a sync; the lock and the wake-up are nothing beside it.
+            self.copy.stable();
+            news = true;
+        }
         news |= changed(&self.ruled, writer.ruled().0);
         let counting = writer.blocked().is_none();
         if self.counting.load(Ordering::Relaxed) != counting {

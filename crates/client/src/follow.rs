@@ -166,6 +166,19 @@ impl Follower {
         self.views().store(view)
     }
 
+    /// Fills `into` with the log's bytes from `from` on, sealed as they are, as far as they are durable. Returns how many
+    /// there were.
+    pub fn read_raw(&self, from: Lsn, into: &mut [u8]) -> Result<usize, LogError> {
+        // The head does not move meanwhile.
+        let state = self.state();
+        if from < state.superblock.head.lsn || from > state.end.lsn {
+            return Err(LogError::OutOfRange(from));
+        }
+        let there = state.end.lsn.since(from).min(into.len() as u64) as usize;
+        self.log.read(from, &mut into[..there]).map_err(LogError::Io)?;
+        Ok(there)
+    }
+
     /// Writes bytes of the log, whose place was checked, behind what is durable. They count with [`Follower::flush`].
     pub fn write(&self, at: Lsn, bytes: &[u8]) -> Result<(), IoError> {
         let mut state = self.state();

@@ -7,12 +7,13 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use netram_proto::id::{JournalId, Lsn};
-use netram_proto::journal::{Blocked, View, WriterStatus};
+use netram_proto::id::{Epoch, JournalId, Lsn};
+use netram_proto::journal::{Blocked, Kept, View, WriterStatus};
 use netram_proto::port::{
     AppendError, Durability, IoError, Kind, Log, LogError, LogState, Record, Ticket, Votes, WaitError,
 };
 use netram_proto::wire::Link as Chain;
+use netram_transport::Waker;
 
 use crate::config::JournalConfig;
 use crate::core::Shared;
@@ -171,13 +172,39 @@ impl Journal {
         Ok(())
     }
 
+    /// The view that is durable here, or about to be.
+    pub fn newest_view(&self) -> View {
+        self.shared.copy.newest()
+    }
+
+    /// Has `waker` woken whenever the disk has more, or another view.
+    pub fn watch(&self, waker: Arc<Waker>) {
+        self.shared.copy.watch(waker);
+    }
+
+    /// What the data lender in service has; `None`: there is none in service. To be said again every few moments, or it
+    /// counts as out of service.
+    pub fn set_kept(&self, kept: Option<Kept>) {
+        let mut core = self.shared.core();
+        core.writer.on_kept(kept, self.shared.now());
+        self.shared.publish(&mut core);
+    }
+
+    /// The data lender obeys a newer reign: this journal was restored or taken over elsewhere.
+    pub fn on_replica_fenced(&self, seen: Epoch) {
+        let mut core = self.shared.core();
+        core.writer.on_replica_fenced(seen);
+        self.shared.publish(&mut core);
+    }
+
+    /// Where what is durable here ends, and what the next record chains to.
+    pub fn stable_link(&self) -> Chain {
+        self.shared.core().writer.stable_link()
+    }
+
     /// What the record at `at`, between the log's head and its stable end, chains to.
     pub fn link_at(&self, at: Lsn) -> Result<Chain, LogError> {
-        let stable = {
-            let core = self.shared.core();
-            core.writer.stable_link()
-        };
-        records::link_at(&self.shared.log, self.shared.head_link(), stable, at)
+        records::link_at(&self.shared.log, self.shared.head_link(), self.stable_link(), at)
     }
 
     /// Fills `into` with the log's bytes from `from` on, sealed as they are, as far as they are stable. Returns how many

@@ -19,11 +19,13 @@
 //! | `disk` | the thread that writes the ring to the log and syncs |
 //! | `keeper` | the thread that connects lenders, keeps time and stores views |
 //! | [`open`] | recovery, from the lock to the first append |
+//! | `copy` | what whoever feeds a copy elsewhere is told |
 //! | [`follow`] | a journal that is kept for a writer elsewhere |
 //! | [`inspect`] | looking at a journal without opening it for writing |
 
 mod append;
 pub mod config;
+mod copy;
 mod core;
 mod disk;
 pub mod error;
@@ -40,7 +42,7 @@ pub mod seal;
 mod sys;
 mod waiting;
 
-pub use config::{JournalConfig, Multicast};
+pub use config::{JournalConfig, Multicast, OfReplica};
 pub use error::{CreateError, GrowError, OpenError};
 pub use follow::{Follower, Parts};
 pub use inspect::Inspect;

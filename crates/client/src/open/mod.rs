@@ -166,6 +166,9 @@ impl Files {
         let (grace, patience) = (span(config.grace), span(config.patience));
         let from = local.end.lsn;
         let mut recovery = Recovery::new(claim, claim.epoch, claim.writer, from, Time(0), grace, patience);
+        if let Some(of_replica) = config.of_replica {
+            recovery = recovery.of_replica(claim, of_replica.closed);
+        }
         let mut loss_accepted = match members::ask(&mut recovery, config) {
             Ok(()) => None,
             Err(refusal @ (RecoveryRefusal::Missing { .. } | RecoveryRefusal::Unproven { .. }))
@@ -306,6 +309,7 @@ impl Files {
             lock: self.lock,
             waiting,
             caster,
+            view: self.view_file.newest().clone(),
         });
         Ok(Opened {
             shared,

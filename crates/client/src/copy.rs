@@ -1,0 +1,60 @@
+//! What whoever feeds a copy of the journal elsewhere is told: that the disk has more, and the newest view.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use netram_proto::journal::View;
+use netram_transport::Waker;
+
+/// Shared by the journal's threads and the one that feeds the copy.
+#[derive(Debug)]
+pub(crate) struct CopyState(Mutex<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    /// The view that is durable here, or about to be.
+    newest: View,
+    /// Woken when there is something new for the copy.
+    waker: Option<Arc<Waker>>,
+}
+
+impl CopyState {
+    pub(crate) fn new(newest: View) -> CopyState {
+        CopyState(Mutex::new(Inner { newest, waker: None }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has `waker` woken from now on.
+    pub(crate) fn watch(&self, waker: Arc<Waker>) {
+        self.lock().waker = Some(waker);
+    }
+
+    pub(crate) fn newest(&self) -> View {
+        self.lock().newest.clone()
+    }
+
+    /// `view` is about to be durable here.
+    pub(crate) fn told(&self, view: View) {
+        let mut inner = self.lock();
+        inner.newest = view;
+        inner.wake();
+    }
+
+    /// The local disk has more.
+    pub(crate) fn stable(&self) {
+        self.lock().wake();
+    }
+}
+
+impl Inner {
+    fn wake(&self) {
+        if let Some(waker) = &self.waker
+            && let Err(error) = waker.wake()
+        {
+            // It looks up by itself, a little later.
+            tracing::debug!(%error, "the thread that feeds the copy could not be woken");
+        }
+    }
+}
