@@ -12,6 +12,7 @@ use netram_proto::session::{Admit, Session};
 use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
 use netram_transport::{Events, HandshakeError, Interest, Link, Listener, Pending, Poller, Progress, Sent};
 
+use crate::data::{DataPermit, DataSession};
 use crate::limit::{FLOOD_LINE_EVERY, HOUSEKEEPING, STRANGER_GRACE};
 use crate::shard::Arrival;
 use crate::shared::{Permit, Shared};
@@ -41,6 +42,8 @@ enum Outcome {
     Stays,
     Answered,
     Bound(JournalId),
+    /// It asks for a volume's copy, with this frame.
+    Data(Vec<u8>),
     Gone,
 }
 
@@ -196,13 +199,15 @@ impl Acceptor {
             Outcome::Stays => (),
             Outcome::Answered => stranger.since = self.now,
             Outcome::Bound(journal) => self.hand_over(index, journal),
+            Outcome::Data(first) => self.give_away(index, first),
             Outcome::Gone => {
                 self.remove(index);
             }
         }
     }
 
-    fn hand_over(&mut self, index: usize, journal: JournalId) {
+    /// Takes a stranger that has said what it wants out of this thread's hands.
+    fn let_go(&mut self, index: usize) -> (Link, Session, Permit) {
         let Some(Stranger {
             stage: Stage::Greeting(link, session),
             permit: Some(permit),
@@ -214,6 +219,23 @@ impl Acceptor {
         if let Err(error) = self.poller.remove(&link) {
             panic!("a connection that is waited for cannot be let go: {error}");
         }
+        (link, session, permit)
+    }
+
+    /// Hands a stranger to whoever keeps copies of volumes.
+    fn give_away(&mut self, index: usize, first: Vec<u8>) {
+        let (link, _, permit) = self.let_go(index);
+        if let Some(data) = &self.shared.data {
+            data.take(DataSession {
+                link,
+                first,
+                permit: DataPermit { _permit: permit },
+            });
+        }
+    }
+
+    fn hand_over(&mut self, index: usize, journal: JournalId) {
+        let (link, session, permit) = self.let_go(index);
         let shard = self.shared.shard_of(journal);
         let sent = self.shards[shard].send(Arrival {
             link,
@@ -259,9 +281,13 @@ fn greet(shared: &Shared, link: &mut Link, session: &mut Session) -> Outcome {
     // A peer that does not read its answers gets no further ones.
     while let Ok(true) = link.flush() {
         let admit = match link.receive() {
-            Ok(Some(packet)) => Frame::parse(packet)
-                .ok()
-                .and_then(|frame| session.handle(&frame).ok()),
+            Ok(Some(packet)) => {
+                let frame = Frame::parse(packet).ok();
+                match frame.and_then(|frame| session.handle(&frame).ok()) {
+                    Some(Admit::Data) if shared.data.is_some() => return Outcome::Data(packet.to_vec()),
+                    admit => admit,
+                }
+            }
             Ok(None) => return outcome,
             Err(_) => return Outcome::Gone,
         };

@@ -280,7 +280,7 @@ mod tests {
         let (store, kept) = Store::open(&config.store_config()).unwrap();
         let wakers = vec![Waker::new().unwrap(), Waker::new().unwrap()];
         (
-            Arc::new(Shared::new(config.clone(), store, Vec::new(), wakers)),
+            Arc::new(Shared::new(config.clone(), store, None, Vec::new(), wakers)),
             kept,
         )
     }

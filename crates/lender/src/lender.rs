@@ -11,6 +11,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::accept::Acceptor;
 use crate::config::Config;
+use crate::data::DataService;
 use crate::error::StartError;
 use crate::journal::Journals;
 use crate::report::Report;
@@ -38,6 +39,11 @@ pub struct Stopped {
 impl Lender {
     /// Reserves the memory, takes up what an earlier process left in it, listens, and serves.
     pub fn start(config: Config) -> Result<Lender, StartError> {
+        Lender::start_with(config, None)
+    }
+
+    /// The same with somebody who keeps copies of volumes; without, clients that want one are refused.
+    pub fn start_with(config: Config, data: Option<Arc<dyn DataService>>) -> Result<Lender, StartError> {
         config.check()?;
         // Addresses first: a lender that cannot have them should not leave a store behind.
         let mut listeners = Vec::with_capacity(config.listen.len());
@@ -58,7 +64,7 @@ impl Lender {
         let shards = config.shard_count();
         let wakers: Result<Vec<Waker>, _> = (0..=shards).map(|_| Waker::new()).collect();
         let wakers = wakers.map_err(system("make a waker"))?;
-        let shared = Arc::new(Shared::new(config, store, addresses, wakers));
+        let shared = Arc::new(Shared::new(config, store, data, addresses, wakers));
         announce(&shared, &kept);
         let lender = Lender {
             shared,

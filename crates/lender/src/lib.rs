@@ -16,6 +16,7 @@
 //! | `memory` | which chunks make a journal's window |
 //! | `shard`, `connection`, `journal` | who is served when, and what is sent together |
 //! | `accept` | who is let in |
+//! | `data` | who keeps copies of volumes on this machine's disk, if anybody does |
 //! | `lender`, `shared` | starting and stopping |
 //! | [`limit`] | every bound |
 //!
@@ -25,6 +26,7 @@
 mod accept;
 mod config;
 mod connection;
+mod data;
 mod error;
 mod file;
 mod journal;
@@ -42,8 +44,9 @@ mod superblock;
 mod sys;
 
 pub use config::{Config, Limits};
+pub use data::{DataPermit, DataService, DataSession};
 pub use error::{StartError, StoreError};
 pub use lender::{Lender, Stopped};
 pub use memory::JournalMemory;
-pub use report::Report;
+pub use report::{ReplicaReport, Report};
 pub use store::{Kept, Origin, Store, StoreConfig};

@@ -45,6 +45,12 @@ pub struct Report {
     pub journals: Vec<JournalReport>,
     /// Journals that did not fit into this report.
     pub journals_left_out: usize,
+    /// Copies of volumes on this machine's disk.
+    #[serde(default)]
+    pub replicas: Vec<ReplicaReport>,
+    /// Copies that did not fit into this report.
+    #[serde(default)]
+    pub replicas_left_out: usize,
 }
 
 /// What a lender lends, in bytes.
@@ -111,19 +117,50 @@ pub struct JournalReport {
     pub sessions: u32,
 }
 
+/// One copy of a volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplicaReport {
+    /// The volume's id, in hexadecimal.
+    pub volume: String,
+    /// Where the copy is on the lender's machine.
+    pub path: String,
+    /// `following`, `inconsistent`, `taken over`, `in use` by another process, or `failed`.
+    pub state: String,
+    /// Why it failed, if it did.
+    pub error: Option<String>,
+    /// The volume's size.
+    pub bytes: u64,
+    /// The newest reign that it knows of.
+    pub epoch: u32,
+    /// Its log is durable up to here.
+    pub flushed: u64,
+    /// Its image has everything up to here.
+    pub applied: u64,
+    /// Whether its client is connected.
+    pub connected: bool,
+    /// Milliseconds since its client was heard last, by this process.
+    pub last_contact_age_ms: Option<u64>,
+}
+
+/// Keeps of a list what fits into `room` bytes of JSON. Returns how many do not.
+fn keep_what_fits<T: Serialize>(list: &mut Vec<T>, room: &mut usize) -> usize {
+    let fits = list.iter().take_while(|item| {
+        let bytes = serde_json::to_vec(item).map_or(usize::MAX, |json| json.len() + 1);
+        let left = room.checked_sub(bytes);
+        *room = left.unwrap_or(0);
+        left.is_some()
+    });
+    let (kept, all) = (fits.count(), list.len());
+    list.truncate(kept);
+    all - kept
+}
+
 impl Report {
-    /// The report as a frame's body. Journals that do not fit are counted instead of listed.
+    /// The report as a frame's body. Journals and copies that do not fit are counted instead of listed.
     pub fn to_frame_body(mut self) -> Vec<u8> {
         let mut room = FRAME_BODY_BYTES_MAX - REPORT_MARGIN_BYTES;
-        let fits = self.journals.iter().take_while(|journal| {
-            let bytes = serde_json::to_vec(journal).map_or(usize::MAX, |json| json.len() + 1);
-            let left = room.checked_sub(bytes);
-            room = left.unwrap_or(0);
-            left.is_some()
-        });
-        let kept = fits.count();
-        self.journals_left_out += self.journals.len() - kept;
-        self.journals.truncate(kept);
+        self.journals_left_out += keep_what_fits(&mut self.journals, &mut room);
+        self.replicas_left_out += keep_what_fits(&mut self.replicas, &mut room);
         let mut body = encode(&self);
         if body.len() > FRAME_BODY_BYTES_MAX {
             // Only an absurd number of addresses gets here; the numbers still matter most.

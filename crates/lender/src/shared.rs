@@ -10,6 +10,7 @@ use netram_proto::wire::{FrameKind, Header, Refusal};
 use netram_transport::{Address, Group, Security, Waker};
 
 use crate::config::Config;
+use crate::data::DataService;
 use crate::report::{MemoryReport, Report};
 use crate::stats::{Counters, Handshakes, JournalStats};
 use crate::store::Store;
@@ -17,6 +18,8 @@ use crate::store::Store;
 pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) store: Arc<Store>,
+    /// Who keeps copies of volumes.
+    pub(crate) data: Option<Arc<dyn DataService>>,
     pub(crate) addresses: Vec<Address>,
     pub(crate) started: Instant,
     /// One a shard.
@@ -47,6 +50,7 @@ impl Shared {
     pub(crate) fn new(
         config: Config,
         store: Arc<Store>,
+        data: Option<Arc<dyn DataService>>,
         addresses: Vec<Address>,
         wakers: Vec<Waker>,
     ) -> Shared {
@@ -54,6 +58,7 @@ impl Shared {
         Shared {
             config,
             store,
+            data,
             addresses,
             started: Instant::now(),
             counters: (0..shards).map(|_| Counters::default()).collect(),
@@ -148,6 +153,8 @@ impl Shared {
             .iter()
             .map(|(id, stats)| stats.report(*id, self.started, now))
             .collect();
+        drop(journals);
+        report.replicas = self.data.as_ref().map_or_else(Vec::new, |data| data.replicas());
         report
     }
 
@@ -237,7 +244,7 @@ mod tests {
         };
         let (store, _) = Store::open(&config.store_config()).unwrap();
         let wakers = vec![Waker::new().unwrap(), Waker::new().unwrap()];
-        let shared = Arc::new(Shared::new(config, store, Vec::new(), wakers));
+        let shared = Arc::new(Shared::new(config, store, None, Vec::new(), wakers));
         let (broken, other) = (EndGuard(Arc::clone(&shared)), EndGuard(Arc::clone(&shared)));
         let thread = std::thread::spawn(move || {
             let _guard = broken;
