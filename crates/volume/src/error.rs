@@ -61,8 +61,16 @@ pub enum OpenError {
         /// Why.
         cause: DiskError,
     },
+    /// It is a data lender's copy, and not to be opened like this.
+    #[error("{path}: {why}")]
+    Replica {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
     /// The thread that applies stages could not be started.
-    #[error("starting the volume's thread: {0}")]
+    #[error("starting the volume's threads: {0}")]
     Thread(io::Error),
 }
 

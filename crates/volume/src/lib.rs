@@ -24,14 +24,20 @@
 //! | [`settings`] | lenders, rule, what FLUSH waits for |
 //! | [`control`] | operating it from another process |
 //! | [`scrub()`] | reading all of it, to compare it with its checksums |
+//! | [`replica`] | the copy that a data lender keeps: feeding it, keeping it, restoring from it |
+//! | [`resync()`] | having the copy made equal, and waiting for it |
+//! | `copier` | brings the blocks of a restored volume home |
 //! | [`file`] | a real file with holes |
 #![forbid(unsafe_code)]
 
 pub mod control;
+mod copier;
 pub mod error;
 pub mod file;
 pub mod place;
 mod remove;
+pub mod replica;
+mod resync;
 mod scrub;
 pub mod settings;
 pub mod volume;
@@ -40,6 +46,7 @@ pub use control::{Control, ask};
 pub use error::{CloseError, CreateError, DeleteError, InspectError, OpenError};
 pub use netram_disk::{Device, Flush};
 pub use place::{Inspected, JOURNAL_BYTES_DEFAULT, Place};
+pub use resync::{ResyncError, Resynced, resync};
 pub use scrub::{Findings, Progress, scrub};
 pub use settings::VolumeSettings;
 pub use volume::{Recovered, Volume, VolumeStatus};

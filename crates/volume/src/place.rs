@@ -6,6 +6,8 @@
 //! | `image` | its blocks |
 //! | `sums` | their checksums |
 //! | `journal` | the journal's directory; its lock is the volume's |
+//! | `dirty` | what a data lender has to be sent because the journal no longer has it; with a data lender only |
+//! | `replica` | of a data lender's copy: how it stands |
 //! | `netram.toml` | lenders and settings; need not be there |
 //! | `control` | the socket of the process that has it open |
 
@@ -15,13 +17,14 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use netram_client::{Inspect, Journal};
+use netram_client::{Follower, Inspect, Journal, Parts};
 use netram_disk::{Files, Superblock, VolumeId, create};
 use netram_home::Settings;
+use netram_proto::id::JournalId;
 use ring::rand::{SecureRandom, SystemRandom};
 use rustix::fs::{Mode, OFlags};
 
-use crate::error::{CreateError, InspectError};
+use crate::error::{CreateError, InspectError, OpenError};
 use crate::file::VolumeFile;
 
 /// Bytes of a new volume's journal: the stages that may wait for the image, and as much for what comes meanwhile.
@@ -97,6 +100,10 @@ impl Place {
         Ok((folder, CONTROL))
     }
 
+    pub(crate) fn dirty(&self) -> PathBuf {
+        self.root.join("dirty")
+    }
+
     /// Whether there is a volume.
     pub fn exists(&self) -> bool {
         self.superblock().is_file()
@@ -104,6 +111,35 @@ impl Place {
 
     /// Makes a volume of `bytes` zeros, with a journal of `journal_bytes`. Durable on return.
     pub fn create(&self, bytes: u64, journal_bytes: u64) -> Result<VolumeId, CreateError> {
+        let volume = VolumeId(u128::from_le_bytes(random()));
+        self.make(|place| {
+            let journal = Journal::create(&place.journal(), journal_bytes)?;
+            place.fill(volume, journal, bytes)
+        })?;
+        Ok(volume)
+    }
+
+    /// Makes a volume of zeros whose journal's records exist elsewhere, as copies are made; `finish` adds what else is to
+    /// be there. Durable on return.
+    pub(crate) fn create_of(
+        &self,
+        volume: VolumeId,
+        bytes: u64,
+        journal: &Parts,
+        finish: impl FnOnce(&Place) -> Result<(), CreateError>,
+    ) -> Result<(), CreateError> {
+        self.make(|place| {
+            Follower::create(&place.journal(), journal)?;
+            finish(place)?;
+            place.fill(volume, journal.journal, bytes)
+        })
+    }
+
+    /// Lets `fill` make what is in the directory, and gives it its name when it is whole.
+    pub(crate) fn make(
+        &self,
+        fill: impl FnOnce(&Place) -> Result<(), CreateError>,
+    ) -> Result<(), CreateError> {
         let failed = |source| CreateError::Io {
             path: self.root.clone(),
             source,
@@ -111,9 +147,7 @@ impl Place {
         // Only `..` and the root have no name; they are there.
         let exists = || CreateError::Exists(self.root.clone());
         let name = self.root.file_name().ok_or_else(exists)?;
-        if self.root.symlink_metadata().is_ok() {
-            return Err(exists());
-        }
+        self.check_free()?;
         // It appears whole, under its name: a crash meanwhile leaves a directory of another name, in nobody's way, which the
         // next to make this one removes.
         let mut beginning = OsString::from(".");
@@ -127,23 +161,21 @@ impl Place {
         // Whoever removes what was left behind takes this lock first. If he has it, this one fails, and says so.
         let making = File::open(&unfinished.root).map_err(failed)?;
         making.try_lock().map_err(|error| failed(error.into()))?;
-        let made = unfinished.fill(bytes, journal_bytes).and_then(|volume| {
+        let made = fill(&unfinished).and_then(|()| {
             // At most an empty directory gives way to it, made by somebody at this instant.
             fs::rename(&unfinished.root, &self.root).map_err(|error| match error.kind() {
                 io::ErrorKind::AlreadyExists
                 | io::ErrorKind::DirectoryNotEmpty
                 | io::ErrorKind::NotADirectory => exists(),
                 _ => failed(error),
-            })?;
-            Ok(volume)
+            })
         });
         if made.is_err() {
             let _ = fs::remove_dir_all(&unfinished.root);
         }
         drop(making);
-        let volume = made?;
-        sync_folder(self.parent()).map_err(failed)?;
-        Ok(volume)
+        made?;
+        sync_folder(self.parent()).map_err(failed)
     }
 
     /// Removes what is left of volumes of this name whose making was cut off. What cannot be removed is in nobody's way.
@@ -167,24 +199,59 @@ impl Place {
         parent.unwrap_or(Path::new("."))
     }
 
-    fn fill(&self, bytes: u64, journal_bytes: u64) -> Result<VolumeId, CreateError> {
-        let journal = Journal::create(&self.journal(), journal_bytes)?;
-        let volume = VolumeId(u128::from_le_bytes(random()));
-        let failed = |path: PathBuf| move |source| CreateError::Io { path, source };
-        let make = |path: PathBuf| VolumeFile::create(&path).map_err(failed(path));
-        let files = Files {
-            image: make(self.image())?,
-            sums: make(self.sums())?,
-            superblock: make(self.superblock())?,
-            dirty: None,
-        };
-        create(files, volume, journal, bytes).map_err(|cause| CreateError::Volume {
+    fn fill(&self, volume: VolumeId, journal: JournalId, bytes: u64) -> Result<(), CreateError> {
+        create(self.new_files(false)?, volume, journal, bytes).map_err(|cause| CreateError::Volume {
             path: self.root.clone(),
             cause,
         })?;
-        // The names must be as durable as what they name.
-        sync_folder(&self.root).map_err(failed(self.root.clone()))?;
-        Ok(volume)
+        self.sync()
+    }
+
+    /// Empty files of a new volume.
+    pub(crate) fn new_files(&self, dirty: bool) -> Result<Files<VolumeFile>, CreateError> {
+        let failed = |path: PathBuf| move |source| CreateError::Io { path, source };
+        let make = |path: PathBuf| VolumeFile::create(&path).map_err(failed(path));
+        Ok(Files {
+            image: make(self.image())?,
+            sums: make(self.sums())?,
+            superblock: make(self.superblock())?,
+            dirty: dirty.then(|| make(self.dirty())).transpose()?,
+        })
+    }
+
+    /// The names must be as durable as what they name.
+    pub(crate) fn sync(&self) -> Result<(), CreateError> {
+        sync_folder(&self.root).map_err(|source| CreateError::Io {
+            path: self.root.clone(),
+            source,
+        })
+    }
+
+    /// An open volume's files. The map of what a data lender lacks is made when there is a data lender for the first time.
+    pub(crate) fn open_files(&self, dirty: bool) -> Result<Files<VolumeFile>, OpenError> {
+        let open =
+            |path: PathBuf| VolumeFile::open(&path, true).map_err(|source| OpenError::File { path, source });
+        let map = || {
+            let path = self.dirty();
+            match path.exists() {
+                true => open(path),
+                false => VolumeFile::create(&path).map_err(|source| OpenError::File { path, source }),
+            }
+        };
+        Ok(Files {
+            image: open(self.image())?,
+            sums: open(self.sums())?,
+            superblock: open(self.superblock())?,
+            dirty: dirty.then(map).transpose()?,
+        })
+    }
+
+    /// Refuses a place where something is already.
+    pub(crate) fn check_free(&self) -> Result<(), CreateError> {
+        match self.root.file_name().is_some() && self.root.symlink_metadata().is_err() {
+            true => Ok(()),
+            false => Err(CreateError::Exists(self.root.clone())),
+        }
     }
 
     /// Looks at the volume without opening it: nothing is changed, no lender is asked.

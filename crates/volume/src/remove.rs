@@ -13,6 +13,7 @@ use netram_disk::{Superblock, is_of_a_volume};
 use crate::error::DeleteError;
 use crate::file::VolumeFile;
 use crate::place::{CONTROL, Place};
+use crate::replica::StandingFile;
 
 impl Place {
     /// Removes the volume and everything in it, whole or not. Refuses while it is open, and where there is none.
@@ -34,6 +35,8 @@ impl Place {
         sync()?;
         absent_is_well(fs::remove_dir_all(self.journal())).map_err(failed(self.journal()))?;
         remove(self.sums())?;
+        remove(self.dirty())?;
+        remove(StandingFile::path(self.root()))?;
         remove(self.settings_file())?;
         // Of a process that was killed: nobody has the volume open.
         remove(self.root().join(CONTROL))?;

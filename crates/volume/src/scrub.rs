@@ -2,11 +2,12 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use netram_disk::{BLOCK_BYTES, Device, DeviceError};
+use netram_disk::{BLOCK_BYTES, Device, DeviceError, Scrubbed};
 use serde::{Deserialize, Serialize};
 
-/// Bytes read at once: what a scrub takes from the disk before others' reads have their turn. A bad block costs its part
-/// being read again in single blocks.
+use crate::volume::Volume;
+
+/// Bytes read at once: what a scrub takes from the disk before others' reads have their turn.
 const PART_BYTES: u64 = 1 << 20;
 /// Bad blocks that are named; more are counted.
 const NAMED_MAX: usize = 20;
@@ -29,62 +30,43 @@ pub struct Findings {
     pub bad_blocks: u64,
     /// The first of them.
     pub named: Vec<u64>,
+    /// Blocks that did not match and were taken from the data lender's copy.
+    #[serde(default)]
+    pub mended_blocks: u64,
+    /// Blocks that only the data lender has, and that could not be had now: the volume is being restored.
+    #[serde(default)]
+    pub missing_blocks: u64,
 }
 
 impl Findings {
-    fn bad(&mut self, block: u64) {
-        self.bad_blocks += 1;
-        if self.named.len() < NAMED_MAX {
-            self.named.push(block);
-        }
+    fn take(&mut self, part: &Scrubbed) {
+        self.read_bytes += part.blocks * BLOCK_BYTES;
+        self.mended_blocks += part.mended;
+        self.missing_blocks += part.missing;
+        self.bad_blocks += part.bad.len() as u64;
+        let room = NAMED_MAX - self.named.len();
+        self.named.extend(part.bad.iter().take(room));
     }
 }
 
-/// Reads all of `device`, beside whoever else uses it. `None`: `cancel` was set meanwhile.
-pub fn scrub<D: Device + ?Sized>(
-    device: &D,
+/// Reads all of the image, beside whoever else uses the volume, and mends what the data lender has. `None`: `cancel` was set
+/// meanwhile.
+pub fn scrub(
+    volume: &Volume,
     cancel: &AtomicBool,
     each: &mut dyn FnMut(Progress),
 ) -> Result<Option<Findings>, DeviceError> {
-    let total = device.geometry().bytes;
+    let total = volume.geometry().bytes;
     let mut findings = Findings::default();
-    let mut buffer = vec![0; PART_BYTES as usize];
     let mut done = 0;
     while done < total {
         if cancel.load(Ordering::Relaxed) {
             return Ok(None);
         }
         let part = PART_BYTES.min(total - done);
-        let mut taken = false;
-        device.extents(done, part, &mut |_, hole| {
-            taken |= !hole;
-            !taken
-        })?;
-        if taken {
-            read_part(device, done, &mut buffer[..part as usize], &mut findings)?;
-        }
+        findings.take(&volume.scrub_part(done / BLOCK_BYTES, part / BLOCK_BYTES)?);
         done += part;
         each(Progress { done, total });
     }
     Ok(Some(findings))
-}
-
-fn read_part<D: Device + ?Sized>(
-    device: &D,
-    at: u64,
-    buffer: &mut [u8],
-    findings: &mut Findings,
-) -> Result<(), DeviceError> {
-    findings.read_bytes += buffer.len() as u64;
-    match device.read(at, buffer) {
-        Err(DeviceError::Corrupt { .. }) => (),
-        other => return other,
-    }
-    for (index, block) in buffer.chunks_mut(BLOCK_BYTES as usize).enumerate() {
-        match device.read(at + index as u64 * BLOCK_BYTES, block) {
-            Err(DeviceError::Corrupt { block }) => findings.bad(block),
-            other => other?,
-        }
-    }
-    Ok(())
 }

@@ -4,11 +4,14 @@
 //! |---|---|---|---|
 //! | `flush` | `NETRAM_FLUSH` | what FLUSH and FUA wait for: `remote` (the commit rule) or `disk` | `remote` |
 //! | `stage` | `NETRAM_STAGE` | bytes of journal, or of memory, after which a stage ends: 64 KiB to 1 GiB | 10000 KiB |
+//! | `data-lender` | `NETRAM_DATA_LENDER` | the address of the lender that keeps a copy on its disk | none |
 
 use std::path::Path;
 
+use netram_client::JournalConfig;
 use netram_disk::{Flush, StagePolicy};
 use netram_home::{Settings, SettingsError, settings::size};
+use netram_transport::{Address, AddressError, Security};
 
 /// Bytes of the smallest stage: smaller ones would sync the image for a few writes.
 const STAGE_BYTES_MIN: u64 = 64 * 1024;
@@ -25,6 +28,10 @@ pub struct VolumeSettings {
     pub flush: Flush,
     /// When stages end.
     pub policy: StagePolicy,
+    /// The lender that keeps a copy of the volume on its own disk.
+    pub data_lender: Option<Address>,
+    /// Take over a data lender's copy: it is to be a volume of its own. A decision for one opening, so no file makes it.
+    pub take_over: bool,
 }
 
 impl From<Settings> for VolumeSettings {
@@ -39,7 +46,7 @@ impl From<Settings> for VolumeSettings {
 impl VolumeSettings {
     /// Settings from a file.
     pub fn load(path: &Path) -> Result<VolumeSettings, SettingsError> {
-        let (journal, own) = Settings::load_beside(path, &["flush", "stage"])?;
+        let (journal, own) = Settings::load_beside(path, &["flush", "stage", "data-lender"])?;
         let mut settings = VolumeSettings::from(journal);
         for (key, value) in own {
             let text = match value {
@@ -56,13 +63,23 @@ impl VolumeSettings {
         mut self,
         look_up: &dyn Fn(&str) -> Option<String>,
     ) -> Result<VolumeSettings, SettingsError> {
-        for name in ["NETRAM_FLUSH", "NETRAM_STAGE"] {
+        for name in ["NETRAM_FLUSH", "NETRAM_STAGE", "NETRAM_DATA_LENDER"] {
             if let Some(text) = look_up(name).filter(|text| !text.is_empty()) {
                 self.set(name, &text)?;
             }
         }
         self.journal = self.journal.with_environment(look_up)?;
         Ok(self)
+    }
+
+    /// What the journal is opened with. A data lender is reached as lenders are: with the same key.
+    pub fn journal_config(&self) -> Result<JournalConfig, SettingsError> {
+        let config = self.journal.journal_config()?;
+        let open = matches!(config.security, Security::Insecure) && !self.journal.insecure;
+        match self.data_lender.is_some() && open {
+            true => Err(SettingsError::NoKey),
+            false => Ok(config),
+        }
     }
 
     fn set(&mut self, name: &str, text: &str) -> Result<(), SettingsError> {
@@ -78,6 +95,12 @@ impl VolumeSettings {
                     "disk" => Flush::Disk,
                     _ => return Err(refused("say `remote` or `disk`")),
                 }
+            }
+            "data-lender" | "NETRAM_DATA_LENDER" => {
+                let address: Address = text
+                    .parse()
+                    .map_err(|error: AddressError| refused(&error.to_string()))?;
+                self.data_lender = Some(address);
             }
             _ => {
                 let bytes = size(name, text)?;
@@ -105,7 +128,8 @@ mod tests {
     #[test]
     fn a_volumes_settings_stand_beside_its_journals() {
         let settings =
-            load("lenders = [\"tcp://a:1\"]\ninsecure = true\nflush = \"disk\"\nstage = \"1MiB\"").unwrap();
+            load("lenders = [\"tcp://a:1\"]\ninsecure = true\nflush = \"disk\"\nstage = \"1MiB\"\ndata-lender = \"tcp://b:2\"").unwrap();
+        assert_eq!(settings.data_lender, Some("tcp://b:2".parse().unwrap()));
         assert_eq!(settings.journal.lenders.len(), 1);
         assert_eq!((settings.flush, settings.policy.bytes), (Flush::Disk, 1 << 20));
         let over = settings.with_environment(&|name| match name {
@@ -128,6 +152,7 @@ mod tests {
             ("stage = 1073741825", "1GiB"),
             ("stage = \"2GiB\"", "stage"),
             ("stages = 2", "stages"),
+            ("data-lender = \"b:2\"", "data-lender"),
             ("rule = \"most\"", "rule"),
         ] {
             let error = load(text).unwrap_err().to_string();

@@ -5,24 +5,28 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use netram_client::{Journal, JournalStatus};
+use netram_client::seal::DataKey;
+use netram_client::{Follower, Journal, JournalStatus, OfReplica};
 use netram_disk::{
-    Device, DeviceError, Disk, DiskStatus, Files, Geometry, GrowError, Options, Pending, Progress, VolumeId,
-    Work,
+    Device, DeviceError, Disk, DiskStatus, Geometry, GrowError, Options, Pending, Progress, Scrubbed,
+    Superblock, VolumeId, Work,
 };
+use netram_proto::journal::View;
+use netram_proto::port::Log;
+use netram_proto::replica::message::Follow;
+use netram_proto::replica::{Condition, Identity, Standing};
 use netram_proto::time::Time;
 
+use crate::copier::Copier;
 use crate::error::{CloseError, CreateError, DeleteError, InspectError, OpenError};
-use crate::file::VolumeFile;
 use crate::place::{Inspected, Place};
+use crate::replica::{Copy, DataLenderStatus, Feeder, FeederParts, StandingFile, VolumeDisk};
 use crate::settings::VolumeSettings;
 
 /// How often the thread looks at the time: a stage's age is right to within that much.
 const TICK: Duration = Duration::from_millis(100);
 /// How long it waits after a failure: every attempt writes a stage from its beginning.
 const RETRY: Duration = Duration::from_secs(1);
-
-type VolumeDisk = Disk<Journal, VolumeFile>;
 
 /// An open volume. Closed when dropped.
 #[derive(Debug)]
@@ -33,6 +37,10 @@ pub struct Volume {
     thread: Option<JoinHandle<()>>,
     opened: Instant,
     recovered: Recovered,
+    /// Feeds the data lender's copy, if there is one.
+    feeder: Option<Feeder>,
+    /// Brings the blocks of a restored volume home.
+    copier: Option<Copier>,
 }
 
 /// What opening found.
@@ -51,6 +59,10 @@ pub struct VolumeStatus {
     pub disk: DiskStatus,
     /// Members, positions, the log's failure.
     pub journal: JournalStatus,
+    /// The data lender, if there is one.
+    pub data_lender: Option<DataLenderStatus>,
+    /// How far the restoring is: blocks looked at, of all; `None`: all of the volume is here.
+    pub restoring: Option<(u64, u64)>,
 }
 
 impl Volume {
@@ -72,26 +84,49 @@ impl Volume {
             let path = place.superblock();
             return Err(OpenError::File { path, source });
         }
+        let mut standing = admit(&place, settings)?;
+        let mut config = settings.journal_config()?;
+        config.of_replica = standing.as_ref().map(|file| OfReplica {
+            closed: file.newest().closed,
+        });
+        if standing.is_some() {
+            settle_copy(&place)?;
+        }
+        let (window_bytes, security) = (config.window_bytes, config.security.clone());
         // The journal's lock is the volume's: from here on no other process has the files.
-        let (journal, recovered) = Journal::open(&place.journal(), settings.journal.journal_config()?)?;
-        let open = |path: std::path::PathBuf| {
-            VolumeFile::open(&path, true).map_err(|source| OpenError::File { path, source })
-        };
-        let files = Files {
-            image: open(place.image())?,
-            sums: open(place.sums())?,
-            superblock: open(place.superblock())?,
-            dirty: None,
-        };
+        let (journal, recovered) = Journal::open(&place.journal(), config)?;
+        if let Some(file) = &mut standing {
+            take_over(&place, file)?;
+        }
+        let files = place.open_files(settings.data_lender.is_some())?;
         let options = Options {
             policy: settings.policy,
             flush: settings.flush,
             ..Options::new(journal.id())
         };
-        let disk = Disk::open(journal, files, options).map_err(|cause| OpenError::Volume {
+        let wrong = |cause| OpenError::Volume {
             path: place.root().to_path_buf(),
             cause,
-        })?;
+        };
+        let feeding = match &settings.data_lender {
+            Some(address) => {
+                let superblock = Superblock::read(&files.superblock).map_err(wrong)?;
+                let follow = follow(&place, &journal, &superblock)?;
+                let view = journal.newest_view();
+                Some(FeederParts::new(
+                    address.clone(),
+                    security,
+                    follow,
+                    window_bytes,
+                    &view,
+                ))
+            }
+            None => None,
+        };
+        let copy = feeding
+            .as_ref()
+            .map_or_else(Copy::none, |parts| parts.copy.clone());
+        let disk = Disk::open_beside(journal, files, options, copy).map_err(wrong)?;
         let recovered = Recovered {
             journal: recovered,
             disk: disk.recovered(),
@@ -106,13 +141,21 @@ impl Volume {
         }
         let disk = Arc::new(disk);
         let thread = start(&disk).map_err(OpenError::Thread)?;
-        let volume = Volume {
+        let mut volume = Volume {
             place,
             disk: Some(disk),
             thread: Some(thread),
             opened: Instant::now(),
             recovered: recovered.clone(),
+            feeder: None,
+            copier: None,
         };
+        let disk = volume.disk.as_ref().expect("only closing takes it");
+        let feeder = feeding.map(|parts| Feeder::start(disk, parts)).transpose();
+        let copier = disk.is_restoring().then(|| Copier::start(disk)).transpose();
+        // From here on an error drops the volume, which closes it.
+        volume.feeder = feeder.map_err(OpenError::Thread)?;
+        volume.copier = copier.map_err(OpenError::Thread)?;
         Ok((volume, recovered))
     }
 
@@ -155,12 +198,59 @@ impl Volume {
         VolumeStatus {
             disk: self.disk().status(),
             journal: self.journal().status(),
+            data_lender: self.data_lender(),
+            restoring: self
+                .copier
+                .as_ref()
+                .and_then(|copier| copier.progress(self.disk())),
         }
     }
 
     /// Makes the volume larger while it is open.
     pub fn grow(&self, bytes: u64) -> Result<(), GrowError> {
         self.disk().grow(bytes)
+    }
+
+    /// How the data lender stands; `None`: there is none, or nothing is known yet.
+    pub fn data_lender(&self) -> Option<DataLenderStatus> {
+        self.feeder.as_ref().and_then(Feeder::status)
+    }
+
+    /// Waits until the data lender's copy has everything, so that blocks can be taken from it: as long as it gets on, and
+    /// `longest` where it does not. `false`: it does not have everything, or there is none.
+    pub fn wait_for_data_lender(&self, longest: Duration) -> bool {
+        let (mut since, mut left) = (Instant::now(), u64::MAX);
+        while self.feeder.is_some() && since.elapsed() < longest {
+            let status = self.data_lender().unwrap_or_default();
+            let resync = (status.resync.as_ref())
+                .map_or(0, |resync| resync.total_blocks.saturating_sub(resync.done_blocks));
+            let now = status
+                .lag_bytes
+                .saturating_add(resync)
+                .saturating_add(status.dirty_blocks);
+            if status.connected && status.in_service && now == 0 {
+                return true;
+            }
+            if status.connected && now < left {
+                (since, left) = (Instant::now(), now);
+            }
+            std::thread::sleep(TICK / 10);
+        }
+        false
+    }
+
+    /// Has the data lender's copy made anew where it differs; with `whole` even one that has more than this volume, or
+    /// another history. `false`: there is no data lender.
+    pub fn resync(&self, whole: bool) -> bool {
+        if let Some(feeder) = &self.feeder {
+            feeder.resync(whole);
+        }
+        self.feeder.is_some()
+    }
+
+    /// Compares `count` blocks of the image, from `first` on, with their checksums; mends what the data lender has.
+    pub fn scrub_part(&self, first: u64, count: u64) -> Result<Scrubbed, DeviceError> {
+        self.disk().scrub(first, count)
     }
 
     /// Brings everything written before into the image.
@@ -178,6 +268,9 @@ impl Volume {
         let Some(disk) = self.disk.take() else {
             return Ok(());
         };
+        if let Some(copier) = self.copier.take() {
+            copier.stop();
+        }
         disk.stop();
         let panicked = self.thread.take().is_some_and(|thread| thread.join().is_err());
         // What panicked there would panic here again, maybe while unwinding. The next opening applies it from the journal.
@@ -185,7 +278,13 @@ impl Volume {
             true => Err(CloseError::Panicked),
             false => disk.drain().map_err(CloseError::Apply),
         };
-        let disk = Arc::try_unwrap(disk).expect("the thread had the only other one");
+        if let Some(feeder) = self.feeder.take() {
+            match drained {
+                Ok(()) => feeder.close(last_view(disk.log())),
+                Err(_) => drop(feeder),
+            }
+        }
+        let disk = Arc::try_unwrap(disk).expect("the threads had the only other ones");
         let closed = disk.into_log().close().map_err(CloseError::Journal);
         drained.and(closed)
     }
@@ -196,6 +295,83 @@ impl Drop for Volume {
         if let Err(error) = self.shut_down() {
             tracing::warn!(%error, "the volume was not closed cleanly; the next opening will recover it");
         }
+    }
+}
+
+/// Whether the directory may be opened as a volume: any may that is no data lender's copy. `Some`: it is taken over.
+fn admit(place: &Place, settings: &VolumeSettings) -> Result<Option<StandingFile>, OpenError> {
+    let refused = |why: String| OpenError::Replica {
+        path: place.root().to_path_buf(),
+        why,
+    };
+    let standing = StandingFile::look(place.root()).map_err(|error| refused(error.to_string()))?;
+    match standing.map(|standing| standing.condition) {
+        None | Some(Condition::TakenOver) => Ok(None),
+        Some(Condition::Following) if settings.take_over => {
+            let file = StandingFile::open(place.root());
+            file.map(Some).map_err(|error| refused(error.to_string()))
+        }
+        Some(Condition::Following) => Err(refused(
+            "it is a data lender's copy of another machine's volume; `netram disk takeover` makes it a volume of its \
+             own, after which its client is refused"
+                .to_owned(),
+        )),
+        Some(condition) => Err(refused(format!(
+            "it is a data lender's copy, and {condition}: it cannot stand in for the volume"
+        ))),
+    }
+}
+
+/// Brings a copy's log into its image, so that the recovery of its journal has all of the log's room for what the members
+/// hold: the client had given up what was in its own image, and this one may be further behind.
+fn settle_copy(place: &Place) -> Result<(), OpenError> {
+    let log = Follower::open(&place.journal())?;
+    let options = Options::new(log.id());
+    let wrong = |cause| OpenError::Volume {
+        path: place.root().to_path_buf(),
+        cause,
+    };
+    let disk = Disk::open(log, place.open_files(false)?, options).map_err(wrong)?;
+    disk.drain()
+        .map_err(|error| wrong(netram_disk::OpenError::Apply(error)))
+}
+
+/// The copy's journal was recovered: from here on it is a volume like any other.
+fn take_over(place: &Place, file: &mut StandingFile) -> Result<(), OpenError> {
+    let taken = Standing {
+        condition: Condition::TakenOver,
+        ..file.newest()
+    };
+    file.store(taken).map_err(|error| OpenError::Replica {
+        path: place.root().to_path_buf(),
+        why: format!("it could not be marked as taken over: {error}"),
+    })
+}
+
+/// What a data lender is told of the volume.
+fn follow(place: &Place, journal: &Journal, superblock: &Superblock) -> Result<Follow, OpenError> {
+    let path = place.journal().join("data.key");
+    let key = DataKey::load(&path).map_err(|source| OpenError::File { path, source })?;
+    Ok(Follow {
+        identity: Identity {
+            volume: superblock.volume.0,
+            journal: journal.id(),
+        },
+        bytes: superblock.bytes,
+        capacity: journal.state().capacity,
+        key: key.as_bytes().to_vec(),
+    })
+}
+
+/// The view that closing the journal will store.
+fn last_view(journal: &Journal) -> View {
+    let view = journal.newest_view();
+    View {
+        version: view.version + 1,
+        counting: false,
+        base: journal.state().stable,
+        members: Vec::new(),
+        ..view
     }
 }
 

@@ -115,7 +115,11 @@ fn an_open_volume_tells_how_it_stands_grows_and_is_scrubbed() {
     let Ok(Some(Told::Scrubbed(findings))) = told else {
         panic!("{told:?}")
     };
-    assert_eq!((findings.read_bytes, findings.bad_blocks), (2 * MIB, 0));
+    assert!(
+        (4 * 4096..=2 * MIB).contains(&findings.read_bytes),
+        "{findings:?}"
+    );
+    assert_eq!(findings.bad_blocks, 0);
     assert_eq!(last.expect("at least the first step is told").total, 16 * MIB);
     served.close();
 }

@@ -50,7 +50,51 @@ fn write_all(out: &mut String, report: &Report) -> fmt::Result {
             put(&format!("{}_{name}_total", front.kind), "counter", &means, *count)?;
         }
     }
+    for (name, means, value) in data_lender_gauges(report) {
+        put(name, "gauge", means, value)?;
+    }
     write_lenders(out, report, &volume)
+}
+
+/// Of the lender that keeps a copy; none without.
+fn data_lender_gauges(report: &Report) -> Vec<Gauge> {
+    let mut gauges = Vec::new();
+    if let Some(status) = &report.data_lender {
+        gauges.extend([
+            (
+                "data_lender_in_service",
+                "1 while members keep what the data lender lacks.",
+                status.in_service.into(),
+            ),
+            (
+                "data_lender_lag_bytes",
+                "Journal bytes on this disk and not on the data lender's.",
+                status.lag_bytes,
+            ),
+            (
+                "data_lender_dirty_blocks",
+                "Blocks that it has to be sent because the journal no longer has them.",
+                status.dirty_blocks,
+            ),
+        ]);
+        if let Some(resync) = &status.resync {
+            let left = resync.total_blocks.saturating_sub(resync.done_blocks);
+            gauges.push((
+                "resync_left_blocks",
+                "Blocks that a resync has not looked at yet.",
+                left,
+            ));
+        }
+    }
+    if let Some(restoring) = &report.restoring {
+        let left = restoring.total.saturating_sub(restoring.done);
+        gauges.push((
+            "restoring_left_bytes",
+            "Bytes that may be at the data lender only.",
+            left,
+        ));
+    }
+    gauges
 }
 
 /// A name, what it means, its value.

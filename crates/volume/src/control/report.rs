@@ -5,9 +5,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use netram_client::JournalStatus;
+use netram_disk::BLOCK_BYTES;
 use netram_proto::journal::{Blocked, LinkPhase, Role};
 use serde::{Deserialize, Serialize};
 
+use crate::replica::DataLenderStatus;
+use crate::scrub::Progress;
 use crate::volume::Volume;
 
 /// How an open volume stands.
@@ -39,6 +42,12 @@ pub struct Report {
     pub failure: Option<String>,
     /// What stands between the volume and its users.
     pub front: Option<Front>,
+    /// The lender that keeps a copy on its disk, if there is one.
+    #[serde(default)]
+    pub data_lender: Option<DataLenderStatus>,
+    /// How far the restoring from such a copy is, if it is under way.
+    #[serde(default)]
+    pub restoring: Option<Progress>,
 }
 
 /// What stands between a volume and its users.
@@ -166,6 +175,11 @@ impl Report {
                 .collect(),
             failure: status.disk.failure.map(|failure| failure.to_string()),
             front,
+            data_lender: status.data_lender,
+            restoring: status.restoring.map(|(done, total)| Progress {
+                done: done * BLOCK_BYTES,
+                total: total * BLOCK_BYTES,
+            }),
         }
     }
 }

@@ -20,7 +20,8 @@ use super::report::{Front, Report};
 use super::wire::{Ask, Told, read_line};
 use super::{ASK_BYTES_MAX, CONVERSATIONS_MAX, PATIENCE, PROGRESS_EVERY};
 use crate::place::Place;
-use crate::scrub::scrub;
+use crate::resync::resync;
+use crate::scrub::{Progress, scrub};
 use crate::volume::Volume;
 
 /// Whoever has the volume open need not hurry for those who wait in line to ask.
@@ -225,6 +226,7 @@ impl Shared {
             Ask::Status => Told::Status(Box::new(Report::of(&self.volume, (self.front)()))),
             Ask::Grow { bytes } => self.grow(*bytes),
             Ask::Scrub => self.scrub(stream),
+            Ask::Resync { whole } => self.resync(stream, *whole),
         }
     }
 
@@ -241,8 +243,29 @@ impl Shared {
             return Told::Refused("a scrub is under way already; wait for its end".to_owned());
         }
         let _until_the_end = Scrubbing(&self.scrubbing);
-        let (cancel, mut next) = (AtomicBool::new(false), Instant::now());
-        let found = scrub(&*self.volume, &cancel, &mut |progress| {
+        let cancel = AtomicBool::new(false);
+        let found = scrub(&self.volume, &cancel, &mut self.teller(stream, &cancel));
+        match found {
+            Ok(Some(findings)) => Told::Scrubbed(findings),
+            Ok(None) => Told::Refused("the volume is being closed".to_owned()),
+            Err(error) => Told::Refused(error.to_string()),
+        }
+    }
+
+    fn resync(&self, stream: &UnixStream, whole: bool) -> Told {
+        let cancel = AtomicBool::new(false);
+        let done = resync(&self.volume, whole, &cancel, &mut self.teller(stream, &cancel));
+        match done {
+            Ok(Some(resynced)) => Told::Resynced(resynced),
+            Ok(None) => Told::Refused("the volume is being closed".to_owned()),
+            Err(error) => Told::Refused(error.to_string()),
+        }
+    }
+
+    /// Passes progress on now and then; sets `cancel` when nobody listens any more, or the volume is to be closed.
+    fn teller<'a>(&'a self, stream: &'a UnixStream, cancel: &'a AtomicBool) -> impl FnMut(Progress) + 'a {
+        let mut next = Instant::now();
+        move |progress| {
             let now = Instant::now();
             let gone = now >= next && {
                 next = now + PROGRESS_EVERY;
@@ -251,11 +274,6 @@ impl Shared {
             if gone || self.stopping.load(Ordering::SeqCst) {
                 cancel.store(true, Ordering::Relaxed);
             }
-        });
-        match found {
-            Ok(Some(findings)) => Told::Scrubbed(findings),
-            Ok(None) => Told::Refused("the volume is being closed".to_owned()),
-            Err(error) => Told::Refused(error.to_string()),
         }
     }
 }

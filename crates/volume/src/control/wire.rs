@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::report::Report;
+use crate::resync::Resynced;
 use crate::scrub::{Findings, Progress};
 
 /// What may be asked of a process that has a volume open. A new operation begins here; [`super::server`] does it.
@@ -22,6 +23,11 @@ pub enum Ask {
     },
     /// Read all of it and compare it with its checksums.
     Scrub,
+    /// Have the data lender's copy made equal.
+    Resync {
+        /// Even one that has more than the volume, or another history.
+        whole: bool,
+    },
 }
 
 /// What is answered.
@@ -41,6 +47,8 @@ pub enum Told {
     },
     /// It was read.
     Scrubbed(Findings),
+    /// The data lender's copy is equal.
+    Resynced(Resynced),
     /// Why it was not done.
     Refused(String),
 }

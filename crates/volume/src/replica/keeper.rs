@@ -1,0 +1,332 @@
+//! The data lender: keeps copies of other machines' volumes in a directory, each in a directory of its own.
+//!
+//! Every copy that somebody speaks for has a thread, which opens it, and lets it go a while after its client went: then
+//! other programs of this machine can have it, to take it over.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use netram_disk::{Superblock, VolumeId};
+use netram_lender::{DataService, DataSession, ReplicaReport};
+use netram_proto::limit::FRAME_BODY_BYTES_MAX;
+use netram_proto::replica::message::Follow;
+use netram_proto::wire::{Cursor, Flag, Frame, FrameKind, Header, Refusal};
+use netram_transport::Waker;
+use rustix::fs::{FlockOperation, flock};
+
+use super::host;
+use super::standing::{StandingFile, StandingFileError};
+use crate::file::VolumeFile;
+use crate::place::Place;
+
+/// Copies that are open at once. Each has a thread or two, and the memory of its stages.
+pub(super) const REPLICAS_OPEN_MAX: usize = 64;
+
+/// Why no copies can be kept in a directory.
+#[derive(Debug, thiserror::Error)]
+pub enum KeeperError {
+    /// It cannot be used.
+    #[error("keeping volumes in {path}: {source}")]
+    Folder {
+        /// The directory.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Another lender has it.
+    #[error("{0} is in use by another lender; give each its own --data directory")]
+    InUse(PathBuf),
+}
+
+/// Keeps copies of volumes in a directory.
+pub struct Keeper {
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// What the keeper and its threads share.
+pub(super) struct Shared {
+    pub(super) folder: PathBuf,
+    open: Mutex<BTreeMap<u128, Open>>,
+    stopping: AtomicBool,
+    /// The folder belongs to this process.
+    _lock: File,
+}
+
+/// A copy that has a thread.
+struct Open {
+    arrivals: Sender<DataSession>,
+    waker: Arc<Waker>,
+    report: Arc<Mutex<ReplicaReport>>,
+}
+
+/// What a copy's thread has.
+pub(super) struct Post {
+    pub(super) volume: u128,
+    pub(super) arrivals: Receiver<DataSession>,
+    pub(super) waker: Arc<Waker>,
+    pub(super) report: Arc<Mutex<ReplicaReport>>,
+}
+
+impl Keeper {
+    /// Keeps copies in `folder`, which is made if it is not there.
+    pub fn start(folder: &Path) -> Result<Keeper, KeeperError> {
+        let failed = |source| KeeperError::Folder {
+            path: folder.to_path_buf(),
+            source,
+        };
+        fs::create_dir_all(folder).map_err(failed)?;
+        let folder = folder.canonicalize().map_err(failed)?;
+        let mut options = OpenOptions::new();
+        options.create(true).truncate(false).write(true);
+        let lock = options.open(folder.join(".lock")).map_err(failed)?;
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return Err(KeeperError::InUse(folder));
+        }
+        let shared = Shared {
+            folder,
+            open: Mutex::default(),
+            stopping: AtomicBool::new(false),
+            _lock: lock,
+        };
+        let keeper = Keeper {
+            shared: Arc::new(shared),
+            threads: Mutex::default(),
+        };
+        let (kept, folder) = (keeper.shared.kept().len(), keeper.shared.folder.display());
+        tracing::info!(%folder, replicas = kept, "keeping copies of volumes");
+        Ok(keeper)
+    }
+
+    /// Ends all sessions and closes the copies. Their clients go on without.
+    pub fn stop(&self) {
+        self.shared.stopping.store(true, Ordering::Release);
+        for open in self.shared.open().values() {
+            open.wake();
+        }
+        let threads = std::mem::take(&mut *lock(&self.threads));
+        for thread in threads {
+            // A panic was printed where it happened, and its copy is recovered when it is next opened.
+            let _ = thread.join();
+        }
+    }
+
+    /// Hands a session to its volume's thread, which is started if there is none.
+    fn hand_over(&self, volume: u128, session: DataSession) -> io::Result<()> {
+        let mut open = self.shared.open();
+        if let Some(there) = open.get(&volume) {
+            // The thread takes itself out of the table before it stops looking.
+            if there.arrivals.send(session).is_ok() {
+                there.wake();
+            }
+            return Ok(());
+        }
+        if open.len() >= REPLICAS_OPEN_MAX {
+            tracing::warn!(
+                peer = session.link.peer(),
+                "client refused: {REPLICAS_OPEN_MAX} copies are open already"
+            );
+            refuse(session, Refusal::TooManyJournals, 0);
+            return Ok(());
+        }
+        let (sender, arrivals) = channel();
+        let (waker, report) = (Arc::new(Waker::new()?), Arc::new(Mutex::default()));
+        let there = Open {
+            arrivals: sender,
+            waker: Arc::clone(&waker),
+            report: Arc::clone(&report),
+        };
+        let post = Post {
+            volume,
+            arrivals,
+            waker,
+            report,
+        };
+        let shared = Arc::clone(&self.shared);
+        let thread = std::thread::Builder::new()
+            .name("netram-data".to_owned())
+            .spawn(move || host::run(&shared, &post))?;
+        // It cannot be refused: the thread has the other end.
+        let _ = there.arrivals.send(session);
+        open.insert(volume, there);
+        let mut threads = lock(&self.threads);
+        threads.retain(|thread| !thread.is_finished());
+        threads.push(thread);
+        Ok(())
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Open {
+    fn wake(&self) {
+        if let Err(error) = self.waker.wake() {
+            tracing::error!(%error, "a copy's thread could not be woken; it looks up by itself a little later");
+        }
+    }
+}
+
+impl Shared {
+    fn open(&self) -> MutexGuard<'_, BTreeMap<u128, Open>> {
+        lock(&self.open)
+    }
+
+    pub(super) fn stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// A thread that has closed its copy ends, unless somebody has come in the meantime.
+    pub(super) fn leave(&self, post: &Post) -> Option<DataSession> {
+        let mut open = self.open();
+        let arrived = post.arrivals.try_recv().ok();
+        if arrived.is_none() {
+            open.remove(&post.volume);
+        }
+        arrived
+    }
+
+    /// Where the copy of a volume is.
+    pub(super) fn root(&self, volume: u128) -> PathBuf {
+        self.folder.join(VolumeId(volume).to_string())
+    }
+
+    /// The directories of copies, as far as their names say.
+    fn kept(&self) -> Vec<PathBuf> {
+        let Ok(entries) = fs::read_dir(&self.folder) else {
+            return Vec::new();
+        };
+        let mut kept: Vec<PathBuf> = entries
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .filter(|path| StandingFile::path(path).exists())
+            .collect();
+        kept.sort();
+        kept
+    }
+
+    fn reports(&self) -> Vec<ReplicaReport> {
+        let open = self.open();
+        let mut reports: Vec<ReplicaReport> = Vec::new();
+        for root in self.kept() {
+            let mut report = report_of(&root);
+            let volume = u128::from_str_radix(&report.volume, 16);
+            if let Some(there) = volume.ok().and_then(|volume| open.get(&volume)) {
+                let known = lock(&there.report);
+                if !known.volume.is_empty() {
+                    report = known.clone();
+                }
+            }
+            reports.push(report);
+        }
+        reports
+    }
+}
+
+impl DataService for Keeper {
+    fn take(&self, session: DataSession) {
+        if self.shared.stopping() {
+            return;
+        }
+        let asked = match Frame::parse(&session.first) {
+            Ok(frame) => asked(&frame),
+            Err(_) => None,
+        };
+        match asked {
+            Some(Asked::All) => answer_all(session, &self.shared.reports()),
+            Some(Asked::Volume(volume)) => {
+                if let Err(error) = self.hand_over(volume, session) {
+                    tracing::error!(%error, "a copy's thread could not be started");
+                }
+            }
+            None => refuse(session, Refusal::Malformed, 0),
+        }
+    }
+
+    fn replicas(&self) -> Vec<ReplicaReport> {
+        self.shared.reports()
+    }
+}
+
+/// What a session's first frame is about.
+enum Asked {
+    All,
+    Volume(u128),
+}
+
+fn asked(frame: &Frame<'_>) -> Option<Asked> {
+    match frame.header.kind {
+        FrameKind::Follow => Follow::decode(frame.body)
+            .ok()
+            .map(|follow| Asked::Volume(follow.identity.volume)),
+        FrameKind::Inquire if frame.body.is_empty() => Some(Asked::All),
+        FrameKind::Inquire => Cursor::new(frame.body).u128().ok().map(Asked::Volume),
+        _ => None,
+    }
+}
+
+/// Names all copies, as far as they fit a frame.
+fn answer_all(mut session: DataSession, reports: &[ReplicaReport]) {
+    let mut fits = reports.len();
+    let body = loop {
+        let body = serde_json::to_vec(&reports[..fits]).unwrap_or_default();
+        if body.len() <= FRAME_BODY_BYTES_MAX {
+            break body;
+        }
+        fits /= 2;
+    };
+    let header = Header::new(FrameKind::Replica);
+    assert_eq!(header.flags & Flag::KNOWN, 0);
+    // Whoever does not listen goes without.
+    let _ = session.link.send(&[&header.encode(body.len()), &body]);
+}
+
+/// Says no, and ends the session.
+pub(super) fn refuse(mut session: DataSession, refusal: Refusal, number: u64) {
+    let mut header = Header::new(FrameKind::Refuse);
+    header.flags = refusal as u8;
+    header.lsn.0 = number;
+    let _ = session.link.send(&[&header.encode(0)]);
+}
+
+/// What the files of a copy say that nobody here has open.
+pub(super) fn report_of(root: &Path) -> ReplicaReport {
+    let name = root.file_name().map(|name| name.to_string_lossy().into_owned());
+    let mut report = ReplicaReport {
+        volume: name.unwrap_or_default(),
+        path: root.display().to_string(),
+        state: "failed".to_owned(),
+        ..ReplicaReport::default()
+    };
+    match look(root) {
+        Ok((standing, bytes)) => {
+            report.state = standing;
+            report.bytes = bytes;
+        }
+        Err(error) => report.error = Some(error),
+    }
+    report
+}
+
+fn look(root: &Path) -> Result<(String, u64), String> {
+    let standing = match StandingFile::look(root) {
+        Ok(Some(standing)) => standing,
+        Ok(None) => return Err(StandingFileError::Foreign.to_string()),
+        Err(error) => return Err(error.to_string()),
+    };
+    let file = VolumeFile::open(&Place::at(root).superblock(), false).map_err(|error| error.to_string())?;
+    let superblock = Superblock::read(&file).map_err(|error| error.to_string())?;
+    Ok((standing.condition.to_string(), superblock.bytes))
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

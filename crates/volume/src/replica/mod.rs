@@ -1,0 +1,33 @@
+//! A volume kept twice: the client's side that feeds a data lender, and the data lender's that keeps the copy.
+//!
+//! What is said and when is `netram_proto::replica`'s affair; what is done to the files is `netram_disk`'s and the
+//! follower's of `netram_client`. Here are the threads, the links and the directories.
+//!
+//! | module | does |
+//! |---|---|
+//! | [`Keeper`] | the data lender: copies in a directory, sessions handed to their threads |
+//! | `host`, `session` | one copy, open; what its client asks of it |
+//! | `blocks` | the blocks of a resync
+//! | `feeder` | the client's thread `netram-replica`: ships the log, sends blocks, says who is in service |
+//! | `fetch` | blocks from the copy, for a volume that lost or lacks them |
+//! | [`restore`] | a volume made anew from a copy elsewhere |
+//! | `standing` | the file that makes a directory a copy |
+//! | `wire` | messages over a link |
+
+mod blocks;
+mod feeder;
+mod fetch;
+mod host;
+mod keeper;
+pub mod restore;
+mod session;
+mod standing;
+mod wire;
+
+pub use feeder::{DataLenderStatus, ResyncStatus};
+pub use keeper::{Keeper, KeeperError};
+pub use standing::StandingFileError;
+
+pub(crate) use feeder::{Feeder, Parts as FeederParts, VolumeDisk};
+pub(crate) use fetch::Copy;
+pub(crate) use standing::StandingFile;

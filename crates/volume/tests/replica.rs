@@ -1,0 +1,320 @@
+//! A volume kept twice, by a data lender in this process: following, its absence, repairs, both ways to go on without the
+//! client's disk.
+
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use netram_disk::VolumeId;
+use netram_lender::{Config, Lender};
+use netram_transport::{Address, Security};
+use netram_volume::replica::restore::{replicas, restore};
+use netram_volume::replica::{DataLenderStatus, Keeper};
+use netram_volume::{Device, OpenError, Volume, VolumeSettings};
+
+const BLOCK: usize = 4096;
+const BYTES: u64 = 16 << 20;
+const JOURNAL_BYTES: u64 = 4 << 20;
+/// How long anything may take that is not itself under test.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A folder with a client's volume and a data lender's directory.
+struct Place {
+    folder: tempfile::TempDir,
+}
+
+/// A data lender, stopped when dropped.
+struct DataLender {
+    lender: Lender,
+    keeper: Arc<Keeper>,
+}
+
+impl Drop for DataLender {
+    fn drop(&mut self) {
+        self.lender.stop(Duration::ZERO);
+        self.keeper.stop();
+    }
+}
+
+impl Place {
+    fn new() -> Place {
+        let folder = tempfile::tempdir().unwrap();
+        Place { folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn address(&self) -> Address {
+        Address::Unix(self.path("data.sock"))
+    }
+
+    fn lender(&self) -> DataLender {
+        let keeper = Arc::new(Keeper::start(&self.path("kept")).unwrap());
+        let config = Config {
+            listen: vec![self.address()],
+            memory: 1 << 20,
+            store: Some(self.path("store")),
+            allow_disk: true,
+            ..Config::default()
+        };
+        let lender = Lender::start_with(config, Some(keeper.clone())).unwrap();
+        DataLender { lender, keeper }
+    }
+
+    fn settings(&self) -> VolumeSettings {
+        let mut settings = VolumeSettings {
+            data_lender: Some(self.address()),
+            ..VolumeSettings::default()
+        };
+        settings.journal.insecure = true;
+        settings.policy.bytes = 128 * 1024;
+        settings
+    }
+
+    fn create(&self) -> VolumeId {
+        Volume::create(&self.path("volume"), BYTES, JOURNAL_BYTES).unwrap()
+    }
+
+    fn open(&self) -> Volume {
+        Volume::open_with(&self.path("volume"), &self.settings())
+            .unwrap()
+            .0
+    }
+
+    fn copy(&self, volume: VolumeId) -> PathBuf {
+        self.path("kept").join(volume.to_string())
+    }
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < PATIENCE, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn standing(volume: &Volume) -> DataLenderStatus {
+    let mut status = None;
+    until("the feeder says how it stands", || {
+        status = volume.status().data_lender;
+        status.is_some()
+    });
+    status.unwrap()
+}
+
+/// Waits until the data lender has everything that is written.
+fn settle(volume: &Volume) {
+    volume.drain().unwrap();
+    until("the data lender has everything", || {
+        let status = standing(volume);
+        let stable = volume.status().journal.log.stable.0;
+        status.in_service && status.flushed == stable
+    });
+}
+
+fn fill(block: u64, version: u8) -> Vec<u8> {
+    (0..BLOCK)
+        .map(|at| (at as u64 ^ block.wrapping_mul(37)) as u8 ^ version)
+        .collect()
+}
+
+/// Writes blocks, and waits for all of them together.
+fn write_all(volume: &Volume, blocks: impl Iterator<Item = u64>, version: u8) {
+    let pending = blocks.map(|block| volume.write(block * BLOCK as u64, &fill(block, version)).unwrap());
+    volume.wait(pending.last().unwrap()).unwrap();
+}
+
+fn write(volume: &Volume, block: u64, version: u8) {
+    write_all(volume, [block].into_iter(), version);
+}
+
+fn read(volume: &Volume, block: u64) -> Vec<u8> {
+    let mut bytes = vec![0; BLOCK];
+    volume.read(block * BLOCK as u64, &mut bytes).unwrap();
+    bytes
+}
+
+fn check(volume: &Volume, blocks: impl Iterator<Item = (u64, u8)>) {
+    for (block, version) in blocks {
+        assert!(read(volume, block) == fill(block, version), "block {block}");
+    }
+}
+
+/// Flips a byte of a block in an image.
+fn spoil(root: &Path, block: u64) {
+    let image = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(root.join("image"))
+        .unwrap();
+    let mut byte = [0];
+    let at = BLOCK as u64 * (block + 1) + 77;
+    image.read_exact_at(&mut byte, at).unwrap();
+    image.write_all_at(&[byte[0] ^ 8], at).unwrap();
+}
+
+#[test]
+fn a_copy_follows_and_is_taken_over_where_it_is() {
+    let place = Place::new();
+    let id = place.create();
+    let lender = place.lender();
+    let volume = place.open();
+    write_all(&volume, 0..200, 1);
+    volume.discard(10 * BLOCK as u64, 5 * BLOCK as u64).unwrap();
+    settle(&volume);
+    volume.grow(BYTES + (1 << 20)).unwrap();
+    write(&volume, BYTES / BLOCK as u64, 2);
+    settle(&volume);
+    let listed = replicas(&place.address(), &Security::Insecure).unwrap();
+    assert_eq!((listed.len(), listed[0].state.as_str()), (1, "following"));
+    assert_eq!(listed[0].volume, id.to_string());
+    let copy = place.copy(id);
+    let refused = Volume::open_with(&copy, &VolumeSettings::default()).unwrap_err();
+    assert!(matches!(refused, OpenError::Replica { .. }), "{refused}");
+    volume.close().unwrap();
+    drop(lender);
+    let taking = VolumeSettings {
+        take_over: true,
+        ..VolumeSettings::default()
+    };
+    let (taken, _) = Volume::open_with(&copy, &taking).unwrap();
+    assert_eq!(taken.geometry().bytes, BYTES + (1 << 20));
+    check(&taken, (0..10).chain(15..200).map(|block| (block, 1)));
+    check(&taken, [(BYTES / BLOCK as u64, 2)].into_iter());
+    assert!((10..15).all(|block| read(&taken, block) == [0; BLOCK]));
+    taken.close().unwrap();
+    let (again, _) = Volume::open_with(&copy, &VolumeSettings::default()).unwrap();
+    check(&again, (15..200).map(|block| (block, 1)));
+    drop(again);
+    // The old client learns that it is no longer the volume.
+    let _lender = place.lender();
+    let volume = place.open();
+    until("the old client is told", || {
+        standing(&volume)
+            .trouble
+            .is_some_and(|trouble| trouble.contains("taken over"))
+    });
+    until("it writes no more", || volume.write(0, &[1; 512]).is_err());
+}
+
+#[test]
+fn an_absence_is_made_good_by_what_changed_alone() {
+    let place = Place::new();
+    let id = place.create();
+    let lender = place.lender();
+    let volume = place.open();
+    write_all(&volume, 0..2000, 1);
+    settle(&volume);
+    let resyncs = standing(&volume).resyncs;
+    // A short one: the journal still has everything.
+    drop(lender);
+    write_all(&volume, 0..20, 2);
+    let lender = place.lender();
+    settle(&volume);
+    assert_eq!(standing(&volume).resyncs, resyncs, "the journal reached back");
+    // A long one: several times the journal, on a few blocks.
+    drop(lender);
+    for version in 0..40 {
+        write_all(&volume, 100..200, version);
+    }
+    volume.zero(500 * BLOCK as u64, 10 * BLOCK as u64).unwrap();
+    volume.drain().unwrap();
+    let dirty = standing(&volume).dirty_blocks;
+    // Beside the 110, those of a stage in which the data lender went.
+    assert!((1..=300).contains(&dirty), "{dirty} blocks are dirty");
+    let sent = standing(&volume).resync_sent_blocks;
+    let lender = place.lender();
+    settle(&volume);
+    let status = standing(&volume);
+    assert_eq!(status.resyncs, resyncs + 1);
+    assert!(
+        (1..=300).contains(&(status.resync_sent_blocks - sent)),
+        "only what changed: {status:?}"
+    );
+    assert_eq!(status.dirty_blocks, 0);
+    volume.close().unwrap();
+    drop(lender);
+    let taking = VolumeSettings {
+        take_over: true,
+        ..VolumeSettings::default()
+    };
+    let (taken, _) = Volume::open_with(&place.copy(id), &taking).unwrap();
+    check(&taken, (0..20).map(|block| (block, 2)));
+    check(&taken, (20..100).map(|block| (block, 1)));
+    check(&taken, (100..200).map(|block| (block, 39)));
+    check(&taken, (200..500).chain(510..2000).map(|block| (block, 1)));
+    assert!((500..510).all(|block| read(&taken, block) == [0; BLOCK]));
+}
+
+#[test]
+fn damage_on_either_side_is_mended_from_the_other() {
+    let place = Place::new();
+    let id = place.create();
+    let lender = place.lender();
+    let volume = place.open();
+    write_all(&volume, 0..100, 1);
+    settle(&volume);
+    until("the copy's image has it", || {
+        standing(&volume).applied >= standing(&volume).flushed
+    });
+    spoil(volume.place().root(), 7);
+    spoil(volume.place().root(), 8);
+    check(&volume, (0..100).map(|block| (block, 1)));
+    assert_eq!(volume.status().disk.statistics.mended, 2);
+    // On the other side it is found when the block is asked for, or by a scrub there; then it is sent again.
+    spoil(&place.copy(id), 20);
+    spoil(volume.place().root(), 20);
+    let mut bytes = [0; BLOCK];
+    let lost = volume.read(20 * BLOCK as u64, &mut bytes);
+    assert!(lost.is_err(), "both copies are damaged");
+    write(&volume, 20, 3);
+    settle(&volume);
+    check(&volume, [(20, 3)].into_iter());
+    volume.close().unwrap();
+    drop(lender);
+}
+
+#[test]
+fn a_lost_client_is_restored_and_serves_at_once() {
+    let place = Place::new();
+    let id = place.create();
+    let lender = place.lender();
+    let volume = place.open();
+    write_all(&volume, 0..1000, 1);
+    settle(&volume);
+    write_all(&volume, 0..10, 2);
+    settle(&volume);
+    volume.close().unwrap();
+    std::fs::remove_dir_all(place.path("volume")).unwrap();
+    let config = place.settings().journal_config().unwrap();
+    let wrong = restore(
+        &place.path("volume"),
+        &place.address(),
+        VolumeId(1),
+        &config,
+        |_| Ok(()),
+    );
+    assert!(wrong.unwrap_err().to_string().contains("keeps no copy"));
+    let restored = restore(&place.path("volume"), &place.address(), id, &config, |_| Ok(())).unwrap();
+    assert!(restored.closed);
+    let volume = place.open();
+    // Reading and partial writes, while nearly nothing is here.
+    check(&volume, (990..1000).map(|block| (block, 1)));
+    let pending = volume.write(600 * BLOCK as u64 + 512, &[9; 512]).unwrap();
+    volume.wait(pending).unwrap();
+    check(&volume, (0..10).map(|block| (block, 2)));
+    until("all of it is here", || volume.status().restoring.is_none());
+    settle(&volume);
+    drop(lender);
+    check(&volume, (10..600).chain(601..1000).map(|block| (block, 1)));
+    let mut expected = fill(600, 1);
+    expected[512..1024].fill(9);
+    assert!(read(&volume, 600) == expected);
+    volume.close().unwrap();
+    let volume = place.open();
+    check(&volume, (10..600).map(|block| (block, 1)));
+}
