@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use netram_lender::{Config, Lender};
+use netram_lender::{Config, DataService, Lender};
 use netram_transport::{Address, Group, WaitPolicy};
+use netram_volume::replica::Keeper;
 use serde::Deserialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -32,6 +33,7 @@ const GRACE_DEFAULT: Duration = Duration::from_secs(5);
 ///
 ///   netram lend --listen tcp://0.0.0.0:7420 --key-file /etc/netram/key --memory 4GiB
 ///   netram lend --listen unix:/run/netram.sock --insecure --memory 256MiB
+///   netram lend --listen tcp://0.0.0.0:7420 --key-file /etc/netram/key --data /var/lib/netram/kept
 ///   netram lend --config /etc/netram/lend.toml
 ///
 /// A configuration file has the long flags as its keys:
@@ -93,6 +95,9 @@ struct Settings {
     /// The file that holds the lent memory, on a memory file system [default: one in /dev/shm, after user and name]
     #[arg(long, value_name = "PATH", env = "NETRAM_STORE")]
     store: Option<PathBuf>,
+    /// Also keep copies of volumes in this directory, for clients that name this lender as their data lender
+    #[arg(long, value_name = "DIR", env = "NETRAM_DATA")]
+    data: Option<PathBuf>,
     /// Keep the serving threads on these processors, in order
     #[arg(long, value_name = "CPU", env = "NETRAM_PIN", value_delimiter = ',')]
     pin: Vec<usize>,
@@ -130,6 +135,7 @@ impl Settings {
             shards: self.shards.or(file.shards),
             wait: self.wait.or(file.wait),
             store: self.store.or(file.store),
+            data: self.data.or(file.data),
             pin: list(self.pin, file.pin),
             mlock: self.mlock || file.mlock,
             huge_pages: self.huge_pages || file.huge_pages,
@@ -173,15 +179,24 @@ impl Lend {
         let settings = self.settings.or(file);
         let grace = settings.grace.map_or(GRACE_DEFAULT, |span| span.0);
         let forget = settings.forget;
+        let data = settings.data.clone();
         let config = settings.config()?;
         // Before the lender starts: a signal in between must not end it without grace.
         let signals = Signals::new([SIGTERM, SIGINT]).context("waiting for signals")?;
-        let lender = Arc::new(Lender::start(config).context("starting the lender")?);
+        let keeper = data
+            .map(|folder| Keeper::start(&folder).map(Arc::new))
+            .transpose()?;
+        let service = keeper.clone().map(|keeper| keeper as Arc<dyn DataService>);
+        let lender = Arc::new(Lender::start_with(config, service).context("starting the lender")?);
         for address in lender.addresses() {
             output::line(format_args!("listening {address}"))?;
         }
         output::line("ready")?;
-        serve(&lender, signals, grace, forget)
+        let served = serve(&lender, signals, grace, forget);
+        if let Some(keeper) = keeper {
+            keeper.stop();
+        }
+        served
     }
 }
 

@@ -38,6 +38,9 @@ pub(crate) struct Create {
     /// A lender that may hold the newest writes; several may be given, in order of preference
     #[arg(long, value_name = "ADDRESS")]
     lender: Vec<Address>,
+    /// The lender that keeps a copy of the volume on its own disk (`netram lend --data`)
+    #[arg(long, value_name = "ADDRESS")]
+    data_lender: Option<Address>,
     /// The cluster key's file, for the lenders
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
@@ -102,6 +105,10 @@ impl Create {
         };
         let lenders: Vec<toml::Value> = self.lender.iter().map(|one| one.to_string().into()).collect();
         put("lenders", (!lenders.is_empty()).then(|| lenders.into()));
+        put(
+            "data-lender",
+            self.data_lender.as_ref().map(|one| one.to_string().into()),
+        );
         // The file counts from the volume's directory, the command line from where the user is.
         let key = self.key_file.as_deref().map(std::path::absolute).transpose()?;
         let key = key.map(|path| match path.to_str() {
@@ -125,11 +132,11 @@ impl Create {
 }
 
 /// Writes them, and reads them as an opening will.
-fn write_settings(path: &Path, settings: &toml::Table) -> Result<()> {
+pub(super) fn write_settings(path: &Path, settings: &toml::Table) -> Result<()> {
     if settings.is_empty() {
         return Ok(());
     }
     fs::write(path, toml::to_string(settings)?).with_context(|| format!("writing {}", path.display()))?;
-    VolumeSettings::load(path)?.journal.journal_config()?;
+    VolumeSettings::load(path)?.journal_config()?;
     Ok(())
 }

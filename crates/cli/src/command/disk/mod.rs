@@ -8,10 +8,14 @@ mod detach;
 mod grow;
 mod list;
 mod opener;
+mod replicas;
+mod restore;
+mod resync;
 mod scrub;
 mod serve;
 pub(crate) mod server;
 mod show;
+mod takeover;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -39,6 +43,10 @@ pub(crate) enum Disk {
     Serve(serve::Serve),
     Grow(grow::Grow),
     Scrub(scrub::Scrub),
+    Resync(resync::Resync),
+    Replicas(replicas::Replicas),
+    Restore(restore::Restore),
+    Takeover(takeover::Takeover),
     Delete(delete::Delete),
 }
 
@@ -53,6 +61,10 @@ impl Disk {
             Disk::Serve(serve) => serve.run(),
             Disk::Grow(grow) => grow.run(),
             Disk::Scrub(scrub) => scrub.run(),
+            Disk::Resync(resync) => resync.run(),
+            Disk::Replicas(replicas) => replicas.run(),
+            Disk::Restore(restore) => restore.run(),
+            Disk::Takeover(takeover) => takeover.run(),
             Disk::Delete(delete) => delete.run(),
         }
     }

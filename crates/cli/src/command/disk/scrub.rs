@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -15,12 +16,15 @@ use super::absolute;
 use super::opener::{Bar, ask_opener, odd};
 use crate::output;
 
+/// How long the data lender may get no further before the scrub begins without it.
+const COPY_PATIENCE: Duration = Duration::from_secs(5);
+
 /// Read every block of a volume and compare it with its checksum
 ///
 /// It may be attached or served meanwhile: whoever has it open reads it then,
 /// beside its users. Otherwise it is opened, which recovers it if it was not
-/// closed. Nothing is repaired yet: restore bad blocks from a copy, or write them
-/// anew. Exit code 1 when there are any.
+/// closed. Bad blocks are mended from the data lender's copy, where there is one.
+/// What remains is to be written anew. Exit code 1 when anything does.
 ///
 ///   netram disk scrub /var/lib/netram/db
 #[derive(Debug, Args)]
@@ -47,6 +51,8 @@ impl Scrub {
                 "read_bytes": findings.read_bytes,
                 "bad_blocks": findings.bad_blocks,
                 "named": findings.named,
+                "mended_blocks": findings.mended_blocks,
+                "missing_blocks": findings.missing_blocks,
             }))?,
             false => tell(&findings)?,
         }
@@ -59,6 +65,9 @@ impl Scrub {
 
 fn scrub_here(path: &Path) -> Result<Findings> {
     let (volume, _) = Volume::open(path)?;
+    if volume.place().settings()?.data_lender.is_some() && !volume.wait_for_data_lender(COPY_PATIENCE) {
+        output::remark("the data lender does not have everything now: bad blocks may stay bad");
+    }
     let bar = Bar::default();
     let found = scrub(&volume, &AtomicBool::new(false), &mut |progress| {
         bar.show(progress)
@@ -76,6 +85,20 @@ fn tell(findings: &Findings) -> Result<()> {
             from + BLOCK_BYTES
         ))?;
     }
+    let mut text = format!("{} read", output::bytes(findings.read_bytes));
+    for (count, what) in [
+        (findings.mended_blocks, "block"),
+        (findings.missing_blocks, "missing block"),
+    ] {
+        if count > 0 {
+            let mended = if what == "block" {
+                " mended from the data lender"
+            } else {
+                ""
+            };
+            text = format!("{text}, {}{mended}", output::count(count, what));
+        }
+    }
     let bad = output::count(findings.bad_blocks, "bad block");
-    output::line(format_args!("{} read, {bad}", output::bytes(findings.read_bytes)))
+    output::line(format_args!("{text}, {bad}"))
 }

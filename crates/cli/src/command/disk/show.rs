@@ -8,6 +8,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use netram_attach::Entry;
 use netram_volume::control::{Ask, Report, Told, metrics};
+use netram_volume::replica::DataLenderStatus;
 use netram_volume::{Flush, Inspected, Place, VolumeSettings, ask};
 use serde_json::json;
 
@@ -106,6 +107,7 @@ impl Seen {
             "in_use": seen.in_use,
             "members": seen.members,
             "lenders": self.lenders(),
+            "data_lender": self.settings.data_lender.as_ref().map(ToString::to_string),
             "flush": self.flush(),
             "attached": self.attached,
             "live": self.live,
@@ -152,6 +154,13 @@ impl Seen {
             ("in use", in_use),
             ("device", device),
             ("lenders", list(&self.lenders(), "none: the local disk alone")),
+            (
+                "data lender",
+                (self.settings.data_lender.as_ref()).map_or_else(
+                    || "none: this disk has the only copy".to_owned(),
+                    ToString::to_string,
+                ),
+            ),
             ("newest writes at", list(&seen.members, "this disk")),
             ("flush", self.flush().to_owned()),
         ]
@@ -206,6 +215,11 @@ impl Seen {
                 ),
             )
         }));
+        lines.extend(report.data_lender.as_ref().map(|status| ("copy", copy(status))));
+        lines.extend(report.restoring.as_ref().map(|progress| {
+            let (done, total) = (output::bytes(progress.done), output::bytes(progress.total));
+            ("restoring", format!("{done} of {total} looked at"))
+        }));
         let why = |what, why: &Option<String>| why.clone().map(|why| (what, why));
         lines.extend(why("waits for disk", &journal.blocked));
         lines.extend(why("image fails", &report.failure));
@@ -219,6 +233,32 @@ impl Seen {
         }
         lines
     }
+}
+
+/// How the data lender's copy stands.
+fn copy(status: &DataLenderStatus) -> String {
+    let mut text = match (&status.trouble, status.in_service) {
+        (Some(trouble), _) => trouble.clone(),
+        (None, true) => "in service".to_owned(),
+        (None, false) => "not in service".to_owned(),
+    };
+    if let Some(condition) = &status.condition {
+        text = format!("{text}, {condition}");
+    }
+    text = format!("{text}, {} behind", output::bytes(status.lag_bytes));
+    if status.dirty_blocks > 0 {
+        text = format!(
+            "{text}, {} to be sent",
+            output::count(status.dirty_blocks, "block")
+        );
+    }
+    if let Some(resync) = &status.resync {
+        text = format!(
+            "{text}; resync: {} of {} blocks, {} a second",
+            resync.done_blocks, resync.total_blocks, resync.blocks_a_second
+        );
+    }
+    text
 }
 
 fn counted(counters: &std::collections::BTreeMap<String, u64>) -> String {

@@ -1,0 +1,142 @@
+//! `netram disk restore`.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use netram_client::JournalConfig;
+use netram_disk::VolumeId;
+use netram_transport::Address;
+use netram_volume::Place;
+use netram_volume::replica::restore::{Restored, restore};
+use serde_json::json;
+
+use super::create::write_settings;
+use crate::options::{SecurityArgs, Usage};
+use crate::output;
+
+/// Make a volume anew from its data lender's copy, after its own disk was lost
+///
+/// The data lender refuses the volume's old client from then on. The lenders that
+/// held the newest writes must answer; if they cannot, it is refused, and may be
+/// tried again. The new volume can be attached or served at once: blocks come from
+/// the data lender when they are read, and all of them in the background.
+///
+///   netram disk replicas tcp://10.0.0.4:7420 --key-file /etc/netram/key
+///   netram disk restore /var/lib/netram/db --from tcp://10.0.0.4:7420 \\
+///       --volume 0123456789abcdef0123456789abcdef --key-file /etc/netram/key
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Restore {
+    /// The new directory
+    volume: PathBuf,
+    /// The data lender that keeps the copy
+    #[arg(long, value_name = "ADDRESS")]
+    from: Address,
+    /// The volume's id, as `netram disk replicas` lists it
+    #[arg(long = "volume", value_name = "ID")]
+    id: String,
+    #[command(flatten)]
+    security: SecurityArgs,
+    /// A lender that may hold the new volume's newest writes; several may be given, in order of preference
+    #[arg(long, value_name = "ADDRESS")]
+    lender: Vec<Address>,
+    /// Allow all members in this machine's power domain
+    #[arg(long)]
+    one_domain: bool,
+    /// Go on although writes that were acknowledged may be missing
+    #[arg(long)]
+    accept_loss: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Restore {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        let parsed = u128::from_str_radix(&self.id, 16)
+            .ok()
+            .filter(|_| self.id.len() == 32);
+        let id = parsed.map(VolumeId).ok_or_else(|| {
+            Usage(format!(
+                "`{}` is no volume's id: 32 hexadecimal digits, as `netram disk replicas` lists them",
+                self.id
+            ))
+        })?;
+        let config = JournalConfig {
+            accept_loss: self.accept_loss,
+            security: self.security.security()?,
+            ..JournalConfig::default()
+        };
+        let settings = self.settings()?;
+        let write = |root: &Path| {
+            let written = write_settings(&Place::at(root).settings_file(), &settings);
+            written.map_err(|error| io::Error::other(format!("{error:#}")))
+        };
+        let what = || format!("restoring {}", self.volume.display());
+        let restored = restore(&self.volume, &self.from, id, &config, write).with_context(what)?;
+        match self.json {
+            true => output::json(&json!({
+                "volume": self.volume,
+                "id": id.to_string(),
+                "bytes": restored.bytes,
+                "copy_end": restored.copy_end.0,
+                "records_from_members": restored.records_from_members,
+                "last_contact_s": restored.contact,
+                "closed": restored.closed,
+                "loss_accepted": restored.loss_accepted,
+            }))?,
+            false => self.tell(&restored)?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn tell(&self, restored: &Restored) -> Result<()> {
+        output::line(format_args!(
+            "volume {}, {}, {} from lenders beyond the copy",
+            self.volume.display(),
+            output::bytes(restored.bytes),
+            output::count(restored.records_from_members, "write"),
+        ))?;
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let ago = since.saturating_sub(Duration::from_secs(restored.contact));
+        match restored.closed {
+            true => output::line("the volume had been closed: nothing is missing")?,
+            false => output::line(format_args!(
+                "the data lender had last noted its client {} ago; what the client wrote after it had lost the data \
+                 lender and all lenders at once, nobody can know",
+                output::age(ago)
+            ))?,
+        }
+        output::line("attach or serve it now; its blocks come from the data lender meanwhile")
+    }
+
+    /// The settings of the new volume: its data lender is the one it came from.
+    fn settings(&self) -> Result<toml::Table> {
+        let mut table = toml::Table::new();
+        let lenders: Vec<toml::Value> = self.lender.iter().map(|one| one.to_string().into()).collect();
+        if !lenders.is_empty() {
+            table.insert("lenders".to_owned(), lenders.into());
+        }
+        table.insert("data-lender".to_owned(), self.from.to_string().into());
+        if let Some(key) = &self.security.key_file {
+            let key = std::path::absolute(key)?;
+            let key = key
+                .to_str()
+                .ok_or_else(|| Usage(format!("{} is not UTF-8; move the key", key.display())))?;
+            table.insert("key-file".to_owned(), key.into());
+        }
+        for (name, value) in [
+            ("insecure", self.security.insecure),
+            ("one-domain", self.one_domain),
+        ] {
+            if value {
+                table.insert(name.to_owned(), true.into());
+            }
+        }
+        Ok(table)
+    }
+}

@@ -1,0 +1,70 @@
+//! `netram disk takeover`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use netram_volume::{Device, Place, Volume};
+use serde_json::json;
+
+use super::absolute;
+use crate::output;
+
+/// Make a data lender's copy a volume of its own, on the data lender's machine
+///
+/// For when the client's machine is gone for good: the client is refused from then
+/// on. The lenders that held the newest writes must answer. The data lender lets go
+/// of a copy a few seconds after its client went; it need not be stopped.
+///
+///   netram disk takeover /var/lib/netram/kept/0123456789abcdef0123456789abcdef
+///   netram disk attach /var/lib/netram/kept/0123456789abcdef0123456789abcdef --name db
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Takeover {
+    /// The copy's directory, below the data lender's --data
+    replica: PathBuf,
+    /// The cluster key's file, for the lenders that held the newest writes
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+    /// No key and no encryption; only for lenders on this machine
+    #[arg(long)]
+    insecure: bool,
+    /// Go on although writes that were acknowledged may be missing
+    #[arg(long)]
+    accept_loss: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Takeover {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        let path = absolute(&self.replica)?;
+        let what = || format!("taking over {}", self.replica.display());
+        let mut settings = Place::at(&path).settings()?;
+        settings.take_over = true;
+        settings.journal.accept_loss |= self.accept_loss;
+        settings.journal.insecure |= self.insecure;
+        settings.journal.key_file = self.key_file.or(settings.journal.key_file);
+        let (volume, recovered) = Volume::open_with(&path, &settings).with_context(what)?;
+        let bytes = volume.geometry().bytes;
+        volume.close().with_context(what)?;
+        let members = recovered.journal.records_from_members;
+        match self.json {
+            true => output::json(&json!({
+                "volume": path,
+                "bytes": bytes,
+                "records_from_members": members,
+                "loss_accepted": recovered.journal.loss_accepted,
+            }))?,
+            false => output::line(format_args!(
+                "volume {}, {}, {} from lenders beyond the copy; attach or serve it",
+                path.display(),
+                output::bytes(bytes),
+                output::count(members, "write")
+            ))?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
