@@ -9,7 +9,7 @@ use netram_disk::{ApplyError, BLOCK_BYTES, DeviceError, FetchError};
 use netram_lender::{DataPermit, DataSession};
 use netram_proto::port::{IoError, Log};
 use netram_proto::replica::message::{self, Digest, Follow};
-use netram_proto::replica::{Condition, Deed, Description, Message, Replica};
+use netram_proto::replica::{Deed, Description, Message, Replica};
 use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
 use netram_transport::Waker;
 
@@ -193,11 +193,8 @@ impl Session {
                 self.answer(host.replica.on_view_kept())
             }
             Deed::Restart { start, standing } => {
-                let whole = host.standing.newest().condition == Condition::Following;
                 host.standing.store(standing)?;
-                if whole {
-                    host.disk.bring_up().map_err(HostError::from)?;
-                }
+                host.disk.bring_up().map_err(HostError::from)?;
                 host.disk.log().restart(start)?;
                 host.disk.restart()?;
                 self.answer(host.replica.on_restarted())
