@@ -8,13 +8,15 @@ use serde_json::Value;
 
 use crate::common::start;
 use crate::file_system::FileSystem;
-use crate::process::{PATIENCE, end};
+use crate::process::{PATIENCE, end, until};
 use crate::rounds::Rounds;
 use crate::site::Site;
 
 const BLOCK_BYTES: u64 = 4096;
 /// What the job that is cut off would write.
 const CUT_BYTES: u64 = 96 << 20;
+/// Writes after which fio is surely under way, and not only its file made.
+const BEGUN: u64 = 50;
 const ROUND: Duration = Duration::from_secs(2);
 
 #[test]
@@ -98,12 +100,15 @@ fn cut_off(site: &Site, rounds: &mut Rounds, seed: u64) -> u64 {
     let job = Job::Cut { seed, bytes };
     let mut command = job.command(&site.mounted());
     command.arg("--do_verify=0");
+    let before = site.writes();
     let running = start(
         command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null()),
     );
+    // On a busy machine it takes its time to begin.
+    until("fio writes", || site.writes() > before + BEGUN);
     rounds.let_it_run(ROUND);
     site.crash();
     let output = running.wait_with_output().unwrap();

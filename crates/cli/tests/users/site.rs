@@ -87,6 +87,14 @@ impl Site {
         self.path("run/dev/db").display().to_string()
     }
 
+    /// Writes that the device has completed, ever.
+    pub(crate) fn writes(&self) -> u64 {
+        let device = fs::canonicalize(self.device()).unwrap();
+        let name = device.file_name().unwrap().to_str().unwrap();
+        let counts = fs::read_to_string(format!("/sys/block/{name}/stat")).unwrap();
+        counts.split_whitespace().nth(4).unwrap().parse().unwrap()
+    }
+
     fn disk(&self, arguments: &[&str]) -> Ran {
         let mut command = netram();
         command
