@@ -196,6 +196,17 @@ impl Site {
         self.start_lender(spec, listen, &[], &[])
     }
 
+    /// A data lender, which keeps copies of volumes in the folder `data`.
+    pub(crate) fn data_lender_at(
+        &self,
+        spec: LenderSpec,
+        listen: &Address,
+        data: &Path,
+    ) -> Result<Lender, BenchError> {
+        let more = ["--data".to_owned(), data.display().to_string()];
+        self.start_lender(spec, listen, &[], &more)
+    }
+
     /// The same, and it takes appends from a multicast group too.
     pub fn lender_of_group(&self, spec: LenderSpec, group: &Group) -> Result<Lender, BenchError> {
         let more = ["--multicast".to_owned(), group.to_string()];

@@ -24,12 +24,16 @@ pub enum Failure {
     LenderKilled,
     /// A member falls silent, its connections open.
     LenderStopped,
+    /// The data lender's process is killed; it comes back with its disk.
+    DataLenderKilled,
     /// All lenders are killed, their memory is gone.
     LendersKilled,
     /// Nothing gets through between client and lenders.
     SwitchLost,
     /// The client's processes are killed.
     ClientKilled,
+    /// The client's processes are killed and its disk is gone.
+    ClientDiskLost,
     /// The client loses its power, all lenders their memory.
     AllLost,
 }
@@ -85,6 +89,8 @@ pub struct Row {
     pub recovery_ms: Option<f64>,
     /// Of what.
     pub recovery: &'static str,
+    /// How long until the client's new disk had every block, of so many that were fetched.
+    pub copied_ms: Option<f64>,
     /// What the paper says.
     pub paper: Paper,
 }
@@ -109,12 +115,14 @@ struct Spans {
 
 impl Failure {
     /// All, in the paper's order.
-    pub const ALL: [Failure; 6] = [
+    pub const ALL: [Failure; 8] = [
         Failure::LenderKilled,
         Failure::LenderStopped,
+        Failure::DataLenderKilled,
         Failure::LendersKilled,
         Failure::SwitchLost,
         Failure::ClientKilled,
+        Failure::ClientDiskLost,
         Failure::AllLost,
     ];
 
@@ -123,9 +131,11 @@ impl Failure {
         match self {
             Failure::LenderKilled => "lender-killed",
             Failure::LenderStopped => "lender-stopped",
+            Failure::DataLenderKilled => "data-lender-killed",
             Failure::LendersKilled => "lenders-killed",
             Failure::SwitchLost => "switch-lost",
             Failure::ClientKilled => "client-killed",
+            Failure::ClientDiskLost => "client-disk-lost",
             Failure::AllLost => "all-lost",
         }
     }
@@ -135,9 +145,11 @@ impl Failure {
         match self {
             Failure::LenderKilled => "a lender crashes (SIGKILL, memory gone)",
             Failure::LenderStopped => "a lender falls silent (SIGSTOP)",
+            Failure::DataLenderKilled => "the data lender crashes (SIGKILL)",
             Failure::LendersKilled => "all lenders crash (SIGKILL, memory gone)",
             Failure::SwitchLost => "the switch fails (all frames dropped)",
             Failure::ClientKilled => "the client crashes (SIGKILL)",
+            Failure::ClientDiskLost => "the client crashes and its disk is gone",
             Failure::AllLost => "client (power cut) and all lenders crash",
         }
     }
@@ -154,6 +166,10 @@ impl Failure {
             Failure::LenderKilled | Failure::LenderStopped => {
                 paper("Cache Server Crash", ["Yes", "Yes", "No Influence", "0"])
             }
+            Failure::DataLenderKilled => paper(
+                "Data Server Crash",
+                ["Yes", "Yes", "No Influence", "Lost stages transfer time"],
+            ),
             Failure::LendersKilled | Failure::SwitchLost => paper(
                 "All Servers Crash or Switch Failure",
                 [
@@ -164,6 +180,10 @@ impl Failure {
                 ],
             ),
             Failure::ClientKilled => paper("Client Crash", ["Yes", "No", "N/A", "One Stage Transfer Time"]),
+            Failure::ClientDiskLost => paper(
+                "Client Disk Corruption",
+                ["Yes", "No", "N/A", "Transfer Time of All Blocks"],
+            ),
             Failure::AllLost => paper("All workstations crash", ["No", "No", "N/A", "N/A"]),
         }
     }
@@ -183,6 +203,7 @@ impl Row {
             acked: None,
             recovery_ms: None,
             recovery: "",
+            copied_ms: None,
             paper: failure.paper(),
         }
     }

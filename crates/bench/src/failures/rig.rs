@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use netram_transport::WaitPolicy;
+use netram_transport::{Address, WaitPolicy};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -26,12 +26,23 @@ const SPEC: LenderSpec = LenderSpec {
     core: None,
 };
 
+/// The data lender, and the folder on its disk. Its process may be dead.
+struct DataLender {
+    process: Option<Lender>,
+    address: Address,
+    folder: PathBuf,
+}
+
 /// A volume that is mounted while something fails.
 pub(super) struct Rig<'s> {
     site: &'s Site,
     network: Option<Namespaces>,
     lenders: Vec<Option<Lender>>,
-    place: Place,
+    data: Option<DataLender>,
+    /// Removed at the end.
+    _place: Place,
+    /// Where the volume is now.
+    volume: PathBuf,
     mount: PathBuf,
     run: PathBuf,
     /// Supervisor and server of the device.
@@ -46,6 +57,29 @@ impl<'s> Rig<'s> {
         home: &Site,
         network: Option<Namespaces>,
     ) -> Result<Rig<'s>, BenchError> {
+        Rig::with(site, home, network, None)
+    }
+
+    /// The same, with a data lender that is in service.
+    pub(super) fn kept_twice(site: &'s Site) -> Result<Rig<'s>, BenchError> {
+        let folder = site.folder().join(format!("kept-{}", site.number()));
+        let process = site.data_lender_at(SPEC, &site.listen(Wire::Tcp), &folder)?;
+        let data = DataLender {
+            address: process.address().clone(),
+            process: Some(process),
+            folder,
+        };
+        let rig = Rig::with(site, site, None, Some(data))?;
+        rig.until_in_service()?;
+        Ok(rig)
+    }
+
+    fn with(
+        site: &'s Site,
+        home: &Site,
+        network: Option<Namespaces>,
+        data: Option<DataLender>,
+    ) -> Result<Rig<'s>, BenchError> {
         let lenders: Result<Vec<Lender>, BenchError> = (0..LENDERS)
             .map(|_| match &network {
                 Some(network) => home.lender_beyond(network, SPEC),
@@ -56,6 +90,7 @@ impl<'s> Rig<'s> {
         let holders = Holders {
             lenders: lenders.iter().map(|lender| lender.address().clone()).collect(),
             members: Some(MEMBERS),
+            data_lender: data.as_ref().map(|data| data.address.clone()),
             ..Holders::default()
         };
         let place = Place::new(home, VOLUME_BYTES, &holders)?;
@@ -66,7 +101,9 @@ impl<'s> Rig<'s> {
             site,
             network,
             lenders: lenders.into_iter().map(Some).collect(),
-            place,
+            data,
+            volume: place.path().to_owned(),
+            _place: place,
             mount,
             run: site.folder().join(format!("run-{number}")),
             processes: Vec::new(),
@@ -103,7 +140,7 @@ impl<'s> Rig<'s> {
             }
             None => Command::new(self.site.program()),
         };
-        command.arg("disk").args(arguments).arg(self.place.path());
+        command.arg("disk").args(arguments).arg(&self.volume);
         command.env("NETRAM_DISK_RUN", &self.run);
         command.envs(environment.iter().copied());
         finish(&mut command)
@@ -157,7 +194,7 @@ impl<'s> Rig<'s> {
         tool("fsck.ext4", &["-f", "-n", &self.device()])
             .map(drop)
             .map_err(|error| BenchError::Wrong {
-                place: self.place.path().to_owned(),
+                place: self.volume.clone(),
                 why: error.to_string(),
             })
     }
@@ -189,10 +226,14 @@ impl<'s> Rig<'s> {
         }
     }
 
+    fn shown(&self) -> Result<Value, BenchError> {
+        let said = self.disk(&["show", "--json"], &[])?;
+        serde_json::from_str(&said).context("read what is shown")
+    }
+
     /// The members that the volume's view names.
     fn members(&self) -> Result<Vec<String>, BenchError> {
-        let shown: Value =
-            serde_json::from_str(&self.disk(&["show", "--json"], &[])?).context("read what is shown")?;
+        let shown = self.shown()?;
         let members = shown["members"].as_array().into_iter().flatten();
         Ok(members
             .filter_map(|one| one.as_str().map(str::to_owned))
@@ -243,6 +284,75 @@ impl<'s> Rig<'s> {
             *lender = Some(self.site.lender_at(SPEC, &address)?);
         }
         Ok(())
+    }
+
+    /// Kills the data lender's process; its disk stays.
+    pub(super) fn kill_data_lender(&mut self) {
+        if let Some(data) = &mut self.data {
+            data.process = None;
+        }
+    }
+
+    /// Starts it again on its disk.
+    pub(super) fn bring_data_lender(&mut self) -> Result<(), BenchError> {
+        if let Some(data) = &mut self.data {
+            data.process = Some(self.site.data_lender_at(SPEC, &data.address, &data.folder)?);
+        }
+        Ok(())
+    }
+
+    /// Waits until the data lender has all that the client's disk has: how long that took.
+    pub(super) fn until_in_service(&self) -> Result<Duration, BenchError> {
+        let began = Instant::now();
+        until("the data lender is in service", || {
+            Ok(self.shown()?["live"]["data_lender"]["in_service"] == true)
+        })?;
+        Ok(began.elapsed())
+    }
+
+    /// Waits until the client's new disk has every block.
+    pub(super) fn until_copied(&self) -> Result<(), BenchError> {
+        until("everything is copied", || {
+            let live = &self.shown()?["live"];
+            Ok(live.is_object() && live["restoring"].is_null())
+        })
+    }
+
+    /// Forgets the client's directory, as when its disk has died; returns what must be known to ask the data lender for it.
+    pub(super) fn lose_disk(&mut self, id: &str) -> Result<(), BenchError> {
+        std::fs::remove_dir_all(&self.volume).context("remove the client's directory")?;
+        let Some(data) = &self.data else {
+            return Err(BenchError::Asked("there is no data lender".to_owned()));
+        };
+        self.volume = self.volume.with_extension("restored");
+        let key = self.site.key_file().display().to_string();
+        let from = data.address.to_string();
+        let mut arguments = vec![
+            "restore",
+            "--from",
+            &from,
+            "--volume",
+            id,
+            "--key-file",
+            &key,
+            "--one-domain",
+        ];
+        let lenders = self
+            .lenders
+            .iter()
+            .flatten()
+            .map(|lender| lender.address().to_string());
+        let lenders: Vec<String> = lenders.collect();
+        lenders
+            .iter()
+            .for_each(|lender| arguments.extend(["--lender", lender]));
+        self.disk(&arguments, &[]).map(drop)
+    }
+
+    /// The volume's id.
+    pub(super) fn id(&self) -> Result<String, BenchError> {
+        let shown = self.shown()?;
+        Ok(shown["id"].as_str().unwrap_or_default().to_owned())
     }
 
     /// Lets nothing through between client and lenders.

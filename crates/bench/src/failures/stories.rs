@@ -20,7 +20,9 @@ pub(super) fn tell(site: &Site, failure: Failure, spans: &Spans) -> Result<Row, 
         Failure::LenderKilled | Failure::LenderStopped => lender_lost(site, failure, spans),
         Failure::LendersKilled => lenders_killed(site, spans),
         Failure::SwitchLost => switch_lost(site, spans),
+        Failure::DataLenderKilled => data_lender_killed(site, spans),
         Failure::ClientKilled => client_killed(site, spans),
+        Failure::ClientDiskLost => client_disk_lost(site, spans),
         Failure::AllLost => all_lost(site, spans),
     }
 }
@@ -44,6 +46,26 @@ fn lender_lost(site: &Site, failure: Failure, spans: &Spans) -> Result<Row, Benc
     Ok(Row {
         recovery_ms: Some(ms(replaced)),
         recovery: "until a spare had replaced it",
+        ..row
+    })
+}
+
+/// The data lender dies, and comes back with its disk as it was.
+fn data_lender_killed(site: &Site, spans: &Spans) -> Result<Row, BenchError> {
+    let mut rig = Rig::kept_twice(site)?;
+    let load = random(&rig, spans)?;
+    std::thread::sleep(spans.before);
+    let failed = SystemTime::now();
+    rig.kill_data_lender();
+    std::thread::sleep(spans.during);
+    let ended = SystemTime::now();
+    rig.bring_data_lender()?;
+    let back = rig.until_in_service()?;
+    let row = went_on(Failure::DataLenderKilled, &load.end()?, spans, failed, ended)?;
+    rig.close()?;
+    Ok(Row {
+        recovery_ms: Some(ms(back)),
+        recovery: "from its return until its disk had everything",
         ..row
     })
 }
@@ -111,6 +133,35 @@ fn client_killed(site: &Site, spans: &Spans) -> Result<Row, BenchError> {
         recovery_ms: Some(ms(recovered)),
         recovery: "attaching and mounting",
         ..Row::new(Failure::ClientKilled, before(&done, began, failed)?)
+    })
+}
+
+/// The client's processes die in mid-write, and its disk with them. A new one is made from the data lender's.
+fn client_disk_lost(site: &Site, spans: &Spans) -> Result<Row, BenchError> {
+    let mut rig = Rig::kept_twice(site)?;
+    let id = rig.id()?;
+    let (load, began) = (sequence(&rig)?, SystemTime::now());
+    std::thread::sleep(spans.before);
+    let failed = SystemTime::now();
+    rig.crash();
+    let done = load.end()?;
+    rig.unmount()?;
+    let began_again = SystemTime::now();
+    rig.lose_disk(&id)?;
+    rig.attach(&[])?;
+    rig.mount()?;
+    let recovered = began_again.elapsed().unwrap_or_default();
+    verify(done.acked_blocks(), rig.mounted())?;
+    rig.until_copied()?;
+    let copied = began_again.elapsed().unwrap_or_default();
+    rig.close()?;
+    Ok(Row {
+        continues: done.failure.is_none(),
+        acked: Some(done.acked_blocks()),
+        recovery_ms: Some(ms(recovered)),
+        recovery: "until a new disk was attached and mounted; blocks follow as they are read, and in the background",
+        copied_ms: Some(ms(copied)),
+        ..Row::new(Failure::ClientDiskLost, before(&done, began, failed)?)
     })
 }
 

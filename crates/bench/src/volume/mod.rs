@@ -39,6 +39,8 @@ pub struct Holders {
     pub rule: Option<CommitRule>,
     /// Where appends are multicast; `None`: each lender has them over its own link.
     pub group: Option<Group>,
+    /// Who keeps a copy on its own disk.
+    pub data_lender: Option<Address>,
     /// Bytes after which a stage ends; `None`: the default.
     pub stage_bytes: Option<u64>,
 }
@@ -70,6 +72,9 @@ impl Place {
             // All processes are on this machine, whatever their labels say.
             table.insert("one-domain".to_owned(), true.into());
             table.insert("domain".to_owned(), "bench".into());
+        }
+        if let Some(address) = &holders.data_lender {
+            table.insert("data-lender".to_owned(), address.to_string().into());
         }
         if let Some(rule) = holders.rule {
             table.insert("rule".to_owned(), rule.to_string().into());

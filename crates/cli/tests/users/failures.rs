@@ -53,6 +53,24 @@ fn a_file_system_goes_on_when_a_lender_falls_silent() {
 }
 
 #[test]
+fn a_file_system_does_not_notice_that_the_data_lender_crashes() {
+    goes_on(
+        "a_file_system_does_not_notice_that_the_data_lender_crashes",
+        "data-lender-killed",
+    );
+}
+
+#[test]
+fn a_client_whose_disk_is_gone_has_every_acknowledged_block_from_the_data_lender() {
+    let test = "a_client_whose_disk_is_gone_has_every_acknowledged_block_from_the_data_lender";
+    let Some(row) = outcome(test, "client-disk-lost") else {
+        return;
+    };
+    assert_eq!(row["reliable"], "yes", "{row}");
+    assert!(row["acked"].as_u64().unwrap() > 0, "{row}");
+}
+
+#[test]
 fn a_file_system_goes_on_when_all_lenders_crash() {
     goes_on("a_file_system_goes_on_when_all_lenders_crash", "lenders-killed");
 }

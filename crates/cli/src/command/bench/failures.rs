@@ -108,7 +108,11 @@ fn show(rows: &[Row]) -> Result<()> {
     output::line(table)?;
     output::line("recovery:")?;
     for row in rows.iter().filter(|row| row.recovery_ms.is_some()) {
-        output::line(format_args!("  {}: {}", row.failure, row.recovery))?;
+        let copied = row
+            .copied_ms
+            .map(|copied| format!("; {} ms until everything was copied", output::number(copied)));
+        let copied = copied.unwrap_or_default();
+        output::line(format_args!("  {}: {}{copied}", row.failure, row.recovery))?;
     }
     Ok(())
 }
