@@ -28,11 +28,51 @@ pub(crate) struct Site {
     lenders: Vec<Lender>,
     /// Where one of them was that was lost.
     lost: Option<String>,
+    keeper: Option<Keeper>,
+    /// The volume's id.
+    id: String,
+}
+
+/// The data lender, and where its disk is.
+struct Keeper {
+    process: Option<Lender>,
+    address: String,
+    data: PathBuf,
+}
+
+impl Keeper {
+    fn start(data: PathBuf) -> Keeper {
+        let mut keeper = Keeper {
+            process: None,
+            address: "tcp://127.0.0.1:0".to_owned(),
+            data,
+        };
+        keeper.restart();
+        keeper
+    }
+
+    /// Kills the process, if it runs, and starts it again on its disk.
+    fn restart(&mut self) {
+        self.process = None;
+        let data = self.data.to_str().unwrap();
+        let process = lender(&self.address, &["--data", data]);
+        self.address = process.address.clone();
+        self.process = Some(process);
+    }
 }
 
 impl Site {
     /// A new volume with `file_system` on it, attached and mounted. `None`: the machine lacks something, which is said.
     pub(crate) fn new(test: &str, file_system: FileSystem, programs: &[&str]) -> Option<Site> {
+        Site::with(test, file_system, programs, false)
+    }
+
+    /// The same on two disks: a data lender keeps a copy.
+    pub(crate) fn kept_twice(test: &str, file_system: FileSystem) -> Option<Site> {
+        Site::with(test, file_system, &[], true)
+    }
+
+    fn with(test: &str, file_system: FileSystem, programs: &[&str], twice: bool) -> Option<Site> {
         let lacking = can_attach()
             .and_then(|()| file_system.can())
             .and_then(|()| programs.iter().try_for_each(|program| has(program)));
@@ -40,18 +80,21 @@ impl Site {
             let _ = writeln!(std::io::stderr(), "\nSKIPPED {test}: {missing}");
             return None;
         }
-        let lenders = vec![lender("tcp://127.0.0.1:0"), lender("tcp://127.0.0.1:0")];
+        let lenders = vec![lender("tcp://127.0.0.1:0", &[]), lender("tcp://127.0.0.1:0", &[])];
         let folder = tempfile::Builder::new()
             .prefix("netram-users-")
             .tempdir()
             .unwrap();
         // Databases run as users of their own, and must get through to what is theirs.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711)).unwrap();
-        let site = Site {
+        let keeper = twice.then(|| Keeper::start(folder.path().join("kept")));
+        let mut site = Site {
             folder,
             file_system,
             lenders,
             lost: None,
+            keeper,
+            id: String::new(),
         };
         let mut create = vec![
             "create",
@@ -61,12 +104,18 @@ impl Site {
             "--journal-size",
             JOURNAL,
             "--insecure",
+            "--json",
         ];
         for lender in &site.lenders {
             create.extend(["--lender", &lender.address]);
         }
+        if let Some(keeper) = &site.keeper {
+            create.extend(["--data-lender", &keeper.address]);
+        }
         let made = site.disk(&create);
         assert_eq!(made.code, 0, "{}{}", made.out, made.err);
+        let made: Value = serde_json::from_str(&made.out).unwrap();
+        site.id = made["id"].as_str().unwrap().to_owned();
         fs::create_dir(site.mounted()).unwrap();
         site.attach();
         file_system.make(&site.device());
@@ -166,8 +215,42 @@ impl Site {
     /// Another one comes in its place, with nothing.
     pub(crate) fn replace_lender(&mut self) {
         if let Some(address) = self.lost.take() {
-            self.lenders.push(lender(&address));
+            self.lenders.push(lender(&address, &[]));
         }
+    }
+
+    /// The data lender's process is killed, and starts again on its disk.
+    pub(crate) fn restart_keeper(&mut self) {
+        if let Some(keeper) = &mut self.keeper {
+            keeper.restart();
+        }
+    }
+
+    /// Whether the data lender has all that the client's disk has, as far as the lenders do not have it.
+    pub(crate) fn is_kept(&self) -> bool {
+        let shown = self.disk(&["show", "db", "--json"]).out;
+        let shown: Value = serde_json::from_str(&shown).unwrap_or_default();
+        shown["live"]["data_lender"]["in_service"] == true
+    }
+
+    /// After a crash: the client's disk is gone, and its volume made anew from the data lender's.
+    pub(crate) fn lose_disk(&self) {
+        fs::remove_dir_all(self.path("db")).unwrap();
+        let keeper = self.keeper.as_ref().expect("there is a data lender");
+        let mut restore = vec![
+            "restore",
+            "db",
+            "--volume",
+            &self.id,
+            "--from",
+            &keeper.address,
+            "--insecure",
+        ];
+        for lender in &self.lenders {
+            restore.extend(["--lender", &lender.address]);
+        }
+        let restored = self.disk(&restore);
+        assert_eq!(restored.code, 0, "{}{}", restored.out, restored.err);
     }
 
     /// After a crash: the volume recovered, the file system clean by its own checker, and mounted.
@@ -196,9 +279,10 @@ impl Drop for Site {
     }
 }
 
-fn lender(listen: &str) -> Lender {
+fn lender(listen: &str, more: &[&str]) -> Lender {
     let name = MADE.fetch_add(1, Ordering::Relaxed).to_string();
-    Lender::start(&name, &["--listen", listen, "--insecure", "--domain", "ups-1"])
+    let fixed = ["--listen", listen, "--insecure", "--domain", "ups-1"];
+    Lender::start(&name, &[&fixed, more].concat())
 }
 
 /// Gives a folder to the user that a database runs as.
