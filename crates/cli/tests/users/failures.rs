@@ -53,6 +53,7 @@ fn a_file_system_goes_on_when_a_lender_falls_silent() {
 }
 
 #[test]
+#[ignore = "minutes: make users"]
 fn a_file_system_does_not_notice_that_the_data_lender_crashes() {
     goes_on(
         "a_file_system_does_not_notice_that_the_data_lender_crashes",
@@ -61,6 +62,7 @@ fn a_file_system_does_not_notice_that_the_data_lender_crashes() {
 }
 
 #[test]
+#[ignore = "minutes: make users"]
 fn a_client_whose_disk_is_gone_has_every_acknowledged_block_from_the_data_lender() {
     let test = "a_client_whose_disk_is_gone_has_every_acknowledged_block_from_the_data_lender";
     let Some(row) = outcome(test, "client-disk-lost") else {
