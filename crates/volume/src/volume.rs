@@ -326,6 +326,11 @@ fn admit(place: &Place, settings: &VolumeSettings) -> Result<Option<StandingFile
 /// hold: the client had given up what was in its own image, and this one may be further behind.
 fn settle_copy(place: &Place) -> Result<(), OpenError> {
     let log = Follower::open(&place.journal())?;
+    if log.lost().is_some() {
+        // A trim would store a lower end, and the journal's own recovery must see that records are missing: it has the
+        // members to take them from, or refuses.
+        return Ok(());
+    }
     let options = Options::new(log.id());
     let wrong = |cause| OpenError::Volume {
         path: place.root().to_path_buf(),

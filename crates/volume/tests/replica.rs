@@ -284,3 +284,40 @@ fn damage_on_either_side_is_mended_from_the_other() {
     volume.close().unwrap();
     drop(lender);
 }
+
+/// A copy whose log has lost what its image has could not be opened any more, and no resync cured it.
+#[test]
+fn a_copy_whose_log_lost_records_stands_in_for_nothing_and_is_made_anew() {
+    let place = Place::new();
+    let id = place.create();
+    let lender = place.lender();
+    let volume = place.open();
+    write_all(&volume, 0..100, 1);
+    settle(&volume);
+    drop(lender);
+    let log = place.copy(id).join("journal").join("log");
+    let old = std::fs::read(&log).unwrap();
+    let lender = place.lender();
+    // Enough for its image to pass what the old log has.
+    for version in 2..20 {
+        write_all(&volume, 100..200, version);
+    }
+    volume.drain().unwrap();
+    settle(&volume);
+    drop(lender);
+    volume.close().unwrap();
+    std::fs::write(&log, &old).unwrap();
+    let lender = place.lender();
+    let volume = place.open();
+    settle(&volume);
+    assert_eq!(standing(&volume).resyncs, 1);
+    volume.close().unwrap();
+    drop(lender);
+    let taking = VolumeSettings {
+        take_over: true,
+        ..VolumeSettings::default()
+    };
+    let (taken, _) = Volume::open_with(&place.copy(id), &taking).unwrap();
+    check(&taken, (0..100).map(|block| (block, 1)));
+    check(&taken, (100..200).map(|block| (block, 19)));
+}

@@ -107,7 +107,7 @@ impl Files {
         config.check().map_err(OpenError::Config)?;
         let mut files = Files::open(root, config)?;
         let needed = files.view_file.newest().answers();
-        let claim = files.claim()?;
+        let claim = files.claim(config)?;
         let found = files.recover(&claim, config)?;
         files.release(&claim, found.taken.end.lsn)?;
         let recovered = Recovered {
@@ -152,9 +152,12 @@ impl Files {
     }
 
     /// Step 2: the last view again, in the next reign.
-    fn claim(&mut self) -> Result<View, OpenError> {
-        let view = self.view_file.newest().clone();
-        let claim = view.claimed(WriterId(u64::from_le_bytes(random())));
+    fn claim(&mut self, config: &JournalConfig) -> Result<View, OpenError> {
+        let (view, writer) = (self.view_file.newest(), WriterId(u64::from_le_bytes(random())));
+        let claim = match config.of_replica {
+            Some(_) => view.restored(writer),
+            None => view.claimed(writer),
+        };
         let stored = self.view_file.store(claim.clone());
         stored.map_err(|source| self.not_stored(self.place.view(), claim.epoch, source))?;
         Ok(claim)

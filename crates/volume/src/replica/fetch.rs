@@ -162,7 +162,8 @@ impl Copy {
 /// What an answer says.
 fn judge(frame: &Frame<'_>, first: u64, count: u32) -> Result<Vec<u8>, FetchError> {
     let bytes = count as usize * BLOCK;
-    match frame.header.flags & Flag::BAD {
+    match frame.header.flags & (Flag::BAD | Flag::LATER) {
+        Flag::LATER => Err(FetchError::Away),
         0 if frame.body.len() == bytes && frame.header.lsn.0 == first => Ok(frame.body.to_vec()),
         _ => Err(FetchError::Damaged),
     }

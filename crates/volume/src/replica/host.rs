@@ -161,6 +161,46 @@ fn serve(shared: &Shared, post: &Post, session: DataSession) {
     };
 }
 
+/// The copy's volume. Where its log is damaged below what had been durable, the standing says so first.
+fn open_volume(root: &Path, standing: &mut StandingFile) -> Result<Arc<ReplicaDisk>, HostError> {
+    let log = Follower::open(&root.join("journal"))?;
+    if let Some(lost) = log.lost() {
+        let end = log.end().lsn;
+        let what = format!("its log ends at LSN {end}, and was durable up to {lost}");
+        spoil(root, standing, &what)?;
+    }
+    let files = Place::at(root).open_files(false)?;
+    // Several stages fit its log, or it would be full before the first one ended.
+    let policy = StagePolicy::default();
+    let policy = StagePolicy {
+        bytes: policy.bytes.min(log.state().capacity / STAGES_IN_LOG),
+        ..policy
+    };
+    let options = Options {
+        policy,
+        restarted: !matches!(standing.newest().condition, Condition::Following),
+        ..Options::new(log.id())
+    };
+    Ok(Arc::new(Disk::open(log, files, options)?))
+}
+
+/// The copy cannot stand in for its volume any more, whatever it said: its client sends all that differs.
+fn spoil(root: &Path, standing: &mut StandingFile, why: &dyn std::fmt::Display) -> Result<(), HostError> {
+    tracing::error!(replica = %root.display(), %why, "a copy is damaged; its client must send it anew");
+    let newest = standing.newest();
+    if matches!(
+        newest.condition,
+        Condition::Following | Condition::Inconsistent { .. }
+    ) {
+        standing.store(Standing {
+            condition: Condition::Inconsistent { since: None },
+            closed: None,
+            ..newest
+        })?;
+    }
+    Ok(())
+}
+
 impl Host {
     /// Opens the copy that a session is about, or makes it if the session may. `None`: there is none.
     fn open(root: &Path, session: &DataSession) -> Result<Option<Host>, HostError> {
@@ -174,26 +214,19 @@ impl Host {
                 None => return Ok(None),
             }
         }
-        let standing = StandingFile::open(root)?;
-        let log = Follower::open(&root.join("journal"))?;
-        let files = Place::at(root).open_files(false)?;
-        let newest = standing.newest();
-        let (view, capacity) = (log.view(), log.state().capacity);
-        let (head, end) = (log.head().lsn, log.end());
-        // Several stages fit its log, or it would be full before the first one ended.
-        let policy = StagePolicy::default();
-        let policy = StagePolicy {
-            bytes: policy.bytes.min(capacity / STAGES_IN_LOG),
-            ..policy
+        let mut standing = StandingFile::open(root)?;
+        let disk = match open_volume(root, &mut standing) {
+            Err(HostError::Volume(error @ netram_disk::OpenError::JournalBehind { .. })) => {
+                // The log has lost what the image has: no longer a volume, and a resync makes it one again.
+                spoil(root, &mut standing, &error)?;
+                open_volume(root, &mut standing)?
+            }
+            opened => opened?,
         };
-        let options = Options {
-            policy,
-            restarted: !matches!(newest.condition, Condition::Following),
-            ..Options::new(log.id())
-        };
-        let disk = Arc::new(Disk::open(log, files, options)?);
-        let mut replica = Replica::new(newest, view, capacity, head, end);
-        replica.on_applied(disk.log().head().lsn, disk.applied());
+        let (log, newest) = (disk.log(), standing.newest());
+        let (view, capacity, end) = (log.view(), log.state().capacity, log.end());
+        let mut replica = Replica::new(newest, view, capacity, log.head().lsn, end);
+        replica.on_applied(log.head().lsn, disk.applied());
         let stages = start_stages(&disk).map_err(HostError::Thread)?;
         Ok(Some(Host {
             root: root.to_path_buf(),

@@ -16,7 +16,6 @@ use netram_client::{Follower, Journal, JournalConfig, OfReplica, Parts};
 use netram_disk::{BLOCK_BYTES, GrowError, Restoring, VolumeId};
 use netram_lender::ReplicaReport;
 use netram_proto::id::{Lsn, WriterId};
-use netram_proto::journal::View;
 use netram_proto::replica::{Condition, Description, Message};
 use netram_proto::wire::{Flag, FrameKind, Refusal};
 use netram_transport::{Address, ConnectError, Security, connect};
@@ -219,12 +218,7 @@ fn claim(wire: &mut Wire, description: &Description) -> Result<(), RestoreError>
     SystemRandom::new()
         .fill(&mut writer)
         .expect("Linux gives random bytes once it has booted");
-    let view = View {
-        version: description.view.version + 1,
-        epoch: description.view.epoch.next(),
-        writer: WriterId(u64::from_le_bytes(writer)),
-        ..description.view.clone()
-    };
+    let view = description.view.restored(WriterId(u64::from_le_bytes(writer)));
     let follow = description.follow.message(view.epoch, view.writer);
     ask(wire, &follow, FrameKind::Following)?.map_err(refused)?;
     let keep = Message::keep_view(&view, description.follow.bytes, description.closed.is_some());

@@ -144,9 +144,7 @@ impl Session {
             tracing::info!(replica = %host.root.display(), "the copy is whole");
         }
         while let Some((asked, first, count)) = host.replica.next_fetch() {
-            if let Some(answer) = answer_fetch(host, &asked, first, count) {
-                self.wire.queue(&answer)?;
-            }
+            self.wire.queue(&answer_fetch(host, &asked, first, count))?;
         }
         host.replica
             .on_applied(host.disk.log().head().lsn, host.disk.applied());
@@ -268,15 +266,15 @@ fn put_block(host: &Host, number: u64, block: &[u8]) -> Result<(), DeviceError> 
     host.disk.put_blocks(number, block)
 }
 
-/// The blocks as the volume is here now. `None`: it is not far enough to tell, and the client will ask again.
-fn answer_fetch(host: &Host, asked: &Header, first: u64, count: usize) -> Option<Message> {
+/// The blocks as the volume is here now, if it is far enough to tell.
+fn answer_fetch(host: &Host, asked: &Header, first: u64, count: usize) -> Message {
     let deadline = Instant::now() + FETCH_WAIT;
     let mut blocks = vec![0; count * BLOCK_BYTES as usize];
     loop {
         match host.disk.answer(first, asked.stable, &mut blocks) {
-            Ok(()) => return Some(Message::fetched(asked, Some(blocks))),
-            Err(FetchError::Damaged) => return Some(Message::fetched(asked, None)),
-            Err(FetchError::Away) if Instant::now() > deadline => return None,
+            Ok(()) => return Message::fetched(asked, Some(blocks)),
+            Err(FetchError::Damaged) => return Message::fetched(asked, None),
+            Err(FetchError::Away) if Instant::now() > deadline => return Message::fetch_later(asked),
             Err(FetchError::Away) => std::thread::sleep(Duration::from_millis(5)),
         }
     }

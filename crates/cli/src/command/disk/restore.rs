@@ -104,7 +104,11 @@ impl Restore {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let ago = since.saturating_sub(Duration::from_secs(restored.contact));
         match restored.closed {
-            true => output::line("the volume had been closed: nothing is missing")?,
+            true => output::line(format_args!(
+                "the volume had been closed, and the data lender has all of it; its client was last noted {} ago. If it was \
+                 opened again without the data lender since, what it wrote then is not here",
+                output::age(ago)
+            ))?,
             false => output::line(format_args!(
                 "the data lender had last noted its client {} ago; what the client wrote after it had lost the data \
                  lender and all lenders at once, nobody can know",
