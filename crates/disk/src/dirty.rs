@@ -5,7 +5,7 @@
 //! and clean.
 //!
 //! ```text
-//! header:  0  format u32 | flags u32      flag 1: every block is to be sent
+//! header:  0  format u32 | flags u32      flag 1: every block is to be sent; flag 2: some marks are of lost blocks
 //!          8  volume (16)
 //!         24  from u64 | to u64           every record of [from, to) has its blocks in the map
 //!
@@ -17,7 +17,13 @@
 //!
 //! *Marked* are blocks whose records were given up; *sending* are those that the resync under way began with. A block is dirty
 //! if it is either. A resync begins by moving the one to the other, and ends by clearing the other, so what is marked
-//! meanwhile stays. A page that does not check, as one that a crash has torn, stands for all its blocks.
+//! meanwhile stays. A page that does not check, as one that a crash has torn, or that the disk does not give, stands for all
+//! its blocks; a header that it does not give, for a map that knows nothing. A page that the disk lost as zeros is
+//! taken for clean.
+//!
+//! A copy that is whole and has followed to `to` needs no *marked* block, and the marks go. Those of *lost* blocks stay: one
+//! of the two sides has no good bytes there, whatever was followed. So do *sending* bits, for a resync that was cut off may
+//! have found such blocks.
 //!
 //! Marks are synced before the header says so, and the header before the journal is trimmed. If that fails, the journal is
 //! trimmed all the same: `to` then stays behind the journal's head, and nobody takes the map for complete.
@@ -50,6 +56,7 @@ type Page = [u8; PAGE];
 struct Header {
     volume: VolumeId,
     whole: bool,
+    lost: bool,
     from: Lsn,
     to: Lsn,
 }
@@ -64,6 +71,12 @@ pub(crate) struct DirtyMap<F> {
     pages: u64,
     /// Dirty blocks, as far as the bits say it.
     count: u64,
+    /// There may be *marked* blocks.
+    marks: bool,
+    /// Where the journal began when the resync under way did.
+    begun: Option<Lsn>,
+    /// Lost blocks were marked since.
+    lost_since: bool,
 }
 
 impl<F: Sparse> DirtyMap<F> {
@@ -72,6 +85,7 @@ impl<F: Sparse> DirtyMap<F> {
         let header = Header {
             volume,
             whole,
+            lost: false,
             from: head,
             to: head,
         };
@@ -82,41 +96,42 @@ impl<F: Sparse> DirtyMap<F> {
             file.sync()?;
         }
         let slots = Slots::create(&file, *magic(FileKind::Dirty), SLOT_BYTES, &header.encode())?;
-        let mut map = DirtyMap {
-            file,
-            slots,
-            header,
-            pages: 0,
-            count: 0,
-        };
+        let mut map = DirtyMap::of(file, slots, header);
         map.measure()?;
         Ok(map)
     }
 
-    /// The volume's map. One that is new, damaged or another volume's says nothing of what a data lender has: all is to be
+    /// The volume's map. One that is new, damaged, unreadable or another volume's says nothing of what a data lender has: all is to be
     /// sent.
     pub(crate) fn open(file: F, volume: VolumeId, head: Lsn) -> Result<DirtyMap<F>, IoError> {
         let opened = match file.size()? {
             0 => None,
             _ => match Slots::open(&file, *magic(FileKind::Dirty), SLOT_BYTES) {
                 Ok((slots, payload)) => Header::decode(&payload).map(|header| (slots, header)),
-                Err(SlotError::Foreign | SlotError::Damaged) => None,
+                Err(SlotError::Foreign | SlotError::Damaged | SlotError::Io(IoError::EIO)) => None,
                 Err(SlotError::Io(error)) => return Err(error),
             },
         };
         let Some((slots, header)) = opened.filter(|(_, header)| header.volume == volume) else {
             return DirtyMap::create(file, volume, true, head);
         };
-        let mut map = DirtyMap {
+        let mut map = DirtyMap::of(file, slots, header);
+        map.measure()?;
+        map.recount()?;
+        Ok(map)
+    }
+
+    fn of(file: F, slots: Slots, header: Header) -> DirtyMap<F> {
+        DirtyMap {
             file,
             slots,
             header,
             pages: 0,
             count: 0,
-        };
-        map.measure()?;
-        map.recount()?;
-        Ok(map)
+            marks: true,
+            begun: None,
+            lost_since: false,
+        }
     }
 
     fn measure(&mut self) -> Result<(), IoError> {
@@ -141,7 +156,11 @@ impl<F: Sparse> DirtyMap<F> {
             return Ok(None);
         }
         let end = page_offset(self.pages);
-        let data = self.file.next_data(page_offset(number), end)?;
+        let data = match self.file.next_data(page_offset(number), end) {
+            // Its read says what becomes of it.
+            Err(IoError::EIO) => page_offset(number),
+            data => data?,
+        };
         let next = (data - PAGES_OFFSET) / PAGE as u64;
         Ok((next < self.pages).then_some(next))
     }
@@ -154,6 +173,10 @@ impl<F: Sparse> DirtyMap<F> {
         match self.file.read_at(page_offset(number), &mut page) {
             // Cut off where a crash left it.
             Ok(()) | Err(IoError::EOF) => (),
+            Err(IoError::EIO) => {
+                page[MARKED..].fill(u8::MAX);
+                return Ok(page);
+            }
             Err(error) => return Err(error),
         }
         if page != [0; PAGE] && page[..8] != self.front(number, &page) {
@@ -182,10 +205,11 @@ impl<F: Sparse> DirtyMap<F> {
         self.file.write_at(page_offset(number), &page[..])
     }
 
-    /// Marks runs of blocks, each the first and the one behind the last. Durable with [`DirtyMap::cover`] or
-    /// [`DirtyMap::sync`].
+    /// Marks runs of blocks, each the first and the one behind the last. Durable with
+    /// [`DirtyMap::cover`].
     pub(crate) fn mark(&mut self, runs: &mut [(u64, u64)]) -> Result<(), IoError> {
         runs.sort_unstable();
+        self.marks |= !runs.is_empty();
         let mut open: Option<(u64, Page)> = None;
         for (first, behind) in runs.iter().copied() {
             let mut block = first;
@@ -216,8 +240,43 @@ impl<F: Sparse> DirtyMap<F> {
         self.write(number, &mut page)
     }
 
-    pub(crate) fn sync(&self) -> Result<(), IoError> {
+    /// Marks runs of blocks that one of the sides lost. Durable on return.
+    pub(crate) fn mark_lost(&mut self, runs: &mut [(u64, u64)]) -> Result<(), IoError> {
+        if runs.is_empty() {
+            return Ok(());
+        }
+        self.lost_since = true;
+        if !self.header.lost {
+            let lost = true;
+            self.store(Header { lost, ..self.header })?;
+        }
+        self.mark(runs)?;
         self.file.sync()
+    }
+
+    /// A whole copy has everything below `flushed`: what was marked only for its records, it has.
+    pub(crate) fn on_kept(&mut self, flushed: Lsn) -> Result<(), IoError> {
+        let Header { whole, lost, to, .. } = self.header;
+        if !self.marks || whole || lost || flushed < to {
+            return Ok(());
+        }
+        // An older copy must not be taken for one that needs what is left.
+        self.complete_only_from(to)?;
+        self.each_page(|page| {
+            let had = page[MARKED..SENDING] != [0; PLANE];
+            page[MARKED..SENDING].fill(0);
+            had
+        })?;
+        self.marks = false;
+        self.file.sync()
+    }
+
+    /// Says durably that records below `from` may have no blocks in the map.
+    fn complete_only_from(&mut self, from: Lsn) -> Result<(), IoError> {
+        match self.header.from < from {
+            true => self.store(Header { from, ..self.header }),
+            false => Ok(()),
+        }
     }
 
     /// The marks are of all records from `head`, where the journal begins, up to `to`. Durable on return.
@@ -257,6 +316,7 @@ impl<F: Sparse> DirtyMap<F> {
                 ..self.header
             })?;
         }
+        (self.begun, self.lost_since) = (Some(head), false);
         self.each_page(|page| {
             let marked: [u8; PLANE] = std::array::from_fn(|at| page[MARKED + at]);
             let moved = marked != [0; PLANE];
@@ -270,18 +330,25 @@ impl<F: Sparse> DirtyMap<F> {
 
     /// The resync is over: the data lender has what it began with. Durable on return.
     pub(crate) fn finish(&mut self) -> Result<(), IoError> {
+        let Some(begun) = self.begun else { return Ok(()) };
+        // A copy that was whole before the resync began needs the blocks whose bits go.
+        self.complete_only_from(begun)?;
         self.each_page(|page| {
             let had = page[SENDING..] != [0; PLANE];
             page[SENDING..].fill(0);
             had
         })?;
         self.file.sync()?;
-        match self.header.whole {
-            true => self.store(Header {
-                whole: false,
-                ..self.header
-            }),
-            false => Ok(()),
+        self.begun = None;
+        let lost = self.header.lost && self.lost_since;
+        let header = Header {
+            whole: false,
+            lost,
+            ..self.header
+        };
+        match header == self.header {
+            true => Ok(()),
+            false => self.store(header),
         }
     }
 
@@ -351,7 +418,7 @@ impl Header {
     fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut payload = [0; HEADER_BYTES];
         payload[0..4].copy_from_slice(&FORMAT.to_le_bytes());
-        payload[4..8].copy_from_slice(&u32::from(self.whole).to_le_bytes());
+        payload[4..8].copy_from_slice(&(u32::from(self.whole) | u32::from(self.lost) << 1).to_le_bytes());
         payload[8..24].copy_from_slice(&self.volume.0.to_le_bytes());
         payload[24..32].copy_from_slice(&self.from.0.to_le_bytes());
         payload[32..40].copy_from_slice(&self.to.0.to_le_bytes());
@@ -375,9 +442,11 @@ impl Header {
         if half(0) != Some(FORMAT) {
             return None;
         }
+        let flags = half(4)?;
         Some(Header {
             volume: VolumeId(u128::from_le_bytes(*id)),
-            whole: half(4)? & 1 != 0,
+            whole: flags & 1 != 0,
+            lost: flags & 2 != 0,
             from: Lsn(word(24)?),
             to: Lsn(word(32)?),
         })

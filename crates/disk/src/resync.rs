@@ -57,11 +57,15 @@ pub struct ResyncRun {
 
 impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
     /// The data lender's copy is whole, and has everything below `flushed` on its disk. To be told as that moves; not during a
-    /// resync, for a copy that is not whole keeps nothing safe. Costs a store.
+    /// resync, for a copy that is not whole keeps nothing safe. Costs a store, and a lock; when blocks were marked that the
+    /// copy has got by records, a few syncs.
     pub fn replica_flushed(&self, flushed: Lsn) {
-        if self.keeps {
-            self.flushed.store(flushed.0, Ordering::Release);
+        if !self.keeps {
+            return;
         }
+        self.flushed.store(flushed.0, Ordering::Release);
+        // Marks that stay are sent for nothing, and the next call tries again.
+        let _ = lock(&self.dirty).as_mut().map(|map| map.on_kept(flushed));
     }
 
     pub(crate) fn replica_status(&self) -> Option<ReplicaStatus> {
@@ -200,8 +204,7 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
                 runs.push((block, block + 1));
             }
         }
-        of_dirty(map.mark(&mut runs))?;
-        Ok(of_dirty(map.sync())?)
+        Ok(of_dirty(map.mark_lost(&mut runs))?)
     }
 }
 

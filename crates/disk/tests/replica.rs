@@ -113,7 +113,7 @@ fn what_becomes_dirty_during_a_resync_stays_dirty() {
     // A crash forgets none of it.
     pair.crash_client(7);
     assert_eq!(pair.disk().status().replica.unwrap().dirty_blocks, 20);
-    let begun = pair.disk().begin_resync(Some(whole_at)).unwrap();
+    let begun = pair.disk().begin_resync(Some(begun.from)).unwrap();
     assert!(!begun.all && begun.blocks == 20, "{begun:?}");
     let run = pair.disk().next_resync(15, 99).unwrap().unwrap();
     assert_eq!((run.first, run.behind, run.hole), (20, 30, false));
@@ -133,6 +133,128 @@ fn an_older_copy_is_sent_everything() {
     assert!(pair.client.state().head > old);
     assert!(pair.disk().dirty_from().unwrap() > old);
     assert!(pair.disk().begin_resync(Some(old)).unwrap().all);
+}
+
+/// A resync clears what it sent: whoever was whole before it began, as a data lender's directory that was put back, lacks that.
+#[test]
+fn a_copy_that_is_older_than_the_last_resync_is_sent_everything() {
+    let mut pair = Pair::new(LOG, BYTES);
+    pair.client_disk = Some(pair.open());
+    pair.resync();
+    let old = pair.follow();
+    (0..300u64).for_each(|turn| write(pair.disk(), turn % 10, 1));
+    pair.disk().drain().unwrap();
+    let begun = pair.disk().begin_resync(Some(old)).unwrap();
+    assert!(!begun.all && begun.from > old, "{begun:?}");
+    pair.disk().finish_resync().unwrap();
+    for seed in 0..3 {
+        assert_eq!(pair.disk().dirty_from(), Some(begun.from));
+        pair.crash_client(seed);
+    }
+    assert!(pair.disk().begin_resync(Some(old)).unwrap().all);
+}
+
+fn dirty_blocks(pair: &Pair) -> u64 {
+    pair.disk().status().replica.unwrap().dirty_blocks
+}
+
+/// Writes so much that the records of blocks 20 to 29 are given up; where the journal ends.
+fn give_up_ten(pair: &Pair) -> Lsn {
+    (0..300u64).for_each(|turn| write(pair.disk(), 20 + turn % 10, turn as u8));
+    pair.disk().drain().unwrap();
+    pair.client.state().tail
+}
+
+#[test]
+fn what_the_data_lender_got_by_records_after_all_does_not_stay_dirty() {
+    let mut pair = Pair::new(LOG, BYTES);
+    pair.client_disk = Some(pair.open());
+    pair.resync();
+    let old = pair.follow();
+    let begun = pair.disk().begin_resync(Some(old)).unwrap();
+    let tail = give_up_ten(&pair);
+    pair.disk().finish_resync().unwrap();
+    pair.disk().replica_flushed(begun.from);
+    assert_eq!(dirty_blocks(&pair), 10, "it is not there yet");
+    pair.disk().replica_flushed(tail);
+    assert_eq!(dirty_blocks(&pair), 0);
+    assert!(
+        pair.disk().dirty_from().unwrap() > begun.from,
+        "an older copy lacks them"
+    );
+    pair.crash_client(2);
+    assert_eq!(dirty_blocks(&pair), 0);
+    assert!(pair.disk().dirty_from().unwrap() > begun.from);
+}
+
+#[test]
+fn lost_blocks_and_those_of_a_resync_stay_dirty_whatever_is_flushed() {
+    let mut pair = Pair::new(LOG, BYTES);
+    pair.client_disk = Some(pair.open());
+    pair.resync();
+    pair.follow();
+    pair.disk().mark_dirty(&[7]).unwrap();
+    let tail = give_up_ten(&pair);
+    pair.disk().replica_flushed(tail);
+    assert_eq!(dirty_blocks(&pair), 11);
+    pair.crash_client(1);
+    pair.disk().replica_flushed(tail);
+    assert_eq!(dirty_blocks(&pair), 11);
+    // A resync that was cut off knows better than anybody later which of them nobody has.
+    let from = pair.disk().dirty_from();
+    pair.disk().begin_resync(from).unwrap();
+    pair.client_disk = None;
+    pair.client_disk = Some(pair.open());
+    pair.disk().replica_flushed(tail);
+    assert_eq!(dirty_blocks(&pair), 11);
+    // One that ended sent them; a block that was lost meanwhile waits for the next.
+    assert!(!pair.disk().begin_resync(from).unwrap().all);
+    pair.disk().mark_dirty(&[9]).unwrap();
+    pair.disk().finish_resync().unwrap();
+    pair.disk().replica_flushed(tail);
+    assert_eq!(dirty_blocks(&pair), 1);
+    pair.disk().begin_resync(pair.disk().dirty_from()).unwrap();
+    pair.disk().finish_resync().unwrap();
+    let tail = give_up_ten(&pair);
+    assert_eq!(dirty_blocks(&pair), 10);
+    pair.disk().replica_flushed(tail);
+    assert_eq!(dirty_blocks(&pair), 0, "nothing is lost any more");
+}
+
+#[test]
+fn an_unreadable_map_stops_no_volume_and_stands_for_more_blocks() {
+    let mut pair = Pair::new(LOG, BYTES);
+    pair.client_disk = Some(pair.open());
+    pair.resync();
+    pair.follow();
+    give_up_ten(&pair);
+    let from = pair.disk().dirty_from().unwrap();
+    let (one_slot, page) = (0..512, 2 * BLOCK as u64 + 512..2 * BLOCK as u64 + 1024);
+    pair.client_disk = None;
+    pair.client.spoil_dirty(Some(one_slot));
+    pair.client_disk = Some(pair.open());
+    assert_eq!((dirty_blocks(&pair), pair.disk().dirty_from()), (10, Some(from)));
+    pair.client_disk = None;
+    pair.client.spoil_dirty(Some(page));
+    pair.client_disk = Some(pair.open());
+    assert_eq!(
+        (dirty_blocks(&pair), pair.disk().dirty_from()),
+        (BLOCKS, Some(from))
+    );
+    // A resync writes the page anew, and begins with all that it may have said.
+    let begun = pair.disk().begin_resync(Some(from)).unwrap();
+    assert_eq!((begun.all, begun.blocks), (false, BLOCKS));
+    pair.client.spoil_dirty(None);
+    let run = pair.disk().next_resync(0, BLOCKS).unwrap().unwrap();
+    assert_eq!(run.first, 0);
+    pair.disk().finish_resync().unwrap();
+    assert_eq!(pair.disk().begin_resync(Some(begun.from)).unwrap().blocks, 0);
+    // Without both slots it says nothing.
+    pair.client_disk = None;
+    pair.client.spoil_dirty(Some(0..2 * BLOCK as u64));
+    pair.client_disk = Some(pair.open());
+    assert_eq!(pair.disk().dirty_from(), None);
+    assert!(pair.disk().begin_resync(Some(Lsn(u64::MAX))).unwrap().all);
 }
 
 #[test]

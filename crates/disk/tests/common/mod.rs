@@ -8,6 +8,7 @@
 pub(crate) mod pair;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use netram_disk::{Disk, Files, OpenError, Options, Sparse, StagePolicy, VolumeId, create};
@@ -41,6 +42,8 @@ struct State {
     image_fails: Option<IoError>,
     /// Writes of the dirty map fail with this.
     dirty_fails: Option<IoError>,
+    /// Reads of the dirty map that touch these bytes fail.
+    dirty_unreadable: Option<Range<u64>>,
     /// Reads of checksums and writes of the image take their time, so that the two meet.
     slow: bool,
     /// So many syncs of the image fail, and lose what they should have carried.
@@ -96,6 +99,7 @@ impl Machine {
             crashed: false,
             image_fails: None,
             dirty_fails: None,
+            dirty_unreadable: None,
             slow: false,
             image_syncs_fail: 0,
         })));
@@ -167,6 +171,11 @@ impl Machine {
 
     pub(crate) fn fail_dirty(&self, error: Option<IoError>) {
         self.inside().dirty_fails = error;
+    }
+
+    /// The disk does not give these bytes of the dirty map.
+    pub(crate) fn spoil_dirty(&self, bytes: Option<Range<u64>>) {
+        self.inside().dirty_unreadable = bytes;
     }
 
     /// The operation after `operations` more ones fails, and everything after it.
@@ -473,6 +482,11 @@ impl File for MachineFile {
         self.dawdle("sums");
         let state = &mut *self.machine.inside();
         if !state.operate() {
+            return Err(IoError::EIO);
+        }
+        let end = offset + into.len() as u64;
+        let spoilt = state.dirty_unreadable.as_ref().filter(|_| self.name == "dirty");
+        if spoilt.is_some_and(|bytes| offset < bytes.end && bytes.start < end) {
             return Err(IoError::EIO);
         }
         let contents = &state.files[self.name].current;
