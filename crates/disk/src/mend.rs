@@ -140,7 +140,7 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
     }
 
     /// The block's checksum if it does not match what the image has.
-    fn look_at(&self, block: u64) -> Result<Option<u32>, ApplyError> {
+    pub(crate) fn look_at(&self, block: u64) -> Result<Option<u32>, ApplyError> {
         let (mut bytes, mut stored) = ([0; BLOCK], [0; 4]);
         self.image.read_sums(block, &mut stored).map_err(of_image)?;
         self.image.read(block, &mut bytes).map_err(of_image)?;
