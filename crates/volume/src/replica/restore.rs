@@ -5,8 +5,12 @@
 //! 3. Make a journal that begins where the copy's log ends, and recover it: all members must answer, with windows that
 //!    continue the copy. What they hold goes into the journal, and nobody needs them any more.
 //! 4. Make a volume whose blocks are all missing. They come from the copy when they are needed, or one after the other.
+//! 5. *Release*: tell the data lender that the members are released. Should the volume be lost again before the data lender
+//!    ever heard it, what they still hold is no proof of what was in it.
 //!
-//! It appears under its name when it is whole. A crash before leaves the copy claimed, which the next attempt claims again.
+//! Then it appears under its name. A failure before 5 leaves the copy claimed, which the next attempt claims again. A crash
+//! between 5 and the name, which is the next thing done, leaves a copy that names no members: the next attempt is refused as
+//! unproven, and accepting loss then does without what the members had beyond the copy.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -16,6 +20,7 @@ use netram_client::{Follower, Journal, JournalConfig, OfReplica, Parts};
 use netram_disk::{BLOCK_BYTES, GrowError, Restoring, VolumeId};
 use netram_lender::ReplicaReport;
 use netram_proto::id::{Lsn, WriterId};
+use netram_proto::journal::View;
 use netram_proto::replica::{Condition, Description, Message};
 use netram_proto::wire::{Flag, FrameKind, Refusal};
 use netram_transport::{Address, ConnectError, Security, connect};
@@ -28,6 +33,9 @@ use crate::place::Place;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long an answer may take: the data lender may have to open the copy first.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// How often the release is said. Once it may have been heard, giving up costs the proof.
+const RELEASE_ATTEMPTS: u32 = 5;
+const RELEASE_PAUSE: Duration = Duration::from_millis(500);
 
 /// Why a volume was not restored.
 #[derive(Debug, thiserror::Error)]
@@ -71,6 +79,11 @@ pub enum RestoreError {
     /// The journal could not be written.
     #[error("the new journal: {0}")]
     Write(String),
+    /// The data lender does not keep the release, so there is no volume.
+    #[error(
+        "the data lender does not keep the members' release, so no volume was made: {0}. Try again once it does"
+    )]
+    Release(Box<RestoreError>),
 }
 
 impl From<WireError> for RestoreError {
@@ -127,6 +140,8 @@ pub fn restore(
     claim(&mut wire, &description)?;
     // Once more: until the claim its old client may have sent more.
     let description = describe(&mut wire, address, volume)?;
+    // What follows can take long, and the data lender ends silent sessions.
+    drop(wire);
     let mut restored = Restored {
         volume,
         bytes: description.follow.bytes,
@@ -138,18 +153,22 @@ pub fn restore(
     };
     let mut failed = None;
     let made = place.make(|place| {
-        let filled = fill(place, &description, config, &mut restored);
-        if let Err(error) = filled {
+        let all = || -> Result<(), RestoreError> {
+            let released = fill(place, &description, config, &mut restored)?;
+            finish(place.root()).map_err(|source| CreateError::Io {
+                path: place.settings_file(),
+                source,
+            })?;
+            place.sync()?;
+            release(address, &config.security, &description, &released)
+        };
+        all().map_err(|error| {
             let what = CreateError::Io {
                 path: root.to_path_buf(),
                 source: std::io::Error::other(error.to_string()),
             };
             failed = Some(error);
-            return Err(what);
-        }
-        finish(place.root()).map_err(|source| CreateError::Io {
-            path: place.settings_file(),
-            source,
+            what
         })
     });
     match failed {
@@ -226,13 +245,50 @@ fn claim(wire: &mut Wire, description: &Description) -> Result<(), RestoreError>
     Ok(())
 }
 
-/// Steps 3 and 4, in a directory that has another name yet.
+/// Step 5. An answer that is lost does not tell whether the view is kept, and keeping it again changes nothing: so it is
+/// said until it is answered, or refused.
+fn release(
+    address: &Address,
+    security: &Security,
+    description: &Description,
+    released: &View,
+) -> Result<(), RestoreError> {
+    let mut attempts = 1;
+    loop {
+        match tell_release(address, security, description, released) {
+            Err(error @ (RestoreError::Connect(_) | RestoreError::Silent(_)))
+                if attempts < RELEASE_ATTEMPTS =>
+            {
+                tracing::warn!(%error, "the data lender was not told that the members are released; trying again");
+                attempts += 1;
+                std::thread::sleep(RELEASE_PAUSE);
+            }
+            told => return told.map_err(|error| RestoreError::Release(Box::new(error))),
+        }
+    }
+}
+
+fn tell_release(
+    address: &Address,
+    security: &Security,
+    description: &Description,
+    released: &View,
+) -> Result<(), RestoreError> {
+    let mut wire = Wire::new(connect(address, security, CONNECT_TIMEOUT)?)?;
+    let follow = description.follow.message(released.epoch, released.writer);
+    ask(&mut wire, &follow, FrameKind::Following)?.map_err(refused)?;
+    let keep = Message::keep_view(released, description.follow.bytes, false);
+    ask(&mut wire, &keep, FrameKind::Kept)?.map_err(refused)?;
+    Ok(())
+}
+
+/// Steps 3 and 4, in a directory that has another name yet. Returns the view that names nobody any more.
 fn fill(
     place: &Place,
     description: &Description,
     config: &JournalConfig,
     restored: &mut Restored,
-) -> Result<(), RestoreError> {
+) -> Result<View, RestoreError> {
     let follow = &description.follow;
     let key = match <[u8; KEY_BYTES]>::try_from(&follow.key[..]) {
         Ok(key) => DataKey::from_bytes(key),
@@ -259,6 +315,7 @@ fn fill(
     let (journal, recovered) = Journal::open(&place.journal(), config)?;
     restored.records_from_members = recovered.records_from_members;
     restored.loss_accepted = recovered.loss_accepted;
+    let released = journal.newest_view();
     journal
         .close()
         .map_err(|error| RestoreError::Write(error.to_string()))?;
@@ -272,5 +329,5 @@ fn fill(
         Restoring::begin(files, volume, journal, follow.bytes, description.end.lsn).map_err(wrong)?;
     restoring.missing(0, follow.bytes / BLOCK_BYTES).map_err(wrong)?;
     restoring.finish().map_err(wrong)?;
-    Ok(place.sync()?)
+    Ok(released)
 }
