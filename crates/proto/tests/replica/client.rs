@@ -173,6 +173,21 @@ fn a_source_goes_on_where_the_replica_is() {
     assert_eq!(source.trimmable(), Some(ends[5].lsn));
 }
 
+/// The log is trimmed between the decision to send from it and the reading. It was taken for sent, so that a head within it
+/// was no gap: the replica refused what came behind.
+#[test]
+fn what_was_trimmed_before_it_was_read_is_sent_as_blocks() {
+    let ends = log(5).1;
+    let mut source = greeted(5, 1, 1, ends[2]);
+    let from = match after_view(&mut source) {
+        Some(Todo::Ship { from, .. }) => from,
+        other => panic!("{other:?}"),
+    };
+    source.on_trimmed(from, ends[4].lsn);
+    let (scope, since) = (Scope::Dirty, Some(ends[2].lsn));
+    assert_eq!(source.next(Time(0)), Some(Todo::Begin { scope, since }));
+}
+
 #[test]
 fn what_the_log_no_longer_has_is_sent_as_blocks() {
     let ends = log(5).1;

@@ -65,12 +65,13 @@ impl Chooser {
                 return Ok(source.on_read(&blocks, disk.log().state().tail, now));
             }
             Todo::Clear => {
-                disk.finish_resync().map_err(|error| text(&error))?;
-                let unreadable = std::mem::take(&mut self.unreadable);
-                if !unreadable.is_empty() {
-                    // The copy has older bytes there, or none: nobody may take them for the newest.
-                    disk.mark_dirty(&unreadable).map_err(|error| text(&error))?;
+                if !self.unreadable.is_empty() {
+                    // The copy has older bytes there, or none: nobody may take them for the newest. Marks made now outlive
+                    // the resync's end.
+                    disk.mark_dirty(&self.unreadable).map_err(|error| text(&error))?;
+                    self.unreadable.clear();
                 }
+                disk.finish_resync().map_err(|error| text(&error))?;
                 source.on_cleared();
             }
             Todo::Mark(numbers) => {

@@ -453,7 +453,7 @@ impl<'a> Feeding<'a> {
             Ok(read) if read == bytes => self.send(&Message { header, body }),
             // Trimmed away: blocks take its place.
             _ if log.state().head > from => {
-                self.source.on_head(log.state().head);
+                self.source.on_trimmed(from, log.state().head);
                 Ok(())
             }
             failed => {

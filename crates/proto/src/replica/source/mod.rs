@@ -66,8 +66,8 @@ pub struct SourceConfig {
 pub enum Todo {
     /// Send this.
     Send(Message),
-    /// Send this header and `bytes` of the local log from `from` as its body. They are stable. When they have been trimmed
-    /// away, say so with [`Source::on_head`] and send nothing.
+    /// Send this header and `bytes` of the local log from `from` as its body. They are stable. When some have been trimmed
+    /// away, send nothing and say so with [`Source::on_trimmed`].
     Ship {
         /// The header.
         header: Header,
@@ -260,6 +260,13 @@ impl Source {
     pub fn on_head(&mut self, head: Lsn) {
         self.head = self.head.max(head);
         self.find_gap();
+    }
+
+    /// Bytes from `from` on, of [`Todo::Ship`], were not sent: the local log now begins at `head`, above.
+    pub fn on_trimmed(&mut self, from: Lsn, head: Lsn) {
+        assert!(from < head);
+        self.sent = self.sent.min(from);
+        self.on_head(head);
     }
 
     /// What the replica was to be sent next may be gone from the log: blocks take its place.
