@@ -334,7 +334,8 @@ fn a_mounted_file_system_grows_with_its_volume_and_its_volume_is_scrubbed_under_
     tool("sync", &["-f", &mount]).unwrap();
     let scrubbed = place.json(&["scrub", "db"]);
     assert_eq!(scrubbed["bad_blocks"], 0);
-    assert!(scrubbed["read_bytes"].as_u64() > Some(100 << 20), "{scrubbed}");
+    // Less what is in stages still, at most one open and three closed: only the image is read.
+    assert!(scrubbed["read_bytes"].as_u64() > Some(50 << 20), "{scrubbed}");
     let live = &place.json(&["show", "db"])["live"];
     assert_eq!(live["bytes"], 192 << 20);
     let smaller = place.refused(&["grow", "db", "--size", "64MiB"], 1);
