@@ -512,8 +512,8 @@ fn a_member_that_a_later_reign_has_sealed_is_no_proof_however_often_it_is_asked(
         let mut recovery = Recovery::new(&view, view.epoch, view.writer, Lsn(100), Time(0), grace, patience)
             .of_replica(&view, None);
         sealed_by(&mut recovery, 0, 8);
-        // It came back, and is not sealed either.
-        connect(&mut recovery, 0);
+        // It comes back, and is not sealed either.
+        recovery.on_connected(0);
         assert!(recovery.next_frame(0).is_none());
         assert_eq!(
             recovery.answers().next(),
