@@ -27,9 +27,19 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// A connection that has not said what it wants.
 struct Stranger {
     stage: Stage,
+    door: Door,
     since: Instant,
     /// `None`: it is only here to be told that the lender is busy.
     permit: Option<Permit>,
+}
+
+/// Which sessions a listener takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Door {
+    All,
+    /// All but data sessions, which have a listener of their own.
+    Members,
+    Data,
 }
 
 enum Stage {
@@ -120,11 +130,16 @@ impl Acceptor {
                     return;
                 }
             };
-            self.let_in(pending);
+            let door = match &self.shared.config.data_door {
+                None => Door::All,
+                Some(_) if listener < self.shared.addresses.len() => Door::Members,
+                Some(_) => Door::Data,
+            };
+            self.let_in(pending, door);
         }
     }
 
-    fn let_in(&mut self, mut pending: Pending) {
+    fn let_in(&mut self, mut pending: Pending, door: Door) {
         let full = self.permitted >= self.shared.config.limits.pending_max;
         let room = !full || self.make_room();
         let permit = if room { self.shared.permit() } else { None };
@@ -143,6 +158,7 @@ impl Acceptor {
         self.permitted += usize::from(permit.is_some());
         self.strangers[index] = Some(Stranger {
             stage: Stage::Shaking(pending),
+            door,
             since: self.now,
             permit,
         });
@@ -195,7 +211,7 @@ impl Acceptor {
         let Stage::Greeting(link, session) = &mut stranger.stage else {
             return;
         };
-        match greet(&self.shared, link, session) {
+        match greet(&self.shared, stranger.door, link, session) {
             Outcome::Stays => (),
             Outcome::Answered => stranger.since = self.now,
             Outcome::Bound(journal) => self.hand_over(index, journal),
@@ -276,7 +292,7 @@ impl Acceptor {
 }
 
 /// Takes a stranger's first frames: any number of status requests, then a bind.
-fn greet(shared: &Shared, link: &mut Link, session: &mut Session) -> Outcome {
+fn greet(shared: &Shared, door: Door, link: &mut Link, session: &mut Session) -> Outcome {
     let mut outcome = Outcome::Stays;
     // A peer that does not read its answers gets no further ones.
     while let Ok(true) = link.flush() {
@@ -284,7 +300,9 @@ fn greet(shared: &Shared, link: &mut Link, session: &mut Session) -> Outcome {
             Ok(Some(packet)) => {
                 let frame = Frame::parse(packet).ok();
                 match frame.and_then(|frame| session.handle(&frame).ok()) {
-                    Some(Admit::Data) if shared.data.is_some() => return Outcome::Data(packet.to_vec()),
+                    Some(Admit::Data) if shared.data.is_some() && door != Door::Members => {
+                        return Outcome::Data(packet.to_vec());
+                    }
                     admit => admit,
                 }
             }
@@ -292,12 +310,30 @@ fn greet(shared: &Shared, link: &mut Link, session: &mut Session) -> Outcome {
             Err(_) => return Outcome::Gone,
         };
         let sent = match admit {
+            Some(Admit::Bind(..) | Admit::Status) if door == Door::Data => {
+                let peer = link.peer();
+                tracing::warn!(
+                    peer,
+                    "client refused: data sessions only; it has to name --listen's address"
+                );
+                let _ = link.send(&[&shared.refusal(Refusal::DataOnly).encode(0)]);
+                return Outcome::Gone;
+            }
             Some(Admit::Bind(journal, _)) => return Outcome::Bound(journal),
             Some(Admit::Status) => {
                 let mut header = Header::new(FrameKind::Report);
                 header.who = shared.incarnation().0;
                 let body = shared.report().to_frame_body();
                 link.send(&[&header.encode(body.len()), &body])
+            }
+            Some(Admit::Data) if door == Door::Members => {
+                let peer = link.peer();
+                tracing::warn!(
+                    peer,
+                    "client refused: data sessions come in at --data-listen, with that key"
+                );
+                let _ = link.send(&[&shared.refusal(Refusal::DataElsewhere).encode(0)]);
+                return Outcome::Gone;
             }
             Some(Admit::Data) => {
                 tracing::warn!(peer = link.peer(), "client refused: no volumes are kept here");

@@ -27,6 +27,8 @@ pub struct Config {
     pub multicast: Option<Group>,
     /// How links are protected. Without a key only local addresses are served.
     pub security: Security,
+    /// Where data sessions come in, and only they; `None`: where all others do.
+    pub data_door: Option<DataDoor>,
     /// Bytes to lend.
     pub memory: u64,
     /// The most bytes of one journal's window; `None`: no bound but the memory and the protocol's.
@@ -51,6 +53,15 @@ pub struct Config {
     pub limits: Limits,
     /// Whether a store on a disk is accepted. For tests: it is never taken up again.
     pub allow_disk: bool,
+}
+
+/// Listeners for data sessions alone: whoever holds only the cluster key gets at no copy of a volume.
+#[derive(Clone, Debug)]
+pub struct DataDoor {
+    /// Where to listen. One address at least.
+    pub listen: Vec<Address>,
+    /// How these links are protected.
+    pub security: Security,
 }
 
 /// Bounds on what clients may keep busy.
@@ -88,6 +99,7 @@ impl Default for Config {
             listen: Vec::new(),
             multicast: None,
             security: Security::Insecure,
+            data_door: None,
             memory: MEMORY_BYTES_DEFAULT,
             quota: None,
             chunk_bytes: CHUNK_BYTES_DEFAULT,
@@ -134,6 +146,9 @@ impl Config {
         }
         if self.listen.is_empty() {
             return bad("the list of addresses", "one address at least");
+        }
+        if self.data_door.as_ref().is_some_and(|door| door.listen.is_empty()) {
+            return bad("the list of addresses for data sessions", "one address at least");
         }
         if self.memory < WINDOW_BYTES_MIN || self.quota.is_some_and(|quota| quota < WINDOW_BYTES_MIN) {
             return bad("the memory and the quota", "16 KiB at least, the smallest window");

@@ -280,7 +280,13 @@ mod tests {
         let (store, kept) = Store::open(&config.store_config()).unwrap();
         let wakers = vec![Waker::new().unwrap(), Waker::new().unwrap()];
         (
-            Arc::new(Shared::new(config.clone(), store, None, Vec::new(), wakers)),
+            Arc::new(Shared::new(
+                config.clone(),
+                store,
+                None,
+                (Vec::new(), Vec::new()),
+                wakers,
+            )),
             kept,
         )
     }

@@ -50,6 +50,12 @@ impl Lender {
         for address in &config.listen {
             listeners.push(Listener::bind(address, config.security.clone())?);
         }
+        let ordinary = listeners.len();
+        if let Some(door) = &config.data_door {
+            for address in &door.listen {
+                listeners.push(Listener::bind(address, door.security.clone())?);
+            }
+        }
         if let Some(group) = &config.multicast {
             // Shards join it when somebody asks; that it can be joined is to be known now.
             Ear::open(group).map_err(system(
@@ -57,14 +63,21 @@ impl Lender {
             ))?;
         }
         let (store, kept) = Store::open(&config.store_config())?;
-        let addresses = listeners
+        let mut addresses: Vec<Address> = listeners
             .iter()
             .map(|listener| listener.address().clone())
             .collect();
+        let data_addresses = addresses.split_off(ordinary);
         let shards = config.shard_count();
         let wakers: Result<Vec<Waker>, _> = (0..=shards).map(|_| Waker::new()).collect();
         let wakers = wakers.map_err(system("make a waker"))?;
-        let shared = Arc::new(Shared::new(config, store, data, addresses, wakers));
+        let shared = Arc::new(Shared::new(
+            config,
+            store,
+            data,
+            (addresses, data_addresses),
+            wakers,
+        ));
         announce(&shared, &kept);
         let lender = Lender {
             shared,
@@ -167,6 +180,11 @@ impl Lender {
     /// Where it listens, with the ports that the system chose.
     pub fn addresses(&self) -> &[Address] {
         &self.shared.addresses
+    }
+
+    /// Where it listens for data sessions alone.
+    pub fn data_addresses(&self) -> &[Address] {
+        &self.shared.data_addresses
     }
 
     /// Names this life of the lender's memory.

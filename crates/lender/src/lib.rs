@@ -43,7 +43,7 @@ mod superblock;
 #[allow(unsafe_code, reason = "the crate's one unsafe module")]
 mod sys;
 
-pub use config::{Config, Limits};
+pub use config::{Config, DataDoor, Limits};
 pub use data::{DataPermit, DataService, DataSession};
 pub use error::{StartError, StoreError};
 pub use lender::{Lender, Stopped};

@@ -24,6 +24,9 @@ pub struct Report {
     pub pid: u32,
     /// Where it listens.
     pub addresses: Vec<String>,
+    /// Where it listens for data sessions alone; empty: they come in where all others do.
+    #[serde(default)]
+    pub data_addresses: Vec<String>,
     /// The multicast group that it serves.
     #[serde(default)]
     pub multicast: Option<String>,
@@ -165,6 +168,7 @@ impl Report {
         if body.len() > FRAME_BODY_BYTES_MAX {
             // Only an absurd number of addresses gets here; the numbers still matter most.
             self.addresses.clear();
+            self.data_addresses.clear();
             body = encode(&self);
         }
         assert!(body.len() <= FRAME_BODY_BYTES_MAX);

@@ -21,6 +21,8 @@ pub(crate) struct Shared {
     /// Who keeps copies of volumes.
     pub(crate) data: Option<Arc<dyn DataService>>,
     pub(crate) addresses: Vec<Address>,
+    /// Of the listeners for data sessions alone.
+    pub(crate) data_addresses: Vec<Address>,
     pub(crate) started: Instant,
     /// One a shard.
     pub(crate) counters: Vec<Counters>,
@@ -51,7 +53,7 @@ impl Shared {
         config: Config,
         store: Arc<Store>,
         data: Option<Arc<dyn DataService>>,
-        addresses: Vec<Address>,
+        (addresses, data_addresses): (Vec<Address>, Vec<Address>),
         wakers: Vec<Waker>,
     ) -> Shared {
         let shards = wakers.len() - 1;
@@ -60,6 +62,7 @@ impl Shared {
             store,
             data,
             addresses,
+            data_addresses,
             started: Instant::now(),
             counters: (0..shards).map(|_| Counters::default()).collect(),
             handshakes: Handshakes::default(),
@@ -130,6 +133,7 @@ impl Shared {
             uptime_s: now.duration_since(self.started).as_secs(),
             pid: std::process::id(),
             addresses: self.addresses.iter().map(Address::to_string).collect(),
+            data_addresses: self.data_addresses.iter().map(Address::to_string).collect(),
             multicast: self.config.multicast.as_ref().map(Group::to_string),
             secure: matches!(self.config.security, Security::Key(_)),
             stopping: self.stopping(),
@@ -244,7 +248,7 @@ mod tests {
         };
         let (store, _) = Store::open(&config.store_config()).unwrap();
         let wakers = vec![Waker::new().unwrap(), Waker::new().unwrap()];
-        let shared = Arc::new(Shared::new(config, store, None, Vec::new(), wakers));
+        let shared = Arc::new(Shared::new(config, store, None, (Vec::new(), Vec::new()), wakers));
         let (broken, other) = (EndGuard(Arc::clone(&shared)), EndGuard(Arc::clone(&shared)));
         let thread = std::thread::spawn(move || {
             let _guard = broken;

@@ -12,7 +12,7 @@ use netram_transport::{Dropped, HandshakeError};
 use crate::report::{CounterReport, JournalReport};
 
 /// Kinds of refusal, and one for what has no kind.
-const REFUSALS: usize = 16;
+const REFUSALS: usize = 18;
 
 /// Why a datagram is dropped: see [`Dropped`].
 const DROPPED_KINDS: [&str; 3] = ["strange", "doubled", "forged"];

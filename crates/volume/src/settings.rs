@@ -5,13 +5,14 @@
 //! | `flush` | `NETRAM_FLUSH` | what FLUSH and FUA wait for: `remote` (the commit rule) or `disk` | `remote` |
 //! | `stage` | `NETRAM_STAGE` | bytes of journal, or of memory, after which a stage ends: 64 KiB to 1 GiB | 10000 KiB |
 //! | `data-lender` | `NETRAM_DATA_LENDER` | the address of the lender that keeps a copy on its disk | none |
+//! | `data-lender-key-file` | `NETRAM_DATA_LENDER_KEY_FILE` | the key of its data sessions; in the file, relative to it | the lenders' key |
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use netram_client::JournalConfig;
 use netram_disk::{Flush, StagePolicy};
 use netram_home::{Settings, SettingsError, settings::size};
-use netram_transport::{Address, AddressError, Security};
+use netram_transport::{Address, AddressError, ClusterKey, Security};
 
 /// Bytes of the smallest stage: smaller ones would sync the image for a few writes.
 const STAGE_BYTES_MIN: u64 = 64 * 1024;
@@ -30,6 +31,8 @@ pub struct VolumeSettings {
     pub policy: StagePolicy,
     /// The lender that keeps a copy of the volume on its own disk.
     pub data_lender: Option<Address>,
+    /// The key of its data sessions (`netram lend --data-key-file`); `None`: it is reached as lenders are.
+    pub data_lender_key_file: Option<PathBuf>,
     /// Take over a data lender's copy: it is to be a volume of its own. A decision for one opening, so no file makes it.
     pub take_over: bool,
 }
@@ -46,7 +49,8 @@ impl From<Settings> for VolumeSettings {
 impl VolumeSettings {
     /// Settings from a file.
     pub fn load(path: &Path) -> Result<VolumeSettings, SettingsError> {
-        let (journal, own) = Settings::load_beside(path, &["flush", "stage", "data-lender"])?;
+        let keys = ["flush", "stage", "data-lender", "data-lender-key-file"];
+        let (journal, own) = Settings::load_beside(path, &keys)?;
         let mut settings = VolumeSettings::from(journal);
         for (key, value) in own {
             let text = match value {
@@ -55,6 +59,8 @@ impl VolumeSettings {
             };
             settings.set(&key, &text)?;
         }
+        let folder = path.parent().unwrap_or(Path::new(""));
+        settings.data_lender_key_file = settings.data_lender_key_file.map(|file| folder.join(file));
         Ok(settings)
     }
 
@@ -63,7 +69,12 @@ impl VolumeSettings {
         mut self,
         look_up: &dyn Fn(&str) -> Option<String>,
     ) -> Result<VolumeSettings, SettingsError> {
-        for name in ["NETRAM_FLUSH", "NETRAM_STAGE", "NETRAM_DATA_LENDER"] {
+        for name in [
+            "NETRAM_FLUSH",
+            "NETRAM_STAGE",
+            "NETRAM_DATA_LENDER",
+            "NETRAM_DATA_LENDER_KEY_FILE",
+        ] {
             if let Some(text) = look_up(name).filter(|text| !text.is_empty()) {
                 self.set(name, &text)?;
             }
@@ -72,14 +83,26 @@ impl VolumeSettings {
         Ok(self)
     }
 
-    /// What the journal is opened with. A data lender is reached as lenders are: with the same key.
+    /// What the journal is opened with.
     pub fn journal_config(&self) -> Result<JournalConfig, SettingsError> {
         let config = self.journal.journal_config()?;
         let open = matches!(config.security, Security::Insecure) && !self.journal.insecure;
-        match self.data_lender.is_some() && open {
+        match self.data_lender.is_some() && self.data_lender_key_file.is_none() && open {
             true => Err(SettingsError::NoKey),
             false => Ok(config),
         }
+    }
+
+    /// How the data lender is reached: with the key of its data sessions, or as `lenders` are.
+    pub fn data_security(&self, lenders: &Security) -> Result<Security, SettingsError> {
+        let Some(path) = &self.data_lender_key_file else {
+            return Ok(lenders.clone());
+        };
+        let key = ClusterKey::load(path).map_err(|error| SettingsError::Key {
+            path: path.clone(),
+            reason: error.to_string(),
+        })?;
+        Ok(Security::Key(key))
     }
 
     fn set(&mut self, name: &str, text: &str) -> Result<(), SettingsError> {
@@ -101,6 +124,9 @@ impl VolumeSettings {
                     .parse()
                     .map_err(|error: AddressError| refused(&error.to_string()))?;
                 self.data_lender = Some(address);
+            }
+            "data-lender-key-file" | "NETRAM_DATA_LENDER_KEY_FILE" => {
+                self.data_lender_key_file = Some(text.into());
             }
             _ => {
                 let bytes = size(name, text)?;

@@ -92,7 +92,7 @@ impl Volume {
         if standing.is_some() {
             settle_copy(&place)?;
         }
-        let (window_bytes, security) = (config.window_bytes, config.security.clone());
+        let (window_bytes, security) = (config.window_bytes, settings.data_security(&config.security)?);
         // The journal's lock is the volume's: from here on no other process has the files.
         let (journal, recovered) = Journal::open(&place.journal(), config)?;
         if let Some(file) = &mut standing {

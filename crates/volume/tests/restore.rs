@@ -13,7 +13,7 @@ use netram_lender::{Config, Lender};
 use netram_proto::journal::RecoveryRefusal;
 use netram_transport::Address;
 use netram_volume::replica::Keeper;
-use netram_volume::replica::restore::{RestoreError, Restored, restore};
+use netram_volume::replica::restore::{DataLender, RestoreError, Restored, restore};
 use netram_volume::{Device, Volume, VolumeSettings};
 
 const PLACE: &str = "NETRAM_TEST_RESTORE";
@@ -139,7 +139,11 @@ fn bring_back_and(
 ) -> Result<Restored, RestoreError> {
     let mut config = settings(folder).journal_config().unwrap();
     config.accept_loss = accept_loss;
-    let (root, from) = (folder.join("volume"), address(folder, "data.sock"));
+    let root = folder.join("volume");
+    let from = DataLender {
+        address: address(folder, "data.sock"),
+        security: config.security.clone(),
+    };
     restore(&root, &from, id, &config, |_| {
         meanwhile();
         Ok(())

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use netram_lender::{Config, DataService, Lender};
-use netram_transport::{Address, Group, WaitPolicy};
+use netram_lender::{Config, DataDoor, DataService, Lender};
+use netram_transport::{Address, Group, Security, WaitPolicy};
 use netram_volume::replica::Keeper;
 use serde::Deserialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -33,7 +33,8 @@ const GRACE_DEFAULT: Duration = Duration::from_secs(5);
 ///
 ///   netram lend --listen tcp://0.0.0.0:7420 --key-file /etc/netram/key --memory 4GiB
 ///   netram lend --listen unix:/run/netram.sock --insecure --memory 256MiB
-///   netram lend --listen tcp://0.0.0.0:7420 --key-file /etc/netram/key --data /var/lib/netram/kept
+///   netram lend --listen tcp://0.0.0.0:7420 --key-file /etc/netram/key --data /var/lib/netram/kept \
+///       --data-listen tcp://0.0.0.0:7430 --data-key-file /etc/netram/data.key
 ///   netram lend --config /etc/netram/lend.toml
 ///
 /// A configuration file has the long flags as its keys:
@@ -98,6 +99,13 @@ struct Settings {
     /// Also keep copies of volumes in this directory, for clients that name this lender as their data lender
     #[arg(long, value_name = "DIR", env = "NETRAM_DATA")]
     data: Option<PathBuf>,
+    /// Where data sessions come in, and only they, with --data-key-file's key: whoever has only the cluster key then gets at no copy [default: where all others do, with the cluster key]
+    #[arg(long, value_name = "ADDR", env = "NETRAM_DATA_LISTEN", value_delimiter = ',')]
+    #[serde(deserialize_with = "list_from_text")]
+    data_listen: Vec<Address>,
+    /// The key of data sessions, another one than the cluster key
+    #[arg(long, value_name = "FILE", env = "NETRAM_DATA_KEY_FILE")]
+    data_key_file: Option<PathBuf>,
     /// Keep the serving threads on these processors, in order
     #[arg(long, value_name = "CPU", env = "NETRAM_PIN", value_delimiter = ',')]
     pin: Vec<usize>,
@@ -136,6 +144,8 @@ impl Settings {
             wait: self.wait.or(file.wait),
             store: self.store.or(file.store),
             data: self.data.or(file.data),
+            data_listen: list(self.data_listen, file.data_listen),
+            data_key_file: self.data_key_file.or(file.data_key_file),
             pin: list(self.pin, file.pin),
             mlock: self.mlock || file.mlock,
             huge_pages: self.huge_pages || file.huge_pages,
@@ -150,11 +160,13 @@ impl Settings {
             return Err(Usage(sentence.to_owned()).into());
         }
         let security = security(self.key_file.as_ref(), self.insecure)?;
+        let data_door = self.data_door(&security)?;
         let default = Config::default();
         Ok(Config {
             listen: self.listen,
             multicast: self.multicast,
             security,
+            data_door,
             memory: self.memory.map_or(default.memory, |size| size.0),
             quota: self.quota.map(|size| size.0),
             domain: self.domain.unwrap_or(default.domain),
@@ -167,6 +179,39 @@ impl Settings {
             huge_pages: self.huge_pages,
             ..default
         })
+    }
+}
+
+impl Settings {
+    /// The listeners for data sessions alone, if there are to be any.
+    fn data_door(&self, cluster: &Security) -> Result<Option<DataDoor>> {
+        let usage = |sentence: &str| Err(Usage(sentence.to_owned()).into());
+        match (&self.data, self.data_listen.is_empty(), &self.data_key_file) {
+            (_, true, None) => Ok(None),
+            (None, ..) => usage(
+                "--data-listen and --data-key-file are for keeping copies of volumes: name their directory with --data",
+            ),
+            (_, true, Some(_)) => {
+                usage("--data-key-file is for listeners of its own: name one with --data-listen")
+            }
+            (_, false, None) => usage(
+                "--data-listen takes a key of its own: make one with `netram key new FILE`, and give it with --data-key-file FILE",
+            ),
+            (Some(_), false, Some(_)) => {
+                let own = security(self.data_key_file.as_ref(), false)?;
+                if let (Security::Key(own), Security::Key(cluster)) = (&own, cluster)
+                    && own == cluster
+                {
+                    return usage(
+                        "--data-key-file is the cluster key, which all members have: make another with `netram key new FILE`",
+                    );
+                }
+                Ok(Some(DataDoor {
+                    listen: self.data_listen.clone(),
+                    security: own,
+                }))
+            }
+        }
     }
 }
 
@@ -190,6 +235,9 @@ impl Lend {
         let lender = Arc::new(Lender::start_with(config, service).context("starting the lender")?);
         for address in lender.addresses() {
             output::line(format_args!("listening {address}"))?;
+        }
+        for address in lender.data_addresses() {
+            output::line(format_args!("data sessions {address}"))?;
         }
         output::line("ready")?;
         let served = serve(&lender, signals, grace, forget);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use netram_lender::Report;
-use netram_proto::wire::{Frame, FrameKind, Header};
+use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
 use netram_transport::{Address, Link, Security, connect};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
@@ -121,6 +121,9 @@ fn ask(address: &Address, security: &Security, timeout: Duration) -> Result<Repo
                 FrameKind::Report => {
                     return Report::from_frame_body(frame.body)
                         .context("it sent a report that makes no sense");
+                }
+                FrameKind::Refuse if Refusal::from_byte(frame.header.flags) == Some(Refusal::DataOnly) => {
+                    bail!("it takes data sessions only at this address: ask at another of its addresses")
                 }
                 FrameKind::Refuse => bail!("it refused to report"),
                 _ => continue,

@@ -62,6 +62,8 @@ pub(crate) fn ran(output: Output) -> Ran {
 pub(crate) struct Lender {
     child: Child,
     pub(crate) address: String,
+    /// Where data sessions alone come in, if they do.
+    pub(crate) data_address: Option<String>,
     store: PathBuf,
 }
 
@@ -90,11 +92,14 @@ impl Lender {
         let mut lender = Lender {
             child,
             address: String::new(),
+            data_address: None,
             store,
         };
         for line in BufReader::new(output).lines() {
             let line = line.expect("the lender speaks UTF-8");
-            if let Some(address) = line.strip_prefix("listening ") {
+            if let Some(address) = line.strip_prefix("data sessions ") {
+                lender.data_address = Some(address.to_owned());
+            } else if let Some(address) = line.strip_prefix("listening ") {
                 lender.address = address.to_owned();
             }
             if line == "ready" {

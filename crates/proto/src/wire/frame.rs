@@ -200,6 +200,10 @@ pub enum Refusal {
     Diverged = 14,
     /// The replica's disk failed or is full. `lsn`: the error number.
     DiskFailed = 15,
+    /// Data sessions have a listener and a key of their own here.
+    DataElsewhere = 16,
+    /// This listener takes data sessions only.
+    DataOnly = 17,
 }
 
 impl Refusal {
@@ -222,6 +226,8 @@ impl Refusal {
             13 => NoReplica,
             14 => Diverged,
             15 => DiskFailed,
+            16 => DataElsewhere,
+            17 => DataOnly,
             _ => return None,
         })
     }

@@ -111,6 +111,25 @@ pub struct Restored {
     pub loss_accepted: Option<String>,
 }
 
+/// Where a copy is.
+#[derive(Clone, Debug)]
+pub struct DataLender {
+    /// The data lender's address.
+    pub address: Address,
+    /// How its data sessions are protected.
+    pub security: Security,
+}
+
+impl DataLender {
+    fn connect(&self) -> Result<Wire, RestoreError> {
+        Ok(Wire::new(connect(
+            &self.address,
+            &self.security,
+            CONNECT_TIMEOUT,
+        )?)?)
+    }
+}
+
 /// The copies that a data lender keeps.
 pub fn replicas(address: &Address, security: &Security) -> Result<Vec<ReplicaReport>, RestoreError> {
     let mut wire = Wire::new(connect(address, security, CONNECT_TIMEOUT)?)?;
@@ -121,25 +140,25 @@ pub fn replicas(address: &Address, security: &Security) -> Result<Vec<ReplicaRep
     }
 }
 
-/// Makes the volume at `root` from the copy that the data lender at `address` has. `config` is how its journal's members
+/// Makes the volume at `root` from the copy that the data lender `from` has. `config` is how its journal's members
 /// are reached.
 pub fn restore(
     root: &Path,
-    address: &Address,
+    from: &DataLender,
     volume: VolumeId,
     config: &JournalConfig,
     finish: impl FnOnce(&Path) -> std::io::Result<()>,
 ) -> Result<Restored, RestoreError> {
     let place = Place::at(root);
     place.check_free()?;
-    let mut wire = Wire::new(connect(address, &config.security, CONNECT_TIMEOUT)?)?;
-    let description = describe(&mut wire, address, volume)?;
+    let mut wire = from.connect()?;
+    let description = describe(&mut wire, &from.address, volume)?;
     // The data lender answers a question and hangs up; a claim is another session.
     drop(wire);
-    let mut wire = Wire::new(connect(address, &config.security, CONNECT_TIMEOUT)?)?;
+    let mut wire = from.connect()?;
     claim(&mut wire, &description)?;
     // Once more: until the claim its old client may have sent more.
-    let description = describe(&mut wire, address, volume)?;
+    let description = describe(&mut wire, &from.address, volume)?;
     // What follows can take long, and the data lender ends silent sessions.
     drop(wire);
     let mut restored = Restored {
@@ -160,7 +179,7 @@ pub fn restore(
                 source,
             })?;
             place.sync()?;
-            release(address, &config.security, &description, &released)
+            release(from, &description, &released)
         };
         all().map_err(|error| {
             let what = CreateError::Io {
@@ -200,6 +219,11 @@ fn ask(
 fn refused(refusal: u8) -> RestoreError {
     RestoreError::Refused(match Refusal::from_byte(refusal) {
         Some(Refusal::NoReplica) => "it keeps no volumes; start it with --data".to_owned(),
+        Some(Refusal::DataElsewhere) => {
+            "it takes data sessions at another address, with a key of their own: name that address (its \
+            --data-listen) and give that key"
+                .to_owned()
+        }
         Some(Refusal::DiskFailed) => "it cannot open the copy; its log says why".to_owned(),
         Some(Refusal::Fenced) => "a newer client has claimed the copy, or it was taken over there".to_owned(),
         Some(refusal) => format!("{refusal:?}"),
@@ -247,15 +271,10 @@ fn claim(wire: &mut Wire, description: &Description) -> Result<(), RestoreError>
 
 /// Step 5. An answer that is lost does not tell whether the view is kept, and keeping it again changes nothing: so it is
 /// said until it is answered, or refused.
-fn release(
-    address: &Address,
-    security: &Security,
-    description: &Description,
-    released: &View,
-) -> Result<(), RestoreError> {
+fn release(from: &DataLender, description: &Description, released: &View) -> Result<(), RestoreError> {
     let mut attempts = 1;
     loop {
-        match tell_release(address, security, description, released) {
+        match tell_release(from, description, released) {
             Err(error @ (RestoreError::Connect(_) | RestoreError::Silent(_)))
                 if attempts < RELEASE_ATTEMPTS =>
             {
@@ -268,13 +287,8 @@ fn release(
     }
 }
 
-fn tell_release(
-    address: &Address,
-    security: &Security,
-    description: &Description,
-    released: &View,
-) -> Result<(), RestoreError> {
-    let mut wire = Wire::new(connect(address, security, CONNECT_TIMEOUT)?)?;
+fn tell_release(from: &DataLender, description: &Description, released: &View) -> Result<(), RestoreError> {
+    let mut wire = from.connect()?;
     let follow = description.follow.message(released.epoch, released.writer);
     ask(&mut wire, &follow, FrameKind::Following)?.map_err(refused)?;
     let keep = Message::keep_view(released, description.follow.bytes, false);

@@ -41,6 +41,9 @@ pub(crate) struct Create {
     /// The lender that keeps a copy of the volume on its own disk (`netram lend --data`)
     #[arg(long, value_name = "ADDRESS")]
     data_lender: Option<Address>,
+    /// The key of its data sessions, if it has one (`netram lend --data-key-file`); otherwise the cluster key
+    #[arg(long, value_name = "FILE", requires = "data_lender")]
+    data_lender_key_file: Option<PathBuf>,
     /// The cluster key's file, for the lenders
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
@@ -109,13 +112,10 @@ impl Create {
             "data-lender",
             self.data_lender.as_ref().map(|one| one.to_string().into()),
         );
-        // The file counts from the volume's directory, the command line from where the user is.
-        let key = self.key_file.as_deref().map(std::path::absolute).transpose()?;
-        let key = key.map(|path| match path.to_str() {
-            Some(path) => Ok(path.to_owned()),
-            None => Err(Usage(format!("{} is not UTF-8; move the key", path.display()))),
-        });
-        put("key-file", key.transpose()?.map(Into::into));
+        let key = self.key_file.as_deref().map(key_path).transpose()?;
+        put("key-file", key.map(Into::into));
+        let key = self.data_lender_key_file.as_deref().map(key_path).transpose()?;
+        put("data-lender-key-file", key.map(Into::into));
         put("insecure", self.insecure.then(|| true.into()));
         let members = self.members.map(i64::try_from).transpose()?;
         put("members", members.map(Into::into));
@@ -131,12 +131,20 @@ impl Create {
     }
 }
 
+/// A key's path for the settings file, which counts from the volume's directory; the command line, from where the user is.
+pub(super) fn key_path(path: &Path) -> Result<String> {
+    let path = std::path::absolute(path)?;
+    let text = path.to_str().map(ToOwned::to_owned);
+    Ok(text.ok_or_else(|| Usage(format!("{} is not UTF-8; move the key", path.display())))?)
+}
+
 /// Writes them, and reads them as an opening will.
 pub(super) fn write_settings(path: &Path, settings: &toml::Table) -> Result<()> {
     if settings.is_empty() {
         return Ok(());
     }
     fs::write(path, toml::to_string(settings)?).with_context(|| format!("writing {}", path.display()))?;
-    VolumeSettings::load(path)?.journal_config()?;
+    let settings = VolumeSettings::load(path)?;
+    settings.data_security(&settings.journal_config()?.security)?;
     Ok(())
 }

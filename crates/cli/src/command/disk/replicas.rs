@@ -14,6 +14,9 @@ use crate::output;
 
 /// List the copies of volumes that a data lender keeps
 ///
+/// The key is that of its data sessions, if it has one (`netram lend --data-key-file`),
+/// otherwise the cluster key.
+///
 ///   netram disk replicas tcp://10.0.0.4:7420 --key-file /etc/netram/key
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]

@@ -9,13 +9,13 @@ use anyhow::{Context, Result};
 use clap::Args;
 use netram_client::JournalConfig;
 use netram_disk::VolumeId;
-use netram_transport::Address;
+use netram_transport::{Address, Security};
 use netram_volume::Place;
-use netram_volume::replica::restore::{Restored, restore};
+use netram_volume::replica::restore::{DataLender, Restored, restore};
 use serde_json::json;
 
-use super::create::write_settings;
-use crate::options::{SecurityArgs, Usage};
+use super::create::{key_path, write_settings};
+use crate::options::{SecurityArgs, Usage, security};
 use crate::output;
 
 /// Make a volume anew from its data lender's copy, after its own disk was lost
@@ -41,6 +41,9 @@ pub(crate) struct Restore {
     id: String,
     #[command(flatten)]
     security: SecurityArgs,
+    /// The key of its data sessions, if it has one (`netram lend --data-key-file`); otherwise the cluster key
+    #[arg(long, value_name = "FILE", env = "NETRAM_DATA_LENDER_KEY_FILE")]
+    data_lender_key_file: Option<PathBuf>,
     /// A lender that may hold the new volume's newest writes; several may be given, in order of preference
     #[arg(long, value_name = "ADDRESS")]
     lender: Vec<Address>,
@@ -71,13 +74,17 @@ impl Restore {
             security: self.security.security()?,
             ..JournalConfig::default()
         };
+        let from = DataLender {
+            address: self.from.clone(),
+            security: self.data_security(&config.security)?,
+        };
         let settings = self.settings()?;
         let write = |root: &Path| {
             let written = write_settings(&Place::at(root).settings_file(), &settings);
             written.map_err(|error| io::Error::other(format!("{error:#}")))
         };
         let what = || format!("restoring {}", self.volume.display());
-        let restored = restore(&self.volume, &self.from, id, &config, write).with_context(what)?;
+        let restored = restore(&self.volume, &from, id, &config, write).with_context(what)?;
         match self.json {
             true => output::json(&json!({
                 "volume": self.volume,
@@ -118,6 +125,13 @@ impl Restore {
         output::line("attach or serve it now; its blocks come from the data lender meanwhile")
     }
 
+    fn data_security(&self, lenders: &Security) -> Result<Security> {
+        match &self.data_lender_key_file {
+            Some(_) => security(self.data_lender_key_file.as_ref(), false),
+            None => Ok(lenders.clone()),
+        }
+    }
+
     /// The settings of the new volume: its data lender is the one it came from.
     fn settings(&self) -> Result<toml::Table> {
         let mut table = toml::Table::new();
@@ -126,12 +140,13 @@ impl Restore {
             table.insert("lenders".to_owned(), lenders.into());
         }
         table.insert("data-lender".to_owned(), self.from.to_string().into());
-        if let Some(key) = &self.security.key_file {
-            let key = std::path::absolute(key)?;
-            let key = key
-                .to_str()
-                .ok_or_else(|| Usage(format!("{} is not UTF-8; move the key", key.display())))?;
-            table.insert("key-file".to_owned(), key.into());
+        for (name, key) in [
+            ("key-file", &self.security.key_file),
+            ("data-lender-key-file", &self.data_lender_key_file),
+        ] {
+            if let Some(key) = key {
+                table.insert(name.to_owned(), key_path(key)?.into());
+            }
         }
         for (name, value) in [
             ("insecure", self.security.insecure),

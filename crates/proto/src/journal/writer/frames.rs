@@ -399,7 +399,7 @@ impl Writer {
             Refusal::Fenced => {
                 self.fenced = Some(header.epoch);
             }
-            Refusal::NoRoom | Refusal::OverQuota | Refusal::TooManyJournals => {
+            Refusal::NoRoom | Refusal::OverQuota | Refusal::TooManyJournals | Refusal::DataOnly => {
                 let lender = &mut self.lenders[index];
                 lender.refused = Some((refusal, now + Span(retry.0 * 4)));
                 if lender.role == Role::Joining {
@@ -414,7 +414,7 @@ impl Writer {
             // It goes on over its own link; whether the group is served may be another matter after its next start.
             Refusal::NoGroup => (),
             // A data session's.
-            Refusal::NoReplica | Refusal::Diverged | Refusal::DiskFailed => (),
+            Refusal::NoReplica | Refusal::Diverged | Refusal::DiskFailed | Refusal::DataElsewhere => (),
             Refusal::NotJoined | Refusal::NotSealed => {
                 let lender = &mut self.lenders[index];
                 match lender.role {

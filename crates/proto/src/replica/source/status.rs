@@ -36,6 +36,9 @@ impl core::fmt::Display for Trouble {
             Trouble::Refused(Refusal::NoReplica) => out.write_str(
                 "this lender keeps no replica of the volume: start it with --data, or name another",
             ),
+            Trouble::Refused(Refusal::DataElsewhere) => out.write_str(
+                "this lender takes data sessions at another address, with a key of their own: name that address (its --data-listen) and the key (`data-lender-key-file`, NETRAM_DATA_LENDER_KEY_FILE)",
+            ),
             Trouble::Refused(refusal) => write!(out, "the data lender refuses: {refusal:?}"),
             Trouble::DiskFailed(28) => out.write_str("the data lender's disk is full"),
             Trouble::DiskFailed(errno) => {
