@@ -261,7 +261,8 @@ fn a_copy_of_the_journal_fences_the_original_which_never_acknowledges_again() {
     let _lender = place.lender("a");
     Journal::create(&place.journal(), LOG_BYTES).unwrap();
     let (journal, _) = place.open(place.config(&["a"], 1));
-    commit(&journal, b"before", Durability::Remote);
+    // On the disk too: files are copied one behind the other, and must not be of different times.
+    commit(&journal, b"before", Durability::Both);
     let copy = copy_of(&place);
     let (newer, recovered) = Journal::open(&copy, place.config(&["a"], 1)).unwrap();
     assert_eq!(recovered.epoch.0, 2);
