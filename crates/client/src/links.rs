@@ -139,7 +139,11 @@ impl Links {
         slot.waiting.take_if(stale);
         while let Some(outgoing) = slot.waiting.take().or_else(|| writer.next_frame(index, now)) {
             match queue(link, &outgoing, ring, &mut self.caster) {
-                Ok(()) => queued = true,
+                Ok(true) => queued = true,
+                Ok(false) => {
+                    writer.on_overtaken(index, now);
+                    break;
+                }
                 Err(LinkError::Congested) => {
                     slot.waiting = Some(outgoing);
                     break;
@@ -154,28 +158,28 @@ impl Links {
     }
 }
 
+/// `false`: it waited so long for a full socket that the disk overtook it and the ring was reused.
 fn queue(
     link: &mut Link,
     outgoing: &Outgoing,
     ring: &Appender,
     caster: &mut Option<Caster>,
-) -> Result<(), LinkError> {
+) -> Result<bool, LinkError> {
     match &outgoing.body {
-        Body::Inline(bytes, length) => link.queue(&[&outgoing.header.encode(*length), &bytes[..*length]]),
+        Body::Inline(bytes, length) => link.queue(&[&outgoing.header.encode(*length), &bytes[..*length]])?,
         Body::Channel(number) => match caster {
             Some(caster) => {
                 let tune = Zeroizing::new(caster.tune(*number).encode());
-                link.queue(&[&outgoing.header.encode(tune.len()), &tune[..]])
+                link.queue(&[&outgoing.header.encode(tune.len()), &tune[..]])?;
             }
             None => unreachable!("the machine invites to a channel only where one is configured"),
         },
         Body::Log { from, bytes } => match ring.read(*from, *bytes) {
-            Some(body) => link.queue(&[&outgoing.header.encode(*bytes), body]),
-            // It waited so long for a full socket that the disk overtook it and the ring was reused. The member will
-            // see a gap, say so, and begin anew at the stable LSN.
-            None => Ok(()),
+            Some(body) => link.queue(&[&outgoing.header.encode(*bytes), body])?,
+            None => return Ok(false),
         },
     }
+    Ok(true)
 }
 
 impl std::fmt::Display for Broken {

@@ -245,6 +245,7 @@ impl Connection {
         turn.counters.bytes.add(frame.body.len() as u64);
         turn.counters.datagrams.add(1);
         let gathered = journal.gather(gather, &frame, Way::Group);
+        gather.note_heard();
         self.gathered(gathered, journal, turn)
     }
 
@@ -330,6 +331,13 @@ impl Connection {
     }
 
     fn queue(&mut self, header: &Header, body: &[u8]) -> Result<(), Ending> {
+        let mut header = *header;
+        if matches!(header.kind, FrameKind::Ack | FrameKind::Pong)
+            && let Some(gather) = &mut self.gather
+            && gather.take_heard()
+        {
+            header.flags |= Flag::HEARD;
+        }
         self.queued += FRAME_HEADER_BYTES + body.len() + PACKET_OVERHEAD_BYTES;
         Ok(self.link.queue(&[&header.encode(body.len()), body])?)
     }

@@ -1,5 +1,7 @@
 //! Every bound of the protocol, with its reason, and the relations that must hold between them.
 
+use crate::time::Span;
+
 /// Lenders one journal may be configured with. Each costs a connection and a heartbeat.
 pub const LENDERS_MAX: usize = 16;
 /// Members of one view. Bounded so that a view fits its slot and a set of members fits a byte.
@@ -31,6 +33,8 @@ pub const CAST_MEMBERS_MIN: usize = 2;
 pub const CAST_FLIGHT_BYTES_MAX: u64 = 64 * 1024;
 /// A member that has not received this much of what was multicast goes on over its own link until it has caught up.
 pub const CAST_LAG_BYTES_MAX: u64 = 4 * CAST_FLIGHT_BYTES_MAX;
+/// The longest that a listener's answer is waited for before what it was sent counts as lost.
+pub const CAST_PATIENCE_MAX: Span = Span::from_ms(250);
 /// Bytes that a listening lender keeps of one journal while bytes before them are missing.
 pub const GATHER_BYTES_MAX: usize = 512 * 1024;
 /// Pieces that it keeps; each costs an allocation.

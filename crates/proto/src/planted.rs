@@ -10,6 +10,8 @@ pub enum Fault {
     AnyInsteadOfRule,
     /// (1) Acknowledgements of an earlier join or incarnation count.
     StaleAckCounts,
+    /// (1) What was multicast counts as held by whoever listens.
+    CastIsHeld,
     /// (2) A member acknowledges bytes that it has received but not verified as whole records.
     AckUnverified,
     /// (2) A member takes an append that leaves a gap before it.
@@ -56,13 +58,16 @@ pub enum Fault {
     SettledTooEarly,
     /// (12) A restore is content with some of the members, or with windows that begin above the replica's end.
     RestoreUnproven,
+    /// (0) A listener that takes longer than the timer is taken for one that hears nothing.
+    SlowIsDeaf,
 }
 
 impl Fault {
     /// All of them, in the order of the rules.
-    pub const ALL: [Fault; 25] = [
+    pub const ALL: [Fault; 27] = [
         Fault::AnyInsteadOfRule,
         Fault::StaleAckCounts,
+        Fault::CastIsHeld,
         Fault::AckUnverified,
         Fault::AcceptGap,
         Fault::ViewBeforeDurable,
@@ -86,6 +91,7 @@ impl Fault {
         Fault::FlushedBeforeSync,
         Fault::SettledTooEarly,
         Fault::RestoreUnproven,
+        Fault::SlowIsDeaf,
     ];
 }
 

@@ -70,6 +70,22 @@ pub enum Outcome {
     Died,
 }
 
+impl Outcome {
+    /// An answer says whether datagrams have come.
+    fn sign(&mut self, gather: &mut Gather) {
+        let answers = |packet: &[u8]| matches!(packet.first(), Some(&ACK) | Some(&PONG));
+        if let Outcome::Reply(packet) = self
+            && answers(packet)
+            && gather.take_heard()
+        {
+            packet[1] |= Flag::HEARD;
+        }
+    }
+}
+
+const ACK: u8 = FrameKind::Ack as u8;
+const PONG: u8 = FrameKind::Pong as u8;
+
 /// One lender.
 #[derive(Debug)]
 pub struct Lender {
@@ -214,7 +230,8 @@ impl Lender {
             }
             Ok(Admit::Member(_)) => match self.ears.remove(&conn) {
                 Some((channel, mut gather)) => {
-                    let outcome = self.on_listener_frame(&mut gather, &frame, true, journal, planted);
+                    let mut outcome = self.on_listener_frame(&mut gather, &frame, true, journal, planted);
+                    outcome.sign(&mut gather);
                     if self.up {
                         self.ears.insert(conn, (channel, gather));
                     }
@@ -243,13 +260,16 @@ impl Lender {
         let Some((tuned, mut gather)) = self.ears.remove(&conn) else {
             return Outcome::Nothing;
         };
-        let outcome = match Frame::parse(packet) {
+        let mut outcome = match Frame::parse(packet) {
             Ok(frame) if tuned == channel && frame.header.flags & Flag::FRESH == 0 => {
-                self.on_listener_frame(&mut gather, &frame, false, journal, planted)
+                let outcome = self.on_listener_frame(&mut gather, &frame, false, journal, planted);
+                gather.note_heard();
+                outcome
             }
             // Sealed under a key that this connection was not given, or not any more.
             _ => Outcome::Nothing,
         };
+        outcome.sign(&mut gather);
         if self.up {
             self.ears.insert(conn, (tuned, gather));
         }

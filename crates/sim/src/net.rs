@@ -52,6 +52,8 @@ pub(crate) struct Conn {
     boot: u32,
     up: Lane,
     down: Lane,
+    /// When the newest datagram arrives, where they keep their order.
+    heard: Time,
 }
 
 /// The way a frame goes.
@@ -75,6 +77,7 @@ impl World {
             boot: 0,
             up: Lane::new(),
             down: Lane::new(),
+            heard: Time(0),
         });
         self.processes[process].conns[slot] = Some(conn);
         let delay = Span(self.latency().0 + self.latency().0);
@@ -112,7 +115,7 @@ impl World {
     }
 
     pub(crate) fn send(&mut self, conn: usize, way: Way, packet: Vec<u8>) {
-        let latency = self.latency();
+        let latency = self.latency_of(conn);
         let now = self.now;
         if self.profile.links == Links::Stream {
             let lane = self.lane(conn, way);
@@ -256,7 +259,12 @@ impl World {
         }
         let copies = 1 + u32::from(self.rng.chance(permille));
         for _ in 0..copies {
-            let mut delay = self.latency();
+            let mut delay = self.latency_of(conn);
+            if self.profile.distant.is_some() {
+                let heard = (self.now + delay).max(self.conns[conn].heard + Span(1));
+                self.conns[conn].heard = heard;
+                delay = heard.since(self.now);
+            }
             if self.rng.chance(permille) {
                 self.coverage.hit("datagrams late");
                 // Some outlive the reign that sent them.
@@ -431,6 +439,16 @@ impl World {
         match way {
             Way::Up => &mut conn.up,
             Way::Down => &mut conn.down,
+        }
+    }
+
+    /// One way between a client and the lender of `conn`.
+    fn latency_of(&mut self, conn: usize) -> Span {
+        match self.profile.distant {
+            Some((lender, (low, high))) if lender == self.conns[conn].lender => {
+                Span(self.rng.between(low * 1000, high * 1000))
+            }
+            _ => self.latency(),
         }
     }
 

@@ -126,6 +126,8 @@ pub struct Profile {
     pub multicast: bool,
     /// Bytes of a datagram.
     pub datagram_bytes: usize,
+    /// A lender that is further away than the others, and how far, one way, in µs. What it is sent keeps its order.
+    pub distant: Option<(usize, (u64, u64))>,
     /// Whether visits stop short of taking the last copy of anything acknowledged.
     pub within_budget: bool,
     /// The index of a lender that lies.
@@ -196,6 +198,7 @@ impl Profile {
             every: Span::from_ms(rng.pick(&[30, 100, 300, 1000])),
             multicast: false,
             datagram_bytes: 600,
+            distant: None,
             within_budget: rng.chance(500),
             hostile: None,
         }
@@ -210,6 +213,25 @@ impl Profile {
         self.wanted = self.wanted.max(2);
         self.domains.resize(self.lenders, String::from("d1"));
         self.datagram_bytes = rng.pick(&[548, 1400, 8972]);
+    }
+
+    /// A quiet world in which one of three members that are multicast to is 5 to 50 ms away, there and back.
+    pub fn distant(&mut self, rng: &mut Rng) {
+        self.lenders = 3;
+        self.wanted = 3;
+        self.min = 1;
+        self.rule = CommitRule::Any;
+        self.one_domain = true;
+        self.domains.truncate(3);
+        self.multicast(rng);
+        let nearest = rng.between(2500, 12_000);
+        self.distant = Some((rng.index(3), (nearest, rng.between(nearest, 25_000))));
+        self.latency_us = (20, 60);
+        self.loss_permille = 0;
+        self.window = 256 * 1024;
+        self.capacity = 512 * 1024;
+        self.payload_max = rng.pick(&[24, 200, 1200]);
+        self.actions.clear();
     }
 
     /// A world in which lenders come and go faster than the disk and the slowest frame: acknowledgements outlive the

@@ -49,6 +49,7 @@ macro_rules! faults {
 faults! {
     counting_any_member_is_found: AnyInsteadOfRule breaks [1];
     counting_stale_acknowledgements_is_found: StaleAckCounts breaks [1, 3, 11];
+    counting_what_was_multicast_as_held_is_found: CastIsHeld breaks [1];
     acknowledging_the_unverified_is_found: AckUnverified breaks [2];
     accepting_a_gap_is_found: AcceptGap breaks [2, 10];
     counting_a_view_before_it_is_durable_is_found: ViewBeforeDurable breaks [1];
@@ -72,6 +73,7 @@ faults! {
     flushed_before_it_is_synced_is_found: FlushedBeforeSync breaks [12];
     a_replica_called_whole_too_early_is_found: SettledTooEarly breaks [12];
     a_restore_that_nobody_proves_is_found: RestoreUnproven breaks [5, 6, 12];
+    taking_the_slow_for_deaf_is_found: SlowIsDeaf breaks [0];
 }
 
 #[test]

@@ -65,6 +65,8 @@ pub struct Gather {
     reach: Lsn,
     /// Which window it is for.
     window: (Epoch, u32),
+    /// A datagram has come since the last answer.
+    heard: bool,
 }
 
 impl Gather {
@@ -122,6 +124,17 @@ impl Gather {
             }
         }
         None
+    }
+
+    /// A datagram has come, with news or without: the next answer tells.
+    pub fn note_heard(&mut self) {
+        self.heard = true;
+    }
+
+    /// Whether the answer that is being sent is to say `HEARD`: without it the writer could not tell a member that is slow from
+    /// one that multicast does not reach.
+    pub fn take_heard(&mut self) -> bool {
+        core::mem::take(&mut self.heard)
     }
 
     /// Forgets everything: the window begins anew, or another reign does.

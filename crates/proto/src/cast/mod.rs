@@ -21,15 +21,18 @@
 //! | `replay.rs` | a datagram counts once |
 //! | `gather.rs` | a lender's side: order again, and what is missing |
 //! | `holes.rs` | a writer's side: what one member misses |
+//! | `trip.rs` | a writer's side: how long one member takes |
 //! | `journal/writer/cast.rs` | a writer's side: who listens, what is multicast, what goes over a member's own link |
 
 mod gather;
 mod holes;
 mod replay;
+mod trip;
 
 pub use gather::{Gather, Hole, Piece, Taken};
 pub(crate) use holes::Holes;
 pub use replay::Replay;
+pub(crate) use trip::Trip;
 
 use core::fmt;
 

@@ -33,7 +33,8 @@ pub use set::Set;
 pub use slots::{SlotError, Slots};
 pub use view::{View, ViewError, ViewMember};
 pub use writer::{
-    Blocked, CastConfig, Kept, LenderStatus, LinkPhase, Role, Timing, Writer, WriterConfig, WriterStatus,
+    Blocked, CastConfig, CastStats, Kept, LenderStatus, LinkPhase, Role, Timing, Writer, WriterConfig,
+    WriterStatus,
 };
 
 use crate::id::Lsn;

@@ -61,7 +61,7 @@ pub enum FrameKind {
     Bound = 64,
     /// Answers `Seal`. `lsn`: held; `stable`: trim; `mark`: generation. Body: epoch of the window (4). Flag `KNOWN`.
     Sealed = 65,
-    /// Answers `Join`, `Append`. `lsn`: held; `stable`: received; `mark`: generation. Flag `GAP`.
+    /// Answers `Join`, `Append`. `lsn`: held; `stable`: received; `mark`: generation. Flags `GAP`, `HEARD`.
     Ack = 66,
     /// Answers `Ping`. As `Ack`, and the body is the ping's number (8).
     Pong = 67,
@@ -152,6 +152,8 @@ impl Flag {
     pub const KNOWN: u8 = 1;
     /// `Ack`: the append lay beyond what was received; send again from `stable` (received).
     pub const GAP: u8 = 2;
+    /// `Ack`, `Pong`: datagrams of the channel have come since the last such answer.
+    pub const HEARD: u8 = 128;
     /// `Append`: everything before is on the writer's disk; a member that lacks some of it begins anew here.
     pub const FRESH: u8 = 4;
     /// `Resync`: what the replica has is not built upon; `Follow`: make the replica if there is none.

@@ -3,6 +3,7 @@
 //! They compare what the machines say with the bytes that are really in the members' windows and on the platter, and
 //! with [`crate::history::History`]; never with another machine's word.
 
+pub mod cast;
 pub mod liveness;
 pub mod rule01;
 pub mod rule02;

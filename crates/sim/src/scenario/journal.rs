@@ -129,7 +129,7 @@ pub(super) fn work(world: &mut World, process: usize, deeds: u64) {
     }
 }
 
-fn append(world: &mut World, process: usize) -> Result<Ticket, AppendError> {
+pub(super) fn append(world: &mut World, process: usize) -> Result<Ticket, AppendError> {
     let max = world
         .profile
         .payload_max
@@ -216,7 +216,7 @@ pub(super) fn settle_down(world: &mut World, host: usize) {
     }
 }
 
-fn trim_all(world: &mut World, process: usize) {
+pub(super) fn trim_all(world: &mut World, process: usize) {
     let stable = world.log_state(process).stable;
     let _ = world.trim(process, stable);
 }

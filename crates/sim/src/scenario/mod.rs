@@ -1,5 +1,6 @@
 //! The stories that seeds tell: what the client program does while the nemesis visits.
 
+mod distant;
 mod journal;
 mod member;
 mod replica;
@@ -26,6 +27,8 @@ pub struct Outcome {
 
 /// Mixed into a seed to draw which worlds multicast.
 const MULTICAST_DRAW: u64 = 0x6D63_6173_7421_7421;
+/// Mixed into a seed to draw which worlds have a distant member.
+const DISTANT_DRAW: u64 = 0x6469_7374_616E_7421;
 /// Mixed into a seed to draw which worlds have a data lender.
 const DATA_DRAW: u64 = 0x6461_7461_6C65_6E64;
 
@@ -51,6 +54,11 @@ pub fn run(seed: u64, planted: Planted, story: Option<Story>) -> Outcome {
         profile.multicast(&mut apart);
     }
     let kept = (5..60).contains(&kind) && has_data_lender(seed);
+    let mut far = Rng::new(seed ^ DISTANT_DRAW);
+    let distant = (5..60).contains(&kind) && !kept && far.chance(20);
+    if distant {
+        profile.distant(&mut far);
+    }
     if kept {
         replica::suit(&mut profile);
     }
@@ -58,6 +66,7 @@ pub fn run(seed: u64, planted: Planted, story: Option<Story>) -> Outcome {
     let description = format!("seed {seed}: {:?}", world.profile);
     world.tell(|| description);
     match kind {
+        _ if distant => distant::run(&mut world),
         _ if kept => world = replica::run(world),
         0..60 | 70..80 => journal::run(&mut world),
         60..70 => second::run(&mut world),

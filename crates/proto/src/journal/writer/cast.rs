@@ -5,15 +5,17 @@
 //! be sent next is what is multicast next. Whoever is behind (new, returned, or overwhelmed) is sent the rest over its own
 //! link up to where the multicast is, and rides on from there; nobody waits for it. What a rider misses it says, and is
 //! sent that alone over its own link, or by multicast if another misses it too; where it cannot know (the last datagram
-//! was lost), a timer does.
+//! was lost), a timer does, which learns how long each takes. What its link was given is never given again: that link loses
+//! nothing while it stands.
 //!
 //! Nothing here acknowledges: that is `on_ack`'s, and the same for every way in which bytes travel.
 
 use crate::cast::Hole;
 use crate::id::Lsn;
 use crate::limit::{CAST_FLIGHT_BYTES_MAX, CAST_LAG_BYTES_MAX, CAST_MEMBERS_MIN, FRAME_BODY_BYTES_MAX};
+use crate::planted::Fault;
 use crate::time::{Span, Time};
-use crate::wire::{FrameKind, Header};
+use crate::wire::{Flag, FrameKind, Header};
 
 use super::super::{Body, Outgoing};
 use super::Writer;
@@ -23,8 +25,8 @@ use super::lender::{Control, Lender, Role};
 /// How appends are multicast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CastConfig {
-    /// A listener that has not received what it was sent for this long is sent it again over its own link; twice as long
-    /// each time, up to `REPEATS_MAX` times.
+    /// A listener that has not received what it was sent for this much longer than it usually takes is sent it again over
+    /// its own link, once: that loses nothing.
     pub resend: Span,
 }
 
@@ -36,11 +38,12 @@ impl Default for CastConfig {
     }
 }
 
-/// Doublings of the time to the next repetition. Beyond it (128 times) the link's own detection is near.
-const REPEATS_MAX: u32 = 7;
+/// A lender that once listened and does not now, and goes on in nothing: how long until it is sent again what it lacks. The
+/// link's own detection is near.
+const STALLED: Span = Span::from_ms(256);
 
-/// Times in a row that the timer, and nothing else, brought a listener its bytes: then multicast does not get through to it
-/// (a switch that forwards no groups, a firewall), and each commit would wait for the timer.
+/// Times in a row that a listener had its bytes by the timer and its link, and says that it heard nothing: then multicast does
+/// not get through to it (a switch that forwards no groups, a firewall), and each commit would wait for the timer.
 const DEAF_AFTER: u32 = 8;
 /// How long such a lender is left to its own link.
 const DEAF_SPAN: Span = Span::from_ms(10_000);
@@ -58,6 +61,19 @@ pub(super) struct Cast {
     sent_max: Lsn,
     /// Ends of the last two frames, as a lender's `flight`.
     flight: [Lsn; 2],
+    pub(super) stats: CastStats,
+}
+
+/// What multicast has come to in this reign.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CastStats {
+    /// Bytes of the log that were multicast, each time that they were.
+    pub bytes: u64,
+    /// Bytes of the log that went to listeners over their own links: holes, what the timer took for lost, and what those
+    /// needed who had fallen behind or come anew.
+    pub linked_bytes: u64,
+    /// Times that a listener was left to its own link, because multicast did not get through to it.
+    pub left: u64,
 }
 
 impl Cast {
@@ -68,6 +84,7 @@ impl Cast {
             sent: base,
             sent_max: base,
             flight: [base; 2],
+            stats: CastStats::default(),
         }
     }
 }
@@ -79,16 +96,30 @@ impl Lender {
         self.asked = 0;
         self.lagging = false;
         self.holes.clear();
+        self.timed = None;
+        self.helped = false;
+        self.unheard = 0;
     }
 
-    /// It has received more. Once it has everything, and nothing had to be sent again, multicast gets through to it.
-    pub(super) fn note_progress(&mut self) {
-        if self.received >= self.sent {
-            if !self.helped {
-                self.unheard = 0;
+    /// It has answered. `advanced`: it has received more. Slowness is no deafness: what counts is that it went on by its link's
+    /// bytes alone, and says so. `true`: multicast does not get through to it.
+    fn note_answer(&mut self, heard: bool, advanced: bool, now: Time) -> bool {
+        if let Some((end, at)) = self.timed
+            && self.received >= end
+        {
+            self.timed = None;
+            if heard {
+                self.trip.measure(now.since(at));
             }
-            self.helped = false;
         }
+        if heard {
+            self.helped = false;
+            self.unheard = 0;
+        } else if self.helped && advanced {
+            self.helped = false;
+            self.unheard += 1;
+        }
+        self.unheard >= DEAF_AFTER
     }
 }
 
@@ -101,6 +132,7 @@ impl Writer {
             return None;
         }
         if let Some(hole) = self.common_hole() {
+            self.cast.stats.bytes += hole.to.since(hole.from);
             return Some(self.outgoing(hole.from, hole.to.since(hole.from) as usize));
         }
         let best = self.riders().map(|lender| lender.received).max()?;
@@ -113,17 +145,23 @@ impl Writer {
         let bytes = pending.min(FRAME_BODY_BYTES_MAX as u64) as usize;
         let end = from.plus(bytes as u64);
         let (channel, stable) = (self.cast.channel, self.droppable(end));
+        let planted = self.planted.is(Fault::CastIsHeld);
         for lender in &mut self.lenders {
             if lender.listens(channel) && !lender.lagging && lender.sent >= from {
+                if lender.received >= lender.sent {
+                    lender.progress = now;
+                }
+                lender.timed.get_or_insert((end, now));
+                if planted {
+                    lender.held = lender.held.max(end);
+                }
                 lender.sent = lender.sent.max(end);
                 lender.flight = [lender.flight[1], lender.sent];
                 lender.told = lender.told.max(stable);
-                if lender.owing.is_none() {
-                    lender.owing = Some(now);
-                    lender.progress = now;
-                }
+                lender.owing.get_or_insert(now);
             }
         }
+        self.cast.stats.bytes += bytes as u64;
         self.cast.sent = end;
         self.cast.sent_max = self.cast.sent_max.max(end);
         self.cast.flight = [self.cast.flight[1], end];
@@ -139,6 +177,11 @@ impl Writer {
     /// The number of the channel that lenders are asked to listen to.
     pub fn channel(&self) -> u32 {
         self.cast.channel
+    }
+
+    /// What multicast has come to in this reign.
+    pub fn cast_stats(&self) -> CastStats {
+        self.cast.stats
     }
 
     /// How many lenders listen to it.
@@ -182,13 +225,38 @@ impl Writer {
     }
 
     pub(super) fn on_tuned(&mut self, index: usize, header: &Header, now: Time) {
+        let learns = !self.planted.is(Fault::SlowIsDeaf);
         let lender = &mut self.lenders[index];
         if header.lsn == Lsn(u64::from(lender.asked)) {
             lender.channel = lender.asked;
+            if learns {
+                lender.trip.guess(now.since(lender.tuned));
+            }
             lender.lagging = false;
             lender.holes.clear();
         }
         self.settle(now);
+    }
+
+    /// Lender `index` has answered: `header`, an `Ack` or a `Pong`. `advanced`: it has received more.
+    pub(super) fn on_answer(&mut self, index: usize, header: &Header, advanced: bool, now: Time) {
+        let heard = header.flags & Flag::HEARD != 0 && !self.planted.is(Fault::SlowIsDeaf);
+        let lender = &mut self.lenders[index];
+        if lender.note_answer(heard, advanced, now) {
+            lender.deafen();
+            lender.deaf_until = Some(now + DEAF_SPAN);
+            lender.go_on();
+            self.cast.stats.left += 1;
+        }
+    }
+
+    /// A frame for lender `index` could not be sent: the disk has overtaken it, and the ring was reused. It is sent on from the
+    /// stable end.
+    pub fn on_overtaken(&mut self, index: usize, now: Time) {
+        let lender = &mut self.lenders[index];
+        if lender.takes_appends() {
+            lender.resume(lender.received, now);
+        }
     }
 
     /// A listener missed something. What it says is believed as far as it costs nothing: it is sent some bytes again.
@@ -198,21 +266,27 @@ impl Writer {
         let lender = &mut self.lenders[index];
         let ours =
             header.epoch == epoch && header.who == lender.incarnation.0 && header.mark == lender.generation;
+        let listens = lender.listens(channel);
+        // What a listener's link was given is on its way.
+        let comes = if listens { lender.linked } else { Lsn(0) };
         let hole = Hole {
-            from: header.lsn.max(lender.received),
+            from: header.lsn.max(lender.received).max(comes),
             to: header.stable.min(sent_max),
         };
         if !ours || hole.from >= hole.to || !lender.takes_appends() {
             return;
         }
-        if !lender.listens(channel) {
+        if !listens {
             // It has not heard yet that it is left to its own link, over which this is a gap like any other.
             if hole.to <= lender.sent {
                 lender.resume(lender.received, now);
             }
         } else if !lender.lagging {
             lender.holes.push(hole);
+            // What is sent again would be measured from when it was first sent.
+            lender.timed = None;
             // It heard what lies beyond.
+            lender.helped = false;
             lender.unheard = 0;
         }
     }
@@ -228,31 +302,22 @@ impl Writer {
         if lender.channel == 0 {
             // One that once listened may say `Missing` for a gap on its own link, and that may have been lost with the
             // connection that brought it.
-            let wait = Span(resend.0 << REPEATS_MAX);
-            if lender.heard && lender.received < lender.sent && now.since(lender.progress) >= wait {
+            if lender.heard && lender.received < lender.sent && now.since(lender.progress) >= STALLED {
                 lender.resume(lender.received, now);
             }
             return None;
         }
-        let wait = Span(resend.0 << lender.repeats.min(REPEATS_MAX));
-        if lender.received < lender.sent && now.since(lender.progress) >= wait {
+        let late = now.since(lender.progress) >= lender.trip.patience(resend);
+        let comes = lender.received < lender.linked;
+        if lender.received < lender.sent && !comes && late {
             let some = lender.received.plus(FRAME_BODY_BYTES_MAX as u64);
             lender.holes.clear();
             lender.holes.push(Hole {
                 from: lender.received,
                 to: lender.sent.min(some),
             });
-            lender.repeats += 1;
             lender.helped = true;
-            lender.unheard += 1;
             lender.progress = now;
-            if lender.unheard >= DEAF_AFTER {
-                lender.unheard = 0;
-                lender.deafen();
-                lender.deaf_until = Some(now + DEAF_SPAN);
-                lender.resume(lender.received, now);
-                return None;
-            }
         }
         while let Some(hole) = lender.holes.pop() {
             let from = hole.from.max(lender.received);
@@ -272,7 +337,8 @@ impl Writer {
                     to: hole.to,
                 });
             }
-            lender.helped = true;
+            lender.link_given(from, rest);
+            self.cast.stats.linked_bytes += bytes as u64;
             return Some(self.outgoing(from, bytes));
         }
         None
@@ -280,12 +346,16 @@ impl Writer {
 
     /// How far lender `index` is to be brought over its own link: a listener only to where the multicast is.
     pub(super) fn goal(&self, index: usize) -> Lsn {
-        let listens = self.lenders[index].listens(self.cast.channel);
-        if self.cast.on && listens {
+        if self.cast.on && self.listens(index) {
             self.cast.sent
         } else {
             self.tail
         }
+    }
+
+    /// Whether lender `index` takes appends from the present channel.
+    pub(super) fn listens(&self, index: usize) -> bool {
+        self.lenders[index].listens(self.cast.channel)
     }
 
     /// The highest byte that lender `index` may hold: what was sent over its link, and whatever was multicast since it was
@@ -319,8 +389,7 @@ impl Writer {
                 lender.lagging = behind > CAST_FLIGHT_BYTES_MAX;
             } else if self.cast.on && lender.sent >= self.cast.sent && behind > CAST_LAG_BYTES_MAX {
                 lender.lagging = true;
-                let (received, progress) = (lender.received, lender.progress);
-                lender.resume(received, progress);
+                lender.go_on();
             }
         }
         if !self.cast.on || self.riders().next().is_none() {
@@ -366,9 +435,7 @@ impl Writer {
                 }
                 for lender in &mut self.lenders {
                     // One that reaches beyond what is multicast is left to the timer for the rest of it.
-                    while lender.holes.take_overlapping(all).is_some() {
-                        lender.helped = true;
-                    }
+                    while lender.holes.take_overlapping(all).is_some() {}
                 }
                 return Some(all);
             }
@@ -435,11 +502,96 @@ mod tests {
     #[test]
     fn a_deaf_member_that_says_nothing_is_sent_again_what_it_lacks_before_it_is_given_up() {
         let mut bench = bench();
-        let wait = Span(CastConfig::default().resend.0 << REPEATS_MAX);
+        let wait = STALLED;
         assert!(wait < bench.writer.config.timing.detect);
         bench.wait(Span(wait.0 - 1));
         assert_eq!(bench.next(0).map(|frame| frame.kind), None);
         bench.wait(Span(1));
         assert_eq!(bench.next(0).map(|frame| frame.lsn), Some(Lsn(40)));
+    }
+
+    /// A writer of two members that listen, and the time that each takes to answer.
+    fn listeners() -> Bench {
+        let mut bench = Bench::with_members(2, 2, CommitRule::Any);
+        bench.writer.config.cast = Some(CastConfig::default());
+        bench.wait(Span(1));
+        for index in 0..2 {
+            let tune = bench.next(index).expect("an invitation");
+            assert_eq!(tune.kind, FrameKind::Tune);
+            bench.say(
+                index,
+                Header {
+                    lsn: tune.lsn,
+                    ..Header::new(FrameKind::Tuned)
+                },
+                &[],
+            );
+        }
+        assert_eq!(bench.writer.listeners(), 2);
+        bench
+    }
+
+    /// Appends up to `end`, multicast; the first member answers, the second after `span`, with these flags.
+    fn commit(bench: &mut Bench, end: u64, span: Span, flags: u8) {
+        bench.writer.on_append(Lsn(end));
+        let cast = bench.writer.next_cast(bench.now).expect("a frame for all");
+        assert_eq!(cast.header.lsn.0 + 100, end, "each is multicast once, by itself");
+        let near = Header {
+            flags: Flag::HEARD,
+            ..bench.ack_header(0, end, end)
+        };
+        bench.say(0, near, &[]);
+        for _ in 0..16 {
+            bench.wait(Span(span.0 / 16));
+            bench.drain(0);
+            bench.drain(1);
+        }
+        let far = Header {
+            flags,
+            ..bench.ack_header(1, end, end)
+        };
+        bench.say(1, far, &[]);
+    }
+
+    /// It was sent everything twice, and after eight times left to its own link although it heard.
+    #[test]
+    fn a_listener_that_takes_longer_than_the_timer_is_not_taken_for_deaf() {
+        let mut bench = listeners();
+        for round in 1..=100 {
+            // Ten times slower all of a sudden, and later quick again.
+            let ms = [3, 30, 5][round / 34];
+            commit(&mut bench, 100 * round as u64, Span::from_ms(ms), Flag::HEARD);
+        }
+        assert_eq!(bench.writer.listeners(), 2);
+        let stats = bench.writer.cast_stats();
+        assert_eq!((stats.bytes, stats.left), (10_000, 0));
+        assert!(stats.linked_bytes <= 600, "{stats:?}");
+    }
+
+    #[test]
+    fn a_listener_that_goes_on_by_its_link_alone_is_left_to_it() {
+        let mut bench = listeners();
+        for round in 1..=u64::from(DEAF_AFTER) {
+            assert_eq!(bench.writer.listeners(), 2);
+            commit(&mut bench, 100 * round, Span::from_ms(30), 0);
+        }
+        assert_eq!(bench.writer.listeners(), 1);
+        assert_eq!(bench.writer.cast_stats().left, 1);
+    }
+
+    #[test]
+    fn what_its_link_was_given_is_not_given_again_by_the_timer() {
+        let mut bench = listeners();
+        bench.writer.on_append(Lsn(100));
+        bench.writer.next_cast(bench.now).expect("a frame for all");
+        bench.wait(Span::from_ms(100));
+        assert_eq!(bench.next(1).map(|frame| frame.lsn), Some(Lsn(0)));
+        for _ in 0..4 {
+            bench.wait(Span::from_ms(90));
+            assert_eq!(
+                bench.next(1).filter(|frame| frame.kind == FrameKind::Append),
+                None
+            );
+        }
     }
 }

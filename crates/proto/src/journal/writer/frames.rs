@@ -89,7 +89,7 @@ impl Writer {
         }
         self.retune();
         let outgoing = match self.lenders[index].control {
-            Some(control) => self.control_frame(index, control),
+            Some(control) => self.control_frame(index, control, now),
             None if self.lenders[index].is_ready() => self
                 .repair_frame(index, now)
                 .or_else(|| self.append_frame(index, now))
@@ -100,7 +100,7 @@ impl Writer {
         Some(outgoing)
     }
 
-    fn control_frame(&mut self, index: usize, control: Control) -> Outgoing {
+    fn control_frame(&mut self, index: usize, control: Control, now: Time) -> Outgoing {
         let stable = self.stable;
         let channel = self.cast.channel;
         let lender = &mut self.lenders[index];
@@ -133,6 +133,7 @@ impl Writer {
             Control::Tune => {
                 header.lsn = Lsn(u64::from(channel));
                 lender.asked = channel;
+                lender.tuned = now;
                 lender.heard = true;
             }
             Control::Bind | Control::Seal => (),
@@ -144,6 +145,7 @@ impl Writer {
         let (tail, stable) = (self.tail, self.stable);
         let resend = self.config.timing.resend;
         let goal = self.goal(index);
+        let listens = self.listens(index);
         let lender = &mut self.lenders[index];
         if !lender.takes_appends() {
             return None;
@@ -156,6 +158,7 @@ impl Writer {
         let overtaken = lender.sent < stable.lsn && tail.since(lender.sent) > self.config.window_bytes;
         if overtaken {
             lender.sent = stable.lsn;
+            lender.linked = stable.lsn;
             lender.began = stable.lsn;
         }
         let fresh = lender.sent == stable.lsn;
@@ -185,8 +188,12 @@ impl Writer {
         lender.sent_max = lender.sent_max.max(lender.sent);
         lender.flight = [lender.flight[1], lender.sent];
         lender.told = lender.told.max(told);
-        if lender.owing.is_none() {
+        lender.link_given(from, lender.sent);
+        if lender.received >= from {
             lender.progress = now;
+        }
+        if listens {
+            self.cast.stats.linked_bytes += bytes as u64;
         }
         let header = Header {
             flags,
@@ -298,12 +305,13 @@ impl Writer {
             self.misbehaved(index, now);
             return;
         }
-        if header.stable > lender.received {
+        let advanced = header.stable > lender.received;
+        if advanced {
             lender.received = header.stable;
             lender.progress = now;
-            lender.repeats = 0;
-            lender.note_progress();
         }
+        self.on_answer(index, header, advanced, now);
+        let lender = &mut self.lenders[index];
         if header.flags & Flag::GAP != 0 && header.stable < lender.sent {
             lender.resume(header.stable, now);
         }

@@ -2,7 +2,7 @@
 
 use alloc::string::String;
 
-use crate::cast::Holes;
+use crate::cast::{Holes, Trip};
 use crate::id::{Epoch, Incarnation, Lsn};
 use crate::time::Time;
 use crate::wire::Refusal;
@@ -96,11 +96,17 @@ pub(super) struct Lender {
     pub(super) lagging: bool,
     /// What it said it missed.
     pub(super) holes: Holes,
-    /// Times that it was sent again what it has not received, without any progress.
-    pub(super) repeats: u32,
-    /// It was sent again something since it last had everything.
+    /// From `received` to here everything was handed to its own link, in order, and will come unless the link breaks.
+    pub(super) linked: Lsn,
+    /// How long it takes to answer.
+    pub(super) trip: Trip,
+    /// When it was asked to listen.
+    pub(super) tuned: Time,
+    /// The end of a frame that was multicast, and when: its answer is measured.
+    pub(super) timed: Option<(Lsn, Time)>,
+    /// The timer has sent it again what it had not answered for, and it has not answered since.
     pub(super) helped: bool,
-    /// Times in a row that the timer found that nothing had come.
+    /// Times in a row that it went on only by what the timer sent it over its link.
     pub(super) unheard: u32,
     /// Until when it is not asked to listen: multicast does not reach it.
     pub(super) deaf_until: Option<Time>,
@@ -138,7 +144,10 @@ impl Lender {
             heard: false,
             lagging: false,
             holes: Holes::default(),
-            repeats: 0,
+            linked: Lsn(0),
+            trip: Trip::default(),
+            tuned: Time(0),
+            timed: None,
             helped: false,
             unheard: 0,
             deaf_until: None,
@@ -161,13 +170,26 @@ impl Lender {
         self.received = Lsn(0);
     }
 
+    /// Goes on over its own link behind what that was given: the rest may not have come by multicast.
+    pub(super) fn go_on(&mut self) {
+        self.sent = self.received.max(self.linked);
+        self.flight = [self.sent; 2];
+        self.holes.clear();
+        self.timed = None;
+    }
+
+    /// Its link was given everything in between. What does not join on to what will come is of no promise.
+    pub(super) fn link_given(&mut self, from: Lsn, end: Lsn) {
+        if from <= self.received.max(self.linked) {
+            self.linked = self.linked.max(end);
+        }
+    }
+
     /// Starts sending anew from `from`, which the lender holds (or we hold to be stable).
     pub(super) fn resume(&mut self, from: Lsn, now: Time) {
-        self.sent = from;
         self.received = from;
-        self.flight = [from; 2];
+        self.linked = from;
         self.progress = now;
-        self.holes.clear();
-        self.repeats = 0;
+        self.go_on();
     }
 }

@@ -43,7 +43,7 @@ use super::reigns::Reigns;
 use super::rule::CommitRule;
 use super::set::Set;
 use cast::Cast;
-pub use cast::CastConfig;
+pub use cast::{CastConfig, CastStats};
 pub use kept::Kept;
 use lender::Lender;
 pub use lender::{LinkPhase, Role};

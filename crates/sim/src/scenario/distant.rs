@@ -1,0 +1,40 @@
+//! A program commits by multicast while one of its members is far away. Nothing goes wrong: so whoever hears is served by
+//! multicast, however long it takes to answer, and its bytes go once.
+
+use netram_proto::port::Durability;
+use netram_proto::time::Span;
+
+use super::journal;
+use crate::check::cast;
+use crate::world::World;
+
+pub(super) fn run(world: &mut World) {
+    let Some(process) = journal::open(world, 0) else {
+        return;
+    };
+    // Long enough for all to join, listen and be measured.
+    world.run_for(Span::from_ms(1500));
+    cast::all_listen(world, process);
+    let before = cast::stats(world, process);
+    for _ in 0..world.rng.between(50, 150) {
+        let mut last = None;
+        for _ in 0..world.rng.between(1, 4) {
+            match journal::append(world, process) {
+                Ok(ticket) => last = Some(ticket),
+                Err(_) => journal::trim_all(world, process),
+            }
+        }
+        if let Some(ticket) = last
+            && world.wait(process, ticket, Durability::Remote).is_err()
+        {
+            return;
+        }
+        let us = world.rng.pick(&[10, 1000, 10_000, 100_000]);
+        let us = world.rng.below(us);
+        world.run_for(Span::from_us(us));
+    }
+    world.run_for(Span::from_ms(500));
+    world.coverage.hit("commits with a distant listener");
+    cast::all_listen(world, process);
+    cast::bytes_went_once(world, process, before);
+}
