@@ -59,7 +59,17 @@ impl Journal {
     /// Recovers the journal at `root`, a directory or a log file, and starts a reign. Members join in the background:
     /// until they have, commits wait for the local disk (see [`Journal::wait_for_members`]).
     pub fn open(root: &Path, config: JournalConfig) -> Result<(Journal, Recovered), OpenError> {
-        let opened = open::open(root, config)?;
+        Journal::open_and(root, config, &mut || Ok(()))
+    }
+
+    /// The same; `complete` is called when the local log has everything and is synced, and before the members are released.
+    /// A crash before it is one of a recovery that will be done again; after it the log alone is enough.
+    pub fn open_and(
+        root: &Path,
+        config: JournalConfig,
+        complete: &mut dyn FnMut() -> Result<(), IoError>,
+    ) -> Result<(Journal, Recovered), OpenError> {
+        let opened = open::open(root, config, complete)?;
         let (shared, id) = (Arc::new(opened.shared), opened.journal);
         let system = |what| move |source| OpenError::System { what, source };
         let builder = |name: &str| std::thread::Builder::new().name(name.into());

@@ -7,6 +7,8 @@ use netram_disk::{ApplyError, GrowError, OpenError as DiskError};
 use netram_home::SettingsError;
 use netram_proto::port::WaitError;
 
+use crate::replica::restore::RestoreError;
+
 /// Why no volume was made. Nothing that was there before was touched.
 #[derive(Debug, thiserror::Error)]
 pub enum CreateError {
@@ -68,6 +70,16 @@ pub enum OpenError {
         path: PathBuf,
         /// Why.
         why: String,
+    },
+    /// It was restored, has not served yet, and its data lender does not hear it.
+    #[error(
+        "{path}: a restored volume's data lender must hear it before it first serves: {why}. Open it again once that is mended"
+    )]
+    Unheard {
+        /// The directory.
+        path: PathBuf,
+        /// Why it is not heard.
+        why: Box<RestoreError>,
     },
     /// The thread that applies stages could not be started.
     #[error("starting the volume's threads: {0}")]

@@ -26,6 +26,7 @@
 //! | [`scrub()`] | reading all of it, to compare it with its checksums |
 //! | [`replica`] | the copy that a data lender keeps: feeding it, keeping it, restoring from it |
 //! | [`resync()`] | having the copy made equal, and waiting for it |
+//! | `takeover` | a data lender's copy made a volume where it is |
 //! | `copier` | brings the blocks of a restored volume home |
 //! | [`file`] | a real file with holes |
 #![forbid(unsafe_code)]
@@ -40,6 +41,7 @@ pub mod replica;
 mod resync;
 mod scrub;
 pub mod settings;
+mod takeover;
 pub mod volume;
 
 pub use control::{Control, ask};

@@ -8,12 +8,13 @@
 //! | `journal` | the journal's directory; its lock is the volume's |
 //! | `dirty` | what a data lender has to be sent because the journal no longer has it; with a data lender only |
 //! | `replica` | of a data lender's copy: how it stands |
+//! | `unheard` | of a restored volume that has never served: the data lender that must hear it before |
 //! | `netram.toml` | lenders and settings; need not be there |
 //! | `control` | the socket of the process that has it open |
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -21,6 +22,7 @@ use netram_client::{Follower, Inspect, Journal, Parts};
 use netram_disk::{Files, Superblock, VolumeId, create};
 use netram_home::Settings;
 use netram_proto::id::JournalId;
+use netram_transport::Address;
 use ring::rand::{SecureRandom, SystemRandom};
 use rustix::fs::{Mode, OFlags};
 
@@ -102,6 +104,34 @@ impl Place {
 
     pub(crate) fn dirty(&self) -> PathBuf {
         self.root.join("dirty")
+    }
+
+    pub(crate) fn unheard(&self) -> PathBuf {
+        self.root.join("unheard")
+    }
+
+    /// The volume must not serve before its data lender has heard it. Durable with the directory.
+    pub(crate) fn mark_unheard(&self, data_lender: &Address) -> io::Result<()> {
+        let mut file = File::create_new(self.unheard())?;
+        writeln!(file, "{data_lender}")?;
+        file.sync_all()
+    }
+
+    /// The data lender that must hear the volume before it serves; `None`: it has.
+    pub(crate) fn unheard_by(&self) -> io::Result<Option<Address>> {
+        let path = self.unheard();
+        let text = match fs::read_to_string(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            read => read?,
+        };
+        let address = text.trim_end().parse();
+        address.map(Some).map_err(io::Error::other)
+    }
+
+    /// It has been heard.
+    pub(crate) fn mark_heard(&self) -> io::Result<()> {
+        fs::remove_file(self.unheard())?;
+        sync_folder(&self.root)
     }
 
     /// Whether there is a volume.

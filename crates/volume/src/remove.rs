@@ -37,6 +37,7 @@ impl Place {
         remove(self.sums())?;
         remove(self.dirty())?;
         remove(StandingFile::path(self.root()))?;
+        remove(self.unheard())?;
         remove(self.settings_file())?;
         // Of a process that was killed: nobody has the volume open.
         remove(self.root().join(CONTROL))?;

@@ -6,22 +6,25 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use netram_client::seal::DataKey;
-use netram_client::{Follower, Journal, JournalStatus, OfReplica};
+use netram_client::{Journal, JournalStatus};
 use netram_disk::{
     Device, DeviceError, Disk, DiskStatus, Geometry, GrowError, Options, Pending, Progress, Scrubbed,
     Superblock, VolumeId, Work,
 };
 use netram_proto::journal::View;
 use netram_proto::port::Log;
+use netram_proto::replica::Identity;
 use netram_proto::replica::message::Follow;
-use netram_proto::replica::{Condition, Identity, Standing};
 use netram_proto::time::Time;
+use netram_transport::{Address, Security};
 
 use crate::copier::Copier;
 use crate::error::{CloseError, CreateError, DeleteError, InspectError, OpenError};
 use crate::place::{Inspected, Place};
-use crate::replica::{Copy, DataLenderStatus, Feeder, FeederParts, StandingFile, VolumeDisk};
+use crate::replica::restore::DataLender;
+use crate::replica::{Copy, DataLenderStatus, Feeder, FeederParts, VolumeDisk, first_word};
 use crate::settings::VolumeSettings;
+use crate::takeover;
 
 /// How often the thread looks at the time: a stage's age is right to within that much.
 const TICK: Duration = Duration::from_millis(100);
@@ -84,20 +87,14 @@ impl Volume {
             let path = place.superblock();
             return Err(OpenError::File { path, source });
         }
-        let mut standing = admit(&place, settings)?;
-        let mut config = settings.journal_config()?;
-        config.of_replica = standing.as_ref().map(|file| OfReplica {
-            closed: file.newest().closed,
-        });
-        if standing.is_some() {
-            settle_copy(&place)?;
-        }
+        let config = settings.journal_config()?;
         let (window_bytes, security) = (config.window_bytes, settings.data_security(&config.security)?);
         // The journal's lock is the volume's: from here on no other process has the files.
-        let (journal, recovered) = Journal::open(&place.journal(), config)?;
-        if let Some(file) = &mut standing {
-            take_over(&place, file)?;
-        }
+        let (journal, recovered) = match takeover::admit(&place, settings)? {
+            Some(standing) => takeover::recover(&place, standing, config)?,
+            None => Journal::open(&place.journal(), config)?,
+        };
+        be_heard(&place, &journal, settings.data_lender.as_ref(), &security)?;
         let files = place.open_files(settings.data_lender.is_some())?;
         let options = Options {
             policy: settings.policy,
@@ -298,59 +295,39 @@ impl Drop for Volume {
     }
 }
 
-/// Whether the directory may be opened as a volume: any may that is no data lender's copy. `Some`: it is taken over.
-fn admit(place: &Place, settings: &VolumeSettings) -> Result<Option<StandingFile>, OpenError> {
-    let refused = |why: String| OpenError::Replica {
-        path: place.root().to_path_buf(),
-        why,
-    };
-    let standing = StandingFile::look(place.root()).map_err(|error| refused(error.to_string()))?;
-    match standing.map(|standing| standing.condition) {
-        None | Some(Condition::TakenOver) => Ok(None),
-        Some(Condition::Following) if settings.take_over => {
-            let file = StandingFile::open(place.root());
-            file.map(Some).map_err(|error| refused(error.to_string()))
-        }
-        Some(Condition::Following) => Err(refused(
-            "it is a data lender's copy of another machine's volume; `netram disk takeover` makes it a volume of its \
-             own, after which its client is refused"
-                .to_owned(),
-        )),
-        Some(condition) => Err(refused(format!(
-            "it is a data lender's copy, and {condition}: it cannot stand in for the volume"
-        ))),
-    }
-}
-
-/// Brings a copy's log into its image, so that the recovery of its journal has all of the log's room for what the members
-/// hold: the client had given up what was in its own image, and this one may be further behind.
-fn settle_copy(place: &Place) -> Result<(), OpenError> {
-    let log = Follower::open(&place.journal())?;
-    if log.lost().is_some() {
-        // A trim would store a lower end, and the journal's own recovery must see that records are missing: it has the
-        // members to take them from, or refuses.
+/// A restored volume serves only when its data lender has heard it.
+fn be_heard(
+    place: &Place,
+    journal: &Journal,
+    data_lender: Option<&Address>,
+    security: &Security,
+) -> Result<(), OpenError> {
+    let path = place.unheard();
+    let Some(restored_from) = (place.unheard_by()).map_err(|source| OpenError::File {
+        path: path.clone(),
+        source,
+    })?
+    else {
         return Ok(());
-    }
-    let options = Options::new(log.id());
-    let wrong = |cause| OpenError::Volume {
+    };
+    let superblock = Superblock::read(&place.open_files(false)?.superblock);
+    let superblock = superblock.map_err(|cause| OpenError::Volume {
         path: place.root().to_path_buf(),
         cause,
+    })?;
+    let follow = follow(place, journal, &superblock)?;
+    let lender = DataLender {
+        // It may have another address by now.
+        address: data_lender.unwrap_or(&restored_from).clone(),
+        security: security.clone(),
     };
-    let disk = Disk::open(log, place.open_files(false)?, options).map_err(wrong)?;
-    disk.drain()
-        .map_err(|error| wrong(netram_disk::OpenError::Apply(error)))
-}
-
-/// The copy's journal was recovered: from here on it is a volume like any other.
-fn take_over(place: &Place, file: &mut StandingFile) -> Result<(), OpenError> {
-    let taken = Standing {
-        condition: Condition::TakenOver,
-        ..file.newest()
-    };
-    file.store(taken).map_err(|error| OpenError::Replica {
+    first_word(&lender, &follow, &journal.newest_view()).map_err(|why| OpenError::Unheard {
         path: place.root().to_path_buf(),
-        why: format!("it could not be marked as taken over: {error}"),
-    })
+        why: Box::new(why),
+    })?;
+    place
+        .mark_heard()
+        .map_err(|source| OpenError::File { path, source })
 }
 
 /// What a data lender is told of the volume.

@@ -95,20 +95,28 @@ struct Found {
     loss_accepted: Option<String>,
 }
 
-pub(crate) fn open(root: &Path, config: JournalConfig) -> Result<Opened, OpenError> {
-    let (files, taken, recovered) = Files::recovered(root, &config)?;
+/// What is done between steps 5 and 6: the local log is complete, and the members still have what they had.
+pub(crate) type Complete<'a> = &'a mut dyn FnMut() -> Result<(), IoError>;
+
+pub(crate) fn open(root: &Path, config: JournalConfig, complete: Complete<'_>) -> Result<Opened, OpenError> {
+    let (files, taken, recovered) = Files::recovered(root, &config, complete)?;
     files.serve(config, &taken, recovered)
 }
 
 impl Files {
     /// All steps: afterwards the local log is complete, and nobody else need have any of it.
-    fn recovered(root: &Path, config: &JournalConfig) -> Result<(Files, Assembled, Recovered), OpenError> {
+    fn recovered(
+        root: &Path,
+        config: &JournalConfig,
+        complete: Complete<'_>,
+    ) -> Result<(Files, Assembled, Recovered), OpenError> {
         let began = Instant::now();
         config.check().map_err(OpenError::Config)?;
         let mut files = Files::open(root, config)?;
         let needed = files.view_file.newest().answers();
         let claim = files.claim(config)?;
         let found = files.recover(&claim, config)?;
+        complete().map_err(|source| files.not_stored(root.to_path_buf(), claim.epoch, source))?;
         files.release(&claim, found.taken.end.lsn)?;
         let recovered = Recovered {
             epoch: claim.epoch,

@@ -170,6 +170,13 @@ pub struct Follow {
 }
 
 impl Follow {
+    /// The same from whoever restores a volume that was closed, and stays so: the client's own says that it is open again.
+    pub fn claim(&self, epoch: Epoch, writer: WriterId, closed: bool) -> Message {
+        let mut message = self.message(epoch, writer);
+        message.header.flags = if closed { Flag::CLOSED } else { 0 };
+        message
+    }
+
     /// The frame, for the reign `epoch` of `writer`.
     pub fn message(&self, epoch: Epoch, writer: WriterId) -> Message {
         assert!(self.key.len() <= DATA_KEY_BYTES_MAX);
@@ -203,6 +210,58 @@ impl Follow {
             return Err(Short);
         }
         Ok(follow)
+    }
+}
+
+/// What a data lender says of its replica when it is followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Following {
+    /// Whether it is whole.
+    pub condition: Condition,
+    /// Where its durable log ends.
+    pub flushed: Lsn,
+    /// The reign whose view it keeps.
+    pub epoch: Epoch,
+    /// Who reigned.
+    pub writer: WriterId,
+}
+
+impl Following {
+    /// Reads a `Following` frame; `None`: it makes no sense.
+    pub fn decode(frame: &Frame<'_>) -> Option<Following> {
+        let header = &frame.header;
+        let since = Cursor::new(frame.body).u64().unwrap_or(u64::MAX);
+        Some(Following {
+            condition: Condition::decode(header.flags, since)?,
+            flushed: header.lsn,
+            epoch: header.epoch,
+            writer: WriterId(header.who),
+        })
+    }
+
+    /// Where what the replica has leaves the history of `view`, if it does.
+    ///
+    /// While a resync is under way its blocks can be newer than its log; these are dirty at the client until it has ended,
+    /// whatever becomes of what they show.
+    pub fn fork(&self, view: &View) -> Option<Lsn> {
+        let end = match self.condition {
+            Condition::Following => self.flushed,
+            Condition::Inconsistent { since } => self.flushed.max(since?),
+            Condition::New | Condition::TakenOver => return None,
+        };
+        match (self.epoch, self.writer) == (view.epoch, view.writer) {
+            true => None,
+            false => view.reigns.fork(self.epoch, self.writer, end),
+        }
+    }
+
+    /// Whether its blocks, but for those that the client knows to be dirty, are of the history of `view`.
+    pub fn has_blocks_of(&self, view: &View) -> bool {
+        let has_any = matches!(
+            self.condition,
+            Condition::Following | Condition::Inconsistent { since: Some(_) }
+        );
+        has_any && self.fork(view).is_none()
     }
 }
 

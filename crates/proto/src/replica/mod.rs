@@ -23,7 +23,7 @@ mod source;
 mod standing;
 mod target;
 
-pub use message::{Description, Identity, Message};
+pub use message::{Description, Following, Identity, Message};
 pub use source::{Progress, Scope, Source, SourceConfig, SourceStatus, SourceTiming, Todo, Trouble};
 pub use standing::{Condition, Standing, StandingError};
 pub use target::{Deed, Replica, Unflushed};

@@ -197,7 +197,7 @@ impl Replica {
         }
         self.on_session_ended();
         self.reign = Some(Reign { epoch, writer });
-        if self.standing.closed.is_some() {
+        if self.standing.closed.is_some() && frame.header.flags & Flag::CLOSED == 0 {
             // Whatever the client does from here on, it is open again.
             return Deed::Store(Standing {
                 closed: None,

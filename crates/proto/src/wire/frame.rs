@@ -158,7 +158,7 @@ impl Flag {
     pub const FRESH: u8 = 4;
     /// `Resync`: what the replica has is not built upon; `Follow`: make the replica if there is none.
     pub const WHOLE: u8 = 8;
-    /// `KeepView`: the volume was closed, and the replica has all of it.
+    /// `KeepView`: the volume was closed, and the replica has all of it. `Follow`: it is closed, if it was.
     pub const CLOSED: u8 = 16;
     /// `Blocks`: only numbers, of blocks that are all zeros.
     pub const HOLES: u8 = 32;

@@ -78,6 +78,10 @@ fn a_replica_of_a_history_that_was_given_up_is_left_alone_however_long_the_new_o
             Some(Todo::Begin { scope, since }),
             "no view first: a session that broke off would leave a replica that seems to be ours"
         );
+        assert!(
+            source.status().foreign,
+            "none of its blocks may be taken meanwhile"
+        );
         source.on_begun(ends[10], 16, true);
         match source.next(Time(0)) {
             Some(Todo::Send(message)) => assert_eq!(message.header.flags, Flag::WHOLE),
@@ -90,6 +94,7 @@ fn a_replica_of_a_history_that_was_given_up_is_left_alone_however_long_the_new_o
             ..Header::new(FrameKind::Following)
         };
         hear(&mut source, begun, &u64::MAX.to_le_bytes());
+        assert!(!source.status().foreign);
         let sent = source.next(Time(0));
         assert!(matches!(sent, Some(Todo::Send(message)) if message.header.kind == FrameKind::KeepView));
     }

@@ -203,6 +203,12 @@ fn a_closed_volume_is_believed_when_all_of_it_is_there_and_forgotten_when_it_is_
     replica.on_flushed(ends[1]);
     keep(&mut replica, &closed, true);
     assert_eq!(replica.standing().closed, Some(ends[1].lsn));
+    // Whoever restores it does not open it: a restore that was cut off here left a replica that proved nothing.
+    let mut claim = follow(2, WRITER);
+    claim.header.flags = Flag::CLOSED;
+    let claimed = replica.follow(&claim.frame());
+    assert!(matches!(claimed, Deed::Answer(_)), "{claimed:?}");
+    assert_eq!(replica.standing().closed, Some(ends[1].lsn));
     let Deed::Store(standing) = replica.follow(&follow(2, WRITER).frame()) else {
         panic!("it is open again, durably, before anything is answered")
     };

@@ -115,8 +115,7 @@ impl Parts {
             address: address.clone(),
             security: security.clone(),
             follow: follow.clone(),
-            epoch: view.epoch,
-            writer: view.writer,
+            view: view.clone(),
         });
         Parts {
             address,
@@ -240,10 +239,11 @@ fn is_whole(status: &SourceStatus) -> bool {
 
 /// Whether the copy has what it was ever sent, but for what the dirty map names.
 fn has_what_was_sent(status: &SourceStatus) -> bool {
-    matches!(
+    let has_any = matches!(
         status.condition,
         Some(Condition::Following | Condition::Inconsistent { since: Some(_) })
-    )
+    );
+    has_any && !status.foreign
 }
 
 /// The thread's own.

@@ -7,9 +7,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use netram_disk::{BLOCK_BYTES, Fetch, FetchError};
-use netram_proto::id::{Epoch, Lsn, WriterId};
-use netram_proto::replica::Message;
+use netram_proto::id::Lsn;
+use netram_proto::journal::View;
 use netram_proto::replica::message::{BLOCKS_PER_FRAME, Follow};
+use netram_proto::replica::{Following, Message};
 use netram_proto::wire::{Flag, Frame, FrameKind};
 use netram_transport::{Address, Security, Waker, connect};
 
@@ -31,8 +32,8 @@ pub(crate) struct Early {
     pub(crate) address: Address,
     pub(crate) security: Security,
     pub(crate) follow: Follow,
-    pub(crate) epoch: Epoch,
-    pub(crate) writer: WriterId,
+    /// The volume's, whose history the copy must be of.
+    pub(crate) view: View,
 }
 
 /// Where blocks come from. Shared by the volume, which asks, and the feeder, which carries.
@@ -285,8 +286,90 @@ fn greet(early: &Early, deadline: Instant) -> Result<Option<Wire>, WireError> {
         }
     };
     let mut wire = Wire::new(link)?;
-    wire.say(&early.follow.message(early.epoch, early.writer))?;
+    wire.say(&early.follow.message(early.view.epoch, early.view.writer))?;
     let answered = wire.await_next(deadline)?;
-    let follows = answered.is_some_and(|answer| answer.header.kind == FrameKind::Following);
-    Ok(follows.then_some(wire))
+    let following = answered
+        .filter(|answer| answer.header.kind == FrameKind::Following)
+        .and_then(|answer| Following::decode(&answer.frame()));
+    // As the feeder: a block of a history that was given up checks as well as any.
+    let ours = following.is_some_and(|following| following.has_blocks_of(&early.view));
+    if !ours {
+        tracing::warn!(lender = %early.address, ?following, "the data lender's copy cannot give blocks of this volume");
+    }
+    Ok(ours.then_some(wire))
+}
+
+#[cfg(test)]
+mod tests {
+    use netram_lender::{Config, Lender};
+    use netram_proto::journal::Reigns;
+    use netram_proto::replica::Identity;
+
+    use super::*;
+    use crate::replica::Keeper;
+    use crate::{Device, Volume, VolumeSettings};
+
+    /// While a volume was opened, blocks were taken from a copy of a history that had been given up: they check as well as any.
+    #[test]
+    fn a_volume_that_is_being_opened_takes_no_block_from_a_copy_of_another_history() {
+        let folder = tempfile::tempdir().unwrap();
+        let keeper = Arc::new(Keeper::start(&folder.path().join("kept")).unwrap());
+        let config = Config {
+            listen: vec![Address::Unix(folder.path().join("data.sock"))],
+            memory: 1 << 20,
+            store: Some(folder.path().join("store")),
+            allow_disk: true,
+            ..Config::default()
+        };
+        let address = config.listen[0].clone();
+        let lender = Lender::start_with(config, Some(Arc::clone(&keeper) as _)).unwrap();
+        let root = folder.path().join("volume");
+        let id = Volume::create(&root, 1 << 20, 1 << 20).unwrap();
+        let mut settings = VolumeSettings {
+            data_lender: Some(address.clone()),
+            ..VolumeSettings::default()
+        };
+        settings.journal.insecure = true;
+        let (volume, _) = Volume::open_with(&root, &settings).unwrap();
+        volume.wait(volume.write(0, &[7; BLOCK]).unwrap()).unwrap();
+        let began = Instant::now();
+        while volume.data_lender().is_none_or(|kept| kept.flushed == 0) {
+            assert!(began.elapsed() < Duration::from_secs(60), "it never follows");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let follow = Follow {
+            identity: Identity {
+                volume: id.0,
+                journal: volume.journal().id(),
+            },
+            bytes: 1 << 20,
+            capacity: volume.status().journal.log.capacity,
+            key: vec![0; 32],
+        };
+        let kept = volume.journal().newest_view();
+        volume.close().unwrap();
+        let fetch = |view: View| {
+            let mut block = vec![0; BLOCK];
+            let early = Early {
+                address: address.clone(),
+                security: Security::Insecure,
+                follow: follow.clone(),
+                view,
+            };
+            let fetched = Copy::early(early).fetch(0, Lsn(0), &mut block);
+            fetched.map(|()| block)
+        };
+        let next = kept.claimed(netram_proto::id::WriterId(1));
+        let ours = next.released(Lsn(1 << 19));
+        assert_eq!(fetch(ours), Ok(vec![7; BLOCK]));
+        // Loss was accepted: the log went back, and on from there.
+        assert_eq!(fetch(next.released(Lsn(0))), Err(FetchError::Away));
+        let unknown = View {
+            reigns: Reigns::default(),
+            ..next
+        };
+        assert_eq!(fetch(unknown), Err(FetchError::Away));
+        lender.stop(Duration::ZERO);
+        keeper.stop();
+    }
 }

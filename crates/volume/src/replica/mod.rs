@@ -7,7 +7,8 @@
 //! |---|---|
 //! | [`Keeper`] | the data lender: copies in a directory, sessions handed to their threads |
 //! | `host`, `session` | one copy, open; what its client asks of it |
-//! | `blocks` | the blocks of a resync
+//! | `blocks` | the blocks of a resync |
+//! | `claim` | what a restore says to the data lender |
 //! | `feeder` | the client's thread `netram-replica`: ships the log, sends blocks, says who is in service |
 //! | `fetch` | blocks from the copy, for a volume that lost or lacks them |
 //! | [`restore`] | a volume made anew from a copy elsewhere |
@@ -15,6 +16,7 @@
 //! | `wire` | messages over a link |
 
 mod blocks;
+mod claim;
 mod feeder;
 mod fetch;
 mod host;
@@ -30,4 +32,5 @@ pub use standing::StandingFileError;
 
 pub(crate) use feeder::{Feeder, Parts as FeederParts, VolumeDisk};
 pub(crate) use fetch::Copy;
+pub(crate) use restore::first_word;
 pub(crate) use standing::StandingFile;

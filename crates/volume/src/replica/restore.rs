@@ -4,38 +4,39 @@
 //! 2. *Claim* it: from here on the data lender refuses the volume's old client, should it still live.
 //! 3. Make a journal that begins where the copy's log ends, and recover it: all members must answer, with windows that
 //!    continue the copy. What they hold goes into the journal, and nobody needs them any more.
-//! 4. Make a volume whose blocks are all missing. They come from the copy when they are needed, or one after the other.
-//! 5. *Release*: tell the data lender that the members are released. Should the volume be lost again before the data lender
-//!    ever heard it, what they still hold is no proof of what was in it.
+//! 4. *Hand over*: send the copy what members held beyond it. Now it is complete by itself.
+//! 5. Make a volume whose blocks are all missing. They come from the copy when they are needed, or one after the other. It is
+//!    marked: before it first serves, the data lender must hear it.
+//! 6. *Release*: tell the data lender that the volume is closed, as it is, and needs no members.
 //!
-//! Then it appears under its name. A failure before 5 leaves the copy claimed, which the next attempt claims again. A crash
-//! between 5 and the name, which is the next thing done, leaves a copy that names no members: the next attempt is refused as
-//! unproven, and accepting loss then does without what the members had beyond the copy.
+//! Then it appears under its name. A crash before 6 leaves a copy that names the members, who still hold what they had: the
+//! next attempt claims it again. After 6 the copy proves itself, as that of any closed volume, whatever becomes of this one, until
+//! that is opened: its *first word* ([`first_word`]) tells the data lender that the volume is no longer closed.
 
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use netram_client::seal::{DataKey, KEY_BYTES};
 use netram_client::{Follower, Journal, JournalConfig, OfReplica, Parts};
 use netram_disk::{BLOCK_BYTES, GrowError, Restoring, VolumeId};
 use netram_lender::ReplicaReport;
-use netram_proto::id::{Lsn, WriterId};
+use netram_proto::id::Lsn;
 use netram_proto::journal::View;
+use netram_proto::port::Log;
+use netram_proto::replica::message::Follow;
 use netram_proto::replica::{Condition, Description, Message};
-use netram_proto::wire::{Flag, FrameKind, Refusal};
+use netram_proto::wire::FrameKind;
 use netram_transport::{Address, ConnectError, Security, connect};
-use ring::rand::{SecureRandom, SystemRandom};
 
+use super::claim::{self, Claimant, ask};
 use super::wire::{Wire, WireError};
 use crate::error::CreateError;
 use crate::place::Place;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long an answer may take: the data lender may have to open the copy first.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// How often the release is said. Once it may have been heard, giving up costs the proof.
-const RELEASE_ATTEMPTS: u32 = 5;
-const RELEASE_PAUSE: Duration = Duration::from_millis(500);
+/// How often the data lender is told something that ends a restore, and what is waited in between.
+const ATTEMPTS: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// Why a volume was not restored.
 #[derive(Debug, thiserror::Error)]
@@ -84,6 +85,11 @@ pub enum RestoreError {
         "the data lender does not keep the members' release, so no volume was made: {0}. Try again once it does"
     )]
     Release(Box<RestoreError>),
+    /// The copy has another history than the volume that was restored from it.
+    #[error(
+        "the copy has another history from LSN {0} on: another volume was restored from it since. Use that one, and delete this"
+    )]
+    Superseded(Lsn),
 }
 
 impl From<WireError> for RestoreError {
@@ -121,7 +127,7 @@ pub struct DataLender {
 }
 
 impl DataLender {
-    fn connect(&self) -> Result<Wire, RestoreError> {
+    pub(super) fn connect(&self) -> Result<Wire, RestoreError> {
         Ok(Wire::new(connect(
             &self.address,
             &self.security,
@@ -136,7 +142,7 @@ pub fn replicas(address: &Address, security: &Security) -> Result<Vec<ReplicaRep
     let answer = ask(&mut wire, &Message::inquire(None), FrameKind::Replica)?;
     match answer {
         Ok(message) => serde_json::from_slice(&message.body).map_err(|_| RestoreError::Malformed),
-        Err(refusal) => Err(refused(refusal)),
+        Err(refusal) => Err(claim::refused(refusal)),
     }
 }
 
@@ -151,16 +157,7 @@ pub fn restore(
 ) -> Result<Restored, RestoreError> {
     let place = Place::at(root);
     place.check_free()?;
-    let mut wire = from.connect()?;
-    let description = describe(&mut wire, &from.address, volume)?;
-    // The data lender answers a question and hangs up; a claim is another session.
-    drop(wire);
-    let mut wire = from.connect()?;
-    claim(&mut wire, &description)?;
-    // Once more: until the claim its old client may have sent more.
-    let description = describe(&mut wire, &from.address, volume)?;
-    // What follows can take long, and the data lender ends silent sessions.
-    drop(wire);
+    let description = claim::claim(from, volume)?;
     let mut restored = Restored {
         volume,
         bytes: description.follow.bytes,
@@ -173,13 +170,18 @@ pub fn restore(
     let mut failed = None;
     let made = place.make(|place| {
         let all = || -> Result<(), RestoreError> {
-            let released = fill(place, &description, config, &mut restored)?;
-            finish(place.root()).map_err(|source| CreateError::Io {
-                path: place.settings_file(),
-                source,
-            })?;
+            let claimant = Claimant {
+                lender: from,
+                follow: &description.follow,
+            };
+            let released = recover(place, &description, config, &claimant, &mut restored)?;
+            fill(place, &description)?;
+            let io = |path: PathBuf| move |source| CreateError::Io { path, source };
+            finish(place.root()).map_err(io(place.settings_file()))?;
+            place.mark_unheard(&from.address).map_err(io(place.unheard()))?;
             place.sync()?;
-            release(from, &description, &released)
+            // It stays closed until the volume's first word.
+            insist(|| claimant.keep(&released, true)).map_err(|error| RestoreError::Release(Box::new(error)))
         };
         all().map_err(|error| {
             let what = CreateError::Io {
@@ -196,111 +198,35 @@ pub fn restore(
     }
 }
 
-/// Asks for one answer; a refusal instead is the inner error.
-fn ask(
-    wire: &mut Wire,
-    question: &Message,
-    expected: FrameKind,
-) -> Result<Result<Message, u8>, RestoreError> {
-    wire.say(question)?;
-    let deadline = Instant::now() + ANSWER_TIMEOUT;
-    while let Some(message) = wire.await_next(deadline)? {
-        match message.header.kind {
-            kind if kind == expected => return Ok(Ok(message)),
-            FrameKind::Refuse => return Ok(Err(message.header.flags)),
-            _ => (),
-        }
-    }
-    Err(RestoreError::Silent(format!(
-        "nothing came for {ANSWER_TIMEOUT:?}"
-    )))
+/// A restored volume is about to serve for the first time, in the reign of `view`: the data lender, to which it is closed, must know
+/// before. Otherwise, were it lost unheard, the copy would pass for all that there was.
+pub(crate) fn first_word(lender: &DataLender, follow: &Follow, view: &View) -> Result<(), RestoreError> {
+    let claimant = Claimant { lender, follow };
+    insist(|| claimant.keep(view, false))
 }
 
-fn refused(refusal: u8) -> RestoreError {
-    RestoreError::Refused(match Refusal::from_byte(refusal) {
-        Some(Refusal::NoReplica) => "it keeps no volumes; start it with --data".to_owned(),
-        Some(Refusal::DataElsewhere) => {
-            "it takes data sessions at another address, with a key of their own: name that address (its \
-            --data-listen) and give that key"
-                .to_owned()
-        }
-        Some(Refusal::DiskFailed) => "it cannot open the copy; its log says why".to_owned(),
-        Some(Refusal::Fenced) => "a newer client has claimed the copy, or it was taken over there".to_owned(),
-        Some(refusal) => format!("{refusal:?}"),
-        None => format!("for reason {refusal}, which this release does not know"),
-    })
-}
-
-fn describe(wire: &mut Wire, address: &Address, volume: VolumeId) -> Result<Description, RestoreError> {
-    let message = match ask(wire, &Message::inquire(Some(volume.0)), FrameKind::Replica)? {
-        Ok(message) => message,
-        Err(refusal) if Refusal::from_byte(refusal) == Some(Refusal::NoReplica) => {
-            let address = address.to_string();
-            return Err(RestoreError::NoReplica { address, volume });
-        }
-        Err(refusal) => return Err(refused(refusal)),
-    };
-    if message.header.flags & Flag::KNOWN == 0 {
-        return Err(RestoreError::Malformed);
-    }
-    let description = Description::decode(&message.frame()).map_err(|_| RestoreError::Malformed)?;
-    if description.follow.identity.volume != volume.0 {
-        return Err(RestoreError::Malformed);
-    }
-    match description.condition {
-        Condition::Following => Ok(description),
-        condition => Err(RestoreError::NotWhole { condition }),
-    }
-}
-
-/// Begins a new reign at the data lender, over the same members.
-///
-/// A copy that was closed stays so: its client asks for nothing that it was not told.
-fn claim(wire: &mut Wire, description: &Description) -> Result<(), RestoreError> {
-    let mut writer = [0; 8];
-    SystemRandom::new()
-        .fill(&mut writer)
-        .expect("Linux gives random bytes once it has booted");
-    let view = description.view.restored(WriterId(u64::from_le_bytes(writer)));
-    let follow = description.follow.message(view.epoch, view.writer);
-    ask(wire, &follow, FrameKind::Following)?.map_err(refused)?;
-    let keep = Message::keep_view(&view, description.follow.bytes, description.closed.is_some());
-    ask(wire, &keep, FrameKind::Kept)?.map_err(refused)?;
-    Ok(())
-}
-
-/// Step 5. An answer that is lost does not tell whether the view is kept, and keeping it again changes nothing: so it is
-/// said until it is answered, or refused.
-fn release(from: &DataLender, description: &Description, released: &View) -> Result<(), RestoreError> {
+/// An answer that is lost does not tell whether the view is kept, and keeping it again changes nothing: so it is said until it
+/// is answered, or refused.
+fn insist(mut say: impl FnMut() -> Result<(), RestoreError>) -> Result<(), RestoreError> {
     let mut attempts = 1;
     loop {
-        match tell_release(from, description, released) {
-            Err(error @ (RestoreError::Connect(_) | RestoreError::Silent(_)))
-                if attempts < RELEASE_ATTEMPTS =>
-            {
-                tracing::warn!(%error, "the data lender was not told that the members are released; trying again");
+        match say() {
+            Err(error @ (RestoreError::Connect(_) | RestoreError::Silent(_))) if attempts < ATTEMPTS => {
+                tracing::warn!(%error, "the data lender was not told; trying again");
                 attempts += 1;
-                std::thread::sleep(RELEASE_PAUSE);
+                std::thread::sleep(PAUSE);
             }
-            told => return told.map_err(|error| RestoreError::Release(Box::new(error))),
+            told => return told,
         }
     }
-}
-
-fn tell_release(from: &DataLender, description: &Description, released: &View) -> Result<(), RestoreError> {
-    let mut wire = from.connect()?;
-    let follow = description.follow.message(released.epoch, released.writer);
-    ask(&mut wire, &follow, FrameKind::Following)?.map_err(refused)?;
-    let keep = Message::keep_view(released, description.follow.bytes, false);
-    ask(&mut wire, &keep, FrameKind::Kept)?.map_err(refused)?;
-    Ok(())
 }
 
 /// Steps 3 and 4, in a directory that has another name yet. Returns the view that names nobody any more.
-fn fill(
+fn recover(
     place: &Place,
     description: &Description,
     config: &JournalConfig,
+    claimant: &Claimant<'_>,
     restored: &mut Restored,
 ) -> Result<View, RestoreError> {
     let follow = &description.follow;
@@ -330,9 +256,26 @@ fn fill(
     restored.records_from_members = recovered.records_from_members;
     restored.loss_accepted = recovered.loss_accepted;
     let released = journal.newest_view();
+    let from = description.end.lsn;
+    if journal.state().stable > from {
+        // In the same reign, and with the members that the copy has known: they are needed until it has everything.
+        let before = View {
+            version: released.version - 1,
+            epoch: released.epoch,
+            writer: released.writer,
+            ..description.view.clone()
+        };
+        claimant.hand_over(&before, &released, from, &journal)?;
+    }
     journal
         .close()
         .map_err(|error| RestoreError::Write(error.to_string()))?;
+    Ok(released)
+}
+
+/// Step 5.
+fn fill(place: &Place, description: &Description) -> Result<(), RestoreError> {
+    let follow = &description.follow;
     let files = place.new_files(true)?;
     let wrong = |cause: GrowError| CreateError::Volume {
         path: place.root().to_path_buf(),
@@ -343,5 +286,5 @@ fn fill(
         Restoring::begin(files, volume, journal, follow.bytes, description.end.lsn).map_err(wrong)?;
     restoring.missing(0, follow.bytes / BLOCK_BYTES).map_err(wrong)?;
     restoring.finish().map_err(wrong)?;
-    Ok(released)
+    Ok(())
 }

@@ -10,7 +10,7 @@ use crate::wire::{Flag, Frame, FrameKind, Header, Link, Refusal};
 
 use super::super::BLOCK_BYTES;
 use super::super::message::{
-    self, BLOCKS_PER_FRAME, DIGESTS_PER_FRAME, Digest, Message, NUMBERS_PER_FRAME, encode_blocks,
+    self, BLOCKS_PER_FRAME, DIGESTS_PER_FRAME, Digest, Following, Message, NUMBERS_PER_FRAME, encode_blocks,
     encode_numbers,
 };
 use super::super::standing::Condition;
@@ -80,19 +80,14 @@ impl Source {
     }
 
     /// Where what the replica has leaves our history, if it does: `epoch` and `writer` are of the view that it keeps.
-    ///
-    /// While a resync is under way its blocks can be newer than its log; these are dirty here until it has ended, whatever
-    /// becomes of what they show.
     pub(super) fn fork(&self, epoch: Epoch, writer: WriterId) -> Option<Lsn> {
-        let end = match self.condition? {
-            Condition::Following => self.flushed,
-            Condition::Inconsistent { since } => self.flushed.max(since?),
-            Condition::New | Condition::TakenOver => return None,
+        let following = Following {
+            condition: self.condition?,
+            flushed: self.flushed,
+            epoch,
+            writer,
         };
-        match (epoch, writer) == (self.epoch, self.writer) {
-            true => None,
-            false => self.view.reigns.fork(epoch, writer, end),
-        }
+        following.fork(&self.view)
     }
 
     /// The replica has said how it stands: go on with its log, or with blocks.

@@ -83,6 +83,8 @@ pub struct SourceStatus {
     pub in_service: bool,
     /// What it last said of itself.
     pub condition: Option<Condition>,
+    /// What it has is of another history than ours: none of it may be used here.
+    pub foreign: bool,
     /// Its log is durable below this.
     pub flushed: Lsn,
     /// Its image has everything below this.
@@ -102,6 +104,7 @@ impl Source {
             connected: self.phase == Phase::Up,
             in_service: self.served,
             condition: self.condition,
+            foreign: self.foreign,
             flushed: self.flushed,
             applied: self.applied,
             lag: self.stable.since(self.flushed),
