@@ -55,10 +55,10 @@ impl ByteQueue {
 
     /// Forgets the queue up to the end of `place`, and lends what stands there. The bytes stay where they are
     /// until the next call.
-    pub(crate) fn take(&mut self, place: Range<usize>) -> &[u8] {
+    pub(crate) fn take(&mut self, place: Range<usize>) -> &mut [u8] {
         let start = self.head + place.start;
         self.pop(place.end);
-        &self.bytes[start..start + place.len()]
+        &mut self.bytes[start..start + place.len()]
     }
 
     /// Moves the queue to the front.

@@ -11,11 +11,12 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use crate::address::Address;
+use crate::cipher::Cipher;
 use crate::error::ConnectError;
 use crate::key::ClusterKey;
 use crate::link::Link;
 use crate::preamble::{self, MODE_NOISE, MODE_PLAIN, PREAMBLE_BYTES, Preamble, WIRE_VERSION, WIRE_VERSIONS};
-use crate::secure::{CONFIRMATION_BYTES, Cipher, Handshake, MESSAGE_BYTES, Prologue, Security, seal};
+use crate::secure::{CONFIRMATION_BYTES, Handshake, MESSAGE_BYTES, Prologue, Security};
 use crate::{tcp, unix};
 
 /// Connects to a lender and shakes hands with it, within `timeout` (but for the time that the system's resolver
@@ -118,10 +119,10 @@ fn shake_hands(wire: &Wire<'_>, key: &ClusterKey) -> Result<Cipher, ConnectError
     wire.receive(rest)?;
     noise.read(&message).map_err(|_| ConnectError::WrongKey)?;
 
-    let mut cipher = noise.finish().map_err(local)?;
-    if let Cipher::Noise(state) = &mut cipher {
+    let mut cipher = noise.finish();
+    if let Cipher::Noise(ways) = &mut cipher {
         let mut confirmation = [0; CONFIRMATION_BYTES];
-        seal(state, &[], &mut confirmation);
+        ways.seal(&mut confirmation);
         wire.send(&confirmation)?;
     }
     Ok(cipher)

@@ -31,6 +31,7 @@
 
 pub mod address;
 mod buffer;
+mod cipher;
 pub mod connect;
 pub mod error;
 pub mod key;

@@ -14,8 +14,8 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use crate::buffer::ByteQueue;
+use crate::cipher::{Cipher, DoesNotOpen, TAG_BYTES};
 use crate::error::LinkError;
-use crate::secure::{Cipher, TAG_BYTES, open, seal};
 
 /// Bytes of a packet: one frame, header and body.
 pub const PACKET_BYTES_MAX: usize = FRAME_HEADER_BYTES + FRAME_BODY_BYTES_MAX;
@@ -52,9 +52,6 @@ pub struct Link {
     cipher: Cipher,
     outgoing: ByteQueue,
     incoming: ByteQueue,
-    /// Where a packet's parts are joined before sealing, and where a packet is opened. One buffer serves both:
-    /// what `receive` lends out must be given back before the next call. Empty without a key.
-    scratch: Box<[u8]>,
     /// Set by the first packet that could not be believed; nothing behind it is.
     fault: Option<LinkError>,
 }
@@ -71,17 +68,12 @@ pub enum Sent {
 impl Link {
     /// The socket is connected, non-blocking, and has said all its handshake.
     pub(crate) fn new(socket: OwnedFd, peer: String, cipher: Cipher) -> Link {
-        let scratch_bytes = match cipher {
-            Cipher::Plain => 0,
-            Cipher::Noise(_) => PACKET_BYTES_MAX + TAG_BYTES,
-        };
         Link {
             socket,
             peer,
             cipher,
             outgoing: ByteQueue::new(SEND_BUFFER_BYTES),
             incoming: ByteQueue::new(RECEIVE_BUFFER_BYTES),
-            scratch: vec![0; scratch_bytes].into_boxed_slice(),
             fault: None,
         }
     }
@@ -126,13 +118,9 @@ impl Link {
         let (prefix, rest) = self.outgoing.free().split_at_mut(LENGTH_BYTES);
         prefix.copy_from_slice(&(on_wire as u16).to_le_bytes());
         let target = &mut rest[..on_wire];
-        match (&mut self.cipher, parts) {
-            (Cipher::Plain, _) => join(parts, target),
-            (Cipher::Noise(state), [packet]) => seal(state, packet, target),
-            (Cipher::Noise(state), _) => {
-                join(parts, &mut self.scratch[..length]);
-                seal(state, &self.scratch[..length], target);
-            }
+        join(parts, &mut target[..length]);
+        if let Cipher::Noise(ways) = &mut self.cipher {
+            ways.seal(target);
         }
         self.outgoing.push(LENGTH_BYTES + on_wire);
         Ok(())
@@ -168,20 +156,15 @@ impl Link {
         let Some(on_wire) = self.next_on_wire()? else {
             return Ok(None);
         };
-        match &mut self.cipher {
-            Cipher::Plain => {
-                let packet = self.incoming.take(on_wire);
-                Ok(Some(packet))
-            }
-            Cipher::Noise(state) => {
-                let sealed = self.incoming.take(on_wire);
-                match open(state, sealed, &mut self.scratch) {
-                    Ok(length) => Ok(Some(&self.scratch[..length])),
-                    Err(_) => {
-                        self.fault = Some(LinkError::Tampered);
-                        Err(LinkError::Tampered)
-                    }
-                }
+        let packet = self.incoming.take(on_wire);
+        let Cipher::Noise(ways) = &mut self.cipher else {
+            return Ok(Some(packet));
+        };
+        match ways.open(packet) {
+            Ok(length) => Ok(Some(&packet[..length])),
+            Err(DoesNotOpen) => {
+                self.fault = Some(LinkError::Tampered);
+                Err(LinkError::Tampered)
             }
         }
     }

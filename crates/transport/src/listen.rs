@@ -9,13 +9,14 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use crate::address::Address;
+use crate::cipher::Cipher;
 use crate::error::{BindError, HandshakeError};
 use crate::link::Link;
 use crate::port::{Port, Reach};
 use crate::preamble::{
     self, MODE_NOISE, MODE_PLAIN, PREAMBLE_BYTES, Preamble, WIRE_VERSION, WIRE_VERSIONS, may_begin_preamble,
 };
-use crate::secure::{CONFIRMATION_BYTES, Cipher, Handshake, MESSAGE_BYTES, Prologue, Security, open};
+use crate::secure::{CONFIRMATION_BYTES, Handshake, MESSAGE_BYTES, Prologue, Security};
 
 /// How long a stranger may take to become a link.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -234,14 +235,14 @@ impl Pending {
         }
         let answer = noise.write().map_err(HandshakeError::Failed)?;
         self.send(&answer)?;
-        self.step = Step::Confirmation(noise.finish().map_err(HandshakeError::Failed)?);
+        self.step = Step::Confirmation(noise.finish());
         Ok(None)
     }
 
     fn on_confirmation(&mut self, mut cipher: Cipher) -> Result<Link, HandshakeError> {
-        if let Cipher::Noise(state) = &mut cipher {
-            let sealed = &self.buffer[..CONFIRMATION_BYTES];
-            open(state, sealed, &mut [0; CONFIRMATION_BYTES]).map_err(|_| HandshakeError::WrongKey)?;
+        if let Cipher::Noise(ways) = &mut cipher {
+            let sealed = &mut self.buffer[..CONFIRMATION_BYTES];
+            ways.open(sealed).map_err(|_| HandshakeError::WrongKey)?;
         }
         self.become_link(cipher)
     }

@@ -1,4 +1,4 @@
-//! The Noise handshake (`NNpsk0`, keyed by the cluster key) and the sealing of packets after it.
+//! The Noise handshake (`NNpsk0`, keyed by the cluster key). The sealing of packets after it is `cipher.rs`'s.
 //!
 //! Both preambles are the prologue, so both ends agree on what was said in the clear, or the handshake fails.
 //! The key enters before anything else: message 1 already proves that the client holds it, and a lender does
@@ -16,21 +16,18 @@
 use std::io;
 
 use snow::params::NoiseParams;
-use snow::{Builder, HandshakeState, TransportState};
+use snow::{Builder, HandshakeState};
+use zeroize::Zeroizing;
 
+use crate::cipher::{Cipher, DoesNotOpen, TAG_BYTES, Ways};
 use crate::key::ClusterKey;
 use crate::preamble::PREAMBLE_BYTES;
 
 const PATTERN: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
-/// Bytes that sealing adds to a packet.
-pub(crate) const TAG_BYTES: usize = 16;
 /// Bytes of Noise message 1 and of message 2: an ephemeral key and the tag of an empty payload.
 pub(crate) const MESSAGE_BYTES: usize = 32 + TAG_BYTES;
 /// Bytes of the client's confirmation: the tag of an empty packet.
 pub(crate) const CONFIRMATION_BYTES: usize = TAG_BYTES;
-/// Packets under one key, in each direction. At 60 KiB a packet this stays below 2^32 AES blocks, far inside
-/// what AES-GCM bears (about 2^34.5 blocks in TLS 1.3's reckoning), and bounds what one stolen key opens.
-const REKEY_PACKETS: u64 = 1 << 20;
 
 /// How a link is protected.
 #[derive(Clone, Debug)]
@@ -60,10 +57,6 @@ impl Prologue {
 /// A Noise handshake between its first message and its last. Boxed: it is larger than all else a
 /// [`Pending`](crate::Pending) holds, and most strangers never get as far.
 pub(crate) struct Handshake(Box<HandshakeState>);
-
-/// The message does not open: another key, or altered preambles, or an altered message.
-#[derive(Debug)]
-pub(crate) struct DoesNotOpen;
 
 impl Handshake {
     /// The client's side.
@@ -95,7 +88,7 @@ impl Handshake {
         Ok(message)
     }
 
-    /// Takes the other side's message.
+    /// Takes the other side's message. It does not open: another key, or altered preambles, or an altered message.
     pub(crate) fn read(&mut self, message: &[u8; MESSAGE_BYTES]) -> Result<(), DoesNotOpen> {
         let payload = self
             .0
@@ -105,57 +98,21 @@ impl Handshake {
     }
 
     /// The session's cipher. Both messages have been exchanged.
-    pub(crate) fn finish(self) -> io::Result<Cipher> {
-        let state = self.0.into_transport_mode().map_err(io::Error::other)?;
-        Ok(Cipher::Noise(Box::new(state)))
+    pub(crate) fn finish(mut self) -> Cipher {
+        assert!(self.0.is_handshake_finished());
+        let (to_lender, to_client) = self.0.dangerously_get_raw_split();
+        let (to_lender, to_client) = (Zeroizing::new(to_lender), Zeroizing::new(to_client));
+        let ways = match self.0.is_initiator() {
+            true => Ways::new(&to_lender, &to_client),
+            false => Ways::new(&to_client, &to_lender),
+        };
+        Cipher::Noise(Box::new(ways))
     }
 }
 
 fn builder<'a>(key: &'a ClusterKey, prologue: &'a [u8]) -> Result<Builder<'a>, snow::Error> {
     let params: NoiseParams = PATTERN.parse()?;
     Builder::new(params).psk(0, key.secret())?.prologue(prologue)
-}
-
-/// What protects the packets of a link. Sealing and opening together cost about 180 ns for 128 bytes.
-pub(crate) enum Cipher {
-    Plain,
-    Noise(Box<TransportState>),
-}
-
-impl Cipher {
-    /// Bytes added to every packet.
-    pub(crate) fn overhead(&self) -> usize {
-        match self {
-            Cipher::Plain => 0,
-            Cipher::Noise(_) => TAG_BYTES,
-        }
-    }
-}
-
-/// Seals `packet` into `target`, which is exactly [`TAG_BYTES`] longer.
-pub(crate) fn seal(state: &mut TransportState, packet: &[u8], target: &mut [u8]) {
-    assert_eq!(target.len(), packet.len() + TAG_BYTES);
-    let sealed = state.write_message(packet, target);
-    // The lengths are asserted above, and 2^64 packets are never sent: sealing has no other way to fail.
-    assert_eq!(sealed, Ok(target.len()));
-    if state.sending_nonce().is_multiple_of(REKEY_PACKETS) {
-        state.rekey_outgoing();
-    }
-}
-
-/// Opens `sealed` into `target`, which must be at least as long as `sealed`: with less room, `snow` would
-/// allocate. Returns the packet's length.
-pub(crate) fn open(
-    state: &mut TransportState,
-    sealed: &[u8],
-    target: &mut [u8],
-) -> Result<usize, DoesNotOpen> {
-    assert!(target.len() >= sealed.len());
-    let length = state.read_message(sealed, target).map_err(|_| DoesNotOpen)?;
-    if state.receiving_nonce().is_multiple_of(REKEY_PACKETS) {
-        state.rekey_incoming();
-    }
-    Ok(length)
 }
 
 #[cfg(test)]
@@ -166,17 +123,6 @@ mod tests {
         client: [1; PREAMBLE_BYTES],
         lender: [2; PREAMBLE_BYTES],
     };
-
-    fn pair(key: &ClusterKey) -> (Box<TransportState>, Box<TransportState>) {
-        let mut client = Handshake::initiator(key, &PROLOGUE).unwrap();
-        let mut lender = Handshake::responder(key, &PROLOGUE).unwrap();
-        lender.read(&client.write().unwrap()).unwrap();
-        client.read(&lender.write().unwrap()).unwrap();
-        match (client.finish().unwrap(), lender.finish().unwrap()) {
-            (Cipher::Noise(client), Cipher::Noise(lender)) => (client, lender),
-            _ => unreachable!("a finished handshake always gives a Noise cipher"),
-        }
-    }
 
     #[test]
     fn one_changed_byte_in_either_preamble_fails_the_handshake() {
@@ -207,24 +153,5 @@ mod tests {
             .read(&Handshake::initiator(&theirs, &PROLOGUE).unwrap().write().unwrap())
             .unwrap();
         assert!(client.read(&impostor.write().unwrap()).is_err());
-    }
-
-    #[test]
-    fn packets_open_once_in_order_and_across_rekeying() {
-        let (mut client, mut lender) = pair(&ClusterKey::generate());
-        let (mut sealed, mut opened) = ([0; 8 + TAG_BYTES], [0; 8 + TAG_BYTES]);
-        for number in 0..REKEY_PACKETS + 3 {
-            seal(&mut client, &number.to_le_bytes(), &mut sealed);
-            assert_eq!(open(&mut lender, &sealed, &mut opened).unwrap(), 8);
-            assert_eq!(opened[..8], number.to_le_bytes());
-        }
-        assert!(
-            open(&mut lender, &sealed, &mut opened).is_err(),
-            "a replayed packet does not open"
-        );
-        assert!(
-            open(&mut client, &sealed, &mut opened).is_err(),
-            "a reflected packet does not open"
-        );
     }
 }
