@@ -14,6 +14,7 @@
 //! | `multicast` | `NETRAM_MULTICAST` | the group that appends are multicast to: `239.1.2.3:7421%eth1` | none: each link |
 //! | `datagram` | `NETRAM_DATAGRAM` | bytes of a datagram | 1400 |
 //! | `window` | `NETRAM_WINDOW` | bytes that may be in memories only | 8 MiB |
+//! | `patience` | `NETRAM_PATIENCE` | how long an opening waits for lenders that must answer; `0s`: 0.5 s | 30 s |
 //! | `truncation-threshold` | `NETRAM_TRUNCATION_THRESHOLD` | percent of the log at which truncation begins | 50 |
 //! | `spool` | `NETRAM_SPOOL` | bytes of lazy commits kept back to be merged | 0: none |
 //! | | `NETRAM_ACCEPT_LOSS` | open although acknowledged records may be missing | |
@@ -23,6 +24,7 @@
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use bytesize::ByteSize;
 use netram_client::{JournalConfig, Multicast};
@@ -35,6 +37,9 @@ use serde::Deserialize;
 
 /// Members when nobody says how many: one may be lost.
 const MEMBERS_DEFAULT: usize = 2;
+
+/// Whoever is not back after a week does not come back.
+const PATIENCE_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// How a home is opened. `None` is the default.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -63,6 +68,8 @@ pub struct Settings {
     pub datagram_bytes: Option<usize>,
     /// Bytes of the window.
     pub window_bytes: Option<u64>,
+    /// How long recovery waits for members that must answer; at least as long as for the others.
+    pub patience: Option<Duration>,
     /// Percent of the log at which truncation begins.
     pub truncation_threshold_percent: Option<u8>,
     /// Bytes of lazy commits that are kept back to be merged.
@@ -137,6 +144,7 @@ struct Raw {
     multicast: Option<String>,
     datagram: Option<usize>,
     window: Option<toml::Value>,
+    patience: Option<toml::Value>,
     truncation_threshold: Option<u8>,
     spool: Option<toml::Value>,
 }
@@ -207,6 +215,9 @@ impl Settings {
         if let Some(window) = said("NETRAM_WINDOW") {
             self.window_bytes = Some(size("NETRAM_WINDOW", &window)?);
         }
+        if let Some(patience) = said("NETRAM_PATIENCE") {
+            self.patience = Some(time("NETRAM_PATIENCE", &patience)?);
+        }
         if let Some(spool) = said("NETRAM_SPOOL") {
             self.spool_bytes = Some(memory_size("NETRAM_SPOOL", &spool)?);
         }
@@ -234,6 +245,8 @@ impl Settings {
             one_domain: self.one_domain,
             window_bytes: self.window_bytes.unwrap_or(usual.window_bytes),
             wait: self.wait.unwrap_or(usual.wait),
+            // Whoever waits for nobody lets those that are there answer all the same.
+            patience: self.patience.unwrap_or(usual.patience).max(usual.grace),
             multicast: self.multicast.clone().map(|group| Multicast {
                 group,
                 datagram_bytes: self.datagram_bytes.unwrap_or(DATAGRAM_BYTES_DEFAULT),
@@ -294,6 +307,10 @@ impl Raw {
                 .window
                 .map(|window| size("window", &plain(&window)))
                 .transpose()?,
+            patience: self
+                .patience
+                .map(|patience| time("patience", &plain(&patience)))
+                .transpose()?,
             truncation_threshold_percent: self.truncation_threshold,
             spool_bytes: self
                 .spool
@@ -342,6 +359,18 @@ pub fn size(name: &str, text: &str) -> Result<u64, SettingsError> {
     })
 }
 
+/// A length of time as people write it.
+fn time(name: &str, text: &str) -> Result<Duration, SettingsError> {
+    let parsed = humantime::parse_duration(text.trim()).ok();
+    parsed
+        .filter(|time| *time <= PATIENCE_MAX)
+        .ok_or_else(|| SettingsError::Value {
+            name: name.to_owned(),
+            value: text.to_owned(),
+            reason: "no length of time of up to a week; write it as 500ms, 30s or 2m".to_owned(),
+        })
+}
+
 fn memory_size(name: &str, text: &str) -> Result<usize, SettingsError> {
     let bytes = size(name, text)?;
     usize::try_from(bytes).map_err(|_| SettingsError::Value {
@@ -383,7 +412,7 @@ mod tests {
     fn a_file_says_what_the_fields_hold() {
         let settings = load(
             "lenders = [\"tcp://10.0.0.2:7420\", \"unix:/run/lend.sock\"]\nkey-file = \"cluster.key\"\n\
-             members = 1\nrule = 1\nmulticast = \"239.1.2.3:7421%eth1\"\nwait = \"spin\"\nwindow = \"1MiB\"\nspool = 4096\none-domain = true\n",
+             members = 1\nrule = 1\nmulticast = \"239.1.2.3:7421%eth1\"\nwait = \"spin\"\npatience = \"2m\"\nwindow = \"1MiB\"\nspool = 4096\none-domain = true\n",
         )
         .unwrap();
         assert_eq!(settings.lenders.len(), 2);
@@ -391,6 +420,7 @@ mod tests {
         assert_eq!(settings.members, Some(1));
         assert_eq!(settings.rule.map(|rule| rule.to_string()).as_deref(), Some("1"));
         assert_eq!(settings.window_bytes, Some(1 << 20));
+        assert_eq!(settings.patience, Some(Duration::from_secs(120)));
         assert_eq!(settings.spool_bytes, Some(4096));
         assert_eq!(settings.options(JournalId(1)).spool_bytes, 4096);
         assert!(settings.one_domain);
@@ -405,6 +435,8 @@ mod tests {
             ("lenders = [\"10.0.0.2\"]", "lenders"),
             ("window = \"big\"", "window"),
             ("rule = \"most\"", "rule"),
+            ("patience = \"soon\"", "patience"),
+            ("patience = \"8days\"", "week"),
             ("multicast = \"10.0.0.1:7421\"", "multicast"),
             ("accept-loss = true", "accept-loss"),
         ] {
@@ -421,6 +453,7 @@ mod tests {
                 "NETRAM_LENDERS" => Some("tcp://b:1, tcp://c:1".to_owned()),
                 "NETRAM_RULE" => Some("any".to_owned()),
                 "NETRAM_MEMBERS" => Some(String::new()),
+                "NETRAM_PATIENCE" => Some("0s".to_owned()),
                 "NETRAM_ACCEPT_LOSS" => Some("1".to_owned()),
                 _ => None,
             })
@@ -430,6 +463,7 @@ mod tests {
         assert!(settings.accept_loss);
         let config = settings.journal_config().unwrap();
         assert_eq!(config.rule.to_string(), "any");
+        assert_eq!(config.patience, config.grace, "members that are there may answer");
 
         let wrong = Settings::default()
             .with_environment(&|name| (name == "NETRAM_INSECURE").then(|| "maybe".to_owned()));

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak, mpsc};
 use std::time::{Duration, Instant};
 
-use netram_proto::journal::{Body, Recovery, RecoveryRefusal};
+use netram_proto::journal::{Body, PeerAnswer, Recovery, RecoveryRefusal};
 use netram_proto::time::Time;
 use netram_proto::wire::{Frame, FrameKind};
 use netram_transport::{Address, Link, Security, connect};
@@ -15,6 +15,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const CONNECT_PAUSE: Duration = Duration::from_millis(100);
 /// Between looks at the links: far below a disk's sync, and no load.
 const PAUSE: Duration = Duration::from_micros(200);
+
+/// How often it is said who is waited for.
+const TELL_EVERY: Duration = Duration::from_secs(30);
 
 /// Which members' connections are to be made, again if need be. Written by both sides.
 struct Wanted(Vec<AtomicBool>);
@@ -33,7 +36,7 @@ pub(super) fn ask(recovery: &mut Recovery, config: &JournalConfig) -> Result<(),
         std::thread::spawn(move || keep_connecting(index, &address, &security, &wanted, &sender));
     }
     // The threads end when `wanted` does, at the latest one attempt after the verdict.
-    await_verdict(recovery, &wanted, began, &connected)
+    await_verdict(recovery, &wanted, began, &connected, config)
 }
 
 fn await_verdict(
@@ -41,12 +44,18 @@ fn await_verdict(
     wanted: &Wanted,
     began: Instant,
     connected: &mpsc::Receiver<(usize, Link)>,
+    config: &JournalConfig,
 ) -> Result<(), RecoveryRefusal> {
+    let mut told = began + config.grace;
     let mut links: Vec<Option<Link>> = wanted.0.iter().map(|_| None).collect();
     loop {
         let now = Time(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
         if let Some(verdict) = recovery.verdict(now) {
             return verdict;
+        }
+        if Instant::now() >= told {
+            told += TELL_EVERY;
+            tell(recovery, config.patience.saturating_sub(began.elapsed()));
         }
         while let Ok((index, link)) = connected.try_recv() {
             links[index] = Some(link);
@@ -68,6 +77,26 @@ fn await_verdict(
             std::thread::sleep(PAUSE);
         }
     }
+}
+
+/// Says who is waited for, and how much longer.
+fn tell(recovery: &Recovery, patience: Duration) {
+    let missing = recovery
+        .answers()
+        .filter(|(_, answer)| *answer != PeerAnswer::Complete);
+    let missing: Vec<String> = missing
+        .map(|(address, answer)| match answer {
+            PeerAnswer::Unreachable => format!("{address} (unreachable)"),
+            PeerAnswer::Amnesiac => format!("{address} (restarted without its memory)"),
+            _ => format!("{address} (no answer)"),
+        })
+        .collect();
+    tracing::warn!(
+        "recovery waits for lenders that may hold acknowledged records that are nowhere else: {}. It waits {} s longer \
+         (`patience`, NETRAM_PATIENCE), and then refuses",
+        missing.join(", "),
+        patience.as_secs()
+    );
 }
 
 /// Connects to one member whenever that is wanted: it may be restarted while we ask it.

@@ -12,7 +12,7 @@ use netram_transport::multicast::Group;
 use netram_volume::{Place, Volume, VolumeSettings};
 use serde_json::json;
 
-use crate::options::{Size, Usage};
+use crate::options::{Size, Span, Usage};
 use crate::output;
 
 /// Make a volume
@@ -65,6 +65,9 @@ pub(crate) struct Create {
     /// Allow all members in this machine's power domain
     #[arg(long)]
     one_domain: bool,
+    /// How long an opening waits for lenders that must answer, as 500ms, 30s or 2m; 30s without it
+    #[arg(long, value_name = "TIME")]
+    patience: Option<Span>,
     /// What a flush waits for: remote (as many lenders as the rule wants, or the disk) or disk
     #[arg(long, value_name = "WHERE", value_parser = ["remote", "disk"])]
     flush: Option<String>,
@@ -126,6 +129,10 @@ impl Create {
         );
         put("domain", self.domain.clone().map(Into::into));
         put("one-domain", self.one_domain.then(|| true.into()));
+        let patience = self
+            .patience
+            .map(|time| humantime::format_duration(time.0).to_string());
+        put("patience", patience.map(Into::into));
         put("flush", self.flush.clone().map(Into::into));
         Ok(table)
     }

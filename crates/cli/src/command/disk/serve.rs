@@ -9,12 +9,13 @@ use clap::Args;
 use netram_nbd::{Config, Export, Server, Tls, TlsFiles, TlsKeys};
 use netram_transport::Address;
 use netram_volume::control::Front;
-use netram_volume::{Control, Device, Volume};
+use netram_volume::{Control, Device, Place, Volume};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::opener::start_control;
 use super::{absolute, refuse_attached};
+use crate::options::Span;
 use crate::output;
 
 /// Serve a volume to network block device clients
@@ -37,6 +38,9 @@ pub(crate) struct Serve {
     /// What clients call it; the empty name means it too
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
+    /// How long to wait for lenders that must answer, as 500ms, 30s or 2m; without it as the settings say
+    #[arg(long, value_name = "TIME")]
+    patience: Option<Span>,
     /// Refuse writes
     #[arg(long)]
     read_only: bool,
@@ -60,7 +64,9 @@ impl Serve {
             None => Tls::Off,
         };
         let what = || format!("serving {}", self.volume.display());
-        let (volume, _) = Volume::open(&path).with_context(what)?;
+        let mut settings = Place::at(&path).settings().with_context(what)?;
+        settings.journal.patience = self.patience.map(|time| time.0).or(settings.journal.patience);
+        let (volume, _) = Volume::open_with(&path, &settings).with_context(what)?;
         let volume = Arc::new(volume);
         let device: Arc<dyn Device> = Arc::<Volume>::clone(&volume);
         let config = Config {
