@@ -22,7 +22,7 @@
 //!
 //! When a server has died the supervisor starts another ([`Attached::restart`]), which opens the volume and answers what
 //! the first has not. Whoever uses the device only waits: the kernel's nbd does while there is no server, and FUSE while
-//! the supervisor has the kernel's end of the conversation.
+//! the supervisor has the kernel's end of the conversation. A server that hangs is killed, and so replaced ([`Attached::look`]).
 //!
 //! Not here: ublk.
 #![deny(unsafe_code)]
@@ -34,12 +34,15 @@ mod loop_device;
 mod nbd_device;
 mod netlink;
 mod process;
+mod pulse;
 mod registry;
 mod restarts;
 mod serve;
+mod server;
 mod supervise;
 mod sys;
 mod users;
+mod watchdog;
 mod way;
 
 pub use held::{ResizeError, fail, resize};
@@ -51,6 +54,6 @@ pub use registry::{
 };
 pub use restarts::Restarts;
 pub use serve::{ServeError, serve, serve_nbd};
-pub use supervise::{AttachError, Attached, Going, Release, Request, attach};
+pub use supervise::{AttachError, Attached, Going, Release, Request, Serving, attach};
 pub use users::{User, users};
 pub use way::Way;

@@ -3,12 +3,11 @@
 //! It never opens its own file, nor anything that leads to it (see the crate's page), and it ends when nobody holds that
 //! file any more. What it says to the supervisor on its standard output: `file PATH` or `refused REASON`. The rest goes
 //! over its standard input, a socket ([`crate::handover`]).
-//! For the kernel's nbd it writes `socket NUMBER BYTES FLAGS`, its own number of the kernel's end, and the supervisor says
-//! `held` when the kernel has that.
+//! For the kernel's nbd it writes `socket NUMBER BYTES FLAGS`, its own number of the kernel's end.
 
 use std::fmt;
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -22,12 +21,11 @@ use crate::fuse::file::{NAME, VolumeFile};
 use crate::fuse::mount::DetachedMount;
 use crate::fuse::session::Session;
 use crate::handover::{Word, hear, say};
+use crate::pulse::Pulse;
 use crate::sys;
 
 /// The line that offers the kernel's end of a socket.
 pub(crate) const SOCKET_OFFER: &str = "socket ";
-/// What the supervisor says when the kernel has it.
-pub(crate) const HELD: &str = "held";
 /// The line that offers the file.
 pub(crate) const OFFER: &str = "file ";
 /// The line that says why there is none.
@@ -63,21 +61,22 @@ pub enum ServeError {
 ///
 /// To be called by a process of its own, started by [`attach`](crate::attach()).
 pub fn serve<E: fmt::Display>(open: impl FnOnce() -> Result<Arc<dyn Device>, E>) -> Result<(), ServeError> {
-    prepare();
+    let pulse = prepare()?;
     let taken = match hear(io::stdin())? {
         Some(Word::New) => None,
         Some(Word::Take(control)) => Some(control),
         // The supervisor is gone already.
         _ => return Ok(()),
     };
-    let (session, device) = start(open, |device| {
+    let (session, device) = start(&pulse, open, |device| {
         let file = VolumeFile::new(device);
         match taken {
             None => begin(file),
-            Some(control) => Ok(Session::take_over(control, file)?),
+            Some(control) => take_over(control, file),
         }
     })?;
     session.join();
+    drop(pulse);
     device.flush().map_err(ServeError::Flush)
 }
 
@@ -100,6 +99,15 @@ fn begin(file: VolumeFile) -> Result<Session, ServeError> {
     Ok(session)
 }
 
+/// Goes on with the file of a server that died.
+fn take_over(control: OwnedFd, file: VolumeFile) -> Result<Session, ServeError> {
+    let session = Session::take_over(control, file)?;
+    leave_output()?;
+    // Without a supervisor there is nobody to be told.
+    let _ = say(io::stdin(), &Word::Serving);
+    Ok(session)
+}
+
 /// Gives the supervisor what another server would need.
 fn give(session: &Session) -> io::Result<()> {
     let word = match session.resend {
@@ -116,8 +124,8 @@ pub fn serve_nbd<E: fmt::Display>(
     read_only: bool,
     open: impl FnOnce() -> Result<Arc<dyn Device>, E>,
 ) -> Result<(), ServeError> {
-    prepare();
-    let (talk, device) = start(open, |device| Talk::start(device, read_only))?;
+    let pulse = prepare().map_err(ServeError::Nbd)?;
+    let (talk, device) = start(&pulse, open, |device| Talk::start(device, read_only))?;
     let Talk { serving, kernel } = talk;
     let (number, bytes) = (kernel.as_raw_fd(), device.geometry().bytes);
     say_line(format_args!(
@@ -125,27 +133,30 @@ pub fn serve_nbd<E: fmt::Display>(
         kernel_flags(read_only)
     ))?;
     leave_output()?;
-    let mut said = String::new();
     // A supervisor that was killed says nothing.
-    let _ = io::stdin().lock().read_to_string(&mut said);
-    if said.trim() != HELD {
+    if !matches!(hear(io::stdin()), Ok(Some(Word::Held))) {
         // The kernel may have its end already, and would wait for answers for as long as it is told to.
         shutdown(&kernel, Shutdown::Both).map_err(io::Error::from)?;
     }
     drop(kernel);
     let ended = serving.join();
+    drop(pulse);
     device.flush().map_err(ServeError::Flush)?;
     ended.map_err(|_| ServeError::Nbd(io::Error::other("the thread that answers it panicked")))
 }
 
 /// Opens the device and begins to serve it; a failure is told to the supervisor.
 fn start<E: fmt::Display, S>(
+    pulse: &Pulse,
     open: impl FnOnce() -> Result<Arc<dyn Device>, E>,
     begin: impl FnOnce(Arc<dyn Device>) -> Result<S, ServeError>,
 ) -> Result<(S, Arc<dyn Device>), ServeError> {
     let started = open()
         .map_err(|error| ServeError::Refused(error.to_string()))
-        .and_then(|device| Ok((begin(Arc::clone(&device))?, device)));
+        .and_then(|device| {
+            pulse.watch(&device);
+            Ok((begin(Arc::clone(&device))?, device))
+        });
     if let Err(error) = &started {
         // Nobody is left to be told if this fails.
         let _ = say_line(format_args!("{REFUSAL}{}", one_line(&error.to_string())));
@@ -181,7 +192,7 @@ impl Talk {
 }
 
 /// Before the volume's threads start, which inherit it.
-fn prepare() {
+fn prepare() -> io::Result<Pulse> {
     for signal in IGNORED {
         if let Err(error) = sys::ignore(signal) {
             tracing::warn!(%error, ?signal, "this signal ends the server, whoever uses the device");
@@ -198,6 +209,7 @@ fn prepare() {
     if let Err(error) = fs::write("/proc/self/oom_score_adj", OOM_SCORE) {
         tracing::warn!(%error, "when memory is short, this process may be killed as any other");
     }
+    Pulse::start()
 }
 
 fn say_line(line: fmt::Arguments<'_>) -> io::Result<()> {

@@ -1,23 +1,21 @@
 //! The supervisor: starts the server, binds the loop device, lets it go.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Write};
-use std::os::fd::OwnedFd;
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus};
+use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
-use crate::handover::{Word, hear, say};
+use crate::handover::Word;
 use crate::held::Held;
 use crate::loop_device::{BindError, LoopDevice};
 use crate::nbd_device::{NbdConfig, NbdDevice, NbdError};
 use crate::process::Process;
 use crate::registry::{Claim, Record, RegistryError};
-use crate::serve::{HELD, OFFER, REFUSAL, SOCKET_OFFER};
+use crate::server::{Offer, Server};
 use crate::sys::LoopConfig;
 use crate::users::{User, users};
 use crate::way::Way;
@@ -36,36 +34,31 @@ pub struct Request {
     /// Whether another server may take the place of one that died. Not for a device that forgets, with its process, what it
     /// had completed: its users would never know.
     pub restart: bool,
+    /// A server that has said nothing for so long is killed; `None`: none is. It says that it is well once a second, while
+    /// it waits for its disk or for lenders too.
+    pub hung_after: Option<Duration>,
 }
 
-/// What a server offers.
-enum Offer {
-    /// A file, to put a loop device on.
-    File(PathBuf),
-    /// A socket, under the server's number of it, and what the kernel is to be told.
-    Socket { number: i32, bytes: u64, flags: u16 },
-}
-
-impl Offer {
-    fn parse(line: &str) -> Option<Offer> {
-        if let Some(path) = line.strip_prefix(OFFER) {
-            return Some(Offer::File(path.into()));
-        }
-        let mut words = line.strip_prefix(SOCKET_OFFER)?.split(' ');
-        Some(Offer::Socket {
-            number: words.next()?.parse().ok()?,
-            bytes: words.next()?.parse().ok()?,
-            flags: words.next()?.parse().ok()?,
-        })
-    }
+/// How the server of a device stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Serving {
+    /// It answers, or waits for what it needs to.
+    Well,
+    /// It answered a moment ago, or is being started in place of one that died.
+    Waiting,
+    /// It has ended. Without another the device gives errors only.
+    Ended(ExitStatus),
 }
 
 /// A volume that has a device. Dropping it lets the device go as soon as nobody else has it, and leaves a stale record.
 #[derive(Debug)]
 pub struct Attached {
     device: Held,
-    server: Child,
+    server: Server,
+    /// The server is another's successor, and does not serve yet.
+    succeeding: bool,
     may_restart: bool,
+    hung_after: Option<Duration>,
     claim: Claim,
     record: Record,
 }
@@ -83,7 +76,7 @@ pub enum Release {
 /// are taken until the server has ended: by then the device is gone, whoever has used it meanwhile.
 #[derive(Debug)]
 pub struct Going {
-    server: Child,
+    server: Server,
     /// The volume is free once the server has ended.
     _claim: Claim,
 }
@@ -131,46 +124,27 @@ pub fn attach(mut claim: Claim, request: &Request, server: Command) -> Result<At
     if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
         tracing::warn!(%error, "when memory is short, replacing a server that died may wait for that very server");
     }
-    let (mut server, talk) = spawn(server, Stdio::piped())?;
-    match make(&mut claim, request, &mut server, &talk) {
+    let mut server = Server::start(server, request.hung_after)?;
+    match make(&mut claim, request, &mut server) {
         Ok((device, record)) => Ok(Attached {
             device,
             server,
+            succeeding: false,
             may_restart: request.restart,
+            hung_after: request.hung_after,
             claim,
             record,
         }),
-        Err(error) => Err(give_up(server, talk, error)),
-    }
-}
-
-/// A server's process, and the socket that is its standard input.
-fn spawn(mut server: Command, output: Stdio) -> Result<(Child, UnixStream), AttachError> {
-    let (ours, theirs) = UnixStream::pair().map_err(AttachError::Start)?;
-    let started = server.stdin(OwnedFd::from(theirs)).stdout(output).spawn();
-    Ok((started.map_err(AttachError::Start)?, ours))
-}
-
-/// The server ends by itself now: nobody holds what it offers, and its input ends.
-fn give_up(mut server: Child, talk: UnixStream, error: AttachError) -> AttachError {
-    drop(talk);
-    match (error, server.wait()) {
-        (AttachError::Ended(_), Ok(status)) => AttachError::Ended(status),
-        (error, _) => error,
+        Err(error) => Err(server.give_up(error)),
     }
 }
 
 /// Gives what `server` serves a device, and announces it. After an error there is no device.
-fn make(
-    claim: &mut Claim,
-    request: &Request,
-    server: &mut Child,
-    talk: &UnixStream,
-) -> Result<(Held, Record), AttachError> {
+fn make(claim: &mut Claim, request: &Request, server: &mut Server) -> Result<(Held, Record), AttachError> {
     if request.way == Way::Fuse {
-        say(talk, &Word::New).map_err(AttachError::Start)?;
+        server.say(&Word::New).map_err(AttachError::Start)?;
     }
-    let mut device = match (offered(server)?, request.way) {
+    let mut device = match (server.offer()?, request.way) {
         (Offer::File(path), Way::Fuse) => {
             let file = open(&path)?;
             Held::Loop {
@@ -186,7 +160,7 @@ fn make(
                 block_bytes,
                 flags,
             };
-            Held::Nbd(NbdDevice::connect(&socket_of(server, number)?, config)?)
+            Held::Nbd(NbdDevice::connect(&server.socket(number)?, config)?)
         }
         _ => return Err(AttachError::OtherWay),
     };
@@ -200,60 +174,22 @@ fn make(
         read_only: request.read_only,
         file: device.file(),
         supervisor: Process::of(std::process::id()).map_err(AttachError::Start)?,
-        server: Process::of(server.id()).map_err(AttachError::Start)?,
+        server: server.process()?,
         restarts: 0,
     };
     claim.announce(&record)?;
     match &mut device {
         // Nothing here waits for the server's answers any more.
-        Held::Loop { control, .. } => *control = request.restart.then(|| take_control(talk)).flatten(),
-        Held::Nbd(_) => tell_held(talk),
+        Held::Loop { control, .. } if request.restart => *control = server.take_control(),
+        _ => tell_held(server),
     }
     Ok((device, record))
 }
 
 /// The kernel holds what the server has offered; the server's own hold on it ends with this.
-fn tell_held(mut talk: &UnixStream) {
+fn tell_held(server: &Server) {
     // One that has died meanwhile is noticed as such.
-    let _ = writeln!(talk, "{HELD}");
-}
-
-/// What another server would need to go on with the file, if this kernel lets it.
-fn take_control(talk: &UnixStream) -> Option<OwnedFd> {
-    let heard = say(talk, &Word::Give).and_then(|()| hear(talk));
-    match heard {
-        Ok(Some(Word::Yes(control))) => Some(control),
-        Ok(Some(Word::No)) => {
-            tracing::info!(
-                "this kernel (before Linux 6.9) does not let another server go on, should this one die"
-            );
-            None
-        }
-        // It is dead, which is about to be seen.
-        _ => None,
-    }
-}
-
-/// The socket that the server has under `number`.
-fn socket_of(server: &Child, number: i32) -> Result<OwnedFd, AttachError> {
-    let taken = pidfd_open(Pid::from_child(server), PidfdFlags::empty())
-        .and_then(|server| pidfd_getfd(server, number, PidfdGetfdFlags::empty()));
-    taken.map_err(|errno| AttachError::Socket(errno.into()))
-}
-
-/// What the server offers. Other lines are for whoever reads along.
-fn offered(server: &mut Child) -> Result<Offer, AttachError> {
-    let output = server.stdout.as_mut().map(BufReader::new);
-    for line in output.into_iter().flat_map(BufRead::lines) {
-        let line = line.map_err(AttachError::Start)?;
-        if let Some(offer) = Offer::parse(&line) {
-            return Ok(offer);
-        }
-        if let Some(reason) = line.strip_prefix(REFUSAL) {
-            return Err(AttachError::Refused(reason.to_owned()));
-        }
-    }
-    Err(AttachError::Ended(ExitStatus::default()))
+    let _ = server.say(&Word::Held);
 }
 
 fn open(path: &Path) -> Result<File, AttachError> {
@@ -292,9 +228,47 @@ impl Attached {
         &self.record
     }
 
-    /// How the server ended, if it has. Without another the device gives errors only.
-    pub fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
-        self.server.try_wait()
+    /// How the server stands at `now`. To be asked about once a second: a server that hangs is killed here, and a
+    /// successor given to the device once it is ready. `Err`: the kernel takes no successor.
+    pub fn look(&mut self, now: Instant) -> Result<Serving, AttachError> {
+        let ended = self.server.look(now).map_err(AttachError::Start)?;
+        if self.succeeding && self.has_succeeded()? {
+            self.succeeding = false;
+        }
+        Ok(match ended {
+            Some(status) => Serving::Ended(status),
+            None if self.succeeding || !self.server.is_well() => Serving::Waiting,
+            None => Serving::Well,
+        })
+    }
+
+    /// Whether the successor serves; the kernel's nbd is given it.
+    fn has_succeeded(&mut self) -> Result<bool, AttachError> {
+        let offered = match self.server.offered() {
+            // It ends, having said why; then there may be another.
+            Err(AttachError::Refused(reason)) => {
+                tracing::warn!(%reason, "the server that was to take over cannot");
+                return Ok(false);
+            }
+            offered => offered?,
+        };
+        match (&self.device, offered) {
+            (Held::Loop { .. }, None) => Ok(self.server.serves()),
+            (Held::Nbd(_), None) => Ok(false),
+            (Held::Nbd(device), Some(Offer::Socket { number, bytes, .. })) => {
+                match self.server.socket(number) {
+                    Ok(socket) => device.reconnect(&socket, bytes)?,
+                    Err(error) => {
+                        tracing::warn!(%error, "the server that was to take over is of no use");
+                        self.server.kill().map_err(AttachError::Start)?;
+                        return Ok(false);
+                    }
+                }
+                tell_held(&self.server);
+                Ok(true)
+            }
+            _ => Err(AttachError::OtherWay),
+        }
     }
 
     /// Lets the device go, unless it is mounted or used otherwise.
@@ -302,7 +276,9 @@ impl Attached {
         let Attached {
             device,
             server,
+            succeeding,
             may_restart,
+            hung_after,
             mut claim,
             record,
         } = self;
@@ -318,7 +294,9 @@ impl Attached {
                 let attached = Attached {
                     device,
                     server,
+                    succeeding,
                     may_restart,
+                    hung_after,
                     claim,
                     record,
                 };
@@ -336,18 +314,25 @@ impl Attached {
         self.may_restart && possible
     }
 
-    /// Gives the device another server in place of one that has died. Requests have waited meanwhile.
+    /// Starts another server in place of one that has died. Requests wait until it serves, as [`Attached::look`] tells; this
+    /// process must not, nor for its volume's recovery: nobody else could replace it.
     pub fn restart(&mut self, server: Command) -> Result<(), AttachError> {
-        self.server = match &self.device {
+        let server = Server::start(server, self.hung_after)?;
+        match &self.device {
             Held::Loop {
                 control: Some(control),
                 ..
-            } => go_on(control, server)?,
-            Held::Loop { control: None, .. } => return Err(AttachError::OtherWay),
-            Held::Nbd(device) => reconnect(device, server)?,
-        };
+            } => {
+                let control = control.try_clone().map_err(AttachError::Start)?;
+                // One that is dead already is seen to be so in its turn.
+                let _ = server.say(&Word::Take(control));
+            }
+            Held::Loop { control: None, .. } => return Err(server.give_up(AttachError::OtherWay)),
+            Held::Nbd(_) => (),
+        }
         self.record.restarts = self.record.restarts.saturating_add(1);
-        self.record.server = Process::of(self.server.id()).map_err(AttachError::Start)?;
+        self.record.server = server.process()?;
+        (self.server, self.succeeding) = (server, true);
         Ok(self.claim.announce(&self.record)?)
     }
 
@@ -372,39 +357,10 @@ impl Attached {
     }
 }
 
-/// A server that goes on with a file. What it has to say is in its log: this process must not wait for it, nor for its
-/// volume's recovery, while nobody else could replace it.
-fn go_on(control: &OwnedFd, server: Command) -> Result<Child, AttachError> {
-    let control = control.try_clone().map_err(AttachError::Start)?;
-    let (server, talk) = spawn(server, Stdio::null())?;
-    // One that is dead already is seen to be so in its turn.
-    let _ = say(&talk, &Word::Take(control));
-    Ok(server)
-}
-
-/// A server that the kernel's nbd has.
-fn reconnect(device: &NbdDevice, server: Command) -> Result<Child, AttachError> {
-    let (mut server, talk) = spawn(server, Stdio::piped())?;
-    let reconnected = match offered(&mut server) {
-        Ok(Offer::Socket { number, bytes, .. }) => {
-            socket_of(&server, number).and_then(|socket| Ok(device.reconnect(&socket, bytes)?))
-        }
-        Ok(Offer::File(_)) => Err(AttachError::OtherWay),
-        Err(error) => Err(error),
-    };
-    match reconnected {
-        Ok(()) => {
-            tell_held(&talk);
-            Ok(server)
-        }
-        Err(error) => Err(give_up(server, talk, error)),
-    }
-}
-
 impl Going {
     /// How the server ended, once it has: then the volume is closed.
     pub fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
-        self.server.try_wait()
+        self.server.ended()
     }
 }
 

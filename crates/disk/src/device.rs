@@ -59,6 +59,10 @@ pub trait Device: Send + Sync {
         length: u64,
         each: &mut dyn FnMut(u64, bool) -> bool,
     ) -> Result<(), DeviceError>;
+
+    /// Takes and leaves the locks that every request needs, none of which is held while a disk or lenders are waited for.
+    /// Whoever watches whether this process hangs asks for that; a device without locks has nothing to do.
+    fn probe(&self) {}
 }
 
 /// A range of sectors inside a device: only its checks make one.

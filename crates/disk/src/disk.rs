@@ -166,6 +166,11 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
         }
     }
 
+    /// See [`Device::probe`]; the log's locks are its owner's affair.
+    pub fn probe(&self) {
+        drop(lock(&self.stages));
+    }
+
     /// See [`Device::write`].
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<Pending, DeviceError> {
         Span::check_request(offset, bytes.len(), self.bytes())?;
@@ -379,6 +384,10 @@ impl<L, F, C> fmt::Debug for Disk<L, F, C> {
 impl<L: Log + Send + Sync, F: Sparse + File + Send + Sync, C: Fetch + Send + Sync> Device for Disk<L, F, C> {
     fn geometry(&self) -> Geometry {
         Disk::geometry(self)
+    }
+
+    fn probe(&self) {
+        Disk::probe(self);
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {

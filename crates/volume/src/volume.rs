@@ -409,6 +409,12 @@ impl Device for Volume {
         self.disk().geometry()
     }
 
+    fn probe(&self) {
+        self.disk().probe();
+        // Behind the journal's lock.
+        let _ = self.journal().status();
+    }
+
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
         self.disk().read(offset, into)
     }

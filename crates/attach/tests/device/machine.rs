@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use netram_attach::{Attached, Process, Record, Registry, Release, Request, User, Way, attach};
+use netram_attach::{Attached, Process, Record, Registry, Release, Request, Serving, User, Way, attach};
 use rustix::process::Signal;
 
 use crate::cache::SERVE;
@@ -85,6 +85,7 @@ impl Machine {
             way: Way::Fuse,
             // The test's disk forgets what was not flushed.
             restart: false,
+            hung_after: None,
         };
         let worker = std::env::current_exe().expect("this test has a path");
         let mut server = Command::new(worker);
@@ -175,7 +176,11 @@ impl Machine {
         let mut attached = self.attached.take().expect("it is attached");
         let mut ended = None;
         until("the server's end is seen", || {
-            ended = attached.ended().expect("it is our child");
+            let serving = attached.look(Instant::now()).expect("it is our child");
+            ended = match serving {
+                Serving::Ended(status) => Some(status),
+                Serving::Well | Serving::Waiting => None,
+            };
             ended.is_some()
         });
         assert!(ended.is_some_and(|status| !status.success()));

@@ -157,6 +157,7 @@ impl Attachment {
             way: Way::Fuse,
             // Nobody here starts another.
             restart: false,
+            hung_after: None,
         };
         let attached = attach(claim, &request, server).context("attach a device")?;
         Ok(Attachment {

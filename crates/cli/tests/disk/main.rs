@@ -3,6 +3,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod hung;
 mod restart;
 
 use std::fs::{self, File};

@@ -140,7 +140,7 @@ fn read_over_and_over(device: &str, block: u64, stop: &AtomicBool) {
 }
 
 /// Whether this kernel sends again what a killed server has not answered: since 6.9.
-fn can_be_replaced() -> Result<(), String> {
+pub(crate) fn can_be_replaced() -> Result<(), String> {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split(|other: char| !other.is_ascii_digit());
     let mut next = || {

@@ -5,18 +5,20 @@ use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use clap::builder::TypedValueParser as _;
-use netram_attach::{Attached, Going, Record, Release, Request, Restarts, User, Way, name_of};
+use netram_attach::{Attached, Going, Record, Release, Request, Restarts, Serving, User, Way, name_of};
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::server::Server;
 use super::{absolute, need_root, registry};
+use crate::options::Span;
 use crate::output;
 
 /// The program that runs. Not `current_exe`: an upgraded program has another file there.
@@ -26,6 +28,8 @@ const READY: &str = "ready";
 /// How often a device that is to go is tried again while it is mounted.
 const RETRY: Duration = Duration::from_millis(200);
 const WATCH: Duration = Duration::from_millis(20);
+/// How often it is looked whether the server is well.
+const LOOK: Duration = Duration::from_secs(1);
 /// What makes a supervisor kill its server and end: `detach --force`.
 const GIVE_UP: i32 = SIGQUIT;
 
@@ -63,6 +67,13 @@ pub(crate) struct Attach {
     /// How many servers that died are replaced within ten minutes; with 0 the device gives errors when the first has
     #[arg(long, value_name = "COUNT", default_value = "8")]
     restarts: u8,
+    /// How long an opening waits for lenders that must answer, as 500ms, 30s or 2m; without it as the settings say
+    #[arg(long, value_name = "TIME")]
+    patience: Option<Span>,
+    /// How long a server may say nothing before it is killed as one that hangs; 0s: for ever. One that waits for its disk
+    /// or for lenders does not hang
+    #[arg(long, value_name = "TIME", default_value = "30s")]
+    hung_after: Span,
     /// Stay in the foreground, as systemd wants it. SIGTERM detaches as soon as the device is not in use
     #[arg(long)]
     foreground: bool,
@@ -112,7 +123,17 @@ impl Attach {
             .args(["disk", "attach", "--foreground", "--detached", "--name", name])
             .args(["--block-size", &self.block_size.to_string()])
             .args(["--restarts", &self.restarts.to_string()])
+            .args([
+                "--hung-after",
+                &humantime::format_duration(self.hung_after.0).to_string(),
+            ])
             .args(self.read_only.then_some("--read-only"))
+            .args(self.patience.iter().flat_map(|time| {
+                [
+                    "--patience".to_owned(),
+                    humantime::format_duration(time.0).to_string(),
+                ]
+            }))
             .args(
                 self.way
                     .iter()
@@ -175,8 +196,9 @@ impl Attach {
             read_only: self.read_only,
             way: self.way.unwrap_or_else(Way::best),
             restart: self.restarts > 0,
+            hung_after: Some(self.hung_after.0).filter(|time| !time.is_zero()),
         };
-        let role = Server::of(volume, request.way, self.read_only).role()?;
+        let role = Server::of(volume, request.way, self.read_only, self.patience).role()?;
         let what = || format!("attaching {}", self.volume.display());
         let attached = netram_attach::attach(claim, &request, server(&role)).with_context(what)?;
         // Not earlier: until here a signal simply ends this process, and with it what it has begun.
@@ -186,8 +208,11 @@ impl Attach {
         notify("READY=1");
         let watch = Watch {
             role,
-            signals,
+            signals: told_of(signals)?,
             restarts: Restarts::new(self.restarts),
+            due: None,
+            asked: Asked::Nothing,
+            told: false,
         };
         watch.run(attached)
     }
@@ -221,111 +246,176 @@ fn remark_stale(stale: &Record) -> Result<()> {
 }
 
 /// What whoever looks after a device is asked for.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Asked {
     Nothing,
     /// To let it go as soon as it is not in use.
     Stop,
+    /// To leave it to its server, which ends with it.
+    Leave,
     /// To let it go as if its server had crashed.
     GiveUp,
 }
 
 impl Asked {
-    /// All are looked at, so that none is left for the next call.
-    fn by(signals: impl Iterator<Item = i32>) -> Asked {
-        signals.fold(Asked::Nothing, |asked, signal| match (asked, signal) {
-            (Asked::GiveUp, _) | (_, GIVE_UP) => Asked::GiveUp,
+    /// What is asked for by `signal`, after this.
+    fn and(self, signal: i32) -> Asked {
+        match (self, signal) {
+            (_, GIVE_UP) => Asked::GiveUp,
             (asked, SIGCHLD) => asked,
-            _ => Asked::Stop,
-        })
+            (Asked::Nothing, _) => Asked::Stop,
+            (asked, _) => asked.max(Asked::Leave),
+        }
     }
+}
+
+/// Signals as they come, so that they can be waited for and something else too.
+fn told_of(mut signals: Signals) -> Result<Receiver<i32>> {
+    let (tell, told) = channel();
+    let tell_all = move || {
+        for signal in signals.forever() {
+            if tell.send(signal).is_err() {
+                return;
+            }
+        }
+    };
+    let started = std::thread::Builder::new()
+        .name("netram-signals".into())
+        .spawn(tell_all);
+    started.context("starting the thread that waits for signals")?;
+    Ok(told)
 }
 
 /// Looks after what is attached.
 struct Watch {
     /// What a server is given.
     role: String,
-    signals: Signals,
+    signals: Receiver<i32>,
     restarts: Restarts,
+    /// The server has died, and there is to be another then.
+    due: Option<Instant>,
+    asked: Asked,
+    /// Whether it has been said what a stop waits for.
+    told: bool,
 }
 
 impl Watch {
-    /// Until there is no server any more, or somebody asks for the end.
+    /// Until there is no server any more, or somebody asks for the end. Nothing here waits for a server: it may have to be
+    /// replaced, and signals are answered meanwhile.
     fn run(mut self, mut attached: Attached) -> Result<ExitCode> {
         loop {
-            attached = self.look(attached)?;
-            match Asked::by(self.signals.wait()) {
-                Asked::Nothing => (),
-                Asked::Stop => break,
-                Asked::GiveUp => attached.give_up()?,
-            }
-        }
-        notify("STOPPING=1");
-        let mut told = false;
-        loop {
-            // First: closing a device whose server is dead may have to wait for what was written to it.
-            attached = self.look(attached)?;
-            let users = match attached.release() {
-                Release::Going(going) => return finish(*going, &mut self.signals),
-                Release::InUse(same, users) => {
-                    attached = *same;
-                    users
-                }
+            let serving = match self.look(&mut attached) {
+                Ok(serving) => serving,
+                Err(status) => return Err(lost(attached, &status)),
             };
-            if !told {
-                let device = attached.record().device.display();
-                let users = sentence(&users);
-                tracing::warn!(%device, "the device is {users}; it goes as soon as it is not. A second signal leaves it to itself");
-                told = true;
-            }
-            match Asked::by(self.signals.pending()) {
-                Asked::Nothing => std::thread::sleep(RETRY),
-                Asked::GiveUp => attached.give_up()?,
-                Asked::Stop => {
+            match (self.asked, serving) {
+                // Closing a device may wait for what was written to it, so its server must be there.
+                (Asked::Stop, Serving::Well) => match attached.release() {
+                    Release::Going(going) => return self.finish(*going),
+                    Release::InUse(same, users) => {
+                        attached = *same;
+                        let users = sentence(&users);
+                        self.tell(&attached, &format!("it is {users}; it goes as soon as it is not"));
+                    }
+                },
+                (Asked::Stop, _) => {
+                    self.tell(
+                        &attached,
+                        "its server does not answer yet; it goes when that or another does",
+                    );
+                }
+                (Asked::Leave, Serving::Well) => {
                     tracing::warn!(
                         "the volume is served until its device is not in use any more, unsupervised"
                     );
                     return Ok(ExitCode::FAILURE);
                 }
+                (Asked::Nothing | Asked::Leave | Asked::GiveUp, _) => (),
             }
+            self.wait(&mut attached, serving)?;
         }
     }
 
-    /// Replaces a server that has died. `Err`: there is none any more, and the device has been given up.
-    fn look(&mut self, mut attached: Attached) -> Result<Attached> {
-        while let Some(status) = attached.ended()? {
-            // One that ended well has lost its device: somebody else took that away.
-            let pause = match attached.can_restart() && !status.success() {
-                true => self.restarts.next(Instant::now()),
-                false => None,
-            };
-            let Some(pause) = pause else {
-                return Err(lost(attached, &status.to_string()));
-            };
-            let device = attached.record().device.clone();
-            tracing::warn!(device = %device.display(), %status, ?pause, "the server died; the device waits for another");
-            std::thread::sleep(pause);
-            if let Err(error) = attached.restart(server(&self.role)) {
-                return Err(lost(attached, &format!("{status}, and for another: {error}")));
+    /// Waits until there is something to look at, and hears what is asked for.
+    fn wait(&mut self, attached: &mut Attached, serving: Serving) -> Result<()> {
+        let longest = match (self.due, serving) {
+            (Some(due), _) => due.saturating_duration_since(Instant::now()).min(LOOK),
+            (None, Serving::Waiting) => WATCH,
+            (None, _) if self.asked == Asked::Stop => RETRY,
+            (None, _) => LOOK,
+        };
+        let before = self.asked;
+        let Ok(first) = self.signals.recv_timeout(longest) else {
+            return Ok(());
+        };
+        self.asked = self.signals.try_iter().fold(before.and(first), Asked::and);
+        if self.asked != before {
+            if before == Asked::Nothing {
+                notify("STOPPING=1");
+            }
+            if self.asked == Asked::GiveUp {
+                attached.give_up()?;
             }
         }
-        Ok(attached)
+        Ok(())
     }
-}
 
-/// Waits until the volume is closed.
-fn finish(mut going: Going, signals: &mut Signals) -> Result<ExitCode> {
-    loop {
-        match going.ended()? {
-            Some(status) if status.success() => return Ok(ExitCode::SUCCESS),
-            Some(status) => bail!(
-                "the server did not close the volume ({status}); nothing that was flushed is missing, and the next attach \
-                 recovers it"
-            ),
-            None if Asked::by(signals.pending()) != Asked::Nothing => {
-                bail!("the server is still closing the volume; not waiting for it")
+    /// Says once what a stop waits for.
+    fn tell(&mut self, attached: &Attached, what: &str) {
+        if !self.told {
+            let device = attached.record().device.display();
+            tracing::warn!(%device, "the device is to go, and {what}. A second signal leaves it to itself");
+            self.told = true;
+        }
+    }
+
+    /// Replaces a server that has died. `Err`: there is none any more, and why.
+    fn look(&mut self, attached: &mut Attached) -> Result<Serving, String> {
+        let now = Instant::now();
+        let serving = attached
+            .look(now)
+            .map_err(|error| format!("giving it another: {error}"))?;
+        let Serving::Ended(status) = serving else {
+            return Ok(serving);
+        };
+        // One that ended well has lost its device: somebody else took that away.
+        if !attached.can_restart() || status.success() {
+            return Err(status.to_string());
+        }
+        let due = match self.due {
+            Some(due) => due,
+            None => {
+                let pause = self.restarts.next(now).ok_or_else(|| status.to_string())?;
+                let device = attached.record().device.display();
+                tracing::warn!(%device, %status, ?pause, "the server died; the device waits for another");
+                *self.due.insert(now + pause)
             }
-            None => std::thread::sleep(WATCH),
+        };
+        // Who wants to stop needs the server sooner than it would be sensible otherwise.
+        if due > now && self.asked == Asked::Nothing {
+            return Ok(serving);
+        }
+        self.due = None;
+        let restarted = attached.restart(server(&self.role));
+        restarted.map_err(|error| format!("{status}, and for another: {error}"))?;
+        Ok(Serving::Waiting)
+    }
+
+    /// Waits until the volume is closed.
+    fn finish(self, mut going: Going) -> Result<ExitCode> {
+        loop {
+            match going.ended()? {
+                Some(status) if status.success() => return Ok(ExitCode::SUCCESS),
+                Some(status) => bail!(
+                    "the server did not close the volume ({status}); nothing that was flushed is missing, and the next \
+                     attach recovers it"
+                ),
+                None => (),
+            }
+            let stop = |signal: i32| signal != SIGCHLD;
+            if self.signals.recv_timeout(WATCH).is_ok_and(stop) {
+                bail!("the server is still closing the volume; not waiting for it");
+            }
         }
     }
 }

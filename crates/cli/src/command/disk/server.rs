@@ -2,11 +2,13 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::opener::start_control;
+use crate::options::Span;
 use anyhow::{Result, anyhow};
 use netram_attach::{Way, serve, serve_nbd};
-use netram_volume::{Device, OpenError, Volume};
+use netram_volume::{Device, OpenError, Place, Volume};
 use serde::{Deserialize, Serialize};
 
 /// Its part, as `netram play` is given it.
@@ -16,14 +18,17 @@ pub(crate) struct Server {
     serve_volume: PathBuf,
     way: Way,
     read_only: bool,
+    /// How long opening waits for lenders, in place of what the settings say.
+    patience: Option<Duration>,
 }
 
 impl Server {
-    pub(super) fn of(volume: PathBuf, way: Way, read_only: bool) -> Server {
+    pub(super) fn of(volume: PathBuf, way: Way, read_only: bool, patience: Option<Span>) -> Server {
         Server {
             serve_volume: volume,
             way,
             read_only,
+            patience: patience.map(|time| time.0),
         }
     }
 
@@ -35,7 +40,9 @@ impl Server {
     pub(crate) fn run(&self) -> Result<()> {
         let mut opened = None;
         let open = || {
-            let (volume, _) = Volume::open(&self.serve_volume)?;
+            let mut settings = Place::at(&self.serve_volume).settings()?;
+            settings.journal.patience = self.patience.or(settings.journal.patience);
+            let (volume, _) = Volume::open_with(&self.serve_volume, &settings)?;
             let volume = Arc::new(volume);
             let control = start_control(&volume, || None);
             opened = Some((Arc::clone(&volume), control));

@@ -1,0 +1,279 @@
+//! A server's process, as its supervisor has it: what it offers, whether it is well, how it ended.
+//!
+//! Nothing here waits for a server but [`Server::offer`], which is for one that nobody waits for yet.
+
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
+use crate::handover::{Word, hear, hear_now, say};
+use crate::process::Process;
+use crate::serve::{OFFER, REFUSAL, SOCKET_OFFER};
+use crate::supervise::AttachError;
+use crate::watchdog::{BEAT, Watchdog};
+
+/// Bytes of an output line; a server that says more says nothing that is meant for the supervisor.
+const LINE_BYTES_MAX: usize = 64 * 1024;
+
+/// What a server offers.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Offer {
+    /// A file, to put a loop device on.
+    File(PathBuf),
+    /// A socket, under the server's number of it, and what the kernel is to be told.
+    Socket { number: i32, bytes: u64, flags: u16 },
+}
+
+impl Offer {
+    fn parse(line: &str) -> Option<Offer> {
+        if let Some(path) = line.strip_prefix(OFFER) {
+            return Some(Offer::File(path.into()));
+        }
+        let mut words = line.strip_prefix(SOCKET_OFFER)?.split(' ');
+        Some(Offer::Socket {
+            number: words.next()?.parse().ok()?,
+            bytes: words.next()?.parse().ok()?,
+            flags: words.next()?.parse().ok()?,
+        })
+    }
+}
+
+/// A server that was started.
+#[derive(Debug)]
+pub(crate) struct Server {
+    child: Child,
+    /// Where it says what stands in `handover.rs`.
+    talk: UnixStream,
+    output: ChildStdout,
+    /// The beginning of a line of it.
+    said: Vec<u8>,
+    watchdog: Watchdog,
+    /// It has said that it goes on with what another has begun.
+    serving: bool,
+}
+
+impl Server {
+    /// Starts it; after `hung_after` of silence it is killed.
+    pub(crate) fn start(mut command: Command, hung_after: Option<Duration>) -> Result<Server, AttachError> {
+        let (talk, theirs) = UnixStream::pair().map_err(AttachError::Start)?;
+        let started = command
+            .stdin(OwnedFd::from(theirs))
+            .stdout(Stdio::piped())
+            .spawn();
+        let mut child = started.map_err(AttachError::Start)?;
+        let output = child.stdout.take().expect("its output is a pipe");
+        let server = Server {
+            child,
+            talk,
+            output,
+            said: Vec::new(),
+            watchdog: Watchdog::new(hung_after, Instant::now()),
+            serving: false,
+        };
+        match rustix::io::ioctl_fionbio(&server.output, true) {
+            Ok(()) => Ok(server),
+            Err(errno) => Err(server.give_up(AttachError::Start(errno.into()))),
+        }
+    }
+
+    pub(crate) fn process(&self) -> Result<Process, AttachError> {
+        Process::of(self.child.id()).map_err(AttachError::Start)
+    }
+
+    pub(crate) fn say(&self, word: &Word) -> io::Result<()> {
+        say(&self.talk, word)
+    }
+
+    /// What another server would need to go on with the file, if this kernel lets it.
+    pub(crate) fn take_control(&self) -> Option<OwnedFd> {
+        self.say(&Word::Give).ok()?;
+        loop {
+            match hear(&self.talk) {
+                Ok(Some(Word::Well)) => (),
+                Ok(Some(Word::Yes(control))) => return Some(control),
+                Ok(Some(Word::No)) => {
+                    tracing::info!(
+                        "this kernel (before Linux 6.9) does not let another server go on, should this one die"
+                    );
+                    return None;
+                }
+                // It is dead, which is about to be seen.
+                _ => return None,
+            }
+        }
+    }
+
+    /// What it offers: waits until it does, for as long as it is well.
+    pub(crate) fn offer(&mut self) -> Result<Offer, AttachError> {
+        loop {
+            // First: what it said before it ended is read after that.
+            let ended = self.look(Instant::now()).map_err(AttachError::Start)?;
+            if let Some(offer) = self.offered()? {
+                return Ok(offer);
+            }
+            if let Some(status) = ended {
+                return Err(AttachError::Ended(status));
+            }
+            let mut output = [PollFd::new(&self.output, PollFlags::IN)];
+            let beat = Timespec::try_from(BEAT).expect("it is a second");
+            match poll(&mut output, Some(&beat)) {
+                Ok(_) | Err(Errno::INTR) => (),
+                Err(errno) => return Err(AttachError::Start(errno.into())),
+            }
+            if output[0].revents().contains(PollFlags::HUP) {
+                // It is about to end, or has; until that can be seen this would not wait.
+                std::thread::sleep(BEAT / 100);
+            }
+        }
+    }
+
+    /// What it has offered by now. Other lines are for whoever reads along.
+    pub(crate) fn offered(&mut self) -> Result<Option<Offer>, AttachError> {
+        self.read().map_err(AttachError::Start)?;
+        while let Some(end) = self.said.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.said.drain(..=end).collect();
+            let line = String::from_utf8_lossy(&line[..end]);
+            if let Some(offer) = Offer::parse(&line) {
+                return Ok(Some(offer));
+            }
+            if let Some(reason) = line.strip_prefix(REFUSAL) {
+                return Err(AttachError::Refused(reason.to_owned()));
+            }
+        }
+        Ok(None)
+    }
+
+    fn read(&mut self) -> io::Result<()> {
+        let mut buffer = [0; 4096];
+        while self.said.len() < LINE_BYTES_MAX {
+            match self.output.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(length) => self.said.extend_from_slice(&buffer[..length]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Hears what it says, and kills it if it has been silent for too long; how it ended, if it has.
+    pub(crate) fn look(&mut self, now: Instant) -> io::Result<Option<ExitStatus>> {
+        let mut heard = false;
+        // What makes no sense is no sign of being well.
+        while let Ok(Some(word)) = hear_now(&self.talk) {
+            match word {
+                Word::Well => (),
+                Word::Serving => self.serving = true,
+                Word::Ending => self.watchdog.end(),
+                _ => continue,
+            }
+            heard = true;
+        }
+        if self.watchdog.look(now, heard) {
+            let (server, silent) = (self.child.id(), self.watchdog.silent());
+            tracing::warn!(
+                server,
+                ?silent,
+                "the server has said nothing for so long that it must hang; it is killed"
+            );
+            self.child.kill()?;
+        }
+        self.child.try_wait()
+    }
+
+    /// Whether it was well a moment ago.
+    pub(crate) fn is_well(&self) -> bool {
+        self.watchdog.is_fresh()
+    }
+
+    /// Whether it has said that it goes on with what another has begun.
+    pub(crate) fn serves(&self) -> bool {
+        self.serving
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.child.try_wait()
+    }
+
+    pub(crate) fn kill(&mut self) -> io::Result<()> {
+        self.child.kill()
+    }
+
+    /// It ends by itself: nobody holds what it offers, and its input ends. Returns the reason, or how it ended.
+    pub(crate) fn give_up(self, error: AttachError) -> AttachError {
+        let Server {
+            mut child,
+            talk,
+            output,
+            ..
+        } = self;
+        drop((talk, output));
+        match (error, child.wait()) {
+            (AttachError::Ended(_), Ok(status)) => AttachError::Ended(status),
+            (error, _) => error,
+        }
+    }
+
+    /// The socket that the server has under `number`.
+    pub(crate) fn socket(&self, number: i32) -> Result<OwnedFd, AttachError> {
+        let taken = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty())
+            .and_then(|server| pidfd_getfd(server.as_fd(), number, PidfdGetfdFlags::empty()));
+        taken.map_err(|errno| AttachError::Socket(errno.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str, hung_after: Option<Duration>) -> Server {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        Server::start(command, hung_after).unwrap()
+    }
+
+    #[test]
+    fn an_offer_is_found_among_other_lines_and_a_refusal_and_an_end_are_told() {
+        let mut server = shell("echo hello; printf 'socket 7 '; sleep 0.1; echo '4096 5'", None);
+        assert_eq!(
+            server.offer().unwrap(),
+            Offer::Socket {
+                number: 7,
+                bytes: 4096,
+                flags: 5
+            }
+        );
+        let mut server = shell("echo refused no such volume; exit 1", None);
+        let refused = server.offer().unwrap_err();
+        assert!(
+            matches!(&refused, AttachError::Refused(why) if why == "no such volume"),
+            "{refused}"
+        );
+        let mut server = shell("echo file; exit 3", None);
+        let ended = server.offer().unwrap_err();
+        assert!(
+            matches!(&ended, AttachError::Ended(status) if status.code() == Some(3)),
+            "{ended}"
+        );
+    }
+
+    #[test]
+    fn a_server_that_says_nothing_is_killed() {
+        // It was waited for without end.
+        let mut server = shell("exec sleep 600", Some(Duration::from_millis(300)));
+        let ended = server.offer().unwrap_err();
+        assert!(
+            matches!(&ended, AttachError::Ended(status) if !status.success()),
+            "{ended}"
+        );
+    }
+}

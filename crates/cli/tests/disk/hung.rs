@@ -1,0 +1,178 @@
+//! The server of an attached volume hangs, or is replaced, and its supervisor goes on minding everything else.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::common::{Lender, netram, start};
+use crate::restart::can_be_replaced;
+use crate::{Place, Started, can_attach, check_files, kill, skipped, tool, until, write_synced};
+
+fn signal(process: &Value, signal: Signal) {
+    let number = i32::try_from(process.as_i64().unwrap()).unwrap();
+    kill_process(Pid::from_raw(number).unwrap(), signal).unwrap();
+}
+
+#[test]
+fn a_file_system_only_waits_when_its_server_hangs() {
+    const NAME: &str = "a_file_system_only_waits_when_its_server_hangs";
+    // It hung for good, and so did whoever used it.
+    if let Err(missing) = can_attach().and_then(|()| can_be_replaced()) {
+        return skipped(NAME, &missing);
+    }
+    let place = Place::new();
+    place.json(&["create", "db", "--size", "64MiB", "--journal-size", "16MiB"]);
+    // On a busy machine a server that is well may be silent for some seconds.
+    place.json(&["attach", "db", "--way", "fuse", "--hung-after", "8s"]);
+    let (device, mount) = place.device_and_mount();
+    tool("mkfs.ext4", &["-q", "-F", &device]).unwrap();
+    tool("mount", &["-t", "ext4", &device, &mount]).unwrap();
+    let (stop, folder) = (AtomicBool::new(false), PathBuf::from(&mount));
+    let written = || fs::read_dir(&folder).unwrap().count() as u64;
+    let synced = std::thread::scope(|scope| {
+        // Any error ends the test: nobody is to notice.
+        let writing = scope.spawn(|| {
+            let mut number = 0;
+            while !stop.load(Ordering::Relaxed) {
+                write_synced(&folder, number);
+                number += 1;
+            }
+            number
+        });
+        until("files are being written", || {
+            written() > 20 || writing.is_finished()
+        });
+        let hung = place.json(&["list"])[0]["attached"]["server"]["id"].clone();
+        signal(&hung, Signal::STOP);
+        until("another server has taken over", || {
+            let listed = place.json(&["list"]);
+            let attached = &listed[0]["attached"];
+            attached["server"]["id"] != hung && attached["restarts"] == 1 || writing.is_finished()
+        });
+        let reached = written();
+        until("it goes on", || written() > reached + 20 || writing.is_finished());
+        stop.store(true, Ordering::Relaxed);
+        writing.join().unwrap()
+    });
+    let log = fs::read_to_string(place.path("run/db/log")).unwrap();
+    assert!(log.contains("it must hang"), "{log}");
+    tool("umount", &[&mount]).unwrap();
+    check_files(&device, &mount, synced);
+    place.json(&["detach", "db"]);
+}
+
+#[test]
+fn a_device_that_is_to_go_while_its_server_is_replaced_keeps_what_was_written_to_it() {
+    const NAME: &str = "a_device_that_is_to_go_while_its_server_is_replaced_keeps_what_was_written_to_it";
+    // The supervisor closed the device, which waits for what was written, and the server died meanwhile: nobody was there to
+    // replace it, and what had been written was lost.
+    if let Err(missing) = can_attach().and_then(|()| can_be_replaced()) {
+        return skipped(NAME, &missing);
+    }
+    let place = Place::new();
+    let lender = Lender::start(
+        "hung-a",
+        &["--listen", "tcp://127.0.0.1:0", "--insecure", "--domain", "ups-1"],
+    );
+    let made = [
+        "create",
+        "db",
+        "--size",
+        "16MiB",
+        "--journal-size",
+        "4MiB",
+        "--insecure",
+    ];
+    place.json(&[&made[..], &["--lender", &lender.address, "--patience", "1h"]].concat());
+    place.attach();
+    until("the lender is a member", || {
+        place.json(&["show", "db"])["members"]
+            .as_array()
+            .is_some_and(|members| !members.is_empty())
+    });
+    let server = || place.json(&["list"])[0]["attached"]["server"]["id"].clone();
+    let log = || fs::read_to_string(place.path("run/db/log")).unwrap();
+    // The kernel has it, and nobody asked it to give it to the server.
+    let device = File::options()
+        .write(true)
+        .open(place.path("run/dev/db"))
+        .unwrap();
+    device.write_all_at(&[7; 4096], 8192).unwrap();
+    signal(&lender.id().into(), Signal::STOP);
+    let first = server();
+    kill(&first);
+    until("another server recovers", || server() != first);
+    drop(device);
+    let mut command = netram();
+    command
+        .args(["disk", "detach", "db"])
+        .current_dir(place.folder.path());
+    command.env("NETRAM_DISK_RUN", place.path("run"));
+    let mut detach = Started(start(command.stdout(Stdio::null())));
+    until("the supervisor has heard", || {
+        log().contains("the device is to go")
+    });
+    let second = server();
+    kill(&second);
+    until("a third recovers", || server() != second);
+    signal(&lender.id().into(), Signal::CONT);
+    let mut ended = None;
+    until("the device is gone", || {
+        ended = detach.0.try_wait().unwrap();
+        ended.is_some()
+    });
+    assert!(ended.is_some_and(|status| status.success()), "{}", log());
+    place.attach();
+    let mut found = [0; 4096];
+    let device = File::open(place.path("run/dev/db")).unwrap();
+    device.read_exact_at(&mut found, 8192).unwrap();
+    drop(device);
+    assert!(found == [7; 4096], "what was written is lost");
+    place.json(&["detach", "db"]);
+}
+
+#[test]
+fn a_forced_detach_waits_for_no_recovery() {
+    const NAME: &str = "a_forced_detach_waits_for_no_recovery";
+    if let Err(missing) = can_attach().and_then(|()| can_be_replaced()) {
+        return skipped(NAME, &missing);
+    }
+    let place = Place::new();
+    let lender = Lender::start(
+        "hung-b",
+        &["--listen", "tcp://127.0.0.1:0", "--insecure", "--domain", "ups-1"],
+    );
+    let made = [
+        "create",
+        "db",
+        "--size",
+        "16MiB",
+        "--journal-size",
+        "4MiB",
+        "--insecure",
+    ];
+    place.json(&[&made[..], &["--lender", &lender.address, "--patience", "1h"]].concat());
+    place.attach();
+    until("the lender is a member", || {
+        place.json(&["show", "db"])["members"]
+            .as_array()
+            .is_some_and(|members| !members.is_empty())
+    });
+    signal(&lender.id().into(), Signal::STOP);
+    let first = place.json(&["list"])[0]["attached"]["server"]["id"].clone();
+    kill(&first);
+    let log = || fs::read_to_string(place.path("run/db/log")).unwrap();
+    until("it is said who is waited for", || {
+        log().contains(&lender.address) && log().contains("patience")
+    });
+    place.json(&["detach", "db", "--force"]);
+    assert_eq!(place.json(&["list"]), Value::Array(Vec::new()));
+    signal(&lender.id().into(), Signal::CONT);
+    let closed = place.json(&["show", "db"]);
+    assert_eq!(closed["in_use"], false);
+}
