@@ -26,8 +26,9 @@ use crate::output;
 /// the data lender when they are read, and all of them in the background.
 ///
 ///   netram disk replicas tcp://10.0.0.4:7420 --key-file /etc/netram/key
-///   netram disk restore /var/lib/netram/db --from tcp://10.0.0.4:7420 \\
-///       --volume 0123456789abcdef0123456789abcdef --key-file /etc/netram/key
+///   netram disk restore /var/lib/netram/db --from tcp://10.0.0.4:7420 \
+///       --volume 0123456789abcdef0123456789abcdef --key-file /etc/netram/key \
+///       --lender tcp://10.0.0.2:7420
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Restore {
@@ -121,6 +122,12 @@ impl Restore {
                  lender and all lenders at once, nobody can know",
                 output::age(ago)
             ))?,
+        }
+        if self.lender.is_empty() {
+            output::line(format_args!(
+                "no --lender was given: its writes wait for this disk until {} or NETRAM_LENDERS names lenders",
+                Place::at(&self.volume).settings_file().display()
+            ))?;
         }
         output::line("attach or serve it now; its blocks come from the data lender meanwhile")
     }
