@@ -21,9 +21,9 @@ use crate::disk::Disk;
 use crate::error::{ApplyError, FileKind};
 use crate::fetch::Fetch;
 use crate::held::Held as HeldJournal;
-use crate::image::{Sparse, matches, spoilt, sum, sum_at};
+use crate::image::{SUM_BYTES, Sparse, matches, spoilt, sum, sum_at};
 use crate::limit::{STEP_BLOCKS, STEP_ZERO_BLOCKS};
-use crate::stage::{BLOCK, Bytes, FULL, Held, Stage, copy_sectors};
+use crate::stage::{BLOCK, FULL, Held, Stage, copy_sectors};
 use crate::stats::add;
 use crate::sync::lock;
 
@@ -69,7 +69,6 @@ pub(crate) struct Applier {
     /// A sync that should have carried them failed.
     pub(crate) put_lost: Option<ApplyError>,
     batch: Vec<(u64, Held)>,
-    blocks: Vec<u8>,
     sums: Vec<u8>,
 }
 
@@ -82,7 +81,6 @@ impl Applier {
             put: false,
             put_lost: None,
             batch: Vec::with_capacity(STEP_BLOCKS),
-            blocks: Vec::new(),
             sums: Vec::new(),
         }
     }
@@ -222,7 +220,7 @@ impl Applier {
         if let Some(stage) = lock(&disk.stages).oldest() {
             stage.next_blocks(from, STEP_BLOCKS, &mut batch);
         }
-        let written = self.write_batch(disk, &batch);
+        let written = self.write_batch(disk, &mut batch);
         let next = match batch.last() {
             Some((last, _)) => Phase::Blocks { from: last + 1 },
             None => Phase::SyncBlocks,
@@ -237,16 +235,12 @@ impl Applier {
     fn write_batch<L: Log, F: Sparse, C: Fetch>(
         &mut self,
         disk: &Disk<L, F, C>,
-        batch: &[(u64, Held)],
+        batch: &mut [(u64, Held)],
     ) -> Result<(), ApplyError> {
-        self.blocks.clear();
         self.sums.clear();
-        for (block, held) in batch {
+        for (block, held) in &mut *batch {
             let sum = match held.mask {
-                FULL => {
-                    self.blocks.extend_from_slice(&held.bytes[..]);
-                    sum(*block, &held.bytes[..])
-                }
+                FULL => sum(*block, &held.bytes[..]),
                 _ => self.merge(disk, *block, held)?,
             };
             self.sums.extend_from_slice(&sum.to_le_bytes());
@@ -254,9 +248,13 @@ impl Applier {
         let _writing = lock(&disk.writing);
         let mut at = 0;
         for run in batch.chunk_by(|a, b| a.0 + 1 == b.0) {
-            let (sums, blocks) = (at * 4..(at + run.len()) * 4, at * BLOCK..(at + run.len()) * BLOCK);
+            let sums = &self.sums[at * SUM_BYTES..(at + run.len()) * SUM_BYTES];
+            let mut blocks: [&[u8]; STEP_BLOCKS] = [&[]; STEP_BLOCKS];
+            for (place, (_, held)) in blocks.iter_mut().zip(run) {
+                *place = &held.bytes[..];
+            }
             disk.image
-                .write(run[0].0, &self.sums[sums], &self.blocks[blocks])
+                .write_pieces(run[0].0, sums, &blocks[..run.len()])
                 .map_err(of_image)?;
             at += run.len();
         }
@@ -264,12 +262,12 @@ impl Applier {
         Ok(())
     }
 
-    /// Adds a block to those to be written, of which only a part is held. Returns its checksum.
+    /// Makes a whole block of `held`, which is a part of one. Returns its checksum.
     fn merge<L: Log, F: Sparse, C: Fetch>(
-        &mut self,
+        &self,
         disk: &Disk<L, F, C>,
         block: u64,
-        held: &Held,
+        held: &mut Held,
     ) -> Result<u32, ApplyError> {
         let (mut base, mut stored) = ([0; BLOCK], [0; 4]);
         disk.image.read(block, &mut base).map_err(of_image)?;
@@ -286,17 +284,16 @@ impl Applier {
                 stored,
             };
             if let Some(spoilt) = self.replace(disk, bad, held, &mut base)? {
-                self.blocks.extend_from_slice(&base);
+                // The stage keeps what it has: what lies below it is lost.
+                *held = Held {
+                    mask: FULL,
+                    bytes: Arc::new(base),
+                };
                 return Ok(spoilt);
             }
         }
-        self.blocks.extend_from_slice(&base);
-        let merged_sum = sum(block, &base);
-        let whole: Bytes = Arc::new(base);
-        if let Some(stage) = lock(&disk.stages).oldest_mut() {
-            stage.complete(block, whole);
-        }
-        Ok(merged_sum)
+        lock(&disk.stages).complete(block, held, &base);
+        Ok(sum(block, &base))
     }
 
     /// A base that is not what was written: torn or damaged. Puts `held` over what the data lender has of it. When

@@ -24,7 +24,7 @@ use crate::stage::BLOCK;
 use crate::superblock::{FORMAT, VolumeId};
 
 /// Bytes of one checksum.
-const SUM_BYTES: u64 = 4;
+pub(crate) const SUM_BYTES: usize = 4;
 /// Where the contents begin, in both files.
 const CONTENTS_OFFSET: u64 = BLOCK_BYTES;
 
@@ -45,6 +45,11 @@ pub trait Sparse: File {
 
     /// Makes the file at least `bytes` long; what is new reads as zeros. Durable with the next sync.
     fn extend(&self, bytes: u64) -> Result<(), IoError>;
+
+    /// Writes `pieces` one behind the other, from `offset` on. A file that can takes them where they are.
+    fn write_pieces_at(&self, offset: u64, pieces: &[&[u8]]) -> Result<(), IoError> {
+        self.write_at(offset, &pieces.concat())
+    }
 
     /// Where the first bytes from `offset` on are that may be other than zeros; `end` when there are none before it.
     /// A file that does not know its holes says that everything may be.
@@ -132,9 +137,17 @@ impl<F: Sparse> Image<F> {
     /// The checksums go first: when only the process dies, a block that was written in part then matches the checksum once
     /// the journal's sectors are in it, and recovery can tell that it is sound.
     pub(crate) fn write(&self, first: u64, sums: &[u8], blocks: &[u8]) -> Result<(), IoError> {
-        assert_eq!(sums.len() * BLOCK, blocks.len() * SUM_BYTES as usize);
+        assert_eq!(sums.len() * BLOCK, blocks.len() * SUM_BYTES);
         self.sums.write_at(sum_offset(first), sums)?;
         self.blocks.write_at(block_offset(first), blocks)
+    }
+
+    /// The same of blocks that do not lie in one piece.
+    pub(crate) fn write_pieces(&self, first: u64, sums: &[u8], blocks: &[&[u8]]) -> Result<(), IoError> {
+        assert_eq!(sums.len(), blocks.len() * SUM_BYTES);
+        assert!(blocks.iter().all(|block| block.len() == BLOCK));
+        self.sums.write_at(sum_offset(first), sums)?;
+        self.blocks.write_pieces_at(block_offset(first), blocks)
     }
 
     /// Writes blocks that are missing, and not yet their checksums: those stay `missing` until the blocks are on the disk.
@@ -153,7 +166,7 @@ impl<F: Sparse> Image<F> {
         let mut block = first;
         while block < behind {
             let count = (behind - block).min(MISSING_SUMS as u64);
-            let bytes = (count * SUM_BYTES) as usize;
+            let bytes = count as usize * SUM_BYTES;
             self.sums.write_at(sum_offset(block), &sums[..bytes])?;
             block += count;
         }
@@ -163,7 +176,7 @@ impl<F: Sparse> Image<F> {
     /// Makes blocks from `first` up to `behind` holes.
     pub(crate) fn punch(&self, first: u64, behind: u64) -> Result<(), IoError> {
         let count = behind - first;
-        self.sums.punch(sum_offset(first), count * SUM_BYTES)?;
+        self.sums.punch(sum_offset(first), count * SUM_BYTES as u64)?;
         self.blocks.punch(block_offset(first), count * BLOCK_BYTES)
     }
 }
@@ -180,7 +193,7 @@ pub fn is_of_a_volume<F: File>(file: &F) -> bool {
 
 /// The checksums of a volume of `bytes`.
 fn sums_bytes(bytes: u64) -> u64 {
-    bytes / BLOCK_BYTES * SUM_BYTES
+    bytes / BLOCK_BYTES * SUM_BYTES as u64
 }
 
 fn block_offset(block: u64) -> u64 {
@@ -188,7 +201,7 @@ fn block_offset(block: u64) -> u64 {
 }
 
 fn sum_offset(block: u64) -> u64 {
-    CONTENTS_OFFSET + block * SUM_BYTES
+    CONTENTS_OFFSET + block * SUM_BYTES as u64
 }
 
 /// The checksum of a block that is no hole. About 110 ns.
@@ -212,7 +225,7 @@ pub(crate) fn matches(block: u64, bytes: &[u8], stored: u32) -> bool {
 
 /// The checksum at `index` of those read.
 pub(crate) fn sum_at(sums: &[u8], index: usize) -> u32 {
-    let at = index * SUM_BYTES as usize;
+    let at = index * SUM_BYTES;
     let bytes = sums[at..]
         .first_chunk()
         .expect("a checksum was read for every block");

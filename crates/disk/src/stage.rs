@@ -38,11 +38,11 @@ impl Pool {
         }
     }
 
-    fn take(&mut self) -> Bytes {
+    pub(crate) fn take(&mut self) -> Bytes {
         self.free.pop().unwrap_or_else(|| Arc::new([0; BLOCK]))
     }
 
-    fn give(&mut self, mut bytes: Bytes) {
+    pub(crate) fn give(&mut self, mut bytes: Bytes) {
         // One that a reader still copies from is left to the reader.
         if self.free.len() < self.max && Arc::get_mut(&mut bytes).is_some() {
             self.free.push(bytes);
@@ -223,10 +223,11 @@ impl Stage {
     }
 
     /// A block that has all its sectors now, merged with what lay below.
-    pub(crate) fn complete(&mut self, block: u64, bytes: Bytes) {
+    pub(crate) fn complete(&mut self, block: u64, bytes: &Bytes) {
         let held = self.blocks.get_mut(&block);
         let held = held.expect("a closed stage loses no block");
-        *held = Held { mask: FULL, bytes };
+        held.mask = FULL;
+        held.bytes = Arc::clone(bytes);
     }
 
     /// Puts a whole block over what the stage has of it, zeros or sectors.

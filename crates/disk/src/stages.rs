@@ -188,8 +188,17 @@ impl Stages {
         self.closed.front()
     }
 
-    pub(crate) fn oldest_mut(&mut self) -> Option<&mut Stage> {
-        self.closed.front_mut()
+    /// A block of the oldest stage, of which `held` was a part, is `whole` now: in the stage and in `held`. The memory comes
+    /// from the pool, and the part's goes there: if each thread allocated what another frees, the allocator would keep
+    /// room for either.
+    pub(crate) fn complete(&mut self, block: u64, held: &mut Held, whole: &[u8; BLOCK]) {
+        let mut bytes = self.pool.take();
+        *Arc::make_mut(&mut bytes) = *whole;
+        if let Some(stage) = self.closed.front_mut() {
+            stage.complete(block, &bytes);
+        }
+        let part = std::mem::replace(held, Held { mask: FULL, bytes });
+        self.pool.give(part.bytes);
     }
 
     /// The oldest closed stage is in the image, and the journal was trimmed. It goes back piece by piece, by
@@ -367,6 +376,31 @@ mod tests {
         log.write(0, &[1; 512]);
         assert!(log.stages.end_open());
         assert!(!log.stages.end_open(), "there is nothing to end");
+    }
+
+    /// The applier's thread allocated for each merged block what writers had allocated before: the process grew by
+    /// both.
+    #[test]
+    fn a_merged_block_takes_its_memory_from_the_pool_and_gives_the_parts() {
+        let mut log = Log::new();
+        log.write(0, &[1; 512]);
+        log.write(8192, &[2; 512]);
+        log.stages.end_open();
+        let mut batch = Vec::new();
+        let oldest = log.stages.oldest().unwrap();
+        oldest.next_blocks(0, 2, &mut batch);
+        let parts: Vec<_> = batch.iter().map(|(_, held)| held.bytes.as_ptr()).collect();
+        for (block, held) in &mut batch {
+            log.stages.complete(*block, held, &[7; BLOCK]);
+            assert_eq!((held.mask, held.bytes[4095]), (FULL, 7));
+            assert_eq!(log.stages.status().memory_bytes, 3 * BLOCK_BYTES, "one is new");
+        }
+        assert_eq!(
+            batch[1].1.bytes.as_ptr(),
+            parts[0],
+            "the second lies where the first part did"
+        );
+        assert_eq!((log.read(0), log.read(2)), ([7; 8], [7; 8]));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Real files with holes.
 
 use std::fs::{File as StdFile, OpenOptions};
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -9,9 +9,13 @@ use netram_client::file::{DiskFile, io_error};
 use netram_disk::Sparse;
 use netram_proto::port::{File, IoError};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
+use rustix::io::{Errno, pwritev};
 
 /// Zeros that are written at once where holes cannot be punched.
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
+
+/// Pieces that one call writes: as many blocks as a step of the applier has.
+const PIECES: usize = 64;
 
 /// A file of a volume.
 #[derive(Debug)]
@@ -89,7 +93,7 @@ impl Sparse for VolumeFile {
         match fallocate(&self.file, holes, offset, length) {
             Ok(()) => Ok(()),
             // Some file systems have no holes.
-            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
                 self.write_zeros(offset, length).map_err(|error| io_error(&error))
             }
             Err(errno) => Err(io_error(&errno.into())),
@@ -103,14 +107,43 @@ impl Sparse for VolumeFile {
         self.file.set_len(bytes).map_err(|error| io_error(&error))
     }
 
+    fn write_pieces_at(&self, mut offset: u64, mut pieces: &[&[u8]]) -> Result<(), IoError> {
+        // Of the first piece so much is written already.
+        let mut within = 0;
+        while let Some(first) = pieces.first() {
+            let mut slices = [IoSlice::new(&[]); PIECES];
+            slices[0] = IoSlice::new(&first[within..]);
+            for (slice, piece) in slices.iter_mut().zip(pieces).skip(1) {
+                *slice = IoSlice::new(piece);
+            }
+            let count = pieces.len().min(PIECES);
+            let mut written = match pwritev(&self.file, &slices[..count], offset) {
+                Ok(0) if within < first.len() => return Err(IoError::EIO),
+                Ok(written) => written,
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(io_error(&errno.into())),
+            };
+            offset += written as u64;
+            while let Some(first) = pieces.first()
+                && first.len() - within <= written
+            {
+                written -= first.len() - within;
+                within = 0;
+                pieces = &pieces[1..];
+            }
+            within += written;
+        }
+        Ok(())
+    }
+
     fn next_data(&self, offset: u64, end: u64) -> Result<u64, IoError> {
         // The position that this moves is nobody's: everything else here names its offsets.
         match seek(&self.file, SeekFrom::Data(offset)) {
             Ok(data) => Ok(data.clamp(offset, end)),
             // Nothing but a hole up to the file's end.
-            Err(rustix::io::Errno::NXIO) => Ok(end),
+            Err(Errno::NXIO) => Ok(end),
             // Some file systems do not know their holes.
-            Err(rustix::io::Errno::INVAL | rustix::io::Errno::OPNOTSUPP) => Ok(offset),
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(offset),
             Err(errno) => Err(io_error(&errno.into())),
         }
     }
@@ -138,6 +171,28 @@ mod tests {
         assert_eq!(file.size(), Ok(1 << 20));
         file.extend(4096).unwrap();
         assert_eq!(file.size(), Ok(1 << 20), "a file never shrinks");
+    }
+
+    #[test]
+    fn pieces_lie_one_behind_the_other_however_many_there_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = VolumeFile::create(&folder.path().join("image")).unwrap();
+        let bytes: Vec<u8> = (0..300_000_u32).map(|at| (at % 251) as u8).collect();
+        for size in [1000, 4096, 300_000] {
+            let mut pieces: Vec<&[u8]> = bytes.chunks(size).collect();
+            // Nothing, in front, between and at the end.
+            pieces.insert(0, &[]);
+            pieces.insert(pieces.len() / 2, &[]);
+            pieces.push(&[]);
+            let offset = size as u64;
+            file.write_pieces_at(offset, &pieces).unwrap();
+            let mut found = vec![0; bytes.len()];
+            file.read_at(offset, &mut found).unwrap();
+            assert!(found == bytes, "pieces of {size}");
+        }
+        assert_eq!(file.write_pieces_at(7, &[]), Ok(()));
+        let looked_at = VolumeFile::open(&folder.path().join("image"), false).unwrap();
+        assert!(looked_at.write_pieces_at(0, &[&bytes]).is_err());
     }
 
     #[test]
