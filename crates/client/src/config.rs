@@ -8,7 +8,7 @@ use netram_proto::limit::{
     DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, LENDERS_MAX, LOG_ALIGN, MEMBERS_MAX, WINDOW_BYTES_MAX,
     WINDOW_BYTES_MIN,
 };
-use netram_transport::multicast::DATAGRAM_BYTES_DEFAULT;
+use netram_transport::multicast::TTL_DEFAULT;
 use netram_transport::{Address, Group, Security, WaitPolicy};
 
 /// Bytes of the ring by default: at 100 MB/s of commits it bridges a disk that stalls for 80 ms.
@@ -75,16 +75,19 @@ pub struct OfReplica {
 pub struct Multicast {
     /// The group, which the lenders must serve too.
     pub group: Group,
-    /// Bytes of a datagram. More than the path carries whole is worse than less.
-    pub datagram_bytes: usize,
+    /// Bytes of a datagram; `None`: as many as the network there carries whole. More than that is worse than less.
+    pub datagram_bytes: Option<usize>,
+    /// How many networks datagrams may pass through, their own included.
+    pub ttl: u8,
 }
 
 impl Multicast {
-    /// Datagrams of the usual size to `group`.
+    /// To `group`, as its network has it.
     pub fn to(group: Group) -> Multicast {
         Multicast {
             group,
-            datagram_bytes: DATAGRAM_BYTES_DEFAULT,
+            datagram_bytes: None,
+            ttl: TTL_DEFAULT,
         }
     }
 }
@@ -165,12 +168,14 @@ impl JournalConfig {
             ));
         }
         let sizes = DATAGRAM_BYTES_MIN..=DATAGRAM_BYTES_MAX;
-        if let Some(multicast) = &self.multicast
-            && !sizes.contains(&multicast.datagram_bytes)
+        if let Some(bytes) = self
+            .multicast
+            .as_ref()
+            .and_then(|multicast| multicast.datagram_bytes)
+            && !sizes.contains(&bytes)
         {
             return wrong(format!(
-                "a datagram of {} bytes is out of bounds; choose {DATAGRAM_BYTES_MIN} to {DATAGRAM_BYTES_MAX}",
-                multicast.datagram_bytes
+                "a datagram of {bytes} bytes is out of bounds; choose {DATAGRAM_BYTES_MIN} to {DATAGRAM_BYTES_MAX}"
             ));
         }
         let mut seen: Vec<&Address> = Vec::new();

@@ -54,7 +54,8 @@ fn a_group_that_cannot_be_had_keeps_no_journal_shut() {
     let config = JournalConfig {
         multicast: Some(Multicast {
             group: "239.77.2.1:7421%nosuch0".parse().unwrap(),
-            datagram_bytes: 1400,
+            datagram_bytes: Some(1400),
+            ttl: 1,
         }),
         disk_delay: Duration::from_secs(5),
         ..place.config(&["a", "b"], 2)

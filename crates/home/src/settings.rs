@@ -12,7 +12,8 @@
 //! | `one-domain` | `NETRAM_ONE_DOMAIN` | allow all members in this machine's domain | false |
 //! | `wait` | `NETRAM_WAIT` | what a waiting commit does: `spin`, `yield:50`, `block` | `yield:50` |
 //! | `multicast` | `NETRAM_MULTICAST` | the group that appends are multicast to: `239.1.2.3:7421%eth1` | none: each link |
-//! | `datagram` | `NETRAM_DATAGRAM` | bytes of a datagram | 1400 |
+//! | `datagram` | `NETRAM_DATAGRAM` | bytes of a datagram | 1400 on an Ethernet, else what the interface carries |
+//! | `ttl` | `NETRAM_TTL` | networks that datagrams may pass through | 1: none but their own |
 //! | `window` | `NETRAM_WINDOW` | bytes that may be in memories only | 8 MiB |
 //! | `patience` | `NETRAM_PATIENCE` | how long an opening waits for lenders that must answer; `0s`: 0.5 s | 30 s |
 //! | `truncation-threshold` | `NETRAM_TRUNCATION_THRESHOLD` | percent of the log at which truncation begins | 50 |
@@ -31,7 +32,7 @@ use netram_client::{JournalConfig, Multicast};
 use netram_proto::id::JournalId;
 use netram_proto::journal::CommitRule;
 use netram_rvm::Options;
-use netram_transport::multicast::DATAGRAM_BYTES_DEFAULT;
+use netram_transport::multicast::TTL_DEFAULT;
 use netram_transport::{Address, ClusterKey, Group, Security, WaitPolicy};
 use serde::Deserialize;
 
@@ -66,6 +67,8 @@ pub struct Settings {
     pub multicast: Option<Group>,
     /// Bytes of a datagram.
     pub datagram_bytes: Option<usize>,
+    /// How many networks datagrams may pass through.
+    pub ttl: Option<u8>,
     /// Bytes of the window.
     pub window_bytes: Option<u64>,
     /// How long recovery waits for members that must answer; at least as long as for the others.
@@ -143,6 +146,7 @@ struct Raw {
     wait: Option<String>,
     multicast: Option<String>,
     datagram: Option<usize>,
+    ttl: Option<u8>,
     window: Option<toml::Value>,
     patience: Option<toml::Value>,
     truncation_threshold: Option<u8>,
@@ -212,6 +216,7 @@ impl Settings {
         )?;
         set(&mut self.multicast, &said, "NETRAM_MULTICAST")?;
         set(&mut self.datagram_bytes, &said, "NETRAM_DATAGRAM")?;
+        set(&mut self.ttl, &said, "NETRAM_TTL")?;
         if let Some(window) = said("NETRAM_WINDOW") {
             self.window_bytes = Some(size("NETRAM_WINDOW", &window)?);
         }
@@ -249,7 +254,8 @@ impl Settings {
             patience: self.patience.unwrap_or(usual.patience).max(usual.grace),
             multicast: self.multicast.clone().map(|group| Multicast {
                 group,
-                datagram_bytes: self.datagram_bytes.unwrap_or(DATAGRAM_BYTES_DEFAULT),
+                datagram_bytes: self.datagram_bytes,
+                ttl: self.ttl.unwrap_or(TTL_DEFAULT),
             }),
             accept_loss: self.accept_loss,
             ..usual
@@ -303,6 +309,7 @@ impl Raw {
                 .map(|group| value("multicast", &group))
                 .transpose()?,
             datagram_bytes: self.datagram,
+            ttl: self.ttl,
             window_bytes: self
                 .window
                 .map(|window| size("window", &plain(&window)))

@@ -253,8 +253,20 @@ impl Shard {
         }
     }
 
-    /// Takes datagrams that have come and answers them over their sessions' links. `true`: there was one.
+    /// Takes datagrams that have come and answers them over their sessions' links. `true`: there was one. Leaves none behind that
+    /// the kernel has given: it would not tell of them again.
     fn hear(&mut self) -> bool {
+        let mut heard = false;
+        while self.hear_some() {
+            heard = true;
+            if !self.ear.as_ref().is_some_and(Ear::has_buffered) {
+                break;
+            }
+        }
+        heard
+    }
+
+    fn hear_some(&mut self) -> bool {
         let Some(ear) = &mut self.ear else { return false };
         let turn = Turn {
             now: self.now,
@@ -263,7 +275,10 @@ impl Shard {
         };
         let mut answered: Option<usize> = None;
         let mut ended = None;
-        for _ in 0..DATAGRAMS_A_TURN {
+        for count in 0.. {
+            if count >= DATAGRAMS_A_TURN && !ear.has_buffered() {
+                break;
+            }
             let heard = match ear.receive() {
                 Ok(Some(heard)) => heard,
                 Ok(None) => break,

@@ -23,9 +23,9 @@ pub const DATAGRAM_HEADER_BYTES: usize = 16;
 pub const DATAGRAM_OVERHEAD_BYTES: usize = DATAGRAM_HEADER_BYTES + FRAME_HEADER_BYTES + SEAL_TAG_BYTES;
 /// The smallest datagram to be configured: what every IPv4 path carries whole (576), without the headers of IP and UDP.
 pub const DATAGRAM_BYTES_MIN: usize = 548;
-/// The largest: what an Ethernet with jumbo frames of 9,000 bytes carries whole. Larger ones would travel in fragments of
-/// IP, of which one lost is all lost.
-pub const DATAGRAM_BYTES_MAX: usize = 8972;
+/// The largest: a whole frame, which a machine's loopback carries. What a network does not carry whole would travel in
+/// fragments of IP, of which one lost is all lost.
+pub const DATAGRAM_BYTES_MAX: usize = FRAME_BODY_BYTES_MAX + DATAGRAM_OVERHEAD_BYTES;
 /// Members that must listen for appends to be multicast. One alone is served better by its own link.
 pub const CAST_MEMBERS_MIN: usize = 2;
 /// Bytes on the way to the member that has received most, beyond which no further frame is multicast. With one frame more
@@ -41,9 +41,10 @@ pub const GATHER_BYTES_MAX: usize = 512 * 1024;
 pub const GATHER_PIECES_MAX: usize = 1024;
 /// Holes of one member that the writer remembers. Beyond that they are filled together with what lies between them.
 pub const HOLES_MAX: usize = 8;
-/// Datagrams of one channel, after which it is replaced by one with another key. At 9 KB a datagram this stays below 2^34
-/// AES blocks, inside what AES-GCM bears.
+/// Datagrams of one channel, after which it is replaced by one with another key.
 pub const CHANNEL_DATAGRAMS_MAX: u64 = 1 << 24;
+/// Bytes sealed under one channel's key, after which it is replaced: 2^33 AES blocks, inside what AES-GCM bears.
+pub const CHANNEL_BYTES_MAX: u64 = 1 << 37;
 
 /// Bytes before a record's payload.
 pub const RECORD_HEADER_BYTES: usize = 40;

@@ -27,13 +27,14 @@
 //! | [`port`] | a listening socket before any protocol, and who may reach it |
 //! | [`multicast`] | datagrams to a group, sealed; without any link's promises |
 //! | [`poll`], [`wait`] | waiting for many links, and how hard to wait |
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod address;
 mod buffer;
 mod cipher;
 pub mod connect;
 pub mod error;
+mod group;
 pub mod key;
 pub mod link;
 pub mod listen;
@@ -42,6 +43,8 @@ pub mod poll;
 pub mod port;
 pub mod preamble;
 pub mod secure;
+#[allow(unsafe_code, reason = "the crate's one unsafe module")]
+mod sys;
 mod tcp;
 mod unix;
 pub mod wait;
@@ -49,10 +52,11 @@ pub mod wait;
 pub use address::{Address, AddressError, Host};
 pub use connect::connect;
 pub use error::{BindError, ConnectError, HandshakeError, LinkError};
+pub use group::{Group, GroupError};
 pub use key::{ClusterKey, KeyError};
 pub use link::{Link, PACKET_BYTES_MAX, Sent};
 pub use listen::{HANDSHAKE_TIMEOUT, Listener, PENDING_MAX, Pending, Progress};
-pub use multicast::{Caster, Dropped, Ear, Group, GroupError, Heard};
+pub use multicast::{Caster, Dropped, Ear, Heard};
 pub use poll::{Events, Interest, Poller, Ready, Waker};
 pub use port::{Port, Reach};
 pub use preamble::{Versions, WIRE_VERSION};

@@ -14,121 +14,44 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::mem;
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::str::FromStr;
 
 use netram_proto::cast::{CHANNEL_KEY_BYTES, DatagramHeader, Replay, Tune, cut};
 use netram_proto::limit::{
-    CHANNEL_DATAGRAMS_MAX, DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, DATAGRAM_HEADER_BYTES, FRAME_HEADER_BYTES,
+    CHANNEL_BYTES_MAX, CHANNEL_DATAGRAMS_MAX, DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, DATAGRAM_HEADER_BYTES,
+    FRAME_HEADER_BYTES,
 };
 use netram_proto::wire::Header;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::rand::{SecureRandom, SystemRandom};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, netdevice, recv, send};
+use rustix::net::{SendFlags, send};
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 use zeroize::{Zeroize, Zeroizing};
 
-/// Bytes of a datagram by default: what an Ethernet of 1,500 bytes carries whole, with room for a tunnel's header.
-pub const DATAGRAM_BYTES_DEFAULT: usize = 1400;
+pub use crate::group::{Group, GroupError};
+use crate::sys::{self, BATCH};
+
+/// Bytes of a datagram on an ordinary Ethernet (1,500 bytes), unless it is told: whole, with room for a tunnel's header.
+pub const DATAGRAM_BYTES_ETHERNET: usize = 1400;
+/// What an ordinary Ethernet's packets hold.
+const ETHERNET_BYTES: usize = 1500;
+/// Headers of IP and UDP.
+const PACKET_HEADER_BYTES: usize = 28;
+/// Bytes handed to the kernel with one call: the most that a packet of IP could hold, because the kernel cuts it only on its way
+/// out.
+const TRAIN_BYTES_MAX: usize = 65_535 - PACKET_HEADER_BYTES;
+/// Datagrams in it (the kernel's UDP_MAX_SEGMENTS).
+const TRAIN_DATAGRAMS_MAX: usize = 64;
+/// A datagram's place in the receiving buffer. One more than the longest: a longer datagram is cut, and then does not open.
+const SLOT_BYTES: usize = DATAGRAM_BYTES_MAX + 1;
 /// What a receiving socket asks the kernel to keep for it, and a sending one. The kernel gives less where it is told to.
 const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
 const SEND_BUFFER_BYTES: usize = 1 << 20;
-/// Datagrams that one call looks at and drops before it returns: a flood of strangers' must not hold its thread.
-const DROPPED_MAX: usize = 32;
-/// Bytes of an interface's name (Linux: 16 with the closing zero).
-const INTERFACE_BYTES_MAX: usize = 15;
-/// Datagrams do not leave the network segment: a router that forwards them would be a leak.
-const TTL: u32 = 1;
-
-/// Where appends are multicast: `239.1.2.3:7421`, or `239.1.2.3:7421%eth1` for a machine with several networks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Group {
-    /// The group's address and port.
-    pub address: SocketAddrV4,
-    /// The interface's name; `None`: the system's choice.
-    pub interface: Option<String>,
-}
-
-/// Why a text is not a [`Group`].
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is not a multicast group: {problem}; write 239.1.2.3:7421 or 239.1.2.3:7421%eth1")]
-pub struct GroupError {
-    /// What was given, cut to a printable length.
-    pub text: String,
-    /// What is wrong with it.
-    pub problem: &'static str,
-}
-
-impl FromStr for Group {
-    type Err = GroupError;
-
-    fn from_str(text: &str) -> Result<Group, GroupError> {
-        parse(text).map_err(|problem| GroupError {
-            text: text.chars().take(64).collect(),
-            problem,
-        })
-    }
-}
-
-fn parse(text: &str) -> Result<Group, &'static str> {
-    let (address, interface) = match text.split_once('%') {
-        Some((address, name)) => (address, Some(name)),
-        None => (text, None),
-    };
-    let address: SocketAddrV4 = address
-        .parse()
-        .map_err(|_| "it does not begin with an IPv4 address and a port")?;
-    if !address.ip().is_multicast() {
-        return Err("multicast addresses begin with 224 to 239");
-    }
-    if address.ip().octets()[..3] == [224, 0, 0] {
-        return Err("224.0.0.x belongs to the network's own protocols");
-    }
-    if address.port() == 0 {
-        return Err("the port is zero");
-    }
-    let named = |byte: u8| byte.is_ascii_graphic() && byte != b'/';
-    if interface
-        .is_some_and(|name| name.is_empty() || name.len() > INTERFACE_BYTES_MAX || !name.bytes().all(named))
-    {
-        return Err("an interface's name has 1 to 15 letters and digits");
-    }
-    Ok(Group {
-        address,
-        interface: interface.map(str::to_owned),
-    })
-}
-
-impl fmt::Display for Group {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.address.fmt(out)?;
-        match &self.interface {
-            Some(name) => write!(out, "%{name}"),
-            None => Ok(()),
-        }
-    }
-}
-
-impl Group {
-    /// Whether an invitation means this group. The interface is each machine's own affair.
-    pub fn is_named_by(&self, tune: &Tune) -> bool {
-        self.address == SocketAddrV4::new(Ipv4Addr::from(tune.group), tune.port)
-    }
-
-    /// The interface's number; zero: the system's choice.
-    fn index(&self, socket: &Socket) -> io::Result<u32> {
-        let Some(name) = &self.interface else { return Ok(0) };
-        netdevice::name_to_index(socket, name).map_err(|errno| match errno {
-            Errno::NODEV => io::Error::new(
-                io::ErrorKind::NotFound,
-                format!("this machine has no interface {name}"),
-            ),
-            other => other.into(),
-        })
-    }
-}
+/// Datagrams do not leave the network segment, unless it is told: a router that forwards them would be a leak.
+pub const TTL_DEFAULT: u8 = 1;
 
 /// A channel's key.
 struct ChannelKey(LessSafeKey);
@@ -190,20 +113,24 @@ pub struct Caster {
     socket: Socket,
     group: Group,
     datagram_bytes: usize,
-    buffer: Box<[u8]>,
+    /// The kernel cuts what it is given into datagrams.
+    segments: bool,
+    /// Datagrams one behind the other, each in a place of `datagram_bytes`, the last perhaps shorter.
+    train: Box<[u8]>,
     /// What the machine calls the present channel.
     number: u32,
     channel: u64,
     secret: [u8; CHANNEL_KEY_BYTES],
     key: ChannelKey,
-    /// Datagrams sealed under the present key.
+    /// Datagrams sealed under the present key, and their bytes.
     sealed: u64,
+    sealed_bytes: u64,
 }
 
 impl Caster {
-    /// Opens a socket that sends to `group`, in datagrams of at most `datagram_bytes`.
-    pub fn open(group: &Group, datagram_bytes: usize) -> io::Result<Caster> {
-        assert!((DATAGRAM_BYTES_MIN..=DATAGRAM_BYTES_MAX).contains(&datagram_bytes));
+    /// Opens a socket that sends to `group`, in datagrams of at most `datagram_bytes`; `None`: as long as the network there
+    /// carries whole.
+    pub fn open(group: &Group, datagram_bytes: Option<usize>, ttl: u8) -> io::Result<Caster> {
         let socket = Socket::new(Domain::IPV4, Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
         let index = group.index(&socket)?;
         if index != 0 {
@@ -212,26 +139,41 @@ impl Caster {
         }
         // A lender on this machine is a lender too.
         socket.set_multicast_loop_v4(true)?;
-        socket.set_multicast_ttl_v4(TTL)?;
+        socket.set_multicast_ttl_v4(ttl.into())?;
         socket.set_send_buffer_size(SEND_BUFFER_BYTES)?;
         socket.connect(&group.address.into())?;
+        // Of the interface; what lies behind it is not asked.
+        let datagram_bytes = match datagram_bytes {
+            Some(bytes) => bytes,
+            None => fitting(sys::path_mtu(&socket)?),
+        };
+        assert!((DATAGRAM_BYTES_MIN..=DATAGRAM_BYTES_MAX).contains(&datagram_bytes));
+        let segments = sys::set_segment(&socket, datagram_bytes).is_ok();
+        let datagrams = (TRAIN_BYTES_MAX / datagram_bytes).min(TRAIN_DATAGRAMS_MAX);
         let (channel, secret) = random_channel();
         Ok(Caster {
             socket,
             group: group.clone(),
             datagram_bytes,
-            buffer: vec![0; datagram_bytes].into_boxed_slice(),
+            segments,
+            train: vec![0; datagrams * datagram_bytes].into_boxed_slice(),
             number: 0,
             channel,
             secret,
             key: ChannelKey::new(&secret),
             sealed: 0,
+            sealed_bytes: 0,
         })
     }
 
     /// The group.
     pub fn group(&self) -> &Group {
         &self.group
+    }
+
+    /// The longest datagram that it sends.
+    pub fn datagram_bytes(&self) -> usize {
+        self.datagram_bytes
     }
 
     /// What a lender needs to listen to channel `number`. A higher number than the present one begins another channel,
@@ -243,6 +185,7 @@ impl Caster {
             self.key = ChannelKey::new(&self.secret);
             self.number = number;
             self.sealed = 0;
+            self.sealed_bytes = 0;
         }
         Tune {
             group: self.group.address.ip().octets(),
@@ -257,51 +200,92 @@ impl Caster {
         self.number
     }
 
-    /// Whether the key has sealed as many datagrams as it may. The machine is to begin another channel.
+    /// Whether the key has sealed as much as it may. The machine is to begin another channel.
     pub fn is_worn(&self) -> bool {
-        self.sealed >= CHANNEL_DATAGRAMS_MAX
+        self.sealed >= CHANNEL_DATAGRAMS_MAX || self.sealed_bytes >= CHANNEL_BYTES_MAX
     }
 
     /// Sends an append: `header`, and `body`, the bytes of the log from its LSN. About 0.3 µs a datagram for the sealing, and
-    /// a system call.
+    /// a system call for as many as 64 KiB hold.
     pub fn send(&mut self, header: &Header, body: &[u8]) -> Sent {
         let mut outcome = Sent::default();
         let mut rest = body;
+        let mut length = 0;
         for (header, bytes) in cut(*header, body.len(), self.datagram_bytes) {
             let (piece, behind) = rest.split_at(bytes);
             rest = behind;
             // Twice the bound is never reached: the machine is asked for another channel at once, in between frames.
             assert!(self.sealed < 2 * CHANNEL_DATAGRAMS_MAX);
-            let length = self.seal(&header, piece);
-            let taken = send(
-                &self.socket,
-                &self.buffer[..length],
-                SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
-            );
-            match taken {
-                Ok(_) => outcome.sent += 1,
-                Err(_) => outcome.lost += 1,
+            // Only the last is shorter than its place.
+            length = self.seal(&header, piece, length);
+            if length == self.train.len() || rest.is_empty() {
+                self.send_train(length, &mut outcome);
+                length = 0;
             }
         }
         outcome
     }
 
-    /// Puts one datagram into the buffer; how long it is.
-    fn seal(&mut self, header: &Header, body: &[u8]) -> usize {
+    /// Puts one datagram into the train at `at`; where it ends.
+    fn seal(&mut self, header: &Header, body: &[u8], at: usize) -> usize {
         let front = DatagramHeader {
             channel: self.channel,
             number: self.sealed,
         };
-        self.sealed += 1;
-        let (clear, sealed) = self.buffer.split_at_mut(DATAGRAM_HEADER_BYTES);
+        let (clear, sealed) = self.train[at..].split_at_mut(DATAGRAM_HEADER_BYTES);
         clear.copy_from_slice(&front.encode());
         let bytes = FRAME_HEADER_BYTES + body.len();
         sealed[..FRAME_HEADER_BYTES].copy_from_slice(&header.encode(body.len()));
         sealed[FRAME_HEADER_BYTES..bytes].copy_from_slice(body);
         let tag = self.key.seal(&front, &mut sealed[..bytes]);
         sealed[bytes..bytes + tag.len()].copy_from_slice(&tag);
-        DATAGRAM_HEADER_BYTES + bytes + tag.len()
+        self.sealed += 1;
+        self.sealed_bytes += bytes as u64;
+        at + DATAGRAM_HEADER_BYTES + bytes + tag.len()
     }
+
+    /// Hands the kernel the first `length` bytes of the train: at once if it cuts them, otherwise one by one.
+    fn send_train(&mut self, length: usize, outcome: &mut Sent) {
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let train = &self.train[..length];
+        let count = length.div_ceil(self.datagram_bytes) as u64;
+        if count > 1 && self.segments {
+            match send(&self.socket, train, flags) {
+                Ok(_) => {
+                    outcome.sent += count;
+                    return;
+                }
+                // The way out does not take what is to be cut (a tunnel, a card without checksums): not now, not later.
+                Err(Errno::INVAL | Errno::IO | Errno::MSGSIZE | Errno::OPNOTSUPP) => {
+                    self.segments = false;
+                    // Where it fails, no datagram passes either, and each is counted.
+                    let _ = sys::set_segment(&self.socket, 0);
+                }
+                Err(_) => {
+                    outcome.lost += count;
+                    return;
+                }
+            }
+        }
+        for datagram in train.chunks(self.datagram_bytes) {
+            match send(&self.socket, datagram, flags) {
+                Ok(_) => outcome.sent += 1,
+                Err(_) => outcome.lost += 1,
+            }
+        }
+    }
+}
+
+/// Bytes of a datagram where packets of `mtu` bytes pass whole. More than an Ethernet's is believed: a network of jumbo frames has
+/// them everywhere, and whoever does not get them is served over its link.
+fn fitting(mtu: usize) -> usize {
+    let whole = mtu.saturating_sub(PACKET_HEADER_BYTES);
+    let most = if mtu <= ETHERNET_BYTES {
+        DATAGRAM_BYTES_ETHERNET
+    } else {
+        DATAGRAM_BYTES_MAX
+    };
+    whole.min(most).max(DATAGRAM_BYTES_MIN)
 }
 
 impl Drop for Caster {
@@ -354,7 +338,11 @@ pub struct Ear {
     socket: Socket,
     group: Group,
     channels: HashMap<u64, Channel>,
-    buffer: Box<[u8]>,
+    /// Datagrams as they came, each in a place of its own.
+    slots: Box<[u8]>,
+    lengths: [usize; BATCH],
+    /// Places that hold one which is still to be looked at.
+    waiting: std::ops::Range<usize>,
     dropped: Dropped,
 }
 
@@ -390,8 +378,10 @@ impl Ear {
             socket,
             group: group.clone(),
             channels: HashMap::new(),
-            // One more than the longest: a longer datagram is cut, and then does not open.
-            buffer: vec![0; DATAGRAM_BYTES_MAX + 1].into_boxed_slice(),
+            // The kernel gives pages as datagrams need them.
+            slots: vec![0; BATCH * SLOT_BYTES].into_boxed_slice(),
+            lengths: [0; BATCH],
+            waiting: 0..0,
             dropped: Dropped::default(),
         })
     }
@@ -436,42 +426,58 @@ impl Ear {
         self.dropped
     }
 
+    /// Whether datagrams have been taken from the kernel, which will not tell of them again.
+    pub fn has_buffered(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     /// The next datagram that is genuine and new; `None`: none has come, or only such that were dropped, and there may be
-    /// more. One system call a datagram.
+    /// more. One system call for as many as have come, up to 32.
     pub fn receive(&mut self) -> io::Result<Option<Heard<'_>>> {
-        for _ in 0..DROPPED_MAX {
-            let length = match recv(&self.socket, &mut self.buffer[..], RecvFlags::DONTWAIT) {
-                Ok((_, length)) => length,
-                Err(Errno::AGAIN) => return Ok(None),
-                Err(Errno::INTR) => continue,
-                Err(errno) => return Err(errno.into()),
-            };
-            let Some((header, channel)) = DatagramHeader::parse(&self.buffer[..length])
-                .and_then(|header| Some((header, self.channels.get_mut(&header.channel)?)))
-            else {
-                self.dropped.strange += 1;
-                continue;
-            };
-            if !channel.replay.is_new(header.number) {
-                self.dropped.doubled += 1;
-                continue;
+        if self.waiting.is_empty() {
+            self.waiting =
+                match sys::receive_many(&self.socket, &mut self.slots, SLOT_BYTES, &mut self.lengths) {
+                    Ok(count) => 0..count,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(None),
+                    Err(error) => return Err(error),
+                };
+        }
+        // A flood of strangers' must not hold the thread: one batch a call.
+        let waiting = mem::take(&mut self.waiting);
+        for index in waiting.clone() {
+            let start = index * SLOT_BYTES;
+            let datagram = start..start + self.lengths[index];
+            if let Some((listener, packet)) = self.open_at(datagram) {
+                self.waiting = index + 1..waiting.end;
+                let packet = &self.slots[packet];
+                return Ok(Some(Heard { listener, packet }));
             }
-            let listener = channel.listener;
-            let sealed = DATAGRAM_HEADER_BYTES..length;
-            let opened = match channel.key.open(&header, &mut self.buffer[sealed.clone()]) {
-                Ok(packet) => sealed.start..sealed.start + packet.len(),
-                Err(DoesNotOpen) => {
-                    self.dropped.forged += 1;
-                    continue;
-                }
-            };
-            channel.replay.take(header.number);
-            return Ok(Some(Heard {
-                listener,
-                packet: &self.buffer[opened],
-            }));
         }
         Ok(None)
+    }
+
+    /// Opens what came at this place: who listens, and where the packet is.
+    fn open_at(&mut self, place: std::ops::Range<usize>) -> Option<(usize, std::ops::Range<usize>)> {
+        let datagram = &mut self.slots[place.clone()];
+        let known = DatagramHeader::parse(datagram)
+            .and_then(|header| Some((header, self.channels.get_mut(&header.channel)?)));
+        let Some((header, channel)) = known else {
+            self.dropped.strange += 1;
+            return None;
+        };
+        if !channel.replay.is_new(header.number) {
+            self.dropped.doubled += 1;
+            return None;
+        }
+        let Ok(packet) = channel.key.open(&header, &mut datagram[DATAGRAM_HEADER_BYTES..]) else {
+            self.dropped.forged += 1;
+            return None;
+        };
+        let start = place.start + DATAGRAM_HEADER_BYTES;
+        let packet = start..start + packet.len();
+        channel.replay.take(header.number);
+        Some((channel.listener, packet))
     }
 }
 
@@ -487,5 +493,25 @@ impl fmt::Debug for Ear {
             .field("group", &self.group)
             .field("channels", &self.channels.len())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ethernet_leaves_room_for_a_tunnel_and_what_carries_more_is_used() {
+        for (mtu, bytes) in [
+            (1500, 1400),
+            (1420, 1392),
+            (1280, 1252),
+            (68, DATAGRAM_BYTES_MIN),
+            (0, DATAGRAM_BYTES_MIN),
+            (9000, 8972),
+            (65_535, DATAGRAM_BYTES_MAX),
+        ] {
+            assert_eq!(fitting(mtu), bytes, "{mtu}");
+        }
     }
 }

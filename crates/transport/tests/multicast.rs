@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 
 use netram_proto::cast::Tune;
 use netram_proto::id::Lsn;
-use netram_proto::limit::{DATAGRAM_BYTES_MAX, DATAGRAM_OVERHEAD_BYTES};
+use netram_proto::limit::{
+    DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, DATAGRAM_OVERHEAD_BYTES, FRAME_BODY_BYTES_MAX,
+};
 use netram_proto::wire::{Frame, FrameKind, Header};
-use netram_transport::multicast::DATAGRAM_BYTES_DEFAULT;
+use netram_transport::multicast::DATAGRAM_BYTES_ETHERNET;
 use netram_transport::{Caster, Dropped, Ear, Group};
 use socket2::{Domain, InterfaceIndexOrAddress, Socket, Type};
 
@@ -49,7 +51,7 @@ impl Place {
             address: bound,
             interface: Some("lo".to_owned()),
         };
-        let mut caster = Caster::open(&group, DATAGRAM_BYTES_DEFAULT)?;
+        let mut caster = Caster::open(&group, Some(DATAGRAM_BYTES_ETHERNET), 1)?;
         let mut ear = Ear::open(&group)?;
         ear.listen(&caster.tune(1), 0);
         if caster.send(&append(0), &[0]).sent != 1 || hear(&mut ear).is_none() {
@@ -93,7 +95,7 @@ fn drops(ear: &mut Ear, count: u64) {
 fn a_frame_goes_once_and_every_ear_hears_all_of_it() {
     let Some(place) = Place::new(1) else { return };
     let group = &place.group;
-    let mut caster = Caster::open(group, DATAGRAM_BYTES_DEFAULT).unwrap();
+    let mut caster = Caster::open(group, Some(DATAGRAM_BYTES_ETHERNET), 1).unwrap();
     let tune = caster.tune(1);
     assert!(group.is_named_by(&tune));
     let mut ears = [Ear::open(group).unwrap(), Ear::open(group).unwrap()];
@@ -102,7 +104,7 @@ fn a_frame_goes_once_and_every_ear_hears_all_of_it() {
     }
     let body: Vec<u8> = (0..20_000_u32).map(|index| index as u8).collect();
     let sent = caster.send(&append(1000), &body);
-    let most = DATAGRAM_BYTES_DEFAULT - DATAGRAM_OVERHEAD_BYTES;
+    let most = DATAGRAM_BYTES_ETHERNET - DATAGRAM_OVERHEAD_BYTES;
     assert_eq!((sent.sent, sent.lost), (body.len().div_ceil(most) as u64, 0));
     for (index, ear) in ears.iter_mut().enumerate() {
         let mut got = Vec::new();
@@ -119,10 +121,48 @@ fn a_frame_goes_once_and_every_ear_hears_all_of_it() {
 }
 
 #[test]
+fn more_than_one_call_takes_goes_in_several_and_none_is_left_in_between() {
+    let Some(place) = Place::new(7) else { return };
+    let group = &place.group;
+    let mut caster = Caster::open(group, Some(DATAGRAM_BYTES_MIN), 1).unwrap();
+    let mut ear = Ear::open(group).unwrap();
+    assert!(ear.listen(&caster.tune(1), 0));
+    // More datagrams than one call sends, and more than one takes.
+    let body: Vec<u8> = (0..FRAME_BODY_BYTES_MAX).map(|index| index as u8).collect();
+    let sent = caster.send(&append(0), &body);
+    let most = DATAGRAM_BYTES_MIN - DATAGRAM_OVERHEAD_BYTES;
+    assert_eq!((sent.sent, sent.lost), (body.len().div_ceil(most) as u64, 0));
+    let mut got = Vec::new();
+    while got.len() < body.len() {
+        let (_, packet) = hear(&mut ear).expect("a datagram");
+        got.extend_from_slice(Frame::parse(&packet).unwrap().body);
+    }
+    assert_eq!(got, body);
+    assert!(!ear.has_buffered());
+}
+
+#[test]
+fn a_datagram_is_as_long_as_the_interface_carries_unless_it_is_told() {
+    let Some(place) = Place::new(8) else { return };
+    let caster = Caster::open(&place.group, None, 1).unwrap();
+    let name = std::fs::read_to_string("/sys/class/net/lo/mtu").unwrap();
+    let mtu: usize = name.trim().parse().unwrap();
+    let whole = (mtu - 28).min(DATAGRAM_BYTES_MAX);
+    let fits = if mtu > 1500 {
+        whole
+    } else {
+        whole.min(DATAGRAM_BYTES_ETHERNET)
+    };
+    assert_eq!(caster.datagram_bytes(), fits);
+    let told = Caster::open(&place.group, Some(2000), 1).unwrap();
+    assert_eq!(told.datagram_bytes(), 2000);
+}
+
+#[test]
 fn the_largest_datagram_passes() {
     let Some(place) = Place::new(2) else { return };
     let group = &place.group;
-    let mut caster = Caster::open(group, DATAGRAM_BYTES_MAX).unwrap();
+    let mut caster = Caster::open(group, Some(DATAGRAM_BYTES_MAX), 1).unwrap();
     let mut ear = Ear::open(group).unwrap();
     assert!(ear.listen(&caster.tune(1), 0));
     let body = vec![5; DATAGRAM_BYTES_MAX - DATAGRAM_OVERHEAD_BYTES];
@@ -135,7 +175,7 @@ fn the_largest_datagram_passes() {
 fn another_channel_has_another_key_and_whoever_was_not_told_hears_nothing() {
     let Some(place) = Place::new(3) else { return };
     let group = &place.group;
-    let mut caster = Caster::open(group, DATAGRAM_BYTES_DEFAULT).unwrap();
+    let mut caster = Caster::open(group, Some(DATAGRAM_BYTES_ETHERNET), 1).unwrap();
     let first = caster.tune(1);
     assert_eq!(caster.tune(1), first, "asked again, the same");
     let mut left = Ear::open(group).unwrap();
@@ -161,7 +201,7 @@ fn another_channel_has_another_key_and_whoever_was_not_told_hears_nothing() {
 fn what_is_forged_changed_replayed_or_no_datagram_is_dropped_and_counted() {
     let Some(place) = Place::new(4) else { return };
     let group = &place.group;
-    let mut caster = Caster::open(group, DATAGRAM_BYTES_DEFAULT).unwrap();
+    let mut caster = Caster::open(group, Some(DATAGRAM_BYTES_ETHERNET), 1).unwrap();
     let tune = caster.tune(1);
     let mut ear = Ear::open(group).unwrap();
     assert!(ear.listen(&tune, 0));
@@ -210,7 +250,7 @@ fn what_is_forged_changed_replayed_or_no_datagram_is_dropped_and_counted() {
 fn a_channels_name_cannot_be_taken_with_another_key() {
     let Some(place) = Place::new(5) else { return };
     let group = &place.group;
-    let mut caster = Caster::open(group, DATAGRAM_BYTES_DEFAULT).unwrap();
+    let mut caster = Caster::open(group, Some(DATAGRAM_BYTES_ETHERNET), 1).unwrap();
     let tune = caster.tune(1);
     let mut ear = Ear::open(group).unwrap();
     assert!(ear.listen(&tune, 1));
@@ -227,7 +267,7 @@ fn an_interface_that_there_is_not_is_named() {
     let group: Group = "239.77.2.6:20000%nosuch0".parse().unwrap();
     let error = Ear::open(&group).unwrap_err().to_string();
     assert!(error.contains("nosuch0"), "{error}");
-    let error = Caster::open(&group, DATAGRAM_BYTES_DEFAULT)
+    let error = Caster::open(&group, Some(DATAGRAM_BYTES_ETHERNET), 1)
         .unwrap_err()
         .to_string();
     assert!(error.contains("nosuch0"), "{error}");

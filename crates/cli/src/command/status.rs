@@ -21,7 +21,9 @@ const WATCH_EVERY: Duration = Duration::from_secs(1);
 ///
 /// One line a lender, one line a journal. A lender that does not answer is a line
 /// too, and makes the exit code 1. In a journal's line, a lender holds the bytes
-/// from TRIM to HELD; what is below TRIM is on the client's own disk.
+/// from TRIM to HELD; what is below TRIM is on the client's own disk. One line a
+/// lender that was multicast to: appends that came so, holes in them, and what was
+/// dropped because it came twice, did not open, or was of no channel heard here.
 ///
 ///   netram status tcp://10.0.0.2:7420 tcp://10.0.0.3:7420 --key-file /etc/netram/key
 ///   netram status unix:/run/netram.sock --insecure --json
@@ -214,7 +216,46 @@ fn show(answers: &[Answer]) -> Result<()> {
     if any {
         output::line(journals)?;
     }
-    Ok(())
+    match multicast(answers) {
+        Some(table) => output::line(table),
+        None => Ok(()),
+    }
+}
+
+/// What came by multicast to whom; `None`: nothing did.
+fn multicast(answers: &[Answer]) -> Option<impl std::fmt::Display> {
+    let mut table = output::table(
+        &[
+            "multicast",
+            "group",
+            "datagrams",
+            "missing",
+            "doubled",
+            "forged",
+            "strange",
+        ],
+        2,
+    );
+    let mut any = false;
+    for report in answers.iter().filter_map(|answer| answer.report.as_ref()) {
+        let counters = &report.counters;
+        let dropped = |kind| counters.datagrams_dropped.get(kind).copied().unwrap_or(0);
+        let counts = [
+            counters.datagrams,
+            counters.datagrams_missing,
+            dropped("doubled"),
+            dropped("forged"),
+            dropped("strange"),
+        ];
+        if counts.iter().all(|count| *count == 0) {
+            continue;
+        }
+        any = true;
+        let group = report.multicast.clone().unwrap_or_else(|| "-".to_owned());
+        let row = [report.name.clone(), group];
+        table.add_row(row.into_iter().chain(counts.map(|count| count.to_string())));
+    }
+    any.then_some(table)
 }
 
 fn state(report: &Report) -> &'static str {

@@ -335,7 +335,7 @@ impl Files {
 /// no reason to keep a journal shut.
 fn caster(config: &mut JournalConfig) -> Option<Caster> {
     let multicast = config.multicast.as_ref()?;
-    match Caster::open(&multicast.group, multicast.datagram_bytes) {
+    match Caster::open(&multicast.group, multicast.datagram_bytes, multicast.ttl) {
         Ok(caster) => Some(caster),
         Err(error) => {
             tracing::warn!(group = %multicast.group, %error, "no multicast: appends go to each member over its own link");

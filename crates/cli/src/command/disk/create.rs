@@ -59,6 +59,12 @@ pub(crate) struct Create {
     /// Send writes once for all lenders, to this multicast group: 239.1.2.3:7421%eth1. Every lender must listen to it
     #[arg(long, value_name = "GROUP")]
     multicast: Option<Group>,
+    /// Bytes of a datagram to the group, 548 to 61512. Otherwise 1400 on an Ethernet, or what the interface carries
+    #[arg(long, value_name = "BYTES", requires = "multicast")]
+    datagram: Option<u16>,
+    /// How many networks datagrams may pass through, their own included
+    #[arg(long, value_name = "COUNT", requires = "multicast")]
+    ttl: Option<u8>,
     /// What feeds this machine with power
     #[arg(long, value_name = "LABEL")]
     domain: Option<String>,
@@ -127,6 +133,8 @@ impl Create {
             "multicast",
             self.multicast.as_ref().map(|group| group.to_string().into()),
         );
+        put("datagram", self.datagram.map(|bytes| i64::from(bytes).into()));
+        put("ttl", self.ttl.map(|count| i64::from(count).into()));
         put("domain", self.domain.clone().map(Into::into));
         put("one-domain", self.one_domain.then(|| true.into()));
         let patience = self
