@@ -334,3 +334,24 @@ fn silence_ends_the_connection_in_the_end() {
     assert!(source.take_disconnect());
     assert!(source.wants_connection(Time(1) + timing.give_up + Span(timing.retry.0 * 2)));
 }
+
+/// The refusal, and then the end of the connection, came before the driver looked whether it was to close it. It closed the
+/// next one, in silence: the source waited for an answer there for ever, and the copy was out of service for good.
+#[test]
+fn a_connection_that_ends_with_a_refusal_is_not_closed_once_more_when_the_next_one_stands() {
+    let (_, ends) = log(3);
+    let mut source = greeted(3, 0, 1, ends[1]);
+    let refused = Header {
+        flags: Refusal::DiskFailed as u8,
+        lsn: Lsn(28),
+        ..Header::new(FrameKind::Refuse)
+    };
+    hear(&mut source, refused, &[]);
+    source.on_lost(Time(1));
+    assert_eq!(source.status().trouble, Some(Trouble::DiskFailed(28)));
+    let later = Time(60_000_000_000);
+    assert!(source.wants_connection(later));
+    source.on_connected(later);
+    assert!(!source.take_disconnect());
+    assert!(matches!(source.next(later), Some(Todo::Send(_))), "it greets");
+}

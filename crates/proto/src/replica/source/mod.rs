@@ -228,6 +228,11 @@ impl Source {
 
     /// It could not be reached, or the connection broke.
     pub fn on_lost(&mut self, now: Time) {
+        if self.take_disconnect() {
+            // Given up already, with when to try again. Nothing is left to be closed: least of all the next connection, which
+            // the driver would close without a word.
+            return;
+        }
         self.phase = Phase::Down(now + self.config.timing.retry);
         self.resync = None;
         self.served = false;
