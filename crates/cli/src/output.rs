@@ -106,10 +106,15 @@ pub(crate) fn thousands(value: i64) -> String {
 
 /// A number of things, whose name takes an `s` when there are several.
 pub(crate) fn count(number: u64, thing: &str) -> String {
+    counted(number, thing, &format!("{thing}s"))
+}
+
+/// A number of things whose name has another plural.
+pub(crate) fn counted(number: u64, one: &str, several: &str) -> String {
     let digits = thousands(i64::try_from(number).unwrap_or(i64::MAX));
     match number {
-        1 => format!("{digits} {thing}"),
-        _ => format!("{digits} {thing}s"),
+        1 => format!("{digits} {one}"),
+        _ => format!("{digits} {several}"),
     }
 }
 

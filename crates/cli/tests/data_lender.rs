@@ -1,7 +1,9 @@
-//! What an operator gives a data lender: a key of its own for data sessions.
+//! What an operator gives a data lender: a key of its own for data sessions, a bound on what copies take, and how often they are
+//! looked over.
 
 mod common;
 
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -216,4 +218,110 @@ fn a_data_listener_takes_its_key_and_another_one_than_the_cluster_has() {
             refused.err
         );
     }
+}
+
+fn trouble(volume: &Volume) -> String {
+    let trouble = volume.data_lender().and_then(|kept| kept.trouble);
+    trouble.unwrap_or_default()
+}
+
+#[test]
+fn a_copy_beyond_the_quota_is_refused_with_the_numbers_and_its_client_goes_on() {
+    let place = Place::new();
+    // A volume of 4 MiB has 4 KiB of checksums, and here a log of 1 MiB.
+    let lender = place.lender("quota", &["--data-quota", "6MiB"]);
+    let data = lender.data_address.clone().unwrap();
+    let key = ["--data-lender-key-file", "data.key"];
+    place.create("first", &data, &key);
+    let first = open(&place.path("first"));
+    write(&first, 0, 1);
+    await_service(&first);
+    place.create("second", &data, &key);
+    let second = open(&place.path("second"));
+    let names = |volume: &Volume| {
+        let said = trouble(volume);
+        said.contains("--data-quota") && said.contains("6291456 bytes")
+    };
+    until("the second is refused", || names(&second));
+    write(&second, 0, 2);
+    second.close().unwrap();
+
+    let listed = place.json(&["replicas", &data, "--key-file", "data.key"]);
+    assert_eq!(listed.as_array().unwrap().len(), 1, "{listed}");
+    // Image and checksums begin with a block of their own, the log with its headers.
+    let promised = listed[0]["promised_bytes"].as_u64().unwrap();
+    assert!(
+        (5_246_976..5_300_000).contains(&promised),
+        "{promised} are promised"
+    );
+    let status = place.run(&["status", &lender.address, "--key-file", "cluster.key"]);
+    assert!(status.out.contains("of a quota of 6.0 MiB"), "{}", status.out);
+
+    // Growing takes room, too.
+    first.grow(5 << 20).unwrap();
+    until("growing is refused", || names(&first));
+    write(&first, 1100, 3);
+    drop(lender);
+    let lender = Lender::start(
+        "quota",
+        &[
+            "--listen",
+            "tcp://127.0.0.1:0",
+            "--key-file",
+            place.path("cluster.key").to_str().unwrap(),
+            "--data",
+            place.path("kept").to_str().unwrap(),
+            "--data-listen",
+            &data,
+            "--data-key-file",
+            place.path("data.key").to_str().unwrap(),
+            "--data-quota",
+            "7MiB",
+        ],
+    );
+    await_service(&first);
+    first.close().unwrap();
+    drop(lender);
+}
+
+#[test]
+fn a_data_lender_finds_damage_in_its_copies_by_itself_and_has_it_mended() {
+    let place = Place::new();
+    let lender = place.lender("scrub", &["--data-scrub-interval", "3s"]);
+    let data = lender.data_address.clone().unwrap();
+    place.create("db", &data, &["--data-lender-key-file", "data.key"]);
+    let volume = open(&place.path("db"));
+    for block in 0..64 {
+        write(&volume, block, 5);
+    }
+    volume.drain().unwrap();
+    await_service(&volume);
+    until("the copy's image has it", || {
+        volume
+            .data_lender()
+            .is_some_and(|kept| kept.applied >= kept.flushed)
+    });
+    let id = place.json(&["show", "db"])["id"].as_str().unwrap().to_owned();
+    let image = place.path("kept").join(&id).join("image");
+    let image = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(image)
+        .unwrap();
+    let at = 41 * BLOCK as u64 + 77;
+    let mut byte = [0];
+    until("the scrub has found it, and the client sent it again", || {
+        let listed = place.json(&["replicas", &data, "--key-file", "data.key"]);
+        let scrub = listed[0]["scrub"].clone();
+        image.read_exact_at(&mut byte, at).unwrap();
+        if scrub["found_blocks"] == 0 && byte == [5] {
+            image.write_all_at(&[4], at).unwrap();
+        }
+        scrub["found_blocks"] == 1 && scrub["mended_blocks"] == 1
+    });
+    image.read_exact_at(&mut byte, at).unwrap();
+    assert_eq!(byte, [5]);
+    let shown = place.run(&["disk", "replicas", &data, "--key-file", "data.key"]);
+    assert!(shown.out.contains("1 bad, 1 mended"), "{}", shown.out);
+    volume.close().unwrap();
 }

@@ -5,7 +5,7 @@
 
 use netram_transport::Link;
 
-use crate::report::ReplicaReport;
+use crate::report::{CopiesReport, ReplicaReport};
 use crate::shared::Permit;
 
 /// Keeps copies of volumes.
@@ -15,6 +15,9 @@ pub trait DataService: Send + Sync {
 
     /// The copies that are kept, for the lender's status. Must not wait for long either.
     fn replicas(&self) -> Vec<ReplicaReport>;
+
+    /// What all of them take, for the lender's status. The same holds.
+    fn copies(&self) -> CopiesReport;
 }
 
 /// A connection whose first frame asked for a copy of a volume.

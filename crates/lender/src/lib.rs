@@ -48,5 +48,5 @@ pub use data::{DataPermit, DataService, DataSession};
 pub use error::{StartError, StoreError};
 pub use lender::{Lender, Stopped};
 pub use memory::JournalMemory;
-pub use report::{ReplicaReport, Report};
+pub use report::{CopiesReport, ReplicaReport, Report, ScrubReport};
 pub use store::{Kept, Origin, Store, StoreConfig};

@@ -54,6 +54,9 @@ pub struct Report {
     /// Copies that did not fit into this report.
     #[serde(default)]
     pub replicas_left_out: usize,
+    /// What all copies take; `None`: this lender keeps none.
+    #[serde(default)]
+    pub copies: Option<CopiesReport>,
 }
 
 /// What a lender lends, in bytes.
@@ -143,6 +146,41 @@ pub struct ReplicaReport {
     pub connected: bool,
     /// Milliseconds since its client was heard last, by this process.
     pub last_contact_age_ms: Option<u64>,
+    /// Bytes that it takes once it is written in full: what the quota counts.
+    #[serde(default)]
+    pub promised_bytes: u64,
+    /// Bytes of the disk that it takes now.
+    #[serde(default)]
+    pub taken_bytes: u64,
+    /// Its own scrub.
+    #[serde(default)]
+    pub scrub: ScrubReport,
+}
+
+/// How a copy's own scrub stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubReport {
+    /// Seconds since the last whole one ended.
+    pub ended_age_s: Option<u64>,
+    /// How far the one under way is.
+    pub done_bytes: Option<u64>,
+    /// Damaged blocks that the last one found, or the one under way so far.
+    pub found_blocks: u64,
+    /// Of these, blocks that the client has sent again.
+    pub mended_blocks: u64,
+}
+
+/// What all copies take, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopiesReport {
+    /// How many there are.
+    pub copies: u64,
+    /// What they may take once they are written in full; `None`: what the disk has.
+    pub quota: Option<u64>,
+    /// What they take once they are written in full.
+    pub promised_bytes: u64,
+    /// What they take now.
+    pub taken_bytes: u64,
 }
 
 /// Keeps of a list what fits into `room` bytes of JSON. Returns how many do not.

@@ -158,7 +158,10 @@ impl Shared {
             .map(|(id, stats)| stats.report(*id, self.started, now))
             .collect();
         drop(journals);
-        report.replicas = self.data.as_ref().map_or_else(Vec::new, |data| data.replicas());
+        if let Some(data) = &self.data {
+            report.replicas = data.replicas();
+            report.copies = Some(data.copies());
+        }
         report
     }
 

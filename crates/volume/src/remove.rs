@@ -13,7 +13,7 @@ use netram_disk::{Superblock, is_of_a_volume};
 use crate::error::DeleteError;
 use crate::file::VolumeFile;
 use crate::place::{CONTROL, Place};
-use crate::replica::StandingFile;
+use crate::replica::{StandingFile, scrub_file};
 
 impl Place {
     /// Removes the volume and everything in it, whole or not. Refuses while it is open, and where there is none.
@@ -38,6 +38,7 @@ impl Place {
         remove(self.dirty())?;
         remove(StandingFile::path(self.root()))?;
         remove(self.unheard())?;
+        remove(scrub_file(self.root()))?;
         remove(self.settings_file())?;
         // Of a process that was killed: nobody has the volume open.
         remove(self.root().join(CONTROL))?;

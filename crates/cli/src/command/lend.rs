@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use netram_lender::{Config, DataDoor, DataService, Lender};
 use netram_transport::{Address, Group, Security, WaitPolicy};
-use netram_volume::replica::Keeper;
+use netram_volume::replica::{Keeper, KeeperLimits};
 use serde::Deserialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -106,6 +106,12 @@ struct Settings {
     /// The key of data sessions, another one than the cluster key
     #[arg(long, value_name = "FILE", env = "NETRAM_DATA_KEY_FILE")]
     data_key_file: Option<PathBuf>,
+    /// What all copies may take once their volumes are written in full; a new one beyond that is refused [default: no bound but the disk]
+    #[arg(long, value_name = "SIZE", env = "NETRAM_DATA_QUOTA")]
+    data_quota: Option<Size>,
+    /// How often each copy is compared with its checksums, while its client is connected; 0s: never [default: 7days]
+    #[arg(long, value_name = "TIME", env = "NETRAM_DATA_SCRUB_INTERVAL")]
+    data_scrub_interval: Option<Span>,
     /// Keep the serving threads on these processors, in order
     #[arg(long, value_name = "CPU", env = "NETRAM_PIN", value_delimiter = ',')]
     pin: Vec<usize>,
@@ -146,6 +152,8 @@ impl Settings {
             data: self.data.or(file.data),
             data_listen: list(self.data_listen, file.data_listen),
             data_key_file: self.data_key_file.or(file.data_key_file),
+            data_quota: self.data_quota.or(file.data_quota),
+            data_scrub_interval: self.data_scrub_interval.or(file.data_scrub_interval),
             pin: list(self.pin, file.pin),
             mlock: self.mlock || file.mlock,
             huge_pages: self.huge_pages || file.huge_pages,
@@ -183,6 +191,21 @@ impl Settings {
 }
 
 impl Settings {
+    /// What copies are granted.
+    fn keeper_limits(&self) -> Result<KeeperLimits> {
+        if self.data.is_none() && (self.data_quota.is_some() || self.data_scrub_interval.is_some()) {
+            let sentence = "--data-quota and --data-scrub-interval are for keeping copies of volumes: name their directory with --data";
+            return Err(Usage(sentence.to_owned()).into());
+        }
+        let usual = KeeperLimits::default();
+        Ok(KeeperLimits {
+            quota: self.data_quota.map(|size| size.0),
+            scrub_every: self
+                .data_scrub_interval
+                .map_or(usual.scrub_every, |span| Some(span.0)),
+        })
+    }
+
     /// The listeners for data sessions alone, if there are to be any.
     fn data_door(&self, cluster: &Security) -> Result<Option<DataDoor>> {
         let usage = |sentence: &str| Err(Usage(sentence.to_owned()).into());
@@ -225,11 +248,12 @@ impl Lend {
         let grace = settings.grace.map_or(GRACE_DEFAULT, |span| span.0);
         let forget = settings.forget;
         let data = settings.data.clone();
+        let limits = settings.keeper_limits()?;
         let config = settings.config()?;
         // Before the lender starts: a signal in between must not end it without grace.
         let signals = Signals::new([SIGTERM, SIGINT]).context("waiting for signals")?;
         let keeper = data
-            .map(|folder| Keeper::start(&folder).map(Arc::new))
+            .map(|folder| Keeper::start_with(&folder, limits).map(Arc::new))
             .transpose()?;
         let service = keeper.clone().map(|keeper| keeper as Arc<dyn DataService>);
         let lender = Arc::new(Lender::start_with(config, service).context("starting the lender")?);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use netram_lender::Report;
+use netram_lender::{CopiesReport, Report};
 use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
 use netram_transport::{Address, Link, Security, connect};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -213,6 +213,11 @@ fn show(answers: &[Answer]) -> Result<()> {
         }
     }
     output::line(lenders)?;
+    for report in answers.iter().filter_map(|answer| answer.report.as_ref()) {
+        if let Some(copies) = report.copies.filter(|copies| copies.copies > 0) {
+            output::line(kept(&report.name, &copies))?;
+        }
+    }
     if any {
         output::line(journals)?;
     }
@@ -256,6 +261,19 @@ fn multicast(answers: &[Answer]) -> Option<impl std::fmt::Display> {
         table.add_row(row.into_iter().chain(counts.map(|count| count.to_string())));
     }
     any.then_some(table)
+}
+
+/// What a data lender's copies take.
+fn kept(name: &str, copies: &CopiesReport) -> String {
+    let quota = copies.quota.map_or_else(String::new, |quota| {
+        format!(", of a quota of {}", output::bytes(quota))
+    });
+    format!(
+        "{name} keeps {}: they take {}, and {} once they are written in full{quota}",
+        output::counted(copies.copies, "copy of a volume", "copies of volumes"),
+        output::bytes(copies.taken_bytes),
+        output::bytes(copies.promised_bytes),
+    )
 }
 
 fn state(report: &Report) -> &'static str {

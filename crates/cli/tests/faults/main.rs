@@ -10,6 +10,7 @@
 
 mod bad_files;
 mod bad_peers;
+mod data_disk;
 mod failing_disk;
 mod full_disk;
 mod grow;

@@ -170,6 +170,11 @@ impl Replica {
         &self.view
     }
 
+    /// A client speaks for the replica, whose view is kept here: what it is told now it knows what to do with.
+    pub fn is_heard(&self) -> bool {
+        self.reign.is_some() && self.viewed
+    }
+
     /// Where the durable log ends.
     pub fn flushed(&self) -> Link {
         self.flushed

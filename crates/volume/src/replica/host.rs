@@ -1,116 +1,46 @@
 //! One copy of a volume at its data lender, open: its thread, its sessions, its end.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::TryRecvError;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use netram_client::seal::{DataKey, KEY_BYTES};
 use netram_client::{Follower, Parts};
-use netram_disk::{
-    ApplyError, DeviceError, Disk, FollowError, GrowError, Options, Progress, StagePolicy, VolumeId, Work,
-};
+use netram_disk::{Disk, Options, StagePolicy, VolumeId};
 use netram_lender::{DataSession, ReplicaReport};
 use netram_proto::id::Lsn;
 use netram_proto::journal::View;
-use netram_proto::port::{IoError, Log};
+use netram_proto::port::Log;
 use netram_proto::replica::message::Follow;
 use netram_proto::replica::{Condition, Replica, Standing};
-use netram_proto::time::Time;
 use netram_proto::wire::{Frame, FrameKind, Link as Chain, Refusal};
 
+use super::failure::{HostError, refusal};
 use super::keeper::{Post, Shared, lock, refuse, report_of};
+use super::quota::{Quota, usage};
+use super::scrub::{Schedule, Scrub};
 use super::session::{Ended, Session};
-use super::standing::{StandingFile, StandingFileError};
+use super::stages::Stages;
+use super::standing::StandingFile;
 use crate::error::CreateError;
 use crate::file::VolumeFile;
 use crate::place::Place;
 
 /// How often a thread looks up by itself.
-const TICK: Duration = Duration::from_millis(100);
+pub(super) const TICK: Duration = Duration::from_millis(100);
 /// How long a copy stays open after its last session.
 const LINGER: Duration = Duration::from_secs(3);
 /// How often the time of the last contact is made durable.
 const CONTACT_EVERY: Duration = Duration::from_secs(30);
-/// How long the stage thread waits after a failure.
-const RETRY: Duration = Duration::from_secs(1);
+/// How long the image may fail before the client is told, and goes on without: the log bridges shorter failures.
+const FAILING_MAX: Duration = Duration::from_secs(2);
 
 /// Stages that fit a copy's log.
 const STAGES_IN_LOG: u64 = 8;
 
 pub(super) type ReplicaDisk = Disk<Follower, VolumeFile>;
-
-/// Why a copy cannot be used, now or any more. It is closed, and opened anew for the next session.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum HostError {
-    /// Its journal cannot be opened: another process has it, or it is damaged.
-    #[error("{0}")]
-    Journal(#[from] netram_client::OpenError),
-    /// It could not be made.
-    #[error("{0}")]
-    Create(#[from] CreateError),
-    /// A file cannot be opened.
-    #[error("{0}")]
-    Open(#[from] crate::error::OpenError),
-    /// Its volume cannot be opened.
-    #[error("{0}")]
-    Volume(#[from] netram_disk::OpenError),
-    /// Its standing is not known.
-    #[error("{0}")]
-    Standing(#[from] StandingFileError),
-    /// A file is missing.
-    #[error("{0}: {1}")]
-    File(PathBuf, std::io::Error),
-    /// The disk failed.
-    #[error("{0}")]
-    Disk(IoError),
-    /// The image failed.
-    #[error("{0}")]
-    Image(DeviceError),
-    /// A stage does not get into the image.
-    #[error("{0}")]
-    Apply(#[from] ApplyError),
-    /// The log could not be read, or has what is none of the volume's.
-    #[error("{0}")]
-    Follow(#[from] FollowError),
-    /// It could not be made larger.
-    #[error("{0}")]
-    Grow(#[from] GrowError),
-    /// The system has no threads left.
-    #[error("starting a thread: {0}")]
-    Thread(std::io::Error),
-}
-
-impl From<IoError> for HostError {
-    fn from(error: IoError) -> HostError {
-        HostError::Disk(error)
-    }
-}
-
-impl From<DeviceError> for HostError {
-    fn from(error: DeviceError) -> HostError {
-        HostError::Image(error)
-    }
-}
-
-impl HostError {
-    /// What the client is told: the error's number.
-    pub(super) fn number(&self) -> u64 {
-        let io = |errno: i32| u64::try_from(errno).unwrap_or(5);
-        match self {
-            HostError::Disk(error) | HostError::Image(DeviceError::Io(error)) => io(error.errno),
-            HostError::File(_, error) | HostError::Thread(error) => io(error.raw_os_error().unwrap_or(5)),
-            HostError::Create(CreateError::Io { source, .. })
-            | HostError::Create(CreateError::Journal(netram_client::CreateError::Io { source, .. })) => {
-                io(source.raw_os_error().unwrap_or(28))
-            }
-            // EBUSY: another process of that machine has it.
-            HostError::Journal(netram_client::OpenError::InUse { .. }) => 16,
-            _ => 5,
-        }
-    }
-}
 
 /// A copy, open.
 pub(super) struct Host {
@@ -118,7 +48,12 @@ pub(super) struct Host {
     pub(super) disk: Arc<ReplicaDisk>,
     pub(super) standing: StandingFile,
     pub(super) replica: Replica,
-    stages: Option<JoinHandle<()>>,
+    pub(super) scrub: Scrub,
+    quota: Arc<Quota>,
+    schedule: Arc<Schedule>,
+    stages: Stages,
+    /// Since when stages do not get into the image.
+    failing: Option<Instant>,
     contact_stored: Instant,
 }
 
@@ -126,7 +61,17 @@ pub(super) struct Host {
 pub(super) fn run(shared: &Shared, post: &Post) {
     let mut first = post.arrivals.recv().ok();
     while let Some(session) = first {
-        serve(shared, post, session);
+        // A broken invariant of ours ends the session. The copy is closed as by a crash, which it survives, and opened anew for
+        // the next: a thread that ended here would leave the copy shut until the lender is started anew.
+        let served = catch_unwind(AssertUnwindSafe(|| serve(shared, post, session)));
+        if served.is_err() {
+            let root = shared.root(post.volume);
+            tracing::error!(replica = %root.display(), "a copy's thread panicked, a defect; the copy is opened anew for the next session");
+            *lock(&post.report) = ReplicaReport {
+                error: Some("its thread panicked, a defect, whose message the lender's log has".to_owned()),
+                ..report_of(&root)
+            };
+        }
         first = match shared.stopping() {
             true => None,
             false => shared.leave(post),
@@ -137,16 +82,16 @@ pub(super) fn run(shared: &Shared, post: &Post) {
 /// Opens the copy, serves its client, and closes it.
 fn serve(shared: &Shared, post: &Post, session: DataSession) {
     let root = shared.root(post.volume);
-    let mut host = match Host::open(&root, &session) {
+    let mut host = match Host::open(shared, &root, &session) {
         Ok(Some(host)) => host,
-        Ok(None) => return refuse(session, Refusal::NoReplica, 0),
+        Ok(None) => return refuse(session, refusal(Refusal::NoReplica, 0)),
         Err(error) => {
             tracing::error!(replica = %root.display(), %error, "a copy cannot be used");
             *lock(&post.report) = ReplicaReport {
                 error: Some(error.to_string()),
                 ..report_of(&root)
             };
-            return refuse(session, Refusal::DiskFailed, error.number());
+            return refuse(session, error.refusal());
         }
     };
     *lock(&post.report) = host.report(None);
@@ -154,7 +99,8 @@ fn serve(shared: &Shared, post: &Post, session: DataSession) {
     if let Err(error) = &ended {
         tracing::error!(replica = %root.display(), %error, "a copy failed; it is opened anew for the next session");
     }
-    host.close();
+    // What is not in the image is in the log.
+    drop(host);
     *lock(&post.report) = ReplicaReport {
         error: ended.err().map(|error| error.to_string()),
         ..report_of(&root)
@@ -203,14 +149,17 @@ fn spoil(root: &Path, standing: &mut StandingFile, why: &dyn std::fmt::Display) 
 
 impl Host {
     /// Opens the copy that a session is about, or makes it if the session may. `None`: there is none.
-    fn open(root: &Path, session: &DataSession) -> Result<Option<Host>, HostError> {
+    fn open(shared: &Shared, root: &Path, session: &DataSession) -> Result<Option<Host>, HostError> {
         if !StandingFile::path(root).exists() {
             let follow = Frame::parse(&session.first)
                 .ok()
                 .filter(|frame| frame.header.kind == FrameKind::Follow)
                 .and_then(|frame| Follow::decode(frame.body).ok());
             match follow {
-                Some(follow) => create(root, &follow)?,
+                Some(follow) => {
+                    let room = (follow.bytes, follow.capacity);
+                    shared.quota.admit(root, room, || create(root, &follow))??;
+                }
                 None => return Ok(None),
             }
         }
@@ -227,13 +176,17 @@ impl Host {
         let (view, capacity, end) = (log.view(), log.state().capacity, log.end());
         let mut replica = Replica::new(newest, view, capacity, log.head().lsn, end);
         replica.on_applied(log.head().lsn, disk.applied());
-        let stages = start_stages(&disk).map_err(HostError::Thread)?;
+        let stages = Stages::start(&disk).map_err(HostError::Thread)?;
         Ok(Some(Host {
             root: root.to_path_buf(),
             disk,
             standing,
             replica,
-            stages: Some(stages),
+            scrub: Scrub::open(root),
+            quota: Arc::clone(&shared.quota),
+            schedule: Arc::clone(&shared.schedule),
+            stages,
+            failing: None,
             contact_stored: Instant::now(),
         }))
     }
@@ -254,11 +207,17 @@ impl Host {
             if shared.stopping() {
                 return Ok(());
             }
+            #[cfg(test)]
+            shared.panic_if_planted();
             post.waker.drain().map_err(HostError::Thread)?;
+            self.check_stages()?;
             if let Some(there) = &mut session {
                 alone_since = Instant::now();
                 match there.turn(self, TICK) {
-                    Ok(()) => self.note_contact()?,
+                    Ok(()) => {
+                        self.note_contact()?;
+                        self.scrub_on()?;
+                    }
                     Err(Ended::Session) => {
                         self.replica.on_session_ended();
                         self.store_contact()?;
@@ -287,6 +246,38 @@ impl Host {
         Ok(self.disk.follow()?)
     }
 
+    /// Makes the volume larger, if there is room for it.
+    pub(super) fn grow(&self, bytes: u64) -> Result<(), HostError> {
+        let room = (bytes, self.disk.log().state().capacity);
+        let grown = self.quota.admit(&self.root, room, || self.disk.grow(bytes))?;
+        Ok(grown?)
+    }
+
+    /// Stages must get into the image: a log that only fills up would one day take no more, and nobody would say why.
+    fn check_stages(&mut self) -> Result<(), HostError> {
+        if self.stages.has_ended() {
+            return Err(HostError::Panicked);
+        }
+        match self.disk.status().failure {
+            None => self.failing = None,
+            Some(error) => {
+                let since = *self.failing.get_or_insert_with(Instant::now);
+                if since.elapsed() > FAILING_MAX {
+                    return Err(error.into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at a little of the image, while there is somebody to mend what it finds.
+    fn scrub_on(&mut self) -> Result<(), HostError> {
+        if self.replica.standing().condition == Condition::Following && self.replica.is_heard() {
+            self.scrub.step(&self.disk, &self.schedule)?;
+        }
+        Ok(())
+    }
+
     /// Makes the time of the last contact durable now and then, for people.
     fn note_contact(&mut self) -> Result<(), HostError> {
         match self.contact_stored.elapsed() > CONTACT_EVERY {
@@ -308,7 +299,7 @@ impl Host {
     }
 
     fn report(&self, heard: Option<Instant>) -> ReplicaReport {
-        let failure = self.disk.status().failure;
+        let (failure, usage) = (self.disk.status().failure, usage(&self.root));
         ReplicaReport {
             volume: VolumeId(self.replica.standing().identity.volume).to_string(),
             path: self.root.display().to_string(),
@@ -320,15 +311,9 @@ impl Host {
             applied: self.disk.applied().0,
             connected: heard.is_some(),
             last_contact_age_ms: heard.map(|heard| heard.elapsed().as_millis() as u64),
-        }
-    }
-
-    /// Lets the files go. What is not in the image is in the log.
-    fn close(mut self) {
-        self.disk.stop();
-        if let Some(stages) = self.stages.take() {
-            // A panic was printed where it happened.
-            let _ = stages.join();
+            promised_bytes: usage.promised,
+            taken_bytes: usage.taken,
+            scrub: self.scrub.report(),
         }
     }
 }
@@ -367,46 +352,4 @@ fn create(root: &Path, follow: &Follow) -> Result<(), HostError> {
 fn now_seconds() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())
-}
-
-/// The thread that brings stages into the copy's image.
-fn start_stages(disk: &Arc<ReplicaDisk>) -> std::io::Result<JoinHandle<()>> {
-    let theirs = Arc::clone(disk);
-    disk.attend();
-    let started = std::thread::Builder::new()
-        .name("netram-stage".to_owned())
-        .spawn(move || run_stages(&theirs));
-    if started.is_err() {
-        disk.leave();
-    }
-    started
-}
-
-fn run_stages(disk: &ReplicaDisk) {
-    let origin = Instant::now();
-    let mut failed = false;
-    while disk.wait_for_work(if failed { RETRY } else { TICK }) == Work::Look {
-        disk.tick(Time(
-            u64::try_from(origin.elapsed().as_nanos()).unwrap_or(u64::MAX),
-        ));
-        let ended = apply(disk);
-        if let (Err(error), false) = (&ended, failed) {
-            tracing::error!(%error, "a stage did not get into a copy's image; trying on");
-        }
-        failed = ended.is_err();
-    }
-    disk.leave();
-}
-
-fn apply(disk: &ReplicaDisk) -> Result<(), String> {
-    loop {
-        let progress = disk.apply_step().map_err(|error| error.to_string())?;
-        // What had no room before may have now.
-        if !matches!(progress, Progress::Working) {
-            disk.follow().map_err(|error| error.to_string())?;
-        }
-        if progress == Progress::Idle {
-            return Ok(());
-        }
-    }
 }

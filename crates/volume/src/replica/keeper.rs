@@ -11,22 +11,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use netram_disk::{Superblock, VolumeId};
-use netram_lender::{DataService, DataSession, ReplicaReport};
+use netram_lender::{CopiesReport, DataService, DataSession, ReplicaReport};
 use netram_proto::limit::FRAME_BODY_BYTES_MAX;
 use netram_proto::replica::message::Follow;
 use netram_proto::wire::{Cursor, Flag, Frame, FrameKind, Header, Refusal};
 use netram_transport::Waker;
 use rustix::fs::{FlockOperation, flock};
 
-use super::host;
+use super::failure::refusal;
+use super::quota::{Quota, usage};
+use super::scrub::Schedule;
 use super::standing::{StandingFile, StandingFileError};
+use super::{host, scrub};
 use crate::file::VolumeFile;
 use crate::place::Place;
 
 /// Copies that are open at once. Each has a thread or two, and the memory of its stages.
 pub(super) const REPLICAS_OPEN_MAX: usize = 64;
+/// How often a copy is scrubbed unless chosen otherwise: a second loss of the same block is unlikely within a week.
+const SCRUB_EVERY: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Why no copies can be kept in a directory.
 #[derive(Debug, thiserror::Error)]
@@ -44,17 +50,39 @@ pub enum KeeperError {
     InUse(PathBuf),
 }
 
+/// What a keeper grants.
+#[derive(Clone, Copy, Debug)]
+pub struct KeeperLimits {
+    /// Bytes that all copies may take once they are written in full; `None`: what the disk has.
+    pub quota: Option<u64>,
+    /// How often each copy is compared with its checksums; `None`: never.
+    pub scrub_every: Option<Duration>,
+}
+
+impl Default for KeeperLimits {
+    fn default() -> KeeperLimits {
+        KeeperLimits {
+            quota: None,
+            scrub_every: Some(SCRUB_EVERY),
+        }
+    }
+}
+
 /// Keeps copies of volumes in a directory.
 pub struct Keeper {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 /// What the keeper and its threads share.
 pub(super) struct Shared {
-    pub(super) folder: PathBuf,
+    pub(super) quota: Arc<Quota>,
+    pub(super) schedule: Arc<Schedule>,
     open: Mutex<BTreeMap<u128, Open>>,
     stopping: AtomicBool,
+    /// The next turn of a copy's thread panics.
+    #[cfg(test)]
+    pub(super) planted: AtomicBool,
     /// The folder belongs to this process.
     _lock: File,
 }
@@ -77,6 +105,11 @@ pub(super) struct Post {
 impl Keeper {
     /// Keeps copies in `folder`, which is made if it is not there.
     pub fn start(folder: &Path) -> Result<Keeper, KeeperError> {
+        Keeper::start_with(folder, KeeperLimits::default())
+    }
+
+    /// The same, within `limits`.
+    pub fn start_with(folder: &Path, limits: KeeperLimits) -> Result<Keeper, KeeperError> {
         let failed = |source| KeeperError::Folder {
             path: folder.to_path_buf(),
             source,
@@ -90,16 +123,20 @@ impl Keeper {
             return Err(KeeperError::InUse(folder));
         }
         let shared = Shared {
-            folder,
+            quota: Arc::new(Quota::new(folder, limits.quota)),
+            schedule: Arc::new(Schedule::new(limits.scrub_every)),
             open: Mutex::default(),
             stopping: AtomicBool::new(false),
+            #[cfg(test)]
+            planted: AtomicBool::new(false),
             _lock: lock,
         };
         let keeper = Keeper {
             shared: Arc::new(shared),
             threads: Mutex::default(),
         };
-        let (kept, folder) = (keeper.shared.kept().len(), keeper.shared.folder.display());
+        let quota = &keeper.shared.quota;
+        let (kept, folder) = (quota.copies().len(), quota.folder.display());
         tracing::info!(%folder, replicas = kept, "keeping copies of volumes");
         Ok(keeper)
     }
@@ -132,7 +169,7 @@ impl Keeper {
                 peer = session.link.peer(),
                 "client refused: {REPLICAS_OPEN_MAX} copies are open already"
             );
-            refuse(session, Refusal::TooManyJournals, 0);
+            refuse(session, refusal(Refusal::TooManyJournals, 0));
             return Ok(());
         }
         let (sender, arrivals) = channel();
@@ -197,26 +234,18 @@ impl Shared {
 
     /// Where the copy of a volume is.
     pub(super) fn root(&self, volume: u128) -> PathBuf {
-        self.folder.join(VolumeId(volume).to_string())
+        self.quota.folder.join(VolumeId(volume).to_string())
     }
 
-    /// The directories of copies, as far as their names say.
-    fn kept(&self) -> Vec<PathBuf> {
-        let Ok(entries) = fs::read_dir(&self.folder) else {
-            return Vec::new();
-        };
-        let mut kept: Vec<PathBuf> = entries
-            .filter_map(|entry| Some(entry.ok()?.path()))
-            .filter(|path| StandingFile::path(path).exists())
-            .collect();
-        kept.sort();
-        kept
+    #[cfg(test)]
+    pub(super) fn panic_if_planted(&self) {
+        assert!(!self.planted.swap(false, Ordering::AcqRel), "planted by a test");
     }
 
     fn reports(&self) -> Vec<ReplicaReport> {
         let open = self.open();
         let mut reports: Vec<ReplicaReport> = Vec::new();
-        for root in self.kept() {
+        for root in self.quota.copies() {
             let mut report = report_of(&root);
             let volume = u128::from_str_radix(&report.volume, 16);
             if let Some(there) = volume.ok().and_then(|volume| open.get(&volume)) {
@@ -247,12 +276,16 @@ impl DataService for Keeper {
                     tracing::error!(%error, "a copy's thread could not be started");
                 }
             }
-            None => refuse(session, Refusal::Malformed, 0),
+            None => refuse(session, refusal(Refusal::Malformed, 0)),
         }
     }
 
     fn replicas(&self) -> Vec<ReplicaReport> {
         self.shared.reports()
+    }
+
+    fn copies(&self) -> CopiesReport {
+        self.shared.quota.report()
     }
 }
 
@@ -290,20 +323,21 @@ fn answer_all(mut session: DataSession, reports: &[ReplicaReport]) {
 }
 
 /// Says no, and ends the session.
-pub(super) fn refuse(mut session: DataSession, refusal: Refusal, number: u64) {
-    let mut header = Header::new(FrameKind::Refuse);
-    header.flags = refusal as u8;
-    header.lsn.0 = number;
+pub(super) fn refuse(mut session: DataSession, header: Header) {
     let _ = session.link.send(&[&header.encode(0)]);
 }
 
 /// What the files of a copy say that nobody here has open.
 pub(super) fn report_of(root: &Path) -> ReplicaReport {
     let name = root.file_name().map(|name| name.to_string_lossy().into_owned());
+    let usage = usage(root);
     let mut report = ReplicaReport {
         volume: name.unwrap_or_default(),
         path: root.display().to_string(),
         state: "failed".to_owned(),
+        promised_bytes: usage.promised,
+        taken_bytes: usage.taken,
+        scrub: scrub::report_of(root),
         ..ReplicaReport::default()
     };
     match look(root) {

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use netram_client::seal::DataKey;
-use netram_disk::{ApplyError, BLOCK_BYTES, DeviceError, FetchError};
+use netram_disk::{ApplyError, BLOCK_BYTES, DeviceError, FetchError, GrowError};
 use netram_lender::{DataPermit, DataSession};
 use netram_proto::port::{IoError, Log};
 use netram_proto::replica::message::{self, Digest, Follow};
@@ -13,7 +13,8 @@ use netram_proto::replica::{Deed, Description, Message, Replica};
 use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
 use netram_transport::Waker;
 
-use super::host::{Host, HostError};
+use super::failure::{HostError, refusal};
+use super::host::Host;
 use super::wire::{Wire, WireError};
 
 /// Bytes of a turn, after which the log is synced.
@@ -100,11 +101,8 @@ impl Session {
 
     /// The copy failed: the client is told, and goes on without.
     pub(super) fn fail(&mut self, error: &HostError) {
-        let mut header = Header::new(FrameKind::Refuse);
-        header.flags = Refusal::DiskFailed as u8;
-        header.lsn.0 = error.number();
         // Whoever does not hear it notices the end of the session.
-        let _ = self.wire.say(&Message::bare(header));
+        let _ = self.wire.say(&Message::bare(error.refusal()));
     }
 
     /// Takes what has arrived, does it, answers, and waits for more, `longest` at most.
@@ -142,6 +140,8 @@ impl Session {
             let answer = host.replica.on_stored(standing);
             self.wire.queue(&answer)?;
             tracing::info!(replica = %host.root.display(), "the copy is whole");
+            self.tell_bad(host)?;
+            host.scrub.look_again(&host.disk).map_err(HostError::from)?;
         }
         while let Some((asked, first, count)) = host.replica.next_fetch() {
             self.wire.queue(&answer_fetch(host, &asked, first, count))?;
@@ -150,9 +150,17 @@ impl Session {
             .on_applied(host.disk.log().head().lsn, host.disk.applied());
         if let Some(news) = host.replica.news() {
             self.wire.queue(&news)?;
-            for numbers in host.disk.take_bad_blocks().chunks(BAD_MAX) {
-                self.wire.queue(&Message::bad(numbers))?;
-            }
+        }
+        match host.replica.is_heard() {
+            true => self.tell_bad(host),
+            false => Ok(()),
+        }
+    }
+
+    /// Tells which blocks were found damaged here.
+    fn tell_bad(&mut self, host: &Host) -> Result<(), Ended> {
+        for numbers in host.disk.take_bad_blocks().chunks(BAD_MAX) {
+            self.wire.queue(&Message::bad(numbers))?;
         }
         Ok(())
     }
@@ -182,7 +190,7 @@ impl Session {
                 standing,
             } => {
                 if bytes > host.disk.geometry().bytes {
-                    host.disk.grow(bytes).map_err(HostError::Grow)?;
+                    self.grow(host, bytes)?;
                 }
                 host.disk.log().store_view(view)?;
                 if let Some(standing) = standing {
@@ -224,6 +232,22 @@ impl Session {
         }
     }
 
+    /// A size that no volume has is the client's mistake, one for which there is no room, its misfortune; the rest is the disk's.
+    fn grow(&mut self, host: &Host, bytes: u64) -> Result<(), Ended> {
+        let error = match host.grow(bytes) {
+            Ok(()) => return Ok(()),
+            Err(error @ (HostError::Quota(_) | HostError::Grow(GrowError::Size { .. }))) => error,
+            Err(error) => return Err(error.into()),
+        };
+        tracing::warn!(replica = %host.root.display(), peer = self.wire.peer(), %error, "a client of a copy is refused");
+        let header = match &error {
+            HostError::Quota(_) => error.refusal(),
+            _ => refusal(Refusal::Malformed, 0),
+        };
+        self.wire.say(&Message::bare(header))?;
+        Err(Ended::Session)
+    }
+
     fn answer(&mut self, answer: Option<Message>) -> Result<(), Ended> {
         match answer {
             Some(message) => Ok(self.wire.queue(&message)?),
@@ -244,9 +268,7 @@ impl Session {
             Err(DeviceError::Io(error)) => Err(error.into()),
             Err(error) => {
                 tracing::warn!(peer = self.wire.peer(), %error, "a client of a copy asks for what cannot be");
-                let mut header = Header::new(FrameKind::Refuse);
-                header.flags = Refusal::Malformed as u8;
-                self.wire.say(&Message::bare(header))?;
+                self.wire.say(&Message::bare(refusal(Refusal::Malformed, 0)))?;
                 Err(Ended::Session)
             }
         }

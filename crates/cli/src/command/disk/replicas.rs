@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use netram_lender::ReplicaReport;
+use netram_lender::{ReplicaReport, ScrubReport};
 use netram_transport::Address;
 use netram_volume::replica::restore::replicas;
 
@@ -38,19 +38,46 @@ impl Replicas {
             true => output::json(&kept)?,
             false if kept.is_empty() => output::remark("no copies of volumes"),
             false => {
-                let mut table =
-                    output::table(&["volume", "state", "client", "size", "flushed", "applied"], 3);
+                let columns = [
+                    "volume", "state", "client", "size", "takes", "flushed", "applied", "scrubbed",
+                ];
+                let mut table = output::table(&columns, 3);
                 for replica in &kept {
                     table.add_row(cells(replica));
                 }
                 output::line(table)?;
+                output::remark(total(&kept));
             }
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-fn cells(replica: &ReplicaReport) -> [String; 6] {
+/// What all of them take.
+fn total(kept: &[ReplicaReport]) -> String {
+    let sum = |bytes: fn(&ReplicaReport) -> u64| kept.iter().map(bytes).fold(0, u64::saturating_add);
+    format!(
+        "{} take {}, and {} once they are written in full: what --data-quota counts",
+        output::counted(kept.len() as u64, "copy", "copies"),
+        output::bytes(sum(|replica| replica.taken_bytes)),
+        output::bytes(sum(|replica| replica.promised_bytes)),
+    )
+}
+
+/// When it was last compared with its checksums, and what that found.
+fn scrubbed(scrub: &ScrubReport) -> String {
+    let when = match (scrub.done_bytes, scrub.ended_age_s) {
+        (Some(done), _) => format!("{} so far", output::bytes(done)),
+        (None, Some(age)) => format!("{} ago", output::age(Duration::from_secs(age))),
+        (None, None) => return "not yet".to_owned(),
+    };
+    match scrub.found_blocks {
+        0 => when,
+        found => format!("{when}: {found} bad, {} mended", scrub.mended_blocks),
+    }
+}
+
+fn cells(replica: &ReplicaReport) -> [String; 8] {
     let state = match &replica.error {
         Some(error) => format!("{}: {error}", replica.state),
         None => replica.state.clone(),
@@ -69,7 +96,9 @@ fn cells(replica: &ReplicaReport) -> [String; 6] {
         state,
         client,
         output::bytes(replica.bytes),
+        output::bytes(replica.taken_bytes),
         position(replica.flushed),
         position(replica.applied),
+        scrubbed(&replica.scrub),
     ]
 }

@@ -522,6 +522,10 @@ impl Source {
             Some(Refusal::Fenced) => Trouble::Fenced(header.epoch),
             Some(Refusal::Diverged) => Trouble::Diverged(header.lsn),
             Some(Refusal::DiskFailed) => Trouble::DiskFailed(header.lsn.0),
+            Some(Refusal::OverQuota) => Trouble::OverQuota {
+                asked: header.lsn.0,
+                quota: header.stable.0,
+            },
             Some(refusal) => Trouble::Refused(refusal),
             None => Trouble::Refused(Refusal::Malformed),
         };

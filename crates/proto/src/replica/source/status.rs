@@ -15,6 +15,13 @@ pub enum Trouble {
     Refused(Refusal),
     /// Its disk failed, with this error number.
     DiskFailed(u64),
+    /// It has no room for a copy of this size within its quota.
+    OverQuota {
+        /// Bytes that the copy may come to take.
+        asked: u64,
+        /// Bytes that all copies may.
+        quota: u64,
+    },
     /// A newer client claimed the replica: this volume must not be used any more.
     Fenced(Epoch),
     /// The replica has more than this volume ever had: this may be an old copy of it. Nothing is overwritten without the
@@ -47,6 +54,10 @@ impl core::fmt::Display for Trouble {
                     "the data lender's disk failed (operating system error {errno})"
                 )
             }
+            Trouble::OverQuota { asked, quota } => write!(
+                out,
+                "the data lender's quota for all copies, {quota} bytes, has no room for this one of {asked}: raise its --data-quota, or remove copies there that nobody needs"
+            ),
             Trouble::Fenced(epoch) => write!(
                 out,
                 "the volume was restored or taken over elsewhere in epoch {epoch}: stop using this copy"

@@ -1,0 +1,81 @@
+//! A data lender whose own threads fail.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use netram_lender::{Config, DataService, Lender};
+use netram_transport::Address;
+
+use super::keeper::Keeper;
+use crate::{Device, Volume, VolumeSettings};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < PATIENCE, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn write(volume: &Volume, byte: u8) {
+    volume.wait(volume.write(0, &[byte; 4096]).unwrap()).unwrap();
+}
+
+fn await_service(volume: &Volume) {
+    until("the copy has everything", || {
+        let tail = volume.status().journal.log.tail.0;
+        (volume.data_lender()).is_some_and(|kept| kept.in_service && kept.flushed == tail)
+    });
+}
+
+fn lender(folder: &Path, keeper: &Arc<Keeper>) -> Lender {
+    let config = Config {
+        listen: vec![Address::Unix(folder.join("socket"))],
+        memory: 1 << 20,
+        store: Some(folder.join("store")),
+        allow_disk: true,
+        ..Config::default()
+    };
+    Lender::start_with(config, Some(Arc::clone(keeper) as _)).unwrap()
+}
+
+/// The thread was gone and its place in the table was not: whoever spoke for the copy was silently dropped, until the lender
+/// was started anew.
+#[test]
+fn a_copy_whose_thread_panicked_is_opened_anew_for_the_next_session() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path();
+    let keeper = Arc::new(Keeper::start(&folder.join("kept")).unwrap());
+    let lender = lender(folder, &keeper);
+    Volume::create(&folder.join("volume"), 1 << 20, 1 << 20).unwrap();
+    let mut settings = VolumeSettings {
+        data_lender: Some(Address::Unix(folder.join("socket"))),
+        ..VolumeSettings::default()
+    };
+    settings.journal.insecure = true;
+    let (volume, _) = Volume::open_with(&folder.join("volume"), &settings).unwrap();
+    for byte in 1..4 {
+        write(&volume, byte);
+        await_service(&volume);
+        keeper.plant_panic();
+        until("the client notices", || {
+            volume.data_lender().is_some_and(|kept| !kept.in_service)
+        });
+    }
+    write(&volume, 9);
+    await_service(&volume);
+    assert_eq!(keeper.replicas()[0].error, None);
+    volume.close().unwrap();
+    lender.stop(Duration::ZERO);
+    keeper.stop();
+}
+
+impl Keeper {
+    fn plant_panic(&self) {
+        self.shared.planted.store(true, Ordering::Release);
+    }
+}
