@@ -16,13 +16,14 @@ LIBRVM  := packaging/librvm/install.sh
 # The loader finds a library once its cache knows it; a stage, or an install without root, is not in the cache.
 LDCONFIG := @if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ] && command -v ldconfig >/dev/null; then ldconfig; fi
 
-.PHONY: help demo test users bench build program wheel install uninstall clean need-cargo
+.PHONY: help demo test users guest bench build program wheel install uninstall clean need-cargo
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo              build netram and watch commits survive a killed lender"
 	@echo "make test              install what the tests need, then check everything"
 	@echo "make users [SECONDS=]  file systems and databases on a volume that is killed under them (default five minutes)"
+	@echo "make guest             a volume attached by the kernel's ublk, in a guest under QEMU that is cut off"
 	@echo "make bench [ARGS=]     measure every figure beside its floor (ARGS=--quick: under two minutes)"
 	@echo "make build             the program and the C library"
 	@echo "make install [PREFIX=] binary, C library, man pages, completions, systemd unit (default $(PREFIX))"
@@ -39,6 +40,9 @@ test: need-cargo
 
 users: need-cargo
 	scripts/users.sh $(SECONDS)
+
+guest: need-cargo
+	scripts/guest.sh
 
 bench: program
 	$(NETRAM) bench figures $(ARGS)

@@ -22,7 +22,7 @@ const UNSAFE_MODULES: [&str; 9] = [
     "crates/rvm/src/memory.rs",
     "crates/bench/src/sys.rs",
     "crates/cli/src/sys.rs",
-    "crates/attach/src/sys.rs",
+    "crates/attach/src/sys",
     "crates/capi/src/abi",
     "crates/python/src/sys.rs",
 ];

@@ -9,6 +9,7 @@ use crate::loop_device::LoopDevice;
 use crate::nbd_device::{self, NbdDevice, NbdError};
 use crate::registry::Record;
 use crate::sys;
+use crate::ublk::{self, UblkDevice, UblkError};
 use crate::way::Way;
 
 /// A device of this process's.
@@ -25,6 +26,8 @@ pub(crate) enum Held {
     },
     /// On a socket.
     Nbd(NbdDevice),
+    /// Its own.
+    Ublk(UblkDevice),
 }
 
 impl Held {
@@ -32,6 +35,7 @@ impl Held {
         match self {
             Held::Loop { device, .. } => device.path(),
             Held::Nbd(device) => device.path(),
+            Held::Ublk(device) => device.path(),
         }
     }
 
@@ -39,7 +43,7 @@ impl Held {
     pub(crate) fn file(&self) -> PathBuf {
         match self {
             Held::Loop { file, .. } => format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()).into(),
-            Held::Nbd(_) => PathBuf::new(),
+            Held::Nbd(_) | Held::Ublk(_) => PathBuf::new(),
         }
     }
 
@@ -64,17 +68,33 @@ impl Held {
             Held::Nbd(device) => device
                 .release()
                 .map_err(|(device, error)| (Held::Nbd(device), error)),
+            Held::Ublk(device) => device
+                .release()
+                .map_err(|(device, error)| (Held::Ublk(device), error)),
         }
     }
 }
 
 /// Lets the requests of a device fail whose server is dead and gets no successor. By FUSE they do that by themselves; the
-/// kernel's nbd would wait for one.
-pub fn fail(record: &Record) -> Result<(), NbdError> {
-    match record.way == Way::Nbd.name() {
-        true => nbd_device::fail(&record.device, record.supervisor.id),
-        false => Ok(()),
+/// kernel's nbd would wait for one, and ublk for ever.
+pub fn fail(record: &Record) -> Result<(), FailError> {
+    if record.way == Way::Nbd.name() {
+        nbd_device::fail(&record.device, record.supervisor.id)?;
+    } else if record.way == Way::Ublk.name() {
+        ublk::fail(&record.device, &record.supervisor)?;
     }
+    Ok(())
+}
+
+/// Why requests that nobody answers still wait.
+#[derive(Debug, thiserror::Error)]
+pub enum FailError {
+    /// The kernel's nbd refused.
+    #[error("{0}")]
+    Nbd(#[from] NbdError),
+    /// The kernel's ublk refused.
+    #[error("{0}")]
+    Ublk(#[from] UblkError),
 }
 
 /// Why a device has another size than its volume.
@@ -91,6 +111,9 @@ pub enum ResizeError {
     /// The kernel's nbd refused.
     #[error("{0}; detach and attach the volume, and it has its new size")]
     Nbd(#[from] NbdError),
+    /// The kernel's ublk refused.
+    #[error("{0}; detach and attach the volume, and it has its new size")]
+    Ublk(#[from] UblkError),
     /// The kernel did not look again.
     #[error(
         "the volume has {bytes} bytes now, and this kernel still gives {device} {seen}; detach and attach the volume, and it \
@@ -116,6 +139,8 @@ pub fn resize(record: &Record, bytes: u64) -> Result<(), ResizeError> {
     let mut file = OpenOptions::new().read(true).open(device).map_err(refused)?;
     if record.way == Way::Nbd.name() {
         nbd_device::resize(device, bytes)?;
+    } else if record.way == Way::Ublk.name() {
+        ublk::resize(device, bytes)?;
     } else {
         // Drivers before Linux 6.18 take the size that the kernel knows; asking for it makes FUSE ask the server. Theirs,
         // if the supervisor is gone, stays the old one, which is then said below.

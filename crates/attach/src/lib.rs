@@ -1,4 +1,4 @@
-//! A volume as a block device of this machine: `/dev/loopN` or `/dev/nbdN` for any [`Device`](netram_disk::Device).
+//! A volume as a block device of this machine: `/dev/ublkbN`, `/dev/nbdN` or `/dev/loopN` for any [`Device`](netram_disk::Device).
 //!
 //! ```text
 //!  ext4 ── /dev/loop0 ── FUSE file ── server process: Device ── lenders, disk
@@ -21,18 +21,20 @@
 //! ```
 //!
 //! When a server has died the supervisor starts another ([`Attached::restart`]), which opens the volume and answers what
-//! the first has not. Whoever uses the device only waits: the kernel's nbd does while there is no server, and FUSE while
-//! the supervisor has the kernel's end of the conversation. A server that hangs is killed, and so replaced ([`Attached::look`]).
+//! the first has not. Whoever uses the device only waits: ublk and the kernel's nbd do while there is no server, and FUSE
+//! while the supervisor has the kernel's end of the conversation. A server that hangs is killed, and so replaced ([`Attached::look`]).
 //!
-//! Not here: ublk.
+//! With the kernel's ublk ([`Way::Ublk`]) the driver itself stands between the two: the crate's module `ublk`.
 #![deny(unsafe_code)]
 
+mod failures;
 mod fuse;
 mod handover;
 mod held;
 mod loop_device;
 mod nbd_device;
 mod netlink;
+mod node;
 mod process;
 mod pulse;
 mod registry;
@@ -41,11 +43,13 @@ mod serve;
 mod server;
 mod supervise;
 mod sys;
+mod together;
+mod ublk;
 mod users;
 mod watchdog;
 mod way;
 
-pub use held::{ResizeError, fail, resize};
+pub use held::{FailError, ResizeError, fail, resize};
 pub use loop_device::BindError;
 pub use nbd_device::NbdError;
 pub use process::Process;
@@ -55,5 +59,6 @@ pub use registry::{
 pub use restarts::Restarts;
 pub use serve::{ServeError, serve, serve_nbd};
 pub use supervise::{AttachError, Attached, Going, Release, Request, Serving, attach};
+pub use ublk::{UblkError, serve_ublk};
 pub use users::{User, users};
 pub use way::Way;

@@ -9,12 +9,12 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 
 use crate::loop_device::number_of;
 use crate::netlink::{Attributes, Family};
+use crate::node;
 
 const FAMILY: &str = "nbd";
 const VERSION: u8 = 1;
@@ -38,13 +38,6 @@ const DISCONNECT_ON_CLOSE: u64 = 2;
 
 /// How long requests wait for another server: its opening recovers the volume, which may wait for lenders.
 const RECONNECT_SECONDS: u64 = 600;
-/// How often the kernel looks whether a request that is not answered belongs to a socket that is gone, in milliseconds.
-const LOOK_MS: &str = "2000";
-
-/// A node of a device that has just been made appears at once, unless something slower than the kernel makes it.
-const NODE_PATIENCE: Duration = Duration::from_secs(5);
-const NODE_PAUSE: Duration = Duration::from_millis(10);
-
 /// What the kernel is told of a server, in place of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NbdConfig {
@@ -114,7 +107,10 @@ impl NbdDevice {
             refused("make a device")(io::Error::other("it did not say which one it has made"))
         })?;
         let made = open(index).and_then(|device| {
-            look_often(&device.path)?;
+            node::look_often(&device.path).map_err(|source| NbdError::Device {
+                path: device.path.clone(),
+                source,
+            })?;
             // Not earlier: whoever looks at new disks would have ended it by closing it.
             device.end_with_last_user(&mut family)?;
             Ok(device)
@@ -217,30 +213,15 @@ fn disconnect(family: &mut Family, index: u32) -> Result<(), NbdError> {
 
 fn open(index: u32) -> Result<NbdDevice, NbdError> {
     let path = PathBuf::from(format!("/dev/nbd{index}"));
-    let deadline = Instant::now() + NODE_PATIENCE;
-    loop {
-        let opened = number_of(&path).and_then(|_| File::open(&path));
-        match opened {
-            Ok(held) => {
-                return Ok(NbdDevice {
-                    path,
-                    index,
-                    _held: held,
-                });
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound && Instant::now() < deadline => {
-                std::thread::sleep(NODE_PAUSE);
-            }
-            Err(source) => return Err(NbdError::Device { path, source }),
-        }
+    let opened = node::wait_for(&path, |path| number_of(path).and_then(|_| File::open(path)));
+    match opened {
+        Ok(held) => Ok(NbdDevice {
+            path,
+            index,
+            _held: held,
+        }),
+        Err(source) => Err(NbdError::Device { path, source }),
     }
-}
-
-/// A request that a dead server had taken is sent again when the kernel next looks at it; by itself it does every 30 s.
-fn look_often(device: &Path) -> Result<(), NbdError> {
-    let name = device.file_name().unwrap_or_default();
-    let path = Path::new("/sys/block").join(name).join("queue/io_timeout");
-    std::fs::write(&path, LOOK_MS).map_err(|source| NbdError::Device { path, source })
 }
 
 fn index_of(device: &Path) -> Option<u32> {

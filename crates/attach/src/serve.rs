@@ -23,6 +23,7 @@ use crate::fuse::session::Session;
 use crate::handover::{Word, hear, say};
 use crate::pulse::Pulse;
 use crate::sys;
+use crate::ublk::UblkError;
 
 /// The line that offers the kernel's end of a socket.
 pub(crate) const SOCKET_OFFER: &str = "socket ";
@@ -52,6 +53,9 @@ pub enum ServeError {
     /// The kernel's nbd cannot be served.
     #[error("serving the kernel's nbd: {0}")]
     Nbd(io::Error),
+    /// The kernel's ublk cannot be served.
+    #[error("{0}")]
+    Ublk(#[from] UblkError),
     /// The last flush failed.
     #[error("the last flush, after the device was let go: {0}")]
     Flush(DeviceError),
@@ -146,7 +150,7 @@ pub fn serve_nbd<E: fmt::Display>(
 }
 
 /// Opens the device and begins to serve it; a failure is told to the supervisor.
-fn start<E: fmt::Display, S>(
+pub(crate) fn start<E: fmt::Display, S>(
     pulse: &Pulse,
     open: impl FnOnce() -> Result<Arc<dyn Device>, E>,
     begin: impl FnOnce(Arc<dyn Device>) -> Result<S, ServeError>,
@@ -192,7 +196,7 @@ impl Talk {
 }
 
 /// Before the volume's threads start, which inherit it.
-fn prepare() -> io::Result<Pulse> {
+pub(crate) fn prepare() -> io::Result<Pulse> {
     for signal in IGNORED {
         if let Err(error) = sys::ignore(signal) {
             tracing::warn!(%error, ?signal, "this signal ends the server, whoever uses the device");
@@ -212,14 +216,14 @@ fn prepare() -> io::Result<Pulse> {
     Pulse::start()
 }
 
-fn say_line(line: fmt::Arguments<'_>) -> io::Result<()> {
+pub(crate) fn say_line(line: fmt::Arguments<'_>) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{line}")?;
     out.flush()
 }
 
 /// Nobody reads on: what a library prints must not fill the pipe, and wait.
-fn leave_output() -> io::Result<()> {
+pub(crate) fn leave_output() -> io::Result<()> {
     let nowhere = File::options().write(true).open(NOWHERE)?;
     Ok(rustix::stdio::dup2_stdout(nowhere)?)
 }

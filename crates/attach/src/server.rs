@@ -2,7 +2,7 @@
 //!
 //! Nothing here waits for a server but [`Server::offer`], which is for one that nobody waits for yet.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -17,6 +17,7 @@ use crate::handover::{Word, hear, hear_now, say};
 use crate::process::Process;
 use crate::serve::{OFFER, REFUSAL, SOCKET_OFFER};
 use crate::supervise::AttachError;
+use crate::ublk::{self, Begin};
 use crate::watchdog::{BEAT, Watchdog};
 
 /// Bytes of an output line; a server that says more says nothing that is meant for the supervisor.
@@ -29,12 +30,17 @@ pub(crate) enum Offer {
     File(PathBuf),
     /// A socket, under the server's number of it, and what the kernel is to be told.
     Socket { number: i32, bytes: u64, flags: u16 },
+    /// A device of its own, by its number.
+    Device(u32),
 }
 
 impl Offer {
     fn parse(line: &str) -> Option<Offer> {
         if let Some(path) = line.strip_prefix(OFFER) {
             return Some(Offer::File(path.into()));
+        }
+        if let Some(number) = line.strip_prefix(ublk::OFFER) {
+            return Some(Offer::Device(number.parse().ok()?));
         }
         let mut words = line.strip_prefix(SOCKET_OFFER)?.split(' ');
         Some(Offer::Socket {
@@ -89,6 +95,11 @@ impl Server {
 
     pub(crate) fn say(&self, word: &Word) -> io::Result<()> {
         say(&self.talk, word)
+    }
+
+    /// Tells it which ublk device it is to serve.
+    pub(crate) fn begin(&self, how: &Begin) -> io::Result<()> {
+        writeln!(&self.talk, "{how}")
     }
 
     /// What another server would need to go on with the file, if this kernel lets it.

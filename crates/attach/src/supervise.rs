@@ -17,6 +17,7 @@ use crate::process::Process;
 use crate::registry::{Claim, Record, RegistryError};
 use crate::server::{Offer, Server};
 use crate::sys::LoopConfig;
+use crate::ublk::{self, Begin, UblkDevice, UblkError};
 use crate::users::{User, users};
 use crate::way::Way;
 
@@ -107,6 +108,9 @@ pub enum AttachError {
     /// No device of the kernel's nbd.
     #[error("{0}")]
     Nbd(#[from] NbdError),
+    /// No device of the kernel's ublk.
+    #[error("{0}")]
+    Ublk(#[from] UblkError),
     /// The server's socket cannot be had.
     #[error("taking the server's socket: {0}")]
     Socket(io::Error),
@@ -141,9 +145,18 @@ pub fn attach(mut claim: Claim, request: &Request, server: Command) -> Result<At
 
 /// Gives what `server` serves a device, and announces it. After an error there is no device.
 fn make(claim: &mut Claim, request: &Request, server: &mut Server) -> Result<(Held, Record), AttachError> {
-    if request.way == Way::Fuse {
-        server.say(&Word::New).map_err(AttachError::Start)?;
-    }
+    let supervisor = Process::of(std::process::id()).map_err(AttachError::Start)?;
+    let begun = match request.way {
+        Way::Fuse => server.say(&Word::New),
+        Way::Nbd => Ok(()),
+        Way::Ublk => server.begin(&Begin::New {
+            block_bytes: request.block_bytes,
+            read_only: request.read_only,
+            again: request.restart,
+            mark: ublk::mark(&supervisor),
+        }),
+    };
+    begun.map_err(AttachError::Start)?;
     let mut device = match (server.offer()?, request.way) {
         (Offer::File(path), Way::Fuse) => {
             let file = open(&path)?;
@@ -162,6 +175,7 @@ fn make(claim: &mut Claim, request: &Request, server: &mut Server) -> Result<(He
             };
             Held::Nbd(NbdDevice::connect(&server.socket(number)?, config)?)
         }
+        (Offer::Device(number), Way::Ublk) => Held::Ublk(UblkDevice::new(number)?),
         _ => return Err(AttachError::OtherWay),
     };
     let record = Record {
@@ -173,7 +187,7 @@ fn make(claim: &mut Claim, request: &Request, server: &mut Server) -> Result<(He
         block_bytes: request.block_bytes,
         read_only: request.read_only,
         file: device.file(),
-        supervisor: Process::of(std::process::id()).map_err(AttachError::Start)?,
+        supervisor,
         server: server.process()?,
         restarts: 0,
     };
@@ -254,7 +268,8 @@ impl Attached {
         };
         match (&self.device, offered) {
             (Held::Loop { .. }, None) => Ok(self.server.serves()),
-            (Held::Nbd(_), None) => Ok(false),
+            (Held::Nbd(_) | Held::Ublk(_), None) => Ok(false),
+            (Held::Ublk(device), Some(Offer::Device(number))) if number == device.number() => Ok(true),
             (Held::Nbd(device), Some(Offer::Socket { number, bytes, .. })) => {
                 match self.server.socket(number) {
                     Ok(socket) => device.reconnect(&socket, bytes)?,
@@ -309,7 +324,7 @@ impl Attached {
     pub fn can_restart(&self) -> bool {
         let possible = match &self.device {
             Held::Loop { control, .. } => control.is_some(),
-            Held::Nbd(_) => true,
+            Held::Nbd(_) | Held::Ublk(_) => true,
         };
         self.may_restart && possible
     }
@@ -329,6 +344,9 @@ impl Attached {
             }
             Held::Loop { control: None, .. } => return Err(server.give_up(AttachError::OtherWay)),
             Held::Nbd(_) => (),
+            Held::Ublk(device) => {
+                let _ = server.begin(&Begin::Take(device.number()));
+            }
         }
         self.record.restarts = self.record.restarts.saturating_add(1);
         self.record.server = server.process()?;
@@ -344,6 +362,8 @@ impl Attached {
 
     /// Gives a device up whose server is gone. Who has it mounted keeps it, and gets errors, until he unmounts it.
     pub fn abandon(mut self) -> Vec<User> {
+        // Before it fails: a device of ublk is not there any more then.
+        let users = users(self.device.path());
         match &mut self.device {
             Held::Loop { control, .. } => *control = None,
             Held::Nbd(device) => {
@@ -351,9 +371,14 @@ impl Attached {
                     tracing::warn!(%error, "the device still waits for another server, and then fails");
                 }
             }
+            Held::Ublk(device) => {
+                if let Err(error) = device.fail() {
+                    tracing::warn!(%error, "the device still waits for another server");
+                }
+            }
         }
         withdraw(&mut self.claim);
-        users(self.device.path())
+        users
     }
 }
 

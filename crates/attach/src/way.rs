@@ -5,12 +5,14 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::nbd_device;
+use crate::{nbd_device, ublk};
 
 /// How the kernel reaches a served volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Way {
+    /// The kernel's ublk. Two hand-overs a request less than by FUSE, and another server can take over.
+    Ublk,
     /// The kernel's own NBD client. One hand-over a request less, and another server can take over.
     Nbd,
     /// A FUSE file with a loop device on it. Kernels have that nearly everywhere.
@@ -20,15 +22,19 @@ pub enum Way {
 impl Way {
     /// The best that this kernel has ready. A driver that is not loaded is not looked for.
     pub fn best() -> Way {
-        match nbd_device::is_available() {
-            true => Way::Nbd,
-            false => Way::Fuse,
+        if ublk::is_available() {
+            Way::Ublk
+        } else if nbd_device::is_available() {
+            Way::Nbd
+        } else {
+            Way::Fuse
         }
     }
 
     /// As records have it.
     pub(crate) fn name(self) -> &'static str {
         match self {
+            Way::Ublk => "ublk",
             Way::Nbd => "nbd",
             Way::Fuse => "fuse+loop",
         }
@@ -38,6 +44,7 @@ impl Way {
 impl fmt::Display for Way {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
+            Way::Ublk => "ublk",
             Way::Nbd => "nbd",
             Way::Fuse => "fuse",
         })
@@ -49,9 +56,12 @@ impl FromStr for Way {
 
     fn from_str(text: &str) -> Result<Way, String> {
         match text {
+            "ublk" => Ok(Way::Ublk),
             "nbd" => Ok(Way::Nbd),
             "fuse" => Ok(Way::Fuse),
-            _ => Err(format!("`{text}` is no way to attach a volume: `nbd` or `fuse`")),
+            _ => Err(format!(
+                "`{text}` is no way to attach a volume: `ublk`, `nbd` or `fuse`"
+            )),
         }
     }
 }

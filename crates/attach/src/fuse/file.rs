@@ -3,13 +3,14 @@
 //! Requests go straight to the device: nothing is cached here, nor by the kernel (direct I/O), so a write that is
 //! answered is a write that the device has completed, and a flush that arrives is the device's flush.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::Arc;
+use std::time::SystemTime;
 
 use netram_disk::{BLOCK_BYTES, Device, DeviceError, SECTOR_BYTES};
 use rustix::io::Errno;
 
 use super::wire::{self, Attributes, Operation, Request};
+use crate::failures::Failures;
 
 /// The file's name.
 pub(crate) const NAME: &str = "volume";
@@ -24,9 +25,6 @@ pub(super) const REQUEST_BYTES_MAX: u32 = 1 << 20;
 const NAME_VALID_S: u64 = 3600;
 
 const _: () = assert!(REQUEST_BYTES_MAX <= netram_disk::limit::REQUEST_BYTES_MAX);
-
-/// A failing device fails each request of a busy file system.
-const ERROR_LINE_EVERY: Duration = Duration::from_secs(1);
 
 const PUNCH_HOLE: u32 = 0x02;
 const KEEP_SIZE: u32 = 0x01;
@@ -67,15 +65,7 @@ impl<const N: usize> From<[u8; N]> for Body {
 pub(crate) struct VolumeFile {
     device: Arc<dyn Device>,
     made_s: u64,
-    failures: Mutex<Failures>,
-}
-
-/// Requests that failed: one that is tried again and again must not fill the log, which lies in memory.
-#[derive(Debug, Default)]
-struct Failures {
-    /// Since the last line about one.
-    unsaid: u64,
-    next_line: Option<Instant>,
+    failures: Failures,
 }
 
 /// What a `fallocate` asks of the device.
@@ -103,7 +93,7 @@ impl VolumeFile {
             device,
             made_s: (SystemTime::now().duration_since(SystemTime::UNIX_EPOCH))
                 .map_or(0, |since| since.as_secs()),
-            failures: Mutex::default(),
+            failures: Failures::default(),
         }
     }
 
@@ -187,27 +177,8 @@ impl VolumeFile {
         Ok(found.or(hole.then_some(end)))
     }
 
-    /// Says what went wrong, unless it did so a moment ago, and gives the number that the kernel understands.
     fn failed(&self, what: &str, offset: u64, length: u64, error: &DeviceError) -> i32 {
-        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = failures.count(Instant::now());
-        drop(failures);
-        if let Some(requests) = due {
-            tracing::error!(requests, offset, length, %error, "requests failed, the last one a {what}");
-        }
-        error.errno()
-    }
-}
-
-impl Failures {
-    /// One more failure, at `now`: how many a line that is due now stands for.
-    fn count(&mut self, now: Instant) -> Option<u64> {
-        self.unsaid += 1;
-        if self.next_line.is_some_and(|next| now < next) {
-            return None;
-        }
-        self.next_line = Some(now + ERROR_LINE_EVERY);
-        Some(std::mem::take(&mut self.unsaid))
+        self.failures.note(what, offset, length, error)
     }
 }
 
@@ -283,18 +254,6 @@ impl VolumeFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_burst_of_failures_is_one_line_and_the_next_line_counts_them() {
-        let mut failures = Failures::default();
-        let start = Instant::now();
-        assert_eq!(failures.count(start), Some(1));
-        for _ in 0..1000 {
-            assert_eq!(failures.count(start + ERROR_LINE_EVERY / 2), None);
-        }
-        assert_eq!(failures.count(start + ERROR_LINE_EVERY), Some(1001));
-        assert_eq!(failures.count(start + ERROR_LINE_EVERY * 3), Some(1));
-    }
 
     #[test]
     fn only_punching_and_zeroing_are_understood() {

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 
 use super::file::{Answer, REQUEST_BYTES_MAX, VolumeFile};
 use super::wire::{self, Agreed, Operation, Request};
+use crate::together::EndTogether;
 
 /// Requests that are answered at the same time: one waits for lenders while others read.
 const THREADS: usize = 4;
@@ -97,24 +98,10 @@ fn shake_hands(control: &File) -> io::Result<Agreed> {
     }
 }
 
-/// A request that a thread was at when it ended would never be answered, and whoever waits for it neither. The process
-/// ends instead, and another takes over, or everybody gets an error.
-struct EndTogether {
-    well: bool,
-}
-
-impl Drop for EndTogether {
-    fn drop(&mut self) {
-        if !self.well {
-            std::process::abort();
-        }
-    }
-}
-
 fn serve(control: &File, file: &VolumeFile) {
-    let mut end = EndTogether { well: false };
+    let mut end = EndTogether::new();
     match answer_all(control, file) {
-        Ok(()) => end.well = true,
+        Ok(()) => end.went_well(),
         Err(error) => tracing::error!(%error, "the kernel's FUSE cannot be answered"),
     }
 }

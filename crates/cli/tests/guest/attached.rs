@@ -3,7 +3,7 @@
 use crate::machine::{Guest, can_boot};
 use crate::part;
 use crate::random::Random;
-use crate::{MAKE, MIB, MOUNT, check, moments, size, skipped, times};
+use crate::{MAKE, MIB, MOUNT, NBD, check, moments, size, skipped, times};
 
 #[test]
 fn a_file_system_on_a_volume_attached_by_the_kernels_nbd_does_not_notice_its_servers_deaths() {
@@ -34,7 +34,7 @@ fn a_file_system_on_a_volume_attached_by_the_kernels_nbd_does_not_notice_its_ser
     }
     // It grows under its file system.
     guest.must(&format!("{netram} grow /run/db --size 64MiB"));
-    assert_eq!(size(&mut guest), Some(64 * MIB));
+    assert_eq!(size(&mut guest, NBD), Some(64 * MIB));
     guest.must("resize2fs /dev/nbd0");
     // Without its supervisor it is served as long as somebody uses it.
     let server = server_in(&mut guest, &netram);
@@ -56,7 +56,7 @@ fn a_file_system_on_a_volume_attached_by_the_kernels_nbd_does_not_notice_its_ser
     check(&mut guest, synced);
     guest.must("umount /run/mount");
     guest.must(&format!("{netram} detach db"));
-    assert_eq!(size(&mut guest), Some(0));
+    assert_eq!(size(&mut guest, NBD), Some(0));
     end_by_force(&mut guest, &netram, synced);
     // By the other way, and nothing was between the two.
     let attached = guest.must(&format!("{netram} attach /run/db --way fuse --read-only"));
@@ -99,7 +99,7 @@ fn end_by_force(guest: &mut Guest, netram: &str, synced: u64) {
     guest.must(&format!("{netram} detach --force db"));
     guest.must("! dd if=/bin/sh of=/run/mount/too-late bs=64k count=1 conv=fsync status=none");
     guest.must("umount /run/mount");
-    assert_eq!(size(guest), Some(0));
+    assert_eq!(size(guest, NBD), Some(0));
     guest.must(&format!("{netram} attach /run/db"));
     check(guest, synced);
     guest.must("umount /run/mount");

@@ -19,8 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const KERNEL: &str = "linux.uml";
 const MEMORY: &str = "192M";
 /// Where guests have their memory, and how much must be free there for all that run at a time.
-const SHARED: &str = "/dev/shm";
-const SHARED_FREE: u64 = 1 << 30;
+pub(crate) const SHARED: &str = "/dev/shm";
+pub(crate) const SHARED_FREE: u64 = 1 << 30;
 /// The first process, which takes commands.
 const INIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/guest/init.sh");
 const TAP: &str = "tap";
@@ -178,6 +178,8 @@ impl Drop for Server {
 /// A kernel with its processes, on a read-only view of this machine's files. Cut off when dropped.
 pub(crate) struct Guest {
     child: Child,
+    /// What it has its root from, if that is a process.
+    files: Option<Child>,
     input: ChildStdin,
     said: Receiver<String>,
     /// Everything, for whoever reads of a failure.
@@ -215,12 +217,17 @@ impl Guest {
         if cable.is_some() {
             command.arg(format!("vec0:transport=tap,ifname={TAP},depth=128,gro=1"));
         }
+        Guest::start(&mut command, KERNEL, None)
+    }
+
+    /// Starts `program` by `command`, and waits until it takes commands. `files` serves its root, and ends with it.
+    pub(crate) fn start(command: &mut Command, program: &str, files: Option<Child>) -> Result<Guest, String> {
         let child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn();
-        let mut child = child.map_err(|error| format!("{KERNEL}: {error}"))?;
+        let mut child = child.map_err(|error| format!("{program}: {error}"))?;
         let input = child.stdin.take().expect("its input is a pipe");
         let mut output = BufReader::new(child.stdout.take().expect("its output is a pipe"));
         let (tell, said) = channel();
@@ -239,13 +246,14 @@ impl Guest {
         });
         let mut guest = Guest {
             child,
+            files,
             input,
             said,
             story: String::new(),
         };
         match guest.find(|line| (line == "guest: ready").then_some(())) {
             Some(()) => Ok(guest),
-            None => Err(format!("{KERNEL} ended before it had booted: {}", guest.story)),
+            None => Err(format!("{program} ended before it had booted: {}", guest.story)),
         }
     }
 
@@ -324,6 +332,10 @@ impl Guest {
     fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if let Some(files) = &mut self.files {
+            let _ = files.kill();
+            let _ = files.wait();
+        }
     }
 }
 

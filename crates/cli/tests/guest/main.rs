@@ -15,6 +15,7 @@ mod attached;
 mod cache;
 #[path = "../common/mod.rs"]
 mod common;
+mod emulated;
 mod machine;
 mod part;
 #[path = "../faults/harness/process.rs"]
@@ -23,6 +24,7 @@ mod process;
 #[path = "../faults/harness/random.rs"]
 #[allow(dead_code, reason = "its other users need more of it")]
 mod random;
+mod ublk;
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -40,6 +42,7 @@ const MIB: u64 = 1 << 20;
 const CONNECTIONS: u32 = 4;
 /// With blocks as this machine's way to the volume has them, too.
 const MAKE: &str = "mkfs.ext4 -q -F -b 4096 /dev/nbd0";
+const NBD: &str = "/dev/nbd0";
 const COPY: &str = "dd if=/bin/sh of=/dev/nbd0 bs=4096 status=none";
 const MOUNT: &str = "mount -t ext4 /dev/nbd0 /run/mount";
 
@@ -270,7 +273,7 @@ fn a_guest_that_loses_its_server_connects_again_and_finds_every_synced_file_and_
     let server = place.serve(false);
     guest.must(&Cable::client(CONNECTIONS));
     check(&mut guest, synced);
-    assert_eq!(size(&mut guest), Some(96 * MIB));
+    assert_eq!(size(&mut guest, NBD), Some(96 * MIB));
     guest.must("resize2fs /dev/nbd0");
     let blocks = guest.must("stat --file-system --format %b /run/mount");
     let blocks = u64::from_str(blocks.trim()).unwrap();
@@ -333,9 +336,10 @@ fn flushes_and_forced_writes_of_a_guests_ext4_arrive() {
     guest.must("umount /run/mount");
 }
 
-/// Bytes of the guest's device.
-fn size(guest: &mut Guest) -> Option<u64> {
-    guest.must("blockdev --getsize64 /dev/nbd0").trim().parse().ok()
+/// Bytes of a guest's device.
+fn size(guest: &mut Guest, device: &str) -> Option<u64> {
+    let bytes = guest.must(&format!("blockdev --getsize64 {device}"));
+    bytes.trim().parse().ok()
 }
 
 /// When guests are cut off.

@@ -35,9 +35,9 @@ const GIVE_UP: i32 = SIGQUIT;
 
 /// Give a volume a block device on this machine
 ///
-/// Needs root. The device is /dev/nbdN or /dev/loopN, and /dev/netram/NAME leads
-/// to it each time. A process in the background serves it until `netram disk detach`; what
-/// it says is in /run/netram-disk/NAME/log.
+/// Needs root. The device is /dev/ublkbN, /dev/nbdN or /dev/loopN, and
+/// /dev/netram/NAME leads to it each time. A process in the background serves it until
+/// `netram disk detach`; what it says is in /run/netram-disk/NAME/log.
 ///
 /// A flush of a file system arrives at the volume, and so does a forced write.
 /// When the serving process dies, another takes over, and the file system waits
@@ -60,8 +60,8 @@ pub(crate) struct Attach {
     /// Refuse writes
     #[arg(long)]
     read_only: bool,
-    /// How the kernel reaches the volume: `nbd`, its own client, or `fuse`, a file with a loop device on it.
-    /// By default nbd if its driver is loaded
+    /// How the kernel reaches the volume: `ublk`, `nbd`, its own client, or `fuse`, a file with a loop device on it.
+    /// By default the first of them whose driver is loaded
     #[arg(long, value_name = "WAY", value_parser = ways())]
     way: Option<Way>,
     /// How many servers that died are replaced within ten minutes; with 0 the device gives errors when the first has
@@ -90,7 +90,7 @@ fn block_bytes() -> impl clap::builder::TypedValueParser<Value = u32> {
 }
 
 fn ways() -> impl clap::builder::TypedValueParser<Value = Way> {
-    PossibleValuesParser::new(["nbd", "fuse"]).try_map(|text| text.parse::<Way>())
+    PossibleValuesParser::new(["ublk", "nbd", "fuse"]).try_map(|text| text.parse::<Way>())
 }
 
 impl Attach {
@@ -235,8 +235,10 @@ fn remark_stale(stale: &Record) -> Result<()> {
         // It has the volume; opening that says so.
         return Ok(());
     }
+    // Before it fails: a device of ublk is not there any more then, whoever has it mounted.
+    let users = netram_attach::users(&stale.device);
     netram_attach::fail(stale)?;
-    for user in netram_attach::users(&stale.device) {
+    for user in users {
         output::remark(format_args!(
             "{} is still {user}: it gives errors only",
             stale.device.display()

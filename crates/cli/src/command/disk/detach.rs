@@ -83,6 +83,8 @@ impl Detach {
         if !registry.forget(name)? {
             bail!("{name} is being attached or detached at this moment; try again when that is done");
         }
+        // Before it fails: a device of ublk is not there any more then, whoever has it mounted.
+        let users = netram_attach::users(&entry.record.device);
         if !entry.record.server.is_alive() {
             netram_attach::fail(&entry.record)?;
         }
@@ -90,7 +92,7 @@ impl Detach {
         output::remark(format_args!(
             "the process that looked after {device} was killed; its record is removed"
         ));
-        match netram_attach::users(&entry.record.device).as_slice() {
+        match users.as_slice() {
             [] => Ok(ExitCode::SUCCESS),
             users => bail!("{device} is still {}: it ends with that", sentence(users)),
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::opener::start_control;
 use crate::options::Span;
 use anyhow::{Result, anyhow};
-use netram_attach::{Way, serve, serve_nbd};
+use netram_attach::{Way, serve, serve_nbd, serve_ublk};
 use netram_volume::{Device, OpenError, Place, Volume};
 use serde::{Deserialize, Serialize};
 
@@ -51,6 +51,7 @@ impl Server {
         let served = match self.way {
             Way::Nbd => serve_nbd(self.read_only, open),
             Way::Fuse => serve(open),
+            Way::Ublk => serve_ublk(open),
         };
         // Whatever happened to the device, what was written is brought to the disk.
         let closed = opened.map_or(Ok(()), |(volume, control)| {

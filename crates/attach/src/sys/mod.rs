@@ -1,5 +1,10 @@
-//! The loop driver's calls, and the signals that a process ignores. This is the crate's only unsafe module.
-#![allow(unsafe_code, reason = "neither ioctl nor signal has another interface")]
+//! The loop driver's calls, the signals that a process ignores, and [`ring`]. This is the crate's only unsafe module.
+#![allow(
+    unsafe_code,
+    reason = "neither ioctl, signal, io_uring nor a driver's memory has another interface"
+)]
+
+pub(crate) mod ring;
 
 use std::fs::File;
 use std::io;

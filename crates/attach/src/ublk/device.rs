@@ -1,0 +1,180 @@
+//! The supervisor's side of a device: lets it go, gives it up, enlarges it. The driver keeps a device until it is told
+//! to remove it, whoever has opened or closed it.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::fs::OFlags;
+
+use super::control::Control;
+use super::{UblkError, block_path};
+use crate::loop_device::number_of;
+use crate::node;
+use crate::process::Process;
+
+/// How long letting a device go waits for what was written to it; then it is tried again.
+const SYNC_PATIENCE: Duration = Duration::from_secs(1);
+const SYNC_PAUSE: Duration = Duration::from_millis(5);
+
+/// A device that this process looks after.
+#[derive(Debug)]
+pub(crate) struct UblkDevice {
+    path: PathBuf,
+    number: u32,
+    /// Writes what programs have left to be written, with the device for itself.
+    syncing: Option<JoinHandle<File>>,
+}
+
+impl UblkDevice {
+    /// The device that a server has made.
+    pub(crate) fn new(number: u32) -> Result<UblkDevice, UblkError> {
+        let path = block_path(number);
+        let found = node::wait_for(&path, number_of).and_then(|_| node::look_often(&path));
+        match found {
+            Ok(()) => Ok(UblkDevice {
+                path,
+                number,
+                syncing: None,
+            }),
+            Err(source) => Err(UblkError::Device { path, source }),
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Lets the device go, unless somebody has it for himself, or what was written to it is still on its way: then it is
+    /// handed back.
+    ///
+    /// A program that writes to it without having it for itself gets errors from then on.
+    pub(crate) fn release(mut self) -> Result<(), (UblkDevice, io::Error)> {
+        match self.sync() {
+            Ok(mine) => {
+                let ended = end(self.number, Some(mine));
+                ended.map_err(|error| (self, io::Error::other(error)))
+            }
+            Err(error) => Err((self, error)),
+        }
+    }
+
+    /// Has the device, for itself, and nothing that waits to be written.
+    ///
+    /// That takes a server, and this process is who replaces one that dies. So another thread waits for the server.
+    fn sync(&mut self) -> io::Result<File> {
+        let syncing = match self.syncing.take() {
+            Some(syncing) => syncing,
+            None => {
+                let mine = exclusive(&self.path)?;
+                std::thread::Builder::new()
+                    .name("netram-ublk-sync".into())
+                    .spawn(move || sync(mine))?
+            }
+        };
+        let deadline = Instant::now() + SYNC_PATIENCE;
+        while !syncing.is_finished() {
+            if Instant::now() > deadline {
+                self.syncing = Some(syncing);
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            std::thread::sleep(SYNC_PAUSE);
+        }
+        syncing
+            .join()
+            .map_err(|_| io::Error::other("the thread that synced it panicked"))
+    }
+
+    /// Lets every request fail, now and from now on.
+    pub(crate) fn fail(&self) -> Result<(), UblkError> {
+        end(self.number, None)
+    }
+}
+
+/// By which a process knows a device again that it has had made: numbers are used again.
+pub(crate) fn mark(maker: &Process) -> u64 {
+    maker.start << 32 ^ u64::from(maker.id)
+}
+
+/// Ends the device that `maker` has had made, if it is still that: every request fails, now and from now on.
+pub(crate) fn fail(device: &Path, maker: &Process) -> Result<(), UblkError> {
+    let number = number_in(device)?;
+    let info = Control::open()?.info(number);
+    match info.is_ok_and(|info| info.mark == mark(maker)) {
+        true => end(number, None),
+        false => Ok(()),
+    }
+}
+
+/// Makes the device as large as its volume, while it is used.
+pub(crate) fn resize(device: &Path, bytes: u64) -> Result<(), UblkError> {
+    Control::open()?.resize(number_in(device)?, bytes)
+}
+
+/// Ends a device of this process's, the server, whose supervisor is gone; `false` if somebody has it for himself.
+///
+/// A server must not wait for its own device: killed in that moment it could not end. Here it does, as nobody else is left,
+/// but only if there is something to be written, and then whoever detaches the volume stops the device, which ends that.
+pub(super) fn end_unused(number: u32) -> Result<bool, UblkError> {
+    match exclusive(&block_path(number)) {
+        Ok(mine) => end(number, Some(sync(mine))).map(|()| true),
+        // It was never started, or is stopped.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => end(number, None).map(|()| true),
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Ok(false),
+        Err(source) => Err(UblkError::Device {
+            path: block_path(number),
+            source,
+        }),
+    }
+}
+
+/// Stops a device and removes it. `mine`, the device, keeps others from having it for themselves meanwhile.
+fn end(number: u32, mine: Option<File>) -> Result<(), UblkError> {
+    let mut control = Control::open()?;
+    control.stop(number)?;
+    drop(mine);
+    if let Err(error) = control.delete(number) {
+        tracing::warn!(%error, number, "the device is gone, its number is not");
+    }
+    Ok(())
+}
+
+fn sync(device: File) -> File {
+    if let Err(error) = device.sync_all() {
+        tracing::warn!(%error, "what a program has written to the device without syncing it is lost");
+    }
+    device
+}
+
+fn exclusive(device: &Path) -> io::Result<File> {
+    let exclusive = OFlags::EXCL.bits().cast_signed();
+    OpenOptions::new().read(true).custom_flags(exclusive).open(device)
+}
+
+fn number_in(device: &Path) -> Result<u32, UblkError> {
+    let name = device.file_name().and_then(|name| name.to_str());
+    let number = name.and_then(|name| name.strip_prefix("ublkb")?.parse().ok());
+    number.ok_or_else(|| UblkError::Other(device.to_path_buf()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_ublk_devices_have_a_number() {
+        assert_eq!(number_in(Path::new("/dev/ublkb0")).unwrap(), 0);
+        assert_eq!(number_in(Path::new("/dev/ublkb12")).unwrap(), 12);
+        for other in ["/dev/ublkb0p1", "/dev/ublkc0", "/dev/loop0", "/dev/ublkb", "/"] {
+            let refused = number_in(Path::new(other));
+            assert!(matches!(refused, Err(UblkError::Other(_))), "{other}");
+        }
+    }
+}
