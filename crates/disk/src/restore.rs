@@ -2,11 +2,13 @@
 //! other.
 
 use netram_proto::id::{JournalId, Lsn};
-use netram_proto::port::File;
+use netram_proto::port::{File, Log};
 
 use crate::device::BLOCK_BYTES;
 use crate::dirty::DirtyMap;
+use crate::disk::Disk;
 use crate::error::{FileKind, GrowError};
+use crate::fetch::{Fetch, FetchError};
 use crate::image::{Image, Sparse};
 use crate::open::Files;
 use crate::superblock::{Superblock, VolumeId, is_volume_size};
@@ -69,6 +71,39 @@ impl<F: Sparse + File> Restoring<F> {
         let failed = failed(FileKind::Superblock);
         self.superblock.extend(Superblock::FILE_BYTES).map_err(failed)?;
         self.value.create(&self.superblock).map_err(failed)
+    }
+}
+
+impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
+    /// The answer to whoever makes the volume anew from this one: which of `count` blocks from `first` on are data, a bit each, lowest
+    /// first, as of a journal that has everything below `at_least`. What lies beyond the volume's end is none.
+    ///
+    /// A hole costs no reading, and a block that is damaged counts as data: fetching it will tell.
+    pub fn data_map(&self, first: u64, at_least: Lsn, count: usize) -> Result<Vec<u8>, FetchError> {
+        // As in `Disk::answer`: what is on the journal's disk need not be in the stages yet.
+        let followed = self.follow().map_err(|_| FetchError::Away)?;
+        if followed < at_least {
+            return Err(FetchError::Away);
+        }
+        let mut map = vec![0; count.div_ceil(8)];
+        let behind = first.saturating_add(count as u64).min(self.block_count());
+        if first >= behind {
+            return Ok(map);
+        }
+        let mut index = 0;
+        let mut each = |bytes: u64, hole: bool| {
+            let end = index + (bytes / BLOCK_BYTES) as usize;
+            if !hole {
+                (index..end).for_each(|at| map[at / 8] |= 1 << (at % 8));
+            }
+            index = end;
+            true
+        };
+        let (offset, length) = (first * BLOCK_BYTES, (behind - first) * BLOCK_BYTES);
+        match self.extents(offset, length, &mut each) {
+            Ok(()) => Ok(map),
+            Err(_) => Err(FetchError::Away),
+        }
     }
 }
 

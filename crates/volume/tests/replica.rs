@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use netram_disk::VolumeId;
 use netram_lender::{Config, Lender};
 use netram_transport::{Address, Security};
-use netram_volume::replica::restore::replicas;
+use netram_volume::replica::restore::{DataLender as From, replicas, restore};
 use netram_volume::replica::{DataLenderStatus, Keeper};
 use netram_volume::{Device, OpenError, Volume, VolumeSettings};
 
@@ -320,4 +320,41 @@ fn a_copy_whose_log_lost_records_stands_in_for_nothing_and_is_made_anew() {
     let (taken, _) = Volume::open_with(&place.copy(id), &taking).unwrap();
     check(&taken, (0..100).map(|block| (block, 1)));
     check(&taken, (100..200).map(|block| (block, 19)));
+}
+
+/// The copy's holes came as zeros that took space, and every one of them was fetched.
+#[test]
+fn a_volume_that_is_mostly_empty_is_restored_with_its_holes() {
+    let bytes: u64 = 10 << 30;
+    let place = Place::new();
+    let id = Volume::create(&place.path("volume"), bytes, JOURNAL_BYTES).unwrap();
+    let _lender = place.lender();
+    let volume = place.open();
+    let blocks = [0, 1, 2, 491_519, 491_520, 777_777, bytes / BLOCK as u64 - 1];
+    write_all(&volume, blocks.into_iter().chain(1000..1100), 1);
+    volume.discard(1000 * BLOCK as u64, 100 * BLOCK as u64).unwrap();
+    settle(&volume);
+    volume.close().unwrap();
+    std::fs::remove_dir_all(place.path("volume")).unwrap();
+    let config = place.settings().journal_config().unwrap();
+    let from = From {
+        address: place.address(),
+        security: config.security.clone(),
+    };
+    restore(&place.path("volume"), &from, id, &config, |_| Ok(())).unwrap();
+    let volume = place.open();
+    until("all of it is here", || volume.status().restoring.is_none());
+    assert_eq!(volume.status().disk.statistics.copied, blocks.len() as u64);
+    check(&volume, blocks.into_iter().map(|block| (block, 1)));
+    for hole in [3, 1050, 491_521, 2_000_000] {
+        assert_eq!(read(&volume, hole), [0; BLOCK]);
+    }
+    let taken = Volume::inspect(&place.path("volume")).unwrap().image_taken_bytes;
+    assert!(
+        taken < 1 << 20,
+        "{taken} bytes of a volume that has {}",
+        blocks.len() * BLOCK
+    );
+    settle(&volume);
+    assert_eq!(standing(&volume).resyncs, 0);
 }

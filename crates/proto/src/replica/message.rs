@@ -21,6 +21,9 @@ pub const DIGESTS_PER_FRAME: usize = FRAME_BODY_BYTES_MAX / DIGEST_BYTES;
 /// Numbers of blocks that one frame holds.
 pub const NUMBERS_PER_FRAME: usize = FRAME_BODY_BYTES_MAX / 8;
 
+/// Blocks of which one frame says whether they are data.
+pub const MAP_BLOCKS_PER_FRAME: usize = FRAME_BODY_BYTES_MAX * 8;
+
 /// A block's digest. All zeros stands for a block of zeros; any other is what the driver's hash says.
 pub type Digest = [u8; DIGEST_BYTES];
 
@@ -86,6 +89,26 @@ impl Message {
             header,
             body: count.to_le_bytes().to_vec(),
         }
+    }
+
+    /// Asks which of `count` blocks from number `first` on are data, and which are holes, as of a log that has reached `at_least`.
+    pub fn fetch_map(first: u64, count: u32, at_least: Lsn) -> Message {
+        assert!((1..=MAP_BLOCKS_PER_FRAME as u32).contains(&count));
+        let header = Header {
+            lsn: Lsn(first),
+            stable: at_least,
+            flags: Flag::HOLES,
+            ..Header::new(FrameKind::Fetch)
+        };
+        Message {
+            header,
+            body: count.to_le_bytes().to_vec(),
+        }
+    }
+
+    /// Answers it: a bit a block that is data, lowest first.
+    pub fn fetched_map(asked: &Header, map: Vec<u8>) -> Message {
+        Message::answer_fetch(asked, Flag::HOLES, map)
     }
 
     /// Answers a `Fetch`: the blocks, or `None` where the replica's do not check either.
@@ -346,6 +369,14 @@ impl Description {
             end,
             view,
         })
+    }
+}
+
+/// Blocks that a `Fetch` with this header may be about.
+pub(super) fn fetch_max(header: &Header) -> usize {
+    match header.flags & Flag::HOLES {
+        0 => BLOCKS_PER_FRAME,
+        _ => MAP_BLOCKS_PER_FRAME,
     }
 }
 

@@ -9,7 +9,7 @@ use crate::limit::{FRAME_BODY_BYTES_MAX, REPLICA_RECORD_BYTES_MAX, RESYNC_FRAMES
 use crate::planted::{Fault, Planted};
 use crate::wire::{Cursor, Flag, Frame, FrameKind, Header, Link, Refusal, Seed, Step, step};
 
-use super::message::{self, BLOCKS_PER_FRAME, Digest, Follow, Message};
+use super::message::{self, Digest, Follow, Message};
 use super::standing::{Condition, Standing};
 
 /// What the driver is to do for a frame.
@@ -476,7 +476,7 @@ impl Replica {
 
     fn on_fetch(&mut self, frame: &Frame<'_>) -> Deed<'static> {
         let count = Cursor::new(frame.body).u32().unwrap_or(0) as usize;
-        if !(1..=BLOCKS_PER_FRAME).contains(&count) {
+        if !(1..=message::fetch_max(&frame.header)).contains(&count) {
             return self.refuse(Refusal::Malformed, Lsn(0));
         }
         let right = match self.standing.condition {
@@ -503,7 +503,7 @@ impl Replica {
         }
     }
 
-    /// Blocks to read and to answer with [`Message::fetched`], as the volume is here now, stages and image: the header that asked, the
+    /// Blocks to read and to answer with [`Message::fetched`], or with [`Message::fetched_map`] where the header has the flag `HOLES`, as the volume is here now, stages and image: the header that asked, the
     /// first number and the count. [`Message::fetch_later`] if its stages cannot show that much yet. To be asked after every frame and every sync.
     pub fn next_fetch(&mut self) -> Option<(Header, u64, usize)> {
         let ready = |asked: &Header| asked.stable <= self.flushed.lsn;

@@ -160,7 +160,7 @@ impl Flag {
     pub const WHOLE: u8 = 8;
     /// `KeepView`: the volume was closed, and the replica has all of it. `Follow`: it is closed, if it was.
     pub const CLOSED: u8 = 16;
-    /// `Blocks`: only numbers, of blocks that are all zeros.
+    /// `Blocks`: only numbers, of blocks that are all zeros. `Fetch`, `Fetched`: not the blocks, but a bit for each that is data.
     pub const HOLES: u8 = 32;
     /// `Fetched`: the replica has not got the blocks either.
     pub const BAD: u8 = 64;

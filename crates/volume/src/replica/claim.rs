@@ -3,6 +3,7 @@
 //! Every session names a reign, and the copy obeys the newest. Before anything is changed there, the copy must be of the history that
 //! is to be restored: another restore may have come between.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use netram_client::Journal;
@@ -11,7 +12,7 @@ use netram_proto::id::{Lsn, WriterId};
 use netram_proto::journal::View;
 use netram_proto::limit::{FRAME_BODY_BYTES_MAX, REPLICA_FLIGHT_BYTES_MAX};
 use netram_proto::port::Log;
-use netram_proto::replica::message::Follow;
+use netram_proto::replica::message::{Follow, MAP_BLOCKS_PER_FRAME};
 use netram_proto::replica::{Condition, Description, Following, Message};
 use netram_proto::wire::{Flag, FrameKind, Header, Refusal};
 use ring::rand::{SecureRandom, SystemRandom};
@@ -21,6 +22,8 @@ use super::wire::Wire;
 
 /// How long an answer may take: the data lender may have to open the copy first.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long after "not now" it is asked again.
+const LATER_PAUSE: Duration = Duration::from_millis(50);
 
 /// Asks for one answer; a refusal instead is the inner error.
 pub(super) fn ask(
@@ -162,6 +165,34 @@ impl Claimant<'_> {
         Ok(())
     }
 
+    /// Has `each` take every run of the first `blocks` blocks that are data in the copy, as of a log that has everything below
+    /// `at_least`, in the reign of `view`.
+    pub(super) fn each_data(
+        &self,
+        view: &View,
+        at_least: Lsn,
+        blocks: u64,
+        each: &mut dyn FnMut(Range<u64>) -> Result<(), RestoreError>,
+    ) -> Result<(), RestoreError> {
+        let mut wire = self.lender.connect()?;
+        let follow = self.follow.claim(view.epoch, view.writer, true);
+        ask(&mut wire, &follow, FrameKind::Following)?.map_err(refused)?;
+        let mut first = 0;
+        while first < blocks {
+            let count = (blocks - first).min(MAP_BLOCKS_PER_FRAME as u64);
+            let map = ask_map(&mut wire, first, count as u32, at_least)?;
+            let is_data = |index: &u64| map[(index / 8) as usize] & 1 << (index % 8) != 0;
+            let mut at = 0;
+            while let Some(begin) = (at..count).find(is_data) {
+                let end = (begin..count).find(|index| !is_data(index)).unwrap_or(count);
+                each(first + begin..first + end)?;
+                at = end;
+            }
+            first += count;
+        }
+        Ok(())
+    }
+
     /// A session in which the copy keeps `view`, if it is of the history of `ours`.
     fn begin(&self, view: &View, ours: &View, closed: bool) -> Result<Wire, RestoreError> {
         let mut wire = self.lender.connect()?;
@@ -174,6 +205,21 @@ impl Claimant<'_> {
         let keep = Message::keep_view(view, self.follow.bytes, closed);
         ask(&mut wire, &keep, FrameKind::Kept)?.map_err(refused)?;
         Ok(wire)
+    }
+}
+
+/// Asks until the copy's stages can tell.
+fn ask_map(wire: &mut Wire, first: u64, count: u32, at_least: Lsn) -> Result<Vec<u8>, RestoreError> {
+    let deadline = Instant::now() + ANSWER_TIMEOUT;
+    loop {
+        let question = Message::fetch_map(first, count, at_least);
+        let answer = ask(wire, &question, FrameKind::Fetched)?.map_err(refused)?;
+        match answer.header.flags {
+            Flag::HOLES if answer.body.len() == (count as usize).div_ceil(8) => return Ok(answer.body),
+            Flag::LATER if Instant::now() < deadline => std::thread::sleep(LATER_PAUSE),
+            Flag::LATER => return Err(silent()),
+            _ => return Err(RestoreError::Malformed),
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 //! 3. Make a journal that begins where the copy's log ends, and recover it: all members must answer, with windows that
 //!    continue the copy. What they hold goes into the journal, and nobody needs them any more.
 //! 4. *Hand over*: send the copy what members held beyond it. Now it is complete by itself.
-//! 5. Make a volume whose blocks are all missing. They come from the copy when they are needed, or one after the other. It is
+//! 5. Make a volume whose blocks are all missing, but for the copy's holes. They come from the copy when they are needed, or one after the other. It is
 //!    marked: before it first serves, the data lender must hear it.
 //! 6. *Release*: tell the data lender that the volume is closed, as it is, and needs no members.
 //!
@@ -175,7 +175,7 @@ pub fn restore(
                 follow: &description.follow,
             };
             let released = recover(place, &description, config, &claimant, &mut restored)?;
-            fill(place, &description)?;
+            fill(place, &description, &claimant, &released)?;
             let io = |path: PathBuf| move |source| CreateError::Io { path, source };
             finish(place.root()).map_err(io(place.settings_file()))?;
             place.mark_unheard(&from.address).map_err(io(place.unheard()))?;
@@ -273,8 +273,13 @@ fn recover(
     Ok(released)
 }
 
-/// Step 5.
-fn fill(place: &Place, description: &Description) -> Result<(), RestoreError> {
+/// Step 5. Where the copy has holes, the volume has them too, and nothing is ever fetched.
+fn fill(
+    place: &Place,
+    description: &Description,
+    claimant: &Claimant<'_>,
+    released: &View,
+) -> Result<(), RestoreError> {
     let follow = &description.follow;
     let files = place.new_files(true)?;
     let wrong = |cause: GrowError| CreateError::Volume {
@@ -284,7 +289,14 @@ fn fill(place: &Place, description: &Description) -> Result<(), RestoreError> {
     let (volume, journal) = (VolumeId(follow.identity.volume), follow.identity.journal);
     let restoring =
         Restoring::begin(files, volume, journal, follow.bytes, description.end.lsn).map_err(wrong)?;
-    restoring.missing(0, follow.bytes / BLOCK_BYTES).map_err(wrong)?;
+    // Holes of a copy that has all that the new volume's journal begins with: its records come on top.
+    let mark = |first, behind| restoring.missing(first, behind).map_err(wrong);
+    claimant.each_data(
+        released,
+        description.end.lsn,
+        follow.bytes / BLOCK_BYTES,
+        &mut |run| Ok(mark(run.start, run.end)?),
+    )?;
     restoring.finish().map_err(wrong)?;
     Ok(())
 }

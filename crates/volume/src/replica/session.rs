@@ -10,7 +10,7 @@ use netram_lender::{DataPermit, DataSession};
 use netram_proto::port::{IoError, Log};
 use netram_proto::replica::message::{self, Digest, Follow};
 use netram_proto::replica::{Deed, Description, Message, Replica};
-use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
+use netram_proto::wire::{Flag, Frame, FrameKind, Header, Refusal};
 use netram_transport::Waker;
 
 use super::failure::{HostError, refusal};
@@ -144,7 +144,11 @@ impl Session {
             host.scrub.look_again(&host.disk).map_err(HostError::from)?;
         }
         while let Some((asked, first, count)) = host.replica.next_fetch() {
-            self.wire.queue(&answer_fetch(host, &asked, first, count))?;
+            let answer = match asked.flags & Flag::HOLES {
+                0 => answer_fetch(host, &asked, first, count),
+                _ => answer_map(host, &asked, first, count),
+            };
+            self.wire.queue(&answer)?;
         }
         host.replica
             .on_applied(host.disk.log().head().lsn, host.disk.applied());
@@ -299,6 +303,14 @@ fn answer_fetch(host: &Host, asked: &Header, first: u64, count: usize) -> Messag
             Err(FetchError::Away) if Instant::now() > deadline => return Message::fetch_later(asked),
             Err(FetchError::Away) => std::thread::sleep(Duration::from_millis(5)),
         }
+    }
+}
+
+/// Which of the blocks are data, if the volume is far enough to tell. Whoever asks is about to restore it, and asks again.
+fn answer_map(host: &Host, asked: &Header, first: u64, count: usize) -> Message {
+    match host.disk.data_map(first, asked.stable, count) {
+        Ok(map) => Message::fetched_map(asked, map),
+        Err(_) => Message::fetch_later(asked),
     }
 }
 
