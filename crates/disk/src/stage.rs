@@ -5,6 +5,7 @@
 //! written since is zeros.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use netram_proto::id::Lsn;
@@ -165,11 +166,6 @@ impl Stage {
         self.zeros.insert(first, behind);
     }
 
-    fn is_zeros(&self, block: u64) -> bool {
-        let before = self.zeros.range(..=block).next_back();
-        before.is_some_and(|(_, behind)| block < *behind)
-    }
-
     /// Puts `data`, or zeros, at `offset`, block by block.
     fn put(&mut self, offset: u64, data: Option<&[u8]>, length: u64, pool: &mut Pool) {
         let mut done = 0;
@@ -177,12 +173,14 @@ impl Stage {
             let block = (offset + done) / BLOCK_BYTES;
             let within = ((offset + done) % BLOCK_BYTES) as usize;
             let count = (BLOCK - within).min((length - done) as usize);
-            let fresh = !self.blocks.contains_key(&block);
-            let on_zeros = fresh && self.is_zeros(block);
-            let held = self.blocks.entry(block).or_insert_with(|| Held {
-                mask: 0,
-                bytes: pool.take(),
-            });
+            let (held, on_zeros) = match self.blocks.entry(block) {
+                Entry::Occupied(entry) => (entry.into_mut(), false),
+                Entry::Vacant(entry) => {
+                    let on_zeros = has_zeros(&self.zeros, block);
+                    let bytes = pool.take();
+                    (entry.insert(Held { mask: 0, bytes }), on_zeros)
+                }
+            };
             // A reader that still has these bytes keeps them as they are.
             let bytes = Arc::make_mut(&mut held.bytes);
             if on_zeros {
@@ -202,7 +200,7 @@ impl Stage {
     pub(crate) fn layer(&self, block: u64) -> Layer<'_> {
         match self.blocks.get(&block) {
             Some(held) => Layer::Held(held),
-            None if self.is_zeros(block) => Layer::Zeros,
+            None if has_zeros(&self.zeros, block) => Layer::Zeros,
             None => Layer::Absent,
         }
     }
@@ -276,6 +274,11 @@ impl Stage {
         }
         true
     }
+}
+
+fn has_zeros(zeros: &BTreeMap<u64, u64>, block: u64) -> bool {
+    let before = zeros.range(..=block).next_back();
+    before.is_some_and(|(_, behind)| block < *behind)
 }
 
 /// The sectors of `count` bytes from `within` a block.
