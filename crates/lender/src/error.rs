@@ -29,7 +29,7 @@ pub enum StoreError {
         free: u64,
     },
     /// Another lender lends this memory. Stop it, or give this one another name.
-    #[error("{path} is in use by another lender; give this one another name, or stop the other")]
+    #[error("{path} is in use by another lender; give this one another name (--name), or stop the other")]
     InUse {
         /// The store file.
         path: PathBuf,

@@ -47,7 +47,7 @@ pub mod volume;
 pub use control::{Control, ask};
 pub use error::{CloseError, CreateError, DeleteError, InspectError, OpenError};
 pub use netram_disk::{Device, Flush};
-pub use place::{Inspected, JOURNAL_BYTES_DEFAULT, Place};
+pub use place::{Inspected, JOURNAL_BYTES_DEFAULT, Place, unfinished_in};
 pub use resync::{ResyncError, Resynced, resync};
 pub use scrub::{Findings, Progress, scrub};
 pub use settings::VolumeSettings;

@@ -16,6 +16,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use netram_client::{Follower, Inspect, Journal, Parts};
@@ -183,7 +184,7 @@ impl Place {
         let mut beginning = OsString::from(".");
         beginning.push(name);
         beginning.push(UNFINISHED);
-        self.remove_unfinished(&beginning);
+        self.remove_unfinished();
         let mut unfinished = beginning;
         unfinished.push(format!("{:08x}", u32::from_le_bytes(random())));
         let unfinished = Place::at(&self.parent().join(unfinished));
@@ -204,22 +205,22 @@ impl Place {
             let _ = fs::remove_dir_all(&unfinished.root);
         }
         drop(making);
-        made?;
+        // The name that it had meanwhile means nothing to anybody.
+        made.map_err(|error| match error {
+            CreateError::Volume { cause, .. } => CreateError::Volume {
+                path: self.root.clone(),
+                cause,
+            },
+            other => other,
+        })?;
         sync_folder(self.parent()).map_err(failed)
     }
 
     /// Removes what is left of volumes of this name whose making was cut off. What cannot be removed is in nobody's way.
-    fn remove_unfinished(&self, beginning: &OsStr) {
-        let beginning = beginning.as_encoded_bytes();
-        for entry in fs::read_dir(self.parent()).into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            let number = name.as_encoded_bytes().strip_prefix(beginning);
-            let is_one = number
-                .is_some_and(|number| number.len() == 8 && number.iter().all(u8::is_ascii_hexdigit))
-                && entry.file_type().is_ok_and(|kind| kind.is_dir());
-            // One whose making goes on is locked.
-            if is_one && File::open(entry.path()).is_ok_and(|folder| folder.try_lock().is_ok()) {
-                let _ = fs::remove_dir_all(entry.path());
+    fn remove_unfinished(&self) {
+        for (path, name) in unfinished_in(self.parent()) {
+            if self.root.file_name() == Some(&name) {
+                let _ = fs::remove_dir_all(path);
             }
         }
     }
@@ -319,6 +320,30 @@ impl Place {
         };
         settings.with_environment(&|name| std::env::var(name).ok())
     }
+}
+
+/// What is left in `folder` of volumes whose making was cut off: the directories, and the names that the volumes would have
+/// got. The next to make a volume of that name removes it.
+pub fn unfinished_in(folder: &Path) -> Vec<(PathBuf, OsString)> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let left = entries.filter_map(|entry| {
+        let name = unfinished_name(&entry.file_name())?;
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        // One whose making goes on is locked.
+        let is_left = || File::open(entry.path()).is_ok_and(|folder| folder.try_lock().is_ok());
+        (is_folder && is_left()).then(|| (entry.path(), name))
+    });
+    left.collect()
+}
+
+/// Of `.NAME.new-01234567`: `NAME`.
+fn unfinished_name(name: &OsStr) -> Option<OsString> {
+    let name = name.as_bytes().strip_prefix(b".")?;
+    let at = name.len().checked_sub(UNFINISHED.len() + 8)?;
+    let (name, rest) = name.split_at(at);
+    let number = rest.strip_prefix(UNFINISHED.as_bytes())?;
+    let is_one = !name.is_empty() && number.iter().all(u8::is_ascii_hexdigit);
+    is_one.then(|| OsStr::from_bytes(name).to_owned())
 }
 
 fn sync_folder(folder: &Path) -> io::Result<()> {

@@ -26,6 +26,9 @@ pub(crate) fn admit(place: &Place, settings: &VolumeSettings) -> Result<Option<S
     };
     let standing = StandingFile::look(place.root()).map_err(|error| refused(error.to_string()))?;
     match standing.map(|standing| standing.condition) {
+        None if settings.take_over => Err(refused(
+            "it is no data lender's copy, and needs no taking over: attach or serve it".to_owned(),
+        )),
         None | Some(Condition::TakenOver) => Ok(None),
         Some(Condition::Following) if settings.take_over => Ok(standing),
         Some(Condition::Following) => Err(refused(

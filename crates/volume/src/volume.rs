@@ -109,14 +109,8 @@ impl Volume {
             Some(address) => {
                 let superblock = Superblock::read(&files.superblock).map_err(wrong)?;
                 let follow = follow(&place, &journal, &superblock)?;
-                let view = journal.newest_view();
-                Some(FeederParts::new(
-                    address.clone(),
-                    security,
-                    follow,
-                    window_bytes,
-                    &view,
-                ))
+                let (address, view) = (address.clone(), journal.newest_view());
+                Some(FeederParts::new(address, security, follow, window_bytes, &view))
             }
             None => None,
         };
@@ -128,14 +122,7 @@ impl Volume {
             journal: recovered,
             disk: disk.recovered(),
         };
-        if recovered.disk.unverified > 0 {
-            let blocks = recovered.disk.unverified;
-            tracing::warn!(
-                path = %place.root().display(), blocks,
-                "the crash left blocks of which only a part is in the journal and the rest does not match its checksum: \
-                 torn by the crash, as is usual, or damaged before it; they were taken as they are (docs/disk.md, Stages)"
-            );
-        }
+        tell_unverified(&place, recovered.disk.unverified);
         let disk = Arc::new(disk);
         let thread = start(&disk).map_err(OpenError::Thread)?;
         let mut volume = Volume {
@@ -328,6 +315,16 @@ fn be_heard(
     place
         .mark_heard()
         .map_err(|source| OpenError::File { path, source })
+}
+
+fn tell_unverified(place: &Place, blocks: u64) {
+    if blocks > 0 {
+        tracing::warn!(
+            path = %place.root().display(), blocks,
+            "the crash left blocks of which only a part is in the journal and the rest does not match its checksum: \
+             torn by the crash, as is usual, or damaged before it; they were taken as they are (docs/disk.md, Stages)"
+        );
+    }
 }
 
 /// What a data lender is told of the volume.

@@ -200,6 +200,8 @@ fn a_volume_is_served_until_it_is_told_to_stop_and_closed_then() {
     assert!(server.0.wait().unwrap().success());
     let shown = place.json(&["show", "db"]);
     assert_eq!((&shown["in_use"], &shown["live"]), (&false.into(), &Value::Null));
+    let no_copy = place.refused(&["takeover", "db"], 1);
+    assert!(no_copy.contains("no data lender's copy"), "{no_copy}");
     let closed = place.refused(&["show", "db", "--metrics"], 1);
     assert!(closed.contains("not attached or served"), "{closed}");
 }
@@ -219,9 +221,41 @@ fn settings_that_make_no_sense_make_no_volume() {
         assert!(refused.contains(says), "{refused}");
         assert!(!place.path("db").exists(), "{arguments:?}");
     }
-    let odd = place.refused(&["create", "db", "--size", "1000"], 1);
-    assert!(odd.contains("4096"), "{odd}");
+    // The error named this variable, and nobody read it.
+    let mut create = netram();
+    create.args([
+        "disk",
+        "create",
+        "db",
+        "--size",
+        "1MiB",
+        "--lender",
+        "tcp://127.0.0.1:1",
+    ]);
+    create.current_dir(place.folder.path());
+    let refused = finish(create.env("NETRAM_KEY_FILE", "elsewhere"));
+    assert!(
+        refused.code == 1 && refused.err.contains("elsewhere"),
+        "{}",
+        refused.err
+    );
     assert!(!place.path("db").exists());
+    let odd = place.refused(&["create", "db", "--size", "1000"], 1);
+    assert!(odd.contains("4096") && !odd.contains(".new-"), "{odd}");
+    assert!(!place.path("db").exists());
+}
+
+#[test]
+fn what_a_killed_create_left_is_named_until_it_is_removed() {
+    let place = Place::new();
+    let left = place.path(".db.new-0123abcd");
+    fs::create_dir(&left).unwrap();
+    fs::write(left.join("image"), "half").unwrap();
+    let listed = || place.disk(&["list", "."]);
+    assert!(listed().err.contains(".db.new-0123abcd"), "{}", listed().err);
+    place.json(&["create", "db", "--size", "1MiB", "--journal-size", "4MiB"]);
+    assert!(!left.exists());
+    assert_eq!(listed().err, "");
 }
 
 #[test]

@@ -45,7 +45,7 @@ pub(crate) struct Create {
     #[arg(long, value_name = "FILE", requires = "data_lender")]
     data_lender_key_file: Option<PathBuf>,
     /// The cluster key's file, for the lenders
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", env = "NETRAM_KEY_FILE")]
     key_file: Option<PathBuf>,
     /// No key and no encryption; only for lenders on this machine
     #[arg(long)]

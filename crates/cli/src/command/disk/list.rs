@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Args;
 use netram_attach::Entry;
-use netram_volume::{Inspected, Place};
+use netram_volume::{Inspected, Place, unfinished_in};
 use serde_json::json;
 
 use super::registry;
@@ -61,7 +61,21 @@ impl List {
                 output::line(table)?;
             }
         }
+        for dir in &self.dir {
+            remark_unfinished(dir);
+        }
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Names what a killed command has left in `dir`: it takes space.
+fn remark_unfinished(dir: &Path) {
+    for (path, name) in unfinished_in(dir) {
+        output::remark(format_args!(
+            "{} is left of a volume whose making was cut off: remove it, or make {} again, which does",
+            path.display(),
+            name.display()
+        ));
     }
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct Takeover {
     /// The copy's directory, below the data lender's --data
     replica: PathBuf,
     /// The cluster key's file, for the lenders that held the newest writes
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", env = "NETRAM_KEY_FILE")]
     key_file: Option<PathBuf>,
     /// No key and no encryption; only for lenders on this machine
     #[arg(long)]

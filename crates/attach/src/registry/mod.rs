@@ -9,17 +9,19 @@
 //!
 //! A record is true while the supervisor that it names lives and the lock is held; otherwise that supervisor was killed,
 //! and the record is stale. Neither alone says so: whoever attaches anew holds the lock beside the stale record until it
-//! is replaced, and numbers of processes are used again ([`Process`]).
+//! is replaced, and numbers of processes are used again ([`Process`](crate::Process)).
+
+mod files;
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use crate::process::Process;
+pub use files::{Record, RegistryError};
+use files::{failed, lock_file, make_link, private_folder, write_record};
 
 /// Names become file names.
 pub const NAME_BYTES_MAX: usize = 64;
@@ -37,35 +39,6 @@ const CLAIM_PAUSE: Duration = Duration::from_millis(5);
 pub struct Registry {
     folder: PathBuf,
     links: PathBuf,
-}
-
-/// What is attached under a name.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
-    /// The name.
-    pub name: String,
-    /// The volume, as an absolute path.
-    pub volume: PathBuf,
-    /// The block device.
-    pub device: PathBuf,
-    /// A link to it that has the same path each time.
-    pub link: PathBuf,
-    /// How the kernel reaches the volume.
-    pub way: String,
-    /// Bytes of the device's logical block.
-    pub block_bytes: u32,
-    /// Whether writes are refused.
-    pub read_only: bool,
-    /// The served file, as the supervisor has it open; empty when there is none.
-    #[serde(default)]
-    pub file: PathBuf,
-    /// Who looks after it.
-    pub supervisor: Process,
-    /// Who has the volume open.
-    pub server: Process,
-    /// How many servers died before that one.
-    #[serde(default)]
-    pub restarts: u32,
 }
 
 /// A record, and whether it is true.
@@ -86,16 +59,6 @@ pub struct Claim {
     /// What a supervisor that was killed has left.
     pub stale: Option<Record>,
     _lock: File,
-}
-
-/// The registry's files fail.
-#[derive(Debug, thiserror::Error)]
-#[error("{path}: {source}")]
-pub struct RegistryError {
-    /// The file.
-    pub path: PathBuf,
-    /// What the system said.
-    pub source: io::Error,
 }
 
 /// Why a name or volume cannot be had.
@@ -329,215 +292,5 @@ impl Claim {
     }
 }
 
-/// Makes the record's link, by way of `fresh`: at no moment does it lead nowhere. Takes the place of a link only.
-fn make_link(record: &Record, fresh: &Path) -> Result<(), RegistryError> {
-    let link = &record.link;
-    if link.symlink_metadata().is_ok_and(|there| !there.is_symlink()) {
-        let taken = io::Error::new(
-            io::ErrorKind::AlreadyExists,
-            "the device's link belongs here, and something else is; remove that, or give another --name",
-        );
-        return Err(failed(link)(taken));
-    }
-    match fs::remove_file(fresh) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(fresh)(error)),
-        _ => {}
-    }
-    symlink(&record.device, fresh).map_err(failed(fresh))?;
-    fs::rename(fresh, link).map_err(failed(link))
-}
-
-/// A record is replaced as a whole.
-fn write_record(record: &Record, folder: &Path) -> Result<(), RegistryError> {
-    let (path, fresh) = (folder.join(RECORD), folder.join("record.new"));
-    let text = serde_json::to_vec_pretty(record).map_err(|error| failed(&path)(error.into()))?;
-    let written = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&fresh)
-        .and_then(|mut file| file.write_all(&text));
-    written.map_err(failed(&fresh))?;
-    fs::rename(&fresh, &path).map_err(failed(&path))
-}
-
-fn private_folder(path: &Path) -> Result<(), RegistryError> {
-    let mut folder = fs::DirBuilder::new();
-    folder.recursive(true).mode(0o700);
-    folder.create(path).map_err(failed(path))
-}
-
-fn lock_file(path: &Path) -> Result<File, RegistryError> {
-    let mut options = OpenOptions::new();
-    options
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600);
-    options.open(path).map_err(failed(path))
-}
-
-fn failed(path: &Path) -> impl Fn(io::Error) -> RegistryError + use<> {
-    let path = path.to_path_buf();
-    move |source| RegistryError {
-        path: path.clone(),
-        source,
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn registry() -> (tempfile::TempDir, Registry) {
-        let folder = tempfile::tempdir().unwrap();
-        let registry = Registry::new(&folder.path().join("run"), &folder.path().join("dev"));
-        (folder, registry)
-    }
-
-    fn record(registry: &Registry, name: &str, volume: &str) -> Record {
-        Record {
-            name: name.into(),
-            volume: volume.into(),
-            device: "/dev/loop77".into(),
-            link: registry.links.join(name),
-            way: "fuse+loop".into(),
-            block_bytes: 4096,
-            read_only: false,
-            file: "/proc/1/fd/1000".into(),
-            supervisor: Process::of(std::process::id()).unwrap(),
-            server: Process::of(std::process::id()).unwrap(),
-            restarts: 0,
-        }
-    }
-
-    #[test]
-    fn a_volume_and_a_name_are_had_once_and_a_dead_owners_record_is_stale() {
-        let (_folder, registry) = registry();
-        assert_eq!(registry.entries().unwrap(), []);
-        let mut claim = registry.claim("db", Path::new("/v/db")).unwrap();
-        let busy = registry.claim("db", Path::new("/v/db"));
-        assert!(matches!(busy, Err(ClaimError::Busy(_))));
-        let made = record(&registry, "db", "/v/db");
-        claim.announce(&made).unwrap();
-        assert_eq!(fs::read_link(claim.link()).unwrap(), made.device);
-        for name in ["db", "other"] {
-            let twice = registry.claim(name, Path::new("/v/db"));
-            assert!(matches!(twice, Err(ClaimError::Attached(_))), "{name}");
-        }
-        let taken = registry.claim("db", Path::new("/w/db"));
-        assert!(matches!(taken, Err(ClaimError::Taken(_))));
-        assert!(!registry.forget("db").unwrap());
-        for what in ["db", "/v/db", "/dev/loop77"] {
-            assert!(registry.find(Path::new(what)).unwrap().unwrap().alive, "{what}");
-        }
-        // The owner is killed.
-        drop(claim);
-        assert!(!registry.find(Path::new("db")).unwrap().unwrap().alive);
-        let mut claim = registry.claim("db", Path::new("/v/db")).unwrap();
-        assert_eq!(claim.stale, Some(made.clone()));
-        claim.announce(&made).unwrap();
-        claim.withdraw().unwrap();
-        assert_eq!(registry.entries().unwrap(), []);
-        assert!(claim.link().symlink_metadata().is_err());
-    }
-
-    #[test]
-    fn a_stale_record_is_forgotten_and_a_link_that_leads_elsewhere_stays() {
-        let (_folder, registry) = registry();
-        let mut claim = registry.claim("db", Path::new("/v/db")).unwrap();
-        claim.announce(&record(&registry, "db", "/v/db")).unwrap();
-        let link = claim.link();
-        drop(claim);
-        fs::remove_file(&link).unwrap();
-        symlink("/dev/loop78", &link).unwrap();
-        assert!(registry.forget("db").unwrap());
-        assert_eq!(registry.entries().unwrap(), []);
-        assert_eq!(fs::read_link(&link).unwrap(), Path::new("/dev/loop78"));
-    }
-
-    #[test]
-    fn a_dead_supervisors_record_stays_stale_while_its_name_is_claimed_anew() {
-        // It looked alive then, and `detach` signalled whoever had its number by now.
-        let (_folder, registry) = registry();
-        let mut claim = registry.claim("db", Path::new("/v/db")).unwrap();
-        let mut dead = record(&registry, "db", "/v/db");
-        // A process that had our number before us.
-        dead.supervisor.start -= 1;
-        claim.announce(&dead).unwrap();
-        drop(claim);
-        let claim = registry.claim("db", Path::new("/v/db")).unwrap();
-        assert_eq!(claim.stale, Some(dead));
-        assert!(!registry.find(Path::new("db")).unwrap().unwrap().alive);
-        for volume in ["/v/db", "/w/db"] {
-            let busy = registry.claim("db", Path::new(volume));
-            assert!(matches!(busy, Err(ClaimError::Busy(_))), "{volume}");
-        }
-        assert!(!registry.forget("db").unwrap());
-        drop(claim);
-        assert!(registry.forget("db").unwrap());
-        assert_eq!(registry.entries().unwrap(), []);
-    }
-
-    #[test]
-    fn what_cannot_be_announced_leaves_neither_record_nor_link() {
-        let (_folder, registry) = registry();
-        let mut claim = registry.claim("db", Path::new("/v/db")).unwrap();
-        let made = record(&registry, "db", "/v/db");
-        let link = claim.link();
-        fs::create_dir_all(&registry.links).unwrap();
-        fs::write(&link, "somebody's").unwrap();
-        let refused = claim.announce(&made).unwrap_err().to_string();
-        assert!(refused.contains(link.to_str().unwrap()), "{refused}");
-        assert_eq!(fs::read_to_string(&link).unwrap(), "somebody's");
-        assert_eq!(registry.entries().unwrap(), []);
-        fs::remove_file(&link).unwrap();
-        let obstacle = registry.folder.join("db/record.json");
-        fs::create_dir(&obstacle).unwrap();
-        claim.announce(&made).unwrap_err();
-        assert!(link.symlink_metadata().is_err(), "the link stays");
-        fs::remove_dir(&obstacle).unwrap();
-        claim.announce(&made).unwrap();
-        assert_eq!(fs::read_link(&link).unwrap(), made.device);
-        assert_eq!(fs::read_dir(&registry.links).unwrap().count(), 1);
-    }
-
-    #[test]
-    fn what_means_two_attachments_is_refused() {
-        let (folder, registry) = registry();
-        let path = folder.path().join("db");
-        let mut claims = Vec::new();
-        for (name, volume) in [("db", Path::new("/v/db")), ("other", &path)] {
-            let mut claim = registry.claim(name, volume).unwrap();
-            let mut made = record(&registry, name, "");
-            made.volume = volume.to_path_buf();
-            made.device = Path::new("/dev").join(name);
-            claim.announce(&made).unwrap();
-            claims.push(claim);
-        }
-        let name = registry.find(Path::new("db")).unwrap().unwrap();
-        assert_eq!(name.record.volume, Path::new("/v/db"));
-        assert_eq!(registry.find(&path).unwrap().unwrap().record.name, "other");
-        // Both on one device: the one that goes, and the one that has got its device.
-        let mut made = record(&registry, "other", "/v/other");
-        made.device = "/dev/db".into();
-        claims[1].announce(&made).unwrap();
-        let both = registry.find(Path::new("/dev/db"));
-        assert!(matches!(both, Err(FindError::Ambiguous { .. })), "{both:?}");
-        let link = registry.find(&made.link).unwrap().unwrap();
-        assert_eq!(link.record, made);
-    }
-
-    #[test]
-    fn what_cannot_be_a_file_name_is_no_name() {
-        let (_folder, registry) = registry();
-        let long = "a".repeat(NAME_BYTES_MAX + 1);
-        for name in ["", ".", "..", "-a", "a/b", "a b", "ä", long.as_str()] {
-            let refused = registry.claim(name, Path::new("/v"));
-            assert!(matches!(refused, Err(ClaimError::Name(_))), "{name}");
-        }
-        assert_eq!(name_of(Path::new("/var/lib/db/")), "db");
-    }
-}
+mod tests;

@@ -1,0 +1,108 @@
+//! A record, and the files of the registry: each is replaced as a whole, or not at all.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::RECORD;
+use crate::process::Process;
+
+/// What is attached under a name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// The name.
+    pub name: String,
+    /// The volume, as an absolute path.
+    pub volume: PathBuf,
+    /// The block device.
+    pub device: PathBuf,
+    /// A link to it that has the same path each time.
+    pub link: PathBuf,
+    /// How the kernel reaches the volume.
+    pub way: String,
+    /// Bytes of the device's logical block.
+    pub block_bytes: u32,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// The served file, as the supervisor has it open; empty when there is none.
+    #[serde(default)]
+    pub file: PathBuf,
+    /// Who looks after it.
+    pub supervisor: Process,
+    /// Who has the volume open.
+    pub server: Process,
+    /// How many servers died before that one.
+    #[serde(default)]
+    pub restarts: u32,
+}
+
+/// The registry's files fail.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: {source}")]
+pub struct RegistryError {
+    /// The file.
+    pub path: PathBuf,
+    /// What the system said.
+    pub source: io::Error,
+}
+
+/// Makes the record's link, by way of `fresh`: at no moment does it lead nowhere. Takes the place of a link only.
+pub(super) fn make_link(record: &Record, fresh: &Path) -> Result<(), RegistryError> {
+    let link = &record.link;
+    if link.symlink_metadata().is_ok_and(|there| !there.is_symlink()) {
+        let taken = io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            "the device's link belongs here, and something else is; remove that, or give another --name",
+        );
+        return Err(failed(link)(taken));
+    }
+    match fs::remove_file(fresh) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(fresh)(error)),
+        _ => {}
+    }
+    symlink(&record.device, fresh).map_err(failed(fresh))?;
+    fs::rename(fresh, link).map_err(failed(link))
+}
+
+/// A record is replaced as a whole.
+pub(super) fn write_record(record: &Record, folder: &Path) -> Result<(), RegistryError> {
+    let (path, fresh) = (folder.join(RECORD), folder.join("record.new"));
+    let text = serde_json::to_vec_pretty(record).map_err(|error| failed(&path)(error.into()))?;
+    let written = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&fresh)
+        .and_then(|mut file| file.write_all(&text));
+    written.map_err(failed(&fresh))?;
+    fs::rename(&fresh, &path).map_err(failed(&path))
+}
+
+pub(super) fn private_folder(path: &Path) -> Result<(), RegistryError> {
+    let mut folder = fs::DirBuilder::new();
+    folder.recursive(true).mode(0o700);
+    folder.create(path).map_err(failed(path))
+}
+
+pub(super) fn lock_file(path: &Path) -> Result<File, RegistryError> {
+    let mut options = OpenOptions::new();
+    options
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600);
+    options.open(path).map_err(failed(path))
+}
+
+pub(super) fn failed(path: &Path) -> impl Fn(io::Error) -> RegistryError + use<> {
+    let path = path.to_path_buf();
+    move |source| RegistryError {
+        path: path.clone(),
+        source,
+    }
+}
