@@ -48,6 +48,11 @@ fn a_file_system_only_waits_when_its_server_hangs() {
             written() > 20 || writing.is_finished()
         });
         let hung = place.json(&["list"])[0]["attached"]["server"]["id"].clone();
+        let command = fs::read(format!("/proc/{hung}/cmdline")).unwrap();
+        assert!(
+            command.starts_with(b"@"),
+            "systemd would kill it before it unmounts"
+        );
         signal(&hung, Signal::STOP);
         until("another server has taken over", || {
             let listed = place.json(&["list"]);

@@ -11,7 +11,7 @@ use netram_attach::{Entry, Process, Registry};
 use rustix::process::Signal;
 use serde_json::json;
 
-use super::attach::sentence;
+use super::watch::sentence;
 use super::{need_root, registry};
 use crate::options::Span;
 use crate::output;

@@ -16,6 +16,7 @@ mod serve;
 pub(crate) mod server;
 mod show;
 mod takeover;
+mod watch;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
