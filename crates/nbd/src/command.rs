@@ -14,6 +14,8 @@ pub struct Session {
     pub export: usize,
     /// Replies come in chunks.
     pub structured: bool,
+    /// Headers are extended; `structured` then too.
+    pub extended: bool,
     /// `BLOCK_STATUS` was agreed on, with `base:allocation`.
     pub block_status: bool,
     /// Nothing may be changed.
@@ -24,14 +26,14 @@ pub struct Session {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     offset: u64,
-    length: u32,
+    length: u64,
 }
 
 impl Span {
     /// `None`: empty, not whole sectors, or not all inside `bytes`.
-    pub fn check(offset: u64, length: u32, bytes: u64) -> Option<Span> {
-        let whole = offset.is_multiple_of(SECTOR_BYTES) && u64::from(length).is_multiple_of(SECTOR_BYTES);
-        let end = offset.checked_add(length.into())?;
+    pub fn check(offset: u64, length: u64, bytes: u64) -> Option<Span> {
+        let whole = offset.is_multiple_of(SECTOR_BYTES) && length.is_multiple_of(SECTOR_BYTES);
+        let end = offset.checked_add(length)?;
         (whole && length > 0 && end <= bytes).then_some(Span { offset, length })
     }
 
@@ -41,7 +43,7 @@ impl Span {
     }
 
     /// Bytes, a multiple of 512 and not zero.
-    pub fn length(self) -> u32 {
+    pub fn length(self) -> u64 {
         self.length
     }
 }
@@ -104,10 +106,7 @@ pub fn judge(request: &Request, session: &Session, bytes: u64) -> Result<Command
     } = request;
     // The protocol has FUA on every command; where nothing is written it means nothing.
     let fua = flags & flag::FUA != 0;
-    let only = |allowed: u16| match flags & !(allowed | flag::FUA) {
-        0 => Ok(()),
-        _ => Err(ErrorCode::Invalid),
-    };
+    let only = |allowed: u16| known_flags(request, session, allowed);
     let span =
         |beyond: ErrorCode| Span::check(offset, length, bytes).ok_or(beyond_or(beyond, request, bytes));
     let writable = || match session.read_only {
@@ -119,7 +118,7 @@ pub fn judge(request: &Request, session: &Session, bytes: u64) -> Result<Command
             only(if session.structured { flag::DF } else { 0 })?;
             let span = bounded(span(ErrorCode::Invalid)?)?;
             let unbroken = flags & flag::DF != 0;
-            if unbroken && span.length as usize > PIECE_BYTES {
+            if unbroken && span.length > PIECE_BYTES as u64 {
                 return Err(ErrorCode::Overflow);
             }
             Ok(Command::Read { span, unbroken })
@@ -166,16 +165,29 @@ pub fn judge(request: &Request, session: &Session, bytes: u64) -> Result<Command
     }
 }
 
+/// Whether a request has no other flags than those that it may have.
+fn known_flags(request: &Request, session: &Session, allowed: u16) -> Result<(), ErrorCode> {
+    // The payload of a write has always followed it; with extended headers the client says so.
+    let carried = match session.extended && request.command == command::WRITE {
+        true => flag::PAYLOAD_LEN,
+        false => 0,
+    };
+    match request.flags & !(allowed | carried | flag::FUA) {
+        0 => Ok(()),
+        _ => Err(ErrorCode::Invalid),
+    }
+}
+
 /// Which of the two reasons a span was refused for: the protocol wants writes beyond the end told apart.
 fn beyond_or(beyond: ErrorCode, request: &Request, bytes: u64) -> ErrorCode {
-    match request.offset.checked_add(request.length.into()) {
+    match request.offset.checked_add(request.length) {
         Some(end) if end <= bytes => ErrorCode::Invalid,
         _ => beyond,
     }
 }
 
 fn bounded(span: Span) -> Result<Span, ErrorCode> {
-    match span.length <= REQUEST_BYTES_MAX {
+    match span.length <= u64::from(REQUEST_BYTES_MAX) {
         true => Ok(span),
         false => Err(ErrorCode::Invalid),
     }
@@ -189,11 +201,12 @@ mod tests {
     const SESSION: Session = Session {
         export: 0,
         structured: true,
+        extended: false,
         block_status: true,
         read_only: false,
     };
 
-    fn ask(command: u16, flags: u16, offset: u64, length: u32) -> Result<Command, ErrorCode> {
+    fn ask(command: u16, flags: u16, offset: u64, length: u64) -> Result<Command, ErrorCode> {
         let request = Request {
             flags,
             command,
@@ -233,13 +246,13 @@ mod tests {
 
     #[test]
     fn requests_with_data_are_bounded_and_others_are_not() {
-        let beyond = REQUEST_BYTES_MAX + 512;
+        let beyond = u64::from(REQUEST_BYTES_MAX) + 512;
         assert_eq!(ask(command::READ, 0, 0, beyond), Err(ErrorCode::Invalid));
         assert_eq!(ask(command::WRITE, 0, 0, beyond), Err(ErrorCode::Invalid));
         assert!(ask(command::WRITE_ZEROES, 0, 0, beyond).is_ok());
         assert!(ask(command::TRIM, 0, 0, beyond).is_ok());
         assert!(ask(command::BLOCK_STATUS, 0, 0, beyond).is_ok());
-        let unbroken = PIECE_BYTES as u32;
+        let unbroken = PIECE_BYTES as u64;
         assert!(ask(command::READ, flag::DF, 0, unbroken).is_ok());
         assert_eq!(
             ask(command::READ, flag::DF, 0, unbroken + 512),
@@ -249,7 +262,14 @@ mod tests {
 
     #[test]
     fn flags_belong_to_commands() {
-        for wrong in [flag::NO_HOLE, flag::DF, flag::REQ_ONE, flag::FAST_ZERO, 1 << 15] {
+        for wrong in [
+            flag::PAYLOAD_LEN,
+            flag::NO_HOLE,
+            flag::DF,
+            flag::REQ_ONE,
+            flag::FAST_ZERO,
+            1 << 15,
+        ] {
             assert_eq!(ask(command::WRITE, wrong, 0, 512), Err(ErrorCode::Invalid));
             assert_eq!(ask(command::TRIM, wrong, 0, 512), Err(ErrorCode::Invalid));
             assert_eq!(ask(command::FLUSH, wrong, 0, 0), Err(ErrorCode::Invalid));

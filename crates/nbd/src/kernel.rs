@@ -33,6 +33,7 @@ pub fn serve_kernel(device: &Arc<dyn Device>, socket: OwnedFd, read_only: bool) 
     let session = Session {
         export: 0,
         structured: false,
+        extended: false,
         block_status: false,
         read_only,
     };

@@ -4,6 +4,9 @@ use netram_disk::{BLOCK_BYTES, SECTOR_BYTES};
 
 /// Bytes of a request's payload or reply, at most: what is announced to clients, and what nbdkit and qemu take too.
 pub const REQUEST_BYTES_MAX: u32 = 32 << 20;
+/// Bytes of a refused payload that are skipped, so that the next request is found behind it; whoever announces more, as
+/// only extended headers can, is cut off.
+pub const SKIPPED_BYTES_MAX: u64 = u32::MAX as u64;
 /// Bytes that wait in a connection's input. A larger write goes to the device in pieces of at most this, so
 /// that a connection's memory does not depend on what its client asks.
 pub const INPUT_BYTES: usize = 1 << 20;
@@ -54,7 +57,10 @@ const _: () = assert!(
     OUTPUT_BYTES > PIECE_BYTES + 64,
     "a piece and its header fit the output"
 );
-const _: () = assert!(OUTPUT_BYTES > RUNS_MAX * 8 + 64, "a block status fits the output");
+const _: () = assert!(
+    OUTPUT_BYTES > RUNS_MAX * 16 + 64,
+    "a block status fits the output"
+);
 const _: () = assert!(
     (PIECE_BYTES_MIN as u64).is_multiple_of(BLOCK_BYTES),
     "pieces end where blocks do"

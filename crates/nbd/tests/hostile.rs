@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use netram_nbd::limit::{CONNECTIONS_MAX, STRANGERS_MAX};
-use netram_nbd::wire::request::command;
+use netram_nbd::wire::request::{Request, command};
 
 const MIB: u64 = 1 << 20;
 
@@ -214,7 +214,11 @@ fn add_options(dice: &mut Dice, bytes: &mut Vec<u8>) {
 }
 
 fn add_requests(dice: &mut Dice, bytes: &mut Vec<u8>) {
+    let extended = dice.below(2) == 0;
     if dice.below(4) > 0 {
+        if extended {
+            bytes.extend(option(11, b""));
+        }
         bytes.extend(option(7, b"\0\0\0\0\0\0"));
     }
     for _ in 0..dice.below(30) {
@@ -222,7 +226,7 @@ fn add_requests(dice: &mut Dice, bytes: &mut Vec<u8>) {
         let flags = if dice.below(2) == 0 {
             0
         } else {
-            dice.below(32) as u16
+            dice.below(64) as u16
         };
         let offset = match dice.below(4) {
             0 => dice.next(),
@@ -234,7 +238,22 @@ fn add_requests(dice: &mut Dice, bytes: &mut Vec<u8>) {
             1 => dice.below(70_000) as u32,
             _ => dice.below(128) as u32 * 512,
         };
-        bytes.extend(request(command, flags, dice.next(), offset, length));
+        if extended {
+            let length = match dice.below(8) {
+                0 => dice.next(),
+                _ => length.into(),
+            };
+            let asked = Request {
+                flags,
+                command,
+                cookie: dice.next(),
+                offset,
+                length,
+            };
+            bytes.extend(asked.encode_extended());
+        } else {
+            bytes.extend(request(command, flags, dice.next(), offset, length));
+        }
         if command == command::WRITE {
             let payload = (length as usize).min(70_000);
             bytes.extend(pattern(dice.next(), payload));

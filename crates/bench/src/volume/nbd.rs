@@ -125,7 +125,7 @@ impl NbdClient {
             command,
             cookie: self.cookie,
             offset,
-            length: length as u32,
+            length: length as u64,
         };
         self.out.clear();
         self.out.extend(request.encode());

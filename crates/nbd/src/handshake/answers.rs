@@ -20,6 +20,7 @@ impl Handshake<'_> {
         Session {
             export: index,
             structured: self.structured,
+            extended: self.extended,
             block_status: self.structured && self.allocation == Some(index),
             read_only: self.offers[index].read_only,
         }
@@ -35,6 +36,9 @@ impl Handshake<'_> {
         }
         if self.structured {
             flags |= export::SEND_DF;
+        }
+        if self.extended && self.allocation == Some(index) {
+            flags |= export::BLOCK_STAT_PAYLOAD;
         }
         flags
     }

@@ -95,6 +95,7 @@ pub struct Handshake<'a> {
     no_zeroes: bool,
     secure: bool,
     structured: bool,
+    extended: bool,
     /// The export that `base:allocation` was chosen for.
     allocation: Option<usize>,
     options: u32,
@@ -112,6 +113,7 @@ impl<'a> Handshake<'a> {
             no_zeroes: false,
             secure: false,
             structured: false,
+            extended: false,
             allocation: None,
             options: 0,
         }
@@ -139,6 +141,7 @@ impl<'a> Handshake<'a> {
     pub fn encrypted(&mut self) {
         self.secure = true;
         self.structured = false;
+        self.extended = false;
         self.allocation = None;
         self.phase = Phase::Options;
     }
@@ -263,19 +266,29 @@ impl<'a> Handshake<'a> {
                 Reply::TlsRequired,
                 "this server requires TLS; begin with STARTTLS",
             ),
+            // Its answer cannot say what a client of these headers must be told.
+            Some(Number::ExportName) if self.extended => Step::End(End::NotNbd),
             Some(Number::ExportName) => self.on_export_name(data, out),
             Some(Number::List) if data.is_empty() => self.on_list(raw, out),
             Some(Number::List) => say(Reply::Invalid, "LIST has no data"),
             Some(Number::Info) => self.on_info(raw, false, data, out),
             Some(Number::Go) => self.on_info(raw, true, data, out),
-            Some(Number::StructuredReply) if !data.is_empty() => {
-                say(Reply::Invalid, "STRUCTURED_REPLY has no data")
+            Some(Number::StructuredReply | Number::ExtendedHeaders) if !data.is_empty() => {
+                say(Reply::Invalid, "this option has no data")
             }
+            Some(Number::StructuredReply) if self.extended => say(
+                Reply::ExtendedHeadersRequired,
+                "extended headers were agreed on, and with them structured replies",
+            ),
             Some(Number::StructuredReply) if self.structured => {
                 say(Reply::Invalid, "structured replies were agreed on already")
             }
-            Some(Number::StructuredReply) => {
+            Some(Number::ExtendedHeaders) if self.extended => {
+                say(Reply::Invalid, "extended headers were agreed on already")
+            }
+            Some(headers @ (Number::StructuredReply | Number::ExtendedHeaders)) => {
                 self.structured = true;
+                self.extended = headers == Number::ExtendedHeaders;
                 reply(out, raw, Reply::Ack, &[]);
                 Step::Again
             }

@@ -248,7 +248,7 @@ fn lengths_that_do_not_add_up_are_invalid_and_change_nothing() {
 fn unknown_and_oversized_options_are_answered_and_a_flood_is_not() {
     let offers = offers();
     let mut talk = Talk::new(&offers, TlsPolicy::Off, FIXED);
-    assert_eq!(talk.verdict(11, b""), Reply::Unsupported as u32);
+    assert_eq!(talk.verdict(12, b""), Reply::Unsupported as u32);
     let long = option(99, &vec![0; OPTION_BYTES_MAX + 1]);
     let (head, tail) = long.split_at(HEADER_BYTES);
     assert_eq!(talk.send(head), Step::Again);
@@ -366,11 +366,16 @@ proptest! {
         flip in 0_usize..32,
     ) {
         use crate::wire::request::Request;
-        let request = Request { flags, command, cookie, offset, length };
+        let request = Request { flags, command, cookie, offset, length: length.into() };
         let mut bytes = request.encode();
         prop_assert_eq!(Request::parse(&bytes), Some(request));
         bytes[flip / 8] ^= 1 << (flip % 8);
         prop_assert_eq!(Request::parse(&bytes), None);
+        let request = Request { length: !u64::from(length), ..request };
+        let mut bytes = request.encode_extended();
+        prop_assert_eq!(Request::parse_extended(&bytes), Some(request));
+        bytes[flip / 8] ^= 1 << (flip % 8);
+        prop_assert_eq!(Request::parse_extended(&bytes), None);
     }
 
     /// Whatever a request says, a command stays inside the export.
@@ -379,12 +384,13 @@ proptest! {
         flags in any::<u16>(),
         command in 0_u16..10,
         offset in prop_oneof![any::<u64>(), 0_u64..1 << 21],
-        length in any::<u32>(),
+        length in prop_oneof![any::<u64>(), 0_u64..1 << 32, 0_u64..1 << 12],
+        extended in any::<bool>(),
         sectors in 1_u64..4096,
     ) {
         use crate::command::{Command, judge};
         use crate::wire::request::Request;
-        let session = Session { export: 0, structured: true, block_status: true, read_only: false };
+        let session = Session { export: 0, structured: true, extended, block_status: true, read_only: false };
         let bytes = sectors * 512;
         let request = Request { flags, command, cookie: 0, offset, length };
         let span = match judge(&request, &session, bytes) {
@@ -392,7 +398,7 @@ proptest! {
                 | Command::Trim { span, .. } | Command::Status { span, .. }) => span,
             _ => return Ok(()),
         };
-        prop_assert!(span.offset() + u64::from(span.length()) <= bytes);
+        prop_assert!(span.offset() + span.length() <= bytes);
         prop_assert!(span.offset() % 512 == 0 && span.length() % 512 == 0 && span.length() > 0);
     }
 }

@@ -6,7 +6,17 @@ use netram_disk::Pending;
 
 use super::Transmission;
 use crate::limit::{BATCH_BYTES_MAX, BATCH_MAX};
-use crate::wire::reply::{CHUNK_BYTES, Chunk, DONE, ErrorCode, SIMPLE_BYTES, chunk, simple};
+use crate::wire::reply::{
+    CHUNK_BYTES, Chunk, DONE, EXTENDED_CHUNK_BYTES, ErrorCode, SIMPLE_BYTES, chunk, extended_chunk, simple,
+};
+
+/// What an answer repeats of its request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    pub(super) cookie: u64,
+    /// Repeated with extended headers only.
+    pub(super) offset: u64,
+}
 
 /// What an answer waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +32,7 @@ pub(super) enum Rides {
 }
 
 struct Answer {
-    cookie: u64,
+    asked: Asked,
     outcome: Result<(), ErrorCode>,
     rides: Rides,
 }
@@ -54,9 +64,9 @@ impl Batch {
         heavy || self.answers.len() >= BATCH_MAX
     }
 
-    pub(super) fn push(&mut self, cookie: u64, outcome: Result<(), ErrorCode>, rides: Rides) {
+    pub(super) fn push(&mut self, asked: Asked, outcome: Result<(), ErrorCode>, rides: Rides) {
         self.answers.push(Answer {
-            cookie,
+            asked,
             outcome,
             rides,
         });
@@ -122,7 +132,7 @@ impl Transmission<'_> {
         };
         for index in 0..self.batch.answers.len() {
             let Answer {
-                cookie,
+                asked,
                 outcome,
                 rides,
             } = self.batch.answers[index];
@@ -132,34 +142,58 @@ impl Transmission<'_> {
                 Rides::WritesAndFlush => waited.and(flushed),
                 Rides::Flush => flushed,
             });
-            self.answer(cookie, outcome)?;
+            self.answer(asked, outcome)?;
         }
         self.batch.answers.clear();
         Ok(())
     }
 
-    fn answer(&mut self, cookie: u64, outcome: Result<(), ErrorCode>) -> io::Result<()> {
+    fn answer(&mut self, asked: Asked, outcome: Result<(), ErrorCode>) -> io::Result<()> {
         match outcome {
-            Err(error) if self.session.structured => self.answer_error_chunk(cookie, error),
+            Err(error) if self.session.structured => self.answer_error_chunk(asked, error),
+            Ok(()) if self.session.extended => {
+                self.output.reserve(EXTENDED_CHUNK_BYTES, self.stream)?;
+                self.put_chunk(asked, Chunk::None, DONE, 0);
+                Ok(())
+            }
             outcome => {
                 self.stats.errors += u64::from(outcome.is_err());
                 self.output.reserve(SIMPLE_BYTES, self.stream)?;
-                self.output.put(&simple(cookie, outcome.err()));
+                self.output.put(&simple(asked.cookie, outcome.err()));
                 Ok(())
             }
         }
     }
 
     /// The last chunk about a request that failed.
-    pub(super) fn answer_error_chunk(&mut self, cookie: u64, error: ErrorCode) -> io::Result<()> {
+    pub(super) fn answer_error_chunk(&mut self, asked: Asked, error: ErrorCode) -> io::Result<()> {
         self.stats.errors += 1;
         let message = error.message().as_bytes();
         let length = 6 + message.len();
-        self.output.reserve(CHUNK_BYTES + length, self.stream)?;
-        self.output.put(&chunk(cookie, Chunk::Error, DONE, length as u32));
+        self.output.reserve(self.chunk_bytes() + length, self.stream)?;
+        self.put_chunk(asked, Chunk::Error, DONE, length as u32);
         self.output.put(&(error as u32).to_be_bytes());
         self.output.put(&(message.len() as u16).to_be_bytes());
         self.output.put(message);
         Ok(())
+    }
+
+    /// Bytes of a chunk's header.
+    pub(super) fn chunk_bytes(&self) -> usize {
+        match self.session.extended {
+            true => EXTENDED_CHUNK_BYTES,
+            false => CHUNK_BYTES,
+        }
+    }
+
+    /// Puts a chunk's header, for which there is room.
+    pub(super) fn put_chunk(&mut self, asked: Asked, kind: Chunk, flags: u16, length: u32) {
+        let Asked { cookie, offset } = asked;
+        match self.session.extended {
+            true => self
+                .output
+                .put(&extended_chunk(cookie, offset, kind, flags, length)),
+            false => self.output.put(&chunk(cookie, kind, flags, length)),
+        }
     }
 }

@@ -15,13 +15,16 @@ use netram_disk::{Device, DeviceError};
 
 use crate::buffer::{Input, Output};
 use crate::command::{Command, Session, judge};
-use crate::limit::RUNS_MAX;
+use crate::limit::{RUNS_MAX, SKIPPED_BYTES_MAX};
 use crate::stats::{Counters, Stats};
 use crate::stream::{Received, Stream, Wait};
-use crate::transmit::answer::{Batch, Rides};
+use crate::transmit::answer::{Asked, Batch, Rides};
 use crate::transmit::write::Payload;
 use crate::wire::reply::ErrorCode;
-use crate::wire::request::{REQUEST_BYTES, Request, command};
+use crate::wire::request::{
+    EXTENDED_REQUEST_BYTES, REQUEST_BYTES, Request, STATUS_PAYLOAD_BYTES, command, flag,
+};
+use crate::wire::{BASE_ALLOCATION_ID, Reader};
 
 /// A failing device fails every request; its log gets a line at most so often for each connection.
 const ERROR_LINE_EVERY: Duration = Duration::from_secs(1);
@@ -159,30 +162,84 @@ impl<'a> Transmission<'a> {
         if let Some(payload) = self.payload.take() {
             return Ok(self.on_payload(payload));
         }
-        let Some(head) = self.input.bytes().first_chunk::<REQUEST_BYTES>() else {
-            return Ok(Next::Starved);
+        let request = match self.session.extended {
+            true => self.take_extended_request()?,
+            false => self.take_request()?,
         };
-        let request = Request::parse(head).ok_or(End::NotARequest)?;
-        self.input.take(REQUEST_BYTES);
+        let Some(request) = request else {
+            return Ok(match self.payload {
+                Some(_) => Next::Started,
+                None => Next::Starved,
+            });
+        };
         // The size is asked anew each time: a volume may grow under its clients.
         let judged = judge(&request, &self.session, self.device.geometry().bytes);
-        let cookie = request.cookie;
+        let asked = asked_by(&request);
         match judged {
             Err(error) if request.command == command::WRITE => {
-                self.payload = Some(Payload::refused(cookie, request.length, error));
+                self.payload = Some(Payload::refused(asked, request.length, error));
             }
-            Err(error) if request.command == command::READ => self.answer_failed_read(cookie, error)?,
-            Err(error) => self.batch.push(cookie, Err(error), Rides::Alone),
-            Ok(Command::Read { span, unbroken }) => self.on_read(cookie, span, unbroken)?,
-            Ok(Command::Write { span, fua }) => self.payload = Some(Payload::accepted(cookie, span, fua)),
-            Ok(Command::Zero { span, stored, fua }) => self.on_zero(cookie, span, stored, fua),
-            Ok(Command::Trim { span, fua }) => self.on_trim(cookie, span, fua),
-            Ok(Command::Flush) => self.batch.push(cookie, Ok(()), Rides::Flush),
-            Ok(Command::Cache) => self.batch.push(cookie, Ok(()), Rides::Alone),
-            Ok(Command::Status { span, one }) => self.on_status(cookie, span, one)?,
+            Err(error) if request.command == command::READ => self.answer_failed_read(asked, error)?,
+            Err(error) => self.batch.push(asked, Err(error), Rides::Alone),
+            Ok(Command::Read { span, unbroken }) => self.on_read(asked, span, unbroken)?,
+            Ok(Command::Write { span, fua }) => self.payload = Some(Payload::accepted(asked, span, fua)),
+            Ok(Command::Zero { span, stored, fua }) => self.on_zero(asked, span, stored, fua),
+            Ok(Command::Trim { span, fua }) => self.on_trim(asked, span, fua),
+            Ok(Command::Flush) => self.batch.push(asked, Ok(()), Rides::Flush),
+            Ok(Command::Cache) => self.batch.push(asked, Ok(()), Rides::Alone),
+            Ok(Command::Status { span, one }) => self.on_status(asked, span, one)?,
             Ok(Command::Disconnect) => return Err(End::Left),
         }
         Ok(Next::Started)
+    }
+
+    /// The next request, if it is here.
+    fn take_request(&mut self) -> Result<Option<Request>, End> {
+        let Some(head) = self.input.bytes().first_chunk::<REQUEST_BYTES>() else {
+            return Ok(None);
+        };
+        let request = Request::parse(head).ok_or(End::NotARequest)?;
+        self.input.take(REQUEST_BYTES);
+        Ok(Some(request))
+    }
+
+    /// The same with extended headers. The payload of a block status is taken with it; one that nobody asked for becomes
+    /// [`Self::payload`], to be skipped and refused.
+    fn take_extended_request(&mut self) -> Result<Option<Request>, End> {
+        let here = self.input.bytes();
+        let Some(head) = here.first_chunk::<EXTENDED_REQUEST_BYTES>() else {
+            return Ok(None);
+        };
+        let mut request = Request::parse_extended(head).ok_or(End::NotARequest)?;
+        // A write's payload follows it even if a client forgets to say so.
+        let carries = request.flags & flag::PAYLOAD_LEN != 0 || request.command == command::WRITE;
+        if carries && request.length > SKIPPED_BYTES_MAX {
+            return Err(End::NotARequest);
+        }
+        if !carries || request.command == command::WRITE {
+            self.input.take(EXTENDED_REQUEST_BYTES);
+            return Ok(Some(request));
+        }
+        let names_one = request.length == STATUS_PAYLOAD_BYTES as u64;
+        if self.session.block_status && request.command == command::BLOCK_STATUS && names_one {
+            let Some(payload) = here[EXTENDED_REQUEST_BYTES..].first_chunk::<STATUS_PAYLOAD_BYTES>() else {
+                return Ok(None);
+            };
+            let mut reader = Reader::new(payload);
+            if let (Some(length), Some(BASE_ALLOCATION_ID)) = (reader.u64(), reader.u32()) {
+                request.length = length;
+                request.flags &= !flag::PAYLOAD_LEN;
+                self.input.take(EXTENDED_REQUEST_BYTES + STATUS_PAYLOAD_BYTES);
+                return Ok(Some(request));
+            }
+        }
+        self.input.take(EXTENDED_REQUEST_BYTES);
+        self.payload = Some(Payload::refused(
+            asked_by(&request),
+            request.length,
+            ErrorCode::Invalid,
+        ));
+        Ok(None)
     }
 
     /// Counts and logs a failure of the device; returns what the client is told.
@@ -195,5 +252,12 @@ impl<'a> Transmission<'a> {
             self.errors_unsaid = 0;
         }
         ErrorCode::of(error)
+    }
+}
+
+fn asked_by(request: &Request) -> Asked {
+    Asked {
+        cookie: request.cookie,
+        offset: request.offset,
     }
 }

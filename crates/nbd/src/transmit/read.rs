@@ -2,45 +2,46 @@
 
 use std::io;
 
+use super::answer::Asked;
 use super::{End, Transmission};
 use crate::command::Span;
 use crate::limit::{HOLES_BYTES_MIN, PIECE_BYTES, RUNS_MAX};
-use crate::wire::reply::{CHUNK_BYTES, Chunk, DONE, ErrorCode, SIMPLE_BYTES, chunk, simple};
+use crate::wire::reply::{Chunk, DONE, ErrorCode, SIMPLE_BYTES, simple};
 use crate::wire::{BASE_ALLOCATION_ID, STATE_HOLE, STATE_ZERO};
 
 impl Transmission<'_> {
-    pub(super) fn on_read(&mut self, cookie: u64, span: Span, unbroken: bool) -> Result<(), End> {
+    pub(super) fn on_read(&mut self, asked: Asked, span: Span, unbroken: bool) -> Result<(), End> {
         if self.session.structured {
-            self.read_in_chunks(cookie, span, unbroken)?;
+            self.read_in_chunks(asked, span, unbroken)?;
         } else {
-            self.read_simply(cookie, span)?;
+            self.read_simply(asked, span)?;
         }
         self.stats.reads += 1;
-        self.stats.read_bytes += u64::from(span.length());
+        self.stats.read_bytes += span.length();
         Ok(())
     }
 
-    pub(super) fn answer_failed_read(&mut self, cookie: u64, error: ErrorCode) -> io::Result<()> {
+    pub(super) fn answer_failed_read(&mut self, asked: Asked, error: ErrorCode) -> io::Result<()> {
         if self.session.structured {
-            return self.answer_error_chunk(cookie, error);
+            return self.answer_error_chunk(asked, error);
         }
         self.stats.errors += 1;
         self.output.reserve(SIMPLE_BYTES, self.stream)?;
-        self.output.put(&simple(cookie, Some(error)));
+        self.output.put(&simple(asked.cookie, Some(error)));
         Ok(())
     }
 
     /// A header, and all bytes behind it. Once a first piece is sent an error can only be told by hanging up, as
     /// the protocol says; clients that ask so much at once negotiate structured replies.
-    fn read_simply(&mut self, cookie: u64, span: Span) -> Result<(), End> {
+    fn read_simply(&mut self, asked: Asked, span: Span) -> Result<(), End> {
         let mut offset = span.offset();
-        let end = offset + u64::from(span.length());
+        let end = offset + span.length();
         let mut head = SIMPLE_BYTES;
         while offset < end {
             let piece = PIECE_BYTES.min((end - offset) as usize);
             self.output.reserve(head + piece, self.stream)?;
             if head > 0 {
-                self.output.put(&simple(cookie, None));
+                self.output.put(&simple(asked.cookie, None));
             }
             if let Err(error) = self.device.read(offset, self.output.space(piece)) {
                 self.output.retract(head + piece);
@@ -48,7 +49,7 @@ impl Transmission<'_> {
                 if head == 0 {
                     return Err(End::ReadBroken);
                 }
-                return Ok(self.answer_failed_read(cookie, code)?);
+                return Ok(self.answer_failed_read(asked, code)?);
             }
             head = 0;
             offset += piece as u64;
@@ -56,10 +57,10 @@ impl Transmission<'_> {
         Ok(())
     }
 
-    fn read_in_chunks(&mut self, cookie: u64, span: Span, unbroken: bool) -> io::Result<()> {
-        self.find_runs(span, span.length() < HOLES_BYTES_MIN || unbroken);
+    fn read_in_chunks(&mut self, asked: Asked, span: Span, unbroken: bool) -> io::Result<()> {
+        self.find_runs(span, span.length() < u64::from(HOLES_BYTES_MIN) || unbroken);
         let mut offset = span.offset();
-        let end = offset + u64::from(span.length());
+        let end = offset + span.length();
         for index in 0..self.runs.len() {
             let (run, hole) = self.runs[index];
             let run_end = offset + run;
@@ -68,9 +69,9 @@ impl Transmission<'_> {
                 let piece = if hole { left } else { left.min(PIECE_BYTES as u64) };
                 let done = if offset + piece == end { DONE } else { 0 };
                 if hole {
-                    self.put_hole(cookie, done, offset, piece as u32)?;
-                } else if let Err(code) = self.put_data(cookie, done, offset, piece as usize)? {
-                    return self.answer_error_chunk(cookie, code);
+                    self.put_hole(asked, done, offset, piece as u32)?;
+                } else if let Err(code) = self.put_data(asked, done, offset, piece as usize)? {
+                    return self.answer_error_chunk(asked, code);
                 }
                 offset += piece;
             }
@@ -78,9 +79,9 @@ impl Transmission<'_> {
         Ok(())
     }
 
-    fn put_hole(&mut self, cookie: u64, flags: u16, offset: u64, length: u32) -> io::Result<()> {
-        self.output.reserve(CHUNK_BYTES + 12, self.stream)?;
-        self.output.put(&chunk(cookie, Chunk::OffsetHole, flags, 12));
+    fn put_hole(&mut self, asked: Asked, flags: u16, offset: u64, length: u32) -> io::Result<()> {
+        self.output.reserve(self.chunk_bytes() + 12, self.stream)?;
+        self.put_chunk(asked, Chunk::OffsetHole, flags, 12);
         self.output.put(&offset.to_be_bytes());
         self.output.put(&length.to_be_bytes());
         Ok(())
@@ -88,36 +89,40 @@ impl Transmission<'_> {
 
     fn put_data(
         &mut self,
-        cookie: u64,
+        asked: Asked,
         flags: u16,
         offset: u64,
         length: usize,
     ) -> io::Result<Result<(), ErrorCode>> {
-        const HEAD: usize = CHUNK_BYTES + 8;
-        self.output.reserve(HEAD + length, self.stream)?;
+        let head = self.chunk_bytes() + 8;
+        self.output.reserve(head + length, self.stream)?;
         let data = (8 + length) as u32;
-        self.output.put(&chunk(cookie, Chunk::OffsetData, flags, data));
+        self.put_chunk(asked, Chunk::OffsetData, flags, data);
         self.output.put(&offset.to_be_bytes());
         if let Err(error) = self.device.read(offset, self.output.space(length)) {
-            self.output.retract(HEAD + length);
+            self.output.retract(head + length);
             return Ok(Err(self.fail(&error)));
         }
         Ok(Ok(()))
     }
 
-    pub(super) fn on_status(&mut self, cookie: u64, span: Span, one: bool) -> io::Result<()> {
+    pub(super) fn on_status(&mut self, asked: Asked, span: Span, one: bool) -> io::Result<()> {
         let runs_max = if one { 1 } else { RUNS_MAX };
         if let Err(error) = gather(self.device, span, runs_max, &mut self.runs) {
             let code = self.fail(&error);
-            return self.answer_error_chunk(cookie, code);
+            return self.answer_error_chunk(asked, code);
         }
-        let length = 4 + 8 * self.runs.len();
-        self.output.reserve(CHUNK_BYTES + length, self.stream)?;
-        self.output
-            .put(&chunk(cookie, Chunk::BlockStatus, DONE, length as u32));
+        let count = self.runs.len();
+        if self.session.extended {
+            self.put_extended_status(asked, count)?;
+            return Ok(());
+        }
+        let length = 4 + 8 * count;
+        self.output.reserve(self.chunk_bytes() + length, self.stream)?;
+        self.put_chunk(asked, Chunk::BlockStatus, DONE, length as u32);
         self.output.put(&BASE_ALLOCATION_ID.to_be_bytes());
         for &(run, hole) in &self.runs {
-            let state = if hole { STATE_HOLE | STATE_ZERO } else { 0 };
+            let state = state_of(hole);
             // A run is clipped to the span, whose length is 32 bits.
             self.output.put(&(run as u32).to_be_bytes());
             self.output.put(&u32::to_be_bytes(state));
@@ -125,11 +130,24 @@ impl Transmission<'_> {
         Ok(())
     }
 
+    fn put_extended_status(&mut self, asked: Asked, count: usize) -> io::Result<()> {
+        let length = 8 + 16 * count;
+        self.output.reserve(self.chunk_bytes() + length, self.stream)?;
+        self.put_chunk(asked, Chunk::BlockStatusExtended, DONE, length as u32);
+        self.output.put(&BASE_ALLOCATION_ID.to_be_bytes());
+        self.output.put(&(count as u32).to_be_bytes());
+        for &(run, hole) in &self.runs {
+            self.output.put(&run.to_be_bytes());
+            self.output.put(&u64::from(state_of(hole)).to_be_bytes());
+        }
+        Ok(())
+    }
+
     /// Fills `runs` so that they cover the span. What is not known to be a hole is data.
     fn find_runs(&mut self, span: Span, all_data: bool) {
-        let length = u64::from(span.length());
-        let asked = !all_data && gather(self.device, span, RUNS_MAX, &mut self.runs).is_ok();
-        if !asked {
+        let length = span.length();
+        let known = !all_data && gather(self.device, span, RUNS_MAX, &mut self.runs).is_ok();
+        if !known {
             self.runs.clear();
         }
         let covered: u64 = self.runs.iter().map(|run| run.0).sum();
@@ -137,6 +155,10 @@ impl Transmission<'_> {
             self.runs.push((length - covered, false));
         }
     }
+}
+
+fn state_of(hole: bool) -> u32 {
+    if hole { STATE_HOLE | STATE_ZERO } else { 0 }
 }
 
 /// Gathers at most `runs_max` runs from the span's start, clipped to it, neighbours of one kind joined; at least one.
@@ -147,7 +169,7 @@ fn gather(
     runs: &mut Vec<(u64, bool)>,
 ) -> Result<(), netram_disk::DeviceError> {
     runs.clear();
-    let mut left = u64::from(span.length());
+    let mut left = span.length();
     device.extents(span.offset(), left, &mut |length, hole| {
         let length = length.min(left);
         let full = runs.len() == runs_max;
@@ -161,7 +183,7 @@ fn gather(
         left > 0
     })?;
     if runs.is_empty() {
-        runs.push((span.length().into(), false));
+        runs.push((span.length(), false));
     }
     Ok(())
 }

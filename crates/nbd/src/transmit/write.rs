@@ -2,7 +2,7 @@
 
 use netram_disk::{BLOCK_BYTES, DeviceError, Pending};
 
-use super::answer::Rides;
+use super::answer::{Asked, Rides};
 use super::{Next, Transmission};
 use crate::command::Span;
 use crate::limit::{INPUT_BYTES, PIECE_BYTES_MIN, ZEROS_BYTES};
@@ -12,19 +12,19 @@ static ZEROS: [u8; ZEROS_BYTES] = [0; ZEROS_BYTES];
 
 /// A write's payload on its way in.
 pub(super) struct Payload {
-    cookie: u64,
-    length: u32,
+    asked: Asked,
+    length: u64,
     /// Where the next byte belongs; means nothing after an error.
     offset: u64,
-    left: u32,
+    left: u64,
     fua: bool,
     verdict: Result<(), ErrorCode>,
 }
 
 impl Payload {
-    pub(super) fn accepted(cookie: u64, span: Span, fua: bool) -> Payload {
+    pub(super) fn accepted(asked: Asked, span: Span, fua: bool) -> Payload {
         Payload {
-            cookie,
+            asked,
             length: span.length(),
             offset: span.offset(),
             left: span.length(),
@@ -34,9 +34,9 @@ impl Payload {
     }
 
     /// The bytes are read and thrown away, so that the next request is found behind them.
-    pub(super) fn refused(cookie: u64, length: u32, error: ErrorCode) -> Payload {
+    pub(super) fn refused(asked: Asked, length: u64, error: ErrorCode) -> Payload {
         Payload {
-            cookie,
+            asked,
             length,
             offset: 0,
             left: length,
@@ -81,42 +81,42 @@ impl Transmission<'_> {
             payload.offset += count as u64;
         }
         self.input.take(count);
-        payload.left -= count as u32;
+        payload.left -= count as u64;
         if payload.left > 0 {
             self.payload = Some(payload);
             return Next::Started;
         }
         if payload.verdict.is_ok() {
             self.stats.writes += 1;
-            self.stats.written_bytes += u64::from(payload.length);
+            self.stats.written_bytes += payload.length;
         }
         self.batch
-            .push(payload.cookie, payload.verdict, rides(payload.fua));
+            .push(payload.asked, payload.verdict, rides(payload.fua));
         Next::Started
     }
 
-    pub(super) fn on_zero(&mut self, cookie: u64, span: Span, stored: bool, fua: bool) {
+    pub(super) fn on_zero(&mut self, asked: Asked, span: Span, stored: bool, fua: bool) {
         let outcome = if stored {
             self.write_zeros(span)
         } else {
-            let zeroed = self.device.zero(span.offset(), span.length().into());
+            let zeroed = self.device.zero(span.offset(), span.length());
             self.logged(zeroed, 0)
         };
         self.stats.zeroes += u64::from(outcome.is_ok());
-        self.batch.push(cookie, outcome, rides(fua));
+        self.batch.push(asked, outcome, rides(fua));
     }
 
-    pub(super) fn on_trim(&mut self, cookie: u64, span: Span, fua: bool) {
-        let trimmed = self.device.discard(span.offset(), span.length().into());
+    pub(super) fn on_trim(&mut self, asked: Asked, span: Span, fua: bool) {
+        let trimmed = self.device.discard(span.offset(), span.length());
         let outcome = self.logged(trimmed, 0);
         self.stats.zeroes += u64::from(outcome.is_ok());
-        self.batch.push(cookie, outcome, rides(fua));
+        self.batch.push(asked, outcome, rides(fua));
     }
 
     /// The client wants the space taken, so that later writes cannot fail for want of it.
     fn write_zeros(&mut self, span: Span) -> Result<(), ErrorCode> {
         let mut offset = span.offset();
-        let end = offset + u64::from(span.length());
+        let end = offset + span.length();
         while offset < end {
             if (self.stopping)() {
                 return Err(ErrorCode::Shutdown);
@@ -152,15 +152,17 @@ mod tests {
     use super::*;
     use crate::limit::REQUEST_BYTES_MAX;
 
+    const ASKED: Asked = Asked { cookie: 1, offset: 0 };
+
     fn large(offset: u64) -> Payload {
-        let span = Span::check(offset, REQUEST_BYTES_MAX, 1 << 40).expect("inside");
-        Payload::accepted(1, span, false)
+        let span = Span::check(offset, REQUEST_BYTES_MAX.into(), 1 << 40).expect("inside");
+        Payload::accepted(ASKED, span, false)
     }
 
     #[test]
     fn a_payload_that_fits_is_taken_whole() {
         let span = Span::check(512, 8192, 1 << 20).expect("inside");
-        let payload = Payload::accepted(1, span, false);
+        let payload = Payload::accepted(ASKED, span, false);
         assert_eq!(payload.piece(8191), 0);
         assert_eq!(payload.piece(8192), 8192);
         assert_eq!(payload.piece(INPUT_BYTES), 8192);
@@ -176,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_refused_one_passes_by_as_it_comes() {
-        let payload = Payload::refused(1, u32::MAX, ErrorCode::Invalid);
+        let payload = Payload::refused(ASKED, u64::MAX, ErrorCode::Invalid);
         assert_eq!(payload.piece(7), 7);
         assert_eq!(payload.piece(0), 0);
     }

@@ -14,10 +14,14 @@ pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 /// First word of every request.
 pub const REQUEST_MAGIC: u32 = 0x2560_9513;
+/// First word of every request with an extended header.
+pub const EXTENDED_REQUEST_MAGIC: u32 = 0x21e4_1c71;
 /// First word of a simple reply.
 pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 /// First word of a structured reply's chunk.
 pub const CHUNK_MAGIC: u32 = 0x668e_33ef;
+/// First word of a chunk with an extended header.
+pub const EXTENDED_CHUNK_MAGIC: u32 = 0x6e8a_278c;
 
 /// Flags of the greeting and of the client's answer to it.
 pub mod hello {
@@ -49,6 +53,8 @@ pub mod export {
     pub const SEND_CACHE: u16 = 1 << 10;
     /// `FAST_ZERO` is understood.
     pub const SEND_FAST_ZERO: u16 = 1 << 11;
+    /// `BLOCK_STATUS` may name the contexts that it wants.
+    pub const BLOCK_STAT_PAYLOAD: u16 = 1 << 12;
 }
 
 /// Kinds of [`Info`](option::Number::Info) that a server tells.

@@ -31,6 +31,8 @@ pub enum Number {
     ListMetaContext,
     /// Choose metadata contexts.
     SetMetaContext,
+    /// Lengths of 64 bits, and replies in chunks.
+    ExtendedHeaders,
 }
 
 impl Number {
@@ -46,6 +48,7 @@ impl Number {
             8 => Number::StructuredReply,
             9 => Number::ListMetaContext,
             10 => Number::SetMetaContext,
+            11 => Number::ExtendedHeaders,
             _ => return None,
         })
     }
@@ -97,6 +100,8 @@ pub enum Reply {
     Unknown = (1 << 31) + 6,
     /// Longer than this server reads.
     TooBig = (1 << 31) + 9,
+    /// Not after [`Number::ExtendedHeaders`].
+    ExtendedHeadersRequired = (1 << 31) + 10,
 }
 
 /// Appends a reply to option `number` with the data of `parts`, one after the other.

@@ -3,16 +3,19 @@
 //! ```text
 //! simple   | magic (4) | error (4) | cookie (8) | data of a read ...
 //! chunk    | magic (4) | flags (2) | kind (2) | cookie (8) | length (4) | data ...
+//! extended | magic (4) | flags (2) | kind (2) | cookie (8) | the request's offset (8) | length (8) | data ...
 //! ```
 
 use netram_disk::DeviceError;
 
-use super::{CHUNK_MAGIC, SIMPLE_REPLY_MAGIC};
+use super::{CHUNK_MAGIC, EXTENDED_CHUNK_MAGIC, SIMPLE_REPLY_MAGIC};
 
 /// Bytes of a simple reply without data.
 pub const SIMPLE_BYTES: usize = 16;
 /// Bytes of a chunk without data.
 pub const CHUNK_BYTES: usize = 20;
+/// The same with an extended header.
+pub const EXTENDED_CHUNK_BYTES: usize = 32;
 
 /// No further chunk about this request.
 pub const DONE: u16 = 1;
@@ -29,6 +32,8 @@ pub enum Chunk {
     OffsetHole = 2,
     /// A context's number, and runs of (length, state).
     BlockStatus = 5,
+    /// A context's number, how many runs, and runs of (length, state), of 64 bits each.
+    BlockStatusExtended = 6,
     /// An error number, and a message.
     Error = (1 << 15) + 1,
 }
@@ -99,5 +104,23 @@ pub fn chunk(cookie: u64, kind: Chunk, flags: u16, length: u32) -> [u8; CHUNK_BY
     bytes[6..8].copy_from_slice(&(kind as u16).to_be_bytes());
     bytes[8..16].copy_from_slice(&cookie.to_be_bytes());
     bytes[16..20].copy_from_slice(&length.to_be_bytes());
+    bytes
+}
+
+/// The same with an extended header, for the request at `offset`.
+pub fn extended_chunk(
+    cookie: u64,
+    offset: u64,
+    kind: Chunk,
+    flags: u16,
+    length: u32,
+) -> [u8; EXTENDED_CHUNK_BYTES] {
+    let mut bytes = [0; EXTENDED_CHUNK_BYTES];
+    bytes[0..4].copy_from_slice(&EXTENDED_CHUNK_MAGIC.to_be_bytes());
+    bytes[4..6].copy_from_slice(&flags.to_be_bytes());
+    bytes[6..8].copy_from_slice(&(kind as u16).to_be_bytes());
+    bytes[8..16].copy_from_slice(&cookie.to_be_bytes());
+    bytes[16..24].copy_from_slice(&offset.to_be_bytes());
+    bytes[24..32].copy_from_slice(&u64::from(length).to_be_bytes());
     bytes
 }

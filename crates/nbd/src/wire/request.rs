@@ -1,13 +1,18 @@
-//! Requests: 28 bytes, and a payload behind a write.
+//! Requests: 28 bytes, and a payload behind a write. With extended headers 32 bytes, and a payload wherever
+//! [`flag::PAYLOAD_LEN`] says so.
 //!
 //! ```text
-//! | magic (4) | flags (2) | command (2) | cookie (8) | offset (8) | length (4) | payload ...
+//! | magic (4) | flags (2) | command (2) | cookie (8) | offset (8) | length (4 or 8) | payload ...
 //! ```
 
-use super::{REQUEST_MAGIC, Reader};
+use super::{EXTENDED_REQUEST_MAGIC, REQUEST_MAGIC, Reader};
 
 /// Bytes of a request without its payload.
 pub const REQUEST_BYTES: usize = 28;
+/// The same with an extended header.
+pub const EXTENDED_REQUEST_BYTES: usize = 32;
+/// Bytes of the payload of a `BLOCK_STATUS` that names one context: the length that it is about, and the context's number.
+pub const STATUS_PAYLOAD_BYTES: usize = 12;
 
 /// Flags of a request.
 pub mod flag {
@@ -21,6 +26,8 @@ pub mod flag {
     pub const REQ_ONE: u16 = 1 << 3;
     /// Zeros only if that is faster than writing them.
     pub const FAST_ZERO: u16 = 1 << 4;
+    /// With extended headers: the length is that of a payload that follows.
+    pub const PAYLOAD_LEN: u16 = 1 << 5;
 }
 
 /// Numbers of commands.
@@ -55,7 +62,7 @@ pub struct Request {
     /// First byte.
     pub offset: u64,
     /// Bytes.
-    pub length: u32,
+    pub length: u64,
 }
 
 impl Request {
@@ -68,12 +75,26 @@ impl Request {
             command: reader.u16()?,
             cookie: reader.u64()?,
             offset: reader.u64()?,
-            length: reader.u32()?,
+            length: reader.u32()?.into(),
         };
         (magic == REQUEST_MAGIC).then_some(request)
     }
 
-    /// The bytes that [`parse`](Self::parse) takes.
+    /// The same with an extended header.
+    pub fn parse_extended(bytes: &[u8; EXTENDED_REQUEST_BYTES]) -> Option<Request> {
+        let mut reader = Reader::new(bytes);
+        let magic = reader.u32()?;
+        let request = Request {
+            flags: reader.u16()?,
+            command: reader.u16()?,
+            cookie: reader.u64()?,
+            offset: reader.u64()?,
+            length: reader.u64()?,
+        };
+        (magic == EXTENDED_REQUEST_MAGIC).then_some(request)
+    }
+
+    /// The bytes that [`parse`](Self::parse) takes. The length has 32 bits there.
     pub fn encode(&self) -> [u8; REQUEST_BYTES] {
         let mut bytes = [0; REQUEST_BYTES];
         bytes[0..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
@@ -81,7 +102,16 @@ impl Request {
         bytes[6..8].copy_from_slice(&self.command.to_be_bytes());
         bytes[8..16].copy_from_slice(&self.cookie.to_be_bytes());
         bytes[16..24].copy_from_slice(&self.offset.to_be_bytes());
-        bytes[24..28].copy_from_slice(&self.length.to_be_bytes());
+        bytes[24..28].copy_from_slice(&(self.length as u32).to_be_bytes());
+        bytes
+    }
+
+    /// The bytes that [`parse_extended`](Self::parse_extended) takes.
+    pub fn encode_extended(&self) -> [u8; EXTENDED_REQUEST_BYTES] {
+        let mut bytes = [0; EXTENDED_REQUEST_BYTES];
+        bytes[0..4].copy_from_slice(&EXTENDED_REQUEST_MAGIC.to_be_bytes());
+        bytes[4..24].copy_from_slice(&self.encode()[4..24]);
+        bytes[24..32].copy_from_slice(&self.length.to_be_bytes());
         bytes
     }
 }

@@ -162,7 +162,7 @@ pub fn request(command: u16, flags: u16, cookie: u64, offset: u64, length: u32) 
         command,
         cookie,
         offset,
-        length,
+        length: length.into(),
     }
     .encode()
 }
