@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 
 use netram_disk::Device;
 
-use crate::handover::{Word, say, say_now};
+use crate::handover::{Word, say_now};
 use crate::watchdog::BEAT;
 
 /// A thread that says it, from the process's first moment: opening a volume may take long. Dropped, it says that the
@@ -45,8 +45,8 @@ impl Drop for Pulse {
     fn drop(&mut self) {
         drop(self.given.take());
         if self.thread.take().is_some_and(|thread| thread.join().is_ok()) {
-            // A supervisor that was killed hears nothing.
-            let _ = say(io::stdin(), &Word::Ending);
+            // A supervisor that was killed, or stopped for long, hears nothing.
+            let _ = say_now(io::stdin(), &Word::Ending);
         }
     }
 }

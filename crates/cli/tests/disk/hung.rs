@@ -177,6 +177,13 @@ fn a_forced_detach_waits_for_no_recovery() {
     });
     place.json(&["detach", "db", "--force"]);
     assert_eq!(place.json(&["list"]), Value::Array(Vec::new()));
+    // Whoever attaches is told the same, and waits as long as he says.
+    let refused = place.refused(&["attach", "db", "--way", "fuse", "--patience", "1s"], 1);
+    let told = |what: &str| refused.contains(what);
+    assert!(
+        told(&lender.address) && told("NETRAM_PATIENCE") && told("--accept-loss"),
+        "{refused}"
+    );
     signal(&lender.id().into(), Signal::CONT);
     let closed = place.json(&["show", "db"]);
     assert_eq!(closed["in_use"], false);

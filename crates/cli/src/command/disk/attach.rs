@@ -1,10 +1,12 @@
 //! `netram disk attach`: the supervisor in the foreground, or a process in the background that is one.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{ChildStdout, Command, ExitCode, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -22,6 +24,10 @@ use crate::output;
 
 /// The last thing that a supervisor says before it only watches.
 const READY: &str = "ready";
+/// What stands before the reason in the last line of one that failed.
+const REASON: &str = "netram: ";
+/// How often it is looked what a supervisor in the background says.
+const SHOW_EVERY: Duration = Duration::from_millis(200);
 /// Give a volume a block device on this machine
 ///
 /// Needs root. The device is /dev/ublkbN, /dev/nbdN or /dev/loopN, and
@@ -137,16 +143,12 @@ impl Attach {
             .spawn()
             .context("starting the process in the background")?;
         let output = supervisor.stdout.take().context("its output is a pipe")?;
-        let ready = BufReader::new(output)
-            .lines()
-            .map_while(Result::ok)
-            .any(|line| line == READY);
-        if !ready {
+        if !wait_for(output, &path, before)? {
             let status = supervisor.wait()?;
             log.seek(SeekFrom::Start(before))?;
             let mut said = String::new();
             log.read_to_string(&mut said)?;
-            let reason = said.lines().rev().find_map(|line| line.strip_prefix("netram: "));
+            let reason = said.lines().rev().find_map(|line| line.strip_prefix(REASON));
             bail!(match reason {
                 Some(reason) => reason.to_owned(),
                 None => format!("it ended ({status}); {} says more", path.display()),
@@ -197,6 +199,39 @@ impl Attach {
         notify("READY=1");
         let watch = Watch::new(role, signals, self.restarts)?;
         watch.run(attached)
+    }
+}
+
+/// Waits until a supervisor in the background is ready, and shows what it logs meanwhile: it may wait for lenders. `false`: it
+/// ended before.
+fn wait_for(output: ChildStdout, log: &Path, mut from: u64) -> Result<bool> {
+    let (tell, told) = channel();
+    // It ends with the supervisor's output, if not before.
+    std::thread::spawn(move || {
+        let mut lines = BufReader::new(output).lines().map_while(Result::ok);
+        let ready = lines.any(|line| line == READY);
+        // Nobody listens any more if the log cannot be read.
+        let _ = tell.send(ready);
+    });
+    loop {
+        let ready = told.recv_timeout(SHOW_EVERY);
+        let mut said = Vec::new();
+        let mut file = File::open(log)?;
+        file.seek(SeekFrom::Start(from))?;
+        file.read_to_end(&mut said)?;
+        let whole = |line: &&[u8]| line.ends_with(b"\n");
+        for line in said.split_inclusive(|byte| *byte == b'\n').filter(whole) {
+            from += line.len() as u64;
+            let line = String::from_utf8_lossy(line);
+            if !line.starts_with(REASON) {
+                output::remark(line.trim_end());
+            }
+        }
+        match ready {
+            Ok(ready) => return Ok(ready),
+            Err(RecvTimeoutError::Timeout) => (),
+            Err(RecvTimeoutError::Disconnected) => return Ok(false),
+        }
     }
 }
 
