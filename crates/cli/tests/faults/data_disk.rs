@@ -18,7 +18,7 @@ fn write(volume: &Volume, version: u8) {
             .expect("it takes writes")
     });
     volume
-        .wait(pending.last().expect("there are blocks"))
+        .wait(pending.max().expect("there are blocks"))
         .expect("they complete");
 }
 
