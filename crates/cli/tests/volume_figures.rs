@@ -20,7 +20,12 @@ const ALWAYS: [&str; 10] = [
     "volume-memory-stages",
     "volume-memory-process",
 ];
-const WHERE_POSSIBLE: [&str; 3] = ["volume-throughput-link", "volume-lenders-3", "volume-lenders-4"];
+const WHERE_POSSIBLE: [&str; 4] = [
+    "volume-throughput-link",
+    "volume-throughput-link-2500",
+    "volume-lenders-3",
+    "volume-lenders-4",
+];
 
 #[test]
 fn every_row_is_measured_beside_its_floor_and_nothing_is_left() {

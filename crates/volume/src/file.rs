@@ -4,6 +4,7 @@ use std::fs::{File as StdFile, OpenOptions};
 use std::io::{self, IoSlice};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::Duration;
 
 use netram_client::file::{DiskFile, io_error};
 use netram_disk::Sparse;
@@ -34,18 +35,23 @@ impl VolumeFile {
             .create_new(true)
             .mode(0o600)
             .open(path)?;
-        VolumeFile::new(file)
+        VolumeFile::new(file, Duration::ZERO)
     }
 
     /// Opens a file; for writing too, unless only looked at.
     pub(crate) fn open(path: &Path, write: bool) -> io::Result<VolumeFile> {
         let file = OpenOptions::new().read(true).write(write).open(path)?;
-        VolumeFile::new(file)
+        VolumeFile::new(file, Duration::ZERO)
     }
 
-    fn new(file: StdFile) -> io::Result<VolumeFile> {
+    /// The same file on a disk whose every sync takes so much longer, for benchmarks.
+    pub(crate) fn on_modelled_disk(self, sync_delay: Duration) -> io::Result<VolumeFile> {
+        VolumeFile::new(self.file, sync_delay)
+    }
+
+    fn new(file: StdFile, sync_delay: Duration) -> io::Result<VolumeFile> {
         // One open file, so that a failed sync is told to whoever of the two syncs.
-        let disk = DiskFile::new(file.try_clone()?);
+        let disk = DiskFile::with_sync_delay(file.try_clone()?, sync_delay);
         Ok(VolumeFile { disk, file })
     }
 
@@ -214,6 +220,18 @@ mod tests {
         );
         let behind = file.next_data((4 << 20) + 4096, end).unwrap();
         assert!((4 << 20) + 4096 <= behind && behind <= end);
+    }
+
+    #[test]
+    fn a_modelled_disk_takes_its_time_for_each_sync() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = VolumeFile::create(&folder.path().join("image")).unwrap();
+        let delay = Duration::from_millis(30);
+        let file = file.on_modelled_disk(delay).unwrap();
+        let began = std::time::Instant::now();
+        file.sync().unwrap();
+        // A sleep is a lower bound on any machine.
+        assert!(began.elapsed() >= delay);
     }
 
     #[test]

@@ -50,7 +50,7 @@ pub use netram_disk::{Device, Flush};
 pub use place::{Inspected, JOURNAL_BYTES_DEFAULT, Place, unfinished_in};
 pub use resync::{ResyncError, Resynced, resync};
 pub use scrub::{Findings, Progress, scrub};
-pub use settings::VolumeSettings;
+pub use settings::{ModelledDisk, VolumeSettings};
 pub use volume::{Recovered, Volume, VolumeStatus};
 
 // What a front end hands from thread to thread.

@@ -18,6 +18,7 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use netram_client::{Follower, Inspect, Journal, Parts};
 use netram_disk::{Files, Superblock, VolumeId, create};
@@ -274,6 +275,28 @@ impl Place {
             sums: open(self.sums())?,
             superblock: open(self.superblock())?,
             dirty: dirty.then(map).transpose()?,
+        })
+    }
+
+    /// The same on a disk that is modelled slower by so much a sync.
+    pub(crate) fn open_modelled_files(
+        &self,
+        dirty: bool,
+        sync_delay: Duration,
+    ) -> Result<Files<VolumeFile>, OpenError> {
+        let files = self.open_files(dirty)?;
+        if sync_delay.is_zero() {
+            return Ok(files);
+        }
+        let slower = |file: VolumeFile, path: PathBuf| {
+            let slower = file.on_modelled_disk(sync_delay);
+            slower.map_err(|source| OpenError::File { path, source })
+        };
+        Ok(Files {
+            image: slower(files.image, self.image())?,
+            sums: slower(files.sums, self.sums())?,
+            superblock: slower(files.superblock, self.superblock())?,
+            dirty: files.dirty.map(|map| slower(map, self.dirty())).transpose()?,
         })
     }
 

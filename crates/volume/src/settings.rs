@@ -8,6 +8,7 @@
 //! | `data-lender-key-file` | `NETRAM_DATA_LENDER_KEY_FILE` | the key of its data sessions; in the file, relative to it | the lenders' key |
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use netram_client::JournalConfig;
 use netram_disk::{Flush, StagePolicy};
@@ -35,6 +36,17 @@ pub struct VolumeSettings {
     pub data_lender_key_file: Option<PathBuf>,
     /// Take over a data lender's copy: it is to be a volume of its own. A decision for one opening, so no file makes it.
     pub take_over: bool,
+    /// A slower disk than there is, for benchmarks: no file and no variable makes it.
+    pub modelled: ModelledDisk,
+}
+
+/// What is added to each sync, to model a slower disk. Always label results.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ModelledDisk {
+    /// Of the journal's log, which has a vote on writes.
+    pub journal: Duration,
+    /// Of image, sums, superblock and dirty map.
+    pub files: Duration,
 }
 
 impl From<Settings> for VolumeSettings {
@@ -85,7 +97,8 @@ impl VolumeSettings {
 
     /// What the journal is opened with.
     pub fn journal_config(&self) -> Result<JournalConfig, SettingsError> {
-        let config = self.journal.journal_config()?;
+        let mut config = self.journal.journal_config()?;
+        config.modelled_sync_delay = self.modelled.journal;
         let open = matches!(config.security, Security::Insecure) && !self.journal.insecure;
         match self.data_lender.is_some() && self.data_lender_key_file.is_none() && open {
             true => Err(SettingsError::NoKey),

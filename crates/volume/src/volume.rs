@@ -95,7 +95,7 @@ impl Volume {
             None => Journal::open(&place.journal(), config)?,
         };
         be_heard(&place, &journal, settings.data_lender.as_ref(), &security)?;
-        let files = place.open_files(settings.data_lender.is_some())?;
+        let files = place.open_modelled_files(settings.data_lender.is_some(), settings.modelled.files)?;
         let options = Options {
             policy: settings.policy,
             flush: settings.flush,

@@ -5,6 +5,7 @@
 mod crash;
 mod memory;
 mod paper;
+mod throughput;
 mod volume;
 
 use netram_transport::WaitPolicy;

@@ -10,39 +10,34 @@ use netram_proto::journal::{CommitRule, Timing};
 use netram_proto::limit::MEMBERS_MAX;
 use netram_transport::WaitPolicy;
 
-use super::{Figure, Hold};
+use super::{Figure, Hold, throughput};
 use crate::echo::{self, Echo, Exchange, Pinger};
 use crate::error::{BenchError, Context};
 use crate::histogram::{Recorder, Summary, median};
 use crate::machine::Pinned;
-use crate::paper::namespaces::Namespaces;
 use crate::site::{Lender, LenderSpec, Seats, Site, Wire};
 use crate::socket::Pause;
 use crate::volume::flood::Flood;
 use crate::volume::nbd::NbdClient;
 use crate::volume::serve::{Served, What};
-use crate::volume::sink::{self, Sink};
 use crate::volume::{Holders, Place, free_group};
 
 /// Bytes of a measured volume.
-const BYTES: u64 = 512 << 20;
+pub(super) const BYTES: u64 = 512 << 20;
 /// What synchronous writes go over, again and again: more than the stages hold.
-const SPAN_BYTES: u64 = 128 << 20;
+pub(super) const SPAN_BYTES: u64 = 128 << 20;
 /// What is read: it is in the page cache.
 const READ_SPAN_BYTES: u64 = 64 << 20;
 const BLOCK: usize = 4096;
-const LARGE: usize = 64 << 10;
-/// Large writes that are under way together.
-const DEPTH: usize = 16;
+pub(super) const LARGE: usize = 64 << 10;
 /// A write's record has its place before its bytes.
 const WRITE_HEADER_BYTES: usize = 8;
 const SLOW_SYNC_US: u32 = 1_000;
-const LINK_MEGABITS: u32 = 1_000;
 
 #[derive(Clone, Copy)]
-struct Effort {
-    rounds: usize,
-    round: Duration,
+pub(super) struct Effort {
+    pub(super) rounds: usize,
+    pub(super) round: Duration,
 }
 
 /// All rows that can be measured here.
@@ -68,13 +63,7 @@ pub(super) fn volumes(
     tell("reads of a volume");
     figures.extend(reads(site, effort)?);
     tell("what a link carries, and large writes over it");
-    figures.push(throughput(site, None, effort)?);
-    match link(site, effort) {
-        Ok(figure) => figures.push(figure),
-        Err(error) => skipped.push(format!(
-            "large writes over a link of {LINK_MEGABITS} Mbit/s: {error}"
-        )),
-    }
+    figures.extend(throughput::rows(site, effort, skipped)?);
     tell("writes with two to four lenders by multicast");
     match more_lenders(site, effort) {
         Ok(rows) => figures.extend(rows),
@@ -87,11 +76,11 @@ pub(super) fn volumes(
     Ok(figures)
 }
 
-fn lender(site: &Site, core: Option<usize>) -> Result<Lender, BenchError> {
+pub(super) fn lender(site: &Site, core: Option<usize>) -> Result<Lender, BenchError> {
     site.lender(spec(core))
 }
 
-fn spec(core: Option<usize>) -> LenderSpec {
+pub(super) fn spec(core: Option<usize>) -> LenderSpec {
     LenderSpec {
         wire: Wire::Tcp,
         secure: true,
@@ -101,31 +90,10 @@ fn spec(core: Option<usize>) -> LenderSpec {
 }
 
 /// Holders that are all given lenders.
-fn all(lenders: &[Lender]) -> Holders {
+pub(super) fn all(lenders: &[Lender]) -> Holders {
     Holders {
         lenders: lenders.iter().map(|one| one.address().clone()).collect(),
         ..Holders::default()
-    }
-}
-
-/// Writes of `bytes`, one after the other, for `time`.
-fn write_round(
-    client: &mut NbdClient,
-    bytes: usize,
-    forced: bool,
-    time: Duration,
-) -> Result<Summary, BenchError> {
-    let data = vec![0x5a; bytes];
-    let mut recorder = Recorder::start(&[]);
-    let (mut at, end) = (0, Instant::now() + time);
-    loop {
-        let began = Instant::now();
-        if began >= end {
-            return Ok(recorder.finish());
-        }
-        client.write(at, &data, forced)?;
-        recorder.record(began.elapsed());
-        at = (at + bytes as u64) % SPAN_BYTES;
     }
 }
 
@@ -159,7 +127,7 @@ fn writes(site: &Site, effort: Effort) -> Result<Vec<Figure>, BenchError> {
     let place = Place::new(site, BYTES, &all(&lenders))?;
     let slow = plain_file(site, SPAN_BYTES)?;
     let server = seats.lender(0);
-    let mut volume = Served::start(site, What::Volume(place.path().to_owned()), server)?;
+    let mut volume = Served::start(site, What::volume(place.path()), server)?;
     let mut empty = Served::start(site, What::Memory(SPAN_BYTES), server)?;
     let mut disk = Served::start(site, What::File(slow.clone(), SLOW_SYNC_US), server)?;
     let echo = Echo {
@@ -172,8 +140,14 @@ fn writes(site: &Site, effort: Effort) -> Result<Vec<Figure>, BenchError> {
     let _pinned = Pinned::to(seats.client())?;
     let (mut values, mut floors, mut ratios) = (vec![], vec![], vec![]);
     for _ in 0..effort.rounds {
-        let written = write_round(&mut volume.client, BLOCK, false, effort.round)?.p50_us;
-        let nbd = write_round(&mut empty.client, BLOCK, false, effort.round)?.p50_us;
+        let written = volume
+            .client
+            .write_for(effort.round, BLOCK, SPAN_BYTES, false)?
+            .p50_us;
+        let nbd = empty
+            .client
+            .write_for(effort.round, BLOCK, SPAN_BYTES, false)?
+            .p50_us;
         let member = echo::round(&pinger, effort.round)?.p50_us;
         values.push(written);
         floors.push(nbd + member);
@@ -192,8 +166,14 @@ fn writes(site: &Site, effort: Effort) -> Result<Vec<Figure>, BenchError> {
     );
     let mut figures = vec![figure.with_ratio(median(ratios))];
     for (id, bytes) in [("volume-write-512-1ms", 512), ("volume-write-2k-1ms", 2048)] {
-        let written = write_round(&mut volume.client, bytes, false, effort.round)?.p50_us;
-        let waited = write_round(&mut disk.client, bytes, true, effort.round)?.p50_us;
+        let written = volume
+            .client
+            .write_for(effort.round, bytes, SPAN_BYTES, false)?
+            .p50_us;
+        let waited = disk
+            .client
+            .write_for(effort.round, bytes, SPAN_BYTES, true)?
+            .p50_us;
         let what =
             format!("{bytes} B synchronous write; floor: to a file on a MODELLED disk with 1 ms syncs");
         figures.push(Figure::faster(id, what, "us p50", written, waited, 10.0));
@@ -207,7 +187,7 @@ fn writes(site: &Site, effort: Effort) -> Result<Vec<Figure>, BenchError> {
 fn reads(site: &Site, effort: Effort) -> Result<Vec<Figure>, BenchError> {
     let seats = Seats::find();
     let place = Place::new(site, BYTES, &Holders::default())?;
-    let volume = What::Volume(place.path().to_owned());
+    let volume = What::volume(place.path());
     let mut filling = Served::start(site, volume.clone(), None)?;
     let data = vec![0xa5; 1 << 20];
     for at in (0..READ_SPAN_BYTES).step_by(data.len()) {
@@ -239,52 +219,6 @@ fn reads(site: &Site, effort: Effort) -> Result<Vec<Figure>, BenchError> {
     Ok(figures)
 }
 
-/// Large writes to one member, beside a bare stream.
-fn throughput(site: &Site, network: Option<&Namespaces>, effort: Effort) -> Result<Figure, BenchError> {
-    let lenders = [match network {
-        Some(network) => site.lender_beyond(network, spec(None))?,
-        None => lender(site, None)?,
-    }];
-    let (_sink, address) = Sink::start(site, network, None)?;
-    let place = Place::new(site, BYTES, &all(&lenders))?;
-    let mut volume = Served::start(site, What::Volume(place.path().to_owned()), None)?;
-    let (mut values, mut floors, mut ratios) = (vec![], vec![], vec![]);
-    for _ in 0..effort.rounds {
-        let client = &mut volume.client;
-        let written = client.stream_writes(LARGE, SPAN_BYTES, DEPTH, effort.round)? / 1e6;
-        let carried = sink::stream(&address, effort.round)? / 1e6;
-        values.push(written);
-        floors.push(carried);
-        ratios.push(written / carried);
-    }
-    let (id, over) = match network {
-        Some(_) => (
-            "volume-throughput-link",
-            format!("a link of {LINK_MEGABITS} Mbit/s between two network namespaces"),
-        ),
-        None => ("volume-throughput", "loopback".to_owned()),
-    };
-    let what = format!(
-        "64 KiB writes, {DEPTH} under way, one member, over {over}; floor: a bare TCP stream over it"
-    );
-    let floor = Some(median(floors));
-    let figure = Figure::new(id, what, "MB/s", median(values), floor, Hold::AtLeast(0.8));
-    Ok(figure.with_ratio(median(ratios)))
-}
-
-fn link(site: &Site, effort: Effort) -> Result<Figure, BenchError> {
-    let network = Namespaces::new()?;
-    network.shape(LINK_MEGABITS)?;
-    // There is no way back for a thread that has entered.
-    std::thread::scope(|scope| {
-        let measuring = scope.spawn(|| {
-            network.enter()?;
-            throughput(site, Some(&network), effort)
-        });
-        measuring.join().expect("a measuring thread does not panic")
-    })
-}
-
 /// The same volume with two, three and four lenders, any of which suffices.
 fn more_lenders(site: &Site, effort: Effort) -> Result<Vec<Figure>, BenchError> {
     const MOST: usize = 4;
@@ -302,13 +236,18 @@ fn more_lenders(site: &Site, effort: Effort) -> Result<Vec<Figure>, BenchError> 
             ..all(&lenders[..count])
         };
         let place = Place::new(site, BYTES, &holders)?;
-        let volume = Served::start(site, What::Volume(place.path().to_owned()), None)?;
+        let volume = Served::start(site, What::volume(place.path()), None)?;
         served.push((volume, place));
     }
     let mut values = vec![Vec::new(); served.len()];
     for _ in 0..effort.rounds {
         for ((volume, _), values) in served.iter_mut().zip(&mut values) {
-            values.push(write_round(&mut volume.client, BLOCK, false, effort.round)?.p50_us);
+            values.push(
+                volume
+                    .client
+                    .write_for(effort.round, BLOCK, SPAN_BYTES, false)?
+                    .p50_us,
+            );
         }
     }
     let floor = median(values[0].clone());
@@ -351,8 +290,8 @@ fn stall(site: &Site, killed: bool) -> Result<f64, BenchError> {
         ..all(&lenders)
     };
     let place = Place::new(site, BYTES, &holders)?;
-    let mut volume = Served::start(site, What::Volume(place.path().to_owned()), None)?;
-    write_round(&mut volume.client, BLOCK, false, BEFORE)?;
+    let mut volume = Served::start(site, What::volume(place.path()), None)?;
+    volume.client.write_for(BEFORE, BLOCK, SPAN_BYTES, false)?;
     let first = lenders.remove(0);
     let silent = match killed {
         true => {
@@ -364,7 +303,7 @@ fn stall(site: &Site, killed: bool) -> Result<f64, BenchError> {
             Some(first)
         }
     };
-    let after = write_round(&mut volume.client, BLOCK, false, AFTER)?;
+    let after = volume.client.write_for(AFTER, BLOCK, SPAN_BYTES, false)?;
     // Whoever ends it need not wait.
     silent.map_or(Ok(()), |lender| lender.child().resume())?;
     Ok(after.max_us / 1e3)

@@ -10,7 +10,7 @@ use crate::child::{Child, Role};
 use crate::error::{BenchError, Context};
 use crate::site::Site;
 use crate::tpca::{Chooser, Pattern};
-use crate::volume::serve::open_volume;
+use crate::volume::serve::{Slow, open_volume};
 
 const SAID: &str = "flooded ";
 /// Writes that are logged before they are waited for.
@@ -45,7 +45,7 @@ pub struct Flooded {
 
 impl Flood {
     pub(crate) fn run(&self) -> Result<(), BenchError> {
-        let volume = open_volume(&self.volume)?;
+        let volume = open_volume(&self.volume, Slow::default())?;
         let blocks = volume.geometry().bytes / 512 - 128;
         let mut places = Chooser::new(Pattern::Random, blocks, 1);
         let data = vec![0x5a; SIZES[2]];

@@ -43,6 +43,8 @@ pub struct Holders {
     pub data_lender: Option<Address>,
     /// Bytes after which a stage ends; `None`: the default.
     pub stage_bytes: Option<u64>,
+    /// Bytes that may be in memories only; `None`: the default.
+    pub window_bytes: Option<u64>,
 }
 
 /// A volume's directory. Removed when dropped; whoever has it open must have ended before.
@@ -84,6 +86,9 @@ impl Place {
         }
         if let Some(bytes) = holders.stage_bytes {
             table.insert("stage".to_owned(), (bytes as i64).into());
+        }
+        if let Some(bytes) = holders.window_bytes {
+            table.insert("window".to_owned(), (bytes as i64).into());
         }
         let text = toml::to_string(&table).context("write a volume's settings")?;
         let file = netram_volume::Place::at(&self.0).settings_file();

@@ -10,6 +10,7 @@ use netram_nbd::wire::request::{Request, command, flag};
 use netram_nbd::wire::{GREETING_MAGIC, OPTION_MAGIC, SIMPLE_REPLY_MAGIC};
 
 use crate::error::{BenchError, Context};
+use crate::histogram::{Recorder, Summary};
 
 /// What a server that has lost its lenders may take at the very most; a client that waits for ever says nothing.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -25,6 +26,22 @@ pub struct NbdClient {
     bytes: u64,
     cookie: u64,
     out: Vec<u8>,
+}
+
+/// A stream of writes, all of them answered.
+#[derive(Clone, Copy, Debug)]
+pub struct Streamed {
+    /// Bytes written.
+    pub bytes: u64,
+    /// How long that took.
+    pub took: Duration,
+}
+
+impl Streamed {
+    /// Bytes a second.
+    pub fn per_second(self) -> f64 {
+        self.bytes as f64 / self.took.as_secs_f64()
+    }
 }
 
 impl NbdClient {
@@ -69,6 +86,28 @@ impl NbdClient {
         self.answered()
     }
 
+    /// Writes of `bytes` over `span`, one after the other, for `time`.
+    pub fn write_for(
+        &mut self,
+        time: Duration,
+        bytes: usize,
+        span: u64,
+        forced: bool,
+    ) -> Result<Summary, BenchError> {
+        let data = vec![0x5a; bytes];
+        let mut recorder = Recorder::start(&[]);
+        let (mut at, end) = (0, Instant::now() + time);
+        loop {
+            let began = Instant::now();
+            if began >= end {
+                return Ok(recorder.finish());
+            }
+            self.write(at, &data, forced)?;
+            recorder.record(began.elapsed());
+            at = (at + bytes as u64) % span;
+        }
+    }
+
     /// Reads and waits.
     pub fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), BenchError> {
         self.send(command::READ, 0, offset, into.len(), &[])?;
@@ -78,15 +117,14 @@ impl NbdClient {
             .context("read what an NBD server sends")
     }
 
-    /// Writes blocks of `block` bytes one behind the other over `span` bytes, `depth` under way, for `time`. Returns
-    /// bytes a second.
+    /// Writes blocks of `block` bytes one behind the other over `span` bytes, `depth` under way, for `time`.
     pub fn stream_writes(
         &mut self,
         block: usize,
         span: u64,
         depth: usize,
         time: Duration,
-    ) -> Result<f64, BenchError> {
+    ) -> Result<Streamed, BenchError> {
         let data: Vec<u8> = (0..block).map(|index| (index % 251) as u8).collect();
         let (mut sent, mut answered) = (0_u64, 0_u64);
         let blocks = span / block as u64;
@@ -103,7 +141,10 @@ impl NbdClient {
             self.answered()?;
             answered += 1;
         }
-        Ok((sent * block as u64) as f64 / began.elapsed().as_secs_f64())
+        Ok(Streamed {
+            bytes: sent * block as u64,
+            took: began.elapsed(),
+        })
     }
 
     fn send_write(&mut self, offset: u64, data: &[u8], forced: bool) -> Result<(), BenchError> {

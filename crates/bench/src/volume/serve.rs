@@ -11,7 +11,7 @@ use netram_disk::{Device, DeviceError, Geometry, Pending};
 use netram_nbd::{Config, Export, MemoryDevice, Server, Tls};
 use netram_proto::port::IoError;
 use netram_transport::Address;
-use netram_volume::{Place, Volume};
+use netram_volume::{ModelledDisk, Place, Volume};
 use serde::{Deserialize, Serialize};
 
 use crate::child::{Child, Role, listening};
@@ -29,8 +29,17 @@ pub enum What {
     Memory(u64),
     /// A file as it is, with so many microseconds added to every sync.
     File(PathBuf, u32),
-    /// A volume.
-    Volume(PathBuf),
+    /// A volume, maybe on a slower disk than there is.
+    Volume(PathBuf, Slow),
+}
+
+/// Microseconds added to each sync of a volume's disk.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Slow {
+    /// Of the journal's log.
+    pub journal_us: u32,
+    /// Of the image and what belongs to it.
+    pub files_us: u32,
 }
 
 /// A serving process.
@@ -82,14 +91,23 @@ impl What {
             What::File(path, sync_us) => {
                 Arc::new(PlainFile::open(path, Duration::from_micros((*sync_us).into()))?)
             }
-            What::Volume(path) => Arc::new(open_volume(path)?),
+            What::Volume(path, slow) => Arc::new(open_volume(path, *slow)?),
         })
+    }
+
+    /// A volume as it is.
+    pub fn volume(path: &Path) -> What {
+        What::Volume(path.to_owned(), Slow::default())
     }
 }
 
-/// Opens a volume and waits for its members.
-pub(crate) fn open_volume(path: &Path) -> Result<Volume, BenchError> {
-    let settings = Place::at(path).settings().context("read a volume's settings")?;
+/// Opens a volume and waits for its members, and for its copy.
+pub(crate) fn open_volume(path: &Path, slow: Slow) -> Result<Volume, BenchError> {
+    let mut settings = Place::at(path).settings().context("read a volume's settings")?;
+    settings.modelled = ModelledDisk {
+        journal: Duration::from_micros(slow.journal_us.into()),
+        files: Duration::from_micros(slow.files_us.into()),
+    };
     let (volume, _) = Volume::open_with(path, &settings).context("open a volume")?;
     if !settings.journal.lenders.is_empty() {
         volume
@@ -98,6 +116,11 @@ pub(crate) fn open_volume(path: &Path) -> Result<Volume, BenchError> {
             .map_err(|blocked| {
                 BenchError::Asked(format!("the lenders did not join the volume: {blocked:?}"))
             })?;
+    }
+    if settings.data_lender.is_some() && !volume.wait_for_data_lender(JOIN_TIMEOUT) {
+        return Err(BenchError::Asked(
+            "the data lender's copy did not come into service".to_owned(),
+        ));
     }
     Ok(volume)
 }

@@ -1,0 +1,145 @@
+//! Large writes beside what the link carries: on loopback, where client, member and floor share the processors, and over
+//! links of a network card's speed between two network namespaces.
+//!
+//! A write is complete when the members have it *or* the local disk does, and a disk may be faster than the link. So over a
+//! link the log's syncs are modelled so slow that the members alone answer, and what is measured is the link's use.
+//! How many bytes crossed it is counted, and said.
+
+use std::time::Duration;
+
+use super::volume::{BYTES, Effort, LARGE, SPAN_BYTES, all, lender, spec};
+use super::{Figure, Hold};
+use crate::error::BenchError;
+use crate::histogram::median;
+use crate::paper::namespaces::Namespaces;
+use crate::site::Site;
+use crate::volume::serve::{Served, Slow, What};
+use crate::volume::sink::{self, Sink};
+use crate::volume::{Holders, Place};
+
+/// Large writes that are under way together.
+const DEPTH: usize = 16;
+/// Each sync of the log's takes so much longer: while one lasts the slowest link carries more than is under way.
+const LOG_SYNC: Duration = Duration::from_millis(25);
+/// Room for what comes while a batch is synced, at the speed of the fastest link.
+const WINDOW_BYTES: u64 = 32 << 20;
+/// Speeds of links, in megabits a second.
+const LINKS: [(&str, u64); 2] = [
+    ("volume-throughput-link", 1_000),
+    ("volume-throughput-link-2500", 2_500),
+];
+
+const _: () = assert!(
+    ((DEPTH * LARGE) as u64) < LINKS[0].1 * 1_000_000 / 8 * LOG_SYNC.as_millis() as u64 / 1_000,
+    "the disk would answer before the link has carried what is under way"
+);
+const _: () = assert!(
+    LINKS[1].1 * 1_000_000 / 8 * 3 * LOG_SYNC.as_millis() as u64 / 1_000 < WINDOW_BYTES,
+    "writers would wait for the disk to make room"
+);
+
+/// All rows that can be measured here.
+pub(super) fn rows(
+    site: &Site,
+    effort: Effort,
+    skipped: &mut Vec<String>,
+) -> Result<Vec<Figure>, BenchError> {
+    let mut figures = vec![loopback(site, effort)?];
+    for (id, megabits) in LINKS {
+        match link(site, id, megabits as u32, effort) {
+            Ok(figure) => figures.push(figure),
+            Err(error) => skipped.push(format!("large writes over a link of {megabits} Mbit/s: {error}")),
+        }
+    }
+    Ok(figures)
+}
+
+/// Throughputs of rounds in MB a second.
+struct Measured {
+    written: Vec<f64>,
+    carried: Vec<f64>,
+    /// Bytes that crossed the link for each byte written. `None`: there is no link.
+    crossed: Option<f64>,
+}
+
+impl Measured {
+    fn figure(self, id: &'static str, over: &str) -> Figure {
+        let crossed = self.crossed.map_or(String::new(), |crossed| {
+            format!(" ({crossed:.2} bytes crossed for each written)")
+        });
+        let what = format!(
+            "64 KiB writes, {DEPTH} under way, one member, over {over}{crossed}; floor: a bare TCP stream over it"
+        );
+        let ratios = self.written.iter().zip(&self.carried);
+        let ratio = median(ratios.map(|(written, carried)| written / carried).collect());
+        let floor = Some(median(self.carried));
+        let value = median(self.written);
+        Figure::new(id, what, "MB/s", value, floor, Hold::AtLeast(0.8)).with_ratio(ratio)
+    }
+}
+
+fn loopback(site: &Site, effort: Effort) -> Result<Figure, BenchError> {
+    let members = [lender(site, None)?];
+    let place = Place::new(site, BYTES, &all(&members))?;
+    let measured = measure(site, None, What::volume(place.path()), effort)?;
+    Ok(measured.figure("volume-throughput", "loopback"))
+}
+
+fn link(site: &Site, id: &'static str, megabits: u32, effort: Effort) -> Result<Figure, BenchError> {
+    let network = Namespaces::new()?;
+    network.shape(megabits)?;
+    // There is no way back for a thread that has entered.
+    let measured = std::thread::scope(|scope| {
+        let measuring = scope.spawn(|| {
+            network.enter()?;
+            let member = site.lender_beyond(&network, spec(None))?;
+            let holders = Holders {
+                window_bytes: Some(WINDOW_BYTES),
+                ..all(std::slice::from_ref(&member))
+            };
+            let place = Place::new(site, BYTES, &holders)?;
+            let slow = Slow {
+                journal_us: LOG_SYNC.as_micros() as u32,
+                files_us: 0,
+            };
+            let what = What::Volume(place.path().to_owned(), slow);
+            measure(site, Some(&network), what, effort)
+        });
+        measuring.join().expect("a measuring thread does not panic")
+    })?;
+    let over = format!(
+        "a link of {megabits} Mbit/s between two network namespaces, on a MODELLED disk of {} ms a sync of the log, so \
+         that the member alone answers",
+        LOG_SYNC.as_millis()
+    );
+    Ok(measured.figure(id, &over))
+}
+
+/// Writes to a volume, and a bare stream, in turns.
+fn measure(
+    site: &Site,
+    network: Option<&Namespaces>,
+    what: What,
+    effort: Effort,
+) -> Result<Measured, BenchError> {
+    let (_sink, address) = Sink::start(site, network, None)?;
+    let mut volume = Served::start(site, what, None)?;
+    let sent = || network.map(Namespaces::sent_bytes).transpose();
+    let (mut written, mut carried, mut crossed) = (vec![], vec![], vec![]);
+    for _ in 0..effort.rounds {
+        let before = sent()?;
+        let wrote = volume
+            .client
+            .stream_writes(LARGE, SPAN_BYTES, DEPTH, effort.round)?;
+        if let (Some(before), Some(after)) = (before, sent()?) {
+            crossed.push((after - before) as f64 / wrote.bytes as f64);
+        }
+        written.push(wrote.per_second() / 1e6);
+        carried.push(sink::stream(&address, effort.round)? / 1e6);
+    }
+    Ok(Measured {
+        written,
+        carried,
+        crossed: (!crossed.is_empty()).then(|| median(crossed)),
+    })
+}
