@@ -18,6 +18,7 @@
 //! | [`echo`], [`disk`] | the floors |
 //! | [`delay`] | a longer wire |
 //! | [`site`], [`child`] | lenders and other processes, ended with the measurement |
+//! | [`curves`] | points of a figure, and the order in which they are measured |
 //! | [`histogram`], [`machine`] | percentiles, cores, load, processor time |
 //!
 //! Nothing here prints but the child processes, which say on their standard output where they listen; results are
@@ -26,6 +27,7 @@
 
 pub mod child;
 pub mod commit;
+pub mod curves;
 pub mod delay;
 pub mod disk;
 pub mod echo;
@@ -43,6 +45,7 @@ mod socket;
 #[allow(unsafe_code, reason = "the crate's one unsafe module")]
 mod sys;
 pub mod teller;
+mod tool;
 pub mod tpca;
 pub mod volume;
 

@@ -6,16 +6,16 @@ use std::time::{Duration, Instant};
 use crate::error::{BenchError, Context};
 
 /// How long something may take that is not measured: the machine may be slow and busy.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Runs a tool: what it printed, or why it failed.
-pub(super) fn tool(program: &str, arguments: &[&str]) -> Result<String, BenchError> {
+pub(crate) fn tool(program: &str, arguments: &[&str]) -> Result<String, BenchError> {
     finish(Command::new(program).args(arguments))
 }
 
 /// Runs a command to its end: what it printed, or what it complained of.
-pub(super) fn finish(command: &mut Command) -> Result<String, BenchError> {
+pub(crate) fn finish(command: &mut Command) -> Result<String, BenchError> {
     let what = format!("run {command:?}");
     let output = command.stdin(Stdio::null()).output().context(&what)?;
     if output.status.success() {
@@ -27,7 +27,7 @@ pub(super) fn finish(command: &mut Command) -> Result<String, BenchError> {
 }
 
 /// Waits until `condition` holds.
-pub(super) fn until(
+pub(crate) fn until(
     what: &str,
     mut condition: impl FnMut() -> Result<bool, BenchError>,
 ) -> Result<(), BenchError> {

@@ -10,7 +10,14 @@ use std::path::Path;
 use common::run;
 use serde_json::Value;
 
-const SYSTEMS: [&str; 4] = ["disk", "disk-modelled", "volume-scp-tcp", "volume-lcp-tcp"];
+const SYSTEMS: [&str; 6] = [
+    "disk",
+    "disk-modelled",
+    "volume-scp-tcp",
+    "volume-lcp-tcp",
+    "volume-scp-data",
+    "volume-lcp-data",
+];
 
 /// Rows of a figure's file: system, place, KB a second, p50.
 fn rows(path: &Path) -> Vec<(String, u64, f64, f64)> {
@@ -77,6 +84,8 @@ fn a_quick_run_measures_every_system_and_leaves_nothing_behind() {
                 "{system}"
             );
         }
+        let in_program = rows.iter().filter(|row| row.0 == "volume-lcp-nbd").count();
+        assert_eq!(in_program, if number == 4 { places.len() } else { 0 });
         // The sleep in each sync is a lower bound that holds on any machine.
         assert!(
             rows.iter()

@@ -3,9 +3,9 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use super::tool::{tool, until};
 use crate::error::{BenchError, Context};
 use crate::site::{forget_mount, remember_mount};
+use crate::tool::{tool, until};
 
 const BYTES: u64 = 1 << 30;
 

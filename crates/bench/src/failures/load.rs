@@ -7,9 +7,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
-use super::tool::{finish, until};
 use crate::error::{BenchError, Context};
 use crate::histogram::median;
+use crate::tool::{finish, until};
 
 const BLOCK_BYTES: u64 = 4096;
 /// What random writes go round in.

@@ -8,7 +8,6 @@ mod disk;
 mod load;
 mod rig;
 mod stories;
-mod tool;
 
 use std::time::Duration;
 

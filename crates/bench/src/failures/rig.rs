@@ -9,10 +9,10 @@ use netram_transport::{Address, WaitPolicy};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::tool::{PATIENCE, finish, tool, until};
 use crate::error::{BenchError, Context};
 use crate::paper::namespaces::Namespaces;
 use crate::site::{Lender, LenderSpec, Site, Wire, forget_mount, remember_mount};
+use crate::tool::{PATIENCE, finish, tool, until};
 use crate::volume::{Holders, Place};
 
 const VOLUME_BYTES: u64 = 384 << 20;
@@ -133,11 +133,7 @@ impl<'s> Rig<'s> {
     /// `netram disk`, from the client's side of the network.
     fn disk(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Result<String, BenchError> {
         let mut command = match &self.network {
-            Some(network) => {
-                let mut command = Command::new("nsenter");
-                command.arg(network.client_file()).arg(self.site.program());
-                command
-            }
+            Some(network) => network.on_client(self.site.program()),
             None => Command::new(self.site.program()),
         };
         command.arg("disk").args(arguments).arg(&self.volume);

@@ -5,11 +5,11 @@ use std::time::{Duration, SystemTime};
 use super::disk::ClientDisk;
 use super::load::{Done, Kind, Load, verify};
 use super::rig::{MEMBERS, Rig};
-use super::tool::tool;
 use super::{Failure, Reliable, Row, Spans};
 use crate::error::BenchError;
 use crate::paper::namespaces::Namespaces;
 use crate::site::Site;
+use crate::tool::tool;
 
 /// How long fio may go on after a failure is over, for what a volume does then.
 const SETTLING: Duration = Duration::from_secs(3);

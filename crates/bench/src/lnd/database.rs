@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::device::{is_here, run};
+use super::device::is_here;
 use crate::child::Child;
 use crate::error::{BenchError, Context};
 use crate::site::Site;
+use crate::tool::tool as run;
 
 /// Starts the command behind it so that it ends with this process: a server of somebody else's must not be left behind.
 const WITH_PARENT: [&str; 3] = ["setpriv", "--pdeathsig", "KILL"];

@@ -3,21 +3,19 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use netram_attach::{Attached, Registry, Release, Request, Way, attach};
-use netram_proto::journal::CommitRule;
 use serde::{Deserialize, Serialize};
 
-use super::system::{MODELLED_SYNC_US, Network, System};
-use super::{DEVICE_BYTES, World};
 use crate::child::{PLAY, Role};
 use crate::error::{BenchError, Context};
+use crate::paper::namespaces::Namespaces;
 use crate::paper::stage::write_in_full;
 use crate::site::{Site, forget_mount, remember_mount};
+use crate::tool::tool as run;
 use crate::volume::serve::What;
-use crate::volume::{Holders, Place};
 
 /// How long a device may take to go: what it has is written first.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -75,49 +73,10 @@ enum Kind {
     Served(Box<Attached>, Option<PathBuf>),
 }
 
-impl World<'_> {
-    /// Gives a fresh system of this kind a device. A volume's place must outlive it.
-    pub(super) fn attach(&self, system: System) -> Result<(Attachment, Option<Place>), BenchError> {
-        let file = || -> Result<PathBuf, BenchError> {
-            let path = self.site.folder().join(format!("disk-{}", self.site.number()));
-            write_in_full(&path, DEVICE_BYTES)?;
-            Ok(path)
-        };
-        match system {
-            System::Disk => Ok((Attachment::of_disk(file()?)?, None)),
-            System::Modelled => {
-                let path = file()?;
-                let what = What::File(path.clone(), MODELLED_SYNC_US);
-                Ok((
-                    Attachment::served(self.site, &path.clone(), what, Some(path))?,
-                    None,
-                ))
-            }
-            System::Volume { .. } => {
-                let place = Place::new(self.site, DEVICE_BYTES, &self.holders(system, None))?;
-                Ok((Attachment::of_volume(self.site, &place)?, Some(place)))
-            }
-        }
-    }
-
-    /// Who holds the writes of a volume of this kind.
-    pub(super) fn holders(&self, system: System, stage_bytes: Option<u64>) -> Holders {
-        let System::Volume { all, network } = system else {
-            return Holders::default();
-        };
-        Holders {
-            lenders: self.lenders.iter().map(|one| one.address().clone()).collect(),
-            rule: Some(if all { CommitRule::All } else { CommitRule::Any }),
-            group: self.group.clone().filter(|_| network == Network::Multicast),
-            stage_bytes,
-            ..Holders::default()
-        }
-    }
-}
-
 impl Attachment {
-    /// A loop device on a file, past the page cache.
-    fn of_disk(file: PathBuf) -> Result<Attachment, BenchError> {
+    /// A loop device on a new file, past the page cache.
+    pub(super) fn of_disk(site: &Site, bytes: u64) -> Result<Attachment, BenchError> {
+        let file = new_file(site, bytes)?;
         let name = file.to_string_lossy().into_owned();
         let said = run("losetup", &["--direct-io=on", "--find", "--show", &name])?;
         let path = PathBuf::from(said.trim());
@@ -129,9 +88,21 @@ impl Attachment {
         })
     }
 
-    /// A volume's.
-    pub fn of_volume(site: &Site, place: &Place) -> Result<Attachment, BenchError> {
-        Attachment::served(site, place.path(), What::Volume(place.path().to_owned()), None)
+    /// A new file whose syncs take longer, attached as volumes are.
+    pub(super) fn of_modelled_disk(site: &Site, bytes: u64, sync_us: u32) -> Result<Attachment, BenchError> {
+        let file = new_file(site, bytes)?;
+        let what = What::File(file.clone(), sync_us);
+        Attachment::served(site, &file.clone(), what, Some(file), None)
+    }
+
+    /// The volume in a directory, served from the client's side of `network` if there is one.
+    pub(super) fn of_volume(
+        site: &Site,
+        volume: &Path,
+        what: What,
+        network: Option<&Namespaces>,
+    ) -> Result<Attachment, BenchError> {
+        Attachment::served(site, volume, what, None, network)
     }
 
     fn served(
@@ -139,6 +110,7 @@ impl Attachment {
         volume: &Path,
         what: What,
         file: Option<PathBuf>,
+        network: Option<&Namespaces>,
     ) -> Result<Attachment, BenchError> {
         let folder = site.folder().join("attached");
         let registry = Registry::new(&folder, &folder.join("dev"));
@@ -146,7 +118,10 @@ impl Attachment {
         let claim = registry.claim(&name, volume).context("claim a device's name")?;
         let role = serde_json::to_string(&Role::Attach(Server { what })).context("describe a role")?;
         let log = site.folder().join(format!("{name}.log"));
-        let mut server = Command::new(site.program());
+        let mut server = match network {
+            Some(network) => network.on_client(site.program()),
+            None => Command::new(site.program()),
+        };
         server
             .args([PLAY, &role])
             .stderr(File::create(&log).context("make a log")?);
@@ -213,6 +188,13 @@ impl Attachment {
         }
         Ok(())
     }
+}
+
+/// A disk's file, written in full.
+fn new_file(site: &Site, bytes: u64) -> Result<PathBuf, BenchError> {
+    let path = site.folder().join(format!("disk-{}", site.number()));
+    write_in_full(&path, bytes)?;
+    Ok(path)
 }
 
 impl Drop for Attachment {
@@ -283,19 +265,4 @@ impl Drop for Mounted {
             forget_mount(&self.path);
         }
     }
-}
-
-/// Runs a command; returns what it said.
-pub(super) fn run(program: &str, arguments: &[&str]) -> Result<String, BenchError> {
-    let what = || format!("run `{program} {}`", arguments.join(" "));
-    let output = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .output()
-        .context(what())?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(BenchError::Asked(format!("cannot {}: {said}", what())))
 }

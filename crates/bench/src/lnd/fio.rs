@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::FILE_BYTES;
 use crate::error::{BenchError, Context};
+use crate::histogram::{Summary, median};
 use crate::site::Site;
 
 /// What was written.
@@ -24,6 +25,31 @@ pub struct Written {
     pub p99_us: f64,
     /// The longest.
     pub max_us: f64,
+}
+
+impl Written {
+    /// Writes of `block` bytes, as another program than fio counted them.
+    pub(super) fn of(taken: &Summary, block: u64) -> Written {
+        Written {
+            kb_per_second: taken.per_second * block as f64 / 1e3,
+            writes: taken.count,
+            p50_us: taken.p50_us,
+            p99_us: taken.p99_us,
+            max_us: taken.max_us,
+        }
+    }
+
+    /// The median of each field over rounds.
+    pub(super) fn median(rounds: &[Written]) -> Written {
+        let field = |of: fn(&Written) -> f64| median(rounds.iter().map(of).collect());
+        Written {
+            kb_per_second: field(|round| round.kb_per_second),
+            writes: rounds.iter().map(|round| round.writes).sum(),
+            p50_us: field(|round| round.p50_us),
+            p99_us: field(|round| round.p99_us),
+            max_us: field(|round| round.max_us),
+        }
+    }
 }
 
 /// Writes blocks of `block` bytes to the file or device at `path` for `time`, each with `O_SYNC`.

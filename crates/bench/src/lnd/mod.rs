@@ -1,16 +1,19 @@
 //! The experiments of LND ("A Reliable Multi-Tier Storage Device in NOW"): figures 3 to 6, synchronous writes by stage
-//! threshold and by block size, on the bare device and on two file systems; and table 2, a database.
+//! threshold and by block size, on the bare device and on two file systems; and table 2, a database. Beside it another
+//! database, as an application of today.
 //!
-//! Every system is a block device of this machine: a disk, a disk made slower, and volumes with two lenders, whose writes
-//! are complete when both have them (the paper's SCP) or one has (its LCP), over TCP and over multicast. What is set up how, and
-//! what differs from the paper: `docs/paper-lnd.md`.
+//! The systems are block devices of this machine: a disk, a disk made slower, and volumes with lenders, whose writes are
+//! complete when all have them (the paper's SCP) or one has (its LCP), over TCP, over multicast, with a data lender, and over
+//! a link; and a volume that is reached without a device. What is set up how, and what differs from the paper:
+//! `docs/paper-lnd.md`.
 //!
 //! | module | does |
 //! |---|---|
 //! | [`system`] | the systems compared |
+//! | `world` | what they stand on, and one of them set up |
 //! | [`device`] | block devices and file systems on them, taken away afterwards |
 //! | [`fio`] | one measurement of writes |
-//! | [`database`] | one of a database |
+//! | [`database`], [`postgres`] | one of a database |
 //! | [`facts`] | what the paper states |
 //! | [`output`] | files for programs and people |
 
@@ -19,27 +22,33 @@ pub mod device;
 pub mod facts;
 pub mod fio;
 pub mod output;
+pub mod postgres;
 pub mod system;
+mod world;
 
 use std::time::Duration;
 
-use netram_transport::WaitPolicy;
 use serde::Serialize;
 
+use crate::curves::{self, OnCurve};
 use crate::error::BenchError;
-use crate::histogram::median;
 use crate::machine::Machine;
-use crate::site::{Lender, LenderSpec, Site, Wire};
+use crate::site::Site;
 use crate::volume::Place;
+use crate::volume::serve::What;
 use database::{Database, Operations};
-use device::{Attachment, Mounted};
+use device::Attachment;
 use fio::Written;
-use system::{Network, System};
+use postgres::{Postgres, Transactions};
+use system::{Kept, Network, System};
+use world::{Target, World};
 
-/// Numbers of the figures, and of the table.
+/// Numbers of the figures.
 pub const FIGURES: [u8; 4] = [3, 4, 5, 6];
-/// Table 2, among them.
+/// Stands for table 2 among them.
 pub const TABLE: u8 = 2;
+/// Stands for PostgreSQL among them, which the paper has not.
+pub const POSTGRES: u8 = 7;
 /// Bytes of each device.
 const DEVICE_BYTES: u64 = 512 << 20;
 /// Bytes that are written over, again and again.
@@ -50,12 +59,11 @@ const STAGES_KB_QUICK: [u64; 2] = [64, 10_000];
 const BLOCKS: [u64; 7] = [1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
 const BLOCKS_QUICK: [u64; 2] = [4 << 10, 64 << 10];
 const STAGE_BLOCK: u64 = 4096;
-const LENDERS: usize = 2;
 
 /// How much is measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct Plan {
-    /// Numbers of the figures, and 2 for the table; none: all.
+    /// Numbers of the figures, 2 for the table, 7 for PostgreSQL; none: all.
     pub figures: Vec<u8>,
     /// Rounds; what is shown is their median.
     pub rounds: usize,
@@ -89,6 +97,10 @@ pub struct Report {
     pub table: Vec<(System, Operations)>,
     /// The database's version.
     pub database: Option<String>,
+    /// PostgreSQL's transactions.
+    pub transactions: Vec<(System, Transactions)>,
+    /// Its version.
+    pub postgres: Option<String>,
 }
 
 /// A figure's points.
@@ -116,90 +128,41 @@ pub struct Point {
     pub written: Written,
 }
 
+impl OnCurve for Point {
+    type Curve = System;
+
+    fn curve(&self) -> System {
+        self.system
+    }
+
+    fn place(&self) -> u64 {
+        self.x
+    }
+}
+
 impl Figure {
     /// The curves, in the order of measurement.
     pub fn systems(&self) -> Vec<System> {
-        let mut found = Vec::new();
-        for point in &self.points {
-            if !found.contains(&point.system) {
-                found.push(point.system);
-            }
-        }
-        found
+        curves::curves(&self.points)
     }
 
     /// The places, in order.
     pub fn places(&self) -> Vec<u64> {
-        let mut places: Vec<u64> = self.points.iter().map(|point| point.x).collect();
-        places.sort_unstable();
-        places.dedup();
-        places
+        curves::places(&self.points)
     }
 
     /// A point of a curve.
     pub fn at(&self, system: System, x: u64) -> Option<&Point> {
-        let mut points = self.points.iter();
-        points.find(|point| point.system == system && point.x == x)
-    }
-}
-
-/// What the devices stand on.
-pub(crate) struct World<'s> {
-    pub(crate) site: &'s Site,
-    pub(crate) lenders: Vec<Lender>,
-    /// Where appends are multicast, if that can be done here.
-    pub(crate) group: Option<netram_transport::Group>,
-}
-
-impl<'s> World<'s> {
-    fn new(site: &'s Site) -> Result<World<'s>, BenchError> {
-        let group = crate::volume::free_group()?;
-        let spec = LenderSpec {
-            wire: Wire::Tcp,
-            secure: true,
-            wait: WaitPolicy::default(),
-            core: None,
-        };
-        let start = |group| {
-            (0..LENDERS)
-                .map(move |_| site.lender_of_group(spec, group))
-                .collect()
-        };
-        let lenders: Result<Vec<Lender>, BenchError> = start(&group);
-        Ok(match lenders {
-            Ok(lenders) => World {
-                site,
-                lenders,
-                group: Some(group),
-            },
-            // No multicast on this machine's loopback.
-            Err(_) => World {
-                site,
-                lenders: (0..LENDERS)
-                    .map(|_| site.lender(spec))
-                    .collect::<Result<_, _>>()?,
-                group: None,
-            },
-        })
-    }
-
-    fn systems(&self) -> Vec<System> {
-        let wanted = System::ALL.into_iter();
-        wanted
-            .filter(|system| system.network() != Some(Network::Multicast) || self.group.is_some())
-            .collect()
+        curves::at(&self.points, system, x)
     }
 }
 
 /// Measures what `plan` asks for.
 pub fn measure(site: &Site, plan: &Plan, tell: &mut dyn FnMut(Step<'_>)) -> Result<Report, BenchError> {
-    if let Some(unknown) = plan
-        .figures
-        .iter()
-        .find(|number| **number != TABLE && !FIGURES.contains(number))
-    {
+    let known = |number: &u8| [TABLE, POSTGRES].contains(number) || FIGURES.contains(number);
+    if let Some(unknown) = plan.figures.iter().find(|number| !known(number)) {
         return Err(BenchError::Asked(format!(
-            "LND has no measured figure {unknown}; choose among 3 to 6, and 2 for its table 2"
+            "LND has no measured figure {unknown}; choose among 3 to 6, 2 for its table 2, and 7 for PostgreSQL"
         )));
     }
     let mut report = Report {
@@ -209,45 +172,96 @@ pub fn measure(site: &Site, plan: &Plan, tell: &mut dyn FnMut(Step<'_>)) -> Resu
         figures: Vec::new(),
         table: Vec::new(),
         database: None,
+        transactions: Vec::new(),
+        postgres: None,
     };
-    let wants = |number| plan.figures.is_empty() || plan.figures.contains(&number);
-    if let Err(missing) = device::possible() {
-        report.skipped.push(format!("nothing is measured: {missing}"));
-    } else {
-        let world = World::new(site)?;
-        if world.group.is_none() {
-            report
-                .skipped
-                .push("volumes over multicast: loopback does not carry it here".to_owned());
-        }
-        if wants(3) {
-            report.figures.push(stages(&world, plan, tell)?);
-        }
-        for (number, kind) in [(4, None), (5, Some("ext4")), (6, journaling())] {
-            match kind {
-                _ if !wants(number) => (),
-                None if number == 6 => {
-                    report
-                        .skipped
-                        .push("figure 6: neither mkfs.xfs nor mkfs.btrfs is here".to_owned());
-                }
-                kind => report.figures.push(blocks(&world, number, kind, plan, tell)?),
-            }
-        }
-        if wants(TABLE) {
-            match Database::found(site) {
-                Ok(database) => {
-                    report.database = Some(database.version().to_owned());
-                    report.table = table(&world, &database, plan, tell)?;
-                }
-                Err(missing) => report.skipped.push(format!("table 2: {missing}")),
-            }
+    match device::possible() {
+        Err(missing) => report.skipped.push(format!("nothing is measured: {missing}")),
+        Ok(()) => {
+            let world = World::new(site, &mut report.skipped)?;
+            figures(&world, &mut report, tell)?;
+            databases(&world, &mut report, tell)?;
         }
     }
     for reason in &report.skipped {
         tell(Step::Skipped(reason));
     }
     Ok(report)
+}
+
+impl Plan {
+    fn wants(&self, number: u8) -> bool {
+        self.figures.is_empty() || self.figures.contains(&number)
+    }
+}
+
+fn figures(world: &World<'_>, report: &mut Report, tell: &mut dyn FnMut(Step<'_>)) -> Result<(), BenchError> {
+    let plan = report.plan.clone();
+    if plan.wants(3) {
+        report.figures.push(stages(world, &plan, tell)?);
+    }
+    for (number, kind) in [(4, None), (5, Some("ext4")), (6, journaling())] {
+        match kind {
+            _ if !plan.wants(number) => (),
+            None if number == 6 => {
+                let missing = "figure 6: neither mkfs.xfs nor mkfs.btrfs is here";
+                report.skipped.push(missing.to_owned());
+            }
+            kind => report.figures.push(blocks(world, number, kind, &plan, tell)?),
+        }
+    }
+    Ok(())
+}
+
+/// Table 2 and PostgreSQL, all of the database on ext4 on each device.
+fn databases(
+    world: &World<'_>,
+    report: &mut Report,
+    tell: &mut dyn FnMut(Step<'_>),
+) -> Result<(), BenchError> {
+    let plan = report.plan.clone();
+    if plan.wants(TABLE) {
+        match Database::found(world.site) {
+            Ok(database) => {
+                report.database = Some(database.version().to_owned());
+                report.table = on_each(world, "table 2", tell, |mounted| {
+                    database.measure(world.site, mounted, plan.quick)
+                })?;
+            }
+            Err(missing) => report.skipped.push(format!("table 2: {missing}")),
+        }
+    }
+    if plan.wants(POSTGRES) {
+        match Postgres::found(world.site) {
+            Ok(postgres) => {
+                report.postgres = Some(postgres.version().to_owned());
+                report.transactions = on_each(world, "PostgreSQL", tell, |mounted| {
+                    postgres.measure(world.site, mounted, &plan)
+                })?;
+            }
+            Err(missing) => report.skipped.push(format!("PostgreSQL: {missing}")),
+        }
+    }
+    Ok(())
+}
+
+/// Measures something on a fresh ext4 on each device, one after the other.
+fn on_each<T>(
+    world: &World<'_>,
+    what: &str,
+    tell: &mut dyn FnMut(Step<'_>),
+    mut measure: impl FnMut(&std::path::Path) -> Result<T, BenchError>,
+) -> Result<Vec<(System, T)>, BenchError> {
+    let mut rows = Vec::new();
+    for system in world.devices() {
+        tell(Step::Next(&format!("{what}: {}", system.label())));
+        let target = world.target(system, Some("ext4"))?;
+        if let Some(mounted) = &target.mounted {
+            rows.push((system, measure(mounted.path())?));
+        }
+        target.end()?;
+    }
+    Ok(rows)
 }
 
 /// A journaling file system in ReiserFS' place.
@@ -259,16 +273,14 @@ fn journaling() -> Option<&'static str> {
 
 /// Figure 3.
 fn stages(world: &World<'_>, plan: &Plan, tell: &mut dyn FnMut(Step<'_>)) -> Result<Figure, BenchError> {
-    let system = match world.group {
-        Some(_) => System::Volume {
-            all: false,
-            network: Network::Multicast,
+    let system = System::Volume(Kept {
+        all: false,
+        network: match world.group {
+            Some(_) => Network::Multicast,
+            None => Network::Tcp,
         },
-        None => System::Volume {
-            all: false,
-            network: Network::Tcp,
-        },
-    };
+        twice: false,
+    });
     let places = if plan.quick {
         &STAGES_KB_QUICK[..]
     } else {
@@ -278,12 +290,13 @@ fn stages(world: &World<'_>, plan: &Plan, tell: &mut dyn FnMut(Step<'_>)) -> Res
     for &x in places {
         tell(Step::Next(&format!("figure 3: stages of {x} KB")));
         let place = Place::new(world.site, DEVICE_BYTES, &world.holders(system, Some(x * 1024)))?;
-        let attachment = Attachment::of_volume(world.site, &place)?;
+        let path = place.path();
+        let attachment = Attachment::of_volume(world.site, path, What::volume(path), None)?;
         // The paper's 1 GB of writes as far as the time allows; stages must end several times.
         let cap = plan.cap * 2;
-        let written = rounds(plan, || {
-            fio::write(world.site, attachment.path(), STAGE_BLOCK, cap)
-        })?;
+        let rounds = (0..plan.rounds).map(|_| fio::write(world.site, attachment.path(), STAGE_BLOCK, cap));
+        let rounds: Result<Vec<Written>, BenchError> = rounds.collect();
+        let written = Written::median(&rounds?);
         points.push(Point { system, x, written });
         attachment.release()?;
     }
@@ -293,47 +306,6 @@ fn stages(world: &World<'_>, plan: &Plan, tell: &mut dyn FnMut(Step<'_>)) -> Res
         axis: "stage threshold, KB",
         points,
     })
-}
-
-fn rounds(
-    plan: &Plan,
-    mut measure: impl FnMut() -> Result<Written, BenchError>,
-) -> Result<Written, BenchError> {
-    let rounds: Result<Vec<Written>, BenchError> = (0..plan.rounds).map(|_| measure()).collect();
-    Ok(Written::median(&rounds?))
-}
-
-/// A device under measurement, bare or with a file system on it. Fields go in this order.
-struct Target {
-    system: System,
-    mounted: Option<Mounted>,
-    attachment: Attachment,
-    _place: Option<Place>,
-}
-
-impl World<'_> {
-    fn target(&self, system: System, file_system: Option<&str>) -> Result<Target, BenchError> {
-        let (attachment, place) = self.attach(system)?;
-        let mounted = match file_system {
-            None => None,
-            Some(kind) => Some(Mounted::new(self.site, attachment.path(), kind)?),
-        };
-        Ok(Target {
-            system,
-            mounted,
-            attachment,
-            _place: place,
-        })
-    }
-}
-
-impl Target {
-    fn end(self) -> Result<(), BenchError> {
-        if let Some(mounted) = self.mounted {
-            mounted.unmount()?;
-        }
-        self.attachment.release()
-    }
 }
 
 /// Figures 4 to 6.
@@ -346,40 +318,30 @@ fn blocks(
 ) -> Result<Figure, BenchError> {
     let on = file_system.unwrap_or("the bare device");
     tell(Step::Next(&format!("figure {number}: attaching devices")));
-    let targets: Result<Vec<Target>, BenchError> = world
-        .systems()
-        .into_iter()
-        .map(|system| world.target(system, file_system))
-        .collect();
-    let targets = targets?;
+    let mut systems = world.devices();
+    if file_system.is_none() {
+        systems.push(System::InProgram);
+    }
+    let targets = systems.iter().map(|&system| world.target(system, file_system));
+    let mut targets: Vec<Target> = targets.collect::<Result<_, BenchError>>()?;
     let places = if plan.quick { &BLOCKS_QUICK[..] } else { &BLOCKS };
-    let mut cells = vec![Vec::new(); places.len() * targets.len()];
-    for round in 0..plan.rounds {
-        for (at, &block) in places.iter().enumerate() {
+    let measured = curves::in_turns(plan.rounds, places, targets.len(), |turn| {
+        if turn.curve == 0 {
             tell(Step::Next(&format!(
-                "figure {number}: blocks of {block} bytes on {on}, round {} of {}",
-                round + 1,
+                "figure {number}: blocks of {} bytes on {on}, round {} of {}",
+                turn.place,
+                turn.round + 1,
                 plan.rounds
             )));
-            for (which, target) in targets.iter().enumerate() {
-                let file = match &target.mounted {
-                    Some(mounted) => mounted.file(FILE_BYTES)?,
-                    None => target.attachment.path().to_path_buf(),
-                };
-                cells[at * targets.len() + which].push(fio::write(world.site, &file, block, plan.cap)?);
-            }
         }
-    }
-    let mut points = Vec::new();
-    for (at, &x) in places.iter().enumerate() {
-        for (which, target) in targets.iter().enumerate() {
-            points.push(Point {
-                system: target.system,
-                x,
-                written: Written::median(&cells[at * targets.len() + which]),
-            });
-        }
-    }
+        targets[turn.curve].write(world.site, turn.place, plan.cap)
+    })?;
+    let points = measured.into_iter().map(|point| Point {
+        system: targets[point.curve].system,
+        x: point.place,
+        written: Written::median(&point.cells),
+    });
+    let points = points.collect();
     targets.into_iter().try_for_each(Target::end)?;
     Ok(Figure {
         number,
@@ -387,37 +349,4 @@ fn blocks(
         axis: "block, bytes",
         points,
     })
-}
-
-/// Table 2, all of the database on ext4 on each device.
-fn table(
-    world: &World<'_>,
-    database: &Database,
-    plan: &Plan,
-    tell: &mut dyn FnMut(Step<'_>),
-) -> Result<Vec<(System, Operations)>, BenchError> {
-    let mut rows = Vec::new();
-    for system in world.systems() {
-        tell(Step::Next(&format!("table 2: {}", system.label())));
-        let target = world.target(system, Some("ext4"))?;
-        if let Some(mounted) = &target.mounted {
-            rows.push((system, database.measure(world.site, mounted.path(), plan.quick)?));
-        }
-        target.end()?;
-    }
-    Ok(rows)
-}
-
-impl Written {
-    /// The median of each field over rounds.
-    pub fn median(rounds: &[Written]) -> Written {
-        let field = |of: fn(&Written) -> f64| median(rounds.iter().map(of).collect());
-        Written {
-            kb_per_second: field(|round| round.kb_per_second),
-            writes: rounds.iter().map(|round| round.writes).sum(),
-            p50_us: field(|round| round.p50_us),
-            p99_us: field(|round| round.p99_us),
-            max_us: field(|round| round.max_us),
-        }
-    }
 }

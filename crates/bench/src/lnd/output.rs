@@ -1,17 +1,17 @@
 //! The files of a run: a CSV and a picture a figure, a CSV of the table, and everything as Markdown.
 
 use std::fmt::Write;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use plotters::style::RGBColor;
 
 use super::database::Operations;
 use super::facts::Facts;
+use super::postgres::Transactions;
 use super::system::{Network, System};
 use super::{Figure, Report};
-use crate::error::{BenchError, Context};
-use crate::paper::output::Run;
+use crate::error::BenchError;
+use crate::paper::output::{Results, Run};
 use crate::paper::page::number;
 use crate::paper::plot::{Curve, Look, Mark, Picture, thousands};
 
@@ -19,33 +19,36 @@ use crate::paper::plot::{Curve, Look, Mark, Picture, thousands};
 pub const HEADER: &str = "figure,system,x,unit,kb_per_second,writes,p50_us,p99_us,max_us";
 /// The columns of the table's.
 pub const TABLE_HEADER: &str = "system,insert,create,drop,create_and_drop";
+/// The columns of PostgreSQL's.
+pub const POSTGRES_HEADER: &str = "system,one_per_second,one_ms,eight_per_second,eight_ms";
 /// The document with all tables.
 pub const TABLES: &str = "lnd.md";
 
 /// Writes everything into `folder`, made if it is not there. Returns the files written.
 pub fn write(report: &Report, run: &Run, folder: &Path, png: bool) -> Result<Vec<PathBuf>, BenchError> {
-    fs::create_dir_all(folder).context(format_args!("make the folder {}", folder.display()))?;
-    let mut written = Vec::new();
-    let mut save = |name: String, bytes: &[u8]| {
-        let path = folder.join(name);
-        fs::write(&path, bytes).context(format_args!("write {}", path.display()))?;
-        written.push(path);
-        Ok::<(), BenchError>(())
-    };
+    let mut results = Results::new(folder)?;
     for figure in &report.figures {
         let name = format!("lnd-fig{:02}", figure.number);
-        save(format!("{name}.csv"), csv(figure).as_bytes())?;
+        results.save(&format!("{name}.csv"), csv(figure).as_bytes())?;
         let picture = picture(figure);
-        save(format!("{name}.svg"), picture.svg()?.as_bytes())?;
+        results.save(&format!("{name}.svg"), picture.svg()?.as_bytes())?;
         if png {
-            save(format!("{name}.png"), &picture.png()?)?;
+            results.save(&format!("{name}.png"), &picture.png()?)?;
         }
     }
     if !report.table.is_empty() {
-        save("lnd-table2.csv".to_owned(), table_csv(&report.table).as_bytes())?;
+        let rows = report.table.iter().map(|(system, done)| (*system, done.all()));
+        results.save("lnd-table2.csv", table_csv(TABLE_HEADER, rows).as_bytes())?;
     }
-    save(TABLES.to_owned(), tables(report, &Facts::lnd()?, run).as_bytes())?;
-    Ok(written)
+    if !report.transactions.is_empty() {
+        let rows = report
+            .transactions
+            .iter()
+            .map(|(system, done)| (*system, done.all()));
+        results.save("lnd-postgres.csv", table_csv(POSTGRES_HEADER, rows).as_bytes())?;
+    }
+    results.save(TABLES, tables(report, &Facts::lnd()?, run).as_bytes())?;
+    Ok(results.written)
 }
 
 // Writing to a string cannot fail, here and below.
@@ -71,15 +74,11 @@ fn csv(figure: &Figure) -> String {
     text
 }
 
-fn table_csv(rows: &[(System, Operations)]) -> String {
-    let mut text = format!("{TABLE_HEADER}\n");
-    for (system, done) in rows {
-        let [insert, create, drop, both] = done.all();
-        let _ = writeln!(
-            text,
-            "{},{insert:.3},{create:.3},{drop:.3},{both:.3}",
-            system.id()
-        );
+fn table_csv(header: &str, rows: impl Iterator<Item = (System, [f64; 4])>) -> String {
+    let mut text = format!("{header}\n");
+    for (system, values) in rows {
+        let values = values.map(|value| format!("{value:.3}"));
+        let _ = writeln!(text, "{},{}", system.id(), values.join(","));
     }
     text
 }
@@ -88,6 +87,13 @@ impl Operations {
     /// In the paper's order.
     pub fn all(&self) -> [f64; 4] {
         [self.insert, self.create, self.drop, self.create_and_drop]
+    }
+}
+
+impl Transactions {
+    /// In the order of the columns.
+    pub fn all(&self) -> [f64; 4] {
+        [self.one, self.one_ms, self.eight, self.eight_ms]
     }
 }
 
@@ -114,12 +120,16 @@ fn look(system: System) -> Look {
     let (colour, dashed, mark) = match system {
         System::Disk => (RGBColor(200, 40, 40), false, Mark::Dot),
         System::Modelled => (RGBColor(200, 40, 40), true, Mark::Triangle),
-        System::Volume { all, network } => {
-            let colour = match network {
-                Network::Tcp => RGBColor(30, 90, 200),
-                Network::Multicast => RGBColor(40, 140, 60),
+        System::InProgram => (RGBColor(20, 20, 20), true, Mark::Triangle),
+        System::Volume(kept) => {
+            let colour = match (kept.network, kept.twice) {
+                (Network::Tcp, false) => RGBColor(30, 90, 200),
+                (Network::Tcp, true) => RGBColor(210, 130, 20),
+                (Network::Multicast, _) => RGBColor(40, 140, 60),
+                (Network::Link, _) => RGBColor(130, 60, 170),
             };
-            (colour, !all, if all { Mark::Dot } else { Mark::Triangle })
+            let mark = if kept.all { Mark::Dot } else { Mark::Triangle };
+            (colour, !kept.all, mark)
         }
     };
     Look { colour, dashed, mark }
@@ -187,7 +197,7 @@ fn throughputs(text: &mut String, figure: &Figure) {
         });
     }
     for below in [System::Disk, System::Modelled] {
-        for &system in systems.iter().filter(|system| system.network().is_some()) {
+        for &system in systems.iter().filter(|system| system.stands_beside(below)) {
             let over = |x| {
                 let [above, below] = [system, below].map(|one| figure.at(one, x));
                 Some(above?.written.kb_per_second / below?.written.kb_per_second)
@@ -213,25 +223,35 @@ fn latencies(text: &mut String, figure: &Figure) {
 }
 
 fn database(text: &mut String, report: &Report, facts: &Facts) {
-    if report.table.is_empty() {
-        return;
+    if !report.table.is_empty() {
+        let version = report.database.as_deref().unwrap_or_default();
+        let _ = writeln!(
+            text,
+            "\n### Table 2: a database ({version}), all its data on ext4 on the device; operations a second\n\n\
+             | device | insert | create table | drop table | create and drop |\n|---|---:|---:|---:|---:|"
+        );
+        for (system, done) in &report.table {
+            database_row(text, system.label(), done.all());
+        }
+        for stated in &facts.table {
+            database_row(text, &format!("the paper: {}", stated.name), stated.per_second);
+        }
     }
-    let version = report.database.as_deref().unwrap_or_default();
-    let _ = writeln!(
-        text,
-        "\n### Table 2: a database ({version}), all its data on ext4 on the device; operations a second\n\n\
-         | device | insert | create table | drop table | create and drop |\n|---|---:|---:|---:|---:|"
-    );
-    let mut row = |name: &str, values: [f64; 4]| {
-        let values = values.map(number);
-        let _ = writeln!(text, "| {name} | {} |", values.join(" | "));
-    };
-    for (system, done) in &report.table {
-        row(system.label(), done.all());
+    if !report.transactions.is_empty() {
+        let version = report.postgres.as_deref().unwrap_or_default();
+        let _ = writeln!(
+            text,
+            "\n### Not in the paper: {version}, all its data on ext4 on the device; pgbench\n\n\
+             | device | a second, one client | ms each | a second, eight clients | ms each |\n|---|---:|---:|---:|---:|"
+        );
+        for (system, done) in &report.transactions {
+            database_row(text, system.label(), done.all());
+        }
     }
-    for stated in &facts.table {
-        row(&format!("the paper: {}", stated.name), stated.per_second);
-    }
+}
+
+fn database_row(text: &mut String, name: &str, values: [f64; 4]) {
+    let _ = writeln!(text, "| {name} | {} |", values.map(number).join(" | "));
 }
 
 #[cfg(test)]
@@ -240,6 +260,7 @@ mod tests {
     use super::super::{FIGURES, Plan, Point};
     use super::*;
     use crate::machine::Machine;
+    use std::fs;
 
     fn report() -> Report {
         let figure = |number| Figure {
@@ -249,7 +270,7 @@ mod tests {
             points: [1024, 4096]
                 .into_iter()
                 .flat_map(|x| {
-                    System::ALL.map(|system| Point {
+                    System::DEVICES.map(|system| Point {
                         system,
                         x,
                         written: Written {
@@ -279,6 +300,8 @@ mod tests {
             figures: FIGURES.map(figure).to_vec(),
             table: vec![(System::Disk, Operations::default())],
             database: None,
+            transactions: vec![(System::Disk, Transactions::default())],
+            postgres: Some("PostgreSQL".to_owned()),
         }
     }
 
@@ -291,10 +314,10 @@ mod tests {
             disk: String::new(),
         };
         let written = write(&report(), &run, folder.path(), true).unwrap();
-        assert_eq!(written.len(), FIGURES.len() * 3 + 2);
+        assert_eq!(written.len(), FIGURES.len() * 3 + 3);
         let text = fs::read_to_string(folder.path().join(TABLES)).unwrap();
         let parts: Vec<&str> = text.split("\n\n").filter(|part| part.starts_with('|')).collect();
-        assert_eq!(parts.len(), FIGURES.len() * 2 + 1);
+        assert_eq!(parts.len(), FIGURES.len() * 2 + 2);
         for part in parts {
             let cells: Vec<usize> = part.lines().map(|line| line.matches('|').count()).collect();
             assert!(cells.iter().all(|count| *count == cells[0]), "{part}");
@@ -303,10 +326,11 @@ mod tests {
             text.contains("| volume, any (LCP), TCP / local disk | 8.00 × | 8.00 × |"),
             "{text}"
         );
+        assert!(!text.contains("on a MODELLED disk / local disk"), "{text}");
         assert!(text.contains("Not measured: one thing."));
         assert!(text.contains("| the paper: SCSI disk | 67.5 | 3.28 | 37.0 | 2.81 |"));
         let csv = fs::read_to_string(folder.path().join("lnd-fig04.csv")).unwrap();
-        assert_eq!(csv.lines().count(), 1 + 2 * System::ALL.len());
+        assert_eq!(csv.lines().count(), 1 + 2 * System::DEVICES.len());
         assert!(csv.contains("4,volume-lcp-tcp,4096,block in bytes,8000.000,100,20.000,30.000,40.000"));
     }
 }

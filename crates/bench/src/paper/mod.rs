@@ -38,6 +38,7 @@ pub mod words;
 
 use serde::Serialize;
 
+use crate::curves::{self, OnCurve};
 use crate::error::BenchError;
 use crate::machine::Machine;
 use crate::site::Site;
@@ -129,31 +130,32 @@ pub struct Point {
     pub floor_us: Option<f64>,
 }
 
+impl OnCurve for Point {
+    type Curve = Series;
+
+    fn curve(&self) -> Series {
+        self.series
+    }
+
+    fn place(&self) -> u64 {
+        self.x
+    }
+}
+
 impl Figure {
     /// The curves, in the order of measurement.
     pub fn series(&self) -> Vec<Series> {
-        let mut found = Vec::new();
-        for point in &self.points {
-            if !found.contains(&point.series) {
-                found.push(point.series);
-            }
-        }
-        found
+        curves::curves(&self.points)
     }
 
     /// The places, in order.
     pub fn places(&self) -> Vec<u64> {
-        let mut places: Vec<u64> = self.points.iter().map(|point| point.x).collect();
-        places.sort_unstable();
-        places.dedup();
-        places
+        curves::places(&self.points)
     }
 
     /// A point of a curve.
     pub fn at(&self, series: Series, x: u64) -> Option<&Point> {
-        self.points
-            .iter()
-            .find(|point| point.series == series && point.x == x)
+        curves::at(&self.points, series, x)
     }
 }
 
@@ -234,42 +236,35 @@ fn measure_figure(
     let mut floors = Floors::new(site);
     let all = experiment.series(network.is_some(), effort.quick);
     let places = experiment.places(effort.quick);
-    let mut cells: Vec<Vec<Cell>> = vec![Vec::new(); all.len() * places.len()];
-    for round in 0..effort.rounds {
-        for (at, &place) in places.iter().enumerate() {
-            for (which, &series) in all.iter().enumerate() {
-                let what = format!(
-                    "{} {place}, {}, round {} of {}",
-                    experiment.axis.unit(),
-                    series.label(),
-                    round + 1,
-                    effort.rounds
-                );
-                tell(Step::Cell {
-                    figure: experiment.number,
-                    what: &what,
-                });
-                cells[at * all.len() + which].push(match series {
-                    Series::System(system) => {
-                        cell::measure(&mut stage, system, experiment.load(place), effort)?
-                    }
-                    Series::Floor(floor) => floors.measure(floor, place, effort)?,
-                });
-            }
+    let measured = curves::in_turns(effort.rounds, places, all.len(), |turn| {
+        let series = all[turn.curve];
+        let what = format!(
+            "{} {}, {}, round {} of {}",
+            experiment.axis.unit(),
+            turn.place,
+            series.label(),
+            turn.round + 1,
+            effort.rounds
+        );
+        tell(Step::Cell {
+            figure: experiment.number,
+            what: &what,
+        });
+        match series {
+            Series::System(system) => cell::measure(&mut stage, system, experiment.load(turn.place), effort),
+            Series::Floor(floor) => floors.measure(floor, turn.place, effort),
         }
-    }
+    })?;
+    let points = measured.into_iter().map(|point| {
+        let cell = Cell::median(&point.cells);
+        self::point(experiment.axis, all[point.curve], point.place, cell)
+    });
     let mut figure = Figure {
         number: experiment.number,
         title: experiment.title,
         axis: experiment.axis,
-        points: Vec::new(),
+        points: points.collect(),
     };
-    for (at, &x) in places.iter().enumerate() {
-        for (which, &series) in all.iter().enumerate() {
-            let cell = Cell::median(&cells[at * all.len() + which]);
-            figure.points.push(point(experiment.axis, series, x, cell));
-        }
-    }
     add_floors(&mut figure);
     Ok(figure)
 }

@@ -5,8 +5,8 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use netram_transport::Address;
@@ -14,9 +14,15 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::error::{BenchError, Context};
 use crate::site::{forget_namespace, remember_namespace};
+use crate::tool::tool;
 
 const CLIENT_HOST: &str = "10.190.0.1";
 const LENDER_HOST: &str = "10.190.0.2";
+
+/// Network devices of the namespace that the reading thread is in.
+const THREAD_DEVICES: &str = "/proc/thread-self/net/dev";
+/// Bytes sent, among a device's numbers.
+const SENT: usize = 8;
 
 /// Pairs made by this process: interface and namespace names must not meet.
 static MADE: AtomicU32 = AtomicU32::new(0);
@@ -59,7 +65,7 @@ impl Namespaces {
     /// the `tc` command.
     pub fn shape(&self, megabits: u32) -> Result<(), BenchError> {
         let rate = format!("{megabits}mbit");
-        run(
+        tool(
             "tc",
             &[
                 "-n",
@@ -78,6 +84,7 @@ impl Namespaces {
                 "20ms",
             ],
         )
+        .map(drop)
     }
 
     /// Moves the calling thread, and those it starts from now on, into the client's namespace. There is no way back for
@@ -89,10 +96,21 @@ impl Namespaces {
         move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).context(what)
     }
 
-    /// The client's namespace, as an argument of `nsenter`. Unlike `ip netns exec` it leaves the mounts alone: a copy of
-    /// them would hold up whoever unmounts something.
-    pub(crate) fn client_file(&self) -> String {
-        format!("--net=/run/netns/{}", self.client)
+    /// Bytes that the client's half has sent so far, frames and all. To be asked by a thread that has entered.
+    pub fn sent_bytes(&self) -> Result<u64, BenchError> {
+        let text = std::fs::read_to_string(THREAD_DEVICES).context("count what a link has carried")?;
+        sent(&text)
+            .ok_or_else(|| BenchError::Asked(format!("{THREAD_DEVICES} says nothing of `eth`: {text}")))
+    }
+
+    /// A command that starts `program` in the client's namespace, in its own place. Unlike `ip netns exec`, `nsenter` leaves
+    /// the mounts alone: a copy of them would hold up whoever unmounts something.
+    pub(crate) fn on_client(&self, program: &Path) -> Command {
+        let mut command = Command::new("nsenter");
+        command
+            .arg(format!("--net=/run/netns/{}", self.client))
+            .arg(program);
+        command
     }
 
     /// A switch that has failed: frames to the lenders vanish, and nobody is told. Needs the `nft` command.
@@ -108,7 +126,7 @@ impl Namespaces {
 
     fn nft(&self, commands: &str) -> Result<(), BenchError> {
         let namespace = format!("--net=/run/netns/{}", self.lender);
-        run("nsenter", &[namespace.as_str(), "nft", commands])
+        tool("nsenter", &[namespace.as_str(), "nft", commands]).map(drop)
     }
 
     /// The command that starts the one behind it in the lender's namespace.
@@ -133,22 +151,26 @@ impl Drop for Namespaces {
     }
 }
 
-/// Runs the `ip` command.
-pub(crate) fn ip(arguments: &[&str]) -> Result<(), BenchError> {
-    run("ip", arguments)
+/// Bytes that the device `eth` has sent, of the kernel's table.
+fn sent(table: &str) -> Option<u64> {
+    let numbers = table.lines().find_map(|line| line.trim().strip_prefix("eth:"))?;
+    numbers.split_whitespace().nth(SENT)?.parse().ok()
 }
 
-/// Runs an administrator's command.
-fn run(program: &str, arguments: &[&str]) -> Result<(), BenchError> {
-    let what = || format!("run `{program} {}`", arguments.join(" "));
-    let output = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .output()
-        .context(what())?;
-    if output.status.success() {
-        return Ok(());
+/// Runs the `ip` command.
+pub(crate) fn ip(arguments: &[&str]) -> Result<(), BenchError> {
+    tool("ip", arguments).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_link_has_carried_is_the_ninth_number() {
+        let table = "Inter-|   Receive  |  Transmit\n    lo: 1 1 0 0 0 0 0 0 2 1 0 0 0 0 0 0\n   \
+                     eth: 1006 13 0 0 0 0 0 0 4096 9 0 0 0 0 0 0\n";
+        assert_eq!(sent(table), Some(4096));
+        assert_eq!(sent("Inter-|   Receive"), None);
     }
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(BenchError::Asked(format!("cannot {}: {said}", what())))
 }

@@ -26,25 +26,44 @@ pub struct Run {
 /// Writes everything into `folder`, made if it is not there. Returns the files written.
 pub fn write(report: &Report, run: &Run, folder: &Path, png: bool) -> Result<Vec<PathBuf>, BenchError> {
     let facts = Facts::tr190()?;
-    fs::create_dir_all(folder).context(format_args!("make the folder {}", folder.display()))?;
-    let mut written = Vec::new();
-    let mut save = |name: String, bytes: &[u8]| {
-        let path = folder.join(name);
-        fs::write(&path, bytes).context(format_args!("write {}", path.display()))?;
-        written.push(path);
-        Ok::<(), BenchError>(())
-    };
+    let mut results = Results::new(folder)?;
     for figure in &report.figures {
         let name = format!("fig{:02}", figure.number);
-        save(format!("{name}.csv"), csv::table(figure).as_bytes())?;
-        save(format!("{name}.svg"), plot::svg(figure, &facts)?.as_bytes())?;
+        results.save(&format!("{name}.csv"), csv::table(figure).as_bytes())?;
+        results.save(&format!("{name}.svg"), plot::svg(figure, &facts)?.as_bytes())?;
         if png {
-            save(format!("{name}.png"), &plot::png(figure, &facts)?)?;
+            results.save(&format!("{name}.png"), &plot::png(figure, &facts)?)?;
         }
     }
-    save(TABLES.to_owned(), markdown::tables(report, run).as_bytes())?;
-    save(PAGE.to_owned(), page::page(report, &facts, run)?.as_bytes())?;
-    Ok(written)
+    results.save(TABLES, markdown::tables(report, run).as_bytes())?;
+    results.save(PAGE, page::page(report, &facts, run)?.as_bytes())?;
+    Ok(results.written)
+}
+
+/// A folder of results.
+pub(crate) struct Results<'f> {
+    folder: &'f Path,
+    /// The files written so far.
+    pub(crate) written: Vec<PathBuf>,
+}
+
+impl Results<'_> {
+    /// Makes the folder if it is not there.
+    pub(crate) fn new(folder: &Path) -> Result<Results<'_>, BenchError> {
+        fs::create_dir_all(folder).context(format_args!("make the folder {}", folder.display()))?;
+        Ok(Results {
+            folder,
+            written: Vec::new(),
+        })
+    }
+
+    /// Writes a file, in an earlier one's place.
+    pub(crate) fn save(&mut self, name: &str, bytes: &[u8]) -> Result<(), BenchError> {
+        let path = self.folder.join(name);
+        fs::write(&path, bytes).context(format_args!("write {}", path.display()))?;
+        self.written.push(path);
+        Ok(())
+    }
 }
 
 #[cfg(test)]

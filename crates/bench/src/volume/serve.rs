@@ -21,6 +21,8 @@ use crate::site::{JOIN_TIMEOUT, Site, Wire};
 use crate::volume::nbd::NbdClient;
 
 const REQUEST_BYTES_MAX: u32 = 32 << 20;
+/// How long a data lender may make no progress with the copy of a new volume.
+const COPY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What is served.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -117,7 +119,7 @@ pub(crate) fn open_volume(path: &Path, slow: Slow) -> Result<Volume, BenchError>
                 BenchError::Asked(format!("the lenders did not join the volume: {blocked:?}"))
             })?;
     }
-    if settings.data_lender.is_some() && !volume.wait_for_data_lender(JOIN_TIMEOUT) {
+    if settings.data_lender.is_some() && !volume.wait_for_data_lender(COPY_TIMEOUT) {
         return Err(BenchError::Asked(
             "the data lender's copy did not come into service".to_owned(),
         ));

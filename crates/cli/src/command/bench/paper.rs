@@ -9,13 +9,17 @@ use std::time::{Duration, SystemTime};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use netram_bench::curves::{self, OnCurve};
 use netram_bench::lnd;
+use netram_bench::lnd::system::System;
 use netram_bench::machine::Machine;
 use netram_bench::paper::claims::By;
 use netram_bench::paper::experiment::Effort;
 use netram_bench::paper::output::{self as files, Run};
+use netram_bench::paper::system::Series;
 use netram_bench::paper::{self, Plan, Report, Step};
 use netram_bench::site::Site;
+use serde::Serialize;
 use serde_json::json;
 
 use crate::options::{Span, Usage};
@@ -31,9 +35,10 @@ use crate::output;
 /// with --cap 2s half of that.
 ///
 /// lnd: synchronous writes by fio to the local disk, to a modelled one that takes
-/// 1 ms a sync, and to volumes with two lenders: by stage threshold (figure 3), by
-/// block size on the bare device, on ext4 and on XFS (4 to 6), and MariaDB (2, for
-/// table 2). Needs root, FUSE, loop devices and fio. About ten minutes.
+/// 1 ms a sync, and to volumes, with a data lender and over a link of 1 Gbit/s too:
+/// by stage threshold (figure 3), by block size on the bare device, on ext4 and on
+/// XFS (4 to 6); MariaDB (2, for table 2) and PostgreSQL (7). Needs root, FUSE, loop
+/// devices and fio. About twelve minutes.
 ///
 ///   netram bench paper --quick                      # about a minute
 ///   netram bench paper --figures 1,9-11 --dir /mnt  # some figures, another disk
@@ -51,7 +56,7 @@ pub(crate) struct Paper {
     /// One short round at fewer places
     #[arg(long)]
     quick: bool,
-    /// A cell ends after this time, or (tr190) after 10,000 transactions [default: 5s, lnd 500ms; quick: 120ms, lnd 250ms]
+    /// A cell ends after this time, or (tr190) after 10,000 transactions [default: 5s, lnd 300ms; quick: 120ms, lnd 200ms]
     #[arg(long, value_name = "TIME")]
     cap: Option<Span>,
     /// Where the results go; files of an earlier run are replaced
@@ -126,26 +131,11 @@ impl Paper {
         let report = paper::measure(site, &self.plan(), &mut |step| progress.step(&step))?;
         progress.end();
         let written = files::write(&report, run, &self.out, self.png)?;
-        if self.json {
-            output::json(&json!({
-                "run": { "began": run.began, "command": run.command, "files_on": run.disk },
-                "report": report,
-                "files": written,
-            }))?;
-        } else {
-            show(&report)?;
-            output::line(format_args!(
-                "{} files in {}; open {}",
-                written.len(),
-                self.out.display(),
-                self.out.join(files::PAGE).display()
-            ))?;
-        }
-        Ok(ExitCode::SUCCESS)
+        self.tell(run, &report, &written, files::PAGE, show)
     }
 
     fn lnd(&self, site: &Site, run: &Run) -> Result<ExitCode> {
-        let cap = Duration::from_millis(if self.quick { 250 } else { 500 });
+        let cap = Duration::from_millis(if self.quick { 200 } else { 300 });
         let plan = lnd::Plan {
             figures: self.numbers(),
             rounds: if self.quick { 1 } else { 3 },
@@ -163,6 +153,18 @@ impl Paper {
         })?;
         bar.finish_and_clear();
         let written = lnd::output::write(&report, run, &self.out, self.png)?;
+        self.tell(run, &report, &written, lnd::output::TABLES, show_lnd)
+    }
+
+    /// Says what was measured, and where it is.
+    fn tell<R: Serialize>(
+        &self,
+        run: &Run,
+        report: &R,
+        written: &[PathBuf],
+        first: &str,
+        show: impl FnOnce(&R) -> Result<()>,
+    ) -> Result<ExitCode> {
         if self.json {
             output::json(&json!({
                 "run": { "began": run.began, "command": run.command, "files_on": run.disk },
@@ -170,12 +172,12 @@ impl Paper {
                 "files": written,
             }))?;
         } else {
-            show_lnd(&report)?;
+            show(report)?;
+            let (folder, first) = (self.out.display(), self.out.join(first));
             output::line(format_args!(
-                "{} files in {}; see {}",
+                "{} files in {folder}; open {}",
                 written.len(),
-                self.out.display(),
-                self.out.join(lnd::output::TABLES).display()
+                first.display()
             ))?;
         }
         Ok(ExitCode::SUCCESS)
@@ -244,20 +246,9 @@ impl Progress {
 
 fn show(report: &Report) -> Result<()> {
     for figure in &report.figures {
-        let places = figure.places();
-        let mut header = vec![format!("figure {}: {}", figure.number, figure.title)];
-        header.extend(places.iter().map(|place| output::thousands(*place as i64)));
-        let header: Vec<&str> = header.iter().map(String::as_str).collect();
-        let mut table = output::table(&header, 1);
-        for series in figure.series() {
-            let mut row = vec![series.label()];
-            row.extend(places.iter().map(|&place| {
-                let point = figure.at(series, place);
-                point.map(|point| output::number(point.tps)).unwrap_or_default()
-            }));
-            table.add_row(row);
-        }
-        output::line(table)?;
+        let title = format!("figure {}: {}", figure.number, figure.title);
+        let label = |series: Series| series.label();
+        show_curves(title, &figure.points, label, |point| point.tps)?;
     }
     let mut table = output::table(&["what", "measured", "unit", "hold", "met"], 1);
     let aims = report.claims.iter().filter(|claim| claim.by == By::Netram);
@@ -283,22 +274,9 @@ fn show(report: &Report) -> Result<()> {
 
 fn show_lnd(report: &lnd::Report) -> Result<()> {
     for figure in &report.figures {
-        let places = figure.places();
-        let mut header = vec![format!("figure {}: {}, KB/s", figure.number, figure.title)];
-        header.extend(places.iter().map(|place| output::thousands(*place as i64)));
-        let header: Vec<&str> = header.iter().map(String::as_str).collect();
-        let mut table = output::table(&header, 1);
-        for system in figure.systems() {
-            let mut row = vec![system.label().to_owned()];
-            row.extend(places.iter().map(|&place| {
-                let point = figure.at(system, place);
-                point
-                    .map(|point| output::number(point.written.kb_per_second))
-                    .unwrap_or_default()
-            }));
-            table.add_row(row);
-        }
-        output::line(table)?;
+        let title = format!("figure {}: {}, KB/s", figure.number, figure.title);
+        let label = |system: System| system.label().to_owned();
+        show_curves(title, &figure.points, label, |point| point.written.kb_per_second)?;
     }
     if !report.table.is_empty() {
         let header = ["table 2, a second", "insert", "create", "drop", "create and drop"];
@@ -310,9 +288,45 @@ fn show_lnd(report: &lnd::Report) -> Result<()> {
         }
         output::line(table)?;
     }
+    if !report.transactions.is_empty() {
+        let header = ["PostgreSQL, a second", "one client", "ms", "eight clients", "ms"];
+        let mut table = output::table(&header, 1);
+        for (system, done) in &report.transactions {
+            let mut row = vec![system.label().to_owned()];
+            row.extend(done.all().map(output::number));
+            table.add_row(row);
+        }
+        output::line(table)?;
+    }
     for skipped in &report.skipped {
         output::line(format_args!("SKIPPED: {skipped}"))?;
     }
+    Ok(())
+}
+
+/// A figure as a table: a row a curve, a column a place.
+fn show_curves<P: OnCurve>(
+    title: String,
+    points: &[P],
+    label: impl Fn(P::Curve) -> String,
+    value: impl Fn(&P) -> f64,
+) -> Result<()> {
+    let places = curves::places(points);
+    let mut header = vec![title];
+    header.extend(places.iter().map(|place| output::thousands(*place as i64)));
+    let header: Vec<&str> = header.iter().map(String::as_str).collect();
+    let mut table = output::table(&header, 1);
+    for curve in curves::curves(points) {
+        let mut row = vec![label(curve)];
+        row.extend(places.iter().map(|&place| {
+            let point = curves::at(points, curve, place);
+            point
+                .map(|point| output::number(value(point)))
+                .unwrap_or_default()
+        }));
+        table.add_row(row);
+    }
+    output::line(table)?;
     Ok(())
 }
 

@@ -1,0 +1,108 @@
+//! Curves of a figure, and the order in which their points are measured.
+
+use crate::error::BenchError;
+
+/// A point of a curve.
+pub trait OnCurve {
+    /// What tells curves apart.
+    type Curve: Copy + PartialEq;
+
+    /// Whose curve.
+    fn curve(&self) -> Self::Curve;
+
+    /// Where on the x axis.
+    fn place(&self) -> u64;
+}
+
+/// The curves, in the order of measurement.
+pub fn curves<P: OnCurve>(points: &[P]) -> Vec<P::Curve> {
+    let mut found = Vec::new();
+    for curve in points.iter().map(OnCurve::curve) {
+        if !found.contains(&curve) {
+            found.push(curve);
+        }
+    }
+    found
+}
+
+/// The places, in order.
+pub fn places<P: OnCurve>(points: &[P]) -> Vec<u64> {
+    let mut places: Vec<u64> = points.iter().map(OnCurve::place).collect();
+    places.sort_unstable();
+    places.dedup();
+    places
+}
+
+/// A point of a curve.
+pub fn at<P: OnCurve>(points: &[P], curve: P::Curve, place: u64) -> Option<&P> {
+    points
+        .iter()
+        .find(|point| point.curve() == curve && point.place() == place)
+}
+
+/// One measurement among those of a figure.
+#[derive(Clone, Copy, Debug)]
+pub struct Turn {
+    /// Which round, from zero.
+    pub round: usize,
+    /// Where.
+    pub place: u64,
+    /// Which curve, from zero.
+    pub curve: usize,
+}
+
+/// All rounds of one point.
+#[derive(Debug)]
+pub struct Rounds<C> {
+    /// Where.
+    pub place: u64,
+    /// Which curve, from zero.
+    pub curve: usize,
+    /// What each round gave.
+    pub cells: Vec<C>,
+}
+
+/// Measures each place on each curve, so many times. Within a round and a place the curves take turns: a disturbance hits all.
+pub fn in_turns<C>(
+    rounds: usize,
+    places: &[u64],
+    curves: usize,
+    mut measure: impl FnMut(Turn) -> Result<C, BenchError>,
+) -> Result<Vec<Rounds<C>>, BenchError> {
+    let mut points: Vec<Rounds<C>> = places
+        .iter()
+        .flat_map(|&place| (0..curves).map(move |curve| (place, curve)))
+        .map(|(place, curve)| Rounds {
+            place,
+            curve,
+            cells: Vec::new(),
+        })
+        .collect();
+    for round in 0..rounds {
+        for point in &mut points {
+            let (place, curve) = (point.place, point.curve);
+            point.cells.push(measure(Turn { round, place, curve })?);
+        }
+    }
+    Ok(points)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn curves_take_turns_at_each_place_of_each_round() {
+        let mut order = Vec::new();
+        let points = in_turns(2, &[4, 8], 2, |turn| {
+            order.push((turn.round, turn.place, turn.curve));
+            Ok(order.len())
+        });
+        let first = [(0, 4, 0), (0, 4, 1), (0, 8, 0), (0, 8, 1)];
+        let second = first.map(|(_, place, curve)| (1, place, curve));
+        let points = points.unwrap();
+        let cells: Vec<Vec<usize>> = points.into_iter().map(|point| point.cells).collect();
+        assert_eq!(cells, [[1, 5], [2, 6], [3, 7], [4, 8]]);
+        assert_eq!(order, [first, second].concat());
+    }
+}
