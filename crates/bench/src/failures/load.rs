@@ -1,10 +1,12 @@
 //! fio on the file system: synchronous writes with checksums, which it verifies, and a log of when each returned.
 
 use std::fs::{self, File};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::error::{BenchError, Context};
@@ -16,15 +18,24 @@ const BLOCK_BYTES: u64 = 4096;
 const RANDOM_BYTES: u64 = 16 << 20;
 /// More than any run of one write after another gets through.
 const SEQUENCE_BYTES: u64 = 256 << 20;
+/// Longer than any story: a load is stopped, it does not end.
+const RUNTIME: &str = "--runtime=1800";
+/// Writes in a stretch, at least: with fewer there is no median to speak of.
+const WRITES_MIN: u64 = 30;
+/// How fio ends when it was asked to stop.
+const STOPPED: i32 = 128;
 
 /// What fio does.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
     /// Random blocks of a file, round after round, and reads each again soon after it was written. It outlives the failure.
-    Random(Duration),
+    Random,
     /// Blocks one after another, until it is cut off: how many were acknowledged says which must be there.
     Sequence,
 }
+
+/// From one moment to another.
+pub(super) type Span = Range<SystemTime>;
 
 /// A running fio. Killed when dropped.
 pub(super) struct Load {
@@ -56,7 +67,7 @@ pub(super) struct Stretch {
 }
 
 impl Load {
-    /// Starts fio in the folder `below` with its reports in `beside`, and waits until it writes.
+    /// Starts fio in the folder `below` with its reports in `beside`, and waits until it is under way.
     pub(super) fn start(kind: Kind, below: &Path, beside: &Path) -> Result<Load, BenchError> {
         let folder = beside.join("fio");
         // Of an earlier load of this story.
@@ -78,9 +89,38 @@ impl Load {
             folder,
             report,
         };
-        let file = below.join("fio");
-        until("fio has made its file", || Ok(file.exists()))?;
+        load.until_written(WRITES_MIN)?;
         Ok(load)
+    }
+
+    /// Lets it go on for `span`, and until there are enough writes to speak of: from when to when.
+    pub(super) fn watch(&self, span: Duration) -> Result<Span, BenchError> {
+        let (from, written) = (SystemTime::now(), self.written()?);
+        std::thread::sleep(span);
+        self.until_written(written + WRITES_MIN)?;
+        Ok(from..SystemTime::now())
+    }
+
+    fn until_written(&self, blocks: u64) -> Result<(), BenchError> {
+        until("fio writes", || Ok(self.written()? >= blocks))
+    }
+
+    /// Blocks that it has written, as the system counts; a few bytes of its reports may be among them.
+    fn written(&self) -> Result<u64, BenchError> {
+        let path = format!("/proc/{}/io", self.process.id());
+        let counts = fs::read_to_string(path).context("ask how much fio has written")?;
+        let bytes = counts.lines().find_map(|line| line.strip_prefix("wchar: "));
+        let bytes: Option<u64> = bytes.and_then(|bytes| bytes.trim().parse().ok());
+        bytes.map(|bytes| bytes / BLOCK_BYTES).ok_or_else(|| {
+            BenchError::Asked(format!("the system does not say what fio has written: {counts}"))
+        })
+    }
+
+    /// Asks it to stop, which it does when what it has begun is verified.
+    pub(super) fn stop(self) -> Result<Done, BenchError> {
+        // It may have ended with an error; then its report says so.
+        let _ = kill_process(Pid::from_child(&self.process), Signal::INT);
+        self.end()
     }
 
     /// Waits for its end, which is near.
@@ -95,7 +135,8 @@ impl Load {
         let report = text.find('{').map_or("", |at| &text[at..]);
         let report: Value = serde_json::from_str(report).context("read fio's report")?;
         let log = fs::read_to_string(self.folder.join("log_lat.1.log")).context("read fio's log")?;
-        let failed = !status.is_some_and(|status| status.success());
+        let ended = status.and_then(|status| status.code());
+        let failed = !matches!(ended, Some(0 | STOPPED)) || report["jobs"][0]["error"] != 0;
         let complaint = || {
             let said = fs::read_to_string(self.folder.join("complaints")).unwrap_or_default();
             let first = said.lines().chain(text.lines()).next();
@@ -131,10 +172,10 @@ impl Write {
 }
 
 impl Done {
-    /// The writes that returned between two moments. `None`: there were none.
-    pub(super) fn between(&self, from: SystemTime, to: SystemTime) -> Option<Stretch> {
+    /// The writes that returned in a span of time. `None`: there were none.
+    pub(super) fn during(&self, span: &Span) -> Option<Stretch> {
         let since = |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let (from, to) = (since(from), since(to));
+        let (from, to) = (since(span.start), since(span.end));
         let took: Vec<f64> = self
             .writes
             .iter()
@@ -172,15 +213,16 @@ fn fio(kind: Kind, below: &Path) -> Command {
         .current_dir(below)
         .args(["--name=fio", "--filename=fio", "--bs=4k", "--ioengine=psync"])
         .args([
+            // The system counts the writes of a process only when they are waited for, those of its threads at once.
+            "--thread",
             "--direct=1",
             "--sync=dsync",
             "--verify=crc32c",
             "--verify_fatal=1",
         ]);
     match kind {
-        Kind::Random(span) => command
-            .args(["--rw=randwrite", "--verify_backlog=256", "--time_based"])
-            .arg(format!("--runtime={}ms", span.as_millis()))
+        Kind::Random => command
+            .args(["--rw=randwrite", "--verify_backlog=256", "--time_based", RUNTIME])
             .arg(format!("--size={RANDOM_BYTES}")),
         Kind::Sequence => command
             .args(["--rw=write", "--do_verify=0"])
@@ -207,11 +249,11 @@ mod tests {
             "1000, 50000, 1, 4096, 0\n1500, 9, 0, 4096, 0\n2000, 70000, 1, 4096, 0\n3000, 8000000, 1, 4096, 0\n",
         );
         let at = |ms: u64| UNIX_EPOCH + Duration::from_millis(ms);
-        let all = done.between(at(0), at(9000)).expect("three writes");
+        let all = done.during(&(at(0)..at(9000))).expect("three writes");
         assert_eq!((all.median_us, all.longest_ms), (70.0, 8.0));
-        let early = done.between(at(0), at(2000)).expect("one write");
+        let early = done.during(&(at(0)..at(2000))).expect("one write");
         assert_eq!((early.median_us, early.longest_ms), (50.0, 0.05));
-        assert!(done.between(at(4000), at(9000)).is_none());
+        assert!(done.during(&(at(4000)..at(9000))).is_none());
     }
 
     #[test]

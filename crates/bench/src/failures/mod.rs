@@ -14,6 +14,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::error::BenchError;
+use crate::histogram::median;
 use crate::site::Site;
 
 /// What fails.
@@ -82,7 +83,7 @@ pub struct Row {
     pub during_us: Option<f64>,
     /// The longest write of that time.
     pub stall_ms: Option<f64>,
-    /// Blocks that had been acknowledged at the failure, all of them verified if [`Reliable::Yes`].
+    /// Blocks that had been acknowledged at the failures, all of them verified if [`Reliable::Yes`].
     pub acked: Option<u64>,
     /// How long recovery took.
     pub recovery_ms: Option<f64>,
@@ -90,6 +91,8 @@ pub struct Row {
     pub recovery: &'static str,
     /// How long until the client's new disk had every block, of so many that were fetched.
     pub copied_ms: Option<f64>,
+    /// How often it happened: figures are medians, the longest write the longest of all.
+    pub runs: usize,
     /// What the paper says.
     pub paper: Paper,
 }
@@ -203,8 +206,42 @@ impl Row {
             recovery_ms: None,
             recovery: "",
             copied_ms: None,
+            runs: 1,
             paper: failure.paper(),
         }
+    }
+
+    /// One row of several runs of a failure, of which there is at least one.
+    fn of(runs: Vec<Row>) -> Option<Row> {
+        let field = |of: fn(&Row) -> Option<f64>| {
+            let values: Vec<f64> = runs.iter().filter_map(of).collect();
+            (!values.is_empty()).then(|| median(values))
+        };
+        let lost = |run: &Row| match run.reliable {
+            Reliable::Refused { lost } => lost,
+            Reliable::Yes => None,
+        };
+        let first = runs.first()?.clone();
+        Some(Row {
+            reliable: match first.reliable {
+                Reliable::Yes => Reliable::Yes,
+                Reliable::Refused { .. } => Reliable::Refused {
+                    lost: runs.iter().filter_map(lost).reduce(|one, other| one || other),
+                },
+            },
+            continues: runs.iter().all(|run| run.continues),
+            before_us: field(|run| Some(run.before_us))?,
+            during_us: field(|run| run.during_us),
+            stall_ms: runs.iter().filter_map(|run| run.stall_ms).reduce(f64::max),
+            acked: runs
+                .iter()
+                .filter_map(|run| run.acked)
+                .reduce(|one, other| one + other),
+            recovery_ms: field(|run| run.recovery_ms),
+            copied_ms: field(|run| run.copied_ms),
+            runs: runs.len(),
+            ..first
+        })
     }
 
     /// Speed during the failure, relative to before: the medians of writes.
@@ -213,11 +250,12 @@ impl Row {
     }
 }
 
-/// Lets each of `failures` happen at `site`, and tells `progress` which.
+/// Lets each of `failures` happen at `site`, `repeat` times, and tells `progress` which.
 pub fn measure(
     site: &Site,
     failures: &[Failure],
     quick: bool,
+    repeat: usize,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Report, BenchError> {
     let spans = Spans {
@@ -231,8 +269,56 @@ pub fn measure(
         return Ok(report);
     }
     for failure in failures {
-        progress(failure.what());
-        report.rows.push(stories::tell(site, *failure, &spans)?);
+        let run = |number| {
+            match repeat {
+                1 => progress(failure.what()),
+                _ => progress(&format!("{}, {number} of {repeat}", failure.what())),
+            }
+            stories::tell(site, *failure, &spans)
+        };
+        let runs: Result<Vec<Row>, BenchError> = (1..=repeat).map(run).collect();
+        report.rows.extend(Row::of(runs?));
     }
     Ok(report)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(before_us: f64, stall_ms: f64, continues: bool) -> Row {
+        Row {
+            continues,
+            stall_ms: Some(stall_ms),
+            acked: Some(10),
+            ..Row::new(Failure::LenderKilled, before_us)
+        }
+    }
+
+    #[test]
+    fn several_runs_give_medians_and_what_was_worst() {
+        let row = Row::of(vec![
+            run(100.0, 9.0, true),
+            run(300.0, 7.0, false),
+            run(200.0, 8.0, true),
+        ])
+        .unwrap();
+        assert_eq!((row.before_us, row.stall_ms, row.runs), (200.0, Some(9.0), 3));
+        assert_eq!((row.continues, row.acked, row.during_us), (false, Some(30), None));
+        assert!(Row::of(Vec::new()).is_none());
+    }
+
+    #[test]
+    fn a_loss_in_one_run_is_a_loss() {
+        let refused = |lost| Row {
+            reliable: Reliable::Refused { lost },
+            ..Row::new(Failure::AllLost, 1.0)
+        };
+        let lost = |runs: [Option<bool>; 2]| Row::of(runs.map(refused).to_vec()).unwrap().reliable;
+        assert_eq!(
+            lost([Some(false), Some(true)]),
+            Reliable::Refused { lost: Some(true) }
+        );
+        assert_eq!(lost([None, None]), Reliable::Refused { lost: None });
+    }
 }

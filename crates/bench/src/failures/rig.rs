@@ -306,6 +306,15 @@ impl<'s> Rig<'s> {
         Ok(began.elapsed())
     }
 
+    /// Waits until the volume has noticed that its data lender is gone.
+    pub(super) fn until_missed(&self) -> Result<Duration, BenchError> {
+        let began = Instant::now();
+        until("the data lender is missed", || {
+            Ok(self.shown()?["live"]["data_lender"]["connected"] == false)
+        })?;
+        Ok(began.elapsed())
+    }
+
     /// Waits until the client's new disk has every block.
     pub(super) fn until_copied(&self) -> Result<(), BenchError> {
         until("everything is copied", || {

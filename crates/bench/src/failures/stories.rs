@@ -1,18 +1,16 @@
 //! The failures, one function each: what is done, and what is looked at.
 
+use std::cell::RefCell;
 use std::time::{Duration, SystemTime};
 
 use super::disk::ClientDisk;
-use super::load::{Done, Kind, Load, verify};
+use super::load::{Done, Kind, Load, Span, verify};
 use super::rig::{MEMBERS, Rig};
 use super::{Failure, Reliable, Row, Spans};
 use crate::error::BenchError;
 use crate::paper::namespaces::Namespaces;
 use crate::site::Site;
 use crate::tool::tool;
-
-/// How long fio may go on after a failure is over, for what a volume does then.
-const SETTLING: Duration = Duration::from_secs(3);
 
 /// Tells the story of `failure`.
 pub(super) fn tell(site: &Site, failure: Failure, spans: &Spans) -> Result<Row, BenchError> {
@@ -29,85 +27,106 @@ pub(super) fn tell(site: &Site, failure: Failure, spans: &Spans) -> Result<Row, 
 
 /// A member dies, or falls silent with its connections open. A spare takes its place.
 fn lender_lost(site: &Site, failure: Failure, spans: &Spans) -> Result<Row, BenchError> {
-    let mut rig = Rig::new(site, site, None)?;
-    let load = random(&rig, spans)?;
-    std::thread::sleep(spans.before);
-    let failed = SystemTime::now();
-    let address = rig.lender(0)?.address().to_string();
-    match failure {
-        Failure::LenderStopped => rig.lender(0)?.child().pause()?,
-        _ => rig.kill_lender(0),
-    }
-    let replaced = rig.until_replaced(&address)?;
-    std::thread::sleep(spans.during);
-    let ended = SystemTime::now();
-    let row = went_on(failure, &load.end()?, spans, failed, ended)?;
-    rig.close()?;
-    Ok(Row {
-        recovery_ms: Some(ms(replaced)),
-        recovery: "until a spare had replaced it",
-        ..row
-    })
+    let fail = |rig: &mut Rig<'_>| {
+        let address = rig.lender(0)?.address().to_string();
+        match failure {
+            Failure::LenderStopped => rig.lender(0)?.child().pause()?,
+            _ => rig.kill_lender(0),
+        }
+        rig.until_replaced(&address)
+    };
+    through(
+        Rig::new(site, site, None)?,
+        failure,
+        spans,
+        fail,
+        |_, replaced| Ok((replaced, "until a spare had replaced it")),
+    )
 }
 
 /// The data lender dies, and comes back with its disk as it was.
 fn data_lender_killed(site: &Site, spans: &Spans) -> Result<Row, BenchError> {
-    let mut rig = Rig::kept_twice(site)?;
-    let load = random(&rig, spans)?;
-    std::thread::sleep(spans.before);
-    let failed = SystemTime::now();
-    rig.kill_data_lender();
-    std::thread::sleep(spans.during);
-    let ended = SystemTime::now();
-    rig.bring_data_lender()?;
-    let back = rig.until_in_service()?;
-    let row = went_on(Failure::DataLenderKilled, &load.end()?, spans, failed, ended)?;
-    rig.close()?;
-    Ok(Row {
-        recovery_ms: Some(ms(back)),
-        recovery: "from its return until its disk had everything",
-        ..row
-    })
+    let fail = |rig: &mut Rig<'_>| {
+        rig.kill_data_lender();
+        rig.until_missed()
+    };
+    let heal = |rig: &mut Rig<'_>, _| {
+        rig.bring_data_lender()?;
+        Ok((
+            rig.until_in_service()?,
+            "from its return until its disk had everything",
+        ))
+    };
+    through(
+        Rig::kept_twice(site)?,
+        Failure::DataLenderKilled,
+        spans,
+        fail,
+        heal,
+    )
 }
 
 /// All lenders die. Others come later, with nothing.
 fn lenders_killed(site: &Site, spans: &Spans) -> Result<Row, BenchError> {
-    let mut rig = Rig::new(site, site, None)?;
-    let load = random(&rig, spans)?;
-    std::thread::sleep(spans.before);
-    let failed = SystemTime::now();
-    let addresses = rig.kill_lenders();
-    rig.until_members(0)?;
-    std::thread::sleep(spans.during);
-    let ended = SystemTime::now();
-    rig.bring_lenders(&addresses)?;
-    let back = rig.until_members(MEMBERS)?;
-    let row = went_on(Failure::LendersKilled, &load.end()?, spans, failed, ended)?;
-    rig.close()?;
-    Ok(Row {
-        recovery_ms: Some(ms(back)),
-        recovery: "from their return until two were members",
-        ..row
-    })
+    let addresses = RefCell::new(Vec::new());
+    let fail = |rig: &mut Rig<'_>| {
+        addresses.replace(rig.kill_lenders());
+        rig.until_members(0)
+    };
+    let heal = |rig: &mut Rig<'_>, _| {
+        rig.bring_lenders(&addresses.borrow())?;
+        Ok((
+            rig.until_members(MEMBERS)?,
+            "from their return until two were members",
+        ))
+    };
+    through(
+        Rig::new(site, site, None)?,
+        Failure::LendersKilled,
+        spans,
+        fail,
+        heal,
+    )
 }
 
 /// Nothing gets through to any lender, and nobody is told; then it does again.
 fn switch_lost(site: &Site, spans: &Spans) -> Result<Row, BenchError> {
+    let fail = |rig: &mut Rig<'_>| {
+        rig.cut()?;
+        rig.until_members(0)
+    };
+    let heal = |rig: &mut Rig<'_>, _| {
+        rig.heal()?;
+        Ok((
+            rig.until_members(MEMBERS)?,
+            "from its return until two lenders were members",
+        ))
+    };
     let rig = Rig::new(site, site, Some(Namespaces::new()?))?;
-    let load = random(&rig, spans)?;
-    std::thread::sleep(spans.before);
+    through(rig, Failure::SwitchLost, spans, fail, heal)
+}
+
+/// A failure through which fio writes and verifies on. `fail` returns when the volume has seen it, `heal` when nothing is left
+/// of it: how long the recovery took, and of what.
+fn through(
+    mut rig: Rig<'_>,
+    failure: Failure,
+    spans: &Spans,
+    fail: impl FnOnce(&mut Rig<'_>) -> Result<Duration, BenchError>,
+    heal: impl FnOnce(&mut Rig<'_>, Duration) -> Result<(Duration, &'static str), BenchError>,
+) -> Result<Row, BenchError> {
+    let load = Load::start(Kind::Random, rig.mounted(), rig.beside())?;
+    let before = load.watch(spans.before)?;
     let failed = SystemTime::now();
-    rig.cut()?;
-    rig.until_members(0)?;
-    std::thread::sleep(spans.during);
-    let ended = SystemTime::now();
-    rig.heal()?;
-    let back = rig.until_members(MEMBERS)?;
-    let row = went_on(Failure::SwitchLost, &load.end()?, spans, failed, ended)?;
+    let seen = fail(&mut rig)?;
+    // Speed is that of the time behind the moment of the failure; the longest write is sought in all of it.
+    let during = load.watch(spans.during)?;
+    let (recovered, recovery) = heal(&mut rig, seen)?;
+    let row = went_on(failure, &load.stop()?, &before, failed, &during)?;
     rig.close()?;
     Ok(Row {
-        recovery_ms: Some(ms(back)),
-        recovery: "from its return until two lenders were members",
+        recovery_ms: Some(ms(recovered)),
+        recovery,
         ..row
     })
 }
@@ -115,9 +134,8 @@ fn switch_lost(site: &Site, spans: &Spans) -> Result<Row, BenchError> {
 /// The client's processes die in mid-write, and are started again.
 fn client_killed(site: &Site, spans: &Spans) -> Result<Row, BenchError> {
     let mut rig = Rig::new(site, site, None)?;
-    let (load, began) = (sequence(&rig)?, SystemTime::now());
-    std::thread::sleep(spans.before);
-    let failed = SystemTime::now();
+    let load = Load::start(Kind::Sequence, rig.mounted(), rig.beside())?;
+    let before = load.watch(spans.before)?;
     rig.crash();
     let done = load.end()?;
     rig.unmount()?;
@@ -132,7 +150,7 @@ fn client_killed(site: &Site, spans: &Spans) -> Result<Row, BenchError> {
         acked: Some(done.acked_blocks()),
         recovery_ms: Some(ms(recovered)),
         recovery: "attaching and mounting",
-        ..Row::new(Failure::ClientKilled, before(&done, began, failed)?)
+        ..Row::new(Failure::ClientKilled, median(&done, &before)?)
     })
 }
 
@@ -140,9 +158,8 @@ fn client_killed(site: &Site, spans: &Spans) -> Result<Row, BenchError> {
 fn client_disk_lost(site: &Site, spans: &Spans) -> Result<Row, BenchError> {
     let mut rig = Rig::kept_twice(site)?;
     let id = rig.id()?;
-    let (load, began) = (sequence(&rig)?, SystemTime::now());
-    std::thread::sleep(spans.before);
-    let failed = SystemTime::now();
+    let load = Load::start(Kind::Sequence, rig.mounted(), rig.beside())?;
+    let before = load.watch(spans.before)?;
     rig.crash();
     let done = load.end()?;
     rig.unmount()?;
@@ -161,7 +178,7 @@ fn client_disk_lost(site: &Site, spans: &Spans) -> Result<Row, BenchError> {
         recovery_ms: Some(ms(recovered)),
         recovery: "until a new disk was attached and mounted; blocks follow as they are read, and in the background",
         copied_ms: Some(ms(copied)),
-        ..Row::new(Failure::ClientDiskLost, before(&done, began, failed)?)
+        ..Row::new(Failure::ClientDiskLost, median(&done, &before)?)
     })
 }
 
@@ -171,9 +188,8 @@ fn all_lost(site: &Site, spans: &Spans) -> Result<Row, BenchError> {
     let disk = ClientDisk::new(site.folder())?;
     let home = Site::new(site.program().to_owned(), disk.root())?;
     let mut rig = Rig::new(site, &home, None)?;
-    let (load, began) = (sequence(&rig)?, SystemTime::now());
-    std::thread::sleep(spans.before);
-    let failed = SystemTime::now();
+    let load = Load::start(Kind::Sequence, rig.mounted(), rig.beside())?;
+    let before = load.watch(spans.before)?;
     // A power cut stops the processor first: a running kernel might report a sync as done that the cut prevents.
     rig.freeze();
     disk.cut()?;
@@ -198,7 +214,7 @@ fn all_lost(site: &Site, spans: &Spans) -> Result<Row, BenchError> {
         reliable: Reliable::Refused { lost: None },
         continues: done.failure.is_none(),
         acked: Some(done.acked_blocks()),
-        ..Row::new(Failure::AllLost, before(&done, began, failed)?)
+        ..Row::new(Failure::AllLost, median(&done, &before)?)
     };
     if !spans.accept_loss {
         return Ok(row);
@@ -217,22 +233,13 @@ fn all_lost(site: &Site, spans: &Spans) -> Result<Row, BenchError> {
     })
 }
 
-fn random(rig: &Rig<'_>, spans: &Spans) -> Result<Load, BenchError> {
-    let span = spans.before + spans.during + SETTLING;
-    Load::start(Kind::Random(span), rig.mounted(), rig.beside())
-}
-
-fn sequence(rig: &Rig<'_>) -> Result<Load, BenchError> {
-    Load::start(Kind::Sequence, rig.mounted(), rig.beside())
-}
-
 /// A row of a failure through which fio wrote and verified on.
 fn went_on(
     failure: Failure,
     done: &Done,
-    spans: &Spans,
+    before: &Span,
     failed: SystemTime,
-    ended: SystemTime,
+    during: &Span,
 ) -> Result<Row, BenchError> {
     if let Some(why) = &done.failure {
         return Err(BenchError::Asked(format!(
@@ -240,20 +247,20 @@ fn went_on(
             failure.what()
         )));
     }
-    let during = done.between(failed, ended);
+    let since = done.during(&(failed..during.end));
+    let settled = done.during(during);
     Ok(Row {
-        continues: during.is_some(),
-        during_us: during.map(|during| during.median_us),
-        stall_ms: during.map(|during| during.longest_ms),
-        ..Row::new(failure, before(done, failed - spans.before, failed)?)
+        continues: settled.is_some(),
+        during_us: settled.map(|stretch| stretch.median_us),
+        stall_ms: since.map(|stretch| stretch.longest_ms),
+        ..Row::new(failure, median(done, before)?)
     })
 }
 
-/// The median write before the failure.
-fn before(done: &Done, from: SystemTime, to: SystemTime) -> Result<f64, BenchError> {
-    let none =
-        || BenchError::Asked("fio wrote nothing before the failure; is the machine very busy?".to_owned());
-    Ok(done.between(from, to).ok_or_else(none)?.median_us)
+/// The median write of a time in which there were some.
+fn median(done: &Done, span: &Span) -> Result<f64, BenchError> {
+    let none = || BenchError::Asked("fio has not logged the writes that the system counted".to_owned());
+    Ok(done.during(span).ok_or_else(none)?.median_us)
 }
 
 fn wrong(rig: &Rig<'_>, why: &str) -> BenchError {

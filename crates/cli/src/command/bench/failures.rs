@@ -20,7 +20,7 @@ use crate::output;
 /// loop devices and fio.
 ///
 ///   netram bench failures --quick
-///   netram bench failures --only client-killed,all-lost
+///   netram bench failures --only client-killed,all-lost --repeat 3
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Failures {
@@ -29,6 +29,9 @@ pub(crate) struct Failures {
     /// Some failures only
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = names())]
     only: Vec<Failure>,
+    /// Let each happen so many times: medians, and the longest write of all
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=50))]
+    repeat: u8,
 }
 
 fn names() -> impl clap::builder::TypedValueParser<Value = Failure> {
@@ -46,9 +49,13 @@ impl Failures {
             true => Failure::ALL.to_vec(),
             false => self.only.clone(),
         };
-        let report = failures::measure(&site, &failures, self.common.quick, &mut |what| {
-            output::remark(format_args!("{what} ..."));
-        })?;
+        let report = failures::measure(
+            &site,
+            &failures,
+            self.common.quick,
+            self.repeat.into(),
+            &mut |what| output::remark(format_args!("{what} ...")),
+        )?;
         if self.common.json {
             output::json(&json!({
                 "machine": Machine::look(),
