@@ -49,7 +49,7 @@ fn fio_verifies_what_it_wrote_before_and_while_the_server_was_killed() {
     site.close();
 }
 
-enum Job {
+pub(crate) enum Job {
     /// Blocks of many sizes at random places, synced at the end.
     Whole { seed: u64 },
     /// Synchronous blocks one after another: how many were acknowledged says which.
@@ -89,7 +89,7 @@ impl Job {
         command
     }
 
-    fn run(&self, folder: &Path, more: &[&str]) -> Result<(), String> {
+    pub(crate) fn run(&self, folder: &Path, more: &[&str]) -> Result<(), String> {
         end(self.command(folder).args(more), PATIENCE).map(drop)
     }
 }

@@ -18,6 +18,7 @@ mod files;
 mod fio;
 mod fsx;
 mod mariadb;
+mod operated;
 mod postgres;
 mod process;
 mod random;

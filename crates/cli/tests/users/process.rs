@@ -80,16 +80,21 @@ impl Running {
     }
 
     /// Asks the process to stop, and waits until it has.
-    pub(crate) fn stop(mut self, signal: Signal) -> Result<(), String> {
+    pub(crate) fn stop(self, signal: Signal) -> Result<(), String> {
+        self.stop_with(signal, &[0])
+    }
+
+    /// The same with one that ends so with one of `codes` when all is well.
+    pub(crate) fn stop_with(mut self, signal: Signal, codes: &[i32]) -> Result<(), String> {
         kill_process(Pid::from_child(&self.child), signal).map_err(|errno| errno.to_string())?;
         let mut status = None;
         until("the process stops", || {
             status = self.child.try_wait().expect("it is our child");
             status.is_some()
         });
-        match status {
-            Some(status) if status.success() => Ok(()),
-            status => Err(format!("it stopped with {status:?}")),
+        match status.and_then(|status| status.code()) {
+            Some(code) if codes.contains(&code) => Ok(()),
+            _ => Err(format!("it stopped with {status:?}")),
         }
     }
 

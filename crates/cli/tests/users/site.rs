@@ -64,20 +64,25 @@ impl Keeper {
 impl Site {
     /// A new volume with `file_system` on it, attached and mounted. `None`: the machine lacks something, which is said.
     pub(crate) fn new(test: &str, file_system: FileSystem, programs: &[&str]) -> Option<Site> {
-        Site::with(test, file_system, programs, false)
+        Site::with(test, file_system, programs, false, "all")
+    }
+
+    /// The same with a volume that takes a write for complete when either lender has it.
+    pub(crate) fn with_any(test: &str, file_system: FileSystem, programs: &[&str]) -> Option<Site> {
+        Site::with(test, file_system, programs, false, "any")
     }
 
     /// The same on two disks: a data lender keeps a copy.
     pub(crate) fn kept_twice(test: &str, file_system: FileSystem) -> Option<Site> {
-        Site::with(test, file_system, &[], true)
+        Site::with(test, file_system, &[], true, "all")
     }
 
-    fn with(test: &str, file_system: FileSystem, programs: &[&str], twice: bool) -> Option<Site> {
+    fn with(test: &str, file_system: FileSystem, programs: &[&str], twice: bool, rule: &str) -> Option<Site> {
         let lacking = can_attach()
             .and_then(|()| file_system.can())
             .and_then(|()| programs.iter().try_for_each(|program| has(program)));
         if let Err(missing) = lacking {
-            let _ = writeln!(std::io::stderr(), "\nSKIPPED {test}: {missing}");
+            skipped(test, &missing);
             return None;
         }
         let lenders = vec![lender("tcp://127.0.0.1:0", &[]), lender("tcp://127.0.0.1:0", &[])];
@@ -104,6 +109,8 @@ impl Site {
             "--journal-size",
             JOURNAL,
             "--insecure",
+            "--rule",
+            rule,
             "--json",
         ];
         for lender in &site.lenders {
@@ -132,7 +139,7 @@ impl Site {
         self.path("mount")
     }
 
-    fn device(&self) -> String {
+    pub(crate) fn device(&self) -> String {
         self.path("run/dev/db").display().to_string()
     }
 
@@ -142,6 +149,47 @@ impl Site {
         let name = device.file_name().unwrap().to_str().unwrap();
         let counts = fs::read_to_string(format!("/sys/block/{name}/stat")).unwrap();
         counts.split_whitespace().nth(4).unwrap().parse().unwrap()
+    }
+
+    /// Bytes of the device.
+    pub(crate) fn bytes(&self) -> u64 {
+        let said = tool("blockdev", &["--getsize64", &self.device()]).unwrap();
+        said.trim().parse().unwrap()
+    }
+
+    /// Blocks of the file system that nothing is in.
+    pub(crate) fn free_blocks(&self) -> u64 {
+        rustix::fs::statvfs(self.mounted()).unwrap().f_bfree
+    }
+
+    /// The volume is as large from here on, and so is its device.
+    pub(crate) fn grow(&self, bytes: u64) {
+        let grown = self.disk(&["grow", "db", "--size", &bytes.to_string()]);
+        assert_eq!(grown.code, 0, "{}{}", grown.out, grown.err);
+    }
+
+    /// The device's server alone dies; returns when another has taken its place.
+    pub(crate) fn kill_server(&self) {
+        let server = |attached: Vec<Value>| attached[0]["attached"]["server"]["id"].clone();
+        let killed = server(self.attached());
+        kill(&killed);
+        until("another server has taken over", || {
+            server(self.attached()) != killed
+        });
+    }
+
+    /// Unmounted and detached as its user would, then attached and mounted again.
+    pub(crate) fn reattach(&self) {
+        self.unmount();
+        self.detach();
+        self.attach();
+        self.file_system.check(&self.device(), &self.mounted());
+        self.mount();
+    }
+
+    fn detach(&self) {
+        let detached = self.disk(&["detach", "db"]);
+        assert_eq!(detached.code, 0, "{}{}", detached.out, detached.err);
     }
 
     fn disk(&self, arguments: &[&str]) -> Ran {
@@ -264,8 +312,7 @@ impl Site {
     /// Everything closed as its user would, and looked at once more.
     pub(crate) fn close(self) {
         self.unmount();
-        let detached = self.disk(&["detach", "db"]);
-        assert_eq!(detached.code, 0, "{}{}", detached.out, detached.err);
+        self.detach();
         let scrubbed = self.disk(&["scrub", "db"]);
         assert_eq!(scrubbed.code, 0, "{}{}", scrubbed.out, scrubbed.err);
     }
@@ -283,6 +330,11 @@ fn lender(listen: &str, more: &[&str]) -> Lender {
     let name = MADE.fetch_add(1, Ordering::Relaxed).to_string();
     let fixed = ["--listen", listen, "--insecure", "--domain", "ups-1"];
     Lender::start(&name, &[&fixed, more].concat())
+}
+
+/// Says that a test cannot be run here, past the test harness.
+pub(crate) fn skipped(test: &str, missing: &str) {
+    let _ = writeln!(std::io::stderr(), "\nSKIPPED {test}: {missing}");
 }
 
 /// Gives a folder to the user that a database runs as.
