@@ -16,7 +16,7 @@ LIBRVM  := packaging/librvm/install.sh
 # The loader finds a library once its cache knows it; a stage, or an install without root, is not in the cache.
 LDCONFIG := @if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ] && command -v ldconfig >/dev/null; then ldconfig; fi
 
-.PHONY: help demo test users guest bench build program wheel install uninstall clean need-cargo
+.PHONY: help demo test users guest soak bench build program wheel install uninstall clean need-cargo
 .DEFAULT_GOAL := help
 
 help:
@@ -24,6 +24,7 @@ help:
 	@echo "make test              install what the tests need, then check everything"
 	@echo "make users [SECONDS=]  file systems and databases on a volume that is killed under them (default five minutes)"
 	@echo "make guest             a volume attached by the kernel's ublk, in a guest under QEMU that is cut off"
+	@echo "make soak [SECONDS=]   all long tests one after the other: simulator, faults, users and others (default an hour)"
 	@echo "make bench [ARGS=]     measure every figure beside its floor (ARGS=--quick: under two minutes)"
 	@echo "make build             the program and the C library"
 	@echo "make install [PREFIX=] binary, C library, man pages, completions, systemd unit (default $(PREFIX))"
@@ -43,6 +44,10 @@ users: need-cargo
 
 guest: need-cargo
 	scripts/guest.sh
+
+soak: need-cargo
+	scripts/test-deps.sh
+	scripts/soak.sh $(SECONDS)
 
 bench: program
 	$(NETRAM) bench figures $(ARGS)

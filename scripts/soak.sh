@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Everything that can go on for as long as it is let, one after the other; docs/testing.md says what each does.
+#
+#   scripts/soak.sh [SECONDS] [PART...]     an hour unless said otherwise, shared equally; parts: sim nbd rvm faults guest users
+#
+# A part that fails does not stop the others: the last lines say which failed, and the output above how to repeat it.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+seconds=${1:-3600}
+[[ $seconds =~ ^[0-9]+$ ]] || {
+	echo "soak: \`$seconds\` is no number of seconds" >&2
+	exit 2
+}
+shift
+known=(sim nbd rvm faults guest users)
+parts=("${@:-${known[@]}}")
+for part in "${parts[@]}"; do
+	[[ " ${known[*]} " == *" $part "* ]] || {
+		echo "soak: there is no part \`$part\`; there are ${known[*]}" >&2
+		exit 2
+	}
+done
+share=$((seconds / ${#parts[@]}))
+
+# Runs a command again and again until this part's time is over, or until it fails.
+again() {
+	local until=$((SECONDS + share))
+	while :; do
+		"$@" || return 1
+		((SECONDS < until)) || return 0
+	done
+}
+
+# Other worlds each time; a failing seed is printed with the command that replays it.
+worlds() {
+	cargo xtask sim --seeds 2000 --from $((RANDOM * 32768 * 2000 + RANDOM * 2000))
+}
+
+part() {
+	case $1 in
+	sim) again worlds ;;
+	nbd) NETRAM_SECONDS=$share cargo test -q --release -p netram-nbd --test hostile -- --ignored --nocapture ;;
+	rvm) cargo run -q --release -p netram -- rvm bash --for "${share}s" ;;
+	faults) again cargo test -q -p netram --test faults ;;
+	guest) again cargo test -q -p netram --test guest ;;
+	users) scripts/users.sh "$share" ;;
+	esac
+}
+
+failed=()
+for part in "${parts[@]}"; do
+	echo "soak: $part, for $share s and as long as what is under way then takes"
+	part "$part" || failed+=("$part")
+done
+if ((${#failed[@]})); then
+	echo "soak: failed: ${failed[*]}" >&2
+	exit 1
+fi
+echo "soak: ${parts[*]}: nothing was found"
