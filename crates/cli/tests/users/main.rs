@@ -21,6 +21,8 @@ mod mariadb;
 mod operated;
 mod postgres;
 mod process;
+#[path = "../faults/harness/random.rs"]
+#[allow(dead_code, reason = "its other users need more of it")]
 mod random;
 mod rounds;
 mod site;
