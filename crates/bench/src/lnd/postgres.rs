@@ -226,10 +226,14 @@ impl Run {
             let rest = said.lines().find_map(|line| line.strip_prefix(name))?;
             rest.split([' ', '/']).next()
         };
+        let transactions = after("number of transactions actually processed: ")?;
+        let transactions = transactions.parse().ok()?;
+        if transactions == 0 {
+            // On a very busy machine; it tells no rates then.
+            return Some(Run::default());
+        }
         Some(Run {
-            transactions: after("number of transactions actually processed: ")?
-                .parse()
-                .ok()?,
+            transactions,
             per_second: after("tps = ")?.parse().ok()?,
             average_ms: after("latency average = ")?.parse().ok()?,
         })

@@ -139,7 +139,7 @@ impl Site {
         self.path("mount")
     }
 
-    pub(crate) fn device(&self) -> String {
+    fn device(&self) -> String {
         self.path("run/dev/db").display().to_string()
     }
 
