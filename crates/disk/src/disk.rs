@@ -110,10 +110,14 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
 
     /// How the volume stands.
     pub fn status(&self) -> DiskStatus {
+        // Each lock goes before the next is taken: in one expression all would be held to its end, and writers that wait look at the
+        // stages with the signal locked.
+        let superblock = lock(&self.superblock).2;
+        let stages = lock(&self.stages).status();
         DiskStatus {
-            superblock: lock(&self.superblock).2,
+            superblock,
             log: self.log.state(),
-            stages: lock(&self.stages).status(),
+            stages,
             applied: self.applied(),
             replica: self.replica_status(),
             failure: self.signal.failure(),

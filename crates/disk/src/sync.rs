@@ -99,7 +99,8 @@ impl Signal {
         }
     }
 
-    /// Waits until something changed, unless `enough` already.
+    /// Waits until something changed, unless `enough` already: it is asked with the signal locked, so whoever holds a lock that
+    /// it takes must not come here.
     pub(crate) fn wait(&self, enough: &dyn Fn() -> bool) -> Waited {
         let state = lock(&self.state);
         if enough() {

@@ -166,3 +166,48 @@ fn a_journal_that_others_fill_again_at_once_is_not_full() {
         );
     });
 }
+
+/// Whoever looked at a volume held the stages' lock while he asked for the last failure; a writer that waited for room held
+/// the signal's and looked at the stages. Both stood still, and the applier with them: reads, writes and the copy.
+#[test]
+fn looking_at_a_volume_whose_writers_wait_stops_nobody() {
+    let (finished, ended) = std::sync::mpsc::channel();
+    let story = std::thread::spawn(move || {
+        let machine = Machine::new(256 * 1024, 64 * BLOCK as u64);
+        let disk = machine.open().unwrap();
+        let done = AtomicBool::new(false);
+        disk.attend();
+        std::thread::scope(|scope| {
+            scope.spawn(|| attend(&disk));
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !done.load(Ordering::Relaxed) {
+                        disk.status();
+                    }
+                });
+            }
+            let writers: Vec<_> = (0..2u8)
+                .map(|writer| {
+                    let disk = &disk;
+                    scope.spawn(move || {
+                        for turn in 0..20_000u64 {
+                            disk.write(turn % 64 * BLOCK as u64, &[writer; BLOCK]).unwrap();
+                        }
+                    })
+                })
+                .collect();
+            let written = writers.into_iter().all(|writer| writer.join().is_ok());
+            done.store(true, Ordering::Relaxed);
+            disk.stop();
+            assert!(written);
+        });
+        assert!(disk.status().statistics.stalls > 0, "nobody waited");
+        finished.send(()).unwrap();
+    });
+    if ended.recv_timeout(Duration::from_secs(120)).is_err() {
+        // What stands still cannot be joined.
+        assert!(story.is_finished(), "everybody waits for everybody");
+        panic!("the story went wrong");
+    }
+    story.join().unwrap();
+}
