@@ -49,6 +49,38 @@ fn every_synced_file_on_btrfs_outlives_its_killed_server() {
     );
 }
 
+/// One lender's word suffices, and most bytes went to both at once: what either has acknowledged must be there.
+#[test]
+#[ignore = "minutes: make users"]
+fn every_synced_file_outlives_its_killed_server_with_multicast_and_any() {
+    let test = "every_synced_file_outlives_its_killed_server_with_multicast_and_any";
+    let Some(site) = Site::by_multicast(test, FileSystem::Ext4) else {
+        return;
+    };
+    let mut rounds = Rounds::new(4);
+    let mut writers = writers(&site, &mut rounds);
+    let mut acked = 0;
+    while rounds.another() {
+        let killed = while_writing(&mut writers, || {
+            rounds.let_it_run(ROUND);
+            site.crash_after(Instant::now)
+        });
+        site.recover();
+        acked += check(&mut writers, killed);
+    }
+    assert!(acked > 0, "nothing was ever written");
+    let datagrams = site.datagrams();
+    assert!(
+        datagrams.iter().all(|count| *count > 0),
+        "{datagrams:?}: not multicast"
+    );
+    eprintln!(
+        "{} kills, {acked} acknowledged changes, {datagrams:?} datagrams",
+        rounds.done()
+    );
+    site.close();
+}
+
 /// The client's disk goes with it in most rounds; the data lender is killed, too, but is back in time.
 #[test]
 #[ignore = "minutes: make users"]

@@ -20,6 +20,16 @@ const JOURNAL: &str = "64MiB";
 /// Lenders of this process: their names must not meet.
 static MADE: AtomicU32 = AtomicU32::new(0);
 
+/// How the volume is kept.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Usual,
+    /// Either lender suffices.
+    Any,
+    KeptTwice,
+    Multicast,
+}
+
 /// A volume `db` with a file system, attached and mounted while a workload runs.
 pub(crate) struct Site {
     folder: tempfile::TempDir,
@@ -64,20 +74,25 @@ impl Keeper {
 impl Site {
     /// A new volume with `file_system` on it, attached and mounted. `None`: the machine lacks something, which is said.
     pub(crate) fn new(test: &str, file_system: FileSystem, programs: &[&str]) -> Option<Site> {
-        Site::with(test, file_system, programs, false, "all")
+        Site::with(test, file_system, programs, Way::Usual)
     }
 
     /// The same with a volume that takes a write for complete when either lender has it.
     pub(crate) fn with_any(test: &str, file_system: FileSystem, programs: &[&str]) -> Option<Site> {
-        Site::with(test, file_system, programs, false, "any")
+        Site::with(test, file_system, programs, Way::Any)
     }
 
     /// The same on two disks: a data lender keeps a copy.
     pub(crate) fn kept_twice(test: &str, file_system: FileSystem) -> Option<Site> {
-        Site::with(test, file_system, &[], true, "all")
+        Site::with(test, file_system, &[], Way::KeptTwice)
     }
 
-    fn with(test: &str, file_system: FileSystem, programs: &[&str], twice: bool, rule: &str) -> Option<Site> {
+    /// The same with `any`, and writes multicast to both lenders.
+    pub(crate) fn by_multicast(test: &str, file_system: FileSystem) -> Option<Site> {
+        Site::with(test, file_system, &[], Way::Multicast)
+    }
+
+    fn with(test: &str, file_system: FileSystem, programs: &[&str], way: Way) -> Option<Site> {
         let lacking = can_attach()
             .and_then(|()| file_system.can())
             .and_then(|()| programs.iter().try_for_each(|program| has(program)));
@@ -85,14 +100,22 @@ impl Site {
             skipped(test, &missing);
             return None;
         }
-        let lenders = vec![lender("tcp://127.0.0.1:0", &[]), lender("tcp://127.0.0.1:0", &[])];
+        let group = (way == Way::Multicast).then(free_group);
+        let more: &[&str] = match &group {
+            Some(group) => &["--multicast", group],
+            None => &[],
+        };
+        let lenders = vec![
+            lender("tcp://127.0.0.1:0", more),
+            lender("tcp://127.0.0.1:0", more),
+        ];
         let folder = tempfile::Builder::new()
             .prefix("netram-users-")
             .tempdir()
             .unwrap();
         // Databases run as users of their own, and must get through to what is theirs.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711)).unwrap();
-        let keeper = twice.then(|| Keeper::start(folder.path().join("kept")));
+        let keeper = (way == Way::KeptTwice).then(|| Keeper::start(folder.path().join("kept")));
         let mut site = Site {
             folder,
             file_system,
@@ -100,6 +123,10 @@ impl Site {
             lost: None,
             keeper,
             id: String::new(),
+        };
+        let rule = match way {
+            Way::Usual | Way::KeptTwice => "all",
+            Way::Any | Way::Multicast => "any",
         };
         let mut create = vec![
             "create",
@@ -118,6 +145,9 @@ impl Site {
         }
         if let Some(keeper) = &site.keeper {
             create.extend(["--data-lender", &keeper.address]);
+        }
+        if let Some(group) = &group {
+            create.extend(["--multicast", group, "--datagram", "1400"]);
         }
         let made = site.disk(&create);
         assert_eq!(made.code, 0, "{}{}", made.out, made.err);
@@ -257,6 +287,16 @@ impl Site {
         }
     }
 
+    /// Datagrams that each lender has taken.
+    pub(crate) fn datagrams(&self) -> Vec<u64> {
+        let mut status = netram();
+        status.args(["status", "--json", "--insecure"]);
+        status.args(self.lenders.iter().map(|lender| &lender.address));
+        let answers: Value = serde_json::from_str(&finish(&mut status).out).unwrap_or_default();
+        let count = |answer: &Value| answer["report"]["counters"]["datagrams"].as_u64().unwrap_or(0);
+        answers.as_array().into_iter().flatten().map(count).collect()
+    }
+
     /// Whether the data lender has all that the client's disk has, as far as the lenders do not have it.
     pub(crate) fn is_kept(&self) -> bool {
         let shown = self.disk(&["show", "db", "--json"]).out;
@@ -307,6 +347,12 @@ impl Drop for Site {
         self.crash();
         let _ = tool("umount", &["--lazy", self.mounted().to_str().unwrap_or("")]);
     }
+}
+
+/// A group on this machine that nobody else has.
+fn free_group() -> String {
+    let free = std::net::UdpSocket::bind("0.0.0.0:0").and_then(|socket| socket.local_addr());
+    format!("239.190.5.1:{}%lo", free.unwrap().port())
 }
 
 fn lender(listen: &str, more: &[&str]) -> Lender {
