@@ -20,11 +20,13 @@ const ALWAYS: [&str; 10] = [
     "volume-memory-stages",
     "volume-memory-process",
 ];
-const WHERE_POSSIBLE: [&str; 4] = [
+const WHERE_POSSIBLE: [&str; 6] = [
     "volume-throughput-link",
     "volume-throughput-link-2500",
     "volume-lenders-3",
     "volume-lenders-4",
+    "volume-cast-all-2",
+    "volume-cast-any-4",
 ];
 
 #[test]

@@ -65,7 +65,11 @@ pub(super) fn volumes(
     tell("what a link carries, and large writes over it");
     figures.extend(throughput::rows(site, effort, skipped)?);
     tell("writes with two to four lenders by multicast");
-    match more_lenders(site, effort) {
+    match more_lenders(site, effort).and_then(|mut rows| {
+        tell("writes by multicast and by TCP, with one to four lenders");
+        rows.extend(beside_tcp(site, effort)?);
+        Ok(rows)
+    }) {
         Ok(rows) => figures.extend(rows),
         Err(error) => skipped.push(format!("more lenders by multicast: {error}")),
     }
@@ -261,6 +265,64 @@ fn more_lenders(site: &Site, effort: Effort) -> Result<Vec<Figure>, BenchError> 
         Figure::new(id, what, "us p50", value, Some(floor), Hold::AtMost(1.1)).with_ratio(ratio)
     });
     Ok(rows.into())
+}
+
+/// By multicast beside TCP, with the same lenders: a row for each rule and each number of them. One alone is served by TCP in
+/// both.
+fn beside_tcp(site: &Site, effort: Effort) -> Result<Vec<Figure>, BenchError> {
+    const IDS: [[&str; 4]; 2] = [
+        [
+            "volume-cast-all-1",
+            "volume-cast-all-2",
+            "volume-cast-all-3",
+            "volume-cast-all-4",
+        ],
+        [
+            "volume-cast-any-1",
+            "volume-cast-any-2",
+            "volume-cast-any-3",
+            "volume-cast-any-4",
+        ],
+    ];
+    let group = free_group()?;
+    let mut figures = Vec::new();
+    for index in 0..IDS[0].len() {
+        // New ones: the windows of volumes that were measured stay with theirs.
+        let lenders: Result<Vec<Lender>, BenchError> = (0..=index)
+            .map(|_| site.lender_of_group(spec(None), &group))
+            .collect();
+        let lenders = lenders?;
+        for (rule, ids) in [CommitRule::All, CommitRule::Any].into_iter().zip(IDS) {
+            let mut served = Vec::new();
+            for group in [None, Some(group.clone())] {
+                let holders = Holders {
+                    rule: Some(rule),
+                    group,
+                    ..all(&lenders)
+                };
+                let place = Place::new(site, BYTES, &holders)?;
+                let volume = Served::start(site, What::volume(place.path()), None)?;
+                served.push((volume, place));
+            }
+            let mut values = [Vec::new(), Vec::new()];
+            for _ in 0..effort.rounds {
+                for ((volume, _), values) in served.iter_mut().zip(&mut values) {
+                    let client = &mut volume.client;
+                    values.push(client.write_for(effort.round, BLOCK, SPAN_BYTES, false)?.p50_us);
+                }
+            }
+            let [tcp, cast] = values;
+            let ratio = median(cast.iter().zip(&tcp).map(|(cast, tcp)| cast / tcp).collect());
+            let what = format!(
+                "4 KiB writes by multicast, lenders: {}, rule {rule}; floor: over TCP to the same",
+                lenders.len()
+            );
+            let (value, floor) = (median(cast), median(tcp));
+            let figure = Figure::new(ids[index], what, "us p50", value, Some(floor), Hold::AtMost(1.1));
+            figures.push(figure.with_ratio(ratio));
+        }
+    }
+    Ok(figures)
 }
 
 const BEFORE: Duration = Duration::from_millis(300);
