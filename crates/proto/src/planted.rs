@@ -58,13 +58,15 @@ pub enum Fault {
     SettledTooEarly,
     /// (12) A restore is content with some of the members, or with windows that begin above the replica's end.
     RestoreUnproven,
+    /// (12) A restore seals a member before it asks who had sealed it.
+    SealedBeforeAsked,
     /// (0) A listener that takes longer than the timer is taken for one that hears nothing.
     SlowIsDeaf,
 }
 
 impl Fault {
     /// All of them, in the order of the rules.
-    pub const ALL: [Fault; 27] = [
+    pub const ALL: [Fault; 28] = [
         Fault::AnyInsteadOfRule,
         Fault::StaleAckCounts,
         Fault::CastIsHeld,
@@ -91,6 +93,7 @@ impl Fault {
         Fault::FlushedBeforeSync,
         Fault::SettledTooEarly,
         Fault::RestoreUnproven,
+        Fault::SealedBeforeAsked,
         Fault::SlowIsDeaf,
     ];
 }

@@ -1,4 +1,4 @@
-//! `netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--verbose]`: runs seeds, reports, exits with 1 if any
+//! `netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept] [--verbose]`: runs seeds, reports, exits with 1 if any
 //! seed broke a rule.
 #![forbid(unsafe_code)]
 
@@ -7,16 +7,18 @@ use std::process::ExitCode;
 
 use netram_proto::planted::{Fault, Planted};
 use netram_sim::runner::{Failure, Summary, run_seeds};
+use netram_sim::scenario::has_data_lender;
 
 const USAGE: &str = "\
 netram-sim: runs netram's machines in a virtual world with seeded faults
 
-usage: netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--verbose]
+usage: netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept] [--verbose]
 
   --seeds N      how many worlds to run
   --from S       the first world's seed (0)
   --threads T    threads to run them on (1)
   --fault NAME   plant a fault in the machines; the run should then fail (`--fault list` names them)
+  --kept         of these only the tenth among which are all worlds with a data lender
   --verbose      print the whole story kept of a failing seed, and all counters
 ";
 /// Failing seeds after which a run stops.
@@ -31,6 +33,7 @@ struct Arguments {
     from: u64,
     threads: usize,
     fault: Option<Fault>,
+    kept: bool,
     verbose: bool,
 }
 
@@ -58,6 +61,7 @@ fn main() -> ExitCode {
         arguments.threads,
         planted,
         FAILURES_MAX,
+        &|seed| !arguments.kept || has_data_lender(seed),
         &progress,
     );
     report(&summary, &arguments);
@@ -123,11 +127,16 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
         from: 0,
         threads: 1,
         fault: None,
+        kept: false,
         verbose: false,
     };
     while let Some(word) = words.next() {
         if word == "--verbose" {
             arguments.verbose = true;
+            continue;
+        }
+        if word == "--kept" {
+            arguments.kept = true;
             continue;
         }
         let value = words.next().ok_or_else(|| String::from(USAGE))?;

@@ -75,14 +75,15 @@ fn judge(payload: &(dyn std::any::Any + Send)) -> (u8, String) {
     (11, format!("panic: {}", text.unwrap_or_default()))
 }
 
-/// Runs `count` seeds from `from` on, on `threads` threads, until `failures_max` have failed. `progress` hears the number
-/// of seeds done, now and then.
+/// Runs those of `count` seeds from `from` on that are `chosen`, on `threads` threads, until `failures_max` have failed.
+/// `progress` hears the number of seeds done, now and then.
 pub fn run_seeds(
     from: u64,
     count: u64,
     threads: usize,
     planted: Planted,
     failures_max: usize,
+    chosen: &(dyn Fn(u64) -> bool + Sync),
     progress: &(dyn Fn(u64) + Sync),
 ) -> Summary {
     let next = AtomicU64::new(0);
@@ -94,6 +95,9 @@ pub fn run_seeds(
                     let number = next.fetch_add(1, Ordering::Relaxed);
                     if number >= count {
                         return;
+                    }
+                    if !chosen(from + number) {
+                        continue;
                     }
                     let result = run_seed(from + number, planted);
                     // A panic inside a seed is caught before this lock is taken.

@@ -11,6 +11,7 @@ use netram_proto::journal::{LogFile, Slots, View};
 use netram_proto::limit::SLOT_BYTES;
 use netram_proto::planted::Planted;
 use netram_proto::time::{Span, Time};
+use netram_proto::wire::Link;
 
 use crate::check::rule06::image_bytes;
 use crate::check::rule12::Changes;
@@ -135,6 +136,8 @@ pub struct Host {
     copied_version: u64,
     /// The disk is a data lender's, and nothing has been recovered from it yet: where its client had closed the volume.
     pub of_replica: Option<Option<Lsn>>,
+    /// The file in which such a disk says that it was taken over.
+    pub(crate) standing_file: Option<usize>,
     /// A newer reign, on a copy of this disk, has recovered this log.
     pub overtaken: Option<Overtaken>,
 }
@@ -181,6 +184,8 @@ pub struct World {
     /// The machine that keeps the client's volume once more, in worlds that have one.
     pub(crate) data: Option<DataLender>,
     pub(crate) data_sessions: u64,
+    /// Processes of this host do not connect to it yet: their volume is being opened.
+    pub(crate) data_held: Option<usize>,
     /// Its frames arrive in order.
     pub(crate) data_last_down: Time,
     /// Bytes of the volume.
@@ -225,6 +230,7 @@ impl World {
             calls: 0,
             data: None,
             data_sessions: 0,
+            data_held: None,
             data_last_down: Time(0),
             volume_bytes: 0,
             changes: Changes::default(),
@@ -330,11 +336,50 @@ impl World {
             copied_from: Some(host),
             copied_version: source.view.version,
             of_replica: None,
+            standing_file: None,
             overtaken: None,
         };
-        self.hosts.push(copy);
+        self.add_host(copy)
+    }
+
+    fn add_host(&mut self, host: Host) -> usize {
+        self.hosts.push(host);
         self.blocked.push(vec![(Time(0), Time(0)); self.lenders.len()]);
         self.hosts.len() - 1
+    }
+
+    /// A machine with an empty disk, on which the journal of `source` is to be made anew: it begins at `start`, in `view`, as a
+    /// replica says. `heard` is the view that the replica was told of last by its client.
+    pub(crate) fn restore_host(&mut self, source: usize, view: &View, start: Link, heard: &View) -> usize {
+        let mut disk = Disk::new(self.rng.fork());
+        let capacity = self.profile.capacity;
+        let log_file = disk.add(LogFile::<SimFile>::file_bytes(capacity));
+        let view_file = disk.add(Slots::bytes(SLOT_BYTES));
+        let disk: SharedDisk = Rc::new(RefCell::new(disk));
+        let view = view.adopted();
+        let log = LogFile::create_at(SimFile::new(&disk, log_file), self.journal, capacity, start);
+        let file = SimFile::new(&disk, view_file);
+        let stored = Slots::create(&file, View::MAGIC, SLOT_BYTES, &view.encode());
+        assert!(
+            log.is_ok() && stored.is_ok(),
+            "a healthy disk takes a journal that begins elsewhere"
+        );
+        disk.borrow_mut().faults = self.profile.disk;
+        self.add_host(Host {
+            disk,
+            log_file,
+            view_file,
+            history: History::new(),
+            cached_view: view.clone(),
+            view,
+            storing: None,
+            damaged: false,
+            copied_from: Some(source),
+            copied_version: heard.version,
+            of_replica: None,
+            standing_file: None,
+            overtaken: None,
+        })
     }
 
     /// What the original of a copied disk was promised by members that the copy knows, and so the copy's reign must have.
@@ -433,6 +478,7 @@ fn new_host(rng: &mut Rng, profile: &Profile, journal: JournalId) -> Host {
         copied_from: None,
         copied_version: 0,
         of_replica: None,
+        standing_file: None,
         overtaken: None,
     }
 }

@@ -9,10 +9,11 @@ use netram_sim::scenario::has_data_lender;
 const SEEDS_MAX: u64 = 30_000;
 
 /// These need a data lender; the worlds that have none are left out.
-const OF_REPLICAS: [Fault; 3] = [
+const OF_REPLICAS: [Fault; 4] = [
     Fault::FlushedBeforeSync,
     Fault::SettledTooEarly,
     Fault::RestoreUnproven,
+    Fault::SealedBeforeAsked,
 ];
 
 fn found(fault: Fault) -> Failure {
@@ -73,6 +74,7 @@ faults! {
     flushed_before_it_is_synced_is_found: FlushedBeforeSync breaks [12];
     a_replica_called_whole_too_early_is_found: SettledTooEarly breaks [12];
     a_restore_that_nobody_proves_is_found: RestoreUnproven breaks [5, 6, 12];
+    asking_a_member_after_it_was_sealed_is_found: SealedBeforeAsked breaks [12];
     taking_the_slow_for_deaf_is_found: SlowIsDeaf breaks [0];
 }
 

@@ -213,6 +213,8 @@ impl Recovery {
         }
         self.needed = self.peers.len();
         self.of_replica = true;
+        let sealed_first = self.planted.is(Fault::SealedBeforeAsked);
+        self.peers.iter_mut().for_each(|peer| peer.heard = sealed_first);
         self.last_heard = view.reigns.served();
         let complete = closed.is_some_and(|end| end <= self.from);
         self.unproven = !complete && (!view.counting || view.base > self.from);

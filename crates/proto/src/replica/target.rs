@@ -30,8 +30,8 @@ pub enum Deed<'a> {
         /// What.
         bytes: Vec<u8>,
     },
-    /// Make the volume `bytes` long if it is shorter, `view` durable, then the standing if there is one; then
-    /// [`Replica::on_view_kept`].
+    /// Make the volume `bytes` long if it is shorter, the standing durable if there is one, then `view`; then
+    /// [`Replica::on_view_kept`]. In this order: a view without members, and nothing that says that none are needed, would prove nothing.
     KeepView {
         /// The view.
         view: View,
@@ -82,7 +82,8 @@ pub enum Deed<'a> {
         /// How many at most.
         bytes: usize,
     },
-    /// Describe the replica: [`Message::replica`].
+    /// Make the log durable, if anything in it is not, and describe the replica: [`Message::replica`]. A restore begins where this says
+    /// that the log ends; what a session before had sent must not end further when it is synced later.
     Describe,
 }
 

@@ -35,6 +35,14 @@ impl Changes {
         self.records.truncate(keep);
     }
 
+    /// The last state in which `sector` had these bytes: everything below there.
+    fn when(&self, sector: u64, bytes: &[u8]) -> Option<Lsn> {
+        let at = (sector * SECTOR_BYTES) as usize;
+        let ends = self.records.iter().rev().map(|record| record.0);
+        ends.chain([Lsn(0)])
+            .find(|end| self.at(*end)[at..at + bytes.len()] == *bytes)
+    }
+
     /// The volume with everything below `lsn`.
     fn at(&self, lsn: Lsn) -> Vec<u8> {
         let mut volume = vec![0; self.bytes];
@@ -54,20 +62,38 @@ pub(crate) fn whole(world: &mut World, end: Lsn, contents: &[u8]) {
         .position(|(ours, theirs)| ours != theirs)
     {
         let sector = at as u64 / SECTOR_BYTES;
+        let from = (sector * SECTOR_BYTES) as usize;
+        let found = world
+            .changes
+            .when(sector, &contents[from..from + SECTOR_BYTES as usize]);
         fail(
             12,
-            format!("the replica calls itself whole at {end}, and has another sector {sector}"),
+            format!(
+                "the replica calls itself whole at {end}, and has sector {sector} as of {found:?} of a log that ends at {}",
+                world.changes.records.last().map_or(Lsn(0), |record| record.0)
+            ),
         );
     }
     world.coverage.hit("data: replicas compared with history");
 }
 
+/// A volume that was restored up to `end` has `contents`.
+pub(crate) fn restored(world: &World, end: Lsn, contents: &[u8]) {
+    if world.changes.at(end) != contents {
+        fail(
+            12,
+            format!("the volume was restored up to {end}, and has something else"),
+        );
+    }
+}
+
 /// The client hears that the data lender has flushed everything below `end`.
-pub(crate) fn flushed(world: &World, end: Lsn) {
+pub(crate) fn flushed(world: &World, process: usize, end: Lsn) {
     let Some((head, platter)) = world.data.as_ref().and_then(|data| data.platter(end)) else {
         return;
     };
-    if world.hosts[0].history.bytes(head, end) != platter {
+    let host = world.processes[process].host;
+    if world.hosts[host].history.bytes(head, end) != platter {
         fail(
             12,
             format!("the data lender has flushed up to {end}, it says, and its platter has something else"),

@@ -17,7 +17,7 @@ use crate::world::{Event, World};
 /// A client's connection to its data lender.
 pub(crate) struct DataLink {
     pub(crate) source: Source,
-    session: Option<u64>,
+    pub(super) session: Option<u64>,
     /// What the program is to do with its volume, before anything else is sent.
     pub(crate) todo: Option<Todo>,
     /// Frames arrive in order.
@@ -55,7 +55,10 @@ impl World {
         };
         let now = self.now;
         link.source.on_stable(serving.writer.stable());
-        link.source.on_head(serving.superblock.head.lsn);
+        if link.todo.is_none() {
+            // The driver asks and acts in one go: nothing comes between, least of all what begins a resync anew.
+            link.source.on_head(serving.superblock.head.lsn);
+        }
         link.source.on_tick(now);
         if link.source.take_disconnect()
             && let Some(session) = link.session.take()
@@ -63,7 +66,8 @@ impl World {
             link.todo = None;
             self.hang_up(session);
         }
-        if link.source.wants_connection(now) {
+        let held = self.data_held == Some(self.processes[process].host);
+        if !held && link.source.wants_connection(now) {
             self.data_sessions += 1;
             link.session = Some(self.data_sessions);
             let (delay, session) = (self.data_latency(), self.data_sessions);
@@ -141,6 +145,7 @@ impl World {
             // Whoever cannot be reached resets nothing; one that is back does.
             return;
         }
+        self.tell_data("gets", packet);
         let Some(data) = &mut self.data else { return };
         let served = data.take(session, packet);
         let alive = data.is_up();
@@ -165,12 +170,13 @@ impl World {
         }
     }
 
-    fn after_data(&mut self, process: usize, session: u64, served: Served) {
+    pub(super) fn after_data(&mut self, process: usize, session: u64, served: Served) {
         let latency = self.data_latency();
         let at = (self.now + latency).max(self.data_last_down);
         self.data_last_down = at;
         for message in served.answers {
             let packet = packet_of(&message.header, &message.body);
+            self.tell_data("answers", &packet);
             let event = Event::DataDown {
                 process,
                 session,
@@ -195,7 +201,7 @@ impl World {
         let now = self.now;
         if let Ok(frame) = Frame::parse(packet) {
             if frame.header.kind == FrameKind::Flushed && self.is_data_session(process, session) {
-                rule12::flushed(self, frame.header.lsn);
+                rule12::flushed(self, process, frame.header.lsn);
             }
             self.with_link(process, session, |link| link.source.on_frame(&frame, now));
         }
@@ -210,13 +216,34 @@ impl World {
         });
     }
 
+    /// A line of the story for a frame to or from the data lender.
+    fn tell_data(&mut self, does: &str, packet: &[u8]) {
+        let Ok(frame) = Frame::parse(packet) else { return };
+        let header = frame.header;
+        if matches!(header.kind, FrameKind::Ping | FrameKind::Pong) {
+            return;
+        }
+        self.tell(|| {
+            format!(
+                "the data lender {does} {:?} lsn {} epoch {} mark {} stable {} flags {} body {}",
+                header.kind,
+                header.lsn,
+                header.epoch,
+                header.mark,
+                header.stable,
+                header.flags,
+                frame.body.len()
+            )
+        });
+    }
+
     fn is_data_session(&self, process: usize, session: u64) -> bool {
         let link = self.serving(process).and_then(|serving| serving.data.as_ref());
         let here = link.is_some_and(|link| link.session == Some(session));
         here && self.data.as_ref().is_some_and(|data| data.serves(session))
     }
 
-    fn compare_replica(&mut self) {
+    pub(super) fn compare_replica(&mut self) {
         if let Some((end, contents)) = self.data.as_mut().and_then(DataLender::contents) {
             rule12::whole(self, end, &contents);
         }
@@ -270,7 +297,7 @@ impl World {
         }
     }
 
-    fn reaches_data(&self) -> bool {
+    pub(super) fn reaches_data(&self) -> bool {
         let now = self.now;
         self.data
             .as_ref()

@@ -7,7 +7,9 @@
 //! | `log.rs` | the log that somebody else writes |
 //! | `serve.rs` | what becomes of a frame |
 //! | `link.rs` | the client's part: the connection, and the source's driver |
+//! | `ask.rs` | questions over sessions of their own: blocks for a volume, and what a restore says |
 
+mod ask;
 mod link;
 mod log;
 mod serve;
@@ -27,6 +29,7 @@ use crate::disk::{Disk, DiskFaults, SharedDisk, SimFile};
 use crate::rng::Rng;
 use log::FollowLog;
 
+pub(crate) use ask::{Answer, SimFetch};
 pub(crate) use link::{DataLink, new_source};
 
 /// The volume's name.
@@ -59,7 +62,7 @@ pub(crate) struct DataLender {
     pub(crate) disk: SharedDisk,
     pub(crate) log_file: usize,
     pub(crate) view_file: usize,
-    standing_file: usize,
+    pub(crate) standing_file: usize,
     pub(crate) volume: VolumeFiles,
     journal: JournalId,
     /// A stage ends with so many bytes of records.

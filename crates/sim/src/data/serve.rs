@@ -1,10 +1,11 @@
 //! What becomes of a frame at the data lender: the machine says what to do, this does it. The process may die between any
 //! two operations of its disk; then nothing more is said.
 
-use netram_disk::Progress;
+use netram_disk::{FetchError, Progress};
 use netram_proto::port::IoError;
-use netram_proto::replica::{Deed, Message, Replica, Standing, message};
-use netram_proto::wire::Frame;
+use netram_proto::replica::message::Follow;
+use netram_proto::replica::{Deed, Description, Message, Replica, Standing, message};
+use netram_proto::wire::{Frame, FrameKind};
 
 use super::{DataLender, Process};
 use crate::disk::SimFile;
@@ -82,20 +83,18 @@ impl DataLender {
 
     fn serve(&self, process: &mut Process, session: u64, frame: &Frame<'_>) -> Result<Served, Died> {
         let known = process.session == Some(session);
+        let question = !known && frame.header.kind == FrameKind::Inquire;
         let deed = match known {
             true => process.replica.handle(frame),
+            false if question => Deed::Describe,
             false => process.replica.follow(frame),
         };
         let refused = matches!(deed, Deed::Refuse(_));
-        if !known && !refused {
+        if !known && !refused && !question {
             process.session = Some(session);
         }
         let mut answers: Vec<Message> = self.perform(process, deed)?.into_iter().collect();
-        while let Some((asked, first, count)) = process.replica.next_fetch() {
-            let mut blocks = vec![0; count * message_block()];
-            let read = process.volume.read(first * message_block() as u64, &mut blocks);
-            answers.push(Message::fetched(&asked, read.is_ok().then_some(blocks)));
-        }
+        answer_fetches(process, &mut answers);
         let settled = self.settle(process)?;
         let whole = settled.is_some();
         answers.extend(settled);
@@ -104,7 +103,7 @@ impl DataLender {
         process.flushing |= flush;
         Ok(Served {
             answers,
-            ends: refused,
+            ends: refused || question,
             flush,
             settled: whole,
         })
@@ -112,7 +111,14 @@ impl DataLender {
 
     fn perform(&self, process: &mut Process, deed: Deed<'_>) -> Result<Option<Message>, Died> {
         Ok(match deed {
-            Deed::Nothing | Deed::Describe => None,
+            Deed::Nothing => None,
+            Deed::Describe => {
+                if let Some(unflushed) = process.replica.unflushed() {
+                    process.log.flush(unflushed.end)?;
+                    process.replica.on_flushed(unflushed.end);
+                }
+                Some(describe(process))
+            }
             Deed::Answer(message) | Deed::Refuse(message) => Some(message),
             Deed::Store(standing) => {
                 self.store(process, &standing)?;
@@ -123,11 +129,11 @@ impl DataLender {
                 None
             }
             Deed::KeepView { view, standing, .. } => {
-                let file = SimFile::new(&self.disk, self.view_file);
-                process.view_slots.store(&file, &view.encode())?;
                 if let Some(standing) = standing {
                     self.store(process, &standing)?;
                 }
+                let file = SimFile::new(&self.disk, self.view_file);
+                process.view_slots.store(&file, &view.encode())?;
                 process.replica.on_view_kept()
             }
             Deed::Restart { start, standing } => {
@@ -195,6 +201,7 @@ impl DataLender {
             .on_applied(process.log.head().lsn, process.volume.applied());
         let mut answers: Vec<Message> = self.settle(process)?.into_iter().collect();
         let settled = !answers.is_empty();
+        answer_fetches(process, &mut answers);
         answers.extend(process.replica.news());
         Ok(Served {
             answers,
@@ -203,6 +210,36 @@ impl DataLender {
             settled,
         })
     }
+}
+
+/// Blocks as the volume is here now, by the code that ships.
+fn answer_fetches(process: &mut Process, answers: &mut Vec<Message>) {
+    while let Some((asked, first, count)) = process.replica.next_fetch() {
+        let mut blocks = vec![0; count * netram_proto::replica::BLOCK_BYTES];
+        answers.push(match process.volume.answer(first, asked.stable, &mut blocks) {
+            Ok(()) => Message::fetched(&asked, Some(blocks)),
+            Err(FetchError::Damaged) => Message::fetched(&asked, None),
+            Err(FetchError::Away) => Message::fetch_later(&asked),
+        });
+    }
+}
+
+fn describe(process: &Process) -> Message {
+    let standing = *process.replica.standing();
+    Message::replica(&Description {
+        follow: Follow {
+            identity: standing.identity,
+            bytes: process.volume.geometry().bytes,
+            capacity: process.log.capacity(),
+            key: Vec::new(),
+        },
+        condition: standing.condition,
+        closed: standing.closed,
+        contact: 0,
+        head: process.log.head(),
+        end: process.log.end(),
+        view: process.replica.view().clone(),
+    })
 }
 
 /// Brings everything in the log into the image.
@@ -215,8 +252,4 @@ pub(super) fn drain(process: &mut Process) -> Result<(), Died> {
             return Ok(());
         }
     }
-}
-
-const fn message_block() -> usize {
-    netram_proto::replica::BLOCK_BYTES
 }

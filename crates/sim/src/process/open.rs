@@ -9,6 +9,7 @@ use netram_proto::journal::{
 use netram_proto::limit::SLOT_BYTES;
 use netram_proto::planted::Fault;
 use netram_proto::port::IoError;
+use netram_proto::replica::{Condition, Standing};
 use netram_proto::time::{Span, Time};
 
 use super::{Opening, Phase, Serving};
@@ -108,6 +109,9 @@ impl World {
     fn open_in(&mut self, process: usize, accept_loss: bool) -> Result<(), OpenFailure> {
         let host = self.processes[process].host;
         let mut files = self.open_files(host)?;
+        if self.is_taken_over(host)? {
+            self.hosts[host].of_replica = None;
+        }
         let writer = self.processes[process].writer;
         files.view = match self.hosts[host].of_replica {
             Some(_) => files.view.restored(writer),
@@ -136,6 +140,7 @@ impl World {
         let taken = assemble(&files.log, &scan, &windows, known, self.planted, &mut |_| true)?;
         self.tell(|| format!("local log to {}, {known:?}, {taken:?}", scan.end.lsn));
         self.count_recovery(&taken, accept_loss);
+        self.mark_taken_over(host)?;
         files.superblock.stable = taken.end.lsn;
         files.log.store(&mut files.log_slots, &files.superblock)?;
         if !self.planted.is(Fault::ReleaseBeforeSync) {
@@ -165,6 +170,32 @@ impl World {
             view_slots,
             view,
         })
+    }
+
+    /// Whether a data lender's disk says that it was taken over: then it is a journal like any other.
+    fn is_taken_over(&self, host: usize) -> Result<bool, OpenFailure> {
+        let Some(file) = self.hosts[host].standing_file else {
+            return Ok(false);
+        };
+        let file = SimFile::new(&self.hosts[host].disk, file);
+        let (_, payload) = Slots::open(&file, Standing::MAGIC, SLOT_BYTES)?;
+        let standing = Standing::decode(&payload).map_err(|_| OpenFailure::Unusable("standing"))?;
+        Ok(standing.condition == Condition::TakenOver)
+    }
+
+    /// The log has everything, and the members are still named.
+    fn mark_taken_over(&mut self, host: usize) -> Result<(), OpenFailure> {
+        let Some(file) = self.hosts[host].standing_file else {
+            return Ok(());
+        };
+        let file = SimFile::new(&self.hosts[host].disk, file);
+        let (mut slots, payload) = Slots::open(&file, Standing::MAGIC, SLOT_BYTES)?;
+        let standing = Standing::decode(&payload).map_err(|_| OpenFailure::Unusable("standing"))?;
+        let taken = Standing {
+            condition: Condition::TakenOver,
+            ..standing
+        };
+        Ok(slots.store(&file, &taken.encode())?)
     }
 
     fn store_view(&mut self, host: usize, files: &mut Files) -> Result<(), OpenFailure> {

@@ -4,6 +4,7 @@ mod distant;
 mod journal;
 mod member;
 mod replica;
+mod restore;
 mod rvm;
 mod second;
 mod volume;

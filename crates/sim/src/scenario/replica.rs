@@ -50,14 +50,7 @@ pub(super) fn run(mut world: World) -> World {
     world.changes = Changes::new(BYTES as usize);
     let mut program = Program::new(world, true);
     for _ in 0..lives {
-        program.live();
-        let lost = program.world.borrow_mut().rng.chance(400);
-        if lost && !program.lossy {
-            if program.lose_disk() {
-                program.live();
-                program.world.borrow_mut().heal();
-                program.live();
-            }
+        if !program.live_and_lose() {
             return program.end();
         }
     }
@@ -67,6 +60,52 @@ pub(super) fn run(mut world: World) -> World {
 }
 
 impl Program {
+    /// One life, and perhaps the client's disk is lost after it. `false`: the story is over.
+    fn live_and_lose(&mut self) -> bool {
+        let (lost, lives_on, taken_over) = {
+            let rng = &mut self.world.borrow_mut().rng;
+            (rng.chance(400), rng.chance(300), rng.chance(400))
+        };
+        let lived = self.live_on();
+        if !lost || self.lossy {
+            if let Some((process, _volume)) = lived {
+                self.die(process);
+            }
+            return true;
+        }
+        if lives_on && self.zombie.is_none() && !taken_over {
+            self.zombie = lived;
+        } else if let Some((process, _volume)) = lived {
+            self.die(process);
+        }
+        if self.zombie.is_none() {
+            self.open_unheard();
+        }
+        if !taken_over {
+            return self.restore();
+        }
+        if self.lose_disk() {
+            self.live();
+            self.world.borrow_mut().heal();
+            self.live();
+        }
+        false
+    }
+
+    /// Now and then the client opens once more while its data lender is away, and is lost before it serves anybody. What it may have
+    /// written then, only its members can tell.
+    fn open_unheard(&mut self) {
+        let world = &mut *self.world.borrow_mut();
+        if self.unheard || !world.rng.chance(150) {
+            return;
+        }
+        world.data_held = Some(self.host);
+        if let Ok(process) = world.open(self.host, false) {
+            world.crash(process, false);
+            world.coverage.hit("data: last openings that nobody heard");
+        }
+    }
+
     /// What the data lender's part in this life is, after each deed of the program.
     pub(super) fn keep(&mut self, process: usize, volume: &Volume) {
         let draw = self.world.borrow_mut().rng.below(40);
@@ -121,7 +160,7 @@ impl Program {
     }
 
     /// Does what the source asks of the volume.
-    fn drive(&mut self, process: usize, volume: &Volume) {
+    pub(super) fn drive(&mut self, process: usize, volume: &Volume) {
         for _ in 0..64 {
             let todo = {
                 let world = self.world.borrow();
@@ -234,7 +273,7 @@ impl Program {
         self.world.borrow_mut().data_done(process, tell);
     }
 
-    fn count(&self, what: &'static str) {
+    pub(super) fn count(&self, what: &'static str) {
         self.world.borrow_mut().coverage.hit(what);
     }
 
@@ -269,14 +308,17 @@ impl Program {
         if let Some((end, contents)) = contents {
             rule12::whole(world, end, &contents);
         }
-        let promise = promise(world, &found.view);
+        let promise = promise(world, self.host, &found.view).max(found.closed.unwrap_or_default());
         if let Some(ends) = &self.ends {
             self.model
                 .only(ends.iter().filter(|end| **end <= promise).count());
         }
         self.files = data.volume;
         self.ends = None;
-        let host = &mut world.hosts[0];
+        // A take-over leaves nobody who could hear it.
+        self.unheard = false;
+        let host = &mut world.hosts[self.host];
+        host.standing_file = Some(data.standing_file);
         host.disk = data.disk;
         host.log_file = data.log_file;
         host.view_file = data.view_file;
@@ -287,8 +329,8 @@ impl Program {
         host.history.durable = found.end;
         let (head, end) = (found.end, host.history.tail());
         assert!(head <= end, "the replica has nothing that was never appended");
-        world.refresh_view(0);
-        restore(world, &found.view, found.end)
+        world.refresh_view(self.host);
+        take_over(world, self.host, &found.view, found.end)
     }
 
     /// Everything is well: the replica becomes whole and has everything, and is the volume.
@@ -296,9 +338,9 @@ impl Program {
         if self.lossy {
             return;
         }
-        let opened = super::journal::open(&mut self.world.borrow_mut(), 0);
         let accepted = self.world.borrow().coverage.get("losses that were accepted");
-        let Some(process) = opened.filter(|_| accepted == 0) else {
+        let opened = self.open_journal();
+        let Some(process) = opened.filter(|_| accepted == 0 && !self.lossy) else {
             return;
         };
         let Some(volume) = self.open(process) else { return };
@@ -309,8 +351,10 @@ impl Program {
             if !self.world.borrow().alive(process) {
                 return;
             }
+            self.copy_home(&volume);
             if self.is_kept(process, &volume) {
                 self.count("data: replicas compared with their volume");
+                self.bury_zombie();
                 return;
             }
         }
@@ -365,8 +409,8 @@ impl Program {
 }
 
 /// What the client's members had acknowledged, and a restore that is not refused must find.
-fn promise(world: &World, kept: &View) -> Lsn {
-    let host = &world.hosts[0];
+pub(super) fn promise(world: &World, host: usize, kept: &View) -> Lsn {
+    let host = &world.hosts[host];
     let same = |view: &View| {
         view.members.iter().all(|member| {
             kept.members
@@ -392,7 +436,7 @@ fn promise(world: &World, kept: &View) -> Lsn {
 }
 
 /// Whether the members that the replica names have all that it lacks: then it must be possible to restore.
-fn is_backed(world: &World, kept: &View, end: Lsn) -> bool {
+pub(super) fn is_backed(world: &World, kept: &View, end: Lsn) -> bool {
     let holds = |index: usize| {
         let lender = &world.lenders[index];
         let state = lender.state();
@@ -408,14 +452,18 @@ fn is_backed(world: &World, kept: &View, end: Lsn) -> bool {
 }
 
 /// Opens the replica as the volume's journal. `false`: refused.
-fn restore(world: &mut World, kept: &View, end: Lsn) -> bool {
+fn take_over(world: &mut World, host: usize, kept: &View, end: Lsn) -> bool {
+    let unheard_of = is_sealed_unheard_of(world, kept);
     for attempt in 0..=TRIES {
         if attempt == TRIES {
             world.heal();
             world.run_for(Span::from_ms(100));
         }
-        match world.open(0, false) {
+        match world.open(host, false) {
             Ok(process) => {
+                if unheard_of {
+                    fail(12, String::from(SEALED_UNHEARD_OF));
+                }
                 world.coverage.hit("data: volumes restored");
                 world.crash(process, false);
                 return true;
@@ -425,6 +473,9 @@ fn restore(world: &mut World, kept: &View, end: Lsn) -> bool {
                 return false;
             }
             Err(OpenFailure::Refused(RecoveryRefusal::Unproven { .. })) => {
+                if attempt > 0 && is_provable(kept, end) {
+                    fail(12, String::from(PROVES_NO_MORE));
+                }
                 world.coverage.hit("data: restores refused: unproven");
                 return false;
             }
@@ -442,4 +493,26 @@ fn restore(world: &mut World, kept: &View, end: Lsn) -> bool {
         );
     }
     false
+}
+
+/// What is wrong with a restore after [`is_sealed_unheard_of`].
+pub(super) const SEALED_UNHEARD_OF: &str = "a member had been sealed by a reign that the replica was never told of, and the volume was restored as if there had been none";
+/// What is wrong with a refusal after [`is_provable`].
+pub(super) const PROVES_NO_MORE: &str =
+    "an attempt that was cut off took the proof away: the next is refused as unproven";
+
+/// A member that the replica names was sealed by a later reign of its client: what that wrote may be anywhere.
+pub(super) fn is_sealed_unheard_of(world: &World, kept: &View) -> bool {
+    let leap = kept.restored(kept.writer).epoch;
+    kept.members.iter().any(|member| {
+        let lender = &world.lenders[lender_at(&member.address)];
+        let sealed = lender.state().epoch;
+        lender.incarnation == member.incarnation && kept.epoch < sealed && sealed < leap
+    })
+}
+
+/// Whether the members that the view names, and nothing else, can prove that a replica whose log ends at `end` lacks nothing
+/// that they do not hold.
+pub(super) fn is_provable(kept: &View, end: Lsn) -> bool {
+    kept.counting && kept.base <= end
 }

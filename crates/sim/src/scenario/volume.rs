@@ -13,8 +13,9 @@ use netram_proto::time::Span;
 
 use super::journal;
 use crate::check::fail;
+use crate::check::rule12;
 use crate::check::rvm::{Model, Transaction};
-use crate::data::{VOLUME, VolumeFiles, add_volume, volume_files};
+use crate::data::{SimFetch, VOLUME, VolumeFiles, add_volume, volume_files};
 use crate::disk::SimFile;
 use crate::process::SimLog;
 use crate::world::{SharedWorld, World};
@@ -25,10 +26,15 @@ const SECTORS: u64 = BYTES / SECTOR_BYTES;
 /// A record's payload before its data.
 const HEADER_BYTES: usize = 8;
 
-pub(super) type Volume = Disk<SimLog, SimFile>;
+/// How often a restored volume is read in vain, 100 ms apart.
+const CONNECTING_ROUNDS: u32 = 60;
+
+pub(super) type Volume = Disk<SimLog, SimFile, SimFetch>;
 
 pub(super) struct Program {
     pub(super) world: SharedWorld,
+    /// The machine that has the volume.
+    pub(super) host: usize,
     /// The volume's files on the machine's disk.
     pub(super) files: VolumeFiles,
     /// One segment: the volume. One transaction: a record.
@@ -40,6 +46,12 @@ pub(super) struct Program {
     pub(super) ends: Option<Vec<Lsn>>,
     /// The next block that a resync may choose.
     pub(super) cursor: u64,
+    /// The volume was restored, and its data lender has not heard it yet.
+    pub(super) unheard: bool,
+    /// It was restored, and has not been read since.
+    pub(super) restored: bool,
+    /// A process that was given up, and lives, with its volume.
+    pub(super) zombie: Option<(usize, Volume)>,
 }
 
 /// Runs the story and gives the world back.
@@ -71,6 +83,10 @@ impl Program {
         disk.borrow_mut().faults = faults;
         Program {
             world: Rc::new(RefCell::new(world)),
+            host: 0,
+            unheard: false,
+            restored: false,
+            zombie: None,
             files,
             model: Model::new(1, BYTES as usize),
             policy,
@@ -81,7 +97,8 @@ impl Program {
     }
 
     /// Gives the world back.
-    pub(super) fn end(self) -> World {
+    pub(super) fn end(mut self) -> World {
+        self.zombie = None;
         let Ok(world) = Rc::try_unwrap(self.world) else {
             unreachable!("every log of this world is dropped")
         };
@@ -90,17 +107,54 @@ impl Program {
 
     /// One process, from its opening to its end.
     pub(super) fn live(&mut self) {
-        if self.lossy {
-            return;
+        if let Some((process, _volume)) = self.live_on() {
+            self.die(process);
         }
-        let accepted = self.world.borrow().coverage.get("losses that were accepted");
-        let opened = journal::open(&mut self.world.borrow_mut(), 0);
-        self.lossy |= self.world.borrow().coverage.get("losses that were accepted") > accepted;
-        let Some(process) = opened else { return };
+    }
+
+    /// The same, and the process goes on.
+    pub(super) fn live_on(&mut self) -> Option<(usize, Volume)> {
         if self.lossy {
-            return;
+            return None;
         }
-        self.serve(process);
+        let process = self.open_journal()?;
+        if self.lossy {
+            return None;
+        }
+        match self.serve(process) {
+            Some(volume) => Some((process, volume)),
+            None => {
+                self.die(process);
+                None
+            }
+        }
+    }
+
+    /// Opens the journal. Nothing is said to a data lender before the volume is open, too, but the first word of a restored one.
+    pub(super) fn open_journal(&mut self) -> Option<usize> {
+        let world = &mut *self.world.borrow_mut();
+        let accepted = world.coverage.get("losses that were accepted");
+        world.data_held = Some(self.host);
+        let process = journal::open(world, self.host)?;
+        self.lossy |= world.coverage.get("losses that were accepted") > accepted;
+        if self.unheard {
+            let view = world.hosts[self.host].view.clone();
+            match world.keep_at_data(process, &view, &view, false) {
+                Some(Ok(_)) => {
+                    self.unheard = false;
+                    world.coverage.hit("data: first words heard");
+                }
+                _ => {
+                    world.coverage.hit("data: first words that nobody heard");
+                    world.crash(process, false);
+                    return None;
+                }
+            }
+        }
+        Some(process)
+    }
+
+    pub(super) fn die(&mut self, process: usize) {
         let mut world = self.world.borrow_mut();
         let cut = world.rng.chance(500);
         world.crash(process, cut);
@@ -108,8 +162,9 @@ impl Program {
         world.run_for(Span::from_ms(pause));
     }
 
-    fn serve(&mut self, process: usize) {
-        let Some(volume) = self.open(process) else { return };
+    /// What the program does in one life. The volume, unless it could not be opened.
+    fn serve(&mut self, process: usize) -> Option<Volume> {
+        let volume = self.open(process)?;
         if self.ends.is_some() {
             self.begin_life(process, &volume);
         }
@@ -139,19 +194,25 @@ impl Program {
                 ),
             );
         }
+        Some(volume)
     }
 
     pub(super) fn open(&mut self, process: usize) -> Option<Volume> {
         let (files, journal) = {
             let world = self.world.borrow();
-            let disk = &world.hosts[0].disk;
+            let disk = &world.hosts[self.host].disk;
             (volume_files(disk, self.files, self.ends.is_some()), world.journal)
         };
         let options = Options {
             policy: self.policy,
             ..Options::new(journal)
         };
-        let volume = match Disk::open(SimLog::new(&self.world, process), files, options) {
+        let copy = SimFetch {
+            world: Rc::clone(&self.world),
+            process,
+            exists: self.ends.is_some(),
+        };
+        let volume = match Disk::open_beside(SimLog::new(&self.world, process), files, options, copy) {
             Ok(volume) => volume,
             Err(OpenError::SmallJournal { .. } | OpenError::File { .. } | OpenError::Apply(_)) => {
                 self.world
@@ -162,7 +223,16 @@ impl Program {
             }
             Err(error) => fail(5, format!("the volume cannot be opened: {error}")),
         };
-        let found = self.read(&volume)?;
+        self.world.borrow_mut().data_held = None;
+        let found = self.read_patiently(process, &volume)?;
+        if std::mem::take(&mut self.restored) {
+            let world = self.world.borrow();
+            rule12::restored(&world, world.hosts[self.host].history.durable, &found);
+            // What it lacks, nobody was promised. From here on this is the volume.
+            self.model = Model::new(1, BYTES as usize);
+            let writes = vec![(0, 0, found.clone())];
+            self.model.commit(Transaction { writes }, false);
+        }
         let in_doubt = self.model.reopened(vec![found]);
         self.ends.iter_mut().for_each(Vec::clear);
         let coverage = &mut self.world.borrow_mut().coverage;
@@ -176,9 +246,22 @@ impl Program {
         let mut bytes = vec![0xee; BYTES as usize];
         match volume.read(0, &mut bytes) {
             Ok(()) => Some(bytes),
-            Err(DeviceError::Io(_)) => None,
+            Err(DeviceError::Io(_) | DeviceError::Missing { .. }) => None,
             Err(error) => fail(6, format!("the volume cannot be read: {error}")),
         }
+    }
+
+    /// The same just after an opening: blocks may be at the data lender, to which nobody is connected yet.
+    fn read_patiently(&mut self, process: usize, volume: &Volume) -> Option<Vec<u8>> {
+        for _ in 0..CONNECTING_ROUNDS {
+            let found = self.read(volume);
+            if found.is_some() || !volume.is_restoring() || !self.world.borrow().alive(process) {
+                return found;
+            }
+            self.world.borrow_mut().run_for(Span::from_ms(100));
+            self.drive(process, volume);
+        }
+        None
     }
 
     /// `false`: this life is over.
@@ -200,6 +283,7 @@ impl Program {
                 for _ in 0..4 {
                     let _ = volume.apply_step();
                 }
+                self.copy_home(volume);
             }
             16 => {
                 let now = self.world.borrow().now;
@@ -219,7 +303,7 @@ impl Program {
         true
     }
 
-    fn change(&mut self, process: usize, volume: &Volume) -> bool {
+    pub(super) fn change(&mut self, process: usize, volume: &Volume) -> bool {
         let payload_max = volume.log().state().payload_max;
         let (offset, bytes, zeros, waits) = self.draw_change(payload_max - HEADER_BYTES);
         let changed = match zeros {

@@ -129,11 +129,7 @@ impl Session {
 
     /// Makes durable what has come, and says so.
     fn settle(&mut self, host: &mut Host) -> Result<(), Ended> {
-        if let Some(unflushed) = host.replica.unflushed() {
-            host.disk.log().flush(unflushed.end)?;
-            host.replica.on_flushed(unflushed.end);
-            host.follow()?;
-        }
+        flush(host)?;
         if let Some(standing) = host.replica.unsettled() {
             host.disk.sync().map_err(HostError::from)?;
             host.standing.store(standing)?;
@@ -196,10 +192,10 @@ impl Session {
                 if bytes > host.disk.geometry().bytes {
                     self.grow(host, bytes)?;
                 }
-                host.disk.log().store_view(view)?;
                 if let Some(standing) = standing {
                     host.standing.store(standing)?;
                 }
+                host.disk.log().store_view(view)?;
                 self.answer(host.replica.on_view_kept())
             }
             Deed::Restart { start, standing } => {
@@ -232,7 +228,11 @@ impl Session {
                 body.truncate(read.map_err(ApplyError::Log)?);
                 Ok(self.wire.queue(&Message { header: answer, body })?)
             }
-            Deed::Describe => Ok(self.wire.queue(&describe(host)?)?),
+            Deed::Describe => {
+                // A session that broke off can have left some of its records unsynced.
+                flush(host)?;
+                Ok(self.wire.queue(&describe(host)?)?)
+            }
         }
     }
 
@@ -277,6 +277,16 @@ impl Session {
             }
         }
     }
+}
+
+/// Makes the log durable, and takes in what it has newly.
+fn flush(host: &mut Host) -> Result<(), Ended> {
+    if let Some(unflushed) = host.replica.unflushed() {
+        host.disk.log().flush(unflushed.end)?;
+        host.replica.on_flushed(unflushed.end);
+        host.follow()?;
+    }
+    Ok(())
 }
 
 fn put_block(host: &Host, number: u64, block: &[u8]) -> Result<(), DeviceError> {
