@@ -512,7 +512,18 @@ fn a_member_that_a_later_reign_has_sealed_is_no_proof_however_often_it_is_asked(
         let mut recovery = Recovery::new(&view, view.epoch, view.writer, Lsn(100), Time(0), grace, patience)
             .of_replica(&view, None);
         sealed_by(&mut recovery, 0, 8);
-        // It comes back, and is not sealed either.
+        // Its refusal comes twice; then it comes back, and is not sealed either.
+        let again = Header {
+            flags: Refusal::NotSealed as u8,
+            epoch: Epoch(8),
+            ..Header::new(FrameKind::Refuse)
+        };
+        let frame = Frame {
+            header: again,
+            body: b"",
+        };
+        recovery.on_frame(0, &frame);
+        recovery.on_lost(0);
         recovery.on_connected(0);
         assert!(recovery.next_frame(0).is_none());
         assert_eq!(

@@ -311,6 +311,8 @@ impl Recovery {
                 Some(Refusal::OutOfWindow) if self.planted.is(Fault::ReadBeforeSeal) => {
                     peer.window.bytes = alloc::vec![0];
                 }
+                // The same answer again, over a link that doubles. Asked once more it would be sealed, and have forgotten.
+                _ if peer.answer == PeerAnswer::Beyond => (),
                 _ => peer.answer = PeerAnswer::Unreachable,
             },
             _ => (),

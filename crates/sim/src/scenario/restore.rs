@@ -3,7 +3,7 @@
 //! given up lives on.
 
 use netram_disk::{BLOCK_BYTES, Restoring};
-use netram_proto::id::Lsn;
+use netram_proto::id::{Lsn, WriterId};
 use netram_proto::journal::{RecoveryRefusal, View};
 use netram_proto::limit::FRAME_BODY_BYTES_MAX;
 use netram_proto::replica::{Condition, Description, Message};
@@ -35,6 +35,8 @@ enum Failed {
 struct Loss {
     /// What the replica was told of last by its client; `None`: nobody has claimed it yet.
     heard: Option<Description>,
+    /// Who has claimed it, or recovered from it, since.
+    ours: Vec<WriterId>,
     /// A member was sealed by a reign that the replica was never told of.
     unheard_of: bool,
 }
@@ -45,6 +47,7 @@ impl Program {
         self.count("data: clients' disks lost");
         let mut loss = Loss {
             heard: None,
+            ours: Vec::new(),
             unheard_of: false,
         };
         for attempt in 0..=ATTEMPTS {
@@ -88,6 +91,7 @@ impl Program {
         let (host, end) = self.recover(&claimed, loss)?;
         self.pause(last)?;
         let released = self.world.borrow().hosts[host].view.clone();
+        loss.ours.push(released.writer);
         if end > claimed.end.lsn {
             self.hand_over(process, host, &claimed, &released, end, last)?;
             self.count("data: records handed over to the replica");
@@ -115,7 +119,7 @@ impl Program {
         let before = self.describe(process, session)?;
         self.pause(last)?;
         let world = &mut *self.world.borrow_mut();
-        let writer = netram_proto::id::WriterId(world.rng.draw());
+        let writer = WriterId(world.rng.draw());
         let claim = before.view.restored(writer);
         session = world.data_session();
         let follow = before.follow.claim(claim.epoch, claim.writer, true);
@@ -134,11 +138,12 @@ impl Program {
             return Err(Failed::CutOff);
         }
         let keep = Message::keep_view(&view, BYTES, now.closed.is_some());
-        if loss.heard.is_none() {
-            // Nobody else has spoken for the replica since.
+        if loss.heard.is_none() || !loss.ours.contains(&now.view.writer) {
+            // A claim that broke off before it was kept leaves its client free to say more.
             loss.unheard_of = is_sealed_unheard_of(world, &now.view);
             loss.heard = Some(now.clone());
         }
+        loss.ours.push(writer);
         match world.ask_data(process, session, &keep, FrameKind::Kept) {
             Some(Ok(_)) => Ok(Description { view, ..now }),
             Some(Err(_)) | None => Err(Failed::CutOff),
