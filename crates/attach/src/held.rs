@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::loop_device::LoopDevice;
 use crate::nbd_device::{self, NbdDevice, NbdError};
@@ -11,6 +12,10 @@ use crate::registry::Record;
 use crate::sys;
 use crate::ublk::{self, UblkDevice, UblkError};
 use crate::way::Way;
+
+/// How often the kernel is asked for a file's size, at the most.
+const LOOKS_MAX: u32 = 5_000;
+const LOOK_PAUSE: Duration = Duration::from_millis(1);
 
 /// A device of this process's.
 #[derive(Debug)]
@@ -129,6 +134,20 @@ pub enum ResizeError {
     },
 }
 
+/// Has the kernel learn that the served file has `bytes` by now. When it asks the server it tells the asker the answer, but
+/// keeps the old size for itself if a write ended meanwhile; then a device of the new size would get I/O errors beyond the old
+/// one. The end that a seek finds is the size that the kernel keeps.
+fn learn_size(mut served: File, bytes: u64) -> io::Result<()> {
+    for _ in 0..LOOKS_MAX {
+        if served.seek(SeekFrom::End(0))? >= bytes {
+            return Ok(());
+        }
+        std::thread::sleep(LOOK_PAUSE);
+    }
+    let why = "the kernel does not take note of the file's new size; try again when less is written";
+    Err(io::Error::other(why))
+}
+
 /// Makes an attached device as large as its volume, which has grown to `bytes`. Whoever uses it may go on meanwhile.
 pub fn resize(record: &Record, bytes: u64) -> Result<(), ResizeError> {
     let device = &record.device;
@@ -142,9 +161,10 @@ pub fn resize(record: &Record, bytes: u64) -> Result<(), ResizeError> {
     } else if record.way == Way::Ublk.name() {
         ublk::resize(device, bytes)?;
     } else {
-        // Drivers before Linux 6.18 take the size that the kernel knows; asking for it makes FUSE ask the server. Theirs,
-        // if the supervisor is gone, stays the old one, which is then said below.
-        let _ = std::fs::metadata(&record.file);
+        // If the supervisor is gone nobody has the file; then the driver may keep the old size, which is said below.
+        if let Ok(served) = OpenOptions::new().read(true).open(&record.file) {
+            learn_size(served, bytes).map_err(refused)?;
+        }
         sys::set_capacity(&file).map_err(|errno| refused(errno.into()))?;
     }
     let seen = file.seek(SeekFrom::End(0)).map_err(refused)?;

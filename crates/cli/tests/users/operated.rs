@@ -1,4 +1,4 @@
-//! What is done to a volume while a file system is in use on it: its server is killed, it is detached and attached.
+//! What is done to a volume while a file system is in use on it: its server is killed, it grows, it is detached and attached.
 //! fio writes meanwhile and verifies what it reads; it must not notice.
 
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use rustix::process::Signal;
 
 use crate::file_system::FileSystem;
 use crate::fio::Job;
-use crate::process::{Running, until};
+use crate::process::{Running, tool, until};
 use crate::rounds::Rounds;
 use crate::site::Site;
 
@@ -17,6 +17,9 @@ const KILLS: u32 = 4;
 const ROUND: Duration = Duration::from_secs(1);
 /// Writes after which fio is surely at work again.
 const BEGUN: u64 = 50;
+const MEBIBYTE: u64 = 1 << 20;
+/// As large as a volume becomes.
+const GROWN: u64 = 1024 * MEBIBYTE;
 
 #[test]
 #[ignore = "minutes: make users"]
@@ -43,6 +46,39 @@ fn fio_does_not_notice_that_the_server_of_a_volume_with_any_is_killed_over_and_o
         site.reattach();
     }
     eprintln!("{kills} servers killed");
+    site.close();
+}
+
+#[test]
+#[ignore = "minutes: make users"]
+fn a_volume_grows_under_a_file_system_in_use() {
+    let test = "a_volume_grows_under_a_file_system_in_use";
+    let Some(site) = Site::new(test, FileSystem::Xfs, &["fio", "xfs_growfs"]) else {
+        return;
+    };
+    let mut rounds = Rounds::new(3);
+    let mut bytes = site.bytes();
+    let fio = start(&site);
+    while rounds.another() {
+        rounds.let_it_run(ROUND);
+        // Beyond its bound it is only let run.
+        if bytes < GROWN {
+            bytes += (16 + rounds.random.below(48)) * MEBIBYTE;
+            site.grow(bytes);
+            assert_eq!(site.bytes(), bytes, "the device is as large as the volume");
+            let before = site.free_blocks();
+            // Not ext4: that one needs CAP_SYS_RESOURCE for it, which containers may lack.
+            tool("xfs_growfs", &["-d", site.mounted().to_str().unwrap()]).unwrap();
+            assert!(
+                site.free_blocks() > before,
+                "the file system has room that it had not"
+            );
+        }
+        written(&site, BEGUN);
+    }
+    fio.stop_with(Signal::INT, &[0, FIO_STOPPED]).unwrap();
+    eprintln!("{} rounds, {} MiB at the end", rounds.done(), bytes / MEBIBYTE);
+    site.reattach();
     site.close();
 }
 

@@ -181,6 +181,23 @@ impl Site {
         counts.split_whitespace().nth(4).unwrap().parse().unwrap()
     }
 
+    /// Bytes of the device.
+    pub(crate) fn bytes(&self) -> u64 {
+        let said = tool("blockdev", &["--getsize64", &self.device()]).unwrap();
+        said.trim().parse().unwrap()
+    }
+
+    /// Blocks of the file system that nothing is in.
+    pub(crate) fn free_blocks(&self) -> u64 {
+        rustix::fs::statvfs(self.mounted()).unwrap().f_bfree
+    }
+
+    /// The volume is as large from here on, and so is its device.
+    pub(crate) fn grow(&self, bytes: u64) {
+        let grown = self.disk(&["grow", "db", "--size", &bytes.to_string()]);
+        assert_eq!(grown.code, 0, "{}{}", grown.out, grown.err);
+    }
+
     /// The device's server alone dies; returns when another has taken its place.
     pub(crate) fn kill_server(&self) {
         let server = |attached: Vec<Value>| attached[0]["attached"]["server"]["id"].clone();
