@@ -17,7 +17,7 @@
 //!
 //! *Marked* are blocks whose records were given up; *sending* are those that the resync under way began with. A block is dirty
 //! if it is either. A resync begins by moving the one to the other, and ends by clearing the other, so what is marked
-//! meanwhile stays. A page that does not check, as one that a crash has torn, or that the disk does not give, stands for all
+//! meanwhile stays, or is moved likewise when the resync sends that too. A page that does not check, as one that a crash has torn, or that the disk does not give, stands for all
 //! its blocks; a header that it does not give, for a map that knows nothing. A page that the disk lost as zeros is
 //! taken for clean.
 //!
@@ -66,6 +66,8 @@ struct Header {
 pub(crate) struct DirtyMap<F> {
     file: F,
     slots: Slots,
+    /// A header did not get into the slots: the next one makes them anew, so that nothing depends on what the disk has of it.
+    torn: bool,
     header: Header,
     /// Pages that the file may have something in: the rest are clean.
     pages: u64,
@@ -125,6 +127,7 @@ impl<F: Sparse> DirtyMap<F> {
         DirtyMap {
             file,
             slots,
+            torn: false,
             header,
             pages: 0,
             count: 0,
@@ -300,7 +303,14 @@ impl<F: Sparse> DirtyMap<F> {
     }
 
     fn store(&mut self, header: Header) -> Result<(), IoError> {
-        self.slots.store(&self.file, &header.encode())?;
+        let payload = header.encode();
+        let stored = match self.torn {
+            false => self.slots.store(&self.file, &payload),
+            true => Slots::create(&self.file, *magic(FileKind::Dirty), SLOT_BYTES, &payload)
+                .map(|slots| self.slots = slots),
+        };
+        self.torn = stored.is_err();
+        stored?;
         self.header = header;
         Ok(())
     }
@@ -326,6 +336,40 @@ impl<F: Sparse> DirtyMap<F> {
             page[MARKED..SENDING].fill(0);
             moved
         })
+    }
+
+    /// The resync under way goes on with a copy whose journal begins at `head` now. How many blocks were marked that it has not
+    /// sent yet; `None`: nobody knows, for a copy that had everything below `flushed`.
+    pub(crate) fn go_on(&mut self, flushed: Lsn, head: Lsn) -> Result<Option<u64>, IoError> {
+        if self.begun.is_none() || self.complete_from(head) > flushed {
+            return Ok(None);
+        }
+        self.begun = Some(head);
+        let (mut number, mut marked) = (0, 0);
+        while let Some(next) = self.next_page(number)? {
+            let page = self.read(next)?;
+            let ones = page[MARKED..SENDING].iter().map(|byte| byte.count_ones());
+            marked += u64::from(ones.sum::<u32>());
+            number = next + 1;
+        }
+        Ok(Some(marked))
+    }
+
+    /// The resync under way is about to send these blocks: what is marked from here on was not sent.
+    pub(crate) fn send(&mut self, first: u64, behind: u64) -> Result<(), IoError> {
+        let mut block = first;
+        while block < behind {
+            let number = block / PAGE_BLOCKS;
+            let end = behind.min((number + 1) * PAGE_BLOCKS);
+            let mut page = self.read(number)?;
+            for at in (block..end).map(|block| block % PAGE_BLOCKS) {
+                set(&mut page, SENDING, at);
+                clear(&mut page, MARKED, at);
+            }
+            self.write(number, &mut page)?;
+            block = end;
+        }
+        Ok(())
     }
 
     /// The resync is over: the data lender has what it began with. Durable on return.
@@ -370,14 +414,23 @@ impl<F: Sparse> DirtyMap<F> {
 
     /// The next run of blocks from `from` on, of a volume of `blocks`, that the resync under way began with.
     pub(crate) fn next_sending(&self, from: u64, blocks: u64) -> Result<Option<(u64, u64)>, IoError> {
-        if self.header.whole {
-            return Ok((from < blocks).then_some((from, blocks)));
+        match self.header.whole {
+            true => Ok((from < blocks).then_some((from, blocks))),
+            false => self.next_run(SENDING, from, blocks),
         }
+    }
+
+    /// The next run of blocks that were marked since they were last sent.
+    pub(crate) fn next_marked(&self, from: u64, blocks: u64) -> Result<Option<(u64, u64)>, IoError> {
+        self.next_run(MARKED, from, blocks)
+    }
+
+    fn next_run(&self, plane: usize, from: u64, blocks: u64) -> Result<Option<(u64, u64)>, IoError> {
         let mut block = from;
         while let Some(number) = self.next_page(block / PAGE_BLOCKS)? {
             let start = number * PAGE_BLOCKS;
             let page = self.read(number)?;
-            let has = |at: &u64| is_set(&page, SENDING, *at);
+            let has = |at: &u64| is_set(&page, plane, *at);
             let first = (block.max(start) - start..PAGE_BLOCKS).find(has);
             let Some(first) = first.filter(|first| start + first < blocks) else {
                 block = start + PAGE_BLOCKS;
@@ -397,6 +450,14 @@ impl<F: Sparse> DirtyMap<F> {
         }
         let (page, at) = (self.read(block / PAGE_BLOCKS)?, block % PAGE_BLOCKS);
         Ok(is_set(&page, MARKED, at) || is_set(&page, SENDING, at))
+    }
+
+    /// Dirty blocks that a whole copy does not get by records, which has everything below `flushed`.
+    pub(crate) fn left(&self, flushed: Lsn, blocks: u64) -> u64 {
+        match flushed < self.header.to {
+            true => 0,
+            false => self.count(blocks),
+        }
     }
 
     /// Whether everything is to be sent.
@@ -459,6 +520,10 @@ fn page_offset(number: u64) -> u64 {
 
 fn set(page: &mut Page, plane: usize, at: u64) {
     page[plane + (at / 8) as usize] |= 1 << (at % 8);
+}
+
+fn clear(page: &mut Page, plane: usize, at: u64) {
+    page[plane + (at / 8) as usize] &= !(1 << (at % 8));
 }
 
 fn is_set(page: &Page, plane: usize, at: u64) -> bool {

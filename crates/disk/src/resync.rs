@@ -8,9 +8,10 @@
 use std::sync::atomic::Ordering;
 
 use netram_proto::id::Lsn;
-use netram_proto::port::Log;
+use netram_proto::port::{IoError, Log};
 
 use crate::device::{BLOCK_BYTES, Span};
+use crate::dirty::DirtyMap;
 use crate::disk::Disk;
 use crate::error::{ApplyError, DeviceError, FileKind, ResyncError};
 use crate::fetch::Fetch;
@@ -55,17 +56,29 @@ pub struct ResyncRun {
     pub hole: bool,
 }
 
+/// How the map gives the runs of one of its planes.
+type NextRun<F> = fn(&DirtyMap<F>, u64, u64) -> Result<Option<(u64, u64)>, IoError>;
+
 impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
     /// The data lender's copy is whole, and has everything below `flushed` on its disk. To be told as that moves; not during a
     /// resync, for a copy that is not whole keeps nothing safe. Costs a store, and a lock; when blocks were marked that the
     /// copy has got by records, a few syncs.
-    pub fn replica_flushed(&self, flushed: Lsn) {
+    ///
+    /// How many blocks are dirty all the same, so that only a resync brings them: those of one whose end was lost, or that one
+    /// of the two lost. None while this side is being restored, which takes no resync.
+    pub fn replica_flushed(&self, flushed: Lsn) -> u64 {
         if !self.keeps {
-            return;
+            return 0;
         }
         self.flushed.store(flushed.0, Ordering::Release);
+        let mut dirty = lock(&self.dirty);
+        let Some(map) = &mut *dirty else { return 0 };
         // Marks that stay are sent for nothing, and the next call tries again.
-        let _ = lock(&self.dirty).as_mut().map(|map| map.on_kept(flushed));
+        let _ = map.on_kept(flushed);
+        match self.missing.load(Ordering::Acquire) {
+            true => 0,
+            false => map.left(flushed, self.block_count()),
+        }
     }
 
     pub(crate) fn replica_status(&self) -> Option<ReplicaStatus> {
@@ -116,15 +129,48 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
         })
     }
 
+    /// The journal gave up records while a resync was under way that its copy did not get, which has everything below `whole_at`:
+    /// the copy's journal is to begin anew where this one does now. What was sent need not be sent again but for the blocks
+    /// of those records ([`Disk::next_dirtied`]), about as many as the answer says. `None`: the map does not have them all.
+    pub fn go_on_with_resync(&self, whole_at: Lsn) -> Result<Option<ResyncBegun>, ResyncError> {
+        // Nothing else is trimmed meanwhile.
+        let mut applier = lock(&self.applier);
+        self.give_up_ahead(&mut applier.held)?;
+        let mut dirty = lock(&self.dirty);
+        let map = dirty.as_mut().ok_or(ResyncError::NoMap)?;
+        let from = self.log.state().head;
+        let marked = of_dirty(map.go_on(whole_at, from))?;
+        Ok(marked.map(|blocks| ResyncBegun {
+            from,
+            blocks,
+            all: false,
+        }))
+    }
+
     /// The next run of blocks from `from` on that the resync began with: at most `most` that are data, or more that are a hole.
     /// `None`: that was the last.
     pub fn next_resync(&self, from: u64, most: u64) -> Result<Option<ResyncRun>, DeviceError> {
+        self.next_to_send(from, most, DirtyMap::next_sending)
+    }
+
+    /// The next blocks from `from` on, at most `most`, that became dirty since the resync under way last sent them, or began. They
+    /// are to be sent now: what makes them dirty again is not in it.
+    pub fn next_dirtied(&self, from: u64, most: u64) -> Result<Option<ResyncRun>, DeviceError> {
+        let Some(mut run) = self.next_to_send(from, most, DirtyMap::next_marked)? else {
+            return Ok(None);
+        };
+        run.behind = run.behind.min(run.first + most);
+        if let Some(map) = &mut *lock(&self.dirty) {
+            map.send(run.first, run.behind).map_err(DeviceError::Io)?;
+        }
+        Ok(Some(run))
+    }
+
+    fn next_to_send(&self, from: u64, most: u64, next: NextRun<F>) -> Result<Option<ResyncRun>, DeviceError> {
         let mut from = from;
         loop {
             let blocks = self.block_count();
-            let next = lock(&self.dirty)
-                .as_ref()
-                .map(|map| map.next_sending(from, blocks));
+            let next = lock(&self.dirty).as_ref().map(|map| next(map, from, blocks));
             let Some((first, behind)) = next.transpose().map_err(DeviceError::Io)?.flatten() else {
                 return Ok(None);
             };

@@ -31,18 +31,35 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
         if let Some(both) = held.flushed(flushed) {
             self.trim(both)?;
         }
+        self.give_up(held, self.kept_most())
+    }
+
+    /// Gives up more than must be, so that the journal's head stands still for a while: a copy whose journal begins there would be
+    /// left behind again before it heard of it.
+    pub(crate) fn give_up_ahead(&self, held: &mut Held) -> Result<(), ApplyError> {
+        self.give_up(held, self.kept_most() / 4 * 3)
+    }
+
+    /// Bytes of journal that are kept at most for the data lender.
+    fn kept_most(&self) -> u64 {
         let LogState {
-            head,
-            tail,
             capacity,
             payload_max,
             ..
         } = self.log.state();
         // Any record must find room in the end.
         let largest = payload_max as u64 + RECORD_EXTRA;
-        let most = (capacity / 2).min(capacity.saturating_sub(largest));
+        (capacity / 2).min(capacity.saturating_sub(largest))
+    }
+
+    fn give_up(&self, held: &mut Held, most: u64) -> Result<(), ApplyError> {
+        let LogState { head, tail, .. } = self.log.state();
         if let Some(surplus) = held.surplus(head, tail, most) {
-            self.mark_given_up(head, surplus)?;
+            // Together: a resync that chooses blocks meanwhile sees neither or both.
+            let mut dirty = lock(&self.dirty);
+            if let Some(map) = &mut *dirty {
+                self.mark_given_up(map, head, surplus)?;
+            }
             self.trim(surplus)?;
         }
         Ok(())
@@ -59,9 +76,7 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
     /// Marks the blocks of the records from `head` up to `to`, where a stage ended. When that fails the map is not complete,
     /// which it says itself: the data lender will be sent everything. Only while this side does not have everything that
     /// must not be: then the journal is kept, and writers are told in the end.
-    fn mark_given_up(&self, head: Lsn, to: Lsn) -> Result<(), ApplyError> {
-        let mut dirty = lock(&self.dirty);
-        let Some(map) = &mut *dirty else { return Ok(()) };
+    fn mark_given_up(&self, map: &mut DirtyMap<F>, head: Lsn, to: Lsn) -> Result<(), ApplyError> {
         let marked = self.mark_records(map, head, to);
         match marked.and_then(|()| of_dirty(map.cover(head, to))) {
             Ok(()) => add(&self.counters.given_up_bytes, to.since(head)),

@@ -5,7 +5,7 @@ mod common;
 
 use std::sync::{Arc, Mutex};
 
-use common::pair::Pair;
+use common::pair::{ClientDisk, Pair};
 use common::{BLOCK, Machine, TestDisk};
 use netram_disk::{DeviceError, Fetch, OpenError, Superblock};
 use netram_proto::id::Lsn;
@@ -119,6 +119,43 @@ fn what_becomes_dirty_during_a_resync_stays_dirty() {
     assert_eq!((run.first, run.behind, run.hole), (20, 30, false));
 }
 
+/// A resync that the journal left behind began anew with all of its blocks: where much was written, for ever.
+#[test]
+fn a_resync_goes_on_where_the_journal_left_its_copy_behind() {
+    let mut moves = 0;
+    for pace in 1..30u64 {
+        let mut pair = Pair::new(LOG, BYTES);
+        pair.client_disk = Some(pair.open());
+        (0..BLOCKS).for_each(|number| write(pair.disk(), number, 1));
+        let machine = pair.client.clone();
+        let mut turn = 0;
+        let mut busy = |disk: &ClientDisk| {
+            // Parts of blocks, holes, and whole ones, some of them again and again; less and less, as a resync gets shorter.
+            turn += 1;
+            for number in (0..pace * 8 / turn).map(|index| (index * 7 + turn * pace) % BLOCKS) {
+                match (number + turn) % 5 {
+                    0 => drop(disk.zero(number * BLOCK as u64, BLOCK as u64).unwrap()),
+                    1 => drop(
+                        disk.write(number * BLOCK as u64 + 512, &[turn as u8; 512])
+                            .unwrap(),
+                    ),
+                    _ => write(disk, number, turn as u8),
+                }
+            }
+            machine.log_syncs();
+            if turn % 2 == 0 {
+                disk.drain().unwrap();
+            }
+        };
+        moves += pair.resync_beside(usize::MAX, &mut busy).unwrap().moves;
+        pair.follow();
+        pair.disk().drain().unwrap();
+        assert_eq!(contents(&pair.replica_disk), contents(pair.disk()), "pace {pace}");
+        assert_eq!(dirty_blocks(&pair), 0);
+    }
+    assert!(moves > 10, "{moves}");
+}
+
 /// A copy that is older than what was trimmed with both having it must not be taken for one that needs a few blocks.
 #[test]
 fn an_older_copy_is_sent_everything() {
@@ -174,9 +211,9 @@ fn what_the_data_lender_got_by_records_after_all_does_not_stay_dirty() {
     let begun = pair.disk().begin_resync(Some(old)).unwrap();
     let tail = give_up_ten(&pair);
     pair.disk().finish_resync().unwrap();
-    pair.disk().replica_flushed(begun.from);
-    assert_eq!(dirty_blocks(&pair), 10, "it is not there yet");
-    pair.disk().replica_flushed(tail);
+    let left = pair.disk().replica_flushed(begun.from);
+    assert_eq!((dirty_blocks(&pair), left), (10, 0), "records will bring them");
+    assert_eq!(pair.disk().replica_flushed(tail), 0);
     assert_eq!(dirty_blocks(&pair), 0);
     assert!(
         pair.disk().dirty_from().unwrap() > begun.from,
@@ -195,7 +232,7 @@ fn lost_blocks_and_those_of_a_resync_stay_dirty_whatever_is_flushed() {
     pair.follow();
     pair.disk().mark_dirty(&[7]).unwrap();
     let tail = give_up_ten(&pair);
-    pair.disk().replica_flushed(tail);
+    assert_eq!(pair.disk().replica_flushed(tail), 11, "only a resync brings them");
     assert_eq!(dirty_blocks(&pair), 11);
     pair.crash_client(1);
     pair.disk().replica_flushed(tail);

@@ -84,6 +84,8 @@ fn no_rule_is_broken_and_the_worlds_are_not_idle() {
         "data: blocks fetched while a volume was opened",
         "data: blocks of a restored volume brought home",
         "data: deeds of a client that was given up",
+        "data: replicas that became whole while writes went on",
+        "data: resyncs that the log had left behind",
         "data: replicas compared with history",
         "data: replicas compared with their volume",
     ] {

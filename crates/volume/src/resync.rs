@@ -62,6 +62,9 @@ pub fn resync(
                 took_ms: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
             }));
         }
+        if status.undecided && !whole && !status.connected {
+            return Err(ResyncError::Trouble(status.trouble.unwrap_or_default()));
+        }
         if status.connected {
             heard = Instant::now();
         } else if heard.elapsed() > AWAY_MAX {

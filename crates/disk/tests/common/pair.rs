@@ -80,6 +80,13 @@ fn follow(disk: &TestDisk) -> Result<(), Broken> {
     }
 }
 
+/// What a resync did.
+pub(crate) struct Resynced {
+    pub(crate) sent: u64,
+    /// How often the journal had left the copy behind.
+    pub(crate) moves: u64,
+}
+
 pub(crate) struct Pair {
     pub(crate) client: Machine,
     pub(crate) replica: Machine,
@@ -167,6 +174,15 @@ impl Pair {
 
     /// The same; after `frames` frames the connection breaks.
     pub(crate) fn resync_until(&mut self, frames: usize) -> Result<u64, Broken> {
+        Ok(self.resync_beside(frames, &mut |_| ())?.sent)
+    }
+
+    /// The same, and `beside` is done after each frame.
+    pub(crate) fn resync_beside(
+        &mut self,
+        frames: usize,
+        beside: &mut dyn FnMut(&ClientDisk),
+    ) -> Result<Resynced, Broken> {
         let (disk, copy) = (self.disk_shared(), Arc::clone(&self.replica_disk));
         let begun = disk.begin_resync(self.whole_at).map_err(broken)?;
         copy.bring_up().map_err(broken)?;
@@ -175,36 +191,55 @@ impl Pair {
         self.whole_at = self.whole_at.filter(|_| !begun.all).map(|at| at.min(begun.from));
         self.replica.restart_log(begun.from);
         copy.restart().map_err(broken)?;
-        let (mut at, mut sent, mut done) = (0, 0, 0);
-        while let Some(run) = disk.next_resync(at, FRAME_BLOCKS).map_err(broken)? {
-            if done == frames {
-                return Err(Broken);
+        let (mut sent, mut done, mut moves) = (0, 0, 0);
+        let until = loop {
+            let mut at = 0;
+            while let Some(run) = match moves {
+                0 => disk.next_resync(at, FRAME_BLOCKS),
+                _ => disk.next_dirtied(at, FRAME_BLOCKS),
             }
-            done += 1;
-            at = run.behind;
-            sent += self.send(&disk, &run)?;
-            if done % 3 == 1 {
-                // Records and blocks take turns.
-                self.client.ship(&self.replica, 2);
-                copy.follow().map_err(broken)?;
-                for _ in 0..done % 5 {
-                    copy.apply_step().map_err(broken)?;
+            .map_err(broken)?
+            {
+                if done == frames {
+                    return Err(Broken);
                 }
+                done += 1;
+                at = run.behind;
+                sent += self.send(&disk, &run)?;
+                if done % 3 == 1 {
+                    // Records and blocks take turns.
+                    self.client.ship(&self.replica, 2);
+                    copy.follow().map_err(broken)?;
+                    for _ in 0..done % 5 {
+                        copy.apply_step().map_err(broken)?;
+                    }
+                }
+                beside(&disk);
             }
-        }
+            let until = disk.log().state().tail;
+            self.client.log_syncs();
+            if self.client.ship(&self.replica, usize::MAX) {
+                break until;
+            }
+            // What comes next is not there any more: its blocks are dirty now.
+            copy.bring_up().map_err(broken)?;
+            let has = self.replica.state().tail;
+            let Some(begun) = disk.go_on_with_resync(has).map_err(broken)? else {
+                return Err(Broken);
+            };
+            self.whole_at = self.whole_at.map(|at| at.min(begun.from));
+            self.replica.restart_log(begun.from);
+            copy.restart().map_err(broken)?;
+            moves += 1;
+        };
         copy.sync().map_err(broken)?;
-        let until = disk.log().state().tail;
-        self.client.log_syncs();
-        if !self.client.ship(&self.replica, usize::MAX) {
-            return Err(Broken);
-        }
         follow(&copy)?;
         assert!(self.replica.state().tail >= until);
         self.consistent = true;
         self.whole_at = Some(self.replica.state().tail);
         disk.finish_resync().map_err(broken)?;
         self.is_whole();
-        Ok(sent)
+        Ok(Resynced { sent, moves })
     }
 
     fn send(&self, disk: &ClientDisk, run: &ResyncRun) -> Result<u64, Broken> {

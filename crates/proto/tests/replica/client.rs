@@ -355,3 +355,170 @@ fn a_connection_that_ends_with_a_refusal_is_not_closed_once_more_when_the_next_o
     assert!(!source.take_disconnect());
     assert!(matches!(source.next(later), Some(Todo::Send(_))), "it greets");
 }
+
+/// The resync that a source does next: its beginning, up to the replica's word that it is ready.
+fn begin_resync(source: &mut Source, start: Link) {
+    source.on_begun(start, 3, false);
+    let announced = source.next(Time(0));
+    assert!(matches!(announced, Some(Todo::Send(message)) if message.header.kind == FrameKind::Resync));
+    hear_begun(source, start.lsn);
+}
+
+fn hear_begun(source: &mut Source, start: Lsn) {
+    let begun = Header {
+        flags: 2,
+        lsn: start,
+        stable: start.plus(CAPACITY),
+        ..Header::new(FrameKind::Following)
+    };
+    hear(source, begun, &start.0.to_le_bytes());
+}
+
+/// What a source does next with its log left aside.
+fn next_of_blocks(source: &mut Source) -> Option<Todo> {
+    loop {
+        match source.next(Time(0)) {
+            Some(Todo::Ship { .. }) => (),
+            other => return other,
+        }
+    }
+}
+
+fn numbers_of(sent: &[netram_proto::replica::Message]) -> Vec<u32> {
+    sent.iter().map(|message| message.header.mark).collect()
+}
+
+/// Where much is written the log's head passes what was sent of it before all blocks are sent. All of them were sent again then,
+/// and again.
+#[test]
+fn a_resync_that_the_log_leaves_behind_goes_on_with_what_became_dirty_since() {
+    let ends = log(25).1;
+    let mut source = greeted(10, 5, 1, ends[2]);
+    let begin = after_view(&mut source);
+    assert!(matches!(begin, Some(Todo::Begin { .. })));
+    begin_resync(&mut source, ends[5]);
+    let choose = |max, pass| Some(Todo::Choose { max, pass });
+    let most = 14;
+    assert_eq!(next_of_blocks(&mut source), choose(most, 0));
+    source.on_chosen(&[4]);
+    // The head passes everything that was sent: what is left of the blocks comes first.
+    source.on_stable(ends[20].lsn);
+    source.on_head(ends[15].lsn);
+    assert_eq!(next_of_blocks(&mut source), Some(Todo::Read(vec![4])));
+    let sent = source.on_read(&[(4, None)], ends[20].lsn, Time(0));
+    assert_eq!(numbers_of(&sent), [1]);
+    assert_eq!(next_of_blocks(&mut source), choose(most, 0));
+    source.on_chosen(&[]);
+    assert_eq!(next_of_blocks(&mut source), None, "an answer is owed");
+    let stored = Header {
+        mark: 1,
+        ..Header::new(FrameKind::Stored)
+    };
+    hear(&mut source, stored, &[]);
+    let since = ends[5].lsn;
+    assert_eq!(next_of_blocks(&mut source), Some(Todo::Move { since }));
+    source.on_moved(Some((ends[16], 2)));
+    match source.next(Time(0)) {
+        Some(Todo::Send(message)) => {
+            assert_eq!(
+                (message.header.kind, message.header.lsn),
+                (FrameKind::Resync, ends[16].lsn)
+            );
+            assert_eq!(message.header.flags, 0, "it builds on what the replica has");
+        }
+        other => panic!("{other:?}"),
+    }
+    hear_begun(&mut source, ends[16].lsn);
+    assert_eq!(next_of_blocks(&mut source), choose(most, 1));
+    source.on_chosen(&[]);
+    match next_of_blocks(&mut source) {
+        Some(Todo::Send(message)) => {
+            assert_eq!(message.header.kind, FrameKind::Resynced);
+            assert_eq!(message.header.lsn, ends[20].lsn, "as far as blocks were read");
+        }
+        other => panic!("{other:?}"),
+    }
+    // And without a map that has all of it: everything.
+    source.on_stable(ends[25].lsn);
+    source.on_head(ends[24].lsn);
+    assert!(matches!(next_of_blocks(&mut source), Some(Todo::Move { .. })));
+    source.on_moved(None);
+    let since = Some(ends[16].lsn);
+    let scope = Scope::All;
+    assert_eq!(next_of_blocks(&mut source), Some(Todo::Begin { scope, since }));
+}
+
+/// Answers to a resync before were taken for the new one's: one of digests that were not asked for ended the connection.
+#[test]
+fn answers_to_a_resync_before_are_not_taken_for_the_new_ones() {
+    let ends = log(20).1;
+    let mut source = greeted(10, 5, 2, ends[2]);
+    after_view(&mut source);
+    begin_resync(&mut source, ends[5]);
+    assert!(matches!(
+        next_of_blocks(&mut source),
+        Some(Todo::Digest { first: 0, .. })
+    ));
+    let sent = source
+        .on_digested(0, &[[1; 16]; 9], ends[10].lsn, Time(0))
+        .unwrap();
+    assert_eq!(sent.header.mark, 1);
+    source.resync(true);
+    source.on_begun(ends[7], 16, true);
+    let announced = source.next(Time(0));
+    assert!(matches!(announced, Some(Todo::Send(message)) if message.header.kind == FrameKind::Resync));
+    let differ = Header {
+        mark: 1,
+        ..Header::new(FrameKind::Differ)
+    };
+    hear(&mut source, differ, &[0xff, 1]);
+    // The one before was announced, too.
+    hear_begun(&mut source, ends[5].lsn);
+    assert_eq!(next_of_blocks(&mut source), None);
+    hear_begun(&mut source, ends[7].lsn);
+    assert!(!source.take_disconnect());
+    assert!(matches!(
+        next_of_blocks(&mut source),
+        Some(Todo::Digest { first: 0, .. })
+    ));
+}
+
+/// A connection that broke between the replica's word that it is whole and the end of the set left the set dirty for ever, and none of
+/// its blocks could be taken from the replica.
+#[test]
+fn what_is_dirty_although_the_replica_is_whole_is_sent_by_itself_and_not_all_the_time() {
+    let ends = log(5).1;
+    let mut source = greeted(5, 1, 1, ends[5]);
+    assert_eq!(after_view(&mut source), None);
+    source.on_dirty(0, Time(0));
+    assert_eq!(source.next(Time(0)), None);
+    source.on_dirty(3, Time(0));
+    let (scope, since) = (Scope::Dirty, Some(ends[5].lsn));
+    assert_eq!(source.next(Time(0)), Some(Todo::Begin { scope, since }));
+    begin_resync(&mut source, ends[1]);
+    assert!(matches!(next_of_blocks(&mut source), Some(Todo::Choose { .. })));
+    source.on_chosen(&[]);
+    assert!(matches!(next_of_blocks(&mut source), Some(Todo::Send(_))));
+    let whole = Header {
+        flags: 1,
+        lsn: ends[5].lsn,
+        stable: Lsn(CAPACITY),
+        ..Header::new(FrameKind::Following)
+    };
+    hear(&mut source, whole, &u64::MAX.to_le_bytes());
+    let flushed = Header {
+        lsn: ends[5].lsn,
+        stable: Lsn(CAPACITY),
+        ..Header::new(FrameKind::Flushed)
+    };
+    hear(&mut source, flushed, &[0; 8]);
+    assert_eq!(next_of_blocks(&mut source), Some(Todo::Clear));
+    source.on_cleared();
+    // Lost on both sides: not at once again.
+    let mend = SourceTiming::default().mend;
+    source.on_dirty(1, Time(5));
+    source.on_dirty(1, Time(4) + mend);
+    assert_eq!(source.status().resync, None);
+    source.on_dirty(1, Time(5) + mend);
+    assert!(source.status().resync.is_some());
+}

@@ -129,6 +129,17 @@ impl World {
         self.settle(process);
     }
 
+    /// So many blocks are dirty although the replica is whole.
+    pub(crate) fn data_dirty(&mut self, process: usize, blocks: u64) {
+        let now = self.now;
+        self.with_serving(process, |_, serving| {
+            if let Some(link) = &mut serving.data {
+                link.source.on_dirty(blocks, now);
+            }
+        });
+        self.settle(process);
+    }
+
     pub(crate) fn on_data_connected(&mut self, process: usize, session: u64) {
         let (now, reachable) = (self.now, self.reaches_data());
         self.with_link(process, session, |link| match reachable {

@@ -52,6 +52,8 @@ pub(super) struct Program {
     pub(super) restored: bool,
     /// A process that was given up, and lives, with its volume.
     pub(super) zombie: Option<(usize, Volume)>,
+    /// How often it has chosen from the first block on.
+    pub(super) pass: u32,
 }
 
 /// Runs the story and gives the world back.
@@ -93,6 +95,7 @@ impl Program {
             lossy: false,
             ends: kept.then(Vec::new),
             cursor: 0,
+            pass: 0,
         }
     }
 

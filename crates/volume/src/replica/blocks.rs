@@ -6,6 +6,7 @@ use netram_proto::port::Log;
 use netram_proto::replica::message::{DIGEST_BYTES, Digest};
 use netram_proto::replica::{Message, Scope, Source, Todo};
 use netram_proto::time::Time;
+use netram_proto::wire::Link;
 
 use super::feeder::VolumeDisk;
 
@@ -14,6 +15,7 @@ const BLOCK: usize = BLOCK_BYTES as usize;
 const COMPARED_AT_ONCE: usize = 256;
 /// How often the beginning of a resync may be overtaken by the journal's head.
 const BEGINS: usize = 100;
+const TOO_FAST: &str = "the journal moves too fast for a resync to begin; give it more room";
 
 /// The digest of a block that cannot be read: no other has it, but by chance.
 const UNREADABLE: Digest = [0xff; DIGEST_BYTES];
@@ -24,8 +26,9 @@ type Numbered = (u64, Option<Vec<u8>>);
 /// Where a resync is.
 #[derive(Default)]
 pub(super) struct Chooser {
-    /// The next block to choose.
+    /// The next block to choose, and how often they were chosen from the first on.
     cursor: u64,
+    pass: u32,
     /// The copy has zeros where nothing is sent.
     skips_holes: bool,
     /// Blocks that cannot be read here.
@@ -50,7 +53,8 @@ impl Chooser {
         let text = |error: &dyn std::fmt::Display| error.to_string();
         match todo {
             Todo::Begin { scope, since } => self.begin(disk, source, scope, since)?,
-            Todo::Choose { max } => source.on_chosen(&self.choose(disk, max)?),
+            Todo::Move { since } => source.on_moved(go_on(disk, since)?),
+            Todo::Choose { max, pass } => source.on_chosen(&self.choose(disk, max, pass)?),
             Todo::Digest { first, count } => {
                 let digests = digests(disk, first, count.min(COMPARED_AT_ONCE))?;
                 let tail = disk.log().state().tail;
@@ -97,7 +101,7 @@ impl Chooser {
             let Ok(start) = disk.log().link_at(begun.from) else {
                 continue;
             };
-            self.cursor = 0;
+            (self.cursor, self.pass) = (0, 0);
             self.skips_holes = scope == Scope::Data;
             self.unreadable.clear();
             let (blocks, all) = (begun.blocks, begun.all);
@@ -105,17 +109,23 @@ impl Chooser {
             source.on_begun(start, blocks, all);
             return Ok(());
         }
-        Err("the journal moves too fast for a resync to begin; give it more room".to_owned())
+        Err(TOO_FAST.to_owned())
     }
 
     /// The next blocks of the set, at most `max`.
-    fn choose(&mut self, disk: &VolumeDisk, max: usize) -> Result<Vec<u64>, String> {
+    fn choose(&mut self, disk: &VolumeDisk, max: usize, pass: u32) -> Result<Vec<u64>, String> {
+        if self.pass != pass {
+            // What the copy has now need not be zeros where this side has a hole.
+            (self.cursor, self.pass, self.skips_holes) = (0, pass, false);
+        }
         let mut chosen = Vec::new();
         while chosen.len() < max {
             let most = (max - chosen.len()) as u64;
-            let run = disk
-                .next_resync(self.cursor, most)
-                .map_err(|error| error.to_string())?;
+            let run = match pass {
+                0 => disk.next_resync(self.cursor, most),
+                _ => disk.next_dirtied(self.cursor, most),
+            };
+            let run = run.map_err(|error| error.to_string())?;
             let Some(ResyncRun { first, behind, hole }) = run else {
                 break;
             };
@@ -159,6 +169,20 @@ impl Chooser {
         }
         Ok(blocks)
     }
+}
+
+/// Where the journal begins now, for a copy that has everything below `since`.
+fn go_on(disk: &VolumeDisk, since: Lsn) -> Result<Option<(Link, u64)>, String> {
+    for _ in 0..BEGINS {
+        let moved = disk.go_on_with_resync(since).map_err(|error| error.to_string())?;
+        let Some(begun) = moved else { return Ok(None) };
+        // If that was trimmed away already there are more blocks: once more.
+        if let Ok(start) = disk.log().link_at(begun.from) {
+            tracing::info!(blocks = begun.blocks, from = %begun.from, "a resync goes on with a later journal");
+            return Ok(Some((start, begun.blocks)));
+        }
+    }
+    Err(TOO_FAST.to_owned())
 }
 
 fn is_data(block: &[u8]) -> bool {

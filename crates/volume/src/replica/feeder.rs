@@ -14,7 +14,9 @@ use netram_proto::id::Lsn;
 use netram_proto::journal::{Kept, View};
 use netram_proto::port::Log;
 use netram_proto::replica::message::Follow;
-use netram_proto::replica::{Condition, Message, Source, SourceConfig, SourceStatus, SourceTiming, Todo};
+use netram_proto::replica::{
+    Condition, Message, Source, SourceConfig, SourceStatus, SourceTiming, Todo, Trouble,
+};
 use netram_proto::time::Time;
 use netram_proto::wire::{FrameKind, Header};
 use netram_transport::{Address, Security, Waker, connect};
@@ -64,6 +66,9 @@ pub struct DataLenderStatus {
     pub resync_sent_blocks: u64,
     /// What is wrong.
     pub trouble: Option<String>,
+    /// That is for the operator to decide: the copy has what this volume has not.
+    #[serde(default)]
+    pub undecided: bool,
 }
 
 /// How far a resync is.
@@ -181,11 +186,14 @@ impl Feeder {
         self.shared.wake();
         let mut state = self.shared.state();
         let (mut deadline, mut lag) = (Instant::now() + CLOSE_PATIENCE, u64::MAX);
+        let resync_deadline = deadline;
         while !state.closed && Instant::now() < deadline {
             let status = state.status.as_ref();
-            // Nobody who is away is waited for, nor a resync: both can take any time. A first attempt is.
+            // Nobody who is away is waited for, nor a resync that takes long: both can take any time. A first attempt is.
             let away = |status: &DataLenderStatus| !status.connected && status.trouble.is_some();
-            if status.is_some_and(|status| away(status) || status.resync.is_some()) {
+            let long =
+                |status: &DataLenderStatus| status.resync.is_some() && Instant::now() > resync_deadline;
+            if status.is_some_and(|status| away(status) || long(status)) {
                 break;
             }
             let now = status.map_or(u64::MAX, |status| status.lag_bytes);
@@ -494,7 +502,8 @@ impl<'a> Feeding<'a> {
         }
         let status = self.source.status();
         if is_whole(&status) {
-            self.disk.replica_flushed(status.flushed);
+            let dirty = self.disk.replica_flushed(status.flushed);
+            self.source.on_dirty(dirty, now);
         }
         let asked = status.connected && has_what_was_sent(&status);
         self.parts.copy.set_reachable(asked && self.wire.is_some());
@@ -548,6 +557,7 @@ impl<'a> Feeding<'a> {
             resyncs: self.resyncs,
             resync_sent_blocks: self.chooser.sent_blocks(),
             trouble: status.trouble.map(|trouble| trouble.to_string()),
+            undecided: matches!(status.trouble, Some(Trouble::Ahead { .. } | Trouble::Diverged(_))),
         }
     }
 

@@ -34,6 +34,8 @@ pub struct SourceTiming {
     pub give_up: Span,
     /// A data lender that cannot be reached is tried again after this.
     pub retry: Span,
+    /// Blocks that stay dirty after a resync, as those that are damaged on both sides, are tried again after this.
+    pub mend: Span,
 }
 
 impl Default for SourceTiming {
@@ -42,6 +44,7 @@ impl Default for SourceTiming {
             detect: Span::from_ms(500),
             give_up: Span::from_ms(20_000),
             retry: Span::from_ms(1000),
+            mend: Span::from_ms(600_000),
         }
     }
 }
@@ -84,10 +87,18 @@ pub enum Todo {
         /// The replica was whole when its log ended here: with `Scope::Dirty` the dirty map must have every change since.
         since: Option<Lsn>,
     },
-    /// Choose the next blocks of the set, at most so many; then [`Source::on_chosen`].
+    /// The log lost records that the replica lacks while blocks were sent: take its head now; then [`Source::on_moved`]. Their
+    /// blocks are in the dirty map, if that has every change since.
+    Move {
+        /// The replica has everything below this.
+        since: Lsn,
+    },
+    /// Choose the next blocks, at most so many; then [`Source::on_chosen`].
     Choose {
         /// At most so many.
         max: usize,
+        /// Zero: of the set. With every higher number begin anew, with the blocks that became dirty since they were last chosen.
+        pass: u32,
     },
     /// Digest blocks as the volume has them now; then [`Source::on_digested`].
     Digest {
@@ -148,6 +159,11 @@ pub struct Source {
     served: bool,
     shipped: bool,
     resync: Option<Resync>,
+    /// The last number given to a frame of this session.
+    mark: u32,
+    /// A resync ended since blocks were last found dirty; then, when they are tried again.
+    resynced: bool,
+    mend_at: Time,
     bad: Vec<u64>,
     wanted: Option<Scope>,
     /// What the replica has is of another history, or may be, and will be overwritten: until it knows, it is told no view, or
@@ -188,6 +204,9 @@ impl Source {
             served: false,
             shipped: false,
             resync: None,
+            mark: 0,
+            resynced: false,
+            mend_at: Time(0),
             bad: Vec::new(),
             wanted: None,
             foreign: false,
@@ -220,6 +239,7 @@ impl Source {
         self.view_kept = false;
         self.version_kept = 0;
         self.bytes_sent = 0;
+        self.mark = 0;
         self.resync = None;
         self.served = false;
         self.owing = Some(now);
@@ -276,9 +296,12 @@ impl Source {
 
     /// What the replica was to be sent next may be gone from the log: blocks take its place.
     fn find_gap(&mut self) {
-        let follows = |resync: &Resync| matches!(resync.stage, Stage::Copying | Stage::End | Stage::Ended);
-        if self.phase == Phase::Up && self.sent < self.head && self.resync.as_ref().is_none_or(follows) {
-            self.begin(self.suitable());
+        if self.phase != Phase::Up || self.sent >= self.head {
+            return;
+        }
+        match &mut self.resync {
+            None => self.begin(self.suitable()),
+            Some(resync) => resync.find_gap(),
         }
     }
 
@@ -350,17 +373,13 @@ impl Source {
             FrameKind::Flushed => self.on_flushed(frame, now),
             FrameKind::Kept => self.on_view_kept(header.lsn.0),
             FrameKind::Differ => self.on_differ(frame, now),
-            FrameKind::Stored => {
-                if let Some(resync) = &mut self.resync {
-                    resync.flight = resync.flight.saturating_sub(1);
-                }
-            }
+            FrameKind::Stored => self.on_answered(header.mark),
             FrameKind::Bad => self.on_bad(frame),
             FrameKind::Refuse => self.on_refused(header, now),
             _ => (),
         }
         let resyncing = self.resync.as_ref().is_some_and(|resync| {
-            resync.flight > 0 || matches!(resync.stage, Stage::Announced) || self.flushed < resync.tail
+            resync.flight > 0 || matches!(resync.stage, Stage::Announced(_)) || self.flushed < resync.tail
         });
         let owes = self.phase != Phase::Up
             || self.view_sent && !self.view_kept
@@ -392,7 +411,10 @@ impl Source {
                 let fork = self.fork(header.epoch, WriterId(header.who));
                 self.greeted(condition, fork, now);
             }
-            (Phase::Up, Some(Stage::Announced)) => {
+            // Another answer is to what was sent before, and is behind the times.
+            (Phase::Up, Some(Stage::Announced(start)))
+                if header.lsn == start && matches!(condition, Condition::Inconsistent { .. }) =>
+            {
                 self.flushed = header.lsn;
                 self.sent = header.lsn;
                 self.foreign = false;
@@ -459,7 +481,10 @@ impl Source {
     fn ship(&mut self) -> Option<Todo> {
         let ready = match &self.resync {
             None => true,
-            Some(resync) => !matches!(resync.stage, Stage::Begin | Stage::Announce(_) | Stage::Announced),
+            Some(resync) => !matches!(
+                resync.stage,
+                Stage::Begin | Stage::Move | Stage::Announce(_) | Stage::Announced(_)
+            ),
         };
         let end = self.stable.min(self.room);
         let full = self.sent.since(self.flushed) >= REPLICA_FLIGHT_BYTES_MAX;

@@ -4,7 +4,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use crate::id::{Epoch, Lsn, WriterId};
-use crate::limit::RESYNC_FRAMES_MAX;
+use crate::limit::{RESYNC_FRAMES_MAX, RESYNC_LAG_PART};
 use crate::time::Time;
 use crate::wire::{Flag, Frame, FrameKind, Header, Link, Refusal};
 
@@ -31,10 +31,12 @@ pub enum Scope {
 pub(super) enum Stage {
     /// The driver is to fix the set.
     Begin,
+    /// The driver is to say where the log begins now.
+    Move,
     /// `Resync` is to be sent.
     Announce(Link),
-    /// It was sent.
-    Announced,
+    /// It was sent, with the log's beginning.
+    Announced(Lsn),
     Copying,
     /// `Resynced` is to be sent.
     End,
@@ -48,6 +50,12 @@ pub(super) enum Stage {
 pub(super) struct Resync {
     pub(super) scope: Scope,
     pub(super) stage: Stage,
+    /// The log lost records that had not been sent: blocks that became dirty by that must follow, and the replica's log begin anew.
+    gap: bool,
+    /// How often it did.
+    pass: u32,
+    /// Its frames have higher numbers than this.
+    first_mark: u32,
     /// The next block to compare.
     pub(super) cursor: u64,
     /// Blocks to be read and sent.
@@ -56,11 +64,23 @@ pub(super) struct Resync {
     pub(super) exhausted: bool,
     /// Answers owed.
     pub(super) flight: usize,
-    pub(super) mark: u32,
     /// The client's tail when blocks were last read: they may show anything below.
     pub(super) tail: Lsn,
     pub(super) done: u64,
     pub(super) total: u64,
+}
+
+impl Resync {
+    /// The log's head has passed what was sent of it. Blocks that were sent need not be sent again for that, and the rest goes on: a
+    /// resync that began anew would never end where much is written.
+    pub(super) fn find_gap(&mut self) {
+        match self.stage {
+            Stage::Copying => self.gap = true,
+            Stage::End | Stage::Ended => self.stage = Stage::Move,
+            // These look at the log's head when they are over.
+            Stage::Begin | Stage::Move | Stage::Announce(_) | Stage::Announced(_) | Stage::Clear => (),
+        }
+    }
 }
 
 impl Source {
@@ -128,11 +148,13 @@ impl Source {
         self.resync = Some(Resync {
             scope,
             stage: Stage::Begin,
+            gap: false,
+            pass: 0,
+            first_mark: self.mark,
             cursor: 0,
             chosen: VecDeque::new(),
             exhausted: false,
             flight: 0,
-            mark: 0,
             tail: Lsn(0),
             done: 0,
             total: 0,
@@ -151,6 +173,39 @@ impl Source {
             resync.stage = Stage::Announce(start);
             resync.total = total;
             resync.tail = start.lsn;
+        }
+    }
+
+    /// [`Todo::Move`] is done: the log's head was `start`, and about so many blocks are dirty that were not chosen yet. `None`: the dirty map has not
+    /// every change since then.
+    pub fn on_moved(&mut self, moved: Option<(Link, u64)>) {
+        let Some(resync) = self.resync.as_mut().filter(|resync| resync.stage == Stage::Move) else {
+            return;
+        };
+        match moved {
+            Some((start, blocks)) => {
+                resync.stage = Stage::Announce(start);
+                (resync.gap, resync.exhausted) = (false, false);
+                resync.pass += 1;
+                resync.total = resync.total.max(resync.done + blocks);
+                resync.tail = resync.tail.max(start.lsn);
+            }
+            None => self.begin(Scope::All),
+        }
+    }
+
+    /// The replica is whole, has everything below what it has flushed, and so many blocks are dirty all the same: those of a
+    /// resync whose end was lost, or that somebody lost. A resync begins by itself; if one has just ended, a while later.
+    pub fn on_dirty(&mut self, blocks: u64, now: Time) {
+        let whole = self.phase == Phase::Up && self.condition == Some(Condition::Following);
+        if blocks == 0 || !whole || self.resync.is_some() || self.closing {
+            return;
+        }
+        if core::mem::take(&mut self.resynced) {
+            self.mend_at = now + self.config.timing.mend;
+        }
+        if self.mend_at <= now {
+            self.begin(self.suitable());
         }
     }
 
@@ -183,7 +238,7 @@ impl Source {
             return Vec::new();
         };
         resync.tail = resync.tail.max(tail);
-        if resync.scope != Scope::All {
+        if resync.scope != Scope::All || resync.pass > 0 {
             resync.done += blocks.len() as u64;
         }
         let data = blocks
@@ -212,6 +267,7 @@ impl Source {
     /// [`Todo::Clear`] is done.
     pub fn on_cleared(&mut self) {
         self.resync = None;
+        self.resynced = true;
         if self.phase == Phase::Up && self.sent < self.head {
             self.begin(self.suitable());
         }
@@ -231,17 +287,20 @@ impl Source {
             return Some(Todo::Mark(self.bad.clone()));
         }
         let since = self.since();
+        let (flushed, flight_max) = (self.flushed, self.flight_max());
         let resync = self.resync.as_mut()?;
         match resync.stage {
             Stage::Begin => Some(Todo::Begin {
                 scope: resync.scope,
                 since,
             }),
+            Stage::Move => Some(Todo::Move { since: flushed }),
             Stage::Announce(start) => {
-                resync.stage = Stage::Announced;
+                resync.stage = Stage::Announced(start.lsn);
                 let flags = match resync.scope {
-                    Scope::Dirty => 0,
-                    Scope::Data | Scope::All => Flag::WHOLE,
+                    Scope::Data | Scope::All if resync.pass == 0 => Flag::WHOLE,
+                    // It builds on what it has, or knows already that it does not.
+                    _ => 0,
                 };
                 Some(Todo::Send(Message::bare(Header {
                     lsn: start.lsn,
@@ -250,22 +309,23 @@ impl Source {
                     ..self.header(FrameKind::Resync)
                 })))
             }
-            Stage::Copying if resync.flight + 2 > RESYNC_FRAMES_MAX => None,
+            Stage::Copying if resync.flight + 2 > flight_max => None,
             Stage::Copying if !resync.chosen.is_empty() => {
                 let count = resync.chosen.len().min(BLOCKS_PER_FRAME);
                 Some(Todo::Read(resync.chosen.drain(..count).collect()))
             }
             Stage::Copying if !resync.exhausted => Some(match resync.scope {
-                Scope::Dirty | Scope::Data => Todo::Choose {
-                    max: BLOCKS_PER_FRAME,
-                },
-                Scope::All => Todo::Digest {
+                Scope::All if resync.pass == 0 => Todo::Digest {
                     first: resync.cursor,
                     count: DIGESTS_PER_FRAME,
                 },
+                _ => Todo::Choose {
+                    max: BLOCKS_PER_FRAME,
+                    pass: resync.pass,
+                },
             }),
             Stage::Copying if resync.flight == 0 => {
-                resync.stage = Stage::End;
+                resync.stage = if resync.gap { Stage::Move } else { Stage::End };
                 self.copy()
             }
             Stage::End => {
@@ -277,12 +337,34 @@ impl Source {
                 })))
             }
             Stage::Clear => Some(Todo::Clear),
-            Stage::Announced | Stage::Copying | Stage::Ended => None,
+            Stage::Announced(_) | Stage::Copying | Stage::Ended => None,
+        }
+    }
+
+    /// Frames of blocks that may be on their way: few while the replica's log is far behind, or the log's head would pass it;
+    /// never none, so that a resync ends however much is written.
+    fn flight_max(&self) -> usize {
+        let lag = self.stable.since(self.flushed);
+        let follows = self.sent >= self.head;
+        match follows && lag > self.config.capacity / RESYNC_LAG_PART {
+            true => 2,
+            false => RESYNC_FRAMES_MAX,
+        }
+    }
+
+    /// The answer to the frame of this number came.
+    pub(super) fn on_answered(&mut self, mark: u32) {
+        if let Some(resync) = self.resync.as_mut().filter(|resync| mark > resync.first_mark) {
+            resync.flight = resync.flight.saturating_sub(1);
         }
     }
 
     pub(super) fn on_differ(&mut self, frame: &Frame<'_>, now: Time) {
-        let Some(resync) = &mut self.resync else { return };
+        // Those of a resync before may still come.
+        let ours = |resync: &&mut Resync| frame.header.mark > resync.first_mark;
+        let Some(resync) = self.resync.as_mut().filter(ours) else {
+            return;
+        };
         let first = frame.header.lsn.0;
         let beyond = first.saturating_add(8 * frame.body.len() as u64) > resync.cursor.saturating_add(7);
         if beyond || resync.scope != Scope::All {
@@ -320,10 +402,10 @@ impl Source {
         let header = self.header(kind);
         let resync = self.resync.as_mut()?;
         resync.flight += 1;
-        resync.mark += 1;
+        self.mark += 1;
         self.owing.get_or_insert(now);
         Some(Message::bare(Header {
-            mark: resync.mark,
+            mark: self.mark,
             ..header
         }))
     }
