@@ -3,6 +3,7 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Lines, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
@@ -331,4 +332,136 @@ fn a_copy_is_taken_over_on_the_data_lenders_machine() {
     // The old client's own disk is an old copy now. Its lenders refuse it before its data lender could.
     let old = place.disk(&["scrub", "db"]);
     assert!(old.code != 0 && old.err.contains("newer writer"), "{}", old.err);
+}
+
+#[test]
+fn a_flipped_bit_is_mended_by_a_scrub_and_a_forgotten_copy_is_made_anew() {
+    let place = Place::new("flip");
+    let mut writer = Writer::start(&place);
+    place.await_service(&mut writer);
+    writer.go_on(600);
+    // What the data lender lacks cannot be mended from it.
+    let done = place.kill(writer);
+    // Closed cleanly, so that the image has everything.
+    place.check(&place.path("db"), done);
+    let image = std::fs::OpenOptions::new()
+        .write(true)
+        .open(place.path("db").join("image"))
+        .unwrap();
+    image.write_all_at(&[0xa5; 100], 5 * BLOCK as u64 + 9).unwrap();
+    let found = place.json(&["scrub", "db"]);
+    assert_eq!(
+        (&found["mended_blocks"], &found["bad_blocks"]),
+        (&1.into(), &0.into())
+    );
+    let found = place.json(&["scrub", "db"]);
+    assert_eq!(found["mended_blocks"], 0);
+    let resynced = place.json(&["resync", "db", "--whole"]);
+    assert_eq!(resynced["sent_blocks"], 0, "equal blocks are not sent");
+    // The other side: found by comparing.
+    let copy = place.path("kept").join(place.id());
+    let began = Instant::now();
+    let lock = || place.json(&["show", copy.to_str().unwrap()])["in_use"] == true;
+    while lock() {
+        assert!(
+            began.elapsed() < PATIENCE,
+            "the data lender never lets go of the copy"
+        );
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let image = std::fs::OpenOptions::new()
+        .write(true)
+        .open(copy.join("image"))
+        .unwrap();
+    // Not among the newest, which its log still has, and writes anew.
+    let block = (done - 400) % BLOCKS;
+    image
+        .write_all_at(&[0x5a; 100], (block + 1) * BLOCK as u64 + 9)
+        .unwrap();
+    let resynced = place.json(&["resync", "db", "--whole"]);
+    assert_eq!(resynced["sent_blocks"], 1);
+    place.check(&place.path("db"), done);
+}
+
+/// The journal passes by many times while the copy is made anew.
+#[test]
+fn a_copy_is_made_anew_and_comes_into_service_while_its_client_writes_on() {
+    let mut place = Place::new("anew");
+    let mut writer = Writer::start(&place);
+    for round in 0..3 {
+        place.kill_keeper();
+        if round == 1 {
+            std::fs::remove_dir_all(place.path("kept")).unwrap();
+        }
+        // Several times the journal.
+        writer.go_on(2000);
+        place.start_keeper("anew");
+        place.await_service(&mut writer);
+    }
+    let done = place.kill(writer);
+    let resynced = place.json(&["resync", "db", "--whole"]);
+    assert_eq!(resynced["sent_blocks"], 0, "the copy was the volume");
+    assert_eq!(place.json(&["scrub", "db"])["bad_blocks"], 0);
+    place.check(&place.path("db"), done);
+}
+
+/// Copies a volume's directory, which nobody has open.
+fn copy_directory(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        match entry.file_type().unwrap() {
+            kind if kind.is_dir() => copy_directory(&entry.path(), &target),
+            kind if kind.is_file() => drop(std::fs::copy(entry.path(), target).unwrap()),
+            _ => (),
+        }
+    }
+}
+
+/// An old copy of the client's directory is put back, and has been opened so often that no epoch tells.
+#[test]
+fn a_copy_that_has_more_than_its_client_is_overwritten_at_the_operators_word_only() {
+    let place = Place::new("ahead");
+    // Members would refuse the old directory before the data lender could.
+    let settings = place.path("db").join("netram.toml");
+    let text = std::fs::read_to_string(&settings).unwrap();
+    let mut kept: Vec<&str> = text.lines().filter(|line| !line.contains("member")).collect();
+    std::fs::write(&settings, kept.join("\n")).unwrap();
+    let mut writer = Writer::start(&place);
+    place.await_service(&mut writer);
+    let early = place.kill(writer);
+    place.check(&place.path("db"), early);
+    copy_directory(&place.path("db"), &place.path("old"));
+    let mut writer = Writer::start(&place);
+    place.await_service(&mut writer);
+    writer.go_on(300);
+    let late = place.kill(writer);
+    std::fs::remove_dir_all(place.path("db")).unwrap();
+    std::fs::rename(place.path("old"), place.path("db")).unwrap();
+    kept.retain(|line| !line.contains("data-lender"));
+    std::fs::write(&settings, kept.join("\n")).unwrap();
+    for _ in 0..4 {
+        place.check(&place.path("db"), early);
+    }
+    std::fs::write(&settings, text).unwrap();
+    // The copy is left alone, and whoever asks is told what this is about.
+    for arguments in [&["resync", "db"][..], &["resync", "db", "--json"]] {
+        let refused = place.disk(arguments);
+        assert_ne!(refused.code, 0, "{}", refused.out);
+        for word in ["resync --whole", "If"] {
+            assert!(refused.err.contains(word), "{}", refused.err);
+        }
+    }
+    place.check(&place.path("db"), early);
+    let listed = place.disk(&["replicas", &place.address(), "--insecure"]);
+    assert!(listed.out.contains("following"), "{}{}", listed.out, listed.err);
+    let resynced = place.json(&["resync", "db", "--whole"]);
+    assert!(
+        resynced["sent_blocks"].as_u64().unwrap() > 0,
+        "{late} was newer than {early}"
+    );
+    place.check(&place.path("db"), early);
+    let resynced = place.json(&["resync", "db", "--whole"]);
+    assert_eq!(resynced["sent_blocks"], 0);
 }

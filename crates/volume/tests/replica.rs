@@ -358,3 +358,42 @@ fn a_volume_that_is_mostly_empty_is_restored_with_its_holes() {
     settle(&volume);
     assert_eq!(standing(&volume).resyncs, 0);
 }
+
+#[test]
+fn a_lost_client_is_restored_and_serves_at_once() {
+    let place = Place::new();
+    let id = place.create();
+    let lender = place.lender();
+    let volume = place.open();
+    write_all(&volume, 0..1000, 1);
+    settle(&volume);
+    write_all(&volume, 0..10, 2);
+    settle(&volume);
+    volume.close().unwrap();
+    std::fs::remove_dir_all(place.path("volume")).unwrap();
+    let config = place.settings().journal_config().unwrap();
+    let from = From {
+        address: place.address(),
+        security: config.security.clone(),
+    };
+    let wrong = restore(&place.path("volume"), &from, VolumeId(1), &config, |_| Ok(()));
+    assert!(wrong.unwrap_err().to_string().contains("keeps no copy"));
+    let restored = restore(&place.path("volume"), &from, id, &config, |_| Ok(())).unwrap();
+    assert!(restored.closed);
+    let volume = place.open();
+    // Reading and partial writes, while nearly nothing is here.
+    check(&volume, (990..1000).map(|block| (block, 1)));
+    let pending = volume.write(600 * BLOCK as u64 + 512, &[9; 512]).unwrap();
+    volume.wait(pending).unwrap();
+    check(&volume, (0..10).map(|block| (block, 2)));
+    until("all of it is here", || volume.status().restoring.is_none());
+    settle(&volume);
+    drop(lender);
+    check(&volume, (10..600).chain(601..1000).map(|block| (block, 1)));
+    let mut expected = fill(600, 1);
+    expected[512..1024].fill(9);
+    assert!(read(&volume, 600) == expected);
+    volume.close().unwrap();
+    let volume = place.open();
+    check(&volume, (10..600).map(|block| (block, 1)));
+}

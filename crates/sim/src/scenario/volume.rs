@@ -46,14 +46,14 @@ pub(super) struct Program {
     pub(super) ends: Option<Vec<Lsn>>,
     /// The next block that a resync may choose.
     pub(super) cursor: u64,
+    /// How often it has chosen from the first block on.
+    pub(super) pass: u32,
     /// The volume was restored, and its data lender has not heard it yet.
     pub(super) unheard: bool,
     /// It was restored, and has not been read since.
     pub(super) restored: bool,
     /// A process that was given up, and lives, with its volume.
     pub(super) zombie: Option<(usize, Volume)>,
-    /// How often it has chosen from the first block on.
-    pub(super) pass: u32,
 }
 
 /// Runs the story and gives the world back.
