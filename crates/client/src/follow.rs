@@ -105,6 +105,10 @@ impl Follower {
         if lost.is_none() && log.proof_beyond(scan.end.lsn, limit) > scan.end.lsn {
             log.erase(scan.end.lsn, limit).map_err(stored)?;
         }
+        // A sync that failed may have marked clean what the disk does not have, and what its records call durable was so at the
+        // client: whatever this disk is not known to have is written again.
+        log.rewrite(superblock.stable.max(superblock.head.lsn), scan.end.lsn)
+            .map_err(stored)?;
         log.sync().map_err(stored)?;
         Ok(Follower {
             head: AtomicU64::new(superblock.head.lsn.0),

@@ -89,12 +89,17 @@ impl Cached {
     }
 
     fn assemble(&self, accept_loss: bool) -> Result<Assembled, AssembleError> {
+        self.assemble_of(accept_loss, false)
+    }
+
+    fn assemble_of(&self, accept_loss: bool, restored: bool) -> Result<Assembled, AssembleError> {
         let (log, _, superblock) = LogFile::open(self).unwrap();
         let scan = log.scan(superblock.head, LIMIT, &mut |_| true);
         let known = Known {
             proof: superblock.stable,
             limit: LIMIT,
             accept_loss,
+            here: restored.then_some(superblock.stable),
         };
         assemble(&log, &scan, &[], known, Planted::NONE, &mut |_| true)
     }
@@ -115,6 +120,19 @@ fn what_was_read_from_the_cache_is_on_the_platter_before_anything_is_served() {
     assert!((&file).sync().is_err());
     assert!(!file.platter_has(end.lsn));
     assert_eq!(file.assemble(false).unwrap().end, end);
+    assert!(file.platter_has(end.lsn));
+}
+
+/// What an earlier attempt to restore took from members, and its disk then failed to sync, says that it is durable: on the disk of
+/// the client that was lost (simulator seed 8030341).
+#[test]
+fn the_word_of_a_lost_clients_records_is_no_proof_about_the_disk_of_a_restored_volume() {
+    let file = Cached::new();
+    let middle = file.records(Link::default(), 5, Lsn(0));
+    let end = file.records(middle, 5, middle.lsn);
+    file.sync_fails.set(true);
+    assert!((&file).sync().is_err());
+    assert_eq!(file.assemble_of(false, true).unwrap().end, end);
     assert!(file.platter_has(end.lsn));
 }
 

@@ -120,6 +120,7 @@ impl Bench {
             proof,
             limit: Lsn(CAPACITY),
             accept_loss: false,
+            here: None,
         };
         let taken = assemble(&self.log, &local, windows, known, Planted::NONE, &mut |_| true)?;
         Ok((taken.end.lsn, taken.from_members))

@@ -205,6 +205,7 @@ impl Files {
                 proof: self.superblock.stable.max(claim.base),
                 limit: self.superblock.head.lsn.plus(self.log.capacity()),
                 accept_loss,
+                here: config.of_replica.is_some().then_some(self.superblock.stable),
             };
             assemble(&self.log, &local, &windows, known, Planted::NONE, &mut |record| {
                 // Without its seal a record could be made up by any lender that has seen the one before.

@@ -108,6 +108,9 @@ pub struct Known {
     pub limit: Lsn,
     /// Take what there is even where acknowledged records are missing.
     pub accept_loss: bool,
+    /// The log's beginning came from another machine, as of a volume that is restored: what view and records call durable was so
+    /// on that machine's disk. On this one it was, by its superblock, what lies below this.
+    pub here: Option<Lsn>,
 }
 
 /// Continues the local log, scanned as `local`, with the members' `windows`; writes what it took to the local file and
@@ -171,7 +174,8 @@ pub fn assemble<F: File>(
     }
     // What was read may be in the page cache only, and marked clean there by a sync that failed: a sync now would not
     // write it. So what nothing of ours proves to have been on the disk is written again (at most one window).
-    log.rewrite(known.proof.max(local.proof), taken.end.lsn)?;
+    let durable = known.here.unwrap_or(known.proof.max(local.proof));
+    log.rewrite(durable, taken.end.lsn)?;
     log.sync()?;
     Ok(taken)
 }

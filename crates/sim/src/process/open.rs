@@ -136,6 +136,7 @@ impl World {
             proof: files.superblock.stable.max(files.view.base),
             limit,
             accept_loss,
+            here: self.hosts[host].of_replica.map(|_| files.superblock.stable),
         };
         let taken = assemble(&files.log, &scan, &windows, known, self.planted, &mut |_| true)?;
         self.tell(|| format!("local log to {}, {known:?}, {taken:?}", scan.end.lsn));
