@@ -410,10 +410,10 @@ mod tests {
 
     #[test]
     fn every_refusal_survives_its_byte() {
-        for byte in 1..=15 {
+        for byte in 1..=17 {
             assert_eq!(Refusal::from_byte(byte).map(|refusal| refusal as u8), Some(byte));
         }
         assert_eq!(Refusal::from_byte(0), None);
-        assert_eq!(Refusal::from_byte(16), None);
+        assert_eq!(Refusal::from_byte(18), None);
     }
 }

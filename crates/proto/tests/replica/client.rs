@@ -388,6 +388,32 @@ fn numbers_of(sent: &[netram_proto::replica::Message]) -> Vec<u32> {
     sent.iter().map(|message| message.header.mark).collect()
 }
 
+/// A resync of a whole replica with nothing to send ended where the log began anew: the image was ahead of that, and had old sectors put
+/// over it while it passed for whole.
+#[test]
+fn a_resync_that_sends_nothing_ends_where_the_replica_already_was() {
+    let ends = log(20).1;
+    let mut source = greeted(20, 2, 1, ends[15]);
+    assert!(!matches!(after_view(&mut source), Some(Todo::Begin { .. })));
+    source.resync(false);
+    let since = Some(ends[15].lsn);
+    let scope = Scope::Dirty;
+    assert_eq!(next_of_blocks(&mut source), Some(Todo::Begin { scope, since }));
+    source.on_begun(ends[2], 0, false);
+    let announced = next_of_blocks(&mut source);
+    assert!(matches!(announced, Some(Todo::Send(message)) if message.header.kind == FrameKind::Resync));
+    hear_begun(&mut source, ends[2].lsn);
+    assert!(matches!(next_of_blocks(&mut source), Some(Todo::Choose { .. })));
+    source.on_chosen(&[]);
+    match next_of_blocks(&mut source) {
+        Some(Todo::Send(message)) => {
+            assert_eq!(message.header.kind, FrameKind::Resynced);
+            assert_eq!(message.header.lsn, ends[20].lsn, "all that it may have had");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
 /// Where much is written the log's head passes what was sent of it before all blocks are sent. All of them were sent again then,
 /// and again.
 #[test]

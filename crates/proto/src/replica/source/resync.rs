@@ -164,6 +164,7 @@ impl Source {
     /// [`Todo::Begin`] is done: the log's head was `start`, and the set has about `total` blocks. `all`: they are all there are,
     /// because the dirty map had not every change since then.
     pub fn on_begun(&mut self, start: Link, total: u64, all: bool) {
+        let stable = self.stable;
         if let Some(resync) = &mut self.resync
             && resync.stage == Stage::Begin
         {
@@ -172,13 +173,16 @@ impl Source {
             }
             resync.stage = Stage::Announce(start);
             resync.total = total;
-            resync.tail = start.lsn;
+            // Its image may have had everything up to here, and is brought back to where its log begins anew: whole is what
+            // has passed that again, though not one block be sent.
+            resync.tail = start.lsn.max(stable);
         }
     }
 
     /// [`Todo::Move`] is done: the log's head was `start`, and about so many blocks are dirty that were not chosen yet. `None`: the dirty map has not
     /// every change since then.
     pub fn on_moved(&mut self, moved: Option<(Link, u64)>) {
+        let stable = self.stable;
         let Some(resync) = self.resync.as_mut().filter(|resync| resync.stage == Stage::Move) else {
             return;
         };
@@ -188,7 +192,7 @@ impl Source {
                 (resync.gap, resync.exhausted) = (false, false);
                 resync.pass += 1;
                 resync.total = resync.total.max(resync.done + blocks);
-                resync.tail = resync.tail.max(start.lsn);
+                resync.tail = resync.tail.max(start.lsn).max(stable);
             }
             None => self.begin(Scope::All),
         }
