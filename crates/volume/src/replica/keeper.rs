@@ -8,7 +8,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -27,10 +27,12 @@ use super::scrub::Schedule;
 use super::standing::{StandingFile, StandingFileError};
 use super::{host, scrub};
 use crate::file::VolumeFile;
-use crate::place::Place;
+use crate::place::{Place, unfinished_in};
 
 /// Copies that are open at once. Each has a thread or two, and the memory of its stages.
 pub(super) const REPLICAS_OPEN_MAX: usize = 64;
+/// Sessions that wait for one copy's thread: its client's, which may have come again, and those who ask about it.
+const ARRIVALS_MAX: usize = 4;
 /// How often a copy is scrubbed unless chosen otherwise: a second loss of the same block is unlikely within a week.
 const SCRUB_EVERY: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -89,7 +91,7 @@ pub(super) struct Shared {
 
 /// A copy that has a thread.
 struct Open {
-    arrivals: Sender<DataSession>,
+    arrivals: SyncSender<DataSession>,
     waker: Arc<Waker>,
     report: Arc<Mutex<ReplicaReport>>,
 }
@@ -121,6 +123,11 @@ impl Keeper {
         let lock = options.open(folder.join(".lock")).map_err(failed)?;
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Err(KeeperError::InUse(folder));
+        }
+        // Nobody else makes copies here, so what is left of some takes room for nothing.
+        for (path, _) in unfinished_in(&folder) {
+            tracing::info!(path = %path.display(), "removing what is left of a copy that was being made");
+            fs::remove_dir_all(&path).map_err(|source| KeeperError::Folder { path, source })?;
         }
         let shared = Shared {
             quota: Arc::new(Quota::new(folder, limits.quota)),
@@ -159,8 +166,17 @@ impl Keeper {
         let mut open = self.shared.open();
         if let Some(there) = open.get(&volume) {
             // The thread takes itself out of the table before it stops looking.
-            if there.arrivals.send(session).is_ok() {
-                there.wake();
+            match there.arrivals.try_send(session) {
+                Ok(()) => there.wake(),
+                // Each holds one of the lender's connections, and a client whose copy is on a disk that hangs comes again and
+                // again: memory's members would find no place.
+                Err(TrySendError::Full(session)) => {
+                    tracing::warn!(
+                        peer = session.link.peer(),
+                        "client sent away: others wait for this copy's disk already"
+                    );
+                }
+                Err(TrySendError::Disconnected(_)) => (),
             }
             return Ok(());
         }
@@ -172,7 +188,7 @@ impl Keeper {
             refuse(session, refusal(Refusal::TooManyJournals, 0));
             return Ok(());
         }
-        let (sender, arrivals) = channel();
+        let (sender, arrivals) = sync_channel(ARRIVALS_MAX);
         let (waker, report) = (Arc::new(Waker::new()?), Arc::new(Mutex::default()));
         let there = Open {
             arrivals: sender,
@@ -190,7 +206,7 @@ impl Keeper {
             .name("netram-data".to_owned())
             .spawn(move || host::run(&shared, &post))?;
         // It cannot be refused: the thread has the other end.
-        let _ = there.arrivals.send(session);
+        let _ = there.arrivals.try_send(session);
         open.insert(volume, there);
         let mut threads = lock(&self.threads);
         threads.retain(|thread| !thread.is_finished());

@@ -86,14 +86,14 @@ impl Quota {
         }
     }
 
-    /// The directories of copies, as far as their names say.
+    /// The directories of copies. What is left of one that was being made has another name, and is none.
     pub(super) fn copies(&self) -> Vec<PathBuf> {
         let Ok(entries) = fs::read_dir(&self.folder) else {
             return Vec::new();
         };
         let mut copies: Vec<PathBuf> = entries
             .filter_map(|entry| Some(entry.ok()?.path()))
-            .filter(|path| StandingFile::path(path).exists())
+            .filter(|path| is_named(path) && StandingFile::path(path).exists())
             .collect();
         copies.sort();
         copies
@@ -113,6 +113,11 @@ impl Quota {
         }
         report
     }
+}
+
+fn is_named(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.is_some_and(|name| name.len() == 32 && u128::from_str_radix(name, 16).is_ok())
 }
 
 /// What a volume of `bytes` with a log of `log_bytes` takes at most, but for some pages of its small files.

@@ -74,6 +74,27 @@ fn a_copy_whose_thread_panicked_is_opened_anew_for_the_next_session() {
     keeper.stop();
 }
 
+/// A data lender that was killed while it made a copy counted what was left as another copy: with a quota it then refused that
+/// volume for good.
+#[test]
+fn what_is_left_of_a_copy_that_was_being_made_takes_no_room() {
+    let place = tempfile::tempdir().unwrap();
+    let left = place.path().join(format!(".{:032x}.new-0123abcd", 7));
+    let copy = place.path().join(format!("{:032x}", 8));
+    for folder in [&left, &copy] {
+        std::fs::create_dir(folder).unwrap();
+        std::fs::write(folder.join("replica"), []).unwrap();
+        std::fs::write(folder.join("image"), [0; 8192]).unwrap();
+    }
+    let keeper = Keeper::start(place.path()).unwrap();
+    assert!(!left.exists());
+    // Another that is being made now.
+    std::fs::create_dir(&left).unwrap();
+    std::fs::write(left.join("replica"), []).unwrap();
+    assert_eq!((keeper.copies().copies, keeper.replicas().len()), (1, 1));
+    keeper.stop();
+}
+
 impl Keeper {
     fn plant_panic(&self) {
         self.shared.planted.store(true, Ordering::Release);
