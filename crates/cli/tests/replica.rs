@@ -13,7 +13,7 @@ use netram_volume::{Control, Device, Volume, VolumeSettings};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::common::{Lender, Ran, finish, netram, start};
+use crate::common::{Lender, Ran, finish, forks, netram, start};
 
 const PLACE: &str = "NETRAM_TEST_REPLICA";
 const BLOCK: usize = 4096;
@@ -248,6 +248,8 @@ impl Place {
                 "{version} was complete; {there} is there, of {done}"
             );
         }
+        // A child that is just being started has the lock, too.
+        let _alone = forks();
         volume.close().unwrap();
     }
 }
