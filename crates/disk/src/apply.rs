@@ -270,7 +270,12 @@ impl Applier {
         held: &mut Held,
     ) -> Result<u32, ApplyError> {
         let (mut base, mut stored) = ([0; BLOCK], [0; 4]);
-        disk.image.read(block, &mut base).map_err(of_image)?;
+        let read = disk.image.read(block, &mut base);
+        if read == Err(IoError::EIO) {
+            // The stage waits, for the next attempt may read it. A copy's client sends all of the block meanwhile.
+            disk.note_bad(block);
+        }
+        read.map_err(of_image)?;
         disk.image.read_sums(block, &mut stored).map_err(of_image)?;
         add(&disk.counters.bases, 1);
         let stored = sum_at(&stored, 0);

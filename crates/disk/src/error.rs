@@ -48,9 +48,9 @@ pub enum DeviceError {
         /// What happened to it, and what to do.
         why: &'static str,
     },
-    /// The bytes on the disk are not those that were written, and nobody else had them.
+    /// The disk does not give the bytes that were written, and nobody else had them.
     #[error(
-        "block {block} of the image does not match its checksum; restore it from a copy, or write it anew"
+        "block {block} of the image cannot be read, or does not match its checksum; restore it from a copy, or write it anew"
     )]
     Corrupt {
         /// The block, counted in 4096 bytes.

@@ -120,6 +120,38 @@ impl<F: Sparse> Image<F> {
         self.blocks.read_at(block_offset(first), into)
     }
 
+    /// Reads whole blocks from `first` on, and their checksums. A block that the disk does not give comes with a checksum that it
+    /// does not match: it is as good as damaged, and what is written there later may be read again.
+    pub(crate) fn read_with_sums(
+        &self,
+        first: u64,
+        sums: &mut [u8],
+        blocks: &mut [u8],
+    ) -> Result<(), IoError> {
+        assert_eq!(sums.len() * BLOCK, blocks.len() * SUM_BYTES);
+        self.read_sums(first, sums)?;
+        let whole = self.read(first, blocks);
+        if whole != Err(IoError::EIO) {
+            return whole;
+        }
+        // One bad sector fails all of it: which?
+        let numbers = first..;
+        let sums = sums.chunks_exact_mut(SUM_BYTES);
+        for ((number, stored), block) in numbers.zip(sums).zip(blocks.chunks_exact_mut(BLOCK)) {
+            match self.read(number, block) {
+                Err(IoError::EIO) => block.fill(0),
+                read => {
+                    read?;
+                    continue;
+                }
+            }
+            if sum_at(stored, 0) != SUM_MISSING {
+                stored.copy_from_slice(&spoilt(sum(number, block)).to_le_bytes());
+            }
+        }
+        Ok(())
+    }
+
     /// The first block from `first` on in which the file may have other bytes than zeros; `behind` when there is none.
     pub(crate) fn next_data(&self, first: u64, behind: u64) -> Result<u64, IoError> {
         let data = self.blocks.next_data(block_offset(first), block_offset(behind))?;

@@ -33,12 +33,24 @@ pub struct Scrubbed {
 }
 
 /// How far a restoring volume is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Copied {
-    /// The block to go on with; as many as the volume has: nothing is missing any more.
+    /// The block to go on with; as many as the volume has: nothing is missing any more, unless it is restoring still.
     pub next: u64,
     /// Blocks that were copied by this step.
     pub blocks: u64,
+    /// Blocks that are damaged at the data lender: they stay unreadable until they are written.
+    pub lost: Vec<u64>,
+}
+
+/// What a step of restoring has of the data lender.
+#[derive(Default)]
+struct Fetched {
+    blocks: Vec<(u64, Bytes)>,
+    /// Those that are damaged there.
+    lost: Vec<u64>,
+    /// What lies below was asked for.
+    next: u64,
 }
 
 impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
@@ -142,8 +154,8 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
     /// The block's checksum if it does not match what the image has.
     pub(crate) fn look_at(&self, block: u64) -> Result<Option<u32>, ApplyError> {
         let (mut bytes, mut stored) = ([0; BLOCK], [0; 4]);
-        self.image.read_sums(block, &mut stored).map_err(of_image)?;
-        self.image.read(block, &mut bytes).map_err(of_image)?;
+        let read = self.image.read_with_sums(block, &mut stored, &mut bytes);
+        read.map_err(of_image)?;
         let stored = sum_at(&stored, 0);
         Ok((!matches(block, &bytes, stored)).then_some(stored))
     }
@@ -167,15 +179,18 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
                     brought.push((block, sum(block, &bytes)));
                 }
                 Err(FetchError::Away) => return Err(ApplyError::Missing { block }),
-                // Lost on both sides. It stays unreadable until it is written.
-                Err(FetchError::Damaged) => {
-                    self.note_bad(block);
-                    brought.push((block, spoilt(sum(block, &bytes))));
-                }
+                Err(FetchError::Damaged) => brought.push(self.mark_lost(block)),
             }
         }
         self.name_brought(applier, &brought)?;
         Ok(brought.len() as u64)
+    }
+
+    /// A block that is lost on both sides stays unreadable until it is written. Its number, and the checksum that says so.
+    fn mark_lost(&self, block: u64) -> (u64, u32) {
+        self.note_bad(block);
+        add(&self.counters.lost_blocks, 1);
+        (block, spoilt(sum(block, &[0; BLOCK])))
     }
 
     /// Writes the checksums of blocks that were missing and have been written.
@@ -222,8 +237,8 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
             let data = self.next_written(at, behind)?;
             let count = (behind - data).min(READ_BLOCKS as u64) as usize;
             let (blocks, sums) = (&mut blocks[..count * BLOCK], &mut sums[..count * 4]);
-            self.image.read_sums(data, sums).map_err(DeviceError::Io)?;
-            self.image.read(data, blocks).map_err(DeviceError::Io)?;
+            let read = self.image.read_with_sums(data, sums, blocks);
+            read.map_err(DeviceError::Io)?;
             found.blocks += count as u64;
             for (index, bytes) in blocks.chunks_exact(BLOCK).enumerate() {
                 let block = data + index as u64;
@@ -261,6 +276,7 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
             None => return Ok(()),
             Some(SUM_MISSING) => {
                 match self.bring(&mut applier, std::iter::once(block)) {
+                    Ok(_) if self.look_at(block)?.is_some() => found.bad.push(block),
                     Ok(_) => found.mended += 1,
                     Err(ApplyError::Missing { .. }) => found.missing += 1,
                     Err(error) => return Err(error.into()),
@@ -291,25 +307,24 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
     }
 
     /// A step of restoring: takes blocks that are missing, from `from` on, from the data lender. When `next` is the volume's
-    /// number of blocks, all of it is here, durably, and nobody needs to ask again.
+    /// number of blocks, all of it is here, durably, and nobody needs to ask again; unless a step left some out, and
+    /// [`Disk::is_restoring`] says so: then once more from the first.
     pub fn copy_step(&self, from: u64) -> Result<Copied, DeviceError> {
         let blocks = self.block_count();
         if !self.missing.load(Ordering::Acquire) {
             return Ok(Copied {
                 next: blocks,
                 blocks: 0,
+                lost: Vec::new(),
             });
         }
         let looked_at = blocks.min(from.saturating_add(COPY_SUMS as u64));
         // Without a lock: answers may take their time.
         let fetched = self.fetch_runs(from, looked_at)?;
-        let next = match fetched.len() < COPY_BLOCKS {
-            true => looked_at,
-            false => fetched.last().map_or(looked_at, |(block, _)| block + 1),
-        };
+        let next = fetched.next;
         let mut applier = lock(&self.applier);
-        let mut brought = Vec::with_capacity(fetched.len());
-        for (block, bytes) in &fetched {
+        let mut brought = Vec::with_capacity(fetched.blocks.len());
+        for (block, bytes) in &fetched.blocks {
             if self.look_at(*block)? == Some(SUM_MISSING) {
                 self.image
                     .write_blocks(*block, &bytes[..])
@@ -317,36 +332,59 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
                 brought.push((*block, sum(*block, &bytes[..])));
             }
         }
+        let copied = brought.len() as u64;
+        let mut lost = Vec::new();
+        for block in fetched.lost {
+            // It may have been written meanwhile.
+            if self.look_at(block)? == Some(SUM_MISSING) {
+                brought.push(self.mark_lost(block));
+                lost.push(block);
+            }
+        }
         self.name_brought(&mut applier, &brought)?;
         if next >= blocks {
             self.finish_copying(&mut applier)?;
         }
-        let blocks = brought.len() as u64;
-        Ok(Copied { next, blocks })
+        Ok(Copied {
+            next,
+            blocks: copied,
+            lost,
+        })
     }
 
-    /// Missing blocks from `from` up to `behind`, about [`COPY_BLOCKS`] of them.
-    fn fetch_runs(&self, from: u64, behind: u64) -> Result<Vec<(u64, Bytes)>, DeviceError> {
-        let mut fetched = Vec::new();
+    /// Missing blocks from `from` up to `behind`, about [`COPY_BLOCKS`] of them. What has come is kept when the data lender goes.
+    fn fetch_runs(&self, from: u64, behind: u64) -> Result<Fetched, DeviceError> {
+        let mut fetched = Fetched {
+            next: from,
+            ..Fetched::default()
+        };
         let mut buffer = vec![0; FETCH_BLOCKS * BLOCK];
-        let mut next = from;
-        while fetched.len() < COPY_BLOCKS {
-            let Some((first, end)) = self.next_missing(next, behind)? else {
+        // Below this blocks are asked for one by one: one of the run is damaged, and the others are to come.
+        let mut singly = from;
+        while fetched.blocks.len() + fetched.lost.len() < COPY_BLOCKS {
+            let Some((first, end)) = self.next_missing(fetched.next, behind)? else {
+                fetched.next = behind;
                 break;
             };
+            let end = if first < singly { first + 1 } else { end };
             let bytes = &mut buffer[..(end - first) as usize * BLOCK];
-            let done = self.fetch_missing(first, bytes);
-            done.map_err(|error| match error {
-                FetchError::Away => DeviceError::Missing { block: first },
-                FetchError::Damaged => DeviceError::Corrupt { block: first },
-            })?;
-            let blocks = bytes
-                .as_chunks::<BLOCK>()
-                .0
-                .iter()
-                .map(|block| Bytes::new(*block));
-            fetched.extend((first..end).zip(blocks));
-            next = end;
+            match self.fetch_missing(first, bytes) {
+                Ok(()) => {
+                    let blocks = bytes.as_chunks::<BLOCK>().0;
+                    let blocks = blocks.iter().map(|block| Bytes::new(*block));
+                    fetched.blocks.extend((first..end).zip(blocks));
+                }
+                Err(FetchError::Damaged) if end - first > 1 => {
+                    singly = end;
+                    continue;
+                }
+                Err(FetchError::Damaged) => fetched.lost.push(first),
+                Err(FetchError::Away) if fetched.next == from => {
+                    return Err(DeviceError::Missing { block: first });
+                }
+                Err(FetchError::Away) => break,
+            }
+            fetched.next = end;
         }
         Ok(fetched)
     }
@@ -365,13 +403,13 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
         Ok(Some((from + first as u64, from + end as u64)))
     }
 
-    /// Nothing is missing any more; unless something is, of which a step before told.
+    /// Nothing is missing any more; unless something is, that the steps left out.
     fn finish_copying(&self, applier: &mut Applier) -> Result<(), DeviceError> {
         let blocks = self.block_count();
         let mut from = 0;
         while from < blocks {
-            if let Some((first, _)) = self.next_missing(from, blocks)? {
-                return Err(DeviceError::Missing { block: first });
+            if self.next_missing(from, blocks)?.is_some() {
+                return Ok(());
             }
             from += COPY_SUMS as u64;
         }

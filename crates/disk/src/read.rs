@@ -63,8 +63,8 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
         let below = !overlays.iter().all(suffices);
         if below {
             let sums = &mut sums[..count * 4];
-            self.image.read_sums(first, sums).map_err(DeviceError::Io)?;
-            self.image.read(first, into).map_err(DeviceError::Io)?;
+            let read = self.image.read_with_sums(first, sums, into);
+            read.map_err(DeviceError::Io)?;
         }
         for (index, (block, overlay)) in into.chunks_exact_mut(BLOCK).zip(overlays).enumerate() {
             let number = first + index as u64;
@@ -77,7 +77,7 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
         Ok(())
     }
 
-    /// Reads a block that did not match its checksum: either it was just being written, or it is damaged or missing.
+    /// Reads a block that did not match its checksum: either it was just being written, or it is damaged, unreadable or missing.
     fn read_again(
         &self,
         number: u64,
@@ -90,8 +90,8 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
             let overlay = lock(&self.stages).overlay(number, needed);
             let mut sums = [0; 4];
             if overlay.mask & needed != needed {
-                self.image.read_sums(number, &mut sums).map_err(DeviceError::Io)?;
-                self.image.read(number, block).map_err(DeviceError::Io)?;
+                let read = self.image.read_with_sums(number, &mut sums, block);
+                read.map_err(DeviceError::Io)?;
             }
             let stored = sum_at(&sums, 0);
             if overlay.mask & needed == needed || matches(number, block, stored) {
@@ -169,14 +169,17 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
     /// Says of the blocks from `first` up to `behind`, of which no stage knows and no checksum is kept, whether they are
     /// holes. Where the file has a hole that costs one call; elsewhere the blocks are read, and only zeros are a hole.
     fn look_for_holes(&self, mut first: u64, behind: u64, holes: &mut Vec<bool>) -> Result<(), DeviceError> {
-        let mut blocks = Vec::new();
+        let (mut blocks, mut sums) = (Vec::new(), [0; READ_BLOCKS * 4]);
         while first < behind {
             let data = self.image.next_data(first, behind).map_err(DeviceError::Io)?;
             holes.extend((first..data).map(|_| true));
             let count = (behind - data).min(READ_BLOCKS as u64);
             blocks.resize(count as usize * BLOCK, 0);
-            self.image.read(data, &mut blocks).map_err(DeviceError::Io)?;
-            holes.extend(blocks.chunks_exact(BLOCK).map(|block| block == [0; BLOCK]));
+            let sums = &mut sums[..count as usize * 4];
+            let read = self.image.read_with_sums(data, sums, &mut blocks);
+            read.map_err(DeviceError::Io)?;
+            let blocks = blocks.chunks_exact(BLOCK).enumerate();
+            holes.extend(blocks.map(|(index, block)| sum_at(sums, index) == SUM_HOLE && block == [0; BLOCK]));
             first = data + count;
         }
         Ok(())

@@ -63,6 +63,8 @@ counters! {
     mended,
     /// Blocks taken from the data lender because the image did not have them yet.
     copied,
+    /// Blocks that the image did not have yet, and that are damaged at the data lender: unreadable until they are written.
+    lost_blocks,
     /// Blocks that were asked of the data lender and did not come.
     fetch_failures,
     /// Bytes of journal given up that the data lender did not have: their blocks were marked dirty.

@@ -5,11 +5,11 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use netram_disk::{BLOCK_BYTES, DeviceError};
+use netram_disk::BLOCK_BYTES;
 
 use crate::replica::VolumeDisk;
 
-/// How long it waits after a block did not come.
+/// How long it waits after a block did not come, or before it looks for those left out.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The thread, from outside.
@@ -54,33 +54,32 @@ impl Copier {
 }
 
 fn run(disk: &VolumeDisk, shared: &Shared) {
-    let (mut next, mut complained, mut left_out) = (0, false, 0_u64);
+    let (mut next, mut complained, mut lost) = (0, false, 0);
     while !shared.stop.load(Ordering::Acquire) {
         match disk.copy_step(next) {
             Ok(copied) => {
                 complained = false;
                 next = copied.next;
                 shared.next.store(next, Ordering::Relaxed);
+                if !copied.lost.is_empty() {
+                    lost += copied.lost.len();
+                    tracing::error!(
+                        blocks = ?copied.lost, lost,
+                        "blocks are damaged at the data lender too: they are lost, and unreadable until they are written"
+                    );
+                }
                 if !disk.is_restoring() {
-                    tracing::info!("the volume is restored: all of it is here");
+                    tracing::info!(
+                        lost,
+                        "the volume is restored: all that the data lender had is here"
+                    );
                     return;
                 }
                 if next >= disk.geometry().bytes / BLOCK_BYTES {
-                    // Some were damaged, or were passed over: once more, not at once.
+                    // Some were passed over: once more, not at once.
                     next = 0;
                     shared.rest();
                 }
-            }
-            // It stays missing, and reading it fails; the rest is more useful than nothing.
-            Err(DeviceError::Corrupt { block }) => {
-                left_out += 1;
-                tracing::error!(
-                    block,
-                    left_out,
-                    "the data lender's copy of a block is damaged; going on with the next"
-                );
-                next = block + 1;
-                shared.rest();
             }
             Err(error) => {
                 if !complained {

@@ -7,7 +7,7 @@
 
 pub(crate) mod pair;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -44,6 +44,8 @@ struct State {
     dirty_fails: Option<IoError>,
     /// Reads of the dirty map that touch these bytes fail.
     dirty_unreadable: Option<Range<u64>>,
+    /// Blocks of the image that cannot be read until they are written.
+    image_unreadable: BTreeSet<u64>,
     /// Reads of checksums and writes of the image take their time, so that the two meet.
     slow: bool,
     /// So many syncs of the image fail, and lose what they should have carried.
@@ -100,6 +102,7 @@ impl Machine {
             image_fails: None,
             dirty_fails: None,
             dirty_unreadable: None,
+            image_unreadable: BTreeSet::new(),
             slow: false,
             image_syncs_fail: 0,
         })));
@@ -176,6 +179,11 @@ impl Machine {
     /// The disk does not give these bytes of the dirty map.
     pub(crate) fn spoil_dirty(&self, bytes: Option<Range<u64>>) {
         self.inside().dirty_unreadable = bytes;
+    }
+
+    /// The disk does not give a sector of this block of the volume any more, until all of it is written.
+    pub(crate) fn spoil_image(&self, block: u64) {
+        self.inside().image_unreadable.insert(block);
     }
 
     /// The operation after `operations` more ones fails, and everything after it.
@@ -469,6 +477,12 @@ impl MachineFile {
             return Err(IoError::EIO);
         }
         contents.current[offset..offset + bytes.len()].copy_from_slice(bytes);
+        if self.name == "image" {
+            let written = (offset / BLOCK) as u64..((offset + bytes.len()) / BLOCK) as u64;
+            state
+                .image_unreadable
+                .retain(|block| !written.contains(&(block + 1)));
+        }
         Ok(())
     }
 }
@@ -487,6 +501,11 @@ impl File for MachineFile {
         let end = offset + into.len() as u64;
         let spoilt = state.dirty_unreadable.as_ref().filter(|_| self.name == "dirty");
         if spoilt.is_some_and(|bytes| offset < bytes.end && bytes.start < end) {
+            return Err(IoError::EIO);
+        }
+        // The first block of the file is its header.
+        let blocks = (offset / BLOCK as u64).saturating_sub(1)..(end / BLOCK as u64).saturating_sub(1);
+        if self.name == "image" && state.image_unreadable.range(blocks).next().is_some() {
             return Err(IoError::EIO);
         }
         let contents = &state.files[self.name].current;

@@ -215,8 +215,10 @@ impl Host {
                 alone_since = Instant::now();
                 match there.turn(self, TICK) {
                     Ok(()) => {
-                        self.note_contact()?;
-                        self.scrub_on()?;
+                        if let Err(error) = self.note_contact().and_then(|()| self.scrub_on()) {
+                            there.fail(&error);
+                            return Err(error);
+                        }
                     }
                     Err(Ended::Session) => {
                         self.replica.on_session_ended();
