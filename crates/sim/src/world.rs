@@ -102,9 +102,7 @@ pub(crate) enum Event {
         session: u64,
     },
     /// A sync of the data lender's log ends.
-    DataFlushed {
-        process: usize,
-    },
+    DataFlushed,
     /// The data lender's process is started.
     DataStarts,
     /// Nothing: the world runs until here.
@@ -291,7 +289,7 @@ impl World {
                 packet,
             } => self.on_data_down(process, session, &packet),
             Event::DataLost { process, session } => self.on_data_lost(process, session),
-            Event::DataFlushed { process } => self.on_data_flushed(process),
+            Event::DataFlushed => self.on_data_flushed(),
             Event::DataStarts => self.on_data_starts(),
             Event::Mark => (),
         }

@@ -74,6 +74,7 @@ fn no_rule_is_broken_and_the_worlds_are_not_idle() {
         "data: resyncs of dirty blocks",
         "data: resyncs of all that differs",
         "data: resyncs that ended",
+        "data: replicas that became whole while writes went on",
         "data: clients' disks lost",
         "data: volumes restored",
         "data: volumes restored over the wire",

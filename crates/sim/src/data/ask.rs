@@ -49,10 +49,10 @@ impl World {
         let now = self.now;
         let packet = packet_of(&question.header, &question.body);
         let data = self.data.as_mut().filter(|data| data.paused_until <= now)?;
-        let mut served = data.take(session, &packet);
+        let mut served = data.take(process, session, &packet);
         if data.is_up() {
             // Nobody else speaks meanwhile: a sync may as well end now, and one that was begun for another session too.
-            if let Some((_, more)) = data.flush() {
+            if let Some((.., more)) = data.flush() {
                 served.answers.extend(more.answers);
                 served.settled |= more.settled;
             }

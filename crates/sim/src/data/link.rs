@@ -158,7 +158,7 @@ impl World {
         }
         self.tell_data("gets", packet);
         let Some(data) = &mut self.data else { return };
-        let served = data.take(session, packet);
+        let served = data.take(process, session, packet);
         let alive = data.is_up();
         self.after_data(process, session, served);
         if !alive {
@@ -166,15 +166,15 @@ impl World {
         }
     }
 
-    pub(crate) fn on_data_flushed(&mut self, process: usize) {
+    pub(crate) fn on_data_flushed(&mut self) {
         let Some(data) = &mut self.data else { return };
         if !data.is_up() {
             return;
         }
         let flushed = data.flush();
         let alive = data.is_up();
-        if let Some((session, served)) = flushed {
-            self.after_data(process, session, served);
+        if let Some((client, session, served)) = flushed {
+            self.after_data(client, session, served);
         }
         if !alive {
             self.data_died();
@@ -197,7 +197,7 @@ impl World {
         }
         if served.flush {
             let delay = self.disk_time();
-            self.at(delay, Event::DataFlushed { process });
+            self.at(delay, Event::DataFlushed);
         }
         if served.settled {
             self.compare_replica();

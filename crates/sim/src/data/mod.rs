@@ -84,6 +84,8 @@ struct Process {
     volume: Volume<FollowLog, SimFile>,
     /// The connection whose frames are taken.
     session: Option<u64>,
+    /// The client's process at its other end.
+    client: usize,
     /// A sync is on its way.
     flushing: bool,
 }
@@ -202,6 +204,7 @@ impl DataLender {
             standing_slots,
             volume,
             session: None,
+            client: 0,
             flushing: false,
         })
     }

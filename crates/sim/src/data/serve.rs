@@ -32,8 +32,8 @@ pub(super) struct Served {
 }
 
 impl DataLender {
-    /// A frame arrived over connection `session`.
-    pub(super) fn take(&mut self, session: u64, packet: &[u8]) -> Served {
+    /// A frame arrived from `client` over connection `session`.
+    pub(super) fn take(&mut self, client: usize, session: u64, packet: &[u8]) -> Served {
         let nothing = Served {
             answers: Vec::new(),
             ends: true,
@@ -44,17 +44,20 @@ impl DataLender {
             return nothing;
         };
         let served = self.serve(&mut process, session, &frame);
+        if process.session == Some(session) {
+            process.client = client;
+        }
         self.keep(process, served).unwrap_or(nothing)
     }
 
-    /// A sync ends. `None`: there is nothing to say.
-    pub(super) fn flush(&mut self) -> Option<(u64, Served)> {
+    /// A sync ends: what there is to say, to which client, over which connection. It need not be the one for which it was begun.
+    pub(super) fn flush(&mut self) -> Option<(usize, u64, Served)> {
         let mut process = self.process.take()?;
         process.flushing = false;
-        let session = process.session;
+        let (client, session) = (process.client, process.session);
         let served = self.end_flush(&mut process);
         let served = self.keep(process, served);
-        session.zip(served)
+        Some((client, session?, served?))
     }
 
     /// The connection is gone.

@@ -210,7 +210,7 @@ impl World {
             | Event::DataDown { process, .. }
             | Event::DataLost { process, .. }
             | Event::Busy { process } => process,
-            Event::DataUp { .. } | Event::DataFlushed { .. } => {
+            Event::DataUp { .. } | Event::DataFlushed => {
                 let until = self.data.as_ref()?.paused_until;
                 return (until > self.now).then_some(until);
             }
