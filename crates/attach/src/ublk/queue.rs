@@ -142,8 +142,7 @@ impl Work {
             Ok(request) => request,
             Err(errno) => return self.answer(tag, Err(errno.raw_os_error())),
         };
-        // What has data is at most as long as the buffer, and the others' result is not looked at.
-        let bytes = request.length as i32;
+        let bytes = request.answered_bytes();
         let rides = match (request.operation, request.forced) {
             (Operation::Read, _) => {
                 let read = self.read(tag, &request).map(|()| bytes);

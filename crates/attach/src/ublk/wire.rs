@@ -249,6 +249,17 @@ impl Request {
             length,
         })
     }
+
+    /// What the driver is told when all of it is done: 0 where no data moves. There it looks at nothing but the sign, and the
+    /// length of a discard of 2 GiB has the sign of an error.
+    pub(super) fn answered_bytes(&self) -> i32 {
+        match self.operation {
+            Operation::Read | Operation::Write => {
+                i32::try_from(self.length).expect("what has data fits a buffer")
+            }
+            Operation::Flush | Operation::Discard | Operation::Zero => 0,
+        }
+    }
 }
 
 /// Fields, one behind the other; zeros behind the last.
@@ -449,6 +460,26 @@ mod tests {
         }
         for unknown in [4, 6, 10, 15, 255] {
             assert_eq!(parse(unknown, 1, 0), Err(Errno::OPNOTSUPP), "{unknown}");
+        }
+    }
+
+    #[test]
+    fn no_request_that_went_well_is_answered_as_an_error() {
+        let parse = |flags, sectors| Request::parse(&description(flags, sectors, 0), 1 << 20).unwrap();
+        let zeroing = 5 | 1 << 15;
+        // 2 GiB, the most that is announced, and what is not.
+        for sectors in [1 << 22, 8 << 20, u32::MAX] {
+            for flags in [3, 5, zeroing] {
+                assert_eq!(
+                    parse(flags, sectors).answered_bytes(),
+                    0,
+                    "{flags:#x} {sectors:#x}"
+                );
+            }
+        }
+        assert_eq!(parse(2, 0).answered_bytes(), 0);
+        for flags in [0, 1] {
+            assert_eq!(parse(flags, 2048).answered_bytes(), 1 << 20);
         }
     }
 
