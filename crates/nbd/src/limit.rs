@@ -26,6 +26,9 @@ pub const ZEROS_BYTES: usize = 64 << 10;
 pub const HOLES_BYTES_MIN: u32 = 64 << 10;
 /// Runs of data and holes in one answer. What lies beyond them is data for a read, and unsaid for a block status.
 pub const RUNS_MAX: usize = 1024;
+/// Bytes that one block status says something of; a client asks again for the rest. Volumes know nothing larger than a block, so
+/// the answer costs time for every byte, in which its connection hears neither the client nor that the server stops.
+pub const STATUS_BYTES_MAX: u64 = 16 << 30;
 
 /// Connections at one time, all exports together: one thread and about 2 MiB each.
 pub const CONNECTIONS_MAX: usize = 64;
@@ -60,6 +63,10 @@ const _: () = assert!(
 const _: () = assert!(
     OUTPUT_BYTES > RUNS_MAX * 16 + 64,
     "a block status fits the output"
+);
+const _: () = assert!(
+    STATUS_BYTES_MAX > REQUEST_BYTES_MAX as u64,
+    "a read learns of all its holes"
 );
 const _: () = assert!(
     (PIECE_BYTES_MIN as u64).is_multiple_of(BLOCK_BYTES),

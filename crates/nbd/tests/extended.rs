@@ -8,16 +8,18 @@ use common::*;
 use netram_disk::limit::REQUEST_BYTES_MAX;
 use netram_disk::{Device, DeviceError, Geometry, Pending, Span};
 use netram_nbd::Server;
+use netram_nbd::limit::STATUS_BYTES_MAX;
 use netram_nbd::wire::request::{Request, command, flag};
 
 const TIB: u64 = 1 << 40;
 /// More than 32 bits say.
 const WIDE: u64 = 5 << 30;
 
-/// A device of a TiB of holes that notes what it is asked to zero.
+/// A device of a TiB of holes that notes what it is asked to zero, and of how much it is asked where its holes are.
 #[derive(Default)]
 struct Void {
     zeroed: Mutex<Vec<(u64, u64)>>,
+    looked: Mutex<Vec<u64>>,
 }
 
 impl Device for Void {
@@ -55,7 +57,7 @@ impl Device for Void {
         Ok(())
     }
 
-    /// Data in the first and the last GiB of ten.
+    /// Data in the first and the last GiB of ten, and nothing behind.
     fn extents(
         &self,
         offset: u64,
@@ -63,7 +65,13 @@ impl Device for Void {
         each: &mut dyn FnMut(u64, bool) -> bool,
     ) -> Result<(), DeviceError> {
         Span::check(offset, length, TIB)?;
-        let runs = [(1 << 30, false), (8 << 30, true), (1 << 30, false)];
+        self.looked.lock().unwrap().push(length);
+        let runs = [
+            (1 << 30, false),
+            (8 << 30, true),
+            (1 << 30, false),
+            (TIB - (10 << 30), true),
+        ];
         let _ = runs.iter().all(|(length, hole)| each(*length, *hole));
         Ok(())
     }
@@ -148,6 +156,19 @@ fn zeros_trims_and_block_status_have_64_bits() {
             assert_eq!(refusal(&mut client, 6, 4096), error, "{command} {length}");
         }
     }
+}
+
+#[test]
+fn a_block_status_of_everything_is_answered_in_parts_none_of_which_takes_long() {
+    let place = Place::new();
+    let (_server, device) = serve_void(&place);
+    let (mut client, _) = extended(&place);
+    ask(&mut client, command::BLOCK_STATUS, 0, 1, 0, TIB);
+    let (flags, kind, data) = chunk(&mut client, 1, 0);
+    assert_eq!((flags, kind), (1, 6));
+    let runs = [1_u64 << 30, 0, 8 << 30, 3, 1 << 30, 0, 6 << 30, 3].map(u64::to_be_bytes);
+    assert_eq!(data[8..], *runs.as_flattened());
+    assert_eq!(*device.looked.lock().unwrap(), [STATUS_BYTES_MAX]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::io;
 use super::answer::Asked;
 use super::{End, Transmission};
 use crate::command::Span;
-use crate::limit::{HOLES_BYTES_MIN, PIECE_BYTES, RUNS_MAX};
+use crate::limit::{HOLES_BYTES_MIN, PIECE_BYTES, RUNS_MAX, STATUS_BYTES_MAX};
 use crate::wire::reply::{Chunk, DONE, ErrorCode, SIMPLE_BYTES, simple};
 use crate::wire::{BASE_ALLOCATION_ID, STATE_HOLE, STATE_ZERO};
 
@@ -161,7 +161,8 @@ fn state_of(hole: bool) -> u32 {
     if hole { STATE_HOLE | STATE_ZERO } else { 0 }
 }
 
-/// Gathers at most `runs_max` runs from the span's start, clipped to it, neighbours of one kind joined; at least one.
+/// Gathers at most `runs_max` runs from the span's start, clipped to it, neighbours of one kind joined; at least one. What
+/// lies beyond [`STATUS_BYTES_MAX`] is left out.
 fn gather(
     device: &dyn netram_disk::Device,
     span: Span,
@@ -169,7 +170,7 @@ fn gather(
     runs: &mut Vec<(u64, bool)>,
 ) -> Result<(), netram_disk::DeviceError> {
     runs.clear();
-    let mut left = span.length();
+    let mut left = span.length().min(STATUS_BYTES_MAX);
     device.extents(span.offset(), left, &mut |length, hole| {
         let length = length.min(left);
         let full = runs.len() == runs_max;
@@ -183,7 +184,7 @@ fn gather(
         left > 0
     })?;
     if runs.is_empty() {
-        runs.push((span.length(), false));
+        runs.push((left, false));
     }
     Ok(())
 }
