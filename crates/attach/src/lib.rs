@@ -35,6 +35,7 @@ mod loop_device;
 mod nbd_device;
 mod netlink;
 mod node;
+mod openers;
 mod process;
 mod pulse;
 mod registry;

@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
-use crate::handover::{Word, hear, hear_now, say};
+use crate::handover::{Word, hear_now, say};
 use crate::process::Process;
 use crate::serve::{OFFER, REFUSAL, SOCKET_OFFER};
 use crate::supervise::AttachError;
@@ -103,19 +103,29 @@ impl Server {
     }
 
     /// What another server would need to go on with the file, if this kernel lets it.
-    pub(crate) fn take_control(&self) -> Option<OwnedFd> {
+    /// Waits for its answer for as long as it is well.
+    pub(crate) fn take_control(&mut self) -> Option<OwnedFd> {
         self.say(&Word::Give).ok()?;
+        let mut heard = false;
         loop {
-            match hear(&self.talk) {
-                Ok(Some(Word::Well)) => (),
-                Ok(Some(Word::Yes(control))) => return Some(control),
-                Ok(Some(Word::No)) => {
-                    tracing::info!(
-                        "this kernel (before Linux 6.9) does not let another server go on, should this one die"
-                    );
-                    return None;
+            // First: what it said before it ended is heard after that.
+            let ended = self.watch(Instant::now(), heard);
+            heard = false;
+            while let Ok(Some(word)) = hear_now(&self.talk) {
+                match word {
+                    Word::Yes(control) => return Some(control),
+                    Word::No => {
+                        tracing::info!(
+                            "this kernel (before Linux 6.9) does not let another server go on, should this one die"
+                        );
+                        return None;
+                    }
+                    word => heard |= self.note(&word),
                 }
-                // It is dead, which is about to be seen.
+            }
+            match ended {
+                Ok(None) => wait_for(&self.talk).ok()?,
+                // How is seen by whoever looks next.
                 _ => return None,
             }
         }
@@ -132,16 +142,7 @@ impl Server {
             if let Some(status) = ended {
                 return Err(AttachError::Ended(status));
             }
-            let mut output = [PollFd::new(&self.output, PollFlags::IN)];
-            let beat = Timespec::try_from(BEAT).expect("it is a second");
-            match poll(&mut output, Some(&beat)) {
-                Ok(_) | Err(Errno::INTR) => (),
-                Err(errno) => return Err(AttachError::Start(errno.into())),
-            }
-            if output[0].revents().contains(PollFlags::HUP) {
-                // It is about to end, or has; until that can be seen this would not wait.
-                std::thread::sleep(BEAT / 100);
-            }
+            wait_for(&self.output).map_err(AttachError::Start)?;
         }
     }
 
@@ -180,14 +181,24 @@ impl Server {
         let mut heard = false;
         // What makes no sense is no sign of being well.
         while let Ok(Some(word)) = hear_now(&self.talk) {
-            match word {
-                Word::Well => (),
-                Word::Serving => self.serving = true,
-                Word::Ending => self.watchdog.end(),
-                _ => continue,
-            }
-            heard = true;
+            heard |= self.note(&word);
         }
+        self.watch(now, heard)
+    }
+
+    /// Takes note of a word that is no answer; whether it is a sign of being well.
+    fn note(&mut self, word: &Word) -> bool {
+        match word {
+            Word::Well => (),
+            Word::Serving => self.serving = true,
+            Word::Ending => self.watchdog.end(),
+            _ => return false,
+        }
+        true
+    }
+
+    /// Kills it if it has been silent for too long; how it ended, if it has.
+    fn watch(&mut self, now: Instant, heard: bool) -> io::Result<Option<ExitStatus>> {
         if self.watchdog.look(now, heard) {
             let (server, silent) = (self.child.id(), self.watchdog.silent());
             tracing::warn!(
@@ -242,6 +253,21 @@ impl Server {
     }
 }
 
+/// Waits until a server has said something, at most a [`BEAT`].
+fn wait_for(where_it_speaks: impl AsFd) -> io::Result<()> {
+    let mut spoken = [PollFd::new(&where_it_speaks, PollFlags::IN)];
+    let beat = Timespec::try_from(BEAT).expect("it is a second");
+    match poll(&mut spoken, Some(&beat)) {
+        Ok(_) | Err(Errno::INTR) => (),
+        Err(errno) => return Err(errno.into()),
+    }
+    if spoken[0].revents().contains(PollFlags::HUP) {
+        // It is about to end, or has; until that can be seen this would not wait.
+        std::thread::sleep(BEAT / 100);
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -286,5 +312,26 @@ mod tests {
             matches!(&ended, AttachError::Ended(status) if !status.success()),
             "{ended}"
         );
+    }
+
+    #[test]
+    fn a_server_that_does_not_say_what_another_would_need_is_killed() {
+        // It was waited for without end.
+        let mut server = shell("exec sleep 600", Some(Duration::from_millis(300)));
+        assert!(server.take_control().is_none());
+        let ended = server.child.wait().unwrap();
+        assert!(!ended.success(), "{ended}");
+    }
+
+    #[test]
+    fn a_server_that_is_asked_for_what_another_would_need_may_say_that_it_is_well_first() {
+        let mut server = shell("printf wwwww- >&0; exec sleep 600", None);
+        assert!(server.take_control().is_none());
+        assert!(
+            server.ended().unwrap().is_none(),
+            "it was not waited for any longer"
+        );
+        server.kill().unwrap();
+        server.child.wait().unwrap();
     }
 }

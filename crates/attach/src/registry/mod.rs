@@ -212,6 +212,13 @@ impl Registry {
         Ok(alive.into_iter().chain(stale).next())
     }
 
+    /// What supervisors that were killed have left of `volume`, under whatever names.
+    pub fn stale(&self, volume: &Path) -> Result<Vec<Record>, RegistryError> {
+        let stale = |entry: &Entry| !entry.alive && entry.record.volume == volume;
+        let entries = self.entries()?.into_iter();
+        Ok(entries.filter(stale).map(|entry| entry.record).collect())
+    }
+
     /// Where a supervisor in the background says what it says.
     pub fn log(&self, name: &str) -> PathBuf {
         self.folder.join(name).join(LOG)

@@ -14,6 +14,7 @@ use super::control::Control;
 use super::{UblkError, block_path};
 use crate::loop_device::number_of;
 use crate::node;
+use crate::openers;
 use crate::process::Process;
 
 /// How long letting a device go waits for what was written to it; then it is tried again.
@@ -26,7 +27,7 @@ pub(crate) struct UblkDevice {
     path: PathBuf,
     number: u32,
     /// Writes what programs have left to be written, with the device for itself.
-    syncing: Option<JoinHandle<File>>,
+    syncing: Option<JoinHandle<io::Result<File>>>,
 }
 
 impl UblkDevice {
@@ -52,10 +53,9 @@ impl UblkDevice {
         self.number
     }
 
-    /// Lets the device go, unless somebody has it for himself, or what was written to it is still on its way: then it is
-    /// handed back.
+    /// Lets the device go, unless somebody has it open, or what was written to it is still on its way: then it is handed back.
     ///
-    /// A program that writes to it without having it for itself gets errors from then on.
+    /// Whoever opens it in that moment gets errors.
     pub(crate) fn release(mut self) -> Result<(), (UblkDevice, io::Error)> {
         match self.sync() {
             Ok(mine) => {
@@ -74,9 +74,10 @@ impl UblkDevice {
             Some(syncing) => syncing,
             None => {
                 let mine = exclusive(&self.path)?;
+                let path = self.path.clone();
                 std::thread::Builder::new()
                     .name("netram-ublk-sync".into())
-                    .spawn(move || sync(mine))?
+                    .spawn(move || sync_unused(&path, mine))?
             }
         };
         let deadline = Instant::now() + SYNC_PATIENCE;
@@ -89,7 +90,7 @@ impl UblkDevice {
         }
         syncing
             .join()
-            .map_err(|_| io::Error::other("the thread that synced it panicked"))
+            .map_err(|_| io::Error::other("the thread that synced it panicked"))?
     }
 
     /// Lets every request fail, now and from now on.
@@ -118,20 +119,18 @@ pub(crate) fn resize(device: &Path, bytes: u64) -> Result<(), UblkError> {
     Control::open()?.resize(number_in(device)?, bytes)
 }
 
-/// Ends a device of this process's, the server, whose supervisor is gone; `false` if somebody has it for himself.
+/// Ends a device of this process's, the server, whose supervisor is gone; `false` if somebody has it open.
 ///
 /// A server must not wait for its own device: killed in that moment it could not end. Here it does, as nobody else is left,
 /// but only if there is something to be written, and then whoever detaches the volume stops the device, which ends that.
 pub(super) fn end_unused(number: u32) -> Result<bool, UblkError> {
-    match exclusive(&block_path(number)) {
-        Ok(mine) => end(number, Some(sync(mine))).map(|()| true),
+    let path = block_path(number);
+    match exclusive(&path).and_then(|mine| sync_unused(&path, mine)) {
+        Ok(mine) => end(number, Some(mine)).map(|()| true),
         // It was never started, or is stopped.
         Err(error) if error.kind() == io::ErrorKind::NotFound => end(number, None).map(|()| true),
         Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Ok(false),
-        Err(source) => Err(UblkError::Device {
-            path: block_path(number),
-            source,
-        }),
+        Err(source) => Err(UblkError::Device { path, source }),
     }
 }
 
@@ -144,6 +143,15 @@ fn end(number: u32, mine: Option<File>) -> Result<(), UblkError> {
         tracing::warn!(%error, number, "the device is gone, its number is not");
     }
     Ok(())
+}
+
+/// Has what was written to a device on its way to the volume, unless somebody else has it open. `mine` keeps others from having
+/// it for themselves, not from having opened it.
+fn sync_unused(path: &Path, mine: File) -> io::Result<File> {
+    match openers::others_have(path) {
+        true => Err(io::ErrorKind::ResourceBusy.into()),
+        false => Ok(sync(mine)),
+    }
 }
 
 fn sync(device: File) -> File {
