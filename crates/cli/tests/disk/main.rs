@@ -422,6 +422,54 @@ fn an_attached_volume_outlives_its_killed_server_with_every_synced_file() {
     );
 }
 
+#[test]
+fn what_a_killed_supervisor_left_is_known_as_long_as_its_server_lives() {
+    const NAME: &str = "what_a_killed_supervisor_left_is_known_as_long_as_its_server_lives";
+    if let Err(missing) = can_attach() {
+        return skipped(NAME, &missing);
+    }
+    let place = Place::new();
+    place.json(&["create", "db", "--size", "64MiB", "--journal-size", "16MiB"]);
+    place.attach();
+    let (device, mount) = place.device_and_mount();
+    tool("mkfs.ext4", &["-q", "-F", &device]).unwrap();
+    tool("mount", &["-t", "ext4", &device, &mount]).unwrap();
+    kill(&place.json(&["list"])[0]["attached"]["supervisor"]["id"]);
+    // What is killed may live for a moment more.
+    until("the supervisor is known to be gone", || {
+        place.refused(&["detach", "db"], 1).contains("its server goes on")
+    });
+    let listed = place.json(&["list"]);
+    let server = &listed[0]["attached"]["server"]["id"];
+    assert!(server.is_u64(), "its record is gone: {listed}");
+    // Another volume would have the only record of the device under its own name.
+    place.json(&["create", "other", "--size", "64MiB", "--journal-size", "16MiB"]);
+    let refused = place.refused(&["attach", "other", "--name", "db", "--way", "fuse"], 1);
+    assert!(refused.contains("the name db belongs to"), "{refused}");
+    place.refused(&["attach", "db", "--name", "again", "--way", "fuse"], 1);
+    kill(server);
+    until("the server is known to be gone", || {
+        let refused = place.refused(&["detach", "db"], 1);
+        refused.contains("is still mounted at")
+    });
+    assert!(place.json(&["list"]).as_array().is_some_and(Vec::is_empty));
+    tool("umount", &[&mount]).unwrap();
+    // Under whatever name it is attached next, the record of the name before goes.
+    place.attach();
+    for process in ["supervisor", "server"] {
+        kill(&place.json(&["list"])[0]["attached"][process]["id"]);
+    }
+    until("it is attached again", || {
+        place
+            .disk(&["attach", "db", "--name", "again", "--way", "fuse"])
+            .code
+            == 0
+    });
+    let listed = place.json(&["list"]);
+    assert_eq!(listed.as_array().map(Vec::len), Some(1), "{listed}");
+    place.json(&["detach", "again"]);
+}
+
 /// After ext4 has replayed its journal it must be clean, and every file be there.
 fn check_files(device: &str, mount: &str, synced: u64) {
     tool("mount", &["-t", "ext4", device, mount]).unwrap();

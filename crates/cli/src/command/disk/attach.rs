@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, ExitCode, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -26,6 +26,8 @@ use crate::output;
 const READY: &str = "ready";
 /// What stands before the reason in the last line of one that failed.
 const REASON: &str = "netram: ";
+/// How long a server that was killed, or has lost its last user, may take to end.
+const DYING: Duration = Duration::from_secs(2);
 /// How often it is looked what a supervisor in the background says.
 const SHOW_EVERY: Duration = Duration::from_millis(200);
 /// Give a volume a block device on this machine
@@ -177,9 +179,17 @@ impl Attach {
             rustix::process::setsid().context("leaving the terminal")?;
             std::env::set_current_dir("/").context("leaving the directory")?;
         }
-        let claim = registry().claim(name, &volume)?;
+        let registry = registry();
+        let claim = registry.claim(name, &volume)?;
         if let Some(stale) = &claim.stale {
-            remark_stale(stale)?;
+            remark_stale(stale, &volume)?;
+        }
+        for stale in registry.stale(&volume)? {
+            // By the name there may be another one by now, which somebody looks after.
+            if stale.name != name {
+                remark_stale(&stale, &volume)?;
+                registry.forget(&stale.name)?;
+            }
         }
         let request = Request {
             volume: volume.clone(),
@@ -235,16 +245,32 @@ fn wait_for(output: ChildStdout, log: &Path, mut from: u64) -> Result<bool> {
     }
 }
 
-/// What the last supervisor of this name left behind when it was killed.
-fn remark_stale(stale: &Record) -> Result<()> {
+/// What a supervisor left behind when it was killed. As long as its server lives the record stays: were that killed too,
+/// nothing else would tell which device is to fail.
+fn remark_stale(stale: &Record, volume: &Path) -> Result<()> {
+    let deadline = Instant::now() + DYING;
+    while stale.server.is_alive() && Instant::now() < deadline {
+        std::thread::sleep(SHOW_EVERY);
+    }
+    if stale.server.is_alive() {
+        if stale.volume != volume {
+            bail!(
+                "the name {} belongs to {}, which is served until nobody uses {} any more; give another one with --name",
+                stale.name,
+                stale.volume.display(),
+                stale.device.display()
+            );
+        }
+        bail!(
+            "{} is served until nobody uses {} any more: the process that looked after that was killed, its server goes on",
+            stale.volume.display(),
+            stale.device.display()
+        );
+    }
     output::remark(format_args!(
         "the process that served {} was killed; its record is replaced",
         stale.device.display()
     ));
-    if stale.server.is_alive() {
-        // It has the volume; opening that says so.
-        return Ok(());
-    }
     // Before it fails: a device of ublk is not there any more then, whoever has it mounted.
     let users = netram_attach::users(&stale.device);
     netram_attach::fail(stale)?;

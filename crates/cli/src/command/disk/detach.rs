@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use indicatif::ProgressBar;
-use netram_attach::{Entry, Process, Registry};
+use netram_attach::{Entry, Process, Record, Registry};
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -69,7 +69,7 @@ impl Detach {
             }
             false => signal(entry.record.supervisor, Signal::TERM)?,
         }
-        self.wait(&registry, &entry)?;
+        self.wait_while(&entry, &registry, || registry.is_alive(&entry.record))?;
         match self.json {
             true => output::json(&json!({ "detached": entry.record }))?,
             false => output::line(format_args!("{} is detached", entry.record.volume.display()))?,
@@ -79,16 +79,26 @@ impl Detach {
 
     /// Whoever served it was killed: there is no device any more, or one that ends with its last user.
     fn forget(&self, registry: &Registry, entry: &Entry) -> Result<ExitCode> {
-        let name = &entry.record.name;
+        let Record {
+            name, device, server, ..
+        } = &entry.record;
+        // Before it fails: a device of ublk is not there any more then, whoever has it mounted.
+        let users = netram_attach::users(device);
+        let device = device.display();
+        if self.force {
+            signal(*server, Signal::KILL)?;
+        } else if server.is_alive() && !users.is_empty() {
+            // The record stays: were the server killed too, nothing else would tell which device is to fail.
+            bail!(
+                "the process that looked after {device} was killed, its server goes on while it is {}: end that first",
+                sentence(&users)
+            );
+        }
+        self.wait_while(entry, registry, || server.is_alive())?;
+        netram_attach::fail(&entry.record)?;
         if !registry.forget(name)? {
             bail!("{name} is being attached or detached at this moment; try again when that is done");
         }
-        // Before it fails: a device of ublk is not there any more then, whoever has it mounted.
-        let users = netram_attach::users(&entry.record.device);
-        if !entry.record.server.is_alive() {
-            netram_attach::fail(&entry.record)?;
-        }
-        let device = entry.record.device.display();
         output::remark(format_args!(
             "the process that looked after {device} was killed; its record is removed"
         ));
@@ -98,13 +108,13 @@ impl Detach {
         }
     }
 
-    fn wait(&self, registry: &Registry, entry: &Entry) -> Result<()> {
+    fn wait_while(&self, entry: &Entry, registry: &Registry, is_open: impl Fn() -> bool) -> Result<()> {
         let progress = match output::is_watched() {
             true => ProgressBar::new_spinner().with_message("closing the volume"),
             false => ProgressBar::hidden(),
         };
         let deadline = Instant::now() + self.timeout.0;
-        while registry.is_alive(&entry.record) {
+        while is_open() {
             if Instant::now() > deadline {
                 bail!(
                     "{} is not closed after {}; it goes on without this command. {} may say why",
