@@ -43,7 +43,7 @@ part() {
 	nbd) NETRAM_SECONDS=$share cargo test -q --release -p netram-nbd --test hostile -- --ignored --nocapture ;;
 	rvm) cargo run -q --release -p netram -- rvm bash --for "${share}s" ;;
 	faults) again cargo test -q -p netram --test faults ;;
-	guest) again cargo test -q -p netram --test guest ;;
+	guest) again cargo test -q -p netram --test guest -- --include-ignored ;;
 	users) scripts/users.sh "$share" ;;
 	esac
 }

@@ -10,8 +10,8 @@ use crate::machine::{Guest, SHARED, SHARED_FREE};
 use crate::process::tool;
 
 const EMULATOR: &str = "qemu-system-x86_64";
-/// Serves this machine's files to the guest.
-const FILES: &str = "/usr/lib/qemu/virtiofsd";
+/// What serves this machine's files to the guest, where distributions have it.
+const FILES: [&str; 2] = ["/usr/lib/qemu/virtiofsd", "/usr/libexec/virtiofsd"];
 const FILES_PATIENCE: Duration = Duration::from_secs(30);
 const MEMORY: &str = "512M";
 const INIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/guest/emulated.sh");
@@ -25,6 +25,8 @@ pub(crate) const HOST: &str = "10.0.2.2";
 pub(crate) struct Kernel {
     image: PathBuf,
     modules: PathBuf,
+    /// The program that serves files.
+    files: &'static str,
 }
 
 impl Kernel {
@@ -46,24 +48,18 @@ impl Kernel {
             };
             found.map(|entry| entry.path()).ok_or_else(missing)
         };
+        let files = FILES.into_iter().find(|program| Path::new(program).exists());
         let kernel = Kernel {
             image: only("boot", "vmlinuz-")?,
             modules: only("lib/modules", "")?.join("kernel"),
+            files: files.ok_or_else(|| format!("there is no {}", FILES.join(" or ")))?,
         };
         for driver in ["drivers/block/ublk_drv.ko.xz", "drivers/net/virtio_net.ko.xz"] {
             let driver = kernel.modules.join(driver);
             let found = driver.metadata();
             found.map_err(|error| format!("{}: {error}", driver.display()))?;
         }
-        for program in [
-            EMULATOR,
-            FILES,
-            "mkfs.ext4",
-            "setpriv",
-            "insmod",
-            "fio",
-            "blkdiscard",
-        ] {
+        for program in [EMULATOR, "mkfs.ext4", "setpriv", "insmod", "fio", "blkdiscard"] {
             tool("which", &[program]).map_err(|_| format!("there is no `{program}`"))?;
         }
         let free = rustix::fs::statvfs(SHARED).map_err(|errno| format!("{SHARED}: {errno}"))?;
@@ -73,10 +69,10 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// Boots it with the disk `disk`. `folder` is for sockets. `Err`: it cannot be had on this machine.
+    /// Boots it with the disk `disk`. `folder` is for sockets. `Err`: what went wrong.
     pub(crate) fn boot(&self, folder: &Path, disk: &Path) -> Result<Guest, String> {
         let socket = folder.join("files");
-        let files = serve_files(&socket)?;
+        let files = serve_files(self.files, &socket)?;
         let memory = format!("memory-backend-memfd,id=memory,size={MEMORY},share=on");
         let files_socket = format!("socket,id=files,path={}", socket.display());
         let disk = format!("file={},format=raw,if=virtio,cache=writeback", disk.display());
@@ -116,15 +112,15 @@ impl Kernel {
     }
 }
 
-/// Begins to serve this machine's files at `socket`.
-fn serve_files(socket: &Path) -> Result<Child, String> {
+/// Begins to have `program` serve this machine's files at `socket`.
+fn serve_files(program: &str, socket: &Path) -> Result<Child, String> {
     // One of an earlier guest's.
     let _ = fs::remove_file(socket);
     let mut command = Command::new("setpriv");
     command.args([
         "--pdeathsig",
         "KILL",
-        FILES,
+        program,
         "-o",
         "source=/",
         "-o",
@@ -136,13 +132,13 @@ fn serve_files(socket: &Path) -> Result<Child, String> {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null());
-    let mut files = command.spawn().map_err(|error| format!("{FILES}: {error}"))?;
+    let mut files = command.spawn().map_err(|error| format!("{program}: {error}"))?;
     let deadline = Instant::now() + FILES_PATIENCE;
     while !socket.exists() {
         if Instant::now() > deadline || files.try_wait().is_ok_and(|ended| ended.is_some()) {
             let _ = files.kill();
             let _ = files.wait();
-            return Err(format!("{FILES} does not serve files here"));
+            return Err(format!("{program} does not serve files here"));
         }
         std::thread::sleep(Duration::from_millis(10));
     }

@@ -39,11 +39,12 @@ fn a_volume_attached_by_ublk_keeps_what_was_synced_whoever_is_killed() {
     assert_eq!(finish(netram().args(["key", "new", &key])).code, 0);
     let disk = folder.path().join("disk");
     File::create_new(&disk).unwrap().set_len(DISK).unwrap();
-    let booted = Kernel::find().and_then(|kernel| Ok((kernel.boot(folder.path(), &disk)?, kernel)));
-    let (guest, kernel) = match booted {
-        Ok(booted) => booted,
+    let kernel = match Kernel::find() {
+        Ok(kernel) => kernel,
         Err(missing) => return skipped(NAME, &missing),
     };
+    // Nothing is missing, so it boots.
+    let guest = kernel.boot(folder.path(), &disk).unwrap();
     let lender = Lender::start(
         "guest-ublk",
         &[
@@ -65,6 +66,7 @@ fn a_volume_attached_by_ublk_keeps_what_was_synced_whoever_is_killed() {
         synced: 0,
     };
     let port = lender.address.rsplit(':').next().unwrap();
+    story.large_discards_go_well();
     story.netram(&format!(
         "create /run/disk/db --size 48MiB --journal-size 16MiB --key-file {key} --lender tcp://{HOST}:{port}"
     ));
@@ -95,6 +97,16 @@ impl Story {
     fn netram(&mut self, command: &str) -> String {
         let line = format!("{} {command}", self.netram);
         self.guest.must(&line)
+    }
+
+    /// As large as the kernel makes them.
+    fn large_discards_go_well(&mut self) {
+        self.netram("create /run/disk/big --size 5GiB --journal-size 16MiB");
+        self.netram("attach /run/disk/big");
+        self.guest.must(&format!("blkdiscard {DEVICE}"));
+        self.guest.must(&format!("blkdiscard -z {DEVICE}"));
+        self.netram("detach big");
+        self.netram("delete /run/disk/big --yes");
     }
 
     /// Many requests at a time, of all sizes, and what is discarded and zeroed reads as zeros.
