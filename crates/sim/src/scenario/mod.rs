@@ -7,6 +7,7 @@ mod replica;
 mod restore;
 mod rvm;
 mod second;
+mod steady;
 mod volume;
 
 use netram_proto::planted::Planted;
