@@ -144,6 +144,7 @@ fn receive(socket: impl AsFd, flags: RecvFlags) -> io::Result<Option<Word>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::children::none_starts;
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
 
@@ -173,6 +174,7 @@ mod tests {
 
     #[test]
     fn a_word_that_may_be_lost_waits_for_nobody_and_fails_once_nobody_is_there() {
+        let _closed_at_once = none_starts();
         let (supervisor, server) = UnixStream::pair().unwrap();
         assert!(hear_now(&supervisor).unwrap().is_none());
         // More than any socket holds.

@@ -27,6 +27,8 @@
 //! With the kernel's ublk ([`Way::Ublk`]) the driver itself stands between the two: the crate's module `ublk`.
 #![deny(unsafe_code)]
 
+#[cfg(test)]
+mod children;
 mod failures;
 mod fuse;
 mod handover;

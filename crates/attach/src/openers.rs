@@ -42,6 +42,7 @@ fn is_device(file: &Path, kind: FileType, number: (u32, u32)) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::children;
     use std::fs::File;
     use std::os::unix::fs::MetadataExt;
     use std::process::{Command, Stdio};
@@ -53,11 +54,9 @@ mod tests {
         let number = device.metadata().unwrap().rdev();
         let number = (rustix::fs::major(number), rustix::fs::minor(number));
         let found = |id, kind| others(kind, number).any(|other| other == id);
-        let mut opener = Command::new("sleep")
-            .arg("600")
-            .stdin(Stdio::from(device.try_clone().unwrap()))
-            .spawn()
-            .unwrap();
+        let mut sleep = Command::new("sleep");
+        sleep.arg("600").stdin(Stdio::from(device.try_clone().unwrap()));
+        let mut opener = children::start(|| sleep.spawn()).unwrap();
         assert!(found(opener.id(), FileType::CharacterDevice));
         // A block device may have the same number.
         assert!(!found(opener.id(), FileType::BlockDevice));

@@ -271,11 +271,12 @@ fn wait_for(where_it_speaks: impl AsFd) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::children;
 
     fn shell(script: &str, hung_after: Option<Duration>) -> Server {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        Server::start(command, hung_after).unwrap()
+        children::start(|| Server::start(command, hung_after)).unwrap()
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::os::unix::fs::symlink;
 
 use super::*;
+use crate::children::none_starts;
 use crate::process::Process;
 
 fn registry() -> (tempfile::TempDir, Registry) {
@@ -29,6 +30,7 @@ fn record(registry: &Registry, name: &str, volume: &str) -> Record {
 
 #[test]
 fn a_volume_and_a_name_are_had_once_and_a_dead_owners_record_is_stale() {
+    let _released_at_once = none_starts();
     let (_folder, registry) = registry();
     assert_eq!(registry.entries().unwrap(), []);
     let mut claim = registry.claim("db", Path::new("/v/db")).unwrap();
@@ -60,6 +62,7 @@ fn a_volume_and_a_name_are_had_once_and_a_dead_owners_record_is_stale() {
 
 #[test]
 fn a_stale_record_is_forgotten_and_a_link_that_leads_elsewhere_stays() {
+    let _released_at_once = none_starts();
     let (_folder, registry) = registry();
     let mut claim = registry.claim("db", Path::new("/v/db")).unwrap();
     claim.announce(&record(&registry, "db", "/v/db")).unwrap();
@@ -75,6 +78,7 @@ fn a_stale_record_is_forgotten_and_a_link_that_leads_elsewhere_stays() {
 #[test]
 fn a_dead_supervisors_record_stays_stale_while_its_name_is_claimed_anew() {
     // It looked alive then, and `detach` signalled whoever had its number by now.
+    let _released_at_once = none_starts();
     let (_folder, registry) = registry();
     let mut claim = registry.claim("db", Path::new("/v/db")).unwrap();
     let mut dead = record(&registry, "db", "/v/db");
