@@ -11,6 +11,7 @@
 //! | [`member`] | what a lender does for one journal: seal, join, append, trim, read |
 //! | [`journal`] | the writer's views and acknowledgements, the local log, recovery |
 //! | [`replica`] | a volume kept twice: what a client sends to its data lender, what that makes of it |
+//! | [`shared`] | one region in several machines: what its server and its nodes do |
 //! | [`port`] | the traits that layer 1 speaks to: a log and a file |
 //! | [`limit`] | every bound, and the relations between bounds |
 #![no_std]
@@ -27,5 +28,6 @@ pub mod planted;
 pub mod port;
 pub mod replica;
 pub mod session;
+pub mod shared;
 pub mod time;
 pub mod wire;

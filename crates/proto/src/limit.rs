@@ -73,6 +73,9 @@ pub const REPLICA_ENDS_MAX: usize = 256;
 /// apart. Beyond that some are joined.
 pub const REIGNS_MAX: usize = 16;
 
+/// Locks of one transaction on shared memory.
+pub const STAMP_LOCKS_MAX: usize = 1024;
+
 /// The smallest local log (its data area), in bytes.
 pub const LOG_BYTES_MIN: u64 = 16 * 1024;
 /// The largest local log, in bytes.

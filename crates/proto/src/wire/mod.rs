@@ -8,7 +8,7 @@ mod crc;
 mod frame;
 mod record;
 
-pub use bytes::{Cursor, Short};
+pub use bytes::{Cursor, Short, put_varint};
 pub use crc::{Crc, crc32c};
 pub use frame::{Flag, Frame, FrameError, FrameKind, Header, Refusal};
 pub use record::{

@@ -1,0 +1,3 @@
+//! Shared memory: any input.
+
+mod stamp;
