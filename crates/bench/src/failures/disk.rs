@@ -8,6 +8,7 @@ use crate::site::{forget_mount, remember_mount};
 use crate::tool::{tool, until};
 
 const BYTES: u64 = 1 << 30;
+const IMAGE: &str = "disk.image";
 
 /// Unmounted and let go when dropped; whoever has files on it must have ended before.
 pub(super) struct ClientDisk {
@@ -18,7 +19,7 @@ pub(super) struct ClientDisk {
 impl ClientDisk {
     /// A new disk, its file and mount in `folder`.
     pub(super) fn new(folder: &Path) -> Result<ClientDisk, BenchError> {
-        let (image, root) = (folder.join("disk.image"), folder.join("disk"));
+        let (image, root) = (folder.join(IMAGE), folder.join("disk"));
         fs::create_dir(&root)
             .and_then(|()| File::create_new(&image))
             .and_then(|file| file.set_len(BYTES))
@@ -66,5 +67,8 @@ impl Drop for ClientDisk {
         }
         let _ = tool("losetup", &["--detach", &self.device]);
         forget_mount(&self.root);
+        // The next round makes its own in the same folder.
+        let _ = fs::remove_dir(&self.root);
+        let _ = fs::remove_file(self.root.with_file_name(IMAGE));
     }
 }
