@@ -75,6 +75,19 @@ pub const REIGNS_MAX: usize = 16;
 
 /// Locks of one transaction on shared memory.
 pub const STAMP_LOCKS_MAX: usize = 1024;
+/// Bytes of one message between a node and its server: a record, or bytes of the region, with what is before it.
+pub const SHARED_MESSAGE_BYTES_MAX: usize = RECORD_BYTES_MAX + 64;
+/// Bytes of the name that a node gives itself.
+pub const NODE_NAME_BYTES_MAX: usize = 256;
+/// Locks of one region. All of their spans and versions fit one message.
+pub const REGION_LOCKS_MAX: usize = 1 << 20;
+/// Node ids of one region that anything is known of. Those that are gone longest are forgotten.
+pub const REGION_NODES_MAX: usize = 1 << 16;
+/// Bytes of the settings that a region hands to its nodes.
+pub const SETTINGS_BYTES_MAX: usize = 64 * 1024;
+/// Records of one node that wait until what they depend on has come. A node sends no more than it may have in its journal, but this
+/// bounds what a server keeps for one that says nonsense.
+pub const MERGE_RECORDS_MAX: usize = 1 << 20;
 
 /// The smallest local log (its data area), in bytes.
 pub const LOG_BYTES_MIN: u64 = 16 * 1024;
@@ -96,6 +109,15 @@ const _: () = assert!(REIGNS_MAX >= 3 && REIGNS_MAX <= u8::MAX as usize);
 const _: () = assert!(
     FRAME_HEADER_BYTES + FRAME_BODY_BYTES_MAX + 16 <= u16::MAX as usize,
     "a frame fits one Noise message"
+);
+const _: () = assert!(
+    REGION_LOCKS_MAX * (5 + 10 + 10)
+        + REGION_LOCKS_MAX * (5 + 10)
+        + REGION_NODES_MAX * 20
+        + SETTINGS_BYTES_MAX
+        + 256
+        <= SHARED_MESSAGE_BYTES_MAX,
+    "the largest `Joined` is one message"
 );
 const _: () = assert!(DATAGRAM_BYTES_MIN > DATAGRAM_OVERHEAD_BYTES);
 const _: () = assert!(DATAGRAM_BYTES_MAX - DATAGRAM_OVERHEAD_BYTES <= FRAME_BODY_BYTES_MAX);

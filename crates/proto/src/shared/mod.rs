@@ -2,10 +2,16 @@
 //!
 //! | part | decides |
 //! |---|---|
+//! | [`message`] | what nodes and the server say to each other, as bytes |
 //! | [`Stamp`] | what a record says of locks: which versions it made, which it had read |
+//! | [`Merge`] | in which order records of several journals may go |
 
+mod merge;
+pub mod message;
 mod stamp;
 
+pub use merge::{Alien, Entry, Merge, Missing, Queued};
+pub use message::{ToNode, ToServer};
 pub use stamp::{Stamp, StampError};
 
 use core::fmt;
@@ -33,6 +39,28 @@ pub struct Number(pub u64);
 /// The place of a record in the server's order: 1, 2, 3 ... over the region's whole life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position(pub u64);
+
+/// Names a region for ever; random, chosen when it is made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RegionId(pub u128);
+
+impl fmt::Display for RegionId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{:032x}", self.0)
+    }
+}
+
+/// When a transaction began, for deciding who may wait for whom: the lower is the older. No two are equal. Clocks of different nodes
+/// need not agree: what matters is that the order is one, and that whoever dies keeps its birth when it tries again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Birth {
+    /// The node's clock when it began.
+    pub time: u64,
+    /// Its node.
+    pub node: NodeId,
+    /// Which of the node's transactions.
+    pub transaction: u64,
+}
 
 /// How a lock is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -28,6 +28,8 @@ pub struct Stamp {
 pub enum StampError {
     /// They end before it does.
     Short,
+    /// There is something behind it in the record's preamble.
+    Long,
     /// More locks than a transaction may hold ([`STAMP_LOCKS_MAX`]).
     TooMany,
     /// Locks do not ascend, or one is there twice.
@@ -40,6 +42,7 @@ impl fmt::Display for StampError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
             StampError::Short => "the stamp is cut short",
+            StampError::Long => "the record's preamble is more than a stamp",
             StampError::TooMany => "the stamp has more locks than a transaction may hold",
             StampError::Order => "the stamp's locks do not ascend",
             StampError::Number => "the stamp has a lock or a version that cannot be",
@@ -66,6 +69,18 @@ impl Stamp {
                 put_varint(to, version.0);
                 before = lock.0;
             }
+        }
+    }
+
+    /// The stamp of a record, from its payload: the preamble, behind its length, is the stamp and nothing else.
+    pub fn of(payload: &[u8]) -> Result<Stamp, StampError> {
+        let mut payload = Cursor::new(payload);
+        let length = usize::try_from(payload.varint()?).map_err(|_| StampError::Short)?;
+        let mut preamble = Cursor::new(payload.bytes(length)?);
+        let stamp = Stamp::decode(&mut preamble)?;
+        match preamble.rest().is_empty() {
+            true => Ok(stamp),
+            false => Err(StampError::Long),
         }
     }
 

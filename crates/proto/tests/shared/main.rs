@@ -1,3 +1,5 @@
 //! Shared memory: any input.
 
+mod merge;
+mod message;
 mod stamp;

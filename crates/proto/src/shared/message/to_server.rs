@@ -1,0 +1,427 @@
+//! What a node says.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use crate::id::JournalId;
+use crate::journal::View;
+use crate::limit::{DATA_KEY_BYTES_MAX, NODE_NAME_BYTES_MAX, REGION_LOCKS_MAX, REGION_NODES_MAX, SLOT_BYTES};
+use crate::shared::{Birth, Grant, Hold, LockId, NodeId, Number, Position, RegionId, Version};
+use crate::wire::{Cursor, Link, put_varint};
+
+use super::{Decoded, MessageError};
+
+/// A node that wants to have the region. It has applied nothing of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Join {
+    /// Which region it means; `None`: whichever this is.
+    pub region: Option<RegionId>,
+    /// For people: machine and process.
+    pub name: String,
+    /// The newest view of its journal.
+    pub view: View,
+    /// The key that seals the journal's records, for whoever reads them when the node is gone; empty: they are not sealed.
+    pub key: Vec<u8>,
+    /// Where its first record will stand.
+    pub begins: Link,
+    /// It wants records only before a grant, or when it asks.
+    pub lazy: bool,
+}
+
+/// A token that a node has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Of which lock.
+    pub lock: LockId,
+    /// The hand-over that gave it.
+    pub grant: Grant,
+    /// How it is held.
+    pub hold: Hold,
+}
+
+/// Journals that an earlier node id left, told from each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OldJournal {
+    /// Whose it was.
+    pub node: NodeId,
+    /// Which it is.
+    pub journal: JournalId,
+}
+
+/// A message of a node. `P` is a record's payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToServer<P> {
+    /// The first message of a node without an id.
+    Join(Join),
+    /// The first message of a node over a new link.
+    Resume {
+        /// Which region.
+        region: RegionId,
+        /// Who it is.
+        node: NodeId,
+        /// The last record of each node that it has applied.
+        applied: Vec<(NodeId, Number)>,
+    },
+    /// Ends a resuming: the tokens that it has. It stands behind the tails that were sent again, so that what is not claimed was given
+    /// back behind its records.
+    Claims(Vec<Claim>),
+    /// A record that is safe.
+    Tail {
+        /// Its number.
+        number: Number,
+        /// Where it ends in the node's journal, and what the next one chains to.
+        end: Link,
+        /// Stamp and ranges.
+        payload: P,
+    },
+    /// Wants a token.
+    Acquire {
+        /// Of which lock.
+        lock: LockId,
+        /// How.
+        hold: Hold,
+        /// When the transaction began that wants it.
+        birth: Birth,
+        /// It acquires in ascending order, and may wait for anybody.
+        ordered: bool,
+    },
+    /// Gives a token back.
+    Release {
+        /// Of which lock.
+        lock: LockId,
+        /// The hand-over that gave it.
+        grant: Grant,
+        /// The lock's version.
+        version: Version,
+        /// What it keeps.
+        kept: Option<Hold>,
+    },
+    /// A recalled token is used by an older transaction: the one that asks must not wait.
+    Die {
+        /// Of which lock.
+        lock: LockId,
+        /// Who asked.
+        asker: Birth,
+    },
+    /// Nobody waits for that lock any more.
+    Cancel {
+        /// Of which lock.
+        lock: LockId,
+    },
+    /// A view of its journal, which counts when it is durable here.
+    View(View),
+    /// Are you there? The node is.
+    Ping {
+        /// Names the question.
+        nonce: u64,
+        /// What it has applied of the server's order.
+        applied: Position,
+    },
+    /// A lazy node wants what there is.
+    Pull,
+    /// What became of a record?
+    Outcome {
+        /// Whose.
+        node: NodeId,
+        /// Which.
+        number: Number,
+    },
+    /// It has the journal of an earlier node id, and read it to its end.
+    Offer {
+        /// Which.
+        old: OldJournal,
+        /// The journal's last record; 0: it has none.
+        last: Number,
+    },
+    /// A record of an offered journal, from where it was wanted.
+    OldTail {
+        /// Whose.
+        node: NodeId,
+        /// Its number.
+        number: Number,
+        /// Stamp and ranges.
+        payload: P,
+    },
+    /// It has sent everything, and gives all tokens back.
+    Leave,
+}
+
+impl<P> ToServer<P> {
+    /// The same with another payload.
+    pub fn map<Q>(self, map: impl FnOnce(P) -> Q) -> ToServer<Q> {
+        match self {
+            ToServer::Join(join) => ToServer::Join(join),
+            ToServer::Resume {
+                region,
+                node,
+                applied,
+            } => ToServer::Resume {
+                region,
+                node,
+                applied,
+            },
+            ToServer::Claims(claims) => ToServer::Claims(claims),
+            ToServer::Tail { number, end, payload } => {
+                let payload = map(payload);
+                ToServer::Tail { number, end, payload }
+            }
+            #[rustfmt::skip]
+            ToServer::Acquire { lock, hold, birth, ordered } => ToServer::Acquire { lock, hold, birth, ordered },
+            #[rustfmt::skip]
+            ToServer::Release { lock, grant, version, kept } => ToServer::Release { lock, grant, version, kept },
+            ToServer::Die { lock, asker } => ToServer::Die { lock, asker },
+            ToServer::Cancel { lock } => ToServer::Cancel { lock },
+            ToServer::View(view) => ToServer::View(view),
+            ToServer::Ping { nonce, applied } => ToServer::Ping { nonce, applied },
+            ToServer::Pull => ToServer::Pull,
+            ToServer::Outcome { node, number } => ToServer::Outcome { node, number },
+            ToServer::Offer { old, last } => ToServer::Offer { old, last },
+            ToServer::OldTail {
+                node,
+                number,
+                payload,
+            } => {
+                let payload = map(payload);
+                ToServer::OldTail {
+                    node,
+                    number,
+                    payload,
+                }
+            }
+            ToServer::Leave => ToServer::Leave,
+        }
+    }
+
+    /// What stands behind [`ToServer::head`].
+    pub fn payload(&self) -> Option<&P> {
+        match self {
+            ToServer::Tail { payload, .. } | ToServer::OldTail { payload, .. } => Some(payload),
+            _ => None,
+        }
+    }
+
+    /// Appends the message up to its payload.
+    pub fn head(&self, to: &mut Vec<u8>) {
+        match self {
+            ToServer::Join(join) => join.encode(to),
+            ToServer::Resume {
+                region,
+                node,
+                applied,
+            } => {
+                to.push(2);
+                to.extend_from_slice(&region.0.to_le_bytes());
+                put_varint(to, node.0);
+                super::put_pairs(to, applied.iter().map(|(node, number)| (node.0, number.0)));
+            }
+            ToServer::Claims(claims) => encode_claims(to, claims),
+            ToServer::Tail { number, end, .. } => {
+                to.push(4);
+                put_varint(to, number.0);
+                super::put_link(to, *end);
+            }
+            ToServer::Acquire {
+                lock,
+                hold,
+                birth,
+                ordered,
+            } => {
+                to.push(5);
+                put_varint(to, u64::from(lock.0));
+                super::put_hold(to, Some(*hold));
+                super::put_birth(to, *birth);
+                to.push(u8::from(*ordered));
+            }
+            ToServer::Release {
+                lock,
+                grant,
+                version,
+                kept,
+            } => {
+                to.push(6);
+                put_varint(to, u64::from(lock.0));
+                put_varint(to, grant.0);
+                put_varint(to, version.0);
+                super::put_hold(to, *kept);
+            }
+            ToServer::Die { lock, asker } => {
+                to.push(7);
+                put_varint(to, u64::from(lock.0));
+                super::put_birth(to, *asker);
+            }
+            ToServer::Cancel { lock } => {
+                to.push(8);
+                put_varint(to, u64::from(lock.0));
+            }
+            ToServer::View(view) => {
+                to.push(9);
+                super::put_bytes(to, &view.encode());
+            }
+            ToServer::Ping { nonce, applied } => {
+                to.push(10);
+                put_varint(to, *nonce);
+                put_varint(to, applied.0);
+            }
+            ToServer::Pull => to.push(11),
+            ToServer::Outcome { node, number } => {
+                to.push(12);
+                put_varint(to, node.0);
+                put_varint(to, number.0);
+            }
+            ToServer::Offer { old, last } => {
+                to.push(13);
+                put_varint(to, old.node.0);
+                to.extend_from_slice(&old.journal.0.to_le_bytes());
+                put_varint(to, last.0);
+            }
+            ToServer::OldTail { node, number, .. } => {
+                to.push(14);
+                put_varint(to, node.0);
+                put_varint(to, number.0);
+            }
+            ToServer::Leave => to.push(15),
+        }
+    }
+}
+
+impl<'a> ToServer<&'a [u8]> {
+    /// Reads a message.
+    pub fn decode(bytes: &'a [u8]) -> Result<ToServer<&'a [u8]>, MessageError> {
+        let mut from = super::open(bytes)?;
+        let message = decode(&mut from)?;
+        match message.payload() {
+            Some(_) => Ok(message),
+            None => super::close(message, &from),
+        }
+    }
+}
+
+fn decode<'a>(from: &mut Cursor<'a>) -> Decoded<ToServer<&'a [u8]>> {
+    Ok(match from.u8()? {
+        1 => ToServer::Join(Join::decode(from)?),
+        2 => ToServer::Resume {
+            region: RegionId(from.u128()?),
+            node: super::node(from)?,
+            applied: applied(from)?,
+        },
+        3 => ToServer::Claims(decode_claims(from)?),
+        4 => ToServer::Tail {
+            number: super::number(from)?,
+            end: super::link(from)?,
+            payload: from.rest(),
+        },
+        5 => ToServer::Acquire {
+            lock: super::lock(from)?,
+            hold: super::hold(from)?,
+            birth: super::birth(from)?,
+            ordered: super::flag(from)?,
+        },
+        6 => ToServer::Release {
+            lock: super::lock(from)?,
+            grant: Grant(from.varint()?),
+            version: Version(from.varint()?),
+            kept: super::kept_hold(from)?,
+        },
+        7 => ToServer::Die {
+            lock: super::lock(from)?,
+            asker: super::birth(from)?,
+        },
+        8 => ToServer::Cancel {
+            lock: super::lock(from)?,
+        },
+        9 => ToServer::View(view(from)?),
+        10 => ToServer::Ping {
+            nonce: from.varint()?,
+            applied: Position(from.varint()?),
+        },
+        11 => ToServer::Pull,
+        12 => ToServer::Outcome {
+            node: super::node(from)?,
+            number: super::number(from)?,
+        },
+        13 => ToServer::Offer {
+            old: OldJournal {
+                node: super::node(from)?,
+                journal: JournalId(from.u128()?),
+            },
+            last: Number(from.varint()?),
+        },
+        14 => ToServer::OldTail {
+            node: super::node(from)?,
+            number: super::number(from)?,
+            payload: from.rest(),
+        },
+        15 => ToServer::Leave,
+        kind => return Err(MessageError::Kind(kind)),
+    })
+}
+
+impl Join {
+    fn encode(&self, to: &mut Vec<u8>) {
+        assert!(self.name.len() <= NODE_NAME_BYTES_MAX);
+        assert!(self.key.len() <= DATA_KEY_BYTES_MAX);
+        to.push(1);
+        to.push(u8::from(self.region.is_some()));
+        to.extend_from_slice(&self.region.unwrap_or_default().0.to_le_bytes());
+        super::put_bytes(to, self.name.as_bytes());
+        super::put_bytes(to, &self.view.encode());
+        super::put_bytes(to, &self.key);
+        super::put_link(to, self.begins);
+        to.push(u8::from(self.lazy));
+    }
+
+    fn decode(from: &mut Cursor<'_>) -> Decoded<Join> {
+        let named = super::flag(from)?;
+        let region = RegionId(from.u128()?);
+        Ok(Join {
+            region: named.then_some(region),
+            name: super::text(from, NODE_NAME_BYTES_MAX, "name")?,
+            view: view(from)?,
+            key: super::bytes(from, DATA_KEY_BYTES_MAX, "key")?.to_vec(),
+            begins: super::link(from)?,
+            lazy: super::flag(from)?,
+        })
+    }
+}
+
+fn view(from: &mut Cursor<'_>) -> Decoded<View> {
+    let bytes = super::bytes(from, SLOT_BYTES, "view")?;
+    View::decode(bytes).map_err(|_| MessageError::Field("view"))
+}
+
+pub(super) fn applied(from: &mut Cursor<'_>) -> Decoded<Vec<(NodeId, Number)>> {
+    let pairs = super::pairs(from, REGION_NODES_MAX, "numbers")?;
+    let pairs = pairs
+        .into_iter()
+        .map(|(node, number)| (NodeId(node), Number(number)));
+    Ok(pairs.collect())
+}
+
+fn encode_claims(to: &mut Vec<u8>, claims: &[Claim]) {
+    assert!(claims.len() <= REGION_LOCKS_MAX);
+    to.push(3);
+    put_varint(to, claims.len() as u64);
+    for claim in claims {
+        put_varint(to, u64::from(claim.lock.0));
+        put_varint(to, claim.grant.0);
+        super::put_hold(to, Some(claim.hold));
+    }
+}
+
+/// Claims ascend by their locks, so that none is claimed twice.
+fn decode_claims(from: &mut Cursor<'_>) -> Decoded<Vec<Claim>> {
+    let count = super::counted(from, REGION_LOCKS_MAX, "claims")?;
+    let mut claims: Vec<Claim> = Vec::with_capacity(count);
+    for _ in 0..count {
+        let claim = Claim {
+            lock: super::lock(from)?,
+            grant: Grant(from.varint()?),
+            hold: super::hold(from)?,
+        };
+        if claims.last().is_some_and(|before| before.lock >= claim.lock) {
+            return Err(MessageError::Field("claims"));
+        }
+        claims.push(claim);
+    }
+    Ok(claims)
+}
