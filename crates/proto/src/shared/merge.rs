@@ -282,7 +282,7 @@ impl<T> Merge<T> {
     ///
     /// An error: a record that waited can never go any more, for another one has made the version that it makes. It stays, until
     /// [`Merge::forget_waiting`].
-    pub fn next(&mut self) -> Result<Option<Entry<T>>, Alien> {
+    pub fn pop(&mut self) -> Result<Option<Entry<T>>, Alien> {
         let heads = self.lanes.iter();
         let heads = heads.filter_map(|(node, lane)| Some((*node, lane.waiting.front()?)));
         let mut ready = heads.filter(|(_, head)| self.blocked_by(head).is_none());

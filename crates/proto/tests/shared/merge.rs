@@ -68,7 +68,7 @@ fn merge<T>() -> Merge<T> {
 /// Takes what may go, and applies it.
 fn drain(merge: &mut Merge<Values>, region: &mut Region) -> Result<u64, Alien> {
     let mut count = 0;
-    while let Some(Entry { record, .. }) = merge.next()? {
+    while let Some(Entry { record, .. }) = merge.pop()? {
         region.extend(record.ticket);
         count += 1;
     }
@@ -128,7 +128,7 @@ proptest! {
                 merge.push(*node, record.clone()).unwrap();
             }
         }
-        while let Some(Entry { node, record }) = merge.next().unwrap() {
+        while let Some(Entry { node, record }) = merge.pop().unwrap() {
             prop_assert_eq!(&record.ticket, &values(&region, node, record.number, &record.stamp));
             region.extend(record.ticket);
         }
@@ -165,7 +165,7 @@ proptest! {
                 seen |= merge.push(*node, record.clone()).is_err();
             }
         }
-        while let Some(Entry { node, record }) = merge.next().unwrap() {
+        while let Some(Entry { node, record }) = merge.pop().unwrap() {
             region.extend(record.ticket);
             done.push((node, record.number));
         }
@@ -197,12 +197,12 @@ fn three_logs_whose_ends_have_nothing_in_common_go_in_the_order_of_what_they_rea
     let mut merge = merge();
     let third = record(1, &[(3, 1)], &[(2, 1)]);
     merge.push(NodeId(1), third.clone()).unwrap();
-    assert_eq!(merge.next(), Ok(None));
+    assert_eq!(merge.pop(), Ok(None));
     let first = record(1, &[(1, 1)], &[]);
     merge.push(NodeId(3), first).unwrap();
     // The second log has not come: the third's record waits, though it shares no lock with the first's.
-    assert_eq!(merge.next().unwrap().map(|entry| entry.node), Some(NodeId(3)));
-    assert_eq!(merge.next(), Ok(None));
+    assert_eq!(merge.pop().unwrap().map(|entry| entry.node), Some(NodeId(3)));
+    assert_eq!(merge.pop(), Ok(None));
     assert_eq!(
         merge.missing(),
         [Missing {
@@ -214,8 +214,8 @@ fn three_logs_whose_ends_have_nothing_in_common_go_in_the_order_of_what_they_rea
         }]
     );
     merge.push(NodeId(2), record(1, &[(2, 1)], &[(1, 1)])).unwrap();
-    assert_eq!(merge.next().unwrap().map(|entry| entry.node), Some(NodeId(2)));
-    let entry = merge.next().unwrap();
+    assert_eq!(merge.pop().unwrap().map(|entry| entry.node), Some(NodeId(2)));
+    let entry = merge.pop().unwrap();
     assert_eq!(entry.map(|entry| entry.record), Some(third));
     assert!(merge.is_clear());
 }
@@ -224,7 +224,7 @@ fn three_logs_whose_ends_have_nothing_in_common_go_in_the_order_of_what_they_rea
 fn versions_that_jump_or_repeat_are_refused_by_lock_version_and_node() {
     let mut merge = merge();
     merge.push(NodeId(1), record(1, &[(7, 1)], &[])).unwrap();
-    assert!(merge.next().unwrap().is_some());
+    assert!(merge.pop().unwrap().is_some());
     let twice = merge.push(NodeId(2), record(1, &[(7, 1)], &[])).unwrap_err();
     let expected = Alien::Version {
         node: NodeId(2),
@@ -237,9 +237,9 @@ fn versions_that_jump_or_repeat_are_refused_by_lock_version_and_node() {
     // Two that could have gone: the one that lost is found when its turn would come.
     merge.push(NodeId(2), record(1, &[(7, 2)], &[])).unwrap();
     merge.push(NodeId(3), record(1, &[(7, 2)], &[])).unwrap();
-    assert_eq!(merge.next().unwrap().map(|entry| entry.node), Some(NodeId(2)));
+    assert_eq!(merge.pop().unwrap().map(|entry| entry.node), Some(NodeId(2)));
     assert!(matches!(
-        merge.next(),
+        merge.pop(),
         Err(Alien::Version {
             node: NodeId(3),
             lock: LockId(7),
@@ -249,7 +249,7 @@ fn versions_that_jump_or_repeat_are_refused_by_lock_version_and_node() {
     merge.forget_waiting(NodeId(3));
     // A jump waits, and is named when nothing more comes.
     merge.push(NodeId(3), record(1, &[(7, 9)], &[])).unwrap();
-    assert_eq!(merge.next(), Ok(None));
+    assert_eq!(merge.pop(), Ok(None));
     let missing = merge.missing();
     assert_eq!((missing[0].needs, missing[0].stands), (Version(8), Version(2)));
     assert_eq!(
