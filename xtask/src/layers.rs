@@ -10,13 +10,14 @@ use serde_json::Value;
 use crate::{code, tree};
 
 /// Every crate and its layer. A crate that is not here is refused, so the table cannot fall behind.
-const LAYERS: [(&str, u8); 16] = [
+const LAYERS: [(&str, u8); 17] = [
     ("netram", 4),
     ("netram-capi", 4),
     ("netram-bench", 4),
     ("netram-python", 4),
     ("netram-home", 3),
     ("netram-volume", 3),
+    ("netram-shared", 3),
     ("netram-sim", 3),
     ("netram-lender", 2),
     ("netram-client", 2),
@@ -29,11 +30,13 @@ const LAYERS: [(&str, u8); 16] = [
     ("netram-proto", 0),
 ];
 
-/// Arrows between equals that are wanted: the command line offers `netram bench`, a volume has a home's settings, and a
+/// Arrows between equals that are wanted: the command line offers `netram bench`, a volume has a home's settings, a shared
+/// region's server is a home, and a
 /// device of the kernel's NBD client has its server.
-const LEVEL_ARROWS: [(&str, &str); 3] = [
+const LEVEL_ARROWS: [(&str, &str); 4] = [
     ("netram", "netram-bench"),
     ("netram-volume", "netram-home"),
+    ("netram-shared", "netram-home"),
     ("netram-attach", "netram-nbd"),
 ];
 

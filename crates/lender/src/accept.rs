@@ -340,6 +340,15 @@ fn greet(shared: &Shared, door: Door, link: &mut Link, session: &mut Session) ->
                 let _ = link.send(&[&shared.refusal(Refusal::NoReplica).encode(0)]);
                 return Outcome::Gone;
             }
+            Some(Admit::Share) => {
+                let peer = link.peer();
+                tracing::warn!(
+                    peer,
+                    "node refused: this is a lender, not the server of its shared region"
+                );
+                let _ = link.send(&[&shared.refusal(Refusal::NoRegion).encode(0)]);
+                return Outcome::Gone;
+            }
             Some(Admit::Member(_) | Admit::Tune(_)) | None => {
                 tracing::warn!(
                     peer = link.peer(),

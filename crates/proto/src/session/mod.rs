@@ -24,6 +24,8 @@ pub enum Admit {
     Tune(JournalId),
     /// Hand this and all that follows to whoever keeps volumes on this machine's disk: a data session.
     Data,
+    /// The session is to be that of a node of a shared region, whose server is another program: answer `Refuse(NoRegion)`.
+    Share,
     /// Hand the frame to the journal's member.
     Member(JournalId),
 }
@@ -70,6 +72,10 @@ impl Session {
                 None => Ok(Admit::Data),
                 Some(_) => Err(SessionError::BoundTwice),
             },
+            FrameKind::Share => match self.journal {
+                None => Ok(Admit::Share),
+                Some(_) => Err(SessionError::BoundTwice),
+            },
             FrameKind::Records
             | FrameKind::KeepView
             | FrameKind::Resync
@@ -101,7 +107,8 @@ impl Session {
             | FrameKind::Stored
             | FrameKind::Fetched
             | FrameKind::Bad
-            | FrameKind::Replica => Err(SessionError::WrongDirection),
+            | FrameKind::Replica
+            | FrameKind::Shared => Err(SessionError::WrongDirection),
         }
     }
 
@@ -187,6 +194,7 @@ mod tests {
         let mut session = Session::default();
         assert_eq!(session.handle(&frame(FrameKind::Follow, &[])), Ok(Admit::Data));
         assert_eq!(session.handle(&frame(FrameKind::Inquire, &[])), Ok(Admit::Data));
+        assert_eq!(session.handle(&frame(FrameKind::Share, &[])), Ok(Admit::Share));
         assert_eq!(
             session.handle(&frame(FrameKind::Records, &[])),
             Err(SessionError::NotBound)
@@ -195,6 +203,10 @@ mod tests {
         assert!(session.handle(&frame(FrameKind::Bind, &id)).is_ok());
         assert_eq!(
             session.handle(&frame(FrameKind::Follow, &[])),
+            Err(SessionError::BoundTwice)
+        );
+        assert_eq!(
+            session.handle(&frame(FrameKind::Share, &[])),
             Err(SessionError::BoundTwice)
         );
     }

@@ -57,6 +57,8 @@ pub enum FrameKind {
     Fetch = 17,
     /// Asks what replicas there are, or for one (body: volume id, 16). May be the first frame.
     Inquire = 18,
+    /// Opens a session of a shared region, from a node. Must be the first frame. What follows it are no frames: `docs/protocol.md`.
+    Share = 19,
     /// Answers `Bind`. `who`: incarnation. Body: the lender's power domain.
     Bound = 64,
     /// Answers `Seal`. `lsn`: held; `stable`: trim; `mark`: generation. Body: epoch of the window (4). Flag `KNOWN`.
@@ -96,6 +98,8 @@ pub enum FrameKind {
     Bad = 81,
     /// Answers `Inquire`: with flag `KNOWN` the replica asked for, otherwise JSON that names all.
     Replica = 82,
+    /// Answers `Share`: what follows are the session's messages, both ways.
+    Shared = 83,
 }
 
 impl FrameKind {
@@ -120,6 +124,7 @@ impl FrameKind {
             16 => Resynced,
             17 => Fetch,
             18 => Inquire,
+            19 => Share,
             64 => Bound,
             65 => Sealed,
             66 => Ack,
@@ -139,6 +144,7 @@ impl FrameKind {
             80 => Fetched,
             81 => Bad,
             82 => Replica,
+            83 => Shared,
             _ => return None,
         })
     }
@@ -206,6 +212,10 @@ pub enum Refusal {
     DataElsewhere = 16,
     /// This listener takes data sessions only.
     DataOnly = 17,
+    /// No shared region is served here: this is a lender.
+    NoRegion = 18,
+    /// This is the server of a shared region: it lends nothing and keeps no volumes.
+    RegionOnly = 19,
 }
 
 impl Refusal {
@@ -230,6 +240,8 @@ impl Refusal {
             15 => DiskFailed,
             16 => DataElsewhere,
             17 => DataOnly,
+            18 => NoRegion,
+            19 => RegionOnly,
             _ => return None,
         })
     }
@@ -410,10 +422,10 @@ mod tests {
 
     #[test]
     fn every_refusal_survives_its_byte() {
-        for byte in 1..=17 {
+        for byte in 1..=19 {
             assert_eq!(Refusal::from_byte(byte).map(|refusal| refusal as u8), Some(byte));
         }
         assert_eq!(Refusal::from_byte(0), None);
-        assert_eq!(Refusal::from_byte(18), None);
+        assert_eq!(Refusal::from_byte(20), None);
     }
 }

@@ -407,7 +407,11 @@ impl Writer {
             Refusal::Fenced => {
                 self.fenced = Some(header.epoch);
             }
-            Refusal::NoRoom | Refusal::OverQuota | Refusal::TooManyJournals | Refusal::DataOnly => {
+            Refusal::NoRoom
+            | Refusal::OverQuota
+            | Refusal::TooManyJournals
+            | Refusal::DataOnly
+            | Refusal::RegionOnly => {
                 let lender = &mut self.lenders[index];
                 lender.refused = Some((refusal, now + Span(retry.0 * 4)));
                 if lender.role == Role::Joining {
@@ -423,6 +427,8 @@ impl Writer {
             Refusal::NoGroup => (),
             // A data session's.
             Refusal::NoReplica | Refusal::Diverged | Refusal::DiskFailed | Refusal::DataElsewhere => (),
+            // A node's of a shared region.
+            Refusal::NoRegion => (),
             Refusal::NotJoined | Refusal::NotSealed => {
                 let lender = &mut self.lenders[index];
                 match lender.role {

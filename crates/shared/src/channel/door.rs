@@ -1,0 +1,416 @@
+//! The server's door: from `accept` to the first frame, for all listeners, in one thread that never waits for any stranger.
+//!
+//! Whoever says `Share` is greeted and handed to the [`Service`]. All others are told where they are, and cost a bounded
+//! number of places for a bounded time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
+use netram_transport::{
+    Address, BindError, Events, HandshakeError, Interest, Link, LinkError, Listener, Pending, Poller,
+    Progress, Security, Waker,
+};
+
+use super::Channel;
+use crate::limit::{
+    FIRST_FRAME_TIMEOUT, FLOOD_LINE_EVERY, HOUSEKEEPING, SESSIONS_MAX_DEFAULT, STRANGER_GRACE,
+    STRANGERS_MAX_DEFAULT,
+};
+
+const WAKER: u64 = u64::MAX;
+/// Listeners are named from here on, strangers from zero.
+const LISTENERS: u64 = 1 << 32;
+const EVENTS: usize = 64;
+/// How long nobody is let in after the system refused (no more file descriptors).
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Who the door lets in for.
+pub trait Service: Send + Sync {
+    /// Takes a session over. Must not wait: the thread that calls it lets strangers in.
+    fn take(&self, arrival: Arrival);
+}
+
+/// A node that has been greeted, and has not said which.
+#[derive(Debug)]
+pub struct Arrival {
+    /// Its session. Long messages are not taken before [`Channel::let_in`].
+    pub channel: Channel,
+    /// Held as long as the session is.
+    pub permit: Permit,
+}
+
+/// One of the door's sessions, until it is dropped.
+#[derive(Clone, Debug)]
+pub struct Permit {
+    _counted: Arc<()>,
+}
+
+/// Where a door is, and how wide.
+#[derive(Clone, Debug)]
+pub struct DoorConfig {
+    /// Where to listen.
+    pub listen: Vec<Address>,
+    /// How links are protected.
+    pub security: Security,
+    /// Sessions and strangers in all; more are told that the server is busy.
+    pub sessions_max: usize,
+    /// Of these, strangers.
+    pub strangers_max: usize,
+    /// How long a stranger may take to its first frame.
+    pub first_frame_timeout: Duration,
+}
+
+impl DoorConfig {
+    /// The usual door at these addresses.
+    pub fn new(listen: Vec<Address>, security: Security) -> DoorConfig {
+        DoorConfig {
+            listen,
+            security,
+            sessions_max: SESSIONS_MAX_DEFAULT,
+            strangers_max: STRANGERS_MAX_DEFAULT,
+            first_frame_timeout: FIRST_FRAME_TIMEOUT,
+        }
+    }
+}
+
+/// Why there is no door.
+#[derive(Debug, thiserror::Error)]
+pub enum DoorError {
+    /// Nobody can be let in.
+    #[error("no address to listen to is named")]
+    Nowhere,
+    /// An address cannot be had.
+    #[error("{0}")]
+    Bind(#[from] BindError),
+    /// The system has no descriptors or threads left.
+    #[error("opening the server's door: {0}")]
+    System(#[from] std::io::Error),
+}
+
+/// Lets nodes in until it is dropped. Sessions that were handed over stay.
+#[derive(Debug)]
+pub struct Door {
+    addresses: Vec<Address>,
+    stop: Arc<Stop>,
+    permits: Permit,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Stop {
+    asked: AtomicBool,
+    waker: Waker,
+}
+
+impl Door {
+    /// Listens, and lets nodes in for `service`, in a thread of its own.
+    pub fn open(config: DoorConfig, service: Arc<dyn Service>) -> Result<Door, DoorError> {
+        let mut listeners = Vec::with_capacity(config.listen.len());
+        for address in &config.listen {
+            listeners.push(Listener::bind(address, config.security.clone())?);
+        }
+        if listeners.is_empty() {
+            return Err(DoorError::Nowhere);
+        }
+        let addresses = listeners.iter().map(|one| one.address().clone()).collect();
+        let stop = Arc::new(Stop {
+            asked: AtomicBool::new(false),
+            waker: Waker::new()?,
+        });
+        let poller = Poller::new()?;
+        for (index, listener) in listeners.iter().enumerate() {
+            poller.add(listener, LISTENERS + index as u64, Interest::Read)?;
+        }
+        poller.add(&stop.waker, WAKER, Interest::Read)?;
+        let permits = Permit {
+            _counted: Arc::new(()),
+        };
+        let now = Instant::now();
+        let keeper = Doorkeeper {
+            config,
+            service,
+            poller,
+            listeners,
+            stop: Arc::clone(&stop),
+            permits: permits.clone(),
+            strangers: Vec::new(),
+            vacant: Vec::new(),
+            flood: Flood { next: now, count: 0 },
+            now,
+        };
+        let thread = std::thread::Builder::new()
+            .name("netram-door".to_owned())
+            .spawn(move || keeper.run())?;
+        Ok(Door {
+            addresses,
+            stop,
+            permits,
+            thread: Some(thread),
+        })
+    }
+
+    /// Where the door is: names resolved, and ports that the system chose.
+    pub fn addresses(&self) -> &[Address] {
+        &self.addresses
+    }
+
+    /// Sessions and strangers now.
+    pub fn occupied(&self) -> usize {
+        self.permits.given()
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.stop.asked.store(true, Ordering::Release);
+        // Without a wake-up the thread sees it at its next housekeeping.
+        let _ = self.stop.waker.wake();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread has been reported by itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Permit {
+    /// Permits besides the door's own and its thread's.
+    fn given(&self) -> usize {
+        Arc::strong_count(&self._counted).saturating_sub(2)
+    }
+}
+
+/// A connection that has not said what it wants.
+struct Stranger {
+    stage: Stage,
+    since: Instant,
+    /// `None`: it is only here to be told that the server is busy.
+    permit: Option<Permit>,
+}
+
+enum Stage {
+    Shaking(Pending),
+    Greeting(Link),
+}
+
+struct Doorkeeper {
+    config: DoorConfig,
+    service: Arc<dyn Service>,
+    poller: Poller,
+    listeners: Vec<Listener>,
+    stop: Arc<Stop>,
+    permits: Permit,
+    strangers: Vec<Option<Stranger>>,
+    vacant: Vec<usize>,
+    flood: Flood,
+    now: Instant,
+}
+
+impl Doorkeeper {
+    fn run(mut self) {
+        let mut events = Events::with_capacity(EVENTS);
+        let mut housekeeping = self.now + HOUSEKEEPING;
+        while !self.stop.asked.load(Ordering::Acquire) {
+            let timeout = housekeeping.saturating_duration_since(self.now);
+            if let Err(error) = self.poller.wait(&mut events, Some(timeout)) {
+                panic!("waiting for nodes failed: {error}");
+            }
+            self.now = Instant::now();
+            for ready in events.iter() {
+                match ready.token {
+                    WAKER => (),
+                    token if token >= LISTENERS => self.accept((token - LISTENERS) as usize),
+                    token => self.advance(token as usize),
+                }
+            }
+            if self.now >= housekeeping {
+                housekeeping = self.now + HOUSEKEEPING;
+                self.keep_house();
+            }
+        }
+    }
+
+    fn accept(&mut self, listener: usize) {
+        loop {
+            match self.listeners[listener].accept(self.now) {
+                Ok(Some(pending)) => self.place(pending),
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::error!(%error, "no connection can be accepted; trying again");
+                    std::thread::sleep(PAUSE);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn place(&mut self, mut pending: Pending) {
+        let full = self.permitted() >= self.config.strangers_max;
+        let room = !full || self.make_room();
+        let permit = (room && self.permits.given() < self.config.sessions_max).then(|| self.permits.clone());
+        if permit.is_none() {
+            pending.refuse_busy();
+        }
+        let index = self.vacant.pop().unwrap_or_else(|| {
+            self.strangers.push(None);
+            self.strangers.len() - 1
+        });
+        if let Err(error) = self.poller.add(&pending, index as u64, Interest::Read) {
+            tracing::error!(%error, "a connection could not be waited for");
+            self.vacant.push(index);
+            return;
+        }
+        self.strangers[index] = Some(Stranger {
+            stage: Stage::Shaking(pending),
+            since: self.now,
+            permit,
+        });
+        self.advance(index);
+    }
+
+    fn permitted(&self) -> usize {
+        let strangers = self.strangers.iter().flatten();
+        strangers.filter(|stranger| stranger.permit.is_some()).count()
+    }
+
+    /// Drops the stranger that has been here for longest, if that is long. Honest nodes speak at once.
+    fn make_room(&mut self) -> bool {
+        let strangers = self.strangers.iter().enumerate();
+        let permitted = strangers.filter_map(|(index, stranger)| {
+            let stranger = stranger.as_ref().filter(|stranger| stranger.permit.is_some())?;
+            Some((stranger.since, index))
+        });
+        match permitted.min() {
+            Some((since, index)) if self.now.duration_since(since) > STRANGER_GRACE => {
+                self.remove(index);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn remove(&mut self, index: usize) -> Option<Stranger> {
+        let stranger = self.strangers[index].take()?;
+        self.vacant.push(index);
+        Some(stranger)
+    }
+
+    /// Goes on with one stranger as far as its bytes allow.
+    fn advance(&mut self, index: usize) {
+        // `None`: removed earlier in this round.
+        let Some(stranger) = self.strangers.get_mut(index).and_then(Option::as_mut) else {
+            return;
+        };
+        if let Stage::Shaking(pending) = &mut stranger.stage {
+            match pending.advance(self.now) {
+                Ok(Progress::NeedRead) => return,
+                Ok(Progress::Done(link)) => stranger.stage = Stage::Greeting(link),
+                Err(error) => {
+                    self.flood.report(self.now, pending.peer(), &error);
+                    self.remove(index);
+                    return;
+                }
+            }
+        }
+        let Stage::Greeting(link) = &mut stranger.stage else {
+            return;
+        };
+        match greet(link) {
+            Ok(None) => (),
+            Ok(Some(true)) => self.hand_over(index),
+            Ok(Some(false)) | Err(_) => {
+                self.remove(index);
+            }
+        }
+    }
+
+    fn hand_over(&mut self, index: usize) {
+        let Some(Stranger {
+            stage: Stage::Greeting(link),
+            permit: Some(permit),
+            ..
+        }) = self.remove(index)
+        else {
+            unreachable!("a stranger that was greeted has shaken hands, which takes a permit")
+        };
+        if let Err(error) = self.poller.remove(&link) {
+            panic!("a connection that is waited for cannot be let go: {error}");
+        }
+        self.service.take(Arrival {
+            channel: Channel::new(link),
+            permit,
+        });
+    }
+
+    fn keep_house(&mut self) {
+        let patience = self.config.first_frame_timeout;
+        for index in 0..self.strangers.len() {
+            let Some(stranger) = &self.strangers[index] else {
+                continue;
+            };
+            match &stranger.stage {
+                Stage::Shaking(pending) if pending.deadline() <= self.now => self.advance(index),
+                Stage::Greeting(_) if self.now.duration_since(stranger.since) > patience => {
+                    self.remove(index);
+                }
+                _ => (),
+            }
+        }
+        self.flood.settle(self.now);
+    }
+}
+
+/// Takes a stranger's first frame. `Some(true)`: it has been answered, and is a node.
+fn greet(link: &mut Link) -> Result<Option<bool>, LinkError> {
+    let Some(packet) = link.receive()? else {
+        return Ok(None);
+    };
+    let kind = Frame::parse(packet).map(|frame| frame.header.kind);
+    let refusal = match kind {
+        Ok(FrameKind::Share) => {
+            link.send(&[&Header::new(FrameKind::Shared).encode(0)])?;
+            return Ok(Some(true));
+        }
+        Ok(_) => Refusal::RegionOnly,
+        Err(_) => Refusal::Malformed,
+    };
+    let peer = link.peer();
+    tracing::warn!(
+        peer,
+        ?kind,
+        "connection refused: a shared region is served here, and nothing else"
+    );
+    let mut header = Header::new(FrameKind::Refuse);
+    header.flags = refusal as u8;
+    // It is told if it listens; it ends in any case.
+    link.send(&[&header.encode(0)])?;
+    Ok(Some(false))
+}
+
+/// Says at most once a second that handshakes fail, and how many.
+struct Flood {
+    next: Instant,
+    count: u64,
+}
+
+impl Flood {
+    fn report(&mut self, now: Instant, peer: &str, error: &HandshakeError) {
+        self.count += 1;
+        if self.next <= now {
+            tracing::warn!(peer, count = self.count, "handshake failed: {error}");
+            self.next = now + FLOOD_LINE_EVERY;
+            self.count = 0;
+        }
+    }
+
+    /// Says what was held back.
+    fn settle(&mut self, now: Instant) {
+        if self.count > 0 && self.next <= now {
+            tracing::warn!(count = self.count, "further handshakes failed");
+            self.next = now + FLOOD_LINE_EVERY;
+            self.count = 0;
+        }
+    }
+}

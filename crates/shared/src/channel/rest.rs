@@ -1,0 +1,104 @@
+//! How a thread waits for the next message: it polls, then yields, then sleeps, as its `WaitPolicy` says.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::time::Duration;
+
+use netram_transport::{Interest, Poller, WaitPolicy, WaitStep, Waker};
+
+use super::Channel;
+
+const CHANNEL: u64 = 0;
+const BELL: u64 = 1;
+
+/// Ends another thread's rest. Costs nothing while that thread is awake.
+#[derive(Debug)]
+pub struct Bell {
+    waker: Waker,
+    /// The thread sleeps in the kernel, or is about to.
+    asleep: AtomicBool,
+}
+
+/// One channel's waiting.
+#[derive(Debug)]
+pub struct Rest {
+    poller: Poller,
+    bell: Arc<Bell>,
+    policy: WaitPolicy,
+}
+
+impl Bell {
+    /// Has the thread look again, for something that has been made known to it before.
+    pub fn ring(&self) {
+        fence(Ordering::SeqCst);
+        if self.asleep.load(Ordering::Relaxed) {
+            // A full counter is as good as a wake-up.
+            let _ = self.waker.wake();
+        }
+    }
+}
+
+impl Rest {
+    /// Waits for this channel from now on, as hard as `policy` says.
+    pub fn new(channel: &Channel, policy: WaitPolicy) -> io::Result<Rest> {
+        let (poller, waker) = (Poller::new()?, Waker::new()?);
+        poller.add(channel, CHANNEL, Interest::Read)?;
+        poller.add(&waker, BELL, Interest::Read)?;
+        let bell = Arc::new(Bell {
+            waker,
+            asleep: AtomicBool::new(false),
+        });
+        Ok(Rest { poller, bell, policy })
+    }
+
+    /// What other threads end the rest with.
+    pub fn bell(&self) -> Arc<Bell> {
+        Arc::clone(&self.bell)
+    }
+
+    /// Rests once, after a look at the channel, `idle` after the last that found something, that found nothing:
+    /// `flushed` is what the flush before has returned. A sleep ends when the channel can go on, when the bell is rung, or
+    /// after `longest`; it does not begin when `news` says that the bell was about to ring.
+    pub fn rest(
+        &self,
+        channel: &Channel,
+        flushed: bool,
+        idle: Duration,
+        longest: Duration,
+        news: impl Fn() -> bool,
+    ) -> io::Result<()> {
+        if channel.has_buffered() {
+            return Ok(());
+        }
+        match self.policy.step(idle) {
+            WaitStep::Poll => std::hint::spin_loop(),
+            WaitStep::Yield => std::thread::yield_now(),
+            WaitStep::Block => return self.sleep(channel, flushed, longest, news),
+        }
+        Ok(())
+    }
+
+    fn sleep(
+        &self,
+        channel: &Channel,
+        flushed: bool,
+        longest: Duration,
+        news: impl Fn() -> bool,
+    ) -> io::Result<()> {
+        let interest = match flushed {
+            true => Interest::Read,
+            false => Interest::ReadWrite,
+        };
+        self.poller.modify(channel, CHANNEL, interest)?;
+        self.bell.asleep.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let slept = match news() {
+            true => Ok(false),
+            false => self.poller.sleep(Some(longest)),
+        };
+        self.bell.asleep.store(false, Ordering::Relaxed);
+        self.bell.waker.drain()?;
+        slept.map(drop)
+    }
+}

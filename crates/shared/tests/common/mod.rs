@@ -1,0 +1,133 @@
+//! What several stories need.
+#![allow(dead_code, unreachable_pub)] // each test binary uses its part
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use netram_proto::wire::{FrameKind, Header};
+use netram_shared::channel::{Arrival, Channel, ChannelError, Door, DoorConfig, Service};
+use netram_transport::{Address, ClusterKey, Link, LinkError, Security, connect};
+
+/// Longer than any step takes on a loaded machine; a test that reaches it has failed.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A small generator, so that a test's seed says everything.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        self.0 >> 33
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    pub fn bytes(&mut self, length: usize) -> Vec<u8> {
+        (0..length).map(|_| self.next() as u8).collect()
+    }
+}
+
+/// Waits for what happens elsewhere.
+pub fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < end, "never: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Hands every arrival to the test.
+pub struct Lobby(Mutex<Sender<Arrival>>);
+
+impl Service for Lobby {
+    fn take(&self, arrival: Arrival) {
+        // The test may be over.
+        let _ = self.0.lock().unwrap().send(arrival);
+    }
+}
+
+/// A server's door, and those who came in.
+pub struct House {
+    pub door: Door,
+    pub security: Security,
+    arrivals: Receiver<Arrival>,
+}
+
+impl House {
+    /// On loopback, with a key.
+    pub fn open() -> House {
+        House::open_with(|_| ())
+    }
+
+    pub fn open_with(choose: impl FnOnce(&mut DoorConfig)) -> House {
+        let security = Security::Key(ClusterKey::generate());
+        let listen = vec!["tcp://127.0.0.1:0".parse().unwrap()];
+        let mut config = DoorConfig::new(listen, security);
+        choose(&mut config);
+        let security = config.security.clone();
+        let (sender, arrivals) = channel();
+        let door = Door::open(config, Arc::new(Lobby(Mutex::new(sender)))).unwrap();
+        House {
+            door,
+            security,
+            arrivals,
+        }
+    }
+
+    pub fn address(&self) -> &Address {
+        &self.door.addresses()[0]
+    }
+
+    /// A node's channel, and the server's end of it.
+    pub fn pair(&self) -> (Channel, Arrival) {
+        let node = Channel::open(self.address(), &self.security, PATIENCE).unwrap();
+        let mut arrival = self.arrivals.recv_timeout(PATIENCE).unwrap();
+        arrival.channel.let_in();
+        (node, arrival)
+    }
+
+    /// A link whose first packet is the test's.
+    pub fn dial(&self) -> Link {
+        connect(self.address(), &self.security, PATIENCE).unwrap()
+    }
+
+    /// A node that sends packets as it likes, and the server's end, which has not let it in.
+    pub fn raw(&self) -> (Link, Arrival) {
+        let mut link = self.dial();
+        link.send(&[&Header::new(FrameKind::Share).encode(0)]).unwrap();
+        assert_eq!(receive(&mut link).unwrap()[0], FrameKind::Shared as u8);
+        (link, self.arrivals.recv_timeout(PATIENCE).unwrap())
+    }
+}
+
+/// The link's next packet.
+pub fn receive(link: &mut Link) -> Result<Vec<u8>, LinkError> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        link.flush()?;
+        if let Some(packet) = link.receive()? {
+            return Ok(packet.to_vec());
+        }
+        assert!(Instant::now() < end, "nothing came");
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+/// The channel's next message.
+pub fn next(channel: &mut Channel) -> Result<Vec<u8>, ChannelError> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        channel.flush()?;
+        if let Some(message) = channel.receive()? {
+            return Ok(message.to_vec());
+        }
+        assert!(Instant::now() < end, "nothing came");
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
