@@ -10,7 +10,7 @@
 //! | [`profile`] | what one seed's world is like |
 //! | `net`, [`disk`], [`lender`], [`process`] | its parts |
 //! | `nemesis`, `damage`, `hostile` | what goes wrong |
-//! | [`history`] | what truly happened |
+//! | [`history`], `past` | what truly happened |
 //! | [`check`] | the oracles, one a rule |
 //! | [`scenario`] | what the client program does |
 //! | [`storage`] | segments on a virtual disk, for `rvm` |
@@ -27,6 +27,7 @@ mod hostile;
 pub mod lender;
 mod nemesis;
 mod net;
+mod past;
 pub mod process;
 pub mod profile;
 mod queue;

@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use netram_proto::id::{Incarnation, JournalId, Lsn};
+use netram_proto::id::{Epoch, Incarnation, JournalId, Lsn};
 use netram_proto::journal::{LogFile, Slots, View};
 use netram_proto::limit::SLOT_BYTES;
 use netram_proto::planted::Planted;
@@ -22,6 +22,7 @@ use crate::history::History;
 use crate::lender::Lender;
 use crate::nemesis::Nemesis;
 use crate::net::{Conn, Way};
+use crate::past::Past;
 use crate::process::Process;
 use crate::profile::Profile;
 use crate::queue::Queue;
@@ -138,6 +139,10 @@ pub struct Host {
     pub(crate) standing_file: Option<usize>,
     /// A newer reign, on a copy of this disk, has recovered this log.
     pub overtaken: Option<Overtaken>,
+    /// The reign that this disk is in.
+    pub(crate) reign: Epoch,
+    /// The journal is restored here from a replica that was told last of this reign.
+    pub(crate) heard: Option<Epoch>,
 }
 
 /// What the newer reign on a copied disk knew.
@@ -190,6 +195,8 @@ pub struct World {
     pub(crate) volume_bytes: u64,
     /// What truly happened to it.
     pub(crate) changes: Changes,
+    /// Reigns that ended, in worlds with a data lender.
+    pub(crate) past: Vec<Past>,
     /// What members had acknowledged while the data lender was in service.
     pub(crate) kept_promise: Lsn,
 }
@@ -232,6 +239,7 @@ impl World {
             data_last_down: Time(0),
             volume_bytes: 0,
             changes: Changes::default(),
+            past: Vec::new(),
             kept_promise: Lsn(0),
         };
         world.plan_nemesis();
@@ -336,6 +344,8 @@ impl World {
             of_replica: None,
             standing_file: None,
             overtaken: None,
+            reign: source.reign,
+            heard: None,
         };
         self.add_host(copy)
     }
@@ -377,6 +387,8 @@ impl World {
             of_replica: None,
             standing_file: None,
             overtaken: None,
+            reign: Epoch(0),
+            heard: Some(heard.epoch),
         })
     }
 
@@ -389,15 +401,20 @@ impl World {
         }
     }
 
-    /// The reign on `host` begins with the log up to `end`, all of it on the platter; it was compared with what the log
-    /// of `source` truly holds.
-    pub(crate) fn adopt(&mut self, host: usize, source: usize, end: Lsn, head: Lsn) {
-        if source != host {
-            self.hosts[host].history = self.hosts[source].history.clone();
-            self.hosts[host].copied_from = None;
-            let version = self.hosts[host].copied_version;
-            self.hosts[source].overtaken = Some(Overtaken { fork: end, version });
+    /// The reign on `host` begins with the log up to `end`, all of it on the platter; it was compared with
+    /// [`World::truth`].
+    pub(crate) fn adopt(&mut self, host: usize, end: Lsn, head: Lsn) {
+        match self.hosts[host].copied_from {
+            Some(source) => {
+                self.inherit(host);
+                self.hosts[host].copied_from = None;
+                let version = self.hosts[host].copied_version;
+                self.hosts[source].overtaken = Some(Overtaken { fork: end, version });
+            }
+            None => self.keep_past(host),
         }
+        self.hosts[host].reign = self.hosts[host].view.epoch;
+        self.changes.rewind(end);
         let history = &mut self.hosts[host].history;
         history.rewind(end);
         history.acked = end;
@@ -478,5 +495,7 @@ fn new_host(rng: &mut Rng, profile: &Profile, journal: JournalId) -> Host {
         of_replica: None,
         standing_file: None,
         overtaken: None,
+        reign: Epoch(0),
+        heard: None,
     }
 }

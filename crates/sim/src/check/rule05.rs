@@ -71,8 +71,7 @@ pub(crate) fn answered(
 /// The journal is about to serve: it ends at `end`.
 pub(crate) fn recovered(world: &mut World, process: usize, end: Link, head: Link, accept_loss: bool) {
     let host = world.processes[process].host;
-    let source = world.hosts[host].copied_from.unwrap_or(host);
-    rule06::genuine(world, host, source, head, end);
+    rule06::genuine(world, host, head, end);
     let (acked, promised) = (world.hosts[host].history.acked, world.promised_to_copy(host));
     let must = acked.max(promised);
     let decidable = world.profile.hostile.is_none();
@@ -88,7 +87,7 @@ pub(crate) fn recovered(world: &mut World, process: usize, end: Link, head: Link
     if end.lsn < must {
         world.coverage.hit("losses that were accepted");
     }
-    world.adopt(host, source, end.lsn, head.lsn);
+    world.adopt(host, end.lsn, head.lsn);
     on_platter(world, host, head.lsn, end.lsn);
 }
 

@@ -10,8 +10,8 @@ use super::fail;
 use crate::world::World;
 
 /// Compares the recovered log, as a reader would see it, with what was truly appended.
-pub(crate) fn genuine(world: &World, host: usize, source: usize, head: Link, end: Link) {
-    let history = &world.hosts[source].history;
+pub(crate) fn genuine(world: &World, host: usize, head: Link, end: Link) {
+    let history = world.truth(host);
     if end.lsn > history.tail() {
         fail(
             7,

@@ -109,6 +109,7 @@ impl World {
     fn open_in(&mut self, process: usize, accept_loss: bool) -> Result<(), OpenFailure> {
         let host = self.processes[process].host;
         let mut files = self.open_files(host)?;
+        self.tell(|| format!("process {process} finds {}", brief(&files.view)));
         if self.is_taken_over(host)? {
             self.hosts[host].of_replica = None;
         }
@@ -149,7 +150,6 @@ impl World {
         }
         check::rule05::recovered(self, process, taken.end, files.superblock.head, accept_loss);
         self.hosts[host].of_replica = None;
-        self.changes.rewind(taken.end.lsn);
         self.serve(process, files, taken)
     }
 
@@ -320,6 +320,22 @@ impl World {
             self.coverage.hit("recoveries that accepted loss");
         }
     }
+}
+
+/// A view in a line of the story.
+pub(super) fn brief(view: &View) -> String {
+    let members: Vec<&str> = view
+        .members
+        .iter()
+        .map(|member| member.address.as_str())
+        .collect();
+    let View {
+        version,
+        epoch,
+        counting,
+        ..
+    } = view;
+    format!("view {version} of epoch {epoch}, {members:?} counting {counting}")
 }
 
 /// The lender that an address means.

@@ -12,7 +12,7 @@ use netram_proto::time::Span;
 use netram_proto::wire::Link;
 
 use super::Phase;
-use super::open::Files;
+use super::open::{Files, brief};
 use crate::check;
 use crate::data::{DataLink, new_source};
 use crate::disk::SimFile;
@@ -211,17 +211,7 @@ impl World {
         let Some(view) = serving.writer.view_to_store() else {
             return;
         };
-        self.tell(|| {
-            let members: Vec<&str> = view
-                .members
-                .iter()
-                .map(|member| member.address.as_str())
-                .collect();
-            format!(
-                "process {process} stores view {} {members:?} counting {}",
-                view.version, view.counting
-            )
-        });
+        self.tell(|| format!("process {process} begins to store {}", brief(&view)));
         let host = self.processes[process].host;
         self.hosts[host].storing = Some(view.clone());
         if let Some(link) = &mut serving.data {
@@ -248,6 +238,7 @@ impl World {
             match stored {
                 Ok(()) => {
                     world.coverage.hit("views stored");
+                    world.tell(|| format!("process {process} has stored view {}", view.version));
                     check::rule03::stored(world, process, &view);
                     serving.writer.on_view_stored(now);
                 }

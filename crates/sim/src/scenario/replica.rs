@@ -100,6 +100,7 @@ impl Program {
             return;
         }
         world.data_held = Some(self.host);
+        world.tell(|| String::from("nobody is to hear of the next opening"));
         if let Ok(process) = world.open(self.host, false) {
             world.crash(process, false);
             world.coverage.hit("data: last openings that nobody heard");
@@ -141,6 +142,13 @@ impl Program {
         let away = Span::from_ms(world.rng.pick(&[20, 400, 3000, 20_000]));
         let until = world.now + away;
         let operations = world.rng.below(12) as u32;
+        world.tell(|| match draw {
+            0 => String::from("the data lender's process is killed"),
+            1 => format!("the data lender's process may die in {operations} operations"),
+            2 => format!("the data lender stands still for {} ms", away.0 / 1_000_000),
+            3 => format!("the data lender is away for {} ms", away.0 / 1_000_000),
+            _ => String::from("the data lender's connections break"),
+        });
         let Some(data) = &mut world.data else { return };
         match draw {
             0 if data.is_up() => {
@@ -307,6 +315,7 @@ impl Program {
     fn lose_disk(&mut self) -> bool {
         let world = &mut *self.world.borrow_mut();
         world.coverage.hit("data: clients' disks lost");
+        world.tell(|| String::from("the client's disk is lost; its replica is taken over"));
         let Some(mut data) = world.data.take() else {
             return false;
         };
@@ -325,6 +334,7 @@ impl Program {
                 .hit("data: restores refused: the replica is not whole");
             return false;
         }
+        world.return_to(self.host, found.view.epoch);
         if let Some((end, contents)) = contents {
             rule12::whole(world, end, &contents);
         }
@@ -335,8 +345,8 @@ impl Program {
         }
         self.files = data.volume;
         self.ends = None;
-        // A take-over leaves nobody who could hear it.
-        self.unheard = false;
+        // A take-over leaves nobody who could hear it. What it gives may be older than what the model saw last.
+        (self.unheard, self.restored) = (false, true);
         let host = &mut world.hosts[self.host];
         host.standing_file = Some(data.standing_file);
         host.disk = data.disk;

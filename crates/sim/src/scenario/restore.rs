@@ -45,6 +45,8 @@ impl Program {
     /// The client is given up. `false`: there is no volume any more.
     pub(super) fn restore(&mut self) -> bool {
         self.count("data: clients' disks lost");
+        let story = || String::from("the client's disk is lost; its volume is restored");
+        self.world.borrow_mut().tell(story);
         let mut loss = Loss {
             heard: None,
             ours: Vec::new(),
@@ -156,13 +158,7 @@ impl Program {
             .world
             .borrow_mut()
             .ask_data(process, session, &question, FrameKind::Replica);
-        let found = describe(answer)?;
-        match found.condition {
-            Condition::Following => Ok(found),
-            _ => Err(Failed::Refused(
-                "data: restores refused: the replica is not whole",
-            )),
-        }
+        describe(answer)
     }
 
     /// Makes the journal on a new machine. Returns it, and where the log ends.
@@ -360,9 +356,16 @@ impl Program {
     }
 }
 
+/// What a replica is, if it is whole. Frames that its client sent before it was given up may begin a resync between two questions.
 fn describe(answer: crate::data::Answer) -> Result<Description, Failed> {
-    match answer {
-        Some(Ok(answer)) => Description::decode(&answer.frame()).map_err(|_| Failed::CutOff),
-        Some(Err(_)) | None => Err(Failed::CutOff),
+    let Some(Ok(answer)) = answer else {
+        return Err(Failed::CutOff);
+    };
+    let found = Description::decode(&answer.frame()).map_err(|_| Failed::CutOff)?;
+    match found.condition {
+        Condition::Following => Ok(found),
+        _ => Err(Failed::Refused(
+            "data: restores refused: the replica is not whole",
+        )),
     }
 }

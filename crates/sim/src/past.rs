@@ -1,0 +1,146 @@
+//! What was true at the end of each reign, for a restore from a replica that has not heard of a later one.
+//!
+//! An opening gives up records in doubt that no member of *its* view holds. A replica that never heard of that opening may have a
+//! view with other members: one that was proposed, sent there, and never durable at the client. If none of these has heard of the
+//! opening either, a restore may find such records, and takes them: nobody can tell. To it the later reigns never were. What they
+//! acknowledged by the client's own disk alone is lost in silence, as `docs/failure-model.md` says. That no member of the
+//! replica's view was sealed by one of them is checked where the restore is judged.
+
+use netram_proto::id::Epoch;
+
+use crate::check::rule12::Changes;
+use crate::history::History;
+use crate::world::World;
+
+/// A reign that has ended.
+#[derive(Clone, Debug)]
+pub(crate) struct Past {
+    host: usize,
+    reign: Epoch,
+    history: History,
+    changes: Changes,
+}
+
+impl World {
+    /// What the log that is recovered on `host` truly was: for a copied disk that of its original, as far as whoever made the
+    /// copy could have heard.
+    pub(crate) fn truth(&self, host: usize) -> &History {
+        match (self.past_heard(host), self.hosts[host].copied_from) {
+            (Some(past), _) => &past.history,
+            (None, source) => &self.hosts[source.unwrap_or(host)].history,
+        }
+    }
+
+    /// The copy on `host` has been recovered: its history begins with [`World::truth`].
+    pub(crate) fn inherit(&mut self, host: usize) {
+        self.hosts[host].history = self.truth(host).clone();
+        if let Some(past) = self.past_heard(host) {
+            self.changes = past.changes.clone();
+            self.coverage.hit("data: later reigns lost unheard");
+        }
+    }
+
+    /// A reign on `host` ends: the next one begins.
+    pub(crate) fn keep_past(&mut self, host: usize) {
+        if self.data.is_some() {
+            self.past.push(Past {
+                host,
+                reign: self.hosts[host].reign,
+                history: self.hosts[host].history.clone(),
+                changes: self.changes.clone(),
+            });
+        }
+    }
+
+    /// What later reigns did on the disk of `host` is lost with it: everything is as the end of `reign` left it.
+    pub(crate) fn return_to(&mut self, host: usize, reign: Epoch) {
+        if let Some(past) = self.past_of(host, reign).cloned() {
+            self.hosts[host].history = past.history;
+            self.changes = past.changes;
+            self.coverage.hit("data: later reigns lost unheard");
+        }
+    }
+
+    fn past_heard(&self, host: usize) -> Option<&Past> {
+        let copy = &self.hosts[host];
+        self.past_of(copy.copied_from?, copy.heard?)
+    }
+
+    /// `None`: no reign has followed it.
+    fn past_of(&self, host: usize, reign: Epoch) -> Option<&Past> {
+        let named = |past: &&Past| (past.host, past.reign) == (host, reign);
+        self.past.iter().rev().find(named)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use netram_proto::id::Lsn;
+    use netram_proto::planted::Planted;
+    use netram_proto::wire::Link;
+
+    use super::*;
+    use crate::data::DataLender;
+    use crate::profile::Profile;
+    use crate::rng::Rng;
+    use crate::trace::Trace;
+
+    const FIRST: Link = Link {
+        lsn: Lsn(56),
+        chain: 1,
+    };
+    const SECOND: Link = Link {
+        lsn: Lsn(112),
+        chain: 2,
+    };
+
+    /// A world whose client logged two records in reign 1, and whose next opening gave up the second.
+    fn world() -> World {
+        let mut rng = Rng::new(7);
+        let profile = Profile::draw(&mut rng);
+        let capacity = profile.capacity;
+        let mut world = World::new(rng, profile, Planted::NONE, Trace::new(None));
+        let data = DataLender::new(Rng::new(8), 0, world.journal, capacity, 1);
+        world.data = Some(data);
+        world.changes = Changes::new(512);
+        opens(&mut world, 1, Lsn(0));
+        for (end, byte) in [(FIRST, 0xaa), (SECOND, 0xbb)] {
+            world.hosts[0].history.append(&[byte; 56], end);
+            world.changes.push(end.lsn, 0, vec![byte; 512]);
+        }
+        opens(&mut world, 2, FIRST.lsn);
+        world
+    }
+
+    fn opens(world: &mut World, reign: u32, end: Lsn) {
+        world.hosts[0].view.epoch = Epoch(reign);
+        world.adopt(0, end, Lsn(0));
+    }
+
+    /// Where the log may end that is restored from a replica whose client was last heard in `reign`.
+    fn restored(world: &mut World, reign: u32) -> Lsn {
+        let mut heard = world.hosts[0].view.clone();
+        heard.epoch = Epoch(reign);
+        let claim = heard.clone();
+        let host = world.restore_host(0, &claim, Link::default(), &heard);
+        world.truth(host).tail()
+    }
+
+    /// Two oracles called it a broken rule that a restore found at a member what an opening had given up of which neither the
+    /// replica nor that member had heard (seeds 3025428 and 3295405).
+    #[test]
+    fn a_restore_may_find_what_an_opening_gave_up_that_nobody_heard_of() {
+        let mut world = world();
+        assert_eq!(restored(&mut world, 1), SECOND.lsn);
+        world.return_to(0, Epoch(1));
+        assert_eq!(world.hosts[0].history.tail(), SECOND.lsn);
+    }
+
+    #[test]
+    fn a_restore_may_not_find_what_an_opening_gave_up_that_was_heard() {
+        let mut world = world();
+        assert_eq!(restored(&mut world, 2), FIRST.lsn);
+        world.return_to(0, Epoch(2));
+        assert_eq!(world.hosts[0].history.tail(), FIRST.lsn);
+    }
+}
