@@ -35,6 +35,7 @@
 
 mod background;
 mod error;
+mod granules;
 mod inspect;
 pub mod limit;
 mod map;

@@ -1,6 +1,17 @@
-//! The ranges of one transaction: an append while it runs, one sort when it commits, never a tree.
+//! The ranges of one transaction: a list while they are few or come in order, bits once they are many and
+//! do not; never a tree.
 //!
 //! Measured by `cargo run --release -p netram-rvm --example set_range`; figures in `docs/rvm.md`.
+
+use crate::granules::{Granules, fits};
+
+/// Ranges out of order from which on bits are tried for them: below, one sort is cheaper.
+const LISTED_MAX: usize = 1024;
+/// Ranges a page from which on bits are cheaper than the sort. Bits cost by the page, 30 ns or so, and a sort
+/// by the range, 15 ns.
+const DENSITY_MIN: usize = 3;
+/// Where ranges are too far apart for bits, so many times more are listed before bits are tried again.
+const RETRY_FACTOR: usize = 4;
 
 /// Bytes of one region that a transaction declared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,12 +27,27 @@ impl Range {
     pub(crate) fn end(self) -> u64 {
         self.offset + u64::from(self.length)
     }
+
+    fn place(self) -> (u32, u64) {
+        (self.region, self.offset)
+    }
 }
 
 /// All ranges of one transaction. Keeps its memory when cleared.
 #[derive(Debug, Default)]
 pub(crate) struct Ranges {
+    /// Those whose old values were kept, oldest first; while there are no bits, simply all.
     declared: Vec<Range>,
+    /// They came out of order, or overlap.
+    disordered: bool,
+    /// The list was long, out of order and dense: from then on bits are kept.
+    dense: bool,
+    /// The length of the list at which bits are tried. Zero: `LISTED_MAX`.
+    try_at: usize,
+    /// What was declared, as far as bits can say it.
+    granules: Granules,
+    /// What bits cannot say, once there are bits.
+    loose: Vec<Range>,
     merged: Vec<Range>,
     /// How often a range was declared, and their bytes, for statistics.
     calls: u64,
@@ -29,24 +55,34 @@ pub(crate) struct Ranges {
 }
 
 impl Ranges {
-    /// Adds a range and returns the part of it, as offset and length, that the last one did not cover.
+    /// Adds a range and returns the part of it, as offset and length, whose old values are not kept yet.
+    /// With `keep` the caller keeps them, and the part joins those of [`Ranges::kept`].
     ///
     /// Programs declare neighbouring fields one after the other; those extend the last range in place.
     #[inline]
-    pub(crate) fn declare(&mut self, region: u32, offset: u64, length: u32) -> (u64, u32) {
+    pub(crate) fn declare(&mut self, region: u32, offset: u64, length: u32, keep: bool) -> (u64, u32) {
         self.calls += 1;
         self.bytes += u64::from(length);
-        if let Some(last) = self.declared.last_mut()
-            && last.region == region
-            && let Some(into) = offset.checked_sub(last.offset)
-            && into <= u64::from(last.length)
-        {
-            let old_end = last.end();
-            let end = (offset + u64::from(length)).max(old_end);
-            if let Ok(whole) = u32::try_from(end - last.offset) {
-                last.length = whole;
-                // At most `length`, so it fits.
-                return (old_end, (end - old_end) as u32);
+        if self.dense {
+            return self.declare_granules(region, offset, length, keep);
+        }
+        if let Some(last) = self.declared.last_mut() {
+            if last.region == region
+                && let Some(into) = offset.checked_sub(last.offset)
+                && into <= u64::from(last.length)
+            {
+                let old_end = last.end();
+                let end = (offset + u64::from(length)).max(old_end);
+                if let Ok(whole) = u32::try_from(end - last.offset) {
+                    last.length = whole;
+                    // At most `length`, so it fits.
+                    return (old_end, (end - old_end) as u32);
+                }
+            }
+            self.disordered |= (region, offset) < (last.region, last.end());
+            if self.disordered && self.declared.len() >= LISTED_MAX.max(self.try_at) && self.begin_granules()
+            {
+                return self.declare_granules(region, offset, length, keep);
             }
         }
         self.declared.push(Range {
@@ -57,9 +93,65 @@ impl Ranges {
         (offset, length)
     }
 
-    /// The ranges as declared, oldest first.
-    pub(crate) fn declared(&self) -> &[Range] {
+    /// Marks in bits what the list has, if that is dense.
+    #[cold]
+    fn begin_granules(&mut self) -> bool {
+        let Ranges {
+            declared,
+            granules,
+            loose,
+            ..
+        } = self;
+        for range in declared.iter() {
+            let fitting = fits(range.offset, range.length);
+            if !fitting
+                || granules
+                    .declare(range.region, range.offset, range.length)
+                    .is_none()
+            {
+                loose.push(*range);
+            }
+        }
+        self.dense = (granules.pages() + loose.len()) * DENSITY_MIN <= declared.len();
+        if !self.dense {
+            self.try_at = declared.len() * RETRY_FACTOR;
+            granules.clear();
+            loose.clear();
+        }
+        self.dense
+    }
+
+    fn declare_granules(&mut self, region: u32, offset: u64, length: u32, keep: bool) -> (u64, u32) {
+        let (fresh, count) = match fits(offset, length) {
+            true => self.granules.declare(region, offset, length),
+            false => None,
+        }
+        .unwrap_or_else(|| {
+            self.loose.push(Range {
+                offset,
+                length,
+                region,
+            });
+            (offset, length)
+        });
+        if keep && count > 0 {
+            self.declared.push(Range {
+                offset: fresh,
+                length: count,
+                region,
+            });
+        }
+        (fresh, count)
+    }
+
+    /// The ranges whose old values were kept, oldest first.
+    pub(crate) fn kept(&self) -> &[Range] {
         &self.declared
+    }
+
+    /// Ranges that are kept in lists: what bounds their memory.
+    pub(crate) fn listed(&self) -> usize {
+        self.declared.len().max(self.loose.len())
     }
 
     /// How many ranges were declared, and their bytes, neighbours and duplicates each for itself.
@@ -69,17 +161,34 @@ impl Ranges {
 
     /// The ranges as last merged.
     pub(crate) fn merged(&self) -> &[Range] {
-        &self.merged
+        match self.is_merged_already() {
+            true => &self.declared,
+            false => &self.merged,
+        }
     }
 
-    /// Sorts the ranges by place, with duplicate, overlapping and adjacent ones made one. The declared ones
-    /// stay as they are, for an abort after a refused commit.
+    /// The list is the result: sorted, without overlaps.
+    fn is_merged_already(&self) -> bool {
+        !self.disordered
+    }
+
+    /// Sorts the ranges by place, with duplicate, overlapping and adjacent ones made one. What was declared
+    /// stays as it is, for an abort after a refused commit.
     pub(crate) fn merge(&mut self) {
+        if self.is_merged_already() {
+            return;
+        }
         self.merged.clear();
-        self.merged.extend_from_slice(&self.declared);
-        let key = |range: &Range| (range.region, range.offset);
-        if !self.merged.is_sorted_by_key(key) {
-            self.merged.sort_unstable_by_key(key);
+        let mut sorted = false;
+        if !self.dense {
+            self.merged.extend_from_slice(&self.declared);
+        } else {
+            self.granules.collect(&mut self.merged);
+            self.merged.extend_from_slice(&self.loose);
+            sorted = self.loose.is_empty();
+        }
+        if !sorted {
+            self.merged.sort_unstable_by_key(|range| range.place());
         }
         let kept = coalesce(&mut self.merged);
         self.merged.truncate(kept);
@@ -87,13 +196,19 @@ impl Ranges {
 
     pub(crate) fn clear(&mut self) {
         self.declared.clear();
+        if self.dense {
+            self.granules.clear();
+        }
+        (self.disordered, self.dense, self.try_at) = (false, false, 0);
+        self.loose.clear();
         self.merged.clear();
         (self.calls, self.bytes) = (0, 0);
     }
 
     /// Bytes of memory held on to.
     pub(crate) fn capacity_bytes(&self) -> usize {
-        (self.declared.capacity() + self.merged.capacity()) * size_of::<Range>()
+        let listed = self.declared.capacity() + self.loose.capacity() + self.merged.capacity();
+        listed * size_of::<Range>() + self.granules.capacity_bytes()
     }
 }
 
@@ -124,7 +239,7 @@ mod tests {
     fn merged(declared: &[(u32, u64, u32)]) -> Vec<(u32, u64, u32)> {
         let mut ranges = Ranges::default();
         for (region, offset, length) in declared {
-            ranges.declare(*region, *offset, *length);
+            ranges.declare(*region, *offset, *length, true);
         }
         ranges.merge();
         ranges
@@ -169,6 +284,44 @@ mod tests {
         }
 
         #[test]
+        fn many_ranges_are_the_same_bytes_as_bits_and_as_a_list(
+            declared in proptest::collection::vec((0u32..2, 0u64..4000, 1u32..5, any::<bool>()), 1..60),
+            keep in any::<bool>(),
+        ) {
+            let mut ranges = Ranges::default();
+            let (mut bytes, mut saved) = (std::collections::BTreeSet::new(), Vec::new());
+            // Backwards, so that bits are wanted; then what the test is about.
+            let before = (0..=LISTED_MAX as u64).rev().map(|at| (0, 100_000 + at * 16, 8));
+            let after = declared.iter().map(|(region, at, length, whole)| match whole {
+                true => (*region, at * 8, length * 8),
+                false => (*region, at * 8 + 3, length * 8 + 1),
+            });
+            for (region, offset, length) in before.chain(after) {
+                let (fresh, count) = ranges.declare(region, offset, length, keep);
+                saved.extend((fresh..fresh + u64::from(count)).map(|at| (region, at)));
+                bytes.extend((offset..offset + u64::from(length)).map(|at| (region, at)));
+            }
+            assert!(ranges.dense);
+            for _ in 0..2 {
+                ranges.merge();
+                let covered = ranges.merged().iter().flat_map(|range| {
+                    (range.offset..range.end()).map(|at| (range.region, at))
+                });
+                prop_assert!(covered.eq(bytes.iter().copied()), "sorted, and each byte once");
+            }
+            let kept = ranges.kept().iter().flat_map(|range| {
+                (range.offset..range.end()).map(|at| (range.region, at))
+            });
+            let kept: Vec<_> = kept.collect();
+            prop_assert!(!keep || kept == saved, "old values are listed in the order of their keeping");
+            let kept: std::collections::BTreeSet<_> = kept.into_iter().collect();
+            prop_assert!(!keep || kept == bytes);
+            ranges.clear();
+            ranges.merge();
+            prop_assert!(ranges.merged().is_empty());
+        }
+
+        #[test]
         fn the_fresh_parts_cover_each_byte_before_its_first_use(
             declared in proptest::collection::vec((0u64..50, 1u32..20), 0..40)
         ) {
@@ -176,14 +329,14 @@ mod tests {
             let mut captured = std::collections::BTreeSet::new();
             let mut total = 0u64;
             for (offset, length) in declared {
-                let (fresh, count) = ranges.declare(0, offset, length);
+                let (fresh, count) = ranges.declare(0, offset, length, true);
                 total += u64::from(count);
                 captured.extend(fresh..fresh + u64::from(count));
                 for at in offset..offset + u64::from(length) {
                     prop_assert!(captured.contains(&at));
                 }
             }
-            let declared: u64 = ranges.declared().iter().map(|range| u64::from(range.length)).sum();
+            let declared: u64 = ranges.kept().iter().map(|range| u64::from(range.length)).sum();
             prop_assert_eq!(declared, total, "the undo bytes match the declared ranges");
         }
     }

@@ -13,6 +13,7 @@ use netram_rvm::{Allocation, Identity, Memory, OpenError, Options, Placement, Rv
 
 pub(crate) const REGION_BYTES: usize = 1 << 24;
 const LOG_BYTES: u64 = 1 << 40;
+const PAYLOAD_BYTES_MAX: usize = 1 << 24;
 
 /// A log that forgets: appends cost their encoding only.
 pub(crate) struct Forgetful {
@@ -43,7 +44,7 @@ impl Log for Forgetful {
             acked: tail,
             tail,
             capacity: LOG_BYTES,
-            payload_max: 1 << 20,
+            payload_max: PAYLOAD_BYTES_MAX,
         }
     }
 
@@ -120,7 +121,7 @@ impl Storage for Nowhere {
 pub(crate) fn log() -> Forgetful {
     Forgetful {
         tail: Cell::new(64),
-        ring: RefCell::new(vec![0; 1 << 20]),
+        ring: RefCell::new(vec![0; PAYLOAD_BYTES_MAX]),
     }
 }
 

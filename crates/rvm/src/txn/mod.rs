@@ -89,9 +89,10 @@ impl<L: Log, S: Storage> Transaction<L, S> {
         self.open
     }
 
-    /// Ranges declared so far; neighbours declared one after the other count as one.
+    /// Ranges in the transaction's lists; neighbours declared one after the other count as one, and what a
+    /// large transaction keeps in bits counts no more.
     pub fn ranges(&self) -> usize {
-        self.buffers.ranges.declared().len()
+        self.buffers.ranges.listed()
     }
 
     /// Whether ranges of the region were declared.
@@ -161,7 +162,7 @@ impl<L: Log, S: Storage> Transaction<L, S> {
                 max: self.shared.range_max,
             });
         }
-        if self.buffers.ranges.declared().len() >= TRANSACTION_RANGES_MAX {
+        if self.buffers.ranges.listed() >= TRANSACTION_RANGES_MAX {
             return Err(RangeError::TooMany {
                 what: "ranges",
                 max: TRANSACTION_RANGES_MAX,
@@ -214,11 +215,14 @@ impl<L: Log, S: Storage> Transaction<L, S> {
     #[inline]
     fn declare(&mut self, place: u32, offset: usize, length: usize) {
         // The largest range fits 32 bits (asserted at the opening).
-        self.buffers.ranges.declare(place, offset as u64, length as u32);
+        self.buffers
+            .ranges
+            .declare(place, offset as u64, length as u32, false);
     }
 
     fn declare_restorable(&mut self, memory: &Memory, place: u32, offset: usize, length: usize) {
-        let (fresh, count) = self.buffers.ranges.declare(place, offset as u64, length as u32);
+        let ranges = &mut self.buffers.ranges;
+        let (fresh, count) = ranges.declare(place, offset as u64, length as u32, true);
         let undo = &mut self.buffers.undo;
         let before = undo.len();
         undo.resize(before + count as usize, 0);
@@ -234,7 +238,7 @@ impl<L: Log, S: Storage> Transaction<L, S> {
             ..
         } = &self.buffers;
         let mut at = undo.len();
-        for group in ranges.declared().chunk_by(|a, b| a.region == b.region).rev() {
+        for group in ranges.kept().chunk_by(|a, b| a.region == b.region).rev() {
             let mut memory = regions.list[group[0].region as usize].write();
             for range in group.iter().rev() {
                 let end = at;

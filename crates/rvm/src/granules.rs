@@ -1,0 +1,289 @@
+//! The ranges of a large transaction as bits: one for every eight bytes of a page, a page in one cache line.
+//!
+//! A list of ranges costs a sort, and grows with every repetition; the bits cost the same for the
+//! millionth update as for the first. They hold whole granules only: nothing is rounded, what does not begin
+//! and end at a multiple of eight stays in the list.
+
+use crate::range::Range;
+
+/// Bytes that one bit stands for.
+const GRANULE_BYTES: u64 = 8;
+/// Bytes that one entry stands for. Not the system's page, though as large.
+const PAGE_BYTES: u64 = 4096;
+const WORDS: usize = (PAGE_BYTES / GRANULE_BYTES / 64) as usize;
+/// Pages that one transaction has bits for, in 64 MiB of bits. What lies in others stays in the list.
+const PAGES_MAX: usize = 1 << 20;
+/// Longer ranges are few, and stay in the list.
+const RANGE_BYTES_MAX: u32 = PAGE_BYTES as u32;
+/// Bits of a key that hold the page: an offset of 60 bits, more than an address space has.
+const PAGE_BITS: u32 = 48;
+const NO_KEY: u64 = u64::MAX;
+/// An entry of the table that holds no page.
+const FREE: u32 = u32::MAX;
+
+const _: () = assert!(
+    crate::limit::TRANSACTION_REGIONS_MAX < 1 << (u64::BITS - PAGE_BITS),
+    "a key holds every region, and is never NO_KEY"
+);
+const _: () = assert!(PAGES_MAX < FREE as usize);
+
+type Bits = [u64; WORDS];
+
+/// Which granules were declared. Keeps its memory when cleared.
+#[derive(Debug)]
+pub(crate) struct Granules {
+    /// Places in `pages`, found by hashing; a power of two of them, at most half used.
+    table: Vec<u32>,
+    pages: Vec<Page>,
+    /// The page used last, with its place: updates come in swarms.
+    recent: (u64, usize),
+}
+
+/// The declared granules of one page.
+#[derive(Clone, Copy, Debug)]
+struct Page {
+    /// The region and the page in it.
+    key: u64,
+    bits: Bits,
+}
+
+impl Default for Granules {
+    fn default() -> Granules {
+        Granules {
+            table: Vec::new(),
+            pages: Vec::new(),
+            recent: (NO_KEY, 0),
+        }
+    }
+}
+
+/// Whether bits can say it exactly.
+#[inline]
+pub(crate) fn fits(offset: u64, length: u32) -> bool {
+    (offset | u64::from(length)).is_multiple_of(GRANULE_BYTES) && length <= RANGE_BYTES_MAX
+}
+
+impl Granules {
+    /// Pages that have bits.
+    pub(crate) fn pages(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// Declares a range that [`fits`], and returns as offset and length the part of it from the first to the
+    /// last granule that is new. `None`: there is no room for one more page.
+    #[inline]
+    pub(crate) fn declare(&mut self, region: u32, offset: u64, length: u32) -> Option<(u64, u32)> {
+        let key = key(region, offset);
+        let first = offset % PAGE_BYTES / GRANULE_BYTES;
+        if length == GRANULE_BYTES as u32 && self.recent.0 == key {
+            let word = &mut self.pages[self.recent.1].bits[first as usize / 64];
+            let bit = 1 << (first % 64);
+            let new = *word & bit == 0;
+            *word |= bit;
+            return Some((offset, if new { length } else { 0 }));
+        }
+        self.declare_any(region, offset, length)
+    }
+
+    fn declare_any(&mut self, region: u32, offset: u64, length: u32) -> Option<(u64, u32)> {
+        let end = offset + u64::from(length);
+        // A range no longer than a page meets two at most. Both get their place before either is changed.
+        let low = self.place(key(region, offset))?;
+        let high = self.place(key(region, end - GRANULE_BYTES))?;
+        let (mut first, mut last) = (end, offset);
+        let mut at = offset;
+        while at < end {
+            let place = if at / PAGE_BYTES == offset / PAGE_BYTES {
+                low
+            } else {
+                high
+            };
+            let granule = at % PAGE_BYTES / GRANULE_BYTES;
+            let count = (64 - granule % 64).min((end - at) / GRANULE_BYTES);
+            let mask = (u64::MAX >> (64 - count)) << (granule % 64);
+            let word = &mut self.pages[place].bits[granule as usize / 64];
+            let new = mask & !*word;
+            *word |= mask;
+            if new != 0 {
+                let word_at = at - granule % 64 * GRANULE_BYTES;
+                first = first.min(word_at + u64::from(new.trailing_zeros()) * GRANULE_BYTES);
+                last = word_at + u64::from(64 - new.leading_zeros()) * GRANULE_BYTES;
+            }
+            at += count * GRANULE_BYTES;
+        }
+        // The part is no longer than the range.
+        Some(match first < last {
+            true => (first, (last - first) as u32),
+            false => (offset, 0),
+        })
+    }
+
+    /// The place of a page, which it gets now if it has none.
+    fn place(&mut self, key: u64) -> Option<usize> {
+        if self.recent.0 == key {
+            return Some(self.recent.1);
+        }
+        if self.pages.len() * 2 >= self.table.len() {
+            self.grow();
+        }
+        let mask = self.table.len() - 1;
+        let mut slot = hash(key) & mask;
+        let place = loop {
+            match self.table[slot] {
+                FREE if self.pages.len() >= PAGES_MAX => return None,
+                FREE => {
+                    self.table[slot] = self.pages.len() as u32;
+                    self.pages.push(Page {
+                        key,
+                        bits: [0; WORDS],
+                    });
+                    break self.pages.len() - 1;
+                }
+                place if self.pages[place as usize].key == key => break place as usize,
+                _ => slot = (slot + 1) & mask,
+            }
+        };
+        self.recent = (key, place);
+        Some(place)
+    }
+
+    fn grow(&mut self) {
+        let size = (self.table.len() * 2).max(256);
+        self.table.clear();
+        self.table.resize(size, FREE);
+        for (place, page) in self.pages.iter().enumerate() {
+            let mut slot = hash(page.key) & (size - 1);
+            while self.table[slot] != FREE {
+                slot = (slot + 1) & (size - 1);
+            }
+            self.table[slot] = place as u32;
+        }
+    }
+
+    /// Writes what was declared to `ranges`, sorted by place, neighbours as one. Sorts the pages: nothing can
+    /// be declared afterwards until all is cleared.
+    pub(crate) fn collect(&mut self, ranges: &mut Vec<Range>) {
+        self.table.clear();
+        self.recent = (NO_KEY, 0);
+        self.pages.sort_unstable_by_key(|page| page.key);
+        for page in &self.pages {
+            let region = (page.key >> PAGE_BITS) as u32;
+            let base = (page.key & ((1 << PAGE_BITS) - 1)) * PAGE_BYTES;
+            collect_page(region, base, &page.bits, ranges);
+        }
+        // The table is rebuilt for a transaction that stays open: its commit was refused.
+        self.regrow();
+    }
+
+    fn regrow(&mut self) {
+        let size = (self.pages.len() * 2 + 1).next_power_of_two().max(256);
+        self.table.resize(size / 2, FREE);
+        self.grow();
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.table.fill(FREE);
+        self.pages.clear();
+        self.recent = (NO_KEY, 0);
+    }
+
+    /// Bytes of memory held on to.
+    pub(crate) fn capacity_bytes(&self) -> usize {
+        self.table.capacity() * size_of::<u32>() + self.pages.capacity() * size_of::<Page>()
+    }
+}
+
+fn key(region: u32, offset: u64) -> u64 {
+    u64::from(region) << PAGE_BITS | offset / PAGE_BYTES
+}
+
+/// Neighbouring pages far apart, by the golden ratio's bits.
+fn hash(key: u64) -> usize {
+    (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize
+}
+
+/// Adds the runs of set bits of one page, grown onto the last range where they continue it.
+fn collect_page(region: u32, base: u64, bits: &Bits, ranges: &mut Vec<Range>) {
+    for (index, word) in bits.iter().enumerate() {
+        let mut left = *word;
+        while left != 0 {
+            let skip = left.trailing_zeros();
+            let run = (left >> skip).trailing_ones();
+            left &= !((u64::MAX >> (64 - run)) << skip);
+            let offset = base + (index as u64 * 64 + u64::from(skip)) * GRANULE_BYTES;
+            let length = run * GRANULE_BYTES as u32;
+            if let Some(last) = ranges.last_mut()
+                && last.region == region
+                && last.end() == offset
+                && let Some(whole) = last.length.checked_add(length)
+            {
+                last.length = whole;
+            } else {
+                ranges.push(Range {
+                    offset,
+                    length,
+                    region,
+                });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    /// Ranges that cluster, so that they meet, over several pages and regions.
+    fn declared() -> impl Strategy<Value = Vec<(u32, u64, u32)>> {
+        let place = prop_oneof![0u64..40, 500u64..530, 1000u64..3000];
+        let length = prop_oneof![1u32..4, 60u32..70, 500u32..513];
+        proptest::collection::vec((0u32..3, place, length), 0..60).prop_map(|ranges| {
+            let bytes = |(region, place, length)| (region, place * 8, length * 8);
+            ranges.into_iter().map(bytes).collect()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn bits_hold_exactly_the_granules_that_were_declared(declared in declared()) {
+            let mut granules = Granules::default();
+            let mut model = BTreeSet::new();
+            for (region, offset, length) in &declared {
+                prop_assert!(fits(*offset, *length));
+                let places = (*offset..*offset + u64::from(*length)).step_by(8);
+                let new: Vec<u64> = places.filter(|at| model.insert((*region, *at))).collect();
+                let (fresh, count) = granules.declare(*region, *offset, *length).unwrap();
+                match (new.first(), new.last()) {
+                    (Some(first), Some(last)) => {
+                        prop_assert_eq!((fresh, u64::from(count)), (*first, last + 8 - first));
+                    }
+                    _ => prop_assert_eq!(count, 0),
+                }
+            }
+            for round in 0..2 {
+                let mut ranges = Vec::new();
+                granules.collect(&mut ranges);
+                let covered: Vec<(u32, u64)> = ranges
+                    .iter()
+                    .flat_map(|range| (range.offset..range.end()).step_by(8).map(|at| (range.region, at)))
+                    .collect();
+                prop_assert!(covered.iter().eq(model.iter()), "sorted, each granule once, round {}", round);
+                // What stays open after a refused commit goes on.
+                granules.declare(1, 1 << 30, 8).unwrap();
+                model.insert((1, 1 << 30));
+            }
+            granules.clear();
+            prop_assert_eq!(granules.pages(), 0);
+        }
+    }
+
+    #[test]
+    fn what_is_not_made_of_granules_does_not_fit() {
+        assert!(fits(8, 8));
+        assert!(!fits(4, 8));
+        assert!(!fits(8, 4));
+        assert!(!fits(0, RANGE_BYTES_MAX + 8));
+    }
+}
