@@ -194,7 +194,7 @@ impl Granules {
 }
 
 fn key(region: u32, offset: u64) -> u64 {
-    u64::from(region) << PAGE_BITS | offset / PAGE_BYTES
+    (u64::from(region) << PAGE_BITS) | (offset / PAGE_BYTES)
 }
 
 /// Neighbouring pages far apart, by the golden ratio's bits.
