@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use netram_proto::id::Lsn;
-use netram_proto::journal::{CastConfig, CommitRule, Timing, WriterConfig};
+use netram_proto::journal::{CastConfig, CommitRule, Timing, Voter, WriterConfig};
 use netram_proto::limit::{
     DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, LENDERS_MAX, LOG_ALIGN, MEMBERS_MAX, WINDOW_BYTES_MAX,
     WINDOW_BYTES_MIN,
@@ -59,6 +59,10 @@ pub struct JournalConfig {
     pub of_replica: Option<OfReplica>,
     /// Appends are sent once for all members, to this multicast group; `None`: to each over its own link.
     pub multicast: Option<Multicast>,
+    /// Who acknowledges beside the members. [`Voter::Server`]: the journal is a node's of a shared region. It opens only when
+    /// nothing is left in it that the server may lack ([`crate::Left`]); its head can be trimmed only up to what the server
+    /// keeps; appends wait while the window is full of what the server lacks.
+    pub voter: Voter,
     /// A delay added to every sync of the log, to model a slower disk in benchmarks. Always label its results.
     pub modelled_sync_delay: Duration,
 }
@@ -112,6 +116,7 @@ impl Default for JournalConfig {
             accept_loss: false,
             of_replica: None,
             multicast: None,
+            voter: Voter::Disk,
             modelled_sync_delay: Duration::ZERO,
         }
     }
@@ -207,6 +212,7 @@ impl JournalConfig {
             window_bytes,
             timing: self.timing,
             cast: self.multicast.as_ref().map(|_| CastConfig::default()),
+            voter: self.voter,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use netram_proto::id::{Epoch, JournalId};
+use netram_proto::id::{Epoch, JournalId, Lsn};
 use netram_proto::journal::{
     AssembleError, GrowError as GrowRefusal, LogFileError, RecoveryRefusal, ViewError,
 };
@@ -88,6 +88,28 @@ pub enum OpenError {
         path: PathBuf,
         /// What is missing, and what to do.
         refusal: RecoveryRefusal,
+    },
+    /// The server of a shared region has fenced this node.
+    #[error(
+        "{path}: the region's server has fenced this node (epoch {seen}), and reads its journal from the lenders or has done so; ask the server for the outcomes, then remove this directory and join anew. What only this disk has, if lenders were lost: `netram shared merge`"
+    )]
+    NodeFenced {
+        /// The journal directory.
+        path: PathBuf,
+        /// The epoch under which the members were sealed.
+        seen: Epoch,
+    },
+    /// A node of a shared region left records here that the server may lack.
+    #[error(
+        "{path}: an earlier process of this node left records (LSN {from} to {end}); offer them to the region's server first"
+    )]
+    Unmerged {
+        /// The journal directory.
+        path: PathBuf,
+        /// The first of them.
+        from: Lsn,
+        /// Where they end.
+        end: Lsn,
     },
     /// The log is damaged where it had been durable.
     #[error("{path}: {source}")]

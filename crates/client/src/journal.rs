@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use netram_proto::id::{Epoch, JournalId, Lsn};
-use netram_proto::journal::{Blocked, Kept, View, WriterStatus};
+use netram_proto::journal::{Blocked, Kept, ServerKept, View, Voter, WriterStatus};
 use netram_proto::port::{
     AppendError, Durability, IoError, Kind, Log, LogError, LogState, Record, Ticket, Votes, WaitError,
 };
@@ -98,6 +98,17 @@ impl Journal {
         open::grow(root, config, log_bytes)
     }
 
+    /// [`Log::append`], which says also what the next record chains to: what the server of a shared region needs to know of
+    /// a record, beside its payload, to find the next one at this node's members.
+    pub fn append_linked(
+        &self,
+        kind: Kind,
+        length: usize,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<(Ticket, Chain), AppendError> {
+        self.shared.append(kind, length, fill)
+    }
+
     /// Which journal this is.
     pub fn id(&self) -> JournalId {
         self.id
@@ -139,28 +150,67 @@ impl Journal {
 
     /// Writes everything to the local disk, releases the members, and ends the reign. After that the next opening needs
     /// nobody. Dropping the journal does the same and tells nobody of an error.
+    ///
+    /// A shared journal's members keep what they hold: it may be all that the server can read of this node. See
+    /// [`Journal::leave`].
     pub fn close(mut self) -> Result<(), WaitError> {
-        self.shut_down()
+        self.shut_down(Voter::Disk)
     }
 
-    fn shut_down(&mut self) -> Result<(), WaitError> {
+    /// Closes a shared journal after the server has written down that this node left: nobody will ask for it any more, and
+    /// its members are told to forget. `false`: the server lacks some of it, and so it was closed as any other.
+    pub fn leave(mut self) -> Result<bool, WaitError> {
+        let kept = {
+            let core = self.shared.core();
+            core.writer.server_kept().map(|kept| kept.end) == Some(core.end)
+        };
+        let releases = if kept {
+            self.shared.config.voter
+        } else {
+            Voter::Disk
+        };
+        self.shut_down(releases).map(|()| kept)
+    }
+
+    /// `releases`: members are released if the journal is one of this voter's.
+    fn shut_down(&mut self, releases: Voter) -> Result<(), WaitError> {
         let (Some(disk), Some(keeper)) = (self.disk.take(), self.keeper.take()) else {
             return Ok(());
         };
         let end = self.shared.core().end.lsn;
-        let flushed = self.shared.wait(Ticket { lsn: end, end }, Durability::Disk);
+        let voter = self.shared.config.voter;
+        let flushed = match voter {
+            Voter::Disk => self.shared.wait(Ticket { lsn: end, end }, Durability::Disk),
+            // The disk thread writes everything before it ends; the server may be silent for ever.
+            Voter::Server => Ok(Votes::default()),
+        };
         self.shared.end();
         let disk_ended = disk.join();
         let view_file = keeper.join();
         assert!(disk_ended.is_ok(), "the disk thread panicked");
         let view_file = view_file.expect("the keeper thread panicked");
-        let closed = flushed.and_then(|_| self.release_members(view_file));
+        let closed = flushed.and_then(|_| match releases == voter {
+            true => self.release_members(view_file),
+            false => self.store_end(),
+        });
         self.shared.unlock();
         closed
     }
 
+    /// Says that everything is on the disk, if it is.
+    fn store_end(&self) -> Result<(), WaitError> {
+        let (stable, disk_error) = {
+            let core = self.shared.core();
+            (core.writer.stable(), core.disk_error)
+        };
+        let failed = WaitError::DiskFailed;
+        disk_error.map_or(Ok(()), |error| Err(failed(error)))?;
+        self.shared.store_superblock(None, stable).map_err(failed)
+    }
+
     /// Everything is on the disk: stores a view without members, and tells the members that they may forget.
     fn release_members(&self, mut view_file: ViewFile) -> Result<(), WaitError> {
+        self.store_end()?;
         let (stable, reigns) = {
             let core = self.shared.core();
             (core.writer.stable(), core.writer.reigns().clone())
@@ -173,9 +223,7 @@ impl Journal {
             members: Vec::new(),
             ..view_file.newest().clone()
         };
-        let failed = WaitError::DiskFailed;
-        self.shared.store_superblock(None, stable).map_err(failed)?;
-        view_file.store(view).map_err(failed)?;
+        view_file.store(view).map_err(WaitError::DiskFailed)?;
         let mut core = self.shared.core();
         core.writer.on_close();
         self.shared.send(&mut core);
@@ -198,6 +246,39 @@ impl Journal {
         let mut core = self.shared.core();
         core.writer.on_kept(kept, self.shared.now());
         self.shared.publish(&mut core);
+    }
+
+    /// The server of a shared region keeps so much. A record that was appended here ends at `kept.end`; what was said before may
+    /// come after.
+    pub fn set_server_kept(&self, kept: ServerKept) {
+        let mut core = self.shared.core();
+        core.writer.on_server_kept(kept, self.shared.now());
+        self.shared.send(&mut core);
+        drop(core);
+        self.shared.room.notify_all();
+    }
+
+    /// What the server of a shared region was heard to keep; `None`: the journal is not a shared one.
+    pub fn server_kept(&self) -> Option<ServerKept> {
+        self.shared.core().writer.server_kept()
+    }
+
+    /// The number of the view that would count if the server had it. [`Journal::newest_view`] is that view, or is about to be
+    /// a later one.
+    pub fn view_for_server(&self) -> Option<u64> {
+        self.shared.core().writer.view_for_server()
+    }
+
+    /// The server of a shared region says that it has fenced this node. Nothing is acknowledged from now on; what was not is
+    /// of unknown fate, and the server knows it.
+    pub fn set_fenced_by_server(&self) {
+        let (seen, _) = self.newest_view().fence();
+        self.on_replica_fenced(seen);
+    }
+
+    /// The epoch that fenced this journal.
+    pub fn fenced(&self) -> Option<Epoch> {
+        self.shared.core().writer.fenced()
     }
 
     /// The data lender obeys a newer reign: this journal was restored or taken over elsewhere.
@@ -237,7 +318,7 @@ impl Journal {
 
 impl Drop for Journal {
     fn drop(&mut self) {
-        if let Err(error) = self.shut_down() {
+        if let Err(error) = self.shut_down(Voter::Disk) {
             tracing::warn!(%error, "the journal was not closed cleanly; the next opening will recover it");
         }
     }
@@ -250,7 +331,7 @@ impl Log for Journal {
         length: usize,
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> Result<Ticket, AppendError> {
-        self.shared.append(kind, length, fill)
+        self.shared.append(kind, length, fill).map(|(ticket, _)| ticket)
     }
 
     fn wait(&self, ticket: Ticket, durability: Durability) -> Result<Votes, WaitError> {
@@ -277,6 +358,9 @@ impl Log for Journal {
 
     fn trim(&self, head: Lsn) -> Result<(), LogError> {
         let link = self.link_at(head)?;
+        if self.server_kept().is_some_and(|kept| kept.end.lsn < head) {
+            return Err(LogError::OutOfRange(head));
+        }
         let stable = self.state().stable;
         if let Err(error) = self.shared.store_superblock(Some(link), stable) {
             self.shared.poison(error, "log");

@@ -21,6 +21,8 @@
 //! | [`open`] | recovery, from the lock to the first append |
 //! | `copy` | what whoever feeds a copy elsewhere is told |
 //! | [`follow`] | a journal that is kept for a writer elsewhere |
+//! | [`left`] | what an earlier process of a shared region's node left: opened to be offered to the server |
+//! | [`remains`] | what a dead node left at its members: read by the server |
 //! | [`inspect`] | looking at a journal without opening it for writing |
 
 mod append;
@@ -34,10 +36,12 @@ pub mod follow;
 pub mod inspect;
 mod journal;
 mod keeper;
+pub mod left;
 mod links;
 pub mod open;
 pub mod place;
 mod records;
+pub mod remains;
 pub mod seal;
 mod sys;
 mod waiting;
@@ -47,5 +51,7 @@ pub use error::{CreateError, GrowError, OpenError};
 pub use follow::{Follower, Parts};
 pub use inspect::Inspect;
 pub use journal::{Journal, JournalStatus};
+pub use left::Left;
 pub use open::{Grown, Recovered};
 pub use place::{Layout, Place};
+pub use remains::{Remains, RemainsError};

@@ -11,6 +11,7 @@ use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use netram_proto::id::Lsn;
+use netram_proto::journal::Voter;
 use netram_proto::port::{Durability, Ticket, Votes, WaitError};
 use netram_transport::{Poller, WaitPolicy, WaitStep, Waker};
 
@@ -133,7 +134,8 @@ impl Shared {
         if let Some(outcome) = self.outcome(ticket.end, durability) {
             return outcome;
         }
-        if durability != Durability::Remote || !self.counting.load(Ordering::Relaxed) {
+        let disk_votes = self.config.voter == Voter::Disk;
+        if durability != Durability::Remote || disk_votes && !self.counting.load(Ordering::Relaxed) {
             crate::disk::go_or_poke(self, durability);
         }
         self.waiting.waiters.fetch_add(1, Ordering::Relaxed);
@@ -231,7 +233,7 @@ impl Shared {
         let reached = |watched: &std::sync::atomic::AtomicU64| watched.load(Ordering::SeqCst) >= end.0;
         let done = match durability {
             Durability::Remote | Durability::Lazy => reached(&self.acked),
-            Durability::Disk => reached(&self.stable),
+            Durability::Disk => reached(&self.stable) && reached(&self.acked),
             Durability::Both => reached(&self.stable) && reached(&self.ruled),
         };
         done || self.troubled.load(Ordering::SeqCst)
@@ -246,12 +248,13 @@ impl Shared {
         let writer = &core.writer;
         let votes = writer.votes(end);
         let done = match durability {
-            Durability::Remote | Durability::Lazy => writer.acked() >= end,
+            Durability::Remote | Durability::Lazy => true,
             Durability::Disk => votes.disk,
             Durability::Both => votes.disk && votes.rule,
         };
-        // A fenced writer's disk goes on, but nothing beyond what it had acknowledged counts any more (rule 4).
-        if done && (writer.fenced().is_none() || writer.acked() >= end) {
+        // A fenced writer's disk goes on, but nothing beyond what it had acknowledged counts any more (rule 4). Nor does
+        // that of a node of a shared region ever count alone.
+        if done && writer.acked() >= end {
             return Some(Ok(votes));
         }
         if let Some(seen) = writer.fenced() {

@@ -60,6 +60,12 @@ pub enum Fault {
     RestoreUnproven,
     /// (12) A restore seals a member before it asks who had sealed it.
     SealedBeforeAsked,
+    /// (13) The local disk of a shared journal votes.
+    DiskVotes,
+    /// (13) A view of a shared journal counts before the server has it.
+    ViewBeforeServer,
+    /// (13) Members drop what is stable and the server lacks.
+    UnkeptDropped,
     /// (0) A listener that takes longer than the timer is taken for one that hears nothing.
     SlowIsDeaf,
 }

@@ -11,10 +11,10 @@ use netram_transport::{Address, Link, Security, connect};
 
 use crate::config::JournalConfig;
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-const CONNECT_PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+pub(crate) const CONNECT_PAUSE: Duration = Duration::from_millis(100);
 /// Between looks at the links: far below a disk's sync, and no load.
-const PAUSE: Duration = Duration::from_micros(200);
+pub(crate) const PAUSE: Duration = Duration::from_micros(200);
 
 /// How often it is said who is waited for.
 const TELL_EVERY: Duration = Duration::from_secs(30);
@@ -23,7 +23,7 @@ const TELL_EVERY: Duration = Duration::from_secs(30);
 struct Wanted(Vec<AtomicBool>);
 
 /// Seals and reads the members until the machine knows enough.
-pub(super) fn ask(recovery: &mut Recovery, config: &JournalConfig) -> Result<(), RecoveryRefusal> {
+pub(crate) fn ask(recovery: &mut Recovery, config: &JournalConfig) -> Result<(), RecoveryRefusal> {
     let began = Instant::now();
     let addresses: Vec<String> = recovery.addresses().map(String::from).collect();
     let wanted = Arc::new(Wanted(addresses.iter().map(|_| AtomicBool::new(true)).collect()));

@@ -12,7 +12,7 @@
 
 mod files;
 mod grow;
-mod members;
+pub(crate) mod members;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -20,11 +20,12 @@ use std::time::{Duration, Instant};
 use netram_proto::id::{Epoch, JournalId, Lsn, WriterId};
 use netram_proto::journal::{
     AssembleError, Assembled, Known, LogFile, PeerAnswer, Recovery, RecoveryRefusal, Scan, Slots, Superblock,
-    View, Writer, assemble,
+    View, Voter, Writer, assemble,
 };
 use netram_proto::planted::Planted;
 use netram_proto::port::{File, IoError};
 use netram_proto::time::{Span, Time};
+use netram_proto::wire::Link as Chain;
 use netram_transport::Caster;
 
 use crate::config::JournalConfig;
@@ -77,14 +78,14 @@ pub(crate) struct Opened {
 }
 
 /// The journal's files, and the right to write them.
-struct Files {
+pub(crate) struct Files {
     place: Place,
     lock: Lock,
-    log: LogFile<DiskFile>,
+    pub(crate) log: LogFile<DiskFile>,
     slots: Slots,
-    superblock: Superblock,
+    pub(crate) superblock: Superblock,
     view_file: ViewFile,
-    sealer: Sealer,
+    pub(crate) sealer: Sealer,
 }
 
 /// What was found, before the members are released.
@@ -100,12 +101,20 @@ pub(crate) type Complete<'a> = &'a mut dyn FnMut() -> Result<(), IoError>;
 
 pub(crate) fn open(root: &Path, config: JournalConfig, complete: Complete<'_>) -> Result<Opened, OpenError> {
     let (files, taken, recovered) = Files::recovered(root, &config, complete)?;
+    if config.voter == Voter::Server && recovered.head != recovered.end {
+        // The reign would begin behind records that the server may lack, and its members be emptied of them.
+        return Err(OpenError::Unmerged {
+            path: root.to_path_buf(),
+            from: recovered.head,
+            end: recovered.end,
+        });
+    }
     files.serve(config, &taken, recovered)
 }
 
 impl Files {
     /// All steps: afterwards the local log is complete, and nobody else need have any of it.
-    fn recovered(
+    pub(crate) fn recovered(
         root: &Path,
         config: &JournalConfig,
         complete: Complete<'_>,
@@ -186,6 +195,12 @@ impl Files {
                 if config.accept_loss =>
             {
                 Some(refusal.to_string())
+            }
+            Err(RecoveryRefusal::Fenced { seen }) if config.voter == Voter::Server => {
+                return Err(OpenError::NodeFenced {
+                    path: self.place.root().to_path_buf(),
+                    seen,
+                });
             }
             Err(refusal) => {
                 return Err(OpenError::Refused {
@@ -279,6 +294,20 @@ impl Files {
         stored.map_err(|source| self.not_stored(self.place.view(), claim.epoch, source))
     }
 
+    /// Everything below `end` is of no use to anybody any more. Durable on return.
+    pub(crate) fn store_head(&mut self, end: Chain) -> Result<(), OpenError> {
+        let superblock = Superblock {
+            head: end,
+            stable: end.lsn,
+            ..self.superblock
+        };
+        let epoch = self.view_file.newest().epoch;
+        let stored = self.log.store(&mut self.slots, &superblock);
+        stored.map_err(|source| self.not_stored(self.place.log(), epoch, source))?;
+        self.superblock = superblock;
+        Ok(())
+    }
+
     fn not_stored(&self, path: std::path::PathBuf, epoch: Epoch, source: IoError) -> OpenError {
         OpenError::Store { path, epoch, source }
     }
@@ -346,6 +375,6 @@ fn caster(config: &mut JournalConfig) -> Option<Caster> {
     }
 }
 
-fn span(duration: Duration) -> Span {
+pub(crate) fn span(duration: Duration) -> Span {
     Span(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
 }

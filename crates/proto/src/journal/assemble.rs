@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use crate::id::Lsn;
 use crate::planted::{Fault, Planted};
 use crate::port::{File, IoError};
-use crate::wire::{Checked, Link, Step, step};
+use crate::wire::{Checked, Link, Seed, Step, step};
 
 use super::logfile::{LogFile, Scan};
 
@@ -194,7 +194,7 @@ fn continue_from_members<F: File>(
         let Some(bytes) = from(window, taken.end.lsn) else {
             continue;
         };
-        let (end, records) = walk(log, bytes, taken.end, limit, planted, genuine);
+        let (end, records) = walk(log.seed(), bytes, taken.end, limit, planted, genuine);
         if end.lsn > longest.map_or(taken.end.lsn, |(link, ..)| link.lsn) {
             longest = Some((end, &bytes[..end.lsn.since(taken.end.lsn) as usize], records));
         }
@@ -209,15 +209,16 @@ fn continue_from_members<F: File>(
     Ok(true)
 }
 
-fn from(window: &PeerWindow, lsn: Lsn) -> Option<&[u8]> {
+/// The window's bytes from `lsn` on.
+pub(super) fn from(window: &PeerWindow, lsn: Lsn) -> Option<&[u8]> {
     (window.from <= lsn)
         .then(|| window.bytes.get(lsn.since(window.from) as usize..))
         .flatten()
 }
 
 /// Where the run of valid records at the front of `bytes` ends.
-fn walk<F: File>(
-    log: &LogFile<F>,
+pub(super) fn walk(
+    seed: Seed,
     bytes: &[u8],
     start: Link,
     limit: Lsn,
@@ -225,7 +226,7 @@ fn walk<F: File>(
     genuine: &mut dyn FnMut(Checked<'_>) -> bool,
 ) -> (Link, u64) {
     let (mut link, mut at, mut records) = (start, 0, 0);
-    while let Step::Record(header) = step(&bytes[at..], link, log.seed(), planted) {
+    while let Step::Record(header) = step(&bytes[at..], link, seed, planted) {
         let record = Checked {
             header,
             bytes: &bytes[at..at + header.length],

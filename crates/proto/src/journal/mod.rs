@@ -5,6 +5,7 @@
 //! | [`Writer`] | whom to send what, which view counts, what is acknowledged |
 //! | [`Recovery`] | whom to seal and read before a journal may serve again, and whether that suffices |
 //! | [`assemble`] | the longest valid chain from the local log and the members' windows |
+//! | [`node_records`], [`Forget`] | what a dead node's members held, and that they may drop it |
 //! | [`LogFile`] | where a record lies in a log file of fixed size that wraps, and where its valid prefix ends |
 //! | [`Growth`] | when a log may be given a larger file, and the one store that does it |
 //! | [`View`], [`Slots`] | the durable view file: two slots, so that a torn write leaves the other |
@@ -15,6 +16,7 @@
 mod assemble;
 mod grow;
 mod logfile;
+mod node;
 mod recovery;
 mod reigns;
 mod rule;
@@ -26,6 +28,7 @@ mod writer;
 pub use assemble::{AssembleError, Assembled, Known, PeerWindow, assemble};
 pub use grow::{GrowError, Growth};
 pub use logfile::{LogFile, LogFileError, Scan, Superblock};
+pub use node::{Forget, NodeReadError, node_records};
 pub use recovery::{PeerAnswer, Recovery, RecoveryRefusal};
 pub use reigns::Reigns;
 pub use rule::{CommitRule, RuleError};
@@ -33,8 +36,8 @@ pub use set::Set;
 pub use slots::{SlotError, Slots};
 pub use view::{View, ViewError, ViewMember};
 pub use writer::{
-    Blocked, CastConfig, CastStats, Kept, LenderStatus, LinkPhase, Role, Timing, Writer, WriterConfig,
-    WriterStatus,
+    Blocked, CastConfig, CastStats, Kept, LenderStatus, LinkPhase, Role, ServerKept, Timing, Voter, Writer,
+    WriterConfig, WriterStatus,
 };
 
 use crate::id::Lsn;

@@ -11,7 +11,7 @@ use crate::id::{Epoch, JournalId, Lsn, WriterId};
 use crate::limit::FRAME_BODY_BYTES_MAX;
 use crate::planted::{Fault, Planted};
 use crate::time::{Span, Time};
-use crate::wire::{Flag, Frame, FrameKind, Header, Refusal};
+use crate::wire::{Cursor, Flag, Frame, FrameKind, Header, Refusal};
 
 use super::assemble::PeerWindow;
 use super::reigns;
@@ -136,6 +136,8 @@ pub struct Recovery {
     last_heard: Option<Epoch>,
     /// Of a replica whose view names nobody who could tell.
     unproven: bool,
+    /// Of a dead node's journal: the reign whose windows count.
+    of_reign: Option<Epoch>,
     /// Until then it waits for members beyond those needed: they may hold more of what is in doubt.
     grace: Time,
     /// Until then it waits for those needed.
@@ -181,6 +183,7 @@ impl Recovery {
             of_replica: false,
             last_heard: None,
             unproven: false,
+            of_reign: None,
             grace: now + grace.min(patience),
             deadline: now + patience,
             peers: view.members.iter().map(peer).collect(),
@@ -219,6 +222,25 @@ impl Recovery {
         let complete = closed.is_some_and(|end| end <= self.from);
         self.unproven = !complete && (!view.counting || view.base > self.from);
         self
+    }
+
+    /// The journal of a node of a shared region, of which the server keeps everything below `kept`, and `view` is the newest
+    /// that it has. No disk is asked: `crate::journal::Writer` keeps a shared journal so that n - k + 1 members suffice
+    /// (crates/proto/src/journal/writer/shared.rs has the argument).
+    ///
+    /// Epoch and writer of the seal follow from the view, so nothing need be durable before it, and it may be repeated any
+    /// number of times, even by two at once: nothing is ever appended under it. It comes after whatever the node's own
+    /// library may have claimed; a node that is reopened afterwards finds itself fenced.
+    ///
+    /// A window counts that the view's own reign opened and that begins where the server is, or below. Another reign's was
+    /// opened by somebody who used the node's directory as a journal of his own: what the view's reign had there is gone.
+    pub fn of_node(view: &View, kept: Lsn, now: Time, grace: Span, patience: Span) -> Recovery {
+        let (epoch, writer) = view.fence();
+        let recovery = Recovery::new(view, epoch, writer, kept, now, grace, patience);
+        Recovery {
+            of_reign: Some(view.epoch),
+            ..recovery
+        }
     }
 
     /// Members to ask, in the view's order; `index` below is a place in it.
@@ -338,14 +360,16 @@ impl Recovery {
         }
         let same_memory = frame.header.who == peer.member.incarnation.0;
         let known = frame.header.flags & Flag::KNOWN != 0;
-        let holds = same_memory && known || self.planted.is(Fault::AmnesiacCounts);
+        let window_epoch = Cursor::new(frame.body).u32().map(Epoch);
+        let same_reign = self.of_reign.is_none_or(|reign| window_epoch == Ok(reign));
+        let holds = same_memory && known && same_reign || self.planted.is(Fault::AmnesiacCounts);
         if !holds {
             peer.answer = PeerAnswer::Amnesiac;
             return;
         }
         peer.trim = frame.header.stable;
         peer.held = frame.header.lsn;
-        if self.of_replica && peer.trim > from {
+        if (self.of_replica || self.of_reign.is_some()) && peer.trim > from {
             peer.answer = PeerAnswer::Beyond;
             return;
         }

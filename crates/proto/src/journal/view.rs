@@ -127,6 +127,12 @@ impl View {
         }
     }
 
+    /// Epoch and writer under which the server of a shared region seals the members of a node that it fences: after all
+    /// that the node's own directory can have claimed. Nothing is written under them, so they need not be anybody's alone.
+    pub fn fence(&self) -> (Epoch, WriterId) {
+        (reigns::after_any(self.epoch), self.writer)
+    }
+
     /// The same view where the reign that stored it need not have served: it is one of this history all the same. So it is
     /// with a reign that claimed a replica in order to restore a volume from it.
     pub fn adopted(&self) -> View {

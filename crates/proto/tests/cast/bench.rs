@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use netram_proto::cast::{Gather, Taken, cut};
 use netram_proto::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
-use netram_proto::journal::{Body, CastConfig, CommitRule, Outgoing, Timing, Writer, WriterConfig};
+use netram_proto::journal::{Body, CastConfig, CommitRule, Outgoing, Timing, Voter, Writer, WriterConfig};
 use netram_proto::limit::{GATHER_BYTES_MAX, RECORD_HEADER_BYTES};
 use netram_proto::member::{Member, NoWindow, Reply, Window, copy_out};
 use netram_proto::port::Kind;
@@ -114,6 +114,7 @@ impl Bench {
             window_bytes: window,
             timing: Timing::default(),
             cast: Some(CastConfig::default()),
+            voter: Voter::Disk,
         };
         let writer = Writer::new(JOURNAL, Epoch(1), WriterId(9), 1, Link::default(), config);
         let lender = |index: usize| Lender {

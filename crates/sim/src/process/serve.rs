@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use netram_proto::id::Lsn;
 use netram_proto::journal::{
-    Body, CastConfig, LogFile, Outgoing, Slots, Superblock, View, Writer, WriterConfig,
+    Body, CastConfig, LogFile, Outgoing, Slots, Superblock, View, Voter, Writer, WriterConfig,
 };
 use netram_proto::planted::{Fault, Planted};
 use netram_proto::port::IoError;
@@ -155,6 +155,7 @@ fn writer_config(world: &World) -> WriterConfig {
         window_bytes: profile.window,
         timing: profile.timing,
         cast: profile.multicast.then(CastConfig::default),
+        voter: Voter::Disk,
     }
 }
 

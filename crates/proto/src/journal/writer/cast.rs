@@ -294,7 +294,7 @@ impl Writer {
     /// What lender `index` missed, over its own link.
     pub(super) fn repair_frame(&mut self, index: usize, now: Time) -> Option<Outgoing> {
         let CastConfig { resend } = self.config.cast?;
-        let (tail, stable, window_bytes) = (self.tail, self.stable.lsn, self.config.window_bytes);
+        let (tail, floor, window_bytes) = (self.tail, self.floor().lsn, self.config.window_bytes);
         let lender = &mut self.lenders[index];
         if !lender.takes_appends() {
             return None;
@@ -324,8 +324,8 @@ impl Writer {
             if from >= hole.to {
                 continue;
             }
-            if from < stable && tail.since(from) > window_bytes {
-                // What it lacks may have been overwritten, and is needed no more: it is sent on from the stable end.
+            if from < floor && tail.since(from) > window_bytes {
+                // What it lacks may have been overwritten, and is needed no more: it is sent on from the floor.
                 lender.resume(lender.received, now);
                 return None;
             }
@@ -399,9 +399,9 @@ impl Writer {
             self.cast.flight = [sent; 2];
             self.cast.on = true;
         }
-        if self.cast.sent < self.stable.lsn && self.tail.since(self.cast.sent) > self.config.window_bytes {
+        if self.cast.sent < self.floor().lsn && self.tail.since(self.cast.sent) > self.config.window_bytes {
             // The ring may have been reused. Riders that lack what is skipped are behind, and told so over their links.
-            self.cast.sent = self.stable.lsn;
+            self.cast.sent = self.floor().lsn;
             self.cast.flight = [self.cast.sent; 2];
         }
     }
@@ -429,7 +429,8 @@ impl Writer {
                     from: hole.from.min(theirs.from),
                     to: hole.to.max(theirs.to),
                 };
-                let gone = all.from < self.stable.lsn && self.tail.since(all.from) > self.config.window_bytes;
+                let gone =
+                    all.from < self.floor().lsn && self.tail.since(all.from) > self.config.window_bytes;
                 if gone || all.to.since(all.from) > FRAME_BODY_BYTES_MAX as u64 {
                     continue;
                 }

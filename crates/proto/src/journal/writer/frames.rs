@@ -101,7 +101,7 @@ impl Writer {
     }
 
     fn control_frame(&mut self, index: usize, control: Control, now: Time) -> Outgoing {
-        let stable = self.stable;
+        let floor = self.floor();
         let channel = self.cast.channel;
         let lender = &mut self.lenders[index];
         lender.control = None;
@@ -119,11 +119,11 @@ impl Writer {
         };
         match control {
             Control::Join => {
-                header.lsn = stable.lsn;
-                header.mark = stable.chain;
+                header.lsn = floor.lsn;
+                header.mark = floor.chain;
                 header.stable = Lsn(u64::from(lender.generation));
-                lender.sent_max = stable.lsn;
-                lender.began = stable.lsn;
+                lender.sent_max = floor.lsn;
+                lender.began = floor.lsn;
                 lender.held = Lsn(0);
             }
             Control::Leave => {
@@ -142,7 +142,7 @@ impl Writer {
     }
 
     fn append_frame(&mut self, index: usize, now: Time) -> Option<Outgoing> {
-        let (tail, stable) = (self.tail, self.stable);
+        let (tail, floor) = (self.tail, self.floor());
         let resend = self.config.timing.resend;
         let goal = self.goal(index);
         let listens = self.listens(index);
@@ -153,20 +153,16 @@ impl Writer {
         if resend.is_some_and(|span| lender.received < lender.sent && now.since(lender.progress) >= span) {
             lender.resume(lender.received.max(lender.held), now);
         }
-        // A member that the disk has overtaken by a whole ring is sent on from the stable end: what it lacks may have
+        // A member that the disk has overtaken by a whole ring is sent on from the floor: what it lacks may have
         // been overwritten, and is needed no more. Short of that it is sent everything, for `Durability::Both`.
-        let overtaken = lender.sent < stable.lsn && tail.since(lender.sent) > self.config.window_bytes;
+        let overtaken = lender.sent < floor.lsn && tail.since(lender.sent) > self.config.window_bytes;
         if overtaken {
-            lender.sent = stable.lsn;
-            lender.linked = stable.lsn;
-            lender.began = stable.lsn;
+            lender.sent = floor.lsn;
+            lender.linked = floor.lsn;
+            lender.began = floor.lsn;
         }
-        let fresh = lender.sent == stable.lsn;
-        let (flags, mark) = if fresh {
-            (Flag::FRESH, stable.chain)
-        } else {
-            (0, 0)
-        };
+        let fresh = lender.sent == floor.lsn;
+        let (flags, mark) = if fresh { (Flag::FRESH, floor.chain) } else { (0, 0) };
         let pending = goal.since(lender.sent);
         let crowded = lender.flight[0] > lender.received;
         // One that was overtaken is told so at once, even where there is nothing to send: until it begins anew it owes us
@@ -179,7 +175,7 @@ impl Writer {
         let told = if self.planted.is(Fault::TrimAboveStable) {
             self.acked
         } else if overtaken {
-            stable.lsn
+            floor.lsn
         } else {
             self.droppable(from.plus(bytes as u64))
         };

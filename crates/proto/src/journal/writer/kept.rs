@@ -5,6 +5,7 @@
 //! lender of which nothing is heard is out of service.
 
 use crate::id::{Epoch, Lsn};
+use crate::planted::Fault;
 use crate::time::{Span, Time};
 
 use super::{Set, Writer};
@@ -55,6 +56,9 @@ impl Writer {
     /// no room for them otherwise.
     pub(super) fn droppable(&self, end: Lsn) -> Lsn {
         let stable = self.stable.lsn;
+        if self.server.is_some() {
+            return self.floor().lsn;
+        }
         match self.kept {
             Some((kept, _)) if kept.lsn < stable => {
                 let fits = end.since(kept.lsn) <= self.config.window_bytes;
@@ -66,15 +70,20 @@ impl Writer {
 
     /// Whether a view of `set` could be recovered from with the data lender alone: it has what the members' windows lack.
     pub(super) fn is_backed(&self, set: Set) -> bool {
-        let Some((kept, _)) = self.kept else {
-            return true;
+        let kept = match (self.server, self.kept) {
+            (Some(server), _) => server.end.lsn,
+            (None, Some((kept, _))) => kept.lsn,
+            (None, None) => return true,
         };
-        set.iter().all(|index| self.lenders[index].began <= kept.lsn)
+        set.iter().all(|index| self.lenders[index].began <= kept)
     }
 
-    /// Whether the data lender has the view after the present one, or is not in service.
+    /// Whether the data lender has the view after the present one, or is not in service. A server always is.
     pub(super) fn next_view_is_kept(&self) -> bool {
-        self.kept.is_none_or(|(kept, _)| kept.version > self.version)
+        match self.server {
+            Some(server) => server.version > self.version || self.planted.is(Fault::ViewBeforeServer),
+            None => self.kept.is_none_or(|(kept, _)| kept.version > self.version),
+        }
     }
 }
 

@@ -11,18 +11,21 @@
 //! | `frames.rs` | what to send, and what an answer means |
 //! | `cast.rs` | what is sent once for all, by multicast |
 //! | `kept.rs` | what a data lender has, and so what members must keep |
+//! | `shared.rs` | a node's journal: the server of its region votes in the disk's place |
 //! | `views.rs` | who is a member: proposing, storing and adopting views |
 //! | `status.rs` | what an operator is told |
 //!
 //! What keeps acknowledged bytes safe when the view changes (rules 1 and 3): from the moment a new view is proposed, an
 //! LSN is acknowledged only if the *old and the new* view's rule hold it (or the local disk does); the new view is
 //! stored only when everything acknowledged so far satisfies it; and it replaces the old one only when it is durable.
-//! Whichever of the two a crash leaves in the file, its members have everything that was acknowledged.
+//! Whichever of the two a crash leaves in the file, its members have everything that was acknowledged. In a shared
+//! journal the same holds with the server's word in the place of the local disk's.
 
 mod cast;
 mod frames;
 mod kept;
 mod lender;
+mod shared;
 mod status;
 mod views;
 
@@ -47,6 +50,7 @@ pub use cast::{CastConfig, CastStats};
 pub use kept::Kept;
 use lender::Lender;
 pub use lender::{LinkPhase, Role};
+pub use shared::{ServerKept, Voter};
 pub use status::{Blocked, LenderStatus, WriterStatus};
 use views::Proposal;
 
@@ -97,6 +101,8 @@ pub struct WriterConfig {
     pub timing: Timing,
     /// Whether appends are multicast to the members that listen; `None`: each is sent them over its own link.
     pub cast: Option<CastConfig>,
+    /// Who acknowledges beside the members.
+    pub voter: Voter,
 }
 
 /// The state machine of the writer. See the module's documentation.
@@ -128,6 +134,8 @@ pub struct Writer {
     reigns: Reigns,
     /// What the data lender in service has, and when we were last told so.
     kept: Option<(Kept, Time)>,
+    /// Of a shared journal: what its server has.
+    server: Option<ServerKept>,
     fenced: Option<Epoch>,
     disk_failed: bool,
     planted: Planted,
@@ -135,7 +143,7 @@ pub struct Writer {
 
 impl Writer {
     /// A writer for the reign `epoch`, which is durable with an empty view of number `version`; the log ends at `end`,
-    /// all of it on the disk.
+    /// all of it on the disk, and, if it is a shared journal's, nothing of it is of use to anybody.
     pub fn new(
         journal: JournalId,
         epoch: Epoch,
@@ -151,6 +159,7 @@ impl Writer {
             .iter()
             .map(|address| Lender::new(address.clone()))
             .collect();
+        let server = (config.voter == Voter::Server).then_some(ServerKept { end, version: 0 });
         Writer {
             journal,
             epoch,
@@ -170,6 +179,7 @@ impl Writer {
             cast: Cast::new(end.lsn),
             reigns: Reigns::default(),
             kept: None,
+            server,
             fenced: None,
             disk_failed: false,
             planted: Planted::NONE,
@@ -207,7 +217,7 @@ impl Writer {
         self.stable
     }
 
-    /// Everything below is held as the commit rule demands, or is on the local disk.
+    /// Everything below is held as the commit rule demands, or is on the local disk (of a shared journal: at its server).
     pub fn acked(&self) -> Lsn {
         self.acked
     }
@@ -249,7 +259,7 @@ impl Writer {
     }
 
     /// Whether `end` can still be acknowledged: not by a fenced writer, and, once the disk has failed and no view can
-    /// replace this one, only while enough of its members hold it or may yet.
+    /// replace this one, only while enough of its members hold it or may yet. A shared journal's server may always.
     pub fn may_still_be_acked(&self, end: Lsn) -> bool {
         if self.acked >= end {
             return true;
@@ -257,7 +267,11 @@ impl Writer {
         let hopeful = |&index: &usize| self.lenders[index].held >= end || !self.gone.has(index);
         let copies = self.config.rule.copies(self.view.len());
         let by_members = self.counts(self.view) && self.view.iter().filter(hopeful).count() >= copies;
-        self.fenced.is_none() && (!self.disk_failed || by_members)
+        let by_voter = match self.server {
+            None => !self.disk_failed,
+            Some(_) => true,
+        };
+        self.fenced.is_none() && (by_voter || by_members)
     }
 
     /// Who holds everything below `end` at this moment.
@@ -303,10 +317,7 @@ impl Writer {
                 by_members.zip(proposed).map(|(old, new)| old.min(new))
             };
         }
-        self.acked = self
-            .acked
-            .max(self.stable.lsn)
-            .max(by_members.unwrap_or_default());
+        self.acked = self.acked.max(self.voted()).max(by_members.unwrap_or_default());
         assert!(
             self.acked <= self.tail,
             "nothing is acknowledged before it exists"

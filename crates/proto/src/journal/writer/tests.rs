@@ -16,6 +16,15 @@ pub(super) struct Bench {
 
 impl Bench {
     fn new(lenders: usize, wanted: usize, rule: CommitRule) -> Bench {
+        Bench::with_voter(lenders, wanted, rule, Voter::Disk)
+    }
+
+    /// A writer of a shared journal, without members.
+    pub(super) fn shared(lenders: usize, wanted: usize, rule: CommitRule) -> Bench {
+        Bench::with_voter(lenders, wanted, rule, Voter::Server)
+    }
+
+    fn with_voter(lenders: usize, wanted: usize, rule: CommitRule, voter: Voter) -> Bench {
         let config = WriterConfig {
             lenders: (0..lenders)
                 .map(|index| alloc::format!("unix:/lender-{index}"))
@@ -28,6 +37,7 @@ impl Bench {
             window_bytes: 1 << 20,
             timing: Timing::default(),
             cast: None,
+            voter,
         };
         let writer = Writer::new(JOURNAL, Epoch(1), WriterId(9), 1, Link::default(), config);
         Bench {

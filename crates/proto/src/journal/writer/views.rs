@@ -15,7 +15,7 @@ pub(super) struct Proposal {
     pub(super) set: Set,
     /// The driver has it: from now on a crash may leave either view in the file, and there is no way back.
     pub(super) stored: bool,
-    /// It is durable here. It counts once a data lender in service has it too.
+    /// It is durable here. It counts once a data lender in service, or a shared journal's server, has it too.
     pub(super) durable: bool,
 }
 
@@ -91,10 +91,10 @@ impl Writer {
             .is_some_and(|proposal| !proposal.stored && self.may_store(proposal.set))
     }
 
-    /// Everything acknowledged so far satisfies a view of `set`, or is on the local disk.
+    /// Everything acknowledged so far satisfies a view of `set`, or is on the local disk (of a shared journal: at its server).
     fn may_store(&self, set: Set) -> bool {
         let satisfied = self.rule_lsn(set).is_some_and(|lsn| lsn >= self.acked);
-        let safe = satisfied || self.stable.lsn >= self.acked || self.planted.is(Fault::NoViewGate);
+        let safe = satisfied || self.voted() >= self.acked || self.planted.is(Fault::NoViewGate);
         safe && self.is_backed(set)
     }
 
@@ -190,7 +190,9 @@ impl Writer {
         if self.disk_failed {
             return;
         }
-        let mut team = self.view.minus(self.gone);
+        // A view on its way into the view file, or to the server, is as good as there: its members are no spares any more.
+        let stored = self.proposal.filter(|proposal| proposal.stored);
+        let mut team = stored.map_or(self.view, |proposal| proposal.set).minus(self.gone);
         for (index, lender) in self.lenders.iter().enumerate() {
             let coming = matches!(lender.role, Role::Joining | Role::Catching(_));
             if coming {

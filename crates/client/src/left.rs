@@ -1,0 +1,60 @@
+//! What an earlier process of a node of a shared region left in its directory: opened to offer the server what it lacks, and
+//! for nothing else.
+//!
+//! Opening it recovers it, as every opening does: local log and members, with the same proof. The members keep what they
+//! have: should this machine die too before the server has everything, it can still read them. So it does not matter who
+//! comes first. A server that fences the node afterwards finds the windows as they were; if it has begun before, its seal
+//! comes after any of ours, and the opening is refused ([`OpenError::NodeFenced`]).
+
+use std::path::Path;
+
+use netram_proto::id::Lsn;
+use netram_proto::journal::Voter;
+use netram_proto::port::{LogError, Record};
+use netram_proto::wire::Link as Chain;
+
+use crate::config::JournalConfig;
+use crate::error::OpenError;
+use crate::open::{Files, Recovered};
+use crate::records;
+
+/// A journal with what a node left. Nothing can be appended.
+pub struct Left {
+    files: Files,
+    end: Chain,
+}
+
+impl Left {
+    /// Recovers the journal at `root`. Of `config` how members are reached counts, and `seal`, `patience`, `grace`, `accept_loss`.
+    pub fn open(root: &Path, config: &JournalConfig) -> Result<(Left, Recovered), OpenError> {
+        let config = JournalConfig {
+            voter: Voter::Server,
+            ..config.clone()
+        };
+        let (files, taken, recovered) = Files::recovered(root, &config, &mut || Ok(()))?;
+        let end = taken.end;
+        Ok((Left { files, end }, recovered))
+    }
+
+    /// The oldest record. All below it the server keeps.
+    pub fn head(&self) -> Chain {
+        self.files.superblock.head
+    }
+
+    /// Where the records end.
+    pub fn end(&self) -> Chain {
+        self.end
+    }
+
+    /// Calls `each` for every record from `from` (the head, or the `next` of a record) on, until it returns `false`.
+    pub fn read(&self, from: Lsn, each: &mut dyn FnMut(Record<'_>) -> bool) -> Result<Lsn, LogError> {
+        let start = records::link_at(&self.files.log, self.head(), self.end, from)?;
+        records::read(&self.files.log, &self.files.sealer, start, self.end.lsn, each)
+    }
+
+    /// The server keeps everything, and has written down that nothing more will come: the log is emptied, and may serve another
+    /// joining.
+    pub fn merged(mut self) -> Result<(), OpenError> {
+        self.files.store_head(self.end)
+    }
+}

@@ -1,0 +1,189 @@
+//! What a dead node of a shared region left at its members: its records, in order, and then that they may drop them.
+//!
+//! Sealing and reading is [`Recovery::of_node`](super::Recovery::of_node). What stands here needs no file: the server merges
+//! the records and makes them durable in its own way, and may begin again at any point before that.
+
+use alloc::vec::Vec;
+
+use crate::id::{Epoch, JournalId, Lsn, WriterId};
+use crate::planted::Planted;
+use crate::wire::{Checked, Cursor, Flag, Frame, FrameKind, Header, Link, Seed, Step, step};
+
+use super::assemble::{PeerWindow, from, walk};
+use super::recovery::bind_body;
+use super::{Body, Outgoing, View};
+
+/// No log gets there.
+const NO_LIMIT: Lsn = Lsn(1 << 62);
+
+/// Why what the members gave is not all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeReadError {
+    /// The records end here.
+    pub at: Lsn,
+    /// The members said that they hold everything below, as many of them as an acknowledgement takes.
+    pub promised: Lsn,
+}
+
+impl core::fmt::Display for NodeReadError {
+    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(
+            out,
+            "members hold LSN {} to {} of the node's journal, but what they give is damaged, and acknowledged records may lie there. Start the node again at its directory, or give up what follows with --accept-loss",
+            self.at, self.promised
+        )
+    }
+}
+
+impl core::error::Error for NodeReadError {}
+
+/// Passes the records of the reign `reign` that continue `kept`, the server's end, to `each`, in order; returns where they end.
+/// `genuine` is asked of every record that a member gave (its seal must open).
+///
+/// All windows are of one reign and so of one history: what one gives damaged another may give whole.
+pub fn node_records(
+    windows: &[PeerWindow],
+    kept: Link,
+    reign: Epoch,
+    seed: Seed,
+    planted: Planted,
+    genuine: &mut dyn FnMut(Checked<'_>) -> bool,
+    each: &mut dyn FnMut(Checked<'_>),
+) -> (Link, Result<(), NodeReadError>) {
+    let mut end = kept;
+    let mut trusted = |record: Checked<'_>| record.header.epoch == reign && genuine(record);
+    loop {
+        let mut longest: Option<(Link, &[u8])> = None;
+        for bytes in windows.iter().filter_map(|window| from(window, end.lsn)) {
+            let (reached, _) = walk(seed, bytes, end, NO_LIMIT, planted, &mut trusted);
+            if reached.lsn > longest.map_or(end.lsn, |(link, _)| link.lsn) {
+                longest = Some((reached, &bytes[..reached.lsn.since(end.lsn) as usize]));
+            }
+        }
+        let Some((reached, bytes)) = longest else { break };
+        pass(bytes, end, seed, planted, each);
+        end = reached;
+    }
+    let promised = windows.iter().map(|window| window.promised).max();
+    let promised = promised.unwrap_or_default();
+    let all = match end.lsn < promised {
+        true => Err(NodeReadError {
+            at: end.lsn,
+            promised,
+        }),
+        false => Ok(()),
+    };
+    (end, all)
+}
+
+/// Passes records that were checked before.
+fn pass(bytes: &[u8], start: Link, seed: Seed, planted: Planted, each: &mut dyn FnMut(Checked<'_>)) {
+    let (mut link, mut at) = (start, 0);
+    while let Step::Record(header) = step(&bytes[at..], link, seed, planted) {
+        let bytes = &bytes[at..at + header.length];
+        each(Checked { header, bytes });
+        link = header.link();
+        at += header.length;
+    }
+}
+
+/// Tells the members of a node that was fenced, and whose records are merged and durable, that they may drop what they hold.
+/// Whoever cannot be reached keeps it: memory that is wasted, nothing else.
+#[derive(Clone, Debug)]
+pub struct Forget {
+    journal: JournalId,
+    reign: Epoch,
+    epoch: Epoch,
+    writer: WriterId,
+    members: Vec<Telling>,
+}
+
+/// How far one member has been told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Telling {
+    Bind,
+    Seal,
+    Leave { generation: u32 },
+    Awaited(Awaited),
+    Done,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Awaited {
+    Bound,
+    Sealed,
+    Left,
+}
+
+impl Forget {
+    /// Of the node whose newest view at the server is `view`.
+    pub fn new(view: &View) -> Forget {
+        let (epoch, writer) = view.fence();
+        Forget {
+            journal: view.journal,
+            reign: view.epoch,
+            epoch,
+            writer,
+            members: view.members.iter().map(|_| Telling::Bind).collect(),
+        }
+    }
+
+    /// A connection to member `index` stands.
+    pub fn on_connected(&mut self, index: usize) {
+        if self.members[index] != Telling::Done {
+            self.members[index] = Telling::Bind;
+        }
+    }
+
+    /// The next frame for member `index`, if it is time for one. Each is answered by one frame.
+    pub fn next_frame(&mut self, index: usize) -> Option<Outgoing> {
+        let telling = &mut self.members[index];
+        let header = |kind| Header {
+            epoch: self.epoch,
+            who: self.writer.0,
+            ..Header::new(kind)
+        };
+        let (awaited, header, body) = match *telling {
+            Telling::Bind => (Awaited::Bound, header(FrameKind::Bind), bind_body(self.journal)),
+            Telling::Seal => (Awaited::Sealed, header(FrameKind::Seal), Body::NONE),
+            Telling::Leave { generation } => {
+                let leave = Header {
+                    lsn: Lsn(u64::from(self.reign.0)),
+                    mark: generation,
+                    ..header(FrameKind::Leave)
+                };
+                (Awaited::Left, leave, Body::NONE)
+            }
+            Telling::Awaited(_) | Telling::Done => return None,
+        };
+        *telling = Telling::Awaited(awaited);
+        Some(Outgoing { header, body })
+    }
+
+    /// Member `index` sent a frame.
+    pub fn on_frame(&mut self, index: usize, frame: &Frame<'_>) {
+        let telling = &mut self.members[index];
+        *telling = match (*telling, frame.header.kind) {
+            (Telling::Awaited(Awaited::Bound), FrameKind::Bound) => Telling::Seal,
+            (Telling::Awaited(Awaited::Sealed), FrameKind::Sealed) => {
+                // A window that another reign opened is no remnant of this one.
+                let window_epoch = Cursor::new(frame.body).u32().map(Epoch);
+                let known = frame.header.flags & Flag::KNOWN != 0;
+                let generation = frame.header.mark;
+                match known && window_epoch == Ok(self.reign) {
+                    true => Telling::Leave { generation },
+                    false => Telling::Done,
+                }
+            }
+            (Telling::Awaited(Awaited::Left), FrameKind::Left) => Telling::Done,
+            // It obeys somebody else, or has nothing to say to us.
+            (Telling::Awaited(_), FrameKind::Refuse) => Telling::Done,
+            (telling, _) => telling,
+        };
+    }
+
+    /// Whether member `index` has nothing of the journal any more, or is none of ours.
+    pub fn is_done(&self, index: usize) -> bool {
+        self.members[index] == Telling::Done
+    }
+}

@@ -1,0 +1,380 @@
+//! A dead node's journal read from its members, and given back: the machines of both sides, hands in between.
+
+use netram_proto::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
+use netram_proto::journal::{
+    Body, CommitRule, Forget, NodeReadError, Outgoing, PeerAnswer, PeerWindow, Recovery, RecoveryRefusal,
+    View, ViewMember, node_records,
+};
+use netram_proto::limit::{RECORD_HEADER_BYTES, WINDOW_BYTES_MIN};
+use netram_proto::member::{Member, NoWindow, Reply, Window, copy_out};
+use netram_proto::planted::Planted;
+use netram_proto::port::Kind;
+use netram_proto::time::{Span, Time};
+use netram_proto::wire::{Frame, FrameKind, Header, Link, RecordHeader, Refusal, finish_record};
+
+const JOURNAL: JournalId = JournalId(0x5EED);
+const NODE: WriterId = WriterId(3);
+const REIGN: Epoch = Epoch(5);
+
+#[derive(Default)]
+struct Ring(Vec<u8>);
+
+impl Window for Ring {
+    fn reserve(&mut self, bytes: u64) -> Result<(), NoWindow> {
+        self.0 = vec![0; bytes as usize];
+        Ok(())
+    }
+
+    fn release(&mut self) {
+        self.0 = Vec::new();
+    }
+
+    fn capacity(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn write(&mut self, at: Lsn, bytes: &[u8]) {
+        let start = at.0 as usize % self.0.len();
+        self.0[start..start + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn piece(&self, at: Lsn, max: usize) -> &[u8] {
+        let start = at.0 as usize % self.0.len();
+        &self.0[start..self.0.len().min(start + max)]
+    }
+}
+
+/// A lender's side of the journal.
+struct Lender {
+    member: Member,
+    window: Ring,
+}
+
+impl Lender {
+    fn new(incarnation: u64) -> Lender {
+        Lender {
+            member: Member::new(JOURNAL, Incarnation(incarnation)),
+            window: Ring::default(),
+        }
+    }
+
+    /// Says a frame to the member; a bind is the session's, and answered here.
+    fn answer(&mut self, header: Header, body: &[u8]) -> (Header, Vec<u8>) {
+        if header.kind == FrameKind::Bind {
+            return (Header::new(FrameKind::Bound), Vec::new());
+        }
+        match self.member.handle(&Frame { header, body }, &mut self.window) {
+            Reply::Frame(header, body, length) => (header, body[..length].to_vec()),
+            Reply::Data(header, bytes) => {
+                let mut body = vec![0; bytes];
+                copy_out(&self.window, header.lsn, &mut body);
+                (header, body)
+            }
+        }
+    }
+
+    fn takes(
+        &mut self,
+        kind: FrameKind,
+        epoch: Epoch,
+        change: impl FnOnce(&mut Header),
+        body: &[u8],
+    ) -> Header {
+        let mut header = Header {
+            epoch,
+            who: NODE.0,
+            ..Header::new(kind)
+        };
+        change(&mut header);
+        self.answer(header, body).0
+    }
+
+    /// The node's reign `epoch` opens a window at `start` and fills it with `records`.
+    fn joins(&mut self, epoch: Epoch, start: Link, records: &[u8]) {
+        self.takes(FrameKind::Seal, epoch, |_| (), b"");
+        let bytes = WINDOW_BYTES_MIN.to_le_bytes();
+        let join =
+            |header: &mut Header| (header.lsn, header.mark, header.stable) = (start.lsn, start.chain, Lsn(1));
+        self.takes(FrameKind::Join, epoch, join, &bytes);
+        let held = self.appended(epoch, start.lsn, records);
+        assert_eq!(held.lsn, start.lsn.plus(records.len() as u64));
+    }
+
+    fn appended(&mut self, epoch: Epoch, at: Lsn, records: &[u8]) -> Header {
+        self.takes(FrameKind::Append, epoch, |header| header.lsn = at, records)
+    }
+}
+
+/// Records, one behind the other, of the reign `epoch`; and where each ends, the beginning first.
+fn records(epoch: Epoch, start: Link, payloads: &[&str]) -> (Vec<u8>, Vec<Link>) {
+    let (mut bytes, mut ends) = (Vec::new(), vec![start]);
+    for payload in payloads {
+        let end = ends[ends.len() - 1];
+        let header = RecordHeader::new(end, epoch, Lsn(0), Kind(16), false, payload.len());
+        let mut record = vec![0; header.length];
+        header.write(&mut record);
+        record[RECORD_HEADER_BYTES..][..payload.len()].copy_from_slice(payload.as_bytes());
+        let chain = finish_record(&mut record, JOURNAL.into());
+        bytes.extend_from_slice(&record);
+        let lsn = header.next();
+        ends.push(Link { lsn, chain });
+    }
+    (bytes, ends)
+}
+
+fn view(members: u64, rule: CommitRule, counting: bool) -> View {
+    let member = |number: u64| ViewMember {
+        incarnation: Incarnation(number),
+        address: format!("l{number}"),
+        domain: String::new(),
+    };
+    View {
+        epoch: REIGN,
+        writer: NODE,
+        rule,
+        counting,
+        members: (0..members).map(member).collect(),
+        ..View::first(JOURNAL)
+    }
+}
+
+fn sent(outgoing: &Outgoing) -> (Header, &[u8]) {
+    match &outgoing.body {
+        Body::Inline(body, length) => (outgoing.header, &body[..*length]),
+        _ => panic!("there is no ring here"),
+    }
+}
+
+fn read(view: &View, kept: Link, lenders: &mut [Option<&mut Lender>]) -> Result<(Vec<String>, Link), String> {
+    let mut recovery = Recovery::of_node(view, kept.lsn, Time(0), Span(10), Span(1000));
+    for (index, lender) in lenders.iter_mut().enumerate() {
+        let Some(lender) = lender else { continue };
+        recovery.on_connected(index);
+        while let Some(outgoing) = recovery.next_frame(index) {
+            let (header, body) = sent(&outgoing);
+            let (header, body) = lender.answer(header, body);
+            recovery.on_frame(index, &Frame { header, body: &body });
+            if header.kind == FrameKind::Refuse {
+                recovery.on_lost(index);
+                break;
+            }
+        }
+    }
+    recovery
+        .verdict(Time(1000))
+        .expect("patience is over")
+        .map_err(|refusal| refusal.to_string())?;
+    let windows = recovery.windows();
+    let mut found = Vec::new();
+    let (end, all) = node_records(
+        &windows,
+        kept,
+        view.epoch,
+        JOURNAL.into(),
+        Planted::NONE,
+        &mut |_| true,
+        &mut |record| found.push(String::from_utf8_lossy(record.payload()).into_owned()),
+    );
+    all.map_err(|error| error.to_string())?;
+    Ok((found, end))
+}
+
+#[test]
+fn one_of_two_members_gives_all_that_the_server_lacks_and_the_node_is_fenced() {
+    let (bytes, ends) = records(REIGN, Link::default(), &["a", "b", "c"]);
+    let mut lender = Lender::new(1);
+    lender.joins(REIGN, Link::default(), &bytes);
+    let view = view(2, CommitRule::All, true);
+    // Any number of times, and from wherever the server was.
+    for (kept, rest) in [(0, "abc"), (1, "bc"), (3, ""), (0, "abc")] {
+        let (found, end) = read(&view, ends[kept], &mut [None, Some(&mut lender)]).expect("all of it");
+        assert_eq!((found.concat(), end), (String::from(rest), ends[3]));
+    }
+    // The node lives, and so does the library that opens its directory again.
+    for epoch in [REIGN, Epoch(REIGN.0 + 1), Epoch(60_000)] {
+        let refused = lender.takes(FrameKind::Seal, epoch, |_| (), b"");
+        assert_eq!(refused.flags, Refusal::Fenced as u8);
+    }
+    let refused = lender.appended(REIGN, ends[3].lsn, &records(REIGN, ends[3], &["d"]).0);
+    assert_eq!(
+        (refused.kind, refused.flags),
+        (FrameKind::Refuse, Refusal::Fenced as u8)
+    );
+}
+
+#[test]
+fn with_the_rule_any_both_members_must_answer_and_the_refusal_names_who_did_not() {
+    let mut lender = Lender::new(0);
+    lender.joins(REIGN, Link::default(), &records(REIGN, Link::default(), &["a"]).0);
+    let refused = read(
+        &view(2, CommitRule::Any, true),
+        Link::default(),
+        &mut [Some(&mut lender), None],
+    );
+    let said = refused.expect_err("the other may hold more");
+    assert!(said.contains("l1 (unreachable)"), "{said}");
+}
+
+#[test]
+fn under_a_view_that_does_not_count_everything_acknowledged_was_kept() {
+    let found = read(&view(1, CommitRule::All, false), Link::default(), &mut [None]);
+    assert_eq!(found, Ok((Vec::new(), Link::default())));
+}
+
+#[test]
+fn a_window_that_begins_above_what_the_server_has_is_no_answer() {
+    let (bytes, ends) = records(REIGN, Link::default(), &["a", "b"]);
+    let mut lender = Lender::new(0);
+    lender.joins(REIGN, ends[1], &bytes[ends[1].lsn.0 as usize..]);
+    let view = view(1, CommitRule::All, true);
+    let refused = read(&view, Link::default(), &mut [Some(&mut lender)]);
+    assert!(refused.is_err(), "{refused:?}");
+    let (found, _) = read(&view, ends[1], &mut [Some(&mut lender)]).expect("it continues that");
+    assert_eq!(found, ["b"]);
+}
+
+/// The node's directory was opened by somebody as a journal of his own: his window says nothing of the node's.
+#[test]
+fn a_window_of_another_reign_is_no_answer() {
+    let mut lender = Lender::new(0);
+    let later = Epoch(REIGN.0 + 1);
+    lender.joins(later, Link::default(), &records(later, Link::default(), &["x"]).0);
+    let refused = read(
+        &view(1, CommitRule::All, true),
+        Link::default(),
+        &mut [Some(&mut lender)],
+    );
+    assert!(refused.is_err(), "{refused:?}");
+}
+
+fn window(from: Lsn, bytes: &[u8], promised: Lsn) -> PeerWindow {
+    PeerWindow {
+        trim: from,
+        from,
+        bytes: bytes.to_vec(),
+        promised,
+    }
+}
+
+fn found(windows: &[PeerWindow], kept: Link) -> (String, Link, Result<(), NodeReadError>) {
+    let mut found = String::new();
+    let (end, all) = node_records(
+        windows,
+        kept,
+        REIGN,
+        JOURNAL.into(),
+        Planted::NONE,
+        &mut |_| true,
+        &mut |record| found.push_str(&String::from_utf8_lossy(record.payload())),
+    );
+    (found, end, all)
+}
+
+#[test]
+fn what_one_window_gives_damaged_another_gives_whole_and_what_none_gives_is_said() {
+    let start = Link::default();
+    let (bytes, ends) = records(REIGN, start, &["a", "b", "c"]);
+    let (mut first, mut second) = (bytes.clone(), bytes.clone());
+    first[ends[1].lsn.0 as usize + RECORD_HEADER_BYTES] ^= 1;
+    second[ends[2].lsn.0 as usize + RECORD_HEADER_BYTES] ^= 1;
+    let promised = ends[3].lsn;
+    let both = [
+        window(Lsn(0), &first, promised),
+        window(Lsn(0), &second, promised),
+    ];
+    assert_eq!(found(&both, start), (String::from("abc"), ends[3], Ok(())));
+    let one = &both[1..];
+    let error = NodeReadError {
+        at: ends[2].lsn,
+        promised,
+    };
+    assert_eq!(found(one, start), (String::from("ab"), ends[2], Err(error)));
+    let in_doubt = [window(Lsn(0), &second, ends[2].lsn)];
+    assert_eq!(found(&in_doubt, start), (String::from("ab"), ends[2], Ok(())));
+}
+
+#[test]
+fn records_of_another_reign_are_none_of_the_node() {
+    let start = Link::default();
+    let (mut bytes, ends) = records(REIGN, start, &["a"]);
+    bytes.extend_from_slice(&records(Epoch(REIGN.0 + 1), ends[1], &["x"]).0);
+    let windows = [window(Lsn(0), &bytes, Lsn(0))];
+    assert_eq!(found(&windows, start), (String::from("a"), ends[1], Ok(())));
+}
+
+#[test]
+fn members_forget_when_they_are_told_and_not_the_window_of_another_reign() {
+    let view = view(2, CommitRule::All, true);
+    let mut lenders = [Lender::new(0), Lender::new(1)];
+    lenders[0].joins(REIGN, Link::default(), &records(REIGN, Link::default(), &["a"]).0);
+    let later = Epoch(REIGN.0 + 1);
+    lenders[1].joins(later, Link::default(), &records(later, Link::default(), &["x"]).0);
+    let mut forget = Forget::new(&view);
+    for (index, lender) in lenders.iter_mut().enumerate() {
+        assert!(!forget.is_done(index));
+        forget.on_connected(index);
+        while let Some(outgoing) = forget.next_frame(index) {
+            let (header, body) = sent(&outgoing);
+            let (header, body) = lender.answer(header, body);
+            forget.on_frame(index, &Frame { header, body: &body });
+        }
+        assert!(forget.is_done(index));
+    }
+    assert!(!lenders[0].member.state().joined);
+    assert!(lenders[1].member.state().joined);
+    // Whoever comes to read after that learns that it is too late.
+    let refused = read(&view, Link::default(), &mut [Some(&mut lenders[0]), None]);
+    assert!(refused.is_err());
+}
+
+/// Two servers by mistake, or one whose attempt before was cut off: both read, neither stops the other.
+#[test]
+fn two_at_once_read_the_same() {
+    let (bytes, ends) = records(REIGN, Link::default(), &["a", "b"]);
+    let mut lender = Lender::new(0);
+    lender.joins(REIGN, Link::default(), &bytes);
+    let view = view(1, CommitRule::All, true);
+    let begin = || Recovery::of_node(&view, Lsn(0), Time(0), Span(0), Span(1000));
+    let mut both = [begin(), begin()];
+    both.iter_mut().for_each(|recovery| recovery.on_connected(0));
+    for _ in 0..8 {
+        for recovery in &mut both {
+            let Some(outgoing) = recovery.next_frame(0) else {
+                continue;
+            };
+            let (header, body) = sent(&outgoing);
+            let (header, body) = lender.answer(header, body);
+            recovery.on_frame(0, &Frame { header, body: &body });
+        }
+    }
+    for mut recovery in both {
+        assert_eq!(recovery.verdict(Time(1)), Some(Ok(())));
+        assert_eq!(recovery.windows()[0].bytes.len() as u64, ends[2].lsn.0);
+    }
+}
+
+#[test]
+fn a_later_fence_is_said() {
+    let mut lender = Lender::new(0);
+    lender.takes(FrameKind::Seal, Epoch(1 << 20), |_| (), b"");
+    let view = view(1, CommitRule::All, true);
+    let mut recovery = Recovery::of_node(&view, Lsn(0), Time(0), Span(0), Span(1000));
+    recovery.on_connected(0);
+    while let Some(outgoing) = recovery.next_frame(0) {
+        let (header, body) = lender.answer(outgoing.header, b"");
+        recovery.on_frame(0, &Frame { header, body: &body });
+        if header.kind == FrameKind::Refuse {
+            break;
+        }
+    }
+    let seen = Epoch(1 << 20);
+    assert_eq!(
+        recovery.verdict(Time(1)),
+        Some(Err(RecoveryRefusal::Fenced { seen }))
+    );
+    assert!(
+        recovery
+            .answers()
+            .all(|(_, answer)| answer != PeerAnswer::Complete)
+    );
+}
