@@ -88,6 +88,8 @@ pub const SETTINGS_BYTES_MAX: usize = 64 * 1024;
 /// Records of one node that wait until what they depend on has come. A node sends no more than it may have in its journal, but this
 /// bounds what a server keeps for one that says nonsense.
 pub const MERGE_RECORDS_MAX: usize = 1 << 20;
+/// Grant numbers that a server makes durable at once: a sync for every half of that many hand-overs.
+pub const GRANTS_RESERVED: u64 = 1 << 20;
 
 /// The smallest local log (its data area), in bytes.
 pub const LOG_BYTES_MIN: u64 = 16 * 1024;

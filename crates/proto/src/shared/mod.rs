@@ -5,7 +5,9 @@
 //! | [`message`] | what nodes and the server say to each other, as bytes |
 //! | [`Stamp`] | what a record says of locks: which versions it made, which it had read |
 //! | [`Merge`] | in which order records of several journals may go |
+//! | [`lock`] | who may use which lock: the server's service, the nodes' tokens |
 
+pub mod lock;
 mod merge;
 pub mod message;
 mod stamp;

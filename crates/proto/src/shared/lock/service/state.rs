@@ -1,0 +1,87 @@
+//! One lock as the service knows it: who holds it, who waits for it.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crate::shared::lock::{Asker, Order, conflict};
+use crate::shared::{Grant, Hold, NodeId, Version};
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Lock {
+    /// What has been merged.
+    pub(super) version: Version,
+    /// What is known to exist: nothing is granted while `version` is below.
+    pub(super) owed: Version,
+    /// No absent node can hold it: one that is here claimed it alone.
+    pub(super) settled: bool,
+    pub(super) holders: Vec<Holder>,
+    /// At most one request a node.
+    pub(super) queue: VecDeque<Request>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Holder {
+    pub(super) node: NodeId,
+    pub(super) grant: Grant,
+    pub(super) hold: Hold,
+    /// It has been claimed over the node's present link, or been granted over it.
+    pub(super) claimed: bool,
+    pub(super) recalled: Option<Recalled>,
+}
+
+/// The last recall that a holder was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Recalled {
+    pub(super) keep: Option<Hold>,
+    pub(super) asker: Asker,
+    pub(super) waits: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Request {
+    pub(super) asker: Asker,
+    pub(super) hold: Hold,
+    pub(super) order: Order,
+}
+
+impl Lock {
+    pub(super) fn holder(&self, node: NodeId) -> Option<&Holder> {
+        self.holders.iter().find(|holder| holder.node == node)
+    }
+
+    pub(super) fn holder_mut(&mut self, node: NodeId) -> Option<&mut Holder> {
+        self.holders.iter_mut().find(|holder| holder.node == node)
+    }
+
+    pub(super) fn hinders(&self, request: Request) -> impl Iterator<Item = &Holder> {
+        self.holders
+            .iter()
+            .filter(move |holder| request.is_hindered_by(holder))
+    }
+}
+
+impl Holder {
+    pub(super) fn new(node: NodeId, grant: Grant, hold: Hold) -> Holder {
+        Holder {
+            node,
+            grant,
+            hold,
+            claimed: true,
+            recalled: None,
+        }
+    }
+}
+
+impl Request {
+    pub(super) fn is_hindered_by(&self, holder: &Holder) -> bool {
+        holder.node != self.asker.node && conflict(holder.hold, self.hold)
+    }
+}
+
+impl Recalled {
+    /// Whether a holder that was told this need not be told `other`. One for a request that must not wait may have been answered with
+    /// `Die`, and forgotten.
+    pub(super) fn covers(self, other: Recalled) -> bool {
+        self == other || (self.waits && self.keep <= other.keep)
+    }
+}
