@@ -11,7 +11,7 @@
 //! |---|---|---|
 //! | [linked](Cache::linked) | asked for, given back | |
 //! | [unlinked](Cache::unlinked) | kept; not given back, nothing asked | go on, wait |
-//! | lease over ([`Cache::renewed`] ends it) | kept | those that have locks go on; who acquires waits |
+//! | lease over ([`Cache::renewed`] ends it) | kept; given back, nothing asked | those that have locks go on; who acquires waits |
 //! | [lost](Cache::lose) | gone | every call says [`AcquireError::Lost`], until each has ended |
 
 mod event;
@@ -139,7 +139,7 @@ impl Cache {
         let (highest, undoable) = (state.highest, state.undoable);
         for (lock, hold) in locks.iter().rev() {
             if Some(*lock) > highest {
-                self.ask_ahead(*lock, *hold);
+                self.ask_ahead(now, *lock, *hold);
             } else if !undoable && self.has(txn, *lock) < Some(*hold) {
                 return Err(AcquireError::OutOfOrder(*lock));
             }

@@ -86,10 +86,11 @@ impl Cache {
 
     /// Asks for a token that will be wanted, in order, when others have come. Nobody waits by it: if it is recalled before it is
     /// wanted it goes, and is asked for again.
-    pub(super) fn ask_ahead(&mut self, lock: LockId, hold: Hold) {
+    pub(super) fn ask_ahead(&mut self, now: Time, lock: LockId, hold: Hold) {
+        let may = self.linked && self.leased(now);
         let at = self.tokens.find_or(lock, Token::default);
         let token = self.tokens.at(at);
-        if self.linked && token.held < Some(hold) && token.asked.is_none() && token.queue.is_empty() {
+        if may && token.held < Some(hold) && token.asked.is_none() && token.queue.is_empty() {
             self.ask(at, hold, Order::Up, None);
         }
     }
@@ -116,7 +117,8 @@ impl Cache {
                 }
                 continue;
             }
-            if self.linked && token.must_ask(&front) {
+            // Without a lease the token could not be used: it would be recalled and asked for again, over and over.
+            if leased && self.linked && token.must_ask(&front) {
                 self.ask(at, front.hold, front.order, Some(front.txn));
             }
             return;

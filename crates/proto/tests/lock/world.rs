@@ -1,0 +1,588 @@
+//! One service, some caches, ordered links between them, transactions from a script, and what must hold at every step.
+//!
+//! What belongs to other machines is modelled as simply as can be: a commit's record is safe when it is made, its tail goes to the
+//! server later, the server merges it when its versions follow on, and has some of what it merged on its disk.
+
+use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use netram_proto::shared::lock::{
+    AcquireError, Acquired, Cache, Claim, Event, Service, ToCache, ToService, TxnId,
+};
+use netram_proto::shared::{Grant, Hold, LockId, NodeId, Number, Version};
+use netram_proto::time::Time;
+
+/// One step of a transaction's script. After the last it commits: a record, if it may write anything; without, if not.
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    Lock(u32, Hold),
+    All(Vec<(u32, Hold)>),
+}
+
+/// What a world does.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Script {
+    pub(crate) locks: u32,
+    /// For each node its transactions; all may be open at once.
+    pub(crate) nodes: Vec<Vec<Vec<Step>>>,
+    /// How often each of these may happen, anywhere.
+    pub(crate) crashes: u32,
+    pub(crate) restarts: u32,
+    pub(crate) cuts: u32,
+    pub(crate) cancels: u32,
+    pub(crate) lapses: u32,
+    /// Transactions cannot be undone.
+    pub(crate) no_restore: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    Step {
+        node: usize,
+        txn: usize,
+    },
+    SendTail(usize),
+    ToServer(usize),
+    ToNode(usize),
+    /// A node's link breaks.
+    Cut(usize),
+    Link(usize),
+    Crash(usize),
+    Fence(usize),
+    /// The next record of a dead node's journal is merged.
+    Read(usize),
+    Reclaim(usize),
+    /// The server dies and starts; its disk has all that it merged, or nothing since the last fencing.
+    Restart {
+        lost: bool,
+    },
+    Cancel {
+        node: usize,
+        txn: usize,
+    },
+    Lapse(usize),
+    Renew(usize),
+}
+
+impl Action {
+    /// Whether it is bound to happen some day. A world in which none of these is left must be done.
+    pub(crate) fn is_progress(self) -> bool {
+        !matches!(
+            self,
+            Action::Cut(_)
+                | Action::Crash(_)
+                | Action::Restart { .. }
+                | Action::Cancel { .. }
+                | Action::Lapse(_)
+        )
+    }
+}
+
+#[derive(Clone, Debug, Hash)]
+pub(crate) enum Up {
+    Claim(Claim),
+    Tail(usize),
+    Known,
+    Lock(ToService),
+}
+
+/// A record's stamp.
+#[derive(Clone, Debug, Hash)]
+pub(crate) struct Record {
+    pub(crate) written: Vec<(LockId, Version)>,
+    pub(crate) read: Vec<(LockId, Version)>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Txn {
+    pub(crate) id: Option<TxnId>,
+    pub(crate) at: usize,
+    pub(crate) waits: bool,
+    pub(crate) over: bool,
+    /// It did not get its locks.
+    pub(crate) failed: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Standing {
+    Alive,
+    Crashed,
+    Fenced,
+    Gone,
+}
+
+#[derive(Clone, Hash)]
+pub(crate) struct Node {
+    pub(crate) standing: Standing,
+    pub(crate) linked: bool,
+    pub(crate) now: Time,
+    pub(crate) cache: Cache,
+    pub(crate) txns: Vec<Txn>,
+    pub(crate) journal: Vec<Record>,
+    /// Records sent over the present link, or merged before it.
+    pub(crate) sent: usize,
+    /// Records that the server has merged, and that its disk has.
+    pub(crate) merged: usize,
+    pub(crate) kept: usize,
+    pub(crate) up: VecDeque<Up>,
+    pub(crate) down: VecDeque<ToCache>,
+}
+
+#[derive(Clone)]
+pub(crate) struct World {
+    pub(crate) script: std::rc::Rc<Script>,
+    pub(crate) service: Service,
+    pub(crate) ceiling: Grant,
+    pub(crate) nodes: Vec<Node>,
+    /// The versions that safe records have made.
+    pub(crate) truth: Vec<Version>,
+    /// What the disk says of them.
+    pub(crate) kept: Vec<Version>,
+    /// The highest grant number that was told of each lock.
+    pub(crate) told: Vec<Grant>,
+    pub(crate) left: Script,
+}
+
+const LEASE: u64 = 1;
+const NEVER: Time = Time(u64::MAX);
+
+pub(crate) fn id(node: usize) -> NodeId {
+    NodeId(node as u64 + 1)
+}
+
+pub(crate) fn at(lock: LockId) -> usize {
+    lock.0 as usize
+}
+
+pub(crate) type Checked<T = ()> = Result<T, String>;
+
+impl World {
+    pub(crate) fn new(script: Script) -> World {
+        let versions = vec![Version(0); script.locks as usize];
+        let mut service = Service::new(Grant(0), (0..script.locks).map(|lock| (LockId(lock), Version(0))));
+        let ceiling = service.ceiling_wanted().expect("nothing is reserved yet");
+        service.ceiling_stored(ceiling);
+        let node = |txns: &Vec<Vec<Step>>| {
+            let mut cache = Cache::new();
+            cache.linked(Time(0), Number(0));
+            cache.renewed(Time(0), Time(LEASE));
+            Node {
+                standing: Standing::Alive,
+                linked: true,
+                now: Time(0),
+                cache,
+                txns: vec![Txn::default(); txns.len()],
+                journal: Vec::new(),
+                sent: 0,
+                merged: 0,
+                kept: 0,
+                up: VecDeque::new(),
+                down: VecDeque::new(),
+            }
+        };
+        World {
+            service,
+            ceiling,
+            nodes: script.nodes.iter().map(node).collect(),
+            truth: versions.clone(),
+            kept: versions,
+            told: vec![Grant(0); script.locks as usize],
+            left: Script {
+                nodes: Vec::new(),
+                ..script.clone()
+            },
+            script: std::rc::Rc::new(script),
+        }
+    }
+
+    /// A number that two different worlds hardly share.
+    pub(crate) fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        let left = &self.left;
+        let left = (left.crashes, left.restarts, left.cuts, left.cancels, left.lapses);
+        (&self.service, self.ceiling, &self.nodes, &self.kept, left).hash(&mut hasher);
+        hasher.finish()
+    }
+
+    /// How many transactions did not get their locks.
+    pub(crate) fn failed(&self) -> usize {
+        let txns = self.nodes.iter().flat_map(|node| &node.txns);
+        txns.filter(|txn| txn.failed).count()
+    }
+
+    /// What may happen next.
+    pub(crate) fn actions(&self) -> Vec<Action> {
+        let mut actions = Vec::new();
+        for (node, state) in self.nodes.iter().enumerate() {
+            match state.standing {
+                Standing::Alive => self.actions_of(node, &mut actions),
+                Standing::Crashed => actions.push(Action::Fence(node)),
+                Standing::Fenced => match state.journal.get(state.merged) {
+                    Some(record) if self.follows(record) => actions.push(Action::Read(node)),
+                    Some(_) => {}
+                    None => actions.push(Action::Reclaim(node)),
+                },
+                Standing::Gone => {}
+            }
+        }
+        if self.left.restarts > 0 {
+            actions.push(Action::Restart { lost: false });
+            actions.push(Action::Restart { lost: true });
+        }
+        actions
+    }
+
+    fn actions_of(&self, node: usize, actions: &mut Vec<Action>) {
+        let state = &self.nodes[node];
+        for (txn, it) in state.txns.iter().enumerate() {
+            if !it.over && !it.waits {
+                actions.push(Action::Step { node, txn });
+            }
+            if it.waits && self.left.cancels > 0 {
+                actions.push(Action::Cancel { node, txn });
+            }
+        }
+        if state.linked {
+            if state.sent < state.journal.len() {
+                actions.push(Action::SendTail(node));
+            }
+            if state.up.front().is_some_and(|up| self.takes(node, up)) {
+                actions.push(Action::ToServer(node));
+            }
+            if !state.down.is_empty() {
+                actions.push(Action::ToNode(node));
+            }
+            if self.left.cuts > 0 {
+                actions.push(Action::Cut(node));
+            }
+        } else {
+            actions.push(Action::Link(node));
+        }
+        if !state.cache.leased(state.now) {
+            actions.push(Action::Renew(node));
+        } else if self.left.lapses > 0 {
+            actions.push(Action::Lapse(node));
+        }
+        if self.left.crashes > 0 {
+            actions.push(Action::Crash(node));
+        }
+    }
+
+    /// Whether the server takes the next message: a tail waits until what it depends on has been merged.
+    fn takes(&self, node: usize, up: &Up) -> bool {
+        match up {
+            Up::Tail(number) => self.follows(&self.nodes[node].journal[*number]),
+            Up::Claim(_) | Up::Known | Up::Lock(_) => true,
+        }
+    }
+
+    pub(crate) fn version(&self, lock: LockId) -> Version {
+        self.service.version(lock).expect("it is one of the region's")
+    }
+
+    fn follows(&self, record: &Record) -> bool {
+        let mut written = record.written.iter();
+        let mut read = record.read.iter();
+        written.all(|(lock, version)| *version == self.version(*lock).next())
+            && read.all(|(lock, version)| *version == self.version(*lock))
+    }
+
+    fn merge(&mut self, record: &Record) -> Checked {
+        for (lock, version) in &record.written {
+            let wrote = self.service.wrote(*lock, *version);
+            wrote.map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Does one thing, and checks all that must hold at any time.
+    pub(crate) fn act(&mut self, action: Action) -> Checked {
+        match action {
+            Action::Step { node, txn } => self.step(node, txn)?,
+            Action::SendTail(node) => {
+                let state = &mut self.nodes[node];
+                state.up.push_back(Up::Tail(state.sent));
+                state.sent += 1;
+                state.cache.sent(state.now, Number(state.sent as u64));
+            }
+            Action::ToServer(node) => self.deliver(node)?,
+            Action::ToNode(node) => {
+                let state = &mut self.nodes[node];
+                if let Some(message) = state.down.pop_front() {
+                    let handled = state.cache.handle(state.now, message);
+                    handled.map_err(|error| error.to_string())?;
+                }
+            }
+            Action::Cut(node) => {
+                self.left.cuts -= 1;
+                self.cut(node);
+            }
+            Action::Link(node) => self.link(node),
+            Action::Crash(node) => {
+                self.left.crashes -= 1;
+                self.cut(node);
+                self.nodes[node].standing = Standing::Crashed;
+            }
+            Action::Fence(node) => {
+                self.service.fence(id(node));
+                self.nodes[node].standing = Standing::Fenced;
+            }
+            Action::Read(node) => self.read(node)?,
+            Action::Reclaim(node) => self.reclaim(node),
+            Action::Restart { lost } => self.restart(lost),
+            Action::Cancel { node, txn } => {
+                self.left.cancels -= 1;
+                let state = &mut self.nodes[node];
+                if let Some(txn) = state.txns[txn].id {
+                    state.cache.cancel(state.now, txn);
+                }
+                self.fail(node, txn);
+            }
+            Action::Lapse(node) => {
+                self.left.lapses -= 1;
+                self.nodes[node].now.0 += LEASE;
+            }
+            Action::Renew(node) => {
+                let state = &mut self.nodes[node];
+                state.cache.renewed(state.now, Time(state.now.0 + LEASE));
+            }
+        }
+        self.settle()?;
+        self.check()
+    }
+
+    fn step(&mut self, node: usize, txn: usize) -> Checked {
+        let steps = self.script.nodes[node][txn].clone();
+        let state = &mut self.nodes[node];
+        let now = state.now;
+        let undoable = !self.script.no_restore;
+        let id = *state.txns[txn]
+            .id
+            .get_or_insert_with(|| state.cache.begin(undoable));
+        let Some(step) = steps.get(state.txns[txn].at) else {
+            return self.commit(node, txn, id);
+        };
+        let acquired = match step {
+            Step::Lock(lock, hold) => state.cache.acquire(now, id, LockId(*lock), *hold, NEVER),
+            Step::All(locks) => {
+                let mut locks: Vec<_> = locks.iter().map(|(lock, hold)| (LockId(*lock), *hold)).collect();
+                state.cache.acquire_all(now, id, &mut locks, NEVER)
+            }
+        };
+        match acquired {
+            Ok(Acquired::Held) => state.txns[txn].at += 1,
+            Ok(Acquired::Waits) => state.txns[txn].waits = true,
+            Err(AcquireError::Died(_) | AcquireError::OutOfOrder(_)) => self.fail(node, txn),
+            Err(error) => return Err(format!("node {node}, transaction {txn}: {error}")),
+        }
+        Ok(())
+    }
+
+    /// Writes under all that it has alone; its record is safe at once, and sent some time later.
+    fn commit(&mut self, node: usize, txn: usize, id: TxnId) -> Checked {
+        let state = &mut self.nodes[node];
+        let held: Vec<_> = state.cache.held(id).collect();
+        let mut record = Record {
+            written: Vec::new(),
+            read: Vec::new(),
+        };
+        for held in held {
+            match held.hold {
+                Hold::Shared => record.read.push((held.lock, held.version)),
+                Hold::Exclusive => {
+                    let version = state.cache.wrote(id, held.lock).ok_or("it has the lock alone")?;
+                    record.written.push((held.lock, version));
+                    if version != self.truth[at(held.lock)].next() {
+                        return Err(format!(
+                            "node {node} makes version {version} of lock {}",
+                            held.lock
+                        ));
+                    }
+                    self.truth[at(held.lock)] = version;
+                }
+            }
+        }
+        let number = (!record.written.is_empty()).then(|| {
+            state.journal.push(record);
+            Number(state.journal.len() as u64)
+        });
+        state.cache.end(state.now, id, number);
+        state.txns[txn] = Txn {
+            over: true,
+            ..Txn::default()
+        };
+        Ok(())
+    }
+
+    fn fail(&mut self, node: usize, txn: usize) {
+        let state = &mut self.nodes[node];
+        if let Some(id) = state.txns[txn].id {
+            state.cache.end(state.now, id, None);
+        }
+        state.txns[txn] = Txn {
+            over: true,
+            failed: true,
+            ..Txn::default()
+        };
+    }
+
+    fn deliver(&mut self, node: usize) -> Checked {
+        let state = &mut self.nodes[node];
+        match state.up.pop_front() {
+            Some(Up::Claim(claim)) => {
+                let claimed = self.service.claim(id(node), claim);
+                claimed.map_err(|error| error.to_string())
+            }
+            Some(Up::Tail(number)) if number < state.merged => Ok(()),
+            Some(Up::Tail(number)) => {
+                state.merged = number + 1;
+                let record = state.journal[number].clone();
+                self.merge(&record)
+            }
+            Some(Up::Known) => {
+                self.service.known(id(node));
+                Ok(())
+            }
+            Some(Up::Lock(message)) => {
+                let handled = self.service.handle(id(node), message);
+                handled.map_err(|error| format!("{message:?}: {error}"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn cut(&mut self, node: usize) {
+        let state = &mut self.nodes[node];
+        state.linked = false;
+        state.up.clear();
+        state.down.clear();
+        state.cache.unlinked();
+    }
+
+    /// A new link: the server drops what it was asked over the old one; claims, the records that it has not, and the end of both.
+    fn link(&mut self, node: usize) {
+        self.service.resume(id(node));
+        let state = &mut self.nodes[node];
+        state.linked = true;
+        state.up.extend(state.cache.claims().map(Up::Claim));
+        state.up.extend((state.merged..state.journal.len()).map(Up::Tail));
+        state.up.push_back(Up::Known);
+        state.sent = state.journal.len();
+        state.cache.linked(state.now, Number(state.sent as u64));
+    }
+
+    fn read(&mut self, node: usize) -> Checked {
+        let state = &mut self.nodes[node];
+        let record = state.journal[state.merged].clone();
+        state.merged += 1;
+        self.merge(&record)
+    }
+
+    fn reclaim(&mut self, node: usize) {
+        self.nodes[node].standing = Standing::Gone;
+        self.service.reclaim(id(node));
+        self.keep();
+    }
+
+    fn keep(&mut self) {
+        for lock in 0..self.script.locks {
+            self.kept[lock as usize] = self.version(LockId(lock));
+        }
+        for node in &mut self.nodes {
+            node.kept = node.merged;
+        }
+    }
+
+    fn restart(&mut self, lost: bool) {
+        self.left.restarts -= 1;
+        if !lost {
+            self.keep();
+        }
+        let kept = self.kept.iter().enumerate();
+        self.service = Service::new(
+            self.ceiling,
+            kept.map(|(lock, version)| (LockId(lock as u32), *version)),
+        );
+        for node in 0..self.nodes.len() {
+            self.nodes[node].merged = self.nodes[node].kept;
+            match self.nodes[node].standing {
+                Standing::Alive => {
+                    self.cut(node);
+                    self.service.expect(id(node));
+                }
+                Standing::Crashed => self.service.expect(id(node)),
+                Standing::Fenced => {
+                    self.service.expect(id(node));
+                    self.service.fence(id(node));
+                }
+                Standing::Gone => {}
+            }
+        }
+    }
+
+    /// Carries out what the machines want.
+    fn settle(&mut self) -> Checked {
+        if let Some(ceiling) = self.service.ceiling_wanted() {
+            self.ceiling = ceiling;
+            self.service.ceiling_stored(ceiling);
+        }
+        for node in 0..self.nodes.len() {
+            while let Some(event) = self.nodes[node].cache.poll() {
+                self.event(node, event)?;
+            }
+        }
+        while let Some((to, message)) = self.service.poll() {
+            if let ToCache::Grant {
+                lock, grant, version, ..
+            } = message
+            {
+                if grant <= self.told[at(lock)] {
+                    return Err(format!("grant {grant} of lock {lock} is told again"));
+                }
+                if version != self.truth[at(lock)] {
+                    return Err(format!("lock {lock} is handed on at version {version}"));
+                }
+                self.told[at(lock)] = grant;
+            }
+            let node = &mut self.nodes[to.0 as usize - 1];
+            if node.linked {
+                node.down.push_back(message);
+            }
+        }
+        Ok(())
+    }
+
+    fn event(&mut self, node: usize, event: Event) -> Checked {
+        let state = &mut self.nodes[node];
+        let of = |id: TxnId| {
+            let mut txns = state.txns.iter();
+            let found = txns.position(|txn| txn.id == Some(id) && txn.waits);
+            found.ok_or(format!("{event:?} for one that does not wait"))
+        };
+        match event {
+            Event::Send(message) => {
+                if !state.linked || state.standing != Standing::Alive {
+                    return Err(format!("{message:?} is sent without a link"));
+                }
+                state.up.push_back(Up::Lock(message));
+            }
+            Event::Held(id) => {
+                let txn = of(id)?;
+                state.txns[txn].waits = false;
+                state.txns[txn].at += 1;
+            }
+            Event::Died(id, _) | Event::TimedOut(id, _) => {
+                let txn = of(id)?;
+                if self.script.no_restore {
+                    return Err(format!("{event:?}, and it cannot be undone"));
+                }
+                self.fail(node, txn);
+                while let Some(event) = self.nodes[node].cache.poll() {
+                    self.event(node, event)?;
+                }
+            }
+            Event::Lost(_) => return Err(format!("{event:?} without a reason")),
+        }
+        Ok(())
+    }
+}
