@@ -189,6 +189,7 @@ impl From<RangeError> for Failure {
             RangeError::OutOfRegion { .. } | RangeError::ForeignRegion => Code::NotMapped,
             RangeError::TooLarge { .. } | RangeError::TooMany { .. } => Code::TooBig,
             RangeError::Ended => Code::Transaction,
+            RangeError::Captured => Code::Uncommitted,
         };
         Failure::of(code, error)
     }
@@ -199,6 +200,11 @@ impl From<CommitError> for Failure {
         match &error {
             CommitError::Ended => Failure::of(Code::Transaction, error),
             CommitError::TooLarge { .. } => Failure::of(Code::TooBig, error),
+            CommitError::Capture { cause } => Failure {
+                code: Code::Io,
+                errno: cause.errno,
+                text: error.to_string(),
+            },
             CommitError::Full { cause, .. } => full(cause, &error),
             CommitError::Refused(cause) => refused(cause, &error),
             // One code for every cause, a fence too: `RVM_ELOG` says that nothing was logged.

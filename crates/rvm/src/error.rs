@@ -293,9 +293,56 @@ pub enum RangeError {
     /// The region belongs to another `Rvm`.
     #[error("the region belongs to another log than the transaction")]
     ForeignRegion,
+    /// Another transaction has the region, whose stores are found by page.
+    #[error("another transaction stores to the region, which is captured by page; wait until it ends")]
+    Captured,
     /// The transaction has ended.
     #[error("the transaction has ended")]
     Ended,
+}
+
+/// Why a region's stores cannot be found as asked. The region is at [`crate::Capture::Declared`], unless
+/// transactions were open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CaptureError {
+    /// Open transactions have ranges in the region.
+    #[error("{transactions} open transactions have ranges in the region; end them first")]
+    Uncommitted {
+        /// How many.
+        transactions: usize,
+    },
+    /// The region is not made of pages of 4096 bytes: its storage keeps it on the heap, or the system's are
+    /// larger.
+    #[error("the region's memory is not made of pages of 4096 bytes; declare ranges")]
+    NotPages,
+    /// More memory than is kept account of.
+    #[error("a region of {length} bytes is too large to be captured by page: {max} at most; map it in parts")]
+    TooLarge {
+        /// Bytes of the region.
+        length: usize,
+        /// The most.
+        max: usize,
+    },
+    /// Too many regions of the process are protected.
+    #[error("{max} regions of this process are protected already; use `Find::Watch`, or declare ranges")]
+    TooManyTraps {
+        /// The most.
+        max: usize,
+    },
+    /// The kernel does not note stores, or may not for this process.
+    #[error(
+        "this system does not note stores (it needs Linux 6.7 and userfaultfd): {cause}; use `Find::Trap`"
+    )]
+    NoWatch {
+        /// What the system said.
+        cause: IoError,
+    },
+    /// The system refused.
+    #[error("the region's pages cannot be protected: {cause}")]
+    System {
+        /// What the system said.
+        cause: IoError,
+    },
 }
 
 /// Why a commit did not come about.
@@ -307,6 +354,12 @@ pub enum CommitError {
     /// The transaction has ended.
     #[error("the transaction has ended")]
     Ended,
+    /// The system would not say which pages were stored to. Retry, or abort.
+    #[error("the pages that were stored to cannot be found: {cause}; retry, or abort")]
+    Capture {
+        /// What the system said.
+        cause: IoError,
+    },
     /// No record can carry it. Commit in parts, or create a larger log.
     #[error("a transaction of {bytes} bytes exceeds the {max} that a record carries; commit it in parts")]
     TooLarge {

@@ -24,6 +24,7 @@
 //! | [`Rvm`] | opening with recovery, mapping, truncation |
 //! | [`Transaction`], [`EditGuard`] | ranges, commit, abort |
 //! | [`Region`] | mapped memory and its lock |
+//! | [`Capture`] | how stores are found: declared, or by page |
 //! | [`record`] | a transaction as bytes |
 //! | [`Storage`] | where segments live: real files, or the simulator's |
 //! | [`TableView`] | a log's segments, looked at from outside |
@@ -34,6 +35,7 @@
 #![deny(unsafe_code)]
 
 mod background;
+mod capture;
 mod error;
 mod granules;
 mod inspect;
@@ -57,9 +59,10 @@ mod table;
 mod truncate;
 mod txn;
 
+pub use capture::{Capture, Find};
 pub use error::{
-    CloseError, CommitError, DecodeError, FlushError, ForgetError, MapError, OpenError, RangeError,
-    SegmentError, TableError, TruncateError, UnmapError,
+    CaptureError, CloseError, CommitError, DecodeError, FlushError, ForgetError, MapError, OpenError,
+    RangeError, SegmentError, TableError, TruncateError, UnmapError,
 };
 pub use inspect::{SegmentFile, SegmentView, TableView};
 pub use memory::{Memory, Placement};

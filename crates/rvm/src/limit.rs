@@ -37,6 +37,11 @@ pub const SPOOL_MS: u64 = 1000;
 /// How long the truncation thread waits after a failure before it tries again unasked.
 pub const TRUNCATION_RETRY_MS: u64 = 1000;
 
+/// Bytes of a region whose stores are found by page: bounds the bits and bytes kept for each page.
+pub const CAPTURE_BYTES_MAX: usize = 1 << 36;
+/// Regions of a process whose stores are found by a signal: its handler looks through as many.
+pub const TRAPS_MAX: usize = 64;
+
 /// Regions begin at multiples of this in their segment, and no two share a page.
 pub const PAGE_BYTES: u64 = 4096;
 

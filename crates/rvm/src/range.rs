@@ -48,6 +48,8 @@ pub(crate) struct Ranges {
     granules: Granules,
     /// What bits cannot say, once there are bits.
     loose: Vec<Range>,
+    /// What was found without being declared.
+    found: Vec<Range>,
     merged: Vec<Range>,
     /// How often a range was declared, and their bytes, for statistics.
     calls: u64,
@@ -154,9 +156,20 @@ impl Ranges {
         self.declared.len().max(self.loose.len())
     }
 
-    /// How many ranges were declared, and their bytes, neighbours and duplicates each for itself.
+    /// Adds a range that was found at the commit.
+    pub(crate) fn find(&mut self, range: Range) {
+        self.found.push(range);
+    }
+
+    /// Forgets what was found: another attempt to commit finds it again.
+    pub(crate) fn clear_found(&mut self) {
+        self.found.clear();
+    }
+
+    /// How many ranges were declared or found, and their bytes, neighbours and duplicates each for itself.
     pub(crate) fn told(&self) -> (u64, u64) {
-        (self.calls, self.bytes)
+        let found: u64 = self.found.iter().map(|range| u64::from(range.length)).sum();
+        (self.calls + self.found.len() as u64, self.bytes + found)
     }
 
     /// The ranges as last merged.
@@ -169,7 +182,7 @@ impl Ranges {
 
     /// The list is the result: sorted, without overlaps.
     fn is_merged_already(&self) -> bool {
-        !self.disordered
+        !self.disordered && self.found.is_empty()
     }
 
     /// Sorts the ranges by place, with duplicate, overlapping and adjacent ones made one. What was declared
@@ -179,15 +192,14 @@ impl Ranges {
             return;
         }
         self.merged.clear();
-        let mut sorted = false;
         if !self.dense {
             self.merged.extend_from_slice(&self.declared);
         } else {
             self.granules.collect(&mut self.merged);
             self.merged.extend_from_slice(&self.loose);
-            sorted = self.loose.is_empty();
         }
-        if !sorted {
+        self.merged.extend_from_slice(&self.found);
+        if !self.merged.is_sorted_by_key(|range| range.place()) {
             self.merged.sort_unstable_by_key(|range| range.place());
         }
         let kept = coalesce(&mut self.merged);
@@ -201,13 +213,15 @@ impl Ranges {
         }
         (self.disordered, self.dense, self.try_at) = (false, false, 0);
         self.loose.clear();
+        self.found.clear();
         self.merged.clear();
         (self.calls, self.bytes) = (0, 0);
     }
 
     /// Bytes of memory held on to.
     pub(crate) fn capacity_bytes(&self) -> usize {
-        let listed = self.declared.capacity() + self.loose.capacity() + self.merged.capacity();
+        let listed = self.declared.capacity() + self.loose.capacity();
+        let listed = listed + self.found.capacity() + self.merged.capacity();
         listed * size_of::<Range>() + self.granules.capacity_bytes()
     }
 }

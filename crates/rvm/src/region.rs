@@ -1,14 +1,16 @@
 //! A mapped part of a segment.
 
 use std::ops::Deref;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use zerocopy::FromBytes;
 
-use crate::error::{RangeError, UnmapError};
+use crate::capture::{Capture, Captured};
+use crate::error::{CaptureError, RangeError, UnmapError};
 use crate::memory::{Address, Memory};
 use crate::segments::Mark;
+use crate::sync::lock;
 
 /// A mapped part of a segment: memory that survives crashes, as far as transactions committed it.
 ///
@@ -26,6 +28,10 @@ pub struct Region {
 /// What a region and the transactions that touch it share.
 #[derive(Debug)]
 pub(crate) struct Mapping {
+    // Before the memory, whose pages it has protected.
+    capture: Mutex<Slot>,
+    /// The slot is not `Declared`: what a transaction asks first.
+    by_page: AtomicBool,
     memory: RwLock<Memory>,
     address: Address,
     pub(crate) length: usize,
@@ -39,11 +45,44 @@ pub(crate) struct Mapping {
     pub(crate) owner: u64,
 }
 
+/// Who has what finds a region's stores by page.
+#[derive(Debug)]
+enum Slot {
+    /// There is nothing to have.
+    Declared,
+    Free(Box<Captured>),
+    /// A transaction.
+    Lent,
+}
+
 impl Mapping {
+    /// Takes what finds the region's stores by page, for one transaction; `None` where they are declared.
+    pub(crate) fn borrow_capture(&self) -> Result<Option<Box<Captured>>, RangeError> {
+        if !self.by_page.load(Ordering::Acquire) {
+            return Ok(None);
+        }
+        let mut slot = lock(&self.capture);
+        match std::mem::replace(&mut *slot, Slot::Lent) {
+            Slot::Free(captured) => Ok(Some(captured)),
+            Slot::Declared => {
+                *slot = Slot::Declared;
+                Ok(None)
+            }
+            Slot::Lent => Err(RangeError::Captured),
+        }
+    }
+
+    /// Gives back what a transaction borrowed.
+    pub(crate) fn return_capture(&self, captured: Box<Captured>) {
+        *lock(&self.capture) = Slot::Free(captured);
+    }
+
     pub(crate) fn new(memory: Memory, base: u64, path: Arc<str>, segment: Arc<Mark>, owner: u64) -> Mapping {
         let (address, length) = (memory.address(), memory.len());
         let memory = RwLock::new(memory);
         Mapping {
+            capture: Mutex::new(Slot::Declared),
+            by_page: AtomicBool::new(false),
             memory,
             address,
             length,
@@ -159,6 +198,32 @@ impl Region {
         self.mapping.address.get()
     }
 
+    /// Chooses how the region's stores are found from now on: at first they are declared. Refused while open
+    /// transactions have ranges here.
+    ///
+    /// Stores outside of any transaction are forgotten by the choice. Where stores are found by page, one
+    /// transaction at a time may store to the region: it has it from its first [`crate::Transaction::capture`],
+    /// `set_range`, `write` or edit until it ends. `set_range` declares nothing more there, and no bytes are
+    /// refused for being undeclared.
+    pub fn set_capture(&mut self, capture: Capture) -> Result<(), CaptureError> {
+        // `&mut self` keeps transactions from entering meanwhile; those that have are counted.
+        let transactions = self.open_transactions();
+        if transactions > 0 {
+            return Err(CaptureError::Uncommitted { transactions });
+        }
+        let mapping = &*self.mapping;
+        let mut slot = lock(&mapping.capture);
+        // The old one ends before the new one begins: they protect the same pages.
+        *slot = Slot::Declared;
+        mapping.by_page.store(false, Ordering::Release);
+        let memory = mapping.read();
+        if let Some(captured) = Captured::new(&memory, capture)? {
+            *slot = Slot::Free(Box::new(captured));
+            mapping.by_page.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
     /// Unmaps the region; hands it back when open transactions hold ranges in it.
     pub fn unmap(self) -> Result<(), (UnmapError, Region)> {
         match self.mapping.transactions.load(Ordering::Acquire) {
@@ -177,6 +242,8 @@ impl Region {
     pub fn keep_unmapped(self) -> Result<(), (UnmapError, Region)> {
         match self.mapping.transactions.load(Ordering::Acquire) {
             0 => {
+                // No page stays protected.
+                *lock(&self.mapping.capture) = Slot::Declared;
                 self.mapping.write().keep();
                 Ok(())
             }

@@ -311,6 +311,7 @@ mod tests {
 
     #[test]
     fn a_segment_in_use_is_refused_to_others() {
+        let _starting = crate::sync::lock(&crate::sync::STARTING);
         let folder = tempfile::tempdir().unwrap();
         let storage = RealStorage::create(&path(&folder, "table")).unwrap();
         let name = path(&folder, "a");

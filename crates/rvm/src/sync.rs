@@ -10,6 +10,11 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Held by tests that start processes, and by those that close locked files and open them again: a child has
+/// what is open here until it runs its own program.
+#[cfg(test)]
+pub(crate) static STARTING: Mutex<()> = Mutex::new(());
+
 /// Tells the truncation thread what is wanted, and the committers what came of it.
 #[derive(Debug, Default)]
 pub(crate) struct Signal {

@@ -39,11 +39,13 @@ impl<L: Log, S: Storage> Transaction<L, S> {
         if !self.open {
             return Err(CommitError::Ended);
         }
+        self.find_stores()?;
         let counters = &self.shared.counters;
         self.buffers.ranges.merge();
         let merged = self.buffers.ranges.merged();
         if merged.is_empty() {
             add(&counters.empty_commits, 1);
+            self.settle_stores();
             self.finish(Outcome::Committed);
             return Ok(Commit::default());
         }
@@ -57,6 +59,7 @@ impl<L: Log, S: Storage> Transaction<L, S> {
         let (declared, declared_bytes) = self.buffers.ranges.told();
         let lengths = self.buffers.ranges.merged().iter().map(|range| range.length);
         self.shared.counters.commit(declared, declared_bytes, lengths);
+        self.settle_stores();
         self.finish(Outcome::Committed);
         match ticket {
             Some(ticket) => self.settle(ticket, durability),

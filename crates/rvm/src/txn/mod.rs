@@ -1,5 +1,6 @@
 //! Transactions: declare ranges, change memory, commit or abort.
 
+mod captured;
 mod commit;
 mod edit;
 mod participant;
@@ -16,6 +17,7 @@ use std::sync::atomic::Ordering;
 use netram_proto::port::Log;
 use zerocopy::{Immutable, IntoBytes};
 
+use crate::capture::Captured;
 use crate::error::RangeError;
 use crate::limit::{POOL_BUFFER_BYTES_MAX, TRANSACTION_RANGES_MAX, TRANSACTION_REGIONS_MAX, UNDO_BYTES_MAX};
 use crate::memory::Memory;
@@ -33,6 +35,8 @@ pub(crate) struct Buffers {
     ranges: Ranges,
     /// Old values, in the order of the declared ranges.
     undo: Vec<u8>,
+    /// What finds the stores in regions that are captured by page, with the regions' places in the list.
+    captures: Vec<(u32, Box<Captured>)>,
     /// Who wants to know how the transaction ended, and their notes.
     enlisted: Vec<(Arc<dyn Participant>, u64)>,
 }
@@ -64,8 +68,18 @@ pub struct Transaction<L: Log, S: Storage> {
     buffers: Buffers,
     mode: Mode,
     open: bool,
-    /// Address of the mapping used last, and its place in `buffers.regions`. Zero: none yet.
-    recent: (usize, u32),
+    recent: Recent,
+}
+
+/// The mapping used last.
+#[derive(Clone, Copy)]
+struct Recent {
+    /// Its address; zero: none yet.
+    address: usize,
+    /// Its place in the list of regions.
+    place: u32,
+    /// Whether what is stored there must be declared.
+    declared: bool,
 }
 
 impl<L: Log, S: Storage> Transaction<L, S> {
@@ -75,7 +89,11 @@ impl<L: Log, S: Storage> Transaction<L, S> {
             buffers,
             mode,
             open: true,
-            recent: (0, 0),
+            recent: Recent {
+                address: 0,
+                place: 0,
+                declared: true,
+            },
         }
     }
 
@@ -108,6 +126,7 @@ impl<L: Log, S: Storage> Transaction<L, S> {
             return Ok(());
         };
         match self.mode {
+            _ if !self.recent.declared => {}
             Mode::NoRestore => self.declare(place, offset, length),
             Mode::Restore => self.declare_restorable(&region.mapping.read(), place, offset, length),
         }
@@ -178,10 +197,16 @@ impl<L: Log, S: Storage> Transaction<L, S> {
             return Ok(None);
         }
         let address = Arc::as_ptr(&region.mapping).addr();
-        if self.recent.0 != address {
-            self.recent = (address, self.place(region)?);
+        if self.recent.address != address {
+            let place = self.place(region)?;
+            let captures = &self.buffers.captures;
+            self.recent = Recent {
+                address,
+                place,
+                declared: captures.iter().all(|(captured, _)| *captured != place),
+            };
         }
-        Ok(Some(self.recent.1))
+        Ok(Some(self.recent.place))
     }
 
     /// The region's place in this transaction, which it takes now if it has none.
@@ -200,13 +225,20 @@ impl<L: Log, S: Storage> Transaction<L, S> {
                 max: TRANSACTION_REGIONS_MAX,
             });
         }
+        let captured = region.mapping.borrow_capture()?;
         region.mapping.transactions.fetch_add(1, Ordering::AcqRel);
-        Ok(regions.enter(&region.mapping, position))
+        let place = regions.enter(&region.mapping, position);
+        if let Some(mut captured) = captured {
+            captured.lend(self.mode == Mode::Restore);
+            self.buffers.captures.push((place, captured));
+        }
+        Ok(place)
     }
 
     /// Declares an admitted range while its region's lock is held.
     pub(crate) fn declare_locked(&mut self, memory: &Memory, place: u32, offset: usize, length: usize) {
         match self.mode {
+            _ if !self.recent.declared => {}
             Mode::NoRestore => self.declare(place, offset, length),
             Mode::Restore => self.declare_restorable(memory, place, offset, length),
         }
@@ -254,8 +286,15 @@ impl<L: Log, S: Storage> Transaction<L, S> {
     fn finish(&mut self, outcome: Outcome) {
         self.open = false;
         let Buffers {
-            regions, enlisted, ..
+            regions,
+            enlisted,
+            captures,
+            ..
         } = &mut self.buffers;
+        for (place, mut captured) in captures.drain(..) {
+            captured.lend(true);
+            regions.list[place as usize].return_capture(captured);
+        }
         let _held = Held(regions);
         for (participant, note) in enlisted.drain(..) {
             participant.ended(note, outcome);
@@ -280,6 +319,7 @@ impl<L: Log, S: Storage> Drop for Transaction<L, S> {
             if self.mode == Mode::Restore {
                 self.restore();
             }
+            self.abort_stores();
             self.finish(Outcome::Aborted);
             add(&self.shared.counters.aborts, 1);
         }

@@ -1,8 +1,14 @@
-//! The bytes of a region, where they lie, and the crate's only unsafe code.
+//! The bytes of a region, where they lie, how stores to them are found, and the crate's only unsafe code.
 //!
 //! [`Memory`] owns either a private mapping of a segment file or plain heap bytes (the simulator's way).
 //! What may be read and written when is decided by the lock in [`crate::region`].
 #![allow(unsafe_code)]
+
+mod trap;
+mod watch;
+
+pub(crate) use trap::{Trap, TrapError};
+pub(crate) use watch::Watch;
 
 use std::ops::{Deref, DerefMut};
 use std::os::fd::AsFd;
@@ -161,6 +167,27 @@ impl Memory {
             return Err(IoError { errno: 17 });
         }
         Ok(memory)
+    }
+
+    /// `length` bytes of zeros that take memory only where they are stored to.
+    pub(crate) fn reserve(length: usize) -> Result<Memory, IoError> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: the kernel chooses unused addresses.
+        let start = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), length, protection, flags) };
+        let start = start.map_err(|error| IoError {
+            errno: error.raw_os_error(),
+        })?;
+        Ok(Memory {
+            start: NonNull::new(start.cast()).expect("the page at address zero is never mapped"),
+            length,
+            backing: Backing::Mapped,
+        })
+    }
+
+    /// Whether the bytes are whole pages of their own.
+    pub(crate) fn is_mapped(&self) -> bool {
+        matches!(self.backing, Backing::Mapped)
     }
 
     /// Leaves the bytes where they are when `self` is dropped, for the rest of the process's life.

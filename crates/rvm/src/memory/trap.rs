@@ -1,0 +1,357 @@
+//! Stores found by protection: pages are read-only until the first store, which the system turns into SIGSEGV.
+//!
+//! The handler is one for the process. A fault that is none of ours goes to whoever had the signal before, or
+//! to the system's default. A program that takes the signal later must hand on what it does not know, as ever
+//! with handlers. In the handler nothing is allocated and no lock is taken.
+//!
+//! What it costs: 4 to 8 us a page (a signal, and a change of protection). What it cannot see: stores that the
+//! system makes for the program, as `read(2)` into a protected page, which fails with EFAULT.
+
+use std::hint::spin_loop;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicUsize, Ordering, fence};
+use std::sync::{Mutex, OnceLock};
+
+use netram_proto::port::IoError;
+use rustix::mm::MprotectFlags;
+
+use super::Memory;
+use crate::capture::{Dirty, PAGE};
+use crate::limit::TRAPS_MAX;
+use crate::sync::lock;
+
+/// A page's twin: not there, being copied, there.
+const NONE: u8 = 0;
+const COPYING: u8 = 1;
+const THERE: u8 = 2;
+
+/// Why pages could not be protected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TrapError {
+    /// All slots are taken.
+    TooMany,
+    System(IoError),
+}
+
+/// A region whose stores are found by protection, until this is dropped. It must be before the memory is.
+#[derive(Debug)]
+pub(crate) struct Trap {
+    tracker: Box<Tracker>,
+    slot: &'static Slot,
+}
+
+/// What the handler needs of a region.
+#[derive(Debug)]
+struct Tracker {
+    start: NonNull<u8>,
+    pages: usize,
+    twin: NonNull<u8>,
+    twins: Box<[AtomicU8]>,
+    dirty: Dirty,
+    /// The handler copies a page before it lets the first store through.
+    copies: AtomicBool,
+}
+
+// SAFETY: the addresses are of memory that outlives the tracker; what is done there is said at each place.
+unsafe impl Send for Tracker {}
+// SAFETY: as above; all else in it is atomic.
+unsafe impl Sync for Tracker {}
+
+/// Where the handler looks. `version` is odd while the others change.
+#[derive(Debug)]
+struct Slot {
+    version: AtomicUsize,
+    start: AtomicUsize,
+    end: AtomicUsize,
+    tracker: AtomicPtr<Tracker>,
+}
+
+static SLOTS: [Slot; TRAPS_MAX] = [const {
+    Slot {
+        version: AtomicUsize::new(0),
+        start: AtomicUsize::new(0),
+        end: AtomicUsize::new(0),
+        tracker: AtomicPtr::new(std::ptr::null_mut()),
+    }
+}; TRAPS_MAX];
+/// Held while slots are given and taken back. The handler does not take it.
+static GIVING: Mutex<()> = Mutex::new(());
+/// What the signal did before.
+static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+
+impl Slot {
+    fn set(&self, start: usize, end: usize, tracker: *mut Tracker) {
+        self.version.fetch_add(1, Ordering::SeqCst);
+        self.start.store(start, Ordering::SeqCst);
+        self.end.store(end, Ordering::SeqCst);
+        self.tracker.store(tracker, Ordering::SeqCst);
+        self.version.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// The tracker, if the slot is of the region that has `address`. A slot that is just changing is of no
+    /// region that can fault: those are entered before they are protected, and leave when they are not any more.
+    fn tracker(&self, address: usize) -> Option<NonNull<Tracker>> {
+        loop {
+            let version = self.version.load(Ordering::SeqCst);
+            if version % 2 == 1 {
+                return None;
+            }
+            let start = self.start.load(Ordering::SeqCst);
+            let end = self.end.load(Ordering::SeqCst);
+            let tracker = self.tracker.load(Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+            if self.version.load(Ordering::SeqCst) == version {
+                let inside = start <= address && address < end;
+                return NonNull::new(tracker).filter(|_| inside);
+            }
+        }
+    }
+}
+
+impl Trap {
+    /// Protects all of `memory`, a mapping. Copies of pages go to `twin`, which is as long.
+    pub(crate) fn new(memory: &Memory, twin: &Memory) -> Result<Trap, TrapError> {
+        let pages = memory.len().div_ceil(PAGE);
+        assert!(pages * PAGE <= twin.len());
+        install().map_err(TrapError::System)?;
+        let tracker = Box::new(Tracker {
+            start: memory.start,
+            pages,
+            twin: twin.start,
+            twins: (0..pages).map(|_| AtomicU8::new(NONE)).collect(),
+            dirty: Dirty::new(pages),
+            copies: AtomicBool::new(true),
+        });
+        let start = memory.start.as_ptr().addr();
+        let slot = {
+            let _giving = lock(&GIVING);
+            let free = SLOTS.iter().find(|slot| slot.end.load(Ordering::SeqCst) == 0);
+            let slot = free.ok_or(TrapError::TooMany)?;
+            slot.set(
+                start,
+                start + pages * PAGE,
+                std::ptr::from_ref(&*tracker).cast_mut(),
+            );
+            slot
+        };
+        let trap = Trap { tracker, slot };
+        trap.protect(0, pages, MprotectFlags::READ)
+            .map_err(TrapError::System)?;
+        Ok(trap)
+    }
+
+    /// Takes the pages that were stored to, in order; the next store to each is found again.
+    pub(crate) fn take(&self, pages: &mut Vec<usize>) -> Result<(), IoError> {
+        let before = pages.len();
+        self.tracker.dirty.take(|page| pages.push(page));
+        // Behind the taking: a page that is in the set may be open, one that is not must not be.
+        let mut from = before;
+        while from < pages.len() {
+            let mut to = from + 1;
+            while to < pages.len() && pages[to] == pages[to - 1] + 1 {
+                to += 1;
+            }
+            if self.protect(pages[from], to - from, MprotectFlags::READ).is_err() {
+                // The process has too many areas. As one, the region needs fewer; a page that another thread has
+                // just opened is opened again by its next store.
+                return self.protect(0, self.tracker.pages, MprotectFlags::READ);
+            }
+            from = to;
+        }
+        Ok(())
+    }
+
+    /// The pages that were stored to. They stay so.
+    pub(crate) fn look(&self, pages: &mut Vec<usize>) {
+        self.tracker.dirty.look(|page| pages.push(page));
+    }
+
+    pub(crate) fn has_twin(&self, page: usize) -> bool {
+        self.tracker.twins[page].load(Ordering::Acquire) == THERE
+    }
+
+    /// Forgets the twin of a page that was taken: the next store has it copied anew. Not of one that another
+    /// thread is copying now.
+    pub(crate) fn drop_twin(&self, page: usize) {
+        let twin = &self.tracker.twins[page];
+        let _ = twin.compare_exchange(THERE, NONE, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    /// Whether the first store to a page has it copied.
+    pub(crate) fn set_copies(&self, copies: bool) {
+        self.tracker.copies.store(copies, Ordering::SeqCst);
+    }
+
+    fn protect(&self, page: usize, pages: usize, flags: MprotectFlags) -> Result<(), IoError> {
+        self.tracker.protect(page, pages, flags)
+    }
+}
+
+impl Drop for Trap {
+    fn drop(&mut self) {
+        // Unprotected first: a thread that faults until then finds its tracker. It cannot fail: the area
+        // becomes one again.
+        let unprotected = self.protect(0, self.tracker.pages, MprotectFlags::READ | MprotectFlags::WRITE);
+        debug_assert!(unprotected.is_ok());
+        let _giving = lock(&GIVING);
+        self.slot.set(0, 0, std::ptr::null_mut());
+    }
+}
+
+impl Tracker {
+    fn protect(&self, page: usize, pages: usize, flags: MprotectFlags) -> Result<(), IoError> {
+        assert!(page + pages <= self.pages);
+        // SAFETY: the assertion keeps the page inside the mapping.
+        let start = unsafe { self.start.add(page * PAGE) };
+        // SAFETY: whole pages of a mapping that outlives the tracker. Taking away the permission to store makes
+        // no reference invalid: a store through one faults, and is let through by the handler.
+        unsafe { rustix::mm::mprotect(start.as_ptr().cast(), pages * PAGE, flags) }.map_err(|error| IoError {
+            errno: error.raw_os_error(),
+        })
+    }
+
+    /// Lets the store to `address` through. `false`: that could not be done. Runs in the signal handler.
+    fn open(&self, address: usize) -> bool {
+        let page = (address - self.start.as_ptr().addr()) / PAGE;
+        self.copy(page);
+        self.dirty.set(page);
+        let both = MprotectFlags::READ | MprotectFlags::WRITE;
+        if self.protect(page, 1, both).is_err() {
+            // The process has too many areas. As one, the region needs fewer.
+            for page in 0..self.pages {
+                self.copy(page);
+                self.dirty.set(page);
+            }
+            if self.protect(0, self.pages, both).is_err() {
+                return false;
+            }
+        }
+        // A commit may have taken the page between the two, and protected it before it was opened.
+        while !self.dirty.has(page) {
+            self.dirty.set(page);
+        }
+        true
+    }
+
+    /// Copies a page to its twin, unless it has one. The page is protected, or its content is already found.
+    fn copy(&self, page: usize) {
+        if !self.copies.load(Ordering::SeqCst) {
+            return;
+        }
+        let twin = &self.twins[page];
+        loop {
+            match twin.compare_exchange(NONE, COPYING, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => break,
+                Err(THERE) => return,
+                // Another thread copies: a microsecond. It cannot be this one, whose signals are blocked.
+                Err(_) => spin_loop(),
+            }
+        }
+        assert!(page < self.pages);
+        // SAFETY: the assertion keeps the offset inside the region.
+        let source = unsafe { self.start.add(page * PAGE) };
+        // SAFETY: and inside the twin, which is as long (`Trap::new`).
+        let target = unsafe { self.twin.add(page * PAGE) };
+        // SAFETY: a whole page of each; COPYING makes this thread the only one to write there, and nobody reads
+        // a twin before it is THERE.
+        unsafe { source.as_ptr().copy_to_nonoverlapping(target.as_ptr(), PAGE) };
+        twin.store(THERE, Ordering::Release);
+    }
+}
+
+/// Takes the signal, once for the process.
+fn install() -> Result<(), IoError> {
+    static INSTALLING: Mutex<bool> = Mutex::new(false);
+    let mut installed = lock(&INSTALLING);
+    if *installed {
+        return Ok(());
+    }
+    let failed = || IoError {
+        errno: std::io::Error::last_os_error().raw_os_error().unwrap_or(22),
+    };
+    // SAFETY: all zeros is a valid `sigaction`: default action, empty mask.
+    let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: only reads the present action into a value of ours.
+    if unsafe { libc::sigaction(libc::SIGSEGV, std::ptr::null(), &mut before) } != 0 {
+        return Err(failed());
+    }
+    // Known before the handler can run.
+    let _ = BEFORE.set(before);
+    // SAFETY: as above.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = on_fault;
+    action.sa_sigaction = handler as usize;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+    // SAFETY: fills a mask of ours.
+    unsafe { libc::sigfillset(&mut action.sa_mask) };
+    // SAFETY: the handler is a function of the right form that does only what a handler may.
+    if unsafe { libc::sigaction(libc::SIGSEGV, &action, std::ptr::null_mut()) } != 0 {
+        return Err(failed());
+    }
+    *installed = true;
+    Ok(())
+}
+
+/// The handler: of a store to a protected page it makes a found one; everything else goes where it went before.
+extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the system hands a handler of this form a valid `siginfo_t`.
+    let told = unsafe { &*info };
+    // SAFETY: for this signal it carries an address.
+    let address = unsafe { told.si_addr() }.addr();
+    if told.si_code == SEGV_ACCERR
+        && is_store(context)
+        && let Some(tracker) = SLOTS.iter().find_map(|slot| slot.tracker(address))
+    {
+        // SAFETY: a tracker is in its slot only while its `Trap` lives; whoever stores to a region vouches that
+        // it does.
+        if unsafe { tracker.as_ref() }.open(address) {
+            return;
+        }
+    }
+    chain(signal, info, context);
+}
+
+/// The page is there, and the access is not allowed.
+const SEGV_ACCERR: i32 = 2;
+
+#[cfg(target_arch = "x86_64")]
+fn is_store(context: *mut libc::c_void) -> bool {
+    const ERROR_IS_STORE: i64 = 2;
+    let context = context.cast::<libc::ucontext_t>();
+    // SAFETY: the system hands a handler of this form a valid context.
+    let error = unsafe { (*context).uc_mcontext.gregs[libc::REG_ERR as usize] };
+    error & ERROR_IS_STORE != 0
+}
+
+/// Elsewhere every fault on a readable page is taken for a store.
+#[cfg(not(target_arch = "x86_64"))]
+fn is_store(_: *mut libc::c_void) -> bool {
+    true
+}
+
+/// Hands the signal to whoever had it before.
+fn chain(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let before = BEFORE.get();
+    let (handler, flags) = before.map_or((libc::SIG_DFL, 0), |before| {
+        (before.sa_sigaction, before.sa_flags)
+    });
+    if handler == libc::SIG_DFL || handler == libc::SIG_IGN {
+        // The access is tried again on return, and ends the process as it would have. A fault cannot be ignored.
+        // SAFETY: sets the default action, which needs nothing of ours.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+        return;
+    }
+    if flags & libc::SA_SIGINFO != 0 {
+        type Full = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
+        // SAFETY: the flag says that the address is of a handler of this form.
+        let handler = unsafe { std::mem::transmute::<usize, Full>(handler) };
+        handler(signal, info, context);
+    } else {
+        // SAFETY: without the flag the address is of a handler of this form.
+        let handler = unsafe { std::mem::transmute::<usize, extern "C" fn(i32)>(handler) };
+        handler(signal);
+    }
+}
+
+#[cfg(test)]
+mod tests;

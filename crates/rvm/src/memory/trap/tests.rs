@@ -1,0 +1,191 @@
+//! The handler among other handlers, threads and processes. What needs a process of its own is run in one.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::*;
+use crate::memory::Placement;
+use crate::sync::STARTING;
+
+const PAGES: usize = 64;
+/// Set in the processes that a test starts of this binary.
+const ALONE: &str = "NETRAM_TEST_ALONE";
+
+fn region() -> (tempfile::NamedTempFile, Memory, Memory) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len((PAGES * PAGE) as u64).unwrap();
+    let memory = Memory::map_private(file.as_file(), 0, PAGES * PAGE, Placement::ANYWHERE).unwrap();
+    (file, memory, Memory::reserve(PAGES * PAGE).unwrap())
+}
+
+fn taken(trap: &Trap) -> Vec<usize> {
+    let mut pages = Vec::new();
+    trap.take(&mut pages).unwrap();
+    pages
+}
+
+/// Runs the test of this name in a process of its own, where it finds itself alone.
+fn alone(name: &str) -> Option<ExitStatus> {
+    if std::env::var_os(ALONE).is_some() {
+        return None;
+    }
+    let name = format!("memory::trap::tests::{name}");
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", &name, "--test-threads=1"])
+        .env(ALONE, "1");
+    let _starting = lock(&STARTING);
+    Some(command.output().unwrap().status)
+}
+
+#[test]
+fn each_first_store_is_found_once_and_its_page_copied_before() {
+    let (_file, mut memory, twin) = region();
+    memory.copy_in(5 * PAGE, b"old");
+    let trap = Trap::new(&memory, &twin).unwrap();
+    assert_eq!(taken(&trap), [0; 0]);
+    memory.copy_in(5 * PAGE, b"new");
+    memory.copy_in(5 * PAGE + 9, b"more");
+    memory.copy_in(8 * PAGE - 1, b"ab");
+    assert_eq!(taken(&trap), [5, 7, 8]);
+    assert!(trap.has_twin(5) && !trap.has_twin(6));
+    let mut old = [0; 3];
+    twin.copy_out(5 * PAGE, &mut old);
+    assert_eq!(&old, b"old");
+    memory.copy_in(5 * PAGE, b"xyz");
+    assert_eq!(taken(&trap), [5], "a page that was taken is found again");
+    drop(trap);
+    memory.copy_in(0, b"free");
+}
+
+#[test]
+fn no_store_is_lost_between_threads_that_store_and_one_that_takes() {
+    let (_file, memory, twin) = region();
+    let trap = Trap::new(&memory, &twin).unwrap();
+    let start = memory.address();
+    let mut seen = vec![0u8; PAGES];
+    let done = AtomicU32::new(0);
+    std::thread::scope(|threads| {
+        for thread in 0..2usize {
+            let done = &done;
+            threads.spawn(move || {
+                for round in 1..=200u8 {
+                    for page in 0..PAGES {
+                        // SAFETY: inside the mapping.
+                        let byte = unsafe { start.get().add(page * PAGE + thread) };
+                        // SAFETY: only this thread stores there.
+                        unsafe { byte.write_volatile(round) };
+                    }
+                }
+                done.fetch_add(1, Ordering::SeqCst);
+            });
+        }
+        while done.load(Ordering::SeqCst) < 2 {
+            for page in taken(&trap) {
+                memory.copy_out(page * PAGE, &mut seen[page..=page]);
+            }
+        }
+    });
+    for page in taken(&trap) {
+        seen[page] = memory[page * PAGE];
+    }
+    assert!(
+        seen.iter().all(|last| *last == 200),
+        "the last store to each page was found: {seen:?}"
+    );
+}
+
+#[test]
+fn as_many_regions_as_there_are_slots_and_each_comes_back() {
+    if let Some(status) = alone("as_many_regions_as_there_are_slots_and_each_comes_back") {
+        assert!(status.success());
+        return;
+    }
+    let mut traps = Vec::new();
+    for _ in 0..TRAPS_MAX {
+        let (file, memory, twin) = region();
+        traps.push((Trap::new(&memory, &twin).unwrap(), memory, twin, file));
+    }
+    let (_file, memory, twin) = region();
+    assert_eq!(Trap::new(&memory, &twin).err(), Some(TrapError::TooMany));
+    for (trap, memory, ..) in &mut traps {
+        memory.copy_in(PAGE, b"x");
+        assert_eq!(taken(trap), [1]);
+    }
+    drop(traps.remove(17));
+    Trap::new(&memory, &twin).unwrap();
+}
+
+/// The address of the page that the program protects for itself, and how often its handler was called.
+static OWN_PAGE: AtomicUsize = AtomicUsize::new(0);
+static OWN_CALLS: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn own_handler(_: i32, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    OWN_CALLS.fetch_add(1, Ordering::SeqCst);
+    let page = std::ptr::without_provenance_mut(OWN_PAGE.load(Ordering::SeqCst));
+    // SAFETY: a page of the program's own.
+    unsafe { libc::mprotect(page, PAGE, libc::PROT_READ | libc::PROT_WRITE) };
+}
+
+#[test]
+fn a_handler_that_was_there_before_has_its_own_faults_still() {
+    if let Some(status) = alone("a_handler_that_was_there_before_has_its_own_faults_still") {
+        assert!(status.success());
+        return;
+    }
+    // SAFETY: as in `install`.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = own_handler as *const () as usize;
+    action.sa_flags = libc::SA_SIGINFO;
+    // SAFETY: as in `install`.
+    let set = unsafe { libc::sigaction(libc::SIGSEGV, &action, std::ptr::null_mut()) };
+    assert_eq!(set, 0);
+    let mut own = Memory::reserve(PAGE).unwrap();
+    OWN_PAGE.store(own.address().get().expose_provenance(), Ordering::SeqCst);
+    // SAFETY: a page of ours.
+    unsafe { libc::mprotect(own.address().get().cast(), PAGE, libc::PROT_READ) };
+    let (_file, mut memory, twin) = region();
+    let trap = Trap::new(&memory, &twin).unwrap();
+    memory.copy_in(0, b"ours");
+    assert_eq!(OWN_CALLS.load(Ordering::SeqCst), 0);
+    own.copy_in(0, b"theirs");
+    assert_eq!(OWN_CALLS.load(Ordering::SeqCst), 1);
+    assert_eq!(taken(&trap), [0]);
+}
+
+#[test]
+fn a_fault_that_is_nobodys_ends_the_process_as_ever() {
+    let Some(status) = alone("a_fault_that_is_nobodys_ends_the_process_as_ever") else {
+        let (_file, memory, twin) = region();
+        let _trap = Trap::new(&memory, &twin).unwrap();
+        let mut other = Memory::reserve(PAGE).unwrap();
+        // SAFETY: a page of ours.
+        unsafe { libc::mprotect(other.address().get().cast(), PAGE, libc::PROT_READ) };
+        other.copy_in(0, b"x");
+        return;
+    };
+    assert_eq!(status.signal(), Some(libc::SIGSEGV));
+}
+
+#[test]
+fn a_forked_child_stores_for_itself() {
+    let (_file, mut memory, twin) = region();
+    memory.copy_in(3 * PAGE, b"parent");
+    let trap = Trap::new(&memory, &twin).unwrap();
+    let _starting = lock(&STARTING);
+    // SAFETY: the child stores, looks at bits and leaves without running anything of the parent's.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        memory.copy_in(3 * PAGE, b"child!");
+        let found = trap.tracker.dirty.has(3) && trap.has_twin(3);
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(if found { 0 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for a child of ours.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0);
+    assert_eq!(&memory[3 * PAGE..3 * PAGE + 6], b"parent");
+    assert_eq!(taken(&trap), [0; 0], "the parent's page was not stored to");
+}
