@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::{code, tree};
 
 /// Every crate and its layer. A crate that is not here is refused, so the table cannot fall behind.
-const LAYERS: [(&str, u8); 17] = [
+const LAYERS: [(&str, u8); 18] = [
     ("netram", 4),
     ("netram-capi", 4),
     ("netram-bench", 4),
@@ -18,6 +18,7 @@ const LAYERS: [(&str, u8); 17] = [
     ("netram-home", 3),
     ("netram-volume", 3),
     ("netram-shared", 3),
+    ("netram-oo7", 3),
     ("netram-sim", 3),
     ("netram-lender", 2),
     ("netram-client", 2),
@@ -41,7 +42,7 @@ const LEVEL_ARROWS: [(&str, &str); 4] = [
 ];
 
 /// Arrows between equals that tests alone may draw.
-const TEST_ARROWS: [(&str, &str); 1] = [("netram-client", "netram-lender")];
+const TEST_ARROWS: [(&str, &str); 2] = [("netram-client", "netram-lender"), ("netram-oo7", "netram-home")];
 
 /// The simulator stands above the drivers but links none: a driver would bring the real clock and sockets in.
 const SIM_ARROWS: [&str; 3] = ["netram-rvm", "netram-disk", "netram-proto"];

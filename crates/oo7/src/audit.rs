@@ -1,0 +1,365 @@
+//! An audit: every object, every reference both ways, every index entry; and a digest by which two stores, or two
+//! moments, are compared.
+//!
+//! The digest is over values and over references as ids, in the order of ids: it does not depend on where objects lie,
+//! nor on the order in a bag.
+
+use std::collections::HashMap;
+
+use crate::error::StoreError;
+use crate::size::Parameters;
+use crate::store::{Connection, Design, Direction, INDEXES, Index, Link, Part, Reference, Use, Work};
+
+/// What an audit found in a database that is whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Audit {
+    /// Modules.
+    pub modules: u64,
+    /// Complex assemblies.
+    pub complex: u64,
+    /// Base assemblies.
+    pub base: u64,
+    /// Composites, each with its document.
+    pub composites: u64,
+    /// Atomic parts.
+    pub parts: u64,
+    /// Connections.
+    pub connections: u64,
+    /// Uses of composites by base assemblies, private and shared.
+    pub uses: [u64; 2],
+    /// Composites with a private use.
+    pub used: u64,
+    /// Everything, in 64 bits.
+    pub digest: u64,
+}
+
+/// Why an audit ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Faulty {
+    /// The store failed.
+    #[error("{0}")]
+    Store(#[from] StoreError),
+    /// The database contradicts itself.
+    #[error("the database is not whole: {what} (object {id})")]
+    Fault {
+        /// What does not hold.
+        what: &'static str,
+        /// The id of an object at which it does not.
+        id: u32,
+    },
+}
+
+/// Goes through the whole database.
+///
+/// In a database with [`crate::DateIndex::One`] the index of dates says nothing of most parts; give `false`.
+pub fn audit<W: Work>(open: &mut W, parameters: &Parameters, all_dates: bool) -> Result<Audit, Faulty> {
+    let mut auditor = Auditor {
+        open,
+        found: Audit::default(),
+        digest: Digest(0xcbf2_9ce4_8422_2325),
+        uses: [HashMap::new(), HashMap::new()],
+        all_dates,
+    };
+    for id in 1..=parameters.modules {
+        auditor.module(id)?;
+    }
+    auditor.composites()?;
+    auditor.indexes()?;
+    auditor.found.digest = auditor.digest.0;
+    Ok(auditor.found)
+}
+
+/// Uses that assemblies have named and composites have not confirmed yet.
+type Uses<W> = HashMap<(<W as Work>::Assembly, <W as Work>::Composite), u64>;
+
+struct Auditor<'w, W: Work> {
+    open: &'w mut W,
+    found: Audit,
+    digest: Digest,
+    uses: [Uses<W>; 2],
+    all_dates: bool,
+}
+
+impl<W: Work> Auditor<'_, W> {
+    fn module(&mut self, id: u32) -> Result<(), Faulty> {
+        let found = self.open.module(id)?;
+        let module = found.ok_or(fault("a module is not in its index", id))?;
+        let design = self.open.module_design(module)?;
+        holds(design.id == id, "a module's index entry leads to another", id)?;
+        self.design(design);
+        let digest = &mut self.digest;
+        self.open.manual(module, &mut |text| digest.bytes(text))?;
+        self.found.modules += 1;
+        let top = self.open.top(module)?;
+        let above = self.open.parent(top)?;
+        holds(above.is_none(), "a top assembly has a parent", id)?;
+        self.assembly(module, top)
+    }
+
+    /// As deep as the tree.
+    fn assembly(&mut self, module: W::Module, assembly: W::Assembly) -> Result<(), Faulty> {
+        let values = self.open.assembly(assembly)?;
+        let id = values.design.id;
+        self.design(values.design);
+        let owner = self.open.module_of(assembly)?;
+        holds(owner == module, "an assembly belongs to another module", id)?;
+        if values.base {
+            self.found.base += 1;
+            let entry = self.open.base_assembly(id)?;
+            holds(entry == Some(assembly), "a base assembly is not in its index", id)?;
+            return self.components(assembly);
+        }
+        self.found.complex += 1;
+        let mut children = Vec::new();
+        self.open.children(assembly, &mut children)?;
+        holds(
+            !children.is_empty(),
+            "a complex assembly has nothing below it",
+            id,
+        )?;
+        for child in children {
+            let parent = self.open.parent(child)?;
+            holds(parent == Some(assembly), "an assembly names another parent", id)?;
+            self.assembly(module, child)?;
+        }
+        Ok(())
+    }
+
+    fn components(&mut self, assembly: W::Assembly) -> Result<(), Faulty> {
+        for (place, how) in [Use::Private, Use::Shared].into_iter().enumerate() {
+            let mut composites = Vec::new();
+            self.open.components(assembly, how, &mut composites)?;
+            let mut ids = Vec::new();
+            for composite in composites {
+                ids.push(self.open.composite_design(composite)?.id);
+                *self.uses[place].entry((assembly, composite)).or_default() += 1;
+                self.found.uses[place] += 1;
+            }
+            ids.sort_unstable();
+            self.digest.numbers(&ids);
+        }
+        Ok(())
+    }
+
+    fn composites(&mut self) -> Result<(), Faulty> {
+        let mut composites = Vec::new();
+        self.open.all_composites(&mut composites)?;
+        for composite in composites {
+            self.composite(composite)?;
+        }
+        let left = self.uses.iter().map(HashMap::len).sum::<usize>();
+        holds(
+            left == 0,
+            "a base assembly uses a composite that does not know",
+            0,
+        )
+    }
+
+    fn composite(&mut self, composite: W::Composite) -> Result<(), Faulty> {
+        let design = self.open.composite_design(composite)?;
+        let id = design.id;
+        self.design(design);
+        let entry = self.open.composite(id)?;
+        holds(
+            entry == Some(composite),
+            "a composite's index entry leads to another",
+            id,
+        )?;
+        self.found.composites += 1;
+        for (place, how) in [Use::Private, Use::Shared].into_iter().enumerate() {
+            let mut users = Vec::new();
+            self.open.users(composite, how, &mut users)?;
+            self.found.used += u64::from(how == Use::Private && !users.is_empty());
+            for user in users {
+                let known = self.uses[place].get_mut(&(user, composite));
+                let known = known.ok_or(fault("a composite names a user that does not use it", id))?;
+                *known -= 1;
+                if *known == 0 {
+                    self.uses[place].remove(&(user, composite));
+                }
+            }
+        }
+        self.document(composite, id)?;
+        self.parts(composite, id)
+    }
+
+    fn document(&mut self, composite: W::Composite, id: u32) -> Result<(), Faulty> {
+        let document = self.open.documentation(composite)?;
+        let described = self.open.described(document)?;
+        holds(
+            described == composite,
+            "a document describes another composite",
+            id,
+        )?;
+        let by_id = self.open.document(id)?;
+        let known = self.open.document_id(document)?;
+        holds(
+            by_id == Some(document) && known == id,
+            "a document is not in its index",
+            id,
+        )?;
+        let title = self.open.title(document)?;
+        let titled = self.open.document_titled(&title)?;
+        holds(
+            titled == Some(document),
+            "a document is not found by its title",
+            id,
+        )?;
+        self.digest.bytes(&title);
+        let digest = &mut self.digest;
+        self.open.text(document, &mut |text| digest.bytes(text))?;
+        Ok(())
+    }
+
+    fn parts(&mut self, composite: W::Composite, id: u32) -> Result<(), Faulty> {
+        let mut parts = Vec::new();
+        self.open.parts(composite, &mut parts)?;
+        let mut by_id = Vec::new();
+        for part in parts {
+            by_id.push((self.open.part_values(part)?.design.id, part));
+        }
+        by_id.sort_by_key(|(id, _)| *id);
+        let root = self.open.root_part(composite)?;
+        let first = by_id.first().map(|(_, part)| *part);
+        holds(
+            first == Some(root),
+            "a composite's root is not its first part",
+            id,
+        )?;
+        let mut links = Links::<W>::default();
+        for (_, part) in &by_id {
+            self.part(composite, *part, &mut links)?;
+        }
+        let ids: HashMap<W::Part, u32> = by_id.iter().map(|(id, part)| (*part, *id)).collect();
+        let ends = links_by_id(&links.outward, &ids);
+        let ends = ends.ok_or(fault("a connection leaves its composite", id))?;
+        let known = links_by_id(&links.inward, &ids);
+        holds(
+            known.as_ref() == Some(&ends),
+            "a connection is known at one end only",
+            id,
+        )?;
+        ends.iter().for_each(|end| self.digest.numbers(end));
+        self.found.connections += ends.len() as u64;
+        Ok(())
+    }
+
+    fn part(&mut self, composite: W::Composite, part: W::Part, links: &mut Links<W>) -> Result<(), Faulty> {
+        let Part {
+            design,
+            x,
+            y,
+            document,
+        } = self.open.part_values(part)?;
+        let id = design.id;
+        self.design(design);
+        self.digest.numbers(&[x, y, document]);
+        let owner = self.open.composite_of(part)?;
+        holds(owner == composite, "a part belongs to another composite", id)?;
+        let entry = self.open.part(id)?;
+        holds(entry == Some(part), "a part is not in its index", id)?;
+        let (out, inward) = (links.outward.len(), links.inward.len());
+        self.open.links(part, Direction::Out, &mut links.outward)?;
+        self.open.links(part, Direction::In, &mut links.inward)?;
+        let begins = links.outward[out..].iter().all(|link| link.from == part);
+        let ends = links.inward[inward..].iter().all(|link| link.to == part);
+        holds(begins && ends, "a part has a connection of another", id)?;
+        self.found.parts += 1;
+        Ok(())
+    }
+
+    /// The index of dates, and that no index has more than was found by walking.
+    fn indexes(&mut self) -> Result<(), Faulty> {
+        if self.all_dates {
+            let mut dated = Vec::new();
+            self.open.parts_dated(0, u32::MAX, &mut dated)?;
+            let mut last = (0, 0);
+            for part in dated {
+                let Design { id, date, .. } = self.open.part_values(part)?.design;
+                holds(last < (date, id), "the index of dates is out of order", id)?;
+                let entry = self.open.part(id)?;
+                holds(
+                    entry == Some(part),
+                    "the index of dates has a part that is gone",
+                    id,
+                )?;
+                last = (date, id);
+            }
+        }
+        for index in INDEXES {
+            let entries = self.open.entries(index)?;
+            let expected = match index {
+                Index::Module => self.found.modules,
+                Index::Base => self.found.base,
+                Index::Composite | Index::Document | Index::Title => self.found.composites,
+                Index::Part => self.found.parts,
+                Index::Date if self.all_dates => self.found.parts,
+                Index::Date => entries,
+            };
+            holds(
+                entries == expected,
+                "an index has entries for what is not there",
+                0,
+            )?;
+        }
+        Ok(())
+    }
+
+    fn design(&mut self, design: Design) {
+        self.digest.numbers(&[design.id, design.kind, design.date]);
+    }
+}
+
+/// The connections of a composite, as their beginnings and as their ends know them.
+struct Links<W: Work> {
+    outward: Vec<Link<W::Part>>,
+    inward: Vec<Link<W::Part>>,
+}
+
+impl<W: Work> Default for Links<W> {
+    fn default() -> Links<W> {
+        Links {
+            outward: Vec::new(),
+            inward: Vec::new(),
+        }
+    }
+}
+
+/// Connections as numbers, in order; `None` when one has an end elsewhere.
+fn links_by_id<P: Reference>(links: &[Link<P>], ids: &HashMap<P, u32>) -> Option<Vec<[u32; 4]>> {
+    let numbers = links.iter().map(|link| {
+        let Connection { kind, length } = link.connection;
+        Some([*ids.get(&link.from)?, *ids.get(&link.to)?, kind, length])
+    });
+    let mut numbers: Vec<[u32; 4]> = numbers.collect::<Option<_>>()?;
+    numbers.sort_unstable();
+    Some(numbers)
+}
+
+fn fault(what: &'static str, id: u32) -> Faulty {
+    Faulty::Fault { what, id }
+}
+
+fn holds(condition: bool, what: &'static str, id: u32) -> Result<(), Faulty> {
+    match condition {
+        true => Ok(()),
+        false => Err(fault(what, id)),
+    }
+}
+
+/// FNV-1a: no defence against malice, which is nobody's aim here.
+struct Digest(u64);
+
+impl Digest {
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.0 = bytes.iter().fold(self.0, |digest, byte| {
+            (digest ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+    }
+
+    fn numbers(&mut self, numbers: &[u32]) {
+        for number in numbers {
+            self.bytes(&number.to_le_bytes());
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Bags of references: pushed, removed, moved when they outgrow their room.
+
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::{U32, U64};
+
+use super::ground::Ground;
+use super::layout::{Bag, view};
+use crate::error::StoreError;
+
+/// Room of a bag that had none.
+const ROOM_FIRST: u32 = 4;
+
+/// Where a bag's header stands, and the items that belong to the block around it (zero: none do).
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub(super) header: u64,
+    pub(super) inline: u64,
+}
+
+impl Place {
+    /// A bag whose items always have a block of their own.
+    pub(super) fn apart(header: u64) -> Place {
+        Place { header, inline: 0 }
+    }
+}
+
+/// Adds a reference.
+pub(super) fn push<G: Ground>(ground: &mut G, place: Place, item: u64) -> Result<(), StoreError> {
+    let Bag { items, count, room } = *view(ground.bytes(), place.header, "a bag")?;
+    let (items, count, room) = (items.get(), count.get(), room.get());
+    if count < room {
+        ground.write(items + 8 * u64::from(count), &item.to_le_bytes())?;
+        return set_count(ground, place.header, count + 1);
+    }
+    let room = (2 * room).max(ROOM_FIRST);
+    let moved = ground.allocate(8 * room as usize)?;
+    let bag = Bag {
+        items: U64::new(items),
+        count: U32::new(count),
+        room: U32::new(room),
+    };
+    let mut bytes = bag.items(ground.bytes())?.as_bytes().to_vec();
+    bytes.extend(item.to_le_bytes());
+    ground.write(moved, &bytes)?;
+    let bag = Bag {
+        items: U64::new(moved),
+        count: U32::new(count + 1),
+        ..bag
+    };
+    ground.write(place.header, bag.as_bytes())?;
+    free_items(ground, place, items)
+}
+
+/// Takes one occurrence of a reference out; the last one takes its place.
+pub(super) fn remove<G: Ground>(ground: &mut G, place: Place, item: u64) -> Result<(), StoreError> {
+    let bytes = ground.bytes();
+    let bag: &Bag = view(bytes, place.header, "a bag")?;
+    let (items, count) = (bag.items.get(), bag.count.get());
+    let found = bag.items(bytes)?;
+    let position = found.iter().position(|found| found.get() == item);
+    let (Some(position), Some(last)) = (position, found.last()) else {
+        return Err(StoreError::Damaged {
+            what: "a reference back",
+            at: item,
+        });
+    };
+    let (last, position) = (last.get(), position as u64);
+    if position + 1 < u64::from(count) {
+        ground.write(items + 8 * position, &last.to_le_bytes())?;
+    }
+    set_count(ground, place.header, count - 1)
+}
+
+/// Gives back what a bag that goes owns.
+pub(super) fn discard<G: Ground>(ground: &mut G, place: Place) -> Result<(), StoreError> {
+    let bag: &Bag = view(ground.bytes(), place.header, "a bag")?;
+    let items = bag.items.get();
+    free_items(ground, place, items)
+}
+
+fn free_items<G: Ground>(ground: &mut G, place: Place, items: u64) -> Result<(), StoreError> {
+    if items != 0 && items != place.inline {
+        ground.free(items)?;
+    }
+    Ok(())
+}
+
+fn set_count<G: Ground>(ground: &mut G, header: u64, count: u32) -> Result<(), StoreError> {
+    let at = header + std::mem::offset_of!(Bag, count) as u64;
+    ground.write(at, &count.to_le_bytes())
+}

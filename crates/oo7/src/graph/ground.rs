@@ -1,0 +1,32 @@
+//! What the graph stands in: bytes with blocks, changed in transactions.
+
+use crate::error::StoreError;
+
+/// Memory with blocks, of which transactions are begun. Offsets count from where the memory begins; zero is none.
+pub trait Space {
+    /// An open transaction.
+    type Open<'s>: Ground
+    where
+        Self: 's;
+
+    /// Begins a transaction.
+    fn begin(&self) -> Result<Self::Open<'_>, StoreError>;
+}
+
+/// An open transaction on memory with blocks. Dropping it takes its changes back.
+pub trait Ground {
+    /// The memory, for reading in place.
+    fn bytes(&mut self) -> &[u8];
+    /// Declares the bytes at an offset as changing, and changes them.
+    fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), StoreError>;
+    /// Takes a block, whose bytes are whatever they were. It begins at a multiple of eight.
+    fn allocate(&mut self, bytes: usize) -> Result<u64, StoreError>;
+    /// Gives a block back.
+    fn free(&mut self, at: u64) -> Result<(), StoreError>;
+    /// The block that a program begins at; zero until it is set.
+    fn root(&mut self) -> Result<u64, StoreError>;
+    /// Sets that block.
+    fn set_root(&mut self, at: u64) -> Result<(), StoreError>;
+    /// Makes the changes durable, as far as the space was told to.
+    fn commit(self) -> Result<(), StoreError>;
+}

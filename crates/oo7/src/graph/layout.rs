@@ -1,0 +1,250 @@
+//! The objects as they stand in memory.
+//!
+//! Like the port of OO7 that the OSDI'94 figures were measured with: a C++ object with its fields in a row, and with
+//! 64-bit pointers, here offsets. An atomic part is one block of 208 bytes with both its bags, as large as the
+//! port's three blocks together. Numbers are little endian and need no alignment.
+
+use zerocopy::little_endian::{I32, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::error::StoreError;
+use crate::store::{Connection, Design, Index};
+use crate::text::{TITLE_BYTES, TYPE_BYTES, type_name};
+
+/// First bytes of a database.
+pub(super) const MAGIC: [u8; 8] = *b"NRAM-OO7";
+/// The layout that this code reads and writes.
+pub(super) const VERSION: u32 = 1;
+
+macro_rules! stored {
+    ($($(#[$doc:meta])* struct $name:ident { $($field:ident: $type:ty,)* })*) => {
+        $(
+            $(#[$doc])*
+            #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug)]
+            #[repr(C)]
+            pub(super) struct $name { $(pub(super) $field: $type,)* }
+        )*
+    };
+}
+
+stored! {
+    /// Where a program begins.
+    struct DatabaseRow {
+        magic: [u8; 8],
+        version: U32,
+        complete: U32,
+        // One date, one part: as in 1994.
+        date_map: U32,
+        // Connections of a part: how much room it has for them.
+        connections: U32,
+        indexes: [IndexRow; 7],
+    }
+
+    /// An index: its topmost node, and the first of those that wait to be used again, linked to the left.
+    struct IndexRow {
+        root: U64,
+        spare: U64,
+    }
+
+    /// What every design object has. 24 bytes with whatever follows in four.
+    struct DesignRow {
+        id: U32,
+        date: U32,
+        kind: [u8; TYPE_BYTES],
+        spare: [u8; 2],
+    }
+
+    /// References, in any order: `count` of them at `items`, where there is room for `room`.
+    struct Bag {
+        items: U64,
+        count: U32,
+        room: U32,
+    }
+
+    struct ModuleRow {
+        design: DesignRow,
+        spare: U32,
+        manual: U64,
+        top: U64,
+        assemblies: Bag,
+    }
+
+    /// A document, or a module's manual.
+    struct TextRow {
+        title: [u8; TITLE_BYTES],
+        id: U32,
+        length: U32,
+        text: U64,
+        owner: U64,
+    }
+
+    struct AssemblyRow {
+        design: DesignRow,
+        base: U32,
+        module: U64,
+        parent: U64,
+        // Assemblies, or composites used privately.
+        below: Bag,
+        shared: Bag,
+    }
+
+    struct CompositeRow {
+        design: DesignRow,
+        spare: U32,
+        document: U64,
+        root: U64,
+        parts: Bag,
+        users: Bag,
+        shared_users: Bag,
+    }
+
+    /// An atomic part. The items of its bags stand behind it.
+    struct PartRow {
+        design: DesignRow,
+        x: U32,
+        y: U32,
+        document: U32,
+        composite: U64,
+        outward: Bag,
+        inward: Bag,
+    }
+
+    struct ConnectionRow {
+        kind: [u8; TYPE_BYTES],
+        spare: [u8; 2],
+        length: U32,
+        from: U64,
+        to: U64,
+    }
+
+    /// A node of an index.
+    struct NodeRow {
+        key: U64,
+        value: U64,
+        left: U64,
+        right: U64,
+        // By how much the right side is higher.
+        balance: I32,
+        spare: U32,
+    }
+}
+
+const _: () = assert!(size_of::<PartRow>() == 72, "with 3 and 14 references, 208 bytes");
+const _: () = assert!(size_of::<NodeRow>() == 40, "no padding");
+const _: () = assert!(size_of::<ConnectionRow>() == 32, "as in 1994");
+
+/// Incoming connections that a part has room for: more than four times what is to be expected, so that hardly any
+/// part's bag has to move.
+pub(super) fn inward_room(connections: u32) -> u32 {
+    4 * connections + 2
+}
+
+/// Bytes of an atomic part's block.
+pub(super) fn part_bytes(connections: u32) -> usize {
+    let items = connections + inward_room(connections);
+    size_of::<PartRow>() + 8 * items as usize
+}
+
+/// The value at an offset.
+pub(super) fn view<'b, T>(bytes: &'b [u8], at: u64, what: &'static str) -> Result<&'b T, StoreError>
+where
+    T: FromBytes + Immutable + KnownLayout + Unaligned,
+{
+    let damaged = StoreError::Damaged { what, at };
+    let found = usize::try_from(at).ok().filter(|at| *at != 0);
+    let Some(bytes) = found.and_then(|at| bytes.get(at..)?.get(..size_of::<T>())) else {
+        return Err(damaged);
+    };
+    T::ref_from_bytes(bytes).map_err(|_| damaged)
+}
+
+/// The values in a row at an offset.
+pub(super) fn views<'b, T>(
+    bytes: &'b [u8],
+    at: u64,
+    count: u32,
+    what: &'static str,
+) -> Result<&'b [T], StoreError>
+where
+    T: FromBytes + Immutable + KnownLayout + Unaligned,
+{
+    let damaged = StoreError::Damaged { what, at };
+    let length = (count as usize).checked_mul(size_of::<T>());
+    let (Ok(start), Some(length)) = (usize::try_from(at), length) else {
+        return Err(damaged);
+    };
+    if count == 0 {
+        return Ok(&[]);
+    }
+    let Some(bytes) = bytes.get(start..).and_then(|bytes| bytes.get(..length)) else {
+        return Err(damaged);
+    };
+    <[T]>::ref_from_bytes(bytes).map_err(|_| damaged)
+}
+
+impl Bag {
+    pub(super) const EMPTY: Bag = Bag {
+        items: U64::ZERO,
+        count: U32::ZERO,
+        room: U32::ZERO,
+    };
+
+    pub(super) fn items<'b>(&self, bytes: &'b [u8]) -> Result<&'b [U64], StoreError> {
+        views(bytes, self.items.get(), self.count.get(), "a bag's items")
+    }
+}
+
+impl DesignRow {
+    pub(super) fn new(design: Design) -> DesignRow {
+        DesignRow {
+            id: design.id.into(),
+            date: design.date.into(),
+            kind: type_name(design.kind),
+            spare: [0; 2],
+        }
+    }
+
+    pub(super) fn values(&self) -> Result<Design, StoreError> {
+        Ok(Design {
+            id: self.id.get(),
+            kind: kind_of(&self.kind)?,
+            date: self.date.get(),
+        })
+    }
+}
+
+impl ConnectionRow {
+    pub(super) fn values(&self) -> Result<Connection, StoreError> {
+        Ok(Connection {
+            kind: kind_of(&self.kind)?,
+            length: self.length.get(),
+        })
+    }
+}
+
+/// The number of a type, from its name.
+fn kind_of(name: &[u8; TYPE_BYTES]) -> Result<u32, StoreError> {
+    let digits = name
+        .strip_prefix(b"type")
+        .and_then(|rest| rest.strip_suffix(&[0; 3]));
+    let parsed = digits.and_then(|digits| str::from_utf8(digits).ok()?.parse().ok());
+    parsed.ok_or(StoreError::Damaged {
+        what: "the name of a type",
+        at: 0,
+    })
+}
+
+/// Where in a database an index stands.
+pub(super) fn index_at(database: u64, index: Index) -> u64 {
+    let place = match index {
+        Index::Module => 0,
+        Index::Base => 1,
+        Index::Composite => 2,
+        Index::Document => 3,
+        Index::Title => 4,
+        Index::Part => 5,
+        Index::Date => 6,
+    };
+    let indexes = database + std::mem::offset_of!(DatabaseRow, indexes) as u64;
+    indexes + (size_of::<IndexRow>() as u64) * place
+}

@@ -1,0 +1,410 @@
+//! Indexes: AVL trees in the ground's blocks.
+//!
+//! An operation copies the nodes that it meets, works on the copies, and in the end writes each node that became
+//! another, once, and of it only from the first to the last byte that changed: one declared range a node.
+
+use std::cmp::Ordering;
+use std::mem::offset_of;
+
+use zerocopy::{FromZeros, IntoBytes};
+
+use super::ground::Ground;
+use super::layout::{IndexRow, NodeRow, TextRow, view};
+use crate::error::StoreError;
+use crate::text::TITLE_BYTES;
+
+#[cfg(test)]
+mod tests;
+
+/// Steps down a tree: more nodes than any memory holds need no more. Ends the walk in a damaged one.
+const DEPTH_MAX: usize = 96;
+
+/// What a tree is ordered by.
+#[derive(Clone, Copy)]
+pub(super) enum Key<'k> {
+    /// The node's own key.
+    Number(u64),
+    /// The title of the document that the node's value names.
+    Title(&'k [u8; TITLE_BYTES]),
+}
+
+/// Nodes that an operation has met. Kept between operations for its memory.
+#[derive(Debug, Default)]
+pub(super) struct Met {
+    nodes: Vec<Copied>,
+    path: Vec<(usize, Side)>,
+}
+
+#[derive(Debug)]
+struct Copied {
+    at: u64,
+    node: NodeRow,
+    /// As it stands in memory; `None` of a new one.
+    before: Option<NodeRow>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Left,
+    Right,
+}
+
+impl NodeRow {
+    fn child(&self, side: Side) -> u64 {
+        match side {
+            Side::Left => self.left.get(),
+            Side::Right => self.right.get(),
+        }
+    }
+
+    fn set_child(&mut self, side: Side, at: u64) {
+        match side {
+            Side::Left => self.left.set(at),
+            Side::Right => self.right.set(at),
+        }
+    }
+}
+
+impl Side {
+    fn other(self) -> Side {
+        match self {
+            Side::Left => Side::Right,
+            Side::Right => Side::Left,
+        }
+    }
+
+    /// What a node's balance gains when this side of it becomes higher by one.
+    fn sign(self) -> i32 {
+        match self {
+            Side::Left => -1,
+            Side::Right => 1,
+        }
+    }
+}
+
+/// The value of a key.
+pub(super) fn find(bytes: &[u8], index: u64, key: Key<'_>) -> Result<Option<u64>, StoreError> {
+    let mut at = root(bytes, index)?;
+    for _ in 0..DEPTH_MAX {
+        if at == 0 {
+            return Ok(None);
+        }
+        let node: &NodeRow = view(bytes, at, "a node of an index")?;
+        at = match compare(bytes, key, node)? {
+            Ordering::Equal => return Ok(Some(node.value.get())),
+            Ordering::Less => node.left.get(),
+            Ordering::Greater => node.right.get(),
+        };
+    }
+    Err(endless(index))
+}
+
+/// The values of the keys from `first` to `last`, in their order, until `each` says that it is enough.
+pub(super) fn range(
+    bytes: &[u8],
+    index: u64,
+    (first, last): (u64, u64),
+    each: &mut dyn FnMut(u64),
+) -> Result<(), StoreError> {
+    let mut above: Vec<&NodeRow> = Vec::new();
+    let mut at = root(bytes, index)?;
+    loop {
+        while at != 0 {
+            let node: &NodeRow = view(bytes, at, "a node of an index")?;
+            if node.key.get() >= first {
+                above.push(node);
+                at = node.left.get();
+            } else {
+                at = node.right.get();
+            }
+            if above.len() > DEPTH_MAX {
+                return Err(endless(index));
+            }
+        }
+        let Some(node) = above.pop() else { return Ok(()) };
+        if node.key.get() > last {
+            return Ok(());
+        }
+        each(node.value.get());
+        at = node.right.get();
+    }
+}
+
+/// Puts a value under a key, unless there is one already.
+pub(super) fn insert<G: Ground>(
+    ground: &mut G,
+    met: &mut Met,
+    index: u64,
+    (key, value): (Key<'_>, u64),
+) -> Result<(), StoreError> {
+    let mut tree = Tree::new(ground, met, index);
+    if tree.descend(key)?.is_some() {
+        return Ok(());
+    }
+    let mut node = NodeRow::new_zeroed();
+    if let Key::Number(number) = key {
+        node.key.set(number);
+    }
+    node.value.set(value);
+    let at = tree.take_block()?;
+    tree.met.nodes.push(Copied {
+        at,
+        node,
+        before: None,
+    });
+    tree.link(tree.met.path.len(), at)?;
+    tree.grown()?;
+    tree.write()
+}
+
+/// Takes a key out.
+pub(super) fn remove<G: Ground>(
+    ground: &mut G,
+    met: &mut Met,
+    index: u64,
+    key: Key<'_>,
+) -> Result<(), StoreError> {
+    let mut tree = Tree::new(ground, met, index);
+    let Some(found) = tree.descend(key)? else {
+        return Ok(());
+    };
+    let NodeRow { left, right, .. } = tree.met.nodes[found].node;
+    let mut leaving = found;
+    if left.get() != 0 && right.get() != 0 {
+        // The next larger one's contents move here, and its block goes.
+        tree.met.path.push((found, Side::Right));
+        leaving = tree.copy(right.get())?;
+        while tree.met.nodes[leaving].node.left.get() != 0 {
+            tree.met.path.push((leaving, Side::Left));
+            leaving = tree.copy(tree.met.nodes[leaving].node.left.get())?;
+        }
+        let NodeRow { key, value, .. } = tree.met.nodes[leaving].node;
+        let node = &mut tree.met.nodes[found].node;
+        (node.key, node.value) = (key, value);
+    }
+    let NodeRow { left, right, .. } = tree.met.nodes[leaving].node;
+    let below = if left.get() != 0 { left } else { right };
+    tree.link(tree.met.path.len(), below.get())?;
+    tree.shrunk()?;
+    let gone = tree.met.nodes.swap_remove(leaving).at;
+    tree.write()?;
+    tree.give_block(gone)
+}
+
+struct Tree<'t, G> {
+    ground: &'t mut G,
+    met: &'t mut Met,
+    index: u64,
+}
+
+impl<'t, G: Ground> Tree<'t, G> {
+    fn new(ground: &'t mut G, met: &'t mut Met, index: u64) -> Tree<'t, G> {
+        met.nodes.clear();
+        met.path.clear();
+        Tree { ground, met, index }
+    }
+
+    /// Follows a key down; the path is left behind. Returns its node.
+    fn descend(&mut self, key: Key<'_>) -> Result<Option<usize>, StoreError> {
+        let mut at = root(self.ground.bytes(), self.index)?;
+        while at != 0 {
+            if self.met.path.len() > DEPTH_MAX {
+                return Err(endless(self.index));
+            }
+            let bytes = self.ground.bytes();
+            let node: NodeRow = *view(bytes, at, "a node of an index")?;
+            let order = compare(bytes, key, &node)?;
+            self.met.nodes.push(Copied {
+                at,
+                node,
+                before: Some(node),
+            });
+            let place = self.met.nodes.len() - 1;
+            let side = match order {
+                Ordering::Equal => return Ok(Some(place)),
+                Ordering::Less => Side::Left,
+                Ordering::Greater => Side::Right,
+            };
+            self.met.path.push((place, side));
+            at = node.child(side);
+        }
+        Ok(None)
+    }
+
+    /// The copy of a node, made now unless there is one.
+    fn copy(&mut self, at: u64) -> Result<usize, StoreError> {
+        if let Some(place) = self.met.nodes.iter().position(|copied| copied.at == at) {
+            return Ok(place);
+        }
+        let node: NodeRow = *view(self.ground.bytes(), at, "a node of an index")?;
+        self.met.nodes.push(Copied {
+            at,
+            node,
+            before: Some(node),
+        });
+        Ok(self.met.nodes.len() - 1)
+    }
+
+    /// Hangs a subtree below the first `above` nodes of the path.
+    fn link(&mut self, above: usize, at: u64) -> Result<(), StoreError> {
+        match above.checked_sub(1) {
+            Some(last) => {
+                let (place, side) = self.met.path[last];
+                self.met.nodes[place].node.set_child(side, at);
+                Ok(())
+            }
+            // The root is an index's first field.
+            None => self.ground.write(self.index, &at.to_le_bytes()),
+        }
+    }
+
+    /// The subtree at the path's end is higher by one: says so upward, until a node's other side makes up for it.
+    fn grown(&mut self) -> Result<(), StoreError> {
+        for depth in (0..self.met.path.len()).rev() {
+            let (place, side) = self.met.path[depth];
+            match self.lean(place, side.sign()) {
+                0 => return Ok(()),
+                -1 | 1 => (),
+                _ => {
+                    let (top, _) = self.rotate(place, side)?;
+                    return self.link(depth, top);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The subtree at the path's end is lower by one: says so upward, until a node is as high as before.
+    fn shrunk(&mut self) -> Result<(), StoreError> {
+        for depth in (0..self.met.path.len()).rev() {
+            let (place, side) = self.met.path[depth];
+            match self.lean(place, -side.sign()) {
+                0 => (),
+                -1 | 1 => return Ok(()),
+                _ => {
+                    let (top, lower) = self.rotate(place, side.other())?;
+                    self.link(depth, top)?;
+                    if !lower {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Leans a node further to one side; returns its balance.
+    fn lean(&mut self, place: usize, more: i32) -> i32 {
+        let balance = &mut self.met.nodes[place].node.balance;
+        balance.set(balance.get() + more);
+        balance.get()
+    }
+
+    /// Lifts what is below a node's heavy side over it; returns what stands in its place, and whether that is lower
+    /// than the node was.
+    fn rotate(&mut self, place: usize, heavy: Side) -> Result<(u64, bool), StoreError> {
+        let sign = heavy.sign();
+        let child = self.copy(self.met.nodes[place].node.child(heavy))?;
+        let leaning = self.met.nodes[child].node.balance.get();
+        if leaning != -sign {
+            let even = leaning == 0;
+            self.lift(place, child, heavy);
+            self.balance(place, if even { sign } else { 0 });
+            self.balance(child, if even { -sign } else { 0 });
+            return Ok((self.met.nodes[child].at, !even));
+        }
+        let inner = self.copy(self.met.nodes[child].node.child(heavy.other()))?;
+        let leaning = self.met.nodes[inner].node.balance.get();
+        self.lift(child, inner, heavy.other());
+        let risen = self.met.nodes[inner].at;
+        self.met.nodes[place].node.set_child(heavy, risen);
+        self.lift(place, inner, heavy);
+        self.balance(place, if leaning == sign { -sign } else { 0 });
+        self.balance(child, if leaning == -sign { sign } else { 0 });
+        self.balance(inner, 0);
+        Ok((risen, true))
+    }
+
+    /// Puts a node below its child on the one side; who is above is not told.
+    fn lift(&mut self, place: usize, child: usize, side: Side) {
+        let between = self.met.nodes[child].node.child(side.other());
+        let at = self.met.nodes[place].at;
+        self.met.nodes[place].node.set_child(side, between);
+        self.met.nodes[child].node.set_child(side.other(), at);
+    }
+
+    fn balance(&mut self, place: usize, balance: i32) {
+        self.met.nodes[place].node.balance.set(balance);
+    }
+
+    /// A block for a node: one that waits in the index, or a new one.
+    ///
+    /// Blocks that the heap was given back stay taken until the transaction has ended, and a traversal that moves
+    /// every part in the index would need one for each.
+    fn take_block(&mut self) -> Result<u64, StoreError> {
+        let bytes = self.ground.bytes();
+        let index: &IndexRow = view(bytes, self.index, "an index")?;
+        let at = index.spare.get();
+        if at == 0 {
+            return self.ground.allocate(size_of::<NodeRow>());
+        }
+        let node: &NodeRow = view(bytes, at, "a node that waits")?;
+        let next = node.left.get();
+        self.ground.write(self.spare_at(), &next.to_le_bytes())?;
+        Ok(at)
+    }
+
+    /// Has a block wait until the index needs one.
+    fn give_block(&mut self, at: u64) -> Result<(), StoreError> {
+        let index: &IndexRow = view(self.ground.bytes(), self.index, "an index")?;
+        let next = index.spare;
+        let left = at + offset_of!(NodeRow, left) as u64;
+        self.ground.write(left, next.as_bytes())?;
+        self.ground.write(self.spare_at(), &at.to_le_bytes())
+    }
+
+    fn spare_at(&self) -> u64 {
+        self.index + offset_of!(IndexRow, spare) as u64
+    }
+
+    /// Writes what became another.
+    fn write(&mut self) -> Result<(), StoreError> {
+        for Copied { at, node, before } in &self.met.nodes {
+            let bytes = node.as_bytes();
+            let Some(before) = before else {
+                self.ground.write(*at, bytes)?;
+                continue;
+            };
+            let differs = |(old, new): (&u8, &u8)| old != new;
+            let before = before.as_bytes();
+            let first = before.iter().zip(bytes).position(differs);
+            let last = before.iter().zip(bytes).rposition(differs);
+            if let (Some(first), Some(last)) = (first, last) {
+                self.ground.write(at + first as u64, &bytes[first..=last])?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn root(bytes: &[u8], index: u64) -> Result<u64, StoreError> {
+    let index: &IndexRow = view(bytes, index, "an index")?;
+    Ok(index.root.get())
+}
+
+fn compare(bytes: &[u8], key: Key<'_>, node: &NodeRow) -> Result<Ordering, StoreError> {
+    match key {
+        Key::Number(number) => Ok(number.cmp(&node.key.get())),
+        Key::Title(title) => {
+            let text: &TextRow = view(bytes, node.value.get(), "a document")?;
+            Ok(title.cmp(&text.title))
+        }
+    }
+}
+
+fn endless(index: u64) -> StoreError {
+    StoreError::Damaged {
+        what: "an index, which has no bottom,",
+        at: index,
+    }
+}

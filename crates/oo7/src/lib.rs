@@ -1,0 +1,54 @@
+//! OO7, the benchmark of object databases, on any store.
+//!
+//! A design library of composite parts, each a graph of atomic parts, below a tree of assemblies; traversals,
+//! queries and structural changes over it. The database and the operations are written once, over [`Store`]; what is
+//! measured is the store. Layout, golden values and deviations: `docs/oo7.md`.
+//!
+//! ```
+//! use netram_oo7::{Operation, Parameters, Plain, Size, Store, Work, build};
+//!
+//! # fn main() -> Result<(), netram_oo7::StoreError> {
+//! let parameters = Parameters::of(Size::Tiny, 3);
+//! let store = Plain::default();
+//! build(&store, &parameters)?;
+//! let mut open = store.begin()?;
+//! let visited = Operation::T1.run(&mut open, &parameters, 1)?;
+//! assert_eq!(visited, 2187 * 20);
+//! open.commit()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | module | does |
+//! |---|---|
+//! | [`size`] | the databases: tiny, small, medium, large |
+//! | [`store`] | what a store must offer |
+//! | [`generate`] | builds a database |
+//! | [`operation`] | traversals, queries, structural changes, the mix of several users |
+//! | [`graph`] | the store in memory that has blocks: a persistent heap |
+//! | [`plain`] | the store in ordinary structures: what others are compared with |
+//! | [`audit()`] | goes through a whole database, each reference both ways |
+//! | [`tally`] | counts what commits log: ranges, bytes, pages |
+#![forbid(unsafe_code)]
+
+pub mod audit;
+pub mod error;
+pub mod generate;
+pub mod graph;
+pub mod operation;
+pub mod plain;
+pub mod random;
+pub mod size;
+pub mod store;
+pub mod tally;
+mod text;
+
+pub use audit::{Audit, Faulty, audit};
+pub use error::StoreError;
+pub use generate::{SEED, build};
+pub use graph::{DateIndex, Graph, OnHeap};
+pub use operation::{Operation, mix};
+pub use plain::Plain;
+pub use size::{Parameters, Size};
+pub use store::{Store, Work};
+pub use tally::{Tallies, Tally};

@@ -1,0 +1,43 @@
+//! Structural changes: composites that come and go, with all that belongs to them.
+
+use crate::error::StoreError;
+use crate::generate::add_composite;
+use crate::random::Random;
+use crate::size::{NEW_COMPOSITES, NEW_USES, Parameters};
+use crate::store::{Use, Work};
+
+/// S1: adds composites behind the last one, each used by random base assemblies.
+pub(super) fn insert<W: Work>(
+    open: &mut W,
+    parameters: &Parameters,
+    random: &mut Random,
+) -> Result<u64, StoreError> {
+    let mut id = parameters.all_composites() + 1;
+    while open.composite(id)?.is_some() {
+        id += 1;
+    }
+    for id in id..id + NEW_COMPOSITES {
+        let composite = add_composite(open, parameters, random, id)?;
+        for _ in 0..NEW_USES {
+            let chosen = 1 + random.below(parameters.all_base_assemblies());
+            let assembly = open.base_assembly(chosen)?.ok_or(StoreError::Missing {
+                why: "a base assembly is not in its index",
+            })?;
+            open.add_use(assembly, Use::Private, composite)?;
+        }
+    }
+    Ok(NEW_COMPOSITES.into())
+}
+
+/// S2: removes every composite that the build did not make.
+pub(super) fn delete<W: Work>(open: &mut W, parameters: &Parameters) -> Result<u64, StoreError> {
+    let mut count = 0;
+    for id in parameters.all_composites() + 1.. {
+        let Some(composite) = open.composite(id)? else {
+            break;
+        };
+        open.remove_composite(composite)?;
+        count += 1;
+    }
+    Ok(count)
+}

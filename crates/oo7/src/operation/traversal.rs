@@ -1,0 +1,190 @@
+//! Traversals: from a module's top assembly down to composites, and through their graphs of parts.
+
+use crate::error::StoreError;
+use crate::store::{Part, Use, Work};
+
+/// Which parts of a composite are changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Which {
+    Root,
+    Every,
+}
+
+/// What is changed of a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// x and y change places.
+    Place,
+    /// The build date, which is indexed, moves by a year.
+    Date,
+}
+
+/// A walk through the database, with memory that one step leaves to the next.
+pub(super) struct Walk<'w, W: Work> {
+    open: &'w mut W,
+    seen: Seen,
+    /// Parts yet to be looked at, with their ids.
+    ahead: Vec<(W::Part, u32)>,
+}
+
+impl<'w, W: Work> Walk<'w, W> {
+    pub(super) fn new(open: &'w mut W) -> Walk<'w, W> {
+        Walk {
+            open,
+            seen: Seen::default(),
+            ahead: Vec::new(),
+        }
+    }
+
+    /// Visits every part of every private composite as often as it is used. Counts visits, or changes if there are
+    /// any to make.
+    pub(super) fn parts(
+        &mut self,
+        module: u32,
+        change: Option<(Which, Change, u32)>,
+    ) -> Result<u64, StoreError> {
+        let mut count = 0;
+        for composite in self.composites(module)? {
+            count += self.graph(composite, change)?;
+        }
+        Ok(count)
+    }
+
+    /// Goes through a composite's graph, depth first from its root part.
+    pub(super) fn graph(
+        &mut self,
+        composite: W::Composite,
+        change: Option<(Which, Change, u32)>,
+    ) -> Result<u64, StoreError> {
+        let root = self.open.root_part(composite)?;
+        let Part { design, .. } = self.open.part_values(root)?;
+        self.seen.forget();
+        self.ahead.clear();
+        self.ahead.push((root, design.id));
+        let mut count = 0;
+        while let Some((part, id)) = self.ahead.pop() {
+            if !self.seen.mark(id) {
+                continue;
+            }
+            let chosen = change.filter(|(which, ..)| *which == Which::Every || part == root);
+            match (change, chosen) {
+                (None, _) => count += 1,
+                (Some(_), None) => (),
+                (Some(_), Some((_, change, times))) => {
+                    for _ in 0..times {
+                        self.change(part, change)?;
+                    }
+                    count += u64::from(times);
+                }
+            }
+            // The first connection is followed first.
+            let first = self.ahead.len();
+            self.open.targets(part, &mut self.ahead)?;
+            self.ahead[first..].reverse();
+        }
+        Ok(count)
+    }
+
+    /// Looks at the root part of each composite and changes its place so many times. Counts changes, or visits when
+    /// there are none to make.
+    pub(super) fn roots(&mut self, changes: u32) -> Result<u64, StoreError> {
+        let mut count = 0;
+        for composite in self.composites(1)? {
+            let root = self.open.root_part(composite)?;
+            std::hint::black_box(self.open.part_values(root)?);
+            for _ in 0..changes {
+                self.open.swap(root)?;
+            }
+            count += u64::from(changes.max(1));
+        }
+        Ok(count)
+    }
+
+    /// Counts the letter I in the documents of all composites.
+    pub(super) fn documents(&mut self) -> Result<u64, StoreError> {
+        let mut count = 0;
+        for composite in self.composites(1)? {
+            let document = self.open.documentation(composite)?;
+            self.open.text(document, &mut |text| count += letters(text))?;
+        }
+        Ok(count)
+    }
+
+    /// Replaces the beginning of documents; counts those that began so.
+    pub(super) fn replace(&mut self, old: &[u8], new: &[u8]) -> Result<u64, StoreError> {
+        let mut count = 0;
+        let mut replaced = Vec::new();
+        for composite in self.composites(1)? {
+            let document = self.open.documentation(composite)?;
+            replaced.clear();
+            self.open.text(document, &mut |text| {
+                if let Some(rest) = text.strip_prefix(old) {
+                    replaced.extend_from_slice(new);
+                    replaced.extend_from_slice(rest);
+                }
+            })?;
+            if !replaced.is_empty() {
+                self.open.set_text(document, &replaced)?;
+                count += 1;
+            }
+        }
+        Ok(count)
+    }
+
+    /// The private composites of a module, depth first, each as often as it is used.
+    fn composites(&mut self, module: u32) -> Result<Vec<W::Composite>, StoreError> {
+        let module = self.open.module(module)?.ok_or(StoreError::Missing {
+            why: "a module is not in its index",
+        })?;
+        let mut composites = Vec::new();
+        let mut ahead = vec![self.open.top(module)?];
+        while let Some(assembly) = ahead.pop() {
+            if self.open.assembly(assembly)?.base {
+                self.open.components(assembly, Use::Private, &mut composites)?;
+            } else {
+                let first = ahead.len();
+                self.open.children(assembly, &mut ahead)?;
+                ahead[first..].reverse();
+            }
+        }
+        Ok(composites)
+    }
+
+    fn change(&mut self, part: W::Part, change: Change) -> Result<(), StoreError> {
+        match change {
+            Change::Place => self.open.swap(part),
+            Change::Date => {
+                let date = self.open.part_values(part)?.design.date;
+                let moved = if date % 2 == 1 { date + 1 } else { date - 1 };
+                self.open.set_date(part, moved)
+            }
+        }
+    }
+}
+
+/// How many times the letter I is in a text.
+pub(super) fn letters(text: &[u8]) -> u64 {
+    text.iter().filter(|byte| **byte == b'I').count() as u64
+}
+
+/// Parts that a walk through one composite has visited: for each id the walk that saw it last. Forgetting is free.
+#[derive(Debug, Default)]
+struct Seen {
+    walk: u32,
+    last: Vec<u32>,
+}
+
+impl Seen {
+    fn forget(&mut self) {
+        self.walk += 1;
+    }
+
+    /// `false` when it was marked before.
+    fn mark(&mut self, id: u32) -> bool {
+        let place = id as usize;
+        if place >= self.last.len() {
+            self.last.resize(place + 1, 0);
+        }
+        std::mem::replace(&mut self.last[place], self.walk) != self.walk
+    }
+}

@@ -1,0 +1,196 @@
+//! The databases: how many of what, and how large.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::Serialize;
+
+/// Assemblies below an assembly.
+pub const ASSEMBLIES_PER_ASSEMBLY: u32 = 3;
+/// Composites that a base assembly uses, of each kind of use.
+pub const COMPOSITES_PER_ASSEMBLY: u32 = 3;
+/// Names of types of design objects.
+pub const TYPES: u32 = 10;
+/// The first and last build date of modules, assemblies and atomic parts.
+pub const DATES: (u32, u32) = (1000, 1999);
+/// Build dates of composites that are older than everything.
+pub const OLD_DATES: (u32, u32) = (0, 999);
+/// Build dates of composites that are younger than everything.
+pub const YOUNG_DATES: (u32, u32) = (2000, 2999);
+/// One composite in so many is young.
+pub const YOUNG_EVERY: u32 = 10;
+/// Places, and lengths of connections, are below this.
+pub const EXTENT: u32 = 100_000;
+/// How often the updates marked "c" change each part.
+pub const REPEATS: u32 = 4;
+/// Random atomic parts that Q1 looks up, and titles that Q4 does.
+pub const LOOKUPS: u32 = 10;
+/// Composites that a structural insertion makes.
+pub const NEW_COMPOSITES: u32 = 10;
+/// Base assemblies that use each of them.
+pub const NEW_USES: u32 = 1;
+
+/// The size of a database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Size {
+    /// Not in the paper; as later ports had it.
+    Tiny,
+    /// 10,000 atomic parts: some 5 MB.
+    Small,
+    /// 100,000 atomic parts.
+    Medium,
+    /// Ten modules, a million atomic parts.
+    Large,
+}
+
+/// How many objects a database has, and how large they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Parameters {
+    /// The size it was derived from.
+    pub size: Size,
+    /// Atomic parts of a composite.
+    pub parts: u32,
+    /// Connections that leave an atomic part.
+    pub connections: u32,
+    /// Bytes of a document, its end mark included.
+    pub document_bytes: u32,
+    /// Bytes of a manual, its end mark included.
+    pub manual_bytes: u32,
+    /// Composites of a module.
+    pub composites: u32,
+    /// Levels of the tree of assemblies, that of the base assemblies included.
+    pub levels: u32,
+    /// Modules.
+    pub modules: u32,
+}
+
+impl Parameters {
+    /// The parameters of the benchmark. `connections` is 3, 6 or 9.
+    pub fn of(size: Size, connections: u32) -> Parameters {
+        let (parts, document_bytes, manual_bytes, composites, modules) = match size {
+            Size::Tiny => (20, 20, 1_000, 50, 1),
+            Size::Small => (20, 2_000, 100_000, 500, 1),
+            Size::Medium => (200, 20_000, 1_000_000, 500, 1),
+            Size::Large => (200, 20_000, 1_000_000, 500, 10),
+        };
+        Parameters {
+            size,
+            parts,
+            connections,
+            document_bytes,
+            manual_bytes,
+            composites,
+            levels: 7,
+            modules,
+        }
+    }
+
+    /// The same with so many modules: one a user, for the mix of several users.
+    pub fn with_modules(self, modules: u32) -> Parameters {
+        Parameters { modules, ..self }
+    }
+
+    /// Composites that the build makes.
+    pub fn all_composites(&self) -> u32 {
+        self.composites * self.modules
+    }
+
+    /// Atomic parts that the build makes.
+    pub fn all_parts(&self) -> u32 {
+        self.all_composites() * self.parts
+    }
+
+    /// Base assemblies of a module.
+    pub fn base_assemblies(&self) -> u32 {
+        ASSEMBLIES_PER_ASSEMBLY.pow(self.levels - 1)
+    }
+
+    /// Base assemblies of the database.
+    pub fn all_base_assemblies(&self) -> u32 {
+        self.base_assemblies() * self.modules
+    }
+
+    /// Complex assemblies of the database.
+    pub fn all_complex_assemblies(&self) -> u32 {
+        (self.base_assemblies() - 1) / (ASSEMBLIES_PER_ASSEMBLY - 1) * self.modules
+    }
+
+    /// Private uses of composites: what a traversal visits.
+    pub fn uses(&self) -> u32 {
+        self.base_assemblies() * COMPOSITES_PER_ASSEMBLY
+    }
+
+    /// Bytes of a persistent heap in which the database has room, with as much again for structural changes and for
+    /// the documents that move.
+    pub fn heap_bytes(&self) -> u64 {
+        let connections = u64::from(self.connections);
+        let part = 88 + 40 * connections + 32 * connections + 2 * 48;
+        let composite = 1_000 + u64::from(self.document_bytes) * 9 / 8 + u64::from(self.parts) * (part + 8);
+        let assemblies = u64::from(self.all_base_assemblies()) * 400;
+        let manuals = u64::from(self.modules) * (u64::from(self.manual_bytes) + 32_768);
+        let all = u64::from(self.all_composites()) * composite + assemblies + manuals;
+        (all * 3 / 2 + (4 << 20)).next_multiple_of(4096)
+    }
+}
+
+/// As in "small-3": the size and the connections of a part.
+impl fmt::Display for Parameters {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let size = match self.size {
+            Size::Tiny => "tiny",
+            Size::Small => "small",
+            Size::Medium => "medium",
+            Size::Large => "large",
+        };
+        write!(out, "{size}-{}", self.connections)
+    }
+}
+
+impl FromStr for Parameters {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Parameters, String> {
+        let unknown =
+            || format!("`{text}` is no database; choose for example tiny-3, small-3, medium-9, large-6");
+        let (size, connections) = text.split_once('-').ok_or_else(unknown)?;
+        let size = match size {
+            "tiny" => Size::Tiny,
+            "small" => Size::Small,
+            "medium" => Size::Medium,
+            "large" => Size::Large,
+            _ => return Err(unknown()),
+        };
+        match connections {
+            "3" => Ok(Parameters::of(size, 3)),
+            "6" => Ok(Parameters::of(size, 6)),
+            "9" => Ok(Parameters::of(size, 9)),
+            _ => Err(unknown()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_small_database_has_the_papers_numbers() {
+        let small: Parameters = "small-3".parse().unwrap();
+        assert_eq!(small.all_parts(), 10_000);
+        assert_eq!(small.all_complex_assemblies(), 364);
+        assert_eq!(small.all_base_assemblies(), 729);
+        assert_eq!(small.uses(), 2_187);
+        assert_eq!(small.to_string(), "small-3");
+    }
+
+    #[test]
+    fn other_names_are_refused() {
+        for name in ["", "small", "small-4", "huge-3", "small-3-3", "Small-3"] {
+            assert!(
+                name.parse::<Parameters>().unwrap_err().contains("tiny-3"),
+                "{name}"
+            );
+        }
+    }
+}
