@@ -2,9 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use netram_proto::shared::Hold::{Exclusive, Shared};
-
-use crate::world::{Action, Script, Step, World};
+use crate::script::{Action, Script, script};
+use crate::world::World;
 
 /// More worlds than this are not looked at in an ordinary run: the bound says that a script is too large, or does not end.
 const WORLDS_MAX: usize = 3_000_000;
@@ -55,36 +54,6 @@ pub(crate) fn explore(script: Script) -> Seen {
     }
     seen.worlds = known.len();
     seen
-}
-
-/// A transaction that acquires these, one after the other: `r` to read, `w` to write.
-fn txn(locks: &str) -> Vec<Step> {
-    let lock = |word: &str| {
-        let (hold, lock) = word.split_at(1);
-        let hold = match hold {
-            "r" => Shared,
-            "w" => Exclusive,
-            _ => panic!("r or w, not {hold}"),
-        };
-        (lock.parse().expect("a lock"), hold)
-    };
-    let one = |words: &str| match words.strip_prefix('+') {
-        Some(words) => Step::All(words.split('+').map(lock).collect()),
-        None => {
-            let (lock, hold) = lock(words);
-            Step::Lock(lock, hold)
-        }
-    };
-    locks.split_whitespace().map(one).collect()
-}
-
-fn script(nodes: &[&[&str]]) -> Script {
-    let txns = |txns: &&[&str]| txns.iter().map(|locks| txn(locks)).collect();
-    Script {
-        locks: 3,
-        nodes: nodes.iter().map(txns).collect(),
-        ..Script::default()
-    }
 }
 
 /// Small worlds of every kind: for each, all of its interleavings.

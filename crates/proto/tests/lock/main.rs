@@ -2,4 +2,6 @@
 
 mod check;
 mod explore;
+mod random;
+mod script;
 mod world;

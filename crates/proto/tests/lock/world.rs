@@ -4,7 +4,7 @@
 //! server later, the server merges it when its versions follow on, and has some of what it merged on its disk.
 
 use std::collections::VecDeque;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 
 use netram_proto::shared::lock::{
     AcquireError, Acquired, Cache, Claim, Event, Service, ToCache, ToService, TxnId,
@@ -12,71 +12,7 @@ use netram_proto::shared::lock::{
 use netram_proto::shared::{Grant, Hold, LockId, NodeId, Number, Version};
 use netram_proto::time::Time;
 
-/// One step of a transaction's script. After the last it commits: a record, if it may write anything; without, if not.
-#[derive(Clone, Debug)]
-pub(crate) enum Step {
-    Lock(u32, Hold),
-    All(Vec<(u32, Hold)>),
-}
-
-/// What a world does.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Script {
-    pub(crate) locks: u32,
-    /// For each node its transactions; all may be open at once.
-    pub(crate) nodes: Vec<Vec<Vec<Step>>>,
-    /// How often each of these may happen, anywhere.
-    pub(crate) crashes: u32,
-    pub(crate) restarts: u32,
-    pub(crate) cuts: u32,
-    pub(crate) cancels: u32,
-    pub(crate) lapses: u32,
-    /// Transactions cannot be undone.
-    pub(crate) no_restore: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Action {
-    Step {
-        node: usize,
-        txn: usize,
-    },
-    SendTail(usize),
-    ToServer(usize),
-    ToNode(usize),
-    /// A node's link breaks.
-    Cut(usize),
-    Link(usize),
-    Crash(usize),
-    Fence(usize),
-    /// The next record of a dead node's journal is merged.
-    Read(usize),
-    Reclaim(usize),
-    /// The server dies and starts; its disk has all that it merged, or nothing since the last fencing.
-    Restart {
-        lost: bool,
-    },
-    Cancel {
-        node: usize,
-        txn: usize,
-    },
-    Lapse(usize),
-    Renew(usize),
-}
-
-impl Action {
-    /// Whether it is bound to happen some day. A world in which none of these is left must be done.
-    pub(crate) fn is_progress(self) -> bool {
-        !matches!(
-            self,
-            Action::Cut(_)
-                | Action::Crash(_)
-                | Action::Restart { .. }
-                | Action::Cancel { .. }
-                | Action::Lapse(_)
-        )
-    }
-}
+use crate::script::{Action, Mixer, Script, Step};
 
 #[derive(Clone, Debug, Hash)]
 pub(crate) enum Up {
@@ -154,7 +90,7 @@ pub(crate) fn at(lock: LockId) -> usize {
     lock.0 as usize
 }
 
-pub(crate) type Checked<T = ()> = Result<T, String>;
+pub(crate) type Checked = Result<(), String>;
 
 impl World {
     pub(crate) fn new(script: Script) -> World {
@@ -197,11 +133,11 @@ impl World {
 
     /// A number that two different worlds hardly share.
     pub(crate) fn fingerprint(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
+        let mut mixer = Mixer(0);
         let left = &self.left;
         let left = (left.crashes, left.restarts, left.cuts, left.cancels, left.lapses);
-        (&self.service, self.ceiling, &self.nodes, &self.kept, left).hash(&mut hasher);
-        hasher.finish()
+        (&self.service, self.ceiling, &self.nodes, &self.kept, left).hash(&mut mixer);
+        mixer.finish()
     }
 
     /// How many transactions did not get their locks.
@@ -284,10 +220,15 @@ impl World {
         let mut written = record.written.iter();
         let mut read = record.read.iter();
         written.all(|(lock, version)| *version == self.version(*lock).next())
-            && read.all(|(lock, version)| *version == self.version(*lock))
+            && read.all(|(lock, version)| *version <= self.version(*lock))
     }
 
     fn merge(&mut self, record: &Record) -> Checked {
+        // Links are as fast as they like after a start of the server, and a reader's record may come after a later writer's.
+        let late = |(lock, version): &(LockId, Version)| *version < self.version(*lock);
+        if self.left.restarts == self.script.restarts && record.read.iter().any(late) {
+            return Err("a token was handed on before the record of one that had read under it".into());
+        }
         for (lock, version) in &record.written {
             let wrote = self.service.wrote(*lock, *version);
             wrote.map_err(|error| error.to_string())?;
@@ -459,13 +400,14 @@ impl World {
         state.cache.unlinked();
     }
 
-    /// A new link: the server drops what it was asked over the old one; claims, the records that it has not, and the end of both.
+    /// A new link: the server drops what it was asked over the old one; the records that it has not, claims, and their end.
     fn link(&mut self, node: usize) {
         self.service.resume(id(node));
         let state = &mut self.nodes[node];
         state.linked = true;
+        let again = state.merged..state.journal.len();
+        state.up.extend(again.map(Up::Tail));
         state.up.extend(state.cache.claims().map(Up::Claim));
-        state.up.extend((state.merged..state.journal.len()).map(Up::Tail));
         state.up.push_back(Up::Known);
         state.sent = state.journal.len();
         state.cache.linked(state.now, Number(state.sent as u64));

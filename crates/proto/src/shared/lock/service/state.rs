@@ -79,9 +79,9 @@ impl Request {
 }
 
 impl Recalled {
-    /// Whether a holder that was told this need not be told `other`. One for a request that must not wait may have been answered with
-    /// `Die`, and forgotten.
+    /// Whether a holder that was told this need not be told `other`. One for a request that must not wait is told in any case: its answer
+    /// may be `Die`. And one that was for such a request may have been answered so, and forgotten.
     pub(super) fn covers(self, other: Recalled) -> bool {
-        self == other || (self.waits && self.keep <= other.keep)
+        self == other || (self.waits && other.waits && self.keep <= other.keep)
     }
 }
