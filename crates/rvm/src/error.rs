@@ -354,6 +354,23 @@ pub enum CommitError {
     /// The transaction has ended.
     #[error("the transaction has ended")]
     Ended,
+    /// Stores were found that were never declared, in a region that is verified. Declare them and retry, or abort.
+    #[error(
+        "{count} stores were not declared; the first has {length} bytes at {offset} of the segment {segment}, \
+         address {address:#x}: declare it before storing there, or commit without verifying"
+    )]
+    Undeclared {
+        /// The first one's segment.
+        segment: std::sync::Arc<str>,
+        /// Where in the segment it begins.
+        offset: u64,
+        /// Its length.
+        length: usize,
+        /// Its address.
+        address: usize,
+        /// How many there are.
+        count: usize,
+    },
     /// The system would not say which pages were stored to. Retry, or abort.
     #[error("the pages that were stored to cannot be found: {cause}; retry, or abort")]
     Capture {

@@ -39,6 +39,8 @@ pub const TRUNCATION_RETRY_MS: u64 = 1000;
 
 /// Bytes of a region whose stores are found by page: bounds the bits and bytes kept for each page.
 pub const CAPTURE_BYTES_MAX: usize = 1 << 36;
+/// Undeclared stores that a verified region remembers until it is asked. More are counted in errors only.
+pub const UNDECLARED_MAX: usize = 1024;
 /// Regions of a process whose stores are found by a signal: its handler looks through as many.
 pub const TRAPS_MAX: usize = 64;
 

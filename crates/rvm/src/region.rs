@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 
 use zerocopy::FromBytes;
 
-use crate::capture::{Capture, Captured};
+use crate::capture::{Capture, Captured, Undeclared, Verifier};
 use crate::error::{CaptureError, RangeError, UnmapError};
 use crate::memory::{Address, Memory};
 use crate::segments::Mark;
@@ -53,22 +53,55 @@ enum Slot {
     Free(Box<Captured>),
     /// A transaction.
     Lent,
+    /// All of them.
+    Verified(Arc<Verifier>),
+}
+
+/// What a transaction gets from a region that it enters.
+#[derive(Debug)]
+pub(crate) enum Borrowed {
+    /// Stores are declared.
+    Nothing,
+    Capture(Box<Captured>),
+    Verifier(Arc<Verifier>),
 }
 
 impl Mapping {
-    /// Takes what finds the region's stores by page, for one transaction; `None` where they are declared.
-    pub(crate) fn borrow_capture(&self) -> Result<Option<Box<Captured>>, RangeError> {
+    /// Takes what finds the region's stores by page, for one transaction; or shares what verifies them.
+    pub(crate) fn borrow_capture(&self) -> Result<Borrowed, RangeError> {
         if !self.by_page.load(Ordering::Acquire) {
-            return Ok(None);
+            return Ok(Borrowed::Nothing);
         }
         let mut slot = lock(&self.capture);
         match std::mem::replace(&mut *slot, Slot::Lent) {
-            Slot::Free(captured) => Ok(Some(captured)),
+            Slot::Free(captured) => Ok(Borrowed::Capture(captured)),
+            Slot::Lent => Err(RangeError::Captured),
             Slot::Declared => {
                 *slot = Slot::Declared;
-                Ok(None)
+                Ok(Borrowed::Nothing)
             }
-            Slot::Lent => Err(RangeError::Captured),
+            Slot::Verified(verifier) => {
+                *slot = Slot::Verified(verifier.clone());
+                Ok(Borrowed::Verifier(verifier))
+            }
+        }
+    }
+
+    fn verifier(&self) -> Option<Arc<Verifier>> {
+        match &*lock(&self.capture) {
+            Slot::Verified(verifier) => Some(verifier.clone()),
+            _ => None,
+        }
+    }
+
+    /// What a run of bytes that was not declared is, for people.
+    pub(crate) fn undeclared(&self, (offset, length): (usize, usize)) -> Undeclared {
+        Undeclared {
+            segment: self.path.clone(),
+            offset: self.base + offset as u64,
+            region_offset: offset,
+            length,
+            address: self.address() + offset,
         }
     }
 
@@ -184,7 +217,11 @@ impl Region {
     /// transaction of [`crate::Mode::NoRestore`] left. Bytes stored like this are never logged.
     pub fn put_back(&self, offset: usize, bytes: &[u8]) -> Result<(), RangeError> {
         self.mapping.check(offset, bytes.len())?;
-        self.mapping.write().copy_in(offset, bytes);
+        let mut memory = self.mapping.write();
+        memory.copy_in(offset, bytes);
+        if let Some(verifier) = self.mapping.verifier() {
+            verifier.stored(&memory, offset, bytes.len());
+        }
         Ok(())
     }
 
@@ -217,11 +254,24 @@ impl Region {
         *slot = Slot::Declared;
         mapping.by_page.store(false, Ordering::Release);
         let memory = mapping.read();
-        if let Some(captured) = Captured::new(&memory, capture)? {
-            *slot = Slot::Free(Box::new(captured));
-            mapping.by_page.store(true, Ordering::Release);
-        }
+        *slot = match capture {
+            Capture::Declared => return Ok(()),
+            Capture::Twins(find) => Slot::Free(Box::new(Captured::new(&memory, Some(find), false)?)),
+            Capture::Pages(find) => Slot::Free(Box::new(Captured::new(&memory, Some(find), true)?)),
+            Capture::Adaptive => Slot::Free(Box::new(Captured::new(&memory, None, false)?)),
+            Capture::Verified(verify) => Slot::Verified(Arc::new(Verifier::new(&memory, verify)?)),
+        };
+        mapping.by_page.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// The undeclared stores that commits have found since the last call, where the region is verified.
+    pub fn take_undeclared(&self) -> Vec<Undeclared> {
+        let verifier = self.mapping.verifier();
+        let runs = verifier
+            .map(|verifier| verifier.take_undeclared())
+            .unwrap_or_default();
+        runs.into_iter().map(|run| self.mapping.undeclared(run)).collect()
     }
 
     /// Unmaps the region; hands it back when open transactions hold ranges in it.

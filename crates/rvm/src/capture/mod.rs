@@ -10,16 +10,21 @@
 
 mod compare;
 mod dirty;
+mod habit;
+mod verify;
 
 use netram_proto::port::IoError;
 
 pub(crate) use compare::differences;
 pub(crate) use dirty::Dirty;
+pub(crate) use verify::Verifier;
+pub use verify::{Undeclared, Verify};
 
 use crate::error::CaptureError;
 use crate::limit::CAPTURE_BYTES_MAX;
 use crate::memory::{Memory, Trap, TrapError, Watch};
 use crate::range::{Range, Ranges};
+use habit::{Habit, Way};
 
 /// Bytes of a page: the system's, where stores are found by page.
 pub(crate) const PAGE: usize = crate::limit::PAGE_BYTES as usize;
@@ -35,6 +40,12 @@ pub enum Capture {
     Twins(Find),
     /// As whole pages: every page that was stored to is logged. One transaction at a time.
     Pages(Find),
+    /// Declared, and by the page what is cheapest for it: each update recorded, the page compared with a twin, or
+    /// logged whole, as its last transactions would have had it. One transaction at a time.
+    Adaptive,
+    /// Declared, and at each commit compared with what was declared: undeclared stores are found and said. For
+    /// tests: memory twice the region's, and 1 to 3 us a stored page. Any number of transactions at once.
+    Verified(Verify),
 }
 
 /// How a store to a page is found.
@@ -52,6 +63,19 @@ pub enum Find {
 enum Finder {
     Trap(Trap),
     Watch(Watch),
+    /// The program declares them. A habit a page, and the pages that the open transaction touched.
+    Declared {
+        habits: Vec<Habit>,
+        touched: Vec<usize>,
+    },
+}
+
+/// What is to be done about a declared part of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Record,
+    /// The page's commit finds it.
+    Known,
 }
 
 /// What finds a region's stores, and the twins: lent to the transaction that stores there.
@@ -61,6 +85,8 @@ pub(crate) struct Captured {
     finder: Finder,
     twin: Memory,
     whole: bool,
+    /// An abort of the transaction that has it restores memory.
+    restores: bool,
     /// Pages that were taken from the finder, and whose changes are not logged.
     pending: Vec<usize>,
     /// What the commit that is on its way will log.
@@ -68,14 +94,9 @@ pub(crate) struct Captured {
 }
 
 impl Captured {
-    /// Finds stores to `memory` from now on. `None` is for declared ranges, which need nothing.
-    pub(crate) fn new(memory: &Memory, capture: Capture) -> Result<Option<Captured>, CaptureError> {
-        let (find, whole) = match capture {
-            Capture::Declared => return Ok(None),
-            Capture::Twins(find) => (find, false),
-            Capture::Pages(find) => (find, true),
-        };
-        if !memory.is_mapped() || rustix::param::page_size() != PAGE {
+    /// Finds stores to `memory` from now on.
+    pub(crate) fn new(memory: &Memory, find: Option<Find>, whole: bool) -> Result<Captured, CaptureError> {
+        if find.is_some() && (!memory.is_mapped() || rustix::param::page_size() != PAGE) {
             return Err(CaptureError::NotPages);
         }
         if memory.len() > CAPTURE_BYTES_MAX {
@@ -85,29 +106,65 @@ impl Captured {
         let system = |cause| CaptureError::System { cause };
         let mut twin = Memory::reserve(memory.len().next_multiple_of(PAGE)).map_err(system)?;
         let finder = match find {
-            Find::Trap => Finder::Trap(Trap::new(memory, &twin).map_err(|error| match error {
+            None => Finder::Declared {
+                habits: vec![Habit::default(); memory.len().div_ceil(PAGE)],
+                touched: Vec::new(),
+            },
+            Some(Find::Trap) => Finder::Trap(Trap::new(memory, &twin).map_err(|error| match error {
                 TrapError::TooMany => CaptureError::TooManyTraps {
                     max: crate::limit::TRAPS_MAX,
                 },
                 TrapError::System(cause) => system(cause),
             })?),
-            Find::Watch => {
+            Some(Find::Watch) => {
                 let watch = Watch::new(memory).map_err(|cause| CaptureError::NoWatch { cause })?;
                 (0..memory.len().div_ceil(PAGE)).for_each(|page| copy_page(memory, &mut twin, page));
                 Finder::Watch(watch)
             }
         };
-        Ok(Some(Captured {
+        Ok(Captured {
             finder,
             twin,
             whole,
+            restores: true,
             pending: Vec::new(),
             found: Vec::new(),
-        }))
+        })
+    }
+
+    /// Whether declared ranges are asked for.
+    pub(crate) fn is_adaptive(&self) -> bool {
+        matches!(self.finder, Finder::Declared { .. })
+    }
+
+    /// The program is about to store to `page`, and has declared it.
+    #[inline]
+    pub(crate) fn touch(&mut self, memory: &Memory, page: usize) -> Part {
+        let Finder::Declared { habits, touched } = &mut self.finder else {
+            return Part::Known;
+        };
+        let habit = &mut habits[page];
+        if habit.updates == 0 {
+            touched.push(page);
+            if habit.way != Way::Recorded {
+                self.pending.push(page);
+                // A page that is logged whole needs its twin for an abort only.
+                if !habit.has_twin && (self.restores || habit.way == Way::Compared) {
+                    habit.has_twin = true;
+                    copy_page(memory, &mut self.twin, page);
+                }
+            }
+        }
+        habit.updates = habit.updates.saturating_add(1);
+        match habit.way {
+            Way::Recorded => Part::Record,
+            Way::Compared | Way::Whole => Part::Known,
+        }
     }
 
     /// A transaction has it from now on, which is to be restored by an abort, or not.
     pub(crate) fn lend(&mut self, restores: bool) {
+        self.restores = restores;
         if let (Finder::Trap(trap), true) = (&self.finder, self.whole) {
             trap.set_copies(restores);
         }
@@ -115,8 +172,10 @@ impl Captured {
 
     /// Adds what was stored since the last commit to `ranges`. It stays so until [`Captured::logged`].
     pub(crate) fn find(&mut self, memory: &Memory, region: u32, ranges: &mut Ranges) -> Result<(), IoError> {
-        // What other threads store from now on is the next transaction's, which may be restored.
-        self.lend(true);
+        if let Finder::Trap(trap) = &self.finder {
+            // What other threads store from now on is the next transaction's, which may be restored.
+            trap.set_copies(true);
+        }
         self.take()?;
         self.found.clear();
         let Captured {
@@ -124,11 +183,16 @@ impl Captured {
             pending,
             found,
             whole,
+            finder,
             ..
         } = self;
         for page in pending.iter() {
             let (start, length) = extent(memory, *page);
-            match *whole {
+            let whole = match finder {
+                Finder::Declared { habits, .. } => habits[*page].way == Way::Whole,
+                _ => *whole,
+            };
+            match whole {
                 true => found.push((start, length)),
                 false => compare(memory, twin, *page, |at, count| found.push((start + at, count))),
             }
@@ -146,6 +210,7 @@ impl Captured {
 
     /// What was found is in the log: the twins show it from now on.
     pub(crate) fn logged(&mut self, memory: &Memory) {
+        self.learn();
         match self.whole {
             true => self.renew(memory),
             false => {
@@ -159,11 +224,29 @@ impl Captured {
         self.pending.clear();
     }
 
+    /// The habits of the touched pages hear what came of them.
+    fn learn(&mut self) {
+        let Finder::Declared { habits, touched } = &mut self.finder else {
+            return;
+        };
+        // Both by place: `pending` is sorted.
+        touched.sort_unstable();
+        let mut found = self.found.iter().peekable();
+        for page in touched.drain(..) {
+            let (mut bytes, mut runs) = (0, 0);
+            while let Some((_, length)) = found.next_if(|(offset, _)| *offset < (page + 1) * PAGE) {
+                (bytes, runs) = (bytes + length, runs + 1);
+            }
+            habits[page].logged(bytes, runs);
+        }
+    }
+
     /// Puts back what was logged last, wherever it was stored to. Such pages count as stored to once more.
     pub(crate) fn restore(&mut self, memory: &mut Memory) -> Result<(), IoError> {
         match &self.finder {
             Finder::Trap(trap) => trap.look(&mut self.pending),
             Finder::Watch(watch) => watch.look(&mut self.pending)?,
+            Finder::Declared { .. } => {}
         }
         self.settle();
         let (mut runs, mut bytes) = (Vec::new(), [0; PAGE]);
@@ -180,7 +263,15 @@ impl Captured {
                 memory.copy_in(offset, &bytes[..length]);
             }
         }
+        self.untouch();
         Ok(())
+    }
+
+    /// The transaction that touched pages has left no trace.
+    fn untouch(&mut self) {
+        if let Finder::Declared { habits, touched } = &mut self.finder {
+            touched.drain(..).for_each(|page| habits[page].updates = 0);
+        }
     }
 
     /// Leaves memory as it is: what was stored until now will not be logged.
@@ -188,6 +279,7 @@ impl Captured {
         self.take()?;
         self.renew(memory);
         self.pending.clear();
+        self.untouch();
         Ok(())
     }
 
@@ -197,6 +289,7 @@ impl Captured {
             match &self.finder {
                 Finder::Trap(trap) if self.whole => trap.drop_twin(*page),
                 Finder::Trap(trap) if !trap.has_twin(*page) => {}
+                Finder::Declared { habits, .. } if !habits[*page].has_twin => {}
                 _ => copy_page(memory, &mut self.twin, *page),
             }
         }
@@ -206,6 +299,7 @@ impl Captured {
         let taken = match &self.finder {
             Finder::Trap(trap) => trap.take(&mut self.pending),
             Finder::Watch(watch) => watch.take(&mut self.pending),
+            Finder::Declared { .. } => Ok(()),
         };
         self.settle();
         taken
@@ -220,6 +314,7 @@ impl Captured {
         match &self.finder {
             Finder::Trap(trap) => trap.has_twin(page),
             Finder::Watch(_) => true,
+            Finder::Declared { habits, .. } => habits[page].has_twin,
         }
     }
 }

@@ -2,8 +2,10 @@
 
 use netram_proto::port::Log;
 
-use super::{Buffers, Transaction};
+use super::{Buffers, Route, Transaction};
+use crate::capture::{PAGE, Part};
 use crate::error::{CommitError, RangeError};
+use crate::memory::Memory;
 use crate::options::Mode;
 use crate::region::Region;
 use crate::storage::Storage;
@@ -13,7 +15,74 @@ impl<L: Log, S: Storage> Transaction<L, S> {
     /// [`Region::set_capture`] has them found by page; elsewhere it does nothing. `set_range` and the like do
     /// the same.
     pub fn capture(&mut self, region: &Region) -> Result<(), RangeError> {
-        self.admit(region, 0, 1).map(drop)
+        match self.open {
+            true => self.enter(region).map(drop),
+            false => Err(RangeError::Ended),
+        }
+    }
+
+    /// What becomes of ranges declared in a region of this transaction.
+    pub(super) fn route(&self, place: u32) -> Route {
+        let Buffers {
+            captures, verifiers, ..
+        } = &self.buffers;
+        if let Some((_, captured)) = captures.iter().find(|(captured, _)| *captured == place) {
+            return match captured.is_adaptive() {
+                true => Route::Adaptive,
+                false => Route::Found,
+            };
+        }
+        match verifiers.iter().any(|(verified, ..)| *verified == place) {
+            true => Route::Verified,
+            false => Route::Recorded,
+        }
+    }
+
+    /// Records those parts of a declared range whose pages are not compared or logged whole.
+    pub(super) fn declare_by_page(&mut self, memory: &Memory, place: u32, offset: usize, length: usize) {
+        let end = offset + length;
+        let mut at = offset;
+        while at < end {
+            let page = at / PAGE;
+            let part_end = end.min((page + 1) * PAGE);
+            let mut captures = self.buffers.captures.iter_mut();
+            let found = captures.find(|(captured, _)| *captured == place);
+            let (_, captured) = found.expect("the region is captured");
+            if captured.touch(memory, page) == Part::Record {
+                self.record(memory, place, at, part_end - at);
+            }
+            at = part_end;
+        }
+    }
+
+    pub(super) fn tell_verifier(&self, place: u32, offset: usize, length: usize) {
+        let mut verifiers = self.buffers.verifiers.iter();
+        let found = verifiers.find(|(verified, ..)| *verified == place);
+        let (_, number, verifier) = found.expect("the region is verified");
+        verifier.declared(*number, offset, length);
+    }
+
+    /// Looks for stores that nobody declared.
+    pub(super) fn verify(&self) -> Result<(), CommitError> {
+        let Buffers {
+            regions, verifiers, ..
+        } = &self.buffers;
+        for (place, _, verifier) in verifiers {
+            let mapping = &regions.list[*place as usize];
+            let checked = verifier.check(&mapping.read());
+            let found = checked.map_err(|cause| CommitError::Capture { cause })?;
+            if let Some((first, count)) = found.filter(|_| verifier.refuses) {
+                let first = mapping.undeclared(first);
+                return Err(CommitError::Undeclared {
+                    segment: first.segment,
+                    offset: first.offset,
+                    length: first.length,
+                    address: first.address,
+                    count,
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Adds to the ranges what was stored in the regions that are captured by page.

@@ -39,6 +39,7 @@ impl<L: Log, S: Storage> Transaction<L, S> {
         if !self.open {
             return Err(CommitError::Ended);
         }
+        self.verify()?;
         self.find_stores()?;
         let counters = &self.shared.counters;
         self.buffers.ranges.merge();

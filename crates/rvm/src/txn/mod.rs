@@ -17,13 +17,13 @@ use std::sync::atomic::Ordering;
 use netram_proto::port::Log;
 use zerocopy::{Immutable, IntoBytes};
 
-use crate::capture::Captured;
+use crate::capture::{Captured, Verifier};
 use crate::error::RangeError;
 use crate::limit::{POOL_BUFFER_BYTES_MAX, TRANSACTION_RANGES_MAX, TRANSACTION_REGIONS_MAX, UNDO_BYTES_MAX};
 use crate::memory::Memory;
 use crate::options::Mode;
 use crate::range::Ranges;
-use crate::region::Region;
+use crate::region::{Borrowed, Region};
 use crate::shared::Shared;
 use crate::stats::add;
 use crate::storage::Storage;
@@ -37,6 +37,8 @@ pub(crate) struct Buffers {
     undo: Vec<u8>,
     /// What finds the stores in regions that are captured by page, with the regions' places in the list.
     captures: Vec<(u32, Box<Captured>)>,
+    /// What verifies the stores in others, with the regions' places and the transaction's numbers there.
+    verifiers: Vec<(u32, u64, Arc<Verifier>)>,
     /// Who wants to know how the transaction ended, and their notes.
     enlisted: Vec<(Arc<dyn Participant>, u64)>,
 }
@@ -78,8 +80,20 @@ struct Recent {
     address: usize,
     /// Its place in the list of regions.
     place: u32,
-    /// Whether what is stored there must be declared.
-    declared: bool,
+    route: Route,
+}
+
+/// What becomes of a declared range.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Route {
+    /// It is recorded.
+    Recorded,
+    /// And the verifier is told.
+    Verified,
+    /// Its pages say.
+    Adaptive,
+    /// Nothing: the store is found.
+    Found,
 }
 
 impl<L: Log, S: Storage> Transaction<L, S> {
@@ -92,7 +106,7 @@ impl<L: Log, S: Storage> Transaction<L, S> {
             recent: Recent {
                 address: 0,
                 place: 0,
-                declared: true,
+                route: Route::Recorded,
             },
         }
     }
@@ -126,9 +140,8 @@ impl<L: Log, S: Storage> Transaction<L, S> {
             return Ok(());
         };
         match self.mode {
-            _ if !self.recent.declared => {}
-            Mode::NoRestore => self.declare(place, offset, length),
-            Mode::Restore => self.declare_restorable(&region.mapping.read(), place, offset, length),
+            Mode::NoRestore if self.recent.route == Route::Recorded => self.declare(place, offset, length),
+            _ => self.declare_locked(&region.mapping.read(), place, offset, length),
         }
         Ok(())
     }
@@ -196,17 +209,22 @@ impl<L: Log, S: Storage> Transaction<L, S> {
         if length == 0 {
             return Ok(None);
         }
+        self.enter(region).map(Some)
+    }
+
+    /// The region's place in this transaction. It becomes the one used last.
+    #[inline]
+    fn enter(&mut self, region: &Region) -> Result<u32, RangeError> {
         let address = Arc::as_ptr(&region.mapping).addr();
         if self.recent.address != address {
             let place = self.place(region)?;
-            let captures = &self.buffers.captures;
             self.recent = Recent {
                 address,
                 place,
-                declared: captures.iter().all(|(captured, _)| *captured != place),
+                route: self.route(place),
             };
         }
-        Ok(Some(self.recent.place))
+        Ok(self.recent.place)
     }
 
     /// The region's place in this transaction, which it takes now if it has none.
@@ -225,20 +243,35 @@ impl<L: Log, S: Storage> Transaction<L, S> {
                 max: TRANSACTION_REGIONS_MAX,
             });
         }
-        let captured = region.mapping.borrow_capture()?;
+        let borrowed = region.mapping.borrow_capture()?;
         region.mapping.transactions.fetch_add(1, Ordering::AcqRel);
         let place = regions.enter(&region.mapping, position);
-        if let Some(mut captured) = captured {
-            captured.lend(self.mode == Mode::Restore);
-            self.buffers.captures.push((place, captured));
+        match borrowed {
+            Borrowed::Nothing => {}
+            Borrowed::Capture(mut captured) => {
+                captured.lend(self.mode == Mode::Restore);
+                self.buffers.captures.push((place, captured));
+            }
+            Borrowed::Verifier(verifier) => {
+                self.buffers.verifiers.push((place, verifier.enter(), verifier));
+            }
         }
         Ok(place)
     }
 
     /// Declares an admitted range while its region's lock is held.
     pub(crate) fn declare_locked(&mut self, memory: &Memory, place: u32, offset: usize, length: usize) {
+        match self.recent.route {
+            Route::Recorded => {}
+            Route::Verified => self.tell_verifier(place, offset, length),
+            Route::Adaptive => return self.declare_by_page(memory, place, offset, length),
+            Route::Found => return,
+        }
+        self.record(memory, place, offset, length);
+    }
+
+    fn record(&mut self, memory: &Memory, place: u32, offset: usize, length: usize) {
         match self.mode {
-            _ if !self.recent.declared => {}
             Mode::NoRestore => self.declare(place, offset, length),
             Mode::Restore => self.declare_restorable(memory, place, offset, length),
         }
@@ -289,8 +322,12 @@ impl<L: Log, S: Storage> Transaction<L, S> {
             regions,
             enlisted,
             captures,
+            verifiers,
             ..
         } = &mut self.buffers;
+        for (place, number, verifier) in verifiers.drain(..) {
+            verifier.leave(number, &regions.list[place as usize].read());
+        }
         for (place, mut captured) in captures.drain(..) {
             captured.lend(true);
             regions.list[place as usize].return_capture(captured);

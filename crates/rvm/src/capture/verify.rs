@@ -1,0 +1,224 @@
+//! Finding stores that were never declared: the mistake of RVM's users that shows only after a restart.
+//!
+//! A *shadow* shows the region as it was logged. A commit compares with it what may have changed; a byte that
+//! differs and that no open transaction has declared was stored without a declaration.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use netram_proto::port::IoError;
+
+use super::{PAGE, compare, copy_page, extent};
+use crate::error::CaptureError;
+use crate::limit::UNDECLARED_MAX;
+use crate::memory::{Memory, Trap, Watch};
+use crate::sync::lock;
+
+/// What happens when a commit finds undeclared stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verify {
+    /// They are kept, to be asked for by [`crate::Region::take_undeclared`]; the commit goes on without them.
+    Report,
+    /// The same, and the commit is refused: `CommitError::Undeclared`. Declared afterwards, it can be tried again.
+    Refuse,
+}
+
+/// Bytes that were stored and not declared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Undeclared {
+    /// The segment's path.
+    pub segment: Arc<str>,
+    /// Where in the segment.
+    pub offset: u64,
+    /// Where in the region.
+    pub region_offset: usize,
+    /// How many bytes.
+    pub length: usize,
+    /// Where in memory.
+    pub address: usize,
+}
+
+/// Bytes of a region: where they begin, and how many.
+pub(crate) type Run = (usize, usize);
+
+/// What the transactions of a verified region share.
+#[derive(Debug)]
+pub(crate) struct Verifier {
+    pub(crate) refuses: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    // Before the shadow: the handler must be gone when that is.
+    finder: Finder,
+    shadow: Memory,
+    /// Pages that were taken from the finder, and may still differ from the shadow.
+    suspects: Vec<usize>,
+    /// What open transactions have declared, by their numbers.
+    open: BTreeMap<u64, Vec<Run>>,
+    numbers: u64,
+    /// Found and not asked for, as offset in the region and length.
+    undeclared: Vec<Run>,
+}
+
+/// What says which pages were stored to.
+#[derive(Debug)]
+enum Finder {
+    Watch(Watch),
+    Trap(Trap),
+    /// Nothing: all are compared.
+    All,
+}
+
+impl Verifier {
+    /// Watches `memory` from now on, in the cheapest way that is possible.
+    pub(crate) fn new(memory: &Memory, verify: Verify) -> Result<Verifier, CaptureError> {
+        let length = memory.len().next_multiple_of(PAGE);
+        let mut shadow = Memory::reserve(length).map_err(|cause| CaptureError::System { cause })?;
+        let finder = match memory.is_mapped() && rustix::param::page_size() == PAGE {
+            false => Finder::All,
+            true => match Watch::new(memory) {
+                Ok(watch) => Finder::Watch(watch),
+                Err(_) => Trap::new(memory, &shadow).map_or(Finder::All, |trap| {
+                    // The shadow is complete without the handler.
+                    trap.set_copies(false);
+                    Finder::Trap(trap)
+                }),
+            },
+        };
+        (0..memory.len().div_ceil(PAGE)).for_each(|page| copy_page(memory, &mut shadow, page));
+        Ok(Verifier {
+            refuses: verify == Verify::Refuse,
+            state: Mutex::new(State {
+                finder,
+                shadow,
+                suspects: Vec::new(),
+                open: BTreeMap::new(),
+                numbers: 0,
+                undeclared: Vec::new(),
+            }),
+        })
+    }
+
+    /// A transaction enters; the number is its own.
+    pub(crate) fn enter(&self) -> u64 {
+        let mut state = lock(&self.state);
+        state.numbers += 1;
+        let number = state.numbers;
+        state.open.insert(number, Vec::new());
+        number
+    }
+
+    pub(crate) fn declared(&self, number: u64, offset: usize, length: usize) {
+        let mut state = lock(&self.state);
+        let ranges = state.open.get_mut(&number);
+        ranges
+            .expect("the transaction has entered")
+            .push((offset, length));
+    }
+
+    /// Looks for undeclared stores, remembers and returns the first and how many there are.
+    pub(crate) fn check(&self, memory: &Memory) -> Result<Option<(Run, usize)>, IoError> {
+        let state = &mut *lock(&self.state);
+        match &state.finder {
+            Finder::Watch(watch) => watch.take(&mut state.suspects)?,
+            Finder::Trap(trap) => trap.take(&mut state.suspects)?,
+            Finder::All => state.suspects.extend(0..memory.len().div_ceil(PAGE)),
+        }
+        state.suspects.sort_unstable();
+        state.suspects.dedup();
+        let mut declared: Vec<Run> = state.open.values().flatten().copied().collect();
+        declared.sort_unstable();
+        let mut found = Vec::new();
+        state.suspects.retain(|page| {
+            let start = extent(memory, *page).0;
+            let mut differs = false;
+            compare(memory, &state.shadow, *page, |at, count| {
+                differs = true;
+                subtract(start + at, start + at + count, &declared, &mut found);
+            });
+            differs
+        });
+        let first = found.first().map(|first| (*first, found.len()));
+        if !self.refuses {
+            // Said once; a refused commit finds them again until they are declared.
+            found.iter().for_each(|run| state.show(memory, *run));
+        }
+        let room = UNDECLARED_MAX.saturating_sub(state.undeclared.len());
+        found.retain(|run| !state.undeclared.contains(run));
+        state.undeclared.extend(found.into_iter().take(room));
+        Ok(first)
+    }
+
+    /// The transaction has ended: what it declared is now as it is to be, logged or not.
+    pub(crate) fn leave(&self, number: u64, memory: &Memory) {
+        let state = &mut *lock(&self.state);
+        for run in state.open.remove(&number).unwrap_or_default() {
+            state.show(memory, run);
+        }
+    }
+
+    /// Bytes that the library itself has stored.
+    pub(crate) fn stored(&self, memory: &Memory, offset: usize, length: usize) {
+        lock(&self.state).show(memory, (offset, length));
+    }
+
+    /// What was found and not asked for yet, as offset in the region and length.
+    pub(crate) fn take_undeclared(&self) -> Vec<Run> {
+        std::mem::take(&mut lock(&self.state).undeclared)
+    }
+}
+
+impl State {
+    /// The shadow shows these bytes as they are.
+    fn show(&mut self, memory: &Memory, (offset, length): Run) {
+        let mut bytes = [0; PAGE];
+        for at in (offset..offset + length).step_by(PAGE) {
+            let bytes = &mut bytes[..PAGE.min(offset + length - at)];
+            memory.copy_out(at, bytes);
+            self.shadow.copy_in(at, bytes);
+        }
+    }
+}
+
+/// Adds what is left of `from..to` without the sorted ranges to `left`.
+fn subtract(from: usize, to: usize, ranges: &[Run], left: &mut Vec<Run>) {
+    let mut at = from;
+    // Sorted by their beginnings; a long one may begin long before, so all before `to` are looked at.
+    for (offset, length) in ranges.iter().take_while(|(offset, _)| *offset < to) {
+        if offset + length <= at {
+            continue;
+        }
+        if *offset > at {
+            left.push((at, offset - at));
+        }
+        at = offset + length;
+        if at >= to {
+            return;
+        }
+    }
+    left.push((at, to - at));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_left_is_what_no_range_has(
+            from in 0usize..50, length in 1usize..50,
+            mut ranges in proptest::collection::vec((0usize..100, 1usize..30), 0..8),
+        ) {
+            ranges.sort_unstable();
+            let mut left = Vec::new();
+            subtract(from, from + length, &ranges, &mut left);
+            let left: Vec<usize> = left.iter().flat_map(|(at, count)| *at..at + count).collect();
+            let has = |at: usize| ranges.iter().any(|(offset, length)| (*offset..offset + length).contains(&at));
+            let expected: Vec<usize> = (from..from + length).filter(|at| !has(*at)).collect();
+            prop_assert_eq!(left, expected);
+        }
+    }
+}
