@@ -17,7 +17,7 @@ use netram_nbd::{kernel_flags, serve_kernel};
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 use rustix::process::Signal;
 
-use crate::fuse::file::{NAME, VolumeFile};
+use crate::fuse::file::VolumeFile;
 use crate::fuse::mount::DetachedMount;
 use crate::fuse::session::Session;
 use crate::handover::{Word, hear, say};
@@ -87,9 +87,10 @@ pub fn serve<E: fmt::Display>(open: impl FnOnce() -> Result<Arc<dyn Device>, E>)
 /// Makes the file, and stays with the supervisor until that has the device on it.
 fn begin(file: VolumeFile) -> Result<Session, ServeError> {
     let DetachedMount { control, root } = DetachedMount::new()?;
+    let name = file.new_name();
     let session = Session::begin(control, file)?;
     // By this path others reach into a mount that has no place.
-    let path = format!("/proc/{}/fd/{}/{NAME}", std::process::id(), root.as_raw_fd());
+    let path = format!("/proc/{}/fd/{}/{name}", std::process::id(), root.as_raw_fd());
     say_line(format_args!("{OFFER}{path}"))?;
     leave_output()?;
     // The supervisor holds the file by then, or it is dead: the conversation ends with the last holder.

@@ -12,8 +12,9 @@ use rustix::io::Errno;
 use super::wire::{self, Attributes, Operation, Request};
 use crate::failures::Failures;
 
-/// The file's name.
-pub(crate) const NAME: &str = "volume";
+/// How the file's name begins. The rest is chosen by the server that makes the file, and any is answered: another server may go
+/// on with it.
+const NAME_BEGINS: &str = "netram-";
 const FOLDER: u64 = 1;
 const FILE: u64 = 2;
 const FOLDER_MODE: u32 = 0o040_700;
@@ -95,6 +96,12 @@ impl VolumeFile {
                 .map_or(0, |since| since.as_secs()),
             failures: Failures::default(),
         }
+    }
+
+    /// A name for a new file that no other has on this machine. It is all that the kernel tells of what is under a loop device, and
+    /// some programs take two devices for one by it: `mkfs.btrfs` refused a second volume while the first was mounted.
+    pub(crate) fn new_name(&self) -> String {
+        format!("{NAME_BEGINS}{}-{}", std::process::id(), self.made_s)
     }
 
     /// What is answered to `request`. What is read goes through `scratch`: no allocation a request.
@@ -186,7 +193,7 @@ impl VolumeFile {
 impl VolumeFile {
     fn look_up(&self, folder: u64, name: &[u8]) -> Result<Body, i32> {
         match self.attributes(FILE) {
-            Some(attributes) if folder == FOLDER && name == NAME.as_bytes() => {
+            Some(attributes) if folder == FOLDER && name.starts_with(NAME_BEGINS.as_bytes()) => {
                 Ok(attributes.entry(NAME_VALID_S).into())
             }
             _ => Err(Errno::NOENT.raw_os_error()),

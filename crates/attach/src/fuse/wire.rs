@@ -344,7 +344,7 @@ mod tests {
     fn requests_are_read_and_anything_cut_or_lengthened_is_refused() {
         let write = [words(&[9, 8192, 3, 0, 0]), b"abc".to_vec()].concat();
         for (number, arguments, operation) in [
-            (1, b"volume\0".to_vec(), Operation::Lookup(b"volume")),
+            (1, b"netram-1\0".to_vec(), Operation::Lookup(b"netram-1")),
             (
                 15,
                 words(&[9, 4096, 512, 0, 0]),

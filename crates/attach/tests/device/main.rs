@@ -11,7 +11,7 @@ mod machine;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -318,14 +318,35 @@ fn a_device_whose_supervisor_is_gone_serves_until_its_file_system_is_unmounted()
     tool("sync", &["-f", &mounted.at().display().to_string()]).expect("the device still serves");
     mounted.unmount();
     until("the server ends", || !server.is_alive() || is_zombie(server.id));
-    let backing = format!(
-        "/sys/block/{}/loop/backing_file",
-        device.file_name().unwrap().display()
-    );
-    until("the loop device is free", || !Path::new(&backing).exists());
+    let backing = backing_file(&device);
+    until("the loop device is free", || !backing.exists());
     machine.attach(4096);
     machine.check_ext4();
     machine.detach();
+}
+
+#[test]
+fn two_devices_are_not_taken_for_one() {
+    // `mkfs.btrfs` said that the second was mounted when the first was: their files had one name.
+    let machines = (0..2).map(|_| Machine::new(16 * MIB));
+    let mut machines = match machines.collect::<Result<Vec<_>, _>>() {
+        Ok(machines) => machines,
+        Err(missing) => return skipped("two_devices_are_not_taken_for_one", &missing),
+    };
+    machines.iter_mut().for_each(|machine| machine.attach(4096));
+    let files = machines.iter().map(|machine| {
+        let file = backing_file(&machine.device());
+        fs::read_to_string(file).expect("the kernel tells of its loop devices")
+    });
+    let files = files.collect::<Vec<_>>();
+    assert_ne!(files[0], files[1]);
+    machines.iter_mut().for_each(Machine::detach);
+}
+
+/// Where the kernel says what is under a loop device.
+fn backing_file(device: &Path) -> PathBuf {
+    let name = device.file_name().expect("a device has a name");
+    Path::new("/sys/block").join(name).join("loop/backing_file")
 }
 
 /// A server whose parent, this test, has not asked how it ended.
