@@ -1,6 +1,6 @@
 //! Random ways through larger worlds.
 //!
-//! `NETRAM_SEEDS=100000 cargo test -p netram-proto --test lock random` looks at more of them.
+//! `NETRAM_FROM=4000 NETRAM_SEEDS=100000 cargo test -p netram-proto --test lock random` looks at others.
 
 use crate::script::{Action, Script, Step};
 use crate::world::World;
@@ -8,6 +8,8 @@ use netram_proto::shared::Hold;
 
 /// Steps of one world, after which it does not end.
 const STEPS_MAX: usize = 100_000;
+/// Worlds of an ordinary run.
+const SEEDS: u64 = 4000;
 
 /// A generator of Weyl and a mixer: small, and the same everywhere.
 struct Dice(u64);
@@ -106,11 +108,15 @@ fn walk(seed: u64) -> (usize, usize) {
 
 #[test]
 fn random_ways_through_larger_worlds() {
-    let seeds = std::env::var("NETRAM_SEEDS")
-        .ok()
-        .and_then(|seeds| seeds.parse().ok());
+    let number = |name| {
+        std::env::var(name)
+            .ok()
+            .and_then(|number| number.parse::<u64>().ok())
+    };
+    let (from, seeds) = (number("NETRAM_FROM"), number("NETRAM_SEEDS"));
     let (mut failed, mut txns) = (0, 0);
-    for seed in 0..seeds.unwrap_or(4000) {
+    let from = from.unwrap_or(0);
+    for seed in from..from + seeds.unwrap_or(SEEDS) {
         let (some, all) = walk(seed);
         failed += some;
         txns += all;

@@ -312,7 +312,7 @@ impl Cache {
                     self.out.push_back(Event::Send(ToService::Die { lock, asker }));
                     return Ok(());
                 }
-                let keep = token.recall.map_or(keep, |before| before.keep.min(keep));
+                // Whoever an earlier one was for may be gone: the newest is what the first in the service's queue needs.
                 token.recall = Some(Recall { keep });
                 self.pump(now, at);
             }

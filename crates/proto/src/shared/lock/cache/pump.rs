@@ -117,6 +117,13 @@ impl Cache {
                 }
                 continue;
             }
+            // It has waited for the lease, and the token has been recalled meanwhile.
+            if front.order == Order::Out && token.is_used_against(&front) {
+                token.queue.pop_front();
+                let lock = self.tokens.lock(at);
+                self.died(front.txn, lock);
+                continue;
+            }
             // Without a lease the token could not be used: it would be recalled and asked for again, over and over.
             if leased && self.linked && token.must_ask(&front) {
                 self.ask(at, front.hold, front.order, Some(front.txn));

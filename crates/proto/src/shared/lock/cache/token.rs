@@ -63,11 +63,12 @@ impl Token {
         self.held >= Some(hold) && self.recall.is_none() && !self.writer && alone
     }
 
-    /// Whether the first of the queue may use the lock now. One that already does is not kept from it by a recall: that waits for its end
-    /// anyhow.
+    /// Whether the first of the queue may use the lock now. One that already reads is not kept from writing by a recall of the whole token:
+    /// that waits for its end anyhow. A recall that leaves it what it has may be about to be met, for one that must not wait.
     pub(super) fn serves(&self, waiter: &Waiter) -> bool {
+        let gives_way = self.recall.is_some_and(|recall| recall.keep.is_some());
         match waiter.has {
-            true => self.held == Some(Hold::Exclusive) && self.readers == 1,
+            true => self.held == Some(Hold::Exclusive) && self.readers == 1 && !gives_way,
             false => self.free(waiter.hold),
         }
     }
@@ -114,18 +115,22 @@ impl Token {
                 Ok(out)
             }
             Order::Out => {
-                let others = self.writer || self.readers > u32::from(waiter.has);
-                let blocked = match waiter.hold {
-                    Hold::Exclusive => others,
-                    Hold::Shared => self.writer || (others && self.recall.is_some()),
-                };
                 let waits = self.asked.is_some_and(|asked| asked.order != Order::Out);
-                if front.is_some() || blocked || waits {
+                if front.is_some() || self.is_used_against(&waiter) || waits {
                     return Err(());
                 }
                 self.queue.push_front(waiter);
                 Ok(None)
             }
+        }
+    }
+
+    /// Whether a transaction would have to wait for others that use the lock: because of what they do, or of a recall that waits for them.
+    pub(super) fn is_used_against(&self, waiter: &Waiter) -> bool {
+        let others = self.writer || self.readers > u32::from(waiter.has);
+        match waiter.hold {
+            Hold::Exclusive => others,
+            Hold::Shared => self.writer || (others && self.recall.is_some()),
         }
     }
 
