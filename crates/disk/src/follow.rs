@@ -7,8 +7,9 @@
 //! For a resync, in this order: say durably that the copy is inconsistent; [`Disk::bring_up`]; begin the journal anew;
 //! [`Disk::restart`]; put holes and blocks; [`Disk::sync`]. Records may come and be followed meanwhile, in any order with
 //! blocks but one: a block is newer than all records that came before it. So it takes the place of what stages have of it,
-//! which may be merged with what lay below before. With `restarted` in its options the volume can be opened wherever a
-//! crash came in between.
+//! which may be merged with what lay below before. Records that came before it and are followed later make it older again, until
+//! those behind them have come: a writer that gave these up sends such a block after the journal began anew. With `restarted` in
+//! its options the volume can be opened wherever a crash came in between.
 
 use netram_proto::id::Lsn;
 use netram_proto::port::{Log, LogError};

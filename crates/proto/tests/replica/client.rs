@@ -404,7 +404,7 @@ fn a_resync_that_sends_nothing_ends_where_the_replica_already_was() {
     assert!(matches!(announced, Some(Todo::Send(message)) if message.header.kind == FrameKind::Resync));
     hear_begun(&mut source, ends[2].lsn);
     assert!(matches!(next_of_blocks(&mut source), Some(Todo::Choose { .. })));
-    source.on_chosen(&[]);
+    source.on_chosen(&[], Lsn(0));
     match next_of_blocks(&mut source) {
         Some(Todo::Send(message)) => {
             assert_eq!(message.header.kind, FrameKind::Resynced);
@@ -426,7 +426,7 @@ fn a_resync_that_the_log_leaves_behind_goes_on_with_what_became_dirty_since() {
     let choose = |max, pass| Some(Todo::Choose { max, pass });
     let most = 14;
     assert_eq!(next_of_blocks(&mut source), choose(most, 0));
-    source.on_chosen(&[4]);
+    source.on_chosen(&[4], Lsn(0));
     // The head passes everything that was sent: what is left of the blocks comes first.
     source.on_stable(ends[20].lsn);
     source.on_head(ends[15].lsn);
@@ -434,7 +434,7 @@ fn a_resync_that_the_log_leaves_behind_goes_on_with_what_became_dirty_since() {
     let sent = source.on_read(&[(4, None)], ends[20].lsn, Time(0));
     assert_eq!(numbers_of(&sent), [1]);
     assert_eq!(next_of_blocks(&mut source), choose(most, 0));
-    source.on_chosen(&[]);
+    source.on_chosen(&[], Lsn(0));
     assert_eq!(next_of_blocks(&mut source), None, "an answer is owed");
     let stored = Header {
         mark: 1,
@@ -456,7 +456,7 @@ fn a_resync_that_the_log_leaves_behind_goes_on_with_what_became_dirty_since() {
     }
     hear_begun(&mut source, ends[16].lsn);
     assert_eq!(next_of_blocks(&mut source), choose(most, 1));
-    source.on_chosen(&[]);
+    source.on_chosen(&[], Lsn(0));
     match next_of_blocks(&mut source) {
         Some(Todo::Send(message)) => {
             assert_eq!(message.header.kind, FrameKind::Resynced);
@@ -472,6 +472,48 @@ fn a_resync_that_the_log_leaves_behind_goes_on_with_what_became_dirty_since() {
     let since = Some(ends[16].lsn);
     let scope = Scope::All;
     assert_eq!(next_of_blocks(&mut source), Some(Todo::Begin { scope, since }));
+}
+
+/// What the log gave up was chosen as it became dirty, sent, and marked no more; the replica, which had not taken in all of its log,
+/// put older records over it, and called itself whole: those behind them it never got (seeds 40658192, 40923784, 42241041).
+#[test]
+fn what_became_dirty_by_a_gap_is_not_sent_before_the_log_begins_anew() {
+    let ends = log(30).1;
+    let mut source = greeted(10, 5, 1, ends[2]);
+    assert!(matches!(after_view(&mut source), Some(Todo::Begin { .. })));
+    begin_resync(&mut source, ends[5]);
+    let choose = |pass| Some(Todo::Choose { max: 14, pass });
+    assert_eq!(next_of_blocks(&mut source), choose(0));
+    source.on_stable(ends[20].lsn);
+    source.on_chosen(&[], ends[15].lsn);
+    assert!(matches!(next_of_blocks(&mut source), Some(Todo::Move { .. })));
+    let move_to = |source: &mut Source, start: Link| {
+        source.on_moved(Some((start, 2)));
+        assert!(matches!(source.next(Time(0)), Some(Todo::Send(_))));
+        hear_begun(source, start.lsn);
+    };
+    move_to(&mut source, ends[16]);
+    assert_eq!(next_of_blocks(&mut source), choose(1));
+    source.on_chosen(&[6], Lsn(0));
+    assert_eq!(next_of_blocks(&mut source), Some(Todo::Read(vec![6])));
+    assert_eq!(
+        source.on_read(&[(6, None)], ends[20].lsn, Time(0)).len(),
+        1,
+        "the log was not left behind"
+    );
+    assert_eq!(next_of_blocks(&mut source), choose(1));
+    // In the same moment the log gave up what was not sent of it.
+    source.on_stable(ends[30].lsn);
+    source.on_chosen(&[7, 8], ends[25].lsn);
+    assert_eq!(next_of_blocks(&mut source), None, "an answer is owed");
+    let stored = Header {
+        mark: 1,
+        ..Header::new(FrameKind::Stored)
+    };
+    hear(&mut source, stored, &[]);
+    assert!(matches!(next_of_blocks(&mut source), Some(Todo::Move { .. })));
+    move_to(&mut source, ends[26]);
+    assert_eq!(next_of_blocks(&mut source), Some(Todo::Read(vec![7, 8])));
 }
 
 /// Answers to a resync before were taken for the new one's: one of digests that were not asked for ended the connection.
@@ -523,7 +565,7 @@ fn what_is_dirty_although_the_replica_is_whole_is_sent_by_itself_and_not_all_the
     assert_eq!(source.next(Time(0)), Some(Todo::Begin { scope, since }));
     begin_resync(&mut source, ends[1]);
     assert!(matches!(next_of_blocks(&mut source), Some(Todo::Choose { .. })));
-    source.on_chosen(&[]);
+    source.on_chosen(&[], Lsn(0));
     assert!(matches!(next_of_blocks(&mut source), Some(Todo::Send(_))));
     let whole = Header {
         flags: 1,

@@ -237,8 +237,9 @@ impl Program {
                 };
                 let numbers: Vec<u64> = run.iter().flat_map(|run| run.first..run.behind).collect();
                 self.cursor = run.map_or(self.cursor, |run| run.behind);
+                let head = volume.log().state().head;
                 self.done(process, |source, _| {
-                    source.on_chosen(&numbers);
+                    source.on_chosen(&numbers, head);
                     Vec::new()
                 });
             }

@@ -54,7 +54,10 @@ impl Chooser {
         match todo {
             Todo::Begin { scope, since } => self.begin(disk, source, scope, since)?,
             Todo::Move { since } => source.on_moved(go_on(disk, since)?),
-            Todo::Choose { max, pass } => source.on_chosen(&self.choose(disk, max, pass)?),
+            Todo::Choose { max, pass } => {
+                let chosen = self.choose(disk, max, pass)?;
+                source.on_chosen(&chosen, disk.log().state().head);
+            }
             Todo::Digest { first, count } => {
                 let digests = digests(disk, first, count.min(COMPARED_AT_ONCE))?;
                 let tail = disk.log().state().tail;

@@ -93,7 +93,7 @@ pub enum Todo {
         /// The replica has everything below this.
         since: Lsn,
     },
-    /// Choose the next blocks, at most so many; then [`Source::on_chosen`].
+    /// Choose the next blocks, at most so many, and take the log's head after that; then [`Source::on_chosen`].
     Choose {
         /// At most so many.
         max: usize,

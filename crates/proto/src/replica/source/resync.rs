@@ -58,7 +58,7 @@ pub(super) struct Resync {
     first_mark: u32,
     /// The next block to compare.
     pub(super) cursor: u64,
-    /// Blocks to be read and sent.
+    /// Blocks to be read and sent. What is left of them when the log begins anew comes after that.
     pub(super) chosen: VecDeque<u64>,
     /// No further blocks will be chosen.
     pub(super) exhausted: bool,
@@ -213,12 +213,13 @@ impl Source {
         }
     }
 
-    /// [`Todo::Choose`] is done. No numbers: there are no more.
-    pub fn on_chosen(&mut self, numbers: &[u64]) {
+    /// [`Todo::Choose`] is done, and the log then began at `head`. No numbers: there are no more.
+    pub fn on_chosen(&mut self, numbers: &[u64], head: Lsn) {
         if let Some(resync) = &mut self.resync {
             resync.chosen.extend(numbers);
             resync.exhausted = numbers.is_empty();
         }
+        self.on_head(head);
     }
 
     /// [`Todo::Digest`] is done; the frame to send. `tail` was the log's when the last block had been read. No digests: the volume ends there.
@@ -312,6 +313,15 @@ impl Source {
                     flags,
                     ..self.header(FrameKind::Resync)
                 })))
+            }
+            // What became dirty by this gap is chosen, or would be, and is not marked any more then. It must not be sent before the
+            // replica has taken in its log: older records there come after it, and newer ones never.
+            Stage::Copying if resync.gap && resync.pass > 0 => {
+                if resync.flight > 0 {
+                    return None;
+                }
+                resync.stage = Stage::Move;
+                self.copy()
             }
             Stage::Copying if resync.flight + 2 > flight_max => None,
             Stage::Copying if !resync.chosen.is_empty() => {
