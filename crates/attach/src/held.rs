@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::closing::Closing;
 use crate::loop_device::LoopDevice;
 use crate::nbd_device::{self, NbdDevice, NbdError};
 use crate::registry::Record;
@@ -52,30 +53,59 @@ impl Held {
         }
     }
 
-    /// Lets the device go, unless somebody has it for himself (a mount, swap, another driver): then it is handed back.
-    pub(crate) fn release(self) -> Result<(), (Held, io::Error)> {
+    /// Begins to let the device go, unless somebody has it for himself (a mount, swap, another driver).
+    pub(crate) fn closing(&self) -> io::Result<Closing> {
+        match self {
+            Held::Loop { device, .. } => device.closing(),
+            Held::Nbd(device) => device.closing(),
+            Held::Ublk(device) => device.closing(),
+        }
+    }
+
+    /// Lets the device go that `closing` has.
+    pub(crate) fn close(self, closing: Closing) -> Closed {
+        let mut nbd = None;
         match self {
             Held::Loop {
                 device,
                 file,
-                mut control,
+                control,
             } => {
-                let released = device.release(|| control = None);
-                released.map_err(|(device, error)| {
-                    let held = Held::Loop {
-                        device,
-                        file,
-                        control,
-                    };
-                    (held, error)
-                })
+                // First: what waits for a server that dies now is to get errors.
+                drop(control);
+                closing.close(Box::new((file, device)));
             }
-            Held::Nbd(device) => device
-                .release()
-                .map_err(|(device, error)| (Held::Nbd(device), error)),
-            Held::Ublk(device) => device
-                .release()
-                .map_err(|(device, error)| (Held::Ublk(device), error)),
+            Held::Nbd(device) => {
+                nbd = Some(device.index());
+                closing.close(Box::new(device));
+            }
+            Held::Ublk(device) => closing.close(Box::new(device)),
+        }
+        Closed { closing, nbd }
+    }
+}
+
+/// A device that goes.
+#[derive(Debug)]
+pub(crate) struct Closed {
+    closing: Closing,
+    /// Its number, if it is one of the kernel's nbd.
+    nbd: Option<u32>,
+}
+
+impl Closed {
+    /// Whether it is gone.
+    pub(crate) fn is_over(&self) -> bool {
+        self.closing.is_over()
+    }
+
+    /// Its server is dead: what still waits for it gets errors. By FUSE that is so already, and a ublk device that is being
+    /// stopped does it by itself.
+    pub(crate) fn fail(&mut self) {
+        if let Some(index) = self.nbd.take().filter(|_| !self.is_over())
+            && let Err(error) = nbd_device::fail_index(index)
+        {
+            tracing::warn!(%error, "the device still waits for another server, and then fails");
         }
     }
 }

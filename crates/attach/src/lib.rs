@@ -29,6 +29,7 @@
 
 #[cfg(test)]
 mod children;
+mod closing;
 mod failures;
 mod fuse;
 mod handover;

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use crate::closing::Closing;
 use crate::sys::{self, LoopConfig};
 
 const CONTROL: &str = "/dev/loop-control";
@@ -87,30 +88,22 @@ impl LoopDevice {
         self.says("loop/dio").is_some_and(|dio| dio == "1")
     }
 
-    /// Lets the device go, unless somebody has it for himself (a mount, swap, another driver): then it is handed back.
+    /// Begins to let the device go, unless somebody has it for himself (a mount, swap, another driver).
     ///
     /// Who merely has it open, as a program that looks at new disks, keeps it until he closes it. Until then somebody may
     /// still mount it, and nothing tells how many have it open. Then it serves on until it is unmounted, as any other.
-    ///
-    /// `before` is called when it is certain to go and the last closing, which may wait for what the device still writes,
-    /// has not begun.
-    pub(crate) fn release(self, before: impl FnOnce()) -> Result<(), (LoopDevice, io::Error)> {
+    pub(crate) fn closing(&self) -> io::Result<Closing> {
+        let path = self.path.clone();
         let exclusive = OFlags::EXCL.bits().cast_signed();
-        let mine = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(exclusive)
-            .open(&self.path);
-        match mine {
-            Ok(mine) => {
-                before();
-                // The exclusive handle goes last: between the two nobody can take the device for himself.
-                drop(self);
-                drop(mine);
-                Ok(())
-            }
-            Err(error) => Err((self, error)),
-        }
+        let have = move || {
+            OpenOptions::new()
+                .read(true)
+                .write(true)
+                .custom_flags(exclusive)
+                .open(path)
+        };
+        // This handle goes last: between the two nobody can take the device for himself.
+        Closing::begin(have, drop)
     }
 
     fn says(&self, what: &str) -> Option<String> {

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
+use crate::closing::Closing;
 use crate::loop_device::number_of;
 use crate::netlink::{Attributes, Family};
 use crate::node;
@@ -146,27 +147,28 @@ impl NbdDevice {
             .map_err(refused("end the device with its last user"))
     }
 
-    /// Lets the device go, unless somebody has it for himself; see [`LoopDevice::release`](crate::loop_device::LoopDevice::release).
-    pub(crate) fn release(self) -> Result<(), (NbdDevice, io::Error)> {
+    /// Begins to let the device go, unless somebody has it for himself; see
+    /// [`LoopDevice::closing`](crate::loop_device::LoopDevice::closing).
+    pub(crate) fn closing(&self) -> io::Result<Closing> {
+        let path = self.path.clone();
         let exclusive = OFlags::EXCL.bits().cast_signed();
-        let mine = OpenOptions::new()
-            .read(true)
-            .custom_flags(exclusive)
-            .open(&self.path);
-        match mine {
-            Ok(mine) => {
-                drop(self);
-                drop(mine);
-                Ok(())
-            }
-            Err(error) => Err((self, error)),
-        }
+        let have = move || OpenOptions::new().read(true).custom_flags(exclusive).open(path);
+        Closing::begin(have, drop)
+    }
+
+    pub(crate) fn index(&self) -> u32 {
+        self.index
     }
 
     /// Lets every request fail, now and from now on.
     pub(crate) fn fail(&self) -> Result<(), NbdError> {
-        disconnect(&mut family()?, self.index)
+        fail_index(self.index)
     }
+}
+
+/// Lets every request of the device `index` fail that this process has, now and from now on.
+pub(crate) fn fail_index(index: u32) -> Result<(), NbdError> {
+    disconnect(&mut family()?, index)
 }
 
 /// Makes the device as large as its server's volume, while it is used.

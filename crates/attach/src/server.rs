@@ -221,11 +221,6 @@ impl Server {
         self.serving
     }
 
-    /// How it ended, if it has.
-    pub(crate) fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
-        self.child.try_wait()
-    }
-
     pub(crate) fn kill(&mut self) -> io::Result<()> {
         self.child.kill()
     }
@@ -329,7 +324,7 @@ mod tests {
         let mut server = shell("printf wwwww- >&0; exec sleep 600", None);
         assert!(server.take_control().is_none());
         assert!(
-            server.ended().unwrap().is_none(),
+            server.child.try_wait().unwrap().is_none(),
             "it was not waited for any longer"
         );
         server.kill().unwrap();

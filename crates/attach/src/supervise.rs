@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 
+use crate::closing::Closing;
 use crate::handover::Word;
-use crate::held::Held;
+use crate::held::{Closed, Held};
 use crate::loop_device::{BindError, LoopDevice};
 use crate::nbd_device::{NbdConfig, NbdDevice, NbdError};
 use crate::process::Process;
@@ -55,6 +56,8 @@ pub enum Serving {
 #[derive(Debug)]
 pub struct Attached {
     device: Held,
+    /// The device is being let go, and is not had yet.
+    closing: Option<Closing>,
     server: Server,
     /// The server is another's successor, and does not serve yet.
     succeeding: bool,
@@ -69,6 +72,8 @@ pub struct Attached {
 pub enum Release {
     /// It goes. The server ends once it has.
     Going(Box<Going>),
+    /// What was written to it is on its way to the server, which may be replaced meanwhile. To be asked again.
+    Closing(Box<Attached>),
     /// Somebody has it for himself. As before.
     InUse(Box<Attached>, Vec<User>),
 }
@@ -78,8 +83,11 @@ pub enum Release {
 #[derive(Debug)]
 pub struct Going {
     server: Server,
-    /// The volume is free once the server has ended.
-    _claim: Claim,
+    ended: Option<ExitStatus>,
+    device: Closed,
+    /// The volume is free once the server has ended. Until the device is gone its record stands.
+    claim: Claim,
+    withdrawn: bool,
 }
 
 /// Why nothing was attached. Nothing is left of the attempt.
@@ -132,6 +140,7 @@ pub fn attach(mut claim: Claim, request: &Request, server: Command) -> Result<At
     match make(&mut claim, request, &mut server) {
         Ok((device, record)) => Ok(Attached {
             device,
+            closing: None,
             server,
             succeeding: false,
             may_restart: request.restart,
@@ -286,36 +295,29 @@ impl Attached {
         }
     }
 
-    /// Lets the device go, unless it is mounted or used otherwise.
-    pub fn release(self) -> Release {
-        let Attached {
-            device,
-            server,
-            succeeding,
-            may_restart,
-            hung_after,
-            mut claim,
-            record,
-        } = self;
-        match device.release() {
-            Ok(()) => {
-                withdraw(&mut claim);
-                let _claim = claim;
-                Release::Going(Box::new(Going { server, _claim }))
+    /// Lets the device go, unless it is mounted or used otherwise. Waits for nobody: the first answer is mostly that it is closing.
+    pub fn release(mut self) -> Release {
+        let begun = match self.closing.take() {
+            Some(closing) => Ok(closing),
+            None => self.device.closing(),
+        };
+        let had = begun.and_then(|closing| Ok((closing.had().transpose()?, closing)));
+        match had {
+            Ok((Some(()), closing)) => Release::Going(Box::new(Going {
+                server: self.server,
+                ended: None,
+                device: self.device.close(closing),
+                claim: self.claim,
+                withdrawn: false,
+            })),
+            Ok((None, closing)) => {
+                self.closing = Some(closing);
+                Release::Closing(Box::new(self))
             }
-            Err((device, error)) => {
+            Err(error) => {
                 tracing::debug!(%error, "the device is in use");
-                let users = users(device.path());
-                let attached = Attached {
-                    device,
-                    server,
-                    succeeding,
-                    may_restart,
-                    hung_after,
-                    claim,
-                    record,
-                };
-                Release::InUse(Box::new(attached), users)
+                let users = users(self.device.path());
+                Release::InUse(Box::new(self), users)
             }
         }
     }
@@ -383,9 +385,26 @@ impl Attached {
 }
 
 impl Going {
-    /// How the server ended, once it has: then the volume is closed.
-    pub fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
-        self.server.ended()
+    /// How the server ended, once it has and the device is gone: then the volume is closed. To be asked about once a second: a
+    /// server that hangs is killed here.
+    pub fn ended(&mut self, now: Instant) -> io::Result<Option<ExitStatus>> {
+        if self.ended.is_none() {
+            self.ended = self.server.look(now)?;
+            if self.ended.is_some_and(|status| !status.success()) {
+                self.device.fail();
+            }
+        }
+        let over = self.device.is_over();
+        if over && !self.withdrawn {
+            withdraw(&mut self.claim);
+            self.withdrawn = true;
+        }
+        Ok(self.ended.filter(|_| over))
+    }
+
+    /// Kills the server: what still waits for it gets errors.
+    pub fn give_up(&mut self) -> io::Result<()> {
+        self.server.kill()
     }
 }
 

@@ -114,6 +114,19 @@ pub(crate) fn ignore(signal: Signal) -> io::Result<()> {
     }
 }
 
+/// From now on the calling thread has no descriptors but the first three, and the process's others are unaffected. What it opens,
+/// only it has. It must neither use a descriptor of before nor give one of its own to another thread: there it is another file.
+pub(crate) fn without_descriptors() -> io::Result<()> {
+    const FIRST: libc::c_uint = 3;
+    const UNSHARE: libc::c_uint = 1 << 1;
+    // SAFETY: no memory is touched. Descriptors that other threads own stay open in the table that those have; this thread's
+    // callers see to it that it owns none.
+    match unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, UNSHARE) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// The number of a free loop device, from the control device.
 pub(crate) fn free_number(control: &File) -> rustix::io::Result<u32> {
     // SAFETY: the call takes no argument and touches no memory of ours.

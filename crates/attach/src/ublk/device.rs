@@ -5,29 +5,26 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::fs::OFlags;
 
 use super::control::Control;
 use super::{UblkError, block_path};
+use crate::closing::Closing;
 use crate::loop_device::number_of;
 use crate::node;
 use crate::openers;
 use crate::process::Process;
 
-/// How long letting a device go waits for what was written to it; then it is tried again.
-const SYNC_PATIENCE: Duration = Duration::from_secs(1);
-const SYNC_PAUSE: Duration = Duration::from_millis(5);
+/// How long to wait before a device that did not stop is told to again.
+const STOP_PAUSE: Duration = Duration::from_secs(1);
 
 /// A device that this process looks after.
 #[derive(Debug)]
 pub(crate) struct UblkDevice {
     path: PathBuf,
     number: u32,
-    /// Writes what programs have left to be written, with the device for itself.
-    syncing: Option<JoinHandle<io::Result<File>>>,
 }
 
 impl UblkDevice {
@@ -36,11 +33,7 @@ impl UblkDevice {
         let path = block_path(number);
         let found = node::wait_for(&path, number_of).and_then(|_| node::look_often(&path));
         match found {
-            Ok(()) => Ok(UblkDevice {
-                path,
-                number,
-                syncing: None,
-            }),
+            Ok(()) => Ok(UblkDevice { path, number }),
             Err(source) => Err(UblkError::Device { path, source }),
         }
     }
@@ -53,44 +46,20 @@ impl UblkDevice {
         self.number
     }
 
-    /// Lets the device go, unless somebody has it open, or what was written to it is still on its way: then it is handed back.
-    ///
-    /// Whoever opens it in that moment gets errors.
-    pub(crate) fn release(mut self) -> Result<(), (UblkDevice, io::Error)> {
-        match self.sync() {
-            Ok(mine) => {
-                let ended = end(self.number, Some(mine));
-                ended.map_err(|error| (self, io::Error::other(error)))
+    /// Begins to let the device go, unless somebody has it open. Whoever opens it in the moment in which it goes gets errors.
+    pub(crate) fn closing(&self) -> io::Result<Closing> {
+        let (path, number) = (self.path.clone(), self.number);
+        let have = move || exclusive(&path).and_then(|mine| unused(&path, mine));
+        let end = move |mine| {
+            // Nobody else can have it for himself meanwhile, and its server ends with it alone.
+            while let Err(error) = Control::open().and_then(|mut control| control.stop(number)) {
+                tracing::warn!(%error, number, "the device does not stop; trying again");
+                std::thread::sleep(STOP_PAUSE);
             }
-            Err(error) => Err((self, error)),
-        }
-    }
-
-    /// Has the device, for itself, and nothing that waits to be written.
-    ///
-    /// That takes a server, and this process is who replaces one that dies. So another thread waits for the server.
-    fn sync(&mut self) -> io::Result<File> {
-        let syncing = match self.syncing.take() {
-            Some(syncing) => syncing,
-            None => {
-                let mine = exclusive(&self.path)?;
-                let path = self.path.clone();
-                std::thread::Builder::new()
-                    .name("netram-ublk-sync".into())
-                    .spawn(move || sync_unused(&path, mine))?
-            }
+            drop(mine);
+            delete(number);
         };
-        let deadline = Instant::now() + SYNC_PATIENCE;
-        while !syncing.is_finished() {
-            if Instant::now() > deadline {
-                self.syncing = Some(syncing);
-                return Err(io::ErrorKind::WouldBlock.into());
-            }
-            std::thread::sleep(SYNC_PAUSE);
-        }
-        syncing
-            .join()
-            .map_err(|_| io::Error::other("the thread that synced it panicked"))?
+        Closing::begin(have, end)
     }
 
     /// Lets every request fail, now and from now on.
@@ -125,8 +94,8 @@ pub(crate) fn resize(device: &Path, bytes: u64) -> Result<(), UblkError> {
 /// but only if there is something to be written, and then whoever detaches the volume stops the device, which ends that.
 pub(super) fn end_unused(number: u32) -> Result<bool, UblkError> {
     let path = block_path(number);
-    match exclusive(&path).and_then(|mine| sync_unused(&path, mine)) {
-        Ok(mine) => end(number, Some(mine)).map(|()| true),
+    match exclusive(&path).and_then(|mine| unused(&path, mine)) {
+        Ok(mine) => end(number, Some(sync(mine))).map(|()| true),
         // It was never started, or is stopped.
         Err(error) if error.kind() == io::ErrorKind::NotFound => end(number, None).map(|()| true),
         Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Ok(false),
@@ -139,18 +108,22 @@ fn end(number: u32, mine: Option<File>) -> Result<(), UblkError> {
     let mut control = Control::open()?;
     control.stop(number)?;
     drop(mine);
-    if let Err(error) = control.delete(number) {
-        tracing::warn!(%error, number, "the device is gone, its number is not");
-    }
+    delete(number);
     Ok(())
 }
 
-/// Has what was written to a device on its way to the volume, unless somebody else has it open. `mine` keeps others from having
-/// it for themselves, not from having opened it.
-fn sync_unused(path: &Path, mine: File) -> io::Result<File> {
+/// Removes a device that was stopped.
+fn delete(number: u32) {
+    if let Err(error) = Control::open().and_then(|mut control| control.delete(number)) {
+        tracing::warn!(%error, number, "the device is gone, its number is not");
+    }
+}
+
+/// The device, unless somebody else has it open. `mine` keeps others from having it for themselves, not from having opened it.
+fn unused(path: &Path, mine: File) -> io::Result<File> {
     match openers::others_have(path) {
         true => Err(io::ErrorKind::ResourceBusy.into()),
-        false => Ok(sync(mine)),
+        false => Ok(mine),
     }
 }
 

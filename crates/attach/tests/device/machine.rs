@@ -128,11 +128,12 @@ impl Machine {
 
     /// Takes the device away, or says who has it.
     pub(crate) fn try_detach(&mut self) -> Result<(), Vec<User>> {
-        match self.attached.take().expect("it is attached").release() {
+        match self.release() {
+            Release::Closing(_) => unreachable!("it was waited for"),
             Release::Going(mut going) => {
                 let mut ended = None;
                 until("the server ends", || {
-                    ended = going.ended().expect("it is our child");
+                    ended = going.ended(Instant::now()).expect("it is our child");
                     ended.is_some()
                 });
                 assert!(
@@ -146,6 +147,30 @@ impl Machine {
                 self.attached = Some(*attached);
                 Err(users)
             }
+        }
+    }
+
+    /// What comes of letting the device go, once that is known.
+    fn release(&mut self) -> Release {
+        let mut release = None;
+        until("it is known who has the device", || {
+            match self.attached.take().expect("it is attached").release() {
+                Release::Closing(attached) => self.attached = Some(*attached),
+                known => release = Some(known),
+            }
+            release.is_some()
+        });
+        release.expect("it was waited for")
+    }
+
+    /// Begins to let the device go, and tells whether there is something to wait for.
+    pub(crate) fn begin_to_detach(&mut self) -> bool {
+        match self.attached.take().expect("it is attached").release() {
+            Release::Closing(attached) => {
+                self.attached = Some(*attached);
+                true
+            }
+            _ => false,
         }
     }
 

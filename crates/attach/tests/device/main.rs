@@ -278,6 +278,37 @@ fn a_device_that_cannot_have_its_link_is_taken_back_with_its_server() {
 }
 
 #[test]
+fn letting_a_device_go_waits_for_no_server() {
+    const NAME: &str = "letting_a_device_go_waits_for_no_server";
+    // It did, in the only thread of a supervisor, which then neither heard signals nor noticed a server's end.
+    let mut machine = match Machine::new(MIB) {
+        Ok(machine) => machine,
+        Err(missing) => return skipped(NAME, &missing),
+    };
+    machine.attach(4096);
+    let server = machine.record().server;
+    machine.signal_server(Signal::STOP);
+    // In the kernel's memory, and on its way to the server for as long as that stands still.
+    let device = OpenOptions::new().write(true).open(machine.device()).unwrap();
+    device.write_all_at(&[7; 4096], 0).unwrap();
+    drop(device);
+    // Should it wait after all: then for this.
+    let end = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_secs(60));
+        server.signal(Signal::CONT)
+    });
+    for _ in 0..20 {
+        assert!(machine.begin_to_detach(), "it waits for its server");
+        assert!(!end.is_finished(), "it was waited for");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    machine.signal_server(Signal::CONT);
+    machine.detach();
+    let image = fs::read(machine.image()).unwrap();
+    assert!(image[..4096] == [7; 4096], "what was written is lost");
+}
+
+#[test]
 fn a_server_that_is_told_to_end_serves_until_its_device_is_let_go() {
     const NAME: &str = "a_server_that_is_told_to_end_serves_until_its_device_is_let_go";
     // When a machine stops, everybody is told to end before file systems are unmounted: what they had not written was lost.

@@ -170,14 +170,18 @@ impl Attachment {
         let mut going = loop {
             match attached.release() {
                 Release::Going(going) => break going,
-                Release::InUse(still, _) => attached = *still,
+                Release::Closing(still) | Release::InUse(still, _) => attached = *still,
             }
             if Instant::now() > deadline {
                 return Err(BenchError::Asked(format!("{} stays in use", self.path.display())));
             }
             std::thread::sleep(Duration::from_millis(50));
         };
-        while going.ended().context("wait for a device's server")?.is_none() {
+        while going
+            .ended(Instant::now())
+            .context("wait for a device's server")?
+            .is_none()
+        {
             if Instant::now() > deadline {
                 return Err(BenchError::Asked(format!(
                     "the server of {} does not end",

@@ -142,6 +142,53 @@ fn a_device_that_is_to_go_while_its_server_is_replaced_keeps_what_was_written_to
 }
 
 #[test]
+fn a_server_that_dies_while_its_device_is_let_go_is_replaced() {
+    const NAME: &str = "a_server_that_dies_while_its_device_is_let_go_is_replaced";
+    // The supervisor waited for the server in the only thread that could have replaced it: signals were not heard, and what had been
+    // written and not synced was lost with the server.
+    if let Err(missing) = can_attach().and_then(|()| can_be_replaced()) {
+        return skipped(NAME, &missing);
+    }
+    let place = Place::new();
+    place.json(&["create", "db", "--size", "16MiB", "--journal-size", "4MiB"]);
+    place.attach();
+    let server = || place.json(&["list"])[0]["attached"]["server"]["id"].clone();
+    let log = || fs::read_to_string(place.path("run/db/log")).unwrap();
+    let first = server();
+    signal(&first, Signal::STOP);
+    let device = File::options()
+        .write(true)
+        .open(place.path("run/dev/db"))
+        .unwrap();
+    device.write_all_at(&[7; 4096], 8192).unwrap();
+    drop(device);
+    let mut command = netram();
+    command
+        .args(["disk", "detach", "db"])
+        .current_dir(place.folder.path());
+    command.env("NETRAM_DISK_RUN", place.path("run"));
+    let mut detach = Started(start(command.stdout(Stdio::null())));
+    // On a busy machine the server may be seen to be silent before the device is begun to be let go.
+    until("the supervisor says what it waits for", || {
+        log().contains("the device is to go")
+    });
+    kill(&first);
+    let mut ended = None;
+    until("the device is gone", || {
+        ended = detach.0.try_wait().unwrap();
+        ended.is_some()
+    });
+    assert!(ended.is_some_and(|status| status.success()), "{}", log());
+    place.attach();
+    let mut found = [0; 4096];
+    let device = File::open(place.path("run/dev/db")).unwrap();
+    device.read_exact_at(&mut found, 8192).unwrap();
+    drop(device);
+    assert!(found == [7; 4096], "what was written is lost");
+    place.json(&["detach", "db"]);
+}
+
+#[test]
 fn a_forced_detach_waits_for_no_recovery() {
     const NAME: &str = "a_forced_detach_waits_for_no_recovery";
     if let Err(missing) = can_attach().and_then(|()| can_be_replaced()) {

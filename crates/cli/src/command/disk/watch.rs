@@ -80,6 +80,8 @@ pub(super) struct Watch {
     /// The server has died, and there is to be another then.
     due: Option<Instant>,
     asked: Asked,
+    /// Since when the device is being let go.
+    closing: Option<Instant>,
     /// Whether it has been said what a stop waits for.
     told: bool,
 }
@@ -93,6 +95,7 @@ impl Watch {
             restarts: Restarts::new(restarts),
             due: None,
             asked: Asked::Nothing,
+            closing: None,
             told: false,
         })
     }
@@ -106,11 +109,22 @@ impl Watch {
                 Err(status) => return Err(lost(attached, &status)),
             };
             match (self.asked, serving) {
-                // Closing a device may wait for what was written to it, so its server must be there.
+                // What was written to it is brought home first, so its server must be there.
                 (Asked::Stop, Serving::Well) => match attached.release() {
                     Release::Going(going) => return self.finish(*going),
+                    Release::Closing(same) => {
+                        attached = *same;
+                        let since = *self.closing.get_or_insert_with(Instant::now);
+                        if since.elapsed() > LOOK {
+                            self.tell(
+                                &attached,
+                                "what was written to it is still on its way; it goes then",
+                            );
+                        }
+                    }
                     Release::InUse(same, users) => {
                         attached = *same;
+                        self.closing = None;
                         let users = sentence(&users);
                         self.tell(&attached, &format!("it is {users}; it goes as soon as it is not"));
                     }
@@ -138,6 +152,7 @@ impl Watch {
         let longest = match (self.due, serving) {
             (Some(due), _) => due.saturating_duration_since(Instant::now()).min(LOOK),
             (None, Serving::Waiting) => WATCH,
+            (None, _) if self.closing.is_some() => WATCH,
             (None, _) if self.asked == Asked::Stop => RETRY,
             (None, _) => LOOK,
         };
@@ -201,7 +216,7 @@ impl Watch {
     /// Waits until the volume is closed.
     fn finish(self, mut going: Going) -> Result<ExitCode> {
         loop {
-            match going.ended()? {
+            match going.ended(Instant::now())? {
                 Some(status) if status.success() => return Ok(ExitCode::SUCCESS),
                 Some(status) => bail!(
                     "the server did not close the volume ({status}); nothing that was flushed is missing, and the next \
@@ -209,9 +224,10 @@ impl Watch {
                 ),
                 None => (),
             }
-            let stop = |signal: i32| signal != SIGCHLD;
-            if self.signals.recv_timeout(WATCH).is_ok_and(stop) {
-                bail!("the server is still closing the volume; not waiting for it");
+            match self.signals.recv_timeout(WATCH) {
+                Ok(GIVE_UP) => going.give_up()?,
+                Ok(SIGCHLD) | Err(_) => (),
+                Ok(_) => bail!("the server is still closing the volume; not waiting for it"),
             }
         }
     }
