@@ -4,4 +4,5 @@ mod check;
 mod explore;
 mod random;
 mod script;
+mod stories;
 mod world;

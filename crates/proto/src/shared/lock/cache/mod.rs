@@ -244,6 +244,7 @@ impl Cache {
     /// The link is gone: whatever was asked, or recalled, over it is void.
     pub fn unlinked(&mut self) {
         self.linked = false;
+        self.out.retain(|event| !matches!(event, Event::Send(_)));
         self.unsent.clear();
         for at in 0..self.tokens.len() {
             let token = self.tokens.at_mut(at);

@@ -1,0 +1,182 @@
+//! Nodes and servers that die, links that break.
+
+use netram_proto::shared::Hold::{Exclusive, Shared};
+use netram_proto::shared::lock::{Claim, Event, Misuse};
+use netram_proto::shared::{Grant, LockId, Version};
+
+use super::{Net, id, service};
+
+#[test]
+fn a_writer_that_died_is_waited_for_until_its_journal_is_read_and_no_longer() {
+    let mut net = Net::new(2);
+    let _writer = net.holder(0, 0, Exclusive);
+    net.kill(0);
+    let waits = net.begin(1);
+    assert!(!net.acquire(1, waits, 0, Exclusive));
+    net.service.reclaim(id(0));
+    net.run();
+    assert!(net.heard(1, Event::Held(waits)));
+}
+
+#[test]
+fn the_token_of_a_node_that_died_goes_on_at_the_version_that_its_journal_reached() {
+    let mut net = Net::new(2);
+    let writer = net.holder(0, 0, Exclusive);
+    let made = net.commit(0, writer);
+    // Its record is at its members; the server has not got it.
+    net.kill(0);
+    let waits = net.begin(1);
+    assert!(!net.acquire(1, waits, 0, Shared));
+    for (lock, version) in made {
+        net.service.wrote(lock, version).expect("it follows on");
+    }
+    net.service.reclaim(id(0));
+    net.run();
+    assert!(net.heard(1, Event::Held(waits)));
+    assert_eq!(
+        net.nodes[1]
+            .cache
+            .held(waits)
+            .map(|held| held.version)
+            .collect::<Vec<_>>(),
+        [Version(1)]
+    );
+}
+
+#[test]
+fn a_node_that_dies_in_the_queue_takes_nobody_along() {
+    let mut net = Net::new(3);
+    let holder = net.holder(0, 0, Exclusive);
+    let (dies, behind) = (net.begin(1), net.begin(2));
+    assert!(!net.acquire(1, dies, 0, Exclusive) && !net.acquire(2, behind, 0, Exclusive));
+    net.kill(1);
+    net.end(0, holder);
+    assert!(net.heard(2, Event::Held(behind)));
+}
+
+#[test]
+fn a_server_that_starts_again_learns_who_holds_what_before_it_grants_anything() {
+    let mut net = Net::new(3);
+    let writer = net.holder(0, 0, Exclusive);
+    let made = net.commit(0, writer);
+    net.send(0, &made);
+    let reader = net.holder(0, 1, Shared);
+    // What it had merged was not on its disk.
+    net.service = service(Grant(1 << 21), [0; 3]);
+    for node in 0..3 {
+        net.cut(node);
+        net.service.expect(id(node));
+    }
+    net.link(1);
+    let waits = [net.begin(1), net.begin(1), net.begin(1)];
+    for (lock, txn) in waits.into_iter().enumerate() {
+        assert!(
+            !net.acquire(1, txn, lock as u32, Exclusive),
+            "node 0 may hold it, or node 2"
+        );
+    }
+    net.service.reclaim(id(2));
+    net.run();
+    assert!(!net.heard(1, Event::Held(waits[2])));
+    // Node 0 says what it has; but what it wrote under lock 0 must have been merged again before that is handed on.
+    net.service.resume(id(0));
+    let claims: Vec<Claim> = net.nodes[0].cache.claims().collect();
+    assert_eq!(claims.len(), 2);
+    for claim in claims {
+        net.service.claim(id(0), claim).expect("it is so");
+    }
+    net.service.known(id(0));
+    net.nodes[0]
+        .cache
+        .linked(net.now, netram_proto::shared::Number(1));
+    net.run();
+    assert!(net.heard(1, Event::Held(waits[2])), "nobody claimed it");
+    assert!(!net.heard(1, Event::Held(waits[1])), "a transaction reads");
+    assert!(!net.heard(1, Event::Held(waits[0])), "version 1 has not come");
+    net.service.wrote(LockId(0), Version(1)).expect("it follows on");
+    net.run();
+    assert!(net.heard(1, Event::Held(waits[0])));
+    net.end(0, reader);
+    assert!(net.heard(1, Event::Held(waits[1])));
+}
+
+#[test]
+fn a_lock_that_is_claimed_alone_need_not_wait_for_those_that_are_absent() {
+    let mut net = Net::new(3);
+    let writer = net.holder(0, 0, Exclusive);
+    net.service = service(Grant(1 << 21), [0; 3]);
+    for node in 0..3 {
+        net.cut(node);
+        net.service.expect(id(node));
+    }
+    net.link(0);
+    net.link(1);
+    let (same, other) = (net.begin(1), net.begin(1));
+    assert!(!net.acquire(1, same, 0, Exclusive) && !net.acquire(1, other, 1, Exclusive));
+    net.end(0, writer);
+    assert!(net.heard(1, Event::Held(same)));
+    assert!(!net.heard(1, Event::Held(other)), "node 2 may hold it");
+    net.link(2);
+    assert!(net.heard(1, Event::Held(other)));
+}
+
+#[test]
+fn what_was_on_a_link_that_broke_is_settled_by_the_claims() {
+    let mut net = Net::new(2);
+    // A grant that never arrives, and a release that never arrives.
+    let (lost, kept) = (net.begin(0), net.holder(0, 1, Exclusive));
+    let waits = net.begin(1);
+    assert!(!net.acquire(1, waits, 1, Exclusive));
+    net.ask(0, lost, 0, Exclusive).expect("it waits");
+    net.up(0);
+    assert_eq!(net.holders(0), [(id(0), Exclusive)]);
+    net.nodes[0].cache.end(net.now, kept, None);
+    net.cut(0);
+    net.nodes[0].cache.cancel(net.now, lost);
+    net.link(0);
+    assert!(net.holders(0).is_empty());
+    assert!(net.heard(1, Event::Held(waits)));
+    // Whoever still waits has asked again.
+    let again = net.begin(0);
+    assert!(net.acquire(0, again, 0, Exclusive));
+}
+
+#[test]
+fn of_two_claims_that_exclude_each_other_the_older_grant_is_void() {
+    let claim = |grant| Claim {
+        lock: LockId(0),
+        grant: Grant(grant),
+        hold: Exclusive,
+        version: Version(0),
+    };
+    for (first, second, void) in [(10, 11, 0), (11, 10, 1)] {
+        let mut service = service(Grant(1 << 21), [0; 3]);
+        for node in 0..2 {
+            service.expect(id(node));
+            service.resume(id(node));
+        }
+        assert_eq!(service.claim(id(0), claim(first)), Ok(()));
+        let misuse = Misuse::Claims {
+            lock: LockId(0),
+            node: id(void),
+        };
+        assert_eq!(service.claim(id(1), claim(second)), Err(misuse));
+        assert_eq!(
+            service.holders(LockId(0)).collect::<Vec<_>>(),
+            [(id(1 - void), Exclusive)]
+        );
+    }
+}
+
+#[test]
+fn a_node_that_nothing_is_expected_of_can_claim_nothing() {
+    let mut service = service(Grant(0), [0; 3]);
+    service.resume(id(0));
+    let claim = Claim {
+        lock: LockId(0),
+        grant: Grant(0),
+        hold: Shared,
+        version: Version(0),
+    };
+    assert_eq!(service.claim(id(0), claim), Err(Misuse::NotHeld(LockId(0))));
+}
