@@ -72,7 +72,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them, in the order of the rules.
-    pub const ALL: [Fault; 28] = [
+    pub const ALL: [Fault; 31] = [
         Fault::AnyInsteadOfRule,
         Fault::StaleAckCounts,
         Fault::CastIsHeld,
@@ -100,6 +100,9 @@ impl Fault {
         Fault::SettledTooEarly,
         Fault::RestoreUnproven,
         Fault::SealedBeforeAsked,
+        Fault::DiskVotes,
+        Fault::ViewBeforeServer,
+        Fault::UnkeptDropped,
         Fault::SlowIsDeaf,
     ];
 }

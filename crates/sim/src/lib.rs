@@ -10,6 +10,7 @@
 //! | [`profile`] | what one seed's world is like |
 //! | `net`, [`disk`], [`lender`], [`process`] | its parts |
 //! | `nemesis`, `damage`, `hostile` | what goes wrong |
+//! | `server` | the server of a shared region, as far as one node's journal is concerned |
 //! | [`history`], `past` | what truly happened |
 //! | [`check`] | the oracles, one a rule |
 //! | [`scenario`] | what the client program does |
@@ -34,6 +35,7 @@ mod queue;
 pub mod rng;
 pub mod runner;
 pub mod scenario;
+mod server;
 pub mod storage;
 pub mod trace;
 pub mod world;

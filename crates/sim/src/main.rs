@@ -1,4 +1,4 @@
-//! `netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept] [--verbose]`: runs seeds, reports, exits with 1 if any
+//! `netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept|--shared] [--verbose]`: runs seeds, reports, exits with 1 if any
 //! seed broke a rule.
 #![forbid(unsafe_code)]
 
@@ -7,18 +7,19 @@ use std::process::ExitCode;
 
 use netram_proto::planted::{Fault, Planted};
 use netram_sim::runner::{Failure, Summary, run_seeds};
-use netram_sim::scenario::has_data_lender;
+use netram_sim::scenario::{has_data_lender, is_shared};
 
 const USAGE: &str = "\
 netram-sim: runs netram's machines in a virtual world with seeded faults
 
-usage: netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept] [--verbose]
+usage: netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept|--shared] [--verbose]
 
   --seeds N      how many worlds to run
   --from S       the first world's seed (0)
   --threads T    threads to run them on (1)
   --fault NAME   plant a fault in the machines; the run should then fail (`--fault list` names them)
   --kept         of these only the tenth among which are all worlds with a data lender
+  --shared       of these only the tenth among which are all worlds whose journal is a shared region's node's
   --verbose      print the whole story kept of a failing seed, and all counters
 ";
 /// Failing seeds after which a run stops.
@@ -34,6 +35,7 @@ struct Arguments {
     threads: usize,
     fault: Option<Fault>,
     kept: bool,
+    shared: bool,
     verbose: bool,
 }
 
@@ -61,7 +63,7 @@ fn main() -> ExitCode {
         arguments.threads,
         planted,
         FAILURES_MAX,
-        &|seed| !arguments.kept || has_data_lender(seed),
+        &|seed| (!arguments.kept || has_data_lender(seed)) && (!arguments.shared || is_shared(seed)),
         &progress,
     );
     report(&summary, &arguments);
@@ -128,6 +130,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
         threads: 1,
         fault: None,
         kept: false,
+        shared: false,
         verbose: false,
     };
     while let Some(word) = words.next() {
@@ -137,6 +140,10 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
         }
         if word == "--kept" {
             arguments.kept = true;
+            continue;
+        }
+        if word == "--shared" {
+            arguments.shared = true;
             continue;
         }
         let value = words.next().ok_or_else(|| String::from(USAGE))?;

@@ -224,6 +224,7 @@ impl World {
             !among || rule01::intact(self, view) > view.rule.answers(view.members.len())
         };
         settled
+            && self.server.as_ref().is_none_or(|server| survives(&server.view))
             && self.hosts.iter().all(|host| {
                 [Some(&host.view), Some(&host.cached_view), host.storing.as_ref()]
                     .into_iter()
@@ -234,12 +235,15 @@ impl World {
 
     /// Whether every member of every view that a crash could leave still has its memory.
     fn all_intact(&self) -> bool {
-        self.hosts.iter().all(|host| {
-            [Some(&host.view), Some(&host.cached_view), host.storing.as_ref()]
-                .into_iter()
-                .flatten()
-                .all(|view| rule01::intact(self, view) == view.members.len())
-        })
+        let at_server = self.server.as_ref().map(|server| &server.view);
+        let whole = |view: &View| rule01::intact(self, view) == view.members.len();
+        at_server.is_none_or(whole)
+            && self.hosts.iter().all(|host| {
+                [Some(&host.view), Some(&host.cached_view), host.storing.as_ref()]
+                    .into_iter()
+                    .flatten()
+                    .all(whole)
+            })
     }
 
     pub(crate) fn lost_since(&self, lender: usize, _process: usize) -> bool {
@@ -325,6 +329,7 @@ impl World {
             data.disk.borrow_mut().heal();
             data.start();
         }
+        self.heal_server();
         for host in &self.hosts {
             let mut disk = host.disk.borrow_mut();
             disk.heal();

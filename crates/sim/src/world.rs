@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use netram_proto::id::{Epoch, Incarnation, JournalId, Lsn};
-use netram_proto::journal::{LogFile, Slots, View};
+use netram_proto::journal::{LogFile, ServerKept, Slots, View};
 use netram_proto::limit::SLOT_BYTES;
 use netram_proto::planted::Planted;
 use netram_proto::time::{Span, Time};
@@ -27,6 +27,7 @@ use crate::process::Process;
 use crate::profile::Profile;
 use crate::queue::Queue;
 use crate::rng::Rng;
+use crate::server::{Server, Word};
 use crate::trace::Trace;
 
 /// A process is asked for what time alone makes due this often.
@@ -106,6 +107,29 @@ pub(crate) enum Event {
     DataFlushed,
     /// The data lender's process is started.
     DataStarts,
+    /// A word of a node arrives at its server.
+    ServerHears {
+        process: usize,
+        boot: u32,
+        word: Word,
+    },
+    /// The server's disk has it.
+    ServerStores {
+        process: usize,
+        boot: u32,
+        word: Word,
+    },
+    /// The server is started again.
+    ServerStarts,
+    /// A node hears what its server keeps.
+    NodeHears {
+        process: usize,
+        said: ServerKept,
+    },
+    /// A node hears that it was given up.
+    NodeFenced {
+        process: usize,
+    },
     /// Nothing: the world runs until here.
     Mark,
 }
@@ -186,6 +210,8 @@ pub struct World {
     pub(crate) calls: u32,
     /// The machine that keeps the client's volume once more, in worlds that have one.
     pub(crate) data: Option<DataLender>,
+    /// The server of the region, in worlds whose journal is a node's.
+    pub(crate) server: Option<Server>,
     pub(crate) data_sessions: u64,
     /// Processes of this host do not connect to it yet: their volume is being opened.
     pub(crate) data_held: Option<usize>,
@@ -234,6 +260,7 @@ impl World {
             incarnations,
             calls: 0,
             data: None,
+            server: None,
             data_sessions: 0,
             data_held: None,
             data_last_down: Time(0),
@@ -299,6 +326,11 @@ impl World {
             Event::DataLost { process, session } => self.on_data_lost(process, session),
             Event::DataFlushed => self.on_data_flushed(),
             Event::DataStarts => self.on_data_starts(),
+            Event::ServerHears { process, boot, word } => self.on_server_hears(process, boot, word),
+            Event::ServerStores { process, boot, word } => self.on_server_stores(process, boot, word),
+            Event::ServerStarts => self.on_server_starts(),
+            Event::NodeHears { process, said } => self.on_node_hears(process, said),
+            Event::NodeFenced { process } => self.on_node_fenced(process),
             Event::Mark => (),
         }
     }
@@ -348,6 +380,12 @@ impl World {
             heard: None,
         };
         self.add_host(copy)
+    }
+
+    /// A machine with a disk of its own, and nothing of the journal.
+    pub(crate) fn stranger(&mut self) -> usize {
+        let host = new_host(&mut self.rng, &self.profile, self.journal);
+        self.add_host(host)
     }
 
     fn add_host(&mut self, host: Host) -> usize {

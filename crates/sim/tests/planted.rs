@@ -3,10 +3,13 @@
 
 use netram_proto::planted::{Fault, Planted};
 use netram_sim::runner::{Failure, run_seed};
-use netram_sim::scenario::has_data_lender;
+use netram_sim::scenario::{has_data_lender, is_shared};
 
 /// Seeds that a fault may take to be found. Most take fewer than a hundred.
 const SEEDS_MAX: u64 = 30_000;
+
+/// These need a journal of a shared region's node; the worlds that have none are left out.
+const OF_NODES: [Fault; 3] = [Fault::DiskVotes, Fault::ViewBeforeServer, Fault::UnkeptDropped];
 
 /// These need a data lender; the worlds that have none are left out.
 const OF_REPLICAS: [Fault; 4] = [
@@ -19,6 +22,7 @@ const OF_REPLICAS: [Fault; 4] = [
 fn found(fault: Fault) -> Failure {
     let failing = (0..SEEDS_MAX)
         .filter(|&seed| !OF_REPLICAS.contains(&fault) || has_data_lender(seed))
+        .filter(|&seed| !OF_NODES.contains(&fault) || is_shared(seed))
         .find_map(|seed| run_seed(seed, Planted::with(fault)).err());
     match failing {
         Some(failure) => *failure,
@@ -75,6 +79,9 @@ faults! {
     a_replica_called_whole_too_early_is_found: SettledTooEarly breaks [12];
     a_restore_that_nobody_proves_is_found: RestoreUnproven breaks [5, 6, 12];
     asking_a_member_after_it_was_sealed_is_found: SealedBeforeAsked breaks [12];
+    a_node_whose_disk_votes_is_found: DiskVotes breaks [1, 13];
+    counting_a_view_before_the_server_has_it_is_found: ViewBeforeServer breaks [1, 13];
+    dropping_what_the_server_lacks_is_found: UnkeptDropped breaks [1, 13];
     taking_the_slow_for_deaf_is_found: SlowIsDeaf breaks [0];
 }
 

@@ -87,6 +87,16 @@ fn no_rule_is_broken_and_the_worlds_are_not_idle() {
         "data: deeds of a client that was given up",
         "data: replicas compared with history",
         "data: replicas compared with their volume",
+        "shared: joinings that offered records",
+        "shared: appends that waited for the server",
+        "shared: absences of the server",
+        "shared: deaths of the server",
+        "shared: nodes given up that stood still",
+        "shared: readings cut off",
+        "shared: readings refused",
+        "shared: readings that found records",
+        "shared: journals of fenced nodes read",
+        "shared: fenced nodes that learnt it",
     ] {
         assert!(summary.coverage.get(path) > 0, "never happened: {path}");
     }

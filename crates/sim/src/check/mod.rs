@@ -16,6 +16,7 @@ pub mod rule09;
 pub mod rule10;
 pub mod rule11;
 pub mod rule12;
+pub mod rule13;
 pub mod rvm;
 
 pub use rule02::Witness;
@@ -47,6 +48,7 @@ pub(crate) fn after_event(world: &mut World, process: usize, serving: &mut Servi
     if acked > world.hosts[host].history.acked {
         rule01::acked(world, process, acked);
         rule04::acked(world, process, acked);
+        rule13::acked(world, process, acked);
         world.trace.mark(world.now, 7, acked.0);
         let history = &mut world.hosts[host].history;
         let records = history.ends_between(history.acked.plus(1), acked).len();

@@ -26,7 +26,11 @@ pub(crate) fn acked(world: &World, process: usize, upto: Lsn) {
 
 /// Whether everything below `upto` is held as `view`, if it is the one on the platter, demands.
 pub(crate) fn held(world: &World, host: &Host, view: &View, upto: Lsn) -> Result<(), String> {
-    let from = host.history.durable;
+    // What is acknowledged without members.
+    let (who, from) = match &world.server {
+        Some(server) => ("the server keeps", server.kept.lsn),
+        None => ("the platter has", host.history.durable),
+    };
     if upto <= from {
         return Ok(());
     }
@@ -50,7 +54,7 @@ pub(crate) fn held(world: &World, host: &Host, view: &View, upto: Lsn) -> Result
         return Ok(());
     }
     Err(format!(
-        "the platter has it up to {from}, and of the {} members of view {} (rule {}, counting {}) {holders} hold the rest",
+        "{who} it up to {from}, and of the {} members of view {} (rule {}, counting {}) {holders} hold the rest",
         view.members.len(),
         view.version,
         view.rule,

@@ -73,7 +73,12 @@ pub(crate) fn recovered(world: &mut World, process: usize, end: Link, head: Link
     let host = world.processes[process].host;
     rule06::genuine(world, host, head, end);
     let (acked, promised) = (world.hosts[host].history.acked, world.promised_to_copy(host));
-    let must = acked.max(promised);
+    // What the server of a shared region keeps a node's own disk may lack. Above that the members have everything.
+    let elsewhere = world
+        .server
+        .as_ref()
+        .is_some_and(|server| acked <= server.kept.lsn);
+    let must = if elsewhere { Lsn(0) } else { acked.max(promised) };
     let decidable = world.profile.hostile.is_none();
     if end.lsn < must && !accept_loss && decidable {
         fail(

@@ -59,10 +59,14 @@ impl World {
                 let used = serving.tail.lsn.since(head);
                 return Err(AppendError::Full { used, capacity });
             }
-            if end.since(serving.writer.stable()) <= self.profile.window {
+            let room = serving.writer.has_room(bytes as u64);
+            if room && end.since(serving.writer.stable()) <= self.profile.window {
                 break;
             }
-            self.coverage.hit("appends that waited for the disk");
+            self.coverage.hit(match room {
+                true => "appends that waited for the disk",
+                false => "shared: appends that waited for the server",
+            });
             self.step_waiting(process, &mut begun)
                 .map_err(|()| AppendError::Closed)?;
         }
@@ -111,7 +115,9 @@ impl World {
         };
         let length = 100;
         let end = serving.tail.lsn.plus(record_bytes(length, false) as u64);
-        let fits = end.since(serving.superblock.head.lsn) <= serving.log.capacity()
+        let bytes = record_bytes(length, false) as u64;
+        let fits = serving.writer.has_room(bytes)
+            && end.since(serving.superblock.head.lsn) <= serving.log.capacity()
             && end.since(serving.writer.stable()) <= self.profile.window;
         if fits && serving.poisoned.is_none() && serving.writer.fenced().is_none() {
             let mut noise = self.rng.fork();
@@ -275,6 +281,13 @@ impl World {
             }
             if let Some(error) = serving.poisoned {
                 return Err(LogError::Io(error));
+            }
+            if serving
+                .writer
+                .server_kept()
+                .is_some_and(|kept| kept.end.lsn < head)
+            {
+                return Err(LogError::OutOfRange(head));
             }
             let link = link_on_disk(serving, head)?;
             serving.store_head(link).map_err(LogError::Io)?;

@@ -15,6 +15,7 @@ pub use log::SimLog;
 pub(crate) use log::WAIT_MAX;
 pub use open::OpenFailure;
 pub(crate) use open::lender_at;
+pub(crate) use open::{GRACE, PATIENCE};
 pub(crate) use serve::Serving;
 
 use netram_proto::id::WriterId;
@@ -210,6 +211,11 @@ impl World {
             | Event::DataDown { process, .. }
             | Event::DataLost { process, .. }
             | Event::Busy { process } => process,
+            Event::ServerHears { .. } => return self.server_away(),
+            Event::NodeHears { process, .. } | Event::NodeFenced { process } => {
+                let until = self.processes[process].paused_until;
+                return self.server_away().max((until > self.now).then_some(until));
+            }
             Event::DataUp { .. } | Event::DataFlushed => {
                 let until = self.data.as_ref()?.paused_until;
                 return (until > self.now).then_some(until);

@@ -3,14 +3,15 @@
 
 use netram_proto::id::Lsn;
 use netram_proto::journal::{
-    AssembleError, Assembled, Body, Known, LogFile, LogFileError, PeerAnswer, Recovery, RecoveryRefusal,
-    Scan, SlotError, Slots, Superblock, View, assemble,
+    AssembleError, Assembled, Body, Known, LogFile, LogFileError, PeerAnswer, PeerWindow, Recovery,
+    RecoveryRefusal, Scan, SlotError, Slots, Superblock, View, assemble,
 };
 use netram_proto::limit::SLOT_BYTES;
 use netram_proto::planted::Fault;
 use netram_proto::port::IoError;
 use netram_proto::replica::{Condition, Standing};
 use netram_proto::time::{Span, Time};
+use netram_proto::wire::Link;
 
 use super::{Opening, Phase, Serving};
 use crate::check;
@@ -19,8 +20,8 @@ use crate::lender::packet_of;
 use crate::world::World;
 
 /// All members are waited for this long, those needed for [`PATIENCE`].
-const GRACE: Span = Span::from_ms(300);
-const PATIENCE: Span = Span::from_ms(4000);
+pub(crate) const GRACE: Span = Span::from_ms(300);
+pub(crate) const PATIENCE: Span = Span::from_ms(4000);
 /// A member that cannot be reached, or does not answer, is tried again after this.
 const RETRY: Span = Span::from_ms(250);
 
@@ -74,6 +75,9 @@ impl From<AssembleError> for OpenFailure {
         }
     }
 }
+
+/// A verdict, how each member stands, and what those that answered hold.
+type Asked = (Result<(), RecoveryRefusal>, Vec<PeerAnswer>, Vec<PeerWindow>);
 
 /// The files of a journal that is being opened.
 pub(super) struct Files {
@@ -148,9 +152,47 @@ impl World {
         if !self.planted.is(Fault::ReleaseBeforeSync) {
             self.release(host, &mut files, taken.end.lsn)?;
         }
-        check::rule05::recovered(self, process, taken.end, files.superblock.head, accept_loss);
+        self.not_given_up()?;
+        let head = files.superblock.head;
+        self.merged(&mut files, taken.end)?;
+        check::rule05::recovered(self, process, taken.end, head, accept_loss);
         self.hosts[host].of_replica = None;
+        self.join(process, &files, taken.end);
         self.serve(process, files, taken)
+    }
+
+    /// A node that offers what it left is told if the server has given it up.
+    fn not_given_up(&self) -> Result<(), OpenFailure> {
+        match &self.server {
+            Some(server) if server.fences => {
+                let (seen, _) = server.view.fence();
+                Err(OpenFailure::Refused(RecoveryRefusal::Fenced { seen }))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Of a node: the server has had what its library offered, and the log is emptied for the next joining.
+    fn merged(&mut self, files: &mut Files, end: Link) -> Result<(), OpenFailure> {
+        if self.server.is_some() {
+            files.superblock.head = end;
+            files.log.store(&mut files.log_slots, &files.superblock)?;
+        }
+        Ok(())
+    }
+
+    /// Of a node: it joins, with a journal that begins at `end`.
+    fn join(&mut self, process: usize, files: &Files, end: Link) {
+        let host = self.processes[process].host;
+        let Some(server) = &mut self.server else {
+            return;
+        };
+        self.hosts[host].history.head = end.lsn;
+        self.coverage.hit("shared: joinings");
+        if end.lsn > server.kept.lsn {
+            self.coverage.hit("shared: joinings that offered records");
+        }
+        server.joined(process, end, files.view.clone());
     }
 
     fn open_files(&mut self, host: usize) -> Result<Files, OpenFailure> {
@@ -217,7 +259,7 @@ impl World {
         files: &Files,
         scan: Scan,
         accept_loss: bool,
-    ) -> Result<Vec<netram_proto::journal::PeerWindow>, OpenFailure> {
+    ) -> Result<Vec<PeerWindow>, OpenFailure> {
         let view = &files.view;
         let mut recovery = Recovery::new(
             view,
@@ -232,6 +274,22 @@ impl World {
         if let Some(closed) = self.hosts[self.processes[process].host].of_replica {
             recovery = recovery.of_replica(view, closed);
         }
+        let Some((verdict, answers, windows)) = self.ask(process, recovery, None) else {
+            return Err(OpenFailure::Crashed);
+        };
+        match verdict {
+            Ok(()) => check::rule05::answered(self, process, view, &answers, &windows),
+            Err(RecoveryRefusal::Missing { .. } | RecoveryRefusal::Unproven { .. }) if accept_loss => (),
+            Err(refusal) => return Err(OpenFailure::Refused(refusal)),
+        }
+        for conn in self.processes[process].conns.clone().into_iter().flatten() {
+            self.close_here(conn);
+        }
+        Ok(windows)
+    }
+
+    /// Lets `process` ask the members until the machine knows enough. `None`: it died, or `cut` came.
+    fn ask(&mut self, process: usize, recovery: Recovery, cut: Option<Time>) -> Option<Asked> {
         let slots: Vec<usize> = recovery.addresses().map(lender_at).collect();
         let count = slots.len();
         self.processes[process].slots = slots;
@@ -243,24 +301,31 @@ impl World {
         self.settle(process);
         loop {
             let Phase::Opening(opening) = &mut self.processes[process].phase else {
-                return Err(OpenFailure::Crashed);
+                return None;
             };
+            if cut.is_some_and(|cut| cut <= self.now) {
+                return None;
+            }
             let Some(verdict) = opening.recovery.verdict(self.now) else {
                 self.step();
                 continue;
             };
-            let answers: Vec<PeerAnswer> = opening.recovery.answers().map(|(_, answer)| answer).collect();
-            let windows = opening.recovery.windows();
-            match verdict {
-                Ok(()) => check::rule05::answered(self, process, view, &answers, &windows),
-                Err(RecoveryRefusal::Missing { .. } | RecoveryRefusal::Unproven { .. }) if accept_loss => (),
-                Err(refusal) => return Err(OpenFailure::Refused(refusal)),
-            }
-            for conn in self.processes[process].conns.clone().into_iter().flatten() {
-                self.close_here(conn);
-            }
-            return Ok(windows);
+            let answers = opening.recovery.answers().map(|(_, answer)| answer).collect();
+            return Some((verdict, answers, opening.recovery.windows()));
         }
+    }
+
+    /// A server asks a node's members, from a machine of its own. `None`: it died on the way.
+    pub(crate) fn ask_members(
+        &mut self,
+        host: usize,
+        recovery: Recovery,
+        cut: Option<Time>,
+    ) -> Option<(Result<(), RecoveryRefusal>, Vec<PeerWindow>)> {
+        let process = self.spawn(host);
+        let asked = self.ask(process, recovery, cut);
+        self.bury(process);
+        asked.map(|(verdict, _, windows)| (verdict, windows))
     }
 
     pub(super) fn settle_opening(&mut self, process: usize) {

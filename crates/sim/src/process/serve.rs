@@ -18,6 +18,7 @@ use crate::data::{DataLink, new_source};
 use crate::disk::SimFile;
 use crate::lender::packet_of;
 use crate::net::Way;
+use crate::server::ServerLink;
 use crate::world::{Event, World};
 
 /// The machine that serves, and what its driver keeps for it.
@@ -46,6 +47,8 @@ pub(crate) struct Serving {
     pub(crate) acked_at_fence: Option<Lsn>,
     /// The volume is kept by a data lender too.
     pub(crate) data: Option<DataLink>,
+    /// The journal is a node's: its link to the server.
+    pub(crate) server: Option<ServerLink>,
 }
 
 impl Serving {
@@ -82,6 +85,7 @@ impl Serving {
             planted: world.planted,
             acked_at_fence: None,
             data,
+            server: world.server.is_some().then(ServerLink::default),
         }
     }
 
@@ -155,7 +159,10 @@ fn writer_config(world: &World) -> WriterConfig {
         window_bytes: profile.window,
         timing: profile.timing,
         cast: profile.multicast.then(CastConfig::default),
-        voter: Voter::Disk,
+        voter: match world.server {
+            Some(_) => Voter::Server,
+            None => Voter::Disk,
+        },
     }
 }
 
@@ -190,6 +197,7 @@ impl World {
             world.pump_data(process, serving);
             world.begin_flush(process, serving);
             check::after_event(world, process, serving);
+            world.pump_server(process, serving);
             world.pump(process, serving);
         });
         self.died_of_fuse(process);
@@ -217,6 +225,9 @@ impl World {
         self.hosts[host].storing = Some(view.clone());
         if let Some(link) = &mut serving.data {
             link.source.on_view(view.clone());
+        }
+        if let Some(link) = &mut serving.server {
+            link.on_view(view.clone());
         }
         serving.storing = Some(view);
         let delay = self.disk_time();

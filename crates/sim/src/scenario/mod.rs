@@ -7,6 +7,7 @@ mod replica;
 mod restore;
 mod rvm;
 mod second;
+mod shared;
 mod steady;
 mod volume;
 
@@ -34,6 +35,14 @@ const DISTANT_DRAW: u64 = 0x6469_7374_616E_7421;
 /// Mixed into a seed to draw which worlds have a data lender.
 const DATA_DRAW: u64 = 0x6461_7461_6C65_6E64;
 
+/// Mixed into a seed to draw which worlds' journals are a node's.
+const SHARED_DRAW: u64 = 0x7368_6172_6564_2121;
+
+/// Whether the journal of the world of `seed` is that of a node of a shared region, if it is one in which a client journals.
+pub fn is_shared(seed: u64) -> bool {
+    Rng::new(seed ^ SHARED_DRAW).chance(100)
+}
+
 /// Whether the world of `seed` has a data lender, if it is one in which a client journals.
 pub fn has_data_lender(seed: u64) -> bool {
     Rng::new(seed ^ DATA_DRAW).chance(100)
@@ -56,8 +65,9 @@ pub fn run(seed: u64, planted: Planted, story: Option<Story>) -> Outcome {
         profile.multicast(&mut apart);
     }
     let kept = (5..60).contains(&kind) && has_data_lender(seed);
+    let shared = (5..60).contains(&kind) && !kept && is_shared(seed);
     let mut far = Rng::new(seed ^ DISTANT_DRAW);
-    let distant = (5..60).contains(&kind) && !kept && far.chance(20);
+    let distant = (5..60).contains(&kind) && !kept && !shared && far.chance(20);
     if distant {
         profile.distant(&mut far);
     }
@@ -69,6 +79,7 @@ pub fn run(seed: u64, planted: Planted, story: Option<Story>) -> Outcome {
     world.tell(|| description);
     match kind {
         _ if distant => distant::run(&mut world),
+        _ if shared => shared::run(&mut world),
         _ if kept => world = replica::run(world),
         0..60 | 70..80 => journal::run(&mut world),
         60..70 => second::run(&mut world),

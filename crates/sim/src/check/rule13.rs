@@ -1,0 +1,100 @@
+//! Rule 13, *a fenced node has no say*: what is acknowledged in a shared journal is kept by its server, or held by the newest view
+//! that the server has as its rule demands, above what it keeps; what the server reads of a fenced node is all that was ever
+//! acknowledged, and nothing more is afterwards.
+
+use netram_proto::id::Lsn;
+use netram_proto::journal::ViewMember;
+use netram_proto::wire::Link;
+
+use super::{fail, rule01};
+use crate::process::lender_at;
+use crate::world::World;
+
+/// The writer of a shared journal acknowledges everything below `upto`.
+pub(crate) fn acked(world: &World, process: usize, upto: Lsn) {
+    let Some(server) = &world.server else { return };
+    if let Some(read) = server.read
+        && upto > read
+    {
+        fail(
+            13,
+            format!(
+                "process {process} acknowledged {upto}, and the server had read its journal up to {read}"
+            ),
+        );
+    }
+    let host = &world.hosts[world.processes[process].host];
+    if let Err(what) = rule01::held(world, host, &server.view, upto) {
+        fail(
+            13,
+            format!("process {process} acknowledged {upto}, but by the server's view {what}"),
+        );
+    }
+}
+
+/// The server has read the node's journal: `records`, which end at `end`.
+pub(crate) fn read(world: &World, records: &[u8], end: Link) {
+    let Some(server) = &world.server else { return };
+    let history = &world.hosts[0].history;
+    if end.lsn > history.tail() || history.link_at(end.lsn) != Some(end) {
+        fail(
+            13,
+            format!("the server read up to {}, where no record ends", end.lsn),
+        );
+    }
+    if history.bytes(server.kept.lsn, end.lsn) != records {
+        fail(
+            13,
+            format!(
+                "the server read other records up to {} than were appended",
+                end.lsn
+            ),
+        );
+    }
+    if end.lsn < history.acked {
+        fail(
+            13,
+            format!(
+                "the server read up to {}; {} had been acknowledged",
+                end.lsn, history.acked
+            ),
+        );
+    }
+}
+
+/// With everything healed the server could not read the node's journal.
+pub(crate) fn refused(world: &World) {
+    let Some(server) = &world.server else { return };
+    let intact = rule01::intact(world, &server.view);
+    if intact >= server.view.answers() {
+        fail(
+            13,
+            format!(
+                "{intact} of the {} members of view {} are intact and {} suffice, yet the server cannot read the node's journal",
+                server.view.members.len(),
+                server.view.version,
+                server.view.answers()
+            ),
+        );
+    }
+}
+
+/// With everything healed the node that was given up has learnt it.
+pub(crate) fn learnt(world: &mut World, process: usize) {
+    let (Some(serving), Some(server)) = (world.serving(process), &world.server) else {
+        return;
+    };
+    // A member whose memory was lost since, and its seal with it, tells nobody.
+    let (seal, _) = server.view.fence();
+    let sealed = |member: &ViewMember| world.lenders[lender_at(&member.address)].state().epoch >= seal;
+    if !server.view.members.iter().any(sealed) {
+        return;
+    }
+    if serving.writer.fenced().is_none() {
+        fail(
+            13,
+            String::from("a node that was fenced goes on and has not learnt it"),
+        );
+    }
+    world.coverage.hit("shared: fenced nodes that learnt it");
+}

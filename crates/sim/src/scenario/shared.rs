@@ -1,0 +1,175 @@
+//! The journal of a node of a shared region: the server gives the node up, whether it lives or not, and reads its journal from its
+//! members. Before that the node may come and go, and offer what it left.
+
+use netram_proto::journal::{Recovery, RecoveryRefusal, node_records};
+use netram_proto::planted::Planted;
+use netram_proto::time::Span;
+use netram_proto::wire::Link;
+
+use super::journal;
+use crate::check::rule13;
+use crate::process::{GRACE, OpenFailure, PATIENCE};
+use crate::server::Server;
+use crate::world::{Event, World};
+
+/// Attempts to read before everything is healed. Then one more, which nothing cuts off.
+const ATTEMPTS: u32 = 4;
+/// Deeds of the node between two troubles of the server.
+const DEEDS: u64 = 4;
+
+pub(super) fn run(world: &mut World) {
+    let view = world.hosts[0].view.clone();
+    world.server = Some(Server::new(view));
+    world.coverage.hit("shared: worlds");
+    let lives = world.rng.between(1, 3);
+    for life in 1..=lives {
+        let Some(node) = journal::open(world, 0) else {
+            continue;
+        };
+        work(world, node);
+        if life < lives && world.alive(node) {
+            let cut = world.rng.chance(500);
+            world.crash(node, cut);
+            let pause = world.rng.pick(&[0, 1, 30, 400, 2500]);
+            world.run_for(Span::from_ms(pause));
+        }
+    }
+    let node = world.living(0);
+    fence(world, node);
+}
+
+/// The node works while its server has troubles.
+fn work(world: &mut World, node: usize) {
+    for _ in 0..world.rng.between(1, 10) {
+        journal::work(world, node, DEEDS);
+        if world.rng.chance(200) && !world.nemesis_rests() {
+            world.trouble_server();
+        }
+    }
+}
+
+/// The server gives the node up: writes that down, seals, reads; again and again, until it has all of it.
+fn fence(world: &mut World, node: Option<usize>) {
+    world.coverage.hit("shared: nodes given up");
+    if let Some(node) = node {
+        haunt(world, node);
+    }
+    if let Some(server) = &mut world.server {
+        server.fences = true;
+    }
+    world.tell(|| String::from("the server fences the node"));
+    let host = world.stranger();
+    for attempt in 0..=ATTEMPTS {
+        let last = attempt == ATTEMPTS;
+        if last {
+            world.heal();
+            world.run_for(Span::from_ms(100));
+        }
+        if let Some(end) = attempt_to_read(world, host, last) {
+            if let Some(server) = &mut world.server {
+                server.read = Some(end.lsn);
+            }
+            world.coverage.hit("shared: journals of fenced nodes read");
+            return after(world, node);
+        }
+        let ms = world.rng.pick(&[0, 1, 20, 300, 2500]);
+        world.run_for(Span::from_ms(ms));
+        if node.is_none() && !last && world.rng.chance(300) {
+            reopen(world);
+        }
+    }
+    rule13::refused(world);
+    world
+        .coverage
+        .hit("shared: journals of fenced nodes that nobody can prove");
+}
+
+/// What becomes of the node when it is given up: it goes on, stands still and goes on later, or dies.
+fn haunt(world: &mut World, node: usize) {
+    match world.rng.below(4) {
+        0 => {
+            let cut = world.rng.chance(500);
+            world.crash(node, cut);
+        }
+        kind => {
+            world.processes[node].busy = true;
+            world.at(Span(1), Event::Busy { process: node });
+            if kind == 1 {
+                let ms = world.rng.pick(&[5, 50, 500, 5000]);
+                world.processes[node].paused_until = world.now + Span::from_ms(ms);
+                world.coverage.hit("shared: nodes given up that stood still");
+            }
+        }
+    }
+}
+
+/// The node's own library, at the directory of a node that is being fenced, gets nowhere.
+fn reopen(world: &mut World) {
+    match world.open(0, false) {
+        Ok(_) => unreachable!("the server says that the node is fenced"),
+        Err(OpenFailure::Refused(RecoveryRefusal::Fenced { .. })) => {
+            world
+                .coverage
+                .hit("shared: nodes that came back and were told that they are fenced");
+        }
+        Err(_) => (),
+    }
+}
+
+/// Seals the members and reads. `None`: cut off, or too few answered.
+fn attempt_to_read(world: &mut World, host: usize, last: bool) -> Option<Link> {
+    let server = world.server.as_ref()?;
+    let (view, kept) = (server.view.clone(), server.kept);
+    let mut recovery = Recovery::of_node(&view, kept.lsn, world.now, GRACE, PATIENCE);
+    recovery.plant(world.planted);
+    // The server dies on the way.
+    let cut = (!last && world.rng.chance(300)).then(|| {
+        let us = world.rng.between(0, 500_000);
+        world.now + Span::from_us(us)
+    });
+    let windows = match world.ask_members(host, recovery, cut) {
+        Some((Ok(()), windows)) => windows,
+        Some((Err(refusal), _)) => {
+            world.tell(|| format!("the server could not read: {refusal}"));
+            world.coverage.hit("shared: readings refused");
+            return None;
+        }
+        None => {
+            world.coverage.hit("shared: readings cut off");
+            return None;
+        }
+    };
+    let mut records = Vec::new();
+    let (end, all) = node_records(
+        &windows,
+        kept,
+        view.epoch,
+        world.journal.into(),
+        Planted::NONE,
+        &mut |_| true,
+        &mut |record| records.extend_from_slice(record.bytes),
+    );
+    world.tell(|| format!("the server read from {} to {}, {all:?}", kept.lsn, end.lsn));
+    if all.is_err() {
+        crate::check::fail(
+            13,
+            String::from("sound members gave less than they said they hold"),
+        );
+    }
+    if end.lsn > kept.lsn {
+        world.coverage.hit("shared: readings that found records");
+    }
+    rule13::read(world, &records, end);
+    // Until it is merged and durable, another attempt may be needed.
+    (last || world.rng.chance(700)).then_some(end)
+}
+
+/// The journal was read and merged. The node may live, and must learn it.
+fn after(world: &mut World, node: Option<usize>) {
+    world.run_for(Span::from_ms(500));
+    world.heal();
+    world.run_for(Span::from_ms(8000));
+    if let Some(node) = node {
+        rule13::learnt(world, node);
+    }
+}

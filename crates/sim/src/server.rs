@@ -1,0 +1,235 @@
+//! The server of a shared region, as far as one node's journal is concerned: what it has durably, and one link to the node.
+//! It may die and be started again, be away, be slow; and it may give the node up at any time.
+//!
+//! What it is told passes through its disk before it counts or is answered. What it has not stored when it dies is told
+//! again. Once it has written down that the node is being fenced it stores nothing of it any more.
+
+use netram_proto::id::Lsn;
+use netram_proto::journal::{ServerKept, View};
+use netram_proto::time::{Span, Time};
+use netram_proto::wire::Link;
+
+use crate::process::Serving;
+use crate::world::{Event, World};
+
+/// What a node tells its server.
+#[derive(Clone, Debug)]
+pub(crate) enum Word {
+    /// The journal's view that is to count.
+    View(Box<View>),
+    /// Everything up to here, the bytes themselves left out.
+    Tail(Link),
+}
+
+/// The server.
+#[derive(Debug)]
+pub(crate) struct Server {
+    /// Counts its processes: what one was told and did not store is gone with it.
+    boot: u32,
+    up: bool,
+    /// Until then nobody reaches it, nor hears of it.
+    pub(crate) away_until: Time,
+    /// On its disk: where the records end that it has merged.
+    pub(crate) kept: Link,
+    /// On its disk: the newest view of the node's journal.
+    pub(crate) view: View,
+    /// The process of the node that has joined.
+    node: Option<usize>,
+    /// On its disk: it has given the node up.
+    pub(crate) fences: bool,
+    /// It has read the journal of the fenced node, up to here, and merged that durably.
+    pub(crate) read: Option<Lsn>,
+    /// What it stores is stored in order.
+    stored_last: Time,
+}
+
+/// The node's end of the link.
+#[derive(Debug, Default)]
+pub(crate) struct ServerLink {
+    boot: u32,
+    /// The newest view that is durable at the node, or about to be.
+    newest: Option<View>,
+    told_version: u64,
+    told: Lsn,
+    /// Words arrive in order.
+    last_up: Time,
+}
+
+impl Server {
+    /// One that no node has joined yet.
+    pub(crate) fn new(view: View) -> Server {
+        Server {
+            boot: 1,
+            up: true,
+            away_until: Time(0),
+            kept: Link::default(),
+            view,
+            node: None,
+            fences: false,
+            read: None,
+            stored_last: Time(0),
+        }
+    }
+
+    /// A node joins with a journal that begins at `start`, in `view`; all that is durable.
+    pub(crate) fn joined(&mut self, process: usize, start: Link, view: View) {
+        self.node = Some(process);
+        self.kept = start;
+        self.view = view;
+    }
+}
+
+impl ServerLink {
+    /// A view is about to be stored at the node.
+    pub(crate) fn on_view(&mut self, view: View) {
+        self.newest = Some(view);
+    }
+}
+
+impl World {
+    /// Tells the server what it has not been told: views at once, records when they are acknowledged, or when only the server can
+    /// acknowledge them.
+    pub(crate) fn pump_server(&mut self, process: usize, serving: &mut Serving) {
+        let (Some(server), Some(link)) = (&self.server, &mut serving.server) else {
+            return;
+        };
+        if !server.up || server.node != Some(process) {
+            return;
+        }
+        let kept = serving.writer.server_kept().unwrap_or_default();
+        if link.boot != server.boot {
+            (link.boot, link.told_version, link.told) = (server.boot, kept.version, kept.end.lsn);
+        }
+        let mut words = Vec::new();
+        if let Some(view) = &link.newest
+            && view.version > link.told_version
+        {
+            link.told_version = view.version;
+            words.push(Word::View(Box::new(view.clone())));
+        }
+        let alone = serving.writer.blocked().is_some() || serving.writer.view_for_server().is_some();
+        let upto = match alone {
+            true => serving.writer.tail(),
+            false => serving.writer.acked(),
+        };
+        let host = self.processes[process].host;
+        if upto > link.told
+            && let Some(end) = self.hosts[host].history.link_at(upto)
+        {
+            link.told = upto;
+            words.push(Word::Tail(end));
+        }
+        for word in words {
+            let at = (self.now + self.server_latency()).max(link.last_up);
+            link.last_up = at;
+            let boot = link.boot;
+            self.queue.push(at, Event::ServerHears { process, boot, word });
+        }
+    }
+
+    /// A word of the node arrives. It is stored before anything else comes of it.
+    pub(crate) fn on_server_hears(&mut self, process: usize, boot: u32, word: Word) {
+        let store = self.disk_time();
+        let now = self.now;
+        let Some(server) = &mut self.server else { return };
+        if server.boot != boot || !server.up {
+            return;
+        }
+        if server.fences || server.node != Some(process) {
+            return self.tell_fenced(process);
+        }
+        let at = (now + store).max(server.stored_last);
+        server.stored_last = at;
+        self.queue.push(at, Event::ServerStores { process, boot, word });
+    }
+
+    /// Its disk has the word.
+    pub(crate) fn on_server_stores(&mut self, process: usize, boot: u32, word: Word) {
+        let Some(server) = &mut self.server else { return };
+        if server.boot != boot || !server.up || server.fences || server.node != Some(process) {
+            return;
+        }
+        match word {
+            Word::View(view) if view.version > server.view.version => server.view = *view,
+            Word::Tail(end) if end.lsn > server.kept.lsn => server.kept = end,
+            Word::View(_) | Word::Tail(_) => (),
+        }
+        let said = ServerKept {
+            end: server.kept,
+            version: server.view.version,
+        };
+        self.coverage.hit("shared: words of the server");
+        // Not in order: what it said before may come after.
+        let delay = self.server_latency();
+        self.at(delay, Event::NodeHears { process, said });
+    }
+
+    pub(crate) fn on_node_hears(&mut self, process: usize, said: ServerKept) {
+        let now = self.now;
+        self.with_serving(process, |_, serving| serving.writer.on_server_kept(said, now));
+        self.settle(process);
+    }
+
+    /// The server has given the node up, and says so to whoever speaks for it.
+    fn tell_fenced(&mut self, process: usize) {
+        let delay = self.server_latency();
+        self.at(delay, Event::NodeFenced { process });
+    }
+
+    pub(crate) fn on_node_fenced(&mut self, process: usize) {
+        let Some(server) = &self.server else { return };
+        let (seen, _) = server.view.fence();
+        self.with_serving(process, |_, serving| serving.writer.on_replica_fenced(seen));
+        self.settle(process);
+    }
+
+    /// The server is away for a while, or dies and is started again.
+    pub(crate) fn trouble_server(&mut self) {
+        let until = self.now + Span::from_ms(self.rng.pick(&[5, 200, 2000, 12_000]));
+        let dies = self.rng.chance(500);
+        let Some(server) = &mut self.server else { return };
+        if !server.up {
+            return;
+        }
+        if dies {
+            server.up = false;
+            server.boot += 1;
+            self.coverage.hit("shared: deaths of the server");
+            self.tell(|| String::from("the server dies"));
+            self.queue.push(until, Event::ServerStarts);
+        } else {
+            server.away_until = until;
+            self.coverage.hit("shared: absences of the server");
+            self.tell(|| String::from("the server is away"));
+        }
+    }
+
+    pub(crate) fn on_server_starts(&mut self) {
+        if let Some(server) = &mut self.server {
+            server.up = true;
+        }
+        self.tell(|| String::from("the server is up"));
+        let serving: Vec<usize> = (0..self.processes.len())
+            .filter(|&process| self.alive(process))
+            .collect();
+        serving.into_iter().for_each(|process| self.settle(process));
+    }
+
+    /// Until when nothing passes between the server and its node, if that is so now.
+    pub(crate) fn server_away(&self) -> Option<Time> {
+        let until = self.server.as_ref()?.away_until;
+        (until > self.now).then_some(until)
+    }
+
+    pub(crate) fn heal_server(&mut self) {
+        if let Some(server) = &mut self.server {
+            server.away_until = Time(0);
+            server.up = true;
+        }
+    }
+
+    fn server_latency(&mut self) -> Span {
+        let (low, high) = self.profile.latency_us;
+        Span::from_us(self.rng.between(low, high))
+    }
+}
