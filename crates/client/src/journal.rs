@@ -269,6 +269,14 @@ impl Journal {
         self.shared.core().writer.view_for_server()
     }
 
+    /// Whether what is appended to a shared journal may have to wait for its server alone: members do not count at the moment, or a
+    /// view waits for the server. Then it is to be sent the records before they are acknowledged.
+    pub fn needs_server(&self) -> bool {
+        let core = self.shared.core();
+        let shared = core.writer.server_kept().is_some();
+        shared && (core.writer.blocked().is_some() || core.writer.view_for_server().is_some())
+    }
+
     /// The server of a shared region says that it has fenced this node. Nothing is acknowledged from now on; what was not is
     /// of unknown fate, and the server knows it.
     pub fn set_fenced_by_server(&self) {
