@@ -71,6 +71,15 @@ pub enum Alien {
     },
 }
 
+impl Alien {
+    /// Whose record it is.
+    pub fn node(&self) -> NodeId {
+        match self {
+            Alien::Number { node, .. } | Alien::Version { node, .. } | Alien::TooMany { node } => *node,
+        }
+    }
+}
+
 impl fmt::Display for Alien {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

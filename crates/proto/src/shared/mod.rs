@@ -6,14 +6,20 @@
 //! | [`Stamp`] | what a record says of locks: which versions it made, which it had read |
 //! | [`Merge`] | in which order records of several journals may go |
 //! | [`lock`] | who may use which lock: the server's service, the nodes' tokens |
+//! | [`Node`] | a node's side: tokens, its own records, others' |
+//! | [`Server`] | the server's side: order, standing of nodes, streams |
 
 pub mod lock;
 mod merge;
 pub mod message;
+pub mod node;
+pub mod server;
 mod stamp;
 
 pub use merge::{Alien, Entry, Merge, Missing, Queued};
 pub use message::{ToNode, ToServer};
+pub use node::Node;
+pub use server::Server;
 pub use stamp::{Stamp, StampError};
 
 use core::fmt;
@@ -50,18 +56,6 @@ impl fmt::Display for RegionId {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{:032x}", self.0)
     }
-}
-
-/// When a transaction began, for deciding who may wait for whom: the lower is the older. No two are equal. Clocks of different nodes
-/// need not agree: what matters is that the order is one, and that whoever dies keeps its birth when it tries again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Birth {
-    /// The node's clock when it began.
-    pub time: u64,
-    /// Its node.
-    pub node: NodeId,
-    /// Which of the node's transactions.
-    pub transaction: u64,
 }
 
 /// How a lock is held.

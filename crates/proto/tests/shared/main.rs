@@ -1,5 +1,8 @@
-//! Shared memory: any input.
+//! Shared memory: any input, any order, and whole histories.
 
 mod merge;
 mod message;
+mod random;
+mod scenarios;
 mod stamp;
+mod world;

@@ -7,17 +7,18 @@
 //! Messages are whole and in order; pieces of them, encryption and what is a peer's at all are the channel's affair. Everything in
 //! one is checked here, once, as far as it can be without knowing the region.
 
+mod lock;
 mod to_node;
 mod to_server;
 
-pub use to_node::{Fate, Joined, Opening, ToNode};
-pub use to_server::{Claim, Join, OldJournal, ToServer};
+pub use to_node::{Fate, Joined, Opening, Refused, ToNode};
+pub use to_server::{Join, OldJournal, ToServer};
 
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
-use super::{Birth, Hold, LockId, NodeId, Number};
+use super::{Hold, LockId, NodeId, Number};
 use crate::id::Lsn;
 use crate::limit::SHARED_MESSAGE_BYTES_MAX;
 use crate::wire::{Cursor, Link, Short, put_varint};
@@ -145,20 +146,6 @@ fn flag(from: &mut Cursor<'_>) -> Decoded<bool> {
         1 => Ok(true),
         _ => Err(MessageError::Field("flag")),
     }
-}
-
-fn put_birth(to: &mut Vec<u8>, birth: Birth) {
-    put_varint(to, birth.time);
-    put_varint(to, birth.node.0);
-    put_varint(to, birth.transaction);
-}
-
-fn birth(from: &mut Cursor<'_>) -> Decoded<Birth> {
-    Ok(Birth {
-        time: from.varint()?,
-        node: node(from)?,
-        transaction: from.varint()?,
-    })
 }
 
 fn put_link(to: &mut Vec<u8>, link: Link) {

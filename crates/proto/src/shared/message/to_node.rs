@@ -3,11 +3,12 @@
 use alloc::vec::Vec;
 
 use crate::limit::{REGION_LOCKS_MAX, REGION_NODES_MAX, SETTINGS_BYTES_MAX};
-use crate::shared::{Birth, Grant, Hold, LockId, NodeId, Number, Position, RegionId, Version};
+use crate::shared::lock::ToCache;
+use crate::shared::{LockId, NodeId, Number, Position, RegionId, Version};
 use crate::time::Span;
 use crate::wire::{Cursor, Link, put_varint};
 
-use super::{Decoded, MessageError};
+use super::{Decoded, MessageError, lock};
 
 /// What a region is, for whoever joins it. The same for all, and made by the driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -52,6 +53,17 @@ pub enum Fate {
     Open,
 }
 
+/// Why nobody joins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The region that was asked for is another one.
+    Region,
+    /// The journal was another node id's: offer that, and join with a new one.
+    Journal,
+    /// No more node ids are remembered than there are.
+    Full,
+}
+
 /// A message of the server. `P` is a record's payload, or bytes of the region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToNode<P> {
@@ -84,35 +96,8 @@ pub enum ToNode<P> {
         /// Stamp and ranges.
         payload: P,
     },
-    /// A token.
-    Grant {
-        /// Of which lock.
-        lock: LockId,
-        /// The number of this hand-over.
-        grant: Grant,
-        /// How it is held.
-        hold: Hold,
-        /// The lock's version.
-        version: Version,
-    },
-    /// Give a token back when no transaction uses it any more.
-    Recall {
-        /// Of which lock.
-        lock: LockId,
-        /// The hand-over that gave it.
-        grant: Grant,
-        /// What may be kept.
-        keep: Option<Hold>,
-        /// When the transaction began that wants it.
-        asker: Birth,
-        /// It may wait for anybody; if not, only for younger ones.
-        ordered: bool,
-    },
-    /// The transaction that asked for the lock must not wait for it.
-    Died {
-        /// Of which lock.
-        lock: LockId,
-    },
+    /// Of locks: tokens, recalls, and that one must not wait.
+    Lock(ToCache),
     /// What is durable here of the node's journal.
     Kept {
         /// Its records up to this one.
@@ -149,6 +134,8 @@ pub enum ToNode<P> {
     Left,
     /// The node has fallen behind what is kept for it: it is to send what it has, to leave, and to join again.
     Anew,
+    /// This is not the server of what was asked for.
+    Refused(Refused),
     /// The node id is void. Whatever was not acknowledged may have happened or not.
     Fenced,
 }
@@ -178,17 +165,14 @@ impl<P> ToNode<P> {
                     payload,
                 }
             }
-            #[rustfmt::skip]
-            ToNode::Grant { lock, grant, hold, version } => ToNode::Grant { lock, grant, hold, version },
-            #[rustfmt::skip]
-            ToNode::Recall { lock, grant, keep, asker, ordered } => ToNode::Recall { lock, grant, keep, asker, ordered },
-            ToNode::Died { lock } => ToNode::Died { lock },
+            ToNode::Lock(message) => ToNode::Lock(message),
             ToNode::Kept { number, end, view } => ToNode::Kept { number, end, view },
             ToNode::Pong { nonce, newest } => ToNode::Pong { nonce, newest },
             ToNode::Fate { node, number, fate } => ToNode::Fate { node, number, fate },
             ToNode::Wanted { node, from } => ToNode::Wanted { node, from },
             ToNode::Left => ToNode::Left,
             ToNode::Anew => ToNode::Anew,
+            ToNode::Refused(why) => ToNode::Refused(why),
             ToNode::Fenced => ToNode::Fenced,
         }
     }
@@ -227,36 +211,7 @@ impl<P> ToNode<P> {
                 put_varint(to, node.0);
                 put_varint(to, number.0);
             }
-            ToNode::Grant {
-                lock,
-                grant,
-                hold,
-                version,
-            } => {
-                to.push(6);
-                put_varint(to, u64::from(lock.0));
-                put_varint(to, grant.0);
-                super::put_hold(to, Some(*hold));
-                put_varint(to, version.0);
-            }
-            ToNode::Recall {
-                lock,
-                grant,
-                keep,
-                asker,
-                ordered,
-            } => {
-                to.push(7);
-                put_varint(to, u64::from(lock.0));
-                put_varint(to, grant.0);
-                super::put_hold(to, *keep);
-                super::put_birth(to, *asker);
-                to.push(u8::from(*ordered));
-            }
-            ToNode::Died { lock } => {
-                to.push(8);
-                put_varint(to, u64::from(lock.0));
-            }
+            ToNode::Lock(message) => lock::encode_to_cache(to, message),
             ToNode::Kept { number, end, view } => {
                 to.push(9);
                 put_varint(to, number.0);
@@ -282,6 +237,7 @@ impl<P> ToNode<P> {
             ToNode::Left => to.push(13),
             ToNode::Anew => to.push(14),
             ToNode::Fenced => to.push(15),
+            ToNode::Refused(why) => to.extend_from_slice(&[16, *why as u8]),
         }
     }
 }
@@ -299,7 +255,8 @@ impl<'a> ToNode<&'a [u8]> {
 }
 
 fn decode<'a>(from: &mut Cursor<'a>) -> Decoded<ToNode<&'a [u8]>> {
-    Ok(match from.u8()? {
+    let kind = from.u8()?;
+    Ok(match kind {
         1 => ToNode::Joined(Joined::decode(from)?),
         2 => ToNode::Page {
             offset: from.varint()?,
@@ -316,22 +273,7 @@ fn decode<'a>(from: &mut Cursor<'a>) -> Decoded<ToNode<&'a [u8]>> {
             number: super::number(from)?,
             payload: from.rest(),
         },
-        6 => ToNode::Grant {
-            lock: super::lock(from)?,
-            grant: Grant(from.varint()?),
-            hold: super::hold(from)?,
-            version: Version(from.varint()?),
-        },
-        7 => ToNode::Recall {
-            lock: super::lock(from)?,
-            grant: Grant(from.varint()?),
-            keep: super::kept_hold(from)?,
-            asker: super::birth(from)?,
-            ordered: super::flag(from)?,
-        },
-        8 => ToNode::Died {
-            lock: super::lock(from)?,
-        },
+        6..=8 => ToNode::Lock(lock::decode_to_cache(kind, from)?),
         9 => ToNode::Kept {
             number: Number(from.varint()?),
             end: super::link(from)?,
@@ -358,7 +300,13 @@ fn decode<'a>(from: &mut Cursor<'a>) -> Decoded<ToNode<&'a [u8]>> {
         13 => ToNode::Left,
         14 => ToNode::Anew,
         15 => ToNode::Fenced,
-        kind => return Err(MessageError::Kind(kind)),
+        16 => ToNode::Refused(match from.u8()? {
+            0 => Refused::Region,
+            1 => Refused::Journal,
+            2 => Refused::Full,
+            _ => return Err(MessageError::Field("refusal")),
+        }),
+        _ => return Err(MessageError::Kind(kind)),
     })
 }
 

@@ -6,10 +6,11 @@ use alloc::vec::Vec;
 use crate::id::JournalId;
 use crate::journal::View;
 use crate::limit::{DATA_KEY_BYTES_MAX, NODE_NAME_BYTES_MAX, REGION_LOCKS_MAX, REGION_NODES_MAX, SLOT_BYTES};
-use crate::shared::{Birth, Grant, Hold, LockId, NodeId, Number, Position, RegionId, Version};
+use crate::shared::lock::{Claim, ToService};
+use crate::shared::{Grant, NodeId, Number, Position, RegionId, Version};
 use crate::wire::{Cursor, Link, put_varint};
 
-use super::{Decoded, MessageError};
+use super::{Decoded, MessageError, lock};
 
 /// A node that wants to have the region. It has applied nothing of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,17 +27,6 @@ pub struct Join {
     pub begins: Link,
     /// It wants records only before a grant, or when it asks.
     pub lazy: bool,
-}
-
-/// A token that a node has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claim {
-    /// Of which lock.
-    pub lock: LockId,
-    /// The hand-over that gave it.
-    pub grant: Grant,
-    /// How it is held.
-    pub hold: Hold,
 }
 
 /// Journals that an earlier node id left, told from each other.
@@ -59,55 +49,27 @@ pub enum ToServer<P> {
         region: RegionId,
         /// Who it is.
         node: NodeId,
+        /// It has had the whole region; if not, it needs it from the beginning.
+        whole: bool,
         /// The last record of each node that it has applied.
         applied: Vec<(NodeId, Number)>,
     },
     /// Ends a resuming: the tokens that it has. It stands behind the tails that were sent again, so that what is not claimed was given
     /// back behind its records.
     Claims(Vec<Claim>),
-    /// A record that is safe.
+    /// A record of its journal.
     Tail {
         /// Its number.
         number: Number,
         /// Where it ends in the node's journal, and what the next one chains to.
         end: Link,
+        /// It is safe already. If not, it is to be shown to nobody before it is durable at the server.
+        acked: bool,
         /// Stamp and ranges.
         payload: P,
     },
-    /// Wants a token.
-    Acquire {
-        /// Of which lock.
-        lock: LockId,
-        /// How.
-        hold: Hold,
-        /// When the transaction began that wants it.
-        birth: Birth,
-        /// It acquires in ascending order, and may wait for anybody.
-        ordered: bool,
-    },
-    /// Gives a token back.
-    Release {
-        /// Of which lock.
-        lock: LockId,
-        /// The hand-over that gave it.
-        grant: Grant,
-        /// The lock's version.
-        version: Version,
-        /// What it keeps.
-        kept: Option<Hold>,
-    },
-    /// A recalled token is used by an older transaction: the one that asks must not wait.
-    Die {
-        /// Of which lock.
-        lock: LockId,
-        /// Who asked.
-        asker: Birth,
-    },
-    /// Nobody waits for that lock any more.
-    Cancel {
-        /// Of which lock.
-        lock: LockId,
-    },
+    /// Of locks: tokens wanted, given back, or not to be waited for.
+    Lock(ToService),
     /// A view of its journal, which counts when it is durable here.
     View(View),
     /// Are you there? The node is.
@@ -154,23 +116,30 @@ impl<P> ToServer<P> {
             ToServer::Resume {
                 region,
                 node,
+                whole,
                 applied,
             } => ToServer::Resume {
                 region,
                 node,
+                whole,
                 applied,
             },
             ToServer::Claims(claims) => ToServer::Claims(claims),
-            ToServer::Tail { number, end, payload } => {
+            ToServer::Tail {
+                number,
+                end,
+                acked,
+                payload,
+            } => {
                 let payload = map(payload);
-                ToServer::Tail { number, end, payload }
+                ToServer::Tail {
+                    number,
+                    end,
+                    acked,
+                    payload,
+                }
             }
-            #[rustfmt::skip]
-            ToServer::Acquire { lock, hold, birth, ordered } => ToServer::Acquire { lock, hold, birth, ordered },
-            #[rustfmt::skip]
-            ToServer::Release { lock, grant, version, kept } => ToServer::Release { lock, grant, version, kept },
-            ToServer::Die { lock, asker } => ToServer::Die { lock, asker },
-            ToServer::Cancel { lock } => ToServer::Cancel { lock },
+            ToServer::Lock(message) => ToServer::Lock(message),
             ToServer::View(view) => ToServer::View(view),
             ToServer::Ping { nonce, applied } => ToServer::Ping { nonce, applied },
             ToServer::Pull => ToServer::Pull,
@@ -207,52 +176,25 @@ impl<P> ToServer<P> {
             ToServer::Resume {
                 region,
                 node,
+                whole,
                 applied,
             } => {
                 to.push(2);
                 to.extend_from_slice(&region.0.to_le_bytes());
                 put_varint(to, node.0);
+                to.push(u8::from(*whole));
                 super::put_pairs(to, applied.iter().map(|(node, number)| (node.0, number.0)));
             }
             ToServer::Claims(claims) => encode_claims(to, claims),
-            ToServer::Tail { number, end, .. } => {
+            ToServer::Tail {
+                number, end, acked, ..
+            } => {
                 to.push(4);
                 put_varint(to, number.0);
                 super::put_link(to, *end);
+                to.push(u8::from(*acked));
             }
-            ToServer::Acquire {
-                lock,
-                hold,
-                birth,
-                ordered,
-            } => {
-                to.push(5);
-                put_varint(to, u64::from(lock.0));
-                super::put_hold(to, Some(*hold));
-                super::put_birth(to, *birth);
-                to.push(u8::from(*ordered));
-            }
-            ToServer::Release {
-                lock,
-                grant,
-                version,
-                kept,
-            } => {
-                to.push(6);
-                put_varint(to, u64::from(lock.0));
-                put_varint(to, grant.0);
-                put_varint(to, version.0);
-                super::put_hold(to, *kept);
-            }
-            ToServer::Die { lock, asker } => {
-                to.push(7);
-                put_varint(to, u64::from(lock.0));
-                super::put_birth(to, *asker);
-            }
-            ToServer::Cancel { lock } => {
-                to.push(8);
-                put_varint(to, u64::from(lock.0));
-            }
+            ToServer::Lock(message) => lock::encode_to_service(to, message),
             ToServer::View(view) => {
                 to.push(9);
                 super::put_bytes(to, &view.encode());
@@ -297,38 +239,23 @@ impl<'a> ToServer<&'a [u8]> {
 }
 
 fn decode<'a>(from: &mut Cursor<'a>) -> Decoded<ToServer<&'a [u8]>> {
-    Ok(match from.u8()? {
+    let kind = from.u8()?;
+    Ok(match kind {
         1 => ToServer::Join(Join::decode(from)?),
         2 => ToServer::Resume {
             region: RegionId(from.u128()?),
             node: super::node(from)?,
+            whole: super::flag(from)?,
             applied: applied(from)?,
         },
         3 => ToServer::Claims(decode_claims(from)?),
         4 => ToServer::Tail {
             number: super::number(from)?,
             end: super::link(from)?,
+            acked: super::flag(from)?,
             payload: from.rest(),
         },
-        5 => ToServer::Acquire {
-            lock: super::lock(from)?,
-            hold: super::hold(from)?,
-            birth: super::birth(from)?,
-            ordered: super::flag(from)?,
-        },
-        6 => ToServer::Release {
-            lock: super::lock(from)?,
-            grant: Grant(from.varint()?),
-            version: Version(from.varint()?),
-            kept: super::kept_hold(from)?,
-        },
-        7 => ToServer::Die {
-            lock: super::lock(from)?,
-            asker: super::birth(from)?,
-        },
-        8 => ToServer::Cancel {
-            lock: super::lock(from)?,
-        },
+        5..=7 => ToServer::Lock(lock::decode_to_service(kind, from)?),
         9 => ToServer::View(view(from)?),
         10 => ToServer::Ping {
             nonce: from.varint()?,
@@ -352,7 +279,7 @@ fn decode<'a>(from: &mut Cursor<'a>) -> Decoded<ToServer<&'a [u8]>> {
             payload: from.rest(),
         },
         15 => ToServer::Leave,
-        kind => return Err(MessageError::Kind(kind)),
+        _ => return Err(MessageError::Kind(kind)),
     })
 }
 
@@ -405,6 +332,7 @@ fn encode_claims(to: &mut Vec<u8>, claims: &[Claim]) {
         put_varint(to, u64::from(claim.lock.0));
         put_varint(to, claim.grant.0);
         super::put_hold(to, Some(claim.hold));
+        put_varint(to, claim.version.0);
     }
 }
 
@@ -417,6 +345,7 @@ fn decode_claims(from: &mut Cursor<'_>) -> Decoded<Vec<Claim>> {
             lock: super::lock(from)?,
             grant: Grant(from.varint()?),
             hold: super::hold(from)?,
+            version: Version(from.varint()?),
         };
         if claims.last().is_some_and(|before| before.lock >= claim.lock) {
             return Err(MessageError::Field("claims"));

@@ -1,0 +1,200 @@
+//! The node's own records.
+//!
+//! ```text
+//!  appended ---> acked (the members' rule, or kept) ---> sent ---> kept
+//! ```
+//!
+//! A tail goes when its record is safe, in the order of the numbers. While the journal has too few members a record becomes safe by being
+//! kept: then it goes at once, marked so, and the server shows it to nobody before it has it on its disk.
+
+use alloc::collections::VecDeque;
+
+use super::{Deed, Node, Wire};
+use crate::journal::View;
+use crate::shared::lock::TxnId;
+use crate::shared::message::ToServer;
+use crate::shared::{Hold, LockId, Number, Stamp, Version};
+use crate::time::Time;
+use crate::wire::Link;
+
+/// A record that the server has not kept yet.
+#[derive(Clone, Debug)]
+struct Record<P> {
+    number: Number,
+    end: Link,
+    payload: P,
+    stamp: Stamp,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Own<P> {
+    /// All that are not kept, in order.
+    records: VecDeque<Record<P>>,
+    kept: Number,
+    pub(super) acked: Number,
+    /// Sent over the present link, or merged.
+    pub(super) sent: Number,
+    /// The newest view, and whether the server is known to have it.
+    view: View,
+    view_kept: bool,
+    by_server: bool,
+}
+
+impl<P> Own<P> {
+    pub(super) fn new(view: View) -> Own<P> {
+        Own {
+            records: VecDeque::new(),
+            kept: Number(0),
+            acked: Number(0),
+            sent: Number(0),
+            view,
+            view_kept: true,
+            by_server: false,
+        }
+    }
+
+    /// The last that was appended.
+    pub(super) fn last(&self) -> Number {
+        Number(self.kept.0 + self.records.len() as u64)
+    }
+}
+
+impl<P: Clone + AsRef<[u8]>> Node<P> {
+    /// A transaction has written under a lock, or will have when its record is appended: see [`crate::shared::lock::Cache::wrote`].
+    pub fn wrote(&mut self, txn: TxnId, lock: LockId) -> Option<Version> {
+        self.tokens.wrote(txn, lock)
+    }
+
+    /// The stamp of a transaction's record, as it has its locks now. What it has written under, and what it has only read.
+    pub fn stamp(&self, txn: TxnId) -> Stamp {
+        let mut stamp = Stamp::default();
+        for held in self.tokens.held(txn) {
+            match held.wrote && held.hold == Hold::Exclusive {
+                true => stamp.written.push((held.lock, held.version.next())),
+                false => stamp.read.push((held.lock, held.version)),
+            }
+        }
+        stamp.written.sort_unstable();
+        stamp.read.sort_unstable();
+        stamp
+    }
+
+    /// The journal has a record more, which ends there. In the journal's order. The record's number.
+    pub fn on_appended(&mut self, now: Time, stamp: Stamp, end: Link, payload: P) -> Number {
+        let number = self.own.last().next();
+        self.own.records.push_back(Record {
+            number,
+            end,
+            payload,
+            stamp,
+        });
+        self.send_tails();
+        self.tokens.sent(now, self.own.sent);
+        self.settle();
+        number
+    }
+
+    /// The journal's records up to this one are safe. Success may be returned for them when what [`Node::poll`] says is done.
+    pub fn on_acked(&mut self, now: Time, number: Number) {
+        assert!(
+            number <= self.own.last(),
+            "only what was appended is acknowledged"
+        );
+        self.own.acked = self.own.acked.max(number);
+        self.take_own();
+        self.send_tails();
+        self.tokens.sent(now, self.own.sent);
+        self.finish_leaving();
+        self.settle();
+    }
+
+    /// What is safe counts as taken: others' records may follow on it.
+    fn take_own(&mut self) {
+        let Some(id) = self.id() else {
+            return;
+        };
+        let taken = self.taken.get(&id).copied().unwrap_or_default();
+        let safe = |record: &&Record<P>| record.number > taken && record.number <= self.own.acked;
+        for record in self.own.records.iter().filter(safe) {
+            self.versions.extend(record.stamp.written.iter().copied());
+        }
+        self.taken.insert(id, taken.max(self.own.acked));
+    }
+
+    /// A transaction is over: with a record, which is acknowledged, or without. Its locks are free here at once.
+    pub fn end(&mut self, now: Time, txn: TxnId, number: Option<Number>) {
+        assert!(
+            number.is_none_or(|number| number <= self.own.acked),
+            "locks are held until the record is safe"
+        );
+        self.tokens.end(now, txn, number);
+        self.settle();
+    }
+
+    /// Whether records become safe at the server's disk only, for want of members.
+    pub fn on_members(&mut self, now: Time, too_few: bool) {
+        self.own.by_server = too_few;
+        self.send_tails();
+        self.tokens.sent(now, self.own.sent);
+        self.finish_leaving();
+        self.settle();
+    }
+
+    /// The journal has a view that is to count.
+    pub fn on_view(&mut self, view: View) {
+        self.own.view = view.clone();
+        self.own.view_kept = false;
+        // Joining again, it says this at once.
+        self.config.join.view = view;
+        self.send_view();
+    }
+
+    pub(super) fn send_view(&mut self) {
+        if self.wire == Wire::Up && !self.own.view_kept {
+            let view = self.own.view.clone();
+            self.deeds.push_back(Deed::Send(ToServer::View(view)));
+        }
+    }
+
+    pub(super) fn send_tails(&mut self) {
+        if self.wire != Wire::Up {
+            return;
+        }
+        let until = match self.own.by_server {
+            true => self.own.last(),
+            false => self.own.acked,
+        };
+        let (sent, acked) = (self.own.sent, self.own.acked);
+        let next = self
+            .own
+            .records
+            .iter()
+            .filter(|record| record.number > sent && record.number <= until);
+        for record in next {
+            self.own.sent = record.number;
+            self.deeds.push_back(Deed::Send(ToServer::Tail {
+                number: record.number,
+                end: record.end,
+                acked: record.number <= acked,
+                payload: record.payload.clone(),
+            }));
+        }
+    }
+
+    pub(super) fn on_kept(&mut self, number: Number, end: Link, view: u64) {
+        // What the server has made durable is safe, whatever the members say.
+        self.own.acked = self.own.acked.max(number.min(self.own.last()));
+        self.take_own();
+        while self
+            .own
+            .records
+            .pop_front_if(|record| record.number <= number)
+            .is_some()
+        {
+            self.own.kept = self.own.kept.next();
+        }
+        self.own.view_kept |= view >= self.own.view.version;
+        self.deeds.push_back(Deed::Kept { number, end, view });
+        self.finish_leaving();
+    }
+}

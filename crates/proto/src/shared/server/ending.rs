@@ -1,0 +1,313 @@
+//! How a node ends: leases, fencing, journals of the dead, leaving.
+//!
+//! ```text
+//!  Live, Absent, Behind --fence--> Fencing --stored--> Reading --recovered--> Read --merged--> Going --stored--> Gone
+//!                                                        |  ^                  ^
+//!                                                      stuck, offered          |
+//!  Live, Behind --leave--> Leaving --------------------------------------------+
+//! ```
+//!
+//! A dead node's locks go on when its journal has been read to its proven end, and both what was read and that it was the end are durable
+//! here. Not before: a record that only some of the members had was not acknowledged. It could be read once, and be lost when it is
+//! read again by the next start of the server; or be found only then, when others have written what it wrote.
+
+use alloc::vec::Vec;
+
+use super::peer::Known;
+use super::{Deed, Fact, Server, Session, Standing, Stored, Tail, Why};
+use crate::limit::REGION_NODES_MAX;
+use crate::shared::message::{OldJournal, ToNode};
+use crate::shared::{NodeId, Number, Queued, Stamp};
+use crate::time::{Span, Time};
+
+impl<P: Clone + AsRef<[u8]>> Server<P> {
+    pub(super) fn on_ping(&mut self, session: Session, node: NodeId, nonce: u64) {
+        let Some(peer) = self.peers.get(&node).filter(|peer| peer.standing.has_lease()) else {
+            return;
+        };
+        // Its own records do not come back to it: it has everything when all others' have been sent.
+        let newest = self.visible();
+        let newest = if peer.next > newest {
+            newest
+        } else {
+            self.ring.newest()
+        };
+        self.say(session, ToNode::Pong { nonce, newest });
+    }
+
+    pub(super) fn check_leases(&mut self, now: Time) {
+        // A server that slept has not heard anybody: that is not the nodes' fault. A longer lease is safe here; it is the node that
+        // must not count it longer than it is.
+        let slept = now.since(self.ticked);
+        self.ticked = now;
+        let lease = self.config.lease;
+        if slept > Span(lease.0 / 4) {
+            for peer in self.peers.values_mut() {
+                peer.heard = (peer.heard + slept).min(now);
+            }
+        }
+        let mut late = Vec::new();
+        for (node, peer) in &mut self.peers {
+            if peer.standing == Standing::Behind {
+                // It may say so often that it lives: it holds others up until it leaves.
+                let since = *peer.behind.get_or_insert(now);
+                if since + lease <= now {
+                    late.push((*node, Why::Behind));
+                }
+            }
+            if peer.standing.has_lease() && peer.heard + lease <= now {
+                late.push((*node, Why::Silent));
+            }
+        }
+        for (node, why) in late {
+            self.fence(node, why);
+        }
+    }
+
+    /// Nothing of a node counts from here on but what its journal has.
+    pub(super) fn fence(&mut self, node: NodeId, why: Why) {
+        let Some(peer) = self.peers.get_mut(&node) else {
+            return;
+        };
+        if !peer.standing.has_lease() {
+            return;
+        }
+        peer.standing = Standing::Fencing;
+        peer.hush();
+        let session = peer.session.take();
+        if let Some(session) = session {
+            self.dismiss(session, ToNode::Fenced);
+        }
+        self.locks.fence(node);
+        // What waits is in the journal as well.
+        self.merge.forget_waiting(node);
+        self.deeds.push_back(Deed::Fenced { node, why });
+        self.store(Fact::Fencing { node }, Stored::Fencing(node));
+    }
+
+    /// A record of a node was refused that had already been taken in.
+    pub(super) fn refuse(&mut self, node: NodeId, why: Why) {
+        let standing = self.peers.get(&node).map(|peer| peer.standing);
+        match standing.is_some_and(Standing::has_lease) {
+            true => self.fence(node, why),
+            false => self.deeds.push_back(Deed::Refused { node, why }),
+        }
+    }
+
+    /// That it is fenced is durable: only now may its journal be sealed, so that no later start of the server takes it for a living
+    /// node whose commits are refused for no reason.
+    pub(super) fn on_fenced(&mut self, node: NodeId) {
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.standing = Standing::Reading;
+        }
+        self.read_journal(node);
+        let offer = self.peers.get(&node).and_then(|peer| peer.offer);
+        if let Some((session, _)) = offer {
+            self.want(session, node);
+        }
+    }
+
+    pub(super) fn read_journal(&mut self, node: NodeId) {
+        let journal = self.peers.get(&node).and_then(|peer| peer.journal.clone());
+        match journal {
+            Some(journal) => self.deeds.push_back(Deed::Recover { node, journal }),
+            None => self.on_stuck(node),
+        }
+    }
+
+    /// A fenced node's journal was read to its proven end, and these are its records after `journal.kept`, in order.
+    pub fn on_recovered(&mut self, node: NodeId, records: Vec<(Number, P)>) {
+        let waits = |standing| matches!(standing, Standing::Reading | Standing::Stuck);
+        if !self.peers.get(&node).is_some_and(|peer| waits(peer.standing)) {
+            return;
+        }
+        let kept = self.merge.merged(node);
+        for (number, payload) in records.into_iter().filter(|(number, _)| *number > kept) {
+            if let Err(why) = self.push_old(node, number, payload) {
+                self.deeds.push_back(Deed::Refused { node, why });
+                break;
+            }
+        }
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.standing = Standing::Read;
+            peer.offered = Vec::new();
+        }
+        self.settle();
+    }
+
+    fn push_old(&mut self, node: NodeId, number: Number, payload: P) -> Result<(), Why> {
+        let stamp = Stamp::of(payload.as_ref()).map_err(Why::Stamp)?;
+        let mut locks = stamp.written.iter().chain(&stamp.read);
+        let alien = locks.find(|(lock, _)| self.locks.version(*lock).is_none());
+        if let Some((lock, _)) = alien {
+            return Err(Why::Unlocked(*lock));
+        }
+        let ticket = Tail {
+            end: None,
+            proven: false,
+            payload,
+        };
+        self.merge
+            .push(
+                node,
+                Queued {
+                    number,
+                    stamp,
+                    ticket,
+                },
+            )
+            .map_err(Why::Alien)
+    }
+
+    /// A fenced node's journal cannot be read to a proven end now. It stays as it is until [`Server::on_recovered`], or its process
+    /// offers it.
+    pub fn on_stuck(&mut self, node: NodeId) {
+        if let Some(peer) = self
+            .peers
+            .get_mut(&node)
+            .filter(|peer| peer.standing == Standing::Reading)
+        {
+            peer.standing = Standing::Stuck;
+        }
+    }
+
+    /// Whose records are all merged, and of whom no more come.
+    pub(super) fn finish_readings(&mut self) {
+        let done = self.peers.iter().filter(|(node, peer)| {
+            let ended = matches!(peer.standing, Standing::Read | Standing::Leaving);
+            ended && self.merge.last(**node) == self.merge.merged(**node)
+        });
+        let done: Vec<NodeId> = done.map(|(node, _)| *node).collect();
+        for node in done {
+            if let Some(peer) = self.peers.get_mut(&node) {
+                peer.standing = Standing::Going;
+            }
+            self.store(Fact::Gone { node }, Stored::Gone(node));
+            let lost = self
+                .peers
+                .iter()
+                .filter(|(_, peer)| peer.standing == Standing::Live);
+            let lost = lost.filter(|(_, peer)| peer.ahead.get(&node) > Some(&self.merge.merged(node)));
+            let lost: Vec<NodeId> = lost.map(|(node, _)| *node).collect();
+            for node in lost {
+                self.begin_anew(node);
+            }
+        }
+    }
+
+    pub(super) fn on_gone(&mut self, node: NodeId) {
+        let Some(peer) = self.peers.get_mut(&node) else {
+            return;
+        };
+        peer.standing = Standing::Gone;
+        // What was merged of it stood before this.
+        peer.unkept.clear();
+        let (journal, session) = (peer.journal.take(), peer.session.take());
+        let offer = peer.offer.take();
+        if let Some(session) = session {
+            self.dismiss(session, ToNode::Left);
+        }
+        if let Some((session, _)) = offer {
+            self.say(session, ToNode::Wanted { node, from: None });
+        }
+        if let Some(journal) = journal {
+            self.deeds.push_back(Deed::Forget { node, journal });
+        }
+        self.locks.reclaim(node);
+        self.forget_oldest();
+    }
+
+    fn forget_oldest(&mut self) {
+        let gone = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| peer.standing == Standing::Gone);
+        let gone: Vec<NodeId> = gone.map(|(node, _)| *node).collect();
+        let surplus = gone.len().saturating_sub(REGION_NODES_MAX / 2);
+        for node in gone.into_iter().take(surplus) {
+            self.peers.remove(&node);
+            self.merge.remove(node);
+            self.ring.forget(node);
+        }
+    }
+
+    /// All that it sent is here, and it sends no more.
+    pub(super) fn on_leave(&mut self, node: NodeId) {
+        let Some(peer) = self.peers.get_mut(&node) else {
+            return;
+        };
+        if peer.known == Known::Unclaimed {
+            return self.fence(
+                node,
+                Why::OutOfPlace("it left before it had claimed what it holds"),
+            );
+        }
+        peer.standing = Standing::Leaving;
+        peer.outbox.clear();
+        self.locks.fence(node);
+    }
+
+    /// The node is behind all that is kept for it.
+    pub(super) fn begin_anew(&mut self, node: NodeId) {
+        let Some(peer) = self.peers.get_mut(&node) else {
+            return;
+        };
+        if !peer.standing.speaks() {
+            return;
+        }
+        peer.standing = Standing::Behind;
+        if let Some(session) = peer.session {
+            self.say(session, ToNode::Anew);
+        }
+    }
+
+    /// Somebody has the journal of an earlier node id, and has read all of it: so that node's process is no more.
+    pub(super) fn on_offer(&mut self, session: Session, old: OldJournal, last: Number) {
+        let OldJournal { node, journal } = old;
+        let known = self.peers.get_mut(&node).filter(|peer| {
+            let its = peer.journal.as_ref().map(|its| its.view.journal);
+            its == Some(journal) && peer.session != Some(session)
+        });
+        let Some(peer) = known else {
+            return self.say(session, ToNode::Wanted { node, from: None });
+        };
+        peer.offer = Some((session, last));
+        peer.offered = Vec::new();
+        match peer.standing {
+            Standing::Reading | Standing::Stuck => self.want(session, node),
+            _ => self.fence(node, Why::Dead),
+        }
+    }
+
+    fn want(&mut self, session: Session, node: NodeId) {
+        let from = self.merge.merged(node).next();
+        let last = self
+            .peers
+            .get(&node)
+            .and_then(|peer| peer.offer)
+            .map(|(_, last)| last);
+        if last.is_some_and(|last| last < from) {
+            self.say(session, ToNode::Wanted { node, from: None });
+            return self.on_recovered(node, Vec::new());
+        }
+        let from = Some(from);
+        self.say(session, ToNode::Wanted { node, from });
+    }
+
+    pub(super) fn on_old_tail(&mut self, session: Session, node: NodeId, number: Number, payload: P) {
+        let Some(peer) = self.peers.get_mut(&node) else {
+            return;
+        };
+        let Some((_, last)) = peer.offer.filter(|(by, _)| *by == session) else {
+            return;
+        };
+        if !matches!(peer.standing, Standing::Reading | Standing::Stuck) {
+            return;
+        }
+        peer.offered.push((number, payload));
+        if number >= last {
+            let records = core::mem::take(&mut peer.offered);
+            self.on_recovered(node, records);
+        }
+    }
+}

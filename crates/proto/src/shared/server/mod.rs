@@ -1,0 +1,497 @@
+//! The server of a shared region, as a value: it orders the nodes' records, hands locks on, and decides who is still a node.
+//!
+//! `on_*` and [`Server::handle`] tell it what happened; [`Server::poll`] says what is to be done, until it says nothing more; then
+//! [`Server::poll_send`] says what each link is to be sent, as far as that takes it. Deeds are carried out in their order; what is
+//! to be durable may be so later, and is answered then.
+//!
+//! | file | decides |
+//! |---|---|
+//! | `joining.rs` | who becomes a node, and goes on being one over a new link |
+//! | `records.rs` | the order of records, and what of them is durable |
+//! | `ending.rs` | leases, fencing, journals of the dead, leaving |
+//! | `stream.rs` | what goes over a link next |
+//!
+//! **What the driver checks.** That a record's ranges lie in the spans of the locks that its stamp has written under: before it
+//! hands a `Tail` or a recovered record in. Where they do not, it calls [`Server::accuse`].
+
+mod ending;
+mod joining;
+mod peer;
+mod records;
+mod ring;
+mod stream;
+
+pub use peer::{Journal, Standing};
+pub use stream::Outgoing;
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use core::fmt;
+
+use super::lock::{Misuse, Service};
+use super::message::{Opening, ToNode, ToServer};
+use super::{Alien, Grant, LockId, Merge, Missing, NodeId, Number, Position, StampError, Version};
+use crate::id::JournalId;
+use crate::time::{Span, Time};
+use crate::wire::Link;
+use peer::Peer;
+use ring::Ring;
+
+/// Names one link to a node, as the driver likes; never used twice in one life of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Session(pub u64);
+
+/// What a server is to do, apart from its region's state.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// How long a node may be silent.
+    pub lease: Span,
+    /// Bytes of records that are kept for nodes that are behind.
+    pub recent_bytes_max: usize,
+    /// Bytes of the region that one message carries to a joining node.
+    pub page_bytes: u64,
+    /// What a joining node is told of the region.
+    pub opening: Opening,
+}
+
+/// What is durable of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// [`Standing::Live`], [`Standing::Fencing`] or [`Standing::Gone`].
+    pub standing: Standing,
+    /// Which journal it has, or had: no other node id may ever have that.
+    pub id: JournalId,
+    /// What is known of it, until the node is gone.
+    pub journal: Option<Journal>,
+    /// Its last merged record.
+    pub number: Number,
+}
+
+/// What is durable of a region beside its bytes: all of it as of one position.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Table {
+    /// The last record that is in the region.
+    pub position: Position,
+    /// The version of every lock of the region.
+    pub versions: Vec<(LockId, Version)>,
+    /// Every node id that was ever told, but for those forgotten.
+    pub nodes: BTreeMap<NodeId, Row>,
+    /// No node id above this was told.
+    pub last_node: NodeId,
+    /// No grant above this was told.
+    pub ceiling: Grant,
+}
+
+/// Something that is to be durable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fact {
+    /// There is a node with this journal, whose records count from 1 and stand from `journal.end` on.
+    Joined {
+        /// Its id: above all before.
+        node: NodeId,
+        /// For people.
+        name: alloc::string::String,
+        /// Its journal.
+        journal: Journal,
+    },
+    /// A node's journal has this view.
+    Viewed {
+        /// Whose.
+        node: NodeId,
+        /// Which.
+        view: crate::journal::View,
+    },
+    /// Nothing of a node counts any more but what is in its journal.
+    Fencing {
+        /// Whose.
+        node: NodeId,
+    },
+    /// Everything of a node is here; its journal is not needed.
+    Gone {
+        /// Whose.
+        node: NodeId,
+    },
+    /// No grant above this is told.
+    Ceiling(Grant),
+}
+
+/// Why a node is fenced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// It was silent for its lease.
+    Silent,
+    /// Its machine closed its link, or a process speaks that could not if it lived.
+    Dead,
+    /// It fell behind, and did not leave.
+    Behind,
+    /// A record that cannot be.
+    Alien(Alien),
+    /// A record whose stamp is none.
+    Stamp(StampError),
+    /// A record under a lock that it does not hold, or that the region has not.
+    Unlocked(LockId),
+    /// It said something of locks that cannot be.
+    Locks(Misuse),
+    /// It said something out of place.
+    OutOfPlace(&'static str),
+    /// The driver says so: see [`Server::accuse`].
+    Accused(&'static str),
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Why::Silent => out.write_str("it was not heard for its lease"),
+            Why::Dead => out.write_str("its process has ended"),
+            Why::Behind => out.write_str("it fell behind all records that are kept, and did not leave"),
+            Why::Alien(alien) => alien.fmt(out),
+            Why::Stamp(error) => error.fmt(out),
+            Why::Unlocked(lock) => write!(out, "it sent a record under lock {lock}, which it does not hold"),
+            Why::Locks(misuse) => misuse.fmt(out),
+            Why::OutOfPlace(what) | Why::Accused(what) => out.write_str(what),
+        }
+    }
+}
+
+/// What the driver is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Deed<P> {
+    /// Make this durable, in the order of the tickets, and not before the records that were to be applied before it; then
+    /// [`Server::on_stored`].
+    Store {
+        /// Which.
+        ticket: u64,
+        /// What.
+        fact: Fact,
+    },
+    /// Bring a record into the region, and log it together with its position, its node's number and the versions that it makes. When
+    /// that is durable, [`Server::on_durable`]; many at once will do.
+    Apply {
+        /// Its place in the order.
+        position: Position,
+        /// Whose.
+        node: NodeId,
+        /// Its number.
+        number: Number,
+        /// Where it ends in its journal; `None`: it was read from there, or offered.
+        end: Option<Link>,
+        /// Stamp and ranges.
+        payload: P,
+    },
+    /// Seal the node's journal and read it to its proven end; then [`Server::on_recovered`], or [`Server::on_stuck`].
+    Recover {
+        /// Whose.
+        node: NodeId,
+        /// The journal, with where to read on.
+        journal: Journal,
+    },
+    /// The node's members may give its windows back.
+    Forget {
+        /// Whose.
+        node: NodeId,
+        /// The journal.
+        journal: Journal,
+    },
+    /// Tell whoever looks after this that a node is fenced. Told once.
+    Fenced {
+        /// Which.
+        node: NodeId,
+        /// Why.
+        why: Why,
+    },
+    /// A dead node's journal has a record that cannot be. It and what is behind it is left out: tell whoever looks after this.
+    Refused {
+        /// Whose.
+        node: NodeId,
+        /// What.
+        why: Why,
+    },
+    /// Close a link at once: its node goes on over another.
+    Close(Session),
+}
+
+/// One link.
+#[derive(Clone, Debug)]
+struct Wire<P> {
+    node: Option<NodeId>,
+    /// What goes at once.
+    urgent: VecDeque<ToNode<P>>,
+    /// What is in `urgent` is the last.
+    closing: bool,
+}
+
+/// A record that has come.
+#[derive(Clone, Debug)]
+struct Tail<P> {
+    /// Where it ends in its journal; `None`: it was read from there, or offered.
+    end: Option<Link>,
+    /// It will be found again whatever dies.
+    proven: bool,
+    payload: P,
+}
+
+/// What a ticket is for.
+#[derive(Clone, Copy, Debug)]
+enum Stored {
+    Joined(NodeId),
+    Viewed(NodeId),
+    Fencing(NodeId),
+    Gone(NodeId),
+    Ceiling(Grant),
+}
+
+/// The server: see the module. `P` holds a record's payload, and is cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Server<P> {
+    config: ServerConfig,
+    peers: BTreeMap<NodeId, Peer<P>>,
+    wires: BTreeMap<Session, Wire<P>>,
+    last_node: NodeId,
+    merge: Merge<Tail<P>>,
+    locks: Service,
+    ring: Ring<P>,
+    durable: Position,
+    /// Records that are not durable, and might be lost, from the first to the last: of the dead, for not all members may have had
+    /// them, and of a journal with too few members. Until they are durable nobody sees them, or anything behind them.
+    unproven: Option<(Position, Position)>,
+    deeds: VecDeque<Deed<P>>,
+    stores: VecDeque<(u64, Stored)>,
+    tickets: u64,
+    ceiling_asked: bool,
+    ticked: Time,
+}
+
+impl<P: Clone + AsRef<[u8]>> Server<P> {
+    /// A server as its disk says. Its nodes have a lease from now on to come back.
+    pub fn new(config: ServerConfig, table: Table, now: Time) -> Server<P> {
+        let numbers = || table.nodes.iter().map(|(node, row)| (*node, row.number));
+        let mut server = Server {
+            merge: Merge::new(
+                table
+                    .versions
+                    .iter()
+                    .copied()
+                    .filter(|(_, version)| version.0 > 0),
+                numbers(),
+            ),
+            locks: Service::new(table.ceiling, table.versions.iter().copied()),
+            ring: Ring::new(table.position, numbers().collect(), config.recent_bytes_max),
+            config,
+            peers: BTreeMap::new(),
+            wires: BTreeMap::new(),
+            last_node: table.last_node,
+            durable: table.position,
+            unproven: None,
+            deeds: VecDeque::new(),
+            stores: VecDeque::new(),
+            tickets: 0,
+            ceiling_asked: false,
+            ticked: now,
+        };
+        for (node, row) in table.nodes {
+            let standing = match row.standing {
+                Standing::Live => Standing::Absent,
+                Standing::Gone => Standing::Gone,
+                _ => Standing::Reading,
+            };
+            if standing != Standing::Gone {
+                server.locks.expect(node);
+            }
+            server
+                .peers
+                .insert(node, Peer::new(standing, row.id, row.journal, now));
+        }
+        let dead = server
+            .peers
+            .iter()
+            .filter(|(_, peer)| peer.standing == Standing::Reading);
+        let dead: Vec<NodeId> = dead.map(|(node, _)| *node).collect();
+        for node in dead {
+            server.locks.fence(node);
+            server.read_journal(node);
+        }
+        server.settle();
+        server
+    }
+
+    /// Takes a message. The first over a session makes it known.
+    pub fn handle(&mut self, now: Time, session: Session, message: ToServer<P>) {
+        let wire = self.wires.entry(session).or_insert_with(|| Wire {
+            node: None,
+            urgent: VecDeque::new(),
+            closing: false,
+        });
+        if wire.closing {
+            return;
+        }
+        match wire.node {
+            None => self.on_stranger(now, session, message),
+            Some(node) => self.on_node(now, session, node, message),
+        }
+        self.settle();
+    }
+
+    fn on_node(&mut self, now: Time, session: Session, node: NodeId, message: ToServer<P>) {
+        let Some(peer) = self.peers.get_mut(&node) else {
+            return;
+        };
+        peer.heard = now;
+        let standing = peer.standing;
+        match message {
+            ToServer::Ping { nonce, .. } => self.on_ping(session, node, nonce),
+            ToServer::Outcome { node, number } => self.on_outcome(session, node, number),
+            ToServer::Offer { old, last } => self.on_offer(session, old, last),
+            ToServer::OldTail {
+                node,
+                number,
+                payload,
+            } => self.on_old_tail(session, node, number, payload),
+            // What it says while its fencing is on the way to the disk does not count any more.
+            _ if !standing.speaks() => (),
+            ToServer::Tail {
+                number,
+                end,
+                acked,
+                payload,
+            } => {
+                let tail = Tail {
+                    end: Some(end),
+                    proven: acked,
+                    payload,
+                };
+                self.on_tail(node, number, tail)
+            }
+            ToServer::Lock(message) => {
+                if let Err(misuse) = self.locks.handle(node, message) {
+                    self.fence(node, Why::Locks(misuse));
+                }
+            }
+            ToServer::Claims(claims) => self.on_claims(node, &claims),
+            ToServer::View(view) => self.on_view(node, view),
+            ToServer::Pull => peer.wanted = self.ring.newest(),
+            ToServer::Leave => self.on_leave(node),
+            ToServer::Join(_) | ToServer::Resume { .. } => {
+                self.fence(node, Why::OutOfPlace("it introduced itself twice"));
+            }
+        }
+    }
+
+    /// A link is no more. `dead`: it is certain that the node's process is not either.
+    pub fn on_closed(&mut self, session: Session, dead: bool) {
+        let node = self.wires.remove(&session).and_then(|wire| wire.node);
+        if let Some(node) = node {
+            if let Some(peer) = self.peers.get_mut(&node) {
+                peer.session = None;
+                peer.hush();
+            }
+            if dead {
+                self.fence(node, Why::Dead);
+            }
+        }
+        self.settle();
+    }
+
+    /// The fact of this ticket, and all before it, are durable.
+    pub fn on_stored(&mut self, now: Time, ticket: u64) {
+        while let Some((_, stored)) = self.stores.pop_front_if(|(stored, _)| *stored <= ticket) {
+            match stored {
+                Stored::Joined(node) => self.on_joined(now, node),
+                Stored::Viewed(node) => {
+                    if let Some(peer) = self.peers.get_mut(&node) {
+                        peer.on_view_stored();
+                    }
+                }
+                Stored::Fencing(node) => self.on_fenced(node),
+                Stored::Gone(node) => self.on_gone(node),
+                Stored::Ceiling(grant) => {
+                    self.ceiling_asked = false;
+                    self.locks.ceiling_stored(grant);
+                }
+            }
+        }
+        self.settle();
+    }
+
+    /// Time has passed. To be called several times a lease.
+    pub fn on_tick(&mut self, now: Time) {
+        self.check_leases(now);
+        self.settle();
+    }
+
+    /// A node, says the driver, has done what no node does: its records lie outside of its locks' spans, its bytes are no messages.
+    pub fn accuse(&mut self, node: NodeId, what: &'static str) {
+        self.fence(node, Why::Accused(what));
+        self.settle();
+    }
+
+    /// What is to be done next.
+    pub fn poll(&mut self) -> Option<Deed<P>> {
+        self.deeds.pop_front()
+    }
+
+    /// The newest record's place.
+    pub fn newest(&self) -> Position {
+        self.ring.newest()
+    }
+
+    /// Who speaks over a link.
+    pub fn node(&self, session: Session) -> Option<NodeId> {
+        self.wires.get(&session)?.node
+    }
+
+    /// All nodes that are remembered.
+    pub fn standings(&self) -> impl Iterator<Item = (NodeId, Standing)> {
+        self.peers.iter().map(|(node, peer)| (*node, peer.standing))
+    }
+
+    /// What records that wait are waiting for.
+    pub fn missing(&self) -> Vec<Missing> {
+        self.merge.missing()
+    }
+
+    /// The lock service, to be looked at.
+    pub fn locks(&self) -> &Service {
+        &self.locks
+    }
+
+    /// Makes everything follow from what happened, so that nothing waits for another event.
+    fn settle(&mut self) {
+        self.merge_ready();
+        self.finish_claims();
+        self.finish_readings();
+        let wanted = self.locks.ceiling_wanted().filter(|_| !self.ceiling_asked);
+        if let Some(grant) = wanted {
+            self.ceiling_asked = true;
+            self.store(Fact::Ceiling(grant), Stored::Ceiling(grant));
+        }
+        // A grant goes behind all records that there are: whoever gets it has all that was committed under it.
+        let newest = self.ring.newest();
+        while let Some((node, message)) = self.locks.poll() {
+            if let Some(peer) = self.peers.get_mut(&node).filter(|peer| peer.session.is_some()) {
+                peer.outbox.push_back((newest, ToNode::Lock(message)));
+            }
+        }
+    }
+
+    fn store(&mut self, fact: Fact, stored: Stored) {
+        self.tickets += 1;
+        let ticket = self.tickets;
+        self.stores.push_back((ticket, stored));
+        self.deeds.push_back(Deed::Store { ticket, fact });
+    }
+
+    fn say(&mut self, session: Session, message: ToNode<P>) {
+        if let Some(wire) = self.wires.get_mut(&session) {
+            wire.urgent.push_back(message);
+        }
+    }
+
+    /// Says a last thing, and closes the link.
+    fn dismiss(&mut self, session: Session, message: ToNode<P>) {
+        if let Some(wire) = self.wires.get_mut(&session) {
+            wire.urgent.push_back(message);
+            wire.closing = true;
+            wire.node = None;
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! What the server knows of one node.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+
+use super::Session;
+use crate::id::JournalId;
+use crate::journal::View;
+use crate::shared::{NodeId, Number, Position, ToNode};
+use crate::time::Time;
+use crate::wire::Link;
+
+/// Where a node is in its life. Durable are only: none yet, live, being fenced, gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Its id is being made durable.
+    Entering,
+    /// It is a node. It may be silent, for less than its lease.
+    Live,
+    /// It was a node when the server started, and has not come back yet.
+    Absent,
+    /// It has fallen behind: it is to leave, and join again.
+    Behind,
+    /// It has left, and what it sent is being made durable.
+    Leaving,
+    /// That it is being fenced is being made durable.
+    Fencing,
+    /// Its journal is being read.
+    Reading,
+    /// Its journal cannot be read to a proven end. What it held stays taken.
+    Stuck,
+    /// All of it is known, and is being merged.
+    Read,
+    /// That it is gone is being made durable.
+    Going,
+    /// Nothing of it will ever come.
+    Gone,
+}
+
+impl Standing {
+    /// Its messages count.
+    pub(super) fn speaks(self) -> bool {
+        matches!(self, Standing::Live | Standing::Behind)
+    }
+
+    /// Silence ends it.
+    pub(super) fn has_lease(self) -> bool {
+        matches!(self, Standing::Live | Standing::Absent | Standing::Behind)
+    }
+}
+
+/// What is known of a node's journal; durable but for what is said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Journal {
+    /// The newest view that is durable here, and so counts.
+    pub view: View,
+    /// The key that seals its records.
+    pub key: Vec<u8>,
+    /// The last record that is durable here.
+    pub kept: Number,
+    /// Where that ends.
+    pub end: Link,
+}
+
+/// A merged record that is not durable yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unkept {
+    pub(super) position: Position,
+    pub(super) number: Number,
+    /// `None`: it was read from a dead node's journal, which needs no mark of where to read on.
+    pub(super) end: Option<Link>,
+}
+
+/// How far a node that resumes has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Known {
+    /// All of its tokens are.
+    Yes,
+    /// Its claims are awaited.
+    Unclaimed,
+    /// They have come, and count once this record of it is merged.
+    Claimed(Number),
+}
+
+/// What a node is being given of the region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pages {
+    /// All of it.
+    Done,
+    /// Pages from this byte on.
+    From(u64),
+    /// All pages were sent; the region is whole once everything up to this place is there.
+    Until(Position),
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Peer<P> {
+    pub(super) standing: Standing,
+    pub(super) session: Option<Session>,
+    /// When it was last heard.
+    pub(super) heard: Time,
+    /// Since when it is behind, as far as that has been noticed.
+    pub(super) behind: Option<Time>,
+    pub(super) id: JournalId,
+    pub(super) journal: Option<Journal>,
+    /// Views on their way to the disk.
+    pub(super) views: VecDeque<View>,
+    pub(super) lazy: bool,
+    /// Records up to here are wanted though it is lazy.
+    pub(super) wanted: Position,
+    /// The next record to send.
+    pub(super) next: Position,
+    /// What goes among the records, each behind the one at its place.
+    pub(super) outbox: VecDeque<(Position, ToNode<P>)>,
+    pub(super) pages: Pages,
+    /// The next thing to send of a joining node's is a page, even though there are records.
+    pub(super) page_first: bool,
+    pub(super) known: Known,
+    pub(super) unkept: VecDeque<Unkept>,
+    /// `Kept` has something new to say.
+    pub(super) kept_due: bool,
+    /// What it says to have of other nodes beyond what is merged.
+    pub(super) ahead: BTreeMap<NodeId, Number>,
+    /// Whoever offered its journal, and up to which record.
+    pub(super) offer: Option<(Session, Number)>,
+    pub(super) offered: Vec<(Number, P)>,
+}
+
+impl<P> Peer<P> {
+    pub(super) fn new(standing: Standing, id: JournalId, journal: Option<Journal>, now: Time) -> Peer<P> {
+        Peer {
+            standing,
+            session: None,
+            heard: now,
+            behind: None,
+            id,
+            journal,
+            views: VecDeque::new(),
+            lazy: false,
+            wanted: Position(0),
+            next: Position(0),
+            outbox: VecDeque::new(),
+            pages: Pages::Done,
+            page_first: false,
+            known: Known::Yes,
+            unkept: VecDeque::new(),
+            kept_due: false,
+            ahead: BTreeMap::new(),
+            offer: None,
+            offered: Vec::new(),
+        }
+    }
+
+    /// The oldest of the views on their way is durable.
+    pub(super) fn on_view_stored(&mut self) {
+        if let (Some(view), Some(journal)) = (self.views.pop_front(), &mut self.journal) {
+            journal.view = view;
+            self.kept_due = true;
+        }
+    }
+
+    /// Forgets what was to be said: it was for a link that is no more.
+    pub(super) fn hush(&mut self) {
+        self.outbox.clear();
+        self.kept_due = false;
+    }
+}
