@@ -76,9 +76,9 @@ macro_rules! number {
         }
 
         impl $name {
-            /// The one after this.
+            /// The one after this. None counts so far; but a peer may say that it did.
             pub const fn next(self) -> $name {
-                $name(self.0 + 1)
+                $name(self.0.saturating_add(1))
             }
         }
     )*};

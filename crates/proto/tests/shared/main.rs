@@ -1,5 +1,6 @@
 //! Shared memory: any input, any order, and whole histories.
 
+mod hostile;
 mod merge;
 mod message;
 mod random;

@@ -27,17 +27,18 @@ fn whatever_happens_the_rules_hold() {
     let seeds = one.map_or(0..number("NETRAM_SHARED_SEEDS").unwrap_or(SEEDS), |seed| {
         seed..seed + 1
     });
-    let (mut commits, mut gone, mut aborted) = (0, 0, 0);
+    let (mut commits, mut gone, mut aborted, mut views) = (0, 0, 0, 0);
     for seed in seeds {
         let world = story(seed, Planted::Nothing);
         commits += world.book.commits;
         gone += world.book.gone;
         aborted += world.book.aborted;
+        views += world.book.views;
     }
     // A world in which nothing happens breaks no rule.
     assert!(
-        one.is_some() || (commits > 10_000 && gone > 100 && aborted > 5),
-        "{commits} {gone} {aborted}"
+        one.is_some() || (commits > 10_000 && gone > 100 && aborted > 5 && views > 50),
+        "{commits} {gone} {aborted} {views}"
     );
 }
 

@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 
 use super::peer::Known;
 use super::{Deed, Fact, Server, Session, Standing, Stored, Tail, Why};
-use crate::limit::REGION_NODES_MAX;
+use crate::limit::{MERGE_RECORDS_MAX, REGION_NODES_MAX};
 use crate::shared::message::{OldJournal, ToNode};
 use crate::shared::{NodeId, Number, Queued, Stamp};
 use crate::time::{Span, Time};
@@ -301,7 +301,13 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
         let Some((_, last)) = peer.offer.filter(|(by, _)| *by == session) else {
             return;
         };
-        if !matches!(peer.standing, Standing::Reading | Standing::Stuck) {
+        let due = self
+            .merge
+            .merged(node)
+            .0
+            .saturating_add(peer.offered.len() as u64 + 1);
+        let fits = number.0 == due && number <= last && peer.offered.len() < MERGE_RECORDS_MAX;
+        if !matches!(peer.standing, Standing::Reading | Standing::Stuck) || !fits {
             return;
         }
         peer.offered.push((number, payload));

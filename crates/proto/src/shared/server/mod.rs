@@ -13,6 +13,9 @@
 //!
 //! **What the driver checks.** That a record's ranges lie in the spans of the locks that its stamp has written under: before it
 //! hands a `Tail` or a recovered record in. Where they do not, it calls [`Server::accuse`].
+//!
+//! **What bounds memory.** Records are kept in a ring. Answers to questions wait for their link: a driver reads nothing more from a
+//! link while [`Server::poll_send`] has not said all that there is for it but records and pages.
 
 mod ending;
 mod joining;

@@ -47,6 +47,8 @@ pub(crate) struct Book {
     pub(crate) commits: u64,
     pub(crate) gone: u64,
     pub(crate) aborted: u64,
+    /// Times that a node heard of a later view that it counts.
+    pub(crate) views: u64,
     /// Nodes that fell behind, or left.
     pub(crate) anew: u64,
     /// Nodes fenced for a record under a lock that they did not hold.
@@ -174,6 +176,27 @@ impl World {
             );
         }
         self.book.commits += 1;
+    }
+
+    /// A view counts when whoever reads the journal after a crash of everything else finds it on the server's disk.
+    pub(super) fn check_view(&mut self, slot: usize, view: u64) {
+        let Some(process) = &self.slots[slot].process else {
+            return;
+        };
+        let rows = self.disk().table.nodes.values();
+        let mut journals = rows
+            .filter(|row| row.id == process.journal)
+            .map(|row| &row.journal);
+        // A node that is gone needs none.
+        let stored = journals.find_map(|journal| journal.as_ref());
+        if let Some(journal) = stored.filter(|journal| journal.view.version < view) {
+            let stored = journal.view.version;
+            self.fail(
+                Rule::Survives,
+                &format!("slot {slot}: view {view} counts, and {stored} is durable"),
+            );
+        }
+        self.book.views += u64::from(view > 1);
     }
 
     /// That a node is gone is durable: all that it was ever told to be safe is too.

@@ -68,6 +68,8 @@ pub(crate) struct Process {
     pub(crate) pinned: Option<Vec<u64>>,
     pub(crate) offered: bool,
     pub(crate) told_few: bool,
+    /// Of its journal, so far.
+    pub(crate) views: u64,
 }
 
 impl World {
@@ -104,6 +106,7 @@ impl World {
             pinned: None,
             offered: false,
             told_few: false,
+            views: 1,
         };
         self.slots[slot].process = Some(process);
     }
@@ -150,6 +153,12 @@ impl World {
             return;
         }
         self.acknowledge(slot);
+        if !self.calm
+            && self.dice.below(10_000) < self.dangers.members_lost
+            && self.slots[slot].awake(now).is_some()
+        {
+            self.change_view(slot);
+        }
         let Some(process) = self.slots[slot].awake(now) else {
             return;
         };
@@ -203,6 +212,20 @@ impl World {
                 _ => journal.few = !journal.few,
             }
         }
+    }
+
+    /// Its journal's members change.
+    fn change_view(&mut self, slot: usize) {
+        let Some(process) = &mut self.slots[slot].process else {
+            return;
+        };
+        process.views += 1;
+        let view = View {
+            version: process.views,
+            ..View::first(process.journal)
+        };
+        process.node.on_view(view);
+        self.do_deeds(slot);
     }
 
     /// The members take what the journal has, whether its process is awake or not.
@@ -302,7 +325,11 @@ impl World {
                 }
                 self.apply(slot, &payload);
             }
-            Deed::Kept { number, end, .. } => {
+            Deed::Kept { number, end, view } => {
+                self.check_view(slot, view);
+                let Some(process) = &mut self.slots[slot].process else {
+                    return;
+                };
                 assert_eq!(end, Journal::end(number.0 as usize));
                 let id = process.journal;
                 if let Some(journal) = self.journals.get_mut(&id) {
