@@ -42,6 +42,7 @@ impl World {
                     }
                 }
                 let expected = self.nodes[*node].linked
+                    && self.nodes[*node].known.is_none()
                     && !self.nodes[*node].up.iter().any(|up| matches!(up, Up::Known));
                 if expected && self.service.holds(id(*node), lock) < Some(*hold) {
                     return Err(format!(

@@ -59,6 +59,10 @@ pub(crate) struct Node {
     pub(crate) sent: usize,
     /// Records that the server has merged, and that its disk has.
     pub(crate) merged: usize,
+    /// Records that have come over the present link, merged or not.
+    pub(crate) came: usize,
+    /// The node has made its claims; it is known when this many of its records are merged.
+    pub(crate) known: Option<usize>,
     pub(crate) kept: usize,
     pub(crate) up: VecDeque<Up>,
     pub(crate) down: VecDeque<ToCache>,
@@ -111,6 +115,8 @@ impl World {
                 journal: Vec::new(),
                 sent: 0,
                 merged: 0,
+                came: 0,
+                known: None,
                 kept: 0,
                 up: VecDeque::new(),
                 down: VecDeque::new(),
@@ -182,7 +188,7 @@ impl World {
             if state.sent < state.journal.len() {
                 actions.push(Action::SendTail(node));
             }
-            if state.up.front().is_some_and(|up| self.takes(node, up)) {
+            if !state.up.is_empty() {
                 actions.push(Action::ToServer(node));
             }
             if !state.down.is_empty() {
@@ -201,14 +207,6 @@ impl World {
         }
         if self.left.crashes > 0 {
             actions.push(Action::Crash(node));
-        }
-    }
-
-    /// Whether the server takes the next message: a tail waits until what it depends on has been merged.
-    fn takes(&self, node: usize, up: &Up) -> bool {
-        match up {
-            Up::Tail(number) => self.follows(&self.nodes[node].journal[*number]),
-            Up::Claim(_) | Up::Known | Up::Lock(_) => true,
         }
     }
 
@@ -374,14 +372,12 @@ impl World {
                 let claimed = self.service.claim(id(node), claim);
                 claimed.map_err(|error| error.to_string())
             }
-            Some(Up::Tail(number)) if number < state.merged => Ok(()),
             Some(Up::Tail(number)) => {
-                state.merged = number + 1;
-                let record = state.journal[number].clone();
-                self.merge(&record)
+                state.came = number + 1;
+                Ok(())
             }
             Some(Up::Known) => {
-                self.service.known(id(node));
+                state.known = Some(state.came);
                 Ok(())
             }
             Some(Up::Lock(message)) => {
@@ -395,6 +391,8 @@ impl World {
     fn cut(&mut self, node: usize) {
         let state = &mut self.nodes[node];
         state.linked = false;
+        state.came = state.merged;
+        state.known = None;
         state.up.clear();
         state.down.clear();
         state.cache.unlinked();
@@ -447,6 +445,7 @@ impl World {
         );
         for node in 0..self.nodes.len() {
             self.nodes[node].merged = self.nodes[node].kept;
+            self.nodes[node].came = self.nodes[node].kept;
             match self.nodes[node].standing {
                 Standing::Alive => {
                     self.cut(node);
@@ -462,8 +461,30 @@ impl World {
         }
     }
 
+    /// Merges what has come and may go, until nothing may.
+    fn merge_all(&mut self) -> Checked {
+        let mut again = true;
+        while again {
+            again = false;
+            for node in 0..self.nodes.len() {
+                let state = &self.nodes[node];
+                if state.merged < state.came && self.follows(&state.journal[state.merged]) {
+                    self.read(node)?;
+                    again = true;
+                }
+                let state = &mut self.nodes[node];
+                if state.known.is_some_and(|known| known <= state.merged) {
+                    state.known = None;
+                    self.service.known(id(node));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Carries out what the machines want.
     fn settle(&mut self) -> Checked {
+        self.merge_all()?;
         if let Some(ceiling) = self.service.ceiling_wanted() {
             self.ceiling = ceiling;
             self.service.ceiling_stored(ceiling);

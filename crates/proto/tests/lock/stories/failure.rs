@@ -1,7 +1,7 @@
 //! Nodes and servers that die, links that break.
 
 use netram_proto::shared::Hold::{Exclusive, Shared};
-use netram_proto::shared::lock::{Claim, Event, Misuse};
+use netram_proto::shared::lock::{Ask, Claim, Event, Misuse, Order, ToCache, ToService};
 use netram_proto::shared::{Grant, LockId, Version};
 
 use super::{Net, id, service};
@@ -139,6 +139,67 @@ fn what_was_on_a_link_that_broke_is_settled_by_the_claims() {
     // Whoever still waits has asked again.
     let again = net.begin(0);
     assert!(net.acquire(0, again, 0, Exclusive));
+}
+
+#[test]
+fn a_node_that_resumes_is_granted_nothing_before_it_is_known() {
+    let mut net = Net::new(1);
+    let writer = net.holder(0, 0, Exclusive);
+    let made = net.commit(0, writer);
+    // It had given the token back; neither that nor its record has arrived, and it asks again at once.
+    net.cut(0);
+    net.service.resume(id(0));
+    let (lock, ask) = (LockId(0), Ask(9));
+    let acquire = ToService::Acquire {
+        lock,
+        hold: Exclusive,
+        order: Order::Up,
+        ask,
+    };
+    net.service.handle(id(0), acquire).expect("it may ask");
+    assert_eq!(net.service.poll(), None);
+    net.service.wrote(lock, made[0].1).expect("it follows on");
+    net.service.known(id(0));
+    let granted = net.service.poll();
+    assert!(
+        matches!(
+            granted,
+            Some((
+                _,
+                ToCache::Grant {
+                    version: Version(1),
+                    ..
+                }
+            ))
+        ),
+        "{granted:?}"
+    );
+}
+
+#[test]
+fn a_version_that_was_claimed_is_waited_for() {
+    let mut service = service(Grant(1 << 21), [0; 3]);
+    service.expect(id(0));
+    service.resume(id(0));
+    let claim = Claim {
+        lock: LockId(0),
+        grant: Grant(5),
+        hold: Shared,
+        version: Version(1),
+    };
+    assert_eq!(service.claim(id(0), claim), Ok(()));
+    service.known(id(0));
+    let (lock, ask) = (LockId(0), Ask(1));
+    let acquire = ToService::Acquire {
+        lock,
+        hold: Shared,
+        order: Order::Up,
+        ask,
+    };
+    service.handle(id(1), acquire).expect("it may ask");
+    assert_eq!(service.poll(), None);
+    service.wrote(lock, Version(1)).expect("it follows on");
+    assert!(matches!(service.poll(), Some((_, ToCache::Grant { .. }))));
 }
 
 #[test]

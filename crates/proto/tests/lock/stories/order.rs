@@ -145,6 +145,40 @@ fn a_wait_ends_at_its_deadline_and_those_behind_it_go_on() {
     assert!(net.heard(1, Event::Held(behind)));
 }
 
+#[test]
+fn in_its_node_too_a_writer_does_not_wait_for_readers_that_came_later() {
+    let mut net = Net::new(1);
+    let reader = net.holder(0, 0, Shared);
+    let (writer, later) = (net.begin(0), net.begin(0));
+    assert!(!net.acquire(0, writer, 0, Exclusive));
+    assert!(!net.acquire(0, later, 0, Shared));
+    net.end(0, reader);
+    assert!(net.heard(0, Event::Held(writer)) && !net.heard(0, Event::Held(later)));
+    net.end(0, writer);
+    assert!(net.heard(0, Event::Held(later)));
+}
+
+#[test]
+fn an_answer_to_an_older_request_kills_nobody() {
+    let mut net = Net::new(2);
+    let other = net.holder(1, 0, Shared);
+    let before = net.holder(0, 0, Shared);
+    net.end(0, before);
+    let out = net.holder(0, 1, Shared);
+    assert_eq!(net.ask(0, out, 0, Exclusive), Ok(Acquired::Waits));
+    net.up(0);
+    net.down(1);
+    net.up(1);
+    // `Died` is on its way when that one gives up, and another one asks for the same.
+    net.nodes[0].cache.end(Time(0), out, None);
+    let reader = net.begin(0);
+    assert_eq!(net.ask(0, reader, 0, Shared), Ok(Acquired::Held));
+    assert_eq!(net.ask(0, reader, 0, Exclusive), Ok(Acquired::Waits));
+    net.run();
+    net.end(1, other);
+    assert!(net.heard(0, Event::Held(reader)));
+}
+
 /// It waited for a transaction, and so for ever: the token had been recalled for one that was gone, and was not recalled again.
 #[test]
 fn out_of_order_one_dies_though_the_token_was_recalled_before() {
@@ -186,6 +220,18 @@ fn out_of_order_one_that_waits_for_the_lease_dies_when_the_token_is_recalled_fro
     assert!(!net.acquire(1, writer, 0, Exclusive));
     net.nodes[0].cache.renewed(LATE, Time(2 * LATE.0));
     net.run();
+    assert!(net.heard(0, Event::Died(out, LockId(0))));
+}
+
+/// The same, where it is not a recall but another reader that wants to write.
+#[test]
+fn out_of_order_one_that_waits_for_the_lease_dies_when_a_reader_wants_to_write() {
+    let mut net = Net::new(1);
+    let reader = net.holder(0, 0, Shared);
+    let out = net.holder(0, 1, Shared);
+    net.now = LATE;
+    assert_eq!(net.ask(0, out, 0, Shared), Ok(Acquired::Waits));
+    assert_eq!(net.ask(0, reader, 0, Exclusive), Ok(Acquired::Waits));
     assert!(net.heard(0, Event::Died(out, LockId(0))));
 }
 

@@ -1,7 +1,9 @@
 //! What a token is worth: kept, given back, shared, counted.
 
 use netram_proto::shared::Hold::{Exclusive, Shared};
-use netram_proto::shared::lock::{Acquired, Event, Misuse, Order, ToCache, ToService, Unasked};
+use netram_proto::shared::lock::{
+    Acquired, Ask, Asker, Claim, Event, Misuse, Order, Service, ToCache, ToService, Unasked,
+};
 use netram_proto::shared::{Grant, LockId, Number, Version};
 use netram_proto::time::Time;
 
@@ -50,6 +52,44 @@ fn a_token_is_given_back_behind_the_tails_of_all_that_used_it() {
     assert!(net.heard(1, Event::Held(reads)) && net.heard(1, Event::Held(writes)));
     let seen: Vec<_> = net.nodes[1].cache.held(reads).map(|held| held.version).collect();
     assert_eq!(seen, [Version(1)]);
+}
+
+#[test]
+fn tails_that_went_over_a_broken_link_must_go_again() {
+    let mut net = Net::new(2);
+    let txn = net.holder(0, 0, Exclusive);
+    net.commit(0, txn);
+    net.nodes[0].cache.sent(Time(0), Number(1));
+    net.cut(0);
+    net.service.resume(id(0));
+    for claim in net.nodes[0].cache.claims() {
+        net.service.claim(id(0), claim).expect("it is so");
+    }
+    net.service.known(id(0));
+    net.nodes[0].cache.linked(Time(0), Number(0));
+    let waits = net.begin(1);
+    assert!(!net.acquire(1, waits, 0, Shared));
+    assert_eq!(
+        net.holders(0),
+        [(id(0), Exclusive)],
+        "the tail has not been sent again"
+    );
+    net.send(0, &[(LockId(0), Version(1))]);
+    assert!(net.heard(1, Event::Held(waits)));
+}
+
+#[test]
+fn without_a_lease_no_kept_token_is_used() {
+    let mut net = Net::new(1);
+    let before = net.holder(0, 0, Exclusive);
+    net.end(0, before);
+    net.now = LATE;
+    assert!(!net.nodes[0].cache.leased(LATE));
+    let txn = net.begin(0);
+    assert!(!net.acquire(0, txn, 0, Shared));
+    net.nodes[0].cache.renewed(LATE, Time(LATE.0 + 1));
+    net.run();
+    assert!(net.heard(0, Event::Held(txn)));
 }
 
 #[test]
@@ -118,6 +158,39 @@ fn a_grant_and_an_old_release_may_cross() {
 }
 
 #[test]
+fn a_recall_of_an_older_grant_is_void() {
+    let mut net = Net::new(2);
+    let old = net.holder(0, 0, Shared);
+    let old_grant = net.nodes[0]
+        .cache
+        .claims()
+        .next()
+        .expect("it has the token")
+        .grant;
+    assert!(net.acquire(0, old, 0, Exclusive));
+    net.end(0, old);
+    let (lock, grant) = (LockId(0), old_grant);
+    let asker = Asker {
+        node: id(1),
+        ask: Ask(1),
+    };
+    let recall = ToCache::Recall {
+        lock,
+        grant,
+        keep: None,
+        asker,
+        waits: true,
+    };
+    net.nodes[0]
+        .cache
+        .handle(Time(0), recall)
+        .expect("it may come late");
+    net.collect();
+    assert!(net.nodes[0].up.is_empty());
+    assert_eq!(net.holders(0), [(id(0), Exclusive)]);
+}
+
+#[test]
 fn everything_is_lost_at_once_and_new_transactions_begin_from_nothing() {
     let mut net = Net::new(2);
     let other = net.holder(1, 1, Exclusive);
@@ -154,7 +227,7 @@ fn what_a_node_may_not_say_is_refused_and_changes_nothing() {
         lock,
         hold: Exclusive,
         order,
-        ask: netram_proto::shared::lock::Ask(1),
+        ask: Ask(1),
     };
     let refused = [
         (0, release(LockId(9), 1, 0, None), Misuse::NoSuchLock(LockId(9))),
@@ -204,7 +277,7 @@ fn a_node_takes_no_token_that_it_did_not_ask_for() {
 #[test]
 fn no_grant_number_is_told_that_is_not_reserved() {
     let mut net = Net::new(1);
-    net.service = netram_proto::shared::lock::Service::new(Grant(40), [(LockId(0), Version(0))]);
+    net.service = Service::new(Grant(40), [(LockId(0), Version(0))]);
     let txn = net.begin(0);
     assert!(!net.acquire(0, txn, 0, Shared));
     let ceiling = net.service.ceiling_wanted().expect("none is left");
@@ -219,7 +292,7 @@ fn no_grant_number_is_told_that_is_not_reserved() {
     next.expect(id(0));
     next.resume(id(0));
     assert_eq!(next.claim(id(0), claim), Ok(()));
-    let ahead = netram_proto::shared::lock::Claim {
+    let ahead = Claim {
         grant: ceiling.next(),
         ..claim
     };
