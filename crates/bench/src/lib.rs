@@ -13,6 +13,7 @@
 //! | [`volume`] | a volume over NBD, beside an empty server and a plain file |
 //! | [`lnd`] | the experiments of LND: block devices, file systems, a database |
 //! | [`heap`] | the persistent heap beside malloc, and under a long load |
+//! | [`oo7`] | OO7, the benchmark of object databases, on a persistent heap |
 //! | [`failures`] | a volume under a file system, through every failure of LND's Table 1 |
 //! | [`figures`] | the scoreboard: every figure that the project holds itself to |
 //! | [`echo`], [`disk`] | the floors |
@@ -38,6 +39,7 @@ pub mod heap;
 pub mod histogram;
 pub mod lnd;
 pub mod machine;
+pub mod oo7;
 pub mod paper;
 pub mod share;
 pub mod site;

@@ -5,7 +5,7 @@ mod common;
 use common::{netram, ran, run};
 
 /// Every subcommand that people may use.
-const COMMANDS: [&[&str]; 28] = [
+const COMMANDS: [&[&str]; 29] = [
     &[],
     &["lend"],
     &["status"],
@@ -32,6 +32,7 @@ const COMMANDS: [&[&str]; 28] = [
     &["bench", "tpca"],
     &["bench", "lender"],
     &["bench", "heap"],
+    &["bench", "oo7"],
     &["demo"],
     &["man"],
 ];

@@ -91,6 +91,46 @@ fn tpca_runs_the_same_code_on_disk_and_remote() {
 }
 
 #[test]
+fn oo7_counts_the_same_on_disk_and_remote() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().to_str().unwrap();
+    for transactions in [&[][..], &["--one-transaction"]] {
+        let operations = ["--operations", "t2b,t3a,t5do,t5undo,i,d,q8"];
+        let ran = run([
+            "bench",
+            "oo7",
+            "--quick",
+            "--json",
+            "--dir",
+            dir,
+            "--database",
+            "tiny-3",
+        ]
+        .into_iter()
+        .chain(operations)
+        .chain(transactions.iter().copied()));
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        let json: Value = serde_json::from_str(&ran.out).unwrap();
+        let reports = json["rows"].as_array().unwrap();
+        let durabilities: Vec<&Value> = reports.iter().map(|report| &report["durability"]).collect();
+        assert_eq!(durabilities, ["disk", "remote"]);
+        for report in reports {
+            let counts = report["rows"].as_array().unwrap().iter();
+            let counts: Vec<u64> = counts.map(|row| row["count"].as_u64().unwrap()).collect();
+            assert_eq!(counts, [43_740, 2_187, 50, 50, 10, 10, 1_000]);
+            // t2b: every part's eight bytes, and nothing else.
+            let logged = &report["rows"][0]["logged"];
+            assert_eq!(
+                (&logged["ranges"], &logged["bytes"]),
+                (&1_000.into(), &8_000.into())
+            );
+            assert_eq!(report["rows"][6]["logged"]["records"], 0, "a query logs nothing");
+        }
+    }
+    assert_eq!(left_behind(folder.path()), 0);
+}
+
+#[test]
 fn the_heap_is_measured_beside_malloc_and_holds_together_under_load() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().to_str().unwrap();

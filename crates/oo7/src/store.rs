@@ -130,6 +130,8 @@ pub const INDEXES: [Index; 7] = [
 ];
 
 /// An open transaction. Dropping it without a commit takes its changes back, where the store can undo.
+///
+/// It may keep others from changing what it reads until it ends: whoever has one open waits for no other thread.
 pub trait Work {
     /// A module.
     type Module: Reference;

@@ -2,6 +2,9 @@
 
 mod common;
 
+use std::sync::{Mutex, MutexGuard};
+use std::thread;
+
 use common::{World, plain, run};
 use netram_oo7::operation::mix::{Client, Mix, perform};
 use netram_oo7::{Audit, DateIndex, Graph, Operation, Parameters, Store, StoreError, Work, audit, build};
@@ -150,6 +153,54 @@ fn the_mix_of_several_users_agrees() {
             assert_eq!(counts[0], counts[1]);
             // Each operation goes through three composites of twenty parts.
             assert_eq!(counts[0].0, 4 * 60);
+        }
+    }
+    assert_eq!(audited(&heap, &parameters), audited(&plain, &parameters));
+}
+
+/// Exchanging x and y twice is nothing, so the database in the end does not depend on who went first.
+#[test]
+fn users_at_the_same_time_lose_nothing() {
+    let parameters = "tiny-3".parse::<Parameters>().unwrap().with_modules(3);
+    let world = World::new(&parameters);
+    let heap = world.build(&parameters, DateIndex::All);
+    let plain = plain(&parameters);
+    let mix = Mix {
+        private_read: 10,
+        shared_read: 10,
+        private_write: 40,
+        shared_write: 40,
+        operations: 2,
+    };
+    const TRANSACTIONS: usize = 60;
+    let locks: Vec<Mutex<()>> = (0..3).map(|_| Mutex::new(())).collect();
+    thread::scope(|threads| {
+        for module in 1..=3 {
+            let (heap, locks) = (&heap, &locks);
+            threads.spawn(move || {
+                let mut client = Client::new(mix, &parameters, module, 9);
+                for _ in 0..TRANSACTIONS {
+                    let mut looking = heap.begin().unwrap();
+                    let steps = client.choose(&mut looking).unwrap();
+                    drop(looking);
+                    let mut modules: Vec<u32> = steps.iter().flat_map(|step| step.modules.clone()).collect();
+                    modules.sort_unstable();
+                    modules.dedup();
+                    let lock = |module: &u32| locks[*module as usize - 1].lock().unwrap();
+                    let _held: Vec<MutexGuard<'_, ()>> = modules.iter().map(lock).collect();
+                    let mut open = heap.begin().unwrap();
+                    for step in &steps {
+                        perform(&mut open, step).unwrap();
+                    }
+                    open.commit().unwrap();
+                }
+            });
+        }
+    });
+    for module in 1..=3 {
+        let mut client = Client::new(mix, &parameters, module, 9);
+        for _ in 0..TRANSACTIONS {
+            transact(&plain, &mut client);
         }
     }
     assert_eq!(audited(&heap, &parameters), audited(&plain, &parameters));

@@ -4,8 +4,9 @@
 //! goes through the composites that this one uses privately, or those that it shares with the others; it reads them as
 //! t1 does, or writes them as t2b does. Which, is drawn by percentages.
 //!
-//! A [`Step`] is chosen first and done afterwards: between the two the caller takes the locks of the modules that the
-//! step names, in their order. Assemblies are only read.
+//! A [`Step`] is chosen first, in a transaction that ends, and done afterwards in another: between the two the caller
+//! takes the locks of the modules that the step names, in their order. Assemblies are only read, so that what was chosen
+//! is still there.
 
 use serde::Serialize;
 

@@ -4,6 +4,7 @@ mod commit;
 mod failures;
 mod figures;
 mod heap;
+mod oo7;
 mod paper;
 mod share;
 mod tpca;
@@ -43,6 +44,7 @@ pub(crate) enum Bench {
     Tpca(tpca::Tpca),
     Lender(share::Share),
     Heap(heap::Heap),
+    Oo7(oo7::Oo7),
     Paper(paper::Paper),
 }
 
@@ -69,6 +71,7 @@ impl Bench {
             Bench::Tpca(tpca) => tpca.run(),
             Bench::Lender(share) => share.run(),
             Bench::Heap(heap) => heap.run(),
+            Bench::Oo7(oo7) => oo7.run(),
             Bench::Paper(paper) => paper.run(),
         }
     }

@@ -9,12 +9,16 @@ use std::mem::offset_of;
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::ground::Ground;
-use super::layout::{IndexRow, NodeRow, TextRow, view};
+use super::layout::{IndexRow, NodeRow, view};
 use crate::error::StoreError;
 use crate::text::TITLE_BYTES;
 
+mod look;
 #[cfg(test)]
 mod tests;
+
+use look::{compare, endless, root};
+pub(super) use look::{find, range};
 
 /// Steps down a tree: more nodes than any memory holds need no more. Ends the walk in a damaged one.
 const DEPTH_MAX: usize = 96;
@@ -79,54 +83,6 @@ impl Side {
             Side::Left => -1,
             Side::Right => 1,
         }
-    }
-}
-
-/// The value of a key.
-pub(super) fn find(bytes: &[u8], index: u64, key: Key<'_>) -> Result<Option<u64>, StoreError> {
-    let mut at = root(bytes, index)?;
-    for _ in 0..DEPTH_MAX {
-        if at == 0 {
-            return Ok(None);
-        }
-        let node: &NodeRow = view(bytes, at, "a node of an index")?;
-        at = match compare(bytes, key, node)? {
-            Ordering::Equal => return Ok(Some(node.value.get())),
-            Ordering::Less => node.left.get(),
-            Ordering::Greater => node.right.get(),
-        };
-    }
-    Err(endless(index))
-}
-
-/// The values of the keys from `first` to `last`, in their order, until `each` says that it is enough.
-pub(super) fn range(
-    bytes: &[u8],
-    index: u64,
-    (first, last): (u64, u64),
-    each: &mut dyn FnMut(u64),
-) -> Result<(), StoreError> {
-    let mut above: Vec<&NodeRow> = Vec::new();
-    let mut at = root(bytes, index)?;
-    loop {
-        while at != 0 {
-            let node: &NodeRow = view(bytes, at, "a node of an index")?;
-            if node.key.get() >= first {
-                above.push(node);
-                at = node.left.get();
-            } else {
-                at = node.right.get();
-            }
-            if above.len() > DEPTH_MAX {
-                return Err(endless(index));
-            }
-        }
-        let Some(node) = above.pop() else { return Ok(()) };
-        if node.key.get() > last {
-            return Ok(());
-        }
-        each(node.value.get());
-        at = node.right.get();
     }
 }
 
@@ -384,27 +340,5 @@ impl<'t, G: Ground> Tree<'t, G> {
             }
         }
         Ok(())
-    }
-}
-
-fn root(bytes: &[u8], index: u64) -> Result<u64, StoreError> {
-    let index: &IndexRow = view(bytes, index, "an index")?;
-    Ok(index.root.get())
-}
-
-fn compare(bytes: &[u8], key: Key<'_>, node: &NodeRow) -> Result<Ordering, StoreError> {
-    match key {
-        Key::Number(number) => Ok(number.cmp(&node.key.get())),
-        Key::Title(title) => {
-            let text: &TextRow = view(bytes, node.value.get(), "a document")?;
-            Ok(title.cmp(&text.title))
-        }
-    }
-}
-
-fn endless(index: u64) -> StoreError {
-    StoreError::Damaged {
-        what: "an index, which has no bottom,",
-        at: index,
     }
 }

@@ -1,0 +1,121 @@
+//! `netram bench oo7`: OO7 on recoverable memory, disk beside remote.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use netram_bench::oo7::{self, Report, Spec};
+use netram_oo7::{Operation, Parameters};
+use netram_transport::WaitPolicy;
+
+use super::Common;
+use crate::output;
+
+/// Run OO7, the benchmark of object databases, on recoverable memory
+///
+/// A library of designs in a persistent heap: trees of assemblies over graphs of parts.
+/// Traversals (t1 to t12c), queries (q1 to q8), insertion and deletion (i, d); each is
+/// done several times, the first one cold. Beside the times: what one of it logs. The
+/// database is audited in the end. docs/oo7.md says what each operation does.
+///
+///   netram bench oo7
+///   netram bench oo7 --database medium-9 --operations t1,t2b,q8 --members 2
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Oo7 {
+    #[command(flatten)]
+    common: Common,
+    /// The database: tiny, small, medium or large, and 3, 6 or 9 connections of a part
+    #[arg(long, value_name = "NAME", default_value = "small-3")]
+    database: Parameters,
+    /// Which operations, in this order [default: all]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    operations: Vec<Operation>,
+    /// How often each is done [default: 7, with --quick 3]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(oo7::REPETITIONS_MIN as i64..=10_000))]
+    repetitions: Option<u16>,
+    /// All repetitions of an operation in one transaction
+    #[arg(long)]
+    one_transaction: bool,
+    /// Members of the remote rows; 0 leaves these out
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=8))]
+    members: u8,
+    /// How client and lenders wait
+    #[arg(long, value_name = "POLICY", default_value = "yield:50")]
+    wait: WaitPolicy,
+}
+
+impl Oo7 {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        let site = self.common.site()?;
+        self.common.introduce(&site)?;
+        let operations = match self.operations.is_empty() {
+            true => Operation::ALL.to_vec(),
+            false => self.operations,
+        };
+        let usual = if self.common.quick { 3 } else { 7 };
+        let mut reports = Vec::new();
+        let mut members = vec![0, usize::from(self.members)];
+        members.dedup();
+        for members in members {
+            let spec = Spec {
+                database: self.database,
+                operations: operations.clone(),
+                repetitions: self.repetitions.unwrap_or(usual).into(),
+                single: self.one_transaction,
+                members,
+                wait: self.wait,
+            };
+            output::remark(format_args!("building {}, {members} members ...", self.database));
+            reports.push(oo7::measure(&site, &spec, &mut |operation| {
+                output::remark(format_args!("measuring {operation} ..."));
+            })?);
+        }
+        match self.common.json {
+            true => self.common.json(&reports)?,
+            false => reports.iter().try_for_each(show)?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn show(report: &Report) -> Result<()> {
+    output::line("")?;
+    output::line(format_args!(
+        "{}, {}, {}: built in {:.1} s, {} of blocks",
+        report.database,
+        report.durability,
+        output::count(report.members as u64, "member"),
+        report.build_s,
+        output::bytes(report.taken_bytes)
+    ))?;
+    let header = [
+        "operation",
+        "count",
+        "cold us",
+        "hot us",
+        "commit us",
+        "updates",
+        "ranges",
+        "bytes",
+        "record B",
+        "4K pages",
+    ];
+    let mut table = output::table(&header, 1);
+    let whole = |number: u64| output::thousands(i64::try_from(number).unwrap_or(i64::MAX));
+    for row in &report.rows {
+        table.add_row([
+            row.operation.name().to_owned(),
+            whole(row.count),
+            output::number(row.cold_us),
+            output::number(row.hot_us),
+            output::number(row.commit_us),
+            whole(row.updates),
+            whole(row.logged.ranges),
+            whole(row.logged.bytes),
+            whole(row.logged.payload_bytes),
+            whole(row.logged.pages_4k),
+        ]);
+    }
+    output::line(table)
+}
