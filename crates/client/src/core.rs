@@ -70,7 +70,7 @@ pub(crate) struct Shared {
     core: Mutex<Core>,
     /// With `core`: the drain let go of ring space, or never will.
     pub(crate) room: Condvar,
-    /// Copies of the machine's positions, so that waiting needs no lock.
+    /// Copies of the machine's positions, so that waiting needs no lock. Of a shared journal `stable` is what is acknowledged, too.
     pub(crate) acked: AtomicU64,
     pub(crate) stable: AtomicU64,
     pub(crate) ruled: AtomicU64,
@@ -244,7 +244,7 @@ impl Shared {
     pub(crate) fn publish(&self, core: &mut Core) {
         let writer = &core.writer;
         let mut news = changed(&self.acked, writer.acked().0);
-        if changed(&self.stable, writer.stable().0) {
+        if changed(&self.stable, writer.stable_for_good().0) {
             // Once a sync; the lock and the wake-up are nothing beside it.
             self.copy.stable();
             news = true;

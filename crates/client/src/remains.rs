@@ -3,7 +3,8 @@
 //! The server has written down that the node is being fenced: from then on it takes nothing more from it. Reading seals
 //! the members, so that they do not either. Nothing is stored here, so it may be cut off and begun anew at any point; the
 //! members give their windows back when they are told ([`Remains::forget`]), after the server has made durable what it
-//! read. Why so many members suffice: crates/proto/src/journal/writer/shared.rs.
+//! read. It is for a node that is fenced, and for no other: one that has left, or whose library has offered what it left, may
+//! have joined anew with the same journal, and its members would be sealed against it. Why so many members suffice: crates/proto/src/journal/writer/shared.rs.
 
 use std::time::Instant;
 

@@ -104,7 +104,7 @@ impl Node {
     /// The local disk has everything. Whether it is acknowledged is another matter.
     fn synced(&self, end: Link) {
         let deadline = Instant::now() + PATIENCE;
-        while self.journal.state().stable < end.lsn {
+        while self.journal.stable_link().lsn < end.lsn {
             assert!(Instant::now() < deadline, "the disk follows");
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -135,7 +135,11 @@ fn the_disk_alone_acknowledges_nothing_and_the_server_does() {
     let mut node = Node::open(&place, config(&place, &[], 0));
     let (ticket, end) = node.append("a");
     node.synced(end);
-    assert!(node.journal.state().acked < end.lsn);
+    let state = node.journal.state();
+    assert!(
+        state.acked < end.lsn && state.stable < end.lsn,
+        "it must not be applied to anything"
+    );
     assert!(node.journal.needs_server());
     node.keep(end);
     for durability in [Durability::Remote, Durability::Disk] {
@@ -159,7 +163,7 @@ fn members_count_from_when_the_server_has_their_view() {
     // Both members have it, and the disk.
     let all_have = |journal: &Journal| {
         let status = journal.status();
-        status.log.stable >= ticket.end
+        journal.stable_link().lsn >= ticket.end
             && status
                 .writer
                 .lenders

@@ -248,9 +248,10 @@ impl core::error::Error for LogError {}
 pub struct LogState {
     /// The oldest record kept.
     pub head: Lsn,
-    /// Everything below is on the local disk.
+    /// Everything below is on the local disk, and acknowledged.
     pub stable: Lsn,
-    /// Everything below is held as the commit rule demands, or on the local disk.
+    /// Everything below is held as the commit rule demands, or on the local disk; of a node of a shared region: or kept by its
+    /// server.
     pub acked: Lsn,
     /// Where the next record goes.
     pub tail: Lsn,

@@ -223,7 +223,7 @@ impl World {
         };
         LogState {
             head: serving.superblock.head.lsn,
-            stable: serving.writer.stable(),
+            stable: serving.writer.stable_for_good(),
             acked: serving.writer.acked(),
             tail: serving.tail.lsn,
             capacity: serving.log.capacity(),
