@@ -56,26 +56,33 @@ fn a_token_is_given_back_behind_the_tails_of_all_that_used_it() {
 
 #[test]
 fn tails_that_went_over_a_broken_link_must_go_again() {
-    let mut net = Net::new(2);
+    let mut net = Net::new(1);
     let txn = net.holder(0, 0, Exclusive);
     net.commit(0, txn);
-    net.nodes[0].cache.sent(Time(0), Number(1));
-    net.cut(0);
-    net.service.resume(id(0));
-    for claim in net.nodes[0].cache.claims() {
-        net.service.claim(id(0), claim).expect("it is so");
-    }
-    net.service.known(id(0));
-    net.nodes[0].cache.linked(Time(0), Number(0));
-    let waits = net.begin(1);
-    assert!(!net.acquire(1, waits, 0, Shared));
-    assert_eq!(
-        net.holders(0),
-        [(id(0), Exclusive)],
-        "the tail has not been sent again"
-    );
-    net.send(0, &[(LockId(0), Version(1))]);
-    assert!(net.heard(1, Event::Held(waits)));
+    let cache = &mut net.nodes[0].cache;
+    cache.sent(Time(0), Number(1));
+    cache.unlinked();
+    let claim = cache.claims().next().expect("it has the token");
+    cache.linked(Time(0), Number(0));
+    let asker = Asker {
+        node: id(1),
+        ask: Ask(1),
+    };
+    let (lock, grant) = (claim.lock, claim.grant);
+    let recall = ToCache::Recall {
+        lock,
+        grant,
+        keep: None,
+        asker,
+        waits: true,
+    };
+    cache.handle(Time(0), recall).expect("it has the token");
+    assert_eq!(cache.poll(), None);
+    cache.sent(Time(0), Number(1));
+    assert!(matches!(
+        cache.poll(),
+        Some(Event::Send(ToService::Release { .. }))
+    ));
 }
 
 #[test]
