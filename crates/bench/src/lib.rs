@@ -12,6 +12,7 @@
 //! | [`paper`] | the experiments of TR-190, each figure anew |
 //! | [`volume`] | a volume over NBD, beside an empty server and a plain file |
 //! | [`lnd`] | the experiments of LND: block devices, file systems, a database |
+//! | [`osdi94`] | the experiments of log-based coherency: pages and updates |
 //! | [`heap`] | the persistent heap beside malloc, and under a long load |
 //! | [`oo7`] | OO7, the benchmark of object databases, on a persistent heap |
 //! | [`failures`] | a volume under a file system, through every failure of LND's Table 1 |
@@ -40,6 +41,7 @@ pub mod histogram;
 pub mod lnd;
 pub mod machine;
 pub mod oo7;
+pub mod osdi94;
 pub mod paper;
 pub mod share;
 pub mod site;

@@ -59,7 +59,7 @@ mod table;
 mod truncate;
 mod txn;
 
-pub use capture::{Capture, Find, Undeclared, Verify};
+pub use capture::{Capture, Find, Undeclared, Verify, differences};
 pub use error::{
     CaptureError, CloseError, CommitError, DecodeError, FlushError, ForgetError, MapError, OpenError,
     RangeError, SegmentError, TableError, TruncateError, UnmapError,

@@ -4,12 +4,12 @@
 const BLOCK: usize = 64;
 const WORD: usize = 8;
 
-/// Hands the start and length of each run of bytes that differ to `each`, in order. Equally long, a multiple of
-/// eight bytes or less than a page's end.
+/// Hands the start and length of each run of bytes that differ to `each`, in order. Both are equally long.
+/// What a commit compares pages with their twins by; here for those who measure it.
 ///
 /// 0.07 us a page that is equal and in the cache, 0.2 us with runs; 0.8 us out of it. Measured by
 /// `netram bench paper --only osdi94`.
-pub(crate) fn differences(old: &[u8], new: &[u8], mut each: impl FnMut(usize, usize)) {
+pub fn differences(old: &[u8], new: &[u8], mut each: impl FnMut(usize, usize)) {
     assert_eq!(old.len(), new.len());
     let mut run = Run::default();
     let blocks = old.chunks(BLOCK).zip(new.chunks(BLOCK)).enumerate();

@@ -15,7 +15,7 @@ mod verify;
 
 use netram_proto::port::IoError;
 
-pub(crate) use compare::differences;
+pub use compare::differences;
 pub(crate) use dirty::Dirty;
 pub(crate) use verify::Verifier;
 pub use verify::{Undeclared, Verify};

@@ -13,6 +13,7 @@ use netram_bench::curves::{self, OnCurve};
 use netram_bench::lnd;
 use netram_bench::lnd::system::System;
 use netram_bench::machine::Machine;
+use netram_bench::osdi94;
 use netram_bench::paper::claims::By;
 use netram_bench::paper::experiment::Effort;
 use netram_bench::paper::output::{self as files, Run};
@@ -40,10 +41,16 @@ use crate::output;
 /// XFS (4 to 6); MariaDB (2, for table 2) and PostgreSQL (7). Needs root, FUSE, loop
 /// devices and fio. About twelve minutes.
 ///
+/// osdi94: log-based coherency: what a page costs to copy, compare, send and catch
+/// when it is stored to (2, for table 2), recorded updates beside pages that are
+/// compared or sent whole, by modified bytes (4) and by updates (7), and one update
+/// by their number (5, 6). A minute or two; 600 MB of memory.
+///
 ///   netram bench paper --quick                      # about a minute
 ///   netram bench paper --figures 1,9-11 --dir /mnt  # some figures, another disk
 ///   netram bench paper --png --out results
 ///   netram bench paper --only lnd --figures 2,4
+///   netram bench paper --only osdi94
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Paper {
@@ -80,6 +87,8 @@ enum Which {
     Tr190,
     /// LND: A Reliable Multi-Tier Storage Device in NOW
     Lnd,
+    /// Integrating Coherency and Recoverability in Distributed Systems
+    Osdi94,
 }
 
 /// One figure or several in a row.
@@ -123,6 +132,7 @@ impl Paper {
         match self.only {
             Which::Tr190 => self.tr190(&site, &run),
             Which::Lnd => self.lnd(&site, &run),
+            Which::Osdi94 => self.osdi94(&site, &run),
         }
     }
 
@@ -144,16 +154,28 @@ impl Paper {
         };
         let bar = ProgressBar::new_spinner();
         let report = lnd::measure(site, &plan, &mut |step| match step {
-            lnd::Step::Next(what) if output::is_watched() => {
-                bar.set_message(what.to_owned());
-                bar.tick();
-            }
-            lnd::Step::Next(what) => output::remark(format_args!("measuring {what} ...")),
+            lnd::Step::Next(what) => say_next(&bar, what),
             lnd::Step::Skipped(what) => output::remark(format_args!("SKIPPED: {what}")),
         })?;
         bar.finish_and_clear();
         let written = lnd::output::write(&report, run, &self.out, self.png)?;
         self.tell(run, &report, &written, lnd::output::TABLES, show_lnd)
+    }
+
+    fn osdi94(&self, site: &Site, run: &Run) -> Result<ExitCode> {
+        let plan = osdi94::Plan {
+            figures: self.numbers(),
+            rounds: if self.quick { 1 } else { 9 },
+            quick: self.quick,
+        };
+        let bar = ProgressBar::new_spinner();
+        let report = osdi94::measure(site, &plan, &mut |step| match step {
+            osdi94::Step::Next(what) => say_next(&bar, what),
+            osdi94::Step::Skipped(what) => output::remark(format_args!("SKIPPED: {what}")),
+        })?;
+        bar.finish_and_clear();
+        let written = osdi94::output::write(&report, run, &self.out, self.png)?;
+        self.tell(run, &report, &written, osdi94::output::TABLES, show_osdi94)
     }
 
     /// Says what was measured, and where it is.
@@ -198,6 +220,16 @@ impl Paper {
                 ..effort
             },
         }
+    }
+}
+
+/// What is measured next, for whoever watches or reads later.
+fn say_next(bar: &ProgressBar, what: &str) {
+    if output::is_watched() {
+        bar.set_message(what.to_owned());
+        bar.tick();
+    } else {
+        output::remark(format_args!("measuring {what} ..."));
     }
 }
 
@@ -297,6 +329,30 @@ fn show_lnd(report: &lnd::Report) -> Result<()> {
             table.add_row(row);
         }
         output::line(table)?;
+    }
+    for skipped in &report.skipped {
+        output::line(format_args!("SKIPPED: {skipped}"))?;
+    }
+    Ok(())
+}
+
+fn show_osdi94(report: &osdi94::Report) -> Result<()> {
+    if !report.costs.is_empty() {
+        let mut table = output::table(&["table 2, us a page", "4 KiB", "8 KiB"], 1);
+        for cost in &report.costs {
+            let mut row = vec![cost.what.to_owned()];
+            row.extend(
+                cost.us
+                    .map(|us| us.map(|us| format!("{us:.3}")).unwrap_or_default()),
+            );
+            table.add_row(row);
+        }
+        output::line(table)?;
+    }
+    for figure in &report.figures {
+        let title = format!("figure {}: {}, {}", figure.number, figure.title, figure.unit);
+        let label = |curve: osdi94::Curve| curve.label().to_owned();
+        show_curves(title, &figure.points, label, |point| point.value)?;
     }
     for skipped in &report.skipped {
         output::line(format_args!("SKIPPED: {skipped}"))?;

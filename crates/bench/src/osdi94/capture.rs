@@ -1,0 +1,190 @@
+//! Figures 4 and 7: what a page costs, by the bytes that are modified in it, and by the updates that it meets.
+
+use std::time::{Duration, Instant};
+
+use netram_proto::port::Durability;
+use netram_rvm::{Capture, Find};
+
+use super::world::{Memory, PAGE, Peer, store};
+use super::{Curve, Figure, Plan, Point, Random, median, shuffled};
+use crate::error::{BenchError, Context};
+use crate::site::Site;
+
+/// Bytes of an update.
+const UPDATE: usize = 8;
+const BYTES: [usize; 9] = [8, 32, 128, 256, 512, 1024, 2048, 3072, 4096];
+const BYTES_QUICK: [usize; 2] = [128, 4096];
+const UPDATES: [usize; 10] = [1, 4, 16, 32, 64, 128, 256, 512, 1024, 4096];
+const UPDATES_QUICK: [usize; 2] = [4, 256];
+/// Transactions before a measurement: twins are made, habits formed, buffers grown.
+const BEFORE: usize = 4;
+
+const BY_PAGE: [(Curve, Capture); 5] = [
+    (Curve::CompareTrap, Capture::Twins(Find::Trap)),
+    (Curve::CompareWatch, Capture::Twins(Find::Watch)),
+    (Curve::PageTrap, Capture::Pages(Find::Trap)),
+    (Curve::PageWatch, Capture::Pages(Find::Watch)),
+    (Curve::Adaptive, Capture::Adaptive),
+];
+
+fn pages(plan: &Plan) -> usize {
+    if plan.quick { 64 } else { 500 }
+}
+
+/// Figure 4: from the stores to the peer's answer. Of Log what its updates cost each is left out, as in the paper.
+pub(super) fn by_bytes(site: &Site, plan: &Plan, skipped: &mut Vec<String>) -> Result<Figure, BenchError> {
+    let places = if plan.quick { &BYTES_QUICK[..] } else { &BYTES };
+    let peer = Peer::tcp()?;
+    let mut points = Vec::new();
+    for (curve, capture) in std::iter::once((Curve::Log, Capture::Declared)).chain(BY_PAGE) {
+        if curve == Curve::Adaptive {
+            continue;
+        }
+        let Some(memory) = memory(site, plan, capture, "figure 4", curve, skipped)? else {
+            continue;
+        };
+        for &bytes in places {
+            let stores = spread(memory.pages, bytes / UPDATE);
+            let mut plain = vec![0; memory.pages * PAGE];
+            let mut rounds = Vec::new();
+            for round in 0..plan.rounds + BEFORE {
+                let value = u64::MAX / (round as u64 + 1);
+                let mut open = memory.begin()?;
+                let mut took = Duration::ZERO;
+                if curve == Curve::Log {
+                    for place in &stores {
+                        open.set(&memory.region, *place, &value)
+                            .context("declare an update")?;
+                    }
+                } else {
+                    let stored = memory.store(&mut open, &stores, value)?;
+                    took = stored.saturating_sub(store(&mut plain, &stores, value));
+                }
+                let began = Instant::now();
+                open.commit(Durability::Lazy).context("commit")?;
+                memory.send_tail(&peer)?;
+                took += began.elapsed();
+                if round >= BEFORE {
+                    rounds.push(took.as_secs_f64() * 1e6 / memory.pages as f64);
+                }
+            }
+            points.push(Point {
+                curve,
+                x: bytes as u64,
+                value: median(&mut rounds),
+            });
+        }
+    }
+    Ok(Figure {
+        number: 4,
+        title: "Overhead by modified bytes of a page, sent over TCP",
+        axis: "modified bytes of each page",
+        unit: "us a page",
+        points,
+    })
+}
+
+/// Figure 7: from the first store until the record is made, nothing sent. Where Log's line crosses another the
+/// other begins to be cheaper.
+pub(super) fn by_updates(site: &Site, plan: &Plan, skipped: &mut Vec<String>) -> Result<Figure, BenchError> {
+    let places = if plan.quick { &UPDATES_QUICK[..] } else { &UPDATES };
+    let mut points = Vec::new();
+    for (curve, capture) in std::iter::once((Curve::Log, Capture::Declared)).chain(BY_PAGE) {
+        if matches!(curve, Curve::PageTrap | Curve::PageWatch) {
+            continue;
+        }
+        let Some(memory) = memory(site, plan, capture, "figure 7", curve, skipped)? else {
+            continue;
+        };
+        for &updates in places {
+            let stores = swarms(memory.pages, updates);
+            let mut plain = vec![0; memory.pages * PAGE];
+            let mut rounds = Vec::new();
+            for round in 0..plan.rounds + BEFORE {
+                let value = u64::MAX / (round as u64 + 1);
+                let mut open = memory.begin()?;
+                let began = Instant::now();
+                if matches!(curve, Curve::Log | Curve::Adaptive) {
+                    for place in &stores {
+                        open.set_range(&memory.region, *place, UPDATE)
+                            .context("declare an update")?;
+                    }
+                }
+                let declared = began.elapsed();
+                let stored = memory.stored(&mut open, curve, &stores, value)?;
+                let floor = store(&mut plain, &stores, value);
+                let began = Instant::now();
+                open.commit(Durability::Lazy).context("commit")?;
+                let took = declared + stored.saturating_sub(floor) + began.elapsed();
+                if round >= BEFORE {
+                    rounds.push(took.as_secs_f64() * 1e6 / memory.pages as f64);
+                }
+            }
+            points.push(Point {
+                curve,
+                x: updates as u64,
+                value: median(&mut rounds),
+            });
+        }
+    }
+    Ok(Figure {
+        number: 7,
+        title: "Finding and collecting a page's changes, by its updates",
+        axis: "updates of each page in a transaction",
+        unit: "us a page",
+        points,
+    })
+}
+
+impl Memory {
+    /// Stores, as whoever declared them or did not. Declared stores are the program's own, and cost nothing here.
+    fn stored(
+        &self,
+        open: &mut super::world::Open,
+        curve: Curve,
+        stores: &[usize],
+        value: u64,
+    ) -> Result<Duration, BenchError> {
+        if !matches!(curve, Curve::Log | Curve::Adaptive) {
+            return self.store(open, stores, value);
+        }
+        for place in stores {
+            self.region
+                .put_back(*place, &value.to_le_bytes())
+                .context("store")?;
+        }
+        Ok(Duration::ZERO)
+    }
+}
+
+fn memory(
+    site: &Site,
+    plan: &Plan,
+    capture: Capture,
+    what: &str,
+    curve: Curve,
+    skipped: &mut Vec<String>,
+) -> Result<Option<Memory>, BenchError> {
+    match Memory::new(site, pages(plan), capture)? {
+        Ok(memory) => Ok(Some(memory)),
+        Err(refused) => {
+            skipped.push(format!("{what}, {}: {refused}", curve.label()));
+            Ok(None)
+        }
+    }
+}
+
+/// So many updates in each page, evenly apart; pages in no order.
+fn spread(pages: usize, updates: usize) -> Vec<usize> {
+    let apart = PAGE / UPDATE / updates * UPDATE;
+    let page = |page: usize| (0..updates).map(move |update| page * PAGE + update * apart);
+    shuffled(pages).into_iter().flat_map(page).collect()
+}
+
+/// So many updates in each page, at random in it, some more than once; updates of different pages in no order.
+fn swarms(pages: usize, updates: usize) -> Vec<usize> {
+    let mut random = Random(7);
+    let order = shuffled(pages * updates);
+    let place = |at: usize| at % pages * PAGE + random.below(PAGE / UPDATE) * UPDATE;
+    order.into_iter().map(place).collect()
+}

@@ -1,0 +1,254 @@
+//! Table 2: what a page costs to copy, compare, send, and to be caught when it is stored to.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use netram_rvm::{Capture, Find, differences};
+use serde::Serialize;
+
+use super::world::{Memory, PAGE, Peer, store};
+use super::{Plan, Step, median, shuffled};
+use crate::error::BenchError;
+use crate::site::Site;
+
+/// A row of the table.
+#[derive(Clone, Debug, Serialize)]
+pub struct Cost {
+    /// Its name in files.
+    pub id: &'static str,
+    /// What it is.
+    pub what: &'static str,
+    /// Microseconds for a page of 4 KiB, and of 8 KiB; what has no size has one.
+    pub us: [Option<f64>; 2],
+}
+
+const SIZES: [usize; 2] = [PAGE, 2 * PAGE];
+
+/// Measures the table; what this machine does not offer is said in `skipped`.
+pub(super) fn measure(
+    site: &Site,
+    plan: &Plan,
+    skipped: &mut Vec<String>,
+    tell: &mut dyn FnMut(Step<'_>),
+) -> Result<Vec<Cost>, BenchError> {
+    let mut costs = Vec::new();
+    tell(Step::Next("table 2: copies and comparisons"));
+    memory(plan, &mut costs);
+    tell(Step::Next("table 2: sending"));
+    let tcp = Peer::tcp()?;
+    let unix = Peer::unix(site)?;
+    for (id, what, peer) in [
+        ("send-tcp", "page send (TCP, loopback)", &tcp),
+        ("send-unix", "page send (Unix socket)", &unix),
+    ] {
+        costs.push(Cost {
+            id,
+            what,
+            us: send(plan, peer)?,
+        });
+    }
+    for (id, what, peer) in [
+        ("exchange-tcp", "one byte there and back (TCP): a floor", &tcp),
+        (
+            "exchange-unix",
+            "one byte there and back (Unix socket): a floor",
+            &unix,
+        ),
+    ] {
+        let us = repeated(plan, 200, || peer.send(&[1]))?;
+        costs.push(Cost {
+            id,
+            what,
+            us: [Some(us), None],
+        });
+    }
+    let us = repeated(plan, 2000, || {
+        black_box(rustix::process::getppid());
+        Ok(())
+    })?;
+    costs.push(Cost {
+        id: "system-call",
+        what: "a system call (getppid): a floor",
+        us: [Some(us), None],
+    });
+    tell(Step::Next("table 2: faults"));
+    faults(site, plan, skipped, &mut costs)?;
+    Ok(costs)
+}
+
+/// The median microseconds of one of `times` calls, over the plan's rounds.
+fn repeated(
+    plan: &Plan,
+    times: usize,
+    mut call: impl FnMut() -> Result<(), BenchError>,
+) -> Result<f64, BenchError> {
+    let mut rounds = Vec::new();
+    for _ in 0..plan.rounds {
+        let began = Instant::now();
+        for _ in 0..times {
+            call()?;
+        }
+        rounds.push(began.elapsed().as_secs_f64() * 1e6 / times as f64);
+    }
+    Ok(median(&mut rounds))
+}
+
+/// Copies and comparisons. Cold: each page once, at random in far more memory than caches hold.
+fn memory(plan: &Plan, costs: &mut Vec<Cost>) {
+    let bytes: usize = if plan.quick { 32 << 20 } else { 256 << 20 };
+    let mut pair = (vec![1u8; bytes], vec![1u8; bytes]);
+    let mut copy = |old: &mut [u8], new: &mut [u8]| {
+        black_box(old).copy_from_slice(black_box(new));
+    };
+    let mut compare = |old: &mut [u8], new: &mut [u8]| {
+        differences(black_box(old), black_box(new), |at, _| {
+            black_box(at);
+        });
+    };
+    let mut row = |id, what, cold, pair: &mut (Vec<u8>, Vec<u8>), work: Work<'_>| {
+        let us = SIZES.map(|size| Some(paired(plan, pair, size, cold, work)));
+        costs.push(Cost { id, what, us });
+    };
+    row("copy-cold", "page copy (cold cache)", true, &mut pair, &mut copy);
+    row("copy-warm", "page copy (warm cache)", false, &mut pair, &mut copy);
+    row(
+        "compare-cold",
+        "page compare (cold cache)",
+        true,
+        &mut pair,
+        &mut compare,
+    );
+    row(
+        "compare-warm",
+        "page compare (warm cache)",
+        false,
+        &mut pair,
+        &mut compare,
+    );
+    for page in 0..bytes / PAGE {
+        (0..16).for_each(|update| pair.1[page * PAGE + update * 256..][..8].fill(2));
+    }
+    let (cold, warm) = (
+        "page compare, 16 updates per 4 KiB (cold cache)",
+        "page compare, 16 updates per 4 KiB (warm cache)",
+    );
+    row("extract-cold", cold, true, &mut pair, &mut compare);
+    row("extract-warm", warm, false, &mut pair, &mut compare);
+}
+
+type Work<'w> = &'w mut dyn FnMut(&mut [u8], &mut [u8]);
+
+/// The median microseconds of some work on a page of each of two buffers.
+fn paired(plan: &Plan, pair: &mut (Vec<u8>, Vec<u8>), size: usize, cold: bool, work: Work<'_>) -> f64 {
+    let order = match cold {
+        true => shuffled(pair.0.len() / size),
+        false => vec![0; 2000],
+    };
+    let mut rounds = Vec::new();
+    for _ in 0..plan.rounds {
+        let began = Instant::now();
+        for page in &order {
+            let at = page * size;
+            work(&mut pair.0[at..at + size], &mut pair.1[at..at + size]);
+        }
+        rounds.push(began.elapsed().as_secs_f64() * 1e6 / order.len() as f64);
+    }
+    median(&mut rounds)
+}
+
+/// Many pages in a message.
+fn send(plan: &Plan, peer: &Peer) -> Result<[Option<f64>; 2], BenchError> {
+    let mut us = [None, None];
+    for (us, size) in us.iter_mut().zip(SIZES) {
+        let pages = 500;
+        let message = vec![7; pages * size];
+        let whole = repeated(plan, 10, || peer.send(&message))?;
+        *us = Some(whole / pages as f64);
+    }
+    Ok(us)
+}
+
+/// How a store is found, whether pages come at random, and what the row is called.
+const ROWS: [(Capture, bool, &str, &str); 4] = [
+    (
+        Capture::Pages(Find::Trap),
+        true,
+        "fault-signal",
+        "handle signal and change protection (pages at random)",
+    ),
+    (
+        Capture::Pages(Find::Trap),
+        false,
+        "fault-signal-ordered",
+        "the same, pages in order",
+    ),
+    (
+        Capture::Pages(Find::Watch),
+        true,
+        "fault-watch",
+        "the kernel notes a store (pages at random)",
+    ),
+    (
+        Capture::Pages(Find::Watch),
+        false,
+        "fault-watch-ordered",
+        "the same, pages in order",
+    ),
+];
+
+/// The first store to each page of a region, and what makes it the first again.
+fn faults(
+    site: &Site,
+    plan: &Plan,
+    skipped: &mut Vec<String>,
+    costs: &mut Vec<Cost>,
+) -> Result<(), BenchError> {
+    let pages = if plan.quick { 256 } else { 2048 };
+    for (capture, random, id, what) in ROWS {
+        let memory = match Memory::new(site, pages, capture)? {
+            Ok(memory) => memory,
+            Err(refused) => {
+                skipped.push(format!("{what}: {refused}"));
+                continue;
+            }
+        };
+        let order = if random {
+            shuffled(pages)
+        } else {
+            (0..pages).collect()
+        };
+        let places: Vec<usize> = order.into_iter().map(|page| page * PAGE).collect();
+        let mut plain = vec![1u8; pages * PAGE];
+        let (mut rounds, mut again) = (Vec::new(), Vec::new());
+        for round in 0..plan.rounds * 4 {
+            let mut open = memory.begin()?;
+            let took = memory.store(&mut open, &places, round as u64)?;
+            let floor = store(&mut plain, &places, round as u64);
+            rounds.push(took.saturating_sub(floor).as_secs_f64() * 1e6 / pages as f64);
+            // Without restoring: the pages are taken and protected, and that is all.
+            let began = Instant::now();
+            open.abort();
+            again.push(began.elapsed().as_secs_f64() * 1e6 / pages as f64);
+        }
+        costs.push(Cost {
+            id,
+            what,
+            us: [Some(median(&mut rounds)), None],
+        });
+        if !random {
+            let (id, what) = match capture {
+                Capture::Pages(Find::Trap) => ("protect-trap", "protect a page again (all in a row)"),
+                _ => (
+                    "protect-watch",
+                    "collect a page and protect it again, and copy it to the shadow",
+                ),
+            };
+            costs.push(Cost {
+                id,
+                what,
+                us: [Some(median(&mut again)), None],
+            });
+        }
+    }
+    Ok(())
+}

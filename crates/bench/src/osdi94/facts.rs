@@ -1,0 +1,66 @@
+//! What the paper states in text and in its tables: facts to print beside ours. They stand in `osdi94.toml`.
+
+use serde::Deserialize;
+
+use crate::error::{BenchError, Context};
+
+const OSDI94: &str = include_str!("osdi94.toml");
+
+/// The stated figures.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Facts {
+    /// The paper's machines.
+    pub hardware: String,
+    /// Table 2.
+    pub cost: Vec<Stated>,
+    /// What its text says of figures.
+    pub said: Vec<Said>,
+}
+
+/// A row of table 2, for a page of 8 KiB.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stated {
+    /// Which of ours it is beside.
+    pub id: String,
+    /// Microseconds.
+    pub us: f64,
+}
+
+/// A sentence about a figure.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Said {
+    /// The figure.
+    pub figure: u8,
+    /// What is said.
+    pub text: String,
+}
+
+impl Facts {
+    /// The facts of the paper.
+    pub fn osdi94() -> Result<Facts, BenchError> {
+        toml::from_str(OSDI94).context("read the paper's figures")
+    }
+
+    /// What the paper has for one of our costs.
+    pub fn cost(&self, id: &str) -> Option<f64> {
+        let stated = self.cost.iter().find(|stated| stated.id == id)?;
+        Some(stated.us)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_facts_can_be_read_and_every_figure_is_spoken_of() {
+        let facts = Facts::osdi94().unwrap();
+        assert_eq!(facts.cost("copy-cold"), Some(171.9));
+        for figure in super::super::FIGURES {
+            assert!(facts.said.iter().any(|said| said.figure == figure), "{figure}");
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! The experiments of "Integrating Coherency and Recoverability in Distributed Systems" (OSDI 1994): table 2, what a
+//! page costs to copy, compare, send and catch; and figures 4 to 7, recorded updates (the paper's Log) beside pages that
+//! are compared with twins (Cpy/Cmp) and pages that go whole (Page). The paper computes the last two from table 2; here
+//! all three are measured, each by the library's own capture.
+//!
+//! Figures 1 to 3 and 8 and table 3 are traversals of OO7 between two nodes and are not here yet. What differs from the
+//! paper: `docs/paper-osdi94.md`.
+//!
+//! | module | does |
+//! |---|---|
+//! | `world` | recoverable memory over a log that keeps one record, and a peer that takes messages |
+//! | [`costs`] | table 2 |
+//! | `capture` | figures 4 and 7: by the page |
+//! | `updates` | figures 5 and 6: by the update |
+//! | [`facts`] | what the paper states |
+//! | [`output`] | files for programs and people |
+
+mod capture;
+pub mod costs;
+pub mod facts;
+pub mod output;
+mod updates;
+mod world;
+
+use serde::Serialize;
+
+use crate::curves::OnCurve;
+use crate::error::BenchError;
+use crate::machine::Machine;
+use crate::site::Site;
+use costs::Cost;
+
+/// Numbers of the figures.
+pub const FIGURES: [u8; 4] = [4, 5, 6, 7];
+/// Stands for table 2 among them.
+pub const TABLE: u8 = 2;
+
+/// How much is measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Plan {
+    /// Numbers of the figures, 2 for the table; none: all.
+    pub figures: Vec<u8>,
+    /// Rounds; what is shown is their median.
+    pub rounds: usize,
+    /// Fewer places, less memory.
+    pub quick: bool,
+}
+
+/// What whoever watches is told: what is next, or what is skipped.
+#[derive(Debug)]
+pub enum Step<'a> {
+    /// This is measured next.
+    Next(&'a str),
+    /// This cannot be measured here.
+    Skipped(&'a str),
+}
+
+/// Everything that was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Where.
+    pub machine: Machine,
+    /// How much.
+    pub plan: Plan,
+    /// What could not be measured, and why.
+    pub skipped: Vec<String>,
+    /// Table 2.
+    pub costs: Vec<Cost>,
+    /// The figures.
+    pub figures: Vec<Figure>,
+}
+
+/// A figure's points.
+#[derive(Clone, Debug, Serialize)]
+pub struct Figure {
+    /// The paper's number.
+    pub number: u8,
+    /// What is shown.
+    pub title: &'static str,
+    /// What is varied.
+    pub axis: &'static str,
+    /// What is measured, and in which unit.
+    pub unit: &'static str,
+    /// What was measured.
+    pub points: Vec<Point>,
+}
+
+/// A point of a curve.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Point {
+    /// Whose curve.
+    pub curve: Curve,
+    /// Where.
+    pub x: u64,
+    /// What was measured there.
+    pub value: f64,
+}
+
+impl OnCurve for Point {
+    type Curve = Curve;
+
+    fn curve(&self) -> Curve {
+        self.curve
+    }
+
+    fn place(&self) -> u64 {
+        self.x
+    }
+}
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Curve {
+    /// Updates are declared.
+    Log,
+    /// Pages that find out which way is cheapest for them.
+    Adaptive,
+    /// Pages are compared with twins; a signal says which.
+    CompareTrap,
+    /// The same; the kernel says which.
+    CompareWatch,
+    /// Pages go whole; a signal says which.
+    PageTrap,
+    /// The same; the kernel says which.
+    PageWatch,
+    /// Declared in no order.
+    Unordered,
+    /// Declared in the order of addresses.
+    Ordered,
+    /// Declared before, in the same transaction.
+    Redundant,
+}
+
+impl Curve {
+    /// For files.
+    pub fn id(self) -> &'static str {
+        match self {
+            Curve::Log => "log",
+            Curve::Adaptive => "adaptive",
+            Curve::CompareTrap => "compare-trap",
+            Curve::CompareWatch => "compare-watch",
+            Curve::PageTrap => "page-trap",
+            Curve::PageWatch => "page-watch",
+            Curve::Unordered => "unordered",
+            Curve::Ordered => "ordered",
+            Curve::Redundant => "redundant",
+        }
+    }
+
+    /// For people.
+    pub fn label(self) -> &'static str {
+        match self {
+            Curve::Log => "Log",
+            Curve::Adaptive => "adaptive",
+            Curve::CompareTrap => "Cpy/Cmp, signal",
+            Curve::CompareWatch => "Cpy/Cmp, kernel's notes",
+            Curve::PageTrap => "Page, signal",
+            Curve::PageWatch => "Page, kernel's notes",
+            Curve::Unordered => "unordered",
+            Curve::Ordered => "ordered",
+            Curve::Redundant => "redundant",
+        }
+    }
+}
+
+/// Measures what `plan` asks for.
+pub fn measure(site: &Site, plan: &Plan, tell: &mut dyn FnMut(Step<'_>)) -> Result<Report, BenchError> {
+    let known = |number: &u8| *number == TABLE || FIGURES.contains(number);
+    if let Some(unknown) = plan.figures.iter().find(|number| !known(number)) {
+        return Err(BenchError::Asked(format!(
+            "OSDI 1994 has no measured figure {unknown} here; choose among 4 to 7, and 2 for its table 2"
+        )));
+    }
+    let wants = |number: u8| plan.figures.is_empty() || plan.figures.contains(&number);
+    let mut report = Report {
+        machine: Machine::look(),
+        plan: plan.clone(),
+        skipped: Vec::new(),
+        costs: Vec::new(),
+        figures: Vec::new(),
+    };
+    if wants(TABLE) {
+        report.costs = costs::measure(site, plan, &mut report.skipped, tell)?;
+    }
+    if wants(4) {
+        tell(Step::Next("figure 4"));
+        report
+            .figures
+            .push(capture::by_bytes(site, plan, &mut report.skipped)?);
+    }
+    for number in [5, 6] {
+        if wants(number) {
+            tell(Step::Next(&format!("figure {number}")));
+            report.figures.push(updates::by_count(site, plan, number)?);
+        }
+    }
+    if wants(7) {
+        tell(Step::Next("figure 7"));
+        report
+            .figures
+            .push(capture::by_updates(site, plan, &mut report.skipped)?);
+    }
+    for reason in &report.skipped {
+        tell(Step::Skipped(reason));
+    }
+    Ok(report)
+}
+
+pub(crate) fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// A generator of our own: the same program in every run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (self.0 >> 33) as usize % bound
+    }
+}
+
+/// The numbers below `count` in an order that no cache foresees.
+fn shuffled(count: usize) -> Vec<usize> {
+    let mut random = Random(94);
+    let mut order: Vec<usize> = (0..count).collect();
+    for at in (1..count).rev() {
+        order.swap(at, random.below(at + 1));
+    }
+    order
+}
