@@ -92,6 +92,6 @@ pub struct Held {
     pub hold: Hold,
     /// The version that the transaction sees.
     pub version: Version,
-    /// It has [written](Cache::wrote) under it: its record makes the version after.
+    /// It has [written](super::Cache::wrote) under it: its record makes the version after.
     pub wrote: bool,
 }
