@@ -4,6 +4,7 @@
 //! and the copy whole; a copy whose client is away for longer is scrubbed when he is back. How far it is, and what it found,
 //! stands in a file of the copy, so that a lender that is started anew goes on where it was.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -152,19 +153,25 @@ impl Scrub {
     }
 
     /// The client has sent again what it was told of: looks which of the blocks are right now. What is not stays to be found by
-    /// the next scrub, for the client cannot read it either.
-    pub(super) fn look_again(&mut self, disk: &ReplicaDisk) -> Result<(), DeviceError> {
+    /// the next scrub, for the client cannot read it either. Returns other blocks that were found damaged meanwhile, which the
+    /// client is to be told of.
+    pub(super) fn look_again(&mut self, disk: &ReplicaDisk) -> Result<Vec<u64>, DeviceError> {
         if self.found.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
-        for block in std::mem::take(&mut self.found) {
-            let again = disk.scrub(block, 1)?;
-            self.record.mended += u64::from(again.bad.is_empty());
+        let mut again = BTreeSet::new();
+        // Those behind one that cannot be read now are looked at the next time.
+        while let Some(block) = self.found.last().copied() {
+            let bad = disk.scrub(block, 1)?.bad;
+            self.record.mended += u64::from(bad.is_empty());
+            again.extend(bad);
+            self.found.pop();
         }
-        // Told again they would be sent for ever.
-        let _ = disk.take_bad_blocks();
         self.store();
-        Ok(())
+        // Told again they would be sent for ever.
+        let mut bad = disk.take_bad_blocks();
+        bad.retain(|block| !again.contains(block));
+        Ok(bad)
     }
 
     pub(super) fn report(&self) -> ScrubReport {

@@ -137,7 +137,8 @@ impl Session {
             self.wire.queue(&answer)?;
             tracing::info!(replica = %host.root.display(), "the copy is whole");
             self.tell_bad(host)?;
-            host.scrub.look_again(&host.disk).map_err(HostError::from)?;
+            let others = host.scrub.look_again(&host.disk).map_err(HostError::from)?;
+            self.say_bad(&others)?;
         }
         while let Some((asked, first, count)) = host.replica.next_fetch() {
             let answer = match asked.flags & Flag::HOLES {
@@ -159,7 +160,11 @@ impl Session {
 
     /// Tells which blocks were found damaged here.
     fn tell_bad(&mut self, host: &Host) -> Result<(), Ended> {
-        for numbers in host.disk.take_bad_blocks().chunks(BAD_MAX) {
+        self.say_bad(&host.disk.take_bad_blocks())
+    }
+
+    fn say_bad(&mut self, numbers: &[u64]) -> Result<(), Ended> {
+        for numbers in numbers.chunks(BAD_MAX) {
             self.wire.queue(&Message::bad(numbers))?;
         }
         Ok(())
