@@ -136,12 +136,15 @@ pub struct ReplicaReport {
     pub error: Option<String>,
     /// The volume's size.
     pub bytes: u64,
-    /// The newest reign that it knows of.
-    pub epoch: u32,
-    /// Its log is durable up to here.
-    pub flushed: u64,
-    /// Its image has everything up to here.
-    pub applied: u64,
+    /// The newest reign that it knows of; `None`: nobody has it open.
+    #[serde(default)]
+    pub epoch: Option<u32>,
+    /// Its log is durable up to here; `None`: nobody has it open.
+    #[serde(default)]
+    pub flushed: Option<u64>,
+    /// Its image has everything up to here; `None`: its files do not say.
+    #[serde(default)]
+    pub applied: Option<u64>,
     /// Whether its client is connected.
     pub connected: bool,
     /// Milliseconds since its client was heard last, by this process.

@@ -170,9 +170,12 @@ fn a_copy_follows_and_is_taken_over_where_it_is() {
     volume.grow(BYTES + (1 << 20)).unwrap();
     write(&volume, BYTES / BLOCK as u64, 2);
     settle(&volume);
-    let listed = replicas(&place.address(), &Security::Insecure).unwrap();
+    let kept = replicas(&place.address(), &Security::Insecure).unwrap();
+    assert_eq!(kept.left_out, 0);
+    let listed = kept.copies;
     assert_eq!((listed.len(), listed[0].state.as_str()), (1, "following"));
     assert_eq!(listed[0].volume, id.to_string());
+    assert!(listed[0].flushed.is_some(), "it is open");
     let copy = place.copy(id);
     let refused = Volume::open_with(&copy, &VolumeSettings::default()).unwrap_err();
     assert!(matches!(refused, OpenError::Replica { .. }), "{refused}");

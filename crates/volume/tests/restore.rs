@@ -216,7 +216,10 @@ impl Lost {
                 std::thread::sleep(Duration::from_millis(5));
             };
             let window = member.lender.report().journals.remove(0);
-            if window.trim <= copy.flushed && copy.flushed < window.held {
+            if copy
+                .flushed
+                .is_some_and(|flushed| (window.trim..window.held).contains(&flushed))
+            {
                 let lender = Some(lender);
                 return Lost {
                     place,

@@ -15,7 +15,9 @@ use std::time::Duration;
 
 use netram_disk::{Superblock, VolumeId};
 use netram_lender::{CopiesReport, DataService, DataSession, ReplicaReport};
+use netram_proto::id::Lsn;
 use netram_proto::limit::FRAME_BODY_BYTES_MAX;
+use netram_proto::replica::Standing;
 use netram_proto::replica::message::Follow;
 use netram_proto::wire::{Cursor, Flag, Frame, FrameKind, Header, Refusal};
 use netram_transport::Waker;
@@ -322,20 +324,33 @@ fn asked(frame: &Frame<'_>) -> Option<Asked> {
     }
 }
 
-/// Names all copies, as far as they fit a frame.
+/// Names all copies, as far as they fit a frame, and says how many there are.
 fn answer_all(mut session: DataSession, reports: &[ReplicaReport]) {
-    let mut fits = reports.len();
-    let body = loop {
-        let body = serde_json::to_vec(&reports[..fits]).unwrap_or_default();
-        if body.len() <= FRAME_BODY_BYTES_MAX {
-            break body;
-        }
-        fits /= 2;
+    let header = Header {
+        lsn: Lsn(reports.len() as u64),
+        ..Header::new(FrameKind::Replica)
     };
-    let header = Header::new(FrameKind::Replica);
     assert_eq!(header.flags & Flag::KNOWN, 0);
+    let body = what_fits(reports);
     // Whoever does not listen goes without.
     let _ = session.link.send(&[&header.encode(body.len()), &body]);
+}
+
+/// The first of the reports, as many as a frame takes, as JSON.
+fn what_fits(reports: &[ReplicaReport]) -> Vec<u8> {
+    let mut body = vec![b'['];
+    for report in reports {
+        // Strings and plain numbers: there is nothing that JSON cannot say.
+        let json = serde_json::to_vec(report).unwrap_or_default();
+        let comma = usize::from(body.len() > 1);
+        if body.len() + comma + json.len() + 1 > FRAME_BODY_BYTES_MAX {
+            break;
+        }
+        body.extend(std::iter::repeat_n(b',', comma));
+        body.extend(json);
+    }
+    body.push(b']');
+    body
 }
 
 /// Says no, and ends the session.
@@ -357,16 +372,17 @@ pub(super) fn report_of(root: &Path) -> ReplicaReport {
         ..ReplicaReport::default()
     };
     match look(root) {
-        Ok((standing, bytes)) => {
-            report.state = standing;
-            report.bytes = bytes;
+        Ok((standing, superblock)) => {
+            report.state = standing.condition.to_string();
+            report.bytes = superblock.bytes;
+            report.applied = Some(superblock.applied.0);
         }
         Err(error) => report.error = Some(error),
     }
     report
 }
 
-fn look(root: &Path) -> Result<(String, u64), String> {
+fn look(root: &Path) -> Result<(Standing, Superblock), String> {
     let standing = match StandingFile::look(root) {
         Ok(Some(standing)) => standing,
         Ok(None) => return Err(StandingFileError::Foreign.to_string()),
@@ -374,9 +390,36 @@ fn look(root: &Path) -> Result<(String, u64), String> {
     };
     let file = VolumeFile::open(&Place::at(root).superblock(), false).map_err(|error| error.to_string())?;
     let superblock = Superblock::read(&file).map_err(|error| error.to_string())?;
-    Ok((standing.condition.to_string(), superblock.bytes))
+    Ok((standing, superblock))
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Half of them were left out for one that did not fit, and nobody was told.
+    #[test]
+    fn as_many_copies_as_fit_a_frame_are_named() {
+        let report = |number: usize| ReplicaReport {
+            volume: format!("{number:032x}"),
+            path: "/".repeat(1000),
+            ..ReplicaReport::default()
+        };
+        let named = |count: usize| {
+            let reports: Vec<ReplicaReport> = (0..count).map(report).collect();
+            let body = what_fits(&reports);
+            assert!(body.len() <= FRAME_BODY_BYTES_MAX);
+            let named: Vec<ReplicaReport> = serde_json::from_slice(&body).unwrap();
+            assert_eq!(named, reports[..named.len()]);
+            named.len()
+        };
+        assert_eq!((named(0), named(1), named(20)), (0, 1, 20));
+        let fit = named(10_000);
+        assert!(fit > 20 && fit < 10_000, "{fit}");
+        assert_eq!((named(fit), named(fit + 1)), (fit, fit));
+    }
 }

@@ -137,11 +137,25 @@ impl DataLender {
 }
 
 /// The copies that a data lender keeps.
-pub fn replicas(address: &Address, security: &Security) -> Result<Vec<ReplicaReport>, RestoreError> {
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// As many as an answer has room for.
+    pub copies: Vec<ReplicaReport>,
+    /// So many more.
+    pub left_out: u64,
+}
+
+/// Asks a data lender for the copies that it keeps.
+pub fn replicas(address: &Address, security: &Security) -> Result<Kept, RestoreError> {
     let mut wire = Wire::new(connect(address, security, CONNECT_TIMEOUT)?)?;
     let answer = ask(&mut wire, &Message::inquire(None), FrameKind::Replica)?;
     match answer {
-        Ok(message) => serde_json::from_slice(&message.body).map_err(|_| RestoreError::Malformed),
+        Ok(message) => {
+            let copies: Vec<ReplicaReport> =
+                serde_json::from_slice(&message.body).map_err(|_| RestoreError::Malformed)?;
+            let left_out = message.header.lsn.0.saturating_sub(copies.len() as u64);
+            Ok(Kept { copies, left_out })
+        }
         Err(refusal) => Err(claim::refused(refusal)),
     }
 }

@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use netram_lender::{ReplicaReport, ScrubReport};
 use netram_transport::Address;
-use netram_volume::replica::restore::replicas;
+use netram_volume::replica::restore::{Kept, replicas};
 
 use crate::options::SecurityArgs;
 use crate::output;
@@ -33,7 +33,10 @@ pub(crate) struct Replicas {
 
 impl Replicas {
     pub(super) fn run(self) -> Result<ExitCode> {
-        let kept = replicas(&self.lender, &self.security.security()?)?;
+        let Kept {
+            copies: kept,
+            left_out,
+        } = replicas(&self.lender, &self.security.security()?)?;
         match self.json {
             true => output::json(&kept)?,
             false if kept.is_empty() => output::remark("no copies of volumes"),
@@ -48,6 +51,12 @@ impl Replicas {
                 output::line(table)?;
                 output::remark(total(&kept));
             }
+        }
+        if left_out > 0 {
+            let more = output::counted(left_out, "more copy", "more copies");
+            output::remark(format_args!(
+                "{more} did not fit the answer: `netram status` of the lender counts all"
+            ));
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -86,11 +95,7 @@ fn cells(replica: &ReplicaReport) -> [String; 8] {
         Some(ms) => format!("heard {} ago", output::age(Duration::from_millis(ms))),
         None => "away".to_owned(),
     };
-    // Positions are known of those that are open.
-    let position = |at: u64| match replica.connected {
-        true => at.to_string(),
-        false => String::new(),
-    };
+    let position = |at: Option<u64>| at.map(|at| at.to_string()).unwrap_or_default();
     [
         replica.volume.clone(),
         state,
