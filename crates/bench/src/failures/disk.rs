@@ -8,26 +8,27 @@ use crate::site::{forget_mount, remember_mount};
 use crate::tool::{tool, until};
 
 const BYTES: u64 = 1 << 30;
-const IMAGE: &str = "disk.image";
 
 /// Unmounted and let go when dropped; whoever has files on it must have ended before.
 pub(super) struct ClientDisk {
     root: PathBuf,
+    image: PathBuf,
     device: String,
 }
 
 impl ClientDisk {
-    /// A new disk, its file and mount in `folder`.
-    pub(super) fn new(folder: &Path) -> Result<ClientDisk, BenchError> {
-        let (image, root) = (folder.join(IMAGE), folder.join("disk"));
+    /// A new disk, its file and mount in `folder` under names with this number: one before it may have left its own.
+    pub(super) fn new(folder: &Path, number: u32) -> Result<ClientDisk, BenchError> {
+        let root = folder.join(format!("disk-{number}"));
+        let image = root.with_extension("image");
         fs::create_dir(&root)
             .and_then(|()| File::create_new(&image))
             .and_then(|file| file.set_len(BYTES))
             .context("make a disk of the client's")?;
-        let image = image.display().to_string();
-        tool("mkfs.ext4", &["-q", "-F", &image])?;
-        let device = tool("losetup", &["--find", "--show", &image])?;
-        let disk = ClientDisk { root, device };
+        let path = image.display().to_string();
+        tool("mkfs.ext4", &["-q", "-F", &path])?;
+        let device = tool("losetup", &["--find", "--show", &path])?;
+        let disk = ClientDisk { root, image, device };
         remember_mount(&disk.root);
         disk.mount()?;
         Ok(disk)
@@ -67,8 +68,8 @@ impl Drop for ClientDisk {
         }
         let _ = tool("losetup", &["--detach", &self.device]);
         forget_mount(&self.root);
-        // The next round makes its own in the same folder.
+        // What remains is removed with the site; a round after this one needs the room.
         let _ = fs::remove_dir(&self.root);
-        let _ = fs::remove_file(self.root.with_file_name(IMAGE));
+        let _ = fs::remove_file(&self.image);
     }
 }

@@ -1,8 +1,8 @@
 //! The failures of LND's Table 1, each happening to real processes under a running file system that fio writes to and
 //! verifies: what is reliable, what goes on, at what speed, and how long recovery takes.
 //!
-//! A write that was acknowledged and is not there, or a volume that is opened in silence without it, is an error of the
-//! measurement, not a row. Needs root, FUSE, loop devices, fio.
+//! A write that was acknowledged and is not there, or a volume that is opened in silence without it, is an error
+//! ([`Report::wrong`]), not a row. Needs root, FUSE, loop devices, fio.
 
 mod disk;
 mod load;
@@ -104,6 +104,17 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// What this machine cannot do.
     pub skipped: Vec<String>,
+    /// Failures of which there is no row, and why: something acknowledged was gone, or could not be looked at.
+    pub wrong: Vec<Wrong>,
+}
+
+/// A story that did not end.
+#[derive(Debug, Serialize)]
+pub struct Wrong {
+    /// The failure's short name.
+    pub id: &'static str,
+    /// What was wrong.
+    pub why: String,
 }
 
 /// For how long writes are watched.
@@ -250,6 +261,19 @@ impl Row {
     }
 }
 
+impl Report {
+    /// One failure's runs, or why they did not end: the others' rows stand all the same.
+    fn take(&mut self, failure: Failure, runs: Result<Vec<Row>, BenchError>) {
+        match runs {
+            Ok(runs) => self.rows.extend(Row::of(runs)),
+            Err(error) => self.wrong.push(Wrong {
+                id: failure.id(),
+                why: error.to_string(),
+            }),
+        }
+    }
+}
+
 /// Lets each of `failures` happen at `site`, `repeat` times, and tells `progress` which.
 pub fn measure(
     site: &Site,
@@ -277,7 +301,7 @@ pub fn measure(
             stories::tell(site, *failure, &spans)
         };
         let runs: Result<Vec<Row>, BenchError> = (1..=repeat).map(run).collect();
-        report.rows.extend(Row::of(runs?));
+        report.take(*failure, runs);
     }
     Ok(report)
 }
@@ -306,6 +330,22 @@ mod tests {
         assert_eq!((row.before_us, row.stall_ms, row.runs), (200.0, Some(9.0), 3));
         assert_eq!((row.continues, row.acked, row.during_us), (false, Some(30), None));
         assert!(Row::of(Vec::new()).is_none());
+    }
+
+    /// The rows of all others were lost with it.
+    #[test]
+    fn a_story_that_fails_leaves_the_rows_of_the_others() {
+        let mut report = Report::default();
+        report.take(Failure::LenderKilled, Ok(vec![run(1.0, 1.0, true)]));
+        let failed = BenchError::Asked("fio failed".to_owned());
+        report.take(Failure::SwitchLost, Err(failed));
+        report.take(Failure::LenderKilled, Ok(vec![run(2.0, 1.0, true)]));
+        assert_eq!(report.rows.len(), 2);
+        assert_eq!(report.wrong.len(), 1);
+        assert_eq!(
+            (report.wrong[0].id, report.wrong[0].why.as_str()),
+            ("switch-lost", "fio failed")
+        );
     }
 
     #[test]

@@ -185,7 +185,7 @@ fn client_disk_lost(site: &Site, spans: &Spans) -> Result<Row, BenchError> {
 /// The client's machine loses its power, and all lenders are lost with their memory. What was acknowledged and not yet on
 /// the client's disk is nowhere: this must be said, and by whom it was held.
 fn all_lost(site: &Site, spans: &Spans) -> Result<Row, BenchError> {
-    let disk = ClientDisk::new(site.folder())?;
+    let disk = ClientDisk::new(site.folder(), site.number())?;
     let home = Site::new(site.program().to_owned(), disk.root())?;
     let mut rig = Rig::new(site, &home, None)?;
     let load = Load::start(Kind::Sequence, rig.mounted(), rig.beside())?;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
-use netram_bench::failures::{self, Failure, Reliable, Row};
+use netram_bench::failures::{self, Failure, Reliable, Report, Row, Wrong};
 use netram_bench::machine::Machine;
 use serde_json::json;
 
@@ -61,8 +61,9 @@ impl Failures {
                 "machine": Machine::look(),
                 "rows": report.rows,
                 "skipped": report.skipped,
+                "wrong": report.wrong,
             }))?;
-            return Ok(ExitCode::SUCCESS);
+            return Ok(exit(&report));
         }
         for skipped in &report.skipped {
             output::line(format_args!("SKIPPED: {skipped}"))?;
@@ -70,7 +71,17 @@ impl Failures {
         if !report.rows.is_empty() {
             show(&report.rows)?;
         }
-        Ok(ExitCode::SUCCESS)
+        for Wrong { id, why } in &report.wrong {
+            output::line(format_args!("WRONG: {id}: {why}"))?;
+        }
+        Ok(exit(&report))
+    }
+}
+
+fn exit(report: &Report) -> ExitCode {
+    match report.wrong.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
     }
 }
 
