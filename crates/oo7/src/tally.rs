@@ -12,7 +12,7 @@ use netram_proto::id::Lsn;
 use netram_proto::port::{
     AppendError, Durability, Kind, Log, LogError, LogState, Record, Ticket, Votes, WaitError,
 };
-use netram_rvm::record::{KIND_TRANSACTION, decode};
+use netram_rvm::record::{decode, is_transaction};
 use serde::Serialize;
 
 /// Bytes of a range's header in the prototype of OSDI'94, when the range before is near.
@@ -91,20 +91,17 @@ impl<L> Tally<L> {
         self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn count(&self, payload: &[u8]) {
+    fn count(&self, kind: Kind, payload: &[u8]) {
         let Counted { tallies, pages } = &mut *self.lock();
         tallies.records += 1;
         tallies.payload_bytes += payload.len() as u64;
-        let decoded = decode(payload, |range| {
+        let changes = decode(kind, payload).expect("recoverable memory encoded the record itself, just now");
+        for range in changes.ranges() {
             tallies.ranges += 1;
             tallies.bytes += range.bytes.len() as u64;
-            let last = range.offset + (range.bytes.len() as u64).saturating_sub(1);
+            let last = range.end().saturating_sub(1);
             pages.extend((range.offset / 4096..=last / 4096).map(|page| (range.segment, page)));
-        });
-        assert!(
-            decoded.is_ok(),
-            "recoverable memory encoded the record itself, just now"
-        );
+        }
     }
 }
 
@@ -115,12 +112,12 @@ impl<L: Log> Log for Tally<L> {
         length: usize,
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> Result<Ticket, AppendError> {
-        if kind != KIND_TRANSACTION || !self.on.load(Ordering::Acquire) {
+        if !is_transaction(kind) || !self.on.load(Ordering::Acquire) {
             return self.log.append(kind, length, fill);
         }
         self.log.append(kind, length, &mut |payload| {
             fill(payload);
-            self.count(payload);
+            self.count(kind, payload);
         })
     }
 

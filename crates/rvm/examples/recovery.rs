@@ -9,8 +9,8 @@ use netram_proto::id::{Epoch, JournalId, Lsn};
 use netram_proto::port::{
     AppendError, Durability, Kind, Log, LogError, LogState, Record, Ticket, Votes, WaitError,
 };
-use netram_rvm::record::KIND_TRANSACTION;
-use netram_rvm::{Allocation, Mode, Options, RealStorage, Rvm};
+use netram_rvm::record::{KIND_COMPACT, encode, payload_bytes};
+use netram_rvm::{Allocation, Mode, Options, RangeView, RealStorage, Rvm};
 
 const FIRST: u64 = 64;
 
@@ -56,7 +56,7 @@ impl Log for Uniform {
                 lsn,
                 next,
                 epoch: Epoch(1),
-                kind: KIND_TRANSACTION,
+                kind: KIND_COMPACT,
                 payload,
             });
             lsn = next;
@@ -97,19 +97,21 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     drop(rvm.begin(Mode::NoRestore));
     drop(rvm);
 
-    let record = 8 + 24 + value.next_multiple_of(8);
-    let mut bytes = Vec::new();
+    let values = vec![0; value as usize];
+    // All as long as each other: none lies where the first 256 KiB are, which a shorter header reaches.
+    let (mut bytes, first) = (Vec::new(), 1 << 18);
+    let record = payload_bytes(0, std::iter::once((0, first, value as u32)));
     let mut seed = 1u64;
     while (bytes.len() as u64) < log_mib << 20 {
         seed = seed
             .wrapping_mul(6364136223846793005)
             .wrapping_add(1442695040888963407);
-        let offset = (seed >> 20) % (segment_bytes - value);
-        bytes.extend_from_slice(&1u64.to_le_bytes());
-        bytes.extend_from_slice(&0u64.to_le_bytes());
-        bytes.extend_from_slice(&offset.to_le_bytes());
-        bytes.extend_from_slice(&value.to_le_bytes());
-        bytes.resize(bytes.len() + (record - 32) as usize, 0);
+        let range = RangeView {
+            segment: 0,
+            offset: first + (seed >> 20) % (segment_bytes - first - value),
+            bytes: &values,
+        };
+        bytes.extend_from_slice(&encode(&[], &[range]));
     }
     let log = Uniform {
         bytes,

@@ -3,6 +3,8 @@
 use netram_proto::id::{JournalId, Lsn};
 use netram_proto::port::{AppendError, IoError, Kind, LogError, WaitError};
 
+use crate::limit::PREAMBLE_BYTES_MAX;
+
 /// Why the segment table could not be read or written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
@@ -117,15 +119,30 @@ pub enum DecodeError {
     /// It ends inside a range.
     #[error("it ends inside a range")]
     Short,
-    /// Bytes follow the last range.
-    #[error("bytes follow its last range")]
-    Trailing,
+    /// It has more ranges, or fewer, than it says.
+    #[error("it has not as many ranges as it says")]
+    Count,
     /// A range ends beyond the largest offset.
     #[error("a range ends beyond the largest offset")]
     Overflow,
     /// Reserved or padding bytes are not zero.
     #[error("reserved bytes are not zero")]
     Reserved,
+    /// A range's header is of no known form, or longer than its range needs.
+    #[error("a range's header is of no known form, or longer than needed")]
+    Form,
+    /// A range lies before the end of the one before.
+    #[error("its ranges are not in order")]
+    Order,
+    /// Its preamble is longer than any.
+    #[error("its preamble is longer than {PREAMBLE_BYTES_MAX} bytes")]
+    Preamble,
+    /// Records of this kind are not transactions.
+    #[error("records of kind {kind} are not transactions")]
+    Kind {
+        /// The record's kind.
+        kind: u8,
+    },
 }
 
 /// Why truncation or recovery stopped. Nothing is lost: the log keeps every record, and the next attempt
@@ -414,6 +431,67 @@ fn because(cause: &Option<TruncateError>) -> String {
         Some(cause) => format!(" and truncation failed: {cause}"),
         None => " and truncation found nothing to free".to_owned(),
     }
+}
+
+/// Why a transaction did not get its preamble. It has the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PreambleError {
+    /// The transaction has ended.
+    #[error("the transaction has ended")]
+    Ended,
+    /// It is longer than a record's may be.
+    #[error("a preamble of {bytes} bytes exceeds {max}; hold fewer locks in one transaction")]
+    TooLong {
+        /// Bytes given.
+        bytes: usize,
+        /// The most that fit.
+        max: usize,
+    },
+}
+
+/// Why a foreign record was not applied. Nothing of it was.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ForeignError {
+    /// It changes a segment that is not the region's, or not mapped.
+    #[error("the record changes segment {segment}, which is not mapped here")]
+    Segment {
+        /// The segment's number in the record.
+        segment: u32,
+    },
+    /// It changes several segments, and one region was named.
+    #[error("the record changes several segments; a region has one")]
+    Several,
+    /// It changes bytes outside the mapped ones.
+    #[error(
+        "the record changes bytes from {start} to {end}; mapped are those from {region_start} to {region_end}"
+    )]
+    OutOfRegion {
+        /// The first byte changed.
+        start: u64,
+        /// Behind the last byte changed.
+        end: u64,
+        /// The first byte mapped.
+        region_start: u64,
+        /// Behind the last byte mapped.
+        region_end: u64,
+    },
+    /// It is in the wide form, which is only read.
+    #[error("the record is in the wide form of older programs; apply it, and commit its ranges as one's own")]
+    Form,
+    /// The transaction declared ranges in the segment that the record changes.
+    #[error(
+        "the transaction has ranges of its own in the segment that the record changes; commit them apart"
+    )]
+    Declared,
+    /// The region's stores are found by page, which cannot tell the record's changes from the program's.
+    #[error("the region's stores are found by page; have them declared where records of other logs are applied")]
+    Captured,
+    /// The region belongs to another `Rvm`, or the transaction has too many.
+    #[error("the region belongs to another log than the transaction, or is one too many for it")]
+    Region,
+    /// The commit failed.
+    #[error("{0}")]
+    Commit(#[from] CommitError),
 }
 
 /// Why the commits so far may not be as safe as asked.

@@ -61,13 +61,13 @@ mod txn;
 
 pub use capture::{Capture, Find, Undeclared, Verify, differences};
 pub use error::{
-    CaptureError, CloseError, CommitError, DecodeError, FlushError, ForgetError, MapError, OpenError,
-    RangeError, SegmentError, TableError, TruncateError, UnmapError,
+    CaptureError, CloseError, CommitError, DecodeError, FlushError, ForeignError, ForgetError, MapError,
+    OpenError, PreambleError, RangeError, SegmentError, TableError, TruncateError, UnmapError,
 };
 pub use inspect::{SegmentFile, SegmentView, TableView};
 pub use memory::{Memory, Placement};
 pub use options::{Mode, Options};
-pub use record::RangeView;
+pub use record::{Changes, RangeView};
 pub use region::{ReadGuard, Region};
 pub use rvm::{Query, RegionInfo, Rvm, SegmentInfo};
 pub use stats::{COUNT_CLASSES, LENGTH_CLASSES, Statistics};

@@ -1,5 +1,7 @@
 //! Every bound of this crate, with its reason.
 
+use netram_proto::limit::STAMP_LOCKS_MAX;
+
 /// Segments that one log knows. A full table fits its slot.
 pub const SEGMENTS_MAX: usize = 224;
 /// Bytes of a segment's path in the table.
@@ -17,6 +19,13 @@ pub const TRANSACTION_REGIONS_MAX: usize = 1024;
 pub const TRANSACTION_RANGES_MAX: usize = 1 << 24;
 /// Bytes of old values that one restoring transaction keeps. Bounds its memory.
 pub const UNDO_BYTES_MAX: usize = 1 << 30;
+
+/// Bytes of a transaction's preamble: the locks that one on shared memory may hold, with their versions.
+pub const PREAMBLE_BYTES_MAX: usize = 16 * 1024;
+
+/// Bytes copied at once between memory and a record. For more, the C library's copy uses an instruction that is 25 times
+/// slower on some processors (AMD Zen 4) where the target lies up to 32 bytes further into its page than the source.
+pub const COPY_BYTES: usize = 2048;
 
 /// Ended transactions whose buffers are kept for the next. More are freed.
 pub const POOL_TRANSACTIONS_MAX: usize = 64;
@@ -52,3 +61,7 @@ const _: () = assert!(
     "a full table fits its slot"
 );
 const _: () = assert!(STEP_READ_BYTES <= BATCH_BYTES);
+const _: () = assert!(
+    STAMP_LOCKS_MAX * (5 + 10) + 4 <= PREAMBLE_BYTES_MAX,
+    "a lock and its version take at most 15 bytes of varints"
+);

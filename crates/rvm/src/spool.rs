@@ -18,12 +18,20 @@ use netram_proto::port::{AppendError, Log};
 use crate::error::{FlushError, TruncateError};
 use crate::limit::SEGMENTS_MAX;
 use crate::merge::{Extent, Merger};
-use crate::record::{Encoder, HEADER_BYTES, KIND_TRANSACTION, range_bytes};
+use crate::record::{Encoder, KIND_COMPACT, RANGE_HEADER_BYTES_MAX, payload_bytes};
 use crate::segments::Mark;
 use crate::shared::{NoRoom, Shared};
 use crate::stats::{Counters, add};
 use crate::storage::Storage;
 use crate::sync::lock;
+
+/// What a range counts for in the spool beside its values. Not what a record spends on it, which may be 4 bytes:
+/// the lists that hold it and merge it take 100, and the spool at most four times its size.
+const RANGE_BYTES: usize = 24;
+const _: () = assert!(
+    RANGE_BYTES > RANGE_HEADER_BYTES_MAX,
+    "a record is never larger than what it was in the spool"
+);
 
 /// The spool of one `Rvm`.
 #[derive(Debug)]
@@ -36,9 +44,9 @@ pub(crate) struct Spool {
 /// What is spooled.
 #[derive(Debug, Default)]
 pub(crate) struct Contents {
-    /// The largest record that spooled values may make. Zero: nothing more is spooled.
+    /// What the extents may count for. Zero: nothing more is spooled.
     bytes_max: usize,
-    /// Payload bytes of the record that the extents would make as they are.
+    /// What they count for ([`counted_bytes`]).
     bytes: usize,
     /// The values, oldest first.
     arena: Vec<u8>,
@@ -47,7 +55,7 @@ pub(crate) struct Contents {
     is_compact: bool,
     /// Commits spooled since the last record.
     commits: u64,
-    /// Their ranges, and payload bytes, had each been a record of its own.
+    /// Their ranges, and payload bytes, if each were a record of its own.
     ranges: u64,
     alone_bytes: u64,
     /// The segments of the extents.
@@ -67,7 +75,6 @@ impl Spool {
             active: AtomicBool::new(bytes_max > 0),
             contents: Mutex::new(Contents {
                 bytes_max,
-                bytes: HEADER_BYTES,
                 ..Contents::default()
             }),
         }
@@ -101,7 +108,7 @@ impl Spool {
 }
 
 impl Contents {
-    /// Commits spooled, and payload bytes of the record they would make.
+    /// Commits spooled, and what they count for.
     pub(crate) fn size(&self) -> (u64, usize) {
         match self.commits {
             0 => (0, 0),
@@ -118,13 +125,13 @@ impl Contents {
         self.present[word] & bit != 0
     }
 
-    /// Whether a commit whose own record would carry `length` bytes can be spooled now. `false`: what is
+    /// Whether a commit that counts for `more` bytes can be spooled now. `false`: what is
     /// spooled must be logged, and this commit either spooled after that or, if that fails again, logged.
-    pub(crate) fn admits(&mut self, length: usize, counters: &Counters) -> bool {
-        if self.refused || length > self.bytes_max {
+    pub(crate) fn admits(&mut self, more: u64, counters: &Counters) -> bool {
+        let more = usize::try_from(more).unwrap_or(usize::MAX);
+        if self.refused || more > self.bytes_max {
             return false;
         }
-        let more = length - HEADER_BYTES;
         if self.bytes + more <= self.bytes_max {
             return true;
         }
@@ -151,12 +158,12 @@ impl Contents {
             source,
         });
         self.arena.resize(source + length as usize, 0);
+        self.bytes += counted_bytes(length) as usize;
         &mut self.arena[source..]
     }
 
     /// Ends an admitted commit of `ranges` ranges, whose own record would have carried `length` bytes.
     pub(crate) fn commit(&mut self, ranges: usize, length: usize) {
-        self.bytes += length - HEADER_BYTES;
         assert!(self.bytes <= self.bytes_max);
         self.is_compact = false;
         self.commits += 1;
@@ -184,21 +191,31 @@ impl Contents {
         }
         std::mem::swap(&mut self.arena, &mut self.spare);
         // Bounded by the largest spool, so every length fits.
-        let sizes = self
+        let counted = self
             .extents
             .iter()
-            .map(|extent| range_bytes(extent.length as u32));
-        self.bytes = HEADER_BYTES + sizes.sum::<u64>() as usize;
+            .map(|extent| counted_bytes(extent.length as u32));
+        self.bytes = counted.sum::<u64>() as usize;
         assert!(
             self.bytes <= before,
-            "joined ranges take no more than they did apart"
+            "joined ranges count for no more than they did apart"
         );
         self.is_compact = true;
     }
 
+    /// Payload bytes of the record that the extents make, once they are compact.
+    fn record_bytes(&self) -> u64 {
+        assert!(self.is_compact);
+        let ranges = self
+            .extents
+            .iter()
+            .map(|extent| (extent.segment, extent.offset, extent.length as u32));
+        payload_bytes(0, ranges)
+    }
+
     /// Writes the payload of the spool's record.
     fn encode(&self, payload: &mut [u8]) {
-        let mut encoder = Encoder::new(payload, self.extents.len() as u32);
+        let mut encoder = Encoder::new(payload, &[]);
         for extent in &self.extents {
             let bytes = encoder.range(extent.segment, extent.offset, extent.length as u32);
             bytes.copy_from_slice(&self.arena[extent.source..extent.source + bytes.len()]);
@@ -207,7 +224,7 @@ impl Contents {
     }
 
     fn clear(&mut self) {
-        self.bytes = HEADER_BYTES;
+        self.bytes = 0;
         self.arena.clear();
         self.extents.clear();
         self.is_compact = false;
@@ -215,6 +232,11 @@ impl Contents {
         self.present = Default::default();
         (self.commits, self.ranges, self.alone_bytes) = (0, 0, 0);
     }
+}
+
+/// What a range counts for.
+pub(crate) fn counted_bytes(length: u32) -> u64 {
+    RANGE_BYTES as u64 + u64::from(length).next_multiple_of(8)
 }
 
 fn place(index: u32) -> (usize, u64) {
@@ -230,9 +252,11 @@ impl<L: Log, S: Storage> Shared<L, S> {
             if !spool.is_compact {
                 spool.compact();
             }
-            let append = self.log.append(KIND_TRANSACTION, spool.bytes, &mut |payload| {
-                spool.encode(payload)
-            });
+            let bytes = spool.record_bytes();
+            // No more than the spool's size, which fits.
+            let append = self
+                .log
+                .append(KIND_COMPACT, bytes as usize, &mut |payload| spool.encode(payload));
             let ticket = append.inspect_err(|error| {
                 spool.refused = !matches!(error, AppendError::Full { .. });
             })?;
@@ -242,10 +266,10 @@ impl<L: Log, S: Storage> Shared<L, S> {
             self.counters.spool_logged(
                 spool.commits,
                 spool.ranges - spool.extents.len() as u64,
-                spool.alone_bytes - spool.bytes as u64,
+                spool.alone_bytes - bytes,
             );
             add(&self.counters.ranges_logged, spool.extents.len() as u64);
-            add(&self.counters.bytes_logged, spool.bytes as u64);
+            add(&self.counters.bytes_logged, bytes);
             self.committed(ticket);
         }
         spool.clear();

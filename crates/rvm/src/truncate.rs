@@ -18,7 +18,7 @@ use netram_proto::port::{File, Kind, Log, LogError, Record};
 use crate::error::TruncateError;
 use crate::limit::{STEP_READ_BYTES, STEP_WRITE_BYTES, STEP_WRITES_MAX};
 use crate::merge::{Extent, Merger};
-use crate::record::{KIND_TRANSACTION, decode};
+use crate::record::{decode, is_transaction};
 use crate::run::{Cursor, next_run, write_run};
 use crate::segments::{Segments, segment_io};
 use crate::stats::{Counters, add};
@@ -213,41 +213,38 @@ impl<F: File> Truncator<F> {
         if record.kind < KIND_USER_MIN {
             return Ok(());
         }
-        if record.kind != KIND_TRANSACTION {
+        if !is_transaction(record.kind) {
             return Err(TruncateError::ForeignKind {
                 lsn,
                 kind: record.kind,
             });
         }
-        let mut unknown = None;
-        let mut bytes = 0;
-        let ranges = decode(record.payload, |range| {
+        let changes =
+            decode(record.kind, record.payload).map_err(|cause| TruncateError::Damaged { lsn, cause })?;
+        for range in changes.ranges() {
             // Neighbouring ranges mostly name one segment, so the table is searched seldom.
             let same = self
                 .extents
                 .last()
                 .is_some_and(|last| last.segment == range.segment);
             if !same && !segments.knows(range.segment) {
-                unknown = Some(range.segment);
+                return Err(TruncateError::UnknownSegment {
+                    lsn,
+                    segment: range.segment,
+                });
             }
-            let length = range.bytes.len() as u64;
             let source = self.arena.len();
             self.arena.extend_from_slice(range.bytes);
             self.extents.push(Extent {
                 segment: range.segment,
                 offset: range.offset,
-                length,
+                length: range.bytes.len() as u64,
                 source,
             });
-            bytes += length;
-        })
-        .map_err(|cause| TruncateError::Damaged { lsn, cause })?;
-        if let Some(segment) = unknown {
-            return Err(TruncateError::UnknownSegment { lsn, segment });
         }
         self.total.transactions += 1;
-        self.total.ranges += u64::from(ranges);
-        self.total.bytes += bytes;
+        self.total.ranges += u64::from(changes.count());
+        self.total.bytes += changes.bytes();
         Ok(())
     }
 

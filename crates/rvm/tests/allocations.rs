@@ -69,7 +69,8 @@ fn a_steady_commit_allocates_nothing() {
     ] {
         rvm.set_spool_bytes(spool);
         for durability in [Durability::Remote, Durability::Lazy] {
-            for _ in 0..20 {
+            // As many as fill the larger spool once.
+            for _ in 0..40 {
                 round(mode, durability);
             }
             let before = ALLOCATIONS.with(Cell::get);

@@ -4,9 +4,10 @@ mod common;
 
 use common::{Machine, TestRvm};
 use netram_proto::port::{Durability, Kind, Log};
+use netram_rvm::record::{KIND_COMPACT, encode};
 use netram_rvm::{
-    CommitError, ForgetError, MapError, Mode, OpenError, RangeError, Rvm, SegmentError, TableError,
-    TruncateError, UnmapError,
+    CommitError, ForgetError, MapError, Mode, OpenError, RangeError, RangeView, Rvm, SegmentError,
+    TableError, TruncateError, UnmapError,
 };
 
 fn machine() -> (Machine, TestRvm) {
@@ -144,8 +145,8 @@ fn a_range_that_no_record_carries_is_refused_at_once() {
     rvm.create_segment("large", 64 * 1024, Default::default())
         .unwrap();
     let large = rvm.map("large", 0, 0).unwrap();
-    // Eight bytes of header, and 24 of the range's own.
-    let max = Log::state(&machine).payload_max - 32;
+    // A byte for the preamble that is not there, and at most 16 of the range's header.
+    let max = Log::state(&machine).payload_max - 17;
     let mut transaction = rvm.begin(Mode::Restore);
     let refused = transaction.set_range(&large, 0, max + 1);
     assert_eq!(refused, Err(RangeError::TooLarge { length: max + 1, max }));
@@ -338,26 +339,35 @@ fn recovery_refuses_missing_short_and_foreign_segments() {
 #[test]
 fn recovery_refuses_damaged_and_foreign_records() {
     let damaged = crashed();
-    damaged.change_log(|bytes| bytes[0] ^= 2);
+    damaged.change_log(|bytes| bytes[0] ^= 64);
     let error = damaged.open().unwrap_err();
     assert!(
         matches!(error, OpenError::Recovery(TruncateError::Damaged { .. })),
         "{error}"
     );
     let unknown = crashed();
-    unknown.change_log(|bytes| bytes[8] = 9);
+    let range = RangeView {
+        segment: 9,
+        offset: 0,
+        bytes: &[1],
+    };
+    let payload = encode(&[], &[range]);
+    let ticket = unknown.append(KIND_COMPACT, payload.len(), &mut |into| {
+        into.copy_from_slice(&payload)
+    });
+    unknown.wait(ticket.unwrap(), Durability::Disk).unwrap();
     let error = unknown.open().unwrap_err();
     assert!(matches!(
         error,
         OpenError::Recovery(TruncateError::UnknownSegment { segment: 9, .. })
     ));
     let volume = Machine::new(4096);
-    let ticket = volume.append(Kind(17), 8, &mut |bytes| bytes.fill(1)).unwrap();
+    let ticket = volume.append(Kind(32), 8, &mut |bytes| bytes.fill(1)).unwrap();
     volume.wait(ticket, Durability::Disk).unwrap();
     let error = volume.open().unwrap_err();
     assert!(matches!(
         error,
-        OpenError::Recovery(TruncateError::ForeignKind { kind: Kind(17), .. })
+        OpenError::Recovery(TruncateError::ForeignKind { kind: Kind(32), .. })
     ));
     assert_eq!(Log::state(&volume).head, ticket.lsn, "nothing was trimmed");
 }

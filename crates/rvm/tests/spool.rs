@@ -57,13 +57,13 @@ fn a_value_that_was_replaced_is_never_logged() {
     assert_eq!((query.spooled_commits, query.spooled_bytes > 0), (101, true));
     rvm.flush(Durability::Remote).unwrap();
     // One range of 16 bytes: the two neighbours became one.
-    assert_eq!(log(&machine).tail.since(before), 40 + 8 + 24 + 16);
+    assert_eq!(log(&machine).tail.since(before), 40 + 1 + 4 + 16);
     let statistics = rvm.statistics();
     assert_eq!((statistics.lazy_commits, statistics.spooled_commits), (101, 101));
     assert_eq!((statistics.spool_records, statistics.commits_merged), (1, 100));
-    assert_eq!((statistics.ranges_logged, statistics.bytes_logged), (1, 48));
+    assert_eq!((statistics.ranges_logged, statistics.bytes_logged), (1, 21));
     assert_eq!(statistics.ranges_dropped, 100);
-    assert_eq!(statistics.bytes_saved_between, 101 * 40 - 48);
+    assert_eq!(statistics.bytes_saved_between, 101 * 13 - 21);
     assert_eq!(statistics.record_commits, [0, 0, 0, 0, 0, 1]);
     assert_eq!(rvm.query().spooled_commits, 0);
     let (_rvm, a) = reopened(&machine, (rvm, a));
@@ -312,10 +312,10 @@ fn rewriting_little_logs_little_however_long_it_goes_on() {
     }
     assert_eq!(log(&machine).tail, before, "compaction always made room");
     let statistics = rvm.statistics();
-    // 4096 bytes are 127 commits; what remains after a compaction is one range.
+    // 4096 bytes are 128 commits; what remains after a compaction is one range.
     assert!(statistics.spool_compactions < 100_000 / 100, "{statistics:?}");
     rvm.flush(Durability::Remote).unwrap();
-    assert_eq!(log(&machine).tail.since(before), 40 + 8 + 24 + 160);
+    assert_eq!(log(&machine).tail.since(before), 40 + 1 + 4 + 160);
     let (_rvm, a) = reopened(&machine, (rvm, a));
     assert_eq!((a.get(0), a.get(152)), (Ok(99_980u64), Ok(99_999u64)));
 }

@@ -43,7 +43,9 @@ impl<'s> Floors<'s> {
 
     /// Measures the floor below a transaction that changes one range of `bytes`.
     pub fn measure(&mut self, floor: Floor, bytes: u64, effort: Effort) -> Result<Cell, BenchError> {
-        let payload = payload_bytes(std::iter::once(bytes as u32)) as usize;
+        // Somewhere in a segment of some MiB, as most of them are.
+        let range = (0, 1 << 20, bytes as u32);
+        let payload = payload_bytes(0, std::iter::once(range)) as usize;
         let summary = match floor {
             Floor::Sync => {
                 let syncs = if effort.quick { SYNCS_QUICK } else { SYNCS };

@@ -3,13 +3,17 @@
 mod captured;
 mod commit;
 mod edit;
+mod locks;
 mod participant;
+mod payload;
+mod preamble;
 mod regions;
 
 pub use commit::Commit;
 pub use edit::EditGuard;
 pub use participant::{Outcome, Participant};
 
+use payload::Layout;
 use regions::Touched;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -39,6 +43,11 @@ pub(crate) struct Buffers {
     captures: Vec<(u32, Box<Captured>)>,
     /// What verifies the stores in others, with the regions' places and the transaction's numbers there.
     verifiers: Vec<(u32, u64, Arc<Verifier>)>,
+    /// What the record says to others before its ranges.
+    preamble: Vec<u8>,
+    /// The record is written though it has no range.
+    always: bool,
+    layout: Layout,
     /// Who wants to know how the transaction ended, and their notes.
     enlisted: Vec<(Arc<dyn Participant>, u64)>,
 }
@@ -56,6 +65,8 @@ impl Buffers {
         );
         self.ranges.clear();
         self.undo.clear();
+        self.preamble.clear();
+        self.always = false;
         self.ranges.capacity_bytes() + self.undo.capacity() <= POOL_BUFFER_BYTES_MAX
     }
 }

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, anyhow};
 use netram_client::Inspect;
 use netram_home::Home;
 use netram_proto::port::{Kind, Record};
-use netram_rvm::record::{KIND_TRANSACTION, decode};
+use netram_rvm::record::{decode, is_transaction};
 use netram_rvm::{RangeView, SegmentView, TableView};
 
 use super::overlay::Overlay;
@@ -165,16 +165,19 @@ impl Look {
 
 fn transaction(record: Record<'_>) -> Result<Transaction<'_>> {
     let lsn = record.lsn;
-    if record.kind != KIND_TRANSACTION {
+    if !is_transaction(record.kind) {
         return Err(anyhow!(
             "the record at LSN {lsn} is of kind {}: this log is used by something other than recoverable memory",
             record.kind.0
         ));
     }
-    let mut ranges = Vec::new();
-    let decoded = decode(record.payload, |range| ranges.push(range));
-    decoded.with_context(|| format!("the record at LSN {lsn} passed its checksum and is no transaction"))?;
-    Ok(Transaction { record, ranges })
+    let changes = decode(record.kind, record.payload);
+    let changes = changes
+        .with_context(|| format!("the record at LSN {lsn} passed its checksum and is no transaction"))?;
+    Ok(Transaction {
+        record,
+        ranges: changes.ranges().collect(),
+    })
 }
 
 impl Stretch {
