@@ -9,6 +9,7 @@ use netram_proto::port::{AppendError, Log};
 
 use crate::error::TruncateError;
 use crate::limit::{SPOOL_MS, TRUNCATION_RETRY_MS};
+use crate::options::Truncation;
 use crate::shared::Shared;
 use crate::stats::add;
 use crate::storage::Storage;
@@ -109,6 +110,9 @@ impl SpoolClock {
 /// No further: under steady load it would never end, and its syncs would slow the log's own.
 /// Logs what is spooled between its steps: on a slow disk they take long.
 fn drain<L: Log, S: Storage>(shared: &Shared<L, S>, spool: &mut SpoolClock) -> Result<(), TruncateError> {
+    if shared.truncation != Truncation::Here {
+        return Ok(());
+    }
     if shared.log.state().stable <= shared.head() {
         shared.wait_for_disk()?;
     }

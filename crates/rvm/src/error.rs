@@ -177,6 +177,18 @@ pub enum TruncateError {
         /// Its kind.
         kind: Kind,
     },
+    /// The records are another's to apply ([`crate::Truncation::Elsewhere`]).
+    #[error("this log's records are applied elsewhere, and trimmed when that is done")]
+    Elsewhere,
+    /// The records are applied here; nobody else can say that they are no longer needed.
+    #[error("this log is trimmed when its records have been applied here; truncate it")]
+    Here,
+    /// Whoever applies the records did not say for how many that is done.
+    #[error("whoever applies its records has let none go within {patience_ms} ms; look after the other side")]
+    NotTrimmed {
+        /// How long it was waited for.
+        patience_ms: u128,
+    },
     /// A record names a segment that the table does not know.
     #[error(
         "the record at LSN {lsn} names segment {segment}, unknown to the segment table; restore the table"

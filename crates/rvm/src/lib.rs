@@ -37,6 +37,7 @@
 mod background;
 mod capture;
 mod error;
+mod foreign;
 mod granules;
 mod inspect;
 pub mod limit;
@@ -56,6 +57,7 @@ mod stats;
 mod storage;
 mod sync;
 mod table;
+mod trim;
 mod truncate;
 mod txn;
 
@@ -66,7 +68,7 @@ pub use error::{
 };
 pub use inspect::{SegmentFile, SegmentView, TableView};
 pub use memory::{Memory, Placement};
-pub use options::{Mode, Options};
+pub use options::{Mode, Options, Truncation};
 pub use record::{Changes, RangeView};
 pub use region::{ReadGuard, Region};
 pub use rvm::{Query, RegionInfo, Rvm, SegmentInfo};

@@ -7,6 +7,7 @@ use netram_proto::port::Log;
 use crate::error::{ForgetError, MapError};
 use crate::limit::PAGE_BYTES;
 use crate::memory::Placement;
+use crate::options::Truncation;
 use crate::region::{Mapping, Region};
 use crate::rvm::Rvm;
 use crate::segments::segment_io;
@@ -68,7 +69,9 @@ impl<L: Log, S: Storage> Rvm<L, S> {
         }
         // Bytes committed through an earlier mapping may still be in the log only: a mapping made now would
         // show the file without them. Earlier mappings are gone for certain, so no more such bytes can come.
-        shared.apply(&opened.mark)?;
+        if shared.truncation == Truncation::Here {
+            shared.apply_segment(&opened.mark)?;
+        }
         // No longer than the address space, or else `end_of` has refused.
         let length = (end - offset) as usize;
         let memory = shared.storage.map(&opened.file, offset, length, placement);
@@ -88,7 +91,8 @@ impl<L: Log, S: Storage> Rvm<L, S> {
         Ok(Region { mapping })
     }
 
-    /// Takes a segment that is no longer used out of the log's table.
+    /// Takes a segment that is no longer used out of the log's table. With [`Truncation::Elsewhere`] only once
+    /// the log has been trimmed of every record.
     pub fn forget_segment(&self, path: &str) -> Result<(), ForgetError> {
         let shared = &*self.shared;
         // The file may be gone; then the table's own name is the one to give.
@@ -103,7 +107,11 @@ impl<L: Log, S: Storage> Rvm<L, S> {
         }
         let mark = lock(&shared.segments).mark(&name);
         let mark = mark.ok_or_else(|| ForgetError::Unknown { path: name.clone() })?;
-        shared.apply(&mark)?;
+        if shared.truncation == Truncation::Here {
+            shared.apply_segment(&mark)?;
+        } else {
+            shared.check_trimmed()?;
+        }
         lock(&shared.segments).forget(&shared.storage, &name)
     }
 }

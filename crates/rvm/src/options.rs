@@ -1,5 +1,7 @@
 //! What an opening may choose.
 
+use std::time::Duration;
+
 use netram_proto::id::JournalId;
 
 use crate::limit::BATCH_BYTES;
@@ -9,6 +11,8 @@ use crate::limit::BATCH_BYTES;
 pub struct Options {
     /// The journal behind the log. The segment table beside it must name the same one.
     pub journal: JournalId,
+    /// Who applies the log to the segments, and so decides how long its records are kept.
+    pub truncation: Truncation,
     /// Truncation begins when the log is fuller than this, in percent (1 to 95).
     pub truncation_threshold_percent: u8,
     /// Bytes of values that truncation reads before it merges and writes them: at most this, and one record.
@@ -25,12 +29,28 @@ impl Options {
     pub fn new(journal: JournalId) -> Options {
         Options {
             journal,
+            truncation: Truncation::Here,
             truncation_threshold_percent: 50,
             truncation_batch_bytes: BATCH_BYTES,
             spool_bytes: 0,
             adopt_segments: false,
         }
     }
+}
+
+/// Who applies the log to the segments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Truncation {
+    /// This `Rvm`: all of it when it opens, and the older part when the log is full.
+    #[default]
+    Here,
+    /// Somebody else, who reads the records and says how far with `Rvm::trim`. Segment files are never written here and
+    /// nothing is applied to them: they are what is mapped, a state that somebody else has put there, and lack what the
+    /// log has.
+    Elsewhere {
+        /// How long a commit that finds the log full waits for `Rvm::trim`. Zero: it fails at once.
+        patience: Duration,
+    },
 }
 
 /// Whether a transaction can be undone.

@@ -10,7 +10,7 @@ use netram_proto::port::{Durability, Log, LogState, Votes};
 
 use crate::error::{CloseError, FlushError, OpenError, SegmentError, TruncateError};
 use crate::limit::POOL_TRANSACTIONS_MAX;
-use crate::options::{Mode, Options};
+use crate::options::{Mode, Options, Truncation};
 use crate::record::range_bytes_max;
 use crate::segments::{Segments, segment_io};
 use crate::shared::Shared;
@@ -74,7 +74,7 @@ pub struct Query {
     pub open_transactions: usize,
     /// Lazy commits that are in the spool.
     pub spooled_commits: u64,
-    /// Payload bytes of the record that they would make now.
+    /// What they count for: no less than the record that they make will take.
     pub spooled_bytes: usize,
     /// Whether the truncation thread runs.
     pub truncation_thread: bool,
@@ -88,7 +88,7 @@ static OPENINGS: AtomicU64 = AtomicU64::new(1);
 
 impl<L: Log, S: Storage> Rvm<L, S> {
     /// Opens recoverable memory over a recovered log: applies every transaction in the log to its segment,
-    /// so that what is mapped afterwards is what was committed.
+    /// so that what is mapped afterwards is what was committed. (Not with [`Truncation::Elsewhere`].)
     ///
     /// When it fails or crashes on the way nothing is lost; the next opening does it again.
     pub fn open(log: L, storage: S, options: Options) -> Result<Rvm<L, S>, OpenError> {
@@ -103,6 +103,7 @@ impl<L: Log, S: Storage> Rvm<L, S> {
             number: OPENINGS.fetch_add(1, Ordering::Relaxed),
             payload_max: state.payload_max,
             capacity: state.capacity,
+            truncation: options.truncation,
             spool: Spool::new(0),
             range_max: range_bytes_max(state.payload_max),
             counters: Counters::default(),
@@ -121,7 +122,9 @@ impl<L: Log, S: Storage> Rvm<L, S> {
             storage,
         };
         lock(&shared.truncator).sync_last = true;
-        shared.truncate_to(state.tail)?;
+        if shared.truncation == Truncation::Here {
+            shared.truncate_to(state.tail)?;
+        }
         // Recovery's buffers may be large; the rounds to come bring their own.
         let total = std::mem::replace(
             &mut *lock(&shared.truncator),
@@ -217,9 +220,11 @@ impl<L: Log, S: Storage> Rvm<L, S> {
         }
     }
 
-    /// Applies every commit so far to the segments and empties the log of them; waits for the disk.
+    /// Applies every commit so far to the segments and empties the log of them; waits for the disk. Refused with
+    /// [`Truncation::Elsewhere`].
     pub fn truncate(&self) -> Result<(), TruncateError> {
         add(&self.shared.counters.truncate_calls, 1);
+        self.shared.truncates_here()?;
         self.shared.drain_spool()?;
         let last = *lock(&self.shared.last);
         self.shared.truncate_to(last.map_or(Lsn(0), |ticket| ticket.end))

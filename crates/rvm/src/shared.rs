@@ -8,6 +8,7 @@ use netram_proto::port::{AppendError, Durability, Log, Ticket};
 
 use crate::error::TruncateError;
 use crate::limit::POOL_TRANSACTIONS_MAX;
+use crate::options::Truncation;
 use crate::region::Mapping;
 use crate::segments::{Mark, Segments};
 use crate::spool::Spool;
@@ -28,6 +29,7 @@ pub(crate) struct Shared<L: Log, S: Storage> {
     pub(crate) payload_max: usize,
     /// Bytes of records that the log can hold.
     pub(crate) capacity: u64,
+    pub(crate) truncation: Truncation,
     /// The longest range that can be declared: it fits a record, and 32 bits.
     pub(crate) range_max: usize,
     pub(crate) counters: Counters,
@@ -81,7 +83,9 @@ impl<L: Log, S: Storage> Shared<L, S> {
                 *last = Some(ticket);
             }
         }
-        let wanted = self.threaded.load(Ordering::Relaxed) && self.is_over_threshold(ticket.end);
+        let wanted = self.threaded.load(Ordering::Relaxed)
+            && self.is_over_threshold(ticket.end)
+            && self.truncation == Truncation::Here;
         if wanted && !self.asked.swap(true, Ordering::AcqRel) {
             self.signal.request();
         }
@@ -127,10 +131,13 @@ impl<L: Log, S: Storage> Shared<L, S> {
     /// Makes room in a log that was full when its head was at `head`. `false`: nothing could be freed.
     pub(crate) fn make_room(&self, head: Lsn) -> Result<bool, TruncateError> {
         let began = self.storage.now();
-        let freed = match self.signal_and_wait(head) {
-            Answer::Done => Ok(()),
-            Answer::Failed(error) => Err(error),
-            Answer::NoThread => self.free_some(head),
+        let freed = match self.truncation {
+            Truncation::Elsewhere { patience } => self.wait_for_trim(head, patience),
+            Truncation::Here => match self.signal_and_wait(head) {
+                Answer::Done => Ok(()),
+                Answer::Failed(error) => Err(error),
+                Answer::NoThread => self.free_some(head),
+            },
         };
         add(&self.counters.full_stalls, 1);
         add(&self.counters.full_stall_ns, self.storage.now().since(began).0);
@@ -187,7 +194,7 @@ impl<L: Log, S: Storage> Shared<L, S> {
     }
 
     /// Applies every commit so far that changed the segment of `mark`.
-    pub(crate) fn apply(&self, mark: &Mark) -> Result<(), TruncateError> {
+    pub(crate) fn apply_segment(&self, mark: &Mark) -> Result<(), TruncateError> {
         if self.spool.is_active() && self.spool.lock().has(mark) {
             self.drain_spool()?;
         }
@@ -195,6 +202,9 @@ impl<L: Log, S: Storage> Shared<L, S> {
     }
 
     pub(crate) fn step(&self) -> Result<Progress, TruncateError> {
+        if self.truncation != Truncation::Here {
+            return Ok(Progress::Idle);
+        }
         let world = World {
             log: &self.log,
             storage: &self.storage,

@@ -116,6 +116,13 @@ impl Signal {
         }
     }
 
+    /// Waits for the log's head to move until `enough`; `false` when `patience` ended before.
+    pub(crate) fn wait_until(&self, patience: Duration, enough: impl Fn() -> bool) -> bool {
+        let state = lock(&self.state);
+        let waited = self.changed.wait_timeout_while(state, patience, |_| !enough());
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+
     /// Wakes the thread, which may have to wake by itself from now on.
     pub(crate) fn nudge(&self) {
         lock(&self.state).nudged = true;

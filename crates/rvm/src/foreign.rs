@@ -1,0 +1,80 @@
+//! Records of other logs, stored to mapped memory.
+
+use std::sync::{Arc, Weak};
+
+use netram_proto::port::Log;
+
+use crate::error::ForeignError;
+use crate::record::{Changes, RangeView, Reach};
+use crate::region::Mapping;
+use crate::rvm::Rvm;
+use crate::storage::Storage;
+use crate::sync::lock;
+
+impl<L: Log, S: Storage> Rvm<L, S> {
+    /// Stores what a record of another log's says to the regions mapped here, all at once, like
+    /// [`Region::apply`](crate::Region::apply): nobody who reads them through their locks sees a part of it.
+    /// Refused, with nothing changed, unless each of its ranges lies in a region.
+    ///
+    /// A record inside one region allocates nothing.
+    pub fn apply(&self, changes: &Changes<'_>) -> Result<(), ForeignError> {
+        let Reach::Segment { .. } = changes.reach() else {
+            return self.apply_to_several(changes);
+        };
+        let admits = |region: &Arc<Mapping>| region.admits(changes).is_ok();
+        let only = {
+            let regions = lock(&self.shared.regions);
+            regions.iter().filter_map(Weak::upgrade).find(admits)
+        };
+        let Some(region) = only else {
+            return self.apply_to_several(changes);
+        };
+        region.store(&mut region.write(), changes);
+        Ok(())
+    }
+
+    fn apply_to_several(&self, changes: &Changes<'_>) -> Result<(), ForeignError> {
+        let mut regions: Vec<Arc<Mapping>> = {
+            let regions = lock(&self.shared.regions);
+            regions.iter().filter_map(Weak::upgrade).collect()
+        };
+        regions.sort_unstable_by_key(|region| (region.segment.index, region.base));
+        let mut touched = vec![false; regions.len()];
+        for range in changes.ranges() {
+            touched[region_of(&regions, &range)?] = true;
+        }
+        // Locks are taken by address, as a commit takes them.
+        let mut order: Vec<usize> = (0..regions.len()).filter(|at| touched[*at]).collect();
+        order.sort_unstable_by_key(|at| regions[*at].address());
+        let mut held: Vec<_> = regions.iter().map(|_| None).collect();
+        for at in order {
+            held[at] = Some(regions[at].write());
+        }
+        for range in changes.ranges() {
+            let at = region_of(&regions, &range)?;
+            let memory = held[at].as_mut().expect("each region that is touched is locked");
+            memory.copy_in((range.offset - regions[at].base) as usize, range.bytes);
+        }
+        Ok(())
+    }
+}
+
+/// Which of the regions, by segment and offset, has all of a range.
+fn region_of(regions: &[Arc<Mapping>], range: &RangeView<'_>) -> Result<usize, ForeignError> {
+    let (segment, offset) = (range.segment, range.offset);
+    let behind = regions.partition_point(|region| (region.segment.index, region.base) <= (segment, offset));
+    let at = behind
+        .checked_sub(1)
+        .filter(|at| regions[*at].segment.index == segment);
+    let at = at.ok_or(ForeignError::Segment { segment })?;
+    let (region_start, region_end) = (regions[at].base, regions[at].base + regions[at].length as u64);
+    match range.end() <= region_end {
+        true => Ok(at),
+        false => Err(ForeignError::OutOfRegion {
+            start: offset,
+            end: range.end(),
+            region_start,
+            region_end,
+        }),
+    }
+}
