@@ -496,7 +496,9 @@ pub enum ForeignError {
     )]
     Declared,
     /// The region's stores are found by page, which cannot tell the record's changes from the program's.
-    #[error("the region's stores are found by page; have them declared where records of other logs are applied")]
+    #[error(
+        "the region's stores are found by page; have them declared where records of other logs are applied"
+    )]
     Captured,
     /// The region belongs to another `Rvm`, or the transaction has too many.
     #[error("the region belongs to another log than the transaction, or is one too many for it")]

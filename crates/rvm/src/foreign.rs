@@ -29,7 +29,9 @@ impl<L: Log, S: Storage> Rvm<L, S> {
         let Some(region) = only else {
             return self.apply_to_several(changes);
         };
-        region.store(&mut region.write(), changes);
+        let mut memory = region.write();
+        region.admits(changes)?;
+        region.store(&mut memory, changes);
         Ok(())
     }
 
@@ -43,6 +45,9 @@ impl<L: Log, S: Storage> Rvm<L, S> {
         for range in changes.ranges() {
             touched[region_of(&regions, &range)?] = true;
         }
+        if (0..regions.len()).any(|at| touched[at] && regions[at].is_captured()) {
+            return Err(ForeignError::Captured);
+        }
         // Locks are taken by address, as a commit takes them.
         let mut order: Vec<usize> = (0..regions.len()).filter(|at| touched[*at]).collect();
         order.sort_unstable_by_key(|at| regions[*at].address());
@@ -53,7 +58,7 @@ impl<L: Log, S: Storage> Rvm<L, S> {
         for range in changes.ranges() {
             let at = region_of(&regions, &range)?;
             let memory = held[at].as_mut().expect("each region that is touched is locked");
-            memory.copy_in((range.offset - regions[at].base) as usize, range.bytes);
+            regions[at].store_range(memory, &range);
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use crate::capture::{Capture, Captured, Undeclared, Verifier};
 use crate::error::{CaptureError, ForeignError, RangeError, UnmapError};
 use crate::limit::COPY_BYTES;
 use crate::memory::{Address, Memory};
-use crate::record::{Changes, Reach};
+use crate::record::{Changes, RangeView, Reach};
 use crate::segments::Mark;
 use crate::sync::lock;
 
@@ -90,7 +90,7 @@ impl Mapping {
     }
 
     /// Whether its stores are found by page, where a page does not say who stored.
-    fn is_captured(&self) -> bool {
+    pub(crate) fn is_captured(&self) -> bool {
         let by_page = self.by_page.load(Ordering::Acquire);
         by_page && matches!(*lock(&self.capture), Slot::Free(_) | Slot::Lent)
     }
@@ -196,17 +196,28 @@ impl Mapping {
     /// The copies are made without a reference to the rest of the region. About 4 ns a small range in cache
     /// (`cargo run --release -p netram-rvm --example record`).
     pub(crate) fn store(&self, memory: &mut Memory, changes: &Changes<'_>) {
-        for range in changes.ranges() {
-            let mut from = (range.offset - self.base) as usize;
-            for bytes in range.bytes.chunks(COPY_BYTES) {
-                memory.copy_in(from, bytes);
-                from += COPY_BYTES;
-            }
-        }
+        changes.ranges().for_each(|range| self.copy_in(memory, &range));
         if let Some(verifier) = self.verifier() {
             for range in changes.ranges() {
                 verifier.stored(memory, (range.offset - self.base) as usize, range.bytes.len());
             }
+        }
+    }
+
+    /// Stores one range of a record, which lies here.
+    pub(crate) fn store_range(&self, memory: &mut Memory, range: &RangeView<'_>) {
+        self.copy_in(memory, range);
+        if let Some(verifier) = self.verifier() {
+            verifier.stored(memory, (range.offset - self.base) as usize, range.bytes.len());
+        }
+    }
+
+    #[inline]
+    fn copy_in(&self, memory: &mut Memory, range: &RangeView<'_>) {
+        let mut from = (range.offset - self.base) as usize;
+        for bytes in range.bytes.chunks(COPY_BYTES) {
+            memory.copy_in(from, bytes);
+            from += COPY_BYTES;
         }
     }
 }

@@ -9,7 +9,7 @@ use common::{Machine, Random, TestRvm};
 use netram_proto::port::{Durability, Log};
 use netram_rvm::record::{KIND_COMPACT, decode, encode};
 use netram_rvm::{
-    CommitError, ForeignError, Mode, Options, PreambleError, RangeView, Region, Rvm,
+    Capture, CommitError, ForeignError, Mode, Options, PreambleError, RangeView, Region, Rvm, Verify,
     limit::PREAMBLE_BYTES_MAX,
 };
 
@@ -358,4 +358,42 @@ fn a_record_for_others_is_never_spooled_and_keeps_its_place() {
         })
         .collect();
     assert_eq!(values, [(&b""[..], 1), (b"stamp", 2), (b"", 3)]);
+}
+
+#[test]
+fn stores_found_by_page_are_never_mixed_with_those_of_others() {
+    let (machine, rvm, mut regions) = mapped(&["region", "versions"]);
+    let theirs = payload(&[(0, 100, &[5; 50])]);
+    let changes = decode(KIND_COMPACT, &theirs).unwrap();
+    // A verified region knows what the library stored.
+    regions[0].set_capture(Capture::Verified(Verify::Refuse)).unwrap();
+    regions[0].apply(&changes).unwrap();
+    let mut transaction = rvm.begin(Mode::NoRestore);
+    transaction.set(&regions[0], 4000, &1u8).unwrap();
+    transaction.commit(Durability::Remote).unwrap();
+    let mut transaction = rvm.begin(Mode::NoRestore);
+    transaction.set(&regions[1], 0, &1u8).unwrap();
+    transaction
+        .commit_foreign(&regions[0], changes, Durability::Remote)
+        .unwrap();
+    let mut transaction = rvm.begin(Mode::NoRestore);
+    transaction.set(&regions[0], 4000, &2u8).unwrap();
+    transaction.commit(Durability::Remote).unwrap();
+    assert_eq!(regions[0].take_undeclared(), []);
+    let logged = payloads(&machine);
+    let counts = logged
+        .iter()
+        .map(|payload| decode(KIND_COMPACT, payload).unwrap().count());
+    assert_eq!(counts.collect::<Vec<_>>(), [1, 2, 1]);
+    // One whose pages are compared would take them for the program's.
+    regions[0].set_capture(Capture::Adaptive).unwrap();
+    let before = bytes(&regions[0]);
+    let other = payload(&[(0, 100, &[6; 50])]);
+    let changes = decode(KIND_COMPACT, &other).unwrap();
+    assert_eq!(regions[0].apply(&changes), Err(ForeignError::Captured));
+    assert!(rvm.apply(&changes).is_err());
+    let mut transaction = rvm.begin(Mode::NoRestore);
+    let refused = transaction.commit_foreign(&regions[0], changes, Durability::Remote);
+    assert_eq!(refused, Err(ForeignError::Captured));
+    assert_eq!(bytes(&regions[0]), before);
 }
