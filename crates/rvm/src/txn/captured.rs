@@ -22,6 +22,7 @@ impl<L: Log, S: Storage> Transaction<L, S> {
     }
 
     /// What becomes of ranges declared in a region of this transaction.
+    #[cold]
     pub(super) fn route(&self, place: u32) -> Route {
         let Buffers {
             captures, verifiers, ..
@@ -55,6 +56,7 @@ impl<L: Log, S: Storage> Transaction<L, S> {
         }
     }
 
+    #[cold]
     pub(super) fn tell_verifier(&self, place: u32, offset: usize, length: usize) {
         let mut verifiers = self.buffers.verifiers.iter();
         let found = verifiers.find(|(verified, ..)| *verified == place);

@@ -239,6 +239,7 @@ impl<L: Log, S: Storage> Transaction<L, S> {
     }
 
     /// The region's place in this transaction, which it takes now if it has none.
+    #[cold]
     fn place(&mut self, region: &Region) -> Result<u32, RangeError> {
         let regions = &mut self.buffers.regions;
         let position = match regions.find(&region.mapping) {
@@ -271,6 +272,7 @@ impl<L: Log, S: Storage> Transaction<L, S> {
     }
 
     /// Declares an admitted range while its region's lock is held.
+    #[inline]
     pub(crate) fn declare_locked(&mut self, memory: &Memory, place: u32, offset: usize, length: usize) {
         match self.recent.route {
             Route::Recorded => {}
@@ -281,6 +283,7 @@ impl<L: Log, S: Storage> Transaction<L, S> {
         self.record(memory, place, offset, length);
     }
 
+    #[inline]
     fn record(&mut self, memory: &Memory, place: u32, offset: usize, length: usize) {
         match self.mode {
             Mode::NoRestore => self.declare(place, offset, length),
