@@ -160,7 +160,12 @@ impl Settings {
             path: path.to_path_buf(),
             source,
         })?;
-        let raw: Raw = toml::from_str(&text).map_err(|error| SettingsError::File {
+        Settings::parse(&text, path)
+    }
+
+    /// Settings from text that is, or is to be, in the file at `path`.
+    pub fn parse(text: &str, path: &Path) -> Result<Settings, SettingsError> {
+        let raw: Raw = toml::from_str(text).map_err(|error| SettingsError::File {
             path: path.to_path_buf(),
             reason: error.to_string(),
         })?;

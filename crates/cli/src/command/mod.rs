@@ -8,6 +8,7 @@ mod key;
 mod lend;
 mod manual;
 mod rvm;
+mod shared;
 mod status;
 
 use std::process::ExitCode;
@@ -26,6 +27,8 @@ pub(crate) enum Command {
     Rvm(rvm::Rvm),
     #[command(subcommand)]
     Disk(disk::Disk),
+    #[command(subcommand)]
+    Shared(shared::Shared),
     #[command(subcommand)]
     Key(key::Key),
     #[command(subcommand)]
@@ -69,6 +72,7 @@ impl Command {
             Command::Journal(journal) => journal.run(),
             Command::Rvm(rvm) => rvm.run(),
             Command::Disk(disk) => disk.run(),
+            Command::Shared(shared) => shared.run(),
             Command::Key(key) => key.run(),
             Command::Bench(bench) => bench.run(),
             Command::Demo(demo) => demo.run(),

@@ -1,6 +1,8 @@
 //! What several stories need.
 #![allow(dead_code, unreachable_pub)] // each test binary uses its part
 
+pub mod history;
+
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

@@ -21,26 +21,26 @@ use crate::output;
 const KIND_USER_MIN: Kind = Kind(16);
 
 /// A home, looked at from outside.
-pub(super) struct Look {
-    pub(super) home: Home,
-    pub(super) inspect: Inspect,
+pub(in crate::command) struct Look {
+    pub(in crate::command) home: Home,
+    pub(in crate::command) inspect: Inspect,
 }
 
 /// Where a number of bytes begins and how many they are, as `4096+64` or `0x1000+1KiB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stretch {
-    pub(super) offset: u64,
-    pub(super) length: u64,
+pub(in crate::command) struct Stretch {
+    pub(in crate::command) offset: u64,
+    pub(in crate::command) length: u64,
 }
 
 /// One transaction of the log, its ranges in the order in which they stand.
-pub(super) struct Transaction<'r> {
-    pub(super) record: Record<'r>,
-    pub(super) ranges: Vec<RangeView<'r>>,
+pub(in crate::command) struct Transaction<'r> {
+    pub(in crate::command) record: Record<'r>,
+    pub(in crate::command) ranges: Vec<RangeView<'r>>,
 }
 
 /// The home at `path`, which must be there.
-pub(super) fn existing(path: &Path) -> Result<Home> {
+pub(in crate::command) fn existing(path: &Path) -> Result<Home> {
     let home = Home::at(path);
     match home.exists() {
         true => Ok(home),
@@ -52,21 +52,21 @@ pub(super) fn existing(path: &Path) -> Result<Home> {
 }
 
 impl Look {
-    pub(super) fn at(path: &Path) -> Result<Look> {
+    pub(in crate::command) fn at(path: &Path) -> Result<Look> {
         let home = existing(path)?;
         let inspect = Inspect::open(home.path()).with_context(|| format!("looking at {}", path.display()))?;
         Ok(Look { home, inspect })
     }
 
     /// The segments that the log knows.
-    pub(super) fn table(&self) -> Result<TableView> {
+    pub(in crate::command) fn table(&self) -> Result<TableView> {
         let path = self.home.segments();
         let read = TableView::read(&path, self.inspect.superblock().journal);
         read.with_context(|| format!("reading the segment table {}", path.display()))
     }
 
     /// The segment called `name`: its path, or its number.
-    pub(super) fn segment(&self, name: &str) -> Result<SegmentView> {
+    pub(in crate::command) fn segment(&self, name: &str) -> Result<SegmentView> {
         let table = self.table()?;
         let canonical = std::fs::canonicalize(name).ok();
         let named = |segment: &&SegmentView| {
@@ -93,7 +93,7 @@ impl Look {
 
     /// Passes every transaction of the local log to `each`, oldest first, until it says `false`. A record that is none
     /// ends it with an error. Whether these were all is in the answer.
-    pub(super) fn transactions(
+    pub(in crate::command) fn transactions(
         &self,
         each: &mut dyn FnMut(Transaction<'_>) -> Result<bool>,
     ) -> Result<Verdict> {
@@ -115,13 +115,13 @@ impl Look {
     }
 
     /// What the log has for `segment`, and whether that is all it should have.
-    pub(super) fn overlay(&self, segment: &SegmentView) -> Result<(Overlay, Verdict)> {
+    pub(in crate::command) fn overlay(&self, segment: &SegmentView) -> Result<(Overlay, Verdict)> {
         let (mut overlays, verdict) = self.overlays(&mut |number| number == segment.number)?;
         Ok((overlays.remove(&segment.number).unwrap_or_default(), verdict))
     }
 
     /// What the log has for each segment that is wanted, by number: one pass over the log for all.
-    pub(super) fn overlays(
+    pub(in crate::command) fn overlays(
         &self,
         wanted: &mut dyn FnMut(u32) -> bool,
     ) -> Result<(BTreeMap<u32, Overlay>, Verdict)> {
@@ -139,14 +139,14 @@ impl Look {
     }
 
     /// Says on standard error why what is seen may not be all there is.
-    pub(super) fn caution(&self) {
+    pub(in crate::command) fn caution(&self) {
         if let Some(sentence) = self.reservation() {
             output::remark(format_args!("netram: {sentence}"));
         }
     }
 
     /// Why what is seen may not be all there is, if it may not.
-    pub(super) fn reservation(&self) -> Option<String> {
+    pub(in crate::command) fn reservation(&self) -> Option<String> {
         if self.inspect.in_use() {
             let sentence = "a process has the log open: what is shown is a moment of a moving thing";
             return Some(sentence.to_owned());
@@ -182,7 +182,7 @@ fn transaction(record: Record<'_>) -> Result<Transaction<'_>> {
 
 impl Stretch {
     /// The end, if the numbers have one.
-    pub(super) fn end(self) -> Option<u64> {
+    pub(in crate::command) fn end(self) -> Option<u64> {
         self.offset.checked_add(self.length)
     }
 }
@@ -206,7 +206,7 @@ impl FromStr for Stretch {
 }
 
 /// A number of bytes: `4096`, `0x1000` or `4KiB`.
-pub(super) fn number(text: &str) -> Result<u64, String> {
+pub(in crate::command) fn number(text: &str) -> Result<u64, String> {
     let text = text.trim();
     match text.strip_prefix("0x") {
         Some(digits) => {
@@ -217,7 +217,7 @@ pub(super) fn number(text: &str) -> Result<u64, String> {
 }
 
 /// Bytes as hexadecimal digits, at most `most` of them.
-pub(super) fn hex(bytes: &[u8], most: usize) -> String {
+pub(in crate::command) fn hex(bytes: &[u8], most: usize) -> String {
     let digits: String = bytes
         .iter()
         .take(most)
@@ -230,7 +230,7 @@ pub(super) fn hex(bytes: &[u8], most: usize) -> String {
 }
 
 /// The path in the form in which the segment table has it, once the file exists.
-pub(super) fn absolute(path: &Path) -> Result<PathBuf> {
+pub(in crate::command) fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).with_context(|| format!("{} is no path", path.display()))
 }
 

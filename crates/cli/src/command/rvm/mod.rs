@@ -10,10 +10,10 @@ mod heap;
 mod heaps;
 mod load;
 mod log;
-mod look;
-mod overlay;
+pub(crate) mod look;
+pub(crate) mod overlay;
 mod show;
-mod verdict;
+pub(crate) mod verdict;
 
 use std::process::ExitCode;
 

@@ -9,15 +9,15 @@ use crate::output;
 
 /// Whether what was read of a log is all that it should have.
 #[derive(Debug, Default)]
-pub(super) struct Verdict {
+pub(in crate::command) struct Verdict {
     /// Sentences, each a damage: what stands behind it in the log was not seen.
-    pub(super) damage: Vec<String>,
+    pub(in crate::command) damage: Vec<String>,
     /// What looks like damage and may be the work of the program that has the log open.
-    pub(super) notes: Vec<String>,
+    pub(in crate::command) notes: Vec<String>,
 }
 
 impl Verdict {
-    pub(super) fn of(inspect: &Inspect, verified: &Verified) -> Verdict {
+    pub(in crate::command) fn of(inspect: &Inspect, verified: &Verified) -> Verdict {
         let mut verdict = Verdict::default();
         let end = verified.scan.end.lsn;
         if let Some(error) = verified.scan.unreadable {
@@ -45,14 +45,14 @@ impl Verdict {
     }
 
     /// For a subcommand that shows what there is, damaged or not.
-    pub(super) fn exit_code(&self) -> ExitCode {
+    pub(in crate::command) fn exit_code(&self) -> ExitCode {
         match self.damage.is_empty() {
             true => ExitCode::SUCCESS,
             false => ExitCode::FAILURE,
         }
     }
 
-    pub(super) fn print(&self) -> Result<()> {
+    pub(in crate::command) fn print(&self) -> Result<()> {
         for sentence in &self.damage {
             output::line(format_args!("DAMAGED: {sentence}"))?;
         }

@@ -1,0 +1,37 @@
+//! `netram shared`: regions that several machines have in their memory. A file a subcommand; what is read of a region's
+//! directory without opening it is in [`look`].
+
+mod create;
+mod look;
+mod status;
+mod verify;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Subcommand;
+
+/// Make and inspect shared regions: one persistent memory for several machines
+///
+/// A region is a directory on the machine of its server: the region's bytes, the
+/// table of its locks and nodes, and one log for both.
+///
+///   netram shared create /var/lib/netram/plan --size 1GiB --span-size 64KiB
+///   netram shared status /var/lib/netram/plan
+#[derive(Debug, Subcommand)]
+#[command(verbatim_doc_comment)]
+pub(crate) enum Shared {
+    Create(create::Create),
+    Status(status::Status),
+    Verify(verify::Verify),
+}
+
+impl Shared {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        match self {
+            Shared::Create(create) => create.run(),
+            Shared::Status(status) => status.run(),
+            Shared::Verify(verify) => verify.run(),
+        }
+    }
+}

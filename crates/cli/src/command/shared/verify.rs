@@ -1,0 +1,67 @@
+//! `netram shared verify`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use serde_json::json;
+
+use super::look::Seen;
+use crate::output;
+
+/// Check a region's directory for damage and contradictions
+///
+/// The log's checksums; the table's superblock, spans, versions, numbers and
+/// nodes against each other; the region's file against the table. The region's
+/// bytes have no checksum of their own. Nothing is changed. Exit code 1 when
+/// something is wrong.
+///
+///   netram shared verify /var/lib/netram/plan
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Verify {
+    /// The region's directory
+    region: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Verify {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        let mut seen = Seen::at(&self.region)?;
+        let faults = seen.table.faults();
+        // Of a moving thing log and file may be of different moments.
+        let faults = faults.iter().map(ToString::to_string);
+        match seen.is_served() {
+            true => seen.verdict.notes.extend(faults),
+            false => seen.verdict.damage.extend(faults),
+        }
+        match &seen.region_bytes {
+            Ok(found) if *found == seen.table.bytes => (),
+            Ok(found) => seen.verdict.damage.push(format!(
+                "the region's file has {found} bytes, the table says {}",
+                seen.table.bytes
+            )),
+            Err(trouble) => seen.verdict.damage.push(trouble.clone()),
+        }
+        let position = seen.table.counters.position;
+        match self.json {
+            true => output::json(&json!({
+                "region": self.region,
+                "position": position.0,
+                "damage": seen.verdict.damage,
+                "notes": seen.verdict.notes,
+            }))?,
+            false => {
+                seen.verdict.print()?;
+                if seen.verdict.damage.is_empty() {
+                    output::line(format_args!("no damage found, at position {position}"))?;
+                }
+            }
+        }
+        seen.look.caution();
+        Ok(seen.verdict.exit_code())
+    }
+}

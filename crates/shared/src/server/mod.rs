@@ -1,0 +1,18 @@
+//! The server's side.
+//!
+//! | module | does |
+//! |---|---|
+//! | [`spans`] | which lock covers which bytes, checked; whether a record stays inside what it wrote under |
+//! | [`table`] | what the server must know after a crash beside the region's bytes, and how that lies in a segment |
+//! | [`store`] | region and table in one log: merging records, nodes, what is kept, pages |
+
+pub mod spans;
+pub mod store;
+pub mod table;
+
+pub use spans::{Span, SpanError, Spans};
+pub use store::{
+    CreateError, Foreign, Joining, Kept, LOG_BYTES_DEFAULT, MergeError, OpenError, PageRun, Plan,
+    RecordError, Store, StoreError, Stored,
+};
+pub use table::{Counters, Fault, Gone, Node, Standing, Table, TableError};

@@ -1,0 +1,161 @@
+//! Making a region.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use netram_home::{Allocation, Home, HomeError, Layout, Memory, Mode, Region};
+use netram_proto::limit::SETTINGS_BYTES_MAX;
+use netram_proto::port::Durability;
+use netram_proto::shared::RegionId;
+use netram_rvm::{CommitError, MapError, SegmentError};
+use ring::rand::{SecureRandom, SystemRandom};
+
+use super::{NODES, PAGE_BYTES, REGION, TABLE, server_settings};
+use crate::server::spans::Spans;
+use crate::server::table::{COUNTERS_AT, PAGE, Places, SPAN_BYTES, Table, counters, span_bytes, superblock};
+
+/// Bytes of the server's log, unless chosen otherwise: room for what nodes write while the segments follow.
+pub const LOG_BYTES_DEFAULT: u64 = 256 << 20;
+/// Spans that one transaction writes. A small log takes so many.
+const SPANS_AT_ONCE: usize = 128;
+
+/// What a region is to be.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Its bytes, whole pages.
+    pub bytes: u64,
+    /// The address that all nodes map it at; 0: each where it likes.
+    pub address: u64,
+    /// What each lock covers.
+    pub spans: Spans,
+    /// Bytes of the server's log.
+    pub log_bytes: u64,
+    /// The lenders that nodes are told to have, as settings are written.
+    pub nodes_settings: String,
+}
+
+/// Why there is no region. What was made on the way has been removed.
+#[derive(Debug, thiserror::Error)]
+pub enum CreateError {
+    /// Bytes that no region has.
+    #[error("a region of {0} bytes cannot be; choose whole pages of {PAGE_BYTES} bytes, and at least one")]
+    Size(u64),
+    /// An address that is none.
+    #[error("{0:#x} is no address to map at; choose whole pages of {PAGE_BYTES} bytes")]
+    Address(u64),
+    /// The nodes' settings are too long.
+    #[error("the nodes' settings have {0} bytes; at most {SETTINGS_BYTES_MAX} fit")]
+    Settings(usize),
+    /// Something is there already.
+    #[error("{0} is there already; name a new directory")]
+    Exists(PathBuf),
+    /// The home.
+    #[error("{0}")]
+    Home(#[from] HomeError),
+    /// A segment.
+    #[error("{0}")]
+    Segment(#[from] SegmentError),
+    /// Mapping it.
+    #[error("{0}")]
+    Map(#[from] MapError),
+    /// The log.
+    #[error("{0}")]
+    Commit(#[from] CommitError),
+    /// The path is no UTF-8.
+    #[error("{0:?} is not UTF-8; choose another name")]
+    Name(PathBuf),
+    /// The system refused.
+    #[error("{path}: {cause}")]
+    System {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        cause: std::io::Error,
+    },
+}
+
+impl super::Store {
+    /// Makes a new region of zeros in a new directory, which only its owner can read: it will have the keys of nodes' journals.
+    ///
+    /// Its last act makes it a region: cut short before, it is none, and says so when it is opened.
+    pub fn create(root: &Path, plan: &Plan) -> Result<RegionId, CreateError> {
+        if plan.bytes == 0 || !plan.bytes.is_multiple_of(PAGE_BYTES) || usize::try_from(plan.bytes).is_err() {
+            return Err(CreateError::Size(plan.bytes));
+        }
+        if !plan.address.is_multiple_of(PAGE_BYTES) || plan.address.checked_add(plan.bytes).is_none() {
+            return Err(CreateError::Address(plan.address));
+        }
+        if plan.nodes_settings.len() > SETTINGS_BYTES_MAX {
+            return Err(CreateError::Settings(plan.nodes_settings.len()));
+        }
+        if root.exists() {
+            return Err(CreateError::Exists(root.to_owned()));
+        }
+        if root.to_str().is_none() {
+            return Err(CreateError::Name(root.to_owned()));
+        }
+        let made = make(root, plan);
+        if made.is_err() {
+            // The first error is the one to report.
+            let _ = fs::remove_dir_all(root);
+        }
+        made
+    }
+}
+
+fn make(root: &Path, plan: &Plan) -> Result<RegionId, CreateError> {
+    let home = Home::create(root, Layout::Directory, plan.log_bytes)?;
+    let system = |path: &Path| {
+        let path = path.to_owned();
+        move |cause| CreateError::System { path, cause }
+    };
+    fs::set_permissions(root, fs::Permissions::from_mode(0o700)).map_err(system(root))?;
+    let path = root.join(NODES);
+    fs::write(&path, &plan.nodes_settings).map_err(system(&path))?;
+    let id = region_id().map_err(system(root))?;
+    let table = Table::new(id, plan.bytes, plan.address, plan.spans.clone());
+    let memory = home.open(&server_settings(&home)?)?.memory;
+    // The region comes first: its number in records is the lowest, here as at every node.
+    segment(&memory, &root.join(REGION), plan.bytes)?;
+    let words = segment(&memory, &root.join(TABLE), table.places().bytes())?;
+    write_table(&memory, &words, &table)?;
+    Ok(id)
+}
+
+fn region_id() -> std::io::Result<RegionId> {
+    let mut bytes = [0; 16];
+    let filled = SystemRandom::new().fill(&mut bytes);
+    filled.map_err(|_| std::io::Error::other("the system has no random numbers"))?;
+    Ok(RegionId(u128::from_le_bytes(bytes)))
+}
+
+fn segment(memory: &Memory, path: &Path, bytes: u64) -> Result<Region, CreateError> {
+    let name = path.to_str().ok_or_else(|| CreateError::Name(path.to_owned()))?;
+    memory.create_segment(name, bytes, Allocation::Sparse)?;
+    Ok(memory.map(name, 0, 0)?)
+}
+
+/// Spans first, in pieces that any log takes; then, in one, what makes it a table.
+fn write_table(memory: &Memory, words: &Region, table: &Table) -> Result<(), CreateError> {
+    const { assert!(COUNTERS_AT < PAGE as usize) };
+    let places = Places::of(table.spans.len());
+    let all: Vec<u8> = table.spans.iter().flat_map(span_bytes).collect();
+    let mut at = places.spans();
+    for piece in all.chunks(SPANS_AT_ONCE * SPAN_BYTES as usize) {
+        let mut transaction = memory.begin(Mode::NoRestore);
+        write(&mut transaction, words, at, piece);
+        transaction.commit(Durability::Lazy)?;
+        at += piece.len();
+    }
+    let mut transaction = memory.begin(Mode::NoRestore);
+    write(&mut transaction, words, COUNTERS_AT, &counters(&table.counters));
+    write(&mut transaction, words, 0, &superblock(table));
+    transaction.commit(Durability::Disk)?;
+    Ok(())
+}
+
+fn write(transaction: &mut netram_home::Transaction, words: &Region, at: usize, bytes: &[u8]) {
+    let written = transaction.write(words, at, bytes);
+    written.expect("the table's places are inside its segment");
+}

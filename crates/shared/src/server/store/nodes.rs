@@ -1,0 +1,129 @@
+//! Who takes part: what must be durable before it is told, or acted upon.
+
+use netram_proto::id::Lsn;
+use netram_proto::journal::View;
+use netram_proto::limit::{DATA_KEY_BYTES_MAX, NODE_NAME_BYTES_MAX};
+use netram_proto::shared::{Grant, NodeId, Number};
+use netram_proto::wire::Link;
+
+use super::{Store, StoreError};
+use crate::server::table::{
+    COUNTERS_AT, GONE_MAX, Gone, KEY_AT, NAME_AT, NODES_MAX, Node, Standing, VIEW_AT, counters, gone_bytes,
+    head, view_bytes,
+};
+
+/// A node that is to take part.
+#[derive(Clone, Debug)]
+pub struct Joining {
+    /// What it calls itself.
+    pub name: String,
+    /// The newest view of its journal.
+    pub view: View,
+    /// The key that seals its journal's records; empty: none.
+    pub key: Vec<u8>,
+    /// Where its first record will stand.
+    pub begins: Link,
+}
+
+impl Store {
+    /// Gives a node its id. Not to be told before it is durable: it is never given again.
+    pub fn join(&mut self, joining: Joining) -> Result<(NodeId, Lsn), StoreError> {
+        if joining.name.len() > NODE_NAME_BYTES_MAX {
+            return Err(StoreError::TooLong("name"));
+        }
+        if joining.key.len() > DATA_KEY_BYTES_MAX {
+            return Err(StoreError::TooLong("key"));
+        }
+        let slot = self.table.vacant().ok_or(StoreError::Full(NODES_MAX))?;
+        let id = self.table.counters.last_node.next();
+        let node = Node {
+            id,
+            standing: Standing::Live,
+            name: joining.name,
+            key: joining.key,
+            view: joining.view,
+            merged: Number(0),
+            marked: Number(0),
+            end: joining.begins,
+            slot,
+        };
+        let view = view_bytes(&node.view);
+        let mut after = self.table.counters;
+        after.last_node = id;
+        let place = self.table.places().node(slot);
+        let end = self.change(&[
+            (place, &head(&node, view.len())),
+            (place + KEY_AT, &node.key),
+            (place + NAME_AT, node.name.as_bytes()),
+            (place + VIEW_AT, &view),
+            (COUNTERS_AT, &counters(&after)),
+        ])?;
+        self.table.counters = after;
+        self.table.nodes.push(node);
+        Ok((id, end))
+    }
+
+    /// Takes a view of a node's journal. It counts when it is durable here.
+    pub fn set_view(&mut self, id: NodeId, view: View) -> Result<Lsn, StoreError> {
+        let (index, place) = self.place_of(id)?;
+        let mut node = self.table.nodes[index].clone();
+        node.view = view;
+        let view = view_bytes(&node.view);
+        let end = self.change(&[(place, &head(&node, view.len())), (place + VIEW_AT, &view)])?;
+        self.table.nodes[index] = node;
+        Ok(end)
+    }
+
+    /// Writes down that a node is being fenced. Its journal may be sealed when that is durable.
+    pub fn fence(&mut self, id: NodeId) -> Result<Lsn, StoreError> {
+        let (index, place) = self.place_of(id)?;
+        let mut node = self.table.nodes[index].clone();
+        node.standing = Standing::Fencing;
+        let view = view_bytes(&node.view).len();
+        let end = self.change(&[(place, &head(&node, view))])?;
+        self.table.nodes[index] = node;
+        Ok(end)
+    }
+
+    /// Writes down that a node is gone: there is, and will be, no record of it beyond those that were merged.
+    pub fn bury(&mut self, id: NodeId) -> Result<Lsn, StoreError> {
+        let (index, place) = self.place_of(id)?;
+        let last = self.table.nodes[index].merged;
+        let mut after = self.table.counters;
+        after.gone += 1;
+        let replaced = (self.table.gone.len() == GONE_MAX).then(|| self.table.gone[0]);
+        after.forgotten += replaced.map_or(0, |gone| gone.last.0);
+        let journal = self.table.nodes[index].view.journal;
+        let gone = Gone { id, last, journal };
+        let turn = self.table.places().gone(self.table.counters.gone);
+        let key = vec![0; self.table.nodes[index].key.len()];
+        let end = self.change(&[
+            (place, &[0; 8]),
+            (place + KEY_AT, &key),
+            (turn, &gone_bytes(&gone)),
+            (COUNTERS_AT, &counters(&after)),
+        ])?;
+        self.table.counters = after;
+        if replaced.is_some() {
+            self.table.gone.remove(0);
+        }
+        self.table.gone.push(gone);
+        self.table.nodes.remove(index);
+        Ok(end)
+    }
+
+    /// Lets grants up to this one be given, of every lock, when that is durable. After a crash those of every lock go on above it.
+    pub fn raise_ceiling(&mut self, ceiling: Grant) -> Result<Lsn, StoreError> {
+        let mut after = self.table.counters;
+        after.ceiling = ceiling.max(self.table.counters.ceiling);
+        let end = self.change(&[(COUNTERS_AT, &counters(&after))])?;
+        self.table.counters = after;
+        Ok(end)
+    }
+
+    fn place_of(&self, id: NodeId) -> Result<(usize, usize), StoreError> {
+        let index = self.table.nodes.iter().position(|node| node.id == id);
+        let index = index.ok_or(StoreError::NoNode(id))?;
+        Ok((index, self.table.places().node(self.table.nodes[index].slot)))
+    }
+}
