@@ -46,6 +46,11 @@ impl Left {
         self.end
     }
 
+    /// Where the record at `at` begins (or the records end), with the CRC of the one before.
+    pub fn link_at(&self, at: Lsn) -> Result<Chain, LogError> {
+        records::link_at(&self.files.log, self.head(), self.end, at)
+    }
+
     /// Calls `each` for every record from `from` (the head, or the `next` of a record) on, until it returns `false`.
     pub fn read(&self, from: Lsn, each: &mut dyn FnMut(Record<'_>) -> bool) -> Result<Lsn, LogError> {
         let start = records::link_at(&self.files.log, self.head(), self.end, from)?;

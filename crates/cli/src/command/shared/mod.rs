@@ -3,6 +3,7 @@
 
 mod create;
 mod look;
+mod merge;
 mod status;
 mod verify;
 
@@ -24,6 +25,7 @@ pub(crate) enum Shared {
     Create(create::Create),
     Status(status::Status),
     Verify(verify::Verify),
+    Merge(merge::Merge),
 }
 
 impl Shared {
@@ -32,6 +34,7 @@ impl Shared {
             Shared::Create(create) => create.run(),
             Shared::Status(status) => status.run(),
             Shared::Verify(verify) => verify.run(),
+            Shared::Merge(merge) => merge.run(),
         }
     }
 }

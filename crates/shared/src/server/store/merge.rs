@@ -26,6 +26,9 @@ pub enum RecordError {
     /// No record at all.
     #[error("it is no record: {0}")]
     Record(#[from] DecodeError),
+    /// Another kind of record.
+    #[error("records of kind {0} are none of a region")]
+    Kind(u8),
     /// No stamp.
     #[error("its stamp is none: {0}")]
     Stamp(#[from] StampError),
