@@ -6,9 +6,10 @@ use std::os::unix::fs::PermissionsExt;
 
 use common::history::{BYTES, Model, SPAN, all_pages, go_on, joining, open, payload, plan, turn_over};
 use common::{Random, until};
-use netram_proto::id::JournalId;
+use netram_proto::id::{JournalId, Lsn};
 use netram_proto::journal::View;
-use netram_proto::shared::{Grant, LockId, NodeId, Number, Stamp, Version};
+use netram_proto::shared::server::{self as machine, Fact, Journal};
+use netram_proto::shared::{Grant, LockId, NodeId, Number, Position, Stamp, Version};
 use netram_proto::wire::Link;
 use netram_shared::server::{
     CreateError, MergeError, OpenError, RecordError, Span, Spans, Standing, Store, StoreError, TableError,
@@ -262,6 +263,65 @@ fn who_takes_part_is_remembered() {
         !bytes.windows(32).any(|window| window == [1; 32]),
         "a buried node's key is gone too"
     );
+}
+
+/// The machine's facts go in, and come out again as what it begins with.
+#[test]
+fn the_machine_finds_what_it_had_written_down() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("region");
+    Store::create(&root, &plan(LOG_BYTES)).unwrap();
+    let mut store = open(&root);
+    let journal = |number: u64| Journal {
+        view: View::first(JournalId(number.into())),
+        key: vec![1; 32],
+        kept: Number(0),
+        end: Link::default(),
+    };
+    let joined = |node: u64| Fact::Joined {
+        node: NodeId(node),
+        name: String::new(),
+        journal: journal(node),
+    };
+    // The machine may leave ids out, and never goes back.
+    for node in [2, 5, 6] {
+        store.write_down(joined(node)).unwrap();
+    }
+    let old = store.write_down(joined(4));
+    assert!(matches!(old, Err(StoreError::OldId(NodeId(4)))), "{old:?}");
+    let record = payload(&stamp(&[(3, 1)], &[]), store.segment(), &[(3 * SPAN, vec![1; 8])]);
+    let ends = Link {
+        lsn: Lsn(77),
+        chain: 7,
+    };
+    store.merge(NodeId(5), Number(1), Some(ends), &record).unwrap();
+    let record = payload(&stamp(&[(3, 2)], &[]), store.segment(), &[(3 * SPAN, vec![2; 8])]);
+    store.merge(NodeId(5), Number(2), None, &record).unwrap();
+    store.write_down(Fact::Fencing { node: NodeId(5) }).unwrap();
+    store.write_down(Fact::Gone { node: NodeId(2) }).unwrap();
+    store.write_down(Fact::Ceiling(Grant(64))).unwrap();
+    let known = store.known();
+    store.close().unwrap();
+    let again = open(&root).known();
+    assert_eq!(again, known);
+    assert_eq!(
+        (again.position, again.last_node, again.ceiling),
+        (Position(2), NodeId(6), Grant(64))
+    );
+    let row = |node: u64| &again.nodes[&NodeId(node)];
+    assert_eq!(
+        (row(2).standing, row(2).id, &row(2).journal),
+        (machine::Standing::Gone, JournalId(2), &None)
+    );
+    let reading = row(5).journal.as_ref().unwrap();
+    // A record that was read from the journal leaves no mark: it is read again, and known by its number.
+    assert_eq!(
+        (row(5).standing, row(5).number),
+        (machine::Standing::Fencing, Number(2))
+    );
+    assert_eq!((reading.kept, reading.end), (Number(1), ends));
+    assert_eq!(again.versions.len(), 24);
+    assert_eq!(again.versions[3], (LockId(3), Version(2)));
 }
 
 #[test]

@@ -14,6 +14,7 @@
 //! | `nodes.toml` | the lenders that nodes are told to have, as settings are written |
 
 mod create;
+mod facts;
 mod keeper;
 mod merge;
 mod nodes;
@@ -149,6 +150,9 @@ pub enum StoreError {
     /// There is no such node, or it is gone.
     #[error("there is no node {0}")]
     NoNode(NodeId),
+    /// An id that was given before.
+    #[error("node id {0}, or a higher one, was given before")]
+    OldId(NodeId),
     /// A field is longer than its place.
     #[error("the node's {0} is too long")]
     TooLong(&'static str),

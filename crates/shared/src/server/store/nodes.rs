@@ -26,8 +26,17 @@ pub struct Joining {
 }
 
 impl Store {
-    /// Gives a node its id. Not to be told before it is durable: it is never given again.
+    /// Gives a node the next id. Not to be told before it is durable: it is never given again.
     pub fn join(&mut self, joining: Joining) -> Result<(NodeId, Lsn), StoreError> {
+        let id = self.table.counters.last_node.next();
+        Ok((id, self.join_as(id, joining)?))
+    }
+
+    /// The same with an id that the caller chose: above all before.
+    pub fn join_as(&mut self, id: NodeId, joining: Joining) -> Result<Lsn, StoreError> {
+        if id <= self.table.counters.last_node {
+            return Err(StoreError::OldId(id));
+        }
         if joining.name.len() > NODE_NAME_BYTES_MAX {
             return Err(StoreError::TooLong("name"));
         }
@@ -35,7 +44,6 @@ impl Store {
             return Err(StoreError::TooLong("key"));
         }
         let slot = self.table.vacant().ok_or(StoreError::Full(NODES_MAX))?;
-        let id = self.table.counters.last_node.next();
         let node = Node {
             id,
             standing: Standing::Live,
@@ -60,7 +68,7 @@ impl Store {
         ])?;
         self.table.counters = after;
         self.table.nodes.push(node);
-        Ok((id, end))
+        Ok(end)
     }
 
     /// Takes a view of a node's journal. It counts when it is durable here.
