@@ -110,3 +110,42 @@ impl Drop for Keeper {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use netram_proto::port::Log;
+    use netram_proto::shared::Grant;
+
+    use crate::server::{Plan, Spans, Store};
+
+    /// What is told too early is lost when the power fails then, which no killed process shows.
+    #[test]
+    fn nothing_is_durable_before_the_disk_has_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("region");
+        let plan = Plan {
+            bytes: 4096,
+            address: 0,
+            spans: Spans::even(4096, 4096).unwrap(),
+            log_bytes: 1 << 20,
+            nodes_settings: String::new(),
+        };
+        Store::create(&root, &plan).unwrap();
+        let (mut store, _) = Store::open(&root, || ()).unwrap();
+        let began = Instant::now();
+        for ceiling in 1..300 {
+            let end = store.raise_ceiling(Grant(ceiling)).unwrap();
+            loop {
+                let durable = store.durable();
+                assert!(durable <= store.memory.log().state().stable);
+                if durable >= end {
+                    break;
+                }
+                assert!(began.elapsed() < Duration::from_secs(60), "the disk follows");
+                std::thread::yield_now();
+            }
+        }
+    }
+}
