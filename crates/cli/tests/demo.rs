@@ -142,8 +142,8 @@ fn the_heap_is_measured_beside_malloc_and_holds_together_under_load() {
         for measured in ["alloc_ns", "malloc_ns", "free_ns", "c_free_ns", "alloc_log_bytes"] {
             assert!(number(&format!("/rows/speed/{size}/{measured}")) > 0.0);
         }
-        // A range of one byte or of eight, and its header.
-        assert!(number(&format!("/rows/speed/{size}/single_log_bytes")) >= 32.0);
+        // A range of one byte at least, and its header of four.
+        assert!(number(&format!("/rows/speed/{size}/single_log_bytes")) >= 5.0);
     }
     assert!(number("/rows/opening/ms") > 0.0);
     // Small, mixed, large: the measurement itself has checked that every block is there.
