@@ -1,6 +1,7 @@
 //! `netram disk create`.
 
-use std::fs;
+use std::fs::File;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -153,13 +154,26 @@ pub(super) fn key_path(path: &Path) -> Result<String> {
     Ok(text.ok_or_else(|| Usage(format!("{} is not UTF-8; move the key", path.display())))?)
 }
 
-/// Writes them, and reads them as an opening will.
+/// Writes them durably, and reads them as an opening will. They name the lenders and the key: a volume that was made, written to and
+/// cut off within half a minute came back without them, and could not be recovered.
 pub(super) fn write_settings(path: &Path, settings: &toml::Table) -> Result<()> {
     if settings.is_empty() {
         return Ok(());
     }
-    fs::write(path, toml::to_string(settings)?).with_context(|| format!("writing {}", path.display()))?;
+    let text = toml::to_string(settings)?;
+    write_durably(path, text.as_bytes()).with_context(|| format!("writing {}", path.display()))?;
     let settings = VolumeSettings::load(path)?;
     settings.data_security(&settings.journal_config()?.security)?;
     Ok(())
+}
+
+/// Makes a file, durable with its name.
+fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    match path.parent() {
+        Some(folder) => File::open(folder)?.sync_all(),
+        None => Ok(()),
+    }
 }

@@ -112,7 +112,10 @@ fn make(root: &Path, plan: &Plan) -> Result<RegionId, CreateError> {
     };
     fs::set_permissions(root, fs::Permissions::from_mode(0o700)).map_err(system(root))?;
     let path = root.join(NODES);
-    fs::write(&path, &plan.nodes_settings).map_err(system(&path))?;
+    fs::write(&path, &plan.nodes_settings)
+        .and_then(|()| fs::File::open(&path)?.sync_all())
+        .and_then(|()| fs::File::open(root)?.sync_all())
+        .map_err(system(&path))?;
     let id = region_id().map_err(system(root))?;
     let table = Table::new(id, plan.bytes, plan.address, plan.spans.clone());
     let memory = home.open(&server_settings(&home)?)?.memory;
