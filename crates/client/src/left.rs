@@ -57,8 +57,8 @@ impl Left {
         records::read(&self.files.log, &self.files.sealer, start, self.end.lsn, each)
     }
 
-    /// The server keeps everything, and has written down that nothing more will come: the log is emptied, and may serve another
-    /// joining.
+    /// The server keeps everything, and has written down that nothing more will come: the log is emptied, and the directory can
+    /// go: the server takes no journal twice.
     pub fn merged(mut self) -> Result<(), OpenError> {
         self.files.store_head(self.end)
     }
