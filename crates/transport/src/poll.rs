@@ -7,13 +7,17 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 
-/// What to wait for. Closing and errors are always reported.
+/// What to wait for. That both directions are closed, and errors, are always reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
     /// Something to read.
     Read,
     /// Something to read, or room to write.
     ReadWrite,
+    /// Room to write: what there is to read is not wanted now.
+    Write,
+    /// Neither.
+    Nothing,
 }
 
 /// One file descriptor that can go on.
@@ -148,6 +152,9 @@ fn flags(interest: Interest) -> epoll::EventFlags {
     match interest {
         Interest::Read => Flags::IN | Flags::RDHUP,
         Interest::ReadWrite => Flags::IN | Flags::RDHUP | Flags::OUT,
+        // Without `RDHUP`: what came before the end would be reported for as long as it is not wanted.
+        Interest::Write => Flags::OUT,
+        Interest::Nothing => Flags::empty(),
     }
 }
 

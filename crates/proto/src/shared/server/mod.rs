@@ -292,6 +292,28 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
         self.peers.iter().map(|(node, peer)| (*node, peer.standing))
     }
 
+    /// Where a node is in its life. `None`: there is none of that id, or it is forgotten.
+    pub fn standing(&self, node: NodeId) -> Option<Standing> {
+        self.peers.get(&node).map(|peer| peer.standing)
+    }
+
+    /// How many messages wait for a link that answer questions, or end it: what [`Server::poll_send`] says first.
+    pub fn urgent(&self, session: Session) -> usize {
+        self.wires.get(&session).map_or(0, |wire| wire.urgent.len())
+    }
+
+    /// How many records a living node is still to be sent. `None`: it has no link.
+    pub fn behind(&self, node: NodeId) -> Option<u64> {
+        let linked = |peer: &&Peer<P>| peer.standing == Standing::Live && peer.session.is_some();
+        let peer = self.peers.get(&node).filter(linked)?;
+        Some(self.ring.newest().next().0.saturating_sub(peer.next.0))
+    }
+
+    /// Every record up to there is durable.
+    pub fn durable(&self) -> Position {
+        self.durable
+    }
+
     /// What records that wait are waiting for.
     pub fn missing(&self) -> Vec<Missing> {
         self.merge.missing()
