@@ -1,6 +1,7 @@
 //! How a thread waits for the next message: it polls, then yields, then sleeps, as its `WaitPolicy` says.
 
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::Duration;
@@ -29,6 +30,31 @@ pub struct Rest {
 }
 
 impl Bell {
+    pub(crate) fn new() -> io::Result<Bell> {
+        Ok(Bell {
+            waker: Waker::new()?,
+            asleep: AtomicBool::new(false),
+        })
+    }
+
+    /// Sleeps by `sleep`, which a ring ends: the bell is among what it waits for. Does not begin when `news` says that the
+    /// bell was about to ring: `None`.
+    pub(crate) fn nap<T>(
+        &self,
+        news: impl Fn() -> bool,
+        sleep: impl FnOnce() -> io::Result<T>,
+    ) -> io::Result<Option<T>> {
+        self.asleep.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let slept = match news() {
+            true => Ok(None),
+            false => sleep().map(Some),
+        };
+        self.asleep.store(false, Ordering::Relaxed);
+        self.waker.drain()?;
+        slept
+    }
+
     /// Has the thread look again, for something that has been made known to it before.
     pub fn ring(&self) {
         fence(Ordering::SeqCst);
@@ -39,16 +65,18 @@ impl Bell {
     }
 }
 
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.waker.as_fd()
+    }
+}
+
 impl Rest {
     /// Waits for this channel from now on, as hard as `policy` says.
     pub fn new(channel: &Channel, policy: WaitPolicy) -> io::Result<Rest> {
-        let (poller, waker) = (Poller::new()?, Waker::new()?);
+        let (poller, bell) = (Poller::new()?, Arc::new(Bell::new()?));
         poller.add(channel, CHANNEL, Interest::Read)?;
-        poller.add(&waker, BELL, Interest::Read)?;
-        let bell = Arc::new(Bell {
-            waker,
-            asleep: AtomicBool::new(false),
-        });
+        poller.add(&*bell, BELL, Interest::Read)?;
         Ok(Rest { poller, bell, policy })
     }
 
@@ -91,14 +119,8 @@ impl Rest {
             false => Interest::ReadWrite,
         };
         self.poller.modify(channel, CHANNEL, interest)?;
-        self.bell.asleep.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        let slept = match news() {
-            true => Ok(false),
-            false => self.poller.sleep(Some(longest)),
-        };
-        self.bell.asleep.store(false, Ordering::Relaxed);
-        self.bell.waker.drain()?;
-        slept.map(drop)
+        self.bell
+            .nap(news, || self.poller.sleep(Some(longest)))
+            .map(drop)
     }
 }

@@ -1,7 +1,8 @@
 //! Merging: a node's record becomes part of the region.
 
 use netram_home::Mode;
-use netram_proto::port::Durability;
+use netram_proto::limit::STAMP_LOCKS_MAX;
+use netram_proto::port::{Durability, Log};
 use netram_proto::shared::{LockId, NodeId, Number, Stamp, StampError, Version};
 use netram_proto::wire::{Cursor, Link};
 use netram_rvm::record::{KIND_COMPACT, decode};
@@ -142,6 +143,12 @@ impl Store {
     /// Checks a node's record before its turn has come.
     pub fn check<'a>(&self, payload: &'a [u8]) -> Result<Foreign<'a>, RecordError> {
         Foreign::check(payload, &self.table.spans, self.region.segment_number())
+    }
+
+    /// The longest payload that one record of the log surely takes, with what the table says of it.
+    pub fn payload_bytes_max(&self) -> usize {
+        const TABLE_BYTES: usize = STAMP_LOCKS_MAX * 32 + 4096;
+        self.memory.log().state().payload_max.saturating_sub(TABLE_BYTES)
     }
 
     /// Makes a node's record part of the region: its bytes, the versions that it makes, its number, where it `ends` in its journal

@@ -21,6 +21,14 @@ pub struct PageRun {
 }
 
 impl Store {
+    /// Lends bytes of the region as they are now, as far as there are so many: no record is in them in part.
+    pub fn with_bytes<R>(&self, offset: u64, bytes: u64, with: impl FnOnce(&[u8]) -> R) -> R {
+        let memory = self.region.read();
+        let place = |at: u64| usize::try_from(at).map_or(memory.len(), |at| at.min(memory.len()));
+        let (start, end) = (place(offset), place(offset.saturating_add(bytes)));
+        with(&memory[start..end])
+    }
+
     /// The region's next pages from `from` on, a multiple of [`PAGE_BYTES`], that are not zeros: at most `bytes_max` bytes of them.
     ///
     /// They have every record that was merged before the call, whole, and nothing of any that is merged later.
