@@ -27,6 +27,44 @@ pub const HOUSEKEEPING: Duration = Duration::from_millis(250);
 /// Failed handshakes are reported at most this often, with their number.
 pub const FLOOD_LINE_EVERY: Duration = Duration::from_secs(1);
 
+/// How long a node may be silent, by default.
+pub const LEASE_DEFAULT: Duration = Duration::from_secs(2);
+/// Below this a busy machine's scheduler ends leases.
+pub const LEASE_MIN: Duration = Duration::from_millis(200);
+/// Beyond this nobody waits for a dead node's locks.
+pub const LEASE_MAX: Duration = Duration::from_secs(600);
+/// Bytes of records that a server keeps for nodes that are behind, by default.
+pub const RECENT_BYTES_DEFAULT: usize = 64 << 20;
+/// Bytes of the region that one message carries to a joining node: small, so that others' records wait little behind it.
+pub const PAGE_BYTES: u64 = 64 << 10;
+/// Messages that are taken from one link before the others have their turn.
+pub const MESSAGES_A_TURN: usize = 64;
+/// Bytes, of messages or of the region looked at, that one link is given before the others have their turn.
+pub const FILL_BYTES_A_TURN: usize = 256 << 10;
+/// While so many answers wait for a link, nothing is read from it.
+pub const ANSWERS_MAX: usize = 64;
+/// A session that is no node's may be silent for so long.
+pub const STRANGER_SILENCE: Duration = Duration::from_secs(30);
+/// How long a session that is over may take to hear the last word.
+pub const LAST_WORD: Duration = Duration::from_secs(2);
+/// One reading of a dead node's journal waits so long for the members that must answer.
+pub const READ_PATIENCE: Duration = Duration::from_secs(5);
+/// What could not be read is read again after so long.
+pub const READ_AGAIN: Duration = Duration::from_secs(2);
+/// A journal is not read for so long after somebody has offered it: it would be sealed while that goes on.
+pub const OFFER_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the members of a node that is gone are asked to give its windows back.
+pub const FORGET_PATIENCE: Duration = Duration::from_secs(10);
+/// Locks that a status tells of.
+pub const LOCKS_TOLD_MAX: usize = 64;
+/// Whoever asks for the status has so long to say so, and to take it.
+pub const ASKED_PATIENCE: Duration = Duration::from_secs(2);
+/// Bytes of a question.
+pub const QUESTION_BYTES_MAX: usize = 4096;
+/// Bytes of an answer: 256 nodes and [`LOCKS_TOLD_MAX`] locks with their holders.
+pub const ANSWER_BYTES_MAX: usize = 4 << 20;
+
+const _: () = assert!(FILL_BYTES_A_TURN <= QUEUED_BYTES_MAX);
 const _: () = assert!(
     MESSAGE_BYTES_MAX <= u32::MAX as usize,
     "the length fits its four bytes"

@@ -5,14 +5,17 @@
 //! | [`spans`] | which lock covers which bytes, checked; whether a record stays inside what it wrote under |
 //! | [`table`] | what the server must know after a crash beside the region's bytes, and how that lies in a segment |
 //! | [`offline`] | merging what nodes left in their directories, without a server |
+//! | [`serve`] | serving: the machine, the store, the door and the links |
 //! | [`store`] | region and table in one log: merging records, nodes, what is kept, pages |
 
 pub mod offline;
+pub mod serve;
 pub mod spans;
 pub mod store;
 pub mod table;
 
 pub use offline::{LeftBehind, OfflineError, merge_left};
+pub use serve::{Report, ServeConfig, ServeError, Serving};
 pub use spans::{Span, SpanError, Spans};
 pub use store::{
     CreateError, Foreign, Joining, Kept, LOG_BYTES_DEFAULT, MergeError, OpenError, PageRun, Plan,

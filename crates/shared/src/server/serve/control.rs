@@ -1,0 +1,219 @@
+//! The status of a region that is served, for other processes of this machine: a Unix socket in the region's directory.
+//!
+//! ```text
+//! asked:     {"ask":"status"}          one line
+//! answered:  {"status":{...}}          one line; or {"refused":"why"}
+//! ```
+//!
+//! The socket belongs to whoever has the region's lock: one that is there when the region has just been opened is a killed
+//! process's, and is replaced. The directory is its owner's only, and so is the socket.
+
+use std::fs::{self, File, Permissions};
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use netram_transport::Address;
+use serde::{Deserialize, Serialize};
+
+use super::post::Post;
+use super::report::Report;
+use crate::limit::{ANSWER_BYTES_MAX, ASKED_PATIENCE, QUESTION_BYTES_MAX};
+
+const NAME: &str = "control";
+/// After a failed accept, as when descriptors have run out.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What may be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "kebab-case", deny_unknown_fields)]
+enum Ask {
+    Status,
+}
+
+/// What is answered.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Told {
+    Status(Box<Report>),
+    Refused(String),
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// The socket cannot be used.
+    #[error("asking the process that serves {root}: {cause}")]
+    Socket {
+        /// The region's directory.
+        root: PathBuf,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// No answer that makes sense.
+    #[error("the process that serves {root} gave no answer: {reason}")]
+    Answer {
+        /// The region's directory.
+        root: PathBuf,
+        /// What came instead.
+        reason: String,
+    },
+}
+
+/// Answers until it is dropped.
+pub(super) struct Control {
+    root: PathBuf,
+    stopping: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Control {
+    /// Listens in the directory of a region that this process has just opened.
+    pub(super) fn start(root: &Path, post: Arc<Post>, addresses: &[Address]) -> io::Result<Control> {
+        let folder = File::open(root)?;
+        let path = through(&folder);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => (),
+        }
+        let listener = UnixListener::bind(&path)?;
+        fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+        let stopping = Arc::new(AtomicBool::new(false));
+        let (asked, addresses) = (Arc::clone(&stopping), addresses.to_vec());
+        let answer = move || answer_all(&listener, &asked, &post, &addresses);
+        let thread = std::thread::Builder::new()
+            .name("netram-asked".to_owned())
+            .spawn(answer)?;
+        Ok(Control {
+            root: root.to_owned(),
+            stopping,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        // Ends the accept; the region is still this process's, and so is the socket.
+        let woken = File::open(&self.root).and_then(|folder| {
+            let woken = UnixStream::connect(through(&folder));
+            let _ = fs::remove_file(through(&folder));
+            woken
+        });
+        // Otherwise nobody can reach the thread any more: it ends with the process.
+        if let Some(thread) = self.thread.take().filter(|_| woken.is_ok()) {
+            // A panic of the thread has been reported by itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The path that leads there however long the directory's own is: a socket's address has 107 bytes.
+fn through(folder: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}/{NAME}", folder.as_raw_fd()))
+}
+
+/// One at a time: each is bounded in time, and whoever may ask is the region's owner.
+fn answer_all(listener: &UnixListener, stopping: &AtomicBool, post: &Post, addresses: &[Address]) {
+    while !stopping.load(Ordering::SeqCst) {
+        match listener.accept() {
+            Ok(_) if stopping.load(Ordering::SeqCst) => return,
+            Ok((stream, _)) => {
+                if let Err(error) = answer(stream, post, addresses) {
+                    tracing::debug!(%error, "whoever asked for the status has gone");
+                }
+            }
+            Err(error) => {
+                tracing::error!(%error, "whoever asks for the status cannot be let in; trying again");
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+}
+
+fn answer(mut stream: UnixStream, post: &Post, addresses: &[Address]) -> io::Result<()> {
+    let line = read_line(&mut stream, QUESTION_BYTES_MAX)?;
+    let told = match serde_json::from_slice(&line) {
+        Ok(Ask::Status) => match super::ask(post, addresses) {
+            Some(report) => Told::Status(Box::new(report)),
+            None => Told::Refused("the server is busy; ask again".to_owned()),
+        },
+        Err(error) => Told::Refused(format!("this release does not understand what is asked: {error}")),
+    };
+    let mut line = serde_json::to_vec(&told)?;
+    line.push(b'\n');
+    stream.set_write_timeout(Some(ASKED_PATIENCE))?;
+    stream.write_all(&line)
+}
+
+/// Asks whoever serves the region in `root`. `None`: nobody does.
+pub fn ask(root: &Path) -> Result<Option<Report>, AskError> {
+    let socket = |cause| AskError::Socket {
+        root: root.to_owned(),
+        cause,
+    };
+    let odd = |reason| AskError::Answer {
+        root: root.to_owned(),
+        reason,
+    };
+    let folder = File::open(root).map_err(socket)?;
+    let mut stream = match UnixStream::connect(through(&folder)) {
+        Ok(stream) => stream,
+        // No socket, or one of a process that was killed.
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+            ) =>
+        {
+            return Ok(None);
+        }
+        Err(error) => return Err(socket(error)),
+    };
+    let mut line = serde_json::to_vec(&Ask::Status).map_err(|error| socket(error.into()))?;
+    line.push(b'\n');
+    stream.set_write_timeout(Some(ASKED_PATIENCE)).map_err(socket)?;
+    stream.write_all(&line).map_err(socket)?;
+    let line = read_line(&mut stream, ANSWER_BYTES_MAX).map_err(|error| odd(error.to_string()))?;
+    match serde_json::from_slice(&line) {
+        Ok(Told::Status(report)) => Ok(Some(*report)),
+        Ok(Told::Refused(why)) => Err(odd(why)),
+        Err(error) => Err(odd(format!("{error}; it may be of another release"))),
+    }
+}
+
+/// Reads a line of at most `bytes_max`, in twice the time that the other side may take to think.
+fn read_line(stream: &mut UnixStream, bytes_max: usize) -> io::Result<Vec<u8>> {
+    let deadline = Instant::now() + 2 * ASKED_PATIENCE;
+    let mut line = Vec::new();
+    loop {
+        // Each read has what is left of the time: a byte now and then does not prolong it.
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        let mut chunk = [0; 4096];
+        let count = match stream.read(&mut chunk) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        if let Some(end) = chunk[..count].iter().position(|byte| *byte == b'\n') {
+            line.extend_from_slice(&chunk[..end]);
+            return Ok(line);
+        }
+        line.extend_from_slice(&chunk[..count]);
+        if line.len() > bytes_max {
+            return Err(io::Error::other("a line that is too long"));
+        }
+    }
+}

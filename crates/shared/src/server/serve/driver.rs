@@ -1,0 +1,465 @@
+//! The thread that serves: it has the machine, the store's memory and all links, and waits for no disk.
+//!
+//! A turn takes the post, what the links have brought, what the disk has; after each event everything that the machine says is
+//! done. At its end all links are given what there is for them, so that a record is on its way to all other nodes in
+//! the turn in which it came.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use netram_proto::id::Lsn;
+use netram_proto::shared::message::{Join, OldJournal, Refused};
+use netram_proto::shared::server::{Deed, Session, Standing};
+use netram_proto::shared::{NodeId, Number, Server, ToNode, ToServer};
+use netram_proto::time::Time;
+use netram_transport::{Events, Interest, Poller, WaitPolicy, WaitStep};
+
+use super::ServeError;
+use super::line::{Held, Line, Payload};
+use super::post::{News, Post};
+use super::readings::{Readings, is_key};
+use crate::channel::Arrival;
+use crate::limit::{ANSWERS_MAX, MESSAGES_A_TURN};
+use crate::server::store::{RecordError, Store};
+use crate::server::table::NODES_MAX;
+
+pub(super) const BELL: u64 = u64::MAX;
+const EVENTS: usize = 64;
+
+/// See the module.
+pub(super) struct Driver {
+    pub(super) server: Server<Payload>,
+    pub(super) store: Store,
+    pub(super) lines: BTreeMap<Session, Line>,
+    pub(super) readings: Readings,
+    pub(super) post: Arc<Post>,
+    pub(super) poller: Poller,
+    pub(super) wait: WaitPolicy,
+    pub(super) lease: Duration,
+    /// The longest payload that the log takes.
+    pub(super) payload_bytes_max: usize,
+    pub(super) sessions: u64,
+    /// Facts on their way to the disk: where each ends in the log, and its ticket.
+    pub(super) facts: VecDeque<(Lsn, u64)>,
+    /// Why nodes are fenced that are not gone yet.
+    pub(super) fenced: BTreeMap<NodeId, String>,
+    pub(super) began: Instant,
+    pub(super) now: Instant,
+    /// When the machine is to hear of the time.
+    pub(super) tick: Instant,
+    /// Sessions that have something to read which the poller does not report: it has left the kernel.
+    pub(super) due: Vec<Session>,
+    /// A link could be given more at once.
+    pub(super) unfilled: bool,
+    pub(super) scratch: Vec<u8>,
+}
+
+impl Driver {
+    /// Serves until it is asked to stop, and makes everything durable.
+    pub(super) fn run(mut self) -> Result<(), ServeError> {
+        let mut events = Events::with_capacity(EVENTS);
+        let mut news = Vec::new();
+        let mut busy = self.now;
+        self.do_deeds()?;
+        while !self.post.is_stopping() {
+            self.now = Instant::now();
+            let mut moved = self.take_post(&mut news)?;
+            moved |= self.take_links(&events)?;
+            moved |= self.take_time()?;
+            let server = &self.server;
+            self.readings.start_due(self.now, |node| is_awaited(server.standing(node)));
+            if moved || self.unfilled {
+                self.fill_all()?;
+                busy = self.now;
+            }
+            self.rest(&mut events, busy)?;
+        }
+        self.finish()
+    }
+
+    fn rest(&mut self, events: &mut Events, busy: Instant) -> Result<(), ServeError> {
+        let step = match self.unfilled || !self.due.is_empty() {
+            true => WaitStep::Poll,
+            false => self.wait.step(self.now.duration_since(busy)),
+        };
+        let slept = match step {
+            WaitStep::Poll => None,
+            WaitStep::Yield => {
+                std::thread::yield_now();
+                None
+            }
+            WaitStep::Block => {
+                let longest = self.tick.saturating_duration_since(self.now);
+                let (post, poller) = (&self.post, &self.poller);
+                let sleep = || poller.wait(events, Some(longest));
+                post.bell.nap(|| post.has_any(), sleep)?
+            }
+        };
+        if slept.is_none() {
+            self.poller.wait(events, Some(Duration::ZERO))?;
+        }
+        Ok(())
+    }
+
+    /// What other threads say, and what the disk has.
+    fn take_post(&mut self, news: &mut Vec<News>) -> Result<bool, ServeError> {
+        if !self.post.collect(news) {
+            return Ok(false);
+        }
+        for one in news.drain(..) {
+            match one {
+                News::Arrived(arrival) => self.let_in(*arrival)?,
+                News::Read(node, outcome) => self.take_reading(node, outcome)?,
+                News::Asked(asker) => {
+                    // Whoever asked may have gone.
+                    let _ = asker.try_send(self.report());
+                }
+            }
+        }
+        if let Some(error) = self.store.trouble() {
+            return Err(ServeError::Disk(error));
+        }
+        self.take_durable()?;
+        Ok(true)
+    }
+
+    /// Tells the machine what the disk has. Facts are looked up first: all records before them count by then.
+    fn take_durable(&mut self) -> Result<(), ServeError> {
+        let durable = self.store.durable();
+        let mut position = None;
+        while let Some(kept) = self.store.next_kept() {
+            position = Some(kept.position);
+        }
+        if let Some(position) = position {
+            self.server.on_durable(position);
+        }
+        let mut ticket = None;
+        while let Some((_, next)) = self.facts.pop_front_if(|(end, _)| *end <= durable) {
+            ticket = Some(next);
+        }
+        if let Some(ticket) = ticket {
+            self.server.on_stored(self.time(), ticket);
+        }
+        self.do_deeds()
+    }
+
+    fn let_in(&mut self, arrival: Arrival) -> Result<(), ServeError> {
+        self.sessions += 1;
+        let session = Session(self.sessions);
+        let line = Line::new(arrival, self.now);
+        self.poller.add(&line.channel, session.0, Interest::Read)?;
+        self.lines.insert(session, line);
+        // What has left the kernel with the greeting is not reported.
+        self.due.push(session);
+        Ok(())
+    }
+
+    fn take_links(&mut self, events: &Events) -> Result<bool, ServeError> {
+        let mut due = std::mem::take(&mut self.due);
+        due.extend(
+            events
+                .iter()
+                .filter(|ready| ready.token != BELL)
+                .map(|ready| Session(ready.token)),
+        );
+        let moved = !due.is_empty();
+        for session in due.drain(..) {
+            self.read(session)?;
+        }
+        // Nothing was added meanwhile: that is done when links are filled.
+        std::mem::swap(&mut self.due, &mut due);
+        Ok(moved)
+    }
+
+    /// Takes some of what a link has brought, as far as its answers find room.
+    fn read(&mut self, session: Session) -> Result<(), ServeError> {
+        if self.lines.get(&session).is_some_and(Line::is_deaf) {
+            return self.lose(session, "the peer closed the connection");
+        }
+        for _ in 0..MESSAGES_A_TURN {
+            if !self.may_read(session) {
+                return Ok(());
+            }
+            let Some(line) = self.lines.get_mut(&session) else {
+                return Ok(());
+            };
+            let message = match line.channel.receive() {
+                Ok(Some(bytes)) => ToServer::decode(bytes).map(|message| message.map(Payload::from)),
+                Ok(None) => return Ok(()),
+                Err(error) => return self.lose(session, &error.to_string()),
+            };
+            line.heard(self.now);
+            match message {
+                Ok(message) => self.hear(session, message)?,
+                Err(error) => {
+                    tracing::error!(peer = line.channel.peer(), %error, "what a peer said is no message");
+                    return self.accuse(session, "its bytes are no messages");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn may_read(&self, session: Session) -> bool {
+        let open = |line: &&Line| line.closing.is_none() && line.held.is_none();
+        self.lines.get(&session).filter(open).is_some() && self.server.urgent(session) < ANSWERS_MAX
+    }
+
+    /// Hands a message in, once it is checked.
+    fn hear(&mut self, session: Session, message: ToServer<Payload>) -> Result<(), ServeError> {
+        match &message {
+            ToServer::Offer { old, .. } => {
+                let node = self.store.table().node(old.node);
+                if node.is_some_and(|node| node.view.journal == old.journal) {
+                    self.readings.offered(old.node, session, self.now);
+                }
+            }
+            ToServer::OldTail { node, .. } => self.readings.goes_on(*node, session, self.now),
+            _ => (),
+        }
+        match &message {
+            ToServer::Offer {
+                old: OldJournal { node, .. },
+                ..
+            }
+            | ToServer::OldTail { node, .. }
+                if self.readings.is_running(*node) =>
+            {
+                let node = *node;
+                if let Some(line) = self.lines.get_mut(&session) {
+                    line.held = Some(Held { node, message });
+                }
+                return Ok(());
+            }
+            ToServer::Tail { number, payload, .. } | ToServer::OldTail { number, payload, .. } => {
+                if let Err(error) = self.check(payload) {
+                    let node = self.server.node(session).map_or(0, |node| node.0);
+                    tracing::error!(node, number = number.0, %error, "a record is refused");
+                    return self.accuse(session, "it sent a record that is none of the region");
+                }
+            }
+            ToServer::Join(join) => {
+                if let Some(refused) = self.refusal(join) {
+                    return self.refuse(session, refused);
+                }
+            }
+            _ => (),
+        }
+        self.server.handle(self.time(), session, message);
+        if self.server.node(session).is_some()
+            && let Some(line) = self.lines.get_mut(&session)
+        {
+            line.let_in();
+        }
+        self.do_deeds()
+    }
+
+    /// Whether a record is one of the region, stays in the spans of the locks that it wrote under, and finds room in the log.
+    fn check(&self, payload: &[u8]) -> Result<(), Unfit> {
+        if payload.len() > self.payload_bytes_max {
+            return Err(Unfit::Long {
+                bytes: payload.len(),
+                most: self.payload_bytes_max,
+            });
+        }
+        self.store.check(payload).map(drop).map_err(Unfit::Record)
+    }
+
+    /// Why a node that wants to join is turned away before the machine hears of it.
+    fn refusal(&self, join: &Join) -> Option<Refused> {
+        if !is_key(&join.key) {
+            tracing::error!(bytes = join.key.len(), "a node has a key that none of ours has made");
+            return Some(Refused::Journal);
+        }
+        let nodes = &self.store.table().nodes;
+        let known = nodes.iter().any(|node| node.view.journal == join.view.journal);
+        (!known && nodes.len() >= NODES_MAX).then_some(Refused::Full)
+    }
+
+    fn refuse(&mut self, session: Session, refused: Refused) -> Result<(), ServeError> {
+        // The machine may know the session by something that it asked.
+        self.server.on_closed(session, false);
+        self.readings.closed(session);
+        if let Some(line) = self.lines.get_mut(&session) {
+            // Whoever asks and takes no answers has no room for this one.
+            if line.channel.has_room() {
+                line.say(&ToNode::<Payload>::Refused(refused), &mut self.scratch);
+            }
+            line.close(self.now);
+        }
+        self.do_deeds()
+    }
+
+    /// Somebody has done what no node does.
+    fn accuse(&mut self, session: Session, what: &'static str) -> Result<(), ServeError> {
+        match self.server.node(session) {
+            Some(node) => {
+                self.server.accuse(node, what);
+                self.do_deeds()
+            }
+            None => self.lose(session, what),
+        }
+    }
+
+    /// A link is no more. Whether its node is not either, nobody knows: it may have closed it to open another.
+    pub(super) fn lose(&mut self, session: Session, why: &str) -> Result<(), ServeError> {
+        if let Some(line) = self.lines.remove(&session) {
+            let node = self.server.node(session).map(|node| node.0);
+            tracing::info!(peer = line.channel.peer(), node, why, "a session has ended");
+        }
+        self.readings.closed(session);
+        self.server.on_closed(session, false);
+        self.do_deeds()
+    }
+
+    fn take_time(&mut self) -> Result<bool, ServeError> {
+        if self.now < self.tick {
+            return Ok(false);
+        }
+        self.tick = self.now + self.lease / 8;
+        self.server.on_tick(self.time());
+        self.do_deeds()?;
+        let now = self.now;
+        let over = |(session, line): (&Session, &Line)| {
+            let stranger = self.server.node(*session).is_none() && line.closing.is_none();
+            let over = line.is_over(now) || (stranger && line.held.is_none() && line.is_silent(now));
+            over.then_some(*session)
+        };
+        let over: Vec<Session> = self.lines.iter().filter_map(over).collect();
+        for session in over {
+            self.lose(session, "it is over")?;
+        }
+        Ok(true)
+    }
+
+    /// Does what the machine says.
+    pub(super) fn do_deeds(&mut self) -> Result<(), ServeError> {
+        while let Some(deed) = self.server.poll() {
+            match deed {
+                Deed::Store { ticket, fact } => {
+                    let end = self.store.write_down(fact)?;
+                    self.facts.push_back((end, ticket));
+                }
+                Deed::Apply {
+                    position,
+                    node,
+                    number,
+                    end,
+                    payload,
+                } => {
+                    let stored = self.store.merge(node, number, end, &payload)?;
+                    assert_eq!(stored.position, position, "machine and table count alike");
+                }
+                Deed::Recover { node, journal } => self.readings.add(node, journal, self.now),
+                Deed::Forget { node, journal } => {
+                    self.fenced.remove(&node);
+                    self.readings.forget(node, &journal);
+                }
+                Deed::Fenced { node, why } => {
+                    tracing::warn!(node = node.0, %why, "a node is fenced");
+                    self.fenced.insert(node, why.to_string());
+                }
+                Deed::Refused { node, why } => {
+                    tracing::error!(
+                        node = node.0,
+                        %why,
+                        "a dead node's journal has a record that cannot be: it and what is behind it is left out"
+                    );
+                }
+                Deed::Close(session) => {
+                    self.lines.remove(&session);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A dead node's journal was read, or could not be. Then what waited for that goes on.
+    fn take_reading(
+        &mut self,
+        node: NodeId,
+        outcome: Result<netram_client::remains::Found, netram_client::RemainsError>,
+    ) -> Result<(), ServeError> {
+        match outcome {
+            Ok(found) => {
+                let records = self.genuine(node, found);
+                self.readings.succeeded(node);
+                self.server.on_recovered(node, records);
+            }
+            Err(error) => {
+                self.readings.failed(node, error, self.now);
+                self.server.on_stuck(node);
+            }
+        }
+        self.do_deeds()?;
+        let waits = |(session, line): (&Session, &Line)| {
+            let held = line.held.as_ref()?;
+            (held.node == node).then_some(*session)
+        };
+        let waiting: Vec<Session> = self.lines.iter().filter_map(waits).collect();
+        for session in waiting {
+            let held = self.lines.get_mut(&session).and_then(|line| line.held.take());
+            if let Some(held) = held {
+                self.hear(session, held.message)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The records of a dead node's journal that are new here, up to the first that is none of the region.
+    fn genuine(&self, node: NodeId, found: netram_client::remains::Found) -> Vec<(Number, Payload)> {
+        let Some(journal) = self.readings.journal(node) else {
+            return Vec::new();
+        };
+        let merged = self.store.table().node(node).map_or(Number(0), |node| node.merged);
+        let mut number = journal.kept;
+        let mut records = Vec::new();
+        for record in found.records {
+            number = number.next();
+            if number <= merged {
+                continue;
+            }
+            let fits = match record.kind {
+                netram_rvm::record::KIND_COMPACT => self.check(&record.payload),
+                kind => Err(Unfit::Record(RecordError::Kind(kind.0))),
+            };
+            if let Err(error) = fits {
+                tracing::error!(
+                    node = node.0,
+                    number = number.0,
+                    %error,
+                    "a dead node's journal has a record that cannot be: it and what is behind it is left out"
+                );
+                break;
+            }
+            records.push((number, Payload::from(record.payload)));
+        }
+        records
+    }
+
+    pub(super) fn time(&self) -> Time {
+        Time(u64::try_from(self.now.duration_since(self.began).as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Nodes go on: they resume with the next server.
+    fn finish(mut self) -> Result<(), ServeError> {
+        self.fill_all()?;
+        self.lines.clear();
+        Ok(self.store.close()?)
+    }
+}
+
+/// Whether a node's journal is still to be read.
+fn is_awaited(standing: Option<Standing>) -> bool {
+    matches!(standing, Some(Standing::Reading | Standing::Stuck))
+}
+
+/// Why a record cannot be merged.
+#[derive(Debug, thiserror::Error)]
+enum Unfit {
+    #[error("{0}")]
+    Record(RecordError),
+    #[error("it has {bytes} bytes, and the server's log takes {most}: give the server a larger window (`window` in its netram.toml)")]
+    Long { bytes: usize, most: usize },
+}

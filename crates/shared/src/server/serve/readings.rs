@@ -1,0 +1,247 @@
+//! Reading dead nodes' journals from their members: one attempt a thread, again and again until it is proven.
+//!
+//! An attempt seals the members. So none may run while the journal's own library offers it: that may have the journal
+//! begun anew as soon as the server has everything, and would be sealed out of it. An offer that comes during an
+//! attempt waits for its end ([`Readings::is_running`]); while one is under way no attempt begins.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use netram_client::remains::Found;
+use netram_client::seal::{DataKey, KEY_BYTES};
+use netram_client::{JournalConfig, Remains, RemainsError};
+use netram_proto::journal::{PeerAnswer, RecoveryRefusal};
+use netram_proto::shared::NodeId;
+use netram_proto::shared::server::{Journal, Session};
+use netram_transport::Security;
+
+use super::post::{News, Post};
+use super::report::StuckReport;
+use crate::limit::{FORGET_PATIENCE, OFFER_PATIENCE, READ_AGAIN, READ_PATIENCE};
+
+/// The journals that are to be read.
+pub(super) struct Readings {
+    all: BTreeMap<NodeId, Reading>,
+    offers: BTreeMap<NodeId, (Session, Instant)>,
+    security: Security,
+    post: Arc<Post>,
+}
+
+struct Reading {
+    journal: Journal,
+    state: State,
+    attempts: u32,
+    since: Instant,
+    trouble: Option<RemainsError>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// The next attempt is due then.
+    Due(Instant),
+    Running,
+    /// It was read by this process: the members may forget it.
+    Read,
+}
+
+impl Readings {
+    pub(super) fn new(security: Security, post: Arc<Post>) -> Readings {
+        Readings {
+            all: BTreeMap::new(),
+            offers: BTreeMap::new(),
+            security,
+            post,
+        }
+    }
+
+    /// A node is fenced, and that is durable.
+    pub(super) fn add(&mut self, node: NodeId, journal: Journal, now: Instant) {
+        let reading = Reading {
+            journal,
+            state: State::Due(now),
+            attempts: 0,
+            since: now,
+            trouble: None,
+        };
+        self.all.insert(node, reading);
+    }
+
+    /// Somebody has the node's journal, and offers it.
+    pub(super) fn offered(&mut self, node: NodeId, by: Session, now: Instant) {
+        self.offers.insert(node, (by, now + OFFER_PATIENCE));
+    }
+
+    /// Whoever offered the journal has sent some of it.
+    pub(super) fn goes_on(&mut self, node: NodeId, by: Session, now: Instant) {
+        if let Some(offer) = self.offers.get_mut(&node).filter(|(who, _)| *who == by) {
+            offer.1 = now + OFFER_PATIENCE;
+        }
+    }
+
+    /// A session is no more, and with it what it offered.
+    pub(super) fn closed(&mut self, session: Session) {
+        self.offers.retain(|_, (by, _)| *by != session);
+    }
+
+    /// Whether the node's members are being sealed and read now.
+    pub(super) fn is_running(&self, node: NodeId) -> bool {
+        self.all
+            .get(&node)
+            .is_some_and(|reading| reading.state == State::Running)
+    }
+
+    /// Begins what is due. `waits` says whether a node's journal is still needed.
+    pub(super) fn start_due(&mut self, now: Instant, waits: impl Fn(NodeId) -> bool) {
+        if self.all.is_empty() && self.offers.is_empty() {
+            return;
+        }
+        self.offers.retain(|_, (_, until)| *until > now);
+        let offers = &self.offers;
+        self.all
+            .retain(|node, reading| !matches!(reading.state, State::Due(_)) || waits(*node));
+        for (node, reading) in &mut self.all {
+            let due = matches!(reading.state, State::Due(at) if at <= now);
+            if !due || offers.contains_key(node) {
+                continue;
+            }
+            reading.attempts = reading.attempts.saturating_add(1);
+            match attempt(*node, &reading.journal, &self.security, &self.post) {
+                Ok(()) => reading.state = State::Running,
+                Err(error) => {
+                    tracing::error!(node = node.0, %error, "no thread to read a dead node's journal; trying again");
+                    reading.state = State::Due(now + READ_AGAIN);
+                }
+            }
+        }
+    }
+
+    /// The journal that was being read.
+    pub(super) fn journal(&self, node: NodeId) -> Option<&Journal> {
+        self.all.get(&node).map(|reading| &reading.journal)
+    }
+
+    /// An attempt has read everything.
+    pub(super) fn succeeded(&mut self, node: NodeId) {
+        if let Some(reading) = self.all.get_mut(&node) {
+            reading.state = State::Read;
+            reading.trouble = None;
+        }
+    }
+
+    /// An attempt was in vain. Whoever looks after this is told at the first, and when the reason changes.
+    pub(super) fn failed(&mut self, node: NodeId, error: RemainsError, now: Instant) {
+        let Some(reading) = self.all.get_mut(&node) else {
+            return;
+        };
+        let before = reading.trouble.as_ref().map(ToString::to_string);
+        if before != Some(error.to_string()) {
+            tracing::error!(
+                node = node.0,
+                %error,
+                "a fenced node's journal cannot be read to its proven end: what it had locked stays locked until it can; trying on"
+            );
+        }
+        reading.trouble = Some(error);
+        reading.state = State::Due(now + READ_AGAIN);
+    }
+
+    /// Why a node's journal has not been read.
+    pub(super) fn stuck(&self, node: NodeId, now: Instant) -> Option<StuckReport> {
+        let reading = self.all.get(&node)?;
+        let trouble = reading.trouble.as_ref()?;
+        Some(StuckReport {
+            reason: trouble.to_string(),
+            lenders: missing(trouble),
+            attempts: reading.attempts,
+            seconds: now.duration_since(reading.since).as_secs(),
+        })
+    }
+
+    /// A node is gone. Its members are told to forget it, if this process had sealed them; a library that offered the journal has
+    /// them itself, and may have begun it anew.
+    pub(super) fn forget(&mut self, node: NodeId, journal: &Journal) {
+        self.offers.remove(&node);
+        let ours = self
+            .all
+            .remove(&node)
+            .is_some_and(|reading| reading.state == State::Read);
+        if !ours || journal.view.members.is_empty() {
+            return;
+        }
+        let (Some(remains), config) = (remains(journal), config(journal, &self.security)) else {
+            return;
+        };
+        let config = JournalConfig {
+            patience: FORGET_PATIENCE,
+            ..config
+        };
+        let tell = move || {
+            let untold = remains.forget(&config);
+            if !untold.is_empty() {
+                let lenders = untold.join(", ");
+                tracing::warn!(
+                    node = node.0,
+                    lenders,
+                    "lenders could not be told to give back what a node that is gone had; that memory is theirs again when they are restarted"
+                );
+            }
+        };
+        let started = std::thread::Builder::new()
+            .name("netram-forget".to_owned())
+            .spawn(tell);
+        if let Err(error) = started {
+            tracing::warn!(node = node.0, %error, "no thread to tell a gone node's lenders to forget it");
+        }
+    }
+}
+
+/// Whether a journal's key is one, or says that there is none.
+pub(super) fn is_key(key: &[u8]) -> bool {
+    key.is_empty() || key.len() == KEY_BYTES
+}
+
+fn remains(journal: &Journal) -> Option<Remains> {
+    // Without a key nothing is sealed, and any will do.
+    let key = match journal.key.is_empty() {
+        true => [0; KEY_BYTES],
+        false => journal.key.as_slice().try_into().ok()?,
+    };
+    Some(Remains {
+        view: journal.view.clone(),
+        kept: journal.end,
+        key: DataKey::from_bytes(key),
+    })
+}
+
+fn config(journal: &Journal, security: &Security) -> JournalConfig {
+    JournalConfig {
+        security: security.clone(),
+        seal: !journal.key.is_empty(),
+        patience: READ_PATIENCE,
+        ..JournalConfig::default()
+    }
+}
+
+/// Seals and reads once, in a thread of its own.
+fn attempt(node: NodeId, journal: &Journal, security: &Security, post: &Arc<Post>) -> std::io::Result<()> {
+    let remains = remains(journal).ok_or_else(|| std::io::Error::other("the journal's key is none"))?;
+    let (config, post) = (config(journal, security), Arc::clone(post));
+    let read = move || post.send(News::Read(node, remains.read(&config)));
+    let started = std::thread::Builder::new()
+        .name("netram-remains".to_owned())
+        .spawn(read);
+    started.map(drop)
+}
+
+fn missing(error: &RemainsError) -> Vec<String> {
+    let RemainsError::Refused(RecoveryRefusal::Missing { missing, .. }) = error else {
+        return Vec::new();
+    };
+    let named = missing.iter().map(|(address, answer)| match answer {
+        PeerAnswer::Amnesiac => format!("{address} (restarted without its memory)"),
+        PeerAnswer::Unreachable => format!("{address} (unreachable)"),
+        _ => format!("{address} (no answer)"),
+    });
+    named.collect()
+}
