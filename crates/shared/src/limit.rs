@@ -22,7 +22,7 @@ pub const STRANGERS_MAX_DEFAULT: usize = 128;
 pub const STRANGER_GRACE: Duration = Duration::from_millis(250);
 /// How long a stranger may take to its first frame after its handshake.
 pub const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often a door looks at its strangers' time.
+/// How often a door looks at its strangers' time, and a server at its nodes', at least.
 pub const HOUSEKEEPING: Duration = Duration::from_millis(250);
 /// Failed handshakes are reported at most this often, with their number.
 pub const FLOOD_LINE_EVERY: Duration = Duration::from_secs(1);

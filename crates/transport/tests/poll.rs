@@ -52,6 +52,31 @@ fn a_link_is_ready_when_its_packet_has_come_and_silent_when_drained() {
 }
 
 #[test]
+fn what_is_not_wanted_is_not_reported() {
+    let place = Place::new();
+    let mut events = Events::with_capacity(8);
+    for (address, security) in kinds(&place) {
+        let (mut client, mut lender) = pair(&address, &security);
+        let poller = Poller::new().unwrap();
+        poller.add(&lender, 1, Interest::Read).unwrap();
+        client.send(&[b"hello"]).unwrap();
+        poller.wait(&mut events, Some(PATIENCE)).unwrap();
+        assert!(events.iter().any(|ready| ready.readable));
+        poller.modify(&lender, 1, Interest::Write).unwrap();
+        poller.wait(&mut events, Some(PATIENCE)).unwrap();
+        assert!(events.iter().all(|ready| ready.writable && !ready.readable));
+        assert!(!events.is_empty());
+        poller.modify(&lender, 1, Interest::Nothing).unwrap();
+        poller.wait(&mut events, Some(Duration::ZERO)).unwrap();
+        assert!(events.is_empty());
+        poller.modify(&lender, 1, Interest::Read).unwrap();
+        poller.wait(&mut events, Some(PATIENCE)).unwrap();
+        assert!(events.iter().any(|ready| ready.readable), "it is still there");
+        assert_eq!(receive(&mut lender).unwrap(), b"hello");
+    }
+}
+
+#[test]
 fn a_waker_ends_a_wait_in_another_thread_once() {
     let (poller, waker) = (Poller::new().unwrap(), Arc::new(Waker::new().unwrap()));
     poller.add(&*waker, 5, Interest::Read).unwrap();

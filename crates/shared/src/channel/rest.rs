@@ -119,8 +119,6 @@ impl Rest {
             false => Interest::ReadWrite,
         };
         self.poller.modify(channel, CHANNEL, interest)?;
-        self.bell
-            .nap(news, || self.poller.sleep(Some(longest)))
-            .map(drop)
+        self.bell.nap(news, || self.poller.sleep(Some(longest))).map(drop)
     }
 }

@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub)] // each test binary uses its part
 
 pub mod history;
+pub mod script;
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};

@@ -4,6 +4,7 @@
 mod create;
 mod look;
 mod merge;
+mod serve;
 mod status;
 mod verify;
 
@@ -12,17 +13,19 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Subcommand;
 
-/// Make and inspect shared regions: one persistent memory for several machines
+/// Make, serve and inspect shared regions: one persistent memory for several machines
 ///
 /// A region is a directory on the machine of its server: the region's bytes, the
 /// table of its locks and nodes, and one log for both.
 ///
 ///   netram shared create /var/lib/netram/plan --size 1GiB --span-size 64KiB
+///   netram shared serve /var/lib/netram/plan --listen tcp://0.0.0.0:7440 --key-file /etc/netram/key
 ///   netram shared status /var/lib/netram/plan
 #[derive(Debug, Subcommand)]
 #[command(verbatim_doc_comment)]
 pub(crate) enum Shared {
     Create(create::Create),
+    Serve(serve::Serve),
     Status(status::Status),
     Verify(verify::Verify),
     Merge(merge::Merge),
@@ -32,6 +35,7 @@ impl Shared {
     pub(crate) fn run(self) -> Result<ExitCode> {
         match self {
             Shared::Create(create) => create.run(),
+            Shared::Serve(serve) => serve.run(),
             Shared::Status(status) => status.run(),
             Shared::Verify(verify) => verify.run(),
             Shared::Merge(merge) => merge.run(),

@@ -5,7 +5,9 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use netram_shared::server::{Node, Standing};
+use netram_shared::server::serve::control;
+use netram_shared::server::serve::report::{LockReport, NodeReport};
+use netram_shared::server::{Node, Report, Standing};
 use serde_json::{Value, json};
 
 use super::look::Seen;
@@ -13,9 +15,9 @@ use crate::output;
 
 /// Show a region: its size, locks, position and nodes
 ///
-/// Nothing is changed and nobody is asked; the region may be served meanwhile. Of
-/// a node that is being fenced, the lenders named must answer before its locks
-/// are given on.
+/// Nothing is changed. Of a region that is served meanwhile the server is asked
+/// too: who is linked, how far each node is, who waits for locks. Of a node that
+/// is being fenced, the lenders named must answer before its locks are given on.
 ///
 ///   netram shared status /var/lib/netram/plan
 #[derive(Debug, Args)]
@@ -31,9 +33,19 @@ pub(crate) struct Status {
 impl Status {
     pub(super) fn run(self) -> Result<ExitCode> {
         let seen = Seen::at(&self.region)?;
+        let served = match seen.is_served() {
+            true => control::ask(&self.region)?,
+            false => None,
+        };
         match self.json {
-            true => output::json(&seen_as_json(&self, &seen))?,
-            false => print(&self, &seen)?,
+            true => output::json(&seen_as_json(&self, &seen, served.as_ref()))?,
+            false => {
+                print(&self, &seen)?;
+                if let Some(report) = &served {
+                    print_served(report)?;
+                }
+                seen.verdict.print()?;
+            }
         }
         seen.look.caution();
         Ok(seen.verdict.exit_code())
@@ -52,7 +64,7 @@ fn lenders(node: &Node) -> Vec<&str> {
     members.map(|member| member.address.as_str()).collect()
 }
 
-fn seen_as_json(status: &Status, seen: &Seen) -> Value {
+fn seen_as_json(status: &Status, seen: &Seen, served: Option<&Report>) -> Value {
     let table = &seen.table;
     let nodes = table.nodes.iter().map(|node| {
         json!({
@@ -77,6 +89,7 @@ fn seen_as_json(status: &Status, seen: &Seen) -> Value {
         "nodes": nodes,
         "nodes_gone": table.counters.gone,
         "served": seen.is_served(),
+        "server": served,
         "damage": seen.verdict.damage,
         "notes": seen.verdict.notes,
     })
@@ -115,5 +128,62 @@ fn print(status: &Status, seen: &Seen) -> Result<()> {
         }
         output::line(nodes)?;
     }
-    seen.verdict.print()
+    Ok(())
+}
+
+/// What the server says.
+fn print_served(report: &Report) -> Result<()> {
+    let addresses = report.addresses.join(" ");
+    output::line(format_args!(
+        "served at {addresses} for {} s, lease {} ms, {} of {} records kept",
+        report.uptime_s, report.lease_ms, report.kept, report.position
+    ))?;
+    for node in &report.nodes {
+        output::line(node_line(node))?;
+    }
+    let untold = report.waited_for_count.saturating_sub(report.waited_for.len());
+    for lock in &report.waited_for {
+        output::line(lock_line(lock))?;
+    }
+    if untold > 0 {
+        let untold = output::count(untold as u64, "more lock");
+        output::line(format_args!("{untold} waited for"))?;
+    }
+    for missing in &report.missing {
+        output::line(missing)?;
+    }
+    Ok(())
+}
+
+fn node_line(node: &NodeReport) -> String {
+    let mut line = format!("node {} is {}", node.node, node.standing);
+    match &node.peer {
+        Some(peer) => line += &format!(", linked from {peer}"),
+        None => line += ", not linked",
+    }
+    if let Some(behind) = node.behind {
+        line += &format!(", {} behind", output::count(behind, "record"));
+    }
+    if let Some(why) = &node.why {
+        line += &format!(", fenced: {why}");
+    }
+    if let Some(stuck) = &node.stuck {
+        let tried = output::count(stuck.attempts.into(), "attempt");
+        line += &format!("; {tried} to read its journal: {}", stuck.reason);
+    }
+    line
+}
+
+fn lock_line(lock: &LockReport) -> String {
+    let holders = lock.holders.iter().map(|holder| match holder.exclusive {
+        true => format!("node {}", holder.node),
+        false => format!("node {} to read", holder.node),
+    });
+    let holders: Vec<String> = holders.collect();
+    let held = match holders.is_empty() {
+        true => "held by nobody".to_owned(),
+        false => format!("held by {}", holders.join(", ")),
+    };
+    let waiting = output::count(lock.waiting as u64, "node");
+    format!("lock {} is waited for by {waiting}, {held}", lock.lock)
 }

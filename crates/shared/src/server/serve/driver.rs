@@ -8,21 +8,23 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use netram_client::RemainsError;
+use netram_client::remains::Found;
 use netram_proto::id::Lsn;
-use netram_proto::shared::message::{Join, OldJournal, Refused};
 use netram_proto::shared::server::{Deed, Session, Standing};
-use netram_proto::shared::{NodeId, Number, Server, ToNode, ToServer};
+use netram_proto::shared::{NodeId, Number, Server};
 use netram_proto::time::Time;
+use netram_rvm::record::KIND_COMPACT;
 use netram_transport::{Events, Interest, Poller, WaitPolicy, WaitStep};
 
 use super::ServeError;
-use super::line::{Held, Line, Payload};
+use super::hear::Unfit;
+use super::line::{Line, Payload};
 use super::post::{News, Post};
-use super::readings::{Readings, is_key};
+use super::readings::Readings;
 use crate::channel::Arrival;
-use crate::limit::{ANSWERS_MAX, MESSAGES_A_TURN};
+use crate::limit::HOUSEKEEPING;
 use crate::server::store::{RecordError, Store};
-use crate::server::table::NODES_MAX;
 
 pub(super) const BELL: u64 = u64::MAX;
 const EVENTS: usize = 64;
@@ -52,6 +54,8 @@ pub(super) struct Driver {
     pub(super) due: Vec<Session>,
     /// A link could be given more at once.
     pub(super) unfilled: bool,
+    /// Memory for a list of all sessions, and for a message's head.
+    pub(super) all: Vec<Session>,
     pub(super) scratch: Vec<u8>,
 }
 
@@ -68,7 +72,8 @@ impl Driver {
             moved |= self.take_links(&events)?;
             moved |= self.take_time()?;
             let server = &self.server;
-            self.readings.start_due(self.now, |node| is_awaited(server.standing(node)));
+            self.readings
+                .start_due(self.now, |node| is_awaited(server.standing(node)));
             if moved || self.unfilled {
                 self.fill_all()?;
                 busy = self.now;
@@ -155,169 +160,11 @@ impl Driver {
         Ok(())
     }
 
-    fn take_links(&mut self, events: &Events) -> Result<bool, ServeError> {
-        let mut due = std::mem::take(&mut self.due);
-        due.extend(
-            events
-                .iter()
-                .filter(|ready| ready.token != BELL)
-                .map(|ready| Session(ready.token)),
-        );
-        let moved = !due.is_empty();
-        for session in due.drain(..) {
-            self.read(session)?;
-        }
-        // Nothing was added meanwhile: that is done when links are filled.
-        std::mem::swap(&mut self.due, &mut due);
-        Ok(moved)
-    }
-
-    /// Takes some of what a link has brought, as far as its answers find room.
-    fn read(&mut self, session: Session) -> Result<(), ServeError> {
-        if self.lines.get(&session).is_some_and(Line::is_deaf) {
-            return self.lose(session, "the peer closed the connection");
-        }
-        for _ in 0..MESSAGES_A_TURN {
-            if !self.may_read(session) {
-                return Ok(());
-            }
-            let Some(line) = self.lines.get_mut(&session) else {
-                return Ok(());
-            };
-            let message = match line.channel.receive() {
-                Ok(Some(bytes)) => ToServer::decode(bytes).map(|message| message.map(Payload::from)),
-                Ok(None) => return Ok(()),
-                Err(error) => return self.lose(session, &error.to_string()),
-            };
-            line.heard(self.now);
-            match message {
-                Ok(message) => self.hear(session, message)?,
-                Err(error) => {
-                    tracing::error!(peer = line.channel.peer(), %error, "what a peer said is no message");
-                    return self.accuse(session, "its bytes are no messages");
-                }
-            }
-        }
-        Ok(())
-    }
-
-    pub(super) fn may_read(&self, session: Session) -> bool {
-        let open = |line: &&Line| line.closing.is_none() && line.held.is_none();
-        self.lines.get(&session).filter(open).is_some() && self.server.urgent(session) < ANSWERS_MAX
-    }
-
-    /// Hands a message in, once it is checked.
-    fn hear(&mut self, session: Session, message: ToServer<Payload>) -> Result<(), ServeError> {
-        match &message {
-            ToServer::Offer { old, .. } => {
-                let node = self.store.table().node(old.node);
-                if node.is_some_and(|node| node.view.journal == old.journal) {
-                    self.readings.offered(old.node, session, self.now);
-                }
-            }
-            ToServer::OldTail { node, .. } => self.readings.goes_on(*node, session, self.now),
-            _ => (),
-        }
-        match &message {
-            ToServer::Offer {
-                old: OldJournal { node, .. },
-                ..
-            }
-            | ToServer::OldTail { node, .. }
-                if self.readings.is_running(*node) =>
-            {
-                let node = *node;
-                if let Some(line) = self.lines.get_mut(&session) {
-                    line.held = Some(Held { node, message });
-                }
-                return Ok(());
-            }
-            ToServer::Tail { number, payload, .. } | ToServer::OldTail { number, payload, .. } => {
-                if let Err(error) = self.check(payload) {
-                    let node = self.server.node(session).map_or(0, |node| node.0);
-                    tracing::error!(node, number = number.0, %error, "a record is refused");
-                    return self.accuse(session, "it sent a record that is none of the region");
-                }
-            }
-            ToServer::Join(join) => {
-                if let Some(refused) = self.refusal(join) {
-                    return self.refuse(session, refused);
-                }
-            }
-            _ => (),
-        }
-        self.server.handle(self.time(), session, message);
-        if self.server.node(session).is_some()
-            && let Some(line) = self.lines.get_mut(&session)
-        {
-            line.let_in();
-        }
-        self.do_deeds()
-    }
-
-    /// Whether a record is one of the region, stays in the spans of the locks that it wrote under, and finds room in the log.
-    fn check(&self, payload: &[u8]) -> Result<(), Unfit> {
-        if payload.len() > self.payload_bytes_max {
-            return Err(Unfit::Long {
-                bytes: payload.len(),
-                most: self.payload_bytes_max,
-            });
-        }
-        self.store.check(payload).map(drop).map_err(Unfit::Record)
-    }
-
-    /// Why a node that wants to join is turned away before the machine hears of it.
-    fn refusal(&self, join: &Join) -> Option<Refused> {
-        if !is_key(&join.key) {
-            tracing::error!(bytes = join.key.len(), "a node has a key that none of ours has made");
-            return Some(Refused::Journal);
-        }
-        let nodes = &self.store.table().nodes;
-        let known = nodes.iter().any(|node| node.view.journal == join.view.journal);
-        (!known && nodes.len() >= NODES_MAX).then_some(Refused::Full)
-    }
-
-    fn refuse(&mut self, session: Session, refused: Refused) -> Result<(), ServeError> {
-        // The machine may know the session by something that it asked.
-        self.server.on_closed(session, false);
-        self.readings.closed(session);
-        if let Some(line) = self.lines.get_mut(&session) {
-            // Whoever asks and takes no answers has no room for this one.
-            if line.channel.has_room() {
-                line.say(&ToNode::<Payload>::Refused(refused), &mut self.scratch);
-            }
-            line.close(self.now);
-        }
-        self.do_deeds()
-    }
-
-    /// Somebody has done what no node does.
-    fn accuse(&mut self, session: Session, what: &'static str) -> Result<(), ServeError> {
-        match self.server.node(session) {
-            Some(node) => {
-                self.server.accuse(node, what);
-                self.do_deeds()
-            }
-            None => self.lose(session, what),
-        }
-    }
-
-    /// A link is no more. Whether its node is not either, nobody knows: it may have closed it to open another.
-    pub(super) fn lose(&mut self, session: Session, why: &str) -> Result<(), ServeError> {
-        if let Some(line) = self.lines.remove(&session) {
-            let node = self.server.node(session).map(|node| node.0);
-            tracing::info!(peer = line.channel.peer(), node, why, "a session has ended");
-        }
-        self.readings.closed(session);
-        self.server.on_closed(session, false);
-        self.do_deeds()
-    }
-
     fn take_time(&mut self) -> Result<bool, ServeError> {
         if self.now < self.tick {
             return Ok(false);
         }
-        self.tick = self.now + self.lease / 8;
+        self.tick = self.now + (self.lease / 8).min(HOUSEKEEPING);
         self.server.on_tick(self.time());
         self.do_deeds()?;
         let now = self.now;
@@ -368,6 +215,7 @@ impl Driver {
                     );
                 }
                 Deed::Close(session) => {
+                    self.readings.closed(session);
                     self.lines.remove(&session);
                 }
             }
@@ -376,11 +224,7 @@ impl Driver {
     }
 
     /// A dead node's journal was read, or could not be. Then what waited for that goes on.
-    fn take_reading(
-        &mut self,
-        node: NodeId,
-        outcome: Result<netram_client::remains::Found, netram_client::RemainsError>,
-    ) -> Result<(), ServeError> {
+    fn take_reading(&mut self, node: NodeId, outcome: Result<Found, RemainsError>) -> Result<(), ServeError> {
         match outcome {
             Ok(found) => {
                 let records = self.genuine(node, found);
@@ -408,11 +252,15 @@ impl Driver {
     }
 
     /// The records of a dead node's journal that are new here, up to the first that is none of the region.
-    fn genuine(&self, node: NodeId, found: netram_client::remains::Found) -> Vec<(Number, Payload)> {
+    fn genuine(&self, node: NodeId, found: Found) -> Vec<(Number, Payload)> {
         let Some(journal) = self.readings.journal(node) else {
             return Vec::new();
         };
-        let merged = self.store.table().node(node).map_or(Number(0), |node| node.merged);
+        let merged = self
+            .store
+            .table()
+            .node(node)
+            .map_or(Number(0), |node| node.merged);
         let mut number = journal.kept;
         let mut records = Vec::new();
         for record in found.records {
@@ -421,7 +269,7 @@ impl Driver {
                 continue;
             }
             let fits = match record.kind {
-                netram_rvm::record::KIND_COMPACT => self.check(&record.payload),
+                KIND_COMPACT => self.check(&record.payload),
                 kind => Err(Unfit::Record(RecordError::Kind(kind.0))),
             };
             if let Err(error) = fits {
@@ -453,13 +301,4 @@ impl Driver {
 /// Whether a node's journal is still to be read.
 fn is_awaited(standing: Option<Standing>) -> bool {
     matches!(standing, Some(Standing::Reading | Standing::Stuck))
-}
-
-/// Why a record cannot be merged.
-#[derive(Debug, thiserror::Error)]
-enum Unfit {
-    #[error("{0}")]
-    Record(RecordError),
-    #[error("it has {bytes} bytes, and the server's log takes {most}: give the server a larger window (`window` in its netram.toml)")]
-    Long { bytes: usize, most: usize },
 }

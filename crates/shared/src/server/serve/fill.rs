@@ -21,11 +21,13 @@ impl Driver {
     /// Gives every link its share. Whoever cannot be sent to is lost, which may give others something.
     pub(super) fn fill_all(&mut self) -> Result<(), ServeError> {
         let mut again = true;
+        let mut sessions = std::mem::take(&mut self.all);
         self.due.clear();
         self.unfilled = false;
         while std::mem::take(&mut again) {
-            let sessions: Vec<Session> = self.lines.keys().copied().collect();
-            for session in sessions {
+            sessions.clear();
+            sessions.extend(self.lines.keys().copied());
+            for session in sessions.iter().copied() {
                 match self.fill(session) {
                     Ok(Filled::Done) => (),
                     Ok(Filled::Share) => self.unfilled = true,
@@ -36,6 +38,7 @@ impl Driver {
                 }
             }
         }
+        self.all = sessions;
         let Driver {
             lines,
             server,
@@ -44,9 +47,7 @@ impl Driver {
             ..
         } = self;
         for (session, line) in lines {
-            let may_read = line.closing.is_none()
-                && line.held.is_none()
-                && server.urgent(*session) < ANSWERS_MAX;
+            let may_read = line.is_open() && server.urgent(*session) < ANSWERS_MAX;
             line.wait_for(may_read, poller, session.0)?;
             if may_read && line.channel.has_buffered() {
                 due.push(*session);

@@ -21,9 +21,10 @@ pub(super) struct Held {
 /// One session.
 pub(super) struct Line {
     pub(super) channel: Channel,
-    /// The last word is on its way; then it is over, at the latest now.
+    /// The last word is on its way: what comes is thrown away, and it is over when the peer closes it, at the latest now. Closed here
+    /// at once, with something unread, the link would be reset, and the last word with it.
     pub(super) closing: Option<Instant>,
-    /// Nothing is read while it is held.
+    /// What waits for the end of a reading.
     pub(super) held: Option<Held>,
     heard: Instant,
     let_in: bool,
@@ -50,6 +51,13 @@ impl Line {
         self.heard = now;
     }
 
+    /// Whether messages are taken from it. One that waits with an offer may go on, for it must keep its lease; one with a part
+    /// of what it offered may not: the next part would overtake.
+    pub(super) fn is_open(&self) -> bool {
+        let held = self.held.as_ref().map(|held| &held.message);
+        !matches!(held, Some(ToServer::OldTail { .. }))
+    }
+
     /// Takes long messages from now on.
     pub(super) fn let_in(&mut self) {
         if !self.let_in {
@@ -58,7 +66,7 @@ impl Line {
         }
     }
 
-    /// Nothing more is taken from it, and nothing said but what is queued.
+    /// Nothing counts that comes, and nothing is said but what is queued.
     pub(super) fn close(&mut self, now: Instant) {
         self.closing.get_or_insert(now + LAST_WORD);
     }
@@ -77,10 +85,9 @@ impl Line {
         Ok(())
     }
 
-    /// Whether it is over: the last word is said, or there is no more time for it.
+    /// Whether there is no more time for the last word.
     pub(super) fn is_over(&self, now: Instant) -> bool {
-        self.closing
-            .is_some_and(|until| until <= now || (self.flushed && self.channel.queued_bytes() == 0))
+        self.closing.is_some_and(|until| until <= now)
     }
 
     /// Whether it has been silent for longer than somebody may who is no node.

@@ -2,7 +2,8 @@
 //!
 //! | file | does |
 //! |---|---|
-//! | `driver.rs` | the thread that serves: post, links, disk, time; the machine's deeds |
+//! | `driver.rs` | the thread that serves: post, disk, time; the machine's deeds |
+//! | `hear.rs` | takes what links bring, and checks it |
 //! | `fill.rs` | gives links what there is for them |
 //! | `line.rs` | one session |
 //! | `post.rs` | what other threads tell the one that serves |
@@ -17,6 +18,7 @@
 pub mod control;
 mod driver;
 mod fill;
+mod hear;
 mod line;
 mod post;
 mod readings;
@@ -42,7 +44,8 @@ pub use report::Report;
 
 use crate::channel::{Door, DoorConfig, DoorError, Service};
 use crate::limit::{
-    ASKED_PATIENCE, LEASE_DEFAULT, LEASE_MAX, LEASE_MIN, PAGE_BYTES, RECENT_BYTES_DEFAULT, SESSIONS_MAX_DEFAULT,
+    ASKED_PATIENCE, LEASE_DEFAULT, LEASE_MAX, LEASE_MIN, PAGE_BYTES, RECENT_BYTES_DEFAULT,
+    SESSIONS_MAX_DEFAULT,
 };
 use crate::server::store::{MergeError, OpenError, Store, StoreError};
 use control::Control;
@@ -226,6 +229,7 @@ fn driver(store: Store, config: &ServeConfig, post: &Arc<Post>) -> Result<Driver
         tick: now,
         due: Vec::new(),
         unfilled: false,
+        all: Vec::new(),
         scratch: Vec::new(),
     })
 }

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use netram_client::remains::Found;
 use netram_client::seal::{DataKey, KEY_BYTES};
 use netram_client::{JournalConfig, Remains, RemainsError};
 use netram_proto::journal::{PeerAnswer, RecoveryRefusal};

@@ -66,10 +66,14 @@ impl Driver {
     }
 
     fn lock_report(&self, lock: LockId, waiting: usize) -> LockReport {
-        let holders = self.server.locks().holders(lock).map(|(node, hold)| HolderReport {
-            node: node.0,
-            exclusive: hold == Hold::Exclusive,
-        });
+        let holders = self
+            .server
+            .locks()
+            .holders(lock)
+            .map(|(node, hold)| HolderReport {
+                node: node.0,
+                exclusive: hold == Hold::Exclusive,
+            });
         LockReport {
             lock: lock.0,
             waiting,

@@ -1,0 +1,101 @@
+//! `netram shared serve`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use netram_shared::limit::{LEASE_DEFAULT, RECENT_BYTES_DEFAULT};
+use netram_shared::server::{ServeConfig, Serving};
+use netram_transport::{Address, WaitPolicy};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::options::{SecurityArgs, Size, Span, Usage};
+use crate::output;
+
+/// Serve a shared region to its nodes
+///
+/// One process has the region's directory: it keeps the locks, orders what nodes
+/// commit, brings it to its disk and to the other nodes. SIGTERM and SIGINT end
+/// it; nodes go on with the next server, which has one lease to be there. Killed,
+/// it has everything that it had said to keep.
+///
+/// The key is the cluster's: nodes and the lenders of their journals have the
+/// same. On standard output it says `listening ADDRESS` for each address, then
+/// `ready`; logs go to standard error.
+///
+///   netram shared serve /var/lib/netram/plan --listen tcp://0.0.0.0:7440 --key-file /etc/netram/key
+///   netram shared serve plan --listen unix:/run/plan.sock --insecure
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Serve {
+    /// The region's directory
+    region: PathBuf,
+    /// Where to listen: tcp://host:port or unix:/path; may be given several times
+    #[arg(long, value_name = "ADDR", env = "NETRAM_LISTEN", value_delimiter = ',')]
+    listen: Vec<Address>,
+    #[command(flatten)]
+    security: SecurityArgs,
+    /// How long a node may be silent before its locks are given on: 200ms to 10m [default: 2s]
+    #[arg(long, value_name = "TIME")]
+    lease: Option<Span>,
+    /// Bytes of records that are kept for nodes that are behind; who is behind all of them gets the region anew
+    #[arg(long, value_name = "SIZE", default_value_t = Size(RECENT_BYTES_DEFAULT as u64))]
+    recent: Size,
+    /// What the thread that serves does while nothing arrives: spin (dedicated cores only), yield:MICROSECONDS, block
+    #[arg(long, value_name = "POLICY", default_value_t = WaitPolicy::default(), env = "NETRAM_WAIT")]
+    wait: WaitPolicy,
+    /// End when the process that started this one ends
+    #[arg(long, hide = true)]
+    with_parent: bool,
+}
+
+impl Serve {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        if self.with_parent {
+            netram_bench::child::die_with_parent()?;
+        }
+        if self.listen.is_empty() {
+            let sentence = "no address to listen on: give --listen tcp://HOST:PORT or --listen unix:/PATH";
+            return Err(Usage(sentence.to_owned()).into());
+        }
+        let config = ServeConfig {
+            lease: self.lease.map_or(LEASE_DEFAULT, |span| span.0),
+            wait: self.wait,
+            recent_bytes: usize::try_from(self.recent.0)?,
+            ..ServeConfig::new(self.listen, self.security.security()?)
+        };
+        // Before nodes are let in: a signal in between must not end it without closing the region.
+        let signals = Signals::new([SIGTERM, SIGINT]).context("waiting for signals")?;
+        let what = || format!("serving {}", self.region.display());
+        let serving = Arc::new(Serving::start(&self.region, config).with_context(what)?);
+        for address in serving.addresses() {
+            output::line(format_args!("listening {address}"))?;
+        }
+        output::line("ready")?;
+        until_signalled(&serving, signals)?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Waits for a signal, or for the end of what serves.
+fn until_signalled(serving: &Arc<Serving>, mut signals: Signals) -> Result<()> {
+    let handle = signals.handle();
+    let waiting = {
+        let serving = Arc::clone(serving);
+        std::thread::Builder::new()
+            .name("netram-waiting".to_owned())
+            .spawn(move || {
+                let ended = serving.wait();
+                handle.close();
+                ended
+            })?
+    };
+    if signals.forever().next().is_some() {
+        serving.stop();
+    }
+    let ended = waiting.join();
+    Ok(ended.map_err(|_| anyhow::anyhow!("waiting for the server panicked"))??)
+}
