@@ -121,6 +121,30 @@ fn a_record_under_a_lock_that_its_node_does_not_hold_is_refused_and_the_node_fen
     assert_eq!(server.newest(), Position(0));
 }
 
+/// While a node resumes its claims are not known; but what it may have is, unless the server has started since. It could
+/// take another's version otherwise, and that one would be fenced for it.
+#[test]
+fn a_record_under_anothers_lock_is_refused_of_one_that_resumes_too() {
+    let (mut server, now) = two_nodes();
+    let resume = |node: u64| ToServer::Resume {
+        region: RegionId(0),
+        node: NodeId(node),
+        whole: true,
+        applied: Vec::new(),
+    };
+    server.handle(now, Session(3), resume(2));
+    server.handle(now, Session(3), tail(1, &[(0, 1)]));
+    assert_eq!(
+        carry_out(&mut server, now, 3),
+        [(NodeId(2), Why::Unlocked(LockId(0)))]
+    );
+    // The one that has the lock sends again what did not come.
+    server.handle(now, Session(4), resume(1));
+    server.handle(now, Session(4), tail(1, &[(0, 1)]));
+    assert_eq!(carry_out(&mut server, now, 4), []);
+    assert_eq!(server.newest(), Position(1));
+}
+
 #[test]
 fn a_record_out_of_its_number_is_refused_and_a_version_that_jumps_is_named() {
     let (mut server, now) = two_nodes();

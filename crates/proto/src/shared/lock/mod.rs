@@ -36,7 +36,7 @@
 //! - A token is given back only behind the records made under it, also those that only *read* under it: a later version
 //!   of what they read must not be merged before them. [`Cache::sent`] says how far the node's tails have gone.
 //! - The service hands on only what it has merged: a token that is claimed or given back at a version not merged yet
-//!   holds its lock back until that version has come.
+//!   holds its lock back until that version has come, or its node is gone and so are all that were absent.
 //! - Grant numbers rise over all locks and all starts of the server; a message with an older one than the token's is void.
 
 mod cache;

@@ -1,6 +1,6 @@
 //! The order of records, and what of them is durable.
 
-use super::peer::{Known, Unkept};
+use super::peer::Unkept;
 use super::ring::Recent;
 use super::{Deed, Fact, Server, Session, Stored, Tail, Why};
 use crate::journal::View;
@@ -35,9 +35,9 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
     }
 
     /// A lock under which a node may not have made a record. Its tokens come back behind its records, so that it still has them here;
-    /// unless it is resuming, when they are not known yet.
+    /// unless the server has started since, and does not know them yet.
     fn unlocked(&self, node: NodeId, stamp: &Stamp) -> Option<LockId> {
-        let known = self.peers.get(&node).is_some_and(|peer| peer.known == Known::Yes);
+        let known = !self.locks.may_hold_anything(node);
         let written = stamp.written.iter().map(|(lock, _)| (*lock, Hold::Exclusive));
         let read = stamp.read.iter().map(|(lock, _)| (*lock, Hold::Shared));
         let wrong = |(lock, hold): &(LockId, Hold)| match known {

@@ -1,7 +1,7 @@
 //! Nodes and servers that die, links that break.
 
 use netram_proto::shared::Hold::{Exclusive, Shared};
-use netram_proto::shared::lock::{Ask, Claim, Event, Misuse, Order, ToCache, ToService};
+use netram_proto::shared::lock::{Ask, Claim, Event, Misuse, Order, Service, ToCache, ToService};
 use netram_proto::shared::{Grant, LockId, Version};
 
 use super::{Net, id, service};
@@ -240,4 +240,69 @@ fn a_node_that_nothing_is_expected_of_can_claim_nothing() {
         version: Version(0),
     };
     assert_eq!(service.claim(id(0), claim), Err(Misuse::NotHeld(LockId(0))));
+}
+
+/// One that gives a token back at a version that nobody ever made holds the lock back for as long as it is a node. It was for good.
+#[test]
+fn a_version_that_nobody_made_is_forgotten_with_whoever_claimed_it() {
+    let mut service = service(Grant(0), [0; 3]);
+    let ask = |node: usize| ToService::Acquire {
+        lock: LockId(0),
+        hold: Exclusive,
+        order: Order::Up,
+        ask: Ask(node as u64 + 1),
+    };
+    service.handle(id(0), ask(0)).expect("it may ask");
+    let Some((_, ToCache::Grant { grant, .. })) = service.poll() else {
+        panic!("the lock is free");
+    };
+    let release = ToService::Release {
+        lock: LockId(0),
+        grant,
+        version: Version(u64::MAX),
+        keep: None,
+    };
+    service.handle(id(0), release).expect("it has the token");
+    service.handle(id(1), ask(1)).expect("it may ask");
+    assert_eq!(service.poll(), None);
+    service.fence(id(0));
+    assert_eq!(service.poll(), None, "its journal may have the records");
+    service.reclaim(id(0));
+    assert!(matches!(service.poll(), Some((node, ToCache::Grant { .. })) if node == id(1)));
+}
+
+/// Whoever claims a lock alone, at a version that is not here, says that another has made that version; when it is gone, that other is
+/// still to be awaited.
+#[test]
+fn a_version_that_is_not_here_yet_is_awaited_though_its_witness_is_gone() {
+    let mut service = Service::new(Grant(9), [(LockId(0), Version(4))]);
+    service.ceiling_stored(Grant(1000));
+    service.expect(id(0));
+    service.expect(id(1));
+    service.resume(id(1));
+    let claim = Claim {
+        lock: LockId(0),
+        grant: Grant(7),
+        hold: Exclusive,
+        version: Version(5),
+    };
+    service.claim(id(1), claim).expect("nobody else has it");
+    service.known(id(1));
+    let asked = ToService::Acquire {
+        lock: LockId(0),
+        hold: Exclusive,
+        order: Order::Up,
+        ask: Ask(1),
+    };
+    service.handle(id(2), asked).expect("it may ask");
+    service.fence(id(1));
+    service.reclaim(id(1));
+    assert_eq!(service.poll(), None, "the one that made version 5 is absent");
+    service.resume(id(0));
+    service.wrote(LockId(0), Version(5)).expect("it is next");
+    service.known(id(0));
+    assert!(matches!(
+        service.poll(),
+        Some((node, ToCache::Grant { version: Version(5), .. })) if node == id(2)
+    ));
 }

@@ -78,7 +78,7 @@ impl Service {
     pub fn add(&mut self, lock: LockId, version: Version) {
         self.locks.find_or(lock, || Lock {
             version,
-            owed: version,
+            owed: Vec::new(),
             settled: false,
             holders: Vec::new(),
             queue: VecDeque::new(),
@@ -164,10 +164,8 @@ impl Service {
                 given: version,
             });
         }
-        let owed = state.owed > state.version;
         state.version = version;
-        state.owed = state.owed.max(version);
-        if owed {
+        if state.settle() {
             self.pump(at);
         }
         Ok(())
@@ -230,7 +228,7 @@ impl Service {
             state.holders.push(Holder::new(node, grant, hold));
         }
         state.settled |= hold == Hold::Exclusive;
-        state.owed = state.owed.max(version);
+        state.owe(node, version);
         self.pump(at);
         match refused {
             Some(node) => Err(Misuse::Claims { lock, node }),
@@ -263,7 +261,9 @@ impl Service {
         self.stand(node, None);
         self.silence(node);
         for at in 0..self.locks.len() {
-            self.locks.at_mut(at).holders.retain(|holder| holder.node != node);
+            let state = self.locks.at_mut(at);
+            state.holders.retain(|holder| holder.node != node);
+            state.forgive(node);
         }
         self.pump_all();
     }
@@ -336,7 +336,7 @@ impl Service {
             }
             None => state.holders.retain(|holder| holder.node != node),
         }
-        state.owed = state.owed.max(version);
+        state.owe(node, version);
         self.pump(at);
         Ok(())
     }
@@ -360,7 +360,7 @@ impl Service {
         let state = self.locks.at_mut(at);
         while let Some(front) = state.queue.front().copied() {
             let known = self.absent == 0 || state.settled;
-            let merged = state.version >= state.owed;
+            let merged = state.owed.is_empty();
             let asks = self.standings.contains_key(&front.asker.node);
             if !known || !merged || asks || self.next > self.ceiling {
                 return;
@@ -443,7 +443,8 @@ impl Service {
         self.locks.find(lock).ok_or(Misuse::NoSuchLock(lock))
     }
 
-    fn may_hold_anything(&self, node: NodeId) -> bool {
+    /// Whether `node` may hold what is not known here: the server has started since it was granted something.
+    pub fn may_hold_anything(&self, node: NodeId) -> bool {
         self.standings
             .get(&node)
             .is_some_and(|standing| standing.may_hold_anything())

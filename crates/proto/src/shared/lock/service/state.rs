@@ -10,8 +10,9 @@ use crate::shared::{Grant, Hold, NodeId, Version};
 pub(super) struct Lock {
     /// What has been merged.
     pub(super) version: Version,
-    /// What is known to exist: nothing is granted while `version` is below.
-    pub(super) owed: Version,
+    /// Versions above `version` that nodes say to have seen, one a node, by their ids: nothing is granted while there is one. It
+    /// counts until that version is merged, or all of its node is: then there was none, or whoever made it is still awaited.
+    pub(super) owed: Vec<(NodeId, Version)>,
     /// No absent node can hold it: one that is here claimed it alone.
     pub(super) settled: bool,
     pub(super) holders: Vec<Holder>,
@@ -57,6 +58,32 @@ impl Lock {
         self.holders
             .iter()
             .filter(move |holder| request.is_hindered_by(holder))
+    }
+
+    /// The node says to have seen this version.
+    pub(super) fn owe(&mut self, node: NodeId, version: Version) {
+        if version <= self.version {
+            return;
+        }
+        match self.owed.binary_search_by_key(&node, |(whose, _)| *whose) {
+            Ok(at) => self.owed[at].1 = self.owed[at].1.max(version),
+            Err(at) => self.owed.insert(at, (node, version)),
+        }
+    }
+
+    /// The version that is merged has grown. `true`: nothing more is awaited, and something was.
+    pub(super) fn settle(&mut self) -> bool {
+        let waited = !self.owed.is_empty();
+        self.owed.retain(|(_, owed)| *owed > self.version);
+        waited && self.owed.is_empty()
+    }
+
+    /// All of a node is merged. What it had seen and is not there was made by another that is absent, or by nobody: that nobody absent
+    /// holds the lock is not to be believed of it either.
+    pub(super) fn forgive(&mut self, node: NodeId) {
+        let before = self.owed.len();
+        self.owed.retain(|(whose, _)| *whose != node);
+        self.settled &= self.owed.len() == before;
     }
 }
 
