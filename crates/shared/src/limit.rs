@@ -64,6 +64,18 @@ pub const QUESTION_BYTES_MAX: usize = 4096;
 /// Bytes of an answer: 256 nodes and [`LOCKS_TOLD_MAX`] locks with their holders.
 pub const ANSWER_BYTES_MAX: usize = 4 << 20;
 
+/// Bytes of a node's log by default: it is needed as far as the server lags, which the window bounds, and once more while it is trimmed.
+pub const NODE_LOG_BYTES_DEFAULT: u64 = 32 << 20;
+/// How long an acquire waits by default.
+pub const LOCK_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
+/// How long a node waits by default for a server that is silent.
+pub const PATIENCE_DEFAULT: Duration = Duration::from_secs(30);
+/// Bytes of records that may wait because a program reads the region under a guard. With a pinned reader they are bounded by choice; beyond this
+/// the node is none any more.
+pub const UNAPPLIED_BYTES_MAX: usize = 256 << 20;
+/// Bytes of records that are held back for pinned readers by default.
+pub const PINNED_BYTES_DEFAULT: usize = 64 << 20;
+
 const _: () = assert!(FILL_BYTES_A_TURN <= QUEUED_BYTES_MAX);
 const _: () = assert!(
     MESSAGE_BYTES_MAX <= u32::MAX as usize,

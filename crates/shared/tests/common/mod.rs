@@ -3,6 +3,7 @@
 
 pub mod history;
 pub mod script;
+pub mod world;
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};

@@ -1,0 +1,156 @@
+//! The thread that has the link to the server: it sends what the machine says, and tells it what comes. When the link breaks it makes
+//! another one.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use netram_proto::shared::message::MessageError;
+use netram_proto::shared::{ToNode, ToServer};
+use netram_transport::{Address, Security, WaitPolicy};
+
+use super::shared::Shared;
+use super::tails::Payload;
+use crate::channel::{Bell, Channel, ChannelError, OpenError, Rest};
+
+/// How long a server may take to greet.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Between two attempts to find the server.
+const CONNECT_PAUSE: Duration = Duration::from_millis(50);
+/// The longest rest: whoever stops the node is not waited for longer, should his ring be missed.
+const REST_MAX: Duration = Duration::from_millis(50);
+
+/// Where the server is, and how links to it are protected.
+#[derive(Clone, Debug)]
+pub(super) struct Server {
+    pub(super) address: Address,
+    pub(super) security: Security,
+    pub(super) wait: WaitPolicy,
+}
+
+/// Why a link is of no further use.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Broken {
+    #[error("{0}")]
+    Channel(#[from] ChannelError),
+    #[error("{0}")]
+    Message(#[from] MessageError),
+    #[error("{0}")]
+    System(#[from] io::Error),
+}
+
+/// One link to the server.
+pub(super) struct Session {
+    channel: Channel,
+    rest: Rest,
+    /// The head of a message on its way into the channel.
+    head: Vec<u8>,
+    /// When something last came.
+    heard: Instant,
+}
+
+impl Session {
+    pub(super) fn open(server: &Server) -> Result<Session, OpenError> {
+        let channel = Channel::open(&server.address, &server.security, CONNECT_TIMEOUT)?;
+        let rest = Rest::new(&channel, server.wait)?;
+        Ok(Session {
+            channel,
+            rest,
+            head: Vec::new(),
+            heard: Instant::now(),
+        })
+    }
+
+    pub(super) fn bell(&self) -> Arc<Bell> {
+        self.rest.bell()
+    }
+
+    /// Sends what there is room for. `true`: all of that is on its way.
+    pub(super) fn send(&mut self, to_send: &mut VecDeque<ToServer<Payload>>) -> Result<bool, Broken> {
+        loop {
+            while self.channel.has_room()
+                && let Some(message) = to_send.pop_front()
+            {
+                self.head.clear();
+                message.head(&mut self.head);
+                let payload = message.payload().map_or(&[][..], Payload::as_ref);
+                self.channel.queue(&[&self.head[..], payload]);
+            }
+            let flushed = self.channel.flush()?;
+            if !flushed || to_send.is_empty() {
+                return Ok(flushed && to_send.is_empty());
+            }
+        }
+    }
+
+    /// The next message.
+    pub(super) fn receive(&mut self) -> Result<Option<ToNode<Payload>>, Broken> {
+        let Some(bytes) = self.channel.receive()? else {
+            return Ok(None);
+        };
+        let message = ToNode::decode(bytes)?.map(Payload::from);
+        self.heard = Instant::now();
+        Ok(Some(message))
+    }
+
+    /// Waits for something to come, or to send, for a moment.
+    pub(super) fn rest(&self, flushed: bool, news: impl Fn() -> bool) -> Result<(), Broken> {
+        let idle = self.heard.elapsed();
+        Ok(self.rest.rest(&self.channel, flushed, idle, REST_MAX, news)?)
+    }
+}
+
+/// Until the node ends. `session` is the one over which it has joined.
+pub(super) fn run(shared: &Shared, server: &Server, session: Session) {
+    let mut session = Some(session);
+    while !shared.is_over() {
+        let opened = match session.take() {
+            Some(joined) => Ok(joined),
+            None => Session::open(server).inspect(|_| shared.with(|core, _| core.machine.on_linked())),
+        };
+        match opened {
+            Ok(opened) => serve(shared, opened),
+            Err(error) => {
+                tracing::debug!(%error, "the region's server cannot be reached; trying again");
+                std::thread::sleep(CONNECT_PAUSE);
+            }
+        }
+    }
+}
+
+/// Until the link breaks.
+fn serve(shared: &Shared, mut session: Session) {
+    shared.set_bell(Some(session.bell()));
+    let ended = speak(shared, &mut session);
+    shared.set_bell(None);
+    if let Err(broken) = ended {
+        tracing::warn!(%broken, "lost the region's server; going on without it until the lease ends");
+    }
+    shared.with(|core, _| {
+        core.to_send.clear();
+        core.machine.on_unlinked();
+    });
+}
+
+fn speak(shared: &Shared, session: &mut Session) -> Result<(), Broken> {
+    // What is not sent when the link is gone is forgotten with this.
+    let mut to_send = VecDeque::new();
+    loop {
+        if shared.post.load(Ordering::Relaxed) && shared.post.swap(false, Ordering::SeqCst) {
+            to_send.append(&mut shared.core().to_send);
+        }
+        let flushed = session.send(&mut to_send)?;
+        if shared.is_over() {
+            return Ok(());
+        }
+        match session.receive()? {
+            Some(message) => shared.with(|core, now| core.machine.handle(now, message)),
+            None => {
+                let news = || shared.post.load(Ordering::SeqCst) || shared.is_over();
+                session.rest(flushed, news)?;
+            }
+        }
+    }
+}

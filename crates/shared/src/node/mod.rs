@@ -1,0 +1,248 @@
+//! A process that has the region in its memory.
+//!
+//! ```no_run
+//! use netram_proto::port::Durability;
+//! use netram_proto::shared::{Hold, LockId};
+//! use netram_rvm::Mode;
+//! use netram_shared::{Node, Options};
+//! use netram_transport::{ClusterKey, Security};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let security = Security::Key(ClusterKey::load("cluster.key".as_ref())?);
+//! let options = Options::new("tcp://server:7422".parse()?, security, "node-1".into());
+//! let node = Node::join(options)?;
+//!
+//! let mut transfer = node.begin(Mode::Restore)?;
+//! transfer.acquire_all(&[(LockId(3), Hold::Exclusive), (LockId(7), Hold::Exclusive)])?;
+//! let (from, to): (u64, u64) = (node.region().get(3 * 4096)?, node.region().get(7 * 4096)?);
+//! transfer.set(3 * 4096, &(from - 10))?;
+//! transfer.set(7 * 4096, &(to + 10))?;
+//! transfer.commit(Durability::Remote)?;
+//! node.leave()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What decides is [`netram_proto::shared::Node`]; this module has the journal, the memory, the link and the threads.
+//!
+//! | file | does |
+//! |---|---|
+//! | `join.rs` | from nothing to the whole region |
+//! | `txn.rs` | transactions: locks, ranges, commit |
+//! | `reader.rs` | pinned readers |
+//! | `core.rs` | the machine under the node's lock, and how its deeds are carried out |
+//! | `shared.rs` | what the threads share, and how one tells the machine something |
+//! | `tails.rs` | the journal, as the memory sees it: keeps each record until the machine was told |
+//! | `hands.rs` | others' records, applied in order |
+//! | `link.rs` | the thread that has the link |
+//! | `house.rs` | ticks, views, trimming |
+//! | `old.rs` | what earlier processes left: offered |
+//! | `mark.rs` | whose a journal is: a file |
+//!
+//! **Threads.** One has the link; one applies what nobody waits for; one keeps time. Transactions run in the program's: any number at
+//! once, and none is handed to another thread.
+
+mod core;
+pub mod error;
+mod hands;
+mod house;
+mod join;
+mod link;
+mod mark;
+mod old;
+mod options;
+mod reader;
+mod shared;
+mod tails;
+mod txn;
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use netram_proto::port::WaitError;
+use netram_proto::shared::message::Fate;
+use netram_proto::shared::node::Over;
+use netram_proto::shared::{NodeId, Number, Version};
+use netram_rvm::{Mode, Region};
+
+use crate::server::Spans;
+pub use error::{AcquireError, Commit, CommitError, DeclareError, Expired, Gone, JoinError};
+pub use options::Options;
+pub use reader::Reader;
+use shared::Shared;
+pub use txn::Txn;
+
+/// A node of a shared region: one joining. When it is [gone](Node::gone) for any reason, drop it and join again.
+///
+/// Dropping it without [leaving](Node::leave) is as good as a crash: the server reads what it left when the lease is over, and the
+/// next joining with the same directory offers it.
+pub struct Node {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+    root: PathBuf,
+    lock_timeout: Duration,
+    patience: Duration,
+    left_behind: Vec<PathBuf>,
+}
+
+/// Why a node has not left in peace. What it committed is safe all the same; the next joining offers it.
+#[derive(Debug, thiserror::Error)]
+pub enum LeaveError {
+    /// The server has not said in time that it has all.
+    #[error("the server has not said in time that it has all of this node's records")]
+    TimedOut,
+    /// The node had ended before.
+    #[error("{0}")]
+    Gone(#[from] Gone),
+    /// The journal could not be closed.
+    #[error("closing the node's journal: {0}")]
+    Journal(WaitError),
+    /// Nor what is over it.
+    #[error("closing the node's memory: {0}")]
+    Memory(netram_rvm::CloseError),
+    /// What is of no use any more could not be removed.
+    #[error("{path}: {cause}")]
+    Directory {
+        /// The journal.
+        path: PathBuf,
+        /// What the system said.
+        cause: std::io::Error,
+    },
+}
+
+impl Node {
+    /// Joins a region: gets all of it into this process's memory. Waits for a server that is not there yet.
+    ///
+    /// What earlier processes left in the directory is offered to the server, and removed when nothing of it can be missing there.
+    /// That may have to wait for their leases; what stays is [told](Node::left_behind), and offered again next time.
+    pub fn join(options: Options) -> Result<Node, JoinError> {
+        let directory = |cause| JoinError::Directory {
+            path: options.directory.clone(),
+            cause,
+        };
+        fs::create_dir_all(&options.directory).map_err(directory)?;
+        let (old, root) = old::journals(&options.directory).map_err(directory)?;
+        let arrived = join::join(&options, root.clone())?;
+        let shared = Arc::new(arrived.shared);
+        let mut node = Node {
+            shared: Arc::clone(&shared),
+            threads: Vec::new(),
+            root,
+            lock_timeout: options.lock_timeout,
+            patience: options.patience,
+            left_behind: Vec::new(),
+        };
+        // Commits before the next tick wait for the server already, if they must.
+        house::keep_time(&shared);
+        let (server, session) = (arrived.server, arrived.session);
+        node.spawn("netram-link", move |shared: &Shared| {
+            link::run(shared, &server, session)
+        })?;
+        node.spawn("netram-apply", house::apply)?;
+        node.spawn("netram-house", house::run)?;
+        node.left_behind = old::offer(&shared, old, &arrived.config, options.patience);
+        Ok(node)
+    }
+
+    fn spawn(&mut self, name: &str, run: impl FnOnce(&Shared) + Send + 'static) -> std::io::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let thread = std::thread::Builder::new().name(name.to_owned());
+        self.threads.push(thread.spawn(move || run(&shared))?);
+        Ok(())
+    }
+
+    /// Begins a transaction. One of [`Mode::NoRestore`] must acquire its locks in order, and commit: an abort spoils the node's copy.
+    pub fn begin(&self, mode: Mode) -> Result<Txn<'_>, Gone> {
+        Txn::begin(&self.shared, mode, self.lock_timeout)
+    }
+
+    /// Pins the copy as it is, to be read without locks.
+    pub fn reader(&self) -> Result<Reader<'_>, Gone> {
+        Reader::begin(&self.shared)
+    }
+
+    /// The region's memory. What is read there is current under a lock that covers it, and for as long as that is held.
+    ///
+    /// No guard of it may be held while a lock is acquired, or a transaction commits: what is waited for may have to be applied here.
+    pub fn region(&self) -> &Region {
+        &self.shared.region
+    }
+
+    /// Which lock covers which bytes.
+    pub fn spans(&self) -> &Spans {
+        &self.shared.spans
+    }
+
+    /// The node's id, in this joining.
+    pub fn id(&self) -> NodeId {
+        self.shared.id
+    }
+
+    /// Why there is no node any more; `None`: there is.
+    pub fn gone(&self) -> Option<Gone> {
+        self.shared.core().gone.clone()
+    }
+
+    /// The version of a lock in this node's copy, or on its way there.
+    pub fn version(&self, lock: netram_proto::shared::LockId) -> Version {
+        self.shared.core().machine.version(lock)
+    }
+
+    /// What became of a record, of any node id, that [`CommitError::Unknown`] has named. [`Fate::Open`]: it was not known in time.
+    pub fn outcome(&self, node: NodeId, number: Number, timeout: Duration) -> Result<Fate, Gone> {
+        self.shared.outcome(node, number, Instant::now() + timeout)
+    }
+
+    /// Asks a lazy node's server for what there is.
+    pub fn pull(&self) {
+        self.shared.with(|core, _| core.machine.pull());
+    }
+
+    /// Journals of earlier processes that could not be offered to the end.
+    pub fn left_behind(&self) -> &[PathBuf] {
+        &self.left_behind
+    }
+
+    /// Leaves: all that was committed is durable at the server, and nobody will ask for this node's journal, which is removed.
+    pub fn leave(self) -> Result<(), LeaveError> {
+        self.shared.with(|core, _| core.machine.leave());
+        let until = Instant::now() + self.patience;
+        let gone = self.shared.wait_told(until, |core| core.gone.clone());
+        match gone.ok_or(LeaveError::TimedOut)? {
+            Gone::Over(Over::Left) => {}
+            other => return Err(other.into()),
+        }
+        let (shared, path) = (Arc::clone(&self.shared), self.root.clone());
+        drop(self);
+        let Some(shared) = Arc::into_inner(shared) else {
+            unreachable!("the node's threads have ended, and transactions borrow the node")
+        };
+        let (region, rvm) = (shared.region, shared.rvm);
+        drop(region);
+        let tails = rvm.close().map_err(|(error, _)| LeaveError::Memory(error))?;
+        tails.into_journal().leave().map_err(LeaveError::Journal)?;
+        fs::remove_dir_all(&path).map_err(|cause| LeaveError::Directory { path, cause })
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.shared.stop();
+        for thread in self.threads.drain(..) {
+            thread.thread().unpark();
+            // A panic of the thread has been reported by itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl std::fmt::Debug for Node {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Node")
+            .field("id", &self.shared.id)
+            .field("root", &self.root)
+            .finish_non_exhaustive()
+    }
+}

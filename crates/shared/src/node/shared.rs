@@ -1,0 +1,261 @@
+//! What a node's threads share: its memory, the machine under its lock, and how one is told and the others hear of it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use netram_proto::shared::lock::TxnId;
+use netram_proto::shared::message::Fate;
+use netram_proto::shared::node::Waited;
+use netram_proto::shared::{LockId, NodeId, Number};
+use netram_proto::time::Time;
+use netram_rvm::{RealStorage, Region, Rvm};
+use netram_transport::{WaitPolicy, WaitStep};
+
+use super::core::{Afterwards, Core, Sleeper};
+use super::error::{AcquireError, Gone};
+use super::hands::Hands;
+use super::mark::Mark;
+use super::tails::Tails;
+use crate::channel::Bell;
+use crate::server::{Span, Spans};
+
+/// Who waits for a lock looks up this often: a forgotten wake-up costs a delay, not a hang.
+const SLEEP_MAX: Duration = Duration::from_millis(20);
+/// An answer that does not come is asked for again this often: the link may have broken.
+const ASK_EVERY: Duration = Duration::from_millis(500);
+/// A question that nobody can answer yet is asked again this often.
+const ASK_AGAIN: Duration = Duration::from_millis(20);
+
+/// See the module.
+pub(super) struct Shared {
+    pub(super) region: Region,
+    pub(super) rvm: Rvm<Tails, RealStorage>,
+    pub(super) spans: Spans,
+    /// The same, ascending by offset.
+    pub(super) places: Vec<Span>,
+    pub(super) id: NodeId,
+    core: Mutex<Core>,
+    told: Condvar,
+    pub(super) hands: Hands,
+    /// Ends the rest of the link's thread, while it has one.
+    bell: Mutex<Option<Arc<Bell>>>,
+    /// There is something to send: the link's thread need not take the lock to know.
+    pub(super) post: AtomicBool,
+    /// There is no node any more.
+    over: AtomicBool,
+    stopping: AtomicBool,
+    origin: Instant,
+    pub(super) wait: WaitPolicy,
+    pub(super) mark: Mark,
+}
+
+/// What [`Shared`] is made of.
+pub(super) struct Parts {
+    pub(super) region: Region,
+    pub(super) rvm: Rvm<Tails, RealStorage>,
+    pub(super) spans: Spans,
+    pub(super) id: NodeId,
+    pub(super) core: Core,
+    pub(super) origin: Instant,
+    pub(super) wait: WaitPolicy,
+    pub(super) mark: Mark,
+}
+
+impl Shared {
+    pub(super) fn new(parts: Parts) -> Shared {
+        let mut places: Vec<Span> = parts.spans.iter().copied().collect();
+        places.sort_unstable_by_key(|span| span.offset);
+        Shared {
+            region: parts.region,
+            rvm: parts.rvm,
+            spans: parts.spans,
+            places,
+            id: parts.id,
+            core: Mutex::new(parts.core),
+            told: Condvar::new(),
+            hands: Hands::default(),
+            bell: Mutex::new(None),
+            // What joining had to say.
+            post: AtomicBool::new(true),
+            over: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+            origin: parts.origin,
+            wait: parts.wait,
+            mark: parts.mark,
+        }
+    }
+
+    /// Tells the machine something, and sees to what comes of it.
+    pub(super) fn with<T>(&self, tell: impl FnOnce(&mut Core, Time) -> T) -> T {
+        let mut core = self.core();
+        let told = tell(&mut core, self.now());
+        let afterwards = core.settle(&self.hands);
+        if core.gone.is_some() {
+            self.over.store(true, Ordering::Release);
+        }
+        drop(core);
+        self.follow(afterwards);
+        told
+    }
+
+    #[inline]
+    fn follow(&self, afterwards: Afterwards) {
+        if let Some(kept) = afterwards.kept {
+            self.rvm.log().on_kept(kept);
+        }
+        if afterwards.fenced {
+            self.rvm.log().journal().set_fenced_by_server();
+        }
+        if afterwards.sends {
+            self.post.store(true, Ordering::Release);
+            self.ring();
+        }
+        if afterwards.applies {
+            self.hands.wake();
+        }
+        if afterwards.news {
+            self.told.notify_all();
+        }
+    }
+
+    /// The node's lock. A thread that panicked under it broke an invariant of ours: so does whoever comes next.
+    pub(super) fn core(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().expect("a thread of this node panicked")
+    }
+
+    pub(super) fn now(&self) -> Time {
+        time_since(self.origin)
+    }
+
+    /// The node is none any more. What it has appended and nobody acknowledged is of unknown outcome from now on.
+    pub(super) fn fail(&self, gone: Gone) {
+        self.core().fail(gone);
+        self.over.store(true, Ordering::Release);
+        self.rvm.log().journal().set_fenced_by_server();
+        self.told.notify_all();
+        self.ring();
+    }
+
+    /// Everything that the machine said is to be applied is in the memory. No guard of the region may be held.
+    #[inline]
+    pub(super) fn catch_up(&self) -> Result<(), Gone> {
+        let caught_up = self.hands.catch_up(&self.region);
+        caught_up.inspect_err(|gone| self.fail(gone.clone()))
+    }
+
+    /// Waits until a transaction's waiting has ended.
+    pub(super) fn sleep(&self, txn: TxnId, sleeper: &Sleeper) -> Result<(), AcquireError> {
+        let since = Instant::now();
+        while !sleeper.done.load(Ordering::Acquire) {
+            match self.wait.step(since.elapsed()) {
+                WaitStep::Poll => std::hint::spin_loop(),
+                WaitStep::Yield => std::thread::yield_now(),
+                WaitStep::Block => std::thread::park_timeout(SLEEP_MAX),
+            }
+        }
+        let mut core = self.core();
+        match core.fetch_waited(txn) {
+            Some(Waited::Held(_)) => Ok(()),
+            Some(Waited::Died(_, lock)) => Err(AcquireError::Died(lock)),
+            Some(Waited::TimedOut(_, lock)) => Err(AcquireError::TimedOut(lock)),
+            Some(Waited::Lost(_)) => Err(core
+                .alive()
+                .map_or_else(AcquireError::Gone, |()| AcquireError::Lost)),
+            None => Err(core
+                .alive()
+                .map_or_else(AcquireError::Gone, |()| AcquireError::Lost)),
+        }
+    }
+
+    /// The span that has this byte, or the next above it.
+    pub(super) fn span_at(&self, offset: u64) -> Option<&Span> {
+        let place = self.places.partition_point(|span| span.end() <= offset);
+        self.places.get(place)
+    }
+
+    pub(super) fn lock_at(&self, offset: u64) -> Option<LockId> {
+        let span = self.span_at(offset)?;
+        (span.offset <= offset).then_some(span.lock)
+    }
+
+    /// Waits until `look` finds what it looks for, or the time is over.
+    pub(super) fn wait_told<T>(
+        &self,
+        until: Instant,
+        mut look: impl FnMut(&mut Core) -> Option<T>,
+    ) -> Option<T> {
+        let mut core = self.core();
+        loop {
+            if let Some(found) = look(&mut core) {
+                return Some(found);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            let waited = self.told.wait_timeout(core, left);
+            core = waited.expect("a thread of this node panicked").0;
+        }
+    }
+
+    /// Asks the server what became of a record until it knows, or the time is over.
+    pub(super) fn outcome(&self, node: NodeId, number: Number, until: Instant) -> Result<Fate, Gone> {
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.ask(node, number, left.min(ASK_EVERY))? {
+                Some(fate @ (Fate::Committed | Fate::Aborted)) => return Ok(fate),
+                _ if Instant::now() >= until => return Ok(Fate::Open),
+                _ => std::thread::sleep(ASK_AGAIN),
+            }
+        }
+    }
+
+    /// Asks once. `None`: there was no answer in time.
+    pub(super) fn ask(&self, node: NodeId, number: Number, patience: Duration) -> Result<Option<Fate>, Gone> {
+        self.with(|core, _| {
+            core.alive()?;
+            core.fates.remove(&(node, number));
+            core.machine.ask_outcome(node, number);
+            Ok::<(), Gone>(())
+        })?;
+        let answer = self.wait_told(Instant::now() + patience, |core| {
+            match core.fates.remove(&(node, number)) {
+                Some(fate) => Some(Ok(fate)),
+                None => core.alive().err().map(Err),
+            }
+        });
+        answer.transpose()
+    }
+
+    pub(super) fn set_bell(&self, bell: Option<Arc<Bell>>) {
+        *self.bell.lock().expect("nothing panics under this lock") = bell;
+    }
+
+    fn ring(&self) {
+        if let Some(bell) = &*self.bell.lock().expect("nothing panics under this lock") {
+            bell.ring();
+        }
+    }
+
+    /// Ends the node's threads, soon.
+    pub(super) fn stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        self.ring();
+        self.hands.wake();
+    }
+
+    /// Whether the link is of no use any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire) || self.is_stopping()
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+}
+
+/// The machine's time.
+pub(super) fn time_since(origin: Instant) -> Time {
+    Time(u64::try_from(origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+}

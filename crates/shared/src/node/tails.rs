@@ -1,0 +1,160 @@
+//! The node's journal, as its recoverable memory sees it: every record that goes in is kept until the machine has been told.
+//!
+//! An append is made under the region's lock, which whoever applies others' records needs. So it never waits for
+//! the server: a window full of what the server lacks is [`AppendError::Full`], and recoverable memory waits for that without
+//! any lock, until the house trims the log ([`Tails::wants_room`]).
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use netram_client::{Journal, JournalConfig};
+use netram_proto::id::Lsn;
+use netram_proto::journal::ServerKept;
+use netram_proto::port::{
+    AppendError, Durability, Kind, Log, LogError, LogState, Record, Ticket, Votes, WaitError,
+};
+use netram_proto::shared::Stamp;
+use netram_proto::wire::{Link, record_bytes};
+
+/// A record's bytes. Made once; the machine, the link and whoever applies it share them.
+#[derive(Clone, Debug)]
+pub(super) struct Payload(Arc<Vec<u8>>);
+
+impl From<&[u8]> for Payload {
+    fn from(bytes: &[u8]) -> Payload {
+        Payload(Arc::new(bytes.to_vec()))
+    }
+}
+
+impl AsRef<[u8]> for Payload {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// A record that the journal has, and the machine does not know of.
+pub(super) struct Appended {
+    pub(super) stamp: Stamp,
+    pub(super) end: Link,
+    pub(super) payload: Payload,
+}
+
+/// The journal.
+pub(super) struct Tails {
+    journal: Journal,
+    /// In the journal's order: held while a record is appended.
+    appended: Mutex<VecDeque<Appended>>,
+    /// Where what the server keeps ends.
+    kept: AtomicU64,
+    window_bytes: u64,
+    sealed: bool,
+    full: AtomicBool,
+}
+
+impl Tails {
+    pub(super) fn new(journal: Journal, config: &JournalConfig) -> Tails {
+        let state = journal.state();
+        Tails {
+            appended: Mutex::default(),
+            kept: AtomicU64::new(state.tail.0),
+            // As the journal itself rounds it, and never more.
+            window_bytes: config.window_bytes.min(state.capacity),
+            sealed: config.seal,
+            full: AtomicBool::new(false),
+            journal,
+        }
+    }
+
+    pub(super) fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
+    pub(super) fn into_journal(self) -> Journal {
+        self.journal
+    }
+
+    /// The oldest record that the machine has not been told.
+    pub(super) fn next_appended(&self) -> Option<Appended> {
+        self.appended().pop_front()
+    }
+
+    /// The server keeps so much; the node's journal has a record that ends there.
+    pub(super) fn on_kept(&self, kept: ServerKept) {
+        self.journal.set_server_kept(kept);
+        self.kept.fetch_max(kept.end.lsn.0, Ordering::AcqRel);
+    }
+
+    /// The log may be trimmed up to here: it is on the disk, and the journal itself knows that the server keeps it.
+    pub(super) fn trimmable(&self) -> Lsn {
+        Lsn(self.kept.load(Ordering::Acquire)).min(self.journal.state().stable)
+    }
+
+    /// An append has found no room, and none has since.
+    pub(super) fn wants_room(&self) -> bool {
+        self.full.load(Ordering::Relaxed)
+    }
+
+    fn appended(&self) -> MutexGuard<'_, VecDeque<Appended>> {
+        self.appended.lock().expect("nothing panics under this lock")
+    }
+
+    /// Whether a record can be appended without waiting for the server. The disk may have to be waited for, which needs nobody.
+    fn room(&self, length: usize) -> Result<(), AppendError> {
+        let state = self.journal.state();
+        let used = state.tail.since(self.trimmable());
+        let full = used + record_bytes(length, self.sealed) as u64 > self.window_bytes;
+        self.full.store(full, Ordering::Relaxed);
+        match full {
+            true => Err(AppendError::Full {
+                used,
+                capacity: self.window_bytes,
+            }),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Log for Tails {
+    fn append(
+        &self,
+        kind: Kind,
+        length: usize,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<Ticket, AppendError> {
+        let max = self.journal.state().payload_max;
+        if length > max {
+            return Err(AppendError::TooLarge { bytes: length, max });
+        }
+        let mut bytes = vec![0; length];
+        fill(&mut bytes);
+        let stamp = Stamp::of(&bytes).expect("a transaction gives its stamp before it commits");
+        let payload = Payload(Arc::new(bytes));
+        let mut appended = self.appended();
+        self.room(length)?;
+        let copy = &mut |into: &mut [u8]| into.copy_from_slice(payload.as_ref());
+        let linked = self.journal.append_linked(kind, length, copy);
+        if matches!(linked, Err(AppendError::Full { .. })) {
+            self.full.store(true, Ordering::Relaxed);
+        }
+        let (ticket, end) = linked?;
+        appended.push_back(Appended { stamp, end, payload });
+        Ok(ticket)
+    }
+
+    fn wait(&self, ticket: Ticket, durability: Durability) -> Result<Votes, WaitError> {
+        self.journal.wait(ticket, durability)
+    }
+
+    fn state(&self) -> LogState {
+        self.journal.state()
+    }
+
+    fn read(&self, from: Lsn, each: &mut dyn FnMut(Record<'_>) -> bool) -> Result<Lsn, LogError> {
+        self.journal.read(from, each)
+    }
+
+    fn trim(&self, head: Lsn) -> Result<(), LogError> {
+        self.journal.trim(head)
+    }
+}
