@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::world::{Place, SPAN, add, read, transfer};
@@ -189,6 +190,29 @@ fn a_pinned_reader_sees_what_was_until_it_accepts() {
     until("it is applied at once", || {
         other.region().get::<u64>(SPAN).unwrap() == 3
     });
+}
+
+/// Interfaces of other languages keep transactions in tables, and end them in any thread.
+#[test]
+fn what_owns_its_node_outlives_no_node_and_changes_threads() {
+    let (_directory, place) = place();
+    let _lender = place.lender("a");
+    place.create(4, &["a"]);
+    let _serving = place.serve();
+    let node = Arc::new(place.join("one"));
+    let mut txn = node.begin_owned(Mode::Restore).unwrap();
+    let reader = node.reader_owned().unwrap();
+    assert_eq!(reader.read().unwrap()[SPAN..SPAN + 8], [0; 8]);
+    txn.acquire(LockId(1), Hold::Exclusive).unwrap();
+    txn.set(SPAN, &7_u64).unwrap();
+    // Whoever held it alone could leave, or drop it.
+    let node = Arc::try_unwrap(node).expect_err("both have a share");
+    let commit = std::thread::spawn(move || txn.commit(Durability::Remote));
+    commit.join().expect("no panic").expect("it commits");
+    drop(reader);
+    let node = Arc::into_inner(node).expect("nobody else has it");
+    assert_eq!(read(&node, 1), 7);
+    node.leave().expect("it leaves");
 }
 
 #[test]

@@ -29,6 +29,7 @@
 //! | `join.rs` | from nothing to the whole region |
 //! | `txn.rs` | transactions: locks, ranges, commit |
 //! | `reader.rs` | pinned readers |
+//! | `grip.rs` | the node, borrowed or shared |
 //! | `core.rs` | the machine under the node's lock, and how its deeds are carried out |
 //! | `shared.rs` | what the threads share, and how one tells the machine something |
 //! | `tails.rs` | the journal, as the memory sees it: keeps each record until the machine was told |
@@ -43,6 +44,7 @@
 
 mod core;
 pub mod error;
+mod grip;
 mod hands;
 mod house;
 mod join;
@@ -69,6 +71,7 @@ use netram_rvm::{Mode, Region};
 
 use crate::server::Spans;
 pub use error::{AcquireError, Commit, CommitError, DeclareError, Expired, Gone, JoinError};
+use grip::Grip;
 pub use options::Options;
 pub use reader::Reader;
 use shared::Shared;
@@ -155,12 +158,23 @@ impl Node {
 
     /// Begins a transaction. One of [`Mode::NoRestore`] must acquire its locks in order, and commit: an abort spoils the node's copy.
     pub fn begin(&self, mode: Mode) -> Result<Txn<'_>, Gone> {
-        Txn::begin(&self.shared, mode, self.lock_timeout)
+        Txn::begin(Grip::Lent(&self.shared), mode, self.lock_timeout)
+    }
+
+    /// [`begin`](Node::begin) where nothing can be borrowed: the transaction has a share of the node, which can
+    /// neither leave nor end before it.
+    pub fn begin_owned(self: &Arc<Node>, mode: Mode) -> Result<Txn<'static>, Gone> {
+        Txn::begin(Grip::Kept(Arc::clone(self)), mode, self.lock_timeout)
     }
 
     /// Pins the copy as it is, to be read without locks.
     pub fn reader(&self) -> Result<Reader<'_>, Gone> {
-        Reader::begin(&self.shared)
+        Reader::begin(Grip::Lent(&self.shared))
+    }
+
+    /// [`reader`](Node::reader) where nothing can be borrowed.
+    pub fn reader_owned(self: &Arc<Node>) -> Result<Reader<'static>, Gone> {
+        Reader::begin(Grip::Kept(Arc::clone(self)))
     }
 
     /// The region's memory. What is read there is current under a lock that covers it, and for as long as that is held.

@@ -4,6 +4,7 @@ use netram_proto::shared::node::Age;
 use netram_rvm::ReadGuard;
 
 use super::error::{Expired, Gone};
+use super::grip::Grip;
 use super::shared::Shared;
 
 /// A pinned reader. While there is one, what other nodes commit waits, in bounded memory; what it sees is between two commits, with all
@@ -13,20 +14,20 @@ use super::shared::Shared;
 /// was committed under it. What this node's own transactions write it sees at once; so a program that reads and writes in
 /// several threads takes a shared lock to read.
 pub struct Reader<'n> {
-    shared: &'n Shared,
+    shared: Grip<'n>,
     /// How often readers had expired when this one was pinned.
     pinned: u64,
 }
 
 impl<'n> Reader<'n> {
-    pub(super) fn begin(shared: &'n Shared) -> Result<Reader<'n>, Gone> {
-        let pinned = pin(shared)?;
+    pub(super) fn begin(shared: Grip<'n>) -> Result<Reader<'n>, Gone> {
+        let pinned = pin(&shared)?;
         shared.catch_up()?;
         Ok(Reader { shared, pinned })
     }
 
     /// The region's bytes, kept from changing until the guard is dropped.
-    pub fn read(&self) -> Result<ReadGuard<'n>, Expired> {
+    pub fn read(&self) -> Result<ReadGuard<'_>, Expired> {
         // What is past is applied only after it was said to be past, and not while there is a guard.
         let guard = self.shared.region.read();
         match self.is_expired() {
@@ -38,7 +39,7 @@ impl<'n> Reader<'n> {
     /// Moves on to everything that has come. No guard of the region may be held.
     pub fn accept(&mut self) -> Result<(), Gone> {
         match self.is_expired() {
-            true => self.pinned = pin(self.shared)?,
+            true => self.pinned = pin(&self.shared)?,
             false => self.shared.with(|core, _| {
                 core.alive()?;
                 core.machine.accept();

@@ -20,6 +20,7 @@ use zerocopy::{Immutable, IntoBytes};
 
 use super::core::{Core, Sleeper};
 use super::error::{AcquireError, Commit, CommitError, DeclareError, Gone};
+use super::grip::Grip;
 use super::shared::Shared;
 use super::tails::{Appended, Tails};
 
@@ -36,7 +37,7 @@ use super::tails::{Appended, Tails};
 /// Locks are held until it ends. While one is waited for, and while it commits, the thread may hold no guard of the region: what it
 /// waits for may have to be applied there.
 pub struct Txn<'n> {
-    shared: &'n Shared,
+    shared: Grip<'n>,
     /// `None`: it has ended.
     inner: Option<Transaction<Tails, RealStorage>>,
     id: TxnId,
@@ -57,7 +58,7 @@ struct Held {
 }
 
 impl<'n> Txn<'n> {
-    pub(super) fn begin(shared: &'n Shared, mode: Mode, timeout: Duration) -> Result<Txn<'n>, Gone> {
+    pub(super) fn begin(shared: Grip<'n>, mode: Mode, timeout: Duration) -> Result<Txn<'n>, Gone> {
         let undoable = mode == Mode::Restore;
         let id = shared.with(|core, _| {
             core.alive()?;
@@ -67,8 +68,8 @@ impl<'n> Txn<'n> {
             }
         })?;
         Ok(Txn {
-            shared,
             inner: Some(shared.rvm.begin(mode)),
+            shared,
             id,
             mode,
             held: Vec::new(),
@@ -177,7 +178,7 @@ impl<'n> Txn<'n> {
     ) -> Result<(), DeclareError> {
         let places = self.admit(offset, length)?;
         let inner = self.inner.as_mut().ok_or(RangeError::Ended)?;
-        declare(inner, self.shared)?;
+        declare(inner, &self.shared)?;
         for held in &mut self.held[places] {
             held.written = true;
         }
