@@ -9,7 +9,7 @@ use common::world::{Place, SPAN, add, read, transfer};
 use common::{PATIENCE, Random, until};
 use netram_proto::port::Durability;
 use netram_proto::shared::message::Fate;
-use netram_proto::shared::{Hold, LockId, Number};
+use netram_proto::shared::{Hold, LockId, Number, Version};
 use netram_rvm::Mode;
 use netram_shared::Node;
 use netram_shared::node::{AcquireError, DeclareError, Gone};
@@ -291,4 +291,33 @@ fn a_server_that_is_stopped_and_started_again_finds_its_nodes() {
     assert_eq!(add(&other, 1, 1).unwrap(), 3);
     assert_eq!(read(&one, 1), 3);
     equal(&one, &other);
+}
+
+#[test]
+fn a_write_elsewhere_is_waited_for_and_a_pinned_reader_does_not_count_it() {
+    let (_directory, place) = place();
+    let _lender = place.lender("a");
+    place.create(4, &["a"]);
+    let _serving = place.serve();
+    let (one, other) = (place.join("one"), place.join("other"));
+    let lock = LockId(2);
+    let soon = Duration::from_millis(20);
+    assert_eq!(other.wait_version(lock, Version(1), soon), Ok(false));
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| other.wait_version(lock, Version(1), PATIENCE));
+        add(&one, 2, 5).unwrap();
+        assert_eq!(waiting.join().unwrap(), Ok(true));
+    });
+    assert_eq!(other.region().get::<u64>(2 * SPAN).unwrap(), 5);
+    let reader = other.reader().unwrap();
+    add(&one, 2, 5).unwrap();
+    until("the second write has come", || other.version(lock) == Version(2));
+    assert_eq!(other.wait_version(lock, Version(1), soon), Ok(true));
+    assert_eq!(other.wait_version(lock, Version(2), soon), Ok(false));
+    drop(reader);
+    assert_eq!(other.wait_version(lock, Version(2), PATIENCE), Ok(true));
+    assert_eq!(other.region().get::<u64>(2 * SPAN).unwrap(), 10);
+    // Its own writes are there as soon as they are committed.
+    add(&other, 3, 1).unwrap();
+    assert_eq!(other.wait_version(LockId(3), Version(1), soon), Ok(true));
 }

@@ -38,6 +38,7 @@
 //! | `house.rs` | ticks, views, trimming |
 //! | `old.rs` | what earlier processes left: offered |
 //! | `mark.rs` | whose a journal is: a file |
+//! | `watch.rs`, `news.rs` | waiting until another node's write is visible here |
 //!
 //! **Threads.** One has the link; one applies what nobody waits for; one keeps time. Transactions run in the program's: any number at
 //! once, and none is handed to another thread.
@@ -50,12 +51,14 @@ mod house;
 mod join;
 mod link;
 mod mark;
+mod news;
 mod old;
 mod options;
 mod reader;
 mod shared;
 mod tails;
 mod txn;
+mod watch;
 
 use std::fs;
 use std::path::PathBuf;
@@ -202,6 +205,17 @@ impl Node {
     /// The version of a lock in this node's copy, or on its way there.
     pub fn version(&self, lock: netram_proto::shared::LockId) -> Version {
         self.shared.core().machine.version(lock)
+    }
+
+    /// Waits until the region's memory has this version of a lock, whoever wrote it. What is held back for a pinned reader is not
+    /// there yet. `false`: it did not come in time. No guard of the region may be held.
+    pub fn wait_version(
+        &self,
+        lock: netram_proto::shared::LockId,
+        version: Version,
+        timeout: Duration,
+    ) -> Result<bool, Gone> {
+        self.shared.wait_version(lock, version, timeout)
     }
 
     /// What became of a record, of any node id, that [`CommitError::Unknown`] has named. [`Fate::Open`]: it was not known in time.

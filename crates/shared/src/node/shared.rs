@@ -16,6 +16,7 @@ use super::core::{Afterwards, Core, Sleeper};
 use super::error::{AcquireError, Gone};
 use super::hands::Hands;
 use super::mark::Mark;
+use super::news::News;
 use super::tails::Tails;
 use crate::channel::Bell;
 use crate::server::{Span, Spans};
@@ -37,6 +38,8 @@ pub(super) struct Shared {
     pub(super) id: NodeId,
     core: Mutex<Core>,
     told: Condvar,
+    /// For whoever waits until something is visible.
+    pub(super) news: News,
     pub(super) hands: Hands,
     /// Ends the rest of the link's thread, while it has one.
     bell: Mutex<Option<Arc<Bell>>>,
@@ -74,6 +77,7 @@ impl Shared {
             id: parts.id,
             core: Mutex::new(parts.core),
             told: Condvar::new(),
+            news: News::default(),
             hands: Hands::default(),
             bell: Mutex::new(None),
             // What joining had to say.
@@ -96,6 +100,7 @@ impl Shared {
         }
         drop(core);
         self.follow(afterwards);
+        self.news.tell();
         told
     }
 
@@ -134,6 +139,7 @@ impl Shared {
         self.over.store(true, Ordering::Release);
         self.rvm.log().journal().set_fenced_by_server();
         self.told.notify_all();
+        self.news.tell();
         self.ring();
     }
 

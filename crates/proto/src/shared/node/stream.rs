@@ -274,6 +274,16 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
         self.foreign.applied = self.position;
     }
 
+    /// Whether the region's memory has this version of a lock, or is about to: nothing of it waits for a reader.
+    pub fn shows(&self, lock: LockId, version: Version) -> bool {
+        let makes = |held: &Held<P>| {
+            let stamp = Stamp::of(held.payload.as_ref());
+            let mut written = stamp.iter().flat_map(|stamp| &stamp.written);
+            written.any(|(other, makes)| *other == lock && *makes <= version)
+        };
+        self.version(lock) >= version && !self.foreign.waiting.iter().any(makes)
+    }
+
     /// How old what readers see is.
     pub fn age(&self, now: Time) -> Age {
         let oldest = self.foreign.waiting.front();
