@@ -85,6 +85,9 @@ pub const REGION_LOCKS_MAX: usize = 1 << 20;
 pub const REGION_NODES_MAX: usize = 1 << 16;
 /// Bytes of the settings that a region hands to its nodes.
 pub const SETTINGS_BYTES_MAX: usize = 64 * 1024;
+/// A node whose machine has closed its link is taken for dead after so long, or a quarter of the lease: if something between the machines has
+/// broken the link, the node has come back over another by then.
+pub const HUNG_UP_GRACE: Span = Span::from_ms(100);
 /// Records of one node that wait until what they depend on has come. A node sends no more than it may have in its journal, but this
 /// bounds what a server keeps for one that says nonsense.
 pub const MERGE_RECORDS_MAX: usize = 1 << 20;

@@ -257,8 +257,8 @@ fn a_journal_that_its_machine_offers_is_taken_from_there() {
     one.write(0, 1, b"a");
     assert_eq!(other.next_record().1, Number(1));
     let lost = one.record(0, 2, b"b");
+    // Its link is not closed meanwhile: its members, of which it has none, would be asked at once.
     let (old, journal) = (one.id, one.journal);
-    drop(one);
     other.ask(0, Hold::Exclusive);
     let mut heir = place.node(3);
     let last = Number(2);

@@ -7,7 +7,7 @@ use netram_proto::journal::View;
 use netram_proto::shared::lock::{Ask, Asker, Claim, Order, ToCache, ToService};
 use netram_proto::shared::message::{Fate, Join, Joined, OldJournal, Opening};
 use netram_proto::shared::node::{Full, Node, NodeConfig, Over, State};
-use netram_proto::shared::server::{Deed, Server, ServerConfig, Session, Table, Why};
+use netram_proto::shared::server::{Closed, Deed, Server, ServerConfig, Session, Table, Why};
 use netram_proto::shared::{
     Alien, Grant, Hold, LockId, NodeId, Number, Position, RegionId, Stamp, ToNode, ToServer, Version,
 };
@@ -17,7 +17,7 @@ use netram_proto::wire::Link;
 use super::world::Dice;
 use super::world::bytes::{self, P};
 
-fn server() -> Server<P> {
+pub(super) fn server() -> Server<P> {
     let config = ServerConfig {
         lease: Span::from_ms(100),
         recent_bytes_max: 300,
@@ -34,7 +34,7 @@ fn server() -> Server<P> {
     Server::new(config, table, Time(0))
 }
 
-fn join(journal: u128) -> Join {
+pub(super) fn join(journal: u128) -> Join {
     Join {
         region: None,
         name: String::new(),
@@ -46,7 +46,7 @@ fn join(journal: u128) -> Join {
 }
 
 /// Carries out what a server says, at once; what became of nodes.
-fn carry_out(server: &mut Server<P>, now: Time, sessions: u64) -> Vec<(NodeId, Why)> {
+pub(super) fn carry_out(server: &mut Server<P>, now: Time, sessions: u64) -> Vec<(NodeId, Why)> {
     let mut fenced = Vec::new();
     loop {
         while let Some(deed) = server.poll() {
@@ -56,7 +56,7 @@ fn carry_out(server: &mut Server<P>, now: Time, sessions: u64) -> Vec<(NodeId, W
                 Deed::Recover { node, .. } => server.on_recovered(node, Vec::new()),
                 Deed::Fenced { node, why } | Deed::Refused { node, why } => fenced.push((node, why)),
                 Deed::Forget { .. } => (),
-                Deed::Close(session) => server.on_closed(session, false),
+                Deed::Close(session) => server.on_closed(now, session, Closed::Broken),
             }
         }
         let mut sent = (1..=sessions).filter_map(|session| server.poll_send(Session(session)));
@@ -66,7 +66,7 @@ fn carry_out(server: &mut Server<P>, now: Time, sessions: u64) -> Vec<(NodeId, W
     }
 }
 
-fn tail(number: u64, written: &[(u32, u64)]) -> ToServer<P> {
+pub(super) fn tail(number: u64, written: &[(u32, u64)]) -> ToServer<P> {
     let written = written.iter();
     let stamp = Stamp {
         written: written
@@ -86,7 +86,7 @@ fn tail(number: u64, written: &[(u32, u64)]) -> ToServer<P> {
 }
 
 /// Nodes 1 and 2 have joined; node 1 has lock 0 alone.
-fn two_nodes() -> (Server<P>, Time) {
+pub(super) fn two_nodes() -> (Server<P>, Time) {
     let (mut server, now) = (server(), Time(1));
     for session in 1..=2 {
         server.handle(now, Session(session), ToServer::Join(join(session.into())));
@@ -255,7 +255,8 @@ fn whatever_strangers_and_nodes_say_no_lock_has_two_writers() {
             let session = Session(1 + dice.below(4));
             now = now + Span::from_ms(dice.below(8));
             match dice.below(20) {
-                0 => server.on_closed(session, dice.percent(50)),
+                0 => server.on_closed(now, session, Closed::Broken),
+                2 => server.on_closed(now, session, Closed::HungUp),
                 1 => server.on_tick(now),
                 _ => server.handle(now, session, anything(&mut dice)),
             }

@@ -1,6 +1,7 @@
 //! Shared memory: any input, any order, and whole histories.
 
 mod hostile;
+mod leases;
 mod merge;
 mod message;
 mod random;

@@ -1,5 +1,8 @@
 //! The thread that has the link to the server: it sends what the machine says, and tells it what comes. When the link breaks it makes
 //! another one.
+//!
+//! One that broke is not closed before the server has answered over the next: a link that its machine closes tells the server that the
+//! node's process has ended, and its locks go on at once though its lease still runs.
 
 use std::collections::VecDeque;
 use std::io;
@@ -104,14 +107,14 @@ impl Session {
 
 /// Until the node ends. `session` is the one over which it has joined.
 pub(super) fn run(shared: &Shared, server: &Server, session: Session) {
-    let mut session = Some(session);
+    let (mut session, mut broken) = (Some(session), None);
     while !shared.is_over() {
         let opened = match session.take() {
             Some(joined) => Ok(joined),
             None => Session::open(server).inspect(|_| shared.with(|core, _| core.machine.on_linked())),
         };
         match opened {
-            Ok(opened) => serve(shared, opened),
+            Ok(opened) => broken = Some(serve(shared, opened, broken.take())),
             Err(error) => {
                 tracing::debug!(%error, "the region's server cannot be reached; trying again");
                 std::thread::sleep(CONNECT_PAUSE);
@@ -120,10 +123,10 @@ pub(super) fn run(shared: &Shared, server: &Server, session: Session) {
     }
 }
 
-/// Until the link breaks.
-fn serve(shared: &Shared, mut session: Session) {
+/// Until the link breaks. Gives it back.
+fn serve(shared: &Shared, mut session: Session, before: Option<Session>) -> Session {
     shared.set_bell(Some(session.bell()));
-    let ended = speak(shared, &mut session);
+    let ended = speak(shared, &mut session, before);
     shared.set_bell(None);
     if let Err(broken) = ended {
         tracing::warn!(%broken, "lost the region's server; going on without it until the lease ends");
@@ -132,9 +135,10 @@ fn serve(shared: &Shared, mut session: Session) {
         core.to_send.clear();
         core.machine.on_unlinked();
     });
+    session
 }
 
-fn speak(shared: &Shared, session: &mut Session) -> Result<(), Broken> {
+fn speak(shared: &Shared, session: &mut Session, mut before: Option<Session>) -> Result<(), Broken> {
     // What is not sent when the link is gone is forgotten with this.
     let mut to_send = VecDeque::new();
     loop {
@@ -146,7 +150,10 @@ fn speak(shared: &Shared, session: &mut Session) -> Result<(), Broken> {
             return Ok(());
         }
         match session.receive()? {
-            Some(message) => shared.with(|core, now| core.machine.handle(now, message)),
+            Some(message) => {
+                drop(before.take());
+                shared.with(|core, now| core.machine.handle(now, message));
+            }
             None => {
                 let news = || shared.post.load(Ordering::SeqCst) || shared.is_over();
                 session.rest(flushed, news)?;

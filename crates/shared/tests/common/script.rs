@@ -258,7 +258,9 @@ impl Script {
         security: &Security,
         applied: Vec<(NodeId, Number)>,
     ) -> Number {
-        self.channel = Channel::open(address, security, PATIENCE).unwrap();
+        let next = Channel::open(address, security, PATIENCE).unwrap();
+        // The one before is closed when the next has been answered, as a node does.
+        let _before = std::mem::replace(&mut self.channel, next);
         self.say(&ToServer::Resume {
             region: self.region,
             node: self.id,

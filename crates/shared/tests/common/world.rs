@@ -67,8 +67,12 @@ impl Place {
     }
 
     pub fn serve(&self) -> Serving {
+        self.serve_with(LEASE)
+    }
+
+    pub fn serve_with(&self, lease: Duration) -> Serving {
         let config = ServeConfig {
-            lease: LEASE,
+            lease,
             ..ServeConfig::new(vec![self.address("server")], Security::Insecure)
         };
         Serving::start(&self.region(), config).expect("the region is served")

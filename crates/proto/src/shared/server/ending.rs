@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 
 use super::peer::Known;
 use super::{Deed, Fact, Server, Session, Standing, Stored, Tail, Why};
-use crate::limit::{MERGE_RECORDS_MAX, REGION_NODES_MAX};
+use crate::limit::{HUNG_UP_GRACE, MERGE_RECORDS_MAX, REGION_NODES_MAX};
 use crate::shared::message::{OldJournal, ToNode};
 use crate::shared::{NodeId, Number, Queued, Stamp};
 use crate::time::{Span, Time};
@@ -40,10 +40,11 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
         // must not count it longer than it is.
         let slept = now.since(self.ticked);
         self.ticked = now;
-        let lease = self.config.lease;
+        let (lease, grace) = (self.config.lease, self.grace());
         if slept > Span(lease.0 / 4) {
             for peer in self.peers.values_mut() {
                 peer.heard = (peer.heard + slept).min(now);
+                peer.hung_up = peer.hung_up.map(|since| (since + slept).min(now));
             }
         }
         let mut late = Vec::new();
@@ -55,13 +56,38 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
                     late.push((*node, Why::Behind));
                 }
             }
-            if peer.standing.has_lease() && peer.heard + lease <= now {
+            if !peer.standing.has_lease() {
+                continue;
+            }
+            if peer.hung_up.is_some_and(|since| since + grace <= now) {
+                late.push((*node, Why::Dead));
+            } else if peer.heard + lease <= now {
                 late.push((*node, Why::Silent));
             }
         }
         for (node, why) in late {
             self.fence(node, why);
         }
+    }
+
+    /// When the next node is late, unless it is heard before. `None`: there is none that could be.
+    ///
+    /// It is never earlier than the last time that was asked, but for a link that has been closed since.
+    pub fn deadline(&self) -> Option<Time> {
+        let (lease, grace) = (self.config.lease, self.grace());
+        let leased = self.peers.values().filter(|peer| peer.standing.has_lease());
+        let late = leased.map(|peer| {
+            let hung_up = peer.hung_up.map(|since| since + grace);
+            let behind = peer.behind.map(|since| since + lease);
+            let silent = peer.heard + lease;
+            [hung_up, behind].into_iter().flatten().fold(silent, Time::min)
+        });
+        late.min()
+    }
+
+    /// What a node is given to come back over another link when its machine has closed the one that it had.
+    fn grace(&self) -> Span {
+        HUNG_UP_GRACE.min(Span(self.config.lease.0 / 4))
     }
 
     /// Nothing of a node counts from here on but what its journal has.

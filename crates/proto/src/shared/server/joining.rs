@@ -197,6 +197,7 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
             return;
         };
         peer.hush();
+        peer.hung_up = None;
         let before = peer.session.replace(session);
         if let Some(before) = before.filter(|before| *before != session) {
             self.wires.remove(&before);

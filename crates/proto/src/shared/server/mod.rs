@@ -45,6 +45,16 @@ use ring::Ring;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Session(pub u64);
 
+/// How a link ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closed {
+    /// It broke, or was closed here: its node may live, and goes on over another.
+    Broken,
+    /// The node's machine has closed it, as it does for a process that has ended. A node that lives keeps a link that is of no use to it
+    /// until it goes on over another, so that this says nothing wrong of it; what lies between may.
+    HungUp,
+}
+
 /// What a server is to do, apart from its region's state.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
@@ -224,17 +234,13 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
         }
     }
 
-    /// A link is no more. `dead`: it is certain that the node's process is not either.
-    pub fn on_closed(&mut self, session: Session, dead: bool) {
+    /// A link is no more.
+    pub fn on_closed(&mut self, now: Time, session: Session, closed: Closed) {
         let node = self.wires.remove(&session).and_then(|wire| wire.node);
-        if let Some(node) = node {
-            if let Some(peer) = self.peers.get_mut(&node) {
-                peer.session = None;
-                peer.hush();
-            }
-            if dead {
-                self.fence(node, Why::Dead);
-            }
+        if let Some(peer) = node.and_then(|node| self.peers.get_mut(&node)) {
+            peer.session = None;
+            peer.hung_up = (closed == Closed::HungUp).then_some(now);
+            peer.hush();
         }
         self.settle();
     }
@@ -260,7 +266,7 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
         self.settle();
     }
 
-    /// Time has passed. To be called several times a lease.
+    /// Time has passed. To be called several times a lease, and at [`Server::deadline`].
     pub fn on_tick(&mut self, now: Time) {
         self.check_leases(now);
         self.settle();

@@ -99,6 +99,8 @@ pub(super) struct Peer<P> {
     pub(super) session: Option<Session>,
     /// When it was last heard.
     pub(super) heard: Time,
+    /// Since when it has no link because its machine has closed it.
+    pub(super) hung_up: Option<Time>,
     /// Since when it is behind, as far as that has been noticed.
     pub(super) behind: Option<Time>,
     pub(super) id: JournalId,
@@ -132,6 +134,7 @@ impl<P> Peer<P> {
             standing,
             session: None,
             heard: now,
+            hung_up: None,
             behind: None,
             id,
             journal,

@@ -5,7 +5,7 @@ use netram_proto::journal::View;
 use netram_proto::shared::lock::TxnId;
 use netram_proto::shared::message::{Fate, Join, OldJournal};
 use netram_proto::shared::node::{Deed, Full, Node, NodeConfig, Over, State, Waited};
-use netram_proto::shared::server::Session;
+use netram_proto::shared::server::{Closed, Session};
 use netram_proto::shared::{Hold, LockId, NodeId, Number, Stamp, ToServer};
 use netram_proto::time::{Span, Time};
 
@@ -117,9 +117,12 @@ impl World {
             return;
         };
         self.slots[slot].wake();
-        let told = self.dice.percent(50);
+        let how = match self.dice.percent(50) {
+            true => Closed::HungUp,
+            false => Closed::Broken,
+        };
         if let Some(session) = process.session {
-            self.break_pipe(session, told);
+            self.break_pipe(session, how);
         }
         self.bury(slot, &process);
     }
@@ -200,7 +203,7 @@ impl World {
         if let Some(session) = process.and_then(|process| process.session)
             && danger < dangers.link_breaks
         {
-            self.break_pipe(session, false);
+            self.break_pipe(session, Closed::Broken);
         }
         let danger = self.dice.below(10_000);
         let id = self.slots[slot].process.as_ref().map(|process| process.journal);
@@ -268,7 +271,7 @@ impl World {
             match pipe.down.pop_front_if(|(at, _)| *at <= now) {
                 Some((_, message)) => process.node.handle(now, message),
                 None if pipe.closed && pipe.down.is_empty() => {
-                    self.break_pipe(session, false);
+                    self.break_pipe(session, Closed::Broken);
                     return;
                 }
                 None => return,
@@ -463,7 +466,7 @@ impl World {
             return;
         };
         if let Some(session) = process.session {
-            self.break_pipe(session, false);
+            self.break_pipe(session, Closed::Broken);
         }
         if over == Over::Left {
             let open = process

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use netram_proto::shared::message::Opening;
 use netram_proto::shared::server::{
-    Deed, Fact, Journal as Known, Outgoing, Row, ServerConfig, Standing, Table, Why,
+    Closed, Deed, Fact, Journal as Known, Outgoing, Row, ServerConfig, Standing, Table, Why,
 };
 use netram_proto::shared::{Grant, NodeId, Number, Position, RegionId, Server, ToNode, Version};
 use netram_proto::time::{Span, Time};
@@ -122,7 +122,7 @@ impl World {
         self.host.readings.clear();
         let sessions: Vec<Session> = self.pipes.keys().copied().collect();
         for session in sessions {
-            self.break_pipe(session, false);
+            self.break_pipe(session, Closed::Broken);
         }
     }
 
@@ -239,7 +239,7 @@ impl World {
                     let at = self.now + Span::from_ms(self.dice.below(30));
                     self.host.readings.push((at, node, journal));
                 }
-                Deed::Close(session) => self.break_pipe(session, false),
+                Deed::Close(session) => self.break_pipe(session, Closed::Broken),
                 Deed::Fenced {
                     why: Why::Unlocked(_),
                     ..
@@ -373,13 +373,13 @@ impl World {
         }
     }
 
-    /// A link is no more; what is in it is lost. `dead`: its process is not either, and the server is told.
-    pub(super) fn break_pipe(&mut self, session: Session, dead: bool) {
+    /// A link is no more; what is in it is lost. `how` the server learns of it: hung up is the link of a process that is no more.
+    pub(super) fn break_pipe(&mut self, session: Session, how: Closed) {
         let Some(pipe) = self.pipes.remove(&session) else {
             return;
         };
         if let Some(server) = &mut self.host.server {
-            server.on_closed(session, dead);
+            server.on_closed(self.now, session, how);
         }
         self.do_server_deeds();
         if let Some(process) = &mut self.slots[pipe.slot].process

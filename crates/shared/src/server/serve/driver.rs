@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use netram_client::RemainsError;
 use netram_client::remains::Found;
 use netram_proto::id::Lsn;
-use netram_proto::shared::server::{Deed, Session, Standing};
+use netram_proto::shared::server::{Closed, Deed, Session, Standing};
 use netram_proto::shared::{NodeId, Number, Server};
 use netram_proto::time::Time;
 use netram_rvm::record::KIND_COMPACT;
@@ -164,8 +164,9 @@ impl Driver {
         if self.now < self.tick {
             return Ok(false);
         }
-        self.tick = self.now + (self.lease / 8).min(HOUSEKEEPING);
         self.server.on_tick(self.time());
+        self.tick = self.now + (self.lease / 8).min(HOUSEKEEPING);
+        self.plan_tick();
         self.do_deeds()?;
         let now = self.now;
         let over = |(session, line): (&Session, &Line)| {
@@ -175,9 +176,16 @@ impl Driver {
         };
         let over: Vec<Session> = self.lines.iter().filter_map(over).collect();
         for session in over {
-            self.lose(session, "it is over")?;
+            self.end(session, "it is over", Closed::Broken)?;
         }
         Ok(true)
+    }
+
+    /// Has the machine hear of the time at the very moment when a node is late.
+    pub(super) fn plan_tick(&mut self) {
+        if let Some(late) = self.server.deadline() {
+            self.tick = self.tick.min(self.began + Duration::from_nanos(late.0));
+        }
     }
 
     /// Does what the machine says.

@@ -32,7 +32,7 @@ impl Driver {
                     Ok(Filled::Done) => (),
                     Ok(Filled::Share) => self.unfilled = true,
                     Err(error) => {
-                        self.lose(session, &error.to_string())?;
+                        self.lose(session, &error)?;
                         again = true;
                     }
                 }

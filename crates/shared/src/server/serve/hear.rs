@@ -1,14 +1,15 @@
 //! Hearing what links bring: what a driver has to check is checked here, before the machine hears of it.
 
 use netram_proto::shared::message::{Join, OldJournal, Refused};
-use netram_proto::shared::server::Session;
+use netram_proto::shared::server::{Closed, Session};
 use netram_proto::shared::{ToNode, ToServer};
-use netram_transport::Events;
+use netram_transport::{Events, LinkError};
 
 use super::ServeError;
 use super::driver::{BELL, Driver};
 use super::line::{Held, Line, Payload};
 use super::readings::is_key;
+use crate::channel::ChannelError;
 use crate::limit::{ANSWERS_MAX, MESSAGES_A_TURN};
 use crate::server::store::RecordError;
 use crate::server::table::NODES_MAX;
@@ -34,7 +35,7 @@ impl Driver {
     /// Takes some of what a link has brought, as far as its answers find room.
     fn read(&mut self, session: Session) -> Result<(), ServeError> {
         if self.lines.get(&session).is_some_and(Line::is_deaf) {
-            return self.lose(session, "the peer closed the connection");
+            return self.lose(session, &ChannelError::Link(LinkError::Closed));
         }
         for _ in 0..MESSAGES_A_TURN {
             if !self.may_read(session) {
@@ -48,7 +49,7 @@ impl Driver {
                 Ok(Some(_)) if closing => continue,
                 Ok(Some(bytes)) => ToServer::decode(bytes).map(|message| message.map(Payload::from)),
                 Ok(None) => return Ok(()),
-                Err(error) => return self.lose(session, &error.to_string()),
+                Err(error) => return self.lose(session, &error),
             };
             line.heard(self.now);
             match message {
@@ -144,7 +145,7 @@ impl Driver {
 
     fn refuse(&mut self, session: Session, refused: Refused) -> Result<(), ServeError> {
         // The machine may know the session by something that it asked.
-        self.server.on_closed(session, false);
+        self.server.on_closed(self.time(), session, Closed::Broken);
         self.readings.closed(session);
         if let Some(line) = self.lines.get_mut(&session) {
             // Whoever asks and takes no answers has no room for this one.
@@ -165,18 +166,28 @@ impl Driver {
             }
             // It has been told so already, or is about to be.
             None if self.server.urgent(session) > 0 => Ok(()),
-            None => self.lose(session, what),
+            None => self.end(session, what, Closed::Broken),
         }
     }
 
-    /// A link is no more. Whether its node is not either, nobody knows: it may have closed it to open another.
-    pub(super) fn lose(&mut self, session: Session, why: &str) -> Result<(), ServeError> {
+    /// A link is of no further use.
+    pub(super) fn lose(&mut self, session: Session, error: &ChannelError) -> Result<(), ServeError> {
+        let closed = match error {
+            ChannelError::Link(LinkError::Closed) => Closed::HungUp,
+            _ => Closed::Broken,
+        };
+        self.end(session, &error.to_string(), closed)
+    }
+
+    /// Ends a session.
+    pub(super) fn end(&mut self, session: Session, why: &str, closed: Closed) -> Result<(), ServeError> {
         if let Some(line) = self.lines.remove(&session) {
             let node = self.server.node(session).map(|node| node.0);
             tracing::info!(peer = line.channel.peer(), node, why, "a session has ended");
         }
         self.readings.closed(session);
-        self.server.on_closed(session, false);
+        self.server.on_closed(self.time(), session, closed);
+        self.plan_tick();
         self.do_deeds()
     }
 }
