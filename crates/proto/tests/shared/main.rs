@@ -1,5 +1,6 @@
 //! Shared memory: any input, any order, and whole histories.
 
+mod fates;
 mod hostile;
 mod leases;
 mod merge;

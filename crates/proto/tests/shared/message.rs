@@ -113,6 +113,7 @@ fn to_node(payload: &[u8]) -> Vec<ToNode<&[u8]>> {
             bytes: 1 << 30,
             address: 0x7000_0000_0000,
             spans: vec![(LockId(0), 0, 1 << 20), (LockId(5), 1 << 20, 64)],
+            record_bytes_max: 1 << 24,
             settings: b"lenders".to_vec(),
         },
         applied: vec![(NodeId(1), number)],
@@ -162,6 +163,11 @@ fn to_node(payload: &[u8]) -> Vec<ToNode<&[u8]>> {
             node,
             number,
             fate: Fate::Aborted,
+        },
+        ToNode::Fate {
+            node,
+            number,
+            fate: Fate::Forgotten,
         },
         ToNode::Wanted {
             node,

@@ -21,6 +21,9 @@ pub struct Opening {
     pub address: u64,
     /// What each lock covers: where it begins, how long it is. Ascending by lock.
     pub spans: Vec<(LockId, u64, u64)>,
+    /// Bytes of the longest record that the server surely has room for. A node commits none that is longer: it could be acknowledged, and
+    /// never be merged.
+    pub record_bytes_max: u64,
     /// Which lenders a node's journal should have, as settings are written.
     pub settings: Vec<u8>,
 }
@@ -51,6 +54,8 @@ pub enum Fate {
     Aborted,
     /// Not known yet: ask again.
     Open,
+    /// The node is gone, and for so long that its records are not remembered. Nobody knows any more; do not ask again.
+    Forgotten,
 }
 
 /// Why nobody joins.
@@ -290,6 +295,7 @@ fn decode<'a>(from: &mut Cursor<'a>) -> Decoded<ToNode<&'a [u8]>> {
                 0 => Fate::Committed,
                 1 => Fate::Aborted,
                 2 => Fate::Open,
+                3 => Fate::Forgotten,
                 _ => return Err(MessageError::Field("fate")),
             },
         },
@@ -347,6 +353,7 @@ impl Opening {
             put_varint(to, *start);
             put_varint(to, *length);
         }
+        put_varint(to, self.record_bytes_max);
         super::put_bytes(to, &self.settings);
     }
 
@@ -370,6 +377,7 @@ impl Opening {
             }
             opening.spans.push((lock, start, length));
         }
+        opening.record_bytes_max = from.varint()?;
         opening.settings = super::bytes(from, SETTINGS_BYTES_MAX, "settings")?.to_vec();
         Ok(opening)
     }

@@ -150,7 +150,8 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
     }
 
     /// Committed is what is durable here: what was only merged may still be lost with the members that had it. Aborted is what was not in
-    /// the journal of a node that is gone, and that is durable too.
+    /// the journal of a node that is gone, and that is durable too. Only those who are gone are forgotten. An id that nobody has had yet
+    /// may still be somebody's.
     pub(super) fn on_outcome(&mut self, session: Session, node: NodeId, number: Number) {
         let merged = self.merge.merged(node);
         let fate = match self.peers.get(&node) {
@@ -163,6 +164,7 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
                     _ => Fate::Open,
                 }
             }
+            None if node <= self.last_node => Fate::Forgotten,
             None => Fate::Open,
         };
         self.say(session, ToNode::Fate { node, number, fate });

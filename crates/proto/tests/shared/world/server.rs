@@ -103,6 +103,7 @@ impl World {
             bytes: WORDS as u64 * 8,
             address: 0,
             spans: Vec::new(),
+            record_bytes_max: 0,
             settings: Vec::new(),
         };
         let config = ServerConfig {

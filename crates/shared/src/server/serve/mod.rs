@@ -247,6 +247,7 @@ fn opening(store: &Store) -> Result<Opening, ServeError> {
         bytes: table.bytes,
         address: table.address,
         spans: spans.map(|span| (span.lock, span.offset, span.length)).collect(),
+        record_bytes_max: store.payload_bytes_max() as u64,
         settings,
     })
 }
