@@ -57,6 +57,9 @@ pub enum JoinError {
         /// What the system said.
         cause: std::io::Error,
     },
+    /// Another node has the directory, in this process or another one.
+    #[error("{0} is the directory of another node, which is running: give each its own")]
+    InUse(PathBuf),
     /// A path is no UTF-8.
     #[error("{0:?} is not UTF-8; choose another directory")]
     Name(PathBuf),

@@ -7,17 +7,33 @@ use netram_proto::port::{Log, WaitError};
 use super::error::Gone;
 use super::shared::Shared;
 
-/// How often. A lock that is waited for in vain, a view, a full log: each waits for this at most.
+/// How often time is looked at: a lock that is waited for in vain, or a view, waits for this at most.
 const TICK: Duration = Duration::from_millis(5);
+/// How often the log is looked at though nobody has said that it is full: the local disk tells nobody when it has more.
+const LOOK: Duration = Duration::from_millis(5);
+/// The same, while nobody wants room.
+const LOOK_IDLY: Duration = Duration::from_millis(50);
 /// A log fuller than one so-manieth is trimmed though nobody waits for room: each trimming costs a sync or two.
 const TRIM_PART: u64 = 4;
 
-/// Until the node ends.
+/// Until the node ends. Nothing here waits for a disk: the lease hangs on it.
 pub(super) fn run(shared: &Shared) {
     while !shared.is_stopping() {
         keep_time(shared);
-        trim(shared);
         std::thread::park_timeout(TICK);
+    }
+}
+
+/// Gives up what the log has and nobody needs, until the node ends.
+pub(super) fn trim(shared: &Shared) {
+    let tails = shared.rvm.log();
+    tails.set_trimmer(std::thread::current());
+    while !shared.is_over() {
+        trim_once(shared);
+        std::thread::park_timeout(match tails.wants_room() {
+            true => LOOK,
+            false => LOOK_IDLY,
+        });
     }
 }
 
@@ -53,7 +69,7 @@ pub(super) fn keep_time(shared: &Shared) {
 }
 
 /// Gives up the log's records that the server keeps, if somebody waits for room or may soon.
-fn trim(shared: &Shared) {
+fn trim_once(shared: &Shared) {
     let tails = shared.rvm.log();
     let state = tails.state();
     let used = state.tail.since(state.head);

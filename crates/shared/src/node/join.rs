@@ -223,7 +223,11 @@ impl Joining<'_> {
             ..MemoryOptions::new(journal.id())
         };
         let storage = RealStorage::create(table)?;
-        let rvm = Rvm::open(Tails::new(journal, &self.config), storage, memory)?;
+        let rvm = Rvm::open(
+            Tails::new(journal, &self.config, opening.record_bytes_max),
+            storage,
+            memory,
+        )?;
         // The first segment of its log, as the region is of the server's: they have the same number in records.
         rvm.create_segment(name, opening.bytes, Allocation::Sparse)?;
         let region = match usize::try_from(opening.address) {

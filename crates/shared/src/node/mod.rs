@@ -39,10 +39,13 @@
 //! | `old.rs` | what earlier processes left: offered |
 //! | `mark.rs` | whose a journal is: a file |
 //! | `watch.rs`, `news.rs` | waiting until another node's write is visible here |
+//! | `alone.rs` | one process has the directory |
 //!
-//! **Threads.** One has the link; one applies what nobody waits for; one keeps time. Transactions run in the program's: any number at
-//! once, and none is handed to another thread.
+//! **Threads.** One has the link; one applies what nobody waits for; one keeps time, and never waits for a disk, since the lease hangs on it;
+//! one trims the log; while there are journals of earlier processes, one offers them. Transactions run in the program's: any number at once,
+//! and none is handed to another thread.
 
+mod alone;
 mod core;
 pub mod error;
 mod grip;
@@ -73,8 +76,10 @@ use netram_proto::shared::{NodeId, Number, Version};
 use netram_rvm::{Mode, Region};
 
 use crate::server::Spans;
+use alone::Alone;
 pub use error::{AcquireError, Commit, CommitError, DeclareError, Expired, Gone, JoinError};
 use grip::Grip;
+pub use old::LeftBehind;
 pub use options::Options;
 pub use reader::Reader;
 use shared::Shared;
@@ -90,7 +95,8 @@ pub struct Node {
     root: PathBuf,
     lock_timeout: Duration,
     patience: Duration,
-    left_behind: Vec<PathBuf>,
+    /// Held until the journal of a node that has left is removed.
+    alone: Option<Alone>,
 }
 
 /// Why a node has not left in peace. What it committed is safe all the same; the next joining offers it.
@@ -121,14 +127,15 @@ pub enum LeaveError {
 impl Node {
     /// Joins a region: gets all of it into this process's memory. Waits for a server that is not there yet.
     ///
-    /// What earlier processes left in the directory is offered to the server, and removed when nothing of it can be missing there.
-    /// That may have to wait for their leases; what stays is [told](Node::left_behind), and offered again next time.
+    /// What earlier processes left in the directory is offered to the server meanwhile, and removed when nothing of it can be missing there:
+    /// see [`Node::left_behind`].
     pub fn join(options: Options) -> Result<Node, JoinError> {
         let directory = |cause| JoinError::Directory {
             path: options.directory.clone(),
             cause,
         };
         fs::create_dir_all(&options.directory).map_err(directory)?;
+        let alone = Alone::take(&options.directory)?;
         let (old, root) = old::journals(&options.directory).map_err(directory)?;
         let arrived = join::join(&options, root.clone())?;
         let shared = Arc::new(arrived.shared);
@@ -138,7 +145,7 @@ impl Node {
             root,
             lock_timeout: options.lock_timeout,
             patience: options.patience,
-            left_behind: Vec::new(),
+            alone: Some(alone),
         };
         // Commits before the next tick wait for the server already, if they must.
         house::keep_time(&shared);
@@ -148,7 +155,12 @@ impl Node {
         })?;
         node.spawn("netram-apply", house::apply)?;
         node.spawn("netram-house", house::run)?;
-        node.left_behind = old::offer(&shared, old, &arrived.config, options.patience);
+        node.spawn("netram-trim", house::trim)?;
+        if !old.is_empty() {
+            shared.set_left(old);
+            let config = arrived.config;
+            node.spawn("netram-old", move |shared: &Shared| old::run(shared, &config))?;
+        }
         Ok(node)
     }
 
@@ -219,6 +231,7 @@ impl Node {
     }
 
     /// What became of a record, of any node id, that [`CommitError::Unknown`] has named. [`Fate::Open`]: it was not known in time.
+    /// [`Fate::Forgotten`]: nobody knows any more, for so many nodes have come and gone since.
     pub fn outcome(&self, node: NodeId, number: Number, timeout: Duration) -> Result<Fate, Gone> {
         self.shared.outcome(node, number, Instant::now() + timeout)
     }
@@ -228,13 +241,14 @@ impl Node {
         self.shared.with(|core, _| core.machine.pull());
     }
 
-    /// Journals of earlier processes that could not be offered to the end.
-    pub fn left_behind(&self) -> &[PathBuf] {
-        &self.left_behind
+    /// Journals of earlier processes of this directory that the server has not buried yet. They are offered for as long as this node is one, by
+    /// a thread of its own; what then is left, by the next.
+    pub fn left_behind(&self) -> Vec<LeftBehind> {
+        self.shared.left().clone()
     }
 
     /// Leaves: all that was committed is durable at the server, and nobody will ask for this node's journal, which is removed.
-    pub fn leave(self) -> Result<(), LeaveError> {
+    pub fn leave(mut self) -> Result<(), LeaveError> {
         self.shared.with(|core, _| core.machine.leave());
         let until = Instant::now() + self.patience;
         let gone = self.shared.wait_told(until, |core| core.gone.clone());
@@ -243,6 +257,7 @@ impl Node {
             other => return Err(other.into()),
         }
         let (shared, path) = (Arc::clone(&self.shared), self.root.clone());
+        let _alone = self.alone.take();
         drop(self);
         let Some(shared) = Arc::into_inner(shared) else {
             unreachable!("the node's threads have ended, and transactions borrow the node")

@@ -30,6 +30,10 @@ use super::tails::Payload;
 const PREFIX: &str = "journal-";
 /// An answer that does not come is asked for again this often: the link may have broken.
 const ASK_EVERY: Duration = Duration::from_secs(1);
+/// How long one attempt to offer a journal goes on: its node's lease may have to end, its members may be away.
+const ATTEMPT: Duration = Duration::from_secs(10);
+/// Between two attempts at what could not be offered.
+const PAUSE: Duration = Duration::from_secs(2);
 /// A record that no node has: whatever became of its node's others, this one is aborted, as soon as that is durable.
 const NEVER: Number = Number(u64::MAX);
 
@@ -68,25 +72,43 @@ pub(super) fn journals(directory: &Path) -> std::io::Result<(Vec<PathBuf>, PathB
     Ok((found.iter().map(|number| path(*number)).collect(), path(next)))
 }
 
-/// Offers what is in these directories. Returns those that stay.
-pub(super) fn offer(
-    shared: &Shared,
-    roots: Vec<PathBuf>,
-    config: &JournalConfig,
-    patience: Duration,
-) -> Vec<PathBuf> {
-    let stays = |root: &PathBuf| {
-        let until = Instant::now() + patience;
-        match offer_one(shared, root, config, until) {
-            Ok(()) => false,
-            Err(error) => {
-                let journal = root.display();
-                tracing::warn!(%journal, %error, "what an earlier process of this node left stays");
-                true
+/// A journal of an earlier process that the server has not buried yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftBehind {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Why the last attempt to offer it has failed; there will be another one. `None`: the first one goes on.
+    pub failed: Option<String>,
+}
+
+/// Offers what [`Shared::left`] names, until none of it is left or the node ends.
+pub(super) fn run(shared: &Shared, config: &JournalConfig) {
+    while !shared.is_over() {
+        let left = shared.left().clone();
+        for LeftBehind { path, failed } in left {
+            let offered = offer_one(shared, &path, config, Instant::now() + ATTEMPT);
+            if shared.is_over() {
+                return;
+            }
+            let failed_now = offered.err().map(|error| error.to_string());
+            if failed_now.is_some() && failed_now != failed {
+                let (journal, error) = (path.display(), failed_now.as_deref());
+                tracing::warn!(%journal, error, "what an earlier process of this node left cannot be offered yet");
+            }
+            let mut left = shared.left();
+            match failed_now {
+                None => left.retain(|other| other.path != path),
+                failed => {
+                    let its = left.iter_mut().filter(|other| other.path == path);
+                    its.for_each(|its| its.failed.clone_from(&failed));
+                }
             }
         }
-    };
-    roots.into_iter().filter(stays).collect()
+        if shared.left().is_empty() {
+            return;
+        }
+        std::thread::park_timeout(PAUSE);
+    }
 }
 
 fn offer_one(shared: &Shared, root: &Path, config: &JournalConfig, until: Instant) -> Result<(), OldError> {
@@ -99,7 +121,9 @@ fn offer_one(shared: &Shared, root: &Path, config: &JournalConfig, until: Instan
         return Ok(fs::remove_dir_all(root)?);
     };
     let node = marked.whose.node;
-    if shared.ask(node, NEVER, ASK_EVERY)? == Some(Fate::Aborted) {
+    let fate = shared.ask(node, NEVER, ASK_EVERY)?;
+    // Only those are forgotten that were gone.
+    if matches!(fate, Some(Fate::Aborted | Fate::Forgotten)) {
         return Ok(fs::remove_dir_all(root)?);
     }
     let unread = match Left::open(root, config) {
@@ -110,7 +134,7 @@ fn offer_one(shared: &Shared, root: &Path, config: &JournalConfig, until: Instan
     };
     match shared.outcome(node, NEVER, until)? {
         Fate::Open => Err(unread.unwrap_or(OldError::TimedOut)),
-        Fate::Committed | Fate::Aborted => Ok(fs::remove_dir_all(root)?),
+        Fate::Committed | Fate::Aborted | Fate::Forgotten => Ok(fs::remove_dir_all(root)?),
     }
 }
 
@@ -126,7 +150,7 @@ fn give(shared: &Shared, left: &Left, marked: &Marked, until: Instant) -> Result
     })
     .map_err(OldError::Read)?;
     let last = Number(before.0 + count);
-    while Instant::now() < until {
+    while Instant::now() < until && !shared.is_over() {
         shared.with(|core, _| {
             core.alive()?;
             core.wanted.remove(&marked.whose.node);
@@ -140,7 +164,7 @@ fn give(shared: &Shared, left: &Left, marked: &Marked, until: Instant) -> Result
                 send(shared, left, marked.whose.node, before, from)?;
                 // What it was sent it merges now; if the link broke meanwhile it has to be offered again.
                 let patience = until.min(Instant::now() + ASK_EVERY);
-                if shared.outcome(marked.whose.node, NEVER, patience)? == Fate::Aborted {
+                if shared.outcome(marked.whose.node, NEVER, patience)? != Fate::Open {
                     return Ok(());
                 }
             }

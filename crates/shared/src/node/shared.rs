@@ -1,5 +1,6 @@
 //! What a node's threads share: its memory, the machine under its lock, and how one is told and the others hear of it.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -17,6 +18,7 @@ use super::error::{AcquireError, Gone};
 use super::hands::Hands;
 use super::mark::Mark;
 use super::news::News;
+use super::old::LeftBehind;
 use super::tails::Tails;
 use crate::channel::Bell;
 use crate::server::{Span, Spans};
@@ -51,6 +53,8 @@ pub(super) struct Shared {
     origin: Instant,
     pub(super) wait: WaitPolicy,
     pub(super) mark: Mark,
+    /// What earlier processes left.
+    left: Mutex<Vec<LeftBehind>>,
 }
 
 /// What [`Shared`] is made of.
@@ -87,7 +91,17 @@ impl Shared {
             origin: parts.origin,
             wait: parts.wait,
             mark: parts.mark,
+            left: Mutex::default(),
         }
+    }
+
+    pub(super) fn left(&self) -> MutexGuard<'_, Vec<LeftBehind>> {
+        self.left.lock().expect("nothing panics under this lock")
+    }
+
+    pub(super) fn set_left(&self, roots: Vec<PathBuf>) {
+        let left = roots.into_iter().map(|path| LeftBehind { path, failed: None });
+        *self.left() = left.collect();
     }
 
     /// Tells the machine something, and sees to what comes of it.
@@ -185,7 +199,7 @@ impl Shared {
         (span.offset <= offset).then_some(span.lock)
     }
 
-    /// Waits until `look` finds what it looks for, or the time is over.
+    /// Waits until `look` finds what it looks for, the time is over, or the node's threads are to end.
     pub(super) fn wait_told<T>(
         &self,
         until: Instant,
@@ -197,7 +211,7 @@ impl Shared {
                 return Some(found);
             }
             let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if left.is_zero() || self.is_stopping() {
                 return None;
             }
             let waited = self.told.wait_timeout(core, left);
@@ -210,8 +224,8 @@ impl Shared {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             match self.ask(node, number, left.min(ASK_EVERY))? {
-                Some(fate @ (Fate::Committed | Fate::Aborted)) => return Ok(fate),
-                _ if Instant::now() >= until => return Ok(Fate::Open),
+                Some(fate) if fate != Fate::Open => return Ok(fate),
+                _ if Instant::now() >= until || self.is_stopping() => return Ok(Fate::Open),
                 _ => std::thread::sleep(ASK_AGAIN),
             }
         }
@@ -249,6 +263,9 @@ impl Shared {
         self.stopping.store(true, Ordering::SeqCst);
         self.ring();
         self.hands.wake();
+        // Whoever has looked before waits by now.
+        drop(self.core.lock());
+        self.told.notify_all();
     }
 
     /// Whether the link is of no use any more.
@@ -257,7 +274,7 @@ impl Shared {
     }
 
     pub(super) fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Relaxed)
+        self.stopping.load(Ordering::SeqCst)
     }
 }
 

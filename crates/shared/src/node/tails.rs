@@ -6,7 +6,8 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::thread::Thread;
 
 use netram_client::{Journal, JournalConfig};
 use netram_proto::id::Lsn;
@@ -48,20 +49,28 @@ pub(super) struct Tails {
     /// Where what the server keeps ends.
     kept: AtomicU64,
     window_bytes: u64,
+    /// Bytes of the longest record that the journal takes, and the server.
+    payload_max: usize,
     sealed: bool,
     full: AtomicBool,
+    /// The thread that trims.
+    trimmer: OnceLock<Thread>,
 }
 
 impl Tails {
-    pub(super) fn new(journal: Journal, config: &JournalConfig) -> Tails {
+    /// `server_max`: bytes of the longest record that the server has room for.
+    pub(super) fn new(journal: Journal, config: &JournalConfig, server_max: u64) -> Tails {
         let state = journal.state();
+        let server_max = usize::try_from(server_max).unwrap_or(usize::MAX);
         Tails {
             appended: Mutex::default(),
             kept: AtomicU64::new(state.tail.0),
             // As the journal itself rounds it, and never more.
             window_bytes: config.window_bytes.min(state.capacity),
+            payload_max: state.payload_max.min(server_max),
             sealed: config.seal,
             full: AtomicBool::new(false),
+            trimmer: OnceLock::new(),
             journal,
         }
     }
@@ -83,6 +92,21 @@ impl Tails {
     pub(super) fn on_kept(&self, kept: ServerKept) {
         self.journal.set_server_kept(kept);
         self.kept.fetch_max(kept.end.lsn.0, Ordering::AcqRel);
+        if self.wants_room() {
+            self.wake_trimmer();
+        }
+    }
+
+    /// This thread trims from now on.
+    pub(super) fn set_trimmer(&self, thread: Thread) {
+        // It is set once: a node has one such thread.
+        let _ = self.trimmer.set(thread);
+    }
+
+    fn wake_trimmer(&self) {
+        if let Some(thread) = self.trimmer.get() {
+            thread.unpark();
+        }
     }
 
     /// The log may be trimmed up to here: it is on the disk, and the journal itself knows that the server keeps it.
@@ -95,6 +119,11 @@ impl Tails {
         self.full.load(Ordering::Relaxed)
     }
 
+    fn on_full(&self) {
+        self.full.store(true, Ordering::SeqCst);
+        self.wake_trimmer();
+    }
+
     fn appended(&self) -> MutexGuard<'_, VecDeque<Appended>> {
         self.appended.lock().expect("nothing panics under this lock")
     }
@@ -104,13 +133,18 @@ impl Tails {
         let state = self.journal.state();
         let used = state.tail.since(self.trimmable());
         let full = used + record_bytes(length, self.sealed) as u64 > self.window_bytes;
-        self.full.store(full, Ordering::Relaxed);
         match full {
-            true => Err(AppendError::Full {
-                used,
-                capacity: self.window_bytes,
-            }),
-            false => Ok(()),
+            true => {
+                self.on_full();
+                Err(AppendError::Full {
+                    used,
+                    capacity: self.window_bytes,
+                })
+            }
+            false => {
+                self.full.store(false, Ordering::Relaxed);
+                Ok(())
+            }
         }
     }
 }
@@ -122,7 +156,8 @@ impl Log for Tails {
         length: usize,
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> Result<Ticket, AppendError> {
-        let max = self.journal.state().payload_max;
+        // Recoverable memory has asked for what is the longest: see `state`.
+        let max = self.payload_max;
         if length > max {
             return Err(AppendError::TooLarge { bytes: length, max });
         }
@@ -135,7 +170,7 @@ impl Log for Tails {
         let copy = &mut |into: &mut [u8]| into.copy_from_slice(payload.as_ref());
         let linked = self.journal.append_linked(kind, length, copy);
         if matches!(linked, Err(AppendError::Full { .. })) {
-            self.full.store(true, Ordering::Relaxed);
+            self.on_full();
         }
         let (ticket, end) = linked?;
         appended.push_back(Appended { stamp, end, payload });
@@ -147,7 +182,10 @@ impl Log for Tails {
     }
 
     fn state(&self) -> LogState {
-        self.journal.state()
+        LogState {
+            payload_max: self.payload_max,
+            ..self.journal.state()
+        }
     }
 
     fn read(&self, from: Lsn, each: &mut dyn FnMut(Record<'_>) -> bool) -> Result<Lsn, LogError> {

@@ -3,22 +3,26 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use netram_client::JournalConfig;
+use netram_home::Settings;
 use netram_lender::{Config, Lender};
 use netram_proto::port::Durability;
 use netram_proto::shared::{Hold, LockId};
 use netram_rvm::Mode;
-use netram_shared::node::{AcquireError, Commit, CommitError};
+use netram_shared::node::{AcquireError, CommitError};
 use netram_shared::server::serve::{ServeConfig, Serving};
 use netram_shared::server::{Plan, Spans, Store};
-use netram_shared::{Node, Options};
+use netram_shared::{Node, Options, Txn};
 use netram_transport::{Address, Security};
 
 use super::PATIENCE;
 
 /// Bytes under one lock.
 pub const SPAN: usize = 4096;
-/// Short, so that the dead are buried soon; and longer than a loaded machine lets a thread wait.
-pub const LEASE: Duration = Duration::from_millis(800);
+/// Where nobody is to die: longer than any test.
+pub const LEASE_LONG: Duration = Duration::from_secs(300);
+/// Where somebody dies, and is to be buried soon. On a loaded machine it may end for others, too: such a test bears that.
+pub const LEASE_SHORT: Duration = Duration::from_secs(1);
 
 /// Where everything of a test is.
 pub struct Place {
@@ -46,35 +50,51 @@ impl Place {
         Lender::start(config).expect("a lender starts")
     }
 
-    /// Makes a region of so many locks, whose nodes are told these lenders.
-    pub fn create(&self, locks: usize, lenders: &[&str]) {
-        let bytes = (locks * SPAN) as u64;
+    fn settings(&self, lenders: &[&str]) -> String {
         let names = lenders.iter().map(|name| format!("\"{}\"", self.address(name)));
         let names: Vec<String> = names.collect();
-        let settings = format!(
+        format!(
             "lenders = [{}]\ninsecure = true\none-domain = true\nmembers = {}\nwindow = \"1MiB\"\npatience = \"2s\"\n",
             names.join(", "),
             lenders.len()
-        );
-        let plan = Plan {
+        )
+    }
+
+    /// Makes a region of so many locks, whose nodes are told these lenders.
+    pub fn create(&self, locks: usize, lenders: &[&str]) {
+        self.create_with(locks, lenders, |_| ());
+    }
+
+    pub fn create_with(&self, locks: usize, lenders: &[&str], choose: impl FnOnce(&mut Plan)) {
+        let bytes = (locks * SPAN) as u64;
+        let mut plan = Plan {
             bytes,
             address: 0,
             spans: Spans::even(bytes, SPAN as u64).expect("spans"),
             log_bytes: 4 << 20,
-            nodes_settings: settings,
+            nodes_settings: self.settings(lenders),
         };
+        choose(&mut plan);
         Store::create(&self.region(), &plan).expect("a region is made");
     }
 
+    /// With a lease that does not end.
     pub fn serve(&self) -> Serving {
-        self.serve_with(LEASE)
+        self.serve_with(LEASE_LONG)
+    }
+
+    /// With one that ends soon for whoever is silent.
+    pub fn serve_shortly(&self) -> Serving {
+        self.serve_with(LEASE_SHORT)
     }
 
     pub fn serve_with(&self, lease: Duration) -> Serving {
-        let config = ServeConfig {
-            lease,
-            ..ServeConfig::new(vec![self.address("server")], Security::Insecure)
-        };
+        self.serve_as(|config| config.lease = lease)
+    }
+
+    pub fn serve_as(&self, choose: impl FnOnce(&mut ServeConfig)) -> Serving {
+        let mut config = ServeConfig::new(vec![self.address("server")], Security::Insecure);
+        choose(&mut config);
         Serving::start(&self.region(), config).expect("the region is served")
     }
 
@@ -91,6 +111,12 @@ impl Place {
         }
     }
 
+    /// How a node's journal replicates that does not ask the server.
+    pub fn journal(&self, lenders: &[&str]) -> JournalConfig {
+        let settings = Settings::parse(&self.settings(lenders), &self.directory).expect("settings");
+        settings.journal_config().expect("settings")
+    }
+
     pub fn join(&self, name: &str) -> Node {
         Node::join(self.options(name)).expect("the node joins")
     }
@@ -99,12 +125,7 @@ impl Place {
 /// Adds to the counter at the beginning of a lock's span. Returns what it is then.
 pub fn add(node: &Node, lock: u32, more: u64) -> Result<u64, CommitError> {
     let mut txn = node.begin(Mode::Restore)?;
-    match txn.acquire(LockId(lock), Hold::Exclusive) {
-        Ok(()) => {}
-        Err(AcquireError::Gone(gone)) => return Err(gone.into()),
-        Err(AcquireError::Lost) => return Err(CommitError::Lost),
-        Err(error) => panic!("{error}"),
-    }
+    acquire(&mut txn, lock, Hold::Exclusive)?;
     let at = lock as usize * SPAN;
     let value: u64 = node.region().get(at).expect("inside");
     txn.set(at, &(value + more)).expect("it is held");
@@ -114,19 +135,26 @@ pub fn add(node: &Node, lock: u32, more: u64) -> Result<u64, CommitError> {
 
 /// The counter at the beginning of a lock's span, as of now.
 pub fn read(node: &Node, lock: u32) -> u64 {
-    let mut txn = node.begin(Mode::Restore).expect("there is a node");
-    txn.acquire(LockId(lock), Hold::Shared)
-        .expect("it is free some day");
+    try_read(node, lock).expect("the node stays one")
+}
+
+/// The same, of a node that may be fenced meanwhile.
+pub fn try_read(node: &Node, lock: u32) -> Result<u64, CommitError> {
+    let mut txn = node.begin(Mode::Restore)?;
+    acquire(&mut txn, lock, Hold::Shared)?;
     let value = node.region().get(lock as usize * SPAN).expect("inside");
-    let commit = txn.commit(Durability::Remote).expect("nothing was written");
-    assert_eq!(
-        commit,
-        Commit {
-            record: None,
-            ..commit
-        }
-    );
-    value
+    let commit = txn.commit(Durability::Remote)?;
+    assert_eq!(commit.record, None, "nothing was written");
+    Ok(value)
+}
+
+fn acquire(txn: &mut Txn<'_>, lock: u32, hold: Hold) -> Result<(), CommitError> {
+    match txn.acquire(LockId(lock), hold) {
+        Ok(()) => Ok(()),
+        Err(AcquireError::Gone(gone)) => Err(gone.into()),
+        Err(AcquireError::Lost) => Err(CommitError::Lost),
+        Err(error) => panic!("{error}"),
+    }
 }
 
 /// Moves money between the counters of two locks.
