@@ -5,14 +5,14 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::world::{Place, SPAN, add, read, transfer};
+use common::world::{LEASE_SHORT, Place, SPAN, add, read, transfer};
 use common::{PATIENCE, Random, until};
 use netram_proto::port::Durability;
 use netram_proto::shared::message::Fate;
 use netram_proto::shared::{Hold, LockId, Number, Version};
 use netram_rvm::Mode;
 use netram_shared::Node;
-use netram_shared::node::{AcquireError, DeclareError, Gone};
+use netram_shared::node::{AcquireError, CommitError, DeclareError, Gone, ReadError};
 
 fn place() -> (tempfile::TempDir, Place) {
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
@@ -107,6 +107,15 @@ fn bytes_are_written_under_their_lock_and_no_other() {
         matches!(refused, DeclareError::NotHeld { offset, lock: LockId(2), .. } if offset == 2 * SPAN);
     assert!(not_held, "{refused}");
     assert!(matches!(txn.set_range(4 * SPAN, 1), Err(DeclareError::Range(_))));
+    // Reading is checked as well, for whoever wants that.
+    assert_eq!(txn.get::<u64>(2 * SPAN - 4), Ok(0));
+    let unread = txn.get::<u64>(3 * SPAN - 4).unwrap_err();
+    let not_held = matches!(unread, ReadError::NotHeld { offset, lock: LockId(3), .. } if offset == 3 * SPAN);
+    assert!(not_held, "{unread}");
+    assert!(matches!(
+        txn.read(4 * SPAN - 1, &mut [0; 2]),
+        Err(ReadError::Range(_))
+    ));
     // Reading there becomes writing, and then both spans are one stretch.
     txn.acquire(LockId(2), Hold::Exclusive).unwrap();
     txn.write(2 * SPAN - 4, &[1; 8]).unwrap();
@@ -322,4 +331,22 @@ fn a_write_elsewhere_is_waited_for_and_a_pinned_reader_does_not_count_it() {
     // Its own writes are there as soon as they are committed.
     add(&other, 3, 1).unwrap();
     assert_eq!(other.wait_version(LockId(3), Version(1), soon), Ok(true));
+}
+
+/// What was read under a kept token counts as current only while there is a lease: this was so of exclusive locks, and not of shared ones.
+#[test]
+fn what_was_read_beyond_the_lease_is_not_said_to_be_current() {
+    for hold in [Hold::Shared, Hold::Exclusive] {
+        let (_directory, place) = place();
+        place.create(4, &[]);
+        let serving = place.serve_with(LEASE_SHORT);
+        let one = place.join("one");
+        let mut reads = one.begin(Mode::Restore).unwrap();
+        reads.acquire(LockId(1), hold).unwrap();
+        drop(serving);
+        // Nobody renews it.
+        std::thread::sleep(LEASE_SHORT);
+        assert_eq!(reads.get::<u64>(SPAN), Ok(0));
+        assert_eq!(reads.commit(Durability::Remote).err(), Some(CommitError::Lost));
+    }
 }

@@ -166,6 +166,34 @@ pub enum DeclareError {
     Range(#[from] RangeError),
 }
 
+/// Why bytes were not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// The transaction has not acquired the lock that covers a byte: others may be writing there.
+    #[error(
+        "the byte at {offset} (address {address:#x}) is under lock {lock}, which this transaction has not acquired"
+    )]
+    NotHeld {
+        /// The first such byte.
+        offset: usize,
+        /// Where it is in this process.
+        address: usize,
+        /// The lock to acquire.
+        lock: LockId,
+    },
+    /// No lock covers a byte: nobody can ever write there, and [`Node::region`](crate::Node::region) reads it.
+    #[error("the byte at {offset} (address {address:#x}) is under no lock: nobody writes there")]
+    NoLock {
+        /// The first such byte.
+        offset: usize,
+        /// Where it is in this process.
+        address: usize,
+    },
+    /// The range itself.
+    #[error("{0}")]
+    Range(#[from] RangeError),
+}
+
 /// Why a commit did not return success.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommitError {

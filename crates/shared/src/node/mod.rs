@@ -13,7 +13,7 @@
 //!
 //! let mut transfer = node.begin(Mode::Restore)?;
 //! transfer.acquire_all(&[(LockId(3), Hold::Exclusive), (LockId(7), Hold::Exclusive)])?;
-//! let (from, to): (u64, u64) = (node.region().get(3 * 4096)?, node.region().get(7 * 4096)?);
+//! let (from, to): (u64, u64) = (transfer.get(3 * 4096)?, transfer.get(7 * 4096)?);
 //! transfer.set(3 * 4096, &(from - 10))?;
 //! transfer.set(7 * 4096, &(to + 10))?;
 //! transfer.commit(Durability::Remote)?;
@@ -27,7 +27,7 @@
 //! | file | does |
 //! |---|---|
 //! | `join.rs` | from nothing to the whole region |
-//! | `txn.rs` | transactions: locks, ranges, commit |
+//! | `txn.rs`, `held.rs` | transactions: locks, ranges, commit |
 //! | `reader.rs` | pinned readers |
 //! | `grip.rs` | the node, borrowed or shared |
 //! | `core.rs` | the machine under the node's lock, and how its deeds are carried out |
@@ -50,6 +50,7 @@ mod core;
 pub mod error;
 mod grip;
 mod hands;
+mod held;
 mod house;
 mod join;
 mod link;
@@ -77,7 +78,7 @@ use netram_rvm::{Mode, Region};
 
 use crate::server::Spans;
 use alone::Alone;
-pub use error::{AcquireError, Commit, CommitError, DeclareError, Expired, Gone, JoinError};
+pub use error::{AcquireError, Commit, CommitError, DeclareError, Expired, Gone, JoinError, ReadError};
 use grip::Grip;
 pub use old::LeftBehind;
 pub use options::Options;

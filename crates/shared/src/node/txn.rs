@@ -7,6 +7,7 @@
 //! The hot path has no message, system call or allocation up to the append: a lock whose token is here costs the node's lock
 //! and a look at the clock.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use netram_proto::limit::STAMP_LOCKS_MAX;
@@ -16,11 +17,12 @@ use netram_proto::shared::node::State;
 use netram_proto::shared::{Hold, LockId, Number};
 use netram_proto::time::{Span, Time};
 use netram_rvm::{CommitError as Uncommitted, Mode, RangeError, RealStorage, Transaction};
-use zerocopy::{Immutable, IntoBytes};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::core::{Core, Sleeper};
-use super::error::{AcquireError, Commit, CommitError, DeclareError, Gone};
+use super::error::{AcquireError, Commit, CommitError, DeclareError, Gone, ReadError};
 use super::grip::Grip;
+use super::held::HeldSpans;
 use super::shared::Shared;
 use super::tails::{Appended, Tails};
 
@@ -42,19 +44,10 @@ pub struct Txn<'n> {
     inner: Option<Transaction<Tails, RealStorage>>,
     id: TxnId,
     mode: Mode,
-    /// Spans that are held exclusively, ascending by offset.
-    held: Vec<Held>,
+    held: HeldSpans,
     timeout: Duration,
     /// The machine knows that it has ended.
     ended: bool,
-}
-
-/// A span that the transaction may write.
-struct Held {
-    start: usize,
-    end: usize,
-    lock: LockId,
-    written: bool,
 }
 
 impl<'n> Txn<'n> {
@@ -72,7 +65,7 @@ impl<'n> Txn<'n> {
             shared,
             id,
             mode,
-            held: Vec::new(),
+            held: HeldSpans::default(),
             timeout,
             ended: false,
         })
@@ -97,9 +90,7 @@ impl<'n> Txn<'n> {
             sleeper(core, id, acquired)
         })?;
         self.await_turn(sleeper)?;
-        if hold == Hold::Exclusive {
-            self.hold(place);
-        }
+        self.held.enter(self.shared.spans.at(place), hold);
         Ok(())
     }
 
@@ -118,8 +109,8 @@ impl<'n> Txn<'n> {
         })?;
         self.await_turn(sleeper)?;
         for (lock, hold) in locks {
-            if let (Hold::Exclusive, Some(place)) = (hold, self.shared.spans.find(*lock)) {
-                self.hold(place);
+            if let Some(place) = self.shared.spans.find(*lock) {
+                self.held.enter(self.shared.spans.at(place), *hold);
             }
         }
         Ok(())
@@ -133,21 +124,35 @@ impl<'n> Txn<'n> {
         Ok(self.shared.catch_up()?)
     }
 
-    fn hold(&mut self, place: usize) {
-        let span = self.shared.spans.at(place);
-        let (start, end) = (span.offset as usize, span.end() as usize);
-        let found = self.held.binary_search_by_key(&start, |held| held.start);
-        if let Err(place) = found {
-            let (lock, written) = (span.lock, false);
-            self.held.insert(
-                place,
-                Held {
-                    start,
-                    end,
-                    lock,
-                    written,
-                },
-            );
+    /// A copy of the value at `offset`, which need not be aligned, as of now: all of it must be under locks that are held.
+    pub fn get<T: FromBytes>(&self, offset: usize) -> Result<T, ReadError> {
+        self.readable(offset, size_of::<T>())?;
+        Ok(self.shared.region.get(offset)?)
+    }
+
+    /// Copies bytes from `offset` on. All of them must be under locks that are held.
+    ///
+    /// [`Node::region`](crate::Node::region) reads without that check.
+    pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), ReadError> {
+        self.readable(offset, into.len())?;
+        Ok(self.shared.region.read_into(offset, into)?)
+    }
+
+    fn readable(&self, offset: usize, length: usize) -> Result<(), ReadError> {
+        let end = self.inside(offset, length)?;
+        match self.held.cover(offset, end, Hold::Shared) {
+            Ok(_) => Ok(()),
+            Err(offset) => {
+                let (address, lock) = self.place_of(offset);
+                Err(match lock {
+                    Some(lock) => ReadError::NotHeld {
+                        offset,
+                        address,
+                        lock,
+                    },
+                    None => ReadError::NoLock { offset, address },
+                })
+            }
         }
     }
 
@@ -179,43 +184,43 @@ impl<'n> Txn<'n> {
         let places = self.admit(offset, length)?;
         let inner = self.inner.as_mut().ok_or(RangeError::Ended)?;
         declare(inner, &self.shared)?;
-        for held in &mut self.held[places] {
-            held.written = true;
-        }
+        self.held.set_written(places);
         Ok(())
     }
 
     /// The held spans that the bytes lie in.
-    fn admit(&self, offset: usize, length: usize) -> Result<std::ops::Range<usize>, DeclareError> {
+    fn admit(&self, offset: usize, length: usize) -> Result<Range<usize>, DeclareError> {
+        let end = self.inside(offset, length)?;
+        let covered = self.held.cover(offset, end, Hold::Exclusive);
+        covered.map_err(|offset| {
+            let (address, lock) = self.place_of(offset);
+            match lock {
+                Some(lock) => DeclareError::NotHeld {
+                    offset,
+                    address,
+                    lock,
+                },
+                None => DeclareError::NoLock { offset, address },
+            }
+        })
+    }
+
+    /// Where the bytes end, if that is in the region.
+    fn inside(&self, offset: usize, length: usize) -> Result<usize, RangeError> {
         let region = self.shared.region.len();
         let end = offset.checked_add(length).filter(|end| *end <= region);
-        let end = end.ok_or(RangeError::OutOfRegion {
+        end.ok_or(RangeError::OutOfRegion {
             offset,
             length,
             region,
-        })?;
-        let first = self.held.partition_point(|held| held.end <= offset);
-        let (mut at, mut next) = (offset, first);
-        while at < end {
-            match self.held.get(next).filter(|held| held.start <= at) {
-                Some(held) => (at, next) = (held.end, next + 1),
-                None => return Err(self.not_held(at)),
-            }
-        }
-        Ok(first..next)
+        })
     }
 
+    /// A byte's address in this process, and its lock.
     #[cold]
-    fn not_held(&self, offset: usize) -> DeclareError {
+    fn place_of(&self, offset: usize) -> (usize, Option<LockId>) {
         let address = self.shared.region.as_ptr().addr() + offset;
-        match self.shared.lock_at(offset as u64) {
-            Some(lock) => DeclareError::NotHeld {
-                offset,
-                address,
-                lock,
-            },
-            None => DeclareError::NoLock { offset, address },
-        }
+        (address, self.shared.lock_at(offset as u64))
     }
 
     /// Commits: waits until the members (or the server's disk) hold what was declared, as it is now, and then frees the locks.
@@ -223,7 +228,7 @@ impl<'n> Txn<'n> {
     /// [`Durability::Lazy`] counts as [`Durability::Remote`]: nobody else may be shown what is not safe. A transaction that wrote nothing
     /// sends nothing, and waits for nobody.
     pub fn commit(mut self, durability: Durability) -> Result<Commit, CommitError> {
-        if !self.held.iter().any(|held| held.written) {
+        if !self.held.any_written() {
             return self.commit_reading();
         }
         let stamp = self.shared.with(|core, _| self.stamp(core))?;
@@ -250,8 +255,8 @@ impl<'n> Txn<'n> {
         if core.machine.state() != State::Whole {
             return Err(CommitError::Lost);
         }
-        for held in self.held.iter().filter(|held| held.written) {
-            core.machine.wrote(self.id, held.lock).ok_or(CommitError::Lost)?;
+        for lock in self.held.written() {
+            core.machine.wrote(self.id, lock).ok_or(CommitError::Lost)?;
         }
         core.begin_commit();
         let mut stamp = Vec::with_capacity(64);
@@ -304,7 +309,7 @@ impl<'n> Txn<'n> {
         self.inner = None;
         let votes = netram_proto::port::Votes::default();
         let record = None;
-        // Without a lease others may have written what this one had read under its tokens.
+        // Without a lease others may have written what this one has read under its tokens.
         match leased || self.held.is_empty() {
             true => Ok(Commit { record, votes }),
             false => Err(CommitError::Lost),
@@ -373,7 +378,7 @@ fn sleeper(
 impl Drop for Txn<'_> {
     fn drop(&mut self) {
         let open = self.inner.take().filter(Transaction::is_open);
-        if open.is_some() && self.mode == Mode::NoRestore && self.held.iter().any(|held| held.written) {
+        if open.is_some() && self.mode == Mode::NoRestore && self.held.any_written() {
             self.shared.fail(Gone::Spoilt);
         }
         // Memory is as it was before anybody else has the locks.
