@@ -4,6 +4,7 @@
 //! Measured by `cargo run --release -p netram-rvm --example set_range`; figures in `docs/rvm.md`.
 
 use crate::granules::{Granules, fits};
+use crate::limit::TRANSACTION_RANGES_MAX;
 
 /// Ranges out of order from which on bits are tried for them: below, one sort is cheaper.
 const LISTED_MAX: usize = 1024;
@@ -44,6 +45,8 @@ pub(crate) struct Ranges {
     dense: bool,
     /// The length of the list at which bits are tried. Zero: `LISTED_MAX`.
     try_at: usize,
+    /// Below this length of the list another range needs no thought: there is memory for it, and bits are not tried yet.
+    room: usize,
     /// What was declared, as far as bits can say it.
     granules: Granules,
     /// What bits cannot say, once there are bits.
@@ -65,10 +68,8 @@ impl Ranges {
     pub(crate) fn declare(&mut self, region: u32, offset: u64, length: u32, keep: bool) -> (u64, u32) {
         self.calls += 1;
         self.bytes += u64::from(length);
-        if self.dense {
-            return self.declare_granules(region, offset, length, keep);
-        }
-        if let Some(last) = self.declared.last_mut() {
+        let mut disordered = self.disordered;
+        if let Some(last) = self.declared.last_mut().filter(|_| !self.dense) {
             if last.region == region
                 && let Some(into) = offset.checked_sub(last.offset)
                 && into <= u64::from(last.length)
@@ -81,11 +82,11 @@ impl Ranges {
                     return (old_end, (end - old_end) as u32);
                 }
             }
-            self.disordered |= (region, offset) < (last.region, last.end());
-            if self.disordered && self.declared.len() >= LISTED_MAX.max(self.try_at) && self.begin_granules()
-            {
-                return self.declare_granules(region, offset, length, keep);
-            }
+            disordered |= (region, offset) < (last.region, last.end());
+        }
+        let thinks = self.declared.len() >= self.room || disordered != self.disordered;
+        if thinks && self.make_room(disordered) {
+            return self.declare_granules(region, offset, length, keep);
         }
         self.declared.push(Range {
             offset,
@@ -95,9 +96,58 @@ impl Ranges {
         (offset, length)
     }
 
-    /// Marks in bits what the list has, if that is dense.
+    /// Room for one more range in the list; or `true`: bits are kept.
     #[cold]
-    fn begin_granules(&mut self) -> bool {
+    fn make_room(&mut self, disordered: bool) -> bool {
+        self.disordered = disordered;
+        if !self.dense && disordered && self.declared.len() >= LISTED_MAX.max(self.try_at) {
+            self.begin_granules();
+        }
+        if self.dense {
+            self.room = 0;
+            return true;
+        }
+        self.declared.reserve(1);
+        let listed = match disordered {
+            true => LISTED_MAX.max(self.try_at),
+            false => TRANSACTION_RANGES_MAX,
+        };
+        self.room = listed.min(self.declared.capacity());
+        false
+    }
+
+    /// Adds a range whose old values nobody keeps. `false`: nothing was done, it takes [`Ranges::declare`].
+    #[inline(always)]
+    pub(crate) fn append(&mut self, region: u32, offset: u64, length: u32) -> bool {
+        if self.declared.len() >= self.room {
+            return false;
+        }
+        let Some(last) = self.declared.last_mut() else {
+            return false;
+        };
+        if last.region != region {
+            return false;
+        }
+        let last_end = last.end();
+        let end = offset + u64::from(length);
+        if offset > last_end || (self.disordered && offset < last.offset) {
+            self.declared.push(Range {
+                offset,
+                length,
+                region,
+            });
+        } else if offset >= last.offset && end - last.offset <= u64::from(u32::MAX) {
+            last.length = (end.max(last_end) - last.offset) as u32;
+        } else {
+            return false;
+        }
+        self.calls += 1;
+        self.bytes += u64::from(length);
+        true
+    }
+
+    /// Marks in bits what the list has, if that is dense.
+    fn begin_granules(&mut self) {
         let Ranges {
             declared,
             granules,
@@ -120,7 +170,6 @@ impl Ranges {
             granules.clear();
             loose.clear();
         }
-        self.dense
     }
 
     fn declare_granules(&mut self, region: u32, offset: u64, length: u32, keep: bool) -> (u64, u32) {
@@ -211,7 +260,8 @@ impl Ranges {
         if self.dense {
             self.granules.clear();
         }
-        (self.disordered, self.dense, self.try_at) = (false, false, 0);
+        (self.disordered, self.dense) = (false, false);
+        (self.try_at, self.room) = (0, 0);
         self.loose.clear();
         self.found.clear();
         self.merged.clear();
@@ -250,10 +300,18 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// Declares as a transaction does that restores nothing.
+    fn add(ranges: &mut Ranges, (region, offset, length): (u32, u64, u32)) -> (u64, u32) {
+        match ranges.append(region, offset, length) {
+            true => (offset, length),
+            false => ranges.declare(region, offset, length, false),
+        }
+    }
+
     fn merged(declared: &[(u32, u64, u32)]) -> Vec<(u32, u64, u32)> {
         let mut ranges = Ranges::default();
         for (region, offset, length) in declared {
-            ranges.declare(*region, *offset, *length, true);
+            add(&mut ranges, (*region, *offset, *length));
         }
         ranges.merge();
         ranges
@@ -311,7 +369,10 @@ mod tests {
                 false => (*region, at * 8 + 3, length * 8 + 1),
             });
             for (region, offset, length) in before.chain(after) {
-                let (fresh, count) = ranges.declare(region, offset, length, keep);
+                let (fresh, count) = match keep {
+                    true => ranges.declare(region, offset, length, true),
+                    false => add(&mut ranges, (region, offset, length)),
+                };
                 saved.extend((fresh..fresh + u64::from(count)).map(|at| (region, at)));
                 bytes.extend((offset..offset + u64::from(length)).map(|at| (region, at)));
             }
