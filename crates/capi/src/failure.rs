@@ -200,7 +200,7 @@ impl From<CommitError> for Failure {
         match &error {
             CommitError::Ended => Failure::of(Code::Transaction, error),
             CommitError::TooLarge { .. } => Failure::of(Code::TooBig, error),
-            CommitError::Undeclared { .. } => Failure::of(Code::Range, error),
+            CommitError::Undeclared { .. } | CommitError::Outside { .. } => Failure::of(Code::Range, error),
             CommitError::Capture { cause } => Failure {
                 code: Code::Io,
                 errno: cause.errno,

@@ -400,6 +400,18 @@ pub enum CommitError {
         /// How many there are.
         count: usize,
     },
+    /// Stores were found outside of what the transaction may change. Abort.
+    #[error(
+        "{count} stores were made outside of what the transaction may change; the first has {} bytes at {} of the segment {}, \
+         address {:#x}: abort",
+        first.length, first.offset, first.segment, first.address
+    )]
+    Outside {
+        /// The first.
+        first: crate::capture::Undeclared,
+        /// How many there are.
+        count: usize,
+    },
     /// The system would not say which pages were stored to. Retry, or abort.
     #[error("the pages that were stored to cannot be found: {cause}; retry, or abort")]
     Capture {
@@ -495,9 +507,9 @@ pub enum ForeignError {
         "the transaction has ranges of its own in the segment that the record changes; commit them apart"
     )]
     Declared,
-    /// The region's stores are found by page, which cannot tell the record's changes from the program's.
+    /// The region's stores are found by page: nothing can be logged for it but what is found.
     #[error(
-        "the region's stores are found by page; have them declared where records of other logs are applied"
+        "the region's stores are found by page; have them declared where records of other logs are committed"
     )]
     Captured,
     /// The region belongs to another `Rvm`, or the transaction has too many.

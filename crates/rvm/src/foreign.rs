@@ -45,9 +45,6 @@ impl<L: Log, S: Storage> Rvm<L, S> {
         for range in changes.ranges() {
             touched[region_of(&regions, &range)?] = true;
         }
-        if (0..regions.len()).any(|at| touched[at] && regions[at].is_captured()) {
-            return Err(ForeignError::Captured);
-        }
         // Locks are taken by address, as a commit takes them.
         let mut order: Vec<usize> = (0..regions.len()).filter(|at| touched[*at]).collect();
         order.sort_unstable_by_key(|at| regions[*at].address());

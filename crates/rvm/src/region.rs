@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 
 use zerocopy::FromBytes;
 
-use crate::capture::{Capture, Captured, Undeclared, Verifier};
+use crate::capture::{Capture, Captured, Twins, Undeclared, Verifier};
 use crate::error::{CaptureError, ForeignError, RangeError, UnmapError};
 use crate::limit::COPY_BYTES;
 use crate::memory::{Address, Memory};
@@ -52,11 +52,22 @@ pub(crate) struct Mapping {
 enum Slot {
     /// There is nothing to have.
     Declared,
-    Free(Box<Captured>),
-    /// A transaction.
-    Lent,
+    /// One transaction at a time; `None`: one has it now. Foreign records need the twins meanwhile.
+    Paged {
+        twins: Arc<Twins>,
+        free: Option<Box<Captured>>,
+    },
     /// All of them.
     Verified(Arc<Verifier>),
+}
+
+impl Slot {
+    fn paged(captured: Captured) -> Slot {
+        Slot::Paged {
+            twins: Arc::clone(captured.twins()),
+            free: Some(Box::new(captured)),
+        }
+    }
 }
 
 /// What a transaction gets from a region that it enters.
@@ -74,25 +85,17 @@ impl Mapping {
         if !self.by_page.load(Ordering::Acquire) {
             return Ok(Borrowed::Nothing);
         }
-        let mut slot = lock(&self.capture);
-        match std::mem::replace(&mut *slot, Slot::Lent) {
-            Slot::Free(captured) => Ok(Borrowed::Capture(captured)),
-            Slot::Lent => Err(RangeError::Captured),
-            Slot::Declared => {
-                *slot = Slot::Declared;
-                Ok(Borrowed::Nothing)
-            }
-            Slot::Verified(verifier) => {
-                *slot = Slot::Verified(verifier.clone());
-                Ok(Borrowed::Verifier(verifier))
-            }
+        match &mut *lock(&self.capture) {
+            Slot::Declared => Ok(Borrowed::Nothing),
+            Slot::Paged { free, .. } => free.take().map(Borrowed::Capture).ok_or(RangeError::Captured),
+            Slot::Verified(verifier) => Ok(Borrowed::Verifier(verifier.clone())),
         }
     }
 
     /// Whether its stores are found by page, where a page does not say who stored.
     pub(crate) fn is_captured(&self) -> bool {
         let by_page = self.by_page.load(Ordering::Acquire);
-        by_page && matches!(*lock(&self.capture), Slot::Free(_) | Slot::Lent)
+        by_page && matches!(*lock(&self.capture), Slot::Paged { .. })
     }
 
     fn verifier(&self) -> Option<Arc<Verifier>> {
@@ -118,7 +121,9 @@ impl Mapping {
 
     /// Gives back what a transaction borrowed.
     pub(crate) fn return_capture(&self, captured: Box<Captured>) {
-        *lock(&self.capture) = Slot::Free(captured);
+        if let Slot::Paged { free, .. } = &mut *lock(&self.capture) {
+            *free = Some(captured);
+        }
     }
 
     pub(crate) fn new(memory: Memory, base: u64, path: Arc<str>, segment: Arc<Mark>, owner: u64) -> Mapping {
@@ -165,11 +170,8 @@ impl Mapping {
 }
 
 impl Mapping {
-    /// Whether a record's changes all lie here, and can be told from the program's.
+    /// Whether a record's changes all lie here.
     pub(crate) fn admits(&self, changes: &Changes<'_>) -> Result<(), ForeignError> {
-        if self.is_captured() {
-            return Err(ForeignError::Captured);
-        }
         match changes.reach() {
             Reach::Nothing => Ok(()),
             Reach::Several => Err(ForeignError::Several),
@@ -196,19 +198,24 @@ impl Mapping {
     /// The copies are made without a reference to the rest of the region. About 4 ns a small range in cache
     /// (`cargo run --release -p netram-rvm --example record`).
     pub(crate) fn store(&self, memory: &mut Memory, changes: &Changes<'_>) {
-        changes.ranges().for_each(|range| self.copy_in(memory, &range));
-        if let Some(verifier) = self.verifier() {
-            for range in changes.ranges() {
-                verifier.stored(memory, (range.offset - self.base) as usize, range.bytes.len());
-            }
+        if self.by_page.load(Ordering::Acquire) {
+            return changes
+                .ranges()
+                .for_each(|range| self.store_range(memory, &range));
         }
+        changes.ranges().for_each(|range| self.copy_in(memory, &range));
     }
 
     /// Stores one range of a record, which lies here.
     pub(crate) fn store_range(&self, memory: &mut Memory, range: &RangeView<'_>) {
-        self.copy_in(memory, range);
-        if let Some(verifier) = self.verifier() {
-            verifier.stored(memory, (range.offset - self.base) as usize, range.bytes.len());
+        let offset = (range.offset - self.base) as usize;
+        match &*lock(&self.capture) {
+            Slot::Declared => self.copy_in(memory, range),
+            Slot::Paged { twins, .. } => twins.store(memory, offset, range.bytes),
+            Slot::Verified(verifier) => {
+                self.copy_in(memory, range);
+                verifier.stored(memory, offset, range.bytes.len());
+            }
         }
     }
 
@@ -298,7 +305,8 @@ impl Region {
     /// it. Refused, with nothing changed, unless all of it lies in this region, whose segment has the same number
     /// there as here ([`Region::segment_number`]).
     ///
-    /// Bytes stored like this are never logged here; [`crate::Transaction::commit_foreign`] logs them too.
+    /// Bytes stored like this are never logged here; [`crate::Transaction::commit_foreign`] logs them too. However the region's
+    /// stores are found, these do not count as the program's.
     pub fn apply(&self, changes: &Changes<'_>) -> Result<(), ForeignError> {
         let mut memory = self.mapping.write();
         self.mapping.admits(changes)?;
@@ -335,16 +343,17 @@ impl Region {
             return Err(CaptureError::Uncommitted { transactions });
         }
         let mapping = &*self.mapping;
+        // Before the slot, as everywhere.
+        let memory = mapping.read();
         let mut slot = lock(&mapping.capture);
         // The old one ends before the new one begins: they protect the same pages.
         *slot = Slot::Declared;
         mapping.by_page.store(false, Ordering::Release);
-        let memory = mapping.read();
         *slot = match capture {
             Capture::Declared => return Ok(()),
-            Capture::Twins(find) => Slot::Free(Box::new(Captured::new(&memory, Some(find), false)?)),
-            Capture::Pages(find) => Slot::Free(Box::new(Captured::new(&memory, Some(find), true)?)),
-            Capture::Adaptive => Slot::Free(Box::new(Captured::new(&memory, None, false)?)),
+            Capture::Twins(find) => Slot::paged(Captured::new(&memory, Some(find), false)?),
+            Capture::Pages(find) => Slot::paged(Captured::new(&memory, Some(find), true)?),
+            Capture::Adaptive => Slot::paged(Captured::new(&memory, None, false)?),
             Capture::Verified(verify) => Slot::Verified(Arc::new(Verifier::new(&memory, verify)?)),
         };
         mapping.by_page.store(true, Ordering::Release);
@@ -358,6 +367,15 @@ impl Region {
             .map(|verifier| verifier.take_undeclared())
             .unwrap_or_default();
         runs.into_iter().map(|run| self.mapping.undeclared(run)).collect()
+    }
+
+    /// Puts back what was stored and never declared, where the region is verified; what open transactions have declared stays.
+    pub fn undo_undeclared(&self) -> Result<(), CaptureError> {
+        let Some(verifier) = self.mapping.verifier() else {
+            return Ok(());
+        };
+        let undone = verifier.undo(&mut self.mapping.write());
+        undone.map_err(|cause| CaptureError::System { cause })
     }
 
     /// Unmaps the region; hands it back when open transactions hold ranges in it.

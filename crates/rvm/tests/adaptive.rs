@@ -144,6 +144,10 @@ fn undeclared_stores_are_found<S: Storage>(rvm: &Rvm<Machine, S>, path: &str) {
     assert_eq!((offset, length, count), (4096 + 99, 1, 3));
     assert_eq!(address, region.as_ptr().addr() + 99);
     assert_eq!(places(&region.take_undeclared()), stores);
+    region.undo_undeclared().unwrap();
+    let after = [region.get(96), region.get(104), region.get(112)];
+    assert_eq!(after, [Ok(1u64 << 32), Ok(0), Ok(0)], "what was declared stays");
+    store(&region, &stores);
     for (at, length) in stores {
         transaction.set_range(&region, at, length).unwrap();
     }

@@ -11,20 +11,26 @@
 mod compare;
 mod dirty;
 mod habit;
+mod twins;
 mod verify;
+mod within;
+
+use std::sync::Arc;
 
 use netram_proto::port::IoError;
 
 pub use compare::differences;
 pub(crate) use dirty::Dirty;
+pub(crate) use twins::Twins;
 pub(crate) use verify::Verifier;
 pub use verify::{Undeclared, Verify};
+pub(crate) use within::Within;
 
 use crate::error::CaptureError;
-use crate::limit::CAPTURE_BYTES_MAX;
-use crate::memory::{Memory, Trap, TrapError, Watch};
+use crate::memory::Memory;
 use crate::range::{Range, Ranges};
 use habit::{Habit, Way};
+use twins::Finder;
 
 /// Bytes of a page: the system's, where stores are found by page.
 pub(crate) const PAGE: usize = crate::limit::PAGE_BYTES as usize;
@@ -59,17 +65,6 @@ pub enum Find {
     Watch,
 }
 
-#[derive(Debug)]
-enum Finder {
-    Trap(Trap),
-    Watch(Watch),
-    /// The program declares them. A habit a page, and the pages that the open transaction touched.
-    Declared {
-        habits: Vec<Habit>,
-        touched: Vec<usize>,
-    },
-}
-
 /// What is to be done about a declared part of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
@@ -78,80 +73,73 @@ pub(crate) enum Part {
     Known,
 }
 
-/// What finds a region's stores, and the twins: lent to the transaction that stores there.
+/// Bytes of a region: where they begin, and how many.
+pub(crate) type Run = (usize, usize);
+
+/// What the transaction that stores to a region has of it, beside the [`Twins`]: lent to one at a time.
 #[derive(Debug)]
 pub(crate) struct Captured {
-    // Before the twin: the handler must be gone when that is.
-    finder: Finder,
-    twin: Memory,
+    twins: Arc<Twins>,
     whole: bool,
+    /// Where the program declares its stores: a habit a page, and the pages that the open transaction touched.
+    habits: Vec<Habit>,
+    touched: Vec<usize>,
     /// An abort of the transaction that has it restores memory.
     restores: bool,
+    /// Nothing else may change. `None`: everything may.
+    within: Option<Within>,
     /// Pages that were taken from the finder, and whose changes are not logged.
     pending: Vec<usize>,
+    /// Those of them that may be there for foreign bytes alone.
+    foreign: Vec<usize>,
     /// What the commit that is on its way will log.
-    found: Vec<(usize, usize)>,
+    found: Vec<Run>,
 }
 
 impl Captured {
     /// Finds stores to `memory` from now on.
     pub(crate) fn new(memory: &Memory, find: Option<Find>, whole: bool) -> Result<Captured, CaptureError> {
-        if find.is_some() && (!memory.is_mapped() || rustix::param::page_size() != PAGE) {
-            return Err(CaptureError::NotPages);
-        }
-        if memory.len() > CAPTURE_BYTES_MAX {
-            let (length, max) = (memory.len(), CAPTURE_BYTES_MAX);
-            return Err(CaptureError::TooLarge { length, max });
-        }
-        let system = |cause| CaptureError::System { cause };
-        let mut twin = Memory::reserve(memory.len().next_multiple_of(PAGE)).map_err(system)?;
-        let finder = match find {
-            None => Finder::Declared {
-                habits: vec![Habit::default(); memory.len().div_ceil(PAGE)],
-                touched: Vec::new(),
-            },
-            Some(Find::Trap) => Finder::Trap(Trap::new(memory, &twin).map_err(|error| match error {
-                TrapError::TooMany => CaptureError::TooManyTraps {
-                    max: crate::limit::TRAPS_MAX,
-                },
-                TrapError::System(cause) => system(cause),
-            })?),
-            Some(Find::Watch) => {
-                let watch = Watch::new(memory).map_err(|cause| CaptureError::NoWatch { cause })?;
-                (0..memory.len().div_ceil(PAGE)).for_each(|page| copy_page(memory, &mut twin, page));
-                Finder::Watch(watch)
-            }
+        let twins = Arc::new(Twins::new(memory, find)?);
+        let habits = match find {
+            None => vec![Habit::default(); memory.len().div_ceil(PAGE)],
+            Some(_) => Vec::new(),
         };
         Ok(Captured {
-            finder,
-            twin,
+            twins,
             whole,
+            habits,
+            touched: Vec::new(),
             restores: true,
+            within: None,
             pending: Vec::new(),
+            foreign: Vec::new(),
             found: Vec::new(),
         })
     }
 
+    pub(crate) fn twins(&self) -> &Arc<Twins> {
+        &self.twins
+    }
+
     /// Whether declared ranges are asked for.
     pub(crate) fn is_adaptive(&self) -> bool {
-        matches!(self.finder, Finder::Declared { .. })
+        matches!(self.twins.finder, Finder::Declared)
     }
 
     /// The program is about to store to `page`, and has declared it.
     #[inline]
     pub(crate) fn touch(&mut self, memory: &Memory, page: usize) -> Part {
-        let Finder::Declared { habits, touched } = &mut self.finder else {
+        let Some(habit) = self.habits.get_mut(page) else {
             return Part::Known;
         };
-        let habit = &mut habits[page];
         if habit.updates == 0 {
-            touched.push(page);
+            self.touched.push(page);
             if habit.way != Way::Recorded {
                 self.pending.push(page);
                 // A page that is logged whole needs its twin for an abort only.
                 if !habit.has_twin && (self.restores || habit.way == Way::Compared) {
                     habit.has_twin = true;
-                    copy_page(memory, &mut self.twin, page);
+                    self.twins.make(memory, page);
                 }
             }
         }
@@ -165,39 +153,37 @@ impl Captured {
     /// A transaction has it from now on, which is to be restored by an abort, or not.
     pub(crate) fn lend(&mut self, restores: bool) {
         self.restores = restores;
-        if let (Finder::Trap(trap), true) = (&self.finder, self.whole) {
+        self.within = None;
+        if let (Finder::Trap(trap), true) = (&self.twins.finder, self.whole) {
             trap.set_copies(restores);
         }
     }
 
-    /// Adds what was stored since the last commit to `ranges`. It stays so until [`Captured::logged`].
-    pub(crate) fn find(&mut self, memory: &Memory, region: u32, ranges: &mut Ranges) -> Result<(), IoError> {
-        if let Finder::Trap(trap) = &self.finder {
+    /// The transaction may change nothing else.
+    pub(crate) fn confine(&mut self, within: Within) {
+        self.within = Some(within);
+    }
+
+    /// Adds what was stored since the last commit to `ranges`. It stays so until [`Captured::logged`]. Returns the first store
+    /// to bytes that may not change, and how many there are: then nothing is to be logged.
+    pub(crate) fn find(
+        &mut self,
+        memory: &Memory,
+        region: u32,
+        ranges: &mut Ranges,
+    ) -> Result<Option<(Run, usize)>, IoError> {
+        if let Finder::Trap(trap) = &self.twins.finder {
             // What other threads store from now on is the next transaction's, which may be restored.
             trap.set_copies(true);
         }
         self.take()?;
         self.found.clear();
-        let Captured {
-            twin,
-            pending,
-            found,
-            whole,
-            finder,
-            ..
-        } = self;
-        for page in pending.iter() {
-            let (start, length) = extent(memory, *page);
-            let whole = match finder {
-                Finder::Declared { habits, .. } => habits[*page].way == Way::Whole,
-                _ => *whole,
-            };
-            match whole {
-                true => found.push((start, length)),
-                false => compare(memory, twin, *page, |at, count| found.push((start + at, count))),
-            }
+        let (mut found, mut strays) = (std::mem::take(&mut self.found), Strays::default());
+        for page in &self.pending {
+            self.find_in(memory, *page, &mut found, &mut strays);
         }
-        for (offset, length) in found.iter() {
+        self.found = found;
+        for (offset, length) in self.found.iter() {
             // No longer than a page.
             ranges.find(Range {
                 offset: *offset as u64,
@@ -205,7 +191,62 @@ impl Captured {
                 region,
             });
         }
-        Ok(())
+        Ok(strays.first.map(|first| (first, strays.count)))
+    }
+
+    /// What of one page is to be logged, and what was stored where nothing may change.
+    fn find_in(&self, memory: &Memory, page: usize, found: &mut Vec<Run>, strays: &mut Strays) {
+        let all = extent(memory, page);
+        let may = |run: Run| self.within.as_ref().is_none_or(|within| within.has(run));
+        let whole = match self.habits.get(page) {
+            Some(habit) => habit.way == Way::Whole,
+            None => self.whole,
+        };
+        let has_twin = self.has_twin(page);
+        let only_foreign = has_twin && self.foreign.binary_search(&page).is_ok();
+        if whole && may(all) && !only_foreign {
+            return found.push(all);
+        }
+        let before = found.len();
+        let adaptive = self.is_adaptive();
+        let mut put = |run| match &self.within {
+            None => found.push(run),
+            Some(within) => within.cut(
+                run,
+                |run| found.push(run),
+                // Without a twin nobody knows what of it was stored; where stores are declared they are not outside.
+                |run| {
+                    if has_twin || !adaptive {
+                        strays.add(run)
+                    }
+                },
+            ),
+        };
+        match has_twin {
+            true => self
+                .twins
+                .compare(memory, page, |at, count| put((all.0 + at, count))),
+            false => put(all),
+        }
+        let changed = found.len();
+        if !whole || changed == before {
+            return;
+        }
+        // As much of the page as may change, piece by piece, unless a piece has not.
+        match &self.within {
+            None => found.push(all),
+            Some(within) => within.cut(
+                all,
+                |(start, length)| {
+                    let has = |(at, _): &Run| (start..start + length).contains(at);
+                    if found[before..changed].iter().any(has) {
+                        found.push((start, length));
+                    }
+                },
+                |_| {},
+            ),
+        }
+        found.drain(before..changed);
     }
 
     /// What was found is in the log: the twins show it from now on.
@@ -215,39 +256,34 @@ impl Captured {
             true => self.renew(memory),
             false => {
                 let mut bytes = [0; PAGE];
+                let mut twin = self.twins.lock();
                 for (offset, length) in self.found.drain(..) {
                     memory.copy_out(offset, &mut bytes[..length]);
-                    self.twin.copy_in(offset, &bytes[..length]);
+                    twin.copy_in(offset, &bytes[..length]);
                 }
             }
         }
         self.pending.clear();
+        self.foreign.clear();
     }
 
     /// The habits of the touched pages hear what came of them.
     fn learn(&mut self) {
-        let Finder::Declared { habits, touched } = &mut self.finder else {
-            return;
-        };
         // Both by place: `pending` is sorted.
-        touched.sort_unstable();
+        self.touched.sort_unstable();
         let mut found = self.found.iter().peekable();
-        for page in touched.drain(..) {
+        for page in self.touched.drain(..) {
             let (mut bytes, mut runs) = (0, 0);
             while let Some((_, length)) = found.next_if(|(offset, _)| *offset < (page + 1) * PAGE) {
                 (bytes, runs) = (bytes + length, runs + 1);
             }
-            habits[page].logged(bytes, runs);
+            self.habits[page].logged(bytes, runs);
         }
     }
 
     /// Puts back what was logged last, wherever it was stored to. Such pages count as stored to once more.
     pub(crate) fn restore(&mut self, memory: &mut Memory) -> Result<(), IoError> {
-        match &self.finder {
-            Finder::Trap(trap) => trap.look(&mut self.pending),
-            Finder::Watch(watch) => watch.look(&mut self.pending)?,
-            Finder::Declared { .. } => {}
-        }
+        self.twins.look(&mut self.pending)?;
         self.settle();
         let (mut runs, mut bytes) = (Vec::new(), [0; PAGE]);
         for page in std::mem::take(&mut self.pending) {
@@ -255,22 +291,23 @@ impl Captured {
                 continue;
             }
             let (start, _) = extent(memory, page);
-            compare(memory, &self.twin, page, |at, count| {
-                runs.push((start + at, count))
-            });
+            self.twins
+                .compare(memory, page, |at, count| runs.push((start + at, count)));
             for (offset, length) in runs.drain(..) {
-                self.twin.copy_out(offset, &mut bytes[..length]);
+                self.twins.lock().copy_out(offset, &mut bytes[..length]);
                 memory.copy_in(offset, &bytes[..length]);
             }
+            self.twins.note_foreign(page);
         }
+        self.foreign.clear();
         self.untouch();
         Ok(())
     }
 
     /// The transaction that touched pages has left no trace.
     fn untouch(&mut self) {
-        if let Finder::Declared { habits, touched } = &mut self.finder {
-            touched.drain(..).for_each(|page| habits[page].updates = 0);
+        for page in self.touched.drain(..) {
+            self.habits[page].updates = 0;
         }
     }
 
@@ -279,6 +316,7 @@ impl Captured {
         self.take()?;
         self.renew(memory);
         self.pending.clear();
+        self.foreign.clear();
         self.untouch();
         Ok(())
     }
@@ -286,36 +324,48 @@ impl Captured {
     /// Has the twins of taken pages show the pages as they are; or drops them, where the next store makes new ones.
     fn renew(&mut self, memory: &Memory) {
         for page in &self.pending {
-            match &self.finder {
-                Finder::Trap(trap) if self.whole => trap.drop_twin(*page),
-                Finder::Trap(trap) if !trap.has_twin(*page) => {}
-                Finder::Declared { habits, .. } if !habits[*page].has_twin => {}
-                _ => copy_page(memory, &mut self.twin, *page),
+            match &self.twins.finder {
+                // One that foreign bytes have opened since it was taken needs its twin.
+                Finder::Trap(trap) if self.whole && !trap.is_open(*page) => trap.drop_twin(*page),
+                _ if !self.has_twin(*page) => {}
+                _ => copy_page(memory, &mut self.twins.lock(), *page),
             }
         }
     }
 
     fn take(&mut self) -> Result<(), IoError> {
-        let taken = match &self.finder {
-            Finder::Trap(trap) => trap.take(&mut self.pending),
-            Finder::Watch(watch) => watch.take(&mut self.pending),
-            Finder::Declared { .. } => Ok(()),
-        };
+        let taken = self.twins.take(&mut self.pending);
+        self.twins.take_foreign(&mut self.foreign);
         self.settle();
         taken
     }
 
     fn settle(&mut self) {
-        self.pending.sort_unstable();
-        self.pending.dedup();
+        for pages in [&mut self.pending, &mut self.foreign] {
+            pages.sort_unstable();
+            pages.dedup();
+        }
     }
 
     fn has_twin(&self, page: usize) -> bool {
-        match &self.finder {
-            Finder::Trap(trap) => trap.has_twin(page),
-            Finder::Watch(_) => true,
-            Finder::Declared { habits, .. } => habits[page].has_twin,
+        match self.habits.get(page) {
+            Some(habit) => habit.has_twin,
+            None => self.twins.has(page),
         }
+    }
+}
+
+/// Stores to bytes that may not change.
+#[derive(Default)]
+struct Strays {
+    first: Option<Run>,
+    count: usize,
+}
+
+impl Strays {
+    fn add(&mut self, run: Run) {
+        self.first.get_or_insert(run);
+        self.count += 1;
     }
 }
 

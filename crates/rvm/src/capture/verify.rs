@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use netram_proto::port::IoError;
 
-use super::{PAGE, compare, copy_page, extent};
+use super::{PAGE, Run, compare, copy_page, extent};
 use crate::error::CaptureError;
 use crate::limit::UNDECLARED_MAX;
 use crate::memory::{Memory, Trap, Watch};
@@ -37,9 +37,6 @@ pub struct Undeclared {
     /// Where in memory.
     pub address: usize,
 }
-
-/// Bytes of a region: where they begin, and how many.
-pub(crate) type Run = (usize, usize);
 
 /// What the transactions of a verified region share.
 #[derive(Debug)]
@@ -121,25 +118,7 @@ impl Verifier {
     /// Looks for undeclared stores, remembers and returns the first and how many there are.
     pub(crate) fn check(&self, memory: &Memory) -> Result<Option<(Run, usize)>, IoError> {
         let state = &mut *lock(&self.state);
-        match &state.finder {
-            Finder::Watch(watch) => watch.take(&mut state.suspects)?,
-            Finder::Trap(trap) => trap.take(&mut state.suspects)?,
-            Finder::All => state.suspects.extend(0..memory.len().div_ceil(PAGE)),
-        }
-        state.suspects.sort_unstable();
-        state.suspects.dedup();
-        let mut declared: Vec<Run> = state.open.values().flatten().copied().collect();
-        declared.sort_unstable();
-        let mut found = Vec::new();
-        state.suspects.retain(|page| {
-            let start = extent(memory, *page).0;
-            let mut differs = false;
-            compare(memory, &state.shadow, *page, |at, count| {
-                differs = true;
-                subtract(start + at, start + at + count, &declared, &mut found);
-            });
-            differs
-        });
+        let mut found = state.find(memory)?;
         let first = found.first().map(|first| (*first, found.len()));
         if !self.refuses {
             // Said once; a refused commit finds them again until they are declared.
@@ -149,6 +128,18 @@ impl Verifier {
         found.retain(|run| !state.undeclared.contains(run));
         state.undeclared.extend(found.into_iter().take(room));
         Ok(first)
+    }
+
+    /// Puts back what was stored and not declared.
+    pub(crate) fn undo(&self, memory: &mut Memory) -> Result<(), IoError> {
+        let state = &mut *lock(&self.state);
+        let mut bytes = [0; PAGE];
+        for (offset, length) in state.find(memory)? {
+            // No longer than a page.
+            state.shadow.copy_out(offset, &mut bytes[..length]);
+            memory.copy_in(offset, &bytes[..length]);
+        }
+        Ok(())
     }
 
     /// The transaction has ended: what it declared is now as it is to be, logged or not.
@@ -171,6 +162,30 @@ impl Verifier {
 }
 
 impl State {
+    /// What was stored and not declared, in order.
+    fn find(&mut self, memory: &Memory) -> Result<Vec<Run>, IoError> {
+        match &self.finder {
+            Finder::Watch(watch) => watch.take(&mut self.suspects)?,
+            Finder::Trap(trap) => trap.take(&mut self.suspects)?,
+            Finder::All => self.suspects.extend(0..memory.len().div_ceil(PAGE)),
+        }
+        self.suspects.sort_unstable();
+        self.suspects.dedup();
+        let mut declared: Vec<Run> = self.open.values().flatten().copied().collect();
+        declared.sort_unstable();
+        let mut found = Vec::new();
+        self.suspects.retain(|page| {
+            let start = extent(memory, *page).0;
+            let mut differs = false;
+            compare(memory, &self.shadow, *page, |at, count| {
+                differs = true;
+                subtract(start + at, start + at + count, &declared, &mut found);
+            });
+            differs
+        });
+        Ok(found)
+    }
+
     /// The shadow shows these bytes as they are.
     fn show(&mut self, memory: &Memory, (offset, length): Run) {
         let mut bytes = [0; PAGE];

@@ -166,6 +166,23 @@ impl Trap {
         self.tracker.dirty.look(|page| pages.push(page));
     }
 
+    /// Whether a page was stored to since it was last taken.
+    pub(crate) fn is_open(&self, page: usize) -> bool {
+        self.tracker.dirty.has(page)
+    }
+
+    /// Does what the first store to a page would, so that the one that follows makes no signal. The page gets a twin in any case,
+    /// unless it is open without one. Nobody may be taking pages.
+    pub(crate) fn open(&self, page: usize) {
+        if self.is_open(page) {
+            return;
+        }
+        self.tracker.copy(page);
+        // It cannot fail: in the worst case the area becomes one again.
+        let opened = self.tracker.open(page);
+        assert!(opened, "a region whose protection can be taken away as a whole");
+    }
+
     pub(crate) fn has_twin(&self, page: usize) -> bool {
         self.tracker.twins[page].load(Ordering::Acquire) == THERE
     }
@@ -211,15 +228,25 @@ impl Tracker {
     }
 
     /// Lets the store to `address` through. `false`: that could not be done. Runs in the signal handler.
-    fn open(&self, address: usize) -> bool {
+    fn open_at(&self, address: usize) -> bool {
         let page = (address - self.start.as_ptr().addr()) / PAGE;
-        self.copy(page);
+        if self.copies.load(Ordering::SeqCst) {
+            self.copy(page);
+        }
+        self.open(page)
+    }
+
+    /// Lets stores to a page through.
+    fn open(&self, page: usize) -> bool {
         self.dirty.set(page);
         let both = MprotectFlags::READ | MprotectFlags::WRITE;
         if self.protect(page, 1, both).is_err() {
             // The process has too many areas. As one, the region needs fewer.
+            let copies = self.copies.load(Ordering::SeqCst);
             for page in 0..self.pages {
-                self.copy(page);
+                if copies {
+                    self.copy(page);
+                }
                 self.dirty.set(page);
             }
             if self.protect(0, self.pages, both).is_err() {
@@ -235,9 +262,6 @@ impl Tracker {
 
     /// Copies a page to its twin, unless it has one. The page is protected, or its content is already found.
     fn copy(&self, page: usize) {
-        if !self.copies.load(Ordering::SeqCst) {
-            return;
-        }
         let twin = &self.twins[page];
         loop {
             match twin.compare_exchange(NONE, COPYING, Ordering::AcqRel, Ordering::Acquire) {
@@ -304,7 +328,7 @@ extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, context: *mut li
     {
         // SAFETY: a tracker is in its slot only while its `Trap` lives; whoever stores to a region vouches that
         // it does.
-        if unsafe { tracker.as_ref() }.open(address) {
+        if unsafe { tracker.as_ref() }.open_at(address) {
             return;
         }
     }

@@ -3,7 +3,7 @@
 use netram_proto::port::Log;
 
 use super::{Buffers, Route, Transaction};
-use crate::capture::{PAGE, Part};
+use crate::capture::{PAGE, Part, Within};
 use crate::error::{CommitError, RangeError};
 use crate::memory::Memory;
 use crate::options::Mode;
@@ -19,6 +19,21 @@ impl<L: Log, S: Storage> Transaction<L, S> {
             true => self.enter(region).map(drop),
             false => Err(RangeError::Ended),
         }
+    }
+
+    /// Nothing in the region may be changed by this transaction but these bytes: ranges in order, without overlaps. They replace
+    /// those named before. A commit that finds others changed is refused (`CommitError::Outside`), and whole pages are logged as far
+    /// as they may change.
+    ///
+    /// For regions whose stores are found by page; elsewhere it does nothing: declared ranges are not checked.
+    pub fn confine(&mut self, region: &Region, within: &[std::ops::Range<usize>]) -> Result<(), RangeError> {
+        self.capture(region)?;
+        let place = self.recent.place;
+        let mut captures = self.buffers.captures.iter_mut();
+        if let Some((_, captured)) = captures.find(|(captured, _)| *captured == place) {
+            captured.confine(Within::new(within));
+        }
+        Ok(())
     }
 
     /// What becomes of ranges declared in a region of this transaction.
@@ -97,9 +112,16 @@ impl<L: Log, S: Storage> Transaction<L, S> {
         } = &mut self.buffers;
         ranges.clear_found();
         for (place, captured) in captures.iter_mut() {
-            let memory = regions.list[*place as usize].read();
-            let found = captured.find(&memory, *place, ranges);
-            found.map_err(|cause| CommitError::Capture { cause })?;
+            let mapping = &regions.list[*place as usize];
+            let found = captured.find(&mapping.read(), *place, ranges);
+            let strays = found.map_err(|cause| CommitError::Capture { cause })?;
+            if let Some((first, count)) = strays {
+                ranges.clear_found();
+                return Err(CommitError::Outside {
+                    first: mapping.undeclared(first),
+                    count,
+                });
+            }
         }
         Ok(())
     }

@@ -35,13 +35,37 @@ impl<L: Log, S: Storage> Transaction<L, S> {
     /// Commits like [`Transaction::commit`], but a refused commit leaves memory as it is and the transaction
     /// open, to be retried or aborted.
     pub fn try_commit(&mut self, durability: Durability) -> Result<Commit, CommitError> {
+        self.gather()?;
+        self.commit_merged(None, durability)
+    }
+
+    /// The first half of a commit: finds and merges what is to be logged, for a caller who must know that before. What is stored
+    /// afterwards may not be logged.
+    pub fn gather(&mut self) -> Result<(), CommitError> {
         if !self.open {
             return Err(CommitError::Ended);
         }
         self.verify()?;
         self.find_stores()?;
         self.buffers.ranges.merge();
-        self.commit_merged(None, durability)
+        Ok(())
+    }
+
+    /// What [`Transaction::gather`] has found in a region: in order, and apart.
+    pub fn gathered(&self, region: &Region) -> impl Iterator<Item = std::ops::Range<usize>> {
+        let place = self.buffers.regions.find(&region.mapping).ok();
+        let merged = self.buffers.ranges.merged().iter();
+        merged
+            .filter(move |range| Some(range.region) == place)
+            .map(|range| range.offset as usize..range.end() as usize)
+    }
+
+    /// The second half: commits what was gathered, like [`Transaction::try_commit`].
+    pub fn commit_gathered(&mut self, durability: Durability) -> Result<Commit, CommitError> {
+        match self.open {
+            true => self.commit_merged(None, durability),
+            false => Err(CommitError::Ended),
+        }
     }
 
     /// Commits like [`Transaction::try_commit`], and takes over a foreign record: its ranges and those declared
@@ -56,13 +80,11 @@ impl<L: Log, S: Storage> Transaction<L, S> {
         changes: Changes<'_>,
         durability: Durability,
     ) -> Result<Commit, ForeignError> {
-        if !self.open {
-            return Err(CommitError::Ended.into());
+        if region.mapping.is_captured() {
+            return Err(ForeignError::Captured);
         }
         region.mapping.admits(&changes)?;
-        self.verify()?;
-        self.find_stores()?;
-        self.buffers.ranges.merge();
+        self.gather()?;
         if changes.count() == 0 {
             return Ok(self.commit_merged(None, durability)?);
         }
