@@ -91,6 +91,12 @@ pub const HUNG_UP_GRACE: Span = Span::from_ms(100);
 /// Records of one node that wait until what they depend on has come. A node sends no more than it may have in its journal, but this
 /// bounds what a server keeps for one that says nonsense.
 pub const MERGE_RECORDS_MAX: usize = 1 << 20;
+/// Numbers of other nodes that a hint may need. One that needs more is not sent: the server's stream brings the record.
+pub const HINT_NEEDS_MAX: usize = 64;
+/// Bytes of a record that goes straight to peers. A longer one's way through the server is hardly longer.
+pub const HINT_BYTES_MAX: usize = 256 * 1024;
+/// Bytes of the name of a multicast group, with an interface.
+pub const GROUP_BYTES_MAX: usize = 64;
 /// Grant numbers that a server makes durable at once: a sync for every half of that many hand-overs.
 pub const GRANTS_RESERVED: u64 = 1 << 20;
 
@@ -124,6 +130,7 @@ const _: () = assert!(
         <= SHARED_MESSAGE_BYTES_MAX,
     "the largest `Joined` is one message"
 );
+const _: () = assert!(HINT_BYTES_MAX + 32 + HINT_NEEDS_MAX * 20 <= SHARED_MESSAGE_BYTES_MAX);
 const _: () = assert!(DATAGRAM_BYTES_MIN > DATAGRAM_OVERHEAD_BYTES);
 const _: () = assert!(DATAGRAM_BYTES_MAX - DATAGRAM_OVERHEAD_BYTES <= FRAME_BODY_BYTES_MAX);
 const _: () = assert!(

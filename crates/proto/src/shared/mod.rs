@@ -17,7 +17,7 @@ pub mod server;
 mod stamp;
 
 pub use merge::{Alien, Entry, Merge, Missing, Queued};
-pub use message::{ToNode, ToServer};
+pub use message::{ToNode, ToPeer, ToServer};
 pub use node::Node;
 pub use server::Server;
 pub use stamp::{Stamp, StampError};

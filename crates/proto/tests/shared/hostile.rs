@@ -5,7 +5,7 @@ use std::sync::Arc;
 use netram_proto::id::{JournalId, Lsn};
 use netram_proto::journal::View;
 use netram_proto::shared::lock::{Ask, Asker, Claim, Order, ToCache, ToService};
-use netram_proto::shared::message::{Fate, Join, Joined, OldJournal, Opening};
+use netram_proto::shared::message::{Fate, Hint, Join, Joined, OldJournal, Opening, Reach};
 use netram_proto::shared::node::{Full, Node, NodeConfig, Over, State};
 use netram_proto::shared::server::{Closed, Deed, Server, ServerConfig, Session, Table, Why};
 use netram_proto::shared::{
@@ -235,8 +235,12 @@ fn anything(dice: &mut Dice) -> ToServer<P> {
                 payload,
             }
         }
-        _ => match dice.below(3) {
+        _ => match dice.below(5) {
             0 => ToServer::Pull,
+            2 | 3 => ToServer::Reach(Reach {
+                address: "x".repeat(dice.below(3) as usize),
+                tune: None,
+            }),
             1 => ToServer::Leave,
             _ => ToServer::Ping {
                 nonce: small(dice),
@@ -277,7 +281,7 @@ fn any_answer(dice: &mut Dice) -> ToNode<P> {
     let (node, number) = (NodeId(small(dice)), Number(small(dice)));
     let lock = LockId(small(dice) as u32);
     let version = Version(small(dice));
-    match dice.below(14) {
+    match dice.below(16) {
         0 | 1 => ToNode::Joined(Joined {
             node: NodeId(7),
             lease: Span(small(dice)),
@@ -294,6 +298,7 @@ fn any_answer(dice: &mut Dice) -> ToNode<P> {
         5 => ToNode::Resumed {
             merged: number,
             position: Position(small(dice)),
+            ahead: vec![(node, number)],
         },
         6 => {
             let stamp = Stamp {
@@ -345,7 +350,31 @@ fn any_answer(dice: &mut Dice) -> ToNode<P> {
             number,
             fate: Fate::Open,
         },
+        13 => ToNode::Peer {
+            node,
+            reach: dice.percent(80).then(Reach::default),
+        },
+        14 => match dice.percent(80) {
+            true => ToNode::Meet { group: String::new() },
+            false => ToNode::Gone { node, last: number },
+        },
         _ => ToNode::Anew,
+    }
+}
+
+fn any_hint(dice: &mut Dice) -> Hint<P> {
+    let stamp = Stamp {
+        written: vec![(LockId(dice.below(3) as u32), Version(small(dice).max(1)))],
+        read: Vec::new(),
+    };
+    Hint {
+        node: NodeId(small(dice)),
+        number: Number(small(dice)),
+        needs: vec![(NodeId(small(dice)), Number(small(dice)))],
+        payload: match dice.percent(80) {
+            true => bytes::record(&stamp, &[]),
+            false => Arc::from([9, 9]),
+        },
     }
 }
 
@@ -366,6 +395,8 @@ fn whatever_a_server_says_a_node_ends_by_itself_and_applies_nothing_that_does_no
                 0 => node.on_unlinked(),
                 1 | 2 => node.on_linked(),
                 3 => node.on_tick(now),
+                4 => node.set_reach(Reach::default()),
+                5 => drop(node.on_hint(now, any_hint(&mut dice))),
                 _ => node.handle(now, any_answer(&mut dice)),
             }
             while node.poll().is_some() {}

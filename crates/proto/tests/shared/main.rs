@@ -1,6 +1,7 @@
 //! Shared memory: any input, any order, and whole histories.
 
 mod fates;
+mod hints;
 mod hostile;
 mod leases;
 mod merge;

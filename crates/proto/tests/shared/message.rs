@@ -1,9 +1,12 @@
 //! Messages as bytes.
 
+use netram_proto::cast::{CHANNEL_KEY_BYTES, Tune};
 use netram_proto::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
 use netram_proto::journal::{View, ViewMember};
 use netram_proto::shared::lock::{Ask, Asker, Claim, Order, ToCache, ToService};
-use netram_proto::shared::message::{Fate, Join, Joined, MessageError, OldJournal, Opening, Refused};
+use netram_proto::shared::message::{
+    Fate, Hint, Join, Joined, MessageError, OldJournal, Opening, Reach, Refused, ToPeer,
+};
 use netram_proto::shared::{
     Grant, Hold, LockId, NodeId, Number, Position, RegionId, ToNode, ToServer, Version,
 };
@@ -35,6 +38,37 @@ const ASKER: Asker = Asker {
     node: NodeId(3),
     ask: Ask(200),
 };
+
+fn reach() -> Reach {
+    Reach {
+        address: "tcp://node:7000".into(),
+        tune: Some(Tune {
+            group: [239, 1, 2, 3],
+            port: 7421,
+            channel: u64::MAX,
+            key: [7; CHANNEL_KEY_BYTES],
+        }),
+    }
+}
+
+fn to_peer(payload: &[u8]) -> Vec<ToPeer<&[u8]>> {
+    let (node, number) = (NodeId(300), Number(1 << 33));
+    let hint = |needs| Hint {
+        node,
+        number,
+        needs,
+        payload,
+    };
+    vec![
+        ToPeer::Hello {
+            region: RegionId(1 << 100),
+            from: node,
+            to: NodeId(7),
+        },
+        ToPeer::Hint(hint(Vec::new())),
+        ToPeer::Hint(hint(vec![(NodeId(4), Number(1)), (NodeId(900), number)])),
+    ]
+}
 
 fn to_server(payload: &[u8]) -> Vec<ToServer<&[u8]>> {
     let (node, number, lock) = (NodeId(300), Number(1 << 33), LockId(u32::MAX));
@@ -99,6 +133,8 @@ fn to_server(payload: &[u8]) -> Vec<ToServer<&[u8]>> {
             payload,
         },
         ToServer::Leave,
+        ToServer::Reach(Reach::default()),
+        ToServer::Reach(reach()),
     ]
 }
 
@@ -129,6 +165,7 @@ fn to_node(payload: &[u8]) -> Vec<ToNode<&[u8]>> {
         ToNode::Resumed {
             merged: number,
             position,
+            ahead: vec![(node, number)],
         },
         ToNode::Record {
             position,
@@ -178,6 +215,15 @@ fn to_node(payload: &[u8]) -> Vec<ToNode<&[u8]>> {
         ToNode::Anew,
         ToNode::Fenced,
         ToNode::Refused(Refused::Full),
+        ToNode::Meet {
+            group: "239.1.2.3:7421%eth1".into(),
+        },
+        ToNode::Peer {
+            node,
+            reach: Some(reach()),
+        },
+        ToNode::Peer { node, reach: None },
+        ToNode::Gone { node, last: number },
     ]
 }
 
@@ -193,6 +239,17 @@ fn every_message_is_read_as_it_was_written_and_no_part_of_it_is() {
             assert_eq!(ToServer::decode(&bytes), Ok(message.clone()));
             bytes.push(0);
             let longer = ToServer::decode(&bytes);
+            assert!(has_payload || longer == Err(MessageError::Long), "{message:?}");
+        }
+        for message in to_peer(payload) {
+            let mut bytes = Vec::new();
+            message.head(&mut bytes);
+            check_cuts(&bytes, |cut| ToPeer::decode(cut).map(|_| ()));
+            let has_payload = message.payload().is_some();
+            bytes.extend_from_slice(message.payload().unwrap_or(&&b""[..]));
+            assert_eq!(ToPeer::decode(&bytes), Ok(message.clone()));
+            bytes.push(0);
+            let longer = ToPeer::decode(&bytes);
             assert!(has_payload || longer == Err(MessageError::Long), "{message:?}");
         }
         for message in to_node(payload) {
@@ -236,6 +293,17 @@ fn what_cannot_be_is_refused_by_the_field_s_name() {
     bytes.extend_from_slice(&[0; 16]);
     bytes.extend_from_slice(&[100, 0, 1, 5, 90, 11, 0, 0, 0]);
     assert_eq!(ToNode::decode(&bytes), Err(MessageError::Field("spans")));
+    // A hint of no node; one that needs a node's record twice, or more than it may; a channel that is none.
+    let hint = |bytes: &[u8]| ToPeer::decode(bytes).unwrap_err();
+    assert_eq!(hint(&[0]), MessageError::Kind(0));
+    assert_eq!(hint(&[2, 0, 1, 0]), MessageError::Field("node id"));
+    assert_eq!(hint(&[2, 1, 0, 0]), MessageError::Field("number"));
+    assert_eq!(hint(&[2, 1, 1, 2, 5, 1, 0, 1]), MessageError::Field("numbers"));
+    assert_eq!(hint(&[2, 1, 1, 65]), MessageError::Field("numbers"));
+    let mut bytes = vec![16, 0, 1];
+    bytes.extend_from_slice(&[1; 48]);
+    assert_eq!(refused(&bytes), MessageError::Field("channel"));
+    assert_eq!(refused(&[16, 1, 0xff, 0]), MessageError::Field("address"));
     // More claims than there are bytes for: nothing is made room for.
     assert_eq!(refused(&[3, 0xff, 0xff, 0x3f]), MessageError::Short);
     assert_eq!(
@@ -246,7 +314,7 @@ fn what_cannot_be_is_refused_by_the_field_s_name() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_a_message_or_an_error(mut bytes in proptest::collection::vec(any::<u8>(), 0..120), kind in 0..17u8) {
+    fn any_bytes_are_a_message_or_an_error(mut bytes in proptest::collection::vec(any::<u8>(), 0..120), kind in 0..20u8) {
         if let Some(first) = bytes.first_mut() {
             *first = kind;
         }
@@ -262,19 +330,31 @@ proptest! {
             again.extend_from_slice(message.payload().unwrap_or(&&b""[..]));
             prop_assert_eq!(&again, &bytes);
         }
+        if let Ok(message) = ToPeer::decode(&bytes) {
+            let mut again = Vec::new();
+            message.head(&mut again);
+            again.extend_from_slice(message.payload().unwrap_or(&&b""[..]));
+            prop_assert_eq!(ToPeer::decode(&again), Ok(message));
+        }
     }
 
     #[test]
-    fn a_damaged_message_is_another_one_or_an_error(at in any::<prop::sample::Index>(), which in 0..15usize, bit in 0..8u8) {
+    fn a_damaged_message_is_another_one_or_an_error(at in any::<prop::sample::Index>(), which in 0..20usize, bit in 0..8u8) {
         let mut bytes = Vec::new();
-        to_server(b"")[which].head(&mut bytes);
+        let (up, down, across) = (to_server(b""), to_node(b""), to_peer(b""));
+        up[which % up.len()].head(&mut bytes);
         let at = at.index(bytes.len());
         bytes[at] ^= 1 << bit;
         let _ = ToServer::decode(&bytes);
         let mut bytes = Vec::new();
-        to_node(b"")[which].head(&mut bytes);
+        down[which % down.len()].head(&mut bytes);
         let at = at.min(bytes.len() - 1);
         bytes[at] ^= 1 << bit;
         let _ = ToNode::decode(&bytes);
+        let mut bytes = Vec::new();
+        across[which % across.len()].head(&mut bytes);
+        let at = at.min(bytes.len() - 1);
+        bytes[at] ^= 1 << bit;
+        let _ = ToPeer::decode(&bytes);
     }
 }

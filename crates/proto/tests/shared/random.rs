@@ -27,18 +27,19 @@ fn whatever_happens_the_rules_hold() {
     let seeds = one.map_or(0..number("NETRAM_SHARED_SEEDS").unwrap_or(SEEDS), |seed| {
         seed..seed + 1
     });
-    let (mut commits, mut gone, mut aborted, mut views) = (0, 0, 0, 0);
+    let (mut commits, mut gone, mut aborted, mut views, mut hints) = (0, 0, 0, 0, 0);
     for seed in seeds {
         let world = story(seed, Planted::Nothing);
         commits += world.book.commits;
         gone += world.book.gone;
         aborted += world.book.aborted;
         views += world.book.views;
+        hints += world.book.taken;
     }
     // A world in which nothing happens breaks no rule.
     assert!(
-        one.is_some() || (commits > 10_000 && gone > 100 && aborted > 5 && views > 50),
-        "{commits} {gone} {aborted} {views}"
+        one.is_some() || (commits > 10_000 && gone > 100 && aborted > 5 && views > 50 && hints > 5000),
+        "{commits} {gone} {aborted} {views} {hints}"
     );
 }
 
@@ -87,4 +88,24 @@ fn a_node_that_gives_a_token_back_before_its_records_is_fenced() {
     let worlds = (0..60).map(|seed| story(seed, Planted::ReleaseBeforeTail));
     let unlocked: u64 = worlds.map(|world| world.book.unlocked).sum();
     assert!(unlocked > 5, "{unlocked}");
+}
+
+/// One that had read what a hint overwrites comes before it in the server's order, and has to be there first.
+#[test]
+fn hints_that_do_not_say_what_comes_before_them_are_found() {
+    finds(Planted::HintWithoutNeeds, &[Rule::Readers]);
+}
+
+#[test]
+fn hints_of_records_that_are_not_safe_are_found() {
+    finds(
+        Planted::HintBeforeSafe,
+        &[
+            Rule::Survives,
+            Rule::Granted,
+            Rule::Applied,
+            Rule::Readers,
+            Rule::Equal,
+        ],
+    );
 }

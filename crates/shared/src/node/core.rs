@@ -203,6 +203,8 @@ impl Core {
             }
             // Only before the region is whole, which joining sees to.
             Deed::Open(_) | Deed::Page { .. } | Deed::Whole => {}
+            // It has not said how it is reached.
+            Deed::Straight(_) => {}
         }
     }
 

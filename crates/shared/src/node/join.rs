@@ -181,7 +181,11 @@ impl Joining<'_> {
                 Deed::Anew => return Err(Gone::Behind.into()),
                 Deed::Over(over) => return Err(Gone::Over(over).into()),
                 // Nobody has asked for anything yet.
-                Deed::Waited(_) | Deed::Expired | Deed::Fate { .. } | Deed::Wanted { .. } => {}
+                Deed::Straight(_)
+                | Deed::Waited(_)
+                | Deed::Expired
+                | Deed::Fate { .. }
+                | Deed::Wanted { .. } => {}
             }
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! What nodes and their server say to each other, as bytes.
+//! What nodes, and their server, say to each other, as bytes.
 //!
 //! The first byte names the kind; numbers are varints ([`Cursor::varint`]); bytes of unknown length come behind theirs. A payload
 //! stands last and without a length: it ends where the message ends, so that it is never copied to be sent or read. Enums are
@@ -9,9 +9,11 @@
 
 mod lock;
 mod to_node;
+mod to_peer;
 mod to_server;
 
 pub use to_node::{Fate, Joined, Opening, Refused, ToNode};
+pub use to_peer::{Hint, Reach, ToPeer};
 pub use to_server::{Join, OldJournal, ToServer};
 
 use alloc::string::String;
@@ -169,6 +171,14 @@ fn put_pairs(to: &mut Vec<u8>, pairs: impl ExactSizeIterator<Item = (u64, u64)>)
         put_varint(to, value);
         before = key;
     }
+}
+
+/// Numbers of nodes: ascending by node.
+fn numbers(from: &mut Cursor<'_>, most: usize) -> Decoded<Vec<(NodeId, Number)>> {
+    let pairs = pairs(from, most, "numbers")?.into_iter();
+    Ok(pairs
+        .map(|(node, number)| (NodeId(node), Number(number)))
+        .collect())
 }
 
 fn pairs(from: &mut Cursor<'_>, most: usize, name: &'static str) -> Decoded<Vec<(u64, u64)>> {

@@ -1,14 +1,15 @@
 //! What the server says.
 
+use alloc::string::String;
 use alloc::vec::Vec;
 
-use crate::limit::{REGION_LOCKS_MAX, REGION_NODES_MAX, SETTINGS_BYTES_MAX};
+use crate::limit::{GROUP_BYTES_MAX, REGION_LOCKS_MAX, REGION_NODES_MAX, SETTINGS_BYTES_MAX};
 use crate::shared::lock::ToCache;
 use crate::shared::{LockId, NodeId, Number, Position, RegionId, Version};
 use crate::time::Span;
 use crate::wire::{Cursor, Link, put_varint};
 
-use super::{Decoded, MessageError, lock};
+use super::{Decoded, MessageError, Reach, lock};
 
 /// What a region is, for whoever joins it. The same for all, and made by the driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -89,6 +90,8 @@ pub enum ToNode<P> {
         merged: Number,
         /// Everything up to this place is in the node's memory, or comes now.
         position: Position,
+        /// What the node has of others that is not in the server's order: it is still to come.
+        ahead: Vec<(NodeId, Number)>,
     },
     /// The next record in the server's order.
     Record {
@@ -143,6 +146,25 @@ pub enum ToNode<P> {
     Refused(Refused),
     /// The node id is void. Whatever was not acknowledged may have happened or not.
     Fenced,
+    /// The answer to a `Reach`: its peers come.
+    Meet {
+        /// The multicast group to send to; empty: none.
+        group: String,
+    },
+    /// A peer, and how it is reached, from now on.
+    Peer {
+        /// Who.
+        node: NodeId,
+        /// How; `None`: it is not, and nothing that it sends is to be taken.
+        reach: Option<Reach>,
+    },
+    /// A node is gone. All that counts of it has been sent before.
+    Gone {
+        /// Who.
+        node: NodeId,
+        /// Its last record.
+        last: Number,
+    },
 }
 
 impl<P> ToNode<P> {
@@ -155,7 +177,15 @@ impl<P> ToNode<P> {
                 bytes: map(bytes),
             },
             ToNode::Current => ToNode::Current,
-            ToNode::Resumed { merged, position } => ToNode::Resumed { merged, position },
+            ToNode::Resumed {
+                merged,
+                position,
+                ahead,
+            } => ToNode::Resumed {
+                merged,
+                position,
+                ahead,
+            },
             ToNode::Record {
                 position,
                 node,
@@ -179,6 +209,9 @@ impl<P> ToNode<P> {
             ToNode::Anew => ToNode::Anew,
             ToNode::Refused(why) => ToNode::Refused(why),
             ToNode::Fenced => ToNode::Fenced,
+            ToNode::Meet { group } => ToNode::Meet { group },
+            ToNode::Peer { node, reach } => ToNode::Peer { node, reach },
+            ToNode::Gone { node, last } => ToNode::Gone { node, last },
         }
     }
 
@@ -200,10 +233,15 @@ impl<P> ToNode<P> {
                 put_varint(to, *offset);
             }
             ToNode::Current => to.push(3),
-            ToNode::Resumed { merged, position } => {
+            ToNode::Resumed {
+                merged,
+                position,
+                ahead,
+            } => {
                 to.push(4);
                 put_varint(to, merged.0);
                 put_varint(to, position.0);
+                super::put_pairs(to, ahead.iter().map(|(node, number)| (node.0, number.0)));
             }
             ToNode::Record {
                 position,
@@ -243,6 +281,24 @@ impl<P> ToNode<P> {
             ToNode::Anew => to.push(14),
             ToNode::Fenced => to.push(15),
             ToNode::Refused(why) => to.extend_from_slice(&[16, *why as u8]),
+            ToNode::Meet { group } => {
+                assert!(group.len() <= GROUP_BYTES_MAX);
+                to.push(17);
+                super::put_bytes(to, group.as_bytes());
+            }
+            ToNode::Peer { node, reach } => {
+                to.push(18);
+                put_varint(to, node.0);
+                to.push(u8::from(reach.is_some()));
+                if let Some(reach) = reach {
+                    reach.encode(to);
+                }
+            }
+            ToNode::Gone { node, last } => {
+                to.push(19);
+                put_varint(to, node.0);
+                put_varint(to, last.0);
+            }
         }
     }
 }
@@ -271,6 +327,7 @@ fn decode<'a>(from: &mut Cursor<'a>) -> Decoded<ToNode<&'a [u8]>> {
         4 => ToNode::Resumed {
             merged: Number(from.varint()?),
             position: Position(from.varint()?),
+            ahead: super::numbers(from, REGION_NODES_MAX)?,
         },
         5 => ToNode::Record {
             position: Position(from.varint()?),
@@ -312,6 +369,20 @@ fn decode<'a>(from: &mut Cursor<'a>) -> Decoded<ToNode<&'a [u8]>> {
             2 => Refused::Full,
             _ => return Err(MessageError::Field("refusal")),
         }),
+        17 => ToNode::Meet {
+            group: super::text(from, GROUP_BYTES_MAX, "group")?,
+        },
+        18 => ToNode::Peer {
+            node: super::node(from)?,
+            reach: match super::flag(from)? {
+                true => Some(Reach::decode(from)?),
+                false => None,
+            },
+        },
+        19 => ToNode::Gone {
+            node: super::node(from)?,
+            last: Number(from.varint()?),
+        },
         _ => return Err(MessageError::Kind(kind)),
     })
 }
@@ -334,7 +405,7 @@ impl Joined {
             lease: Span(from.varint()?),
             position: Position(from.varint()?),
             opening: Opening::decode(from)?,
-            applied: super::to_server::applied(from)?,
+            applied: super::numbers(from, REGION_NODES_MAX)?,
             versions: versions(from)?,
         })
     }

@@ -10,7 +10,7 @@ use crate::shared::lock::{Claim, ToService};
 use crate::shared::{Grant, NodeId, Number, Position, RegionId, Version};
 use crate::wire::{Cursor, Link, put_varint};
 
-use super::{Decoded, MessageError, lock};
+use super::{Decoded, MessageError, Reach, lock};
 
 /// A node that wants to have the region. It has applied nothing of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,6 +106,8 @@ pub enum ToServer<P> {
     },
     /// It has sent everything, and gives all tokens back.
     Leave,
+    /// It takes records from its peers, and gives them its own: how they reach it. Said anew over each link, and when it changes.
+    Reach(Reach),
 }
 
 impl<P> ToServer<P> {
@@ -158,6 +160,7 @@ impl<P> ToServer<P> {
                 }
             }
             ToServer::Leave => ToServer::Leave,
+            ToServer::Reach(reach) => ToServer::Reach(reach),
         }
     }
 
@@ -222,6 +225,10 @@ impl<P> ToServer<P> {
                 put_varint(to, number.0);
             }
             ToServer::Leave => to.push(15),
+            ToServer::Reach(reach) => {
+                to.push(16);
+                reach.encode(to);
+            }
         }
     }
 }
@@ -246,7 +253,7 @@ fn decode<'a>(from: &mut Cursor<'a>) -> Decoded<ToServer<&'a [u8]>> {
             region: RegionId(from.u128()?),
             node: super::node(from)?,
             whole: super::flag(from)?,
-            applied: applied(from)?,
+            applied: super::numbers(from, REGION_NODES_MAX)?,
         },
         3 => ToServer::Claims(decode_claims(from)?),
         4 => ToServer::Tail {
@@ -279,6 +286,7 @@ fn decode<'a>(from: &mut Cursor<'a>) -> Decoded<ToServer<&'a [u8]>> {
             payload: from.rest(),
         },
         15 => ToServer::Leave,
+        16 => ToServer::Reach(Reach::decode(from)?),
         _ => return Err(MessageError::Kind(kind)),
     })
 }
@@ -314,14 +322,6 @@ impl Join {
 fn view(from: &mut Cursor<'_>) -> Decoded<View> {
     let bytes = super::bytes(from, SLOT_BYTES, "view")?;
     View::decode(bytes).map_err(|_| MessageError::Field("view"))
-}
-
-pub(super) fn applied(from: &mut Cursor<'_>) -> Decoded<Vec<(NodeId, Number)>> {
-    let pairs = super::pairs(from, REGION_NODES_MAX, "numbers")?;
-    let pairs = pairs
-        .into_iter()
-        .map(|(node, number)| (NodeId(node), Number(number)));
-    Ok(pairs.collect())
 }
 
 fn encode_claims(to: &mut Vec<u8>, claims: &[Claim]) {

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use super::{Deed, Identity, Misled, Node, Over, State, Wire};
 use crate::shared::message::{Joined, ToNode, ToServer};
-use crate::shared::{Number, Position};
+use crate::shared::{NodeId, Number, Position};
 use crate::time::{Span, Time};
 
 /// Questions without an answer that are remembered: an answer to an older one renews nothing.
@@ -29,7 +29,7 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
         self.deeds.push_back(Deed::Send(message));
     }
 
-    fn taken_of_all(&self) -> Vec<(crate::shared::NodeId, Number)> {
+    fn taken_of_all(&self) -> Vec<(NodeId, Number)> {
         let mut taken = self.taken.clone();
         // Its own it has, safe or not.
         if let Some(id) = self.id() {
@@ -61,7 +61,11 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
                 _ => Err(Misled::OutOfPlace("bytes of the region")),
             },
             ToNode::Current => self.on_current(now),
-            ToNode::Resumed { merged, position } => self.on_resumed(now, merged, position),
+            ToNode::Resumed {
+                merged,
+                position,
+                ahead,
+            } => self.on_resumed(now, merged, position, ahead),
             ToNode::Record {
                 position,
                 node,
@@ -102,6 +106,18 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
                 self.over(Over::Fenced);
                 Ok(())
             }
+            ToNode::Meet { group } => {
+                self.on_meet(group);
+                Ok(())
+            }
+            ToNode::Peer { node, reach } => {
+                self.on_peer(node, reach);
+                Ok(())
+            }
+            ToNode::Gone { node, last } => {
+                self.on_gone(node, last);
+                Ok(())
+            }
         };
         if let Err(misled) = done {
             self.over(Over::Misled(misled));
@@ -126,9 +142,11 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
         self.versions = joined.versions.iter().copied().collect();
         self.position = joined.position;
         self.newest = joined.position;
+        self.way.begin(&self.taken);
         self.deeds.push_back(Deed::Open(joined));
         self.ping(now);
         self.send_view();
+        self.send_reach();
         Ok(())
     }
 
@@ -142,7 +160,13 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
         Ok(())
     }
 
-    fn on_resumed(&mut self, now: Time, merged: Number, position: Position) -> Result<(), Misled> {
+    fn on_resumed(
+        &mut self,
+        now: Time,
+        merged: Number,
+        position: Position,
+        ahead: Vec<(NodeId, Number)>,
+    ) -> Result<(), Misled> {
         let whole = matches!(self.state, State::Whole | State::Leaving);
         if self.wire != Wire::Introduced || !whole || merged > self.own.last() {
             return Err(Misled::OutOfPlace("an answer to no resuming"));
@@ -151,8 +175,10 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
         self.position = position;
         self.newest = position;
         self.own.sent = merged;
+        self.way.resume(ahead);
         self.ping(now);
         self.send_view();
+        self.send_reach();
         self.send_tails();
         self.claimed = false;
         // Who leaves claims when nothing is on its way to the members any more: until then its locks are taken.

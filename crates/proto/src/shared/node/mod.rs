@@ -9,14 +9,17 @@
 //! | `linking.rs` | joining, resuming, the lease, the end |
 //! | `own.rs` | the node's own records: numbers, tails, what is kept |
 //! | `stream.rs` | others' records: applied, held back for pinned readers, known already |
+//! | `straight.rs` | records straight from node to node |
 //!
 //! The node's journal is the driver's: it appends, and says what the members have acknowledged. So are the sockets: it says when
 //! there is a link, and when it is gone.
 
 mod linking;
 mod own;
+mod straight;
 mod stream;
 
+pub use straight::Straight;
 pub use stream::{Age, Full, Misled};
 
 use alloc::collections::{BTreeMap, VecDeque};
@@ -28,6 +31,7 @@ use super::{Hold, LockId, NodeId, Number, Position, Version};
 use crate::time::{Span, Time};
 use crate::wire::Link;
 use own::Own;
+use straight::Way;
 use stream::Foreign;
 
 /// What a node is to do, apart from what its server tells it.
@@ -67,6 +71,8 @@ pub enum Over {
     Refused(Refused),
     /// The server sent what cannot be.
     Misled(Misled),
+    /// It has a record that does not count: a peer sent it, and the server never had it.
+    Astray,
 }
 
 impl fmt::Display for Over {
@@ -82,6 +88,9 @@ impl fmt::Display for Over {
             }
             Over::Refused(Refused::Full) => out.write_str("the server remembers as many nodes as it can"),
             Over::Misled(misled) => misled.fmt(out),
+            Over::Astray => out.write_str(
+                "the node has a record that does not count: a peer that sent it is broken, or lost what it had acknowledged",
+            ),
         }
     }
 }
@@ -142,6 +151,8 @@ pub enum Deed<P> {
     },
     /// The node has fallen behind. Its open transactions fail; when it has left, it may join again.
     Anew,
+    /// Of peers, and for them.
+    Straight(Straight<P>),
     /// It is over, and will not come back: close the link.
     Over(Over),
 }
@@ -186,6 +197,7 @@ pub struct Node<P> {
     tokens: Cache,
     own: Own<P>,
     foreign: Foreign<P>,
+    way: Way,
     /// The tokens have been claimed over the present link, as far as they had to be.
     claimed: bool,
     /// Questions without an answer, with when they were asked.
@@ -218,6 +230,7 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
             newest: Position(0),
             tokens: Cache::new(),
             foreign: Foreign::default(),
+            way: Way::default(),
             claimed: false,
             pings: VecDeque::new(),
             nonce: 0,

@@ -8,12 +8,14 @@
 //! kept: then it goes at once, marked so, and the server shows it to nobody before it has it on its disk.
 
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 
-use super::{Deed, Node, Wire};
+use super::{Deed, Node, State, Straight, Wire};
 use crate::journal::View;
+use crate::limit::HINT_BYTES_MAX;
 use crate::shared::lock::TxnId;
-use crate::shared::message::ToServer;
-use crate::shared::{Hold, LockId, Number, Stamp, Version};
+use crate::shared::message::{Hint, ToServer};
+use crate::shared::{Hold, LockId, NodeId, Number, Stamp, Version};
 use crate::time::Time;
 use crate::wire::Link;
 
@@ -24,6 +26,8 @@ struct Record<P> {
     end: Link,
     payload: P,
     stamp: Stamp,
+    /// What peers must have before it; `None`: they are not sent it.
+    needs: Option<Vec<(NodeId, Number)>>,
 }
 
 #[derive(Clone, Debug)]
@@ -32,6 +36,8 @@ pub(super) struct Own<P> {
     records: VecDeque<Record<P>>,
     kept: Number,
     pub(super) acked: Number,
+    /// Peers have been given what they are to be given up to here.
+    shown: Number,
     /// Sent over the present link, or merged.
     pub(super) sent: Number,
     /// The newest view, and whether the server is known to have it.
@@ -46,6 +52,7 @@ impl<P> Own<P> {
             records: VecDeque::new(),
             kept: Number(0),
             acked: Number(0),
+            shown: Number(0),
             sent: Number(0),
             view,
             view_kept: true,
@@ -82,11 +89,13 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
     /// The journal has a record more, which ends there. In the journal's order. The record's number.
     pub fn on_appended(&mut self, now: Time, stamp: Stamp, end: Link, payload: P) -> Number {
         let number = self.own.last().next();
+        let needs = self.way.needs();
         self.own.records.push_back(Record {
             number,
             end,
             payload,
             stamp,
+            needs,
         });
         self.send_tails();
         self.tokens.sent(now, self.own.sent);
@@ -102,6 +111,7 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
         );
         self.own.acked = self.own.acked.max(number);
         self.take_own();
+        self.send_straight();
         self.send_tails();
         self.tokens.sent(now, self.own.sent);
         self.finish_leaving();
@@ -119,6 +129,31 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
             self.versions.extend(record.stamp.written.iter().copied());
         }
         self.taken.insert(id, taken.max(self.own.acked));
+    }
+
+    /// Gives peers what is safe and they have not been given. What the server's word has made safe is on its way to them already.
+    fn send_straight(&mut self) {
+        let (before, acked) = (self.own.shown, self.own.acked);
+        self.own.shown = acked;
+        let Some(node) = self.id().filter(|_| self.way.has_peers()) else {
+            return;
+        };
+        let fresh = |record: &&mut Record<P>| record.number > before && record.number <= acked;
+        if !matches!(self.state, State::Whole | State::Leaving) {
+            return;
+        }
+        for record in self.own.records.iter_mut().filter(fresh) {
+            let fits = record.payload.as_ref().len() <= HINT_BYTES_MAX;
+            let Some(needs) = record.needs.take().filter(|_| fits) else {
+                continue;
+            };
+            self.deeds.push_back(Deed::Straight(Straight::Hint(Hint {
+                node,
+                number: record.number,
+                needs,
+                payload: record.payload.clone(),
+            })));
+        }
     }
 
     /// A transaction is over: with a record, which is acknowledged, or without. Its locks are free here at once.
@@ -184,6 +219,7 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
     pub(super) fn on_kept(&mut self, number: Number, end: Link, view: u64) {
         // What the server has made durable is safe, whatever the members say.
         self.own.acked = self.own.acked.max(number.min(self.own.last()));
+        self.own.shown = self.own.shown.max(number.min(self.own.last()));
         self.take_own();
         while self
             .own

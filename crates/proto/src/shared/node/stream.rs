@@ -3,7 +3,7 @@
 use alloc::collections::VecDeque;
 use core::fmt;
 
-use super::{Deed, Node, State, Wire};
+use super::{Deed, Node, Over, State, Wire};
 use crate::shared::lock::ToCache;
 use crate::shared::{LockId, NodeId, Number, Position, Stamp, StampError, Version};
 use crate::time::{Span, Time};
@@ -100,9 +100,9 @@ struct Held<P> {
 /// What waits for readers.
 #[derive(Clone, Debug)]
 pub(super) struct Foreign<P> {
-    readers: u32,
+    pub(super) readers: u32,
     waiting: VecDeque<Held<P>>,
-    bytes: usize,
+    pub(super) bytes: usize,
     /// The place up to which everything is applied.
     applied: Position,
 }
@@ -161,31 +161,15 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
             }
             self.take(now, node, number, &stamp, payload);
         }
+        self.way.streamed(node, number);
         if self.foreign.waiting.is_empty() {
             self.foreign.applied = position;
         }
         Ok(())
     }
 
-    /// A record that its node sent itself. If it is the very next of that node and follows on what is here, it is applied; if not, it
-    /// is forgotten: the server sends it.
-    pub fn on_hint(&mut self, now: Time, node: NodeId, number: Number, payload: P) {
-        let next = self.taken.get(&node).copied().unwrap_or_default().next();
-        // Without a lease it may have been fenced, and others write under locks whose tokens it still has.
-        let open = self.state == State::Whole
-            && self.tokens.leased(now)
-            && self.foreign.waiting.is_empty()
-            && self.id() != Some(node);
-        let Ok(stamp) = Stamp::of(payload.as_ref()) else {
-            return;
-        };
-        if open && number == next && self.unfit(&stamp).is_none() {
-            self.take(now, node, number, &stamp, payload);
-        }
-    }
-
     /// The first lock that keeps a record from being applied, and where it must stand.
-    fn unfit(&self, stamp: &Stamp) -> Option<(LockId, Version)> {
+    pub(super) fn unfit(&self, stamp: &Stamp) -> Option<(LockId, Version)> {
         let mut written = stamp.written.iter();
         let mut read = stamp.read.iter();
         let written = written.find(|(lock, makes)| self.version(*lock).next() != *makes);
@@ -193,7 +177,7 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
         written.or_else(|| read.find(|(lock, needs)| self.version(*lock) < *needs).copied())
     }
 
-    fn take(&mut self, now: Time, node: NodeId, number: Number, stamp: &Stamp, payload: P) {
+    pub(super) fn take(&mut self, now: Time, node: NodeId, number: Number, stamp: &Stamp, payload: P) {
         self.taken.insert(node, number);
         self.versions.extend(stamp.written.iter().copied());
         if self.foreign.readers == 0 {
@@ -232,8 +216,9 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
             if self.version(lock) < version {
                 return Err(Misled::Grant(lock));
             }
-            // A hint was faster: another node has had the lock since, so that this one has been fenced, and is yet to hear of it.
+            // A hint is taken while the lease runs, so that no other node had the lock meanwhile: somebody made that version without it.
             if self.version(lock) > version {
+                self.over(Over::Astray);
                 return Ok(());
             }
         }

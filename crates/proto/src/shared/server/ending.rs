@@ -104,6 +104,7 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
         if let Some(session) = session {
             self.dismiss(session, ToNode::Fenced);
         }
+        self.part(node);
         self.locks.fence(node);
         // What waits is in the journal as well.
         self.merge.forget_waiting(node);
@@ -239,6 +240,7 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
         if let Some(journal) = journal {
             self.deeds.push_back(Deed::Forget { node, journal });
         }
+        self.tell_gone(node, self.merge.merged(node));
         self.locks.reclaim(node);
         self.forget_oldest();
     }
@@ -270,6 +272,7 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
         }
         peer.standing = Standing::Leaving;
         peer.outbox.clear();
+        self.part(node);
         self.locks.fence(node);
     }
 

@@ -154,12 +154,12 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
         let position = crate::shared::Position(next.unwrap_or_default().0.saturating_sub(1));
         let ahead = applied.into_iter();
         let ahead = ahead.filter(|(other, number)| *other != node && *number > self.merge.merged(*other));
-        let ahead = ahead.collect();
+        let ahead: BTreeMap<NodeId, Number> = ahead.collect();
         let Some(peer) = self.peers.get_mut(&node) else {
             return;
         };
         peer.heard = now;
-        peer.ahead = ahead;
+        peer.ahead.clone_from(&ahead);
         let behind = peer.standing == Standing::Behind;
         if peer.standing == Standing::Absent || !whole {
             peer.standing = Standing::Live;
@@ -171,7 +171,14 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
         peer.pages = Pages::Done;
         peer.kept_due = true;
         self.locks.resume(node);
-        self.say(session, ToNode::Resumed { merged, position });
+        self.say(
+            session,
+            ToNode::Resumed {
+                merged,
+                position,
+                ahead: ahead.iter().map(|(other, number)| (*other, *number)).collect(),
+            },
+        );
         match next {
             Some(next) if !lost && !behind => {
                 if let Some(peer) = self.peers.get_mut(&node) {

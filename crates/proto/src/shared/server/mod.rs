@@ -9,6 +9,7 @@
 //! | `deed.rs` | nothing: what is durable, and what the driver is to do |
 //! | `joining.rs` | who becomes a node, and goes on being one over a new link |
 //! | `records.rs` | the order of records, and what of them is durable |
+//! | `meeting.rs` | who of the nodes hears of whom |
 //! | `ending.rs` | leases, fencing, journals of the dead, leaving |
 //! | `stream.rs` | what goes over a link next |
 //!
@@ -21,6 +22,7 @@
 mod deed;
 mod ending;
 mod joining;
+mod meeting;
 mod peer;
 mod records;
 mod ring;
@@ -31,6 +33,7 @@ pub use peer::{Journal, Standing};
 pub use stream::Outgoing;
 
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::lock::Service;
@@ -117,6 +120,8 @@ pub struct Server<P> {
     tickets: u64,
     ceiling_asked: bool,
     ticked: Time,
+    /// The multicast group that nodes are told.
+    group: String,
 }
 
 impl<P: Clone + AsRef<[u8]>> Server<P> {
@@ -145,6 +150,7 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
             tickets: 0,
             ceiling_asked: false,
             ticked: now,
+            group: String::new(),
         };
         for (node, row) in table.nodes {
             let standing = match row.standing {
@@ -227,6 +233,7 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
             ToServer::Claims(claims) => self.on_claims(node, &claims),
             ToServer::View(view) => self.on_view(node, view),
             ToServer::Pull => peer.wanted = self.ring.newest(),
+            ToServer::Reach(reach) => self.on_reach(node, reach),
             ToServer::Leave => self.on_leave(node),
             ToServer::Join(_) | ToServer::Resume { .. } => {
                 self.fence(node, Why::OutOfPlace("it introduced itself twice"));

@@ -1,11 +1,12 @@
 //! What the server knows of one node.
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 use super::Session;
 use crate::id::JournalId;
 use crate::journal::View;
+use crate::shared::message::Reach;
 use crate::shared::{NodeId, Number, Position, ToNode};
 use crate::time::Time;
 use crate::wire::Link;
@@ -126,6 +127,12 @@ pub(super) struct Peer<P> {
     /// Whoever offered its journal, and up to which record.
     pub(super) offer: Option<(Session, Number)>,
     pub(super) offered: Vec<(Number, P)>,
+    /// How other nodes reach it; `None`: they do not.
+    pub(super) reach: Option<Reach>,
+    /// Over the present link it is told of the others: first the group, then those of whom there is news.
+    pub(super) meets: bool,
+    pub(super) meet_due: bool,
+    pub(super) peer_news: BTreeSet<NodeId>,
 }
 
 impl<P> Peer<P> {
@@ -151,6 +158,10 @@ impl<P> Peer<P> {
             ahead: BTreeMap::new(),
             offer: None,
             offered: Vec::new(),
+            reach: None,
+            meets: false,
+            meet_due: false,
+            peer_news: BTreeSet::new(),
         }
     }
 
@@ -166,5 +177,6 @@ impl<P> Peer<P> {
     pub(super) fn hush(&mut self) {
         self.outbox.clear();
         self.kept_due = false;
+        self.unmeet();
     }
 }

@@ -50,6 +50,9 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
     }
 
     fn next_of(&mut self, node: NodeId) -> Next<P> {
+        if let Some(news) = self.next_news(node) {
+            return Next::Send(Outgoing::Message(news));
+        }
         let (visible, newest) = (self.visible(), self.ring.newest());
         let Some(peer) = self.peers.get_mut(&node) else {
             return Next::Nothing;

@@ -51,6 +51,9 @@ pub(crate) struct Book {
     pub(crate) views: u64,
     /// Nodes that fell behind, or left.
     pub(crate) anew: u64,
+    /// Hints that were sent, and taken.
+    pub(crate) hinted: u64,
+    pub(crate) taken: u64,
     /// Nodes fenced for a record under a lock that they did not hold.
     pub(crate) unlocked: u64,
 }

@@ -11,10 +11,12 @@
 //! | `server.rs` | the server's process and its disk |
 //! | `process.rs` | a node's process: its deeds, its link |
 //! | `program.rs` | what the program in it does: transactions, readers |
+//! | `hints.rs` | records straight from process to process |
 //! | `check.rs` | the rules |
 
 pub(crate) mod bytes;
 mod check;
+mod hints;
 mod journal;
 mod process;
 mod program;
@@ -24,7 +26,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use netram_proto::id::JournalId;
 use netram_proto::shared::server::Session;
-use netram_proto::shared::{NodeId, Number, ToNode, ToServer};
+use netram_proto::shared::{ToNode, ToServer};
 use netram_proto::time::{Span, Time};
 
 use bytes::P;
@@ -86,6 +88,10 @@ pub(crate) enum Planted {
     WaitingReversed,
     /// What was read of a dead node counts as flushed.
     ReadIsDurable,
+    /// A hint says nothing of what has to come before it.
+    HintWithoutNeeds,
+    /// A node sends its peers what is not safe.
+    HintBeforeSafe,
 }
 
 /// A small generator of numbers (splitmix64): the same seed, the same story.
@@ -129,9 +135,7 @@ pub(crate) struct Pipe {
 struct Hint {
     at: Time,
     slot: usize,
-    node: NodeId,
-    number: Number,
-    payload: P,
+    bytes: Vec<u8>,
 }
 
 pub(crate) struct World {
@@ -259,18 +263,8 @@ impl World {
 
     fn deliver_hints(&mut self) {
         while let Some(at) = self.hints.iter().position(|hint| hint.at <= self.now) {
-            let Hint {
-                slot,
-                node,
-                number,
-                payload,
-                ..
-            } = self.hints.swap_remove(at);
-            let now = self.now;
-            if let Some(process) = self.slots[slot].awake(now) {
-                process.node.on_hint(now, node, number, payload);
-                self.do_deeds(slot);
-            }
+            let Hint { slot, bytes, .. } = self.hints.swap_remove(at);
+            self.take_hint(slot, &bytes);
         }
     }
 

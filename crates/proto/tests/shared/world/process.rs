@@ -3,7 +3,7 @@
 use netram_proto::id::JournalId;
 use netram_proto::journal::View;
 use netram_proto::shared::lock::TxnId;
-use netram_proto::shared::message::{Fate, Join, OldJournal};
+use netram_proto::shared::message::{Fate, Join, OldJournal, Reach};
 use netram_proto::shared::node::{Deed, Full, Node, NodeConfig, Over, State, Waited};
 use netram_proto::shared::server::{Closed, Session};
 use netram_proto::shared::{Hold, LockId, NodeId, Number, Stamp, ToServer};
@@ -11,7 +11,7 @@ use netram_proto::time::{Span, Time};
 
 use super::bytes::{self, LOCKS, P, WORDS};
 use super::journal::Journal;
-use super::{Hint, Planted, Rule, World};
+use super::{Planted, Rule, World};
 
 /// Where processes run one after another.
 #[derive(Default)]
@@ -95,8 +95,10 @@ impl World {
             pinned_bytes_max: 300,
             full,
         };
+        let mut node = Node::new(config);
+        node.set_reach(Reach::default());
         let process = Process {
-            node: Node::new(config),
+            node,
             journal: id,
             session: None,
             unlinked_late: false,
@@ -350,21 +352,13 @@ impl World {
                 process.pinned = None;
                 process.fail_open(self.now);
             }
+            Deed::Straight(straight) => self.on_straight(slot, straight),
             Deed::Over(over) => self.on_over(slot, over),
         }
     }
 
     fn send_up(&mut self, slot: usize, message: ToServer<P>) {
         let at = self.delay();
-        if let ToServer::Tail {
-            number,
-            payload,
-            acked: true,
-            ..
-        } = &message
-        {
-            self.hint(slot, *number, payload.clone());
-        }
         let mut sent = Vec::new();
         message.head(&mut sent);
         sent.extend_from_slice(message.payload().map_or(&[], |payload| payload));
@@ -376,31 +370,6 @@ impl World {
         if let Some(pipe) = session.and_then(|session| self.pipes.get_mut(&session)) {
             let after = pipe.up.back().map_or(at, |(before, _)| at.max(*before));
             pipe.up.push_back((after, message.map(P::from)));
-        }
-    }
-
-    fn hint(&mut self, from: usize, number: Number, payload: P) {
-        let Some(node) = self.slots[from]
-            .process
-            .as_ref()
-            .and_then(|process| process.node.id())
-        else {
-            return;
-        };
-        for slot in 0..self.slots.len() {
-            for _ in 0..2 {
-                if slot != from && self.dice.percent(self.dangers.hints) {
-                    let at = self.now + Span::from_us(self.dice.below(20_000));
-                    let payload = payload.clone();
-                    self.hints.push(Hint {
-                        at,
-                        slot,
-                        node,
-                        number,
-                        payload,
-                    });
-                }
-            }
         }
     }
 
@@ -459,6 +428,12 @@ impl World {
     }
 
     fn on_over(&mut self, slot: usize, over: Over) {
+        if over == Over::Astray {
+            self.fail(
+                Rule::Survives,
+                &format!("slot {slot}: it has a record that does not count"),
+            );
+        }
         if let Over::Misled(misled) = over {
             self.fail(Rule::Applied, &format!("slot {slot}: {misled}"));
         }

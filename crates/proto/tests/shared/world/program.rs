@@ -4,9 +4,9 @@ use netram_proto::shared::lock::{Acquired, TxnId};
 use netram_proto::shared::{Hold, LockId, Number, Stamp};
 use netram_proto::time::Span;
 
-use super::World;
 use super::bytes;
 use super::process::{Phase, Txn};
+use super::{Planted, World};
 
 const PATIENCE: Span = Span::from_ms(400);
 
@@ -171,6 +171,9 @@ impl World {
         }
         process.change(&stamp, &payload);
         self.do_deeds(slot);
+        if self.planted == Planted::HintBeforeSafe {
+            self.send_unsafe(slot);
+        }
     }
 
     /// Readers come, look again, and go.

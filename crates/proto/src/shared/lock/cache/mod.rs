@@ -84,6 +84,12 @@ impl Cache {
         now < self.lease
     }
 
+    /// Whether the node has a token of this lock, of any mode: then no other node writes under it.
+    pub fn keeps(&self, lock: LockId) -> bool {
+        let at = self.tokens.find(lock);
+        at.is_some_and(|at| self.tokens.at(at).held.is_some())
+    }
+
     /// Whether no transaction is open.
     pub fn idle(&self) -> bool {
         self.txns.live() == 0
