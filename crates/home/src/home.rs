@@ -132,7 +132,13 @@ impl Home {
 
     /// Recovers the log and opens the memory over it; starts the truncation thread.
     pub fn open(&self, settings: &Settings) -> Result<Opened, HomeError> {
+        self.open_after(settings, |_| ())
+    }
+
+    /// The same, and shows the recovered log before its records are applied to the segments and given up.
+    pub fn open_after(&self, settings: &Settings, look: impl FnOnce(&Journal)) -> Result<Opened, HomeError> {
         let (journal, recovered) = Journal::open(self.place.root(), settings.journal_config()?)?;
+        look(&journal);
         let options = settings.options(journal.id());
         let storage = self.open_table(&journal)?;
         let memory = Rvm::open(journal, storage, options)?;

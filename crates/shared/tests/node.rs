@@ -291,8 +291,7 @@ fn a_server_that_is_stopped_and_started_again_finds_its_nodes() {
     let serving = place.serve();
     let (one, other) = (place.join("one"), place.join("other"));
     add(&one, 1, 1).unwrap();
-    // A server that starts remembers no records: whoever lacks one then has to join again.
-    equal(&one, &other);
+    // The other may not have heard of that: the next server finds it in its log.
     drop(serving);
     let _serving = std::thread::scope(|scope| {
         // While its lease runs it needs no server: its token is here. After that it waits for one.

@@ -18,7 +18,7 @@ pub use offline::{LeftBehind, OfflineError, merge_left};
 pub use serve::{Report, ServeConfig, ServeError, Serving};
 pub use spans::{Span, SpanError, Spans};
 pub use store::{
-    CreateError, Foreign, Joining, Kept, LOG_BYTES_DEFAULT, MergeError, OpenError, PageRun, Plan,
+    CreateError, Foreign, Joining, Kept, LOG_BYTES_DEFAULT, MergeError, OpenError, PageRun, Plan, Recent,
     RecordError, Store, StoreError, Stored,
 };
 pub use table::{Counters, Fault, Gone, Node, Standing, Table, TableError};

@@ -256,8 +256,11 @@ impl Script {
         &mut self,
         address: &Address,
         security: &Security,
-        applied: Vec<(NodeId, Number)>,
+        mut applied: Vec<(NodeId, Number)>,
     ) -> Number {
+        // Its own it has.
+        applied.push((self.id, self.number));
+        applied.sort_unstable();
         let next = Channel::open(address, security, PATIENCE).unwrap();
         // The one before is closed when the next has been answered, as a node does.
         let _before = std::mem::replace(&mut self.channel, next);

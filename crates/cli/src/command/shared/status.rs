@@ -56,6 +56,7 @@ fn standing(node: &Node) -> &'static str {
     match node.standing {
         Standing::Live => "live",
         Standing::Fencing => "being fenced",
+        Standing::Buried => "gone",
     }
 }
 

@@ -38,11 +38,11 @@ use alloc::vec::Vec;
 
 use super::lock::Service;
 use super::message::{Opening, ToNode, ToServer};
-use super::{Grant, Merge, Missing, NodeId, Position};
+use super::{Grant, Merge, Missing, NodeId, Number, Position};
 use crate::time::{Span, Time};
 use crate::wire::Link;
 use peer::Peer;
-use ring::Ring;
+use ring::{Recent, Ring};
 
 /// Names one link to a node, as the driver likes; never used twice in one life of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -176,6 +176,27 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
         }
         server.settle();
         server
+    }
+
+    /// Remembers the newest records up to the table's position, in their order: of those that are here no node need begin anew. To be called
+    /// before anything has happened.
+    pub fn remember(&mut self, recent: Vec<(NodeId, Number, P)>) {
+        let newest = self.ring.newest();
+        let before = newest.0.checked_sub(recent.len() as u64).map(Position);
+        let before = before.expect("there are no more records than there were");
+        let mut numbers: BTreeMap<NodeId, Number> = self.merge.numbers().collect();
+        for (node, number, _) in recent.iter().rev() {
+            numbers.insert(*node, Number(number.0.saturating_sub(1)));
+        }
+        self.ring = Ring::new(before, numbers, self.config.recent_bytes_max);
+        for (node, number, payload) in recent {
+            self.ring.push(Recent {
+                node,
+                number,
+                payload,
+            });
+        }
+        assert_eq!(self.ring.newest(), newest);
     }
 
     /// Takes a message. The first over a session makes it known.

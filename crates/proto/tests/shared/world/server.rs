@@ -113,7 +113,12 @@ impl World {
             opening,
         };
         self.host.region = self.host.disk.region.clone();
-        self.host.server = Some(Server::new(config, self.host.disk.table.clone(), self.now));
+        let mut server = Server::new(config, self.host.disk.table.clone(), self.now);
+        // A log that was trimmed has only the newest records.
+        let log = &self.host.disk.log;
+        let trimmed = self.dice.below(2 * log.len() as u64 + 1) as usize;
+        server.remember(log[trimmed.min(log.len())..].to_vec());
+        self.host.server = Some(server);
         self.do_server_deeds();
     }
 

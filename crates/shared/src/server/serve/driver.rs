@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use netram_client::RemainsError;
 use netram_client::remains::Found;
 use netram_proto::id::Lsn;
-use netram_proto::shared::server::{Closed, Deed, Session, Standing};
+use netram_proto::shared::server::{Closed, Deed, Fact, Session, Standing};
 use netram_proto::shared::{NodeId, Number, Server};
 use netram_proto::time::Time;
 use netram_rvm::record::KIND_COMPACT;
@@ -66,6 +66,9 @@ impl Driver {
         let mut news = Vec::new();
         let mut busy = self.now;
         self.do_deeds()?;
+        for (node, journal) in self.store.untold() {
+            self.readings.tell(node, &journal);
+        }
         while !self.post.is_stopping() {
             self.now = Instant::now();
             let mut moved = self.take_post(&mut news)?;
@@ -116,6 +119,7 @@ impl Driver {
             match one {
                 News::Arrived(arrival) => self.let_in(*arrival)?,
                 News::Read(node, outcome) => self.take_reading(node, outcome)?,
+                News::Told(node) => self.store.told(node)?,
                 News::Asked(asker) => {
                     // Whoever asked may have gone.
                     let _ = asker.try_send(self.report());
@@ -193,7 +197,13 @@ impl Driver {
         while let Some(deed) = self.server.poll() {
             match deed {
                 Deed::Store { ticket, fact } => {
-                    let end = self.store.write_down(fact)?;
+                    let end = match fact {
+                        // Should this process end before they are told, the next one tells them.
+                        Fact::Gone { node } if self.readings.has_sealed(node) => {
+                            self.store.bury_untold(node)?
+                        }
+                        fact => self.store.write_down(fact)?,
+                    };
                     self.facts.push_back((end, ticket));
                 }
                 Deed::Apply {

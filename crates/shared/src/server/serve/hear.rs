@@ -138,9 +138,12 @@ impl Driver {
             );
             return Some(Refused::Journal);
         }
-        let nodes = &self.store.table().nodes;
-        let known = nodes.iter().any(|node| node.view.journal == join.view.journal);
-        (!known && nodes.len() >= NODES_MAX).then_some(Refused::Full)
+        let table = self.store.table();
+        let known = table
+            .nodes
+            .iter()
+            .any(|node| node.view.journal == join.view.journal);
+        (!known && table.nodes.len() + table.buried.len() >= NODES_MAX).then_some(Refused::Full)
     }
 
     fn refuse(&mut self, session: Session, refused: Refused) -> Result<(), ServeError> {

@@ -134,7 +134,7 @@ impl Serving {
         }
         let post = Arc::new(Post::new()?);
         let told = Arc::clone(&post);
-        let (store, _) = Store::open(root, move || told.look())?;
+        let (store, _) = Store::open_recalling(root, config.recent_bytes, move || told.look())?;
         let driver = driver(store, &config, &post)?;
         let door = DoorConfig {
             sessions_max: config.sessions_max,
@@ -200,7 +200,7 @@ impl std::fmt::Debug for Serving {
 }
 
 /// The thread that serves, before it runs.
-fn driver(store: Store, config: &ServeConfig, post: &Arc<Post>) -> Result<Driver, ServeError> {
+fn driver(mut store: Store, config: &ServeConfig, post: &Arc<Post>) -> Result<Driver, ServeError> {
     let poller = Poller::new()?;
     poller.add(&post.bell, BELL, Interest::Read)?;
     let opening = opening(&store)?;
@@ -210,9 +210,16 @@ fn driver(store: Store, config: &ServeConfig, post: &Arc<Post>) -> Result<Driver
         page_bytes: PAGE_BYTES,
         opening,
     };
+    let mut server = Server::new(machine, store.known(), Time(0));
+    let recent = store.take_recent().into_iter();
+    server.remember(
+        recent
+            .map(|one| (one.node, one.number, one.payload.into()))
+            .collect(),
+    );
     let now = Instant::now();
     Ok(Driver {
-        server: Server::new(machine, store.known(), Time(0)),
+        server,
         payload_bytes_max: store.payload_bytes_max(),
         store,
         lines: BTreeMap::new(),

@@ -18,6 +18,8 @@ pub(super) enum News {
     Arrived(Box<Arrival>),
     /// A reading of a dead node's journal has ended.
     Read(NodeId, Result<Found, RemainsError>),
+    /// The members of a node that is gone know that they may forget it, or cannot be told.
+    Told(NodeId),
     /// Somebody wants the status.
     Asked(SyncSender<Report>),
 }

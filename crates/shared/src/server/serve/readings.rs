@@ -157,17 +157,24 @@ impl Readings {
         })
     }
 
-    /// A node is gone. Its members are told to forget it, if this process had sealed them; a library that offered the journal has
-    /// them itself, and may have begun it anew.
+    /// Whether a node's members have been sealed and read by this process, and so are its to tell; a library that offered the journal
+    /// has them itself, and may have begun it anew.
+    pub(super) fn has_sealed(&self, node: NodeId) -> bool {
+        let reading = self.all.get(&node).filter(|reading| reading.state == State::Read);
+        reading.is_some_and(|reading| !reading.journal.view.members.is_empty())
+    }
+
+    /// A node is gone. Its members are told to forget it, if they are ours to tell.
     pub(super) fn forget(&mut self, node: NodeId, journal: &Journal) {
         self.offers.remove(&node);
-        let ours = self
-            .all
-            .remove(&node)
-            .is_some_and(|reading| reading.state == State::Read);
-        if !ours || journal.view.members.is_empty() {
-            return;
+        if self.has_sealed(node) {
+            self.tell(node, journal);
         }
+        self.all.remove(&node);
+    }
+
+    /// Tells a gone node's members that they may give its windows back.
+    pub(super) fn tell(&self, node: NodeId, journal: &Journal) {
         let (Some(remains), config) = (remains(journal), config(journal, &self.security)) else {
             return;
         };
@@ -175,6 +182,7 @@ impl Readings {
             patience: FORGET_PATIENCE,
             ..config
         };
+        let post = Arc::clone(&self.post);
         let tell = move || {
             let untold = remains.forget(&config);
             if !untold.is_empty() {
@@ -185,6 +193,7 @@ impl Readings {
                     "lenders could not be told to give back what a node that is gone had; that memory is theirs again when they are restarted"
                 );
             }
+            post.send(News::Told(node));
         };
         let started = std::thread::Builder::new()
             .name("netram-forget".to_owned())

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use netram_proto::id::Lsn;
+use netram_proto::shared::NodeId;
 use netram_proto::shared::server::{self as machine, Fact, Journal, Row};
 
 use super::{Joining, Store, StoreError};
-use crate::server::table::Standing;
+use crate::server::table::{Node, Standing};
 
 impl Store {
     /// What the machine begins with: the table as it was opened.
@@ -26,18 +27,12 @@ impl Store {
             let standing = match node.standing {
                 Standing::Live => machine::Standing::Live,
                 Standing::Fencing => machine::Standing::Fencing,
-            };
-            let journal = Journal {
-                view: node.view.clone(),
-                key: node.key.clone(),
-                // Records between this and the last were read from there, and are read again: their numbers tell.
-                kept: node.marked,
-                end: node.end,
+                Standing::Buried => unreachable!("those are not among the nodes"),
             };
             let row = Row {
                 standing,
                 id: node.view.journal,
-                journal: Some(journal),
+                journal: Some(journal_of(node)),
                 number: node.merged,
             };
             nodes.insert(node.id, row);
@@ -50,6 +45,12 @@ impl Store {
             last_node: table.counters.last_node,
             ceiling: table.counters.ceiling,
         }
+    }
+
+    /// The journals of nodes that are gone, whose members have not been told.
+    pub fn untold(&self) -> Vec<(NodeId, Journal)> {
+        let buried = self.table.buried.iter();
+        buried.map(|node| (node.id, journal_of(node))).collect()
     }
 
     /// Makes a fact part of the table. It is durable when the log is, up to the position returned.
@@ -69,5 +70,15 @@ impl Store {
             Fact::Gone { node } => self.bury(node),
             Fact::Ceiling(ceiling) => self.raise_ceiling(ceiling),
         }
+    }
+}
+
+fn journal_of(node: &Node) -> Journal {
+    Journal {
+        view: node.view.clone(),
+        key: node.key.clone(),
+        // Records between this and the last were read from there, and are read again: their numbers tell.
+        kept: node.marked,
+        end: node.end,
     }
 }

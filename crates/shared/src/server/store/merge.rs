@@ -8,7 +8,7 @@ use netram_proto::wire::{Cursor, Link};
 use netram_rvm::record::{KIND_COMPACT, decode};
 use netram_rvm::{Changes, CommitError, DecodeError, ForeignError};
 
-use super::{Kept, Store, Stored};
+use super::{Kept, Store, Stored, history};
 use crate::server::spans::{Spans, first_outside};
 use crate::server::table::{COUNTERS_AT, MERGED_AT, Standing, merged_words};
 
@@ -186,6 +186,8 @@ impl Store {
         let places = self.table.places();
         let position = self.table.counters.position.next();
         let mut transaction = self.memory.begin(Mode::Restore);
+        let said = transaction.set_preamble(&history::preamble(node, number, position, &foreign.changes));
+        said.expect("a stamp leaves room for whose it is (history.rs)");
         let mut write = |offset, bytes: &[u8]| {
             let written = transaction.write(&self.words, offset, bytes);
             written.expect("the table's places are inside its segment");

@@ -15,6 +15,7 @@
 
 mod create;
 mod facts;
+mod history;
 mod keeper;
 mod merge;
 mod nodes;
@@ -33,11 +34,13 @@ use netram_proto::wire::Link;
 use netram_rvm::{CommitError, MapError};
 
 pub use create::{CreateError, LOG_BYTES_DEFAULT, Plan};
+pub use history::Recent;
 pub use merge::{Foreign, MergeError, RecordError};
 pub use nodes::Joining;
 pub use pages::{PAGE_BYTES, PageRun};
 
 use super::table::{Fault, Table, TableError};
+use history::History;
 use keeper::Keeper;
 
 const REGION: &str = "region";
@@ -57,6 +60,7 @@ pub struct Store {
     table: Table,
     /// Merged records whose durability has not been told, in order.
     pending: VecDeque<(Lsn, Kept)>,
+    recent: Vec<Recent>,
     root: PathBuf,
     /// A change failed in a way that leaves log and memory apart.
     failed: bool,
@@ -166,6 +170,15 @@ impl Store {
         root: &Path,
         told: impl Fn() + Send + Sync + 'static,
     ) -> Result<(Store, Recovered), OpenError> {
+        Store::open_recalling(root, 0, told)
+    }
+
+    /// The same, and remembers up to so many bytes of the newest records that the log has: see [`Store::take_recent`].
+    pub fn open_recalling(
+        root: &Path,
+        recent_bytes: usize,
+        told: impl Fn() + Send + Sync + 'static,
+    ) -> Result<(Store, Recovered), OpenError> {
         let home = Home::at(root);
         let path = root.join(TABLE);
         match (home.exists(), path.exists(), root.join(NODES).exists()) {
@@ -177,7 +190,8 @@ impl Store {
             _ => return Err(OpenError::Nothing(root.to_owned())),
         }
         let settings = server_settings(&home)?;
-        let opened = home.open(&settings)?;
+        let mut history = History::new(recent_bytes);
+        let opened = home.open_after(&settings, |log| history.read(log))?;
         let map = |name: &str| -> Result<Region, OpenError> {
             let path = root.join(name);
             let path = path.to_str().ok_or_else(|| OpenError::Name(path.clone()))?;
@@ -198,6 +212,7 @@ impl Store {
                 expected: table.bytes,
             });
         }
+        let recent = history.end(table.counters.position, region.segment_number());
         let memory = Arc::new(opened.memory);
         let keeper = Keeper::start(Arc::clone(&memory), Box::new(told))?;
         let store = Store {
@@ -207,6 +222,7 @@ impl Store {
             memory,
             table,
             pending: VecDeque::new(),
+            recent,
             root: root.to_owned(),
             failed: false,
         };
@@ -234,6 +250,11 @@ impl Store {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
             read => read,
         }
+    }
+
+    /// The newest records up to the position at the opening, without a gap: as many as the log had.
+    pub fn take_recent(&mut self) -> Vec<Recent> {
+        std::mem::take(&mut self.recent)
     }
 
     /// Everything before this is durable.

@@ -95,6 +95,15 @@ impl Store {
 
     /// Writes down that a node is gone: there is, and will be, no record of it beyond those that were merged.
     pub fn bury(&mut self, id: NodeId) -> Result<Lsn, StoreError> {
+        self.bury_as(id, false)
+    }
+
+    /// The same, and remembers its journal until its members have been [told](Store::told).
+    pub fn bury_untold(&mut self, id: NodeId) -> Result<Lsn, StoreError> {
+        self.bury_as(id, true)
+    }
+
+    fn bury_as(&mut self, id: NodeId, untold: bool) -> Result<Lsn, StoreError> {
         let (index, place) = self.place_of(id)?;
         let last = self.table.nodes[index].merged;
         let mut after = self.table.counters;
@@ -104,9 +113,16 @@ impl Store {
         let journal = self.table.nodes[index].view.journal;
         let gone = Gone { id, last, journal };
         let turn = self.table.places().gone(self.table.counters.gone);
-        let key = vec![0; self.table.nodes[index].key.len()];
+        let mut buried = self.table.nodes[index].clone();
+        buried.standing = Standing::Buried;
+        let head = match untold {
+            true => head(&buried, view_bytes(&buried.view).len()).to_vec(),
+            false => vec![0; 8],
+        };
+        // Its records are not read any more.
+        let key = vec![0; buried.key.len()];
         let end = self.change(&[
-            (place, &[0; 8]),
+            (place, &head),
             (place + KEY_AT, &key),
             (turn, &gone_bytes(&gone)),
             (COUNTERS_AT, &counters(&after)),
@@ -117,7 +133,21 @@ impl Store {
         }
         self.table.gone.push(gone);
         self.table.nodes.remove(index);
+        if untold {
+            buried.key = key;
+            self.table.buried.push(buried);
+        }
         Ok(end)
+    }
+
+    /// Forgets the journal of a node that is gone: its members know that they may, or cannot be told.
+    pub fn told(&mut self, id: NodeId) -> Result<(), StoreError> {
+        if let Some(index) = self.table.buried.iter().position(|node| node.id == id) {
+            let place = self.table.places().node(self.table.buried[index].slot);
+            self.change(&[(place, &[0; 8])])?;
+            self.table.buried.remove(index);
+        }
+        Ok(())
     }
 
     /// Lets grants up to this one be given, of every lock, when that is durable. After a crash those of every lock go on above it.

@@ -18,6 +18,7 @@ const FORMAT: u32 = 1;
 const SUPERBLOCK_BYTES: usize = 64;
 const LIVE: u64 = 1;
 const FENCING: u64 = 2;
+const BURIED: u64 = 3;
 
 /// The superblock.
 pub(crate) fn superblock(table: &Table) -> [u8; SUPERBLOCK_BYTES] {
@@ -82,6 +83,7 @@ pub(crate) fn head(node: &Node, view_bytes: usize) -> [u8; 60] {
     let standing = match node.standing {
         Standing::Live => LIVE,
         Standing::Fencing => FENCING,
+        Standing::Buried => BURIED,
     };
     let mut bytes = [0; 60];
     bytes[..8].copy_from_slice(&node.id.0.to_le_bytes());
@@ -135,7 +137,10 @@ impl Table {
         for slot in 0..NODES_MAX {
             let place = &bytes[places.node(slot)..places.node(slot + 1)];
             if let Some(node) = read_node(place, slot)? {
-                table.nodes.push(node);
+                match node.standing {
+                    Standing::Live | Standing::Fencing => table.nodes.push(node),
+                    Standing::Buried => table.buried.push(node),
+                }
             }
         }
         let gone = table.counters.gone;
@@ -220,6 +225,7 @@ fn read_node(place: &[u8], slot: usize) -> Result<Option<Node>, TableError> {
     let standing = match cursor.u64().map_err(cut)? {
         LIVE => Standing::Live,
         FENCING => Standing::Fencing,
+        BURIED => Standing::Buried,
         _ => return Err(damaged("a standing that there is not")),
     };
     let merged = Number(cursor.u64().map_err(cut)?);

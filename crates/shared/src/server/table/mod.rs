@@ -28,7 +28,7 @@ pub(crate) use codec::{counters, gone_bytes, head, merged_words, span_bytes, sup
 
 use super::spans::{SpanError, Spans};
 
-/// Nodes at one time, with those that are being fenced.
+/// Nodes at one time, with those that are being fenced, and those that are buried.
 pub const NODES_MAX: usize = 256;
 /// Node ids that are gone and not forgotten.
 pub const GONE_MAX: usize = REGION_NODES_MAX - NODES_MAX;
@@ -91,6 +91,8 @@ pub enum Standing {
     Live,
     /// Its journal is being sealed and read: nothing of it is taken from itself any more.
     Fencing,
+    /// It is gone, and its members have not been told yet that they may forget it.
+    Buried,
 }
 
 /// One node that is not gone.
@@ -159,6 +161,8 @@ pub struct Table {
     pub counters: Counters,
     /// Those who are not gone.
     pub nodes: Vec<Node>,
+    /// Those who are, and whose members are still to be told so. They are among `gone` too.
+    pub buried: Vec<Node>,
     /// Those who are, the oldest first, as far as they are remembered.
     pub gone: Vec<Gone>,
 }
@@ -218,6 +222,7 @@ impl Table {
                 forgotten: 0,
             },
             nodes: Vec::new(),
+            buried: Vec::new(),
             gone: Vec::new(),
         }
     }
@@ -251,6 +256,12 @@ impl Table {
 
     /// A place that no node has.
     pub(crate) fn vacant(&self) -> Option<usize> {
-        (0..NODES_MAX).find(|slot| self.nodes.iter().all(|node| node.slot != *slot))
+        let taken = |slot: &usize| {
+            self.nodes
+                .iter()
+                .chain(&self.buried)
+                .any(|node| node.slot == *slot)
+        };
+        (0..NODES_MAX).find(|slot| !taken(slot))
     }
 }
