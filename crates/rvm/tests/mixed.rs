@@ -205,7 +205,9 @@ fn foreign_bytes_alone_make_no_record() {
         let world = World::new(capture);
         world.apply(100, &[7; 5000]);
         let mut transaction = world.rvm.begin(Mode::Restore);
-        transaction.confine(&world.region, &[0..LENGTH]).unwrap();
+        transaction
+            .confine(&world.region, std::slice::from_ref(&(0..LENGTH)))
+            .unwrap();
         world.apply(4000, &[8; 2000]);
         transaction.commit(Durability::Remote).unwrap();
         assert_eq!(world.logged(), [], "{capture:?}");
@@ -223,7 +225,9 @@ fn a_store_outside_of_what_may_change_is_refused_named_and_undone() {
             }
             let before = world.region.read().to_vec();
             let mut transaction = world.rvm.begin(Mode::Restore);
-            transaction.confine(&world.region, &[0..1000]).unwrap();
+            transaction
+                .confine(&world.region, std::slice::from_ref(&(0..1000)))
+                .unwrap();
             world.region.put_back(500, &[1; 8]).unwrap();
             // Beside what it may change, and on a page of which it may change nothing.
             world.region.put_back(1001, &[2; 3]).unwrap();
@@ -245,7 +249,9 @@ fn a_store_outside_of_what_may_change_is_refused_named_and_undone() {
             assert_eq!(world.logged(), [], "{capture:?}");
             // It is over: the next transaction is not to blame.
             let mut transaction = world.rvm.begin(Mode::Restore);
-            transaction.confine(&world.region, &[0..1000]).unwrap();
+            transaction
+                .confine(&world.region, std::slice::from_ref(&(0..1000)))
+                .unwrap();
             world.region.put_back(500, &[1; 8]).unwrap();
             transaction.commit(Durability::Remote).unwrap();
             assert!(!world.logged().is_empty(), "{capture:?}");

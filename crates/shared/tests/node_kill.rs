@@ -77,6 +77,7 @@ fn node() {
             }
             Err(CommitError::Unknown { node, number, .. }) => (Some(number), node),
             Err(CommitError::Gone(_) | CommitError::Lost | CommitError::Refused(_)) => (None, node.id()),
+            Err(CommitError::Stray(stray)) => panic!("{stray}"),
         };
         say("ended");
         drop(node);

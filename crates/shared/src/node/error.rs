@@ -107,6 +107,9 @@ pub enum JoinError {
     /// The region's memory. Something else may be at its address.
     #[error("{0}")]
     Map(#[from] MapError),
+    /// Stores cannot be found in the way that the options ask for.
+    #[error("{0}")]
+    Capture(#[from] netram_rvm::CaptureError),
     /// The system has no threads or descriptors left.
     #[error("joining: {0}")]
     System(#[from] std::io::Error),
@@ -130,6 +133,12 @@ pub enum AcquireError {
     /// The region has no such lock.
     #[error("the region has no lock {0}")]
     NoLock(LockId),
+    /// Stores are found by page, another transaction of the node may store to the region, and this one has locks already: end it, and
+    /// begin by acquiring exclusively.
+    #[error(
+        "another transaction of this node has the region, whose stores are found by page: end this one, or wait before it has locks"
+    )]
+    Captured,
     /// All locks of the node are lost. End the transaction.
     #[error("the node has lost its locks: end the transaction")]
     Lost,
@@ -213,9 +222,51 @@ pub enum CommitError {
     /// There is no node any more. Aborted.
     #[error("{0}")]
     Gone(#[from] Gone),
+    /// Stores were found that the transaction may not make. Aborted, and put back.
+    #[error("{0}")]
+    Stray(Stray),
     /// Nothing was logged. Aborted.
     #[error("{0}")]
     Refused(#[from] Uncommitted),
+}
+
+/// Stores that a transaction may not make: the first run of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stray {
+    /// Where in the region it begins.
+    pub offset: usize,
+    /// Where in this process.
+    pub address: usize,
+    /// Its bytes.
+    pub length: usize,
+    /// How many such runs there are.
+    pub count: usize,
+    /// The lock that covers its first byte, if any does.
+    pub lock: Option<LockId>,
+    /// The transaction had that exclusively, so that the bytes were stored to without having been declared.
+    pub held: bool,
+}
+
+impl std::fmt::Display for Stray {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Stray {
+            offset,
+            address,
+            length,
+            count,
+            ..
+        } = self;
+        write!(
+            out,
+            "{length} bytes at {offset} (address {address:#x}) were stored to "
+        )?;
+        match self.lock {
+            Some(_) if self.held => write!(out, "without having been declared")?,
+            Some(lock) => write!(out, "without lock {lock}, which covers them")?,
+            None => write!(out, "though no lock covers them")?,
+        }
+        write!(out, "; {count} such places, put back: the transaction is aborted")
+    }
 }
 
 /// A commit that counts, everywhere and for good.

@@ -60,6 +60,12 @@ impl HeldSpans {
         }
     }
 
+    /// What may be written, in order.
+    pub(super) fn exclusive(&self) -> impl Iterator<Item = Range<usize>> {
+        let exclusive = self.0.iter().filter(|held| held.hold == Hold::Exclusive);
+        exclusive.map(|held| held.start..held.end)
+    }
+
     /// The locks under which bytes were declared.
     pub(super) fn written(&self) -> impl Iterator<Item = LockId> {
         self.0.iter().filter(|held| held.written).map(|held| held.lock)

@@ -26,6 +26,7 @@ use super::mark::Mark;
 use super::options::Options;
 use super::shared::{Parts, Shared, time_since};
 use super::tails::{Payload, Tails};
+use super::txn::Stores;
 use crate::server::{Span, Spans};
 
 /// The region's copy, and what the server names its lenders in, beside the log.
@@ -299,7 +300,10 @@ impl Joining<'_> {
     fn arrive(self, session: Session, server: Server) -> Result<Arrived, JoinError> {
         assert_eq!(self.machine.state(), State::Whole);
         let never = || JoinError::Broken("no region came".to_owned());
-        let opened = self.opened.ok_or_else(never)?;
+        let mut opened = self.opened.ok_or_else(never)?;
+        // Behind the pages that came, which are nobody's stores.
+        opened.region.set_capture(self.options.capture)?;
+        let stores = Stores::new(self.options.capture, &opened.spans, opened.region.len() as u64);
         let mut core = Core::new(self.machine, self.newest, self.begins);
         core.to_send = self.to_send;
         let shared = Shared::new(Parts {
@@ -311,6 +315,7 @@ impl Joining<'_> {
             origin: self.origin,
             wait: self.options.wait,
             mark: opened.mark,
+            stores,
         });
         Ok(Arrived {
             shared,

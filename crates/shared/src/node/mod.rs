@@ -78,7 +78,9 @@ use netram_rvm::{Mode, Region};
 
 use crate::server::Spans;
 use alone::Alone;
-pub use error::{AcquireError, Commit, CommitError, DeclareError, Expired, Gone, JoinError, ReadError};
+pub use error::{
+    AcquireError, Commit, CommitError, DeclareError, Expired, Gone, JoinError, ReadError, Stray,
+};
 use grip::Grip;
 pub use old::LeftBehind;
 pub use options::Options;

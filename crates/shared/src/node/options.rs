@@ -6,6 +6,7 @@ use std::time::Duration;
 use netram_client::JournalConfig;
 use netram_proto::shared::RegionId;
 use netram_proto::shared::node::Full;
+use netram_rvm::Capture;
 use netram_transport::{Address, Security, WaitPolicy};
 
 use crate::limit::{LOCK_TIMEOUT_DEFAULT, NODE_LOG_BYTES_DEFAULT, PATIENCE_DEFAULT, PINNED_BYTES_DEFAULT};
@@ -31,6 +32,8 @@ pub struct Options {
     pub lazy: bool,
     /// What whoever waits for the server does with its core.
     pub wait: WaitPolicy,
+    /// How this node's stores are found. Where that is by page, one of its transactions at a time holds locks exclusively.
+    pub capture: Capture,
     /// How long an acquire waits for others.
     pub lock_timeout: Duration,
     /// How long joining may take, a commit waits for a server that keeps nothing, and what was left is offered.
@@ -54,6 +57,7 @@ impl Options {
             log_bytes: NODE_LOG_BYTES_DEFAULT,
             lazy: false,
             wait: WaitPolicy::default(),
+            capture: Capture::Declared,
             lock_timeout: LOCK_TIMEOUT_DEFAULT,
             patience: PATIENCE_DEFAULT,
             pinned_bytes_max: PINNED_BYTES_DEFAULT,

@@ -20,6 +20,7 @@ use super::mark::Mark;
 use super::news::News;
 use super::old::LeftBehind;
 use super::tails::Tails;
+use super::txn::Stores;
 use crate::channel::Bell;
 use crate::server::{Span, Spans};
 
@@ -53,6 +54,7 @@ pub(super) struct Shared {
     origin: Instant,
     pub(super) wait: WaitPolicy,
     pub(super) mark: Mark,
+    pub(super) stores: Stores,
     /// What earlier processes left.
     left: Mutex<Vec<LeftBehind>>,
 }
@@ -67,6 +69,7 @@ pub(super) struct Parts {
     pub(super) origin: Instant,
     pub(super) wait: WaitPolicy,
     pub(super) mark: Mark,
+    pub(super) stores: Stores,
 }
 
 impl Shared {
@@ -91,6 +94,7 @@ impl Shared {
             origin: parts.origin,
             wait: parts.wait,
             mark: parts.mark,
+            stores: parts.stores,
             left: Mutex::default(),
         }
     }

@@ -7,6 +7,8 @@
 //! The hot path has no message, system call or allocation up to the append: a lock whose token is here costs the node's lock
 //! and a look at the clock.
 
+mod stores;
+
 use std::ops::Range;
 use std::time::Duration;
 
@@ -25,6 +27,7 @@ use super::grip::Grip;
 use super::held::HeldSpans;
 use super::shared::Shared;
 use super::tails::{Appended, Tails};
+pub(super) use stores::Stores;
 
 /// A transaction of a node. Dropping it aborts it.
 ///
@@ -60,8 +63,10 @@ impl<'n> Txn<'n> {
                 _ => Err(Gone::Behind),
             }
         })?;
+        let mut inner = shared.rvm.begin(shared.stores.mode(mode));
+        shared.stores.begin(&mut inner, &shared.region);
         Ok(Txn {
-            inner: Some(shared.rvm.begin(mode)),
+            inner: Some(inner),
             shared,
             id,
             mode,
@@ -83,6 +88,7 @@ impl<'n> Txn<'n> {
     #[inline]
     pub fn acquire(&mut self, lock: LockId, hold: Hold) -> Result<(), AcquireError> {
         let place = self.shared.spans.find(lock).ok_or(AcquireError::NoLock(lock))?;
+        self.enter(hold)?;
         let (id, timeout) = (self.id, self.timeout);
         let sleeper = self.shared.with(|core, now| {
             core.alive()?;
@@ -99,6 +105,7 @@ impl<'n> Txn<'n> {
         for (lock, _) in locks {
             self.shared.spans.find(*lock).ok_or(AcquireError::NoLock(*lock))?;
         }
+        self.enter(locks.iter().map(|(_, hold)| *hold).max().unwrap_or(Hold::Shared))?;
         let (id, timeout) = (self.id, self.timeout);
         let mut sorted = locks.to_vec();
         let sleeper = self.shared.with(|core, now| {
@@ -228,6 +235,7 @@ impl<'n> Txn<'n> {
     /// [`Durability::Lazy`] counts as [`Durability::Remote`]: nobody else may be shown what is not safe. A transaction that wrote nothing
     /// sends nothing, and waits for nobody.
     pub fn commit(mut self, durability: Durability) -> Result<Commit, CommitError> {
+        self.gather()?;
         if !self.held.any_written() {
             return self.commit_reading();
         }
@@ -269,8 +277,7 @@ impl<'n> Txn<'n> {
         let inner = self.inner.as_mut().ok_or(Uncommitted::Ended)?;
         let given = inner.set_preamble(stamp);
         given.expect("a stamp fits a preamble (rvm's limit.rs), and the transaction is open");
-        // Whether that is safe is waited for when the machine knows of it.
-        Ok(inner.try_commit(Durability::Lazy)?.ticket)
+        Ok(self.commit_inner()?.ticket)
     }
 
     fn wait(mut self, ticket: Ticket, number: Number, durability: Durability) -> Result<Commit, CommitError> {
@@ -303,8 +310,8 @@ impl<'n> Txn<'n> {
             core.alive()?;
             Ok::<bool, Gone>(core.machine.tokens().leased(now))
         })?;
-        if let Some(inner) = self.inner.as_mut().filter(|inner| inner.is_open()) {
-            inner.try_commit(Durability::Lazy)?;
+        if self.inner.as_ref().is_some_and(Transaction::is_open) {
+            self.commit_inner()?;
         }
         self.inner = None;
         let votes = netram_proto::port::Votes::default();
@@ -377,12 +384,11 @@ fn sleeper(
 
 impl Drop for Txn<'_> {
     fn drop(&mut self) {
-        let open = self.inner.take().filter(Transaction::is_open);
-        if open.is_some() && self.mode == Mode::NoRestore && self.held.any_written() {
-            self.shared.fail(Gone::Spoilt);
+        if self.inner.as_ref().is_some_and(Transaction::is_open) {
+            self.before_undoing();
         }
         // Memory is as it was before anybody else has the locks.
-        drop(open);
+        self.inner = None;
         if self.ended {
             return;
         }
