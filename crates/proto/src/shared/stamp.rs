@@ -74,14 +74,18 @@ impl Stamp {
 
     /// The stamp of a record, from its payload: the preamble, behind its length, is the stamp and nothing else.
     pub fn of(payload: &[u8]) -> Result<Stamp, StampError> {
-        let mut payload = Cursor::new(payload);
-        let length = usize::try_from(payload.varint()?).map_err(|_| StampError::Short)?;
-        let mut preamble = Cursor::new(payload.bytes(length)?);
+        let mut preamble = preamble(payload)?;
         let stamp = Stamp::decode(&mut preamble)?;
         match preamble.rest().is_empty() {
             true => Ok(stamp),
             false => Err(StampError::Long),
         }
+    }
+
+    /// What a record's stamp says of written locks, without memory for it. For records that have been checked: it ends where they are none.
+    pub fn written_of(payload: &[u8]) -> impl Iterator<Item = (LockId, Version)> {
+        let begun = preamble(payload).and_then(|from| Locks::begin(from, 1, STAMP_LOCKS_MAX));
+        begun.into_iter().flatten().map_while(Result::ok)
     }
 
     /// Reads a stamp; the cursor stands behind it afterwards.
@@ -94,6 +98,65 @@ impl Stamp {
             false => Ok(Stamp { written, read }),
         }
     }
+
+    /// Forgets all locks, and keeps the memory.
+    pub fn clear(&mut self) {
+        self.written.clear();
+        self.read.clear();
+    }
+}
+
+fn preamble(payload: &[u8]) -> Result<Cursor<'_>, StampError> {
+    let mut payload = Cursor::new(payload);
+    let length = usize::try_from(payload.varint()?).map_err(|_| StampError::Short)?;
+    Ok(Cursor::new(payload.bytes(length)?))
+}
+
+/// Reads one of a stamp's two lists.
+struct Locks<'a> {
+    from: Cursor<'a>,
+    left: usize,
+    before: Option<u32>,
+    /// The lowest version that can be.
+    least: u64,
+}
+
+impl<'a> Locks<'a> {
+    fn begin(mut from: Cursor<'a>, least: u64, most: usize) -> Result<Locks<'a>, StampError> {
+        let count = from.varint()?;
+        let left = usize::try_from(count).ok().filter(|count| *count <= most);
+        Ok(Locks {
+            from,
+            left: left.ok_or(StampError::TooMany)?,
+            before: None,
+            least,
+        })
+    }
+
+    fn step(&mut self) -> Result<(LockId, Version), StampError> {
+        let step = self.from.varint()?;
+        let lock = self.before.map_or(0, u64::from).checked_add(step);
+        let lock = lock.and_then(|lock| u32::try_from(lock).ok());
+        let lock = lock.ok_or(StampError::Number)?;
+        if self.before == Some(lock) {
+            return Err(StampError::Order);
+        }
+        let version = self.from.varint()?;
+        if version < self.least {
+            return Err(StampError::Number);
+        }
+        self.before = Some(lock);
+        Ok((LockId(lock), Version(version)))
+    }
+}
+
+impl Iterator for Locks<'_> {
+    type Item = Result<(LockId, Version), StampError>;
+
+    fn next(&mut self) -> Option<Result<(LockId, Version), StampError>> {
+        self.left = self.left.checked_sub(1)?;
+        Some(self.step())
+    }
 }
 
 fn decode_locks(
@@ -101,32 +164,35 @@ fn decode_locks(
     least: u64,
     most: usize,
 ) -> Result<Vec<(LockId, Version)>, StampError> {
-    let count = from.varint()?;
-    let count = usize::try_from(count).ok().filter(|count| *count <= most);
-    let count = count.ok_or(StampError::TooMany)?;
-    let mut locks = Vec::with_capacity(count);
-    let mut before = None;
-    for _ in 0..count {
-        let step = from.varint()?;
-        let lock = before.map_or(0, u64::from).checked_add(step);
-        let lock = lock.and_then(|lock| u32::try_from(lock).ok());
-        let lock = lock.ok_or(StampError::Number)?;
-        if before == Some(lock) {
-            return Err(StampError::Order);
-        }
-        let version = from.varint()?;
-        if version < least {
-            return Err(StampError::Number);
-        }
-        locks.push((LockId(lock), Version(version)));
-        before = Some(lock);
+    let mut list = Locks::begin(*from, least, most)?;
+    let mut locks = Vec::with_capacity(list.left);
+    for lock in &mut list {
+        locks.push(lock?);
     }
+    *from = list.from;
     Ok(locks)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn written_locks_are_read_without_the_rest() {
+        let stamp = Stamp {
+            written: [(3, 9), (700, 1 << 40)]
+                .map(|(lock, version)| (LockId(lock), Version(version)))
+                .to_vec(),
+            read: [(LockId(4), Version(0))].to_vec(),
+        };
+        let (mut payload, mut bytes) = (Vec::new(), Vec::new());
+        stamp.encode(&mut bytes);
+        put_varint(&mut payload, bytes.len() as u64);
+        payload.extend_from_slice(&bytes);
+        assert!(Stamp::written_of(&payload).eq(stamp.written.iter().copied()));
+        assert_eq!(Stamp::of(&payload), Ok(stamp));
+        assert_eq!(Stamp::written_of(&payload[..4]).count(), 0);
+    }
 
     #[test]
     fn what_cannot_be_is_refused() {

@@ -228,8 +228,8 @@ fn who_took_what_does_not_count_finds_out() {
 /// Its own record, and what peers must have before it.
 fn commits(node: &mut Node<P>, number: u64) -> Option<Hint<P>> {
     let payload = record(&[(LockId(2), number)], &[]);
-    let (stamp, end) = (bytes::stamp(&payload), Link::default());
-    assert_eq!(node.on_appended(NOW, stamp, end, payload), Number(number));
+    let end = Link::default();
+    assert_eq!(node.on_appended(NOW, end, payload), Number(number));
     let before: Vec<Deed<P>> = std::iter::from_fn(|| node.poll()).collect();
     assert!(
         !before.iter().any(|deed| matches!(deed, Deed::Straight(_))),

@@ -24,7 +24,11 @@ use netram_proto::wire::Link;
 
 use super::error::Gone;
 use super::hands::{Hands, TooMuch, Work};
-use super::tails::Payload;
+use super::payload::Payload;
+use super::txn::Scratch;
+
+/// Transactions whose memory is kept for the next ones: as many as run at once, usually.
+const SCRATCHES_MAX: usize = 64;
 
 /// A thread that waits for a transaction's locks.
 pub(super) struct Sleeper {
@@ -60,6 +64,8 @@ pub(super) struct Core {
     /// Answers to questions, until they are fetched.
     pub(super) fates: HashMap<(NodeId, Number), Fate>,
     pub(super) wanted: HashMap<NodeId, Option<Number>>,
+    /// Memory of transactions that have ended.
+    scratches: Vec<Scratch>,
     /// How often pinned readers have expired.
     pub(super) expired: u64,
     /// Commits whose record may be in the journal while the machine does not know of it.
@@ -93,6 +99,7 @@ impl Core {
             waited: HashMap::new(),
             fates: HashMap::new(),
             wanted: HashMap::new(),
+            scratches: Vec::new(),
             expired: 0,
             committing: 0,
             leave_held: false,
@@ -104,6 +111,19 @@ impl Core {
     /// Fails unless there is a node.
     pub(super) fn alive(&self) -> Result<(), Gone> {
         self.gone.clone().map_or(Ok(()), Err)
+    }
+
+    /// Memory for a transaction that begins.
+    pub(super) fn take_scratch(&mut self) -> Scratch {
+        self.scratches.pop().unwrap_or_default()
+    }
+
+    /// A transaction has ended.
+    pub(super) fn give_scratch(&mut self, mut scratch: Scratch) {
+        if self.scratches.len() < SCRATCHES_MAX {
+            scratch.clear();
+            self.scratches.push(scratch);
+        }
     }
 
     /// The calling thread is going to wait for this transaction's locks.

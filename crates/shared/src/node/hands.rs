@@ -14,7 +14,7 @@ use netram_rvm::Region;
 use netram_rvm::record::{KIND_COMPACT, decode};
 
 use super::error::Gone;
-use super::tails::Payload;
+use super::payload::Payload;
 use crate::limit::UNAPPLIED_BYTES_MAX;
 
 /// The applying thread looks up this often: a forgotten wake-up costs a delay, not a hang.

@@ -24,8 +24,9 @@ use super::hands::{Work, apply};
 use super::link::{Broken, Server, Session};
 use super::mark::Mark;
 use super::options::Options;
+use super::payload::Payload;
 use super::shared::{Parts, Shared, time_since};
-use super::tails::{Payload, Tails};
+use super::tails::Tails;
 use super::txn::Stores;
 use crate::server::{Span, Spans};
 

@@ -14,8 +14,8 @@ use netram_proto::shared::message::MessageError;
 use netram_proto::shared::{ToNode, ToServer};
 use netram_transport::{Address, Security, WaitPolicy};
 
+use super::payload::Payload;
 use super::shared::Shared;
-use super::tails::Payload;
 use crate::channel::{Bell, Channel, ChannelError, OpenError, Rest};
 
 /// How long a server may take to greet.

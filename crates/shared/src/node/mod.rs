@@ -27,12 +27,13 @@
 //! | file | does |
 //! |---|---|
 //! | `join.rs` | from nothing to the whole region |
-//! | `txn.rs`, `held.rs` | transactions: locks, ranges, commit |
+//! | `txn/` | transactions: locks, ranges, commit |
 //! | `reader.rs` | pinned readers |
 //! | `grip.rs` | the node, borrowed or shared |
 //! | `core.rs` | the machine under the node's lock, and how its deeds are carried out |
 //! | `shared.rs` | what the threads share, and how one tells the machine something |
 //! | `tails.rs` | the journal, as the memory sees it: keeps each record until the machine was told |
+//! | `payload.rs` | a record's bytes |
 //! | `hands.rs` | others' records, applied in order |
 //! | `link.rs` | the thread that has the link |
 //! | `house.rs` | ticks, views, trimming |
@@ -50,7 +51,6 @@ mod core;
 pub mod error;
 mod grip;
 mod hands;
-mod held;
 mod house;
 mod join;
 mod link;
@@ -58,6 +58,7 @@ mod mark;
 mod news;
 mod old;
 mod options;
+mod payload;
 mod reader;
 mod shared;
 mod tails;

@@ -23,8 +23,8 @@ use netram_proto::shared::{NodeId, Number};
 
 use super::error::Gone;
 use super::mark::{Mark, Marked};
+use super::payload::Payload;
 use super::shared::Shared;
-use super::tails::Payload;
 
 /// Journals are in directories of this name and a number.
 const PREFIX: &str = "journal-";

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::thread::Thread;
 
 use netram_client::{Journal, JournalConfig};
@@ -15,28 +15,12 @@ use netram_proto::journal::ServerKept;
 use netram_proto::port::{
     AppendError, Durability, Kind, Log, LogError, LogState, Record, Ticket, Votes, WaitError,
 };
-use netram_proto::shared::Stamp;
 use netram_proto::wire::{Link, record_bytes};
 
-/// A record's bytes. Made once; the machine, the link and whoever applies it share them.
-#[derive(Clone, Debug)]
-pub(super) struct Payload(Arc<Vec<u8>>);
-
-impl From<&[u8]> for Payload {
-    fn from(bytes: &[u8]) -> Payload {
-        Payload(Arc::new(bytes.to_vec()))
-    }
-}
-
-impl AsRef<[u8]> for Payload {
-    fn as_ref(&self) -> &[u8] {
-        &self.0
-    }
-}
+use super::payload::{Payload, Spares};
 
 /// A record that the journal has, and the machine does not know of.
 pub(super) struct Appended {
-    pub(super) stamp: Stamp,
     pub(super) end: Link,
     pub(super) payload: Payload,
 }
@@ -46,6 +30,7 @@ pub(super) struct Tails {
     journal: Journal,
     /// In the journal's order: held while a record is appended.
     appended: Mutex<VecDeque<Appended>>,
+    spares: Spares,
     /// Where what the server keeps ends.
     kept: AtomicU64,
     window_bytes: u64,
@@ -64,6 +49,7 @@ impl Tails {
         let server_max = usize::try_from(server_max).unwrap_or(usize::MAX);
         Tails {
             appended: Mutex::default(),
+            spares: Spares::default(),
             kept: AtomicU64::new(state.tail.0),
             // As the journal itself rounds it, and never more.
             window_bytes: config.window_bytes.min(state.capacity),
@@ -161,10 +147,8 @@ impl Log for Tails {
         if length > max {
             return Err(AppendError::TooLarge { bytes: length, max });
         }
-        let mut bytes = vec![0; length];
-        fill(&mut bytes);
-        let stamp = Stamp::of(&bytes).expect("a transaction gives its stamp before it commits");
-        let payload = Payload(Arc::new(bytes));
+        // Before the lock: threads that commit at once fill theirs at once.
+        let payload = self.spares.make(length, fill);
         let mut appended = self.appended();
         self.room(length)?;
         let copy = &mut |into: &mut [u8]| into.copy_from_slice(payload.as_ref());
@@ -173,7 +157,7 @@ impl Log for Tails {
             self.on_full();
         }
         let (ticket, end) = linked?;
-        appended.push_back(Appended { stamp, end, payload });
+        appended.push_back(Appended { end, payload });
         Ok(ticket)
     }
 

@@ -9,6 +9,7 @@
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use super::{Deed, Node, State, Straight, Wire};
 use crate::journal::View;
@@ -25,7 +26,6 @@ struct Record<P> {
     number: Number,
     end: Link,
     payload: P,
-    stamp: Stamp,
     /// What peers must have before it; `None`: they are not sent it.
     needs: Option<Vec<(NodeId, Number)>>,
 }
@@ -64,6 +64,17 @@ impl<P> Own<P> {
     pub(super) fn last(&self) -> Number {
         Number(self.kept.0 + self.records.len() as u64)
     }
+
+    /// Where those are that come after one, up to another, and are not kept. By their numbers: hundreds may wait for the server's disk.
+    fn places(&self, after: Number, until: Number) -> Range<usize> {
+        let place = |number: Number| number.0.saturating_sub(self.kept.0) as usize;
+        let end = place(until).min(self.records.len());
+        place(after).min(end)..end
+    }
+
+    fn between(&self, after: Number, until: Number) -> impl Iterator<Item = &Record<P>> {
+        self.records.range(self.places(after, until))
+    }
 }
 
 impl<P: Clone + AsRef<[u8]>> Node<P> {
@@ -75,6 +86,13 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
     /// The stamp of a transaction's record, as it has its locks now. What it has written under, and what it has only read.
     pub fn stamp(&self, txn: TxnId) -> Stamp {
         let mut stamp = Stamp::default();
+        self.stamp_into(txn, &mut stamp);
+        stamp
+    }
+
+    /// The same, into memory that is there.
+    pub fn stamp_into(&self, txn: TxnId, stamp: &mut Stamp) {
+        stamp.clear();
         for held in self.tokens.held(txn) {
             match held.wrote && held.hold == Hold::Exclusive {
                 true => stamp.written.push((held.lock, held.version.next())),
@@ -83,18 +101,16 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
         }
         stamp.written.sort_unstable();
         stamp.read.sort_unstable();
-        stamp
     }
 
-    /// The journal has a record more, which ends there. In the journal's order. The record's number.
-    pub fn on_appended(&mut self, now: Time, stamp: Stamp, end: Link, payload: P) -> Number {
+    /// The journal has a record more, which begins with a stamp and ends there. In the journal's order. The record's number.
+    pub fn on_appended(&mut self, now: Time, end: Link, payload: P) -> Number {
         let number = self.own.last().next();
         let needs = self.way.needs();
         self.own.records.push_back(Record {
             number,
             end,
             payload,
-            stamp,
             needs,
         });
         self.send_tails();
@@ -124,9 +140,8 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
             return;
         };
         let taken = self.taken.get(&id).copied().unwrap_or_default();
-        let safe = |record: &&Record<P>| record.number > taken && record.number <= self.own.acked;
-        for record in self.own.records.iter().filter(safe) {
-            self.versions.extend(record.stamp.written.iter().copied());
+        for record in self.own.between(taken, self.own.acked) {
+            self.versions.extend(Stamp::written_of(record.payload.as_ref()));
         }
         self.taken.insert(id, taken.max(self.own.acked));
     }
@@ -138,11 +153,11 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
         let Some(node) = self.id().filter(|_| self.way.has_peers()) else {
             return;
         };
-        let fresh = |record: &&mut Record<P>| record.number > before && record.number <= acked;
         if !matches!(self.state, State::Whole | State::Leaving) {
             return;
         }
-        for record in self.own.records.iter_mut().filter(fresh) {
+        let places = self.own.places(before, acked);
+        for record in self.own.records.range_mut(places) {
             let fits = record.payload.as_ref().len() <= HINT_BYTES_MAX;
             let Some(needs) = record.needs.take().filter(|_| fits) else {
                 continue;
@@ -200,13 +215,8 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
             false => self.own.acked,
         };
         let (sent, acked) = (self.own.sent, self.own.acked);
-        let next = self
-            .own
-            .records
-            .iter()
-            .filter(|record| record.number > sent && record.number <= until);
-        for record in next {
-            self.own.sent = record.number;
+        self.own.sent = sent.max(until);
+        for record in self.own.between(sent, until) {
             self.deeds.push_back(Deed::Send(ToServer::Tail {
                 number: record.number,
                 end: record.end,

@@ -164,7 +164,7 @@ impl World {
             return;
         };
         let end = journal.append(payload.clone());
-        let number = process.node.on_appended(now, stamp.clone(), end, payload.clone());
+        let number = process.node.on_appended(now, end, payload.clone());
         assert_eq!(number, Number(journal.records.len() as u64));
         if let Some(txn) = process.txns.iter_mut().find(|txn| txn.id == id) {
             txn.phase = Phase::Committing(number);

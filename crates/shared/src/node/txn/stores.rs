@@ -77,7 +77,9 @@ impl Txn<'_> {
             match inner.capture(&self.shared.region) {
                 Ok(()) => return Ok(()),
                 // Who holds locks waits upwards only, or two might wait for each other.
-                Err(RangeError::Captured) if self.held.is_empty() && since.elapsed() < self.timeout => {
+                Err(RangeError::Captured)
+                    if self.scratch.held.is_empty() && since.elapsed() < self.timeout =>
+                {
                     match self.shared.wait.step(since.elapsed()) {
                         WaitStep::Poll => std::hint::spin_loop(),
                         WaitStep::Yield => std::thread::yield_now(),
@@ -97,7 +99,7 @@ impl Txn<'_> {
         }
         let region = &self.shared.region;
         let inner = self.inner.as_mut().ok_or(Uncommitted::Ended)?;
-        let within: Vec<_> = self.held.exclusive().collect();
+        let within: Vec<_> = self.scratch.held.exclusive().collect();
         if !within.is_empty() {
             let entered = inner.confine(region, &within);
             entered.map_err(|_| Uncommitted::Ended)?;
@@ -117,8 +119,8 @@ impl Txn<'_> {
             Err(other) => return Err(other.into()),
         }
         for found in inner.gathered(region) {
-            if let Ok(places) = self.held.cover(found.start, found.end, Hold::Exclusive) {
-                self.held.set_written(places);
+            if let Ok(places) = self.scratch.held.cover(found.start, found.end, Hold::Exclusive) {
+                self.scratch.held.set_written(places);
             }
         }
         Ok(())
@@ -138,7 +140,11 @@ impl Txn<'_> {
     #[cold]
     fn stray(&self, offset: usize, length: usize, count: usize) -> CommitError {
         let (address, lock) = self.place_of(offset);
-        let held = self.held.cover(offset, offset + 1, Hold::Exclusive).is_ok();
+        let held = self
+            .scratch
+            .held
+            .cover(offset, offset + 1, Hold::Exclusive)
+            .is_ok();
         let stray = Stray {
             offset,
             address,
@@ -173,7 +179,7 @@ impl Txn<'_> {
             return false;
         }
         let finds = !self.shared.stores.are_declared();
-        self.held.any_written()
+        self.scratch.held.any_written()
             || finds && (inner.gather().is_err() || inner.gathered(&self.shared.region).next().is_some())
     }
 }

@@ -1,0 +1,113 @@
+//! A record's bytes, made once; the machine, the link and whoever applies it share them. Those of the node's own records are used again
+//! when nobody has them any more, so that a commit allocates nothing.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+/// Records of this many bytes and fewer are remembered: more are rare, and cost more than an allocation anyhow.
+const BYTES_MAX: usize = 4096;
+/// Bytes that are remembered in all: of short records those of many syncs of a server's disk.
+const SPARE_BYTES_MAX: usize = 1 << 20;
+
+/// A record's bytes.
+#[derive(Clone, Debug)]
+pub(super) struct Payload(Arc<Vec<u8>>);
+
+impl From<&[u8]> for Payload {
+    fn from(bytes: &[u8]) -> Payload {
+        Payload(Arc::new(bytes.to_vec()))
+    }
+}
+
+impl AsRef<[u8]> for Payload {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// The node's newest records, oldest first: what others have given up is used again.
+#[derive(Default)]
+pub(super) struct Spares(Mutex<Made>);
+
+#[derive(Default)]
+struct Made {
+    payloads: VecDeque<Arc<Vec<u8>>>,
+    bytes: usize,
+}
+
+impl Spares {
+    /// A payload of so many bytes, written by `fill`.
+    pub(super) fn make(&self, length: usize, fill: impl FnOnce(&mut [u8])) -> Payload {
+        let mut payload = self.take();
+        match Arc::get_mut(&mut payload) {
+            Some(bytes) => {
+                // Without zeros first, but for what it has grown by.
+                bytes.resize(length, 0);
+                fill(bytes);
+            }
+            None => unreachable!("what is taken is nobody else's"),
+        }
+        self.remember(&payload);
+        Payload(payload)
+    }
+
+    /// The oldest, if nobody has it any more; it is given up by the order of the journal. Or a new one.
+    fn take(&self) -> Arc<Vec<u8>> {
+        let mut made = self.0.lock().expect("nothing panics under this lock");
+        let free = made
+            .payloads
+            .front_mut()
+            .is_some_and(|oldest| Arc::get_mut(oldest).is_some());
+        let Some(oldest) = made.payloads.pop_front_if(|_| free) else {
+            return Arc::default();
+        };
+        made.bytes -= oldest.capacity();
+        oldest
+    }
+
+    fn remember(&self, payload: &Arc<Vec<u8>>) {
+        let mut made = self.0.lock().expect("nothing panics under this lock");
+        let bytes = payload.capacity();
+        if bytes <= BYTES_MAX && made.bytes + bytes <= SPARE_BYTES_MAX {
+            made.bytes += bytes;
+            made.payloads.push_back(Arc::clone(payload));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_used_again_only_when_nobody_has_them() {
+        let spares = Spares::default();
+        let make = |byte: u8, length| spares.make(length, |bytes| bytes.fill(byte));
+        let (one, two) = (make(1, 40), make(2, 30));
+        let at = |payload: &Payload| payload.0.as_ptr();
+        let (first, clone) = (at(&one), one.clone());
+        drop(one);
+        // The oldest is still had by somebody.
+        let three = make(3, 40);
+        assert_ne!(at(&three), first);
+        assert_eq!(clone.as_ref(), [1; 40]);
+        drop((clone, two));
+        let four = make(4, 50);
+        let five = make(5, 10);
+        assert_eq!((four.as_ref(), five.as_ref()), (&[4; 50][..], &[5; 10][..]));
+        assert_eq!(three.as_ref(), [3; 40]);
+        assert_eq!(spares.0.lock().unwrap().payloads.len(), 3);
+    }
+
+    #[test]
+    fn long_records_are_not_remembered() {
+        let spares = Spares::default();
+        for _ in 0..3 {
+            spares.make(BYTES_MAX + 1, |_| ());
+        }
+        assert!(spares.0.lock().unwrap().payloads.is_empty());
+        let had: Vec<Payload> = (0..10_000).map(|_| spares.make(1000, |_| ())).collect();
+        drop(had);
+        assert!(spares.0.lock().unwrap().bytes <= SPARE_BYTES_MAX);
+    }
+}
