@@ -66,11 +66,18 @@ fn members_that_go_on_taking_what_a_fenced_node_appends_are_found() {
     finds(Planted::NoSeal, &[Rule::Survives]);
 }
 
+/// What it has lost its node has trimmed: a lock that the node claims at that version waits for it for ever.
 #[test]
 fn a_server_that_keeps_what_it_has_not_flushed_is_found() {
     finds(
         Planted::KeptBeforeDurable,
-        &[Rule::Survives, Rule::Outcome, Rule::Versions, Rule::Granted],
+        &[
+            Rule::Survives,
+            Rule::Outcome,
+            Rule::Versions,
+            Rule::Granted,
+            Rule::Ends,
+        ],
     );
 }
 

@@ -71,10 +71,6 @@ impl<P> Own<P> {
         let end = place(until).min(self.records.len());
         place(after).min(end)..end
     }
-
-    fn between(&self, after: Number, until: Number) -> impl Iterator<Item = &Record<P>> {
-        self.records.range(self.places(after, until))
-    }
 }
 
 impl<P: Clone + AsRef<[u8]>> Node<P> {
@@ -140,7 +136,8 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
             return;
         };
         let taken = self.taken.get(&id).copied().unwrap_or_default();
-        for record in self.own.between(taken, self.own.acked) {
+        let places = self.own.places(taken, self.own.acked);
+        for record in self.own.records.range(places) {
             self.versions.extend(Stamp::written_of(record.payload.as_ref()));
         }
         self.taken.insert(id, taken.max(self.own.acked));
@@ -215,8 +212,9 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
             false => self.own.acked,
         };
         let (sent, acked) = (self.own.sent, self.own.acked);
-        self.own.sent = sent.max(until);
-        for record in self.own.between(sent, until) {
+        let places = self.own.places(sent, until);
+        for record in self.own.records.range(places) {
+            self.own.sent = record.number;
             self.deeds.push_back(Deed::Send(ToServer::Tail {
                 number: record.number,
                 end: record.end,
