@@ -188,7 +188,7 @@ impl From<RangeError> for Failure {
         let code = match error {
             RangeError::OutOfRegion { .. } | RangeError::ForeignRegion => Code::NotMapped,
             RangeError::TooLarge { .. } | RangeError::TooMany { .. } => Code::TooBig,
-            RangeError::Ended => Code::Transaction,
+            RangeError::Ended | RangeError::NotHeld { .. } => Code::Transaction,
             RangeError::Captured => Code::Uncommitted,
         };
         Failure::of(code, error)

@@ -24,7 +24,7 @@ impl Bytes for [u8] {
 /// A block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Block {
-    /// Where it begins.
+    /// Where in the heap it begins.
     pub(crate) at: u64,
     /// Bytes that it can hold.
     pub(crate) bytes: u64,
@@ -50,15 +50,21 @@ pub(crate) fn descriptor<B: Bytes + ?Sized>(
     Descriptor::decode(raw, page, geometry)
 }
 
-/// The taken block that begins at `at`.
-pub(crate) fn locate<B: Bytes + ?Sized>(bytes: &B, geometry: Geometry, at: u64) -> Result<Block, BlockError> {
-    if at == 0 {
+/// The taken block that a pointer names.
+pub(crate) fn locate<B: Bytes + ?Sized>(
+    bytes: &B,
+    geometry: Geometry,
+    pointer: u64,
+) -> Result<Block, BlockError> {
+    if pointer == 0 {
         return Err(BlockError::Null);
     }
-    if at < page_at(geometry.first) || at >= geometry.bytes() {
-        return Err(BlockError::Outside { at });
-    }
-    let none = BlockError::NotABlock { at };
+    let blocks = page_at(geometry.first)..geometry.bytes();
+    let at = pointer
+        .checked_sub(geometry.origin)
+        .filter(|at| blocks.contains(at));
+    let at = at.ok_or(BlockError::Outside { at: pointer })?;
+    let none = BlockError::NotABlock { at: pointer };
     if !at.is_multiple_of(ALIGNMENT as u64) {
         return Err(none);
     }
@@ -86,7 +92,7 @@ pub(crate) fn locate<B: Bytes + ?Sized>(bytes: &B, geometry: Geometry, at: u64) 
                         slot,
                     },
                 }),
-                SLOT_FREE => Err(BlockError::Free { at }),
+                SLOT_FREE => Err(BlockError::Free { at: pointer }),
                 _ => Err(Damage::Slot { page: first, slot }.into()),
             }
         }

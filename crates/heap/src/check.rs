@@ -32,7 +32,13 @@ pub struct Report {
 ///
 /// The bytes may come from anywhere: a mapped region, a segment's file to which the log was applied.
 pub fn inspect(bytes: &[u8]) -> Result<Report, OpenError> {
-    inspect_in(bytes, bytes.len() as u64)
+    inspect_in(bytes, bytes.len() as u64, 0)
+}
+
+/// Checks a heap of a shared region in its span's bytes, which begin at `start` in the region: pointers count from the
+/// region's beginning, and so do the places in the report.
+pub fn inspect_shared(bytes: &[u8], start: u64) -> Result<Report, OpenError> {
+    inspect_in(bytes, bytes.len() as u64, start)
 }
 
 /// Whether the bytes begin like a heap, whole or damaged.
@@ -40,16 +46,17 @@ pub fn is_heap(bytes: &[u8]) -> bool {
     !matches!(header(bytes, bytes.len() as u64), Err(OpenError::Foreign))
 }
 
-pub(crate) fn inspect_in<B: Bytes + ?Sized>(bytes: &B, room: u64) -> Result<Report, OpenError> {
-    let geometry = header(bytes, room)?;
+pub(crate) fn inspect_in<B: Bytes + ?Sized>(bytes: &B, room: u64, origin: u64) -> Result<Report, OpenError> {
+    let geometry = header(bytes, room)?.counted_from(origin);
+    let place = |page| geometry.pointer(page_at(page));
     let mut report = Report {
         bytes: geometry.bytes(),
         ..Report::default()
     };
     let mut runs = Vec::new();
     scan(bytes, geometry, &mut |found| match found {
-        Found::Free { page, pages } => report.free.push((page_at(page), page_at(pages))),
-        Found::Extent { page, pages } => report.blocks.push((page_at(page), page_at(pages))),
+        Found::Free { page, pages } => report.free.push((place(page), page_at(pages))),
+        Found::Extent { page, pages } => report.blocks.push((place(page), page_at(pages))),
         Found::Run { page, class } => runs.push((page, class)),
     })?;
     for (page, class) in &runs {
@@ -63,7 +70,7 @@ pub(crate) fn inspect_in<B: Bytes + ?Sized>(bytes: &B, room: u64) -> Result<Repo
             .iter()
             .enumerate()
             .filter(|(_, state)| **state == SLOT_TAKEN);
-        let blocks = taken.map(|(slot, _)| (page_at(*page) + run.slot_at(slot as u32), u64::from(run.bytes)));
+        let blocks = taken.map(|(slot, _)| (place(*page) + run.slot_at(slot as u32), u64::from(run.bytes)));
         report.blocks.extend(blocks);
     }
     report.runs = runs.len() as u64;

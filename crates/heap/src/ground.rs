@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use netram_proto::port::Log;
-use netram_rvm::{RangeError, Region, Storage, Transaction};
+use netram_rvm::{RangeError, Region};
 
 use crate::block::Bytes;
+use crate::transact::Transact;
 
 /// Whoever keeps the region mapped: the region itself, or what a program keeps with it.
 pub(crate) type Holder = Arc<dyn AsRef<Region> + Send + Sync>;
@@ -42,9 +42,9 @@ impl Ground {
     }
 
     /// Declares and writes bytes in a transaction. The caller has checked that the heap reaches that far.
-    pub(crate) fn write<L: Log, S: Storage>(
+    pub(crate) fn write<X: Transact>(
         &self,
-        transaction: &mut Transaction<L, S>,
+        transaction: &mut X,
         at: u64,
         bytes: &[u8],
     ) -> Result<(), RangeError> {

@@ -26,6 +26,8 @@ pub(crate) struct Geometry {
     pub(crate) pages: u32,
     /// The first page that is given out.
     pub(crate) first: u32,
+    /// What pointers count before the heap begins.
+    pub(crate) origin: u64,
 }
 
 impl Geometry {
@@ -39,7 +41,18 @@ impl Geometry {
         Some(Geometry {
             pages: pages as u32,
             first: 1 + table as u32,
+            origin: 0,
         })
+    }
+
+    /// The same, with pointers that count from `origin` bytes before the heap.
+    pub(crate) fn counted_from(self, origin: u64) -> Geometry {
+        Geometry { origin, ..self }
+    }
+
+    /// The pointer to what stands at an offset.
+    pub(crate) fn pointer(self, at: u64) -> u64 {
+        self.origin + at
     }
 
     /// Bytes of the heap.

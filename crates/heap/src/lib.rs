@@ -43,11 +43,13 @@ mod pages;
 mod pointer;
 mod runs;
 mod stats;
+mod transact;
 
-pub use check::{Report, inspect, is_heap};
+pub use check::{Report, inspect, inspect_shared, is_heap};
 pub use error::{
     AccessError, AllocError, BlockError, Damage, FormatError, FreeError, OpenError, ResizeError,
 };
 pub use heap::{Edit, Heap, View};
 pub use pointer::{Ptr, Slice};
 pub use stats::{ClassStatistics, Counts, Statistics};
+pub use transact::{Apart, EditBytes, Transact};

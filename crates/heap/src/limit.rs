@@ -28,6 +28,9 @@ pub const UNREAD_LOOKS: usize = 64;
 pub const FORMAT_STEP_BYTES: usize = 2 * 1024;
 /// Bytes copied at once when a block moves.
 pub const COPY_STEP_BYTES: usize = PAGE_BYTES;
+/// Pages that others have changed, noted one by one until the heap is used next. With more of them the whole table is
+/// read again, which costs as much as reading so many one by one.
+pub const TOUCHED_MAX: usize = 4096;
 /// Bytes of the table read at once when a heap is opened.
 pub const SCAN_STEP_BYTES: usize = 64 * 1024;
 

@@ -57,8 +57,8 @@ pub(crate) struct Runs {
     numbers: PageMap,
     /// Of each class, the runs with slots to give out. The lowest is used first, so that high ones can empty.
     partial: [BTreeSet<u32>; CLASSES],
-    /// Of each class, the runs whose states were not read, the lowest last.
-    unread: [Vec<u32>; CLASSES],
+    /// Of each class, the runs whose states were not read. The lowest is read first.
+    unread: [BTreeSet<u32>; CLASSES],
     empty: BTreeSet<u32>,
     /// Of each class, the slots that can be given out.
     available: [u64; CLASSES],
@@ -73,7 +73,7 @@ impl Runs {
             gone: Vec::new(),
             numbers: PageMap::new(pages),
             partial: std::array::from_fn(|_| BTreeSet::new()),
-            unread: std::array::from_fn(|_| Vec::new()),
+            unread: std::array::from_fn(|_| BTreeSet::new()),
             empty: BTreeSet::new(),
             available: [0; CLASSES],
             spare: Vec::new(),
@@ -83,7 +83,7 @@ impl Runs {
     /// Enters a run that was found in the table, its states unknown.
     pub(crate) fn found(&mut self, page: u32, class: u8) {
         self.enter(page, class);
-        self.unread[usize::from(class)].push(page);
+        self.unread[usize::from(class)].insert(page);
     }
 
     /// Enters a run that was just carved: all its slots are free.
@@ -117,21 +117,39 @@ impl Runs {
         self.numbers.set(page, number);
     }
 
-    /// All runs of the table were entered, by address: puts the lowest where they are taken first.
-    pub(crate) fn found_all(&mut self) {
-        self.unread.iter_mut().for_each(|pages| pages.reverse());
+    /// A run of the class whose states are not known yet.
+    pub(crate) fn next_unread(&self, class: u8) -> Option<u32> {
+        self.unread[usize::from(class)].first().copied()
     }
 
-    /// A run of the class whose states are not known yet.
-    pub(crate) fn next_unread(&mut self, class: u8) -> Option<u32> {
-        let run = |page: &u32| self.numbers.get(*page).map(|number| &self.all[number as usize]);
-        let pages = &mut self.unread[usize::from(class)];
-        // A block of it may have been freed meanwhile, which read it.
-        while pages
-            .pop_if(|page| run(page).is_none_or(|run| run.read || run.class != class))
-            .is_some()
-        {}
-        pages.pop()
+    /// The class of the run that begins at a page.
+    pub(crate) fn class_of(&self, page: u32) -> Option<u8> {
+        let number = self.numbers.get(page)?;
+        Some(self.all[number as usize].class)
+    }
+
+    /// The states of a run, if one begins there, are known no more. Nobody has open business with it.
+    pub(crate) fn unread(&mut self, page: u32) {
+        let Some(number) = self.numbers.get(page) else {
+            return;
+        };
+        let run = &mut self.all[number as usize];
+        assert_eq!(run.owned, 0, "whoever changed the states kept others away");
+        let class = usize::from(run.class);
+        self.available[class] -= u64::from(run.free);
+        (run.read, run.free, run.bits) = (false, 0, [0; WORDS]);
+        self.partial[class].remove(&page);
+        self.empty.remove(&page);
+        self.unread[class].insert(page);
+    }
+
+    /// Forgets a run that others have removed.
+    pub(crate) fn forget(&mut self, page: u32) {
+        self.unread(page);
+        let number = self.number(page);
+        self.unread[usize::from(self.all[number].class)].remove(&page);
+        self.numbers.clear(page);
+        self.gone.push(number as u32);
     }
 
     /// Whether the states of a run are known; `None` when no run of the class begins there.
@@ -154,6 +172,7 @@ impl Runs {
         }
         let (class, free) = (usize::from(run.class), u64::from(run.free));
         self.available[class] += free;
+        self.unread[class].remove(&page);
         self.file(page);
     }
 

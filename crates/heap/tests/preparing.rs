@@ -11,7 +11,7 @@ fn preparing_leaves_nothing_to_carve() {
     let world = world(1000);
     let mut open = world.begin();
     // Far more empty runs than are kept otherwise.
-    world.heap.prepare(&open, 100, 5000).unwrap();
+    world.heap.prepare(&mut open, 100, 5000).unwrap();
     let counts = || world.heap.statistics().unwrap().counts;
     let prepared = counts();
     assert!(prepared.runs_carved > 2 * EMPTY_RUNS_KEPT as u64);
@@ -29,8 +29,8 @@ fn preparing_is_refused_only_when_there_are_no_pages_left() {
     let world = world(200);
     let mut open = world.begin();
     // Empty runs of another class, which may go.
-    world.heap.prepare(&open, 1000, 300).unwrap();
-    let refused = world.heap.prepare(&open, 100, 100_000);
+    world.heap.prepare(&mut open, 1000, 300).unwrap();
+    let refused = world.heap.prepare(&mut open, 100, 100_000);
     assert!(
         matches!(refused, Err(AllocError::NoRoom { asked: 100, .. })),
         "{refused:?}"

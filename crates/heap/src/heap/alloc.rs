@@ -3,8 +3,7 @@
 //! What a block needs beside its own state byte or descriptor is prepared by transactions of the heap's own,
 //! committed before the user's and therefore before it in the log: carving a run, giving empty runs back.
 
-use netram_proto::port::{Durability, Log};
-use netram_rvm::{CommitError, Mode, RangeError, Storage, Transaction};
+use netram_rvm::RangeError;
 
 use super::{Heap, Inner, NoOwner, State, Step};
 use crate::block::Bytes;
@@ -16,6 +15,7 @@ use crate::layout::{
 };
 use crate::limit::{EMPTY_RUNS_KEPT, PAGE_BYTES, RUN_SLOTS_MAX, TRANSACTIONS_MAX, UNREAD_LOOKS};
 use crate::pointer::Ptr;
+use crate::transact::{Apart, Transact};
 
 /// Runs given back by one transaction. Bounds its record.
 const GIVEN_BACK_AT_ONCE: usize = 32;
@@ -33,6 +33,7 @@ impl From<NoOwner> for AllocError {
     fn from(reason: NoOwner) -> AllocError {
         match reason {
             NoOwner::Range(error) => AllocError::Range(error),
+            NoOwner::Damaged(damage) => AllocError::Damaged(damage),
             NoOwner::TooMany => AllocError::Transactions {
                 max: TRANSACTIONS_MAX,
             },
@@ -43,16 +44,18 @@ impl From<NoOwner> for AllocError {
 impl Heap {
     /// Allocates a block of at least `bytes` bytes, which keep whatever values they had. It begins at a
     /// multiple of 16 of the region, from 3.5 KiB on often of a page.
-    pub fn allocate<L: Log, S: Storage>(
-        &self,
-        transaction: &mut Transaction<L, S>,
-        bytes: usize,
-    ) -> Result<Ptr<u8>, AllocError> {
+    pub fn allocate<X: Transact>(&self, transaction: &mut X, bytes: usize) -> Result<Ptr<u8>, AllocError> {
+        let at = self.take(transaction, bytes)?;
+        Ok(Ptr::from_offset(self.inner.geometry.pointer(at)))
+    }
+
+    /// Where in the heap the block begins.
+    pub(super) fn take<X: Transact>(&self, transaction: &mut X, bytes: usize) -> Result<u64, AllocError> {
         let mut state = self.inner.lock();
         let owner = self.owner(&mut state, transaction)?;
         let at = self.inner.take(&mut state, transaction, owner, bytes)?;
         state.counts.allocations += 1;
-        Ok(Ptr::from_offset(at))
+        Ok(at)
     }
 
     /// Prepares `count` blocks of `bytes` bytes, so that as many allocations will find their run carved. For
@@ -60,9 +63,9 @@ impl Heap {
     ///
     /// Prepared runs are empty runs like others: an allocation that has to carve one, of whatever size, may
     /// give all but [`EMPTY_RUNS_KEPT`] of them back. So prepare what is allocated next.
-    pub fn prepare<L: Log, S: Storage>(
+    pub fn prepare<X: Transact>(
         &self,
-        transaction: &Transaction<L, S>,
+        transaction: &mut X,
         bytes: usize,
         count: usize,
     ) -> Result<(), AllocError> {
@@ -70,10 +73,11 @@ impl Heap {
             return Ok(());
         };
         let mut state = self.inner.lock();
-        while state.runs.available(class) < count as u64 {
+        let owner = self.owner(&mut state, transaction)?;
+        while state.lists.runs.available(class) < count as u64 {
             // The empty runs of the class are what this call is for.
             self.inner
-                .more_slots(&mut state, transaction, class, bytes, Keep::OfClass(class))?;
+                .more_slots(&mut state, transaction, owner, class, bytes, Keep::OfClass(class))?;
         }
         Ok(())
     }
@@ -86,7 +90,7 @@ impl Heap {
             Choice::Extent(None) => false,
             Choice::Extent(Some(pages)) => state.pages_within_reach() >= pages,
             Choice::Slot(class) => {
-                state.runs.available(class) > 0
+                state.lists.runs.available(class) > 0
                     || state.pages_within_reach() >= RUNS[usize::from(class)].pages
             }
         })
@@ -95,10 +99,10 @@ impl Heap {
 
 impl Inner {
     /// Takes a block in the transaction; returns where it begins.
-    pub(super) fn take<L: Log, S: Storage>(
+    pub(super) fn take<X: Transact>(
         &self,
         state: &mut State,
-        transaction: &mut Transaction<L, S>,
+        transaction: &mut X,
         owner: u16,
         bytes: usize,
     ) -> Result<u64, AllocError> {
@@ -109,42 +113,42 @@ impl Inner {
         }
     }
 
-    fn take_slot<L: Log, S: Storage>(
+    fn take_slot<X: Transact>(
         &self,
         state: &mut State,
-        transaction: &mut Transaction<L, S>,
+        transaction: &mut X,
         owner: u16,
         class: u8,
         asked: usize,
     ) -> Result<u64, AllocError> {
         let (page, slot) = loop {
-            if let Some(found) = state.runs.take(class, owner) {
+            if let Some(found) = state.lists.runs.take(class, owner) {
                 break found;
             }
-            self.more_slots(state, transaction, class, asked, Keep::Few)?;
+            self.more_slots(state, transaction, owner, class, asked, Keep::Few)?;
         };
         let at = page_at(page) + state_at(slot);
         let written = self.ground.write(transaction, at, &[SLOT_TAKEN]);
         if let Err(error) = written {
-            state.runs.disown(page, slot);
-            state.runs.give(page, slot);
+            state.lists.runs.disown(page, slot);
+            state.lists.runs.give(page, slot);
             return Err(error.into());
         }
         state.note(owner, Step::TookSlot { page, slot });
         Ok(page_at(page) + RUNS[usize::from(class)].slot_at(slot))
     }
 
-    fn take_extent<L: Log, S: Storage>(
+    fn take_extent<X: Transact>(
         &self,
         state: &mut State,
-        transaction: &mut Transaction<L, S>,
+        transaction: &mut X,
         owner: u16,
         pages: u32,
         asked: usize,
     ) -> Result<u64, AllocError> {
-        let page = self.take_pages(state, transaction, pages, asked, Keep::Few)?;
+        let page = self.take_pages(state, transaction, owner, pages, asked, Keep::Few)?;
         if let Err(error) = self.describe(transaction, page, Descriptor::Extent { pages }) {
-            state.free.give(page, pages);
+            state.lists.free.give(page, pages);
             return Err(error.into());
         }
         state.extents.insert(page, owner);
@@ -153,9 +157,9 @@ impl Inner {
     }
 
     /// Writes a page's descriptor in a transaction.
-    pub(super) fn describe<L: Log, S: Storage>(
+    pub(super) fn describe<X: Transact>(
         &self,
-        transaction: &mut Transaction<L, S>,
+        transaction: &mut X,
         page: u32,
         descriptor: Descriptor,
     ) -> Result<(), RangeError> {
@@ -164,27 +168,28 @@ impl Inner {
     }
 
     /// Makes slots of a class available: of a run that was not read yet, or of a new one.
-    fn more_slots<L: Log, S: Storage>(
+    fn more_slots<X: Transact>(
         &self,
         state: &mut State,
-        transaction: &Transaction<L, S>,
+        transaction: &mut X,
+        owner: u16,
         class: u8,
         asked: usize,
         keep: Keep,
     ) -> Result<(), AllocError> {
-        let before = state.runs.available(class);
+        let before = state.lists.runs.available(class);
         for _ in 0..UNREAD_LOOKS {
-            let Some(page) = state.runs.next_unread(class) else {
+            let Some(page) = state.lists.runs.next_unread(class) else {
                 break;
             };
             self.read_run(state, page, class)?;
-            if state.runs.available(class) > before {
+            if state.lists.runs.available(class) > before {
                 return Ok(());
             }
         }
-        match self.carve(state, transaction, class, asked, keep) {
+        match self.carve(state, transaction, owner, class, asked, keep) {
             // Looking for pages has read all runs, and found slots of the class.
-            Err(AllocError::NoRoom { .. }) if state.runs.available(class) > before => {
+            Err(AllocError::NoRoom { .. }) if state.lists.runs.available(class) > before => {
                 state.counts.refused -= 1;
                 Ok(())
             }
@@ -199,14 +204,14 @@ impl Inner {
         let bytes = &mut bytes[..run_header_bytes(run)];
         self.ground.copy(page_at(page), bytes);
         check_run(page, class, bytes)?;
-        state.runs.read(page, &bytes[state_at(0) as usize..]);
+        state.lists.runs.read(page, &bytes[state_at(0) as usize..]);
         Ok(())
     }
 
     /// Reads the states of all runs.
     pub(super) fn read_all(&self, state: &mut State) -> Result<(), Damage> {
         for class in 0..RUNS.len() as u8 {
-            while let Some(page) = state.runs.next_unread(class) {
+            while let Some(page) = state.lists.runs.next_unread(class) {
                 self.read_run(state, page, class)?;
             }
         }
@@ -214,70 +219,77 @@ impl Inner {
     }
 
     /// Makes free pages a run, in a transaction of its own: whoever takes a slot of it commits later.
-    fn carve<L: Log, S: Storage>(
+    fn carve<X: Transact>(
         &self,
         state: &mut State,
-        transaction: &Transaction<L, S>,
+        transaction: &mut X,
+        owner: u16,
         class: u8,
         asked: usize,
         keep: Keep,
     ) -> Result<(), AllocError> {
         let run = RUNS[usize::from(class)];
-        let page = self.take_pages(state, transaction, run.pages, asked, keep)?;
+        let page = self.take_pages(state, transaction, owner, run.pages, asked, keep)?;
         let mut bytes = [0; RUN_SLOTS_MAX + 16];
         let bytes = &mut bytes[..run_header_bytes(run)];
         encode_run(page, class, bytes);
-        let carved = self.on_its_own(transaction, |own| {
+        let carved = transaction.apart(|own| {
             self.ground.write(own, page_at(page), bytes)?;
             self.describe(own, page, Descriptor::Run { class })
         });
-        if let Err(error) = carved {
-            self.put_descriptor_back(page, Descriptor::Empty);
-            state.free.give(page, run.pages);
-            return Err(error);
+        match carved {
+            Ok(Apart::Committed) => {}
+            Ok(Apart::Within) => state.note(owner, Step::Carved { page, class }),
+            Err(error) => {
+                self.put_descriptor_back(page, Descriptor::Empty);
+                state.lists.free.give(page, run.pages);
+                return Err(error);
+            }
         }
-        state.runs.carved(page, class);
+        state.lists.runs.carved(page, class);
         state.counts.runs_carved += 1;
         Ok(())
     }
 
     /// Takes pages from the free ones; gives empty runs back first when there are many, and all that need not
     /// be kept before it refuses.
-    fn take_pages<L: Log, S: Storage>(
+    fn take_pages<X: Transact>(
         &self,
         state: &mut State,
-        transaction: &Transaction<L, S>,
+        transaction: &mut X,
+        owner: u16,
         pages: u32,
         asked: usize,
         keep: Keep,
     ) -> Result<u32, AllocError> {
-        if keep == Keep::Few && state.runs.has_surplus() {
-            self.give_back(state, transaction, EMPTY_RUNS_KEPT, keep)?;
+        if keep == Keep::Few && state.lists.runs.has_surplus() {
+            self.give_back(state, transaction, owner, EMPTY_RUNS_KEPT, keep)?;
         }
-        if let Some(page) = state.free.take(pages) {
+        if let Some(page) = state.lists.free.take(pages) {
             return Ok(page);
         }
         self.read_all(state)?;
-        self.give_back(state, transaction, 0, keep)?;
-        state.free.take(pages).ok_or_else(|| state.no_room(asked))
+        self.give_back(state, transaction, owner, 0, keep)?;
+        state.lists.free.take(pages).ok_or_else(|| state.no_room(asked))
     }
 
     /// Makes empty runs free pages again, all but `count` and those that `keep` names.
-    pub(super) fn give_back<L: Log, S: Storage>(
+    pub(super) fn give_back<X: Transact>(
         &self,
         state: &mut State,
-        transaction: &Transaction<L, S>,
+        transaction: &mut X,
+        owner: u16,
         count: usize,
         keep: Keep,
     ) -> Result<(), AllocError> {
         loop {
-            let surplus = state.runs.surplus(count);
+            let surplus = state.lists.runs.surplus(count);
             let surplus = surplus.filter(|(_, class)| keep != Keep::OfClass(*class));
             let surplus: Vec<(u32, u8)> = surplus.take(GIVEN_BACK_AT_ONCE).collect();
             if surplus.is_empty() {
                 return Ok(());
             }
-            let given = self.on_its_own(transaction, |own| {
+            let given = transaction.apart(|own| {
                 surplus
                     .iter()
                     .try_for_each(|(page, _)| self.describe(own, *page, Descriptor::Empty))
@@ -287,27 +299,14 @@ impl Inner {
                     self.put_descriptor_back(page, Descriptor::Run { class });
                     continue;
                 }
-                state.runs.leave(page);
-                state.free.give(page, RUNS[usize::from(class)].pages);
+                state.lists.runs.leave(page);
+                state.lists.free.give(page, RUNS[usize::from(class)].pages);
+                if given == Ok(Apart::Within) {
+                    state.note(owner, Step::GaveBack { page, class });
+                }
                 state.counts.runs_given_back += 1;
             }
             given?;
-        }
-    }
-
-    /// Commits a change of the heap's own, before anything that the transaction at hand will commit. It waits
-    /// for nothing: a crash that loses it loses all that came later, too.
-    fn on_its_own<L: Log, S: Storage>(
-        &self,
-        transaction: &Transaction<L, S>,
-        change: impl FnOnce(&mut Transaction<L, S>) -> Result<(), RangeError>,
-    ) -> Result<(), AllocError> {
-        let mut own = transaction.begin_another(Mode::NoRestore);
-        change(&mut own)?;
-        match own.commit(Durability::Lazy) {
-            // In the log, whatever became of it there.
-            Ok(_) | Err(CommitError::Unknown { .. }) => Ok(()),
-            Err(error) => Err(AllocError::Prepare(error)),
         }
     }
 
@@ -322,17 +321,17 @@ impl State {
     /// Pages in a row that could be had, empty runs given back: the free ones, or a whole empty run.
     fn pages_within_reach(&mut self) -> u32 {
         // Joined with free neighbours, as giving them back would.
-        let empty: Vec<(u32, u8)> = self.runs.surplus(0).collect();
+        let empty: Vec<(u32, u8)> = self.lists.runs.surplus(0).collect();
         let given: Vec<(u32, u32)> = empty
             .iter()
             .map(|(page, class)| (*page, RUNS[usize::from(*class)].pages))
             .collect();
         given
             .iter()
-            .for_each(|(page, pages)| self.free.give(*page, *pages));
-        let largest = self.free.largest();
+            .for_each(|(page, pages)| self.lists.free.give(*page, *pages));
+        let largest = self.lists.free.largest();
         for (page, pages) in given {
-            let back = self.free.take_at(page, pages);
+            let back = self.lists.free.take_at(page, pages);
             assert!(back, "what was given can be taken again");
         }
         largest
@@ -340,7 +339,7 @@ impl State {
 
     fn no_room(&mut self, asked: usize) -> AllocError {
         self.counts.refused += 1;
-        let largest = page_at(self.free.largest()).max(self.runs.largest());
+        let largest = page_at(self.lists.free.largest()).max(self.lists.runs.largest());
         AllocError::NoRoom { asked, largest }
     }
 }

@@ -46,6 +46,8 @@ impl Inner {
             Step::TookSlot { page, slot } => state(page, slot, SLOT_FREE),
             Step::FreedSlot { page, slot } => state(page, slot, SLOT_TAKEN),
             Step::TookPages { page, .. } => self.put_descriptor_back(page, Descriptor::Empty),
+            Step::Carved { page, .. } => self.put_descriptor_back(page, Descriptor::Empty),
+            Step::GaveBack { page, class } => self.put_descriptor_back(page, Descriptor::Run { class }),
             Step::FreedPages { page, pages }
             | Step::Resized {
                 page, from: pages, ..
@@ -60,20 +62,26 @@ impl State {
     /// What a committed step frees is free from now on: whoever takes it commits later.
     fn committed(&mut self, step: Step) {
         match step {
-            Step::TookSlot { page, slot } => self.runs.disown(page, slot),
+            Step::TookSlot { page, slot } => self.lists.runs.disown(page, slot),
             Step::FreedSlot { page, slot } => {
-                self.runs.disown(page, slot);
-                self.runs.give(page, slot);
+                self.lists.runs.disown(page, slot);
+                self.lists.runs.give(page, slot);
             }
-            Step::TookPages { page, .. } => drop(self.extents.remove(&page)),
+            Step::TookPages { page, pages } => {
+                self.extents.remove(&page);
+                self.lists.lengths.set(page, pages);
+            }
             Step::FreedPages { page, pages } => {
                 self.extents.remove(&page);
-                self.free.give(page, pages);
+                self.lists.lengths.clear(page);
+                self.lists.free.give(page, pages);
             }
+            Step::Carved { .. } | Step::GaveBack { .. } => {}
             Step::Resized { page, from, to } => {
                 self.extents.remove(&page);
+                self.lists.lengths.set(page, to);
                 if to < from {
-                    self.free.give(page + to, from - to);
+                    self.lists.free.give(page + to, from - to);
                 }
             }
         }
@@ -83,19 +91,29 @@ impl State {
     fn aborted(&mut self, step: Step) {
         match step {
             Step::TookSlot { page, slot } => {
-                self.runs.disown(page, slot);
-                self.runs.give(page, slot);
+                self.lists.runs.disown(page, slot);
+                self.lists.runs.give(page, slot);
             }
-            Step::FreedSlot { page, slot } => self.runs.disown(page, slot),
+            Step::FreedSlot { page, slot } => self.lists.runs.disown(page, slot),
             Step::TookPages { page, pages } => {
                 self.extents.remove(&page);
-                self.free.give(page, pages);
+                self.lists.free.give(page, pages);
             }
             Step::FreedPages { page, .. } => drop(self.extents.remove(&page)),
+            // All that came of it later was undone before: it is empty again, its pages are free again.
+            Step::Carved { page, class } => {
+                self.lists.runs.leave(page);
+                self.lists.free.give(page, RUNS[usize::from(class)].pages);
+            }
+            Step::GaveBack { page, class } => {
+                let back = self.lists.free.take_at(page, RUNS[usize::from(class)].pages);
+                assert!(back, "what was given can be taken again");
+                self.lists.runs.carved(page, class);
+            }
             Step::Resized { page, from, to } => {
                 self.extents.remove(&page);
                 if to > from {
-                    self.free.give(page + from, to - from);
+                    self.lists.free.give(page + from, to - from);
                 }
             }
         }

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use netram_proto::port::{Durability, Log};
-use netram_rvm::{Mode, Region, Rvm, Storage, Transaction};
+use netram_rvm::{Mode, Region, Rvm, Storage};
 
 use super::Heap;
 use crate::error::FormatError;
 use crate::layout::{Geometry, HEADER_BYTES, ROOTS_AT, descriptor_at, encode_header, page_at};
 use crate::limit::{ALIGNMENT, FORMAT_STEP_BYTES, PAGES_MAX, PAGES_MIN, ROOTS};
+use crate::transact::Transact;
 
 impl Heap {
     /// Makes the region a heap without blocks, whatever it was, and opens it. It returns when the heap is as
@@ -35,7 +36,7 @@ impl Heap {
         length: usize,
     ) -> Result<(), FormatError> {
         let geometry = geometry(region, start, length)?;
-        no_others(region, 0)?;
+        no_others(region.open_transactions())?;
         for (from, to) in steps(geometry) {
             let mut step = rvm.begin(Mode::Restore);
             clear(&mut step, region, start, from, to)?;
@@ -51,14 +52,14 @@ impl Heap {
     /// else. Where the table is not zeros, eight bytes a page, that needs a record as large.
     ///
     /// Open it when the transaction has committed. No other one may have ranges in the region. Other values of [`Heap`] for the same bytes are void.
-    pub fn format_in<L: Log, S: Storage>(
-        transaction: &mut Transaction<L, S>,
+    pub fn format_in<X: Transact>(
+        transaction: &mut X,
         region: &Region,
         start: usize,
         length: usize,
     ) -> Result<(), FormatError> {
         let geometry = geometry(region, start, length)?;
-        no_others(region, transaction.has_ranges_in(region).into())?;
+        no_others(transaction.others_in(region))?;
         for (from, to) in steps(geometry) {
             clear(transaction, region, start, from, to)?;
         }
@@ -67,10 +68,9 @@ impl Heap {
     }
 }
 
-/// Refuses when more than `own` open transactions have ranges in the region: what they undo later would lie
-/// over the new table.
-fn no_others(region: &Region, own: usize) -> Result<(), FormatError> {
-    match region.open_transactions() - own {
+/// Refuses when other open transactions have ranges in the region: what they undo later would lie over the new table.
+fn no_others(others: usize) -> Result<(), FormatError> {
+    match others {
         0 => Ok(()),
         transactions => Err(FormatError::Busy { transactions }),
     }
@@ -95,8 +95,8 @@ fn geometry(region: &Region, start: usize, length: usize) -> Result<Geometry, Fo
 }
 
 /// Zeroes what is not zeros yet of a part of the header's page and the table: a fresh segment costs no log.
-fn clear<L: Log, S: Storage>(
-    transaction: &mut Transaction<L, S>,
+fn clear<X: Transact>(
+    transaction: &mut X,
     region: &Region,
     ground: usize,
     from: u64,

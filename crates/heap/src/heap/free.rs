@@ -1,20 +1,19 @@
 //! Freeing: the block's own byte or descriptor changes, and it is given out again when the transaction has
 //! committed.
 
-use netram_proto::port::Log;
-use netram_rvm::{Storage, Transaction};
-
 use super::{Heap, Inner, NoOwner, State, Step};
 use crate::block::{Block, Place, locate};
 use crate::error::{BlockError, Damage, FreeError};
-use crate::layout::{Descriptor, SLOT_FREE, page_at, state_at};
+use crate::layout::{Descriptor, Geometry, SLOT_FREE, page_at, state_at};
 use crate::limit::{PAGE_BYTES, TRANSACTIONS_MAX};
 use crate::pointer::Ptr;
+use crate::transact::Transact;
 
 impl From<NoOwner> for FreeError {
     fn from(reason: NoOwner) -> FreeError {
         match reason {
             NoOwner::Range(error) => FreeError::Range(error),
+            NoOwner::Damaged(damage) => damage.into(),
             NoOwner::TooMany => FreeError::Transactions {
                 max: TRANSACTIONS_MAX,
             },
@@ -31,11 +30,7 @@ impl From<Damage> for FreeError {
 impl Heap {
     /// Frees a block. Its bytes stay as they are until the block is given out again, which can only be after
     /// the transaction has committed.
-    pub fn free<T, L: Log, S: Storage>(
-        &self,
-        transaction: &mut Transaction<L, S>,
-        block: Ptr<T>,
-    ) -> Result<(), FreeError> {
+    pub fn free<T, X: Transact>(&self, transaction: &mut X, block: Ptr<T>) -> Result<(), FreeError> {
         let mut state = self.inner.lock();
         let owner = self.owner(&mut state, transaction)?;
         let block = self.inner.admit(&mut state, owner, block.offset())?;
@@ -50,18 +45,20 @@ impl Heap {
         let found = locate(&self.inner.ground, self.inner.geometry, block.offset());
         found
             .map(|block| block.bytes)
-            .map_err(|error| state.explain(error))
+            .map_err(|error| state.explain(self.inner.geometry, error))
     }
 }
 
 impl Inner {
     /// The block at `at`, which the owner may free or resize.
     pub(super) fn admit(&self, state: &mut State, owner: u16, at: u64) -> Result<Block, FreeError> {
-        let block = locate(&self.ground, self.geometry, at).map_err(|error| state.explain(error))?;
+        let block =
+            locate(&self.ground, self.geometry, at).map_err(|error| state.explain(self.geometry, error))?;
         let other = match block.place {
             Place::Slot { page, class, slot } => {
                 // What the table says now and what it said when it was scanned must agree.
                 let read = state
+                    .lists
                     .runs
                     .is_read(page, class)
                     .ok_or(Damage::Descriptor { page })?;
@@ -69,12 +66,12 @@ impl Inner {
                     self.read_run(state, page, class)?;
                 }
                 // Given back again it would have two owners.
-                if state.runs.is_available(page, slot) {
+                if state.lists.runs.is_available(page, slot) {
                     return Err(Damage::Slot { page, slot }.into());
                 }
-                state.runs.owner(page, slot)
+                state.lists.runs.owner(page, slot)
             }
-            Place::Extent { page, .. } if state.free.has(page) => {
+            Place::Extent { page, .. } if state.lists.free.has(page) => {
                 return Err(Damage::Descriptor { page }.into());
             }
             Place::Extent { page, .. } => state.extents.get(&page).copied(),
@@ -86,10 +83,10 @@ impl Inner {
     }
 
     /// Frees an admitted block.
-    pub(super) fn release<L: Log, S: Storage>(
+    pub(super) fn release<X: Transact>(
         &self,
         state: &mut State,
-        transaction: &mut Transaction<L, S>,
+        transaction: &mut X,
         owner: u16,
         block: Block,
     ) -> Result<(), FreeError> {
@@ -97,7 +94,7 @@ impl Inner {
             Place::Slot { page, slot, .. } => {
                 let at = page_at(page) + state_at(slot);
                 self.ground.write(transaction, at, &[SLOT_FREE])?;
-                state.runs.own(page, slot, owner);
+                state.lists.runs.own(page, slot, owner);
                 state.note(owner, Step::FreedSlot { page, slot });
             }
             Place::Extent { page, pages } => {
@@ -112,13 +109,14 @@ impl Inner {
 
 impl State {
     /// Tells a page that is free from one inside a block: from the heap's bytes alone they look the same.
-    pub(super) fn explain(&self, error: BlockError) -> BlockError {
+    pub(super) fn explain(&self, geometry: Geometry, error: BlockError) -> BlockError {
         let BlockError::NotABlock { at } = error else {
             return error;
         };
-        let page = (at / PAGE_BYTES as u64) as u32;
-        let begins = at.is_multiple_of(PAGE_BYTES as u64);
-        match begins && (self.free.has(page) || self.extents.contains_key(&page)) {
+        let inside = at - geometry.origin;
+        let page = (inside / PAGE_BYTES as u64) as u32;
+        let begins = inside.is_multiple_of(PAGE_BYTES as u64);
+        match begins && (self.lists.free.has(page) || self.extents.contains_key(&page)) {
             true => BlockError::Free { at },
             false => error,
         }

@@ -4,6 +4,7 @@ mod alloc;
 mod end;
 mod format;
 mod free;
+mod others;
 mod report;
 mod resize;
 mod typed;
@@ -12,19 +13,21 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use netram_proto::port::Log;
-use netram_rvm::{Mode, Participant, RangeError, Region, Storage, Transaction};
+use netram_rvm::{Mode, Participant, RangeError, Region};
 
 pub use typed::{Edit, View};
 
 use crate::block::Bytes;
-use crate::error::{Damage, OpenError};
+use crate::error::{AllocError, Damage, OpenError};
 use crate::ground::Ground;
 use crate::layout::{DESCRIPTOR_BYTES, Descriptor, Geometry, HEADER_BYTES, decode_header, descriptor_at};
 use crate::limit::{SCAN_STEP_BYTES, TRANSACTIONS_MAX};
+use crate::page_map::PageMap;
 use crate::pages::FreePages;
 use crate::runs::Runs;
 use crate::stats::Counts;
+use crate::transact::Transact;
+use others::Others;
 
 /// A persistent heap in a region: blocks are allocated, freed and resized within transactions, and are after
 /// a crash what the committed ones made of them.
@@ -48,13 +51,13 @@ pub struct Heap {
 struct Inner {
     ground: Ground,
     geometry: Geometry,
+    others: Others,
     state: Mutex<State>,
 }
 
 /// Everything volatile. Locked before the region, never while the region is locked by the same thread.
 struct State {
-    free: FreePages,
-    runs: Runs,
+    lists: Lists,
     /// Extents with open business, and whose.
     extents: HashMap<u32, u16>,
     /// Open business, by owner minus one.
@@ -62,6 +65,14 @@ struct State {
     /// Places in `open` that nobody has.
     vacant: Vec<u16>,
     counts: Counts,
+}
+
+/// What is known of the heap's bytes.
+struct Lists {
+    free: FreePages,
+    runs: Runs,
+    /// Pages of the extents, by their first: what becomes free when another node has freed one.
+    lengths: PageMap,
 }
 
 /// What an open transaction did to the heap, oldest first.
@@ -91,6 +102,16 @@ enum Step {
         page: u32,
         pages: u32,
     },
+    /// A run was made of free pages, in this transaction.
+    Carved {
+        page: u32,
+        class: u8,
+    },
+    /// An empty run was made free pages, in this transaction.
+    GaveBack {
+        page: u32,
+        class: u8,
+    },
     /// An extent has other pages than before, from the same first one on.
     Resized {
         page: u32,
@@ -117,30 +138,35 @@ impl Heap {
         let ground = Ground::new(holder, start, length);
         // What they did to a heap here would be taken for committed, and may still be undone.
         match ground.region().open_transactions() {
-            0 => Heap::open_on(ground),
+            0 => Heap::open_on(ground, 0),
             transactions => Err(OpenError::Busy { transactions }),
         }
     }
 
-    fn open_on(ground: Ground) -> Result<Heap, OpenError> {
-        let geometry = header(&ground, ground.len() as u64)?;
-        let mut state = State {
-            free: FreePages::default(),
-            runs: Runs::new(geometry.pages),
+    /// Opens the heap in a part of a shared region, as [`Heap::open_in`] does, while the caller's lock keeps others from
+    /// changing it. Its pointers count from the region's beginning, so that they mean the same in all of its heaps.
+    /// Whoever applies others' records tells it of them: [`Heap::touched`].
+    pub fn open_shared(
+        holder: Arc<dyn AsRef<Region> + Send + Sync>,
+        start: usize,
+        length: usize,
+    ) -> Result<Heap, OpenError> {
+        Heap::open_on(Ground::new(holder, start, length), start as u64)
+    }
+
+    fn open_on(ground: Ground, origin: u64) -> Result<Heap, OpenError> {
+        let geometry = header(&ground, ground.len() as u64)?.counted_from(origin);
+        let state = State {
+            lists: Lists::scan(&ground, geometry)?,
             extents: HashMap::new(),
             open: Vec::new(),
             vacant: Vec::new(),
             counts: Counts::default(),
         };
-        scan(&ground, geometry, &mut |found| match found {
-            Found::Free { page, pages } => state.free.give(page, pages),
-            Found::Run { page, class } => state.runs.found(page, class),
-            Found::Extent { .. } => {}
-        })?;
-        state.runs.found_all();
         let inner = Arc::new(Inner {
             ground,
             geometry,
+            others: Others::default(),
             state: Mutex::new(state),
         });
         let participant = Arc::clone(&inner) as Arc<dyn Participant>;
@@ -152,23 +178,34 @@ impl Heap {
         self.inner.ground.region()
     }
 
-    /// Where in the region the heap begins. Pointers count from there.
+    /// Where in the region the heap begins. Pointers count from there, but for a heap of a shared region.
     pub fn start(&self) -> usize {
         self.inner.ground.start()
     }
 
+    /// Looks at what other nodes have changed, as every call that allocates or frees does first: for [`Heap::statistics`] and
+    /// [`Heap::has_room`] on a shared region, which then are of this moment.
+    pub fn catch_up<X: Transact>(&self, transaction: &X) -> Result<(), AllocError> {
+        self.admit(transaction)?;
+        Ok(self.inner.look_again(&mut self.inner.lock())?)
+    }
+
+    /// Fails unless the transaction may change the heap, and others may not.
+    fn admit<X: Transact>(&self, transaction: &X) -> Result<(), RangeError> {
+        let bytes = self.inner.geometry.bytes() as usize;
+        transaction.admits(self.region(), self.start(), bytes)
+    }
+
     /// The number under which the transaction has business here; enters it when it is new.
-    fn owner<L: Log, S: Storage>(
-        &self,
-        state: &mut State,
-        transaction: &mut Transaction<L, S>,
-    ) -> Result<u16, NoOwner> {
+    fn owner<X: Transact>(&self, state: &mut State, transaction: &mut X) -> Result<u16, NoOwner> {
         if !transaction.is_open() {
             return Err(NoOwner::Range(RangeError::Ended));
         }
         if let Some(note) = transaction.note_of(&self.participant) {
             return Ok(note as u16 + 1);
         }
+        self.admit(transaction)?;
+        self.inner.look_again(state)?;
         let place = match state.vacant.pop() {
             Some(place) => place,
             None if state.open.len() < TRANSACTIONS_MAX => {
@@ -186,7 +223,36 @@ impl Heap {
 /// Why a transaction cannot have business here.
 enum NoOwner {
     Range(RangeError),
+    Damaged(Damage),
     TooMany,
+}
+
+impl From<RangeError> for NoOwner {
+    fn from(error: RangeError) -> NoOwner {
+        NoOwner::Range(error)
+    }
+}
+
+impl From<Damage> for NoOwner {
+    fn from(damage: Damage) -> NoOwner {
+        NoOwner::Damaged(damage)
+    }
+}
+
+impl Lists {
+    fn scan(ground: &Ground, geometry: Geometry) -> Result<Lists, Damage> {
+        let mut lists = Lists {
+            free: FreePages::default(),
+            runs: Runs::new(geometry.pages),
+            lengths: PageMap::new(geometry.pages),
+        };
+        scan(ground, geometry, &mut |found| match found {
+            Found::Free { page, pages } => lists.free.give(page, pages),
+            Found::Run { page, class } => lists.runs.found(page, class),
+            Found::Extent { page, pages } => lists.lengths.set(page, pages),
+        })?;
+        Ok(lists)
+    }
 }
 
 impl Inner {

@@ -10,6 +10,7 @@ use crate::stats::{ClassStatistics, Statistics};
 
 impl Heap {
     /// What the heap holds. The first call after an opening reads the states of all runs: a page of each.
+    /// On a shared region it is of the moment when the heap was used last ([`Heap::catch_up`]), under its lock.
     pub fn statistics(&self) -> Result<Statistics, Damage> {
         let state = &mut *self.inner.lock();
         self.inner.read_all(state)?;
@@ -17,14 +18,14 @@ impl Heap {
         let mut statistics = Statistics {
             bytes: geometry.bytes(),
             bytes_usable: page_at(geometry.usable()),
-            bytes_free_pages: state.free.total() * PAGE_BYTES as u64,
-            largest_free: page_at(state.free.largest()),
-            free_extents: state.free.extents() as u64,
+            bytes_free_pages: state.lists.free.total() * PAGE_BYTES as u64,
+            largest_free: page_at(state.lists.free.largest()),
+            free_extents: state.lists.free.extents() as u64,
             counts: state.counts,
             ..Statistics::default()
         };
         let mut in_runs = 0;
-        for (run, count) in RUNS.iter().zip(state.runs.count()) {
+        for (run, count) in RUNS.iter().zip(state.lists.runs.count()) {
             if count.runs == 0 {
                 continue;
             }
@@ -52,7 +53,11 @@ impl Heap {
     /// What open transactions did counts as done. Waits for calls that are at work.
     pub fn check(&self) -> Result<Report, OpenError> {
         let _state = self.inner.lock();
-        inspect_in(&self.inner.ground, self.inner.ground.len() as u64)
+        inspect_in(
+            &self.inner.ground,
+            self.inner.ground.len() as u64,
+            self.inner.geometry.origin,
+        )
     }
 }
 

@@ -1,7 +1,6 @@
 //! Resizing: in place where class or neighbours allow, by moving otherwise.
 
-use netram_proto::port::Log;
-use netram_rvm::{RangeError, Storage, Transaction};
+use netram_rvm::RangeError;
 
 use super::{Heap, Inner, State, Step};
 use crate::block::{Block, Bytes, Place, locate};
@@ -10,6 +9,7 @@ use crate::error::ResizeError;
 use crate::layout::Descriptor;
 use crate::limit::COPY_STEP_BYTES;
 use crate::pointer::Ptr;
+use crate::transact::Transact;
 
 /// A slot is kept when what it shall hold fills this part of it, in quarters: moving would win less than a
 /// log record costs.
@@ -21,9 +21,9 @@ impl Heap {
     ///
     /// Pages are added or given up at the block's end where they can be; then nothing is copied. A block that
     /// moves has its bytes declared at the new place, that is, logged.
-    pub fn resize<T, L: Log, S: Storage>(
+    pub fn resize<T, X: Transact>(
         &self,
-        transaction: &mut Transaction<L, S>,
+        transaction: &mut X,
         block: Ptr<T>,
         bytes: usize,
     ) -> Result<Ptr<T>, ResizeError> {
@@ -45,7 +45,8 @@ impl Heap {
             freed.map_err(ResizeError::from)
         });
         if let Err(error) = moved {
-            let new = locate(&self.inner.ground, self.inner.geometry, at);
+            let geometry = self.inner.geometry;
+            let new = locate(&self.inner.ground, geometry, geometry.pointer(at));
             let new = new.expect("the block was just taken");
             // A transaction that can take no more ranges frees nothing either: then the block goes with its
             // abort.
@@ -53,16 +54,16 @@ impl Heap {
             return Err(error);
         }
         state.counts.resized_by_moving += 1;
-        Ok(Ptr::from_offset(at))
+        Ok(Ptr::from_offset(self.inner.geometry.pointer(at)))
     }
 }
 
 impl Inner {
     /// Makes the block fit where it is, if it can be.
-    fn fit<L: Log, S: Storage>(
+    fn fit<X: Transact>(
         &self,
         state: &mut State,
-        transaction: &mut Transaction<L, S>,
+        transaction: &mut X,
         owner: u16,
         block: Block,
         bytes: usize,
@@ -80,12 +81,12 @@ impl Inner {
             Choice::Extent(Some(to)) => to,
             _ => return Ok(false),
         };
-        if to > from && !state.free.take_at(page + from, to - from) {
+        if to > from && !state.lists.free.take_at(page + from, to - from) {
             return Ok(false);
         }
         if let Err(error) = self.describe(transaction, page, Descriptor::Extent { pages: to }) {
             if to > from {
-                state.free.give(page + from, to - from);
+                state.lists.free.give(page + from, to - from);
             }
             return Err(error);
         }
@@ -95,9 +96,9 @@ impl Inner {
     }
 
     /// Copies bytes between blocks, declared at the target.
-    fn copy<L: Log, S: Storage>(
+    fn copy<X: Transact>(
         &self,
-        transaction: &mut Transaction<L, S>,
+        transaction: &mut X,
         source: u64,
         target: u64,
         bytes: u64,

@@ -1,7 +1,6 @@
 //! Values in blocks, by pointers that know their type.
 
-use netram_proto::port::Log;
-use netram_rvm::{EditGuard, ReadGuard, Storage, Transaction};
+use netram_rvm::ReadGuard;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::Heap;
@@ -10,14 +9,11 @@ use crate::error::{AccessError, AllocError};
 use crate::layout::{Geometry, root_at};
 use crate::limit::ROOTS;
 use crate::pointer::{Ptr, Slice};
+use crate::transact::{EditBytes, Transact};
 
 impl Heap {
     /// Allocates a block and stores a value in it.
-    pub fn alloc<T, L: Log, S: Storage>(
-        &self,
-        transaction: &mut Transaction<L, S>,
-        value: &T,
-    ) -> Result<Ptr<T>, AllocError>
+    pub fn alloc<T, X: Transact>(&self, transaction: &mut X, value: &T) -> Result<Ptr<T>, AllocError>
     where
         T: FromBytes + IntoBytes + Immutable,
     {
@@ -25,9 +21,9 @@ impl Heap {
     }
 
     /// Allocates a block and stores values in it, one after the other.
-    pub fn alloc_slice<T, L: Log, S: Storage>(
+    pub fn alloc_slice<T, X: Transact>(
         &self,
-        transaction: &mut Transaction<L, S>,
+        transaction: &mut X,
         values: &[T],
     ) -> Result<Slice<T>, AllocError>
     where
@@ -38,13 +34,10 @@ impl Heap {
     }
 
     /// Allocates a block and stores bytes in it.
-    pub fn alloc_bytes<L: Log, S: Storage>(
-        &self,
-        transaction: &mut Transaction<L, S>,
-        bytes: &[u8],
-    ) -> Result<Ptr<u8>, AllocError> {
-        let block = self.allocate(transaction, bytes.len())?;
-        let stored = self.inner.ground.write(transaction, block.offset(), bytes);
+    pub fn alloc_bytes<X: Transact>(&self, transaction: &mut X, bytes: &[u8]) -> Result<Ptr<u8>, AllocError> {
+        let at = self.take(transaction, bytes.len())?;
+        let block = Ptr::from_offset(self.inner.geometry.pointer(at));
+        let stored = self.inner.ground.write(transaction, at, bytes);
         if let Err(error) = stored {
             // A transaction that can take no more ranges frees nothing either: then the block goes with its
             // abort.
@@ -84,9 +77,9 @@ impl Heap {
     }
 
     /// Stores a value in a block.
-    pub fn set<T, L: Log, S: Storage>(
+    pub fn set<T, X: Transact>(
         &self,
-        transaction: &mut Transaction<L, S>,
+        transaction: &mut X,
         pointer: Ptr<T>,
         value: &T,
     ) -> Result<(), AccessError>
@@ -104,9 +97,9 @@ impl Heap {
     }
 
     /// Sets a root.
-    pub fn set_root<T, L: Log, S: Storage>(
+    pub fn set_root<T, X: Transact>(
         &self,
-        transaction: &mut Transaction<L, S>,
+        transaction: &mut X,
         number: usize,
         pointer: Ptr<T>,
     ) -> Result<(), AccessError> {
@@ -127,7 +120,7 @@ impl Heap {
     }
 
     /// The heap for changing in place, within a transaction. The region is locked while the edit lives.
-    pub fn edit<'h, L: Log, S: Storage>(&'h self, transaction: &'h mut Transaction<L, S>) -> Edit<'h, L, S> {
+    pub fn edit<'h, X: Transact>(&'h self, transaction: &'h mut X) -> Edit<'h, X> {
         Edit {
             guard: transaction.edit(self.region()),
             start: self.start(),
@@ -168,13 +161,13 @@ impl View<'_> {
 }
 
 /// A heap's blocks, borrowed for changing. What is lent for writing is declared by the same call.
-pub struct Edit<'h, L: Log, S: Storage> {
-    guard: EditGuard<'h, L, S>,
+pub struct Edit<'h, X: Transact + 'h> {
+    guard: X::Edit<'h>,
     start: usize,
     geometry: Geometry,
 }
 
-impl<L: Log, S: Storage> Edit<'_, L, S> {
+impl<X: Transact> Edit<'_, X> {
     /// The pointer in a root.
     pub fn root<T>(&self, number: usize) -> Result<Ptr<T>, AccessError> {
         root(&self.guard[self.start..], number)
@@ -203,6 +196,7 @@ impl<L: Log, S: Storage> Edit<'_, L, S> {
     {
         let at = reach(&self.guard[self.start..], self.geometry, pointer, 1)?;
         let bytes = self.guard.range_mut(self.start + at as usize, size_of::<T>())?;
+        let at = self.geometry.pointer(at);
         T::mut_from_bytes(bytes).map_err(|_| AccessError::Unaligned { at })
     }
 
@@ -221,7 +215,7 @@ impl<L: Log, S: Storage> Edit<'_, L, S> {
         let beyond = first.checked_add(count).is_none_or(|end| end > slice.len());
         if beyond {
             return Err(AccessError::Small {
-                at,
+                at: self.geometry.pointer(at),
                 found: slice.len() * size_of::<T>() as u64,
                 needed: first.saturating_add(count).saturating_mul(size_of::<T>() as u64),
             });
@@ -230,11 +224,12 @@ impl<L: Log, S: Storage> Edit<'_, L, S> {
         let bytes = self
             .guard
             .range_mut(self.start + at as usize, count as usize * size_of::<T>())?;
+        let at = self.geometry.pointer(at);
         <[T]>::mut_from_bytes(bytes).map_err(|_| AccessError::Unaligned { at })
     }
 }
 
-impl<L: Log, S: Storage> std::fmt::Debug for Edit<'_, L, S> {
+impl<X: Transact> std::fmt::Debug for Edit<'_, X> {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("Edit").finish_non_exhaustive()
     }
@@ -246,6 +241,7 @@ where
 {
     let at = reach(bytes, geometry, pointer, 1)?;
     let value = &bytes[at as usize..at as usize + size_of::<T>()];
+    let at = geometry.pointer(at);
     T::ref_from_bytes(value).map_err(|_| AccessError::Unaligned { at })
 }
 
@@ -255,6 +251,7 @@ where
 {
     let at = reach(bytes, geometry, slice.block(), slice.len())?;
     let values = &bytes[at as usize..at as usize + slice.len() as usize * size_of::<T>()];
+    let at = geometry.pointer(at);
     <[T]>::ref_from_bytes(values).map_err(|_| AccessError::Unaligned { at })
 }
 
@@ -270,7 +267,7 @@ fn reach<T, B: Bytes + ?Sized>(
     match needed <= block.bytes {
         true => Ok(block.at),
         false => Err(AccessError::Small {
-            at: block.at,
+            at: pointer.offset(),
             found: block.bytes,
             needed,
         }),
