@@ -10,10 +10,11 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use netram_proto::shared::{NodeId, Number};
-use netram_rvm::Region;
 use netram_rvm::record::{KIND_COMPACT, decode};
+use netram_rvm::{Changes, Region};
 
 use super::error::Gone;
+use super::heaps::Heaps;
 use super::payload::Payload;
 use crate::limit::UNAPPLIED_BYTES_MAX;
 
@@ -41,6 +42,8 @@ pub(super) struct Hands {
     /// Bytes of records in the queue.
     bytes: AtomicUsize,
     asleep: AtomicBool,
+    /// They are told of what was applied before it counts as applied.
+    pub(super) heaps: Heaps,
 }
 
 /// More waits to be applied than is kept: somebody has read the region under a guard for too long.
@@ -77,7 +80,7 @@ impl Hands {
             let Some(work) = next else {
                 break;
             };
-            apply(&work, region)?;
+            apply_and(&work, region, |changes| self.heaps.touched(changes))?;
             self.queue().pop_front();
             self.bytes
                 .fetch_sub(work.payload.as_ref().len(), Ordering::Relaxed);
@@ -112,11 +115,17 @@ impl Hands {
 
 /// Stores a record of another node's, all of it at once.
 pub(super) fn apply(work: &Work, region: &Region) -> Result<(), Gone> {
+    apply_and(work, region, |_| ())
+}
+
+fn apply_and(work: &Work, region: &Region, applied: impl FnOnce(&Changes<'_>)) -> Result<(), Gone> {
     let wrong = |cause: String| Gone::Record {
         node: work.node,
         number: work.number,
         cause,
     };
     let changes = decode(KIND_COMPACT, work.payload.as_ref()).map_err(|error| wrong(error.to_string()))?;
-    region.apply(&changes).map_err(|error| wrong(error.to_string()))
+    region.apply(&changes).map_err(|error| wrong(error.to_string()))?;
+    applied(&changes);
+    Ok(())
 }

@@ -35,6 +35,7 @@
 //! | `tails.rs` | the journal, as the memory sees it: keeps each record until the machine was told |
 //! | `payload.rs` | a record's bytes |
 //! | `hands.rs` | others' records, applied in order |
+//! | `heaps.rs` | persistent heaps in the region |
 //! | `link.rs` | the thread that has the link |
 //! | `house.rs` | ticks, views, trimming |
 //! | `old.rs` | what earlier processes left: offered |
@@ -51,6 +52,7 @@ mod core;
 pub mod error;
 mod grip;
 mod hands;
+mod heaps;
 mod house;
 mod join;
 mod link;
@@ -83,11 +85,12 @@ pub use error::{
     AcquireError, Commit, CommitError, DeclareError, Expired, Gone, JoinError, ReadError, Stray,
 };
 use grip::Grip;
+pub use heaps::HeapError;
 pub use old::LeftBehind;
 pub use options::Options;
 pub use reader::Reader;
 use shared::Shared;
-pub use txn::Txn;
+pub use txn::{Txn, TxnEdit};
 
 /// A node of a shared region: one joining. When it is [gone](Node::gone) for any reason, drop it and join again.
 ///

@@ -33,7 +33,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(20);
 
 /// See the module.
 pub(super) struct Shared {
-    pub(super) region: Region,
+    pub(super) region: Arc<Region>,
     pub(super) rvm: Rvm<Tails, RealStorage>,
     pub(super) spans: Spans,
     /// The same, ascending by offset.
@@ -77,7 +77,7 @@ impl Shared {
         let mut places: Vec<Span> = parts.spans.iter().copied().collect();
         places.sort_unstable_by_key(|span| span.offset);
         Shared {
-            region: parts.region,
+            region: Arc::new(parts.region),
             rvm: parts.rvm,
             spans: parts.spans,
             places,

@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub)] // each test binary uses its part
 
 pub mod history;
+pub mod lists;
 pub mod script;
 pub mod world;
 

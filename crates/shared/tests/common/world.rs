@@ -65,6 +65,14 @@ impl Place {
         self.create_with(locks, lenders, |_| ());
     }
 
+    /// Makes a region of so many locks, each over so many bytes.
+    pub fn create_of(&self, locks: usize, span: usize, lenders: &[&str]) {
+        self.create_with(locks, lenders, |plan| {
+            plan.bytes = (locks * span) as u64;
+            plan.spans = Spans::even(plan.bytes, span as u64).expect("spans");
+        });
+    }
+
     pub fn create_with(&self, locks: usize, lenders: &[&str], choose: impl FnOnce(&mut Plan)) {
         let bytes = (locks * SPAN) as u64;
         let mut plan = Plan {

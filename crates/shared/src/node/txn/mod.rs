@@ -3,8 +3,10 @@
 //! A lock whose token is here costs the node's lock and a look at the clock, 80 ns: `cargo run --release -p netram-shared --example commit`.
 
 mod commit;
+mod heap;
 mod held;
 mod stores;
+mod transact;
 
 use std::ops::Range;
 use std::time::Duration;
@@ -24,6 +26,7 @@ use super::shared::Shared;
 use super::tails::Tails;
 use held::HeldSpans;
 pub(super) use stores::Stores;
+pub use transact::TxnEdit;
 
 /// A transaction of a node. Dropping it aborts it.
 ///
