@@ -32,12 +32,13 @@ const LAYERS: [(&str, u8); 18] = [
 ];
 
 /// Arrows between equals that are wanted: the command line offers `netram bench`, a volume has a home's settings, a shared
-/// region's server is a home, and a
+/// region's server is a home, OO7 runs on shared regions, and a
 /// device of the kernel's NBD client has its server.
-const LEVEL_ARROWS: [(&str, &str); 4] = [
+const LEVEL_ARROWS: [(&str, &str); 5] = [
     ("netram", "netram-bench"),
     ("netram-volume", "netram-home"),
     ("netram-shared", "netram-home"),
+    ("netram-oo7", "netram-shared"),
     ("netram-attach", "netram-nbd"),
 ];
 

@@ -25,7 +25,8 @@
 //! |---|---|
 //! | [`Heap`] | formatting, opening, allocating, freeing, resizing |
 //! | [`Ptr`], [`Slice`] | pointers that can be stored |
-//! | [`View`], [`Edit`] | blocks in place |
+//! | [`View`], [`Lens`], [`Edit`] | blocks in place |
+//! | [`Transact`] | what a transaction must offer: rvm's own, or one of a shared region |
 //! | [`inspect`] | the whole heap, checked from its bytes |
 //! | [`limit`] | every bound |
 #![deny(unsafe_code)]
@@ -49,7 +50,7 @@ pub use check::{Report, inspect, inspect_shared, is_heap};
 pub use error::{
     AccessError, AllocError, BlockError, Damage, FormatError, FreeError, OpenError, ResizeError,
 };
-pub use heap::{Edit, Heap, View};
+pub use heap::{Edit, Heap, Lens, View};
 pub use pointer::{Ptr, Slice};
 pub use stats::{ClassStatistics, Counts, Statistics};
 pub use transact::{Apart, EditBytes, Transact};

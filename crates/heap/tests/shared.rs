@@ -246,6 +246,10 @@ fn pointers_count_from_the_regions_beginning_and_may_lead_into_another_heap() {
     assert!(at > START + PAGE, "it lies behind the table");
     assert_eq!(heap.region().get::<u64>(at).unwrap(), 77);
     assert_eq!(heap.get(heap.root::<u64>(3).unwrap()).unwrap(), 77);
+    let copy = heap.region().read().to_vec();
+    let lens = heap.lens(&copy);
+    assert_eq!(*lens.get(lens.root::<u64>(3).unwrap()).unwrap(), 77);
+    assert_eq!((heap.start(), heap.base()), (START, 0));
     // Of another heap's blocks this one says that they are not its own.
     assert_eq!(heap.root::<u64>(4).unwrap(), elsewhere);
     let refused = heap.get(elsewhere).unwrap_err().to_string();

@@ -46,7 +46,7 @@ mod text;
 pub use audit::{Audit, Faulty, audit};
 pub use error::StoreError;
 pub use generate::{SEED, build};
-pub use graph::{DateIndex, Graph, OnHeap};
+pub use graph::{DateIndex, Graph, OnHeap, OnSharedHeap};
 pub use operation::{Operation, mix};
 pub use plain::Plain;
 pub use size::{Parameters, Size};

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use netram_rvm::{Mode, Participant, RangeError, Region};
 
-pub use typed::{Edit, View};
+pub use typed::{Edit, Lens, View};
 
 use crate::block::Bytes;
 use crate::error::{AllocError, Damage, OpenError};
@@ -178,9 +178,14 @@ impl Heap {
         self.inner.ground.region()
     }
 
-    /// Where in the region the heap begins. Pointers count from there, but for a heap of a shared region.
+    /// Where in the region the heap begins.
     pub fn start(&self) -> usize {
         self.inner.ground.start()
+    }
+
+    /// Where in the region pointers count from: where the heap begins, or the region, if that is shared.
+    pub fn base(&self) -> usize {
+        self.start() - self.inner.geometry.origin as usize
     }
 
     /// Looks at what other nodes have changed, as every call that allocates or frees does first: for [`Heap::statistics`] and

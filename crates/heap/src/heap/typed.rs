@@ -119,6 +119,17 @@ impl Heap {
         }
     }
 
+    /// The heap in the bytes of its region, or of a copy, that somebody else lends: a pinned reader of a shared region.
+    ///
+    /// # Panics
+    ///
+    /// The bytes end before the heap does.
+    pub fn lens<'b>(&self, region: &'b [u8]) -> Lens<'b> {
+        let geometry = self.inner.geometry;
+        let bytes = &region[self.start()..][..geometry.bytes() as usize];
+        Lens { bytes, geometry }
+    }
+
     /// The heap for changing in place, within a transaction. The region is locked while the edit lives.
     pub fn edit<'h, X: Transact>(&'h self, transaction: &'h mut X) -> Edit<'h, X> {
         Edit {
@@ -157,6 +168,42 @@ impl View<'_> {
         T: FromBytes + Immutable + KnownLayout,
     {
         self::slice(&self.guard[self.start..], self.geometry, slice)
+    }
+}
+
+/// A heap's blocks in bytes that somebody else lends.
+#[derive(Clone, Copy)]
+pub struct Lens<'b> {
+    bytes: &'b [u8],
+    geometry: Geometry,
+}
+
+impl<'b> Lens<'b> {
+    /// The pointer in a root.
+    pub fn root<T>(&self, number: usize) -> Result<Ptr<T>, AccessError> {
+        root(self.bytes, number)
+    }
+
+    /// The value in a block.
+    pub fn get<T>(&self, pointer: Ptr<T>) -> Result<&'b T, AccessError>
+    where
+        T: FromBytes + Immutable + KnownLayout,
+    {
+        get(self.bytes, self.geometry, pointer)
+    }
+
+    /// The values in a block.
+    pub fn slice<T>(&self, slice: Slice<T>) -> Result<&'b [T], AccessError>
+    where
+        T: FromBytes + Immutable + KnownLayout,
+    {
+        self::slice(self.bytes, self.geometry, slice)
+    }
+}
+
+impl std::fmt::Debug for Lens<'_> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Lens").finish_non_exhaustive()
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use netram_heap::{AllocError, Heap, Ptr};
+use netram_heap::{AllocError, Heap, Ptr, Transact};
 use netram_proto::port::{Durability, Log};
 use netram_rvm::{Mode, ReadGuard, Rvm, Storage, Transaction};
 
@@ -53,55 +53,78 @@ impl<'h, L: Log, S: Storage> OnHeap<'h, L, S> {
 
 impl<L: Log, S: Storage> Space for OnHeap<'_, L, S> {
     type Open<'s>
-        = HeapOpen<'s, L, S>
+        = HeapOpen<'s, Transaction<L, S>>
     where
         Self: 's;
 
-    fn begin(&self) -> Result<HeapOpen<'_, L, S>, StoreError> {
-        Ok(HeapOpen {
-            transaction: self.rvm.begin(self.mode),
-            heap: self.heap,
-            durability: self.durability,
-            reading: None,
-        })
+    fn begin(&self) -> Result<HeapOpen<'_, Transaction<L, S>>, StoreError> {
+        Ok(HeapOpen::new(
+            self.rvm.begin(self.mode),
+            self.heap,
+            self.durability,
+        ))
     }
 }
 
-/// A transaction of [`OnHeap`].
-pub struct HeapOpen<'s, L: Log, S: Storage> {
+/// A transaction that can be committed.
+pub trait Commits: Transact {
+    /// Commits it.
+    fn commit(self, durability: Durability) -> Result<(), StoreError>;
+}
+
+impl<L: Log, S: Storage> Commits for Transaction<L, S> {
+    fn commit(self, durability: Durability) -> Result<(), StoreError> {
+        Transaction::commit(self, durability).map_err(StoreError::below)?;
+        Ok(())
+    }
+}
+
+/// A transaction on a heap.
+pub struct HeapOpen<'s, X> {
     // Dropped before the transaction, whose end takes the region's lock.
     reading: Option<ReadGuard<'s>>,
-    transaction: Transaction<L, S>,
+    transaction: X,
     heap: &'s Heap,
     durability: Durability,
 }
 
-impl<L: Log, S: Storage> fmt::Debug for HeapOpen<'_, L, S> {
+impl<'s, X: Commits> HeapOpen<'s, X> {
+    pub(super) fn new(transaction: X, heap: &'s Heap, durability: Durability) -> HeapOpen<'s, X> {
+        HeapOpen {
+            reading: None,
+            transaction,
+            heap,
+            durability,
+        }
+    }
+}
+
+impl<X> fmt::Debug for HeapOpen<'_, X> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("HeapOpen").finish_non_exhaustive()
     }
 }
 
-impl<L: Log, S: Storage> HeapOpen<'_, L, S> {
+impl<X: Commits> HeapOpen<'_, X> {
     /// The transaction, for a change: nothing may be lent for reading meanwhile.
-    fn changing(&mut self) -> &mut Transaction<L, S> {
+    fn changing(&mut self) -> &mut X {
         self.reading = None;
         &mut self.transaction
     }
 }
 
-impl<L: Log, S: Storage> Ground for HeapOpen<'_, L, S> {
+impl<X: Commits> Ground for HeapOpen<'_, X> {
     fn bytes(&mut self) -> &[u8] {
         let heap = self.heap;
         let reading = self.reading.get_or_insert_with(|| heap.region().read());
-        &reading[heap.start()..]
+        &reading[heap.base()..]
     }
 
     fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), StoreError> {
         let heap = self.heap;
         let offset = usize::try_from(at)
             .ok()
-            .and_then(|at| at.checked_add(heap.start()));
+            .and_then(|at| at.checked_add(heap.base()));
         let offset = offset.ok_or(StoreError::Damaged {
             what: "bytes to write",
             at,
@@ -149,7 +172,6 @@ impl<L: Log, S: Storage> Ground for HeapOpen<'_, L, S> {
             ..
         } = self;
         drop(reading);
-        transaction.commit(durability).map_err(StoreError::below)?;
-        Ok(())
+        transaction.commit(durability)
     }
 }

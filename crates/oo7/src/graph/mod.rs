@@ -1,7 +1,7 @@
 //! The store in memory that has blocks: objects in place, references as offsets, indexes as trees beside them.
 //!
 //! It knows its memory as a [`Space`]: [`OnHeap`] is a persistent heap in recoverable memory, whatever log that is
-//! on. Objects are read where they stand; each change declares the bytes that change and no others. Layout:
+//! on; [`OnSharedHeap`] is one in a region of several machines. Objects are read where they stand; each change declares the bytes that change and no others. Layout:
 //! `docs/oo7.md`.
 
 mod bag;
@@ -9,6 +9,7 @@ mod ground;
 mod heap;
 mod layout;
 mod objects;
+mod shared;
 mod tree;
 mod work;
 
@@ -16,7 +17,8 @@ use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 pub use ground::{Ground, Space};
-pub use heap::{HeapOpen, OnHeap};
+pub use heap::{Commits, HeapOpen, OnHeap};
+pub use shared::OnSharedHeap;
 
 use crate::error::StoreError;
 use crate::size::Parameters;
