@@ -303,6 +303,7 @@ fn a_region_is_served_shown_and_stopped() {
         key: Vec::new(),
         begins: Link::default(),
         lazy: false,
+        link: 0,
     });
     let mut head = Vec::new();
     join.head(&mut head);

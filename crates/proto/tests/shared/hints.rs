@@ -26,6 +26,7 @@ fn node() -> Node<P> {
             key: Vec::new(),
             begins: Link::default(),
             lazy: false,
+            link: 0,
         },
         pinned_bytes_max: 200,
         full: Full::FallBehind,

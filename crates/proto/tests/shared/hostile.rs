@@ -42,6 +42,7 @@ pub(super) fn join(journal: u128) -> Join {
         key: Vec::new(),
         begins: Link::default(),
         lazy: false,
+        link: 1,
     }
 }
 
@@ -92,16 +93,20 @@ pub(super) fn two_nodes() -> (Server<P>, Time) {
         server.handle(now, Session(session), ToServer::Join(join(session.into())));
         carry_out(&mut server, now, 2);
     }
-    let acquire = ToService::Acquire {
-        lock: LockId(0),
-        hold: Hold::Exclusive,
-        order: Order::Up,
-        ask: Ask(1),
-    };
-    server.handle(now, Session(1), ToServer::Lock(acquire));
+    server.handle(now, Session(1), acquire(0));
     carry_out(&mut server, now, 2);
     assert_eq!(server.locks().holds(NodeId(1), LockId(0)), Some(Hold::Exclusive));
     (server, now)
+}
+
+/// The lock is wanted alone.
+fn acquire(lock: u32) -> ToServer<P> {
+    ToServer::Lock(ToService::Acquire {
+        lock: LockId(lock),
+        hold: Hold::Exclusive,
+        order: Order::Up,
+        ask: Ask(1),
+    })
 }
 
 #[test]
@@ -129,6 +134,7 @@ fn a_record_under_anothers_lock_is_refused_of_one_that_resumes_too() {
     let resume = |node: u64| ToServer::Resume {
         region: RegionId(0),
         node: NodeId(node),
+        link: 2,
         whole: true,
         applied: Vec::new(),
     };
@@ -187,6 +193,7 @@ fn anything(dice: &mut Dice) -> ToServer<P> {
         1 => ToServer::Resume {
             region: RegionId(0),
             node,
+            link: 2,
             whole: dice.percent(80),
             applied: (1..4).map(|node| (NodeId(node), Number(small(dice)))).collect(),
         },
@@ -404,4 +411,37 @@ fn whatever_a_server_says_a_node_ends_by_itself_and_applies_nothing_that_does_no
         misled += u64::from(matches!(node.state(), State::Over(Over::Misled(_))));
     }
     assert!(misled > 500, "{misled}");
+}
+
+/// A node gave its first link up before it had an answer, and came over another. What it had said first arrives late: the machine of
+/// whoever closes a link goes on sending what is in it. It was believed, and the locks that the node had been given since were free for all.
+#[test]
+fn what_a_node_said_first_over_a_link_that_it_gave_up_takes_nothing_from_it() {
+    let (mut server, now) = (server(), Time(0));
+    let over = |link| ToServer::Join(Join { link, ..join(1) });
+    server.handle(now, Session(2), over(2));
+    carry_out(&mut server, now, 3);
+    server.handle(now, Session(2), acquire(0));
+    carry_out(&mut server, now, 3);
+    let held = Some(Hold::Exclusive);
+    assert_eq!(server.locks().holds(NodeId(1), LockId(0)), held);
+    server.handle(now, Session(1), over(1));
+    assert_eq!(carry_out(&mut server, now, 3), []);
+    assert_eq!(server.locks().holds(NodeId(1), LockId(0)), held);
+    assert_eq!(server.node(Session(2)), Some(NodeId(1)));
+    let resume = |link| ToServer::Resume {
+        region: RegionId(0),
+        node: NodeId(1),
+        link,
+        whole: false,
+        applied: Vec::new(),
+    };
+    server.handle(now, Session(3), resume(2));
+    assert_eq!(carry_out(&mut server, now, 4), []);
+    assert_eq!(server.locks().holds(NodeId(1), LockId(0)), held);
+    // A later one is one.
+    server.handle(now, Session(4), resume(3));
+    carry_out(&mut server, now, 5);
+    assert_eq!(server.node(Session(4)), Some(NodeId(1)));
+    assert_eq!(server.locks().holds(NodeId(1), LockId(0)), None);
 }

@@ -53,6 +53,7 @@ fn who_comes_back_over_another_link_is_not() {
     let resume = ToServer::Resume {
         region: RegionId(0),
         node: ONE,
+        link: 2,
         whole: true,
         applied: Vec::new(),
     };

@@ -79,6 +79,7 @@ fn to_server(payload: &[u8]) -> Vec<ToServer<&[u8]>> {
         key: vec![4; 32],
         begins: END,
         lazy: true,
+        link: 1,
     };
     let claim = |lock, hold| Claim {
         lock: LockId(lock),
@@ -96,6 +97,7 @@ fn to_server(payload: &[u8]) -> Vec<ToServer<&[u8]>> {
         ToServer::Resume {
             region: RegionId(8),
             node,
+            link: 2,
             whole: true,
             applied: vec![(NodeId(1), Number(0)), (node, number)],
         },

@@ -101,6 +101,7 @@ pub(super) fn join(options: &Options, root: PathBuf) -> Result<Arrived, JoinErro
             },
             begins,
             lazy: options.lazy,
+            link: 0,
         },
         pinned_bytes_max: options.pinned_bytes_max,
         full: options.full,

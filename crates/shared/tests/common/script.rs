@@ -33,6 +33,7 @@ pub struct Script {
     pub pings: bool,
     segment: u32,
     asks: u64,
+    links: u64,
     pinged: Instant,
 }
 
@@ -44,6 +45,7 @@ pub fn join_message(view: View) -> ToServer<Bytes> {
         key: Vec::new(),
         begins: Link::default(),
         lazy: false,
+        link: 1,
     })
 }
 
@@ -67,6 +69,7 @@ impl Script {
             pings: false,
             segment,
             asks: 0,
+            links: 1,
             pinged: Instant::now(),
         }
     }
@@ -264,9 +267,11 @@ impl Script {
         let next = Channel::open(address, security, PATIENCE).unwrap();
         // The one before is closed when the next has been answered, as a node does.
         let _before = std::mem::replace(&mut self.channel, next);
+        self.links += 1;
         self.say(&ToServer::Resume {
             region: self.region,
             node: self.id,
+            link: self.links,
             whole: true,
             applied,
         });

@@ -27,6 +27,8 @@ pub struct Join {
     pub begins: Link,
     /// It wants records only before a grant, or when it asks.
     pub lazy: bool,
+    /// How many links it has had so far: see [`ToServer::Resume`].
+    pub link: u64,
 }
 
 /// Journals that an earlier node id left, told from each other.
@@ -49,6 +51,9 @@ pub enum ToServer<P> {
         region: RegionId,
         /// Who it is.
         node: NodeId,
+        /// How many links it has had so far, this one counted. What it said first over an earlier one may come after what it says over a later
+        /// one, and is void then.
+        link: u64,
         /// It has had the whole region; if not, it needs it from the beginning.
         whole: bool,
         /// The last record of each node that it has applied.
@@ -118,11 +123,13 @@ impl<P> ToServer<P> {
             ToServer::Resume {
                 region,
                 node,
+                link,
                 whole,
                 applied,
             } => ToServer::Resume {
                 region,
                 node,
+                link,
                 whole,
                 applied,
             },
@@ -179,12 +186,14 @@ impl<P> ToServer<P> {
             ToServer::Resume {
                 region,
                 node,
+                link,
                 whole,
                 applied,
             } => {
                 to.push(2);
                 to.extend_from_slice(&region.0.to_le_bytes());
                 put_varint(to, node.0);
+                put_varint(to, *link);
                 to.push(u8::from(*whole));
                 super::put_pairs(to, applied.iter().map(|(node, number)| (node.0, number.0)));
             }
@@ -252,6 +261,7 @@ fn decode<'a>(from: &mut Cursor<'a>) -> Decoded<ToServer<&'a [u8]>> {
         2 => ToServer::Resume {
             region: RegionId(from.u128()?),
             node: super::node(from)?,
+            link: from.varint()?,
             whole: super::flag(from)?,
             applied: super::numbers(from, REGION_NODES_MAX)?,
         },
@@ -303,6 +313,7 @@ impl Join {
         super::put_bytes(to, &self.key);
         super::put_link(to, self.begins);
         to.push(u8::from(self.lazy));
+        put_varint(to, self.link);
     }
 
     fn decode(from: &mut Cursor<'_>) -> Decoded<Join> {
@@ -315,6 +326,7 @@ impl Join {
             key: super::bytes(from, DATA_KEY_BYTES_MAX, "key")?.to_vec(),
             begins: super::link(from)?,
             lazy: super::flag(from)?,
+            link: from.varint()?,
         })
     }
 }

@@ -17,11 +17,14 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
             return;
         }
         self.wire = Wire::Introduced;
+        self.config.join.link += 1;
+        let link = self.config.join.link;
         let message = match self.identity {
             None => ToServer::Join(self.config.join.clone()),
             Some(Identity { node, region, .. }) => ToServer::Resume {
                 region,
                 node,
+                link,
                 whole: matches!(self.state, State::Whole | State::Leaving),
                 applied: self.taken_of_all(),
             },

@@ -19,9 +19,16 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
             ToServer::Resume {
                 region,
                 node,
+                link,
                 whole,
                 applied,
-            } => self.on_resume(now, session, region, node, whole, applied),
+            } if !self.is_late(node, link) => {
+                self.on_resume(now, session, region, node, whole, applied);
+            }
+            ToServer::Resume { .. } => {
+                self.wires.remove(&session);
+                self.deeds.push_back(Deed::Close(session));
+            }
             ToServer::Offer { old, last } => self.on_offer(session, old, last),
             ToServer::OldTail {
                 node,
@@ -32,6 +39,17 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
             // Of a node that is not one any more, and has not heard of that yet.
             _ => (),
         }
+    }
+
+    /// Whether a node introduces itself over a link that it has given up since: its machine went on sending what was in it. To believe that
+    /// would take from the node what it was given over the later link.
+    fn is_late(&mut self, node: NodeId, link: u64) -> bool {
+        let Some(peer) = self.peers.get_mut(&node) else {
+            return false;
+        };
+        let late = link <= peer.link;
+        peer.link = peer.link.max(link);
+        late
     }
 
     fn on_join(&mut self, now: Time, session: Session, join: Join) {
@@ -45,7 +63,10 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
         let known = self.peers.iter().find(|(_, peer)| peer.id == id);
         let known = known.map(|(node, _)| *node);
         if let Some(node) = known {
-            return self.on_join_again(now, session, node, &join);
+            return match self.is_late(node, join.link) {
+                true => self.dismiss(session, ToNode::Refused(Refused::Journal)),
+                false => self.on_join_again(now, session, node, &join),
+            };
         }
         if self.peers.len() >= REGION_NODES_MAX {
             return self.dismiss(session, ToNode::Refused(Refused::Full));
@@ -60,6 +81,7 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
         };
         let mut peer = Peer::new(Standing::Entering, id, Some(journal.clone()), now);
         peer.lazy = join.lazy;
+        peer.link = join.link;
         self.peers.insert(node, peer);
         self.bind(session, node);
         let name = join.name;

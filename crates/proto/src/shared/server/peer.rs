@@ -98,6 +98,8 @@ pub(super) enum Pages {
 pub(super) struct Peer<P> {
     pub(super) standing: Standing,
     pub(super) session: Option<Session>,
+    /// The newest of its links over which it has introduced itself, as it counts them; none since the server has started: 0.
+    pub(super) link: u64,
     /// When it was last heard.
     pub(super) heard: Time,
     /// Since when it has no link because its machine has closed it.
@@ -140,6 +142,7 @@ impl<P> Peer<P> {
         Peer {
             standing,
             session: None,
+            link: 0,
             heard: now,
             hung_up: None,
             behind: None,

@@ -84,6 +84,7 @@ impl World {
             key: Vec::new(),
             begins: Journal::end(0),
             lazy: self.dice.percent(25),
+            link: 0,
         };
         let full = if self.dice.percent(50) {
             Full::Expire
