@@ -15,6 +15,7 @@
 //! | [`osdi94`] | the experiments of log-based coherency: pages and updates |
 //! | [`heap`] | the persistent heap beside malloc, and under a long load |
 //! | [`oo7`] | OO7, the benchmark of object databases, on a persistent heap |
+//! | [`zeo`] | ZODB with ZEO: OO7's traversals between two clients of a server |
 //! | [`failures`] | a volume under a file system, through every failure of LND's Table 1 |
 //! | [`figures`] | the scoreboard: every figure that the project holds itself to |
 //! | [`echo`], [`disk`] | the floors |
@@ -52,6 +53,7 @@ pub mod teller;
 mod tool;
 pub mod tpca;
 pub mod volume;
+pub mod zeo;
 
 pub use error::BenchError;
 pub use sys::{Allocations, CountingAllocator, count_allocations};

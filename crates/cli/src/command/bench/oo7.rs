@@ -5,6 +5,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use netram_bench::oo7::{self, Report, Spec};
+use netram_bench::site::Site;
+use netram_bench::zeo::{self, Zeo};
 use netram_oo7::{Operation, Parameters};
 use netram_transport::WaitPolicy;
 
@@ -17,6 +19,10 @@ use crate::output;
 /// Traversals (t1 to t12c), queries (q1 to q8), insertion and deletion (i, d); each is
 /// done several times, the first one cold. Beside the times: what one of it logs. The
 /// database is audited in the end. docs/oo7.md says what each operation does.
+///
+/// Beside it, with --zeo, two clients of a ZEO server (ZODB, Python's object database): one
+/// changes parts in a transaction, the other loads what has changed. pip gets them once,
+/// into ~/.cache/netram.
 ///
 ///   netram bench oo7
 ///   netram bench oo7 --database medium-9 --operations t1,t2b,q8 --members 2
@@ -40,6 +46,9 @@ pub(crate) struct Oo7 {
     /// Members of the remote rows; 0 leaves these out
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=8))]
     members: u8,
+    /// Measure ZODB with ZEO instead
+    #[arg(long, conflicts_with_all = ["operations", "one_transaction", "members"])]
+    zeo: bool,
     /// How client and lenders wait
     #[arg(long, value_name = "POLICY", default_value = "yield:50")]
     wait: WaitPolicy,
@@ -49,6 +58,9 @@ impl Oo7 {
     pub(super) fn run(self) -> Result<ExitCode> {
         let site = self.common.site()?;
         self.common.introduce(&site)?;
+        if self.zeo {
+            return self.beside(&site);
+        }
         let operations = match self.operations.is_empty() {
             true => Operation::ALL.to_vec(),
             false => self.operations,
@@ -77,6 +89,68 @@ impl Oo7 {
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+impl Oo7 {
+    fn beside(&self, site: &Site) -> Result<ExitCode> {
+        let usual = if self.common.quick { 3 } else { 7 };
+        let rounds = self.repetitions.unwrap_or(usual).into();
+        let zeo = match Zeo::make() {
+            Ok(zeo) => zeo,
+            Err(reason) => {
+                output::line(format_args!("SKIPPED: ZODB with ZEO: {reason}"))?;
+                return Ok(ExitCode::SUCCESS);
+            }
+        };
+        output::remark("measuring ZODB with ZEO ...");
+        let report = zeo.measure(site, rounds)?;
+        match self.common.json {
+            true => self.common.json(&report)?,
+            false => show_zeo(&report)?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn show_zeo(report: &zeo::Report) -> Result<()> {
+    let zeo::Versions {
+        zodb,
+        zeo,
+        persistent,
+    } = &report.versions;
+    output::line(format_args!(
+        "\nsmall-3, ZODB {zodb}, ZEO {zeo}, persistent {persistent}, Python {}: two clients, until one has what the other changed",
+        report.python
+    ))?;
+    let header = [
+        "operation",
+        "objects in",
+        "updates",
+        "parts",
+        "walk us",
+        "and change us",
+        "commit us",
+        "load us",
+        "all us",
+        "overhead us",
+    ];
+    let mut table = output::table(&header, 2);
+    for (place, rows) in [("memory", &report.stores.memory), ("a file", &report.stores.file)] {
+        for (operation, row) in [("t12a", rows.t12a), ("t2b", rows.t2b)] {
+            let times = [
+                row.walk_us,
+                row.change_us,
+                row.commit_us,
+                row.load_us,
+                row.total_us,
+                row.overhead_us(),
+            ];
+            let counts = [row.updates, row.parts].map(|count| output::thousands(count as i64));
+            let words = [operation.to_owned(), place.to_owned()];
+            table.add_row(words.into_iter().chain(counts).chain(times.map(output::number)));
+        }
+    }
+    output::line(table)
 }
 
 fn show(report: &Report) -> Result<()> {
