@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{BenchError, Context};
 use crate::lnd::device;
+use crate::shared::player;
 use crate::volume::{flood, serve, sink};
 use crate::{delay, echo, teller};
 
@@ -49,6 +50,8 @@ pub enum Role {
     Sink(sink::Sink),
     /// Serves a device to the kernel.
     Attach(device::Server),
+    /// Is a node of a shared region.
+    Player(player::Player),
 }
 
 /// Plays `role`; returns when the other side is done.
@@ -62,6 +65,7 @@ pub fn play(role: &Role) -> Result<(), BenchError> {
         Role::Flood(flood) => flood.run(),
         Role::Sink(sink) => sink.run(),
         Role::Attach(server) => server.run(),
+        Role::Player(player) => player.run(),
     }
 }
 

@@ -16,6 +16,7 @@
 //! | [`heap`] | the persistent heap beside malloc, and under a long load |
 //! | [`oo7`] | OO7, the benchmark of object databases, on a persistent heap |
 //! | [`zeo`] | ZODB with ZEO: OO7's traversals between two clients of a server |
+//! | [`shared`] | nodes of a shared region: an update's way, kept locks, followers, deaths |
 //! | [`failures`] | a volume under a file system, through every failure of LND's Table 1 |
 //! | [`figures`] | the scoreboard: every figure that the project holds itself to |
 //! | [`echo`], [`disk`] | the floors |
@@ -45,6 +46,7 @@ pub mod oo7;
 pub mod osdi94;
 pub mod paper;
 pub mod share;
+pub mod shared;
 pub mod site;
 mod socket;
 #[allow(unsafe_code, reason = "the crate's one unsafe module")]

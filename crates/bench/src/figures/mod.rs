@@ -5,6 +5,7 @@
 mod crash;
 mod memory;
 mod paper;
+mod shared;
 mod throughput;
 mod volume;
 
@@ -151,11 +152,19 @@ pub enum Part {
     Crashes,
     /// Volumes.
     Volumes,
+    /// Shared memory.
+    Shared,
 }
 
 impl Part {
     /// All of them.
-    pub const ALL: [Part; 4] = [Part::Commits, Part::Memory, Part::Crashes, Part::Volumes];
+    pub const ALL: [Part; 5] = [
+        Part::Commits,
+        Part::Memory,
+        Part::Crashes,
+        Part::Volumes,
+        Part::Shared,
+    ];
 }
 
 /// Measures the figures of `parts`; `tell` hears what is being measured.
@@ -174,6 +183,7 @@ pub fn measure(
             Part::Memory => recoverable_memory(site, quick, tell)?,
             Part::Crashes => crashes(site, quick, tell)?,
             Part::Volumes => volume::volumes(site, quick, tell, &mut skipped)?,
+            Part::Shared => shared::regions(site, effort, quick, tell)?,
         });
     }
     Ok(Scoreboard {

@@ -35,6 +35,8 @@ enum Which {
     Crashes,
     /// Volumes
     Volumes,
+    /// Shared memory
+    Shared,
 }
 
 impl Which {
@@ -44,6 +46,7 @@ impl Which {
             Which::Memory => Part::Memory,
             Which::Crashes => Part::Crashes,
             Which::Volumes => Part::Volumes,
+            Which::Shared => Part::Shared,
         }
     }
 }

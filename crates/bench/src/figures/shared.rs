@@ -1,0 +1,112 @@
+//! What shared memory is held to.
+
+use std::time::Duration;
+
+use super::{Figure, Hold};
+use crate::commit::Effort;
+use crate::error::BenchError;
+use crate::shared::failover::{self, Death};
+use crate::shared::place::Plan;
+use crate::shared::{fanout, local, visible};
+use crate::site::Site;
+
+/// Deaths of each kind.
+const DEATHS: usize = 5;
+/// Shorter than the default, so that a quick run is quick; what is held is relative to it.
+const QUICK_LEASE: Duration = Duration::from_millis(800);
+/// How much longer than its lease a dead node's lock may be missed.
+const BURIAL: Duration = Duration::from_millis(10);
+
+pub(super) fn regions(
+    site: &Site,
+    effort: Effort,
+    quick: bool,
+    tell: &mut dyn FnMut(&str),
+) -> Result<Vec<Figure>, BenchError> {
+    let plan = Plan::default();
+    tell("an update of eight bytes at another node");
+    let mut figures = vec![seen(site, plan, effort)?];
+    tell("locks that are kept");
+    let ns = local::acquire_again(site, plan, effort)?;
+    let what = "acquiring a lock that the node has kept: a transaction with it, less one without";
+    figures.push(Figure::new(
+        "shared-reacquire",
+        what.to_owned(),
+        "ns",
+        ns,
+        None,
+        Hold::AtMost(200.0),
+    ));
+    let beside = local::commits(site, plan, effort)?;
+    let what = "begin, acquire a kept lock, set 8 B, commit, one member; floor: recoverable memory alone, without acquire";
+    let (value, floor) = (beside.shared.p50_us, Some(beside.alone.p50_us));
+    let commit = Figure::new(
+        "shared-commit",
+        what.to_owned(),
+        "us p50",
+        value,
+        floor,
+        Hold::AtMost(1.3),
+    );
+    figures.push(commit.with_ratio(beside.ratio));
+    tell("the writer's cost by the number of nodes that follow");
+    figures.push(followers(site, plan, effort)?);
+    tell("nodes that die with a lock");
+    figures.extend(deaths(site, plan, quick)?);
+    Ok(figures)
+}
+
+fn seen(site: &Site, plan: Plan, effort: Effort) -> Result<Figure, BenchError> {
+    let seen = visible::measure(site, plan, effort)?;
+    let what = format!(
+        "8 B from begin at one node to another's memory, half of there and back, the commit being {:.1} us of it; floor: 1.5 \
+         bare exchanges of {:.1} us",
+        seen.commit.p50_us, seen.exchange.p50_us
+    );
+    let (value, floor) = (seen.one_way.p50_us, Some(seen.floor_us));
+    Ok(Figure::new("shared-visible", what, "us p50", value, floor, Hold::AtMost(1.5)).with_ratio(seen.ratio))
+}
+
+fn followers(site: &Site, plan: Plan, effort: Effort) -> Result<Figure, BenchError> {
+    let fanout = fanout::measure(site, plan, effort)?;
+    let costs: Vec<String> = fanout
+        .commits
+        .iter()
+        .map(|commits| format!("{:.1}", commits.cpu_us))
+        .collect();
+    let what = format!(
+        "growth of the writer's processor time a commit with each node after the first that follows (with none to four: {} us)",
+        costs.join(", ")
+    );
+    let value = fanout.percent_a_follower;
+    Ok(Figure::new(
+        "shared-fanout",
+        what,
+        "%",
+        value,
+        None,
+        Hold::AtMost(5.0),
+    ))
+}
+
+fn deaths(site: &Site, plan: Plan, quick: bool) -> Result<Vec<Figure>, BenchError> {
+    let (lease, rounds) = if quick {
+        (QUICK_LEASE, 2)
+    } else {
+        (plan.lease, DEATHS)
+    };
+    let kinds = [
+        ("shared-failover-killed", Death::Killed, "is killed"),
+        ("shared-failover-silent", Death::Silent, "falls silent"),
+    ];
+    let measured = kinds.map(|(id, death, how)| {
+        let missed = failover::measure(site, Plan { lease, ..plan }, death, rounds)?;
+        let what = format!(
+            "longest of {rounds} waits for a lock whose holder {how}; floor: its lease and {BURIAL:?}"
+        );
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        let floor = Some(ms(lease + BURIAL));
+        Ok(Figure::new(id, what, "ms", ms(missed), floor, Hold::AtMost(1.0)))
+    });
+    measured.into_iter().collect()
+}

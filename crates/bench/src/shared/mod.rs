@@ -1,0 +1,16 @@
+//! Shared memory: nodes of one region, each a process, with its server and its lenders.
+//!
+//! | module | measures |
+//! |---|---|
+//! | [`visible`] | how long until another node has an update |
+//! | [`local`] | locks that are kept; commits beside recoverable memory without a server |
+//! | [`fanout`] | what the writer pays for each node that follows |
+//! | [`failover`] | how long a dead node's lock is missed |
+//! | [`place`], [`player`] | what they stand on: region, server, lenders; a node in a process of its own |
+
+pub mod failover;
+pub mod fanout;
+pub mod local;
+pub mod place;
+pub mod player;
+pub mod visible;

@@ -1,0 +1,95 @@
+//! A node in a process of its own, with one thing to do until it is killed.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use netram_proto::shared::{Hold, LockId, Version};
+use netram_rvm::Mode;
+use netram_shared::Node;
+use serde::{Deserialize, Serialize};
+
+use super::place::update;
+use crate::error::{BenchError, Context};
+
+/// What the process says when it has joined, and does what it is there for.
+pub(super) const READY: &str = "ready";
+/// A wait that is not over is begun again this often: what ends the node is found.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The lock of whoever asks, and that of whoever answers.
+pub(super) const ASKS: LockId = LockId(0);
+/// See [`ASKS`].
+pub(super) const ANSWERS: LockId = LockId(1);
+/// The lock that is held until death.
+pub(super) const HELD: LockId = LockId(2);
+
+/// A node to be.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Player {
+    /// Where the server listens.
+    pub server: String,
+    /// The cluster key's file.
+    pub key_file: PathBuf,
+    /// The node's files.
+    pub directory: PathBuf,
+    /// What it is called.
+    pub name: String,
+    /// How it waits.
+    pub wait: String,
+    /// What it does.
+    pub act: Act,
+}
+
+/// What a node does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Act {
+    /// Has the region, and takes what others write.
+    Follow,
+    /// Answers each update under one lock with an update under another.
+    Answer,
+    /// Holds a lock.
+    Hold,
+}
+
+impl Player {
+    /// Joins and does it, until killed.
+    pub(crate) fn run(&self) -> Result<(), BenchError> {
+        let node = Node::join(self.options()?).context("join a region")?;
+        match self.act {
+            Act::Follow => {
+                crate::say(READY)?;
+                loop {
+                    alive(&node)?;
+                    std::thread::sleep(LOOK_EVERY);
+                }
+            }
+            Act::Answer => answer(&node),
+            Act::Hold => {
+                let mut txn = node.begin(Mode::Restore).context("begin a transaction")?;
+                txn.acquire(HELD, Hold::Exclusive).context("acquire a lock")?;
+                crate::say(READY)?;
+                loop {
+                    alive(&node)?;
+                    std::thread::sleep(LOOK_EVERY);
+                }
+            }
+        }
+    }
+}
+
+fn alive(node: &Node) -> Result<(), BenchError> {
+    node.gone().map_or(Ok(()), Err).context("be a node")
+}
+
+fn answer(node: &Node) -> Result<(), BenchError> {
+    let mut version = node.version(ASKS);
+    crate::say(READY)?;
+    loop {
+        version = Version(version.0 + 1);
+        while !node
+            .wait_version(ASKS, version, LOOK_EVERY)
+            .context("wait for an update")?
+        {}
+        update(node, ANSWERS, version.0)?;
+    }
+}

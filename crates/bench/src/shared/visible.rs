@@ -1,0 +1,97 @@
+//! How long until another node has an update of eight bytes: there and back, halved.
+//!
+//! Each of two nodes writes under a lock of its own, as soon as it has what the other wrote: once around are two commits, each
+//! seen by the other. The floor is a bare exchange with a process that answers, as large as such a commit: once for the
+//! member's acknowledgement, and half of it for the way to the other node.
+
+use std::time::Instant;
+
+use netram_proto::shared::Version;
+use serde::Serialize;
+
+use super::place::{PATIENCE, Place, Plan, update};
+use super::player::{ANSWERS, ASKS, Act};
+use crate::commit::Effort;
+use crate::echo::{self, Echo, Exchange, Pinger};
+use crate::error::{BenchError, Context};
+use crate::histogram::{Recorder, Summary, median};
+use crate::machine::Pinned;
+use crate::site::{Seats, Site, Wire};
+use crate::socket::Pause;
+
+/// Bytes of the record: an update of eight bytes with its header, and the stamp of one lock.
+const PAYLOAD_BYTES: usize = 24;
+/// A member's acknowledgement, and one way more.
+const EXCHANGES: f64 = 1.5;
+
+/// Medians over rounds.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Visible {
+    /// From an update's beginning until the other node has it.
+    pub one_way: Summary,
+    /// From its beginning until its commit has returned.
+    pub commit: Summary,
+    /// A bare exchange.
+    pub exchange: Summary,
+    /// Microseconds of the floor.
+    pub floor_us: f64,
+    /// Median of the rounds' medians over their floors.
+    pub ratio: f64,
+}
+
+/// Measures in alternating rounds.
+pub fn measure(site: &Site, plan: Plan, effort: Effort) -> Result<Visible, BenchError> {
+    let place = Place::start(site, plan)?;
+    let _answering = place.play(Act::Answer)?;
+    let node = place.join()?;
+    let seats = Seats::find();
+    let echo = Echo {
+        listen: site.listen(Wire::Tcp).to_string(),
+        exchange: Exchange::of_commit(PAYLOAD_BYTES, true),
+        core: seats.lender(0),
+        pause: Pause::Spin,
+    };
+    let pinger = Pinger::start(site.program(), echo, site.folder(), Ok)?;
+    let mut version = node.version(ASKS).0;
+    let (mut ways, mut commits, mut exchanges, mut ratios) = (vec![], vec![], vec![], vec![]);
+    // The first round warms up.
+    for round in 0..=effort.rounds {
+        let exchange = {
+            let _pinned = Pinned::to(seats.client())?;
+            echo::round(std::slice::from_ref(&pinger), effort.round)?
+        };
+        let (mut way, mut commit) = (Recorder::start(&[]), Recorder::start(&[]));
+        let end = Instant::now() + effort.round;
+        loop {
+            let began = Instant::now();
+            if began >= end {
+                break;
+            }
+            version += 1;
+            update(&node, ASKS, version)?;
+            commit.record(began.elapsed());
+            let answered = node
+                .wait_version(ANSWERS, Version(version), PATIENCE)
+                .context("wait for an answer")?;
+            if !answered {
+                return Err(BenchError::Asked("the other node does not answer".to_owned()));
+            }
+            way.record(began.elapsed() / 2);
+        }
+        if round > 0 {
+            let way = way.finish();
+            ratios.push(way.p50_us / (EXCHANGES * exchange.p50_us));
+            ways.push(way);
+            commits.push(commit.finish());
+            exchanges.push(exchange);
+        }
+    }
+    let exchange = Summary::median(&exchanges);
+    Ok(Visible {
+        one_way: Summary::median(&ways),
+        commit: Summary::median(&commits),
+        exchange,
+        floor_us: EXCHANGES * exchange.p50_us,
+        ratio: median(ratios),
+    })
+}

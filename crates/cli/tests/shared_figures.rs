@@ -1,0 +1,39 @@
+//! The scoreboard's rows about shared memory: each is there, and nothing is left behind. Which numbers come out is not the
+//! tests' business.
+
+mod common;
+
+use common::run;
+use serde_json::Value;
+
+const ROWS: [(&str, bool); 6] = [
+    ("shared-visible", true),
+    ("shared-reacquire", false),
+    ("shared-commit", true),
+    ("shared-fanout", false),
+    ("shared-failover-killed", true),
+    ("shared-failover-silent", true),
+];
+
+#[test]
+fn every_row_is_measured_and_nothing_is_left() {
+    let disk = tempfile::tempdir().unwrap();
+    let folder = disk.path().to_str().unwrap();
+    let ran = run([
+        "bench", "figures", "--only", "shared", "--quick", "--json", "--dir", folder,
+    ]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let json: Value = serde_json::from_str(&ran.out).unwrap();
+    let rows = json["figures"].as_array().unwrap();
+    for (id, floor) in ROWS {
+        let row = rows.iter().find(|row| row["id"] == id);
+        let row = row.unwrap_or_else(|| panic!("{id} is measured"));
+        assert!(row["value"].is_f64(), "{row}");
+        assert_eq!(
+            row["floor"].as_f64().is_some_and(|floor| floor > 0.0),
+            floor,
+            "{row}"
+        );
+    }
+    assert_eq!(std::fs::read_dir(disk.path()).unwrap().count(), 0);
+}
