@@ -19,7 +19,7 @@ const UPDATES_QUICK: [usize; 2] = [4, 256];
 /// Transactions before a measurement: twins are made, habits formed, buffers grown.
 const BEFORE: usize = 4;
 
-const BY_PAGE: [(Curve, Capture); 5] = [
+pub(super) const BY_PAGE: [(Curve, Capture); 5] = [
     (Curve::CompareTrap, Capture::Twins(Find::Trap)),
     (Curve::CompareWatch, Capture::Twins(Find::Watch)),
     (Curve::PageTrap, Capture::Pages(Find::Trap)),

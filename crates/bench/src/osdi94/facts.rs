@@ -14,6 +14,8 @@ pub struct Facts {
     pub hardware: String,
     /// Table 2.
     pub cost: Vec<Stated>,
+    /// Table 3.
+    pub traversal: Vec<Traversal>,
     /// What its text says of figures.
     pub said: Vec<Said>,
 }
@@ -26,6 +28,16 @@ pub struct Stated {
     pub id: String,
     /// Microseconds.
     pub us: f64,
+}
+
+/// A row of table 3.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Traversal {
+    /// The traversal.
+    pub name: String,
+    /// Updates; bytes updated; bytes of the message; pages of 8 KiB.
+    pub figures: [u64; 4],
 }
 
 /// A sentence about a figure.
@@ -44,6 +56,12 @@ impl Facts {
         toml::from_str(OSDI94).context("read the paper's figures")
     }
 
+    /// The paper's row of table 3.
+    pub fn traversal(&self, name: &str) -> Option<[u64; 4]> {
+        let stated = self.traversal.iter().find(|stated| stated.name == name)?;
+        Some(stated.figures)
+    }
+
     /// What the paper has for one of our costs.
     pub fn cost(&self, id: &str) -> Option<f64> {
         let stated = self.cost.iter().find(|stated| stated.id == id)?;
@@ -59,6 +77,7 @@ mod tests {
     fn the_facts_can_be_read_and_every_figure_is_spoken_of() {
         let facts = Facts::osdi94().unwrap();
         assert_eq!(facts.cost("copy-cold"), Some(171.9));
+        assert_eq!(facts.traversal("t2b"), Some([43_740, 80_000, 120_000, 618]));
         for figure in super::super::FIGURES {
             assert!(facts.said.iter().any(|said| said.figure == figure), "{figure}");
         }

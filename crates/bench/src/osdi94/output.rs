@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use plotters::style::RGBColor;
 
 use super::facts::Facts;
+use super::traversals::Bar;
 use super::{Curve, Figure, Report};
 use crate::curves;
 use crate::error::BenchError;
@@ -17,6 +18,9 @@ use crate::paper::plot::{self, Look, Mark, Picture, thousands};
 pub const HEADER: &str = "figure,curve,x,unit,value";
 /// The columns of the table's.
 pub const TABLE_HEADER: &str = "operation,us_4096,us_8192,us_paper_8192";
+/// The columns of the file of figures 1 to 3 and table 3.
+pub const BARS_HEADER: &str = "figure,traversal,curve,detect_us,collect_us,send_us,apply_us,updates,ranges,bytes,message_bytes,\
+                               pages_4k,pages_8k";
 /// The document with all tables.
 pub const TABLES: &str = "osdi94.md";
 
@@ -35,6 +39,9 @@ pub fn write(report: &Report, run: &Run, folder: &Path, png: bool) -> Result<Vec
     }
     if !report.costs.is_empty() {
         results.save("osdi94-table2.csv", table_csv(report, &facts).as_bytes())?;
+    }
+    if !report.bars.is_empty() {
+        results.save("osdi94-fig01-03.csv", bars_csv(&report.bars).as_bytes())?;
     }
     results.save(TABLES, tables(report, &facts, run).as_bytes())?;
     Ok(results.written)
@@ -57,6 +64,29 @@ fn table_csv(report: &Report, facts: &Facts) -> String {
     for cost in &report.costs {
         let [small, large] = cost.us.map(field);
         let _ = writeln!(text, "{},{small},{large},{}", cost.id, field(facts.cost(cost.id)));
+    }
+    text
+}
+
+fn bars_csv(bars: &[Bar]) -> String {
+    let mut text = format!("{BARS_HEADER}\n");
+    for bar in bars {
+        let (operation, curve, sent) = (bar.operation, bar.curve.id(), bar.sent);
+        let [detect, collect, send, apply] = [bar.detect_us, bar.collect_us, bar.send_us, bar.apply_us];
+        let _ = write!(
+            text,
+            "{},{operation},{curve},{detect:.2},{collect:.2},{send:.2},{apply:.2},",
+            bar.figure
+        );
+        let counts = [
+            sent.updates,
+            sent.ranges,
+            sent.bytes,
+            sent.message_bytes,
+            sent.pages_4k,
+            sent.pages_8k,
+        ];
+        let _ = writeln!(text, "{}", counts.map(|count| count.to_string()).join(","));
     }
     text
 }
@@ -113,6 +143,8 @@ fn tables(report: &Report, facts: &Facts, run: &Run) -> String {
         let _ = writeln!(text, "\nNot measured: {skipped}.");
     }
     costs(&mut text, report, facts);
+    bars(&mut text, report, facts);
+    sent(&mut text, report, facts);
     for figure in &report.figures {
         let _ = writeln!(text, "\n### Figure {}: {}\n", figure.number, figure.title);
         for said in facts.said.iter().filter(|said| said.figure == figure.number) {
@@ -153,6 +185,71 @@ fn costs(text: &mut String, report: &Report, facts: &Facts) {
             cell(large),
             cell(paper),
             ratio.map(number).unwrap_or_default()
+        );
+    }
+}
+
+/// Figures 1 to 3: a row a traversal and way.
+fn bars(text: &mut String, report: &Report, facts: &Facts) {
+    for number in 1..=3 {
+        let bars: Vec<&Bar> = report.bars.iter().filter(|bar| bar.figure == number).collect();
+        if bars.is_empty() {
+            continue;
+        }
+        let _ = writeln!(
+            text,
+            "\n### Figure {number}: overhead of OO7's traversals, until the other node has the changes\n"
+        );
+        for said in facts.said.iter().filter(|said| said.figure == number) {
+            let _ = writeln!(text, "The paper: {}.\n", said.text);
+        }
+        text.push_str(
+            "| us | | detect | collect | send | apply | all |\n|---|---|---:|---:|---:|---:|---:|\n",
+        );
+        for bar in bars {
+            let costs = [
+                bar.detect_us,
+                bar.collect_us,
+                bar.send_us,
+                bar.apply_us,
+                bar.all_us(),
+            ];
+            let costs = costs.map(|us| format!("{us:.0}"));
+            let (operation, label) = (bar.operation, bar.curve.label());
+            let _ = writeln!(text, "| {operation} | {label} | {} |", costs.join(" | "));
+        }
+    }
+}
+
+/// Table 3: what each traversal puts on the wire.
+fn sent(text: &mut String, report: &Report, facts: &Facts) {
+    if report.bars.is_empty() {
+        return;
+    }
+    text.push_str(
+        "\n### Table 3: what is sent (with the paper's in brackets: updates, bytes, message, pages of 8 KiB)\n\n\
+         | traversal | | updates | ranges | bytes | message | pages of 4 KiB | of 8 KiB |\n|---|---|---:|---:|---:|---:|---:|---:|\n",
+    );
+    for bar in &report.bars {
+        let paper = facts
+            .traversal(bar.operation.name())
+            .filter(|_| bar.curve == Curve::Log);
+        let cell = |count: u64, at: usize| {
+            let stated = paper.map(|paper| format!(" ({})", thousands(paper[at] as f64)));
+            format!("{}{}", thousands(count as f64), stated.unwrap_or_default())
+        };
+        let sent = bar.sent;
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} | {} | {} | {} | {} |",
+            bar.operation,
+            bar.curve.label(),
+            cell(sent.updates, 0),
+            thousands(sent.ranges as f64),
+            cell(sent.bytes, 1),
+            cell(sent.message_bytes, 2),
+            thousands(sent.pages_4k as f64),
+            cell(sent.pages_8k, 3),
         );
     }
 }

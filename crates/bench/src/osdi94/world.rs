@@ -66,7 +66,7 @@ impl Log for Tail {
 /// A region of whole pages, all of them in memory.
 pub(super) struct Memory {
     pub(super) region: Region,
-    rvm: Rvm<Tail, RealStorage>,
+    pub(super) rvm: Rvm<Tail, RealStorage>,
     pub(super) pages: usize,
 }
 
@@ -78,6 +78,35 @@ impl Memory {
         site: &Site,
         pages: usize,
         capture: Capture,
+    ) -> Result<Result<Memory, String>, BenchError> {
+        Memory::filled(site, pages, capture, |memory| {
+            let mut first = memory.begin()?;
+            for page in 0..pages {
+                first
+                    .set(&memory.region, page * PAGE, &1u64)
+                    .context("store to each page")?;
+            }
+            first.commit(Durability::Lazy).context("commit")?;
+            Ok(())
+        })
+    }
+
+    /// The same with these bytes in it.
+    pub(super) fn holding(
+        site: &Site,
+        bytes: &[u8],
+        capture: Capture,
+    ) -> Result<Result<Memory, String>, BenchError> {
+        Memory::filled(site, bytes.len().div_ceil(PAGE), capture, |memory| {
+            memory.region.put_back(0, bytes).context("fill the region")
+        })
+    }
+
+    fn filled(
+        site: &Site,
+        pages: usize,
+        capture: Capture,
+        fill: impl FnOnce(&Memory) -> Result<(), BenchError>,
     ) -> Result<Result<Memory, String>, BenchError> {
         let folder = tempfile::tempdir_in(site.folder()).context("make a folder")?;
         let path = |name: &str| folder.path().join(name).display().to_string();
@@ -92,13 +121,7 @@ impl Memory {
             .context("make a segment")?;
         let region = rvm.map(&path("segment"), 0, 0).context("map a segment")?;
         let mut memory = Memory { region, rvm, pages };
-        let mut first = memory.begin()?;
-        for page in 0..pages {
-            first
-                .set(&memory.region, page * PAGE, &1u64)
-                .context("store to each page")?;
-        }
-        first.commit(Durability::Lazy).context("commit")?;
+        fill(&memory)?;
         Ok(match memory.region.set_capture(capture) {
             Ok(()) => Ok(memory),
             Err(refused) => Err(refused.to_string()),
@@ -128,8 +151,18 @@ impl Memory {
 
     /// What the last commit logged.
     pub(super) fn send_tail(&self, peer: &Peer) -> Result<(), BenchError> {
+        self.with_tail(|record| peer.send(record))
+    }
+
+    /// The same for something else.
+    pub(super) fn with_tail<T>(&self, with: impl FnOnce(&[u8]) -> T) -> T {
         let payload = self.rvm.log().payload.borrow();
-        peer.send(&payload[..self.rvm.log().length.get()])
+        with(&payload[..self.rvm.log().length.get()])
+    }
+
+    /// Ranges that were declared so far.
+    pub(super) fn declared(&self) -> u64 {
+        self.rvm.statistics().ranges_declared
     }
 }
 

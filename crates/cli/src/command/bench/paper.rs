@@ -44,7 +44,8 @@ use crate::output;
 /// osdi94: log-based coherency: what a page costs to copy, compare, send and catch
 /// when it is stored to (2, for table 2), recorded updates beside pages that are
 /// compared or sent whole, by modified bytes (4) and by updates (7), and one update
-/// by their number (5, 6). A minute or two; 600 MB of memory.
+/// by their number (5, 6); traversals of OO7 at one node, until another has what they
+/// changed (1 to 3, with table 3). A minute or two; 600 MB of memory.
 ///
 ///   netram bench paper --quick                      # about a minute
 ///   netram bench paper --figures 1,9-11 --dir /mnt  # some figures, another disk
@@ -336,6 +337,54 @@ fn show_lnd(report: &lnd::Report) -> Result<()> {
     Ok(())
 }
 
+/// Figures 1 to 3 and table 3 in one.
+fn show_bars(bars: &[osdi94::traversals::Bar]) -> Result<()> {
+    if bars.is_empty() {
+        return Ok(());
+    }
+    let header = [
+        "figure",
+        "traversal",
+        "way",
+        "detect us",
+        "collect us",
+        "send us",
+        "apply us",
+        "all us",
+        "updates",
+        "ranges",
+        "bytes",
+        "message B",
+        "4K pages",
+    ];
+    let mut table = output::table(&header, 3);
+    for bar in bars {
+        let words = [
+            bar.figure.to_string(),
+            bar.operation.to_string(),
+            bar.curve.label().to_owned(),
+        ];
+        let costs = [
+            bar.detect_us,
+            bar.collect_us,
+            bar.send_us,
+            bar.apply_us,
+            bar.all_us(),
+        ];
+        let sent = bar.sent;
+        let counts = [
+            sent.updates,
+            sent.ranges,
+            sent.bytes,
+            sent.message_bytes,
+            sent.pages_4k,
+        ];
+        let counts = counts.map(|count| output::thousands(i64::try_from(count).unwrap_or(i64::MAX)));
+        table.add_row(words.into_iter().chain(costs.map(output::number)).chain(counts));
+    }
+    output::line(table)
+}
+
 fn show_osdi94(report: &osdi94::Report) -> Result<()> {
     if !report.costs.is_empty() {
         let mut table = output::table(&["table 2, us a page", "4 KiB", "8 KiB"], 1);
@@ -349,6 +398,7 @@ fn show_osdi94(report: &osdi94::Report) -> Result<()> {
         }
         output::line(table)?;
     }
+    show_bars(&report.bars)?;
     for figure in &report.figures {
         let title = format!("figure {}: {}, {}", figure.number, figure.title, figure.unit);
         let label = |curve: osdi94::Curve| curve.label().to_owned();

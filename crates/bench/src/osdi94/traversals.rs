@@ -1,0 +1,377 @@
+//! Figures 1 to 3, and table 3: traversals of OO7 that change the database at one node, and what it takes to have the changes at
+//! another.
+//!
+//! As in the paper: small-3, one transaction and one lock, logging to the disk left out, and the receiver has everything in memory. A
+//! traversal's overhead is what it takes longer than on memory of which nobody learns anything (*detect*), its commit (*collect*),
+//! the record's way to the other node and the answer's back (*send*), and its installation there (*apply*). The walk itself is left
+//! out, as it is the same for all; the paper shows it too. In the end both nodes must have the same bytes.
+
+mod ground;
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use netram_heap::Heap;
+use netram_oo7::{DateIndex, Graph, OnHeap, Operation, Parameters, SEED, Size, Store, build};
+use netram_proto::port::Durability;
+use netram_rvm::record::{KIND_COMPACT, decode};
+use netram_rvm::{Capture, Region};
+use serde::Serialize;
+
+use super::capture::BY_PAGE;
+use super::world::{Memory, PAGE};
+use super::{Curve, Plan, Step, median};
+use crate::error::{BenchError, Context};
+use crate::site::Site;
+use crate::socket::{Gate, Pause, Socket};
+use ground::{Declaring, Plain, Still};
+
+/// The figures, with what is shown in each.
+const FIGURES: [(u8, &[Operation]); 3] = [
+    (1, &[Operation::T12a, Operation::T12c]),
+    (
+        2,
+        &[Operation::T2a, Operation::T2b, Operation::T2c, Operation::T3a],
+    ),
+    (3, &[Operation::T3b, Operation::T3c]),
+];
+/// Transactions before a measurement: twins are made, habits formed, buffers grown.
+const BEFORE: usize = 3;
+const BEFORE_QUICK: usize = 1;
+/// The root of the heap in which the database is kept.
+const ROOT: usize = 0;
+
+/// A traversal's overhead with one way of finding changes. Microseconds, medians.
+#[derive(Clone, Debug, Serialize)]
+pub struct Bar {
+    /// The paper's figure.
+    pub figure: u8,
+    /// The traversal.
+    pub operation: Operation,
+    /// How changes are found.
+    pub curve: Curve,
+    /// What the traversal took longer.
+    pub detect_us: f64,
+    /// The commit.
+    pub collect_us: f64,
+    /// The record's way, and the answer's.
+    pub send_us: f64,
+    /// Its installation at the other node.
+    pub apply_us: f64,
+    /// What was sent.
+    pub sent: Sent,
+}
+
+impl Bar {
+    /// All of it.
+    pub fn all_us(&self) -> f64 {
+        self.detect_us + self.collect_us + self.send_us + self.apply_us
+    }
+}
+
+/// A record on the wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Sent {
+    /// Calls of `set_range`; none where changes are found by page.
+    pub updates: u64,
+    /// Ranges in the record.
+    pub ranges: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// All bytes of the message.
+    pub message_bytes: u64,
+    /// Pages of 4 KiB with a byte in it.
+    pub pages_4k: u64,
+    /// Pages of 8 KiB.
+    pub pages_8k: u64,
+}
+
+/// A database that was built, to be had by many.
+struct Image {
+    bytes: Vec<u8>,
+    root: u64,
+}
+
+/// Measures the traversals of these figures.
+pub(super) fn measure(
+    site: &Site,
+    plan: &Plan,
+    figures: &[u8],
+    skipped: &mut Vec<String>,
+    tell: &mut dyn FnMut(Step<'_>),
+) -> Result<Vec<Bar>, BenchError> {
+    let parameters = Parameters::of(Size::Small, 3);
+    tell(Step::Next("figures 1 to 3: the database"));
+    let image = image(site, &parameters)?;
+    let wanted = FIGURES.iter().filter(|(figure, _)| figures.contains(figure));
+    let operations: Vec<(u8, Operation)> = wanted
+        .flat_map(|(figure, operations)| operations.iter().map(|operation| (*figure, *operation)))
+        .collect();
+    let mut bars = Vec::new();
+    for (curve, capture) in std::iter::once((Curve::Log, Capture::Declared)).chain(BY_PAGE) {
+        tell(Step::Next(&format!("figures 1 to 3: {}", curve.label())));
+        let writer = match Memory::holding(site, &image.bytes, capture)? {
+            Ok(writer) => writer,
+            Err(refused) => {
+                skipped.push(format!("figures 1 to 3, {}: {refused}", curve.label()));
+                continue;
+            }
+        };
+        bars.extend(way(site, plan, &parameters, &image, &writer, curve, &operations)?);
+    }
+    bars.sort_by_key(|bar| {
+        operations
+            .iter()
+            .position(|(_, operation)| *operation == bar.operation)
+    });
+    Ok(bars)
+}
+
+/// The traversals with one way of finding changes, between two nodes.
+fn way(
+    site: &Site,
+    plan: &Plan,
+    parameters: &Parameters,
+    image: &Image,
+    writer: &Memory,
+    curve: Curve,
+    operations: &[(u8, Operation)],
+) -> Result<Vec<Bar>, BenchError> {
+    let follower = Memory::holding(site, &image.bytes, Capture::Declared)?.map_err(BenchError::Asked)?;
+    let gate = Gate::open(&"tcp://127.0.0.1:0".parse().context("name an address")?)?;
+    let address = gate.address()?;
+    let (bars, followed) = std::thread::scope(|scope| {
+        let following = scope.spawn(|| follow(&gate, &follower.region));
+        let socket = Socket::connect(&address);
+        let bars = socket.and_then(|socket| {
+            let mut node = Writer {
+                parameters,
+                memory: writer,
+                curve,
+                socket,
+                root: image.root,
+                plain: image.bytes.clone(),
+                spares: [
+                    Cell::new(image.bytes.len() as u64),
+                    Cell::new(image.bytes.len() as u64),
+                ],
+            };
+            operations
+                .iter()
+                .map(|(figure, operation)| node.bar(plan, *figure, *operation))
+                .collect()
+        });
+        (bars, following.join())
+    });
+    let bars: Vec<Bar> = bars?;
+    followed.expect("the follower's thread does not panic")?;
+    let same = *writer.region.read() == *follower.region.read();
+    match same {
+        true => Ok(bars),
+        false => Err(BenchError::Wrong {
+            place: site.folder().to_owned(),
+            why: format!(
+                "the follower's memory differs from the writer's ({})",
+                curve.label()
+            ),
+        }),
+    }
+}
+
+/// The node that does the traversals.
+struct Writer<'w> {
+    parameters: &'w Parameters,
+    memory: &'w Memory,
+    curve: Curve,
+    socket: Socket,
+    root: u64,
+    /// The same database in memory of which nobody learns anything.
+    plain: Vec<u8>,
+    /// Where the next block would end: of the region, of `plain`.
+    spares: [Cell<u64>; 2],
+}
+
+impl Writer<'_> {
+    fn bar(&mut self, plan: &Plan, figure: u8, operation: Operation) -> Result<Bar, BenchError> {
+        let mut rounds: [Vec<f64>; 4] = Default::default();
+        let mut sent = Sent::default();
+        let before = if plan.quick { BEFORE_QUICK } else { BEFORE };
+        for round in 0..plan.rounds + before {
+            let (times, what) = self.once(operation)?;
+            if round >= before {
+                for (rounds, time) in rounds.iter_mut().zip(times) {
+                    rounds.push(time.as_secs_f64() * 1e6);
+                }
+                sent = what;
+            }
+        }
+        let [detect_us, collect_us, send_us, apply_us] = rounds.map(|mut rounds| median(&mut rounds));
+        Ok(Bar {
+            figure,
+            operation,
+            curve: self.curve,
+            detect_us,
+            collect_us,
+            send_us,
+            apply_us,
+            sent,
+        })
+    }
+
+    /// Detecting, collecting, sending, applying.
+    fn once(&mut self, operation: Operation) -> Result<([Duration; 4], Sent), BenchError> {
+        let Writer { parameters, root, .. } = *self;
+        let [spare, plain_spare] = &self.spares;
+        let began = Instant::now();
+        run(
+            Still::new(Plain(&mut self.plain), root, plain_spare),
+            parameters,
+            operation,
+        )?;
+        let floor = began.elapsed();
+        let before = self.memory.declared();
+        let mut open = self.memory.begin()?;
+        let began = Instant::now();
+        {
+            let mut edit = open.edit(&self.memory.region);
+            match self.curve {
+                Curve::Log | Curve::Adaptive => {
+                    run(Still::new(Declaring(edit), root, spare), parameters, operation)?
+                }
+                _ => {
+                    let bytes = edit
+                        .range_mut(0, self.memory.pages * PAGE)
+                        .context("borrow the region")?;
+                    run(Still::new(Plain(bytes), root, spare), parameters, operation)?;
+                }
+            }
+        }
+        let detect = began.elapsed().saturating_sub(floor);
+        let began = Instant::now();
+        open.commit(Durability::Lazy).context("commit")?;
+        let collect = began.elapsed();
+        // Counted when they are logged; what is found by page counts there too, and was not declared.
+        let updates = match self.curve {
+            Curve::Log | Curve::Adaptive => self.memory.declared() - before,
+            _ => 0,
+        };
+        let began = Instant::now();
+        let apply = self.memory.with_tail(|record| exchange(&self.socket, record))?;
+        let send = began.elapsed().saturating_sub(apply);
+        let sent = self.memory.with_tail(|record| count(updates, record))?;
+        Ok(([detect, collect, send, apply], sent))
+    }
+}
+
+fn run<A: ground::Access>(
+    space: Still<'_, A>,
+    parameters: &Parameters,
+    operation: Operation,
+) -> Result<(), BenchError> {
+    let graph = Graph::open(space).context("open the database")?;
+    let mut open = graph.begin().context("begin a transaction")?;
+    let what = format_args!("do {operation}");
+    operation.run(&mut open, parameters, SEED).context(what)?;
+    Ok(())
+}
+
+/// Sends a record, and waits until it is installed; how long that took there.
+fn exchange(socket: &Socket, record: &[u8]) -> Result<Duration, BenchError> {
+    socket.send_all(&(record.len() as u64).to_le_bytes())?;
+    socket.send_all(record)?;
+    let mut took = [0; 8];
+    match socket.receive_all(&mut took, Pause::Spin)? {
+        true => Ok(Duration::from_nanos(u64::from_le_bytes(took))),
+        false => Err(BenchError::Asked("the follower closed the connection".to_owned())),
+    }
+}
+
+/// The other node: installs records until the connection ends.
+fn follow(gate: &Gate, region: &Region) -> Result<(), BenchError> {
+    let socket = gate.accept()?;
+    let mut record = Vec::new();
+    let mut length = [0; 8];
+    while socket.receive_all(&mut length, Pause::Spin)? {
+        record.resize(u64::from_le_bytes(length) as usize, 0);
+        if !socket.receive_all(&mut record, Pause::Spin)? {
+            break;
+        }
+        let began = Instant::now();
+        let changes = decode(KIND_COMPACT, &record).context("read a record")?;
+        region.apply(&changes).context("install a record")?;
+        socket.send_all(&(began.elapsed().as_nanos() as u64).to_le_bytes())?;
+    }
+    Ok(())
+}
+
+fn count(updates: u64, record: &[u8]) -> Result<Sent, BenchError> {
+    let changes = decode(KIND_COMPACT, record).context("read a record")?;
+    let mut sent = Sent {
+        updates,
+        message_bytes: record.len() as u64,
+        ..Sent::default()
+    };
+    // Ranges come in the order of their places.
+    let mut after = [0; 2];
+    for range in changes.ranges().filter(|range| !range.bytes.is_empty()) {
+        sent.ranges += 1;
+        sent.bytes += range.bytes.len() as u64;
+        for (pages, (after, size)) in [&mut sent.pages_4k, &mut sent.pages_8k]
+            .into_iter()
+            .zip(after.iter_mut().zip([4096, 8192]))
+        {
+            let (first, end) = (range.offset / size, range.end().div_ceil(size));
+            *pages += end.saturating_sub(first.max(*after));
+            *after = end.max(*after);
+        }
+    }
+    Ok(sent)
+}
+
+/// Builds the database, with the index of dates of 1994: one part for a date.
+fn image(site: &Site, parameters: &Parameters) -> Result<Image, BenchError> {
+    let pages = (parameters.heap_bytes() as usize).div_ceil(PAGE);
+    let memory = Memory::new(site, pages, Capture::Declared)?.map_err(BenchError::Asked)?;
+    let Memory { region, rvm, .. } = memory;
+    let heap = Heap::format(&rvm, region).context("format the heap")?;
+    let space = OnHeap::new(&rvm, &heap, Durability::Lazy);
+    let store = Graph::create(space, parameters, DateIndex::One).context("create the database")?;
+    build(&store, parameters).context("build the database")?;
+    let root = heap.root::<u8>(ROOT).context("find the database")?.offset();
+    let bytes = heap.region().read()[heap.start()..].to_vec();
+    Ok(Image { bytes, root })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn log_declares_what_the_paper_says_and_the_follower_has_the_same_bytes() {
+        let site = Site::new("unused".into(), &std::env::temp_dir()).unwrap();
+        let plan = Plan {
+            figures: vec![1],
+            rounds: 1,
+            quick: true,
+        };
+        let mut skipped = Vec::new();
+        let bars = measure(&site, &plan, &[1], &mut skipped, &mut |_| ()).unwrap();
+        let of = |curve| {
+            bars.iter()
+                .find(|bar| bar.curve == curve && bar.operation == Operation::T12a)
+        };
+        let log = of(Curve::Log).unwrap().sent;
+        assert_eq!(
+            (log.updates, log.ranges, log.bytes, log.pages_4k),
+            (2_187, 495, 3_960, 495)
+        );
+        // A composite that is used an even number of times is as it was before.
+        let compared = of(Curve::CompareTrap).unwrap().sent;
+        assert!(
+            compared.updates == 0 && compared.bytes < log.bytes,
+            "{compared:?}"
+        );
+        let whole = of(Curve::PageTrap).unwrap().sent;
+        assert_eq!((whole.pages_4k, whole.bytes), (495, 495 * 4096));
+    }
+}
