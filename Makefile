@@ -16,11 +16,12 @@ LIBRVM  := packaging/librvm/install.sh
 # The loader finds a library once its cache knows it; a stage, or an install without root, is not in the cache.
 LDCONFIG := @if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ] && command -v ldconfig >/dev/null; then ldconfig; fi
 
-.PHONY: help demo test users guest soak bench build program wheel install uninstall clean need-cargo
+.PHONY: help demo drawing test users guest soak bench build program wheel install uninstall clean need-cargo
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo              build netram and watch commits survive a killed lender"
+	@echo "make drawing           several processes edit one drawing in shared memory; one after the other is killed, and the picture stays"
 	@echo "make test              install what the tests need, then check everything"
 	@echo "make users [SECONDS=]  file systems and databases on a volume that is killed under them (default five minutes)"
 	@echo "make guest             a volume attached by the kernel's ublk, in a guest under QEMU that is cut off"
@@ -34,6 +35,9 @@ help:
 
 demo: program
 	$(NETRAM) demo
+
+drawing: need-cargo
+	cargo run --release -p netram-drawing -- demo --stay
 
 test: need-cargo
 	scripts/test-deps.sh

@@ -10,10 +10,11 @@ use serde_json::Value;
 use crate::{code, tree};
 
 /// Every crate and its layer. A crate that is not here is refused, so the table cannot fall behind.
-const LAYERS: [(&str, u8); 18] = [
+const LAYERS: [(&str, u8); 19] = [
     ("netram", 4),
     ("netram-capi", 4),
     ("netram-bench", 4),
+    ("netram-drawing", 4),
     ("netram-python", 4),
     ("netram-home", 3),
     ("netram-volume", 3),

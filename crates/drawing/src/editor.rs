@@ -1,0 +1,100 @@
+//! A process that draws. It says which strokes are safe; whatever kills it, these are in the drawing, and once.
+
+use std::io::Write;
+use std::time::Duration;
+
+use netram_shared::Node;
+use netram_shared::node::AcquireError;
+
+use crate::drawing::{LAYERS, Point, SIZE, count, current, draw, redraw, shift};
+use crate::place::{Place, until_told};
+
+/// What stands before the number of a stroke that is safe.
+pub(crate) const DRAWN: &str = "drawn ";
+
+/// Draws until the input ends.
+pub(crate) fn run(place: &Place, author: u32, pause: u64) -> anyhow::Result<()> {
+    let told = std::thread::spawn(until_told);
+    let mut hand = Hand(u64::from(author) | 1);
+    while !told.is_finished() {
+        let node = place.join(&format!("editor-{author}"))?;
+        // What an earlier process of this editor drew, acknowledged or not, is in the drawing by now, or never will be: its journal
+        // was read to the end before anybody had its locks.
+        let mut number = count(&current(&node)?).get(&author).copied().unwrap_or(0);
+        while !told.is_finished() && node.gone().is_none() {
+            let layer = hand.below(LAYERS.into()) as u32;
+            match draw(&node, layer, (author, number + 1), &hand.flower()) {
+                Ok(()) => {
+                    number += 1;
+                    writeln!(std::io::stdout(), "{DRAWN}{number}")?;
+                    fiddle(&node, layer, author, &mut hand)?;
+                }
+                // The node ended, say because this process slept too long: it joins again, and counts.
+                Err(_) if node.gone().is_some() => {}
+                Err(error) if is_late(&error) => {}
+                Err(error) => return Err(error),
+            }
+            std::thread::sleep(Duration::from_millis(pause));
+        }
+        if node.gone().is_none() {
+            node.leave()?;
+        }
+    }
+    Ok(())
+}
+
+/// Now and then moves everything, or draws a stroke anew.
+fn fiddle(node: &Node, layer: u32, author: u32, hand: &mut Hand) -> anyhow::Result<()> {
+    let done = match hand.below(20) {
+        0 => shift(
+            node,
+            layer,
+            author,
+            Point {
+                x: hand.near(0, 40),
+                y: hand.near(0, 40),
+            },
+        ),
+        1..4 => redraw(node, layer, author, &hand.flower()),
+        _ => Ok(()),
+    };
+    match done {
+        Err(error) if node.gone().is_none() && !is_late(&error) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a lock did not come in time: nothing was drawn, and the server may be back soon.
+fn is_late(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(AcquireError::TimedOut(_)))
+}
+
+/// A hand that scribbles: the same from the same beginning.
+struct Hand(u64);
+
+impl Hand {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.0 >> 33) % bound
+    }
+
+    fn near(&mut self, place: i16, reach: u64) -> i16 {
+        place + self.below(2 * reach) as i16 - reach as i16
+    }
+
+    /// A flower: a closed line with petals.
+    fn flower(&mut self) -> Vec<Point> {
+        let (x, y) = (self.below(SIZE as u64) as f64, self.below(SIZE as u64) as f64);
+        let (petals, radius) = (3 + self.below(5), 8.0 + self.below(30) as f64);
+        let corners = petals * 8;
+        let corner = |corner: u64| {
+            let turn = corner as f64 / corners as f64 * std::f64::consts::TAU;
+            let reach = radius * (1.0 + 0.5 * (turn * petals as f64).cos());
+            Point {
+                x: (x + reach * turn.cos()) as i16,
+                y: (y + reach * turn.sin()) as i16,
+            }
+        };
+        (0..=corners).map(corner).collect()
+    }
+}

@@ -1,0 +1,96 @@
+//! Where everything is: a directory with the lenders' memory, the region, and each node's journal.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use netram_lender::{Config, Lender};
+use netram_shared::server::serve::{ServeConfig, Serving};
+use netram_shared::server::{Plan, Spans, Store};
+use netram_shared::{Node, Options};
+use netram_transport::{Address, Security};
+
+use crate::drawing::{LAYER_BYTES, LAYERS};
+
+/// Machines that lend memory. Every commit waits for two of them.
+pub(crate) const LENDERS: [&str; 3] = ["lender-1", "lender-2", "lender-3"];
+/// How long joining may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// All processes are on this machine and talk over sockets in this directory, which nobody else can enter: without keys. On several
+/// machines the addresses are `tcp://`, and the security is a key.
+pub(crate) struct Place {
+    pub(crate) directory: PathBuf,
+}
+
+impl Place {
+    pub(crate) fn at(directory: PathBuf) -> Place {
+        Place { directory }
+    }
+
+    fn address(&self, name: &str) -> Address {
+        Address::Unix(self.directory.join(format!("{name}.sock")))
+    }
+
+    fn region(&self) -> PathBuf {
+        self.directory.join("region")
+    }
+
+    /// Makes the region: a span of bytes a layer, each under its lock.
+    pub(crate) fn create(&self) -> anyhow::Result<()> {
+        let bytes = LAYER_BYTES * u64::from(LAYERS);
+        let lenders = LENDERS.map(|name| format!("\"{}\"", self.address(name)));
+        let plan = Plan {
+            bytes,
+            address: 0,
+            spans: Spans::even(bytes, LAYER_BYTES)?,
+            log_bytes: 16 << 20,
+            nodes_settings: format!(
+                "lenders = [{}]\nmembers = 2\none-domain = true\ninsecure = true\nwindow = \"4MiB\"\n",
+                lenders.join(", ")
+            ),
+        };
+        Store::create(&self.region(), &plan)?;
+        Ok(())
+    }
+
+    /// A process that lends memory.
+    pub(crate) fn lend(&self, name: &str) -> anyhow::Result<()> {
+        let _lender = Lender::start(Config {
+            name: name.to_owned(),
+            listen: vec![self.address(name)],
+            security: Security::Insecure,
+            memory: 64 << 20,
+            store: Some(self.directory.join(format!("{name}.mem"))),
+            ..Config::default()
+        })?;
+        until_told();
+        Ok(())
+    }
+
+    /// The process that has the region on its disk, its locks and its order.
+    pub(crate) fn serve(&self) -> anyhow::Result<()> {
+        let config = ServeConfig::new(vec![self.address("server")], Security::Insecure);
+        let _serving = Serving::start(&self.region(), config)?;
+        until_told();
+        Ok(())
+    }
+
+    /// The region in this process's memory.
+    pub(crate) fn join(&self, name: &str) -> anyhow::Result<Node> {
+        let directory = self.directory.join(name);
+        let options = Options {
+            name: name.to_owned(),
+            log_bytes: 16 << 20,
+            patience: PATIENCE,
+            ..Options::new(self.address("server"), Security::Insecure, directory)
+        };
+        Node::join(options).with_context(|| format!("{name} joins"))
+    }
+}
+
+/// Waits for the end of the input: whoever started this process ends it so, or ends itself.
+pub(crate) fn until_told() {
+    // What comes before means nothing; an input that cannot be read has ended.
+    let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+}
