@@ -73,6 +73,8 @@ pub const PATIENCE_DEFAULT: Duration = Duration::from_secs(30);
 /// Bytes of records that may wait because a program reads the region under a guard. With a pinned reader they are bounded by choice; beyond this
 /// the node is none any more.
 pub const UNAPPLIED_BYTES_MAX: usize = 256 << 20;
+/// Records that wait to be sent straight to other nodes: the oldest is forgotten when there are more.
+pub const HINTS_QUEUED_MAX: usize = 256;
 /// Bytes of records that are held back for pinned readers by default.
 pub const PINNED_BYTES_DEFAULT: usize = 64 << 20;
 

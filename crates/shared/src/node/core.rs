@@ -6,6 +6,7 @@
 //! | apply | put behind what is to be applied ([`super::hands`]); who gets a lock waits until that is done |
 //! | kept | told to the journal when the lock is free |
 //! | waited | the transaction's thread is woken |
+//! | straight | put behind what goes to peers; sent when the lock is free ([`super::peers`]) |
 //!
 //! Locks are taken in this order: a region's, this one, then those of the journal and of [`Tails`](super::tails::Tails). So nothing
 //! is applied, and nothing waited for, under this one: it is held for less than a microsecond.
@@ -25,6 +26,7 @@ use netram_proto::wire::Link;
 use super::error::Gone;
 use super::hands::{Hands, TooMuch, Work};
 use super::payload::Payload;
+use super::peers::Peers;
 use super::txn::Scratch;
 
 /// Transactions whose memory is kept for the next ones: as many as run at once, usually.
@@ -84,6 +86,8 @@ pub(super) struct Afterwards {
     pub(super) fenced: bool,
     pub(super) sends: bool,
     pub(super) applies: bool,
+    /// There is something for peers.
+    pub(super) straight: bool,
     /// Somebody may wait for what has happened.
     pub(super) news: bool,
 }
@@ -167,16 +171,22 @@ impl Core {
     }
 
     /// Carries out what the machine says, as far as that can be done under the lock. To be called after everything that it is told.
-    pub(super) fn settle(&mut self, hands: &Hands) -> Afterwards {
+    pub(super) fn settle(&mut self, hands: &Hands, peers: Option<&Peers>) -> Afterwards {
         let mut afterwards = Afterwards::default();
         while let Some(deed) = self.machine.poll() {
-            self.carry_out(deed, hands, &mut afterwards);
+            self.carry_out(deed, hands, peers, &mut afterwards);
         }
         afterwards.sends = !self.to_send.is_empty();
         afterwards
     }
 
-    fn carry_out(&mut self, deed: Deed<Payload>, hands: &Hands, afterwards: &mut Afterwards) {
+    fn carry_out(
+        &mut self,
+        deed: Deed<Payload>,
+        hands: &Hands,
+        peers: Option<&Peers>,
+        afterwards: &mut Afterwards,
+    ) {
         match deed {
             Deed::Send(ToServer::Leave) if self.committing > 0 => self.leave_held = true,
             // Of a node that is none any more, the server is to hear nothing: it reads the journal.
@@ -223,8 +233,12 @@ impl Core {
             }
             // Only before the region is whole, which joining sees to.
             Deed::Open(_) | Deed::Page { .. } | Deed::Whole => {}
-            // It has not said how it is reached.
-            Deed::Straight(_) => {}
+            Deed::Straight(straight) => {
+                if let Some(peers) = peers {
+                    peers.add(straight);
+                    afterwards.straight = true;
+                }
+            }
         }
     }
 

@@ -9,7 +9,7 @@ use netram_proto::shared::node::{Misled, Over};
 use netram_proto::shared::{LockId, NodeId, Number};
 use netram_rvm::{CommitError as Uncommitted, MapError, OpenError as MemoryError, RangeError, SegmentError};
 
-use crate::channel::OpenError as LinkError;
+use crate::channel::{DoorError, OpenError as LinkError};
 use crate::server::SpanError;
 
 /// Why a node is none any more. Drop it, and join again.
@@ -110,6 +110,9 @@ pub enum JoinError {
     /// Stores cannot be found in the way that the options ask for.
     #[error("{0}")]
     Capture(#[from] netram_rvm::CaptureError),
+    /// Nobody can come in where other nodes are to.
+    #[error("letting other nodes in: {0}")]
+    Listen(#[source] DoorError),
     /// The system has no threads or descriptors left.
     #[error("joining: {0}")]
     System(#[from] std::io::Error),

@@ -39,6 +39,7 @@
 //! | `link.rs` | the thread that has the link |
 //! | `house.rs` | ticks, views, trimming |
 //! | `old.rs` | what earlier processes left: offered |
+//! | `peers` | records straight from and to other nodes |
 //! | `mark.rs` | whose a journal is: a file |
 //! | `watch.rs`, `news.rs` | waiting until another node's write is visible here |
 //! | `alone.rs` | one process has the directory |
@@ -61,6 +62,7 @@ mod news;
 mod old;
 mod options;
 mod payload;
+mod peers;
 mod reader;
 mod shared;
 mod tails;
@@ -88,6 +90,7 @@ use grip::Grip;
 pub use heaps::HeapError;
 pub use old::LeftBehind;
 pub use options::Options;
+pub use peers::StraightCounts;
 pub use reader::Reader;
 use shared::Shared;
 pub use txn::{Txn, TxnEdit};
@@ -156,6 +159,10 @@ impl Node {
         };
         // Commits before the next tick wait for the server already, if they must.
         house::keep_time(&shared);
+        let peers = match options.straight && !options.lazy {
+            true => Some(peers::Peers::open(&shared, &options)?),
+            false => None,
+        };
         let (server, session) = (arrived.server, arrived.session);
         node.spawn("netram-link", move |shared: &Shared| {
             link::run(shared, &server, session)
@@ -163,6 +170,9 @@ impl Node {
         node.spawn("netram-apply", house::apply)?;
         node.spawn("netram-house", house::run)?;
         node.spawn("netram-trim", house::trim)?;
+        if let Some((peers, setup)) = peers {
+            node.spawn_peers(peers, setup)?;
+        }
         if !old.is_empty() {
             shared.set_left(old);
             let config = arrived.config;
@@ -176,6 +186,13 @@ impl Node {
         let thread = std::thread::Builder::new().name(name.to_owned());
         self.threads.push(thread.spawn(move || run(&shared))?);
         Ok(())
+    }
+
+    fn spawn_peers(&mut self, peers: peers::Peers, setup: peers::Setup) -> std::io::Result<()> {
+        let first = self.shared.peers.set(peers).is_ok();
+        assert!(first, "a node's peers are set where its threads begin");
+        self.spawn("netram-peers", move |shared: &Shared| peers::run(shared, setup))?;
+        self.spawn("netram-meet", peers::meet)
     }
 
     /// Begins a transaction. One of [`Mode::NoRestore`] must acquire its locks in order, and commit: an abort spoils the node's copy.
@@ -241,6 +258,17 @@ impl Node {
     /// [`Fate::Forgotten`]: nobody knows any more, for so many nodes have come and gone since.
     pub fn outcome(&self, node: NodeId, number: Number, timeout: Duration) -> Result<Fate, Gone> {
         self.shared.outcome(node, number, Instant::now() + timeout)
+    }
+
+    /// What became of records that went, or came, straight from node to node.
+    pub fn straight(&self) -> StraightCounts {
+        let (taken, forgotten) = self.shared.core().machine.hints();
+        let counts = self.shared.peers.get().map(peers::Peers::counts);
+        StraightCounts {
+            taken,
+            forgotten,
+            ..counts.unwrap_or_default()
+        }
     }
 
     /// Asks a lazy node's server for what there is.

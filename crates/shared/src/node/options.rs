@@ -7,7 +7,8 @@ use netram_client::JournalConfig;
 use netram_proto::shared::RegionId;
 use netram_proto::shared::node::Full;
 use netram_rvm::Capture;
-use netram_transport::{Address, Security, WaitPolicy};
+
+use netram_transport::{Address, Group, Security, WaitPolicy};
 
 use crate::limit::{LOCK_TIMEOUT_DEFAULT, NODE_LOG_BYTES_DEFAULT, PATIENCE_DEFAULT, PINNED_BYTES_DEFAULT};
 
@@ -30,6 +31,12 @@ pub struct Options {
     pub log_bytes: u64,
     /// Records come only before a grant, or when they are [asked for](crate::Node::pull).
     pub lazy: bool,
+    /// Records go to other nodes, and come from them, straight, beside their way through the server. A lazy node has them from there alone.
+    pub straight: bool,
+    /// Where other nodes may come for that: an address under which they reach this machine. `None`: this node goes to those that have one.
+    pub listen: Option<Address>,
+    /// The multicast group for that, instead of the one that the server names: where this machine's interface has another name.
+    pub group: Option<Group>,
     /// What whoever waits for the server does with its core.
     pub wait: WaitPolicy,
     /// How this node's stores are found. Where that is by page, one of its transactions at a time holds locks exclusively.
@@ -56,6 +63,9 @@ impl Options {
             journal: None,
             log_bytes: NODE_LOG_BYTES_DEFAULT,
             lazy: false,
+            straight: true,
+            listen: None,
+            group: None,
             wait: WaitPolicy::default(),
             capture: Capture::Declared,
             lock_timeout: LOCK_TIMEOUT_DEFAULT,

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use netram_proto::shared::lock::TxnId;
@@ -19,6 +19,7 @@ use super::hands::Hands;
 use super::mark::Mark;
 use super::news::News;
 use super::old::LeftBehind;
+use super::peers::Peers;
 use super::tails::Tails;
 use super::txn::Stores;
 use crate::channel::Bell;
@@ -43,6 +44,8 @@ pub(super) struct Shared {
     told: Condvar,
     /// For whoever waits until something is visible.
     pub(super) news: News,
+    /// Peers, for a node that takes records of them.
+    pub(super) peers: OnceLock<Peers>,
     pub(super) hands: Hands,
     /// Ends the rest of the link's thread, while it has one.
     bell: Mutex<Option<Arc<Bell>>>,
@@ -85,6 +88,7 @@ impl Shared {
             core: Mutex::new(parts.core),
             told: Condvar::new(),
             news: News::default(),
+            peers: OnceLock::new(),
             hands: Hands::default(),
             bell: Mutex::new(None),
             // What joining had to say.
@@ -112,7 +116,7 @@ impl Shared {
     pub(super) fn with<T>(&self, tell: impl FnOnce(&mut Core, Time) -> T) -> T {
         let mut core = self.core();
         let told = tell(&mut core, self.now());
-        let afterwards = core.settle(&self.hands);
+        let afterwards = core.settle(&self.hands, self.peers.get());
         if core.gone.is_some() {
             self.over.store(true, Ordering::Release);
         }
@@ -129,6 +133,11 @@ impl Shared {
         }
         if afterwards.fenced {
             self.rvm.log().journal().set_fenced_by_server();
+        }
+        if afterwards.straight
+            && let Some(peers) = self.peers.get()
+        {
+            peers.send();
         }
         if afterwards.sends {
             self.post.store(true, Ordering::Release);
@@ -265,6 +274,9 @@ impl Shared {
     /// Ends the node's threads, soon.
     pub(super) fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
+        if let Some(peers) = self.peers.get() {
+            peers.ring();
+        }
         self.ring();
         self.hands.wake();
         // Whoever has looked before waits by now.

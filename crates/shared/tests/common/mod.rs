@@ -97,6 +97,13 @@ impl House {
         (node, arrival)
     }
 
+    /// The next who comes in.
+    pub fn arrival(&self) -> Arrival {
+        let mut arrival = self.arrivals.recv_timeout(PATIENCE).unwrap();
+        arrival.channel.let_in();
+        arrival
+    }
+
     /// A link whose first packet is the test's.
     pub fn dial(&self) -> Link {
         connect(self.address(), &self.security, PATIENCE).unwrap()

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use netram_shared::limit::{LEASE_DEFAULT, RECENT_BYTES_DEFAULT};
 use netram_shared::server::{ServeConfig, Serving};
-use netram_transport::{Address, WaitPolicy};
+use netram_transport::{Address, Group, WaitPolicy};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -44,6 +44,9 @@ pub(crate) struct Serve {
     /// Bytes of records that are kept for nodes that are behind; who is behind all of them gets the region anew
     #[arg(long, value_name = "SIZE", default_value_t = Size(RECENT_BYTES_DEFAULT as u64))]
     recent: Size,
+    /// Where nodes multicast what they commit to each other: 239.1.2.3:7441, or 239.1.2.3:7441%eth1; without it they use links
+    #[arg(long, value_name = "GROUP")]
+    multicast: Option<Group>,
     /// What the thread that serves does while nothing arrives: spin (dedicated cores only), yield:MICROSECONDS, block
     #[arg(long, value_name = "POLICY", default_value_t = WaitPolicy::default(), env = "NETRAM_WAIT")]
     wait: WaitPolicy,
@@ -64,6 +67,7 @@ impl Serve {
         let config = ServeConfig {
             lease: self.lease.map_or(LEASE_DEFAULT, |span| span.0),
             wait: self.wait,
+            multicast: self.multicast,
             recent_bytes: usize::try_from(self.recent.0)?,
             ..ServeConfig::new(self.listen, self.security.security()?)
         };

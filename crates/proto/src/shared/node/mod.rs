@@ -249,6 +249,11 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
         self.identity.map(|identity| identity.node)
     }
 
+    /// The region, once it has joined.
+    pub fn region(&self) -> Option<super::RegionId> {
+        self.identity.map(|identity| identity.region)
+    }
+
     /// What is to be done next.
     pub fn poll(&mut self) -> Option<Deed<P>> {
         self.deeds.pop_front()

@@ -38,7 +38,7 @@ use netram_proto::shared::Server;
 use netram_proto::shared::message::Opening;
 use netram_proto::shared::server::ServerConfig;
 use netram_proto::time::{Span, Time};
-use netram_transport::{Address, Interest, Poller, Security, WaitPolicy};
+use netram_transport::{Address, Group, Interest, Poller, Security, WaitPolicy};
 
 pub use report::Report;
 
@@ -68,6 +68,8 @@ pub struct ServeConfig {
     pub recent_bytes: usize,
     /// Sessions and strangers in all.
     pub sessions_max: usize,
+    /// Where nodes multicast their records to each other; `None`: they go over links.
+    pub multicast: Option<Group>,
 }
 
 impl ServeConfig {
@@ -80,6 +82,7 @@ impl ServeConfig {
             wait: WaitPolicy::default(),
             recent_bytes: RECENT_BYTES_DEFAULT,
             sessions_max: SESSIONS_MAX_DEFAULT,
+            multicast: None,
         }
     }
 }
@@ -210,7 +213,7 @@ fn driver(mut store: Store, config: &ServeConfig, post: &Arc<Post>) -> Result<Dr
         page_bytes: PAGE_BYTES,
         opening,
     };
-    let mut server = Server::new(machine, store.known(), Time(0));
+    let mut server: Server<line::Payload> = Server::new(machine, store.known(), Time(0));
     let recent = store.take_recent().into_iter();
     server.remember(
         recent
@@ -218,6 +221,10 @@ fn driver(mut store: Store, config: &ServeConfig, post: &Arc<Post>) -> Result<Dr
             .collect(),
     );
     let now = Instant::now();
+    let mut server = Server::new(machine, store.known(), Time(0));
+    if let Some(group) = &config.multicast {
+        server.set_group(&group.to_string());
+    }
     Ok(Driver {
         server,
         payload_bytes_max: store.payload_bytes_max(),

@@ -1,0 +1,351 @@
+//! Records straight from node to node, at step 5 of a commit: by multicast, once for all, or over a link to each peer.
+//!
+//! Nothing depends on it. What does not fit, is lost, or comes to a peer that is slow or dead is forgotten, and the server's stream
+//! brings it. What may be taken of a peer `netram_proto::shared::node` decides; that its ranges lie under the locks that it wrote is
+//! checked here.
+//!
+//! | file | does |
+//! |---|---|
+//! | `lines.rs` | links and peers: who is sent what, and what has come |
+//! | `line.rs` | one link |
+//! | `cast.rs` | the multicast group: this node's channel, and those of its peers |
+//! | `pieces.rs` | a record that came in several datagrams |
+//! | `meet.rs` | the thread that goes to peers |
+//!
+//! **Threads.** Whoever commits sends its record itself, without waiting: a system call for the group, or one a link. If somebody else
+//! is at the links just now, the thread `netram-peers` sends it, which also receives. `netram-meet` connects. The node's lock is never
+//! taken under that of the links.
+
+mod cast;
+mod line;
+mod lines;
+mod meet;
+mod pieces;
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use netram_proto::shared::NodeId;
+use netram_proto::shared::message::{Hint, Reach};
+use netram_proto::shared::node::Straight;
+use netram_transport::{Events, Group, Interest, Poller, Security, WaitStep};
+
+use super::error::JoinError;
+use super::options::Options;
+use super::payload::Payload;
+use super::shared::Shared;
+use crate::channel::{Arrival, Bell, Door, DoorConfig, Service};
+use crate::limit::HINTS_QUEUED_MAX;
+use crate::server::Foreign;
+use lines::Lines;
+
+pub(super) use meet::run as meet;
+
+const BELL: u64 = 0;
+const EVENTS: usize = 64;
+/// The longest rest: whoever stops the node is not waited for longer, should his ring be missed.
+const REST_MAX: Duration = Duration::from_millis(50);
+/// The region's number in records: the first segment at every node.
+const SEGMENT: u32 = 0;
+
+/// What became of records that went, or came, straight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StraightCounts {
+    /// Of others: applied before the server's stream brought them.
+    pub taken: u64,
+    /// Of others: came out of place, or after the stream, and were forgotten.
+    pub forgotten: u64,
+    /// Own ones that were multicast.
+    pub cast: u64,
+    /// Own ones that went over a link, once for each peer.
+    pub linked: u64,
+    /// Own ones that a peer was not sent, because it reads too slowly.
+    pub dropped: u64,
+    /// Peers that are sent records: over links, or by multicast.
+    pub peers: usize,
+}
+
+/// Peers, as the node's threads share them.
+pub(super) struct Peers {
+    post: Mutex<Post>,
+    any: AtomicBool,
+    lines: Mutex<Lines>,
+    lobby: Arc<Lobby>,
+    poller: Poller,
+    security: Security,
+    cast: AtomicU64,
+    linked: AtomicU64,
+    dropped: AtomicU64,
+    reached: AtomicU64,
+}
+
+/// What the machine says, in its order.
+#[derive(Default)]
+struct Post {
+    hints: VecDeque<Hint<Payload>>,
+    news: VecDeque<News>,
+}
+
+/// Of peers; the thread that receives sees to it.
+enum News {
+    Meet(String),
+    Peer(NodeId, Option<Reach>),
+}
+
+/// Peers that came, and links to those that were gone to.
+struct Lobby {
+    arrivals: Mutex<Vec<Arrival>>,
+    bell: Bell,
+}
+
+impl Service for Lobby {
+    fn take(&self, arrival: Arrival) {
+        self.arrivals
+            .lock()
+            .expect("nothing panics under this lock")
+            .push(arrival);
+        self.bell.ring();
+    }
+}
+
+/// What the thread that receives begins with.
+pub(super) struct Setup {
+    /// Where peers come in.
+    door: Option<Door>,
+    reach: Reach,
+    /// Instead of the server's.
+    group: Option<Group>,
+}
+
+impl Peers {
+    /// Opens the door for peers. They are named by the server when it hears how this node is reached.
+    pub(super) fn open(shared: &Shared, options: &Options) -> Result<(Peers, Setup), JoinError> {
+        let lobby = Arc::new(Lobby {
+            arrivals: Mutex::default(),
+            bell: Bell::new()?,
+        });
+        let poller = Poller::new()?;
+        poller.add(&lobby.bell, BELL, Interest::Read)?;
+        let door = match &options.listen {
+            None => None,
+            Some(address) => {
+                let config = DoorConfig::new(vec![address.clone()], options.security.clone());
+                let service = Arc::clone(&lobby) as Arc<dyn Service>;
+                Some(Door::open(config, service).map_err(JoinError::Listen)?)
+            }
+        };
+        let address = door.as_ref().and_then(|door| door.addresses().first());
+        let reach = Reach {
+            address: address.map(ToString::to_string).unwrap_or_default(),
+            tune: None,
+        };
+        let region = shared.core().machine.region().unwrap_or_default();
+        let peers = Peers {
+            post: Mutex::default(),
+            any: AtomicBool::new(false),
+            lines: Mutex::new(Lines::new(region, shared.id, reach.address.is_empty())),
+            lobby,
+            poller,
+            security: options.security.clone(),
+            cast: AtomicU64::new(0),
+            linked: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+            reached: AtomicU64::new(0),
+        };
+        let group = options.group.clone();
+        Ok((peers, Setup { door, reach, group }))
+    }
+
+    /// Takes what the machine says. It may be done under the node's lock; the rest is [`Peers::send`]'s.
+    pub(super) fn add(&self, straight: Straight<Payload>) {
+        let mut post = self.post.lock().expect("nothing panics under this lock");
+        match straight {
+            Straight::Meet(group) => post.news.push_back(News::Meet(group)),
+            Straight::Peer(node, reach) => post.news.push_back(News::Peer(node, reach)),
+            // Nobody waits for it: the oldest is the one that is of least use.
+            Straight::Hint(hint) => {
+                if post.hints.len() >= HINTS_QUEUED_MAX {
+                    post.hints.pop_front();
+                }
+                post.hints.push_back(hint);
+            }
+        }
+        self.any.store(true, Ordering::SeqCst);
+    }
+
+    /// Sends what was added, if nobody else is at the links; if somebody is, the thread that receives sends it. Waits for nobody.
+    pub(super) fn send(&self) {
+        if let Ok(mut lines) = self.lines.try_lock() {
+            self.send_hints(&mut lines);
+        }
+        // News, or what was added while somebody else had the links.
+        if self.any.load(Ordering::SeqCst) {
+            self.lobby.bell.ring();
+        }
+    }
+
+    fn send_hints(&self, lines: &mut Lines) {
+        while let Some(hint) = self.next_hint() {
+            let sent = lines.send(hint, &self.poller);
+            self.cast.fetch_add(sent.cast, Ordering::Relaxed);
+            self.linked.fetch_add(sent.linked, Ordering::Relaxed);
+            self.dropped.fetch_add(sent.dropped, Ordering::Relaxed);
+        }
+    }
+
+    fn next_hint(&self) -> Option<Hint<Payload>> {
+        let mut post = self.post.lock().expect("nothing panics under this lock");
+        let hint = post.hints.pop_front();
+        if post.hints.is_empty() && post.news.is_empty() {
+            self.any.store(false, Ordering::SeqCst);
+        }
+        hint
+    }
+
+    fn next_news(&self) -> Option<News> {
+        let mut post = self.post.lock().expect("nothing panics under this lock");
+        let news = post.news.pop_front();
+        if post.hints.is_empty() && post.news.is_empty() {
+            self.any.store(false, Ordering::SeqCst);
+        }
+        news
+    }
+
+    fn lines(&self) -> MutexGuard<'_, Lines> {
+        self.lines.lock().expect("nothing panics under this lock")
+    }
+
+    pub(super) fn counts(&self) -> StraightCounts {
+        StraightCounts {
+            cast: self.cast.load(Ordering::Relaxed),
+            linked: self.linked.load(Ordering::Relaxed),
+            dropped: self.dropped.load(Ordering::Relaxed),
+            peers: self.reached.load(Ordering::Relaxed) as usize,
+            ..StraightCounts::default()
+        }
+    }
+
+    /// Ends the rest of the thread that receives.
+    pub(super) fn ring(&self) {
+        self.lobby.bell.ring();
+    }
+}
+
+/// Receives, until the node ends.
+pub(super) fn run(shared: &Shared, setup: Setup) {
+    let Some(peers) = shared.peers.get() else {
+        return;
+    };
+    shared.with(|core, _| core.machine.set_reach(setup.reach.clone()));
+    if let Err(error) = receive(shared, peers, &setup) {
+        tracing::error!(%error, "records do not come straight any more: only from the server");
+        shared.with(|core, _| core.machine.set_reach(Reach::default()));
+    }
+    drop(setup.door);
+}
+
+fn receive(shared: &Shared, peers: &Peers, setup: &Setup) -> io::Result<()> {
+    let mut events = Events::with_capacity(EVENTS);
+    let mut hints = Vec::new();
+    let mut heard = Instant::now();
+    while !shared.is_over() {
+        let (moved, reach) = turn(peers, setup, &events, &mut hints)?;
+        if let Some(reach) = reach {
+            shared.with(|core, _| core.machine.set_reach(reach));
+        }
+        take(shared, &mut hints);
+        if moved {
+            heard = Instant::now();
+        }
+        let step = match moved {
+            true => WaitStep::Poll,
+            false => shared.wait.step(heard.elapsed()),
+        };
+        match step {
+            WaitStep::Block => {
+                let news = || peers.any.load(Ordering::SeqCst) || shared.is_over();
+                let sleep = || peers.poller.wait(&mut events, Some(REST_MAX));
+                if peers.lobby.bell.nap(news, sleep)?.is_some() {
+                    continue;
+                }
+            }
+            WaitStep::Yield => std::thread::yield_now(),
+            WaitStep::Poll => std::hint::spin_loop(),
+        }
+        peers.poller.wait(&mut events, Some(Duration::ZERO))?;
+    }
+    Ok(())
+}
+
+/// One look at everything. Whether anything was found, and how the node is reached, if that changed.
+fn turn(
+    peers: &Peers,
+    setup: &Setup,
+    events: &Events,
+    hints: &mut Vec<Hint<Payload>>,
+) -> io::Result<(bool, Option<Reach>)> {
+    let mut lines = peers.lines();
+    let arrivals = std::mem::take(
+        &mut *peers
+            .lobby
+            .arrivals
+            .lock()
+            .expect("nothing panics under this lock"),
+    );
+    let mut moved = !arrivals.is_empty();
+    for arrival in arrivals {
+        lines.let_in(arrival, &peers.poller)?;
+    }
+    let mut changed = false;
+    while let Some(news) = peers.next_news() {
+        moved = true;
+        match news {
+            News::Meet(group) => {
+                let group = setup.group.clone().or_else(|| cast::named(&group));
+                changed |= lines.meet(group, &peers.poller);
+            }
+            News::Peer(node, reach) => lines.on_peer(node, reach),
+        }
+    }
+    moved |= lines.receive(events, hints, &peers.poller)?;
+    peers.send_hints(&mut lines);
+    changed |= lines.renew();
+    peers.reached.store(lines.reached() as u64, Ordering::Relaxed);
+    let reach = changed.then(|| Reach {
+        tune: lines.tune(),
+        ..setup.reach.clone()
+    });
+    Ok((moved, reach))
+}
+
+/// Tells the machine of hints, once they are checked.
+fn take(shared: &Shared, hints: &mut Vec<Hint<Payload>>) {
+    if hints.is_empty() {
+        return;
+    }
+    // Of a node, nothing counts behind what is none.
+    let mut liar = None;
+    hints.retain(|hint| {
+        if liar == Some(hint.node) {
+            return false;
+        }
+        let checked = Foreign::check(hint.payload.as_ref(), &shared.spans, SEGMENT);
+        if let Err(error) = &checked {
+            let (node, number) = (hint.node.0, hint.number.0);
+            tracing::error!(node, number, %error, "a peer sent what is no record of the region: nothing is taken of it any more");
+            liar = Some(hint.node);
+        }
+        checked.is_ok()
+    });
+    shared.with(|core, now| {
+        for hint in hints.drain(..) {
+            core.machine.on_hint(now, hint);
+        }
+        if let Some(node) = liar {
+            core.machine.distrust(node);
+        }
+    });
+}
