@@ -213,7 +213,7 @@ fn driver(mut store: Store, config: &ServeConfig, post: &Arc<Post>) -> Result<Dr
         page_bytes: PAGE_BYTES,
         opening,
     };
-    let mut server: Server<line::Payload> = Server::new(machine, store.known(), Time(0));
+    let mut server = Server::new(machine, store.known(), Time(0));
     let recent = store.take_recent().into_iter();
     server.remember(
         recent
@@ -221,7 +221,6 @@ fn driver(mut store: Store, config: &ServeConfig, post: &Arc<Post>) -> Result<Dr
             .collect(),
     );
     let now = Instant::now();
-    let mut server = Server::new(machine, store.known(), Time(0));
     if let Some(group) = &config.multicast {
         server.set_group(&group.to_string());
     }
