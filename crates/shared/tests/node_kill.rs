@@ -14,11 +14,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use common::world::{LEASE_SHORT, Place, add, try_read};
+use common::world::{LEASE_LONG, LEASE_SHORT, Place, SPAN, add_as, try_read};
 use common::{PATIENCE, Random, until};
 use netram_lender::Lender;
+use netram_proto::port::Durability;
 use netram_proto::shared::message::Fate;
-use netram_shared::node::{CommitError, LeaveError};
+use netram_proto::shared::{Hold, LockId, NodeId, Number};
+use netram_rvm::Mode;
+use netram_shared::node::{Commit, CommitError, LeaveError};
+use netram_shared::server::serve::Serving;
+use netram_shared::server::{Store, merge_left};
 
 /// A child that has not become another program yet has copies of this process's files, and with them its locks: one test at a time.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -42,11 +47,33 @@ fn place_of_child() -> Option<Place> {
 #[ignore = "a process of the other tests"]
 fn server() {
     let Some(place) = place_of_child() else { return };
-    let serving = place.serve_shortly();
+    serve(place.serve_shortly());
+}
+
+/// Not a test of its own: a server of whose nodes none is to be fenced.
+#[test]
+#[ignore = "a process of the other tests"]
+fn patient_server() {
+    let Some(place) = place_of_child() else { return };
+    serve(place.serve());
+}
+
+fn serve(serving: Serving) {
     writeln!(std::io::stdout(), "\nserving").expect("somebody reads");
     // Until the test ends, or kills it.
     let _ = std::io::stdin().lines().next();
     drop(serving);
+}
+
+/// Not a test of its own: a lender.
+#[test]
+#[ignore = "a process of the other tests"]
+fn lender() {
+    let Some(place) = place_of_child() else { return };
+    let lender = place.lender("a");
+    writeln!(std::io::stdout(), "\nserving").expect("somebody reads");
+    let _ = std::io::stdin().lines().next();
+    drop(lender);
 }
 
 /// Not a test of its own: a node that commits until it is told to stop.
@@ -70,9 +97,10 @@ fn node() {
     };
     let mut node = place.join(&name);
     while !told.load(Ordering::SeqCst) {
-        let (number, id) = match add(&node, random.below(u64::from(LOCKS)) as u32, 1) {
-            Ok(_) => {
-                say("acked");
+        let (number, id) = match add_as(&node, random.below(u64::from(LOCKS)) as u32, 1) {
+            Ok((_, Commit { record, .. })) => {
+                let (id, number) = record.expect("it wrote");
+                say(&format!("record {id} {number}\nacked"));
                 continue;
             }
             Err(CommitError::Unknown { node, number, .. }) => (Some(number), node),
@@ -109,6 +137,8 @@ struct Said {
     acked: AtomicU64,
     ended: AtomicU64,
     left: AtomicBool,
+    /// The last record that was acknowledged.
+    record: Mutex<(u64, u64)>,
 }
 
 impl Process {
@@ -130,6 +160,14 @@ impl Process {
                     "serving" => hears.serving.store(true, Ordering::SeqCst),
                     "acked" => drop(hears.acked.fetch_add(1, Ordering::SeqCst)),
                     "ended" => drop(hears.ended.fetch_add(1, Ordering::SeqCst)),
+                    line if line.starts_with("record ") => {
+                        let mut words = line
+                            .split(' ')
+                            .skip(1)
+                            .map(|word| word.parse().expect("a number"));
+                        let record = (words.next().expect("an id"), words.next().expect("a number"));
+                        *hears.record.lock().expect("no panic") = record;
+                    }
                     "left" => hears.left.store(true, Ordering::SeqCst),
                     _ => {}
                 }
@@ -152,6 +190,12 @@ impl Process {
         until("the node commits", || self.acked() >= enough);
     }
 
+    /// The last record that it has told of.
+    fn record(&self) -> (NodeId, Number) {
+        let (id, number) = *self.said.record.lock().expect("no panic");
+        (NodeId(id), Number(number))
+    }
+
     fn signal(&self, signal: &str) {
         let status = Command::new("kill")
             .args([signal, &self.child.id().to_string()])
@@ -172,6 +216,11 @@ impl Process {
     /// SIGKILL. Returns the node's commits that it has told of.
     fn kill(mut self) -> u64 {
         self.child.kill().expect("it runs");
+        self.wait()
+    }
+
+    /// Until it has ended, and all that it has told is heard.
+    fn wait(mut self) -> u64 {
         self.child.wait().expect("it ends");
         self.hears.take().expect("it hears").join().expect("no panic");
         self.acked()
@@ -305,4 +354,105 @@ fn a_server_that_is_killed_and_started_again_loses_nothing() {
     two.commits(60);
     let acked = one.leave() + two.leave();
     assert_eq!(commits(&place), acked);
+}
+
+/// Its link takes no more, and the server keeps only so many records for it.
+#[test]
+fn a_node_that_others_outrun_begins_anew_and_loses_nothing() {
+    let _alone = alone();
+    let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
+    let place = Place {
+        directory: directory.path().to_owned(),
+    };
+    let _lender = place.lender("a");
+    place.create(LOCKS as usize + 1, &["a"]);
+    let serving = place.serve_as(|config| {
+        config.lease = LEASE_LONG;
+        // More than the writer may send before the server looks at what it has for others.
+        config.recent_bytes = 1 << 20;
+    });
+    let one = Process::start(&place, "node", "one");
+    one.commits(30);
+    one.signal("-STOP");
+    // Under a lock that the other never has; more than all buffers on the way.
+    let writer = place.join("writer");
+    for round in 0..1500_u32 {
+        let mut txn = writer.begin(Mode::Restore).expect("there is a node");
+        txn.acquire(LockId(LOCKS), Hold::Exclusive).expect("it is free");
+        txn.write(LOCKS as usize * SPAN, &[round as u8; SPAN])
+            .expect("it is held");
+        txn.commit(Durability::Remote).expect("it commits");
+    }
+    one.signal("-CONT");
+    until("it is told to begin anew", || {
+        one.said.ended.load(Ordering::SeqCst) > 0
+    });
+    one.commits(30);
+    let acked = one.leave();
+    assert_eq!(commits(&place), acked);
+    drop(serving);
+}
+
+/// What the server's disk has is there; what only memories had is lost, and nobody is told otherwise.
+#[test]
+fn after_a_power_cut_of_everything_what_was_kept_is_there_and_of_the_rest_the_truth_is_told() {
+    let _alone = alone();
+    let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
+    let place = Place {
+        directory: directory.path().to_owned(),
+    };
+    let serves = |test: &str| {
+        let process = Process::start(&place, test, test);
+        until("it serves", || process.said.serving.load(Ordering::SeqCst));
+        process
+    };
+    let lender = serves("lender");
+    place.create(LOCKS as usize, &["a"]);
+    let server = serves("patient_server");
+    let nodes = ["one", "two"].map(|name| Process::start(&place, "node", name));
+    nodes.iter().for_each(|node| node.commits(30));
+    let kept = nodes.each_ref().map(Process::record);
+    let judge = place.join("judge");
+    for (node, number) in kept {
+        let fate = judge.outcome(node, number, PATIENCE);
+        assert_eq!(fate, Ok(Fate::Committed));
+    }
+    // A dead one would have to be waited for.
+    judge.leave().expect("it leaves");
+    nodes.iter().for_each(|node| node.commits(30));
+    let ids: Vec<String> = [&lender, &server, &nodes[0], &nodes[1]]
+        .map(|process| process.child.id().to_string())
+        .to_vec();
+    let killed = Command::new("kill").arg("-9").args(ids).status();
+    assert!(killed.expect("kill runs").success());
+    lender.wait();
+    server.wait();
+    let acked = nodes.map(|node| {
+        let said = Arc::clone(&node.said);
+        node.wait();
+        *said.record.lock().expect("no panic")
+    });
+    // The lender comes back empty. What the nodes' disks have is all that is left, and no proof.
+    std::fs::remove_file(place.directory.join("a.mem")).expect("the lender had it");
+    let _lender = serves("lender");
+    let (mut store, _) = Store::open(&place.region(), || ()).expect("the region is whole");
+    let roots = ["one", "two"].map(|name| place.directory.join(name));
+    let merged = merge_left(&mut store, &roots, true).expect("it is merged");
+    store.close().expect("it closes");
+    let _server = serves("patient_server");
+    let judge = place.join("another judge");
+    let mut counted = 0;
+    for ((node, number), (id, acked)) in kept.into_iter().zip(acked) {
+        assert_eq!(node.0, id, "it was never fenced");
+        let its = merged.iter().find(|left| left.node == node);
+        let last = its.expect("its directory was named").last;
+        assert!(last >= number, "{number} was kept, {last} is there");
+        assert!(last.0 <= acked + 1, "{last} is there, {acked} was acknowledged");
+        let fate = |number| judge.outcome(node, Number(number), PATIENCE);
+        assert_eq!(fate(last.0), Ok(Fate::Committed));
+        assert_eq!(fate(last.0 + 1), Ok(Fate::Aborted));
+        counted += last.0;
+    }
+    judge.leave().expect("it leaves");
+    assert_eq!(commits(&place), counted);
 }

@@ -11,9 +11,11 @@ use common::history::{Model, NODES, TERM, open, payload, plan};
 use common::{PATIENCE, Random};
 use netram_client::{Journal, JournalConfig};
 use netram_home::{Home, Layout};
+use netram_proto::id::Lsn;
 use netram_proto::journal::Voter;
 use netram_proto::port::Log;
 use netram_proto::shared::{LockId, NodeId, Stamp};
+use netram_proto::wire::Link;
 use netram_rvm::record::KIND_COMPACT;
 use netram_shared::server::{Joining, OfflineError, Store, merge_left};
 
@@ -127,6 +129,29 @@ fn what_all_left_makes_the_region_whole() {
         drop(store);
         left.model.assert_is(&open(&left.region()));
     }
+}
+
+/// After a power cut of everything this was refused as another journal's, and its node's locks stayed taken.
+#[test]
+fn a_region_may_have_more_than_the_disk_of_a_node_that_was_slower() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut left = Left::new(10, 10);
+    let mut store = open(&left.region());
+    let record = left.model.step();
+    let end = Link {
+        lsn: Lsn(1 << 30),
+        ..record.end
+    };
+    let payload = record.payload(store.segment());
+    store
+        .merge(record.node, record.number, Some(end), &payload)
+        .unwrap();
+    let done = merge_left(&mut store, &left.dirs(), false).unwrap();
+    assert!(done.iter().all(|one| one.merged == 0));
+    let its = done.iter().find(|one| one.node == record.node);
+    assert_eq!(its.unwrap().last, record.number);
+    assert_eq!(store.table().counters.gone, NODES);
+    left.model.assert_is(&store);
 }
 
 #[test]

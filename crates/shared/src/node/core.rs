@@ -23,6 +23,7 @@ use netram_proto::shared::node::{Deed, Node as Machine, Over, Waited};
 use netram_proto::shared::{NodeId, Number, ToServer};
 use netram_proto::wire::Link;
 
+use super::Progress;
 use super::error::Gone;
 use super::hands::{Hands, TooMuch, Work};
 use super::payload::Payload;
@@ -285,7 +286,16 @@ impl Ends {
     }
 
     fn all_acked(&self) -> bool {
-        self.acked.0.max(self.kept.0) >= self.trimmed.0.0 + self.ends.len() as u64
+        let progress = self.progress();
+        progress.acked >= progress.appended
+    }
+
+    pub(super) fn progress(&self) -> Progress {
+        Progress {
+            appended: Number(self.trimmed.0.0 + self.ends.len() as u64),
+            acked: self.acked.max(self.kept),
+            kept: self.kept,
+        }
     }
 
     /// The server keeps so much, and says where that ends. Returns where it does.

@@ -30,9 +30,8 @@ use super::tails::Tails;
 use super::txn::Stores;
 use crate::server::{Span, Spans};
 
-/// The region's copy, and what the server names its lenders in, beside the log.
+/// The region's copy, beside the log.
 const REGION: &str = "region";
-const NODES: &str = "nodes.toml";
 /// Between two attempts to find a server that is not there yet.
 const CONNECT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -264,7 +263,8 @@ impl Joining<'_> {
         if self.options.journal.is_some() || opening.settings.is_empty() {
             return Ok(journal);
         }
-        let path = self.root.join(NODES);
+        // Where a home's settings are: whoever merges what is left without a server finds the lenders.
+        let path = Place::at(&self.root).settings();
         let text = String::from_utf8_lossy(&opening.settings);
         fs::write(&path, text.as_bytes()).map_err(|cause| JoinError::Directory {
             path: path.clone(),

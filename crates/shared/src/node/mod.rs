@@ -89,6 +89,7 @@ pub use error::{
 use grip::Grip;
 pub use heaps::HeapError;
 pub use old::LeftBehind;
+pub(crate) use old::marked_in;
 pub use options::Options;
 pub use peers::StraightCounts;
 pub use reader::Reader;
@@ -107,6 +108,17 @@ pub struct Node {
     patience: Duration,
     /// Held until the journal of a node that has left is removed.
     alone: Option<Alone>,
+}
+
+/// How far the records of a node have come: the last of each kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// In its journal.
+    pub appended: Number,
+    /// Safe, whatever dies: held as its journal's rule says, or durable at the server.
+    pub acked: Number,
+    /// Durable at the server.
+    pub kept: Number,
 }
 
 /// Why a node has not left in peace. What it committed is safe all the same; the next joining offers it.
@@ -146,7 +158,7 @@ impl Node {
         };
         fs::create_dir_all(&options.directory).map_err(directory)?;
         let alone = Alone::take(&options.directory)?;
-        let (old, root) = old::journals(&options.directory).map_err(directory)?;
+        let (old, root) = old::journals_in(&options.directory).map_err(directory)?;
         let arrived = join::join(&options, root.clone())?;
         let shared = Arc::new(arrived.shared);
         let mut node = Node {
@@ -252,6 +264,11 @@ impl Node {
         timeout: Duration,
     ) -> Result<bool, Gone> {
         self.shared.wait_version(lock, version, timeout)
+    }
+
+    /// How far the node's own records have come.
+    pub fn progress(&self) -> Progress {
+        self.shared.core().ends.progress()
     }
 
     /// What became of a record, of any node id, that [`CommitError::Unknown`] has named. [`Fate::Open`]: it was not known in time.

@@ -57,7 +57,7 @@ pub(super) enum OldError {
 }
 
 /// The directories of journals, oldest first, and the name for a new one.
-pub(super) fn journals(directory: &Path) -> std::io::Result<(Vec<PathBuf>, PathBuf)> {
+pub(super) fn journals_in(directory: &Path) -> std::io::Result<(Vec<PathBuf>, PathBuf)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory)? {
         let name = entry?.file_name();
@@ -70,6 +70,13 @@ pub(super) fn journals(directory: &Path) -> std::io::Result<(Vec<PathBuf>, PathB
     let next = found.last().map_or(1, |last| last.saturating_add(1));
     let path = |number: u64| directory.join(format!("{PREFIX}{number}"));
     Ok((found.iter().map(|number| path(*number)).collect(), path(next)))
+}
+
+/// The journals of nodes in a directory, oldest first; not those that were cut short before they were a node's.
+pub(crate) fn marked_in(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let (mut found, _) = journals_in(directory)?;
+    found.retain(|root| !matches!(Mark::read(root), Ok(None)));
+    Ok(found)
 }
 
 /// A journal of an earlier process that the server has not buried yet.
@@ -207,13 +214,13 @@ mod tests {
     fn a_new_journal_never_takes_an_older_ones_place() {
         let folder = tempfile::tempdir().unwrap();
         let root = |number: u64| folder.path().join(format!("journal-{number}"));
-        assert_eq!(journals(folder.path()).unwrap(), (vec![], root(1)));
+        assert_eq!(journals_in(folder.path()).unwrap(), (vec![], root(1)));
         for number in [10, 9] {
             fs::create_dir(root(number)).unwrap();
         }
         fs::create_dir(folder.path().join("journal-old")).unwrap();
         fs::write(folder.path().join("notes"), "").unwrap();
-        let found = journals(folder.path()).unwrap();
+        let found = journals_in(folder.path()).unwrap();
         assert_eq!(found, (vec![root(9), root(10)], root(11)));
     }
 }

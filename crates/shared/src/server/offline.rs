@@ -7,12 +7,14 @@
 
 use std::path::{Path, PathBuf};
 
-use netram_client::{Inspect, JournalConfig, Left};
+use netram_client::{Inspect, JournalConfig, Left, Place};
 use netram_home::{Home, HomeError};
 use netram_proto::id::{JournalId, Lsn};
 use netram_proto::port::{LogError, WaitError};
 use netram_proto::shared::{Alien, Merge, Missing, NodeId, Number, Queued};
 use netram_rvm::record::KIND_COMPACT;
+
+use crate::node::marked_in;
 
 use super::store::{MergeError, RecordError, Store, StoreError};
 use super::table::Node;
@@ -35,6 +37,14 @@ pub struct LeftBehind {
 /// Why directories were not merged.
 #[derive(Debug, thiserror::Error)]
 pub enum OfflineError {
+    /// It cannot be read.
+    #[error("{root}: {cause}")]
+    Directory {
+        /// The directory.
+        root: PathBuf,
+        /// What the system said.
+        cause: std::io::Error,
+    },
     /// The node's settings, or its files.
     #[error("{root}: {cause}")]
     Home {
@@ -135,14 +145,14 @@ struct Lane {
 
 /// Where a record stands.
 #[derive(Clone, Copy)]
-struct Place {
+struct At {
     lane: usize,
     lsn: Lsn,
     next: Lsn,
 }
 
 /// Merges what is in these directories and not in the region, in an order that their stamps allow; what their lenders have of them
-/// counts too. Afterwards their nodes are gone.
+/// counts too. Afterwards their nodes are gone. A directory is a journal's, or a node's, which has journals.
 ///
 /// A node's process must have ended. A stamp of every record is in memory meanwhile, and one whole record.
 pub fn merge_left(
@@ -151,10 +161,10 @@ pub fn merge_left(
     accept_loss: bool,
 ) -> Result<Vec<LeftBehind>, OfflineError> {
     let mut lanes: Vec<Lane> = Vec::with_capacity(roots.len());
-    for root in roots {
-        let lane = Lane::open(store, root, accept_loss)?;
+    for root in journals_of(roots)? {
+        let lane = Lane::open(store, &root, accept_loss)?;
         if lanes.iter().any(|other| other.node == lane.node) {
-            return Err(OfflineError::Twice { root: root.clone() });
+            return Err(OfflineError::Twice { root });
         }
         lanes.push(lane);
     }
@@ -174,8 +184,24 @@ pub fn merge_left(
     Ok(done)
 }
 
+/// The journals in these directories.
+fn journals_of(roots: &[PathBuf]) -> Result<Vec<PathBuf>, OfflineError> {
+    let mut journals = Vec::new();
+    for root in roots {
+        let unreadable = |cause| OfflineError::Directory {
+            root: root.clone(),
+            cause,
+        };
+        match root.is_dir() && !Place::at(root).log().exists() {
+            true => journals.extend(marked_in(root).map_err(unreadable)?),
+            false => journals.push(root.clone()),
+        }
+    }
+    Ok(journals)
+}
+
 /// The records that the region lacks, in the order in which they are to be merged.
-fn order(store: &Store, lanes: &[Lane]) -> Result<Vec<(Number, NodeId, Place)>, OfflineError> {
+fn order(store: &Store, lanes: &[Lane]) -> Result<Vec<(Number, NodeId, At)>, OfflineError> {
     let mut merge = Merge::new(store.table().versions(), store.table().numbers());
     for (index, lane) in lanes.iter().enumerate() {
         if let Some(node) = store.table().node(lane.node) {
@@ -242,9 +268,13 @@ impl Lane {
         lane: usize,
         store: &Store,
         node: &Node,
-        merge: &mut Merge<Place>,
+        merge: &mut Merge<At>,
     ) -> Result<(), OfflineError> {
         let from = node.end.lsn;
+        // The server's disk was faster than the node's, and members did not have it, or are lost: all that is here is there.
+        if self.left.end().lsn < from {
+            return Ok(());
+        }
         if self.left.link_at(from).ok() != Some(node.end) {
             return Err(OfflineError::Apart {
                 root: self.root.clone(),
@@ -262,7 +292,7 @@ impl Lane {
                 KIND_COMPACT => store.check(record.payload),
                 _ => Err(RecordError::Kind(record.kind.0)),
             };
-            let place = Place {
+            let place = At {
                 lane,
                 lsn: record.lsn,
                 next: record.next,

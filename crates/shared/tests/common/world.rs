@@ -9,7 +9,7 @@ use netram_lender::{Config, Lender};
 use netram_proto::port::Durability;
 use netram_proto::shared::{Hold, LockId};
 use netram_rvm::Mode;
-use netram_shared::node::{AcquireError, CommitError};
+use netram_shared::node::{AcquireError, Commit, CommitError};
 use netram_shared::server::serve::{ServeConfig, Serving};
 use netram_shared::server::{Plan, Spans, Store};
 use netram_shared::{Node, Options, Txn};
@@ -132,13 +132,18 @@ impl Place {
 
 /// Adds to the counter at the beginning of a lock's span. Returns what it is then.
 pub fn add(node: &Node, lock: u32, more: u64) -> Result<u64, CommitError> {
+    add_as(node, lock, more).map(|(value, _)| value)
+}
+
+/// The same; says which record that is.
+pub fn add_as(node: &Node, lock: u32, more: u64) -> Result<(u64, Commit), CommitError> {
     let mut txn = node.begin(Mode::Restore)?;
     acquire(&mut txn, lock, Hold::Exclusive)?;
     let at = lock as usize * SPAN;
     let value: u64 = node.region().get(at).expect("inside");
     txn.set(at, &(value + more)).expect("it is held");
-    txn.commit(Durability::Remote)?;
-    Ok(value + more)
+    let commit = txn.commit(Durability::Remote)?;
+    Ok((value + more, commit))
 }
 
 /// The counter at the beginning of a lock's span, as of now.
