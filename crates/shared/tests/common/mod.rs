@@ -89,13 +89,6 @@ impl House {
         &self.door.addresses()[0]
     }
 
-    /// The next one who comes in.
-    pub fn arrival(&self) -> Arrival {
-        let mut arrival = self.arrivals.recv_timeout(PATIENCE).unwrap();
-        arrival.channel.let_in();
-        arrival
-    }
-
     /// A node's channel, and the server's end of it.
     pub fn pair(&self) -> (Channel, Arrival) {
         let node = Channel::open(self.address(), &self.security, PATIENCE).unwrap();
