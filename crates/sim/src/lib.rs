@@ -13,6 +13,7 @@
 //! | `server` | the server of a shared region, as far as one node's journal is concerned |
 //! | [`history`], `past` | what truly happened |
 //! | [`check`] | the oracles, one a rule |
+//! | [`region`] | worlds of their own: several nodes that share a region, with its server |
 //! | [`scenario`] | what the client program does |
 //! | [`storage`] | segments on a virtual disk, for `rvm` |
 //! | [`runner`] | seeds, threads, reports |
@@ -32,6 +33,7 @@ mod past;
 pub mod process;
 pub mod profile;
 mod queue;
+pub mod region;
 pub mod rng;
 pub mod runner;
 pub mod scenario;

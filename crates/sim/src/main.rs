@@ -1,4 +1,4 @@
-//! `netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept|--shared] [--verbose]`: runs seeds, reports, exits with 1 if any
+//! `netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept|--shared|--regions] [--verbose]`: runs seeds, reports, exits with 1 if any
 //! seed broke a rule.
 #![forbid(unsafe_code)]
 
@@ -6,13 +6,14 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use netram_proto::planted::{Fault, Planted};
+use netram_sim::region::REGION_RULES;
 use netram_sim::runner::{Failure, Summary, run_seeds};
-use netram_sim::scenario::{has_data_lender, is_shared};
+use netram_sim::scenario::{has_data_lender, is_region, is_shared};
 
 const USAGE: &str = "\
 netram-sim: runs netram's machines in a virtual world with seeded faults
 
-usage: netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept|--shared] [--verbose]
+usage: netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept|--shared|--regions] [--verbose]
 
   --seeds N      how many worlds to run
   --from S       the first world's seed (0)
@@ -20,6 +21,7 @@ usage: netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept|--sh
   --fault NAME   plant a fault in the machines; the run should then fail (`--fault list` names them)
   --kept         of these only the tenth among which are all worlds with a data lender
   --shared       of these only the tenth among which are all worlds whose journal is a shared region's node's
+  --regions      of these only those, one in seventeen, of several nodes that share a region
   --verbose      print the whole story kept of a failing seed, and all counters
 ";
 /// Failing seeds after which a run stops.
@@ -36,6 +38,7 @@ struct Arguments {
     fault: Option<Fault>,
     kept: bool,
     shared: bool,
+    regions: bool,
     verbose: bool,
 }
 
@@ -63,7 +66,11 @@ fn main() -> ExitCode {
         arguments.threads,
         planted,
         FAILURES_MAX,
-        &|seed| (!arguments.kept || has_data_lender(seed)) && (!arguments.shared || is_shared(seed)),
+        &|seed| {
+            (!arguments.kept || has_data_lender(seed))
+                && (!arguments.shared || is_shared(seed))
+                && (!arguments.regions || is_region(seed))
+        },
         &progress,
     );
     report(&summary, &arguments);
@@ -115,6 +122,7 @@ fn tell(failure: &Failure, verbose: bool) -> String {
     let story = failure.story[failure.story.len() - lines..].join("\n");
     let rule = match failure.rule {
         0 => String::from("liveness"),
+        rule if rule > REGION_RULES => format!("rule {} of docs/shared.md", rule - REGION_RULES),
         rule => format!("rule {rule}"),
     };
     format!(
@@ -131,6 +139,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
         fault: None,
         kept: false,
         shared: false,
+        regions: false,
         verbose: false,
     };
     while let Some(word) = words.next() {
@@ -144,6 +153,10 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
         }
         if word == "--shared" {
             arguments.shared = true;
+            continue;
+        }
+        if word == "--regions" {
+            arguments.regions = true;
             continue;
         }
         let value = words.next().ok_or_else(|| String::from(USAGE))?;

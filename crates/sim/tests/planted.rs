@@ -3,7 +3,7 @@
 
 use netram_proto::planted::{Fault, Planted};
 use netram_sim::runner::{Failure, run_seed};
-use netram_sim::scenario::{has_data_lender, is_shared};
+use netram_sim::scenario::{has_data_lender, is_region, is_shared};
 
 /// Seeds that a fault may take to be found. Most take fewer than a hundred.
 const SEEDS_MAX: u64 = 30_000;
@@ -83,6 +83,17 @@ faults! {
     counting_a_view_before_the_server_has_it_is_found: ViewBeforeServer breaks [1, 13];
     dropping_what_the_server_lacks_is_found: UnkeptDropped breaks [1, 13];
     taking_the_slow_for_deaf_is_found: SlowIsDeaf breaks [0];
+}
+
+/// The same journals, under a region: what breaks a journal's rules breaks the region's.
+#[test]
+fn faults_of_journals_are_found_by_the_rules_of_regions() {
+    for fault in OF_NODES {
+        let failing = (0..SEEDS_MAX)
+            .filter(|&seed| is_region(seed))
+            .find_map(|seed| run_seed(seed, Planted::with(fault)).err());
+        assert!(failing.is_some(), "{fault:?} was not found in a region");
+    }
 }
 
 #[test]

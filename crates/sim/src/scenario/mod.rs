@@ -15,6 +15,7 @@ use netram_proto::planted::Planted;
 
 use crate::coverage::Coverage;
 use crate::profile::Profile;
+use crate::region;
 use crate::rng::Rng;
 use crate::trace::{Story, Trace};
 use crate::world::World;
@@ -38,6 +39,14 @@ const DATA_DRAW: u64 = 0x6461_7461_6C65_6E64;
 /// Mixed into a seed to draw which worlds' journals are a node's.
 const SHARED_DRAW: u64 = 0x7368_6172_6564_2121;
 
+/// Mixed into a seed to draw which worlds are those of a shared region.
+const REGION_DRAW: u64 = 0x7265_6769_6F6E_2121;
+
+/// Whether the world of `seed` is that of several nodes that share a region.
+pub fn is_region(seed: u64) -> bool {
+    Rng::new(seed ^ REGION_DRAW).chance(60)
+}
+
 /// Whether the journal of the world of `seed` is that of a node of a shared region, if it is one in which a client journals.
 pub fn is_shared(seed: u64) -> bool {
     Rng::new(seed ^ SHARED_DRAW).chance(100)
@@ -51,6 +60,10 @@ pub fn has_data_lender(seed: u64) -> bool {
 /// Runs `seed`. Unwinds with a [`crate::check::Violation`] when a rule is broken.
 pub fn run(seed: u64, planted: Planted, story: Option<Story>) -> Outcome {
     let mut rng = Rng::new(seed);
+    if is_region(seed) {
+        let (hash, coverage) = region::run(rng, planted, Trace::new(story));
+        return Outcome { hash, coverage };
+    }
     let mut profile = Profile::draw(&mut rng);
     let kind = rng.below(100);
     if (70..80).contains(&kind) {

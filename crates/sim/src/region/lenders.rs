@@ -1,0 +1,134 @@
+//! Lenders' machines: each lends windows to any number of journals.
+
+use std::collections::BTreeMap;
+
+use netram_proto::id::{Incarnation, JournalId};
+use netram_proto::journal::{View, ViewMember};
+use netram_proto::planted::Planted;
+use netram_proto::time::Time;
+
+use super::{Event, World};
+use crate::lender::{Lender, Outcome};
+use crate::process::lender_at;
+
+pub(super) struct Machine {
+    incarnation: Incarnation,
+    domain: String,
+    windows: BTreeMap<JournalId, Lender>,
+    pub(super) up: bool,
+    /// Counts its processes.
+    pub(super) boot: u32,
+    pub(super) paused_until: Time,
+}
+
+impl Machine {
+    pub(super) fn new(index: usize, incarnation: Incarnation) -> Machine {
+        Machine {
+            incarnation,
+            domain: format!("d{index}"),
+            windows: BTreeMap::new(),
+            up: true,
+            boot: 0,
+            paused_until: Time(0),
+        }
+    }
+
+    fn window(&mut self, journal: JournalId) -> &mut Lender {
+        let (domain, incarnation) = (&self.domain, self.incarnation);
+        let window = self.windows.entry(journal);
+        window.or_insert_with(|| Lender::new(domain.clone(), incarnation))
+    }
+
+    pub(super) fn on_packet(
+        &mut self,
+        conn: usize,
+        packet: &[u8],
+        journal: JournalId,
+        planted: Planted,
+    ) -> Outcome {
+        self.window(journal).on_packet(conn, packet, journal, planted)
+    }
+
+    pub(super) fn forget(&mut self, conn: usize, journal: JournalId) {
+        self.window(journal).forget(conn);
+    }
+
+    fn kill(&mut self) {
+        self.up = false;
+        self.boot += 1;
+        self.windows.values_mut().for_each(Lender::kill);
+    }
+
+    fn lose(&mut self, next: Incarnation) {
+        self.kill();
+        self.incarnation = next;
+        self.windows.values_mut().for_each(|window| window.lose(next));
+    }
+
+    /// Whether its memory is still the one that a view names.
+    fn is(&self, member: &ViewMember, journal: JournalId) -> bool {
+        let window = self.windows.get(&journal);
+        window.is_some_and(|window| window.incarnation == member.incarnation && window.state().joined)
+    }
+}
+
+impl World {
+    /// A lender's process dies; with `memory`, its machine.
+    pub(super) fn kill_machine(&mut self, machine: usize, memory: bool) {
+        if !self.machines[machine].up {
+            return;
+        }
+        let next = self.next_incarnation();
+        match memory {
+            true => self.machines[machine].lose(next),
+            false => self.machines[machine].kill(),
+        }
+        self.coverage.hit(match memory {
+            true => "region: lenders whose memory was lost",
+            false => "region: lenders whose process died",
+        });
+        self.tell(|| format!("lender {machine} dies, its memory too: {memory}"));
+        self.break_conns_to(machine);
+        let ms = self.rng.pick(&[5, 30, 300]);
+        self.after_ms(ms, Event::MachineUp { machine });
+    }
+
+    pub(super) fn start_machine(&mut self, machine: usize) {
+        if self.machines[machine].up {
+            return;
+        }
+        let planted = self.planted;
+        self.machines[machine].up = true;
+        let journals: Vec<JournalId> = self.machines[machine].windows.keys().copied().collect();
+        for journal in journals {
+            let next = self.next_incarnation();
+            self.machines[machine]
+                .window(journal)
+                .start(journal, next, planted);
+        }
+        self.tell(|| format!("lender {machine} is up"));
+    }
+
+    fn next_incarnation(&mut self) -> Incarnation {
+        self.incarnations += 1;
+        Incarnation(self.incarnations)
+    }
+
+    /// Members of `view` that still have what they held for it.
+    pub(super) fn intact(&self, view: &View) -> usize {
+        let is = |member: &&ViewMember| self.machines[lender_at(&member.address)].is(member, view.journal);
+        view.members.iter().filter(is).count()
+    }
+
+    /// Whether every journal that may still be read can be read without this lender.
+    pub(super) fn can_spare(&self, machine: usize) -> bool {
+        self.views().all(|view| {
+            let its = |member: &&ViewMember| {
+                let at = lender_at(&member.address);
+                at == machine && self.machines[at].is(member, view.journal)
+            };
+            let left = self.intact(view) - view.members.iter().filter(its).count();
+            left >= view.answers()
+        })
+    }
+}

@@ -1,0 +1,154 @@
+//! What one seed's region is like: its machines, its pace, and what visits it. Drawn once.
+
+use netram_proto::journal::{CommitRule, Timing, Voter, WriterConfig};
+use netram_proto::time::Span;
+
+use super::story::Story;
+use crate::rng::Rng;
+
+/// A node may be silent for so long.
+pub(super) const LEASE: Span = Span::from_ms(200);
+
+/// What may happen to a region, see `nemesis`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    /// A node's link to the server breaks.
+    BreakLink,
+    /// A connection to a lender breaks.
+    BreakConn,
+    /// A host and a lender cannot reach each other.
+    Partition,
+    /// A node and the server cannot reach each other.
+    CutOff,
+    /// A node stands still.
+    Sleep,
+    /// The server stands still.
+    ServerSleeps,
+    /// A node's process dies.
+    Kill,
+    /// A node's machine loses power.
+    PowerCut,
+    /// The server's process dies, or its machine.
+    KillServer,
+    /// A lender's process dies; its memory stays.
+    KillLender,
+    /// A lender's machine dies, and its memory with it.
+    LoseLender,
+    /// A lender stands still.
+    LenderSleeps,
+    /// The server's disk takes its time.
+    SlowDisk,
+}
+
+const ACTIONS: [Action; 13] = [
+    Action::BreakLink,
+    Action::BreakConn,
+    Action::Partition,
+    Action::CutOff,
+    Action::Sleep,
+    Action::ServerSleeps,
+    Action::Kill,
+    Action::PowerCut,
+    Action::KillServer,
+    Action::KillLender,
+    Action::LoseLender,
+    Action::LenderSleeps,
+    Action::SlowDisk,
+];
+
+/// One region's nature.
+#[derive(Clone, Debug)]
+pub(super) struct Nature {
+    pub(super) story: Story,
+    pub(super) nodes: usize,
+    pub(super) lenders: usize,
+    wanted: usize,
+    min: usize,
+    rule: CommitRule,
+    /// Bytes of a journal's window and log.
+    pub(super) window: u64,
+    pub(super) capacity: u64,
+    /// Bytes of records that the server keeps for those behind.
+    pub(super) recent_bytes_max: usize,
+    pub(super) pinned_bytes_max: usize,
+    /// One way through the network, at least and at most, in µs.
+    pub(super) latency_us: (u64, u64),
+    /// A sync, at least and at most, in µs.
+    pub(super) disk_us: (u64, u64),
+    /// Of a thousand hints, how many arrive; as many of those twice.
+    pub(super) hints_permille: u64,
+    pub(super) survives_permille: u64,
+    /// Clocks run faster or slower by up to so much.
+    pub(super) drift_permille: u64,
+    pub(super) actions: Vec<Action>,
+    /// Mean time between two.
+    pub(super) every: Span,
+    /// More members may be lost than the rule bears.
+    pub(super) beyond: bool,
+    pub(super) lasts: Span,
+}
+
+impl Nature {
+    pub(super) fn draw(rng: &mut Rng) -> Nature {
+        let story = Story::draw(rng);
+        let lenders = rng.between(1, 4) as usize;
+        let wanted = rng.between(1, 3.min(lenders as u64)) as usize;
+        let rule = match rng.below(4) {
+            0..2 => CommitRule::All,
+            2 => CommitRule::Any,
+            _ => CommitRule::AtLeast(rng.between(1, wanted as u64) as u8),
+        };
+        let density = rng.pick(&[0, 150, 300, 500]);
+        let mut nature = Nature {
+            story,
+            nodes: rng.between(2, 4) as usize,
+            lenders,
+            wanted,
+            min: rng.between(1, wanted as u64) as usize,
+            rule,
+            window: rng.pick(&[8 * 1024, 16 * 1024]),
+            capacity: rng.pick(&[16 * 1024, 32 * 1024]),
+            recent_bytes_max: rng.pick(&[400, 20_000, 20_000]),
+            pinned_bytes_max: rng.pick(&[40, 200, 2000]),
+            latency_us: rng.pick(&[(20, 60), (50, 500), (500, 3000), (100, 15_000)]),
+            disk_us: rng.pick(&[(80, 300), (500, 3000), (5000, 20_000)]),
+            hints_permille: rng.pick(&[0, 500, 900]),
+            survives_permille: rng.pick(&[0, 500, 1000]),
+            drift_permille: rng.pick(&[0, 50]),
+            actions: ACTIONS.into_iter().filter(|_| rng.chance(density)).collect(),
+            every: Span::from_ms(rng.pick(&[15, 40, 120])),
+            beyond: rng.chance(150),
+            lasts: Span::from_ms(rng.pick(&[400, 800, 1600])),
+        };
+        story.suit(&mut nature);
+        nature
+    }
+
+    pub(super) fn writer(&self, slot: usize) -> WriterConfig {
+        WriterConfig {
+            lenders: (0..self.lenders).map(|index| format!("l{index}")).collect(),
+            rule: self.rule,
+            wanted: self.wanted,
+            min: self.min,
+            domain: format!("n{slot}"),
+            one_domain: true,
+            window_bytes: self.window,
+            timing: Timing {
+                ping: Span::from_ms(20),
+                detect: Span::from_ms(100),
+                retry: Span::from_ms(100),
+                resend: None,
+            },
+            cast: None,
+            voter: Voter::Server,
+        }
+    }
+
+    /// Members that do not bear the loss of one make worlds of little use to some stories.
+    pub(super) fn with_spare_member(&mut self) {
+        self.lenders = self.lenders.max(3);
+        self.wanted = self.wanted.max(2);
+        self.min = 1;
+        self.rule = CommitRule::All;
+    }
+}

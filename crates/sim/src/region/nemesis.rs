@@ -1,0 +1,89 @@
+//! What goes wrong: every now and then one of the actions that visit this region.
+
+use netram_proto::shared::server::Session;
+use netram_proto::time::Span;
+
+use super::nature::Action;
+use super::{Event, World};
+
+impl World {
+    pub(super) fn plan_nemesis(&mut self) {
+        if self.nature.actions.is_empty() {
+            return;
+        }
+        let us = self.rng.below(2 * self.nature.every.0 / 1000);
+        self.at(Span::from_us(us), Event::Nemesis);
+    }
+
+    pub(super) fn on_nemesis(&mut self) {
+        if self.calm_since.is_some() {
+            return;
+        }
+        let at = self.rng.index(self.nature.actions.len());
+        let action = self.nature.actions[at];
+        self.trace.mark(self.now, 22, action as u64);
+        self.strike(action);
+        self.plan_nemesis();
+    }
+
+    fn strike(&mut self, action: Action) {
+        let slot = self.rng.index(self.slots.len());
+        let machine = self.rng.index(self.machines.len());
+        let ms = self.rng.pick(&[5, 40, 150, 500]);
+        let until = self.now + Span::from_ms(ms);
+        match action {
+            Action::BreakLink => {
+                let sessions: Vec<Session> = self.pipes.keys().copied().collect();
+                if !sessions.is_empty() {
+                    let session = sessions[self.rng.index(sessions.len())];
+                    self.break_pipe(session);
+                    self.coverage.hit("region: links broken");
+                }
+            }
+            Action::BreakConn => {
+                let conns = self.open_conns();
+                if !conns.is_empty() {
+                    let conn = conns[self.rng.index(conns.len())];
+                    self.break_conn(conn);
+                }
+            }
+            Action::Partition => {
+                let host = self.rng.index(self.slots.len() + 1);
+                self.blocked[host][machine] = until;
+                self.coverage.hit("region: partitions from lenders");
+            }
+            Action::CutOff => {
+                self.slots[slot].cut_off_until = until;
+                self.coverage.hit("region: nodes cut off from the server");
+            }
+            Action::Sleep => self.sleep(slot, Span::from_ms(ms)),
+            Action::ServerSleeps => {
+                self.server.paused_until = until;
+                self.coverage.hit("region: servers that stood still");
+            }
+            Action::Kill => self.kill_process(slot, false),
+            Action::PowerCut => {
+                self.kill_process(slot, true);
+                self.coverage.hit("region: nodes whose machine lost power");
+            }
+            Action::KillServer => self.kill_server(),
+            Action::KillLender => self.kill_machine(machine, false),
+            Action::LoseLender => {
+                if self.nature.beyond || self.can_spare(machine) {
+                    self.kill_machine(machine, true);
+                }
+            }
+            Action::LenderSleeps => self.machines[machine].paused_until = until,
+            Action::SlowDisk => self.server.slow_until = until,
+        }
+    }
+
+    /// A node stands still, and wakes to everything that has waited.
+    pub(super) fn sleep(&mut self, slot: usize, span: Span) {
+        self.slots[slot].paused_until = self.now + span;
+        if let Some(process) = &mut self.slots[slot].process {
+            process.slept = true;
+        }
+        self.tell(|| format!("slot {slot} sleeps for {} ms", span.ms()));
+    }
+}

@@ -1,0 +1,229 @@
+//! Connections to lenders: two lanes of frames, each in order and whole until it breaks; then a tail of it is lost.
+
+use std::collections::VecDeque;
+
+use netram_proto::id::JournalId;
+use netram_proto::time::{Span, Time};
+use netram_proto::wire::Frame;
+
+use super::{Event, World};
+use crate::lender::Outcome;
+use crate::net::Way;
+
+/// Frames on one lane that have not arrived; beyond that there is no room.
+const LANE_FRAMES_MAX: usize = 12;
+
+/// Whose end it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// The journal of a process.
+    Process { slot: usize, life: u64 },
+    /// Somebody who seals and reads, or tells members to forget.
+    Asker(usize),
+}
+
+/// One direction.
+#[derive(Clone, Debug, Default)]
+struct Lane {
+    packets: VecDeque<Vec<u8>>,
+    last: Time,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Conn {
+    owner: Owner,
+    /// By what number its owner knows the lender.
+    index: usize,
+    host: usize,
+    machine: usize,
+    journal: JournalId,
+    open: bool,
+    boot: u32,
+    up: Lane,
+    down: Lane,
+}
+
+impl Conn {
+    pub(super) fn host(&self) -> usize {
+        self.host
+    }
+}
+
+impl World {
+    pub(super) fn connect(
+        &mut self,
+        owner: Owner,
+        index: usize,
+        host: usize,
+        machine: usize,
+        journal: JournalId,
+    ) -> usize {
+        let conn = self.conns.len();
+        self.conns.push(Conn {
+            owner,
+            index,
+            host,
+            machine,
+            journal,
+            open: true,
+            boot: 0,
+            up: Lane::default(),
+            down: Lane::default(),
+        });
+        let delay = Span(self.latency().0 + self.latency().0);
+        self.at(delay, Event::Connected { conn });
+        conn
+    }
+
+    pub(super) fn on_connected(&mut self, conn: usize) {
+        let Conn { host, machine, .. } = self.conns[conn];
+        if !self.conns[conn].open {
+            return;
+        }
+        if self.machines[machine].up && self.blocked[host][machine] <= self.now {
+            self.conns[conn].boot = self.machines[machine].boot;
+            self.owner_linked(conn);
+        } else {
+            self.conns[conn].open = false;
+            self.owner_lost(conn);
+        }
+    }
+
+    pub(super) fn has_room(&self, conn: usize) -> bool {
+        self.conns[conn].up.packets.len() < LANE_FRAMES_MAX
+    }
+
+    pub(super) fn send_frame(&mut self, conn: usize, way: Way, packet: Vec<u8>) {
+        let at = self.now + self.latency();
+        let lane = self.lane(conn, way);
+        lane.last = at.max(Time(lane.last.0 + 1));
+        let at = lane.last;
+        lane.packets.push_back(packet);
+        self.queue.push(at, Event::Frame { conn, way });
+    }
+
+    pub(super) fn on_frame(&mut self, conn: usize, way: Way) {
+        let Conn {
+            host,
+            machine,
+            open,
+            boot,
+            journal,
+            ..
+        } = self.conns[conn];
+        let paused = match way {
+            Way::Up => self.machines[machine].paused_until,
+            Way::Down => self.paused_until(host),
+        };
+        let wait = paused.max(self.blocked[host][machine]);
+        if wait > self.now {
+            return self.queue.push(wait, Event::Frame { conn, way });
+        }
+        let Some(packet) = self.lane(conn, way).packets.pop_front() else {
+            return;
+        };
+        match way {
+            Way::Up if !self.machines[machine].up || self.machines[machine].boot != boot => {
+                self.break_conn(conn);
+            }
+            Way::Up => {
+                let planted = self.planted;
+                let outcome = self.machines[machine].on_packet(conn, &packet, journal, planted);
+                self.answer(conn, outcome);
+            }
+            Way::Down if open => self.owner_gets(conn, &packet),
+            Way::Down => (),
+        }
+    }
+
+    fn answer(&mut self, conn: usize, outcome: Outcome) {
+        match outcome {
+            Outcome::Reply(reply) if self.conns[conn].open => self.send_frame(conn, Way::Down, reply),
+            Outcome::Reply(_) | Outcome::Nothing => (),
+            Outcome::Ended => self.break_conn(conn),
+            Outcome::Died => unreachable!("no lender of this world dies in an append"),
+        }
+    }
+
+    /// It breaks: some of what is on the way arrives, the rest never. Its owner learns of it later.
+    pub(super) fn break_conn(&mut self, conn: usize) {
+        if self.conns[conn].open {
+            self.cut_lanes(conn);
+            let delay = self.latency();
+            self.at(delay, Event::Closed { conn });
+        }
+    }
+
+    pub(super) fn on_closed(&mut self, conn: usize) {
+        if self.conns[conn].open {
+            self.close_conn(conn);
+            self.owner_lost(conn);
+        }
+    }
+
+    /// Its owner closes it, or is dead. What is on the way up may still arrive.
+    pub(super) fn close_conn(&mut self, conn: usize) {
+        self.conns[conn].open = false;
+        self.cut_lanes(conn);
+        let Conn { machine, journal, .. } = self.conns[conn];
+        if self.conns[conn].up.packets.is_empty() {
+            self.machines[machine].forget(conn, journal);
+        }
+    }
+
+    fn cut_lanes(&mut self, conn: usize) {
+        for way in [Way::Up, Way::Down] {
+            let draw = self.rng.draw();
+            let packets = &mut self.lane(conn, way).packets;
+            let left = draw % (packets.len() as u64 + 1);
+            packets.truncate(left as usize);
+        }
+    }
+
+    pub(super) fn break_conns_to(&mut self, machine: usize) {
+        let open = |conn: &usize| self.conns[*conn].open && self.conns[*conn].machine == machine;
+        let conns: Vec<usize> = (0..self.conns.len()).filter(open).collect();
+        conns.into_iter().for_each(|conn| self.break_conn(conn));
+    }
+
+    /// Connections that stand.
+    pub(super) fn open_conns(&self) -> Vec<usize> {
+        (0..self.conns.len())
+            .filter(|conn| self.conns[*conn].open)
+            .collect()
+    }
+
+    fn lane(&mut self, conn: usize, way: Way) -> &mut Lane {
+        match way {
+            Way::Up => &mut self.conns[conn].up,
+            Way::Down => &mut self.conns[conn].down,
+        }
+    }
+
+    fn owner_linked(&mut self, conn: usize) {
+        let Conn { owner, index, .. } = self.conns[conn];
+        match owner {
+            Owner::Process { slot, life } => self.lender_linked(slot, life, index),
+            Owner::Asker(asker) => self.asker_linked(asker, index),
+        }
+    }
+
+    fn owner_lost(&mut self, conn: usize) {
+        let Conn { owner, index, .. } = self.conns[conn];
+        match owner {
+            Owner::Process { slot, life } => self.lender_lost(slot, life, index),
+            Owner::Asker(asker) => self.asker_lost(asker, index),
+        }
+    }
+
+    fn owner_gets(&mut self, conn: usize, packet: &[u8]) {
+        let Conn { owner, index, .. } = self.conns[conn];
+        let Ok(frame) = Frame::parse(packet) else {
+            return self.break_conn(conn);
+        };
+        match owner {
+            Owner::Process { slot, life } => self.lender_says(slot, life, index, &frame),
+            Owner::Asker(asker) => self.asker_hears(asker, index, &frame),
+        }
+    }
+}
