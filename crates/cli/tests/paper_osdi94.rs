@@ -84,6 +84,8 @@ fn a_quick_run_measures_the_table_and_every_curve() {
     // What follows from the benchmark is counted, whatever the machine.
     let log = bars.lines().find(|line| line.starts_with("2,t2b,log,")).unwrap();
     assert!(log.contains(",43740,9900,79200,"), "{log}");
+    let columns = std::fs::read_to_string(out.join("osdi94-fig08.csv")).unwrap();
+    assert_eq!(columns.lines().count(), 1 + 5, "{columns}");
     let tables = std::fs::read_to_string(out.join("osdi94.md")).unwrap();
     assert!(tables.contains("Table 2") && tables.contains("Table 3") && tables.contains("Cpy/Cmp"));
     assert_eq!(

@@ -6,11 +6,13 @@ mod common;
 use common::run;
 use serde_json::Value;
 
-const ROWS: [(&str, bool); 6] = [
+const ROWS: [(&str, bool); 8] = [
     ("shared-visible", true),
     ("shared-reacquire", false),
     ("shared-commit", true),
     ("shared-fanout", false),
+    ("shared-t12a", false),
+    ("shared-t2b", false),
     ("shared-failover-killed", true),
     ("shared-failover-silent", true),
 ];

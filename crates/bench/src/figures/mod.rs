@@ -183,7 +183,7 @@ pub fn measure(
             Part::Memory => recoverable_memory(site, quick, tell)?,
             Part::Crashes => crashes(site, quick, tell)?,
             Part::Volumes => volume::volumes(site, quick, tell, &mut skipped)?,
-            Part::Shared => shared::regions(site, effort, quick, tell)?,
+            Part::Shared => shared::regions(site, effort, quick, tell, &mut skipped)?,
         });
     }
     Ok(Scoreboard {

@@ -2,13 +2,16 @@
 
 use std::time::Duration;
 
+use netram_oo7::{Operation, Parameters, Size};
+
 use super::{Figure, Hold};
 use crate::commit::Effort;
 use crate::error::BenchError;
 use crate::shared::failover::{self, Death};
 use crate::shared::place::Plan;
-use crate::shared::{fanout, local, visible};
+use crate::shared::{fanout, local, oo7, visible};
 use crate::site::Site;
+use crate::zeo::Zeo;
 
 /// Deaths of each kind.
 const DEATHS: usize = 5;
@@ -22,6 +25,7 @@ pub(super) fn regions(
     effort: Effort,
     quick: bool,
     tell: &mut dyn FnMut(&str),
+    skipped: &mut Vec<String>,
 ) -> Result<Vec<Figure>, BenchError> {
     let plan = Plan::default();
     tell("an update of eight bytes at another node");
@@ -51,6 +55,8 @@ pub(super) fn regions(
     figures.push(commit.with_ratio(beside.ratio));
     tell("the writer's cost by the number of nodes that follow");
     figures.push(followers(site, plan, effort)?);
+    tell("OO7 between two nodes");
+    figures.extend(traversals(site, plan, quick, skipped)?);
     tell("nodes that die with a lock");
     figures.extend(deaths(site, plan, quick)?);
     Ok(figures)
@@ -87,6 +93,49 @@ fn followers(site: &Site, plan: Plan, effort: Effort) -> Result<Figure, BenchErr
         None,
         Hold::AtMost(5.0),
     ))
+}
+
+/// OO7's small-3 between two nodes, and beside ZODB with ZEO where that is.
+fn traversals(
+    site: &Site,
+    plan: Plan,
+    quick: bool,
+    skipped: &mut Vec<String>,
+) -> Result<Vec<Figure>, BenchError> {
+    let spec = oo7::Spec {
+        database: Parameters::of(Size::Small, 3),
+        operations: vec![Operation::T12a, Operation::T2b],
+        rounds: if quick { 3 } else { 21 },
+        members: plan.members,
+        wait: plan.wait,
+    };
+    let rows = oo7::measure(site, &spec, &mut |_| ())?;
+    let held = [("shared-t12a", 60.0), ("shared-t2b", 700.0)];
+    let rows_held = rows.iter().zip(held);
+    let mut figures: Vec<Figure> = rows_held
+        .map(|(row, (id, most))| {
+            let what = format!(
+                "{} of OO7 until another node has it, less the walk of {:.0} us ({:.0} us of the rest being the commit)",
+                row.operation, row.walk_us, row.commit_us
+            );
+            Figure::new(id, what, "us", row.overhead_us, None, Hold::AtMost(most))
+        })
+        .collect();
+    match (Zeo::find(), rows.first()) {
+        (Ok(zeo), Some(own)) => {
+            let best = zeo
+                .measure(site, if quick { 1 } else { 7 })?
+                .stores
+                .best(|rows| rows.t12a);
+            let what = "t12a until another node has it, less the walk; beside ZODB with ZEO, which is Python"
+                .to_owned();
+            let (value, floor) = (own.overhead_us, best.overhead_us());
+            figures.push(Figure::faster("shared-zeo", what, "us", value, floor, 100.0));
+        }
+        (Err(reason), _) => skipped.push(format!("t12a beside ZODB with ZEO: {reason}")),
+        (Ok(_), None) => (),
+    }
+    Ok(figures)
 }
 
 fn deaths(site: &Site, plan: Plan, quick: bool) -> Result<Vec<Figure>, BenchError> {

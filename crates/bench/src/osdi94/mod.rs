@@ -3,7 +3,7 @@
 //! are compared with twins (Cpy/Cmp) and pages that go whole (Page). The paper computes the last two from table 2; here
 //! all three are measured, each by the library's own capture.
 //!
-//! Figures 1 to 3 and table 3 are traversals of OO7 between two nodes. Figure 8 is not here yet. What differs from the paper:
+//! Figures 1 to 3 and table 3 are traversals of OO7 between two nodes, figure 8 what coherency adds to recoverability. What differs from the paper:
 //! `docs/paper-osdi94.md`.
 //!
 //! | module | does |
@@ -12,6 +12,7 @@
 //! | [`costs`] | table 2 |
 //! | `capture` | figures 4 and 7: by the page |
 //! | `updates` | figures 5 and 6: by the update |
+//! | [`recoverability`] | figure 8: coherency and logging, together and alone |
 //! | [`traversals`] | figures 1 to 3, table 3: OO7 at one node, installed at another |
 //! | [`facts`] | what the paper states |
 //! | [`output`] | files for programs and people |
@@ -20,6 +21,7 @@ mod capture;
 pub mod costs;
 pub mod facts;
 pub mod output;
+pub mod recoverability;
 pub mod traversals;
 mod updates;
 mod world;
@@ -31,10 +33,11 @@ use crate::error::BenchError;
 use crate::machine::Machine;
 use crate::site::Site;
 use costs::Cost;
+use recoverability::Column;
 use traversals::Bar;
 
 /// Numbers of the figures.
-pub const FIGURES: [u8; 7] = [1, 2, 3, 4, 5, 6, 7];
+pub const FIGURES: [u8; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
 /// Stands for table 2, too.
 pub const TABLE: u8 = 2;
 
@@ -71,6 +74,8 @@ pub struct Report {
     pub costs: Vec<Cost>,
     /// Figures 1 to 3, and what table 3 says of their traversals.
     pub bars: Vec<Bar>,
+    /// Figure 8.
+    pub columns: Vec<Column>,
     /// The other figures.
     pub figures: Vec<Figure>,
 }
@@ -173,7 +178,7 @@ impl Curve {
 pub fn measure(site: &Site, plan: &Plan, tell: &mut dyn FnMut(Step<'_>)) -> Result<Report, BenchError> {
     if let Some(unknown) = plan.figures.iter().find(|number| !FIGURES.contains(number)) {
         return Err(BenchError::Asked(format!(
-            "OSDI 1994 has no measured figure {unknown} here; choose among 1 to 7"
+            "OSDI 1994 has no measured figure {unknown} here; choose among 1 to 8"
         )));
     }
     let wants = |number: u8| plan.figures.is_empty() || plan.figures.contains(&number);
@@ -183,6 +188,7 @@ pub fn measure(site: &Site, plan: &Plan, tell: &mut dyn FnMut(Step<'_>)) -> Resu
         skipped: Vec::new(),
         costs: Vec::new(),
         bars: Vec::new(),
+        columns: Vec::new(),
         figures: Vec::new(),
     };
     if wants(TABLE) {
@@ -209,6 +215,9 @@ pub fn measure(site: &Site, plan: &Plan, tell: &mut dyn FnMut(Step<'_>)) -> Resu
         report
             .figures
             .push(capture::by_updates(site, plan, &mut report.skipped)?);
+    }
+    if wants(8) {
+        report.columns = recoverability::measure(site, plan, tell)?;
     }
     for reason in &report.skipped {
         tell(Step::Skipped(reason));

@@ -43,6 +43,15 @@ pub fn write(report: &Report, run: &Run, folder: &Path, png: bool) -> Result<Vec
     if !report.bars.is_empty() {
         results.save("osdi94-fig01-03.csv", bars_csv(&report.bars).as_bytes())?;
     }
+    if !report.columns.is_empty() {
+        let line =
+            |column: &super::recoverability::Column| format!("{},{:.2}\n", column.id, column.overhead_us);
+        let lines: String = report.columns.iter().map(line).collect();
+        results.save(
+            "osdi94-fig08.csv",
+            format!("column,overhead_us\n{lines}").as_bytes(),
+        )?;
+    }
     results.save(TABLES, tables(report, &facts, run).as_bytes())?;
     Ok(results.written)
 }
@@ -145,6 +154,7 @@ fn tables(report: &Report, facts: &Facts, run: &Run) -> String {
     costs(&mut text, report, facts);
     bars(&mut text, report, facts);
     sent(&mut text, report, facts);
+    columns(&mut text, report, facts);
     for figure in &report.figures {
         let _ = writeln!(text, "\n### Figure {}: {}\n", figure.number, figure.title);
         for said in facts.said.iter().filter(|said| said.figure == figure.number) {
@@ -218,6 +228,21 @@ fn bars(text: &mut String, report: &Report, facts: &Facts) {
             let (operation, label) = (bar.operation, bar.curve.label());
             let _ = writeln!(text, "| {operation} | {label} | {} |", costs.join(" | "));
         }
+    }
+}
+
+/// Figure 8.
+fn columns(text: &mut String, report: &Report, facts: &Facts) {
+    if report.columns.is_empty() {
+        return;
+    }
+    text.push_str("\n### Figure 8: coherency and recoverability, overhead of T12-A\n\n");
+    for said in facts.said.iter().filter(|said| said.figure == 8) {
+        let _ = writeln!(text, "The paper: {}.\n", said.text);
+    }
+    text.push_str("| | us |\n|---|---:|\n");
+    for column in &report.columns {
+        let _ = writeln!(text, "| {} | {:.0} |", column.what, column.overhead_us);
     }
 }
 

@@ -127,6 +127,24 @@ pub(super) fn measure(
     Ok(bars)
 }
 
+/// One traversal, its updates declared.
+pub(super) fn declared(site: &Site, plan: &Plan, operation: Operation) -> Result<Bar, BenchError> {
+    let parameters = Parameters::of(Size::Small, 3);
+    let image = image(site, &parameters)?;
+    let writer = Memory::holding(site, &image.bytes, Capture::Declared)?.map_err(BenchError::Asked)?;
+    let bars = way(
+        site,
+        plan,
+        &parameters,
+        &image,
+        &writer,
+        Curve::Log,
+        &[(8, operation)],
+    )?;
+    let bar = bars.into_iter().next();
+    bar.ok_or_else(|| BenchError::Asked(format!("{operation} was not measured")))
+}
+
 /// The traversals with one way of finding changes, between two nodes.
 fn way(
     site: &Site,

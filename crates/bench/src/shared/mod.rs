@@ -5,12 +5,14 @@
 //! | [`visible`] | how long until another node has an update |
 //! | [`local`] | locks that are kept; commits beside recoverable memory without a server |
 //! | [`fanout`] | what the writer pays for each node that follows |
+//! | [`oo7`] | traversals of OO7, until another node has what they changed |
 //! | [`failover`] | how long a dead node's lock is missed |
 //! | [`place`], [`player`] | what they stand on: region, server, lenders; a node in a process of its own |
 
 pub mod failover;
 pub mod fanout;
 pub mod local;
+pub mod oo7;
 pub mod place;
 pub mod player;
 pub mod visible;

@@ -20,6 +20,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 pub(super) const ASKS: LockId = LockId(0);
 /// See [`ASKS`].
 pub(super) const ANSWERS: LockId = LockId(1);
+/// The lock whose updates are watched.
+pub(super) const WATCHED: LockId = LockId(0);
+/// What a watching node says, before the version and when it had it.
+pub(super) const SEEN: &str = "seen";
 /// The lock that is held until death.
 pub(super) const HELD: LockId = LockId(2);
 
@@ -47,6 +51,8 @@ pub enum Act {
     Follow,
     /// Answers each update under one lock with an update under another.
     Answer,
+    /// Says when it has each update.
+    Watch,
     /// Holds a lock.
     Hold,
 }
@@ -64,6 +70,7 @@ impl Player {
                 }
             }
             Act::Answer => answer(&node),
+            Act::Watch => watch(&node),
             Act::Hold => {
                 let mut txn = node.begin(Mode::Restore).context("begin a transaction")?;
                 txn.acquire(HELD, Hold::Exclusive).context("acquire a lock")?;
@@ -79,6 +86,26 @@ impl Player {
 
 fn alive(node: &Node) -> Result<(), BenchError> {
     node.gone().map_or(Ok(()), Err).context("be a node")
+}
+
+/// The system's clock, the same for all processes of a machine. Nanoseconds.
+pub(super) fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+fn watch(node: &Node) -> Result<(), BenchError> {
+    let mut version = node.version(WATCHED);
+    crate::say(READY)?;
+    loop {
+        version = Version(version.0 + 1);
+        while !node
+            .wait_version(WATCHED, version, LOOK_EVERY)
+            .context("wait for an update")?
+        {}
+        let at = now_ns();
+        crate::say(&format!("{SEEN} {} {at}", version.0))?;
+    }
 }
 
 fn answer(node: &Node) -> Result<(), BenchError> {

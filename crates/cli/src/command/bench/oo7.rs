@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use netram_bench::oo7::{self, Report, Spec};
+use netram_bench::shared::oo7 as shared;
 use netram_bench::site::Site;
 use netram_bench::zeo::{self, Zeo};
 use netram_oo7::{Operation, Parameters};
@@ -20,11 +21,15 @@ use crate::output;
 /// done several times, the first one cold. Beside the times: what one of it logs. The
 /// database is audited in the end. docs/oo7.md says what each operation does.
 ///
+/// With --shared one node of a shared region does them and another, in a process of its
+/// own, gets the changes: only the operations that change parts.
+///
 /// Beside it, with --zeo, two clients of a ZEO server (ZODB, Python's object database): one
 /// changes parts in a transaction, the other loads what has changed. pip gets them once,
 /// into ~/.cache/netram.
 ///
 ///   netram bench oo7
+///   netram bench oo7 --shared --operations t12a,t2b
 ///   netram bench oo7 --database medium-9 --operations t1,t2b,q8 --members 2
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
@@ -46,6 +51,9 @@ pub(crate) struct Oo7 {
     /// Members of the remote rows; 0 leaves these out
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=8))]
     members: u8,
+    /// Measure between two nodes of a shared region instead
+    #[arg(long, conflicts_with_all = ["zeo", "one_transaction"])]
+    shared: bool,
     /// Measure ZODB with ZEO instead
     #[arg(long, conflicts_with_all = ["operations", "one_transaction", "members"])]
     zeo: bool,
@@ -60,6 +68,9 @@ impl Oo7 {
         self.common.introduce(&site)?;
         if self.zeo {
             return self.beside(&site);
+        }
+        if self.shared {
+            return self.between(&site);
         }
         let operations = match self.operations.is_empty() {
             true => Operation::ALL.to_vec(),
@@ -92,6 +103,56 @@ impl Oo7 {
 }
 
 impl Oo7 {
+    fn between(&self, site: &Site) -> Result<ExitCode> {
+        let usual = if self.common.quick { 3 } else { 21 };
+        let all = shared::OPERATIONS.map(|(operation, _)| operation);
+        let spec = shared::Spec {
+            database: self.database,
+            operations: match self.operations.is_empty() {
+                true => all.to_vec(),
+                false => self.operations.clone(),
+            },
+            rounds: self.repetitions.unwrap_or(usual).into(),
+            members: self.members.into(),
+            wait: self.wait,
+        };
+        let rows = shared::measure(site, &spec, &mut |operation| {
+            output::remark(format_args!("measuring {operation} ..."));
+        })?;
+        if self.common.json {
+            self.common.json(&rows)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let members = output::count(spec.members as u64, "member");
+        output::line(format_args!("\n{}, two nodes, {members} of each:", spec.database))?;
+        let header = [
+            "operation",
+            "count",
+            "walk us",
+            "and change us",
+            "commit us",
+            "all us",
+            "overhead us",
+        ];
+        let mut table = output::table(&header, 1);
+        for row in &rows {
+            let times = [
+                row.walk_us,
+                row.change_us,
+                row.commit_us,
+                row.total_us,
+                row.overhead_us,
+            ];
+            let words = [
+                row.operation.to_string(),
+                output::thousands(i64::try_from(row.count)?),
+            ];
+            table.add_row(words.into_iter().chain(times.map(output::number)));
+        }
+        output::line(table)?;
+        Ok(ExitCode::SUCCESS)
+    }
+
     fn beside(&self, site: &Site) -> Result<ExitCode> {
         let usual = if self.common.quick { 3 } else { 7 };
         let rounds = self.repetitions.unwrap_or(usual).into();

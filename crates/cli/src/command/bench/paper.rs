@@ -45,7 +45,7 @@ use crate::output;
 /// when it is stored to (2, for table 2), recorded updates beside pages that are
 /// compared or sent whole, by modified bytes (4) and by updates (7), and one update
 /// by their number (5, 6); traversals of OO7 at one node, until another has what they
-/// changed (1 to 3, with table 3). A minute or two; 600 MB of memory.
+/// changed (1 to 3, with table 3); coherency and logging together and alone (8). A minute or two; 600 MB of memory.
 ///
 ///   netram bench paper --quick                      # about a minute
 ///   netram bench paper --figures 1,9-11 --dir /mnt  # some figures, another disk
@@ -399,6 +399,13 @@ fn show_osdi94(report: &osdi94::Report) -> Result<()> {
         output::line(table)?;
     }
     show_bars(&report.bars)?;
+    if !report.columns.is_empty() {
+        let mut table = output::table(&["figure 8: overhead of t12a", "us"], 1);
+        for column in &report.columns {
+            table.add_row([column.what.to_owned(), output::number(column.overhead_us)]);
+        }
+        output::line(table)?;
+    }
     for figure in &report.figures {
         let title = format!("figure {}: {}, {}", figure.number, figure.title, figure.unit);
         let label = |curve: osdi94::Curve| curve.label().to_owned();

@@ -1,0 +1,98 @@
+//! Figure 8: what coherency adds to recoverability. The overhead of T12-A, the walk that changes nothing left out, with coherency
+//! alone, with both, and in recoverable memory alone.
+
+use netram_oo7::{Operation, Parameters, Size};
+use netram_transport::WaitPolicy;
+use serde::Serialize;
+
+use super::traversals::{self, Bar};
+use super::{Plan, Step};
+use crate::error::BenchError;
+use crate::oo7::{self, REPETITIONS_MIN, Report};
+use crate::shared;
+use crate::site::Site;
+
+/// A column of the figure.
+#[derive(Clone, Debug, Serialize)]
+pub struct Column {
+    /// Its name in files.
+    pub id: &'static str,
+    /// What it is.
+    pub what: &'static str,
+    /// Microseconds.
+    pub overhead_us: f64,
+}
+
+/// Measures the columns.
+pub(super) fn measure(
+    site: &Site,
+    plan: &Plan,
+    tell: &mut dyn FnMut(Step<'_>),
+) -> Result<Vec<Column>, BenchError> {
+    tell(Step::Next("figure 8"));
+    let bare = traversals::declared(site, plan, Operation::T12a)?;
+    let mut columns = vec![Column {
+        id: "coherency",
+        what: "coherency alone: no log, another node has it",
+        overhead_us: Bar::all_us(&bare),
+    }];
+    for (members, id, what) in [
+        (
+            0,
+            "shared-disk",
+            "coherency, logged to the server's disk: another node has it",
+        ),
+        (
+            1,
+            "shared-member",
+            "coherency, logged to a member: another node has it",
+        ),
+    ] {
+        let spec = shared::oo7::Spec {
+            database: Parameters::of(Size::Small, 3),
+            operations: vec![Operation::T12a],
+            rounds: plan.rounds,
+            members,
+            wait: WaitPolicy::default(),
+        };
+        let rows = shared::oo7::measure(site, &spec, &mut |_| ())?;
+        columns.extend(rows.iter().map(|row| Column {
+            id,
+            what,
+            overhead_us: row.overhead_us,
+        }));
+    }
+    for (members, id, what) in [
+        (
+            0,
+            "rvm-disk",
+            "recoverable memory alone, logged to the local disk",
+        ),
+        (1, "rvm-member", "recoverable memory alone, logged to a member"),
+    ] {
+        let spec = oo7::Spec {
+            database: Parameters::of(Size::Small, 3),
+            operations: vec![Operation::T6, Operation::T12a],
+            repetitions: plan.rounds.max(REPETITIONS_MIN),
+            single: false,
+            members,
+            wait: WaitPolicy::default(),
+        };
+        let report = oo7::measure(site, &spec, &mut |_| ())?;
+        columns.push(Column {
+            id,
+            what,
+            overhead_us: overhead_us(&report),
+        });
+    }
+    Ok(columns)
+}
+
+/// Of the last operation, less the walk of the first.
+fn overhead_us(report: &Report) -> f64 {
+    let walk = report.rows.first().map_or(0.0, |row| row.hot_us);
+    report
+        .rows
+        .last()
+        .map_or(0.0, |row| row.hot_us + row.commit_us - walk)
+}

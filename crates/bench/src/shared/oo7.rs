@@ -1,0 +1,180 @@
+//! OO7 between two nodes, as the paper had it: one lock, one transaction; one node walks and changes, the other has a copy
+//! that follows. Members and server are there, as in use.
+//!
+//! An operation's *overhead* is what it takes from its beginning until the other node has all of it, less the walk that changes
+//! nothing. In the end both nodes' databases are audited, and must be the same.
+
+use netram_oo7::{DateIndex, Graph, OnSharedHeap, Operation, Parameters, SEED, Store, Work, audit, build};
+use netram_proto::port::Durability;
+use netram_shared::Node;
+use netram_transport::WaitPolicy;
+use serde::Serialize;
+
+use super::place::{Place, Plan};
+use super::player::{Act, SEEN, WATCHED, now_ns};
+use crate::child::Child;
+use crate::error::{BenchError, Context};
+use crate::histogram::median;
+use crate::site::Site;
+
+/// What can be measured: they change parts, and there is a walk of the same kind that does not.
+pub const OPERATIONS: [(Operation, Operation); 8] = [
+    (Operation::T12a, Operation::T6),
+    (Operation::T12c, Operation::T6),
+    (Operation::T2a, Operation::T1),
+    (Operation::T2b, Operation::T1),
+    (Operation::T2c, Operation::T1),
+    (Operation::T3a, Operation::T1),
+    (Operation::T3b, Operation::T1),
+    (Operation::T3c, Operation::T1),
+];
+const PAGE_BYTES: u64 = 4096;
+/// Rounds before a measurement: buffers grow, pages are touched.
+const BEFORE: usize = 2;
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// The database.
+    pub database: Parameters,
+    /// Operations among [`OPERATIONS`].
+    pub operations: Vec<Operation>,
+    /// How often each is measured.
+    pub rounds: usize,
+    /// Members of each node's journal.
+    pub members: usize,
+    /// How server, members and nodes wait.
+    pub wait: WaitPolicy,
+}
+
+/// Medians of an operation, microseconds.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// The operation.
+    pub operation: Operation,
+    /// What it counted.
+    pub count: u64,
+    /// A walk that changes nothing.
+    pub walk_us: f64,
+    /// The walk with the changes, before its commit.
+    pub change_us: f64,
+    /// The commit.
+    pub commit_us: f64,
+    /// From the walk's beginning until the other node has everything.
+    pub total_us: f64,
+    /// Of each round what the changes cost over the walk, until the other node has them.
+    pub overhead_us: f64,
+}
+
+/// Measures.
+pub fn measure(site: &Site, spec: &Spec, tell: &mut dyn FnMut(Operation)) -> Result<Vec<Row>, BenchError> {
+    let plan = Plan {
+        locks: 1,
+        span_bytes: spec.database.heap_bytes().next_multiple_of(PAGE_BYTES),
+        members: spec.members,
+        wait: spec.wait,
+        ..Plan::default()
+    };
+    let place = Place::start(site, plan)?;
+    let node = place.join()?;
+    let space = |node| OnSharedHeap::open(node, WATCHED, Durability::Remote).context("open the heap");
+    OnSharedHeap::format(&node, WATCHED).context("format the heap")?;
+    let store =
+        Graph::create(space(&node)?, &spec.database, DateIndex::All).context("create the database")?;
+    build(&store, &spec.database).context("build the database")?;
+    let mut follower = place.play(Act::Watch)?;
+    let mut rows = Vec::new();
+    for operation in &spec.operations {
+        tell(*operation);
+        rows.push(row(&store, &node, &mut follower, spec, *operation)?);
+    }
+    let heir = place.join()?;
+    let inherited = Graph::open(space(&heir)?.reading()).context("open the database")?;
+    let [own, others] = [digest(&store, spec)?, digest(&inherited, spec)?];
+    match own == others {
+        true => Ok(rows),
+        false => Err(BenchError::Wrong {
+            place: site.folder().to_owned(),
+            why: format!("a node has another database than the one that changed it: {others}, {own}"),
+        }),
+    }
+}
+
+fn digest(store: &impl Store, spec: &Spec) -> Result<u64, BenchError> {
+    let mut open = store.begin().context("begin a transaction")?;
+    let found = audit(&mut open, &spec.database, true).context("audit the database")?;
+    Ok(found.digest)
+}
+
+fn row(
+    store: &impl Store,
+    node: &Node,
+    follower: &mut Child,
+    spec: &Spec,
+    operation: Operation,
+) -> Result<Row, BenchError> {
+    let walk = OPERATIONS.iter().find(|(changing, _)| *changing == operation);
+    let (_, walk) = walk.ok_or_else(|| {
+        BenchError::Asked(format!(
+            "{operation} changes no parts; choose among t12a, t12c, t2a to t3c"
+        ))
+    })?;
+    let mut rounds: [Vec<f64>; 5] = Default::default();
+    let mut count = 0;
+    for round in 0..spec.rounds + BEFORE {
+        let began = now_ns();
+        done(store, spec, *walk)?;
+        let walked = now_ns() - began;
+        let began = now_ns();
+        let mut open = store.begin().context("begin a transaction")?;
+        count = operation
+            .run(&mut open, &spec.database, SEED)
+            .context(format_args!("do {operation}"))?;
+        let changed = now_ns();
+        open.commit().context("commit")?;
+        let committed = now_ns();
+        let seen = seen(follower, node.version(WATCHED).0)?;
+        if round >= BEFORE {
+            let total = seen - began;
+            let times = [
+                walked,
+                changed - began,
+                committed - changed,
+                total,
+                total.saturating_sub(walked),
+            ];
+            for (rounds, time) in rounds.iter_mut().zip(times) {
+                rounds.push(time as f64 / 1e3);
+            }
+        }
+    }
+    let [walk_us, change_us, commit_us, total_us, overhead_us] = rounds.map(median);
+    Ok(Row {
+        operation,
+        count,
+        walk_us,
+        change_us,
+        commit_us,
+        total_us,
+        overhead_us,
+    })
+}
+
+/// Does an operation in a transaction of its own.
+fn done(store: &impl Store, spec: &Spec, operation: Operation) -> Result<(), BenchError> {
+    let mut open = store.begin().context("begin a transaction")?;
+    operation
+        .run(&mut open, &spec.database, SEED)
+        .context(format_args!("do {operation}"))?;
+    open.commit().context("commit")
+}
+
+/// When the follower had this version, as it says.
+fn seen(follower: &mut Child, version: u64) -> Result<u64, BenchError> {
+    let begins = format!("{SEEN} {version} ");
+    let lines = follower.ready(&begins)?;
+    let at = lines
+        .iter()
+        .find_map(|line| line.strip_prefix(&begins)?.parse().ok());
+    at.ok_or_else(|| follower.failed("it does not say when it had an update"))
+}
