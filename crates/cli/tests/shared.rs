@@ -182,6 +182,17 @@ fn damage_and_contradictions_are_told() {
 }
 
 #[test]
+fn a_region_is_made_again_of_copies_only() {
+    let place = Place::new();
+    fs::create_dir(place.path("copy")).unwrap();
+    let copy = place.path("copy");
+    let ran = place.shared("rescue", "plan", &[copy.to_str().unwrap()]);
+    assert_ne!(ran.code, 0);
+    assert!(ran.err.contains("is no saved copy of a region"), "{}", ran.err);
+    assert!(!place.path("plan").exists());
+}
+
+#[test]
 fn what_cannot_be_is_refused_and_nothing_is_made() {
     let place = Place::new();
     let list = place.path("spans");

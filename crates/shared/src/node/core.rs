@@ -162,6 +162,11 @@ impl Core {
         self.committing += 1;
     }
 
+    /// The journal has no record that the machine does not know of, or that nobody has acknowledged.
+    pub(super) fn is_settled(&self) -> bool {
+        self.committing == 0 && self.ends.all_acked()
+    }
+
     /// The machine has been told of whatever the commit appended.
     pub(super) fn end_commit(&mut self) {
         self.committing -= 1;

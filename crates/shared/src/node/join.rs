@@ -25,7 +25,7 @@ use super::link::{Broken, Server, Session};
 use super::mark::Mark;
 use super::options::Options;
 use super::payload::Payload;
-use super::shared::{Parts, Shared, time_since};
+use super::shared::{Birth, Parts, Shared, time_since};
 use super::tails::Tails;
 use super::txn::Stores;
 use crate::server::{Span, Spans};
@@ -70,6 +70,7 @@ struct Opened {
     spans: Spans,
     id: NodeId,
     mark: Mark,
+    birth: Birth,
 }
 
 /// Joins with a new journal at `root`, where nothing is.
@@ -217,11 +218,12 @@ impl Joining<'_> {
             journal: journal.id(),
         };
         // Before the first record: whoever finds the journal must know whose it is.
-        let mark =
-            Mark::create(&self.root, whose, self.begins.lsn).map_err(|cause| JoinError::Directory {
+        let mark = Mark::create(&self.root, whose, opening.region, self.begins.lsn).map_err(|cause| {
+            JoinError::Directory {
                 path: self.root.clone(),
                 cause,
-            })?;
+            }
+        })?;
         let memory = MemoryOptions {
             truncation: Truncation::Elsewhere {
                 patience: self.options.patience,
@@ -252,6 +254,12 @@ impl Joining<'_> {
             spans,
             id: joined.node,
             mark,
+            birth: Birth {
+                region: opening.region,
+                address: opening.address,
+                settings: String::from_utf8_lossy(&opening.settings).into_owned(),
+                name: self.options.name.clone(),
+            },
         });
         self.keep(Number(0), self.view)
     }
@@ -318,6 +326,7 @@ impl Joining<'_> {
             wait: self.options.wait,
             mark: opened.mark,
             stores,
+            birth: opened.birth,
         });
         Ok(Arrived {
             shared,

@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! node 17
+//! region 83d0...
 //! journal 4f2c...
 //! from 0 0
 //! from 512 81920        records up to 512 end at LSN 81920
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use netram_proto::id::{JournalId, Lsn};
 use netram_proto::shared::message::OldJournal;
-use netram_proto::shared::{NodeId, Number};
+use netram_proto::shared::{NodeId, Number, RegionId};
 
 const NAME: &str = "node";
 const NEW: &str = "node.new";
@@ -25,22 +26,26 @@ const NEW: &str = "node.new";
 pub(super) struct Mark {
     root: PathBuf,
     whose: OldJournal,
+    region: RegionId,
 }
 
 /// What a mark says.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Marked {
     pub(super) whose: OldJournal,
+    /// The region that it was a node of; earlier versions did not say.
+    pub(super) region: Option<RegionId>,
     /// Places where the log may begin, with the last record before.
     pub(super) from: Vec<(Number, Lsn)>,
 }
 
 impl Mark {
     /// Marks a journal that has no record yet.
-    pub(super) fn create(root: &Path, whose: OldJournal, begins: Lsn) -> io::Result<Mark> {
+    pub(super) fn create(root: &Path, whose: OldJournal, region: RegionId, begins: Lsn) -> io::Result<Mark> {
         let mark = Mark {
             root: root.to_owned(),
             whose,
+            region,
         };
         mark.write(&[(Number(0), begins)])?;
         Ok(mark)
@@ -49,7 +54,10 @@ impl Mark {
     /// The log begins at one of these places from now on. Durable on return.
     pub(super) fn write(&self, from: &[(Number, Lsn)]) -> io::Result<()> {
         let (node, journal) = (self.whose.node, self.whose.journal);
-        let mut text = format!("node {node}\njournal {:032x}\n", journal.0);
+        let mut text = format!(
+            "node {node}\nregion {:032x}\njournal {:032x}\n",
+            self.region.0, journal.0
+        );
         for (number, lsn) in from {
             text.push_str(&format!("from {number} {}\n", lsn.0));
         }
@@ -75,10 +83,11 @@ impl Mark {
 }
 
 fn parse(text: &str) -> Option<Marked> {
-    let (mut node, mut journal, mut from) = (None, None, Vec::new());
+    let (mut node, mut journal, mut region, mut from) = (None, None, None, Vec::new());
     for line in text.lines() {
         match *line.split(' ').collect::<Vec<_>>() {
             ["node", id] => node = Some(NodeId(id.parse().ok()?)),
+            ["region", id] => region = Some(RegionId(u128::from_str_radix(id, 16).ok()?)),
             ["journal", id] => journal = Some(JournalId(u128::from_str_radix(id, 16).ok()?)),
             ["from", number, lsn] => from.push((Number(number.parse().ok()?), Lsn(lsn.parse().ok()?))),
             _ => return None,
@@ -88,7 +97,7 @@ fn parse(text: &str) -> Option<Marked> {
         node: node?,
         journal: journal?,
     };
-    (!from.is_empty()).then_some(Marked { whose, from })
+    (!from.is_empty()).then_some(Marked { whose, region, from })
 }
 
 #[cfg(test)]
@@ -103,11 +112,19 @@ mod tests {
             node: NodeId(17),
             journal: JournalId(u128::MAX / 3),
         };
-        let mark = Mark::create(folder.path(), whose, Lsn(8)).unwrap();
+        let region = RegionId(5);
+        let mark = Mark::create(folder.path(), whose, region, Lsn(8)).unwrap();
         let from = vec![(Number(2), Lsn(160)), (Number(512), Lsn(81_920))];
         mark.write(&from).unwrap();
         let marked = Mark::read(folder.path()).unwrap();
-        assert_eq!(marked, Some(Marked { whose, from }));
+        assert_eq!(
+            marked,
+            Some(Marked {
+                whose,
+                region: Some(region),
+                from,
+            })
+        );
     }
 
     #[test]

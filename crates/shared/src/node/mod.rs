@@ -40,6 +40,7 @@
 //! | `house.rs` | ticks, views, trimming |
 //! | `old.rs` | what earlier processes left: offered |
 //! | `peers` | records straight from and to other nodes |
+//! | `copy.rs` | saving the copy, when the server is lost |
 //! | `mark.rs` | whose a journal is: a file |
 //! | `watch.rs`, `news.rs` | waiting until another node's write is visible here |
 //! | `alone.rs` | one process has the directory |
@@ -49,6 +50,7 @@
 //! and none is handed to another thread.
 
 mod alone;
+mod copy;
 mod core;
 pub mod error;
 mod grip;
@@ -83,6 +85,7 @@ use netram_rvm::{Mode, Region};
 
 use crate::server::Spans;
 use alone::Alone;
+pub use copy::SaveError;
 pub use error::{
     AcquireError, Commit, CommitError, DeclareError, Expired, Gone, JoinError, ReadError, Stray,
 };

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | no mark | it never was a node's: removed |
 //! | its node is gone, says the server | removed |
-//! | in use | left alone |
+//! | in use, or of another region | left alone |
 //! | it opens | offered; what the server lacks is sent |
 //! | it does not: its members are sealed, say | the server is reading it from them, which is waited for |
 //!
@@ -48,6 +48,8 @@ pub(super) enum OldError {
     Read(LogError),
     #[error("{0}")]
     Gone(#[from] Gone),
+    #[error("it is of another region: its records are not this one's")]
+    Alien,
     #[error("its log begins at a place that its mark does not name")]
     Mark,
     #[error("the server lacks records from {0} on, which are no more in the log")]
@@ -128,6 +130,10 @@ fn offer_one(shared: &Shared, root: &Path, config: &JournalConfig, until: Instan
         return Ok(fs::remove_dir_all(root)?);
     };
     let node = marked.whose.node;
+    // The server has another node of that id, or will: its word about that one is not about this.
+    if marked.region.is_some_and(|region| region != shared.birth.region) {
+        return Err(OldError::Alien);
+    }
     let fate = shared.ask(node, NEVER, ASK_EVERY)?;
     // Only those are forgotten that were gone.
     if matches!(fate, Some(Fate::Aborted | Fate::Forgotten)) {

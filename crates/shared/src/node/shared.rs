@@ -1,14 +1,14 @@
 //! What a node's threads share: its memory, the machine under its lock, and how one is told and the others hear of it.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use netram_proto::shared::lock::TxnId;
 use netram_proto::shared::message::Fate;
 use netram_proto::shared::node::Waited;
-use netram_proto::shared::{LockId, NodeId, Number};
+use netram_proto::shared::{LockId, NodeId, Number, RegionId};
 use netram_proto::time::Time;
 use netram_rvm::{RealStorage, Region, Rvm};
 use netram_transport::{WaitPolicy, WaitStep};
@@ -58,8 +58,20 @@ pub(super) struct Shared {
     pub(super) wait: WaitPolicy,
     pub(super) mark: Mark,
     pub(super) stores: Stores,
+    pub(super) birth: Birth,
+    /// Transactions that may store, and how many have ever been.
+    pub(super) writers: AtomicUsize,
+    pub(super) entered: AtomicU64,
     /// What earlier processes left.
     left: Mutex<Vec<LeftBehind>>,
+}
+
+/// What the node was told of the region when it joined, and what it called itself.
+pub(super) struct Birth {
+    pub(super) region: RegionId,
+    pub(super) address: u64,
+    pub(super) settings: String,
+    pub(super) name: String,
 }
 
 /// What [`Shared`] is made of.
@@ -73,6 +85,7 @@ pub(super) struct Parts {
     pub(super) wait: WaitPolicy,
     pub(super) mark: Mark,
     pub(super) stores: Stores,
+    pub(super) birth: Birth,
 }
 
 impl Shared {
@@ -99,6 +112,9 @@ impl Shared {
             wait: parts.wait,
             mark: parts.mark,
             stores: parts.stores,
+            birth: parts.birth,
+            writers: AtomicUsize::new(0),
+            entered: AtomicU64::new(0),
             left: Mutex::default(),
         }
     }

@@ -5,16 +5,19 @@
 //! | [`spans`] | which lock covers which bytes, checked; whether a record stays inside what it wrote under |
 //! | [`table`] | what the server must know after a crash beside the region's bytes, and how that lies in a segment |
 //! | [`offline`] | merging what nodes left in their directories, without a server |
+//! | [`rescue`] | a region made again of copies that nodes saved |
 //! | [`serve`] | serving: the machine, the store, the door and the links |
 //! | [`store`] | region and table in one log: merging records, nodes, what is kept, pages |
 
 pub mod offline;
+pub mod rescue;
 pub mod serve;
 pub mod spans;
 pub mod store;
 pub mod table;
 
 pub use offline::{LeftBehind, OfflineError, merge_left};
+pub use rescue::{RescueError, Rescued, rescue};
 pub use serve::{Report, ServeConfig, ServeError, Serving};
 pub use spans::{Span, SpanError, Spans};
 pub use store::{

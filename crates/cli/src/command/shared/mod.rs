@@ -4,6 +4,7 @@
 mod create;
 mod look;
 mod merge;
+mod rescue;
 mod serve;
 mod status;
 mod verify;
@@ -29,6 +30,7 @@ pub(crate) enum Shared {
     Status(status::Status),
     Verify(verify::Verify),
     Merge(merge::Merge),
+    Rescue(rescue::Rescue),
 }
 
 impl Shared {
@@ -39,6 +41,7 @@ impl Shared {
             Shared::Status(status) => status.run(),
             Shared::Verify(verify) => verify.run(),
             Shared::Merge(merge) => merge.run(),
+            Shared::Rescue(rescue) => rescue.run(),
         }
     }
 }

@@ -26,13 +26,14 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
                 node,
                 link,
                 whole: matches!(self.state, State::Whole | State::Leaving),
-                applied: self.taken_of_all(),
+                applied: self.applied_of_all(),
             },
         };
         self.deeds.push_back(Deed::Send(message));
     }
 
-    fn taken_of_all(&self) -> Vec<(NodeId, Number)> {
+    /// The last record of each node, this one too, that is in the copy or waits for a reader.
+    pub fn applied_of_all(&self) -> Vec<(NodeId, Number)> {
         let mut taken = self.taken.clone();
         // Its own it has, safe or not.
         if let Some(id) = self.id() {

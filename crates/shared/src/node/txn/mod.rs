@@ -9,6 +9,7 @@ mod stores;
 mod transact;
 
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use netram_proto::limit::STAMP_LOCKS_MAX;
@@ -50,6 +51,8 @@ pub struct Txn<'n> {
     timeout: Duration,
     /// The machine knows that it has ended.
     ended: bool,
+    /// It counts among those who may store.
+    writes: bool,
 }
 
 /// What a transaction gathers. Its memory is used again, so that a short one allocates nothing.
@@ -93,6 +96,7 @@ impl<'n> Txn<'n> {
             scratch,
             timeout,
             ended: false,
+            writes: false,
         })
     }
 
@@ -294,6 +298,9 @@ impl Drop for Txn<'_> {
         }
         // Memory is as it was before anybody else has the locks.
         self.inner = None;
+        if self.writes {
+            self.shared.writers.fetch_sub(1, Ordering::SeqCst);
+        }
         let scratch = std::mem::take(&mut self.scratch);
         if self.ended {
             return;

@@ -5,6 +5,7 @@
 //!
 //! One transaction of a node at a time may store where stores are found by page: a page does not say whose a store is.
 
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use netram_proto::shared::Hold;
@@ -68,7 +69,15 @@ impl Stores {
 impl Txn<'_> {
     /// A lock is going to be acquired like this. Where stores are found, those from now on are this transaction's.
     pub(super) fn enter(&mut self, hold: Hold) -> Result<(), AcquireError> {
-        if self.shared.stores.are_declared() || hold != Hold::Exclusive {
+        if hold != Hold::Exclusive {
+            return Ok(());
+        }
+        if !self.writes {
+            self.writes = true;
+            self.shared.entered.fetch_add(1, Ordering::SeqCst);
+            self.shared.writers.fetch_add(1, Ordering::SeqCst);
+        }
+        if self.shared.stores.are_declared() {
             return Ok(());
         }
         let since = Instant::now();

@@ -80,6 +80,15 @@ impl super::Store {
     ///
     /// Its last act makes it a region: cut short before, it is none, and says so when it is opened.
     pub fn create(root: &Path, plan: &Plan) -> Result<RegionId, CreateError> {
+        Self::create_filled(root, plan, &mut |_| Ok(()))
+    }
+
+    /// The same, with bytes that `fill` writes to the region's file, and syncs.
+    pub(crate) fn create_filled(
+        root: &Path,
+        plan: &Plan,
+        fill: &mut dyn FnMut(&fs::File) -> std::io::Result<()>,
+    ) -> Result<RegionId, CreateError> {
         if plan.bytes == 0 || !plan.bytes.is_multiple_of(PAGE_BYTES) || usize::try_from(plan.bytes).is_err() {
             return Err(CreateError::Size(plan.bytes));
         }
@@ -95,7 +104,7 @@ impl super::Store {
         if root.to_str().is_none() {
             return Err(CreateError::Name(root.to_owned()));
         }
-        let made = make(root, plan);
+        let made = make(root, plan, fill);
         if made.is_err() {
             // The first error is the one to report.
             let _ = fs::remove_dir_all(root);
@@ -104,7 +113,11 @@ impl super::Store {
     }
 }
 
-fn make(root: &Path, plan: &Plan) -> Result<RegionId, CreateError> {
+fn make(
+    root: &Path,
+    plan: &Plan,
+    fill: &mut dyn FnMut(&fs::File) -> std::io::Result<()>,
+) -> Result<RegionId, CreateError> {
     let home = Home::create(root, Layout::Directory, plan.log_bytes)?;
     let system = |path: &Path| {
         let path = path.to_owned();
@@ -120,7 +133,14 @@ fn make(root: &Path, plan: &Plan) -> Result<RegionId, CreateError> {
     let table = Table::new(id, plan.bytes, plan.address, plan.spans.clone());
     let memory = home.open(&server_settings(&home)?)?.memory;
     // The region comes first: its number in records is the lowest, here as at every node.
-    segment(&memory, &root.join(REGION), plan.bytes)?;
+    let path = root.join(REGION);
+    segment(&memory, &path, plan.bytes)?;
+    // Nobody has it mapped, and the log has nothing of it.
+    fs::File::options()
+        .write(true)
+        .open(&path)
+        .and_then(|file| fill(&file))
+        .map_err(system(&path))?;
     let words = segment(&memory, &root.join(TABLE), table.places().bytes())?;
     write_table(&memory, &words, &table)?;
     Ok(id)
