@@ -33,6 +33,8 @@ pub struct Plan {
     pub lease: Duration,
     /// How server, lenders and nodes wait.
     pub wait: WaitPolicy,
+    /// Nodes send each other what they commit, over links of their own.
+    pub straight: bool,
 }
 
 impl Default for Plan {
@@ -43,6 +45,7 @@ impl Default for Plan {
             members: 1,
             lease: netram_shared::limit::LEASE_DEFAULT,
             wait: WaitPolicy::default(),
+            straight: false,
         }
     }
 }
@@ -142,10 +145,14 @@ impl<'s> Place<'s> {
             directory: self.folder.join(&name),
             name,
             wait: self.plan.wait.to_string(),
+            listen: self.plan.straight.then(|| PEERS.to_owned()),
             act,
         }
     }
 }
+
+/// Where a node lets the others in.
+const PEERS: &str = "tcp://127.0.0.1:0";
 
 impl Player {
     /// How it joins.
@@ -153,11 +160,15 @@ impl Player {
         let key = netram_transport::ClusterKey::load(&self.key_file).context("load the cluster key")?;
         let server = self.server.parse().context("read the server's address")?;
         let security = netram_transport::Security::Key(key);
+        let listen = self.listen.as_ref().map(|listen| listen.parse()).transpose();
+        let listen = listen.context("read where other nodes come in")?;
         Ok(Options {
             name: self.name.clone(),
             wait: self.wait.parse().context("read how to wait")?,
             lock_timeout: PATIENCE,
             patience: PATIENCE,
+            straight: self.listen.is_some(),
+            listen,
             ..Options::new(server, security, self.directory.clone())
         })
     }

@@ -40,6 +40,8 @@ pub struct Player {
     pub name: String,
     /// How it waits.
     pub wait: String,
+    /// Where it lets other nodes in; `None`: all that it has of them comes from the server.
+    pub listen: Option<String>,
     /// What it does.
     pub act: Act,
 }

@@ -41,6 +41,10 @@ pub struct Visible {
 
 /// Measures in alternating rounds.
 pub fn measure(site: &Site, plan: Plan, effort: Effort) -> Result<Visible, BenchError> {
+    let plan = Plan {
+        straight: true,
+        ..plan
+    };
     let place = Place::start(site, plan)?;
     let _answering = place.play(Act::Answer)?;
     let node = place.join()?;
