@@ -12,6 +12,7 @@
 //! | `regions` | which region an address is in |
 //! | `places` | memory of the program's own that regions may replace |
 //! | `transactions` | open transactions, by the handle that a `rvm_tid_t` carries |
+//! | `slots` | what C holds handles of |
 //! | `segment` | the segment loader |
 //! | `rds` | the persistent heap of `rds.h` |
 //! | `statistics` | counts, and their record |
@@ -32,6 +33,7 @@ mod rds;
 mod record;
 mod regions;
 mod segment;
+mod slots;
 mod statistics;
 mod transactions;
 

@@ -1,30 +1,16 @@
 //! Open transactions, by the handle that a `rvm_tid_t` carries.
-//!
-//! A handle is a place in a table and the number of times the place was used, so that a stale copy of a record is
-//! refused and never reaches another's transaction. Slots are never freed or moved: finding one takes no lock but its
-//! own.
 
-use std::num::NonZeroU64;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::Arc;
 
 use netram_home::Transaction;
 use netram_rvm::RangeError;
 
 use crate::code::Code;
 use crate::failure::Failure;
-use crate::lock;
 use crate::record::Timeval;
 use crate::regions::{Mapped, Regions};
-
-/// What `rvm_tid_t.tid` holds: generation above, place + 1 below.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Handle(NonZeroU64);
-
-/// Slots of the first block; each further block has twice as many as the one before.
-const FIRST_BLOCK: u32 = 64;
-/// Blocks that together have a place for every 32-bit number.
-const BLOCKS: usize = 26;
+use crate::slots::Slots;
+pub(crate) use crate::slots::{Ending, Handle};
 
 /// An open transaction and what the C interface keeps with it.
 pub(crate) struct Open {
@@ -45,56 +31,8 @@ pub(crate) struct Listed {
     pub(crate) uname: Timeval,
 }
 
-#[derive(Default)]
-struct Slot(Mutex<Place>);
-
-#[derive(Default)]
-struct Place {
-    generation: u32,
-    open: Option<Open>,
-}
-
 /// Every open transaction.
-pub(crate) struct Transactions {
-    blocks: [OnceLock<Box<[Slot]>>; BLOCKS],
-    /// Places that were used and are free.
-    free: Mutex<Vec<u32>>,
-    /// Places ever used: all below.
-    used: AtomicU32,
-    open: AtomicUsize,
-}
-
-/// Whether a transaction goes on after an attempt to end it.
-pub(crate) enum Ending {
-    Ended,
-    StaysOpen,
-}
-
-impl Handle {
-    fn new(place: u32, generation: u32) -> Handle {
-        let bits = u64::from(generation) << 32 | (u64::from(place) + 1);
-        Handle(NonZeroU64::new(bits).expect("the lower half is not zero"))
-    }
-
-    /// The handle as the pointer that C keeps.
-    pub(crate) fn to_address(self) -> usize {
-        self.0.get() as usize
-    }
-
-    /// A handle from what C kept, if it can be one.
-    pub(crate) fn from_address(address: usize) -> Option<Handle> {
-        let bits = NonZeroU64::new(address as u64)?;
-        (bits.get() as u32 != 0).then_some(Handle(bits))
-    }
-
-    fn place(self) -> u32 {
-        self.0.get() as u32 - 1
-    }
-
-    fn generation(self) -> u32 {
-        (self.0.get() >> 32) as u32
-    }
-}
+pub(crate) struct Transactions(Slots<Open>);
 
 impl Open {
     pub(crate) fn new(transaction: Transaction, flags: u64, uname: Timeval) -> Open {
@@ -177,28 +115,17 @@ fn explain(error: RangeError, address: usize) -> Failure {
 
 impl Transactions {
     pub(crate) const fn new() -> Transactions {
-        Transactions {
-            blocks: [const { OnceLock::new() }; BLOCKS],
-            free: Mutex::new(Vec::new()),
-            used: AtomicU32::new(0),
-            open: AtomicUsize::new(0),
-        }
+        Transactions(Slots::new())
     }
 
     /// Transactions that are open.
     pub(crate) fn open(&self) -> usize {
-        self.open.load(Ordering::SeqCst)
+        self.0.open()
     }
 
     /// Takes in a transaction that has begun.
     pub(crate) fn insert(&self, open: Open) -> Handle {
-        self.open.fetch_add(1, Ordering::SeqCst);
-        let recycled = lock(&self.free).pop();
-        let place = recycled.unwrap_or_else(|| self.used.fetch_add(1, Ordering::AcqRel));
-        let mut slot = lock(&self.slot(place).0);
-        slot.generation = slot.generation.wrapping_add(1);
-        slot.open = Some(open);
-        Handle::new(place, slot.generation)
+        self.0.insert(open)
     }
 
     /// Does something with an open transaction. One thread at a time has it.
@@ -208,73 +135,29 @@ impl Transactions {
         handle: Handle,
         act: impl FnOnce(&mut Open) -> Result<R, Failure>,
     ) -> Result<R, Failure> {
-        let mut slot = lock(&self.find(handle).ok_or_else(ended)?.0);
-        let current = slot.generation == handle.generation();
-        match &mut slot.open {
-            Some(open) if current => act(open),
-            _ => Err(ended()),
-        }
+        self.0.with(handle, act).unwrap_or_else(|| Err(ended()))
     }
 
-    /// Does what may end a transaction, and gives its place back if it did.
+    /// Does what may end a transaction. Ended, it aborts what was not committed, and lets go of its regions.
     pub(crate) fn end<R>(
         &self,
         handle: Handle,
         act: impl FnOnce(&mut Open) -> (R, Ending),
     ) -> Result<(R, Ending), Failure> {
-        let mut slot = lock(&self.find(handle).ok_or_else(ended)?.0);
-        let current = slot.generation == handle.generation();
-        let open = slot.open.as_mut().filter(|_| current);
-        let (result, ending) = act(open.ok_or_else(ended)?);
-        if let Ending::StaysOpen = ending {
-            return Ok((result, ending));
-        }
-        // Dropping it aborts what was not committed, and lets go of its regions.
-        slot.open = None;
-        drop(slot);
-        lock(&self.free).push(handle.place());
-        self.open.fetch_sub(1, Ordering::SeqCst);
-        Ok((result, ending))
+        self.0.end(handle, act).ok_or_else(ended)
     }
 
     /// The open transactions; with `region`, those that have ranges in the region at that address.
     pub(crate) fn list(&self, region: Option<usize>) -> Vec<Listed> {
         let mut listed = Vec::new();
-        for place in 0..self.used.load(Ordering::Acquire) {
-            let slot = lock(&self.slot(place).0);
-            let Some(open) = &slot.open else { continue };
+        self.0.each(|handle, open| {
             if region.is_none_or(|start| open.touched.contains(&start)) {
-                listed.push(Listed {
-                    handle: Handle::new(place, slot.generation),
-                    uname: open.uname,
-                });
+                let uname = open.uname;
+                listed.push(Listed { handle, uname });
             }
-        }
+        });
         listed
     }
-
-    fn find(&self, handle: Handle) -> Option<&Slot> {
-        let (block, within) = split(handle.place());
-        self.blocks.get(block)?.get()?.get(within)
-    }
-
-    /// The slot of a place, made if it is the first of its block.
-    fn slot(&self, place: u32) -> &Slot {
-        let (block, within) = split(place);
-        let slots = self.blocks[block].get_or_init(|| {
-            let count = (FIRST_BLOCK as usize) << block;
-            std::iter::repeat_with(Slot::default).take(count).collect()
-        });
-        &slots[within]
-    }
-}
-
-/// Which block a place is in, and where in it.
-fn split(place: u32) -> (usize, usize) {
-    let shifted = u64::from(place) + u64::from(FIRST_BLOCK);
-    let block = shifted.ilog2() - FIRST_BLOCK.ilog2();
-    let first = u64::from(FIRST_BLOCK) << block;
-    (block as usize, (shifted - first) as usize)
 }
 
 fn ended() -> Failure {
@@ -282,31 +165,4 @@ fn ended() -> Failure {
         Code::Transaction,
         "the transaction was not begun, or has ended; begin it with rvm_begin_transaction",
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn places_fill_blocks_without_gaps() {
-        assert_eq!(split(0), (0, 0));
-        assert_eq!(split(63), (0, 63));
-        assert_eq!(split(64), (1, 0));
-        assert_eq!(split(191), (1, 127));
-        assert_eq!(split(192), (2, 0));
-        assert_eq!(split(u32::MAX - FIRST_BLOCK).0, BLOCKS - 1);
-    }
-
-    #[test]
-    fn what_was_never_a_handle_is_refused() {
-        let table = Transactions::new();
-        assert_eq!(Handle::from_address(0), None);
-        assert_eq!(Handle::from_address(1 << 32), None);
-        for address in [1, 0xdead_beef, usize::MAX, 1 << 33 | 5] {
-            let handle = Handle::from_address(address).expect("its lower half is not zero");
-            let met = table.with(handle, |_| Ok(()));
-            assert_eq!(met.map_err(|failure| failure.code), Err(Code::Transaction));
-        }
-    }
 }

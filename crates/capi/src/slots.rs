@@ -1,0 +1,216 @@
+//! What C holds a handle of: transactions, nodes, readers.
+//!
+//! A handle is a place in a table and the number of times the place was used, so that a stale copy of it is refused and
+//! never reaches what another owns. Slots are never freed or moved: finding one takes no lock but its own.
+
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
+
+use crate::lock;
+
+/// What C holds: generation above, place + 1 below.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Handle(NonZeroU64);
+
+/// Slots of the first block; each further block has twice as many as the one before.
+const FIRST_BLOCK: u32 = 64;
+/// Blocks that together have a place for every 32-bit number.
+const BLOCKS: usize = 26;
+
+struct Slot<T>(Mutex<Place<T>>);
+
+struct Place<T> {
+    generation: u32,
+    value: Option<T>,
+}
+
+/// A table of values with handles.
+pub(crate) struct Slots<T> {
+    blocks: [OnceLock<Box<[Slot<T>]>>; BLOCKS],
+    /// Places that were used and are free.
+    free: Mutex<Vec<u32>>,
+    /// Places ever used: all below.
+    used: AtomicU32,
+    open: AtomicUsize,
+}
+
+/// Whether a value stays after an attempt to end it.
+pub(crate) enum Ending {
+    Ended,
+    StaysOpen,
+}
+
+impl Handle {
+    fn new(place: u32, generation: u32) -> Handle {
+        let bits = u64::from(generation) << 32 | (u64::from(place) + 1);
+        Handle(NonZeroU64::new(bits).expect("the lower half is not zero"))
+    }
+
+    /// The handle as the pointer that C keeps.
+    pub(crate) fn to_address(self) -> usize {
+        self.0.get() as usize
+    }
+
+    /// A handle from what C kept, if it can be one.
+    pub(crate) fn from_address(address: usize) -> Option<Handle> {
+        let bits = NonZeroU64::new(address as u64)?;
+        (bits.get() as u32 != 0).then_some(Handle(bits))
+    }
+
+    fn place(self) -> u32 {
+        self.0.get() as u32 - 1
+    }
+
+    fn generation(self) -> u32 {
+        (self.0.get() >> 32) as u32
+    }
+}
+
+impl<T> Slot<T> {
+    fn empty() -> Slot<T> {
+        let (generation, value) = (0, None);
+        Slot(Mutex::new(Place { generation, value }))
+    }
+}
+
+impl<T> Slots<T> {
+    pub(crate) const fn new() -> Slots<T> {
+        Slots {
+            blocks: [const { OnceLock::new() }; BLOCKS],
+            free: Mutex::new(Vec::new()),
+            used: AtomicU32::new(0),
+            open: AtomicUsize::new(0),
+        }
+    }
+
+    /// How many values there are.
+    pub(crate) fn open(&self) -> usize {
+        self.open.load(Ordering::SeqCst)
+    }
+
+    /// Takes a value in.
+    pub(crate) fn insert(&self, value: T) -> Handle {
+        self.open.fetch_add(1, Ordering::SeqCst);
+        let recycled = lock(&self.free).pop();
+        let place = recycled.unwrap_or_else(|| self.used.fetch_add(1, Ordering::AcqRel));
+        let mut slot = lock(&self.slot(place).0);
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.value = Some(value);
+        Handle::new(place, slot.generation)
+    }
+
+    /// Does something with a value. One thread at a time has it. `None`: it is none, or no more.
+    #[inline]
+    pub(crate) fn with<R>(&self, handle: Handle, act: impl FnOnce(&mut T) -> R) -> Option<R> {
+        let mut slot = lock(&self.find(handle)?.0);
+        let current = slot.generation == handle.generation();
+        slot.value.as_mut().filter(|_| current).map(act)
+    }
+
+    /// Does what may end a value, and gives its place back if it did.
+    pub(crate) fn end<R>(
+        &self,
+        handle: Handle,
+        act: impl FnOnce(&mut T) -> (R, Ending),
+    ) -> Option<(R, Ending)> {
+        let mut slot = lock(&self.find(handle)?.0);
+        let current = slot.generation == handle.generation();
+        let (result, ending) = act(slot.value.as_mut().filter(|_| current)?);
+        if let Ending::StaysOpen = ending {
+            return Some((result, ending));
+        }
+        slot.value = None;
+        drop(slot);
+        self.give_back(handle);
+        Some((result, ending))
+    }
+
+    /// Takes a value out, for good.
+    pub(crate) fn take(&self, handle: Handle) -> Option<T> {
+        let mut slot = lock(&self.find(handle)?.0);
+        let current = slot.generation == handle.generation();
+        let value = slot.value.take_if(|_| current)?;
+        drop(slot);
+        self.give_back(handle);
+        Some(value)
+    }
+
+    fn give_back(&self, handle: Handle) {
+        lock(&self.free).push(handle.place());
+        self.open.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Looks at all of them.
+    pub(crate) fn each(&self, mut look: impl FnMut(Handle, &T)) {
+        for place in 0..self.used.load(Ordering::Acquire) {
+            let slot = lock(&self.slot(place).0);
+            if let Some(value) = &slot.value {
+                look(Handle::new(place, slot.generation), value);
+            }
+        }
+    }
+
+    fn find(&self, handle: Handle) -> Option<&Slot<T>> {
+        let (block, within) = split(handle.place());
+        self.blocks.get(block)?.get()?.get(within)
+    }
+
+    /// The slot of a place, made if it is the first of its block.
+    fn slot(&self, place: u32) -> &Slot<T> {
+        let (block, within) = split(place);
+        let slots = self.blocks[block].get_or_init(|| {
+            let count = (FIRST_BLOCK as usize) << block;
+            std::iter::repeat_with(Slot::empty).take(count).collect()
+        });
+        &slots[within]
+    }
+}
+
+/// Which block a place is in, and where in it.
+fn split(place: u32) -> (usize, usize) {
+    let shifted = u64::from(place) + u64::from(FIRST_BLOCK);
+    let block = shifted.ilog2() - FIRST_BLOCK.ilog2();
+    let first = u64::from(FIRST_BLOCK) << block;
+    (block as usize, (shifted - first) as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_fill_blocks_without_gaps() {
+        assert_eq!(split(0), (0, 0));
+        assert_eq!(split(63), (0, 63));
+        assert_eq!(split(64), (1, 0));
+        assert_eq!(split(191), (1, 127));
+        assert_eq!(split(192), (2, 0));
+        assert_eq!(split(u32::MAX - FIRST_BLOCK).0, BLOCKS - 1);
+    }
+
+    #[test]
+    fn what_was_never_a_handle_is_refused() {
+        let table: Slots<u8> = Slots::new();
+        assert_eq!(Handle::from_address(0), None);
+        assert_eq!(Handle::from_address(1 << 32), None);
+        for address in [1, 0xdead_beef, usize::MAX, 1 << 33 | 5] {
+            let handle = Handle::from_address(address).expect("its lower half is not zero");
+            assert_eq!(table.with(handle, |value| *value), None);
+        }
+    }
+
+    #[test]
+    fn a_stale_handle_reaches_nobody_elses_value() {
+        let table: Slots<u8> = Slots::new();
+        let first = table.insert(1);
+        assert_eq!(table.take(first), Some(1));
+        let second = table.insert(2);
+        assert_eq!(first.place(), second.place());
+        assert_eq!(table.with(first, |value| *value), None);
+        assert_eq!(table.take(first), None);
+        assert!(table.end(first, |_| ((), Ending::Ended)).is_none());
+        assert_eq!(table.with(second, |value| *value), Some(2));
+        assert_eq!(table.open(), 1);
+    }
+}
