@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 
-/// What a call returns. The values are the original's.
+/// What a call returns. The values are the original's, but for those of `shared.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub(crate) enum Code {
@@ -30,6 +30,16 @@ pub(crate) enum Code {
     VersionSkew = 225,
     MemoryOverlap = 226,
     SegmentHeader = 2000,
+    // From here on ours.
+    Handle = 2100,
+    Died = 2101,
+    TimedOut = 2102,
+    Lost = 2103,
+    Gone = 2104,
+    Unknown = 2105,
+    Lock = 2106,
+    NotHeld = 2107,
+    Expired = 2108,
 }
 
 /// The names of codes 200 to 226, in order; 203 is a hole that the original prints so.
@@ -63,6 +73,19 @@ const CODE_NAMES: [&CStr; 27] = [
     c"RVM_EVM_OVERLAP",
 ];
 
+/// The names of codes 2100 on, in order.
+const SHARED_NAMES: [&CStr; 9] = [
+    c"RVM_EHANDLE",
+    c"RVM_EDIED",
+    c"RVM_ETIMEDOUT",
+    c"RVM_ELOST",
+    c"RVM_EGONE",
+    c"RVM_EUNKNOWN",
+    c"RVM_ELOCK",
+    c"RVM_ENOT_HELD",
+    c"RVM_EEXPIRED",
+];
+
 const MODE_NAMES: [&CStr; 4] = [c"restore", c"no_restore", c"flush", c"no_flush"];
 const TYPE_NAMES: [&CStr; 4] = [
     c"rvm_region_id",
@@ -76,7 +99,9 @@ pub(crate) fn code_name(code: i32) -> &'static CStr {
     match code {
         0 => c"RVM_SUCCESS",
         2000 => c"RVM_ESEGMENT_HDR",
-        code => nth(&CODE_NAMES, code, 200).unwrap_or(c"Invalid RVM return code"),
+        code => nth(&CODE_NAMES, code, 200)
+            .or_else(|| nth(&SHARED_NAMES, code, 2100))
+            .unwrap_or(c"Invalid RVM return code"),
     }
 }
 
@@ -87,7 +112,10 @@ pub(crate) fn mode_name(mode: i32) -> &'static CStr {
 
 /// The name of a record's type.
 pub(crate) fn type_name(id: i32) -> &'static CStr {
-    nth(&TYPE_NAMES, id, 40).unwrap_or(c"Invalid RVM structure id")
+    match id {
+        45 => c"rvm_join_id",
+        id => nth(&TYPE_NAMES, id, 40).unwrap_or(c"Invalid RVM structure id"),
+    }
 }
 
 fn nth(names: &[&'static CStr], value: i32, first: i32) -> Option<&'static CStr> {
@@ -110,16 +138,20 @@ mod tests {
             (Code::Transaction, c"RVM_ETID"),
             (Code::MemoryOverlap, c"RVM_EVM_OVERLAP"),
             (Code::SegmentHeader, c"RVM_ESEGMENT_HDR"),
+            (Code::Handle, c"RVM_EHANDLE"),
+            (Code::Unknown, c"RVM_EUNKNOWN"),
+            (Code::Expired, c"RVM_EEXPIRED"),
         ] {
             assert_eq!(code_name(code as i32), name);
         }
         assert_eq!(mode_name(143), c"no_flush");
         assert_eq!(type_name(43), c"rvm_statistics_id");
+        assert_eq!(type_name(45), c"rvm_join_id");
     }
 
     #[test]
     fn what_has_no_name_gets_a_sentence() {
-        for wrong in [-1, 1, 199, 227, i32::MIN, i32::MAX] {
+        for wrong in [-1, 1, 199, 227, 2099, 2109, i32::MIN, i32::MAX] {
             assert_eq!(code_name(wrong), c"Invalid RVM return code");
         }
         assert_eq!(mode_name(139), c"Invalid RVM mode");

@@ -2,7 +2,7 @@
 //!
 //! The errors of the layers below already say what happened and what to do; here they only get their code.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{CString, c_char};
 use std::fmt::Display;
 
@@ -25,12 +25,18 @@ pub(crate) struct Failure {
     /// What `errno` is set to; 0 leaves it.
     pub(crate) errno: i32,
     pub(crate) text: String,
+    /// The lock of a shared region that it is about.
+    pub(crate) lock: Option<u32>,
 }
 
 impl Failure {
     pub(crate) fn new(code: Code, text: impl Into<String>) -> Failure {
-        let text = text.into();
-        Failure { code, errno: 0, text }
+        Failure {
+            code,
+            errno: 0,
+            text: text.into(),
+            lock: None,
+        }
     }
 
     /// A system call failed, or something that a system call could have said.
@@ -41,9 +47,8 @@ impl Failure {
             _ => Code::Io,
         };
         Failure {
-            code,
             errno,
-            text: text.to_string(),
+            ..Failure::new(code, text.to_string())
         }
     }
 
@@ -51,21 +56,28 @@ impl Failure {
         Failure::io(source.raw_os_error().unwrap_or(libc::EIO), text)
     }
 
-    fn of(code: Code, error: impl Display) -> Failure {
+    pub(crate) fn of(code: Code, error: impl Display) -> Failure {
         Failure::new(code, error.to_string())
     }
 }
 
 thread_local! {
     static TEXT: RefCell<CString> = RefCell::default();
+    static LOCK: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
-/// Keeps the sentence for `rvm_error_text`.
+/// Keeps the sentence for `rvm_error_text`, and the lock for `rvm_error_lock`.
 pub(crate) fn remember(failure: &Failure) {
     let line = failure.text.replace('\0', "?");
     let text = CString::new(line).expect("the zeros were replaced");
     // A thread that is ending has no place for it any more, and nobody to ask.
     let _ = TEXT.try_with(|kept| *kept.borrow_mut() = text);
+    LOCK.set(failure.lock);
+}
+
+/// The lock that this thread's last failure was about.
+pub(crate) fn failed_lock() -> Option<u32> {
+    LOCK.get()
 }
 
 /// The sentence of this thread's last failure. Valid until the next one, or the thread's end.
@@ -202,20 +214,18 @@ impl From<CommitError> for Failure {
             CommitError::TooLarge { .. } => Failure::of(Code::TooBig, error),
             CommitError::Undeclared { .. } | CommitError::Outside { .. } => Failure::of(Code::Range, error),
             CommitError::Capture { cause } => Failure {
-                code: Code::Io,
                 errno: cause.errno,
-                text: error.to_string(),
+                ..Failure::of(Code::Io, error)
             },
             CommitError::Full { cause, .. } => full(cause, &error),
             CommitError::Refused(cause) => refused(cause, &error),
             // One code for every cause, a fence too: `RVM_ELOG` says that nothing was logged.
             CommitError::Unknown { cause, .. } => Failure {
-                code: Code::Io,
                 errno: match cause {
                     WaitError::DiskFailed(IoError { errno }) => *errno,
                     WaitError::Fenced { .. } | WaitError::Closed => libc::EIO,
                 },
-                text: error.to_string(),
+                ..Failure::of(Code::Io, &error)
             },
         }
     }

@@ -14,6 +14,7 @@
 //! | `transactions` | open transactions, by the handle that a `rvm_tid_t` carries |
 //! | `slots` | what C holds handles of |
 //! | `segment` | the segment loader |
+//! | `nodes` | shared regions: nodes, their transactions and readers |
 //! | `rds` | the persistent heap of `rds.h` |
 //! | `statistics` | counts, and their record |
 //! | `record`, `code`, `failure` | layouts; return codes; errors and their sentences |
@@ -28,6 +29,7 @@ mod failure;
 mod library;
 mod log;
 mod mapping;
+mod nodes;
 mod places;
 mod rds;
 mod record;

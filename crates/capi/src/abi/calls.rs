@@ -122,12 +122,7 @@ extern "C" fn rvm_begin_transaction(tid: *mut Tid, mode: c_int) -> c_int {
     guarded(|| {
         LIBRARY.ready()?;
         let mut begun = record(tid).ok_or_else(no_tid)?;
-        let mode = match mode {
-            RESTORE => Mode::Restore,
-            NO_RESTORE => Mode::NoRestore,
-            other => return Err(no_mode(other, "begun with restore or no_restore")),
-        };
-        let (handle, uname) = LIBRARY.begin(mode)?;
+        let (handle, uname) = LIBRARY.begin(restoring(mode)?)?;
         begun.tid = without_provenance_mut(handle.to_address());
         begun.uname = uname;
         put(tid, begun);
@@ -302,6 +297,15 @@ fn wish(region: &Region) -> Result<Wish, Failure> {
         length: region.length,
         address: region.vmaddr.addr(),
     })
+}
+
+/// Whether old values are kept, by the mode of a beginning.
+pub(super) fn restoring(mode: c_int) -> Result<Mode, Failure> {
+    match mode {
+        RESTORE => Ok(Mode::Restore),
+        NO_RESTORE => Ok(Mode::NoRestore),
+        other => Err(no_mode(other, "begun with restore or no_restore")),
+    }
 }
 
 /// How safe a commit is, by the mode of its end.

@@ -16,6 +16,7 @@ mod rds;
 mod rds_report;
 mod records;
 mod segments;
+mod shared;
 mod signals;
 mod statistics;
 

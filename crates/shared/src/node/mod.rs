@@ -83,7 +83,7 @@ use netram_proto::shared::node::Over;
 use netram_proto::shared::{NodeId, Number, Version};
 use netram_rvm::{Mode, Region};
 
-use crate::server::Spans;
+use crate::server::{Span, Spans};
 use alone::Alone;
 pub use copy::SaveError;
 pub use error::{
@@ -241,6 +241,11 @@ impl Node {
     /// Which lock covers which bytes.
     pub fn spans(&self) -> &Spans {
         &self.shared.spans
+    }
+
+    /// The span that has this byte; `None`: no lock covers it.
+    pub fn span_at(&self, offset: u64) -> Option<&Span> {
+        self.shared.span_at(offset).filter(|span| span.offset <= offset)
     }
 
     /// The node's id, in this joining.

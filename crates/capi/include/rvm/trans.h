@@ -1,0 +1,94 @@
+/*
+ * The interface of log-based coherency (Feeley, Chase, Narasayya and Levy, 1994; their Table 1), over rvm/shared.h: a
+ * C++ class, and the same as inline functions for C. It adds nothing: whoever begins anew uses rvm/shared.h.
+ * SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ *     Trans.Init()                Trans_Init(&trans, node)
+ *     Trans.Begin(rvm_mode)       Trans_Begin(&trans, restore)
+ *     Trans.Acquire(lock)         Trans_Acquire(&trans, lock)
+ *     Trans.SetRange(addr, size)  Trans_SetRange(&trans, addr, size)
+ *     Trans.Commit(rvm_mode)      Trans_Commit(&trans, flush)
+ *     (Trans.Abort)               Trans_Abort(&trans)
+ *
+ * Locks are exclusive, as theirs. Their Commit could return before the record was on the disk (no_flush); here a record is
+ * shown to others only when it is safe, so both modes wait for that. After a failed Acquire the transaction is open: abort it.
+ */
+#ifndef RVM_TRANS_H
+#define RVM_TRANS_H
+
+#include <rvm/shared.h>
+
+typedef struct {
+    rvm_node_t node;
+    rvm_txn_t txn; /* NULL between transactions */
+} rvm_trans_t;
+
+static inline void Trans_Init(rvm_trans_t *trans, rvm_node_t node)
+{
+    trans->node = node;
+    trans->txn = NULL;
+}
+
+/* RVM_EUNCOMMIT: the one before has not ended. */
+static inline rvm_return_t Trans_Begin(rvm_trans_t *trans, rvm_mode_t mode)
+{
+    if (trans->txn != NULL)
+        return RVM_EUNCOMMIT;
+    return rvm_txn_begin(trans->node, mode, &trans->txn);
+}
+
+static inline rvm_return_t Trans_Acquire(rvm_trans_t *trans, unsigned lock)
+{
+    return rvm_txn_acquire(trans->txn, lock, rvm_exclusive);
+}
+
+static inline rvm_return_t Trans_SetRange(rvm_trans_t *trans, void *addr, rvm_length_t size)
+{
+    return rvm_txn_set_range(trans->txn, addr, size);
+}
+
+/* RVM_EMODE for another mode than flush and no_flush: the transaction is open then. */
+static inline rvm_return_t Trans_Commit(rvm_trans_t *trans, rvm_mode_t mode)
+{
+    rvm_txn_t txn = trans->txn;
+
+    if (mode != flush && mode != no_flush)
+        return RVM_EMODE;
+    trans->txn = NULL;
+    return rvm_txn_commit(txn, NULL);
+}
+
+static inline rvm_return_t Trans_Abort(rvm_trans_t *trans)
+{
+    rvm_txn_t txn = trans->txn;
+
+    trans->txn = NULL;
+    return rvm_txn_abort(txn);
+}
+
+#ifdef __cplusplus
+/* Aborts at its end what is open. */
+class Trans {
+public:
+    explicit Trans(rvm_node_t node) { Trans_Init(&trans, node); }
+    ~Trans()
+    {
+        if (trans.txn != NULL)
+            Abort();
+    }
+
+    rvm_return_t Begin(rvm_mode_t mode) { return Trans_Begin(&trans, mode); }
+    rvm_return_t Acquire(unsigned lock) { return Trans_Acquire(&trans, lock); }
+    rvm_return_t SetRange(void *addr, rvm_length_t size) { return Trans_SetRange(&trans, addr, size); }
+    rvm_return_t Commit(rvm_mode_t mode) { return Trans_Commit(&trans, mode); }
+    rvm_return_t Abort() { return Trans_Abort(&trans); }
+
+private:
+    Trans(const Trans &);
+    Trans &operator=(const Trans &);
+
+    rvm_trans_t trans;
+};
+#endif
+
+#endif

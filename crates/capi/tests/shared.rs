@@ -1,0 +1,228 @@
+//! Programs in C and C++ that join shared regions, with a real server and a real lender.
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use common::{Installed, LANGUAGES, Language, compilers, has, succeed};
+use netram_lender::{Config, Lender};
+use netram_shared::server::{Plan, ServeConfig, Serving, Spans, Store};
+use netram_transport::{Address, ClusterKey, Security};
+
+const KILL: i32 = 9;
+const SPAN: u64 = 4096;
+const SPANS: u64 = 16;
+/// Short, so that the dead are buried soon; and longer than a loaded machine lets a thread wait.
+const LEASE: Duration = Duration::from_millis(800);
+/// Under valgrind everything takes thirty times as long.
+const LEASE_OF_THE_SLOW: Duration = Duration::from_secs(10);
+/// Where nothing else is: above what the kernel gives to programs that do not choose, and below the stack.
+const ADDRESS: u64 = 0x2000_0000_0000;
+
+/// Each joins and leaves by itself, so that one server sees all of them.
+const CASES: [&str; 9] = [
+    "life", "misuse", "locks", "reader", "expired", "threads", "gone", "forked", "table_1",
+];
+/// A child of fork has lost the stacks of its parent's threads; what waits for a lease to end takes long enough as it is.
+const UNDER_VALGRIND: [&str; 6] = ["life", "misuse", "locks", "reader", "threads", "table_1"];
+
+/// A server, a lender, and the key to both. Fields go in this order: the server first.
+struct World {
+    _serving: Serving,
+    _lender: Lender,
+    folder: tempfile::TempDir,
+}
+
+impl World {
+    fn start(address: u64, lease: Duration) -> World {
+        let folder = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
+        let at = |name: &str| folder.path().join(name);
+        let key = ClusterKey::generate();
+        key.save_new(&at("cluster.key")).expect("the key can be written");
+        let lender = Lender::start(Config {
+            name: "capi-shared".to_owned(),
+            listen: vec![Address::Unix(at("lender.sock"))],
+            security: Security::Key(key.clone()),
+            memory: 64 << 20,
+            store: Some(at("lender.mem")),
+            ..Config::default()
+        });
+        let lender = lender.expect("a lender starts");
+        let bytes = SPAN * SPANS;
+        let plan = Plan {
+            bytes,
+            address,
+            spans: Spans::even(bytes, SPAN).expect("spans"),
+            log_bytes: 4 << 20,
+            nodes_settings: format!(
+                "lenders = [\"unix:{}\"]\ninsecure = true\none-domain = true\nmembers = 1\nwindow = \"1MiB\"\npatience = \"2s\"\n",
+                at("lender.sock").display()
+            ),
+        };
+        Store::create(&at("region"), &plan).expect("a region is made");
+        let config = ServeConfig {
+            lease,
+            ..ServeConfig::new(vec![Address::Unix(at("server.sock"))], Security::Key(key))
+        };
+        let serving = Serving::start(&at("region"), config).expect("the region is served");
+        World {
+            _serving: serving,
+            _lender: lender,
+            folder,
+        }
+    }
+
+    /// A case of the program, in this world.
+    fn case(&self, mut command: Command, case: &str) -> Command {
+        command.arg(case).arg(self.folder.path());
+        let server = self.folder.path().join("server.sock");
+        command.env("SERVER", format!("unix:{}", server.display()));
+        command.env("ADDRESS", format!("{ADDRESS:#x}"));
+        command
+    }
+}
+
+fn compiled(installed: &Installed, language: Language) -> std::path::PathBuf {
+    installed.compile("shared", language, &["-lrvm", "-lpthread"])
+}
+
+#[test]
+fn every_case_of_a_shared_region_holds_in_c_and_in_cpp() {
+    if !compilers() {
+        return;
+    }
+    let installed = Installed::new();
+    let world = World::start(0, LEASE);
+    for language in LANGUAGES {
+        let program = compiled(&installed, language);
+        for case in CASES {
+            let mut command = world.case(installed.command(&program), case);
+            let said = succeed(&mut command, &format!("shared {case} ({language:?})"));
+            assert!(said.is_empty(), "{case}: {said}");
+        }
+    }
+}
+
+#[test]
+fn every_case_of_a_shared_region_is_in_a_list() {
+    if !compilers() {
+        return;
+    }
+    let installed = Installed::new();
+    let program = compiled(&installed, Language::C);
+    let told = succeed(&mut installed.command(&program), "shared");
+    let apart = ["address", "count", "run", "look"];
+    for case in told.lines() {
+        assert!(
+            CASES.contains(&case) || apart.contains(&case),
+            "{case} is never run"
+        );
+    }
+}
+
+#[test]
+fn a_region_with_an_address_is_there_or_nowhere() {
+    if !compilers() {
+        return;
+    }
+    let installed = Installed::new();
+    let program = compiled(&installed, Language::C);
+    let world = World::start(ADDRESS, LEASE);
+    succeed(&mut world.case(installed.command(&program), "address"), "address");
+}
+
+#[test]
+fn programs_on_a_shared_region_are_clean_under_valgrind() {
+    if !compilers() || !has("valgrind") {
+        return;
+    }
+    let installed = Installed::new();
+    let program = compiled(&installed, Language::C);
+    let world = World::start(0, LEASE_OF_THE_SLOW);
+    let valgrind = installed.valgrind();
+    for case in UNDER_VALGRIND {
+        let mut command = installed.command(&valgrind[0]);
+        command.args(&valgrind[1..]).arg(&program);
+        // One thread at a time runs: one that polls keeps the others from it.
+        let mut command = world.case(command, case);
+        succeed(command.env("WAIT", "block"), &format!("{case} under valgrind"));
+    }
+}
+
+/// Numbers that a program says, line by line.
+fn numbers(child: &mut Child) -> impl Iterator<Item = u64> + use<> {
+    let output = child.stdout.take().expect("it is piped");
+    let lines = BufReader::new(output).lines();
+    // The last line of one that was killed may be cut.
+    lines.map_while(|line| line.ok()?.parse().ok())
+}
+
+#[test]
+fn two_processes_count_together_and_none_of_their_numbers_twice() {
+    const LAST: u64 = 400;
+    if !compilers() {
+        return;
+    }
+    let installed = Installed::new();
+    let program = compiled(&installed, Language::C);
+    let world = World::start(0, LEASE);
+    let start = |name: &str| {
+        let mut command = world.case(installed.command(&program), "count");
+        let command = command.env("NAME", name).env("LAST", LAST.to_string());
+        command
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the program starts")
+    };
+    let mut children = [start("one"), start("two")];
+    let mut said: Vec<u64> = Vec::new();
+    for child in &mut children {
+        let of_this = numbers(child).collect::<Vec<_>>();
+        assert!(of_this.is_sorted(), "{of_this:?}");
+        said.extend(of_this);
+    }
+    for child in &mut children {
+        assert!(child.wait().expect("it is ours").success());
+    }
+    said.sort_unstable();
+    assert_eq!(said, (1..=LAST).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_a_killed_program_committed_the_next_one_finds_whole() {
+    if !compilers() {
+        return;
+    }
+    let installed = Installed::new();
+    let program = compiled(&installed, Language::C);
+    let world = World::start(0, LEASE);
+    let mut before = 0;
+    for round in 0..3 {
+        let mut command = world.case(installed.command(&program), "run");
+        let command = command.env("NAME", "victim").stdout(Stdio::piped());
+        let mut victim = command.spawn().expect("the program starts");
+        let mut said = numbers(&mut victim);
+        let mut last = 0;
+        for _ in 0..20 + 37 * round {
+            last = said.next().expect("it goes on until it is killed");
+        }
+        victim.kill().expect("it runs");
+        last = said.last().unwrap_or(last).max(last);
+        assert_eq!(victim.wait().expect("it is ours").signal(), Some(KILL));
+        assert!(last > before, "it went on where the one before had ended");
+
+        // Another node, which waits for the victim's lease to end; in the last round the victim's successor.
+        let name = if round == 2 { "victim" } else { "another" };
+        let mut command = world.case(installed.command(&program), "look");
+        let found = succeed(command.env("NAME", name), "looking");
+        let found: u64 = found.trim().parse().expect("it says a number");
+        assert!(
+            found == last || found == last + 1,
+            "{last} was said, {found} is there"
+        );
+        before = found;
+    }
+}
