@@ -59,7 +59,7 @@ impl Heap {
         py: Python<'_>,
         then: impl FnOnce(&netram_heap::Heap) -> R + Send,
     ) -> PyResult<R> {
-        self.window.shared.check_process(py)?;
+        self.window.log.check_process(py)?;
         py.detach(|| self.window.with_heap(then))
             .ok_or_else(|| unmapped(py))
     }
@@ -93,7 +93,7 @@ impl Heap {
     #[new]
     fn open(region: &Bound<'_, Region>) -> PyResult<Heap> {
         let (py, window) = (region.py(), region::window(region));
-        window.shared.check_process(py)?;
+        window.log.check_process(py)?;
         let opened = py.detach(|| {
             let mut held = window.hold();
             let mapped = held.mapped().ok_or(Absent::Unmapped)?;
@@ -115,7 +115,7 @@ impl Heap {
     #[staticmethod]
     fn format(region: &Bound<'_, Region>) -> PyResult<Heap> {
         let (py, window) = (region.py(), region::window(region));
-        let formatted = window.shared.waiting(py, |memory| {
+        let formatted = window.log.waiting(py, |memory| {
             let mut held = window.hold();
             let mapped = held.mapped().ok_or(Absent::Unmapped)?;
             match open_transactions(memory, &mapped.region) {

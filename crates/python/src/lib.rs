@@ -8,7 +8,8 @@
 //! |---|---|
 //! | `open` | `open` and `create`, their settings |
 //! | `store` | an open log, and its closing |
-//! | `shared` | what store, segments, regions and transactions of one log share |
+//! | `open_log` | what store, segments, regions and transactions of one log share |
+//! | `locks` | taking locks beside the interpreter's |
 //! | `segment` | a segment, to be mapped |
 //! | `region` | mapped memory as a buffer; finding the region that an array lies in |
 //! | `window` | a region's memory and the views into it |
@@ -24,11 +25,12 @@
 mod error;
 mod fork;
 mod heap;
+mod locks;
 mod open;
+mod open_log;
 mod region;
 mod report;
 mod segment;
-mod shared;
 mod store;
 #[allow(unsafe_code, reason = "the crate's one unsafe module")]
 mod sys;
@@ -47,13 +49,13 @@ mod _netram {
     #[pymodule_export]
     use crate::open::{create, open};
     #[pymodule_export]
+    use crate::open_log::close_all;
+    #[pymodule_export]
     use crate::region::Region;
     #[pymodule_export]
     use crate::report::{Commit, Lender, Query, Recovered, RegionInfo, Statistics};
     #[pymodule_export]
     use crate::segment::Segment;
-    #[pymodule_export]
-    use crate::shared::close_all;
     #[pymodule_export]
     use crate::store::Store;
     #[pymodule_export]

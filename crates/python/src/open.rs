@@ -11,8 +11,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyString};
 
 use crate::error;
+use crate::locks::lock;
+use crate::open_log::OpenLog;
 use crate::report::Recovered;
-use crate::shared::{Shared, lock};
 use crate::store::Store;
 
 /// Bytes of a new log when nobody says how many: truncation then runs about every 32 MiB of commits.
@@ -216,7 +217,7 @@ pub(crate) fn open(
     let recovered = Recovered::of(&memory, recovered);
     // What a program later takes for its working directory must not change what an error names.
     let path = std::path::absolute(&path).unwrap_or(path);
-    Ok(Store::new(Shared::new(path, memory), recovered))
+    Ok(Store::new(OpenLog::new(path, memory), recovered))
 }
 
 /// Make a new log of log_size bytes at path, 64 MiB unless chosen otherwise. Open it with open.

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PySlice};
 
 use crate::error;
-use crate::shared::Shared;
+use crate::open_log::OpenLog;
 use crate::sys::{self, Memory};
 use crate::window::{Mapped, Window, looking, unmapped};
 
@@ -56,20 +56,25 @@ impl<'py> IntoPyObject<'py> for Offset {
 /// with Transaction.set_range before you store to them, or change them with Transaction.write. Reading a slice copies.
 /// While a view lives the region cannot be unmapped, nor its store closed (BufferError).
 #[pyclass(frozen, extends = Memory, module = "netram._netram")]
-pub(crate) struct Region;
+pub(crate) struct Region {
+    window: Arc<Window>,
+}
 
 impl Region {
     pub(crate) fn new(py: Python<'_>, window: Arc<Window>) -> PyResult<Py<Region>> {
+        let memory = Memory {
+            viewed: window.clone(),
+        };
         Py::new(
             py,
-            PyClassInitializer::from(Memory { window }).add_subclass(Region),
+            PyClassInitializer::from(memory).add_subclass(Region { window }),
         )
     }
 }
 
 /// The window behind a region object.
 pub(crate) fn window<'a>(region: &'a Bound<'_, Region>) -> &'a Arc<Window> {
-    &region.as_super().get().window
+    &region.get().window
 }
 
 #[pymethods]
@@ -115,9 +120,9 @@ impl Region {
     /// in it. Unmapping twice does nothing.
     fn unmap(slf: &Bound<'_, Self>) -> PyResult<()> {
         let (py, window) = (slf.py(), window(slf));
-        window.shared.check_process(py)?;
+        window.log.check_process(py)?;
         // Without a store the region was unmapped when that closed.
-        let outcome = match window.shared.waiting(py, |memory| unmap(memory, window)) {
+        let outcome = match window.log.waiting(py, |memory| unmap(memory, window)) {
             Ok(outcome) => outcome,
             Err(_) if !window.is_mapped(py) => return Ok(()),
             Err(cause) => return Err(cause),
@@ -212,7 +217,7 @@ fn unmap(memory: &netram_home::Memory, window: &Window) -> Result<(), Staying> {
     let stays = match Arc::try_unwrap(region) {
         Ok(region) => match region.unmap() {
             Ok(()) => {
-                window.shared.forget_window(window);
+                window.log.forget_window(window);
                 return Ok(());
             }
             Err((cause, region)) => (cause, Arc::new(region)),
@@ -244,7 +249,7 @@ fn copy<'py>(py: Python<'py>, window: &Window, start: usize, length: usize) -> P
 /// Where an array or another buffer lies: its region, and the bytes from its first to its last, gaps of its strides
 /// included. `None`: it has no bytes.
 pub(crate) fn find(
-    shared: &Shared,
+    log: &OpenLog,
     buffer: &Bound<'_, PyAny>,
 ) -> PyResult<Option<(Arc<Window>, usize, usize)>> {
     let py = buffer.py();
@@ -255,7 +260,7 @@ pub(crate) fn find(
     let Some((start, length)) = hull else {
         return Ok(None);
     };
-    match shared.find(start, length) {
+    match log.find(start, length) {
         Some((window, offset)) => Ok(Some((window, offset, length))),
         None => Err(error::range_error(
             py,

@@ -7,13 +7,13 @@ use pyo3::prelude::*;
 
 use crate::error;
 use crate::open::Size;
+use crate::open_log::OpenLog;
 use crate::region::{Offset, Region};
-use crate::shared::Shared;
 
 /// A segment: a file whose bytes can be mapped and changed by transactions.
 #[pyclass(frozen, module = "netram._netram")]
 pub(crate) struct Segment {
-    shared: Arc<Shared>,
+    log: Arc<OpenLog>,
     path: String,
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct Wanted {
 
 impl Segment {
     /// The segment at `wanted.path`, made now if it is to be.
-    pub(crate) fn find(py: Python<'_>, shared: &Arc<Shared>, wanted: Wanted) -> PyResult<Segment> {
+    pub(crate) fn find(py: Python<'_>, log: &Arc<OpenLog>, wanted: Wanted) -> PyResult<Segment> {
         let Wanted {
             path,
             size,
@@ -47,7 +47,7 @@ impl Segment {
                 } else {
                     Allocation::Preallocated
                 };
-                let made = shared.waiting(py, |memory| memory.create_segment(&path, size, allocation))?;
+                let made = log.waiting(py, |memory| memory.create_segment(&path, size, allocation))?;
                 made.map_err(|cause| error::segment(py, &cause))?;
             }
             (None, true, None) => {
@@ -65,10 +65,10 @@ impl Segment {
                 let sentence = format!("the segment {path} has {} bytes, not {size}", file.len());
                 return Err(error::segment_error(py, sentence));
             }
-            (Some(_), ..) => shared.quickly(py, |_| ())?,
+            (Some(_), ..) => log.quickly(py, |_| ())?,
         }
         Ok(Segment {
-            shared: shared.clone(),
+            log: log.clone(),
             path,
         })
     }
@@ -85,9 +85,9 @@ impl Segment {
     fn map(&self, py: Python<'_>, offset: Offset, length: Offset) -> PyResult<Py<Region>> {
         let (offset, length) = (offset.0 as u64, length.0 as u64);
         // The window is made before the memory's lock is let go: a store closed meanwhile would not know of it.
-        let mapped = self.shared.waiting(py, |memory| -> Result<_, MapError> {
+        let mapped = self.log.waiting(py, |memory| -> Result<_, MapError> {
             let region = memory.map(&self.path, offset, length)?;
-            Ok(self.shared.add_window(region))
+            Ok(self.log.add_window(region))
         })?;
         let window = mapped.map_err(|cause| error::map(py, &cause))?;
         Region::new(py, window)
@@ -102,7 +102,7 @@ impl Segment {
     /// Bytes in the segment.
     #[getter]
     fn size(&self, py: Python<'_>) -> PyResult<Size> {
-        self.shared.quickly(py, |_| ())?;
+        self.log.quickly(py, |_| ())?;
         match std::fs::metadata(&self.path) {
             Ok(file) => Ok(Size(file.len())),
             Err(cause) => Err(error::segment_error(

@@ -10,9 +10,9 @@ use pyo3::prelude::*;
 
 use crate::error;
 use crate::open::Size;
+use crate::open_log::OpenLog;
 use crate::report::{Query, Recovered, Statistics, blocked};
 use crate::segment::{Segment, Wanted};
-use crate::shared::Shared;
 use crate::transaction::{Transaction, durability as by_name};
 
 /// How often a wait for lenders looks for Ctrl-C.
@@ -24,13 +24,13 @@ const SIGNALS_EVERY: Duration = Duration::from_millis(50);
 /// transactions, arrays) keeps it open.
 #[pyclass(frozen, module = "netram._netram")]
 pub(crate) struct Store {
-    shared: Arc<Shared>,
+    log: Arc<OpenLog>,
     recovered: Recovered,
 }
 
 impl Store {
-    pub(crate) fn new(shared: Arc<Shared>, recovered: Recovered) -> Store {
-        Store { shared, recovered }
+    pub(crate) fn new(log: Arc<OpenLog>, recovered: Recovered) -> Store {
+        Store { log, recovered }
     }
 }
 
@@ -58,7 +58,7 @@ impl Store {
             create,
             sparse,
         };
-        Segment::find(py, &self.shared, wanted)
+        Segment::find(py, &self.log, wanted)
     }
 
     /// Begin a transaction.
@@ -68,7 +68,7 @@ impl Store {
     /// memory as it is.
     #[pyo3(signature = (durability = "remote", restore = true))]
     fn transaction(&self, py: Python<'_>, durability: &str, restore: bool) -> PyResult<Transaction> {
-        Transaction::begin(py, &self.shared, by_name(durability)?, restore)
+        Transaction::begin(py, &self.log, by_name(durability)?, restore)
     }
 
     /// Wait until every commit so far, lazy ones too, is as safe as asked. Raises LogError.
@@ -76,7 +76,7 @@ impl Store {
     fn flush(&self, py: Python<'_>, durability: &str) -> PyResult<()> {
         let durability = by_name(durability)?;
         let flushed = self
-            .shared
+            .log
             .waiting(py, |memory| memory.flush(durability).map(drop))?;
         flushed.map_err(|cause| error::flush(py, &cause))
     }
@@ -84,26 +84,25 @@ impl Store {
     /// Apply every commit so far to the segments and empty the log of them. A thread does the same in the background
     /// whenever the log is fuller than its threshold. Raises LogError.
     fn truncate(&self, py: Python<'_>) -> PyResult<()> {
-        let truncated = self.shared.waiting(py, |memory| memory.truncate())?;
+        let truncated = self.log.waiting(py, |memory| memory.truncate())?;
         truncated.map_err(|cause| error::truncate(py, &cause))
     }
 
     /// Take a segment that is no longer used out of the log's table; the file stays. Raises SegmentError.
     fn forget(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         let path = utf8(py, path)?;
-        let forgotten = self.shared.waiting(py, |memory| memory.forget_segment(&path))?;
+        let forgotten = self.log.waiting(py, |memory| memory.forget_segment(&path))?;
         forgotten.map_err(|cause| error::forget(py, &cause))
     }
 
     /// Where the store stands now: log, segments, regions, lenders.
     fn query(&self, py: Python<'_>) -> PyResult<Query> {
-        self.shared.waiting(py, Query::of)
+        self.log.waiting(py, Query::of)
     }
 
     /// What happened since the opening, counted.
     fn statistics(&self, py: Python<'_>) -> PyResult<Statistics> {
-        self.shared
-            .quickly(py, |memory| Statistics::of(memory.statistics()))
+        self.log.quickly(py, |memory| Statistics::of(memory.statistics()))
     }
 
     /// Wait until lenders acknowledge commits, at most timeout seconds. Raises LendersMissing, which says why they do
@@ -117,7 +116,7 @@ impl Store {
                 deadline.saturating_duration_since(Instant::now())
             });
             let slice = left.min(SIGNALS_EVERY);
-            let waited = self.shared.waiting(py, |memory| {
+            let waited = self.log.waiting(py, |memory| {
                 let waited = memory.log().wait_for_members(slice);
                 waited.map_err(|why| blocked(memory, why))
             })?;
@@ -134,7 +133,7 @@ impl Store {
     /// Raises BufferError while views (arrays, memoryviews) look into its regions, BusyError while transactions are
     /// open; the store then stays open and usable.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        self.shared.close(py)
+        self.log.close(py)
     }
 
     /// What recovery found at the opening.
@@ -146,13 +145,13 @@ impl Store {
     /// The log's path.
     #[getter]
     fn path(&self) -> &OsStr {
-        self.shared.path().as_os_str()
+        self.log.path().as_os_str()
     }
 
     /// Whether the store is closed.
     #[getter]
     fn closed(&self, py: Python<'_>) -> bool {
-        self.shared.is_closed(py)
+        self.log.is_closed(py)
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -168,7 +167,7 @@ impl Store {
         traceback: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let _ = (exception, traceback);
-        match (self.shared.close(py), exception_type) {
+        match (self.log.close(py), exception_type) {
             // What the program was about to say matters more; the frames it names may hold the very arrays in the way.
             (Err(_), Some(_)) => Ok(()),
             (closed, _) => closed,
@@ -176,12 +175,8 @@ impl Store {
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {
-        let state = if self.shared.is_closed(py) {
-            "closed"
-        } else {
-            "open"
-        };
-        format!("<netram.Store {:?}, {state}>", self.shared.path())
+        let state = if self.log.is_closed(py) { "closed" } else { "open" };
+        format!("<netram.Store {:?}, {state}>", self.log.path())
     }
 }
 

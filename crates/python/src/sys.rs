@@ -1,8 +1,8 @@
 //! The buffer protocol, both ways, and copies out of memory that Python code may be writing: the crate's only unsafe code.
 //!
-//! [`Memory`] is the base class of `Region`. Each buffer that Python takes counts as a view in [`Window`], which keeps
-//! the memory mapped until the last view is given back; and each buffer holds a reference to the object, which holds
-//! the window.
+//! [`Memory`] is the base class of `Region` and `NodeMemory`. Each buffer that Python takes counts as a view of what is
+//! [`Viewed`], which keeps the memory mapped until the last view is given back; and each buffer holds a reference to the
+//! object, which holds what is viewed.
 
 use std::ffi::c_int;
 use std::ops::Range;
@@ -13,14 +13,27 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::window::Window;
+/// Memory that Python may look into.
+pub(crate) trait Viewed: Send + Sync {
+    /// Counts one more view. The bytes it is told of stay mapped until it is ended.
+    fn view(&self, py: Python<'_>) -> PyResult<View>;
+    /// A view was given back.
+    fn end_view(&self);
+}
 
-/// Memory that survives crashes, as a writable buffer of bytes.
+/// Where a view may look.
+pub(crate) struct View {
+    pub(crate) address: *mut u8,
+    pub(crate) length: usize,
+    pub(crate) readonly: bool,
+}
+
+/// Memory that survives crashes, as a buffer of bytes.
 ///
-/// The base of Region, not to be made by itself.
+/// The base of Region and NodeMemory, not to be made by itself.
 #[pyclass(frozen, subclass, module = "netram._netram", name = "Memory")]
 pub(crate) struct Memory {
-    pub(crate) window: Arc<Window>,
+    pub(crate) viewed: Arc<dyn Viewed>,
 }
 
 #[pymethods]
@@ -33,17 +46,22 @@ impl Memory {
             return Err(PyBufferError::new_err("no place for the view was given"));
         }
         let py = slf.py();
-        let window = &slf.get().window;
-        let (address, length) = window.view(py)?;
+        let viewed = &slf.get().viewed;
+        let View {
+            address,
+            length,
+            readonly,
+        } = viewed.view(py)?;
         let length = ffi::Py_ssize_t::try_from(length).map_err(|_| {
-            window.end_view();
+            viewed.end_view();
             PyBufferError::new_err("the region is larger than Python can count")
         })?;
+        let (address, readonly) = (address.cast(), c_int::from(readonly));
         // SAFETY: the caller vouches for `view`; `address` has `length` bytes until the view that was counted is given
-        // back, since `Window` unmaps nothing before; the view keeps a reference to `slf`.
-        let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), address.cast(), length, 0, flags) };
+        // back, since what is `Viewed` unmaps nothing before; the view keeps a reference to `slf`.
+        let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), address, length, readonly, flags) };
         if filled != 0 {
-            window.end_view();
+            viewed.end_view();
             return Err(PyErr::fetch(py));
         }
         Ok(())
@@ -53,7 +71,7 @@ impl Memory {
     ///
     /// `_view` was filled by `__getbuffer__` and is given back once: the interpreter sees to both.
     unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
-        self.window.end_view();
+        self.viewed.end_view();
     }
 }
 

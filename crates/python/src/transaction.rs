@@ -9,9 +9,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView};
 
 use crate::error;
+use crate::locks::lock;
+use crate::open_log::OpenLog;
 use crate::region::{self, Offset, Region};
 use crate::report::Commit;
-use crate::shared::{Shared, lock};
 use crate::window::{Window, unmapped};
 
 /// A transaction: declare ranges, change memory, commit. As a context manager it commits at the end, and aborts when
@@ -20,7 +21,7 @@ use crate::window::{Window, unmapped};
 /// Any thread may use it, one at a time (BusyError otherwise).
 #[pyclass(frozen, module = "netram._netram")]
 pub(crate) struct Transaction {
-    shared: Arc<Shared>,
+    log: Arc<OpenLog>,
     durability: Durability,
     restore: bool,
     /// `None` once it has ended.
@@ -59,14 +60,14 @@ type Slot<'t> = MutexGuard<'t, Option<netram_home::Transaction>>;
 impl Transaction {
     pub(crate) fn begin(
         py: Python<'_>,
-        shared: &Arc<Shared>,
+        log: &Arc<OpenLog>,
         durability: Durability,
         restore: bool,
     ) -> PyResult<Transaction> {
         let mode = if restore { Mode::Restore } else { Mode::NoRestore };
-        let inner = shared.quickly(py, |memory| memory.begin(mode))?;
+        let inner = log.quickly(py, |memory| memory.begin(mode))?;
         Ok(Transaction {
-            shared: shared.clone(),
+            log: log.clone(),
             durability,
             restore,
             inner: Mutex::new(Some(inner)),
@@ -80,7 +81,7 @@ impl Transaction {
         py: Python<'_>,
         then: impl FnOnce(&mut netram_home::Transaction) -> R + Send,
     ) -> PyResult<R> {
-        self.shared.check_process(py)?;
+        self.log.check_process(py)?;
         let done = py.detach(|| {
             let mut slot = self.slot()?;
             slot.as_mut().map(then).ok_or(Failure::Ended)
@@ -155,7 +156,7 @@ impl Transaction {
         length: Option<Offset>,
     ) -> PyResult<()> {
         let py = target.py();
-        self.shared.check_process(py)?;
+        self.log.check_process(py)?;
         let (window, offset, length) = match target.cast::<Region>() {
             Ok(region) => region::part(region, offset, length)?,
             Err(_) if offset.is_some() || length.is_some() => {
@@ -163,7 +164,7 @@ impl Transaction {
                     "offset and length go with a Region; of an array or memoryview give the slice itself",
                 ));
             }
-            Err(_) => match region::find(&self.shared, target)? {
+            Err(_) => match region::find(&self.log, target)? {
                 Some(place) => place,
                 None => return self.check_open(py),
             },
@@ -178,7 +179,7 @@ impl Transaction {
     /// Raises RangeError, ClosedError.
     fn write(&self, region: &Bound<'_, Region>, offset: Offset, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = region.py();
-        self.shared.check_process(py)?;
+        self.log.check_process(py)?;
         let data = bytes_of(data)?;
         let (window, bytes) = (region::window(region), data.as_bytes());
         // Free of the interpreter: a commit of another thread may hold the region while it waits for the disk.
@@ -192,7 +193,7 @@ impl Transaction {
     /// still open, to be retried or aborted; when true it has ended, and only the next opening of the log can tell.
     #[pyo3(signature = (durability = None))]
     fn commit(&self, py: Python<'_>, durability: Option<&str>) -> PyResult<Commit> {
-        self.shared.check_process(py)?;
+        self.log.check_process(py)?;
         let durability = durability.map_or(Ok(self.durability), self::durability)?;
         py.detach(|| self.try_commit(durability))
             .map_err(|failure| failure.raise(py))
@@ -202,7 +203,7 @@ impl Transaction {
     ///
     /// Aborting a transaction that has ended raises ClosedError.
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
-        self.shared.check_process(py)?;
+        self.log.check_process(py)?;
         self.check_open(py)?;
         py.detach(|| self.end()).map_err(|failure| failure.raise(py))
     }
@@ -216,7 +217,7 @@ impl Transaction {
     /// Ranges declared so far; neighbours declared one after the other count as one. 0 once it has ended.
     #[getter]
     fn ranges(&self, py: Python<'_>) -> PyResult<usize> {
-        self.shared.check_process(py)?;
+        self.log.check_process(py)?;
         let slot = self.slot().map_err(|failure| failure.raise(py))?;
         Ok(slot.as_ref().map_or(0, |inner| inner.ranges()))
     }
@@ -224,7 +225,7 @@ impl Transaction {
     /// What the commit returned; None before it, and after an abort.
     #[getter]
     fn result(&self, py: Python<'_>) -> PyResult<Option<Commit>> {
-        self.shared.check_process(py)?;
+        self.log.check_process(py)?;
         Ok(lock(&self.result).clone())
     }
 
@@ -258,7 +259,7 @@ impl Transaction {
         traceback: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let _ = (exception, traceback);
-        self.shared.check_process(py)?;
+        self.log.check_process(py)?;
         if !self.is_open() {
             return Ok(());
         }
@@ -274,7 +275,7 @@ impl Transaction {
 
     fn __repr__(&self) -> String {
         let state = match self.is_open() {
-            _ if self.shared.is_inherited() => "of the parent process",
+            _ if self.log.is_inherited() => "of the parent process",
             true => "open",
             false if lock(&self.result).is_some() => "committed",
             false => "ended",
@@ -294,7 +295,7 @@ impl Transaction {
 
 impl Drop for Transaction {
     fn drop(&mut self) {
-        if self.shared.is_inherited() {
+        if self.log.is_inherited() {
             // An abort would wait for locks that the parent's threads may have held at the fork.
             let inner = self
                 .inner

@@ -10,11 +10,13 @@ use netram_heap::Heap;
 use pyo3::prelude::*;
 
 use crate::error;
-use crate::shared::{Shared, shared};
+use crate::locks::shared;
+use crate::open_log::OpenLog;
+use crate::sys::{View, Viewed};
 
 /// A region that Python may look into.
 pub(crate) struct Window {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) log: Arc<OpenLog>,
     mapped: RwLock<Option<Mapped>>,
     /// Views that are not given back. Counted up under the lock shared, so that whoever has it exclusively and finds
     /// none may unmap.
@@ -37,10 +39,10 @@ pub(crate) struct Held<'w> {
 }
 
 impl Window {
-    pub(crate) fn new(shared: Arc<Shared>, region: netram_rvm::Region) -> Window {
+    pub(crate) fn new(log: Arc<OpenLog>, region: netram_rvm::Region) -> Window {
         let (address, length) = (region.as_ptr().addr(), region.len());
         Window {
-            shared,
+            log,
             mapped: RwLock::new(Some(Mapped {
                 region: Arc::new(region),
                 heap: None,
@@ -62,7 +64,7 @@ impl Window {
     /// Whether there is something to be seen. Not in a forked child, where a lock of a thread that it has not may be
     /// held for ever.
     pub(crate) fn is_mapped(&self, py: Python<'_>) -> bool {
-        !self.shared.is_inherited() && shared(py, &self.mapped).is_some()
+        !self.log.is_inherited() && shared(py, &self.mapped).is_some()
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Option<Mapped>> {
@@ -72,7 +74,7 @@ impl Window {
     /// Does something with the region, which stays mapped meanwhile; to be called with the interpreter free, since it
     /// waits while the region is unmapped or formatted. `None`: it is unmapped already.
     pub(crate) fn with<R>(&self, then: impl FnOnce(&netram_rvm::Region) -> R) -> Option<R> {
-        debug_assert!(!self.shared.is_inherited(), "checked before");
+        debug_assert!(!self.log.is_inherited(), "checked before");
         self.read().as_ref().map(|mapped| then(&mapped.region))
     }
 
@@ -87,24 +89,10 @@ impl Window {
         py: Python<'_>,
         then: impl FnOnce(&netram_rvm::Region) -> R,
     ) -> PyResult<R> {
-        self.shared.check_process(py)?;
+        self.log.check_process(py)?;
         let mapped = shared(py, &self.mapped);
         let done = mapped.as_ref().map(|mapped| then(&mapped.region));
         done.ok_or_else(|| unmapped(py))
-    }
-
-    /// Counts one more view; returns where it may look.
-    pub(crate) fn view(&self, py: Python<'_>) -> PyResult<(*mut u8, usize)> {
-        self.use_region(py, |region| {
-            self.views.fetch_add(1, Ordering::AcqRel);
-            (region.as_ptr(), region.len())
-        })
-    }
-
-    /// A view was given back.
-    pub(crate) fn end_view(&self) {
-        let before = self.views.fetch_sub(1, Ordering::AcqRel);
-        debug_assert!(before > 0, "a view is given back once");
     }
 
     /// Keeps views from being taken, and the region from being unmapped, until the answer is dropped.
@@ -113,6 +101,24 @@ impl Window {
             window: self,
             mapped: self.mapped.write().unwrap_or_else(PoisonError::into_inner),
         }
+    }
+}
+
+impl Viewed for Window {
+    fn view(&self, py: Python<'_>) -> PyResult<View> {
+        self.use_region(py, |region| {
+            self.views.fetch_add(1, Ordering::AcqRel);
+            View {
+                address: region.as_ptr(),
+                length: region.len(),
+                readonly: false,
+            }
+        })
+    }
+
+    fn end_view(&self) {
+        let before = self.views.fetch_sub(1, Ordering::AcqRel);
+        debug_assert!(before > 0, "a view is given back once");
     }
 }
 
@@ -144,8 +150,8 @@ impl Held<'_> {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        if !self.shared.is_inherited() {
-            self.shared.forget_window(self);
+        if !self.log.is_inherited() {
+            self.log.forget_window(self);
         }
     }
 }

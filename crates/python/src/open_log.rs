@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError, Weak,
-};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 use netram_home::Memory;
 use netram_proto::port::Durability;
@@ -14,10 +12,11 @@ use pyo3::prelude::*;
 
 use crate::error;
 use crate::fork::Generation;
+use crate::locks::{lock, shared};
 use crate::window::{Window, looking};
 
 /// One open log. The last object that holds it (an array will do) closes it.
-pub(crate) struct Shared {
+pub(crate) struct OpenLog {
     path: PathBuf,
     made: Generation,
     /// `None` once closed. Held shared by calls, exclusively by the closing. Taken before any region's lock.
@@ -27,7 +26,7 @@ pub(crate) struct Shared {
 }
 
 /// Every log that is open in this process, for [`close_all`].
-static OPEN: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+static OPEN: Mutex<Vec<Weak<OpenLog>>> = Mutex::new(Vec::new());
 
 /// Why a store was not closed, or not as it should be.
 enum CloseFailure {
@@ -39,18 +38,18 @@ enum CloseFailure {
     Unclean(FlushError),
 }
 
-impl Shared {
-    pub(crate) fn new(path: PathBuf, memory: Memory) -> Arc<Shared> {
-        let shared = Arc::new(Shared {
+impl OpenLog {
+    pub(crate) fn new(path: PathBuf, memory: Memory) -> Arc<OpenLog> {
+        let log = Arc::new(OpenLog {
             path,
             made: Generation::now(),
             memory: RwLock::new(Some(memory)),
             windows: Mutex::new(BTreeMap::new()),
         });
         let mut open = lock(&OPEN);
-        open.retain(|shared| shared.strong_count() > 0);
-        open.push(Arc::downgrade(&shared));
-        shared
+        open.retain(|log| log.strong_count() > 0);
+        open.push(Arc::downgrade(&log));
+        log
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -107,7 +106,7 @@ impl Shared {
     }
 
     /// Keeps a new region where arrays can be found by address.
-    pub(crate) fn add_window(self: &Arc<Shared>, region: netram_rvm::Region) -> Arc<Window> {
+    pub(crate) fn add_window(self: &Arc<OpenLog>, region: netram_rvm::Region) -> Arc<Window> {
         let window = Arc::new(Window::new(self.clone(), region));
         lock(&self.windows).insert(window.address(), Arc::downgrade(&window));
         window
@@ -201,7 +200,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for OpenLog {
     fn drop(&mut self) {
         if self.is_inherited() {
             // Its threads are in the parent, so that joining them would hang; its locks may be held by them.
@@ -223,29 +222,10 @@ impl Drop for Shared {
 pub(crate) fn close_all(py: Python<'_>) {
     py.detach(|| {
         let open = std::mem::take(&mut *lock(&OPEN));
-        for shared in open.iter().filter_map(Weak::upgrade) {
-            shared.finish();
+        for log in open.iter().filter_map(Weak::upgrade) {
+            log.finish();
         }
     });
-}
-
-/// Locks; a panic elsewhere has been reported there and left nothing half done.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Locks shared. Whoever has the lock exclusively may wait for a disk: other Python threads run until it is given back.
-pub(crate) fn shared<'l, T: Send + Sync>(py: Python<'_>, lock: &'l RwLock<T>) -> RwLockReadGuard<'l, T> {
-    loop {
-        match lock.try_read() {
-            Ok(guard) => return guard,
-            Err(TryLockError::Poisoned(guard)) => return guard.into_inner(),
-            // The guard is this thread's and cannot be brought along from there, so it is tried for again.
-            Err(TryLockError::WouldBlock) => {
-                py.detach(|| drop(lock.read().unwrap_or_else(PoisonError::into_inner)));
-            }
-        }
-    }
 }
 
 fn closed(py: Python<'_>) -> PyErr {
