@@ -10,16 +10,25 @@ __all__ = [
     "BusyError",
     "ClosedError",
     "CommitError",
+    "Died",
     "Error",
+    "Expired",
+    "Gone",
     "HeapError",
     "InUse",
+    "JoinError",
     "LendersMissing",
+    "LockError",
     "LogError",
+    "Lost",
     "NoRoom",
+    "NotHeld",
     "OpenError",
     "RangeError",
     "RecoveryRefused",
     "SegmentError",
+    "TimedOut",
+    "Unknown",
 ]
 
 
@@ -87,3 +96,56 @@ class BusyError(Error):
 
 class ClosedError(Error, ValueError):
     """The store is closed, the region unmapped, the transaction ended, or the process a fork of the one that opened."""
+
+
+class JoinError(OpenError):
+    """No node joined a shared region. Nothing was lost by trying."""
+
+
+class Gone(Error):
+    """There is no node any more: it was fenced, fell behind, or lost its journal. Leave or abandon it, and join again."""
+
+
+class Unknown(CommitError):
+    """A commit on shared memory is neither done nor undone: join again, and ask Node.outcome(node, number)."""
+
+    #: Whose record it is.
+    node: int
+    #: Which of its records.
+    number: int
+
+    def __init__(self, message: str, node: int, number: int) -> None:
+        super().__init__(message, unknown=True)
+        self.node = node
+        self.number = number
+
+
+class Lost(CommitError):
+    """The node has lost its locks: what the transaction did is undone. Begin again."""
+
+
+class LockError(Error):
+    """There is no such lock, too many are wanted, or a transaction that cannot be undone wants one out of order."""
+
+    #: The lock that it is about.
+    lock: int | None
+
+    def __init__(self, message: str, lock: int | None = None) -> None:
+        super().__init__(message)
+        self.lock = lock
+
+
+class Died(LockError):
+    """The lock is in use, and was acquired out of order: abort, and begin with it."""
+
+
+class TimedOut(LockError, TimeoutError):
+    """The lock did not come in time: somebody holds it for long, or the server is away."""
+
+
+class NotHeld(LockError, ValueError):
+    """Bytes under no lock that this transaction holds as it must: exclusively, to write. Nothing changed."""
+
+
+class Expired(Error):
+    """Too much was held back for a reader: what it saw is past. Its accept() goes on."""

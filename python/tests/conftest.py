@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import netram
+import netram.shared
 
 SIZE = 1 << 20
 _names = itertools.count()
@@ -66,9 +67,7 @@ class Lender:
 @pytest.fixture(autouse=True)
 def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """The settings of whoever runs the tests are theirs."""
-    for name in os.environ:
-        if name.startswith("NETRAM_"):
-            monkeypatch.delenv(name)
+    without_settings(monkeypatch)
 
 
 @pytest.fixture
@@ -107,6 +106,69 @@ def reopened(folder: Path, segment: str = "bank.data", **settings: Any) -> tuple
     """The store of `folder` again, and its segment."""
     store = netram.open(folder / "bank.log", **settings)
     return store, store.segment(folder / segment).map()
+
+
+class Server:
+    """`netram shared serve`, over a region of its own, for nodes of a short lease."""
+
+    SPAN, LOCKS = 4096, 8
+    #: Longer than any step takes on a busy machine.
+    PATIENCE = 60.0
+
+    def __init__(self, folder: Path, lender: Lender, key: Path) -> None:
+        self.folder, self.key = folder, key
+        self.address = f"unix:{folder}/server.sock"
+        region = folder / "region"
+        create: list[str | Path] = [program(), "shared", "create", region, "--size", str(self.SPAN * self.LOCKS), "--span-size", str(self.SPAN)]
+        subprocess.run([*create, "--lender", lender.address], check=True, stdout=subprocess.DEVNULL)
+        command: list[str | Path] = [program(), "shared", "serve", region, "--listen", self.address, "--key-file", key]
+        self.process = subprocess.Popen(
+            [*command, "--lease", "800ms", "--with-parent"], stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        assert "ready\n" in iter(self.process.stdout.readline, ""), "the server ended before it was ready"
+
+    def join(self, name: str, **options: Any) -> netram.shared.Node:
+        patience: dict[str, Any] = {"lock_timeout": self.PATIENCE, "patience": self.PATIENCE}
+        ours: dict[str, Any] = {"key_file": self.key, "log_size": "4MiB", **patience, **options}
+        return netram.shared.join(self.address, self.folder / name, **ours)
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+def without_settings(patch: pytest.MonkeyPatch) -> None:
+    for name in os.environ:
+        if name.startswith("NETRAM_"):
+            patch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One server for all tests: four programs have to be started for it."""
+    folder = tmp_path_factory.mktemp("shared")
+    key = folder / "cluster.key"
+    with pytest.MonkeyPatch.context() as patch:
+        without_settings(patch)
+        subprocess.run([program(), "key", "new", key], check=True, stdout=subprocess.DEVNULL)
+        lender = Lender("--key-file", str(key), "--domain", "ups-1")
+        server = Server(folder, lender, key)
+    yield server
+    server.stop()
+    lender.stop()
+
+
+@pytest.fixture
+def server(serving: Server, own_settings: None, tmp_path: Path) -> Server:
+    """The server, its region all zeros, and a folder for this test's nodes."""
+    serving.folder = tmp_path
+    with serving.join("eraser") as node, node.begin() as txn:
+        txn.acquire_all(range(Server.LOCKS))
+        txn.write(0, bytes(Server.SPAN * Server.LOCKS))
+    return serving
 
 
 class Child:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Lender, program
+from conftest import Lender, Server, program
 
 TREE = Path(__file__).parents[2]
 
@@ -18,6 +18,14 @@ def examples(document: str) -> str:
     blocks = (TREE / document).read_text(encoding="utf-8").split("```python\n")[1:]
     assert blocks, f"{document} shows nothing"
     return "\n".join(block.partition("```")[0] for block in blocks)
+
+
+def test_the_example_of_shared_regions_runs(folder: Path, server: Server) -> None:
+    script = examples("docs/shared.md").replace("tcp://plan:7440", server.address)
+    (folder / "cluster.key").symlink_to(server.key)
+    checks = "\nassert txn.result.record is not None and before[24] == 42\n"
+    ran = subprocess.run([sys.executable, "-c", script + checks], cwd=folder, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
 
 
 @pytest.mark.parametrize("document", ["README.md", "docs/python.md"])

@@ -75,11 +75,14 @@ impl World {
         }
     }
 
+    fn server(&self) -> String {
+        format!("unix:{}", self.folder.path().join("server.sock").display())
+    }
+
     /// A case of the program, in this world.
     fn case(&self, mut command: Command, case: &str) -> Command {
         command.arg(case).arg(self.folder.path());
-        let server = self.folder.path().join("server.sock");
-        command.env("SERVER", format!("unix:{}", server.display()));
+        command.env("SERVER", self.server());
         command.env("ADDRESS", format!("{ADDRESS:#x}"));
         command
     }
@@ -103,6 +106,29 @@ fn every_case_of_a_shared_region_holds_in_c_and_in_cpp() {
             let said = succeed(&mut command, &format!("shared {case} ({language:?})"));
             assert!(said.is_empty(), "{case}: {said}");
         }
+    }
+}
+
+/// The program that docs/shared.md shows.
+#[test]
+fn the_documents_program_compiles_and_runs() {
+    if !compilers() {
+        return;
+    }
+    let installed = Installed::new();
+    let page = std::fs::read_to_string(common::root().join("docs/shared.md")).expect("it is in the tree");
+    let program = page
+        .split("```c\n")
+        .nth(1)
+        .and_then(|rest| rest.split("```").next());
+    let source = installed.folder().join("shown.c");
+    std::fs::write(&source, program.expect("the page shows one")).expect("it can be written");
+    let world = World::start(0, LEASE);
+    for language in LANGUAGES {
+        let program = installed.compile_file(&source, language, &["-lrvm"]);
+        let mut command = installed.command(program);
+        command.arg(world.server()).current_dir(world.folder.path());
+        succeed(&mut command, "the document's program");
     }
 }
 

@@ -24,6 +24,7 @@ macro_rules! classes {
         }
     )*};
 }
+pub(crate) use classes;
 
 classes! {
     /// No store was opened or created.

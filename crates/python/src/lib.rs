@@ -1,4 +1,4 @@
-//! Recoverable memory from Python: the extension module `netram._netram`.
+//! Recoverable and shared memory from Python: the extension module `netram._netram`.
 //!
 //! A thin face: what a call means is `netram-rvm`'s, what a log is `netram-home`'s. Here are the rules that only a
 //! face for Python needs: memory that Python objects look into stays mapped while they do, the interpreter is free
@@ -15,6 +15,7 @@
 //! | `window` | a region's memory and the views into it |
 //! | `transaction` | ranges, commit, abort |
 //! | `heap` | the persistent heap of a region |
+//! | `nodes` | shared regions |
 //! | `report` | what `query`, `statistics` and `recovered` answer |
 //! | `error` | Rust's errors as Python's |
 //! | `fork` | telling a child process from the one that opened |
@@ -26,6 +27,7 @@ mod error;
 mod fork;
 mod heap;
 mod locks;
+mod nodes;
 mod open;
 mod open_log;
 mod region;
@@ -46,6 +48,8 @@ mod _netram {
     use crate::fork::inherited;
     #[pymodule_export]
     use crate::heap::{Heap, HeapStatistics};
+    #[pymodule_export]
+    use crate::nodes::{Node, NodeCommit, NodeMemory, NodeTransaction, Reader, join};
     #[pymodule_export]
     use crate::open::{create, open};
     #[pymodule_export]

@@ -5,7 +5,7 @@ use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
 use bytesize::ByteSize;
-use netram_home::{Home, HomeError, Layout, Opened, Settings};
+use netram_home::{Home, Layout, Opened, Settings};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyString};
@@ -140,7 +140,7 @@ impl Given {
     }
 }
 
-fn parse<T: std::str::FromStr<Err: std::fmt::Display>>(name: &str, text: &str) -> PyResult<T> {
+pub(crate) fn parse<T: std::str::FromStr<Err: std::fmt::Display>>(name: &str, text: &str) -> PyResult<T> {
     text.parse()
         .map_err(|reason| PyValueError::new_err(format!("{name} {text:?}: {reason}")))
 }
@@ -241,12 +241,12 @@ fn make(py: Python<'_>, path: PathBuf, layout: Layout, size: Option<Size>) -> Py
     made.map_err(|cause| error::home(py, &cause))
 }
 
-/// Opens on a thread of its own, so that Ctrl-C ends the waiting for lenders that do not answer. An opening that
-/// succeeds after that is closed again at once.
-fn interruptibly(
+/// Opens, or joins, on a thread of its own, so that Ctrl-C ends the waiting for lenders or a server that do not answer. An
+/// opening that succeeds after that is closed again at once.
+pub(crate) fn interruptibly<T: Send + 'static>(
     py: Python<'_>,
-    open: impl FnOnce() -> Result<Opened, HomeError> + Send + 'static,
-) -> PyResult<Result<Opened, HomeError>> {
+    open: impl FnOnce() -> T + Send + 'static,
+) -> PyResult<T> {
     let (sender, receiver) = mpsc::sync_channel(1);
     // A receiver cannot be shared between threads, and what runs detached counts as another.
     let receiver = Mutex::new(receiver);

@@ -19,6 +19,7 @@ pub(crate) struct Offset(pub(crate) usize);
 
 impl Offset {
     pub(crate) const ZERO: Offset = Offset(0);
+    pub(crate) const ONE: Offset = Offset(1);
 }
 
 impl<'py> FromPyObject<'_, 'py> for Offset {

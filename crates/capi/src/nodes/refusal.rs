@@ -21,7 +21,7 @@ impl From<AcquireError> for Failure {
             AcquireError::Died(lock) => (Code::Died, Some(lock)),
             AcquireError::TimedOut(lock) => (Code::TimedOut, Some(lock)),
             AcquireError::OutOfOrder(lock) | AcquireError::NoLock(lock) => (Code::Lock, Some(lock)),
-            AcquireError::TooMany(_) => (Code::Lock, None),
+            AcquireError::TooMany(_) | AcquireError::Captured => (Code::Lock, None),
             AcquireError::Lost => (Code::Lost, None),
             AcquireError::Gone(_) => (Code::Gone, None),
         };
@@ -59,6 +59,10 @@ impl From<CommitError> for Failure {
                 ..Failure::of(Code::Unknown, error)
             },
             CommitError::Lost => Failure::of(Code::Lost, error),
+            CommitError::Stray(stray) => Failure {
+                lock: stray.lock.map(|lock| lock.0),
+                ..Failure::of(Code::NotHeld, error)
+            },
             CommitError::Gone(gone) => gone.into(),
             CommitError::Refused(cause) => cause.into(),
         }
@@ -77,6 +81,7 @@ impl From<JoinError> for Failure {
             }
             JoinError::Files(IoError { errno }) => Failure::io(errno, error),
             JoinError::Region { .. } => Failure::of(Code::Range, error),
+            JoinError::Capture(_) => Failure::of(Code::Options, error),
             JoinError::InUse(_) => Failure::io(libc::EBUSY, error),
             JoinError::Name(_) => Failure::io(libc::EILSEQ, error),
             JoinError::Create(_) | JoinError::Journal(_) | JoinError::Memory(_) | JoinError::Settings(_) => {

@@ -75,8 +75,12 @@ impl Installed {
     /// Compiles `tests/c/<name>.c` and links it as `link` says.
     pub(crate) fn compile(&self, name: &str, language: Language, link: &[&str]) -> PathBuf {
         let source = root().join(format!("crates/capi/tests/c/{name}.c"));
-        let plain = name.rsplit('/').next().unwrap_or(name);
-        let program = self.folder.path().join(format!("{plain}-{language:?}"));
+        self.compile_file(&source, language, link)
+    }
+
+    pub(crate) fn compile_file(&self, source: &Path, language: Language, link: &[&str]) -> PathBuf {
+        let name = source.file_stem().and_then(OsStr::to_str).expect("a plain name");
+        let program = self.folder.path().join(format!("{name}-{language:?}"));
         let compiled = Command::new(language.compiler())
             .args(language.flags())
             .args(WARNINGS)

@@ -1,0 +1,108 @@
+//! A node's memory as Python sees it.
+
+use std::sync::Arc;
+
+use pyo3::exceptions::PyIndexError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PySlice};
+
+use super::joined::{Joined, Part};
+use crate::sys::Memory;
+
+/// A node's copy of its shared region, or a part of it: a buffer of bytes.
+///
+/// memoryview(memory) and numpy.frombuffer(memory, dtype=...) see the memory itself, without a copy, as it changes. That of
+/// Node.memory is read-only; a transaction gives parts that it has declared to be written. Reading a slice copies. While
+/// a view lives the node cannot leave (BufferError).
+#[pyclass(frozen, extends = Memory, module = "netram._netram")]
+pub(crate) struct NodeMemory {
+    part: Arc<Part>,
+}
+
+impl NodeMemory {
+    /// All of it, to be read.
+    pub(super) fn all(py: Python<'_>, joined: &Arc<Joined>) -> PyResult<Py<NodeMemory>> {
+        joined.node(py)?;
+        NodeMemory::part(
+            py,
+            Part {
+                joined: joined.clone(),
+                offset: 0,
+                length: joined.length,
+                readonly: true,
+            },
+        )
+    }
+
+    pub(super) fn part(py: Python<'_>, part: Part) -> PyResult<Py<NodeMemory>> {
+        let part = Arc::new(part);
+        let memory = Memory { viewed: part.clone() };
+        Py::new(
+            py,
+            PyClassInitializer::from(memory).add_subclass(NodeMemory { part }),
+        )
+    }
+}
+
+#[pymethods]
+impl NodeMemory {
+    fn __len__(&self) -> usize {
+        self.part.length
+    }
+
+    /// A byte as a number, or a slice as a copy, taken between two records of other nodes.
+    fn __getitem__<'py>(&self, py: Python<'py>, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let length = self.part.length;
+        if let Ok(slice) = key.cast::<PySlice>() {
+            let signed =
+                isize::try_from(length).map_err(|_| PyIndexError::new_err("the region is too large"))?;
+            let slice = slice.indices(signed)?;
+            if slice.step != 1 {
+                return Err(PyIndexError::new_err(
+                    "memory is sliced in steps of 1; use memoryview(memory) for others",
+                ));
+            }
+            let copied = self
+                .part
+                .copy(py, slice.start.unsigned_abs(), slice.slicelength)?;
+            return Ok(PyBytes::new(py, &copied).into_any());
+        }
+        let outside = || PyIndexError::new_err("the index is outside the memory");
+        let index = key.extract::<isize>()?;
+        let place = match index < 0 {
+            true => length.checked_sub(index.unsigned_abs()),
+            false => Some(index.unsigned_abs()).filter(|place| *place < length),
+        };
+        let copied = self.part.copy(py, place.ok_or_else(outside)?, 1)?;
+        Ok(copied[0].into_pyobject(py)?.into_any())
+    }
+
+    /// Where in the region it begins.
+    #[getter]
+    fn offset(&self) -> usize {
+        self.part.offset
+    }
+
+    /// The address of its first byte.
+    #[getter]
+    fn address(&self) -> usize {
+        self.part.joined.address + self.part.offset
+    }
+
+    /// Whether views of it can only be read.
+    #[getter]
+    fn readonly(&self) -> bool {
+        self.part.readonly
+    }
+
+    fn __repr__(&self) -> String {
+        let Part {
+            offset,
+            length,
+            readonly,
+            ..
+        } = &*self.part;
+        let kind = if *readonly { "read-only" } else { "writable" };
+        format!("<netram.shared.NodeMemory, {length} bytes from {offset}, {kind}>")
+    }
+}

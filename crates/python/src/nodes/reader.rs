@@ -1,0 +1,134 @@
+//! Pinned readers.
+
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+
+use netram_shared::Reader as Pinned;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use super::error;
+use super::joined::Joined;
+use crate::region::Offset;
+
+/// A pinned reader: the node's memory stays as it is, between two commits, until the reader accepts what has come, or a
+/// transaction of this node acquires a lock. What others commit waits, in bounded memory.
+///
+/// As a context manager it ends itself. One thread at a time (BusyError otherwise).
+#[pyclass(frozen, module = "netram._netram")]
+pub(crate) struct Reader {
+    joined: Arc<Joined>,
+    /// `None` once it has ended.
+    inner: Mutex<Option<Pinned<'static>>>,
+}
+
+enum Failure {
+    Busy,
+    Ended,
+}
+
+impl Reader {
+    pub(super) fn begin(py: Python<'_>, joined: &Arc<Joined>) -> PyResult<Reader> {
+        let node = joined.node(py)?;
+        let inner = py.detach(move || node.reader_owned());
+        Ok(Reader {
+            joined: joined.clone(),
+            inner: Mutex::new(Some(inner.map_err(|why| error::gone(py, &why))?)),
+        })
+    }
+
+    fn with<R: Send>(
+        &self,
+        py: Python<'_>,
+        then: impl FnOnce(&mut Pinned<'static>) -> R + Send,
+    ) -> PyResult<R> {
+        self.joined.check_process(py)?;
+        let done = py.detach(|| {
+            let mut slot = match self.inner.try_lock() {
+                Ok(slot) => slot,
+                Err(TryLockError::Poisoned(slot)) => slot.into_inner(),
+                Err(TryLockError::WouldBlock) => return Err(Failure::Busy),
+            };
+            slot.as_mut().map(then).ok_or(Failure::Ended)
+        });
+        done.map_err(|failure| match failure {
+            Failure::Busy => crate::error::busy(py, "another thread is using this reader"),
+            Failure::Ended => crate::error::closed(py, "the reader has ended; begin another"),
+        })
+    }
+}
+
+#[pymethods]
+impl Reader {
+    /// A copy of length bytes from offset on, all of one moment. Raises Expired, RangeError.
+    fn read<'py>(&self, py: Python<'py>, offset: Offset, length: Offset) -> PyResult<Bound<'py, PyBytes>> {
+        let (start, end) = (offset.0, offset.0.checked_add(length.0));
+        let copied = self.with(py, |reader| {
+            let guard = reader.read()?;
+            Ok(end.and_then(|end| guard.get(start..end).map(<[u8]>::to_vec)))
+        })?;
+        match copied {
+            Ok(Some(bytes)) => Ok(PyBytes::new(py, &bytes)),
+            Ok(None) => Err(crate::error::range_error(
+                py,
+                "the bytes are not all in the region",
+            )),
+            Err(netram_shared::node::Expired) => Err(error::expired(py)),
+        }
+    }
+
+    /// Move on to everything that has come. Raises Gone.
+    fn accept(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, |reader| reader.accept())?
+            .map_err(|why| error::gone(py, &why))
+    }
+
+    /// How far it is behind what the server is known to have: records, and seconds since the oldest has come.
+    #[getter]
+    fn age(&self, py: Python<'_>) -> PyResult<(u64, f64)> {
+        let age = self.with(py, |reader| reader.age())?;
+        Ok((age.positions, age.time.0 as f64 / 1e9))
+    }
+
+    /// Whether too much was held back, so that what was seen is past. accept() goes on.
+    #[getter]
+    fn expired(&self, py: Python<'_>) -> PyResult<bool> {
+        self.with(py, |reader| reader.is_expired())
+    }
+
+    /// End it: the memory follows what others commit again. Ending twice does nothing.
+    fn end(&self, py: Python<'_>) -> PyResult<()> {
+        self.joined.check_process(py)?;
+        py.detach(|| drop(self.inner.lock().unwrap_or_else(PoisonError::into_inner).take()));
+        Ok(())
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (exception_type, exception = None, traceback = None))]
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        exception_type: Option<&Bound<'_, PyAny>>,
+        exception: Option<&Bound<'_, PyAny>>,
+        traceback: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let _ = (exception_type, exception, traceback);
+        self.end(py)
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        if self.joined.is_inherited() {
+            // Its end would wait for locks that the parent's threads may have held at the fork.
+            let inner = self
+                .inner
+                .get_mut()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take();
+            let _never_dropped = std::mem::ManuallyDrop::new(inner);
+        }
+    }
+}

@@ -1,0 +1,37 @@
+"""Shared regions: one memory in several processes, on one machine or many, changed in transactions under locks.
+
+    import netram.shared
+    import numpy
+
+    with netram.shared.join("tcp://plan:7440", "node-1", key_file="cluster.key") as node:
+        with node.begin() as txn:               # commits at the end; an exception aborts
+            txn.acquire(7)                      # exclusively; hold="shared" to read
+            seats = txn.array(7 * 65536, 100)   # 100 int64 under lock 7, declared, to be written
+            seats[3] -= 1
+
+A commit is safe when lenders have it, and brings the other processes' memory up to date. docs/shared.md says how, and what it
+survives; docs/python.md has the calls.
+"""
+
+from __future__ import annotations
+
+from ._netram import Node, NodeCommit, NodeMemory, NodeTransaction, Reader, join
+from .errors import Died, Expired, Gone, JoinError, LockError, Lost, NotHeld, TimedOut, Unknown
+
+__all__ = [
+    "Died",
+    "Expired",
+    "Gone",
+    "JoinError",
+    "LockError",
+    "Lost",
+    "Node",
+    "NodeCommit",
+    "NodeMemory",
+    "NodeTransaction",
+    "NotHeld",
+    "Reader",
+    "TimedOut",
+    "Unknown",
+    "join",
+]
