@@ -109,7 +109,7 @@ def reopened(folder: Path, segment: str = "bank.data", **settings: Any) -> tuple
 
 
 class Server:
-    """`netram shared serve`, over a region of its own, for nodes of a short lease."""
+    """`netram shared serve`, over a region of its own. Its lease is longer than a busy machine lets a node be silent."""
 
     SPAN, LOCKS = 4096, 8
     #: Longer than any step takes on a busy machine.
@@ -123,7 +123,7 @@ class Server:
         subprocess.run([*create, "--lender", lender.address], check=True, stdout=subprocess.DEVNULL)
         command: list[str | Path] = [program(), "shared", "serve", region, "--listen", self.address, "--key-file", key]
         self.process = subprocess.Popen(
-            [*command, "--lease", "800ms", "--with-parent"], stdout=subprocess.PIPE, text=True
+            [*command, "--lease", "10s", "--with-parent"], stdout=subprocess.PIPE, text=True
         )
         assert self.process.stdout is not None
         assert "ready\n" in iter(self.process.stdout.readline, ""), "the server ended before it was ready"

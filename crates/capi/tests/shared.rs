@@ -15,10 +15,8 @@ use netram_transport::{Address, ClusterKey, Security};
 const KILL: i32 = 9;
 const SPAN: u64 = 4096;
 const SPANS: u64 = 16;
-/// Short, so that the dead are buried soon; and longer than a loaded machine lets a thread wait.
-const LEASE: Duration = Duration::from_millis(800);
-/// Under valgrind everything takes thirty times as long.
-const LEASE_OF_THE_SLOW: Duration = Duration::from_secs(10);
+/// Longer than a loaded machine, or valgrind, lets a node be silent. The dead are known by their closed links.
+const LEASE: Duration = Duration::from_secs(10);
 /// Where nothing else is: above what the kernel gives to programs that do not choose, and below the stack.
 const ADDRESS: u64 = 0x2000_0000_0000;
 
@@ -26,7 +24,7 @@ const ADDRESS: u64 = 0x2000_0000_0000;
 const CASES: [&str; 9] = [
     "life", "misuse", "locks", "reader", "expired", "threads", "gone", "forked", "table_1",
 ];
-/// A child of fork has lost the stacks of its parent's threads; what waits for a lease to end takes long enough as it is.
+/// A child of fork has lost the stacks of its parent's threads; the others would only take long.
 const UNDER_VALGRIND: [&str; 6] = ["life", "misuse", "locks", "reader", "threads", "table_1"];
 
 /// A server, a lender, and the key to both. Fields go in this order: the server first.
@@ -37,7 +35,7 @@ struct World {
 }
 
 impl World {
-    fn start(address: u64, lease: Duration) -> World {
+    fn start(address: u64) -> World {
         let folder = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
         let at = |name: &str| folder.path().join(name);
         let key = ClusterKey::generate();
@@ -64,7 +62,7 @@ impl World {
         };
         Store::create(&at("region"), &plan).expect("a region is made");
         let config = ServeConfig {
-            lease,
+            lease: LEASE,
             ..ServeConfig::new(vec![Address::Unix(at("server.sock"))], Security::Key(key))
         };
         let serving = Serving::start(&at("region"), config).expect("the region is served");
@@ -98,7 +96,7 @@ fn every_case_of_a_shared_region_holds_in_c_and_in_cpp() {
         return;
     }
     let installed = Installed::new();
-    let world = World::start(0, LEASE);
+    let world = World::start(0);
     for language in LANGUAGES {
         let program = compiled(&installed, language);
         for case in CASES {
@@ -123,7 +121,7 @@ fn the_documents_program_compiles_and_runs() {
         .and_then(|rest| rest.split("```").next());
     let source = installed.folder().join("shown.c");
     std::fs::write(&source, program.expect("the page shows one")).expect("it can be written");
-    let world = World::start(0, LEASE);
+    let world = World::start(0);
     for language in LANGUAGES {
         let program = installed.compile_file(&source, language, &["-lrvm"]);
         let mut command = installed.command(program);
@@ -156,7 +154,7 @@ fn a_region_with_an_address_is_there_or_nowhere() {
     }
     let installed = Installed::new();
     let program = compiled(&installed, Language::C);
-    let world = World::start(ADDRESS, LEASE);
+    let world = World::start(ADDRESS);
     succeed(&mut world.case(installed.command(&program), "address"), "address");
 }
 
@@ -167,7 +165,7 @@ fn programs_on_a_shared_region_are_clean_under_valgrind() {
     }
     let installed = Installed::new();
     let program = compiled(&installed, Language::C);
-    let world = World::start(0, LEASE_OF_THE_SLOW);
+    let world = World::start(0);
     let valgrind = installed.valgrind();
     for case in UNDER_VALGRIND {
         let mut command = installed.command(&valgrind[0]);
@@ -194,7 +192,7 @@ fn two_processes_count_together_and_none_of_their_numbers_twice() {
     }
     let installed = Installed::new();
     let program = compiled(&installed, Language::C);
-    let world = World::start(0, LEASE);
+    let world = World::start(0);
     let start = |name: &str| {
         let mut command = world.case(installed.command(&program), "count");
         let command = command.env("NAME", name).env("LAST", LAST.to_string());
@@ -224,7 +222,7 @@ fn what_a_killed_program_committed_the_next_one_finds_whole() {
     }
     let installed = Installed::new();
     let program = compiled(&installed, Language::C);
-    let world = World::start(0, LEASE);
+    let world = World::start(0);
     let mut before = 0;
     for round in 0..3 {
         let mut command = world.case(installed.command(&program), "run");
@@ -240,7 +238,7 @@ fn what_a_killed_program_committed_the_next_one_finds_whole() {
         assert_eq!(victim.wait().expect("it is ours").signal(), Some(KILL));
         assert!(last > before, "it went on where the one before had ended");
 
-        // Another node, which waits for the victim's lease to end; in the last round the victim's successor.
+        // Another node, which waits until the victim is known to be dead; in the last round the victim's successor.
         let name = if round == 2 { "victim" } else { "another" };
         let mut command = world.case(installed.command(&program), "look");
         let found = succeed(command.env("NAME", name), "looking");

@@ -34,7 +34,7 @@ SAME(sizeof(rvm_fate_t), 4);
 /* Waits in a test end, and are longer than any step on a busy machine. */
 #define PATIENCE_MS 60000
 #define THREADS 4
-#define ROUNDS 50
+#define ROUNDS 30
 
 /* A node, and where its copy is. */
 typedef struct {
