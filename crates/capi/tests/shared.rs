@@ -159,6 +159,7 @@ fn a_region_with_an_address_is_there_or_nowhere() {
 }
 
 #[test]
+#[ignore = "a minute; scripts/soak.sh runs it"]
 fn programs_on_a_shared_region_are_clean_under_valgrind() {
     if !compilers() || !has("valgrind") {
         return;
