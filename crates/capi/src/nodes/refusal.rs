@@ -87,7 +87,9 @@ impl From<JoinError> for Failure {
             JoinError::Create(_) | JoinError::Journal(_) | JoinError::Memory(_) | JoinError::Settings(_) => {
                 Failure::of(Code::Log, error)
             }
-            JoinError::Link(_) | JoinError::Broken(_) | JoinError::Spans(_) => Failure::io(libc::EIO, error),
+            JoinError::Link(_) | JoinError::Broken(_) | JoinError::Spans(_) | JoinError::Listen(_) => {
+                Failure::io(libc::EIO, error)
+            }
         }
     }
 }
