@@ -70,7 +70,11 @@ impl Place {
 
     /// The process that has the region on its disk, its locks and its order.
     pub(crate) fn serve(&self) -> anyhow::Result<()> {
-        let config = ServeConfig::new(vec![self.address("server")], Security::Insecure);
+        let config = ServeConfig {
+            // A process that ends is missed at once, as its link closes; one on a busy machine is not to be missed.
+            lease: Duration::from_secs(5),
+            ..ServeConfig::new(vec![self.address("server")], Security::Insecure)
+        };
         let _serving = Serving::start(&self.region(), config)?;
         until_told();
         Ok(())
