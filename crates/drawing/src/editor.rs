@@ -85,7 +85,7 @@ impl Hand {
     /// A flower: a closed line with petals.
     fn flower(&mut self) -> Vec<Point> {
         let (x, y) = (self.below(SIZE as u64) as f64, self.below(SIZE as u64) as f64);
-        let (petals, radius) = (3 + self.below(5), 8.0 + self.below(30) as f64);
+        let (petals, radius) = (3 + self.below(5), 6.0 + self.below(14) as f64);
         let corners = petals * 8;
         let corner = |corner: u64| {
             let turn = corner as f64 / corners as f64 * std::f64::consts::TAU;

@@ -45,13 +45,13 @@ enum Command {
         #[arg(long)]
         terminal: bool,
         /// Strokes of each editor between two killings.
-        #[arg(long, default_value_t = 100)]
+        #[arg(long, default_value_t = 30)]
         strokes: u64,
         /// In the end go on showing the drawing, until the input ends.
         #[arg(long)]
         stay: bool,
         /// Milliseconds between two strokes of an editor.
-        #[arg(long, default_value_t = 10)]
+        #[arg(long, default_value_t = 25)]
         pause: u64,
     },
     /// Draws until its input ends, and says which of its strokes are safe.
@@ -61,7 +61,7 @@ enum Command {
         /// The editor's number, from 1 on.
         author: u32,
         /// Milliseconds between two strokes.
-        #[arg(long, default_value_t = 10)]
+        #[arg(long, default_value_t = 25)]
         pause: u64,
     },
     /// Shows the drawing until its input ends.
