@@ -5,6 +5,7 @@ mod common;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -263,7 +264,10 @@ impl Server {
     fn start(place: &Place, region: &str) -> Server {
         let mut command = netram();
         let path = place.path(region);
+        let systemd = UnixDatagram::bind(place.path("notify")).unwrap();
+        systemd.set_read_timeout(Some(PATIENCE)).unwrap();
         command
+            .env("NOTIFY_SOCKET", place.path("notify"))
             .args([
                 "shared",
                 "serve",
@@ -285,7 +289,12 @@ impl Server {
             let line = line.unwrap();
             match line.strip_prefix("listening ") {
                 Some(address) => server.address = address.to_owned(),
-                None if line == "ready" => return server,
+                None if line == "ready" => {
+                    let mut told = [0; 16];
+                    let length = systemd.recv(&mut told).expect("systemd is told");
+                    assert_eq!(&told[..length], b"READY=1");
+                    return server;
+                }
                 None => (),
             }
         }
@@ -351,6 +360,17 @@ fn a_region_is_served_shown_and_stopped() {
         "{}",
         nowhere.err
     );
+    for (node, sentence) in [
+        ("1", "node 1 (desk) is live: nothing"),
+        ("9", "there is no node 9"),
+    ] {
+        let refused = place.shared("accept-loss", "plan", &["--node", node]);
+        assert!(
+            refused.code == 1 && refused.err.contains(sentence),
+            "{}",
+            refused.err
+        );
+    }
     let pid = rustix::process::Pid::from_child(&server.child);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert!(server.child.wait().unwrap().success());
@@ -359,6 +379,8 @@ fn a_region_is_served_shown_and_stopped() {
         (&shown["served"], &shown["server"]),
         (&false.into(), &Value::Null)
     );
+    let unserved = place.shared("accept-loss", "plan", &["--node", "1"]);
+    assert!(unserved.err.contains("nobody serves"), "{}", unserved.err);
     assert_eq!(
         shown["nodes"][0]["standing"], "live",
         "it goes on with the next server"

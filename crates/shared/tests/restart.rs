@@ -4,12 +4,12 @@ mod common;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use common::until;
 use common::world::{Place, SPAN, add, read};
+use common::{Process, until};
 use netram_proto::port::Durability;
 use netram_proto::shared::{Hold, LockId};
 use netram_rvm::Mode;
@@ -79,26 +79,6 @@ fn node() {
     writeln!(std::io::stdout(), "\nread {}", read(&node, 0)).unwrap();
     assert_eq!((node.id(), node.gone()), (id, None));
     node.leave().expect("it leaves");
-}
-
-/// A process, which a test that fails does not leave behind.
-struct Process(Child);
-
-impl Process {
-    fn signal(&self, signal: &str) {
-        let status = Command::new("kill")
-            .args([signal, &self.0.id().to_string()])
-            .status();
-        assert!(status.unwrap().success());
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // It may have ended.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 fn start(place: &Path) -> Process {

@@ -7,7 +7,7 @@ use netram_proto::journal::View;
 use netram_proto::shared::lock::{Ask, Asker, Claim, Order, ToCache, ToService};
 use netram_proto::shared::message::{Fate, Hint, Join, Joined, OldJournal, Opening, Reach};
 use netram_proto::shared::node::{Full, Node, NodeConfig, Over, State};
-use netram_proto::shared::server::{Closed, Deed, Server, ServerConfig, Session, Table, Why};
+use netram_proto::shared::server::{Closed, Deed, Server, ServerConfig, Session, Standing, Table, Why};
 use netram_proto::shared::{
     Alien, Grant, Hold, LockId, NodeId, Number, Position, RegionId, Stamp, ToNode, ToServer, Version,
 };
@@ -166,6 +166,46 @@ fn a_record_out_of_its_number_is_refused_and_a_version_that_jumps_is_named() {
         found: Number(3),
     };
     assert_eq!(carry_out(&mut server, now, 2), [(NodeId(1), Why::Alien(number))]);
+}
+
+/// What no node can bring any more is waited for by nobody for ever: that is said, and whoever looks after the region may give it up.
+#[test]
+fn a_dead_nodes_record_that_needs_what_nobody_has_is_hopeless_and_can_be_given_up() {
+    let (mut server, now) = two_nodes();
+    server.accuse(NodeId(1), "a lie");
+    let found = |server: &mut Server<P>, node: u64, jumps: bool| {
+        let version = if jumps { 5 } else { 1 };
+        let ToServer::Tail { payload, .. } = tail(1, &[(0, version)]) else {
+            unreachable!("that is what it is")
+        };
+        server.on_recovered(NodeId(node), vec![(Number(1), payload)]);
+    };
+    assert!(server.hopeless().is_empty());
+    let mut tickets = Vec::new();
+    while let Some(deed) = server.poll() {
+        if let Deed::Store { ticket, .. } = deed {
+            tickets.push(ticket);
+        }
+    }
+    tickets.iter().for_each(|ticket| server.on_stored(now, *ticket));
+    found(&mut server, 1, true);
+    let hopeless = server.hopeless();
+    assert_eq!((hopeless[0].node, hopeless[0].needs), (NodeId(1), Version(4)));
+    // While a node's journal is still to be read, it may have that.
+    server.accuse(NodeId(2), "another");
+    assert!(server.hopeless().is_empty());
+    assert!(!server.give_up(NodeId(1)));
+    assert_eq!(server.standing(NodeId(1)), Some(Standing::Read));
+    carry_out(&mut server, now, 2);
+    assert_eq!(server.standing(NodeId(2)), Some(Standing::Gone));
+    assert!(server.give_up(NodeId(1)));
+    let given_up = carry_out(&mut server, now, 2);
+    assert!(
+        matches!(given_up[..], [(NodeId(1), Why::GivenUp(_))]),
+        "{given_up:?}"
+    );
+    assert_eq!(server.standing(NodeId(1)), Some(Standing::Gone));
+    assert_eq!(server.locks().holds(NodeId(1), LockId(0)), None);
 }
 
 fn small(dice: &mut Dice) -> u64 {

@@ -1,6 +1,7 @@
 //! `netram shared`: regions that several machines have in their memory. A file a subcommand; what is read of a region's
 //! directory without opening it is in [`look`].
 
+mod accept_loss;
 mod create;
 mod look;
 mod merge;
@@ -31,6 +32,7 @@ pub(crate) enum Shared {
     Verify(verify::Verify),
     Merge(merge::Merge),
     Rescue(rescue::Rescue),
+    AcceptLoss(accept_loss::AcceptLoss),
 }
 
 impl Shared {
@@ -42,6 +44,7 @@ impl Shared {
             Shared::Verify(verify) => verify.run(),
             Shared::Merge(merge) => merge.run(),
             Shared::Rescue(rescue) => rescue.run(),
+            Shared::AcceptLoss(accept_loss) => accept_loss.run(),
         }
     }
 }

@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use netram_shared::server::serve::control;
 use netram_shared::server::serve::report::{LockReport, NodeReport};
-use netram_shared::server::{Node, Report, Standing};
+use netram_shared::server::{Gone, Node, Report, Standing, Table};
 use serde_json::{Value, json};
 
 use super::look::Seen;
@@ -89,6 +89,7 @@ fn seen_as_json(status: &Status, seen: &Seen, served: Option<&Report>) -> Value 
         "position": table.counters.position.0,
         "nodes": nodes,
         "nodes_gone": table.counters.gone,
+        "losses_accepted": lossy(table).map(|gone| gone.id.0).collect::<Vec<_>>(),
         "served": seen.is_served(),
         "server": served,
         "damage": seen.verdict.damage,
@@ -129,7 +130,17 @@ fn print(status: &Status, seen: &Seen) -> Result<()> {
         }
         output::line(nodes)?;
     }
+    for gone in lossy(table) {
+        output::line(format_args!(
+            "node {} is gone with record {}: that acknowledged ones behind it may be missing was accepted",
+            gone.id, gone.last
+        ))?;
+    }
     Ok(())
+}
+
+fn lossy(table: &Table) -> impl Iterator<Item = &Gone> {
+    table.gone.iter().filter(|gone| gone.loss_accepted)
 }
 
 /// What the server says.
@@ -171,6 +182,13 @@ fn node_line(node: &NodeReport) -> String {
     if let Some(stuck) = &node.stuck {
         let tried = output::count(stuck.attempts.into(), "attempt");
         line += &format!("; {tried} to read its journal: {}", stuck.reason);
+        if !stuck.lenders.is_empty() {
+            line += &format!("; these must answer: {}", stuck.lenders.join(", "));
+        }
+        line += &format!(
+            ". What cannot be had any more is given up with `netram shared accept-loss --node {}`",
+            node.node
+        );
     }
     line
 }

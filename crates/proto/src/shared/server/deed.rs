@@ -9,7 +9,7 @@ use super::{Journal, Session, Standing};
 use crate::id::JournalId;
 use crate::journal::View;
 use crate::shared::lock::Misuse;
-use crate::shared::{Alien, Grant, LockId, NodeId, Number, Position, StampError, Version};
+use crate::shared::{Alien, Grant, LockId, Missing, NodeId, Number, Position, StampError, Version};
 use crate::wire::Link;
 
 /// What is durable of a node.
@@ -92,6 +92,8 @@ pub enum Why {
     Locks(Misuse),
     /// It said something out of place.
     OutOfPlace(&'static str),
+    /// A record that needs what nobody can bring any more, and was given up by whoever looks after the region.
+    GivenUp(Missing),
     /// The driver says so: see [`Server::accuse`](super::Server::accuse).
     Accused(&'static str),
 }
@@ -106,6 +108,7 @@ impl fmt::Display for Why {
             Why::Stamp(error) => error.fmt(out),
             Why::Unlocked(lock) => write!(out, "it sent a record under lock {lock}, which it does not hold"),
             Why::Locks(misuse) => misuse.fmt(out),
+            Why::GivenUp(missing) => missing.fmt(out),
             Why::OutOfPlace(what) | Why::Accused(what) => out.write_str(what),
         }
     }

@@ -13,11 +13,11 @@
 
 use alloc::vec::Vec;
 
-use super::peer::Known;
+use super::peer::{Known, Peer};
 use super::{Deed, Fact, Server, Session, Standing, Stored, Tail, Why};
 use crate::limit::{HUNG_UP_GRACE, MERGE_RECORDS_MAX, REGION_NODES_MAX};
 use crate::shared::message::{OldJournal, ToNode};
-use crate::shared::{NodeId, Number, Queued, Stamp};
+use crate::shared::{Hold, Missing, NodeId, Number, Queued, Stamp};
 use crate::time::{Span, Time};
 
 impl<P: Clone + AsRef<[u8]>> Server<P> {
@@ -184,6 +184,40 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
                 },
             )
             .map_err(Why::Alien)
+    }
+
+    /// Records of dead nodes that were read and can never go: what they need can no node bring any more. Something was lost, or somebody
+    /// made a version that was not his; which of them is right nobody can say here. They hold their locks until [`Server::give_up`].
+    ///
+    /// While any node may still bring something there is no such verdict.
+    pub fn hopeless(&self) -> Vec<Missing> {
+        let mut missing = self.merge.missing();
+        let may_bring = |(node, peer): (&NodeId, &Peer<P>)| match peer.standing {
+            Standing::Read | Standing::Going | Standing::Gone | Standing::Entering => false,
+            Standing::Live | Standing::Behind => {
+                let waits = self.merge.last(*node) > self.merge.merged(*node);
+                let holds = |lock| self.locks.holds(*node, lock) == Some(Hold::Exclusive);
+                waits || peer.known != Known::Yes || missing.iter().any(|one| holds(one.lock))
+            }
+            _ => true,
+        };
+        if missing.is_empty() || self.peers.iter().any(may_bring) {
+            return Vec::new();
+        }
+        missing.retain(|one| self.standing(one.node) == Some(Standing::Read));
+        missing
+    }
+
+    /// Gives up the [hopeless](Server::hopeless) records of a node. `false`: it has none.
+    pub fn give_up(&mut self, node: NodeId) -> bool {
+        let Some(missing) = self.hopeless().into_iter().find(|one| one.node == node) else {
+            return false;
+        };
+        let why = Why::GivenUp(missing);
+        self.deeds.push_back(Deed::Refused { node, why });
+        self.merge.forget_waiting(node);
+        self.settle();
+        true
     }
 
     /// A fenced node's journal cannot be read to a proven end now. It stays as it is until [`Server::on_recovered`], or its process

@@ -1,8 +1,12 @@
-//! The status of a region that is served, for other processes of this machine: a Unix socket in the region's directory.
+//! The status of a region that is served, and the word of whoever looks after it: for other processes of this machine, through a Unix socket
+//! in the region's directory.
 //!
 //! ```text
-//! asked:     {"ask":"status"}          one line
-//! answered:  {"status":{...}}          one line; or {"refused":"why"}
+//! asked:     {"ask":"status"}                    one line
+//!            {"ask":"accept-loss","node":7}
+//! answered:  {"status":{...}}                    one line
+//!            {"accepted":{...}}                  what was in doubt
+//!            {"refused":"why"}
 //! ```
 //!
 //! The socket belongs to whoever has the region's lock: one that is there when the region has just been opened is a killed
@@ -19,11 +23,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use netram_proto::shared::NodeId;
 use netram_transport::Address;
 use serde::{Deserialize, Serialize};
 
 use super::post::Post;
-use super::report::Report;
+use super::report::{Report, StuckReport};
 use crate::limit::{ANSWER_BYTES_MAX, ASKED_PATIENCE, QUESTION_BYTES_MAX};
 
 const NAME: &str = "control";
@@ -35,6 +40,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[serde(tag = "ask", rename_all = "kebab-case", deny_unknown_fields)]
 enum Ask {
     Status,
+    AcceptLoss { node: u64 },
 }
 
 /// What is answered.
@@ -42,6 +48,7 @@ enum Ask {
 #[serde(rename_all = "kebab-case")]
 enum Told {
     Status(Box<Report>),
+    Accepted(StuckReport),
     Refused(String),
 }
 
@@ -56,6 +63,9 @@ pub enum AskError {
         /// What the system said.
         cause: io::Error,
     },
+    /// It says why not.
+    #[error("{0}")]
+    Refused(String),
     /// No answer that makes sense.
     #[error("the process that serves {root} gave no answer: {reason}")]
     Answer {
@@ -140,10 +150,16 @@ fn answer_all(listener: &UnixListener, stopping: &AtomicBool, post: &Post, addre
 
 fn answer(mut stream: UnixStream, post: &Post, addresses: &[Address]) -> io::Result<()> {
     let line = read_line(&mut stream, QUESTION_BYTES_MAX)?;
+    let busy = || Told::Refused("the server is busy; ask again".to_owned());
     let told = match serde_json::from_slice(&line) {
         Ok(Ask::Status) => match super::ask(post, addresses) {
             Some(report) => Told::Status(Box::new(report)),
-            None => Told::Refused("the server is busy; ask again".to_owned()),
+            None => busy(),
+        },
+        Ok(Ask::AcceptLoss { node }) => match super::accept_loss(post, NodeId(node)) {
+            Some(Ok(stuck)) => Told::Accepted(stuck),
+            Some(Err(why)) => Told::Refused(why.to_string()),
+            None => busy(),
         },
         Err(error) => Told::Refused(format!("this release does not understand what is asked: {error}")),
     };
@@ -153,15 +169,34 @@ fn answer(mut stream: UnixStream, post: &Post, addresses: &[Address]) -> io::Res
     stream.write_all(&line)
 }
 
-/// Asks whoever serves the region in `root`. `None`: nobody does.
+/// Asks whoever serves the region in `root` how it stands. `None`: nobody does.
 pub fn ask(root: &Path) -> Result<Option<Report>, AskError> {
+    match exchange(root, Ask::Status)? {
+        None => Ok(None),
+        Some(Told::Status(report)) => Ok(Some(*report)),
+        Some(other) => Err(odd(root, format!("it answered {other:?}"))),
+    }
+}
+
+/// Has whoever serves the region in `root` give up what cannot be proven of a dead node. Returns what was in doubt; `None`: nobody serves it.
+pub fn accept_loss(root: &Path, node: NodeId) -> Result<Option<StuckReport>, AskError> {
+    match exchange(root, Ask::AcceptLoss { node: node.0 })? {
+        None => Ok(None),
+        Some(Told::Accepted(stuck)) => Ok(Some(stuck)),
+        Some(other) => Err(odd(root, format!("it answered {other:?}"))),
+    }
+}
+
+fn odd(root: &Path, reason: String) -> AskError {
+    let root = root.to_owned();
+    AskError::Answer { root, reason }
+}
+
+/// One question, one answer. `None`: nobody is there.
+fn exchange(root: &Path, ask: Ask) -> Result<Option<Told>, AskError> {
     let socket = |cause| AskError::Socket {
         root: root.to_owned(),
         cause,
-    };
-    let odd = |reason| AskError::Answer {
-        root: root.to_owned(),
-        reason,
     };
     let folder = File::open(root).map_err(socket)?;
     let mut stream = match UnixStream::connect(through(&folder)) {
@@ -177,15 +212,15 @@ pub fn ask(root: &Path) -> Result<Option<Report>, AskError> {
         }
         Err(error) => return Err(socket(error)),
     };
-    let mut line = serde_json::to_vec(&Ask::Status).map_err(|error| socket(error.into()))?;
+    let mut line = serde_json::to_vec(&ask).map_err(|error| socket(error.into()))?;
     line.push(b'\n');
     stream.set_write_timeout(Some(ASKED_PATIENCE)).map_err(socket)?;
     stream.write_all(&line).map_err(socket)?;
-    let line = read_line(&mut stream, ANSWER_BYTES_MAX).map_err(|error| odd(error.to_string()))?;
+    let line = read_line(&mut stream, ANSWER_BYTES_MAX).map_err(|error| odd(root, error.to_string()))?;
     match serde_json::from_slice(&line) {
-        Ok(Told::Status(report)) => Ok(Some(*report)),
-        Ok(Told::Refused(why)) => Err(odd(why)),
-        Err(error) => Err(odd(format!("{error}; it may be of another release"))),
+        Ok(Told::Refused(why)) => Err(AskError::Refused(why)),
+        Ok(told) => Ok(Some(told)),
+        Err(error) => Err(odd(root, format!("{error}; it may be of another release"))),
     }
 }
 

@@ -120,6 +120,11 @@ impl Driver {
                 News::Arrived(arrival) => self.let_in(*arrival)?,
                 News::Read(node, outcome) => self.take_reading(node, outcome)?,
                 News::Told(node) => self.store.told(node)?,
+                News::AcceptLoss(node, asker) => {
+                    let accepted = self.accept_loss(node)?;
+                    // Whoever asked may have gone.
+                    let _ = asker.try_send(accepted);
+                }
                 News::Asked(asker) => {
                     // Whoever asked may have gone.
                     let _ = asker.try_send(self.report());
@@ -169,6 +174,7 @@ impl Driver {
             return Ok(false);
         }
         self.server.on_tick(self.time());
+        self.give_up_accepted();
         self.tick = self.now + (self.lease / 8).min(HOUSEKEEPING);
         self.plan_tick();
         self.do_deeds()?;
@@ -216,7 +222,14 @@ impl Driver {
                     let stored = self.store.merge(node, number, end, &payload)?;
                     assert_eq!(stored.position, position, "machine and table count alike");
                 }
-                Deed::Recover { node, journal } => self.readings.add(node, journal, self.now),
+                Deed::Recover { node, journal } => {
+                    let accepted = self
+                        .store
+                        .table()
+                        .node(node)
+                        .is_some_and(|node| node.loss_accepted);
+                    self.readings.add(node, journal, accepted, self.now);
+                }
                 Deed::Forget { node, journal } => {
                     self.fenced.remove(&node);
                     self.readings.forget(node, &journal);
@@ -245,6 +258,13 @@ impl Driver {
     fn take_reading(&mut self, node: NodeId, outcome: Result<Found, RemainsError>) -> Result<(), ServeError> {
         match outcome {
             Ok(found) => {
+                if let Some(loss) = &found.loss_accepted {
+                    tracing::error!(
+                        node = node.0,
+                        loss,
+                        "acknowledged records may be missing, which was accepted"
+                    );
+                }
                 let records = self.genuine(node, found);
                 self.readings.succeeded(node);
                 self.server.on_recovered(node, records);

@@ -7,6 +7,7 @@
 //! | `fill.rs` | gives links what there is for them |
 //! | `line.rs` | one session |
 //! | `post.rs` | what other threads tell the one that serves |
+//! | `loss.rs` | giving up what cannot be proven of a dead node |
 //! | `readings.rs` | dead nodes' journals, read by threads of their own |
 //! | `report.rs`, `status.rs` | how it stands |
 //! | `control.rs` | telling that to other processes of this machine |
@@ -20,6 +21,7 @@ mod driver;
 mod fill;
 mod hear;
 mod line;
+mod loss;
 mod post;
 mod readings;
 pub mod report;
@@ -34,12 +36,13 @@ use std::time::{Duration, Instant};
 
 use netram_proto::limit::SETTINGS_BYTES_MAX;
 use netram_proto::port::WaitError;
-use netram_proto::shared::Server;
 use netram_proto::shared::message::Opening;
 use netram_proto::shared::server::ServerConfig;
+use netram_proto::shared::{NodeId, Server};
 use netram_proto::time::{Span, Time};
 use netram_transport::{Address, Group, Interest, Poller, Security, WaitPolicy};
 
+pub use loss::NotStuck;
 pub use report::Report;
 
 use crate::channel::{Door, DoorConfig, DoorError, Service};
@@ -52,6 +55,7 @@ use control::Control;
 use driver::{BELL, Driver};
 use post::{News, Post};
 use readings::Readings;
+use report::StuckReport;
 
 /// How a region is served.
 #[derive(Clone, Debug)]
@@ -263,6 +267,13 @@ fn opening(store: &Store) -> Result<Opening, ServeError> {
         record_bytes_max: store.payload_bytes_max() as u64,
         settings,
     })
+}
+
+/// Has the thread that serves give up what cannot be proven of a node. `None`: it has ended, or does not answer in time.
+fn accept_loss(post: &Post, node: NodeId) -> Option<Result<StuckReport, NotStuck>> {
+    let (answer, answered) = sync_channel(1);
+    post.send(News::AcceptLoss(node, answer));
+    answered.recv_timeout(ASKED_PATIENCE).ok()
 }
 
 /// Asks the thread that serves how it stands.

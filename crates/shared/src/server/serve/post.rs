@@ -9,7 +9,8 @@ use netram_client::RemainsError;
 use netram_client::remains::Found;
 use netram_proto::shared::NodeId;
 
-use super::report::Report;
+use super::loss::NotStuck;
+use super::report::{Report, StuckReport};
 use crate::channel::{Arrival, Bell, Service};
 
 /// Something that happened elsewhere.
@@ -20,6 +21,8 @@ pub(super) enum News {
     Read(NodeId, Result<Found, RemainsError>),
     /// The members of a node that is gone know that they may forget it, or cannot be told.
     Told(NodeId),
+    /// Whoever looks after the region gives up what cannot be proven of a node.
+    AcceptLoss(NodeId, SyncSender<Result<StuckReport, NotStuck>>),
     /// Somebody wants the status.
     Asked(SyncSender<Report>),
 }

@@ -29,6 +29,8 @@ pub(super) struct Readings {
 
 struct Reading {
     journal: Journal,
+    /// What cannot be proven is given up.
+    accept_loss: bool,
     state: State,
     attempts: u32,
     since: Instant,
@@ -55,9 +57,10 @@ impl Readings {
     }
 
     /// A node is fenced, and that is durable.
-    pub(super) fn add(&mut self, node: NodeId, journal: Journal, now: Instant) {
+    pub(super) fn add(&mut self, node: NodeId, journal: Journal, accept_loss: bool, now: Instant) {
         let reading = Reading {
             journal,
+            accept_loss,
             state: State::Due(now),
             attempts: 0,
             since: now,
@@ -105,7 +108,7 @@ impl Readings {
                 continue;
             }
             reading.attempts = reading.attempts.saturating_add(1);
-            match attempt(*node, &reading.journal, &self.security, &self.post) {
+            match attempt(*node, reading, &self.security, &self.post) {
                 Ok(()) => reading.state = State::Running,
                 Err(error) => {
                     tracing::error!(node = node.0, %error, "no thread to read a dead node's journal; trying again");
@@ -118,6 +121,16 @@ impl Readings {
     /// The journal that was being read.
     pub(super) fn journal(&self, node: NodeId) -> Option<&Journal> {
         self.all.get(&node).map(|reading| &reading.journal)
+    }
+
+    /// What cannot be proven of a node's journal is given up: it is read once more.
+    pub(super) fn accept_loss(&mut self, node: NodeId, now: Instant) {
+        if let Some(reading) = self.all.get_mut(&node) {
+            reading.accept_loss = true;
+            if matches!(reading.state, State::Due(_)) {
+                reading.state = State::Due(now);
+            }
+        }
     }
 
     /// An attempt has read everything.
@@ -162,6 +175,16 @@ impl Readings {
     pub(super) fn has_sealed(&self, node: NodeId) -> bool {
         let reading = self.all.get(&node).filter(|reading| reading.state == State::Read);
         reading.is_some_and(|reading| !reading.journal.view.members.is_empty())
+    }
+
+    /// Of a journal that was read, since when that was wanted.
+    pub(super) fn read_since(&self, node: NodeId, now: Instant) -> StuckReport {
+        let reading = self.all.get(&node);
+        StuckReport {
+            attempts: reading.map_or(0, |reading| reading.attempts),
+            seconds: reading.map_or(0, |reading| now.duration_since(reading.since).as_secs()),
+            ..StuckReport::default()
+        }
     }
 
     /// A node is gone. Its members are told to forget it, if they are ours to tell.
@@ -232,9 +255,14 @@ fn config(journal: &Journal, security: &Security) -> JournalConfig {
 }
 
 /// Seals and reads once, in a thread of its own.
-fn attempt(node: NodeId, journal: &Journal, security: &Security, post: &Arc<Post>) -> std::io::Result<()> {
+fn attempt(node: NodeId, reading: &Reading, security: &Security, post: &Arc<Post>) -> std::io::Result<()> {
+    let journal = &reading.journal;
     let remains = remains(journal).ok_or_else(|| std::io::Error::other("the journal's key is none"))?;
-    let (config, post) = (config(journal, security), Arc::clone(post));
+    let config = JournalConfig {
+        accept_loss: reading.accept_loss,
+        ..config(journal, security)
+    };
+    let post = Arc::clone(post);
     let read = move || post.send(News::Read(node, remains.read(&config)));
     let started = std::thread::Builder::new()
         .name("netram-remains".to_owned())

@@ -42,6 +42,9 @@ pub struct NodeReport {
     pub merged: u64,
     /// Its last record whose place in its journal is durable here.
     pub kept: u64,
+    /// The members of its journal, as far as is durable here.
+    #[serde(default)]
+    pub lenders: Vec<String>,
     /// Records that it is still to be sent; none without a link.
     pub behind: Option<u64>,
     /// Why it is fenced.

@@ -59,9 +59,15 @@ impl Driver {
             peer: line.map(|(_, line)| line.channel.peer().to_owned()),
             merged: node.merged.0,
             kept: node.marked.0,
+            lenders: node
+                .view
+                .members
+                .iter()
+                .map(|member| member.address.clone())
+                .collect(),
             behind: self.server.behind(node.id),
             why: self.fenced.get(&node.id).cloned(),
-            stuck: self.readings.stuck(node.id, self.now),
+            stuck: self.stuck(node.id),
         }
     }
 
@@ -82,7 +88,7 @@ impl Driver {
     }
 }
 
-fn name(standing: Standing) -> &'static str {
+pub(super) fn name(standing: Standing) -> &'static str {
     match standing {
         Standing::Entering => "entering",
         Standing::Live => "live",

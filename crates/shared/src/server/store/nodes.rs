@@ -47,6 +47,7 @@ impl Store {
         let node = Node {
             id,
             standing: Standing::Live,
+            loss_accepted: false,
             name: joining.name,
             key: joining.key,
             view: joining.view,
@@ -93,6 +94,17 @@ impl Store {
         Ok(end)
     }
 
+    /// Writes down that acknowledged records of a node that is being fenced may be given up. That stays with its id when it is gone.
+    pub fn accept_loss(&mut self, id: NodeId) -> Result<Lsn, StoreError> {
+        let (index, place) = self.place_of(id)?;
+        let mut node = self.table.nodes[index].clone();
+        (node.standing, node.loss_accepted) = (Standing::Fencing, true);
+        let view = view_bytes(&node.view).len();
+        let end = self.change(&[(place, &head(&node, view))])?;
+        self.table.nodes[index] = node;
+        Ok(end)
+    }
+
     /// Writes down that a node is gone: there is, and will be, no record of it beyond those that were merged.
     pub fn bury(&mut self, id: NodeId) -> Result<Lsn, StoreError> {
         self.bury_as(id, false)
@@ -111,7 +123,12 @@ impl Store {
         let replaced = (self.table.gone.len() == GONE_MAX).then(|| self.table.gone[0]);
         after.forgotten += replaced.map_or(0, |gone| gone.last.0);
         let journal = self.table.nodes[index].view.journal;
-        let gone = Gone { id, last, journal };
+        let gone = Gone {
+            id,
+            last,
+            journal,
+            loss_accepted: self.table.nodes[index].loss_accepted,
+        };
         let turn = self.table.places().gone(self.table.counters.gone);
         let mut buried = self.table.nodes[index].clone();
         buried.standing = Standing::Buried;

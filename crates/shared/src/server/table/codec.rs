@@ -19,6 +19,10 @@ const SUPERBLOCK_BYTES: usize = 64;
 const LIVE: u64 = 1;
 const FENCING: u64 = 2;
 const BURIED: u64 = 3;
+/// Being fenced, and a loss was accepted.
+const LOSSY: u64 = 4;
+/// In the number of a gone node's last record.
+const LOSS_BIT: u64 = 1 << 63;
 
 /// The superblock.
 pub(crate) fn superblock(table: &Table) -> [u8; SUPERBLOCK_BYTES] {
@@ -63,7 +67,9 @@ pub(crate) fn span_bytes(span: &Span) -> [u8; SPAN_BYTES as usize] {
 pub(crate) fn gone_bytes(gone: &Gone) -> [u8; GONE_BYTES as usize] {
     let mut bytes = [0; GONE_BYTES as usize];
     bytes[..8].copy_from_slice(&gone.id.0.to_le_bytes());
-    bytes[8..16].copy_from_slice(&gone.last.0.to_le_bytes());
+    assert!(gone.last.0 < LOSS_BIT, "records are counted");
+    let loss = if gone.loss_accepted { LOSS_BIT } else { 0 };
+    bytes[8..16].copy_from_slice(&(gone.last.0 | loss).to_le_bytes());
     bytes[16..].copy_from_slice(&gone.journal.0.to_le_bytes());
     bytes
 }
@@ -82,6 +88,7 @@ pub(crate) fn merged_words(merged: Number, marked: Number, end: Link) -> [u8; 32
 pub(crate) fn head(node: &Node, view_bytes: usize) -> [u8; 60] {
     let standing = match node.standing {
         Standing::Live => LIVE,
+        Standing::Fencing if node.loss_accepted => LOSSY,
         Standing::Fencing => FENCING,
         Standing::Buried => BURIED,
     };
@@ -146,10 +153,12 @@ impl Table {
         let gone = table.counters.gone;
         for turn in gone.saturating_sub(GONE_MAX as u64)..gone {
             let mut cursor = Cursor::new(&bytes[places.gone(turn)..]);
+            let (id, last) = (cursor.u64().map_err(cut)?, cursor.u64().map_err(cut)?);
             table.gone.push(Gone {
-                id: NodeId(cursor.u64().map_err(cut)?),
-                last: Number(cursor.u64().map_err(cut)?),
+                id: NodeId(id),
+                last: Number(last & !LOSS_BIT),
                 journal: JournalId(cursor.u128().map_err(cut)?),
+                loss_accepted: last & LOSS_BIT != 0,
             });
         }
         Ok(table)
@@ -222,9 +231,11 @@ fn read_node(place: &[u8], slot: usize) -> Result<Option<Node>, TableError> {
     if id.0 == 0 {
         return Ok(None);
     }
-    let standing = match cursor.u64().map_err(cut)? {
+    let standing = cursor.u64().map_err(cut)?;
+    let loss_accepted = standing == LOSSY;
+    let standing = match standing {
         LIVE => Standing::Live,
-        FENCING => Standing::Fencing,
+        FENCING | LOSSY => Standing::Fencing,
         BURIED => Standing::Buried,
         _ => return Err(damaged("a standing that there is not")),
     };
@@ -249,6 +260,7 @@ fn read_node(place: &[u8], slot: usize) -> Result<Option<Node>, TableError> {
     Ok(Some(Node {
         id,
         standing,
+        loss_accepted,
         name: name.to_owned(),
         key,
         view: View::decode(view).map_err(|_| damaged("the view"))?,

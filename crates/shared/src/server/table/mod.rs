@@ -7,7 +7,7 @@
 //! then      spans, ascending by lock: lock u32, zero u32, offset u64, length u64; never changed
 //! page      versions, u64 each, in the spans' order
 //! page      nodes: places of 8 KiB each
-//! then      node ids gone: id u64, last record's number u64, journal u128; the oldest is replaced
+//! then      node ids gone: id u64, last record's number u64 (the highest bit: a loss was accepted), journal u128; the oldest is replaced
 //! ```
 //!
 //! Offsets in a node's place: 0 id (0: vacant), 8 standing, 16 number, 24 number of the record that
@@ -102,6 +102,8 @@ pub struct Node {
     pub id: NodeId,
     /// Whether it takes part.
     pub standing: Standing,
+    /// Whoever looks after the region has accepted that acknowledged records of it may be missing.
+    pub loss_accepted: bool,
     /// What it calls itself.
     pub name: String,
     /// The key that seals its journal's records; empty: none.
@@ -127,6 +129,8 @@ pub struct Gone {
     pub last: Number,
     /// Its journal.
     pub journal: JournalId,
+    /// There may have been some after it: that was accepted.
+    pub loss_accepted: bool,
 }
 
 /// What is counted for the whole region.
