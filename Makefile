@@ -79,7 +79,8 @@ install:
 	install -d $(UNITS)
 	sed 's|/usr/local/bin|$(PREFIX)/bin|' packaging/netram-lend.service > $(UNITS)/netram-lend.service
 	sed 's|/usr/local/bin|$(PREFIX)/bin|' packaging/netram-disk@.service > $(UNITS)/netram-disk@.service
-	chmod 644 $(UNITS)/netram-lend.service $(UNITS)/netram-disk@.service
+	sed 's|/usr/local/bin|$(PREFIX)/bin|' packaging/netram-shared@.service > $(UNITS)/netram-shared@.service
+	chmod 644 $(UNITS)/netram-lend.service $(UNITS)/netram-disk@.service $(UNITS)/netram-shared@.service
 	install -D -m 644 packaging/netram.sysusers $(SYSUSERS)/netram.conf
 	$(LIBRVM) install $(TARGET)/release $(PREFIX) "$(DESTDIR)"
 	$(LDCONFIG)
@@ -87,7 +88,8 @@ install:
 uninstall:
 	rm -f $(BIN)/netram $(SHARE)/man/man1/netram.1 $(SHARE)/man/man1/netram-*.1
 	rm -f $(SHARE)/bash-completion/completions/netram $(SHARE)/zsh/site-functions/_netram
-	rm -f $(SHARE)/fish/vendor_completions.d/netram.fish $(UNITS)/netram-lend.service $(UNITS)/netram-disk@.service $(SYSUSERS)/netram.conf
+	rm -f $(SHARE)/fish/vendor_completions.d/netram.fish $(UNITS)/netram-lend.service $(UNITS)/netram-disk@.service
+	rm -f $(UNITS)/netram-shared@.service $(SYSUSERS)/netram.conf
 	$(LIBRVM) uninstall $(TARGET)/release $(PREFIX) "$(DESTDIR)"
 	$(LDCONFIG)
 

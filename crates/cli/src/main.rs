@@ -5,6 +5,7 @@
 
 mod command;
 mod log;
+mod notify;
 mod options;
 mod output;
 

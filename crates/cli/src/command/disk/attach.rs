@@ -17,8 +17,9 @@ use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::server::Server;
-use super::watch::{GIVE_UP, SELF, Watch, notify, server};
+use super::watch::{GIVE_UP, SELF, Watch, server};
 use super::{absolute, need_root, registry};
+use crate::notify::notify;
 use crate::options::Span;
 use crate::output;
 

@@ -10,6 +10,8 @@ use netram_attach::{Attached, Going, Release, Restarts, Serving, User};
 use signal_hook::consts::{SIGCHLD, SIGQUIT};
 use signal_hook::iterator::Signals;
 
+use crate::notify::notify;
+
 /// The program that runs. Not `current_exe`: an upgraded program has another file there.
 pub(super) const SELF: &str = "/proc/self/exe";
 /// What the server is called in the list of processes. Those of root that begin so are left alive when a machine stops and
@@ -256,22 +258,5 @@ pub(super) fn sentence(users: &[User]) -> String {
             .map(User::to_string)
             .collect::<Vec<_>>()
             .join(" and "),
-    }
-}
-
-/// Tells systemd, if it started this process and wants to know.
-pub(super) fn notify(what: &str) {
-    use std::os::linux::net::SocketAddrExt;
-    use std::os::unix::net::{SocketAddr, UnixDatagram};
-    let Ok(path) = std::env::var("NOTIFY_SOCKET") else {
-        return;
-    };
-    let address = match path.strip_prefix('@') {
-        Some(name) => SocketAddr::from_abstract_name(name),
-        None => SocketAddr::from_pathname(&path),
-    };
-    let sent = UnixDatagram::unbound().and_then(|socket| socket.send_to_addr(what.as_bytes(), &address?));
-    if let Err(error) = sent {
-        tracing::warn!(%error, "systemd could not be told: {what}");
     }
 }

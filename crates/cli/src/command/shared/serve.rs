@@ -12,6 +12,7 @@ use netram_transport::{Address, Group, WaitPolicy};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::notify::notify;
 use crate::options::{SecurityArgs, Size, Span, Usage};
 use crate::output;
 
@@ -24,7 +25,7 @@ use crate::output;
 ///
 /// The key is the cluster's: nodes and the lenders of their journals have the
 /// same. On standard output it says `listening ADDRESS` for each address, then
-/// `ready`; logs go to standard error.
+/// `ready`; logs go to standard error. systemd is told that it is ready.
 ///
 ///   netram shared serve /var/lib/netram/plan --listen tcp://0.0.0.0:7440 --key-file /etc/netram/key
 ///   netram shared serve plan --listen unix:/run/plan.sock --insecure
@@ -79,6 +80,7 @@ impl Serve {
             output::line(format_args!("listening {address}"))?;
         }
         output::line("ready")?;
+        notify("READY=1");
         until_signalled(&serving, signals)?;
         Ok(ExitCode::SUCCESS)
     }

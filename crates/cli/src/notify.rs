@@ -1,0 +1,19 @@
+//! Telling systemd that a service is ready.
+
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+/// Tells systemd, if it started this process and wants to know.
+pub(crate) fn notify(what: &str) {
+    let Ok(path) = std::env::var("NOTIFY_SOCKET") else {
+        return;
+    };
+    let address = match path.strip_prefix('@') {
+        Some(name) => SocketAddr::from_abstract_name(name),
+        None => SocketAddr::from_pathname(&path),
+    };
+    let sent = UnixDatagram::unbound().and_then(|socket| socket.send_to_addr(what.as_bytes(), &address?));
+    if let Err(error) = sent {
+        tracing::warn!(%error, "systemd could not be told: {what}");
+    }
+}
