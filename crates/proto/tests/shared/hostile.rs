@@ -485,3 +485,57 @@ fn what_a_node_said_first_over_a_link_that_it_gave_up_takes_nothing_from_it() {
     assert_eq!(server.node(Session(4)), Some(NodeId(1)));
     assert_eq!(server.locks().holds(NodeId(1), LockId(0)), None);
 }
+
+/// Whom the server asks when a node is gone follows from its newest view: no older one takes its place, nor another journal's.
+#[test]
+fn a_view_that_is_older_or_another_journals_fences_its_node() {
+    let view = |journal: u128, version| View {
+        version,
+        ..View::first(JournalId(journal))
+    };
+    for wrong in [view(1, 4), view(7, 9)] {
+        let (mut server, now) = two_nodes();
+        server.handle(now, Session(1), ToServer::View(view(1, 5)));
+        assert_eq!(carry_out(&mut server, now, 2), []);
+        server.handle(now, Session(1), ToServer::View(wrong));
+        let fenced = carry_out(&mut server, now, 2);
+        assert!(
+            matches!(fenced[..], [(NodeId(1), Why::OutOfPlace(_))]),
+            "{fenced:?}"
+        );
+    }
+}
+
+/// Nobody was heard meanwhile, and that was not the nodes' fault.
+#[test]
+fn a_server_that_slept_fences_nobody_for_it() {
+    let (mut server, now) = two_nodes();
+    let later = now + Span::from_ms(1000);
+    server.on_tick(later);
+    assert_eq!(carry_out(&mut server, later, 2), []);
+    let mut then = later;
+    for _ in 0..11 {
+        then = then + Span::from_ms(10);
+        server.on_tick(then);
+    }
+    assert_eq!(
+        carry_out(&mut server, then, 2).len(),
+        2,
+        "after that, silence counts"
+    );
+}
+
+/// Until its id is durable, which may take long, a node cannot know that it is to be heard.
+#[test]
+fn a_lease_runs_from_when_the_node_id_is_durable() {
+    let (mut server, now) = (server(), Time(0));
+    server.handle(now, Session(1), ToServer::Join(join(1)));
+    let mut then = now;
+    for _ in 0..30 {
+        then = then + Span::from_ms(10);
+        server.on_tick(then);
+    }
+    assert_eq!(carry_out(&mut server, then, 1), []);
+    server.on_tick(then + Span::from_ms(20));
+    assert_eq!(carry_out(&mut server, then, 1), []);
+}
