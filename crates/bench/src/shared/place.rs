@@ -17,6 +17,8 @@ use crate::site::{Lender, LenderSpec, Site, Wire};
 
 /// Bytes of the server's log.
 const LOG_BYTES: u64 = 64 << 20;
+/// Nobody is to be taken for dead because the machine was busy, where it is not deaths that are measured.
+const LEASE: Duration = Duration::from_secs(20);
 /// How long a node may take to join, and a lock to come.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -43,7 +45,7 @@ impl Default for Plan {
             locks: 4,
             span_bytes: 4096,
             members: 1,
-            lease: netram_shared::limit::LEASE_DEFAULT,
+            lease: LEASE,
             wait: WaitPolicy::default(),
             straight: false,
         }
