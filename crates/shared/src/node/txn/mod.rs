@@ -1,6 +1,6 @@
 //! Transactions on shared memory: locks, then ranges ([`held`]), then a commit ([`commit`]).
 //!
-//! A lock whose token is here costs the node's lock and a look at the clock, 80 ns: `cargo run --release -p netram-shared --example commit`.
+//! A lock whose token is here costs the node's lock and a look at the clock, 80 ns: `cargo run --release -p netram-shared --example transaction`.
 
 mod commit;
 mod heap;
