@@ -21,7 +21,9 @@ fn the_next_server_tells_the_members_of_a_node_that_they_may_forget_it() {
     let report = |serving: &netram_shared::server::Serving| serving.report().expect("it answers");
     until("the server knows the node's lender, durably", || {
         let nodes = report(&serving).nodes;
-        nodes.iter().any(|node| node.node == id.0 && node.lenders.len() == 1)
+        nodes
+            .iter()
+            .any(|node| node.node == id.0 && node.lenders.len() == 1)
     });
     drop(serving);
     drop(node);

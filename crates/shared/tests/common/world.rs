@@ -103,7 +103,8 @@ impl Place {
     pub fn serve_as(&self, choose: impl FnOnce(&mut ServeConfig)) -> Serving {
         let mut config = ServeConfig::new(vec![self.address("server")], Security::Insecure);
         choose(&mut config);
-        Serving::start(&self.region(), config).expect("the region is served")
+        let served = unhurried(|| Serving::start(&self.region(), config.clone()));
+        served.expect("the region is served")
     }
 
     pub fn options(&self, name: &str) -> Options {
@@ -126,7 +127,21 @@ impl Place {
     }
 
     pub fn join(&self, name: &str) -> Node {
-        Node::join(self.options(name)).expect("the node joins")
+        unhurried(|| Node::join(self.options(name))).expect("the node joins")
+    }
+}
+
+/// Tries again while a directory's lock is held: a process that another test starts holds all descriptors of this one until it runs its own
+/// program, those of locks that were given up meanwhile, too.
+fn unhurried<T, E: std::fmt::Debug>(mut start: impl FnMut() -> Result<T, E>) -> Result<T, E> {
+    let end = std::time::Instant::now() + PATIENCE;
+    loop {
+        match start() {
+            Err(error) if format!("{error:?}").contains("InUse") && std::time::Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            other => return other,
+        }
     }
 }
 
