@@ -211,7 +211,10 @@ fn a_killed_server_is_gone_on_with_by_the_next() {
         // Some has been made durable, and gets lost on its way to others.
         writers[0].write();
         let last = writers[0].script.number;
-        writers[0].script.kept(last);
+        writers[0].until("Kept", |message| match message {
+            ToNode::Kept { number, .. } if *number >= last => Some(()),
+            _ => None,
+        });
         server.kill().unwrap();
         server.wait().unwrap();
         server = serve(&root);
