@@ -45,7 +45,7 @@ part() {
 	faults) again cargo test -q -p netram --test faults ;;
 	guest) again cargo test -q -p netram --test guest -- --include-ignored ;;
 	users) scripts/users.sh "$share" ;;
-	c) again cargo test -q -p netram-capi --test shared -- --include-ignored ;;
+	c) again cargo test -q -p netram-capi --test shared --test shared_more -- --include-ignored ;;
 	esac
 }
 

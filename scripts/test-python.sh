@@ -21,6 +21,6 @@ fi
 cargo build --quiet -p netram
 
 mypy=(--config-file python/pyproject.toml --cache-dir "$venv/mypy")
-MYPYPATH=python "$venv/bin/mypy" "${mypy[@]}" python/netram python/tests
+MYPYPATH=python "$venv/bin/mypy" "${mypy[@]}" python/netram python/tests python/examples
 "$venv/bin/python" -m mypy.stubtest netram --allowlist python/stubtest-allowlist.txt --ignore-unused-allowlist
 "$venv/bin/pytest" -p no:cacheprovider --quiet python/tests "$@"

@@ -26,7 +26,10 @@ __all__ = [
     "OpenError",
     "RangeError",
     "RecoveryRefused",
+    "SaveError",
     "SegmentError",
+    "Served",
+    "Stray",
     "TimedOut",
     "Unknown",
 ]
@@ -122,6 +125,48 @@ class Unknown(CommitError):
 
 class Lost(CommitError):
     """The node has lost its locks: what the transaction did is undone. Begin again."""
+
+
+class Stray(CommitError):
+    """A commit found stores that the transaction may not make: without the lock, or not declared. Put back, and aborted."""
+
+    #: Where in the region the first of them begins, and in this process.
+    offset: int
+    address: int
+    #: Its bytes.
+    length: int
+    #: How many there are.
+    count: int
+    #: The lock that covers its first byte; None: no lock does.
+    lock: int | None
+    #: Whether the transaction had that lock exclusively: the bytes were not declared.
+    held: bool
+
+    def __init__(
+        self,
+        message: str,
+        offset: int = 0,
+        address: int = 0,
+        length: int = 0,
+        count: int = 0,
+        lock: int | None = None,
+        held: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.offset = offset
+        self.address = address
+        self.length = length
+        self.count = count
+        self.lock = lock
+        self.held = held
+
+
+class Served(Error):
+    """No copy of a region is saved while its server may live: try again when the node's lease is over."""
+
+
+class SaveError(Error):
+    """A copy of a region could not be written. Nothing is left of it."""
 
 
 class LockError(Error):

@@ -15,8 +15,31 @@ survives; docs/python.md has the calls.
 
 from __future__ import annotations
 
-from ._netram import Node, NodeCommit, NodeMemory, NodeTransaction, Reader, join
-from .errors import Died, Expired, Gone, JoinError, LockError, Lost, NotHeld, TimedOut, Unknown
+from ._netram import (
+    Node,
+    NodeCommit,
+    NodeHeap,
+    NodeMemory,
+    NodeProgress,
+    NodeStraight,
+    NodeTransaction,
+    Reader,
+    join,
+)
+from .errors import (
+    Died,
+    Expired,
+    Gone,
+    JoinError,
+    LockError,
+    Lost,
+    NotHeld,
+    SaveError,
+    Served,
+    Stray,
+    TimedOut,
+    Unknown,
+)
 
 __all__ = [
     "Died",
@@ -27,10 +50,16 @@ __all__ = [
     "Lost",
     "Node",
     "NodeCommit",
+    "NodeHeap",
     "NodeMemory",
+    "NodeProgress",
+    "NodeStraight",
     "NodeTransaction",
     "NotHeld",
     "Reader",
+    "SaveError",
+    "Served",
+    "Stray",
     "TimedOut",
     "Unknown",
     "join",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import signal
@@ -29,14 +30,15 @@ def program() -> str:
 class Lender:
     """A lender process. `stop` kills it and gives its memory back."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, size: str = "16MiB") -> None:
+        self.size = size
         self.name = f"python-{os.getpid()}-{next(_names)}"
         self.memory = Path(f"/dev/shm/netram-{self.name}.mem")
         self.arguments = arguments or ("--insecure",)
         self.start("tcp://127.0.0.1:0")
 
     def start(self, listen: str) -> None:
-        command = [program(), "lend", "--with-parent", "--memory", "16MiB", "--listen", listen]
+        command = [program(), "lend", "--with-parent", "--memory", self.size, "--listen", listen]
         command += ["--name", self.name, "--store", str(self.memory), *self.arguments]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
@@ -115,15 +117,18 @@ class Server:
     #: Longer than any step takes on a busy machine.
     PATIENCE = 60.0
 
-    def __init__(self, folder: Path, lender: Lender, key: Path) -> None:
-        self.folder, self.key = folder, key
+    def __init__(self, folder: Path, lender: Lender, key: Path, span: int = SPAN, locks: int = LOCKS, lease: str = "10s") -> None:
+        self.folder, self.key, self.bytes = folder, key, span * locks
+        self.region, self.lease = folder / "region", lease
         self.address = f"unix:{folder}/server.sock"
-        region = folder / "region"
-        create: list[str | Path] = [program(), "shared", "create", region, "--size", str(self.SPAN * self.LOCKS), "--span-size", str(self.SPAN)]
+        create: list[str | Path] = [program(), "shared", "create", self.region, "--size", str(self.bytes), "--span-size", str(span)]
         subprocess.run([*create, "--lender", lender.address], check=True, stdout=subprocess.DEVNULL)
-        command: list[str | Path] = [program(), "shared", "serve", region, "--listen", self.address, "--key-file", key]
+        self.serve()
+
+    def serve(self) -> None:
+        command: list[str | Path] = [program(), "shared", "serve", self.region, "--listen", self.address, "--key-file", self.key]
         self.process = subprocess.Popen(
-            [*command, "--lease", "10s", "--with-parent"], stdout=subprocess.PIPE, text=True
+            [*command, "--lease", self.lease, "--with-parent"], stdout=subprocess.PIPE, text=True
         )
         assert self.process.stdout is not None
         assert "ready\n" in iter(self.process.stdout.readline, ""), "the server ended before it was ready"
@@ -146,29 +151,52 @@ def without_settings(patch: pytest.MonkeyPatch) -> None:
             patch.delenv(name)
 
 
-@pytest.fixture(scope="session")
-def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One server for all tests: four programs have to be started for it."""
-    folder = tmp_path_factory.mktemp("shared")
+@contextlib.contextmanager
+def served(folder: Path, **shape: Any) -> Iterator[Server]:
+    """A lender and a server."""
     key = folder / "cluster.key"
     with pytest.MonkeyPatch.context() as patch:
         without_settings(patch)
         subprocess.run([program(), "key", "new", key], check=True, stdout=subprocess.DEVNULL)
-        lender = Lender("--key-file", str(key), "--domain", "ups-1")
-        server = Server(folder, lender, key)
+        # Windows of several nodes, and of some that are gone and not forgotten yet.
+        lender = Lender("--key-file", str(key), "--domain", "ups-1", size="128MiB")
+        server = Server(folder, lender, key, **shape)
     yield server
     server.stop()
     lender.stop()
 
 
+@pytest.fixture(scope="session")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One server for all tests: four programs have to be started for it."""
+    with served(tmp_path_factory.mktemp("shared")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def serving_heaps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One with two locks, each over enough for a heap."""
+    with served(tmp_path_factory.mktemp("heaps"), span=1 << 17, locks=2) as server:
+        yield server
+
+
+def erased(server: Server, folder: Path) -> Server:
+    """The server, its region all zeros, and a folder for this test's nodes."""
+    server.folder = folder
+    with server.join("eraser") as node, node.begin() as txn:
+        txn.acquire_all([lock for lock, _, _ in node.spans])
+        txn.write(0, bytes(server.bytes))
+    return server
+
+
 @pytest.fixture
 def server(serving: Server, own_settings: None, tmp_path: Path) -> Server:
-    """The server, its region all zeros, and a folder for this test's nodes."""
-    serving.folder = tmp_path
-    with serving.join("eraser") as node, node.begin() as txn:
-        txn.acquire_all(range(Server.LOCKS))
-        txn.write(0, bytes(Server.SPAN * Server.LOCKS))
-    return serving
+    return erased(serving, tmp_path)
+
+
+@pytest.fixture
+def heaps(serving_heaps: Server, own_settings: None, tmp_path: Path) -> Server:
+    return erased(serving_heaps, tmp_path)
 
 
 class Child:

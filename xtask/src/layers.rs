@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::{code, tree};
 
 /// Every crate and its layer. A crate that is not here is refused, so the table cannot fall behind.
-const LAYERS: [(&str, u8); 19] = [
+const LAYERS: [(&str, u8); 22] = [
     ("netram", 4),
     ("netram-capi", 4),
     ("netram-bench", 4),
@@ -22,13 +22,16 @@ const LAYERS: [(&str, u8); 19] = [
     ("netram-oo7", 3),
     ("netram-sim", 3),
     ("netram-lender", 2),
+    ("netram-tracer", 2),
     ("netram-client", 2),
+    ("netram-far", 2),
     ("netram-heap", 2),
     ("netram-nbd", 2),
     ("netram-attach", 2),
     ("netram-transport", 1),
     ("netram-rvm", 1),
     ("netram-disk", 1),
+    ("netram-pagesim", 1),
     ("netram-proto", 0),
 ];
 
@@ -44,7 +47,11 @@ const LEVEL_ARROWS: [(&str, &str); 5] = [
 ];
 
 /// Arrows between equals that tests alone may draw.
-const TEST_ARROWS: [(&str, &str); 2] = [("netram-client", "netram-lender"), ("netram-oo7", "netram-home")];
+const TEST_ARROWS: [(&str, &str); 3] = [
+    ("netram-client", "netram-lender"),
+    ("netram-far", "netram-lender"),
+    ("netram-oo7", "netram-home"),
+];
 
 /// The simulator stands above the drivers but links none: a driver would bring the real clock and sockets in.
 const SIM_ARROWS: [&str; 3] = ["netram-rvm", "netram-disk", "netram-proto"];

@@ -12,6 +12,7 @@
 //! | [`paper`] | the experiments of TR-190, each figure anew |
 //! | [`volume`] | a volume over NBD, beside an empty server and a plain file |
 //! | [`lnd`] | the experiments of LND: block devices, file systems, a database |
+//! | [`mascots96`] | the study of paging policies: figures 1 to 4, and machines of today |
 //! | [`osdi94`] | the experiments of log-based coherency: pages and updates |
 //! | [`heap`] | the persistent heap beside malloc, and under a long load |
 //! | [`oo7`] | OO7, the benchmark of object databases, on a persistent heap |
@@ -42,6 +43,7 @@ pub mod heap;
 pub mod histogram;
 pub mod lnd;
 pub mod machine;
+pub mod mascots96;
 pub mod oo7;
 pub mod osdi94;
 pub mod paper;

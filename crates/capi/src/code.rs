@@ -40,6 +40,12 @@ pub(crate) enum Code {
     Lock = 2106,
     NotHeld = 2107,
     Expired = 2108,
+    Stray = 2109,
+    NoHeap = 2110,
+    NoRoom = 2111,
+    Block = 2112,
+    Damaged = 2113,
+    Served = 2114,
 }
 
 /// The names of codes 200 to 226, in order; 203 is a hole that the original prints so.
@@ -74,7 +80,7 @@ const CODE_NAMES: [&CStr; 27] = [
 ];
 
 /// The names of codes 2100 on, in order.
-const SHARED_NAMES: [&CStr; 9] = [
+const SHARED_NAMES: [&CStr; 15] = [
     c"RVM_EHANDLE",
     c"RVM_EDIED",
     c"RVM_ETIMEDOUT",
@@ -84,6 +90,12 @@ const SHARED_NAMES: [&CStr; 9] = [
     c"RVM_ELOCK",
     c"RVM_ENOT_HELD",
     c"RVM_EEXPIRED",
+    c"RVM_ESTRAY",
+    c"RVM_ENO_HEAP",
+    c"RVM_ENO_ROOM",
+    c"RVM_EBLOCK",
+    c"RVM_EDAMAGED",
+    c"RVM_ESERVED",
 ];
 
 const MODE_NAMES: [&CStr; 4] = [c"restore", c"no_restore", c"flush", c"no_flush"];
@@ -141,6 +153,8 @@ mod tests {
             (Code::Handle, c"RVM_EHANDLE"),
             (Code::Unknown, c"RVM_EUNKNOWN"),
             (Code::Expired, c"RVM_EEXPIRED"),
+            (Code::NoHeap, c"RVM_ENO_HEAP"),
+            (Code::Served, c"RVM_ESERVED"),
         ] {
             assert_eq!(code_name(code as i32), name);
         }
@@ -151,7 +165,7 @@ mod tests {
 
     #[test]
     fn what_has_no_name_gets_a_sentence() {
-        for wrong in [-1, 1, 199, 227, 2099, 2109, i32::MIN, i32::MAX] {
+        for wrong in [-1, 1, 199, 227, 2099, 2115, i32::MIN, i32::MAX] {
             assert_eq!(code_name(wrong), c"Invalid RVM return code");
         }
         assert_eq!(mode_name(139), c"Invalid RVM mode");

@@ -15,6 +15,7 @@ use netram_rvm::{
     CloseError, CommitError, FlushError, MapError, OpenError as MemoryError, RangeError, SegmentError,
     TableError, TruncateError, UnmapError,
 };
+use netram_shared::node::Stray;
 
 use crate::code::Code;
 
@@ -27,6 +28,8 @@ pub(crate) struct Failure {
     pub(crate) text: String,
     /// The lock of a shared region that it is about.
     pub(crate) lock: Option<u32>,
+    /// The stores that a commit on a shared region was refused for.
+    pub(crate) stray: Option<Stray>,
 }
 
 impl Failure {
@@ -36,6 +39,7 @@ impl Failure {
             errno: 0,
             text: text.into(),
             lock: None,
+            stray: None,
         }
     }
 
@@ -64,20 +68,27 @@ impl Failure {
 thread_local! {
     static TEXT: RefCell<CString> = RefCell::default();
     static LOCK: Cell<Option<u32>> = const { Cell::new(None) };
+    static STRAY: Cell<Option<Stray>> = const { Cell::new(None) };
 }
 
-/// Keeps the sentence for `rvm_error_text`, and the lock for `rvm_error_lock`.
+/// Keeps the sentence for `rvm_error_text`, the lock for `rvm_error_lock`, the stores for `rvm_error_stray`.
 pub(crate) fn remember(failure: &Failure) {
     let line = failure.text.replace('\0', "?");
     let text = CString::new(line).expect("the zeros were replaced");
     // A thread that is ending has no place for it any more, and nobody to ask.
     let _ = TEXT.try_with(|kept| *kept.borrow_mut() = text);
     LOCK.set(failure.lock);
+    STRAY.set(failure.stray);
 }
 
 /// The lock that this thread's last failure was about.
 pub(crate) fn failed_lock() -> Option<u32> {
     LOCK.get()
+}
+
+/// The stores that this thread's last failure was about.
+pub(crate) fn failed_stray() -> Option<Stray> {
+    STRAY.get()
 }
 
 /// The sentence of this thread's last failure. Valid until the next one, or the thread's end.
@@ -197,13 +208,17 @@ impl From<UnmapError> for Failure {
 
 impl From<RangeError> for Failure {
     fn from(error: RangeError) -> Failure {
-        let code = match error {
-            RangeError::OutOfRegion { .. } | RangeError::ForeignRegion => Code::NotMapped,
-            RangeError::TooLarge { .. } | RangeError::TooMany { .. } => Code::TooBig,
-            RangeError::Ended | RangeError::NotHeld { .. } => Code::Transaction,
-            RangeError::Captured => Code::Uncommitted,
+        let (code, lock) = match error {
+            RangeError::OutOfRegion { .. } | RangeError::ForeignRegion => (Code::NotMapped, None),
+            RangeError::TooLarge { .. } | RangeError::TooMany { .. } => (Code::TooBig, None),
+            RangeError::Ended => (Code::Transaction, None),
+            RangeError::NotHeld { lock, .. } => (Code::NotHeld, lock),
+            RangeError::Captured => (Code::Uncommitted, None),
         };
-        Failure::of(code, error)
+        Failure {
+            lock,
+            ..Failure::of(code, error)
+        }
     }
 }
 

@@ -4,87 +4,18 @@ mod common;
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::process::{Child, Stdio};
 
+use common::world::{ADDRESS, Shape, World};
 use common::{Installed, LANGUAGES, Language, compilers, has, succeed};
-use netram_lender::{Config, Lender};
-use netram_shared::server::{Plan, ServeConfig, Serving, Spans, Store};
-use netram_transport::{Address, ClusterKey, Security};
 
 const KILL: i32 = 9;
-const SPAN: u64 = 4096;
-const SPANS: u64 = 16;
-/// Longer than a loaded machine, or valgrind, lets a node be silent. The dead are known by their closed links.
-const LEASE: Duration = Duration::from_secs(10);
-/// Where nothing else is: above what the kernel gives to programs that do not choose, and below the stack.
-const ADDRESS: u64 = 0x2000_0000_0000;
-
 /// Each joins and leaves by itself, so that one server sees all of them.
 const CASES: [&str; 9] = [
     "life", "misuse", "locks", "reader", "expired", "threads", "gone", "forked", "table_1",
 ];
 /// A child of fork has lost the stacks of its parent's threads; the others would only take long.
 const UNDER_VALGRIND: [&str; 6] = ["life", "misuse", "locks", "reader", "threads", "table_1"];
-
-/// A server, a lender, and the key to both. Fields go in this order: the server first.
-struct World {
-    _serving: Serving,
-    _lender: Lender,
-    folder: tempfile::TempDir,
-}
-
-impl World {
-    fn start(address: u64) -> World {
-        let folder = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
-        let at = |name: &str| folder.path().join(name);
-        let key = ClusterKey::generate();
-        key.save_new(&at("cluster.key")).expect("the key can be written");
-        let lender = Lender::start(Config {
-            name: "capi-shared".to_owned(),
-            listen: vec![Address::Unix(at("lender.sock"))],
-            security: Security::Key(key.clone()),
-            memory: 64 << 20,
-            store: Some(at("lender.mem")),
-            ..Config::default()
-        });
-        let lender = lender.expect("a lender starts");
-        let bytes = SPAN * SPANS;
-        let plan = Plan {
-            bytes,
-            address,
-            spans: Spans::even(bytes, SPAN).expect("spans"),
-            log_bytes: 4 << 20,
-            nodes_settings: format!(
-                "lenders = [\"unix:{}\"]\ninsecure = true\none-domain = true\nmembers = 1\nwindow = \"1MiB\"\npatience = \"2s\"\n",
-                at("lender.sock").display()
-            ),
-        };
-        Store::create(&at("region"), &plan).expect("a region is made");
-        let config = ServeConfig {
-            lease: LEASE,
-            ..ServeConfig::new(vec![Address::Unix(at("server.sock"))], Security::Key(key))
-        };
-        let serving = Serving::start(&at("region"), config).expect("the region is served");
-        World {
-            _serving: serving,
-            _lender: lender,
-            folder,
-        }
-    }
-
-    fn server(&self) -> String {
-        format!("unix:{}", self.folder.path().join("server.sock").display())
-    }
-
-    /// A case of the program, in this world.
-    fn case(&self, mut command: Command, case: &str) -> Command {
-        command.arg(case).arg(self.folder.path());
-        command.env("SERVER", self.server());
-        command.env("ADDRESS", format!("{ADDRESS:#x}"));
-        command
-    }
-}
 
 fn compiled(installed: &Installed, language: Language) -> std::path::PathBuf {
     installed.compile("shared", language, &["-lrvm", "-lpthread"])
@@ -96,7 +27,7 @@ fn every_case_of_a_shared_region_holds_in_c_and_in_cpp() {
         return;
     }
     let installed = Installed::new();
-    let world = World::start(0);
+    let world = World::start(Shape::default());
     for language in LANGUAGES {
         let program = compiled(&installed, language);
         for case in CASES {
@@ -121,7 +52,7 @@ fn the_documents_program_compiles_and_runs() {
         .and_then(|rest| rest.split("```").next());
     let source = installed.folder().join("shown.c");
     std::fs::write(&source, program.expect("the page shows one")).expect("it can be written");
-    let world = World::start(0);
+    let world = World::start(Shape::default());
     for language in LANGUAGES {
         let program = installed.compile_file(&source, language, &["-lrvm"]);
         let mut command = installed.command(program);
@@ -154,7 +85,10 @@ fn a_region_with_an_address_is_there_or_nowhere() {
     }
     let installed = Installed::new();
     let program = compiled(&installed, Language::C);
-    let world = World::start(ADDRESS);
+    let world = World::start(Shape {
+        address: ADDRESS,
+        ..Shape::default()
+    });
     succeed(&mut world.case(installed.command(&program), "address"), "address");
 }
 
@@ -166,7 +100,7 @@ fn programs_on_a_shared_region_are_clean_under_valgrind() {
     }
     let installed = Installed::new();
     let program = compiled(&installed, Language::C);
-    let world = World::start(0);
+    let world = World::start(Shape::default());
     let valgrind = installed.valgrind();
     for case in UNDER_VALGRIND {
         let mut command = installed.command(&valgrind[0]);
@@ -193,7 +127,7 @@ fn two_processes_count_together_and_none_of_their_numbers_twice() {
     }
     let installed = Installed::new();
     let program = compiled(&installed, Language::C);
-    let world = World::start(0);
+    let world = World::start(Shape::default());
     let start = |name: &str| {
         let mut command = world.case(installed.command(&program), "count");
         let command = command.env("NAME", name).env("LAST", LAST.to_string());
@@ -223,7 +157,7 @@ fn what_a_killed_program_committed_the_next_one_finds_whole() {
     }
     let installed = Installed::new();
     let program = compiled(&installed, Language::C);
-    let world = World::start(0);
+    let world = World::start(Shape::default());
     let mut before = 0;
     for round in 0..3 {
         let mut command = world.case(installed.command(&program), "run");

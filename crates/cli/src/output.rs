@@ -43,6 +43,18 @@ pub(crate) fn sentence(error: &anyhow::Error) -> String {
     said
 }
 
+/// Text that others have made, such as a node's name: control characters are escaped, so that a terminal does nothing but show it.
+pub(crate) fn plain(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter.is_control() {
+            true => plain.extend(letter.escape_debug()),
+            false => plain.push(letter),
+        }
+    }
+    plain
+}
+
 /// Something worth knowing that is no result, on standard error.
 pub(crate) fn remark(text: impl std::fmt::Display) {
     let _ = writeln!(io::stderr().lock(), "{text}");

@@ -5,7 +5,7 @@ mod common;
 use common::{netram, ran, run};
 
 /// Every subcommand that people may use.
-const COMMANDS: [&[&str]; 29] = [
+const COMMANDS: [&[&str]; 34] = [
     &[],
     &["lend"],
     &["status"],
@@ -33,6 +33,11 @@ const COMMANDS: [&[&str]; 29] = [
     &["bench", "lender"],
     &["bench", "heap"],
     &["bench", "oo7"],
+    &["pagesim"],
+    &["pagesim", "run"],
+    &["pagesim", "cc"],
+    &["pagesim", "exec"],
+    &["pagesim", "trace"],
     &["demo"],
     &["man"],
 ];

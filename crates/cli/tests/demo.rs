@@ -130,6 +130,26 @@ fn oo7_counts_the_same_on_disk_and_remote() {
     assert_eq!(left_behind(folder.path()), 0);
 }
 
+/// Each row ends with every node's audit, which must be what plain memory has.
+#[test]
+fn users_of_oo7_at_nodes_of_their_own_are_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().to_str().unwrap();
+    let words = "bench oo7 --shared --nodes 2 --as-met --quick --json --database tiny-3 --dir";
+    let ran = run(words.split(' ').chain([dir]));
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let json: Value = serde_json::from_str(&ran.out).unwrap();
+    let rows = json["rows"].as_array().unwrap();
+    let users: Vec<u64> = rows.iter().map(|row| row["nodes"].as_u64().unwrap()).collect();
+    assert_eq!(users, [1, 2, 1, 2, 1, 2]);
+    for row in rows {
+        assert!(row["transactions_s"].as_f64().unwrap() > 0.0, "{row}");
+        let waited = row["waited_percent"].as_f64().unwrap();
+        assert!((0.0..=100.0).contains(&waited), "{row}");
+    }
+    assert_eq!(left_behind(folder.path()), 0);
+}
+
 #[test]
 fn the_heap_is_measured_beside_malloc_and_holds_together_under_load() {
     let folder = tempfile::tempdir().unwrap();

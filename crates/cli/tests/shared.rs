@@ -3,63 +3,17 @@
 mod common;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
-use std::os::unix::net::UnixDatagram;
-use std::path::PathBuf;
-use std::process::Stdio;
-use std::time::{Duration, Instant};
 
-use common::{Ran, forks, netram, run, start};
+use common::forks;
+use common::shared::Place;
 use netram_proto::id::JournalId;
 use netram_proto::journal::View;
-use netram_proto::shared::message::Join;
-use netram_proto::shared::{LockId, Number, Stamp, ToNode, ToServer, Version};
+use netram_proto::shared::{LockId, Number, Stamp, Version};
 use netram_proto::wire::Link;
 use netram_rvm::RangeView;
 use netram_rvm::record::encode;
-use netram_shared::channel::Channel;
 use netram_shared::server::{Joining, Store};
-use netram_transport::Security;
-use serde_json::Value;
-
-/// Longer than any step takes on a loaded machine.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-struct Place(tempfile::TempDir);
-
-impl Place {
-    fn new() -> Place {
-        Place(tempfile::tempdir().unwrap())
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    /// `netram shared COMMAND REGION ...`.
-    fn shared(&self, command: &str, region: &str, rest: &[&str]) -> Ran {
-        let path = self.path(region);
-        run([&["shared", command, path.to_str().unwrap()], rest].concat())
-    }
-
-    fn json(&self, command: &str, region: &str) -> Value {
-        let ran = self.shared(command, region, &["--json"]);
-        assert_eq!(ran.code, 0, "{}", ran.err);
-        serde_json::from_str(&ran.out).unwrap()
-    }
-
-    fn made(&self) -> Ran {
-        let sizes = ["--size", "64KiB", "--span-size", "4KiB", "--log-size", "1MiB"];
-        let lenders = [
-            "--lender",
-            "tcp://10.0.0.2:7420",
-            "--lender",
-            "tcp://10.0.0.3:7420",
-        ];
-        self.shared("create", "plan", &[&sizes[..], &lenders].concat())
-    }
-}
 
 /// A node joins and writes one record; it is in the log, not yet in the table's file.
 fn write(store: &mut Store) {
@@ -251,138 +205,5 @@ fn what_cannot_be_is_refused_and_nothing_is_made() {
         again.code == 1 && again.err.contains("is there already"),
         "{}",
         again.err
-    );
-}
-
-/// A server's process, killed when dropped.
-struct Server {
-    child: std::process::Child,
-    address: String,
-}
-
-impl Server {
-    fn start(place: &Place, region: &str) -> Server {
-        let mut command = netram();
-        let path = place.path(region);
-        let systemd = UnixDatagram::bind(place.path("notify")).unwrap();
-        systemd.set_read_timeout(Some(PATIENCE)).unwrap();
-        command
-            .env("NOTIFY_SOCKET", place.path("notify"))
-            .args([
-                "shared",
-                "serve",
-                "--with-parent",
-                "--insecure",
-                "--listen",
-                "tcp://127.0.0.1:0",
-            ])
-            .arg(path)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null());
-        let mut child = start(&mut command);
-        let out = child.stdout.take().unwrap();
-        let mut server = Server {
-            child,
-            address: String::new(),
-        };
-        for line in BufReader::new(out).lines() {
-            let line = line.unwrap();
-            match line.strip_prefix("listening ") {
-                Some(address) => server.address = address.to_owned(),
-                None if line == "ready" => {
-                    let mut told = [0; 16];
-                    let length = systemd.recv(&mut told).expect("systemd is told");
-                    assert_eq!(&told[..length], b"READY=1");
-                    return server;
-                }
-                None => (),
-            }
-        }
-        panic!("the server ended before it was ready");
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-#[test]
-fn a_region_is_served_shown_and_stopped() {
-    let place = Place::new();
-    assert_eq!(place.made().code, 0);
-    let mut server = Server::start(&place, "plan");
-    let address = server.address.parse().unwrap();
-    let mut node = Channel::open(&address, &Security::Insecure, PATIENCE).unwrap();
-    let join: ToServer<Vec<u8>> = ToServer::Join(Join {
-        region: None,
-        name: "desk".to_owned(),
-        view: View::first(JournalId(5)),
-        key: Vec::new(),
-        begins: Link::default(),
-        lazy: false,
-        link: 0,
-    });
-    let mut head = Vec::new();
-    join.head(&mut head);
-    node.queue(&[&head]);
-    let began = Instant::now();
-    loop {
-        node.flush().unwrap();
-        if let Some(message) = node.receive().unwrap() {
-            assert!(matches!(
-                ToNode::decode(message),
-                Ok(ToNode::Joined(_) | ToNode::Kept { .. })
-            ));
-            break;
-        }
-        assert!(began.elapsed() < PATIENCE, "nobody is let in");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    let shown = place.json("status", "plan");
-    assert_eq!(
-        (&shown["served"], &shown["server"]["nodes"][0]["name"]),
-        (&true.into(), &"desk".into())
-    );
-    let told = place.shared("status", "plan", &[]);
-    assert!(
-        told.out.contains("served at tcp://") && told.out.contains("node 1 is live"),
-        "{}",
-        told.out
-    );
-    let other = place.shared("serve", "plan", &["--insecure", "--listen", "tcp://127.0.0.1:0"]);
-    assert!(other.code == 1 && other.err.contains("serving"), "{}", other.err);
-    let nowhere = place.shared("serve", "plan", &["--insecure"]);
-    assert!(
-        nowhere.code == 2 && nowhere.err.contains("--listen"),
-        "{}",
-        nowhere.err
-    );
-    for (node, sentence) in [
-        ("1", "node 1 (desk) is live: nothing"),
-        ("9", "there is no node 9"),
-    ] {
-        let refused = place.shared("accept-loss", "plan", &["--node", node]);
-        assert!(
-            refused.code == 1 && refused.err.contains(sentence),
-            "{}",
-            refused.err
-        );
-    }
-    let pid = rustix::process::Pid::from_child(&server.child);
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-    assert!(server.child.wait().unwrap().success());
-    let shown = place.json("status", "plan");
-    assert_eq!(
-        (&shown["served"], &shown["server"]),
-        (&false.into(), &Value::Null)
-    );
-    let unserved = place.shared("accept-loss", "plan", &["--node", "1"]);
-    assert!(unserved.err.contains("nobody serves"), "{}", unserved.err);
-    assert_eq!(
-        shown["nodes"][0]["standing"], "live",
-        "it goes on with the next server"
     );
 }

@@ -5,6 +5,7 @@ mod common;
 
 use common::run;
 use serde_json::Value;
+use std::io::Write;
 
 const ROWS: [(&str, bool); 8] = [
     ("shared-visible", true),
@@ -27,8 +28,16 @@ fn every_row_is_measured_and_nothing_is_left() {
     assert_eq!(ran.code, 0, "{}", ran.err);
     let json: Value = serde_json::from_str(&ran.out).unwrap();
     let rows = json["figures"].as_array().unwrap();
+    let skipped = json["skipped"].as_array().unwrap();
+    let no_multicast = skipped
+        .iter()
+        .any(|reason| reason.as_str().unwrap().contains("by multicast"));
     for (id, floor) in ROWS {
         let row = rows.iter().find(|row| row["id"] == id);
+        if row.is_none() && id == "shared-fanout" && no_multicast {
+            let _ = writeln!(std::io::stderr(), "\nSKIPPED {id}: {skipped:?}");
+            continue;
+        }
         let row = row.unwrap_or_else(|| panic!("{id} is measured"));
         assert!(row["value"].is_f64(), "{row}");
         assert_eq!(

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use netram_proto::id::JournalId;
+use netram_proto::id::{DepositId, JournalId};
 use netram_proto::session::{Admit, Session};
 use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
 use netram_transport::{Events, HandshakeError, Interest, Link, Listener, Pending, Poller, Progress, Sent};
 
 use crate::data::{DataPermit, DataSession};
+use crate::deposit::{DepositArrival, named};
 use crate::limit::{FLOOD_LINE_EVERY, HOUSEKEEPING, STRANGER_GRACE};
 use crate::shard::Arrival;
 use crate::shared::{Permit, Shared};
@@ -54,6 +55,8 @@ enum Outcome {
     Bound(JournalId),
     /// It asks for a volume's copy, with this frame.
     Data(Vec<u8>),
+    /// It opens a deposit's session, with this frame.
+    Deposit(Header, DepositId),
     Gone,
 }
 
@@ -62,6 +65,7 @@ pub(crate) struct Acceptor {
     poller: Poller,
     listeners: Vec<Listener>,
     shards: Vec<Sender<Arrival>>,
+    keeper: Sender<DepositArrival>,
     strangers: Vec<Option<Stranger>>,
     vacant: Vec<usize>,
     /// Strangers with a permit.
@@ -76,17 +80,19 @@ impl Acceptor {
         poller: Poller,
         listeners: Vec<Listener>,
         shards: Vec<Sender<Arrival>>,
+        keeper: Sender<DepositArrival>,
     ) -> std::io::Result<Acceptor> {
         for (index, listener) in listeners.iter().enumerate() {
             poller.add(listener, LISTENERS + index as u64, Interest::Read)?;
         }
-        poller.add(&shared.wakers[shards.len()], WAKER, Interest::Read)?;
+        poller.add(&shared.wakers[shards.len() + 1], WAKER, Interest::Read)?;
         let now = Instant::now();
         Ok(Acceptor {
             shared,
             poller,
             listeners,
             shards,
+            keeper,
             strangers: Vec::new(),
             vacant: Vec::new(),
             permitted: 0,
@@ -216,6 +222,7 @@ impl Acceptor {
             Outcome::Answered => stranger.since = self.now,
             Outcome::Bound(journal) => self.hand_over(index, journal),
             Outcome::Data(first) => self.give_away(index, first),
+            Outcome::Deposit(header, id) => self.deposit(index, header, id),
             Outcome::Gone => {
                 self.remove(index);
             }
@@ -266,6 +273,21 @@ impl Acceptor {
         // A shard that takes nothing any more is stopping; the connection ends with the arrival.
     }
 
+    /// Hands a stranger to whoever keeps deposits.
+    fn deposit(&mut self, index: usize, header: Header, id: DepositId) {
+        let (link, _, permit) = self.let_go(index);
+        let sent = self.keeper.send(DepositArrival {
+            link,
+            header,
+            id,
+            permit,
+        });
+        let woken = sent.is_ok().then(|| self.shared.keeper_waker().wake());
+        if let Some(Err(error)) = woken {
+            panic!("the thread of deposits cannot be woken: {error}");
+        }
+    }
+
     fn keep_house(&mut self) {
         let patience = self.shared.config.limits.first_frame_timeout;
         for index in 0..self.strangers.len() {
@@ -303,6 +325,12 @@ fn greet(shared: &Shared, door: Door, link: &mut Link, session: &mut Session) ->
                     Some(Admit::Data) if shared.data.is_some() && door != Door::Members => {
                         return Outcome::Data(packet.to_vec());
                     }
+                    Some(Admit::Deposit) if door != Door::Data && shared.config.deposits_bytes() > 0 => {
+                        match frame.as_ref().and_then(named) {
+                            Some((header, id)) => return Outcome::Deposit(header, id),
+                            None => None,
+                        }
+                    }
                     admit => admit,
                 }
             }
@@ -310,7 +338,7 @@ fn greet(shared: &Shared, door: Door, link: &mut Link, session: &mut Session) ->
             Err(_) => return Outcome::Gone,
         };
         let sent = match admit {
-            Some(Admit::Bind(..) | Admit::Status) if door == Door::Data => {
+            Some(Admit::Bind(..) | Admit::Status | Admit::Deposit) if door == Door::Data => {
                 let peer = link.peer();
                 tracing::warn!(
                     peer,
@@ -347,6 +375,11 @@ fn greet(shared: &Shared, door: Door, link: &mut Link, session: &mut Session) ->
                     "node refused: this is a lender, not the server of its shared region"
                 );
                 let _ = link.send(&[&shared.refusal(Refusal::NoRegion).encode(0)]);
+                return Outcome::Gone;
+            }
+            Some(Admit::Deposit) => {
+                tracing::warn!(peer = link.peer(), "client refused: no deposits are taken here");
+                let _ = link.send(&[&shared.refusal(Refusal::NoDeposit).encode(0)]);
                 return Outcome::Gone;
             }
             Some(Admit::Member(_) | Admit::Tune(_)) | None => {

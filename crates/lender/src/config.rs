@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use netram_proto::limit::{DOMAIN_BYTES_MAX, WINDOW_BYTES_MAX, WINDOW_BYTES_MIN};
+use netram_proto::limit::{DEPOSIT_LEASE, DOMAIN_BYTES_MAX, WINDOW_BYTES_MAX, WINDOW_BYTES_MIN};
 use netram_transport::{Address, Group, Security, WaitPolicy};
 
 use crate::error::StartError;
 use crate::limit::{
-    CHUNK_BYTES_DEFAULT, CONNECTIONS_MAX_DEFAULT, FIRST_FRAME_TIMEOUT, IDLE_TIMEOUT_DEFAULT,
+    CHUNK_BYTES_DEFAULT, CONNECTIONS_MAX_DEFAULT, DEPOSITS_PART, FIRST_FRAME_TIMEOUT, IDLE_TIMEOUT_DEFAULT,
     JOURNALS_MAX_DEFAULT, MEMORY_BYTES_DEFAULT, NAME_BYTES_MAX, PENDING_MAX_DEFAULT, SHARDS_MAX,
     SLOW_READER_TIMEOUT_DEFAULT,
 };
@@ -33,6 +33,8 @@ pub struct Config {
     pub memory: u64,
     /// The most bytes of one journal's window; `None`: no bound but the memory and the protocol's.
     pub quota: Option<u64>,
+    /// The most bytes of all deposits together, windows' memory included in `memory`; 0: none are taken; `None`: half of the memory.
+    pub deposits: Option<u64>,
     /// Bytes of a chunk, a power of two.
     pub chunk_bytes: u64,
     /// Journals that can be remembered.
@@ -77,6 +79,8 @@ pub struct Limits {
     pub idle_timeout: Duration,
     /// How long a session may leave its answers unread.
     pub slow_reader_timeout: Duration,
+    /// How long a deposit outlives its session.
+    pub deposit_lease: Duration,
 }
 
 impl Default for Limits {
@@ -87,6 +91,7 @@ impl Default for Limits {
             first_frame_timeout: FIRST_FRAME_TIMEOUT,
             idle_timeout: IDLE_TIMEOUT_DEFAULT,
             slow_reader_timeout: SLOW_READER_TIMEOUT_DEFAULT,
+            deposit_lease: Duration::from_nanos(DEPOSIT_LEASE.0),
         }
     }
 }
@@ -102,6 +107,7 @@ impl Default for Config {
             data_door: None,
             memory: MEMORY_BYTES_DEFAULT,
             quota: None,
+            deposits: None,
             chunk_bytes: CHUNK_BYTES_DEFAULT,
             journals_max: JOURNALS_MAX_DEFAULT,
             shards: 0,
@@ -133,6 +139,13 @@ impl Config {
             self.shards
         };
         count.clamp(1, SHARDS_MAX)
+    }
+
+    /// The most bytes of all deposits together.
+    pub fn deposits_bytes(&self) -> u64 {
+        self.deposits
+            .unwrap_or(self.memory / DEPOSITS_PART)
+            .min(self.memory)
     }
 
     pub(crate) fn check(&self) -> Result<(), StartError> {

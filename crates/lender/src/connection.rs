@@ -390,6 +390,6 @@ fn judge<'a>(session: &mut Session, packet: &'a [u8]) -> Result<Judged<'a>, Misc
             let tune = Tune::parse(frame.body).ok_or(Misconduct)?;
             Ok(Judged::Tune(frame.header.lsn, tune))
         }
-        Ok(Admit::Bind(..) | Admit::Data | Admit::Share) | Err(_) => Err(Misconduct),
+        Ok(Admit::Bind(..) | Admit::Data | Admit::Share | Admit::Deposit) | Err(_) => Err(Misconduct),
     }
 }

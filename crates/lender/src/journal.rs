@@ -278,7 +278,7 @@ mod tests {
 
     fn open(config: &Config) -> (Arc<Shared>, Vec<Kept>) {
         let (store, kept) = Store::open(&config.store_config()).unwrap();
-        let wakers = vec![Waker::new().unwrap(), Waker::new().unwrap()];
+        let wakers = (0..3).map(|_| Waker::new().unwrap()).collect();
         (
             Arc::new(Shared::new(
                 config.clone(),

@@ -12,6 +12,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use crate::accept::Acceptor;
 use crate::config::Config;
 use crate::data::DataService;
+use crate::deposit::Keeper;
 use crate::error::StartError;
 use crate::journal::Journals;
 use crate::report::Report;
@@ -69,7 +70,7 @@ impl Lender {
             .collect();
         let data_addresses = addresses.split_off(ordinary);
         let shards = config.shard_count();
-        let wakers: Result<Vec<Waker>, _> = (0..=shards).map(|_| Waker::new()).collect();
+        let wakers: Result<Vec<Waker>, _> = (0..shards + 2).map(|_| Waker::new()).collect();
         let wakers = wakers.map_err(system("make a waker"))?;
         let shared = Arc::new(Shared::new(
             config,
@@ -95,7 +96,7 @@ impl Lender {
         for kept in kept {
             kept_by_shard[shared.shard_of(kept.memory.journal())].push(kept);
         }
-        let mut jobs: Vec<Job> = Vec::with_capacity(count + 1);
+        let mut jobs: Vec<Job> = Vec::with_capacity(count + 2);
         let mut senders = Vec::with_capacity(count);
         for (index, kept) in kept_by_shard.into_iter().enumerate() {
             let poller = Poller::new().map_err(system("make a poller"))?;
@@ -113,8 +114,11 @@ impl Lender {
                 Box::new(move || shard.run()),
             ));
         }
+        let (sender, inbox) = channel();
+        let keeper = Keeper::new(Arc::clone(shared), inbox).map_err(system("wait for deposits"))?;
+        jobs.push(("netram-deposit".to_owned(), None, Box::new(move || keeper.run())));
         let poller = Poller::new().map_err(system("make a poller"))?;
-        let acceptor = Acceptor::new(Arc::clone(shared), poller, listeners, senders)
+        let acceptor = Acceptor::new(Arc::clone(shared), poller, listeners, senders, sender)
             .map_err(system("wait for connections"))?;
         jobs.push(("netram-accept".to_owned(), None, Box::new(move || acceptor.run())));
         for (name, pin, run) in jobs {

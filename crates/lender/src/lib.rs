@@ -16,6 +16,7 @@
 //! | `memory` | which chunks make a journal's window |
 //! | `shard`, `connection`, `journal` | who is served when, and what is sent together |
 //! | `accept` | who is let in |
+//! | `deposit` | pages of other machines' arenas: whose, where, how long |
 //! | `data` | who keeps copies of volumes on this machine's disk, if anybody does |
 //! | `lender`, `shared` | starting and stopping |
 //! | [`limit`] | every bound |
@@ -27,6 +28,7 @@ mod accept;
 mod config;
 mod connection;
 mod data;
+mod deposit;
 mod error;
 mod file;
 mod journal;
@@ -48,5 +50,5 @@ pub use data::{DataPermit, DataService, DataSession};
 pub use error::{StartError, StoreError};
 pub use lender::{Lender, Stopped};
 pub use memory::JournalMemory;
-pub use report::{CopiesReport, ReplicaReport, Report, ScrubReport};
+pub use report::{CopiesReport, DepositReport, ReplicaReport, Report, ScrubReport};
 pub use store::{Kept, Origin, Store, StoreConfig};

@@ -20,6 +20,11 @@ pub const JOURNALS_MAX_DEFAULT: u32 = 1024;
 /// The most journals that may be asked for; each costs a page or two.
 pub const JOURNALS_MAX: u32 = 1 << 16;
 
+/// Deposits of one lender at once.
+pub const DEPOSITS_MAX: usize = 1024;
+/// Of the memory, what deposits may take in all by default: this part. The rest stays for windows, which hold what is promised to be safe.
+pub const DEPOSITS_PART: u64 = 2;
+
 /// Datagrams that a shard takes before it looks at its connections again.
 pub const DATAGRAMS_A_TURN: usize = 64;
 /// Shards of one lender.

@@ -48,6 +48,12 @@ pub struct Report {
     pub journals: Vec<JournalReport>,
     /// Journals that did not fit into this report.
     pub journals_left_out: usize,
+    /// Deposits: pages of other machines' arenas.
+    #[serde(default)]
+    pub deposits: Vec<DepositReport>,
+    /// Deposits that did not fit into this report.
+    #[serde(default)]
+    pub deposits_left_out: usize,
     /// Copies of volumes on this machine's disk.
     #[serde(default)]
     pub replicas: Vec<ReplicaReport>,
@@ -64,12 +70,18 @@ pub struct Report {
 pub struct MemoryReport {
     /// Reserved for lending.
     pub reserved: u64,
-    /// Of this, in windows.
+    /// Of this, in windows and deposits.
     pub used: u64,
-    /// Of this, in no window.
+    /// Of this, in neither.
     pub free: u64,
     /// The most that one journal may have.
     pub quota: u64,
+    /// Of what is used, in deposits.
+    #[serde(default)]
+    pub deposits: u64,
+    /// The most that all deposits may have.
+    #[serde(default)]
+    pub deposits_max: u64,
 }
 
 /// What happened since the lender's process started.
@@ -83,6 +95,12 @@ pub struct CounterReport {
     pub bytes: u64,
     /// Acknowledgements sent; one may answer many appends.
     pub acks: u64,
+    /// Frames of pages put into deposits.
+    #[serde(default)]
+    pub deposit_puts: u64,
+    /// Frames that asked deposits for pages.
+    #[serde(default)]
+    pub deposit_gets: u64,
     /// Of the appends, those that were multicast.
     #[serde(default)]
     pub datagrams: u64,
@@ -121,6 +139,23 @@ pub struct JournalReport {
     pub last_append_age_ms: Option<u64>,
     /// Sessions bound to the journal.
     pub sessions: u32,
+}
+
+/// One deposit: pages of an arena.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DepositReport {
+    /// The deposit's id, in hexadecimal.
+    pub id: String,
+    /// Slots that it has, a page each.
+    pub slots: u32,
+    /// Of these, slots in which there is a page, or has been.
+    pub held: u32,
+    /// Bytes of memory that it takes.
+    pub bytes: u64,
+    /// Whether its owner is connected.
+    pub connected: bool,
+    /// The number of its last session.
+    pub session: u32,
 }
 
 /// One copy of a volume.
@@ -204,6 +239,7 @@ impl Report {
     pub fn to_frame_body(mut self) -> Vec<u8> {
         let mut room = FRAME_BODY_BYTES_MAX - REPORT_MARGIN_BYTES;
         self.journals_left_out += keep_what_fits(&mut self.journals, &mut room);
+        self.deposits_left_out += keep_what_fits(&mut self.deposits, &mut room);
         self.replicas_left_out += keep_what_fits(&mut self.replicas, &mut room);
         let mut body = encode(&self);
         if body.len() > FRAME_BODY_BYTES_MAX {

@@ -12,7 +12,7 @@ use netram_transport::{Address, Group, Security, Waker};
 use crate::config::Config;
 use crate::data::DataService;
 use crate::report::{MemoryReport, Report};
-use crate::stats::{Counters, Handshakes, JournalStats};
+use crate::stats::{Counters, DepositStats, Handshakes, JournalStats};
 use crate::store::Store;
 
 pub(crate) struct Shared {
@@ -27,7 +27,9 @@ pub(crate) struct Shared {
     /// One a shard.
     pub(crate) counters: Vec<Counters>,
     pub(crate) handshakes: Handshakes,
-    /// One a shard, and the acceptor's last.
+    /// What is known of deposits.
+    pub(crate) deposits: DepositStats,
+    /// One a shard, then that of deposits, and the acceptor's last.
     pub(crate) wakers: Vec<Waker>,
     connections: AtomicUsize,
     journals: Mutex<BTreeMap<JournalId, Arc<JournalStats>>>,
@@ -56,7 +58,7 @@ impl Shared {
         (addresses, data_addresses): (Vec<Address>, Vec<Address>),
         wakers: Vec<Waker>,
     ) -> Shared {
-        let shards = wakers.len() - 1;
+        let shards = wakers.len() - 2;
         Shared {
             config,
             store,
@@ -66,6 +68,7 @@ impl Shared {
             started: Instant::now(),
             counters: (0..shards).map(|_| Counters::default()).collect(),
             handshakes: Handshakes::default(),
+            deposits: DepositStats::default(),
             connections: AtomicUsize::new(0),
             journals: Mutex::default(),
             stopping: AtomicBool::new(false),
@@ -82,6 +85,11 @@ impl Shared {
 
     pub(crate) fn incarnation(&self) -> Incarnation {
         self.store.incarnation()
+    }
+
+    /// Wakes the thread that keeps deposits.
+    pub(crate) fn keeper_waker(&self) -> &Waker {
+        &self.wakers[self.counters.len()]
     }
 
     /// A refusal of the lender itself, not of a member.
@@ -142,6 +150,8 @@ impl Shared {
                 used: self.store.memory() - self.store.free(),
                 free: self.store.free(),
                 quota: self.store.quota(),
+                deposits: self.store.deposits(),
+                deposits_max: self.config.deposits_bytes(),
             },
             wait: self.config.wait.to_string(),
             shards: self.counters.len(),
@@ -151,6 +161,7 @@ impl Shared {
         for counters in &self.counters {
             counters.add_to(&mut report.counters);
         }
+        self.deposits.add_to(&mut report);
         report.counters.handshakes_failed = self.handshakes.by_kind();
         let journals = self.journals();
         report.journals = journals
@@ -250,9 +261,10 @@ mod tests {
             ..Config::default()
         };
         let (store, _) = Store::open(&config.store_config()).unwrap();
-        let wakers = vec![Waker::new().unwrap(), Waker::new().unwrap()];
+        let wakers = (0..3).map(|_| Waker::new().unwrap()).collect();
         let shared = Arc::new(Shared::new(config, store, None, (Vec::new(), Vec::new()), wakers));
-        let (broken, other) = (EndGuard(Arc::clone(&shared)), EndGuard(Arc::clone(&shared)));
+        let guards = [(); 3].map(|()| EndGuard(Arc::clone(&shared)));
+        let [broken, keeper, other] = guards;
         let thread = std::thread::spawn(move || {
             let _guard = broken;
             // Unwinds as a panic does, without its message.
@@ -266,7 +278,7 @@ mod tests {
                 .is_some_and(|deadline| deadline <= Instant::now()),
             "at once"
         );
-        drop(other);
+        drop((keeper, other));
         shared.wait_ended();
     }
 }

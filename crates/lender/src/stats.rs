@@ -2,17 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use netram_proto::id::JournalId;
+use netram_proto::id::{DepositId, JournalId};
 use netram_proto::member::MemberState;
-use netram_proto::wire::Refusal;
+use netram_proto::wire::{FrameKind, Refusal};
 use netram_transport::{Dropped, HandshakeError};
 
-use crate::report::{CounterReport, JournalReport};
+use crate::report::{CounterReport, DepositReport, JournalReport, Report};
 
 /// Kinds of refusal, and one for what has no kind.
-const REFUSALS: usize = 18;
+const REFUSALS: usize = 22;
 
 /// Why a datagram is dropped: see [`Dropped`].
 const DROPPED_KINDS: [&str; 3] = ["strange", "doubled", "forged"];
@@ -74,13 +75,62 @@ impl Counters {
             }
         }
         for (byte, counter) in self.refusals.iter().enumerate() {
-            let count = counter.read();
-            if count > 0
-                && let Some(refusal) = Refusal::from_byte(byte as u8)
-            {
-                *report.refusals.entry(format!("{refusal:?}")).or_default() += count;
-            }
+            add_refusals(byte, counter.read(), report);
         }
+    }
+}
+
+/// What a report says of deposits. Counted by the thread that keeps them.
+#[derive(Default)]
+pub(crate) struct DepositStats {
+    puts: Counter,
+    gets: Counter,
+    refusals: [Counter; REFUSALS],
+    list: Mutex<BTreeMap<DepositId, DepositReport>>,
+}
+
+impl DepositStats {
+    /// A frame has come.
+    pub(crate) fn count(&self, kind: FrameKind) {
+        match kind {
+            FrameKind::Put => self.puts.add(1),
+            FrameKind::Get => self.gets.add(1),
+            _ => (),
+        }
+    }
+
+    pub(crate) fn refused(&self, byte: u8) {
+        self.refusals[usize::from(byte).min(REFUSALS - 1)].add(1);
+    }
+
+    pub(crate) fn list(&self, id: DepositId, report: DepositReport) {
+        self.lock().insert(id, report);
+    }
+
+    pub(crate) fn unlist(&self, id: DepositId) {
+        self.lock().remove(&id);
+    }
+
+    pub(crate) fn add_to(&self, report: &mut Report) {
+        report.counters.deposit_puts = self.puts.read();
+        report.counters.deposit_gets = self.gets.read();
+        for (byte, counter) in self.refusals.iter().enumerate() {
+            add_refusals(byte, counter.read(), &mut report.counters);
+        }
+        report.deposits = self.lock().values().cloned().collect();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<DepositId, DepositReport>> {
+        // Each operation is one call on the map: a panic elsewhere leaves it whole.
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn add_refusals(byte: usize, count: u64, report: &mut CounterReport) {
+    if count > 0
+        && let Some(refusal) = Refusal::from_byte(byte as u8)
+    {
+        *report.refusals.entry(format!("{refusal:?}")).or_default() += count;
     }
 }
 

@@ -91,6 +91,8 @@ pub struct Store {
 struct Pools {
     chunks: Vec<Chunk>,
     slots: Vec<Slot>,
+    /// Chunks that deposits have.
+    deposits: u64,
 }
 
 impl Store {
@@ -206,6 +208,39 @@ impl Store {
         pools.chunks.append(chunks);
         self.chunks_free
             .store(pools.chunks.len() as u64, Ordering::Relaxed);
+    }
+
+    /// Bytes that deposits have.
+    pub fn deposits(&self) -> u64 {
+        self.pools().deposits * self.geometry.chunk_bytes
+    }
+
+    /// Gives a deposit more chunks, or takes some back, until it has `count`; all deposits together get no more than `limit` bytes. Refused:
+    /// the bytes that it could have, and nothing changes.
+    pub(crate) fn resize_deposit(
+        &self,
+        chunks: &mut Vec<Chunk>,
+        count: usize,
+        limit: u64,
+    ) -> Result<(), u64> {
+        let mut pools = self.pools();
+        let had = chunks.len();
+        if count <= had {
+            pools.chunks.extend(chunks.drain(count..));
+            pools.deposits -= (had - count) as u64;
+        } else {
+            let allowed = (limit / self.geometry.chunk_bytes).saturating_sub(pools.deposits);
+            let possible = (pools.chunks.len() as u64).min(allowed) as usize;
+            if count - had > possible {
+                return Err((had + possible) as u64 * self.geometry.chunk_bytes);
+            }
+            let keep = pools.chunks.len() - (count - had);
+            chunks.extend(pools.chunks.drain(keep..));
+            pools.deposits += (count - had) as u64;
+        }
+        self.chunks_free
+            .store(pools.chunks.len() as u64, Ordering::Relaxed);
+        Ok(())
     }
 
     pub(crate) fn give_slot(&self, slot: Slot) {
@@ -326,6 +361,7 @@ fn take_up(file: &File, geometry: Geometry, config: &StoreConfig) -> Result<Opti
     let pools = Pools {
         chunks: chunks.into_iter().flatten().rev().collect(),
         slots: free,
+        deposits: 0,
     };
     Ok(Some((block.incarnation, pools, occupied)))
 }
@@ -353,7 +389,12 @@ fn start_empty(
     // Taken from the end: low numbers go first, which reads better in a dump.
     slots.reverse();
     chunks.reverse();
-    Ok((incarnation, Pools { chunks, slots }, Vec::new()))
+    let pools = Pools {
+        chunks,
+        slots,
+        deposits: 0,
+    };
+    Ok((incarnation, pools, Vec::new()))
 }
 
 fn lay_out(

@@ -28,6 +28,7 @@
 //! | [`graph`] | the store in memory that has blocks: a persistent heap |
 //! | [`plain`] | the store in ordinary structures: what others are compared with |
 //! | [`audit()`] | goes through a whole database, each reference both ways |
+//! | [`user`] | a user of that mix at a node of a shared region |
 //! | [`tally`] | counts what commits log: ranges, bytes, pages |
 #![forbid(unsafe_code)]
 
@@ -42,6 +43,7 @@ pub mod size;
 pub mod store;
 pub mod tally;
 mod text;
+pub mod user;
 
 pub use audit::{Audit, Faulty, audit};
 pub use error::StoreError;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Assemblies below an assembly.
 pub const ASSEMBLIES_PER_ASSEMBLY: u32 = 3;
@@ -31,7 +31,7 @@ pub const NEW_COMPOSITES: u32 = 10;
 pub const NEW_USES: u32 = 1;
 
 /// The size of a database.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Size {
     /// Not in the paper; as later ports had it.
@@ -45,7 +45,7 @@ pub enum Size {
 }
 
 /// How many objects a database has, and how large they are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parameters {
     /// The size it was derived from.
     pub size: Size,
@@ -96,6 +96,11 @@ impl Parameters {
         self.composites * self.modules
     }
 
+    /// The module that a composite belongs to, also one that was inserted later.
+    pub fn module_of(&self, composite: u32) -> u32 {
+        module_of(composite, self.composites, self.modules)
+    }
+
     /// Atomic parts that the build makes.
     pub fn all_parts(&self) -> u32 {
         self.all_composites() * self.parts
@@ -121,6 +126,14 @@ impl Parameters {
         self.base_assemblies() * COMPOSITES_PER_ASSEMBLY
     }
 
+    /// Bytes under each lock of a shared region whose modules have heaps of their own, with as much again: all of a module, or the
+    /// indexes of all.
+    pub fn home_bytes(&self) -> u64 {
+        let module = self.with_modules(1).heap_bytes();
+        let nodes = 2 * self.all_parts() + 3 * self.all_composites() + self.all_base_assemblies();
+        module.max((u64::from(nodes) * 96 + (1 << 20)).next_multiple_of(4096))
+    }
+
     /// Bytes of a persistent heap in which the database has room, with as much again for structural changes and for
     /// the documents that move.
     pub fn heap_bytes(&self) -> u64 {
@@ -132,6 +145,11 @@ impl Parameters {
         let all = u64::from(self.all_composites()) * composite + assemblies + manuals;
         (all * 3 / 2 + (4 << 20)).next_multiple_of(4096)
     }
+}
+
+/// The module of a composite, of so many a module.
+pub(crate) fn module_of(composite: u32, composites: u32, modules: u32) -> u32 {
+    composite.saturating_sub(1) / composites % modules + 1
 }
 
 /// As in "small-3": the size and the connections of a part.

@@ -1,8 +1,7 @@
 //! The benchmark in a heap of a shared region: nodes take turns, and each finds what the others have made of the database.
 
-use std::time::Duration;
+mod region;
 
-use netram_lender::{Config, Lender};
 use netram_oo7::operation::Operation;
 use netram_oo7::{
     Audit, DateIndex, Graph, OnSharedHeap, Parameters, Plain, Store, StoreError, Work, audit, build,
@@ -10,64 +9,9 @@ use netram_oo7::{
 use netram_proto::port::Durability;
 use netram_proto::shared::{Hold, LockId};
 use netram_rvm::RangeError;
-use netram_shared::server::serve::{ServeConfig, Serving};
-use netram_shared::server::{Plan, Spans, Store as Directory};
-use netram_shared::{Node, Options};
-use netram_transport::{Address, Security};
+use region::World;
 
 const LOCK: LockId = LockId(0);
-
-/// A lender, a server, and the directory that they and the nodes are in.
-struct World {
-    directory: tempfile::TempDir,
-    // Dropped first.
-    _serving: Serving,
-    _lender: Lender,
-}
-
-impl World {
-    fn new(bytes: u64) -> World {
-        let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
-        let address = |name: &str| Address::Unix(directory.path().join(name));
-        let lender = Lender::start(Config {
-            name: "a".to_owned(),
-            listen: vec![address("lender.sock")],
-            security: Security::Insecure,
-            memory: 256 << 20,
-            store: Some(directory.path().join("lender.mem")),
-            ..Config::default()
-        });
-        let plan = Plan {
-            bytes,
-            address: 0,
-            spans: Spans::even(bytes, bytes).unwrap(),
-            log_bytes: 64 << 20,
-            nodes_settings: format!(
-                "lenders = [\"{}\"]\ninsecure = true\none-domain = true\nmembers = 1\nwindow = \"16MiB\"\n",
-                address("lender.sock")
-            ),
-        };
-        let region = directory.path().join("region");
-        Directory::create(&region, &plan).unwrap();
-        let mut config = ServeConfig::new(vec![address("server.sock")], Security::Insecure);
-        // Nobody dies here, and a loaded machine sleeps.
-        config.lease = Duration::from_secs(20);
-        World {
-            _serving: Serving::start(&region, config).unwrap(),
-            _lender: lender.unwrap(),
-            directory,
-        }
-    }
-
-    fn join(&self, name: &str) -> Node {
-        let server = Address::Unix(self.directory.path().join("server.sock"));
-        let options = Options {
-            log_bytes: 64 << 20,
-            ..Options::new(server, Security::Insecure, self.directory.path().join(name))
-        };
-        Node::join(options).unwrap()
-    }
-}
 
 fn audited(store: &impl Store, parameters: &Parameters) -> Audit {
     let mut open = store.begin().unwrap();
@@ -88,7 +32,7 @@ fn nodes_that_take_turns_agree_with_plain_memory() {
     let parameters: Parameters = "tiny-3".parse().unwrap();
     let plain = Plain::default();
     build(&plain, &parameters).unwrap();
-    let world = World::new(parameters.heap_bytes());
+    let world = World::new(1, parameters.heap_bytes());
     let nodes = ["one", "two"].map(|name| world.join(name));
     OnSharedHeap::format(&nodes[0], LOCK).unwrap();
     let space = |node| OnSharedHeap::open(node, LOCK, Durability::Remote).unwrap();
@@ -120,7 +64,7 @@ fn nodes_that_take_turns_agree_with_plain_memory() {
 #[test]
 fn a_transaction_that_only_reads_changes_nothing() {
     let parameters: Parameters = "tiny-3".parse().unwrap();
-    let world = World::new(parameters.heap_bytes());
+    let world = World::new(1, parameters.heap_bytes());
     let node = world.join("one");
     OnSharedHeap::format(&node, LOCK).unwrap();
     let space = || OnSharedHeap::open(&node, LOCK, Durability::Remote).unwrap();

@@ -12,6 +12,8 @@
 //! | [`journal`] | the writer's views and acknowledgements, the local log, recovery |
 //! | [`replica`] | a volume kept twice: what a client sends to its data lender, what that makes of it |
 //! | [`shared`] | one region in several machines: what its server and its nodes do |
+//! | [`far`] | which page is in local memory, which beyond, and what moves when one is referenced |
+//! | [`deposit`] | pages of one machine's arena in other machines' memory: the lender's side, the owner's side |
 //! | [`port`] | the traits that layer 1 speaks to: a log and a file |
 //! | [`limit`] | every bound, and the relations between bounds |
 #![no_std]
@@ -20,6 +22,8 @@
 extern crate alloc;
 
 pub mod cast;
+pub mod deposit;
+pub mod far;
 pub mod id;
 pub mod journal;
 pub mod limit;

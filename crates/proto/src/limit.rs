@@ -75,8 +75,11 @@ pub const REIGNS_MAX: usize = 16;
 
 /// Locks of one transaction on shared memory.
 pub const STAMP_LOCKS_MAX: usize = 1024;
-/// Bytes of one message between a node and its server: a record, or bytes of the region, with what is before it.
-pub const SHARED_MESSAGE_BYTES_MAX: usize = RECORD_BYTES_MAX + 64;
+/// Bytes of a message before its payload: a kind, a flag, a place in a journal and at most three numbers, as varints.
+pub const SHARED_HEAD_BYTES_MAX: usize = 64;
+/// Bytes of one message between a node and its server: any record, or bytes of the region, with what is before it. Who receives takes no memory
+/// for bytes that have not come, so what is longer is refused for what it is and not for what it costs.
+pub const SHARED_MESSAGE_BYTES_MAX: usize = RECORD_BYTES_MAX + SHARED_HEAD_BYTES_MAX;
 /// Bytes of the name that a node gives itself.
 pub const NODE_NAME_BYTES_MAX: usize = 256;
 /// Locks of one region. All of their spans and versions fit one message.
@@ -99,6 +102,31 @@ pub const HINT_BYTES_MAX: usize = 256 * 1024;
 pub const GROUP_BYTES_MAX: usize = 64;
 /// Grant numbers that a server makes durable at once: a sync for every half of that many hand-overs.
 pub const GRANTS_RESERVED: u64 = 1 << 20;
+
+/// Bytes of a page of an arena, and of a slot of a deposit.
+pub const PAGE_BYTES: usize = 4096;
+/// Bytes before each page of a frame: its slot, its length, its version.
+pub const PAGE_HEADER_BYTES: usize = 16;
+/// Pages of one frame: as many as fit.
+pub const FRAME_PAGES_MAX: usize = FRAME_BODY_BYTES_MAX / (PAGE_HEADER_BYTES + PAGE_BYTES);
+/// Slots of one deposit: 1 TiB. Each costs the lender 16 bytes beside its page.
+pub const DEPOSIT_SLOTS_MAX: u32 = 1 << 28;
+/// Places that a page may have at once. Each costs the owner eight bytes a page.
+pub const COPIES_MAX: usize = 2;
+/// Frames that an owner has on their way to one lender: what lies there is in front of the next fault's request.
+pub const DEPOSIT_FRAMES_MAX: usize = 4;
+/// Slots that an owner asks for at once by default: 16 MiB. With a quarter of that free it asks for more, so that pages need not wait.
+pub const DEPOSIT_GROW_SLOTS: u32 = 4096;
+/// Pages that an owner fetches at once in order to give them a second place. They need memory of which it has little.
+pub const MENDS_MAX: usize = FRAME_PAGES_MAX;
+/// Short pages that an owner looks at in one step.
+pub const MEND_LOOK_MAX: usize = 64;
+/// A lender that is away for so long is counted as gone when it comes to how many places a page has. What is only there is waited for.
+pub const DEPOSIT_DETECT: Span = Span::from_ms(2_000);
+/// A lender keeps a deposit for so long after its session has ended.
+pub const DEPOSIT_LEASE: Span = Span::from_ms(30_000);
+/// A lender that had no room is asked again after so long.
+pub const DEPOSIT_RETRY: Span = Span::from_ms(2_000);
 
 /// The smallest local log (its data area), in bytes.
 pub const LOG_BYTES_MIN: u64 = 16 * 1024;
@@ -130,6 +158,11 @@ const _: () = assert!(
         <= SHARED_MESSAGE_BYTES_MAX,
     "the largest `Joined` is one message"
 );
+const _: () = assert!(SHARED_HEAD_BYTES_MAX >= 1 + 1 + (10 + 4) + 3 * 10);
+const _: () = assert!(
+    SHARED_MESSAGE_BYTES_MAX <= u32::MAX as usize,
+    "a message's length is four bytes"
+);
 const _: () = assert!(HINT_BYTES_MAX + 32 + HINT_NEEDS_MAX * 20 <= SHARED_MESSAGE_BYTES_MAX);
 const _: () = assert!(DATAGRAM_BYTES_MIN > DATAGRAM_OVERHEAD_BYTES);
 const _: () = assert!(DATAGRAM_BYTES_MAX - DATAGRAM_OVERHEAD_BYTES <= FRAME_BODY_BYTES_MAX);
@@ -139,6 +172,16 @@ const _: () = assert!(
 );
 const _: () = assert!(CAST_LAG_BYTES_MAX >= 2 * CAST_FLIGHT_BYTES_MAX);
 const _: () = assert!(RECORD_HEADER_BYTES.is_multiple_of(RECORD_ALIGN));
+const _: () = assert!(FRAME_PAGES_MAX >= 8 && FRAME_PAGES_MAX <= u8::MAX as usize);
+const _: () = assert!(
+    DEPOSIT_GROW_SLOTS as usize / 4 > DEPOSIT_FRAMES_MAX * FRAME_PAGES_MAX,
+    "what is on its way fits while more slots are asked for"
+);
+const _: () = assert!(
+    DEPOSIT_DETECT.0 < DEPOSIT_LEASE.0,
+    "pages are copied while the other place may come back"
+);
+const _: () = assert!(LENDERS_MAX <= u16::BITS as usize, "a set of lenders is two bytes");
 const _: () = assert!(LOG_BYTES_MIN.is_multiple_of(LOG_ALIGN));
 const _: () = assert!(
     MEMBERS_MAX * (ADDRESS_BYTES_MAX + DOMAIN_BYTES_MAX + 16) + REIGNS_MAX * 20 + 256 <= SLOT_BYTES,

@@ -66,13 +66,23 @@ pub enum Fault {
     ViewBeforeServer,
     /// (13) Members drop what is stable and the server lacks.
     UnkeptDropped,
+    /// (14) A lender takes frames of a deposit's earlier session.
+    SessionUnfenced,
+    /// (14) An owner takes the answer to a page's earlier version for that to the one on its way.
+    OldAckCounts,
+    /// (14) A page may go from its owner's memory before all its places hold it.
+    GoneBeforeStashed,
+    /// (14) What an owner had in a deposit's earlier life is still looked for there, and nowhere else.
+    LifeIgnored,
+    /// (14) A slot is not given back when its page is put elsewhere.
+    SlotLeaked,
     /// (0) A listener that takes longer than the timer is taken for one that hears nothing.
     SlowIsDeaf,
 }
 
 impl Fault {
     /// All of them, in the order of the rules.
-    pub const ALL: [Fault; 31] = [
+    pub const ALL: [Fault; 36] = [
         Fault::AnyInsteadOfRule,
         Fault::StaleAckCounts,
         Fault::CastIsHeld,
@@ -103,6 +113,11 @@ impl Fault {
         Fault::DiskVotes,
         Fault::ViewBeforeServer,
         Fault::UnkeptDropped,
+        Fault::SessionUnfenced,
+        Fault::OldAckCounts,
+        Fault::GoneBeforeStashed,
+        Fault::LifeIgnored,
+        Fault::SlotLeaked,
         Fault::SlowIsDeaf,
     ];
 }

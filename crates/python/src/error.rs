@@ -1,9 +1,10 @@
 //! Rust's errors as Python's. The classes, and what each is for: `python/netram/errors.py`.
 
 use netram_client::{CreateError, OpenError};
-use netram_heap::{AccessError, AllocError, BlockError, FreeError, ResizeError};
+use netram_heap::{AccessError, AllocError, BlockError, FormatError, FreeError, ResizeError};
 use netram_home::HomeError;
 use netram_proto::port::IoError;
+use netram_proto::shared::LockId;
 use netram_rvm::{CommitError, FlushError, ForgetError, MapError, RangeError, SegmentError, TruncateError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -119,6 +120,8 @@ pub(crate) fn forget(py: Python<'_>, error: &ForgetError) -> PyErr {
 pub(crate) fn range(py: Python<'_>, error: &RangeError) -> PyErr {
     match error {
         RangeError::Ended => ended(py),
+        RangeError::NotHeld { lock, .. } => crate::nodes::not_held(py, error, lock.map(LockId)),
+        RangeError::Captured => busy(py, error),
         _ => range_error(py, error),
     }
 }
@@ -136,6 +139,25 @@ pub(crate) fn flush(py: Python<'_>, error: &FlushError) -> PyErr {
 /// What is wrong with a block.
 pub(crate) fn block(py: Python<'_>, error: &BlockError) -> PyErr {
     heap_error(py, error)
+}
+
+/// What kept a heap from being opened.
+pub(crate) fn open_heap(py: Python<'_>, error: &netram_heap::OpenError) -> PyErr {
+    match error {
+        netram_heap::OpenError::Busy { .. } => busy(py, error),
+        _ => heap_error(py, error),
+    }
+}
+
+/// What kept a heap from being made.
+pub(crate) fn format(py: Python<'_>, error: &FormatError) -> PyErr {
+    match error {
+        FormatError::Range(cause) => range(py, cause),
+        FormatError::Commit(cause) => commit(py, cause),
+        FormatError::Busy { .. } => busy(py, error),
+        FormatError::Open(cause) => open_heap(py, cause),
+        FormatError::Size { .. } => heap_error(py, error),
+    }
 }
 
 /// What kept a block from being allocated.

@@ -42,13 +42,8 @@ impl Absent {
                 py,
                 format_args!("{transactions} open transactions have ranges in the region; end them first"),
             ),
-            Absent::Format(FormatError::Range(cause)) => error::range(py, cause),
-            Absent::Format(FormatError::Commit(cause)) => error::commit(py, cause),
-            Absent::Format(cause @ FormatError::Busy { .. }) => error::busy(py, cause),
-            Absent::Format(cause @ (FormatError::Size { .. } | FormatError::Open(_))) => {
-                error::heap_error(py, cause)
-            }
-            Absent::Open(cause) => error::heap_error(py, cause),
+            Absent::Format(cause) => error::format(py, cause),
+            Absent::Open(cause) => error::open_heap(py, cause),
         }
     }
 }
@@ -181,7 +176,7 @@ impl Heap {
     ) -> PyResult<Bound<'py, PyBytes>> {
         let size = usize::try_from(self.size(py, block)?).unwrap_or(usize::MAX);
         let length = length.map_or(size, |length| length.0);
-        check(py, 0, length, size)?;
+        fits(py, 0, length, size)?;
         self.window
             .use_region(py, |region| sys::copy(py, region, block.0..block.0 + length))?
     }
@@ -198,7 +193,7 @@ impl Heap {
         let (py, data) = (tx.py(), bytes_of(data)?);
         let (bytes, offset) = (data.as_bytes(), offset.map_or(0, |offset| offset.0));
         let size = usize::try_from(self.size(py, block)?).unwrap_or(usize::MAX);
-        check(py, offset, bytes.len(), size)?;
+        fits(py, offset, bytes.len(), size)?;
         let stored = self.changing(tx, |heap, inner| -> Result<(), RangeError> {
             inner.write(heap.region(), block.0 + offset, bytes)
         })?;
@@ -246,11 +241,12 @@ impl Heap {
     }
 }
 
-fn pointer(block: Offset) -> Ptr<u8> {
+pub(crate) fn pointer(block: Offset) -> Ptr<u8> {
     Ptr::from_offset(block.0 as u64)
 }
 
-fn check(py: Python<'_>, offset: usize, length: usize, size: usize) -> PyResult<()> {
+/// Refuses bytes that are not all in a block of so many.
+pub(crate) fn fits(py: Python<'_>, offset: usize, length: usize, size: usize) -> PyResult<()> {
     match offset.checked_add(length) {
         Some(end) if end <= size => Ok(()),
         _ => Err(error::range_error(
@@ -293,7 +289,7 @@ pub(crate) struct HeapStatistics {
 }
 
 impl HeapStatistics {
-    fn of(from: &netram_heap::Statistics) -> HeapStatistics {
+    pub(crate) fn of(from: &netram_heap::Statistics) -> HeapStatistics {
         let Counts {
             allocations,
             frees,

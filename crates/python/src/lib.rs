@@ -10,6 +10,8 @@
 //! | `store` | an open log, and its closing |
 //! | `open_log` | what store, segments, regions and transactions of one log share |
 //! | `locks` | taking locks beside the interpreter's |
+//! | `slot` | what one thread at a time uses until it ends: transactions, readers |
+//! | `key` | what stands between the brackets of `memory[...]` |
 //! | `segment` | a segment, to be mapped |
 //! | `region` | mapped memory as a buffer; finding the region that an array lies in |
 //! | `window` | a region's memory and the views into it |
@@ -26,6 +28,7 @@
 mod error;
 mod fork;
 mod heap;
+mod key;
 mod locks;
 mod nodes;
 mod open;
@@ -33,6 +36,7 @@ mod open_log;
 mod region;
 mod report;
 mod segment;
+mod slot;
 mod store;
 #[allow(unsafe_code, reason = "the crate's one unsafe module")]
 mod sys;
@@ -49,7 +53,9 @@ mod _netram {
     #[pymodule_export]
     use crate::heap::{Heap, HeapStatistics};
     #[pymodule_export]
-    use crate::nodes::{Node, NodeCommit, NodeMemory, NodeTransaction, Reader, join};
+    use crate::nodes::{
+        Node, NodeCommit, NodeHeap, NodeMemory, NodeProgress, NodeStraight, NodeTransaction, Reader, join,
+    };
     #[pymodule_export]
     use crate::open::{create, open};
     #[pymodule_export]

@@ -4,11 +4,12 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use netram_rvm::UnmapError;
-use pyo3::exceptions::{PyBufferError, PyIndexError, PyOverflowError, PyTypeError};
+use pyo3::exceptions::{PyBufferError, PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PySlice};
+use pyo3::types::PyBytes;
 
 use crate::error;
+use crate::key::Key;
 use crate::open_log::OpenLog;
 use crate::sys::{self, Memory};
 use crate::window::{Mapped, Window, looking, unmapped};
@@ -87,32 +88,12 @@ impl Region {
     /// A byte as a number, or a slice as a copy.
     fn __getitem__<'py>(slf: &Bound<'py, Self>, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let (py, window) = (slf.py(), window(slf));
-        if let Ok(slice) = key.cast::<PySlice>() {
-            let length = isize::try_from(window.len())
-                .map_err(|_| PyIndexError::new_err("the region is too large"))?;
-            let slice = slice.indices(length)?;
-            if slice.step != 1 {
-                return Err(PyIndexError::new_err(
-                    "a region is sliced in steps of 1; use memoryview(region) for others",
-                ));
-            }
-            // With step 1 `start` is at least 0, and `slicelength` bytes follow it.
-            let (start, length) = (slice.start.unsigned_abs(), slice.slicelength);
-            return Ok(copy(py, window, start, length)?.into_any());
+        match Key::of(key, window.len(), "region")? {
+            Key::Slice { start, length } => Ok(copy(py, window, start, length)?.into_any()),
+            Key::Byte(place) => Ok(copy(py, window, place, 1)?.as_bytes()[0]
+                .into_pyobject(py)?
+                .into_any()),
         }
-        let outside = || PyIndexError::new_err("the index is outside the region");
-        let index = match key.extract::<isize>() {
-            Err(cause) if cause.is_instance_of::<PyOverflowError>(py) => return Err(outside()),
-            index => index?,
-        };
-        let place = match index < 0 {
-            true => window.len().checked_sub(index.unsigned_abs()),
-            false => Some(index.unsigned_abs()).filter(|place| *place < window.len()),
-        };
-        let place = place.ok_or_else(outside)?;
-        Ok(copy(py, window, place, 1)?.as_bytes()[0]
-            .into_pyobject(py)?
-            .into_any())
     }
 
     /// Unmap the region. What was committed is safe; stores that were not declared are forgotten.

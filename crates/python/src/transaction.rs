@@ -1,6 +1,6 @@
 //! Ranges, commit, abort.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex};
 
 use netram_proto::port::Durability;
 use netram_rvm::{CommitError, Mode, RangeError};
@@ -13,6 +13,7 @@ use crate::locks::lock;
 use crate::open_log::OpenLog;
 use crate::region::{self, Offset, Region};
 use crate::report::Commit;
+use crate::slot::{Slot, Unusable};
 use crate::window::{Window, unmapped};
 
 /// A transaction: declare ranges, change memory, commit. As a context manager it commits at the end, and aborts when
@@ -24,17 +25,14 @@ pub(crate) struct Transaction {
     log: Arc<OpenLog>,
     durability: Durability,
     restore: bool,
-    /// `None` once it has ended.
-    inner: Mutex<Option<netram_home::Transaction>>,
+    inner: Slot<netram_home::Transaction>,
     result: Mutex<Option<Commit>>,
 }
 
 /// Why a call on a transaction came to nothing.
 enum Failure {
-    /// Another thread is in it.
-    Busy,
-    /// It has ended.
-    Ended,
+    /// Another thread is in it, or it has ended.
+    Unusable(Unusable),
     /// The region is unmapped.
     Unmapped,
     /// The range is refused.
@@ -46,8 +44,7 @@ enum Failure {
 impl Failure {
     fn raise(&self, py: Python<'_>) -> PyErr {
         match self {
-            Failure::Busy => error::busy(py, "another thread is using this transaction"),
-            Failure::Ended => error::ended(py),
+            Failure::Unusable(why) => why.raise(py, "transaction"),
             Failure::Unmapped => unmapped(py),
             Failure::Range(cause) => error::range(py, cause),
             Failure::Commit(cause) => error::commit(py, cause),
@@ -55,7 +52,11 @@ impl Failure {
     }
 }
 
-type Slot<'t> = MutexGuard<'t, Option<netram_home::Transaction>>;
+impl From<Unusable> for Failure {
+    fn from(why: Unusable) -> Failure {
+        Failure::Unusable(why)
+    }
+}
 
 impl Transaction {
     pub(crate) fn begin(
@@ -70,7 +71,7 @@ impl Transaction {
             log: log.clone(),
             durability,
             restore,
-            inner: Mutex::new(Some(inner)),
+            inner: Slot::new(inner),
             result: Mutex::new(None),
         })
     }
@@ -82,19 +83,8 @@ impl Transaction {
         then: impl FnOnce(&mut netram_home::Transaction) -> R + Send,
     ) -> PyResult<R> {
         self.log.check_process(py)?;
-        let done = py.detach(|| {
-            let mut slot = self.slot()?;
-            slot.as_mut().map(then).ok_or(Failure::Ended)
-        });
-        done.map_err(|failure| failure.raise(py))
-    }
-
-    fn slot(&self) -> Result<Slot<'_>, Failure> {
-        match self.inner.try_lock() {
-            Ok(slot) => Ok(slot),
-            Err(TryLockError::Poisoned(slot)) => Ok(slot.into_inner()),
-            Err(TryLockError::WouldBlock) => Err(Failure::Busy),
-        }
+        py.detach(|| self.inner.with(then))
+            .map_err(|why| why.raise(py, "transaction"))
     }
 
     /// Does something to the open transaction and a mapped region.
@@ -103,15 +93,15 @@ impl Transaction {
         window: &Window,
         then: impl FnOnce(&mut netram_home::Transaction, &netram_rvm::Region) -> Result<(), RangeError>,
     ) -> Result<(), Failure> {
-        let mut slot = self.slot()?;
-        let inner = slot.as_mut().ok_or(Failure::Ended)?;
-        let done = window.with(|region| then(inner, region));
+        let done = self
+            .inner
+            .with(|inner| window.with(|region| then(inner, region)))?;
         done.ok_or(Failure::Unmapped)?.map_err(Failure::Range)
     }
 
     fn try_commit(&self, durability: Durability) -> Result<Commit, Failure> {
-        let mut slot = self.slot()?;
-        let inner = slot.as_mut().ok_or(Failure::Ended)?;
+        let mut slot = self.inner.enter()?;
+        let inner = slot.as_mut().ok_or(Unusable::Ended)?;
         match inner.try_commit(durability) {
             Ok(commit) => {
                 *slot = None;
@@ -126,16 +116,6 @@ impl Transaction {
                 Err(Failure::Commit(cause))
             }
         }
-    }
-
-    fn end(&self) -> Result<(), Failure> {
-        *self.slot()? = None;
-        Ok(())
-    }
-
-    fn is_open(&self) -> bool {
-        // Who is in it is using it, so it is open. Never waits, not even in a forked child.
-        self.slot().map_or(true, |slot| slot.is_some())
     }
 }
 
@@ -204,22 +184,24 @@ impl Transaction {
     /// Aborting a transaction that has ended raises ClosedError.
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
         self.log.check_process(py)?;
-        self.check_open(py)?;
-        py.detach(|| self.end()).map_err(|failure| failure.raise(py))
+        py.detach(|| self.inner.end(drop))
+            .map_err(|why| why.raise(py, "transaction"))
     }
 
     /// Whether the transaction has neither been committed nor aborted.
     #[getter]
     fn open(&self) -> bool {
-        self.is_open()
+        self.inner.is_open()
     }
 
     /// Ranges declared so far; neighbours declared one after the other count as one. 0 once it has ended.
     #[getter]
     fn ranges(&self, py: Python<'_>) -> PyResult<usize> {
         self.log.check_process(py)?;
-        let slot = self.slot().map_err(|failure| failure.raise(py))?;
-        Ok(slot.as_ref().map_or(0, |inner| inner.ranges()))
+        match self.inner.with(|inner| inner.ranges()) {
+            Err(why @ Unusable::Busy) => Err(why.raise(py, "transaction")),
+            ranges => Ok(ranges.unwrap_or(0)),
+        }
     }
 
     /// What the commit returned; None before it, and after an abort.
@@ -260,21 +242,21 @@ impl Transaction {
     ) -> PyResult<()> {
         let _ = (exception, traceback);
         self.log.check_process(py)?;
-        if !self.is_open() {
+        if !self.inner.is_open() {
             return Ok(());
         }
         if exception_type.is_some() {
             return self.abort(py);
         }
         let committed = self.commit(py, None).map(drop);
-        if committed.is_err() && self.is_open() {
+        if committed.is_err() && self.inner.is_open() {
             self.abort(py)?;
         }
         committed
     }
 
     fn __repr__(&self) -> String {
-        let state = match self.is_open() {
+        let state = match self.inner.is_open() {
             _ if self.log.is_inherited() => "of the parent process",
             true => "open",
             false if lock(&self.result).is_some() => "committed",
@@ -286,7 +268,7 @@ impl Transaction {
 
 impl Transaction {
     fn check_open(&self, py: Python<'_>) -> PyResult<()> {
-        match self.is_open() {
+        match self.inner.is_open() {
             true => Ok(()),
             false => Err(error::ended(py)),
         }
@@ -296,13 +278,7 @@ impl Transaction {
 impl Drop for Transaction {
     fn drop(&mut self) {
         if self.log.is_inherited() {
-            // An abort would wait for locks that the parent's threads may have held at the fork.
-            let inner = self
-                .inner
-                .get_mut()
-                .unwrap_or_else(PoisonError::into_inner)
-                .take();
-            let _never_dropped = std::mem::ManuallyDrop::new(inner);
+            self.inner.never_drop();
         }
     }
 }

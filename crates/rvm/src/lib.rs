@@ -45,6 +45,7 @@ mod map;
 mod memory;
 mod merge;
 mod options;
+mod radix;
 mod range;
 pub mod record;
 mod region;

@@ -5,6 +5,7 @@
 
 use crate::granules::{Granules, fits};
 use crate::limit::TRANSACTION_RANGES_MAX;
+use crate::radix;
 
 /// Ranges out of order from which on bits are tried for them: below, one sort is cheaper.
 const LISTED_MAX: usize = 1024;
@@ -28,10 +29,6 @@ impl Range {
     pub(crate) fn end(self) -> u64 {
         self.offset + u64::from(self.length)
     }
-
-    fn place(self) -> (u32, u64) {
-        (self.region, self.offset)
-    }
 }
 
 /// All ranges of one transaction. Keeps its memory when cleared.
@@ -54,6 +51,8 @@ pub(crate) struct Ranges {
     /// What was found without being declared.
     found: Vec<Range>,
     merged: Vec<Range>,
+    /// What sorting works in.
+    spare: Vec<Range>,
     /// How often a range was declared, and their bytes, for statistics.
     calls: u64,
     bytes: u64,
@@ -68,8 +67,11 @@ impl Ranges {
     pub(crate) fn declare(&mut self, region: u32, offset: u64, length: u32, keep: bool) -> (u64, u32) {
         self.calls += 1;
         self.bytes += u64::from(length);
+        if self.dense {
+            return self.declare_granules(region, offset, length, keep);
+        }
         let mut disordered = self.disordered;
-        if let Some(last) = self.declared.last_mut().filter(|_| !self.dense) {
+        if let Some(last) = self.declared.last_mut() {
             if last.region == region
                 && let Some(into) = offset.checked_sub(last.offset)
                 && into <= u64::from(last.length)
@@ -100,7 +102,7 @@ impl Ranges {
     #[cold]
     fn make_room(&mut self, disordered: bool) -> bool {
         self.disordered = disordered;
-        if !self.dense && disordered && self.declared.len() >= LISTED_MAX.max(self.try_at) {
+        if disordered && self.declared.len() >= LISTED_MAX.max(self.try_at) {
             self.begin_granules();
         }
         if self.dense {
@@ -120,7 +122,7 @@ impl Ranges {
     #[inline(always)]
     pub(crate) fn append(&mut self, region: u32, offset: u64, length: u32) -> bool {
         if self.declared.len() >= self.room {
-            return false;
+            return self.dense && self.mark(region, offset, length);
         }
         let Some(last) = self.declared.last_mut() else {
             return false;
@@ -144,6 +146,17 @@ impl Ranges {
         self.calls += 1;
         self.bytes += u64::from(length);
         true
+    }
+
+    /// Adds a range to the bits of the page used last. `false`: it is not there, or bits cannot say it.
+    #[inline]
+    fn mark(&mut self, region: u32, offset: u64, length: u32) -> bool {
+        let marked = fits(offset, length) && self.granules.mark(region, offset, length);
+        if marked {
+            self.calls += 1;
+            self.bytes += u64::from(length);
+        }
+        marked
     }
 
     /// Marks in bits what the list has, if that is dense.
@@ -248,9 +261,7 @@ impl Ranges {
             self.merged.extend_from_slice(&self.loose);
         }
         self.merged.extend_from_slice(&self.found);
-        if !self.merged.is_sorted_by_key(|range| range.place()) {
-            self.merged.sort_unstable_by_key(|range| range.place());
-        }
+        radix::sort(&mut self.merged, &mut self.spare);
         let kept = coalesce(&mut self.merged);
         self.merged.truncate(kept);
     }
@@ -271,7 +282,7 @@ impl Ranges {
     /// Bytes of memory held on to.
     pub(crate) fn capacity_bytes(&self) -> usize {
         let listed = self.declared.capacity() + self.loose.capacity();
-        let listed = listed + self.found.capacity() + self.merged.capacity();
+        let listed = listed + self.found.capacity() + self.merged.capacity() + self.spare.capacity();
         listed * size_of::<Range>() + self.granules.capacity_bytes()
     }
 }

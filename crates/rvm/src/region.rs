@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 use zerocopy::FromBytes;
 
@@ -312,6 +312,11 @@ impl Region {
         self.mapping.admits(changes)?;
         self.mapping.store(&mut memory, changes);
         Ok(())
+    }
+
+    /// Whether somebody has a guard of the region just now: who may not wait does not store.
+    pub fn is_read(&self) -> bool {
+        matches!(self.mapping.memory.try_write(), Err(TryLockError::WouldBlock))
     }
 
     /// The segment's number in the log's records.

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use netram_proto::limit::RECORD_BYTES_MAX;
+use netram_proto::limit::{SHARED_HEAD_BYTES_MAX, SHARED_MESSAGE_BYTES_MAX};
 use netram_transport::link::SEND_BUFFER_BYTES;
 
-/// Bytes of one message: any record, and what a message says beside it.
-pub const MESSAGE_BYTES_MAX: usize = RECORD_BYTES_MAX + 64 * 1024;
 /// Bytes of one message of a node that has not been let in: what it costs the server whoever it is.
 pub const GREETING_BYTES_MAX: usize = 64 * 1024;
 /// While so much waits for the peer, no further message is taken. One more may have been, of any length.
@@ -55,17 +53,30 @@ pub const READ_AGAIN: Duration = Duration::from_secs(2);
 pub const OFFER_PATIENCE: Duration = Duration::from_secs(10);
 /// How long the members of a node that is gone are asked to give its windows back.
 pub const FORGET_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a node's records may wait for others to go to the server with, when nobody waits for that: each sending costs the server a
+/// sync, and both machines the waking of half a dozen threads. A node that takes no records straight is so much later.
+pub const RELAY_PAUSE: Duration = Duration::from_micros(500);
+/// Bytes of records that wait no longer.
+pub const UNHURRIED_BYTES_MAX: usize = 64 << 10;
 /// Locks that a status tells of.
 pub const LOCKS_TOLD_MAX: usize = 64;
+/// Nodes of whom a loss was accepted that a status tells of.
+pub const LOSSES_TOLD_MAX: usize = 64;
+/// A status is made anew so often for those who ask over links: what it costs others does not grow with those who ask.
+pub const STATUS_EVERY: Duration = Duration::from_millis(100);
 /// Whoever asks for the status has so long to say so, and to take it.
 pub const ASKED_PATIENCE: Duration = Duration::from_secs(2);
 /// Bytes of a question.
 pub const QUESTION_BYTES_MAX: usize = 4096;
-/// Bytes of an answer: 256 nodes and [`LOCKS_TOLD_MAX`] locks with their holders.
+/// Bytes of an answer: 256 nodes and [`LOCKS_TOLD_MAX`] locks with their holders. Names and addresses of nothing but control characters
+/// could make it longer; then it is not told.
 pub const ANSWER_BYTES_MAX: usize = 4 << 20;
 
 /// Bytes of a node's log by default: it is needed as far as the server lags, which the window bounds, and once more while it is trimmed.
 pub const NODE_LOG_BYTES_DEFAULT: u64 = 32 << 20;
+/// Bytes of the region, and of records, that wait for the copy of a node that joins. While they do nothing is taken of its link; it says that it
+/// lives.
+pub const JOINING_BYTES_MAX: usize = 8 << 20;
 /// How long an acquire waits by default.
 pub const LOCK_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 /// How long a node waits by default for a server that is silent.
@@ -79,11 +90,9 @@ pub const HINTS_QUEUED_MAX: usize = 256;
 pub const PINNED_BYTES_DEFAULT: usize = 64 << 20;
 
 const _: () = assert!(FILL_BYTES_A_TURN <= QUEUED_BYTES_MAX);
-const _: () = assert!(
-    MESSAGE_BYTES_MAX <= u32::MAX as usize,
-    "the length fits its four bytes"
-);
-const _: () = assert!(GREETING_BYTES_MAX <= MESSAGE_BYTES_MAX);
+const _: () = assert!(GREETING_BYTES_MAX <= SHARED_MESSAGE_BYTES_MAX);
+const _: () = assert!(ANSWER_BYTES_MAX <= SHARED_MESSAGE_BYTES_MAX);
+const _: () = assert!(PAGE_BYTES as usize + SHARED_HEAD_BYTES_MAX <= SHARED_MESSAGE_BYTES_MAX);
 const _: () = assert!(
     QUEUED_BYTES_MAX >= SEND_BUFFER_BYTES,
     "what waits fills the link's buffer"

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use common::{House, PATIENCE, Random, next, receive, until};
 use netram_lender::{Config, Lender};
+use netram_proto::limit::SHARED_MESSAGE_BYTES_MAX;
 use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
 use netram_shared::channel::{Channel, ChannelError, OpenError, Rest};
-use netram_shared::limit::{GREETING_BYTES_MAX, MESSAGE_BYTES_MAX};
+use netram_shared::limit::GREETING_BYTES_MAX;
 use netram_transport::{Address, ClusterKey, ConnectError, LinkError, Security, WaitPolicy};
 
 /// Sends what is queued, and has the next message come out at the other end.
@@ -43,7 +44,7 @@ fn messages_of_every_size_arrive_whole_and_in_order() {
         61_481,
         123_000,
         1 << 20,
-        MESSAGE_BYTES_MAX,
+        SHARED_MESSAGE_BYTES_MAX,
     ] {
         let message = random.bytes(length);
         pass(&mut node, &mut arrival.channel, &message);
@@ -105,7 +106,7 @@ fn a_length_that_cannot_be_ends_the_session() {
     let house = House::open();
     for (let_in, length) in [
         (true, 0),
-        (true, MESSAGE_BYTES_MAX + 1),
+        (true, SHARED_MESSAGE_BYTES_MAX + 1),
         (true, u32::MAX as usize),
         (false, GREETING_BYTES_MAX + 1),
     ] {

@@ -1,46 +1,33 @@
 //! Nodes and their server in processes of their own, killed and stopped by signals while they commit: others go on, nothing that was
 //! acknowledged is missing, nothing happens twice.
 //!
-//! Every commit adds one to a counter, so that the counters say how many there were. A process is this test binary, started again with
-//! the name of one test; it tells on its standard output what was acknowledged.
+//! Every commit adds one to a counter, so that the counters say how many there were.
 
 mod common;
 
-use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::process::Command;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use common::world::{LEASE_LONG, LEASE_SHORT, Place, SPAN, add_as, try_read};
-use common::{PATIENCE, Random, until};
+use common::processes::{Process, commit_until_told, name, place_of_child, serve};
+use common::world::{LEASE_LONG, LEASE_SHORT, Place, SPAN, add_and_fill, add_as, try_read};
+use common::{PATIENCE, until};
 use netram_lender::Lender;
 use netram_proto::port::Durability;
 use netram_proto::shared::message::Fate;
-use netram_proto::shared::{Hold, LockId, NodeId, Number};
+use netram_proto::shared::{Hold, LockId, Number};
 use netram_rvm::Mode;
-use netram_shared::node::{Commit, CommitError, LeaveError};
-use netram_shared::server::serve::Serving;
+use netram_shared::Node;
+use netram_shared::node::CommitError;
 use netram_shared::server::{Store, merge_left};
 
 /// A child that has not become another program yet has copies of this process's files, and with them its locks: one test at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
-const PLACE: &str = "NETRAM_TEST_PLACE";
-const NAME: &str = "NETRAM_TEST_NAME";
 const LOCKS: u32 = 3;
-
-fn place_of_child() -> Option<Place> {
-    let directory = PathBuf::from(std::env::var_os(PLACE)?);
-    // Should it ever wait in vain, it ends, and the test with it.
-    std::thread::spawn(|| {
-        std::thread::sleep(Duration::from_secs(120));
-        std::process::exit(3);
-    });
-    Some(Place { directory })
-}
+/// A node's log and its members' windows hold a few records of a span each.
+const LOG_SMALL: u64 = 64 << 10;
 
 /// Not a test of its own: the server.
 #[test]
@@ -58,181 +45,30 @@ fn patient_server() {
     serve(place.serve());
 }
 
-fn serve(serving: Serving) {
-    writeln!(std::io::stdout(), "\nserving").expect("somebody reads");
-    // Until the test ends, or kills it.
-    let _ = std::io::stdin().lines().next();
-    drop(serving);
-}
-
 /// Not a test of its own: a lender.
 #[test]
 #[ignore = "a process of the other tests"]
 fn lender() {
     let Some(place) = place_of_child() else { return };
-    let lender = place.lender("a");
-    writeln!(std::io::stdout(), "\nserving").expect("somebody reads");
-    let _ = std::io::stdin().lines().next();
-    drop(lender);
+    serve(place.lender(&name()));
 }
 
-/// Not a test of its own: a node that commits until it is told to stop.
+/// Not a test of its own: a node.
 #[test]
 #[ignore = "a process of the other tests"]
 fn node() {
     let Some(place) = place_of_child() else { return };
-    let name = std::env::var(NAME).expect("a name");
-    let told = Arc::new(AtomicBool::new(false));
-    let stop = Arc::clone(&told);
-    std::thread::spawn(move || {
-        let _ = std::io::stdin().lines().next();
-        stop.store(true, Ordering::SeqCst);
-    });
-    let mut random = Random(name.bytes().map(u64::from).sum());
-    let mut out = std::io::stdout();
-    let mut say = |text: &str| {
-        writeln!(out, "\n{text}")
-            .and_then(|()| out.flush())
-            .expect("somebody reads")
-    };
-    let mut node = place.join(&name);
-    while !told.load(Ordering::SeqCst) {
-        let (number, id) = match add_as(&node, random.below(u64::from(LOCKS)) as u32, 1) {
-            Ok((_, Commit { record, .. })) => {
-                let (id, number) = record.expect("it wrote");
-                say(&format!("record {id} {number}\nacked"));
-                continue;
-            }
-            Err(CommitError::Unknown { node, number, .. }) => (Some(number), node),
-            Err(CommitError::Gone(_) | CommitError::Lost | CommitError::Refused(_)) => (None, node.id()),
-            Err(CommitError::Stray(stray)) => panic!("{stray}"),
-        };
-        say("ended");
-        drop(node);
-        node = place.join(&name);
-        let fate = number.map(|number| node.outcome(id, number, PATIENCE).expect("there is a node"));
-        match fate {
-            Some(Fate::Committed) => say("acked"),
-            Some(Fate::Open | Fate::Forgotten) => panic!("nobody knows the outcome"),
-            Some(Fate::Aborted) | None => {}
-        }
-    }
-    match node.leave() {
-        // Fenced at the last moment, because the machine let it wait: all that it had acknowledged is safe.
-        Ok(()) | Err(LeaveError::Gone(_)) => say("left"),
-        Err(error) => panic!("{error}"),
-    }
+    let add = |node: &Node, lock| add_as(node, lock, 1).map(|(_, commit)| commit);
+    commit_until_told(LOCKS, || place.join(&name()), add);
 }
 
-/// A process, and what it has said.
-struct Process {
-    child: Child,
-    said: Arc<Said>,
-    hears: Option<JoinHandle<()>>,
-}
-
-#[derive(Default)]
-struct Said {
-    serving: AtomicBool,
-    acked: AtomicU64,
-    ended: AtomicU64,
-    left: AtomicBool,
-    /// The last record that was acknowledged.
-    record: Mutex<(u64, u64)>,
-}
-
-impl Process {
-    fn start(place: &Place, test: &str, name: &str) -> Process {
-        let mut child = Command::new(std::env::current_exe().expect("a path"))
-            .args(["--exact", test, "--ignored", "--nocapture"])
-            .env(PLACE, &place.directory)
-            .env(NAME, name)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("a process starts");
-        let lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
-        let said = Arc::new(Said::default());
-        let hears = Arc::clone(&said);
-        let hears = std::thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
-                match line.as_str() {
-                    "serving" => hears.serving.store(true, Ordering::SeqCst),
-                    "acked" => drop(hears.acked.fetch_add(1, Ordering::SeqCst)),
-                    "ended" => drop(hears.ended.fetch_add(1, Ordering::SeqCst)),
-                    line if line.starts_with("record ") => {
-                        let mut words = line
-                            .split(' ')
-                            .skip(1)
-                            .map(|word| word.parse().expect("a number"));
-                        let record = (words.next().expect("an id"), words.next().expect("a number"));
-                        *hears.record.lock().expect("no panic") = record;
-                    }
-                    "left" => hears.left.store(true, Ordering::SeqCst),
-                    _ => {}
-                }
-            }
-        });
-        Process {
-            child,
-            said,
-            hears: Some(hears),
-        }
-    }
-
-    fn acked(&self) -> u64 {
-        self.said.acked.load(Ordering::SeqCst)
-    }
-
-    /// Waits for so many commits more.
-    fn commits(&self, more: u64) {
-        let enough = self.acked() + more;
-        until("the node commits", || self.acked() >= enough);
-    }
-
-    /// The last record that it has told of.
-    fn record(&self) -> (NodeId, Number) {
-        let (id, number) = *self.said.record.lock().expect("no panic");
-        (NodeId(id), Number(number))
-    }
-
-    fn signal(&self, signal: &str) {
-        let status = Command::new("kill")
-            .args([signal, &self.child.id().to_string()])
-            .status();
-        assert!(status.expect("kill runs").success());
-    }
-
-    /// Has the node leave. Returns its commits.
-    fn leave(mut self) -> u64 {
-        let mut input = self.child.stdin.take().expect("it is piped");
-        writeln!(input, "stop").expect("it listens");
-        assert!(self.child.wait().expect("it ends").success());
-        self.hears.take().expect("it hears").join().expect("no panic");
-        assert!(self.said.left.load(Ordering::SeqCst));
-        self.acked()
-    }
-
-    /// SIGKILL. Returns the node's commits that it has told of.
-    fn kill(mut self) -> u64 {
-        self.child.kill().expect("it runs");
-        self.wait()
-    }
-
-    /// Until it has ended, and all that it has told is heard.
-    fn wait(mut self) -> u64 {
-        self.child.wait().expect("it ends");
-        self.hears.take().expect("it hears").join().expect("no panic");
-        self.acked()
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // After a failure; it may have ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Not a test of its own: a node whose log holds few of its records.
+#[test]
+#[ignore = "a process of the other tests"]
+fn fat_node() {
+    let Some(place) = place_of_child() else { return };
+    let join = || place.join_as(&name(), |options| options.log_bytes = LOG_SMALL);
+    commit_until_told(LOCKS, join, add_and_fill);
 }
 
 /// A server and two nodes that commit.
@@ -265,9 +101,7 @@ impl World {
     }
 
     fn serve(place: &Place) -> Process {
-        let server = Process::start(place, "server", "server");
-        until("the server serves", || server.said.serving.load(Ordering::SeqCst));
-        server
+        Process::serve(place, "server", "server")
     }
 }
 
@@ -356,6 +190,81 @@ fn a_server_that_is_killed_and_started_again_loses_nothing() {
     assert_eq!(commits(&place), acked);
 }
 
+/// Every commit adds to what its node's copy says: one that lacked a record would make the counters wrong.
+#[test]
+fn nodes_that_join_while_others_write_lack_nothing() {
+    let _alone = alone();
+    let World {
+        place,
+        server: _server,
+        nodes: [one, two],
+        _lender,
+        _directory,
+    } = World::start();
+    let mut acked = 0;
+    for _ in 0..4 {
+        let three = Process::start(&place, "node", "three");
+        three.commits(10);
+        acked += three.leave();
+    }
+    acked += one.leave() + two.leave();
+    assert_eq!(commits(&place), acked);
+}
+
+/// Each writes many times what its log and its windows hold, under locks that go round: what is trimmed is in the region.
+#[test]
+fn logs_of_several_writers_that_wear_round_lose_nothing() {
+    let _alone = alone();
+    let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
+    let place = Place {
+        directory: directory.path().to_owned(),
+    };
+    let _lender = place.lender("a");
+    place.create_with(LOCKS as usize, &["a"], |plan| {
+        plan.nodes_settings = plan.nodes_settings.replace("1MiB", "32KiB");
+    });
+    let server = World::serve(&place);
+    let nodes = ["one", "two", "three"].map(|name| Process::start(&place, "fat_node", name));
+    let worn = 5 * LOG_SMALL / SPAN as u64;
+    nodes.iter().for_each(|node| node.commits(worn));
+    server.kill();
+    let _server = World::serve(&place);
+    nodes.iter().for_each(|node| node.commits(worn));
+    let acked: u64 = nodes.map(Process::leave).into_iter().sum();
+    assert_eq!(commits(&place), acked);
+}
+
+/// One member suffices meanwhile; the one that comes back has its memory, and is a member again.
+#[test]
+fn lenders_that_are_killed_in_turn_stop_nobody_and_nothing_is_lost() {
+    let _alone = alone();
+    let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
+    let place = Place {
+        directory: directory.path().to_owned(),
+    };
+    let lend = |name: &str| Process::serve(&place, "lender", name);
+    let mut lenders = ["a", "b"].map(|name| Some(lend(name)));
+    place.create(LOCKS as usize, &["a", "b"]);
+    let _server = World::serve(&place);
+    let [one, two] = ["one", "two"].map(|name| Process::start(&place, "node", name));
+    [&one, &two].iter().for_each(|node| node.commits(30));
+    for (at, name) in ["a", "b"].into_iter().enumerate() {
+        // Until it has ended it has its memory locked.
+        lenders[at].take().expect("it runs").kill();
+        [&one, &two].iter().for_each(|node| node.commits(30));
+        lenders[at] = Some(lend(name));
+        [&one, &two].iter().for_each(|node| node.commits(30));
+    }
+    let killed = one.kill();
+    two.commits(30);
+    let acked = killed + two.leave();
+    let counted = commits(&place);
+    assert!(
+        (acked..=acked + 1).contains(&counted),
+        "{acked} were acknowledged, {counted} are there"
+    );
+}
+
 /// Its link takes no more, and the server keeps only so many records for it.
 #[test]
 fn a_node_that_others_outrun_begins_anew_and_loses_nothing() {
@@ -401,14 +310,10 @@ fn after_a_power_cut_of_everything_what_was_kept_is_there_and_of_the_rest_the_tr
     let place = Place {
         directory: directory.path().to_owned(),
     };
-    let serves = |test: &str| {
-        let process = Process::start(&place, test, test);
-        until("it serves", || process.said.serving.load(Ordering::SeqCst));
-        process
-    };
-    let lender = serves("lender");
+    let lender = Process::serve(&place, "lender", "a");
     place.create(LOCKS as usize, &["a"]);
-    let server = serves("patient_server");
+    let serves = || Process::serve(&place, "patient_server", "server");
+    let server = serves();
     let nodes = ["one", "two"].map(|name| Process::start(&place, "node", name));
     nodes.iter().for_each(|node| node.commits(30));
     let kept = nodes.each_ref().map(Process::record);
@@ -434,12 +339,12 @@ fn after_a_power_cut_of_everything_what_was_kept_is_there_and_of_the_rest_the_tr
     });
     // The lender comes back empty. What the nodes' disks have is all that is left, and no proof.
     std::fs::remove_file(place.directory.join("a.mem")).expect("the lender had it");
-    let _lender = serves("lender");
+    let _lender = Process::serve(&place, "lender", "a");
     let (mut store, _) = Store::open(&place.region(), || ()).expect("the region is whole");
     let roots = ["one", "two"].map(|name| place.directory.join(name));
     let merged = merge_left(&mut store, &roots, true).expect("it is merged");
     store.close().expect("it closes");
-    let _server = serves("patient_server");
+    let _server = serves();
     let judge = place.join("another judge");
     let mut counted = 0;
     for ((node, number), (id, acked)) in kept.into_iter().zip(acked) {

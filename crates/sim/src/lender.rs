@@ -239,7 +239,7 @@ impl Lender {
                 }
                 None => self.on_member_frame(&frame, journal, planted),
             },
-            Ok(Admit::Bind(..) | Admit::Data | Admit::Share) | Err(_) => Outcome::Ended,
+            Ok(Admit::Bind(..) | Admit::Data | Admit::Share | Admit::Deposit) | Err(_) => Outcome::Ended,
         }
     }
 

@@ -23,6 +23,7 @@ pub mod check;
 pub mod coverage;
 mod damage;
 mod data;
+mod deposit;
 pub mod disk;
 pub mod history;
 mod hostile;

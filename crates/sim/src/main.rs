@@ -1,4 +1,4 @@
-//! `netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept|--shared|--regions] [--verbose]`: runs seeds, reports, exits with 1 if any
+//! `netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept|--shared|--regions|--deposits] [--verbose]`: runs seeds, reports, exits with 1 if any
 //! seed broke a rule.
 #![forbid(unsafe_code)]
 
@@ -8,12 +8,12 @@ use std::process::ExitCode;
 use netram_proto::planted::{Fault, Planted};
 use netram_sim::region::REGION_RULES;
 use netram_sim::runner::{Failure, Summary, run_seeds};
-use netram_sim::scenario::{has_data_lender, is_region, is_shared};
+use netram_sim::scenario::{has_data_lender, is_deposit, is_region, is_shared};
 
 const USAGE: &str = "\
 netram-sim: runs netram's machines in a virtual world with seeded faults
 
-usage: netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept|--shared|--regions] [--verbose]
+usage: netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept|--shared|--regions|--deposits] [--verbose]
 
   --seeds N      how many worlds to run
   --from S       the first world's seed (0)
@@ -22,6 +22,7 @@ usage: netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept|--sh
   --kept         of these only the tenth among which are all worlds with a data lender
   --shared       of these only the tenth among which are all worlds whose journal is a shared region's node's
   --regions      of these only those, one in seventeen, of several nodes that share a region
+  --deposits     of these only those, one in twenty-six, of owners with pages at lenders
   --verbose      print the whole story kept of a failing seed, and all counters
 ";
 /// Failing seeds after which a run stops.
@@ -39,6 +40,7 @@ struct Arguments {
     kept: bool,
     shared: bool,
     regions: bool,
+    deposits: bool,
     verbose: bool,
 }
 
@@ -70,6 +72,7 @@ fn main() -> ExitCode {
             (!arguments.kept || has_data_lender(seed))
                 && (!arguments.shared || is_shared(seed))
                 && (!arguments.regions || is_region(seed))
+                && (!arguments.deposits || is_deposit(seed))
         },
         &progress,
     );
@@ -140,6 +143,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
         kept: false,
         shared: false,
         regions: false,
+        deposits: false,
         verbose: false,
     };
     while let Some(word) = words.next() {
@@ -153,6 +157,10 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
         }
         if word == "--shared" {
             arguments.shared = true;
+            continue;
+        }
+        if word == "--deposits" {
+            arguments.deposits = true;
             continue;
         }
         if word == "--regions" {

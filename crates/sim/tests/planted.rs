@@ -3,13 +3,22 @@
 
 use netram_proto::planted::{Fault, Planted};
 use netram_sim::runner::{Failure, run_seed};
-use netram_sim::scenario::{has_data_lender, is_region, is_shared};
+use netram_sim::scenario::{has_data_lender, is_deposit, is_region, is_shared};
 
 /// Seeds that a fault may take to be found. Most take fewer than a hundred.
 const SEEDS_MAX: u64 = 30_000;
 
 /// These need a journal of a shared region's node; the worlds that have none are left out.
 const OF_NODES: [Fault; 3] = [Fault::DiskVotes, Fault::ViewBeforeServer, Fault::UnkeptDropped];
+
+/// These need an owner with pages at lenders; all other worlds are left out.
+const OF_DEPOSITS: [Fault; 5] = [
+    Fault::SessionUnfenced,
+    Fault::OldAckCounts,
+    Fault::GoneBeforeStashed,
+    Fault::LifeIgnored,
+    Fault::SlotLeaked,
+];
 
 /// These need a data lender; the worlds that have none are left out.
 const OF_REPLICAS: [Fault; 4] = [
@@ -22,6 +31,7 @@ const OF_REPLICAS: [Fault; 4] = [
 fn found(fault: Fault) -> Failure {
     let failing = (0..SEEDS_MAX)
         .filter(|&seed| !OF_REPLICAS.contains(&fault) || has_data_lender(seed))
+        .filter(|&seed| !OF_DEPOSITS.contains(&fault) || is_deposit(seed))
         .filter(|&seed| !OF_NODES.contains(&fault) || is_shared(seed))
         .find_map(|seed| run_seed(seed, Planted::with(fault)).err());
     match failing {
@@ -82,13 +92,18 @@ faults! {
     a_node_whose_disk_votes_is_found: DiskVotes breaks [1, 13];
     counting_a_view_before_the_server_has_it_is_found: ViewBeforeServer breaks [1, 13];
     dropping_what_the_server_lacks_is_found: UnkeptDropped breaks [1, 13];
+    frames_of_an_earlier_session_are_found: SessionUnfenced breaks [14];
+    an_answer_to_an_earlier_version_is_found: OldAckCounts breaks [14];
+    a_page_let_go_too_early_is_found: GoneBeforeStashed breaks [14];
+    counting_on_an_earlier_life_is_found: LifeIgnored breaks [0, 11, 14];
+    a_slot_that_leaks_is_found: SlotLeaked breaks [14];
     taking_the_slow_for_deaf_is_found: SlowIsDeaf breaks [0];
 }
 
 /// The same journals, under a region: what breaks a journal's rules breaks the region's.
 #[test]
 fn faults_of_journals_are_found_by_the_rules_of_regions() {
-    for fault in OF_NODES {
+    for fault in OF_NODES.into_iter().chain([Fault::ReadBeforeSeal]) {
         let failing = (0..SEEDS_MAX)
             .filter(|&seed| is_region(seed))
             .find_map(|seed| run_seed(seed, Planted::with(fault)).err());

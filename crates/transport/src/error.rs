@@ -35,12 +35,10 @@ pub enum LinkError {
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
     /// The client has another key, or something on the way changed the handshake.
-    #[error("the client's cluster key is not ours; give both sides the same key file")]
+    #[error("its cluster key is not ours; give both sides the same key file")]
     WrongKey,
     /// No common wire version.
-    #[error(
-        "the client speaks wire version {theirs}, this lender {ours}; run the same netram release on both"
-    )]
+    #[error("it speaks wire version {theirs}, this process {ours}; run the same netram release on both")]
     WrongVersion {
         /// The versions that this build speaks.
         ours: Versions,
@@ -48,19 +46,19 @@ pub enum HandshakeError {
         theirs: Versions,
     },
     /// The client came without a key.
-    #[error("the client came without a cluster key, which this lender requires")]
+    #[error("it came without a cluster key, which is required here")]
     SecureRequired,
     /// The client came with a key, and this lender runs without.
-    #[error("the client came with a cluster key, but this lender runs with --insecure")]
+    #[error("it came with a cluster key, but this process runs with --insecure")]
     InsecureRequired,
     /// The owner had [refused](crate::Pending::refuse_busy) the client beforehand.
-    #[error("the client was sent away: too many connections")]
+    #[error("it was sent away: too many connections")]
     Busy,
     /// The connection ended before the handshake did.
     #[error("the connection ended in the middle of the handshake")]
     CutOff,
     /// The handshake took too long.
-    #[error("the client did not finish the handshake in time")]
+    #[error("it did not finish the handshake in time")]
     TimedOut,
     /// The other side is some other program.
     #[error("the other side does not speak netram")]
@@ -82,14 +80,14 @@ pub enum ConnectError {
         source: io::Error,
     },
     /// No connection, or no whole handshake, in the time given. Retry later.
-    #[error("the lender did not answer in time")]
+    #[error("the other side did not answer in time")]
     TimedOut,
     /// The lender has another key, or something on the way changed the handshake.
-    #[error("the lender's cluster key is not ours; give both sides the same key file")]
+    #[error("the other side's cluster key is not ours; give both sides the same key file")]
     WrongKey,
     /// No common wire version.
     #[error(
-        "the lender speaks wire version {theirs}, this client {ours}; run the same netram release on both"
+        "the other side speaks wire version {theirs}, this one {ours}; run the same netram release on both"
     )]
     WrongVersion {
         /// The versions that this build speaks.
@@ -98,12 +96,10 @@ pub enum ConnectError {
         theirs: Versions,
     },
     /// The lender demands a key, and this client was told to go without.
-    #[error("the lender requires the cluster key; give this client the lender's key file")]
+    #[error("the other side requires the cluster key; give both sides the same key file")]
     SecureRequired,
     /// The lender runs without a key. This client has one and never talks in the clear.
-    #[error(
-        "the lender runs with --insecure, but this client has a cluster key and never talks in the clear"
-    )]
+    #[error("the other side runs with --insecure; with a cluster key nobody is talked to in the clear")]
     InsecureRequired,
     /// Without a key only local addresses are spoken to.
     #[error("{address} is not on this machine; without a cluster key only local addresses are allowed")]
@@ -112,10 +108,10 @@ pub enum ConnectError {
         address: Address,
     },
     /// The lender has too many connections. Retry later.
-    #[error("the lender is busy: it has too many connections")]
+    #[error("the other side is busy: it has too many connections")]
     Busy,
     /// The connection ended before the handshake did. Retry later.
-    #[error("the lender ended the connection in the middle of the handshake")]
+    #[error("the other side ended the connection in the middle of the handshake")]
     CutOff,
     /// The other side is some other program.
     #[error("the other side does not speak netram")]

@@ -102,7 +102,7 @@ fn different_versions_are_named_with_the_remedy_on_both_sides() {
     let theirs = Versions { oldest: 3, newest: 4 };
     assert!(matches!(error, HandshakeError::WrongVersion { ours: V1, theirs: seen } if seen == theirs));
     assert!(
-        error.to_string().contains("3 to 4, this lender 1; run the same"),
+        error.to_string().contains("3 to 4, this process 1; run the same"),
         "{error}"
     );
     assert_eq!(answers(pending, raw)[..10], *b"NETRAM\x01\x00\x01\x01");
@@ -114,7 +114,7 @@ fn different_versions_are_named_with_the_remedy_on_both_sides() {
     let error = client.join().unwrap().unwrap_err();
     assert!(matches!(error, ConnectError::WrongVersion { ours: V1, theirs: seen } if seen == theirs));
     assert!(
-        error.to_string().contains("3 to 4, this client 1; run the same"),
+        error.to_string().contains("3 to 4, this one 1; run the same"),
         "{error}"
     );
 }

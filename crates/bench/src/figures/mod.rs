@@ -3,6 +3,7 @@
 //! What is held and why stands in `docs/testing.md`; a figure that is not met is printed like one that is.
 
 mod crash;
+mod far;
 mod memory;
 mod paper;
 mod shared;
@@ -154,16 +155,19 @@ pub enum Part {
     Volumes,
     /// Shared memory.
     Shared,
+    /// Far memory.
+    Far,
 }
 
 impl Part {
     /// All of them.
-    pub const ALL: [Part; 5] = [
+    pub const ALL: [Part; 6] = [
         Part::Commits,
         Part::Memory,
         Part::Crashes,
         Part::Volumes,
         Part::Shared,
+        Part::Far,
     ];
 }
 
@@ -184,6 +188,7 @@ pub fn measure(
             Part::Crashes => crashes(site, quick, tell)?,
             Part::Volumes => volume::volumes(site, quick, tell, &mut skipped)?,
             Part::Shared => shared::regions(site, effort, quick, tell, &mut skipped)?,
+            Part::Far => far_memory(tell)?,
         });
     }
     Ok(Scoreboard {
@@ -222,6 +227,11 @@ fn recoverable_memory(
     tell("transactions that do not wait, and TPC-A beside the disk");
     figures.extend(paper::experiments(site, quick)?);
     Ok(figures)
+}
+
+fn far_memory(tell: &mut dyn FnMut(&str)) -> Result<Vec<Figure>, BenchError> {
+    tell("the study of paging");
+    far::study()
 }
 
 fn crashes(site: &Site, quick: bool, tell: &mut dyn FnMut(&str)) -> Result<Vec<Figure>, BenchError> {

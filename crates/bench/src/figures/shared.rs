@@ -9,7 +9,7 @@ use super::{Figure, Hold};
 use crate::commit::Effort;
 use crate::error::BenchError;
 use crate::shared::failover::{self, Death};
-use crate::shared::place::Plan;
+use crate::shared::place::{Plan, Straight};
 use crate::shared::{fanout, local, oo7, visible};
 use crate::site::Site;
 use crate::zeo::Zeo;
@@ -55,7 +55,11 @@ pub(super) fn regions(
     );
     figures.push(commit.with_ratio(beside.ratio));
     tell("the writer's cost by the number of nodes that follow");
-    figures.push(followers(site, plan, effort)?);
+    match followers(site, plan, effort) {
+        Ok(figure) => figures.push(figure),
+        Err(BenchError::Asked(why)) => skipped.push(format!("the writer's cost by multicast: {why}")),
+        Err(error) => return Err(error),
+    }
     tell("OO7 between two nodes");
     figures.extend(traversals(site, plan, quick, skipped)?);
     tell("nodes that die with a lock");
@@ -75,17 +79,20 @@ fn seen(site: &Site, plan: Plan, effort: Effort) -> Result<Figure, BenchError> {
 }
 
 fn followers(site: &Site, plan: Plan, effort: Effort) -> Result<Figure, BenchError> {
-    let fanout = fanout::measure(site, plan, effort)?;
-    let costs: Vec<String> = fanout
+    let by = |straight| fanout::measure(site, Plan { straight, ..plan }, effort);
+    let (group, links) = (by(Straight::Multicast)?, by(Straight::Links)?);
+    let costs: Vec<String> = group
         .commits
         .iter()
         .map(|commits| format!("{:.1}", commits.cpu_us))
         .collect();
     let what = format!(
-        "growth of the writer's processor time a commit with each node after the first that follows (with none to four: {} us)",
-        costs.join(", ")
+        "growth of the writer's processor time a commit with each node after the first that follows, by multicast (with none \
+         to four: {} us); over links: {:.0} %",
+        costs.join(", "),
+        links.percent_a_follower
     );
-    let value = fanout.percent_a_follower;
+    let value = group.percent_a_follower;
     Ok(Figure::new(
         "shared-fanout",
         what,

@@ -7,7 +7,7 @@ use netram_transport::WaitPolicy;
 use serde::Serialize;
 
 use super::local::during;
-use super::place::{Place, Plan, update};
+use super::place::{Place, Plan, Straight, update};
 use super::player::{ASKS, Act};
 use crate::commit::Effort;
 use crate::error::BenchError;
@@ -26,7 +26,7 @@ pub struct Fanout {
     pub percent_a_follower: f64,
 }
 
-/// Measures.
+/// Measures. With [`Straight::Multicast`] it is an error where loopback carries none: the figure would be another one.
 pub fn measure(site: &Site, plan: Plan, effort: Effort) -> Result<Fanout, BenchError> {
     let plan = Plan {
         wait: WaitPolicy::Block,
@@ -38,6 +38,7 @@ pub fn measure(site: &Site, plan: Plan, effort: Effort) -> Result<Fanout, BenchE
         let place = Place::start(site, plan)?;
         let node = place.join()?;
         let mut followers = Vec::new();
+        let before = node.straight();
         let mut costs = Vec::new();
         for passes in &mut passes {
             // Buffers grow, links are made.
@@ -48,6 +49,10 @@ pub fn measure(site: &Site, plan: Plan, effort: Effort) -> Result<Fanout, BenchE
             if followers.len() < FOLLOWERS_MAX {
                 followers.push(place.play(Act::Follow)?);
             }
+        }
+        if plan.straight == Straight::Multicast && node.straight().cast == before.cast {
+            let why = "no record was multicast: it does not get through here";
+            return Err(BenchError::Asked(why.to_owned()));
         }
         grown.push((costs[FOLLOWERS_MAX] / costs[1] - 1.0) * 100.0 / (FOLLOWERS_MAX - 1) as f64);
     }

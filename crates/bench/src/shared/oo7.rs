@@ -4,13 +4,15 @@
 //! An operation's *overhead* is what it takes from its beginning until the other node has all of it, less the walk that changes
 //! nothing. In the end both nodes' databases are audited, and must be the same.
 
+use std::time::{Duration, Instant};
+
 use netram_oo7::{DateIndex, Graph, OnSharedHeap, Operation, Parameters, SEED, Store, Work, audit, build};
 use netram_proto::port::Durability;
 use netram_shared::Node;
 use netram_transport::WaitPolicy;
 use serde::Serialize;
 
-use super::place::{Place, Plan};
+use super::place::{PATIENCE, Place, Plan, Straight};
 use super::player::{Act, SEEN, WATCHED, now_ns};
 use crate::child::Child;
 use crate::error::{BenchError, Context};
@@ -29,6 +31,8 @@ pub const OPERATIONS: [(Operation, Operation); 8] = [
     (Operation::T3c, Operation::T1),
 ];
 const PAGE_BYTES: u64 = 4096;
+/// Between two looks for the link between the nodes.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// Rounds before a measurement: buffers grow, pages are touched.
 const BEFORE: usize = 2;
 
@@ -73,6 +77,7 @@ pub fn measure(site: &Site, spec: &Spec, tell: &mut dyn FnMut(Operation)) -> Res
         span_bytes: spec.database.heap_bytes().next_multiple_of(PAGE_BYTES),
         members: spec.members,
         wait: spec.wait,
+        straight: Straight::Links,
         ..Plan::default()
     };
     let place = Place::start(site, plan)?;
@@ -83,6 +88,7 @@ pub fn measure(site: &Site, spec: &Spec, tell: &mut dyn FnMut(Operation)) -> Res
         Graph::create(space(&node)?, &spec.database, DateIndex::All).context("create the database")?;
     build(&store, &spec.database).context("build the database")?;
     let mut follower = place.play(Act::Watch)?;
+    await_link(&node, &follower)?;
     let mut rows = Vec::new();
     for operation in &spec.operations {
         tell(*operation);
@@ -98,6 +104,18 @@ pub fn measure(site: &Site, spec: &Spec, tell: &mut dyn FnMut(Operation)) -> Res
             why: format!("a node has another database than the one that changed it: {others}, {own}"),
         }),
     }
+}
+
+/// Waits until records go straight to the other node.
+fn await_link(node: &Node, follower: &Child) -> Result<(), BenchError> {
+    let until = Instant::now() + PATIENCE;
+    while node.straight().peers == 0 {
+        if Instant::now() > until {
+            return Err(follower.failed("no link to it comes about"));
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    Ok(())
 }
 
 fn digest(store: &impl Store, spec: &Spec) -> Result<u64, BenchError> {

@@ -9,11 +9,13 @@ use netram_rvm::Mode;
 use netram_shared::server::{Plan as RegionPlan, Spans, Store};
 use netram_shared::{Node, Options};
 use netram_transport::{Address, WaitPolicy};
+use serde::Serialize;
 
 use super::player::{Act, Player};
 use crate::child::{Child, Role, listening};
 use crate::error::{BenchError, Context};
 use crate::site::{Lender, LenderSpec, Site, Wire};
+use crate::volume::free_group;
 
 /// Bytes of the server's log.
 const LOG_BYTES: u64 = 64 << 20;
@@ -21,6 +23,19 @@ const LOG_BYTES: u64 = 64 << 20;
 const LEASE: Duration = Duration::from_secs(20);
 /// How long a node may take to join, and a lock to come.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Whether nodes send each other what they commit, beside the server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Straight {
+    /// They do not: all that a node has of the others comes from the server.
+    #[default]
+    Never,
+    /// Over links of their own.
+    Links,
+    /// Once for all, to a multicast group on loopback.
+    Multicast,
+}
 
 /// A region to be made.
 #[derive(Clone, Copy, Debug)]
@@ -35,8 +50,8 @@ pub struct Plan {
     pub lease: Duration,
     /// How server, lenders and nodes wait.
     pub wait: WaitPolicy,
-    /// Nodes send each other what they commit, over links of their own.
-    pub straight: bool,
+    /// How nodes send each other what they commit.
+    pub straight: Straight,
 }
 
 impl Default for Plan {
@@ -47,7 +62,7 @@ impl Default for Plan {
             members: 1,
             lease: LEASE,
             wait: WaitPolicy::default(),
-            straight: false,
+            straight: Straight::Never,
         }
     }
 }
@@ -94,25 +109,27 @@ impl<'s> Place<'s> {
         };
         let directory = folder.join("region");
         Store::create(&directory, &region).context("make a region")?;
-        let mut server = Child::start(
-            site.program(),
-            [
-                "shared",
-                "serve",
-                &directory.display().to_string(),
-                "--listen",
-                &site.listen(Wire::Tcp).to_string(),
-                "--key-file",
-                &site.key_file().display().to_string(),
-                "--lease",
-                &format!("{}ms", plan.lease.as_millis()),
-                "--wait",
-                &plan.wait.to_string(),
-                "--with-parent",
-            ],
-            "server",
-            site.folder(),
-        )?;
+        let group = match plan.straight {
+            Straight::Multicast => Some(free_group()?.to_string()),
+            Straight::Never | Straight::Links => None,
+        };
+        let words = [
+            "shared",
+            "serve",
+            &directory.display().to_string(),
+            "--listen",
+            &site.listen(Wire::Tcp).to_string(),
+            "--key-file",
+            &site.key_file().display().to_string(),
+            "--lease",
+            &format!("{}ms", plan.lease.as_millis()),
+            "--wait",
+            &plan.wait.to_string(),
+            "--with-parent",
+        ];
+        let group = group.iter().flat_map(|group| ["--multicast", group.as_str()]);
+        let words = words.into_iter().chain(group);
+        let mut server = Child::start(site.program(), words, "server", site.folder())?;
         let addresses = listening(&server.ready("ready")?)?;
         let address = addresses.into_iter().next();
         Ok(Place {
@@ -147,7 +164,8 @@ impl<'s> Place<'s> {
             directory: self.folder.join(&name),
             name,
             wait: self.plan.wait.to_string(),
-            listen: self.plan.straight.then(|| PEERS.to_owned()),
+            straight: self.plan.straight != Straight::Never,
+            listen: (self.plan.straight == Straight::Links).then(|| PEERS.to_owned()),
             act,
         }
     }
@@ -169,7 +187,7 @@ impl Player {
             wait: self.wait.parse().context("read how to wait")?,
             lock_timeout: PATIENCE,
             patience: PATIENCE,
-            straight: self.listen.is_some(),
+            straight: self.straight,
             listen,
             ..Options::new(server, security, self.directory.clone())
         })

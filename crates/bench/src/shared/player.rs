@@ -8,13 +8,14 @@ use netram_rvm::Mode;
 use netram_shared::Node;
 use serde::{Deserialize, Serialize};
 
+use super::mix::Task;
 use super::place::update;
 use crate::error::{BenchError, Context};
 
 /// What the process says when it has joined, and does what it is there for.
 pub(super) const READY: &str = "ready";
 /// A wait that is not over is begun again this often: what ends the node is found.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The lock of whoever asks, and that of whoever answers.
 pub(super) const ASKS: LockId = LockId(0);
@@ -40,7 +41,9 @@ pub struct Player {
     pub name: String,
     /// How it waits.
     pub wait: String,
-    /// Where it lets other nodes in; `None`: all that it has of them comes from the server.
+    /// It sends the others what it commits, and takes what they send.
+    pub straight: bool,
+    /// Where it lets other nodes in, for links to them.
     pub listen: Option<String>,
     /// What it does.
     pub act: Act,
@@ -57,6 +60,8 @@ pub enum Act {
     Watch,
     /// Holds a lock.
     Hold,
+    /// Is a user of OO7.
+    Use(Task),
 }
 
 impl Player {
@@ -73,6 +78,7 @@ impl Player {
             }
             Act::Answer => answer(&node),
             Act::Watch => watch(&node),
+            Act::Use(task) => super::mix::run(&node, &task),
             Act::Hold => {
                 let mut txn = node.begin(Mode::Restore).context("begin a transaction")?;
                 txn.acquire(HELD, Hold::Exclusive).context("acquire a lock")?;

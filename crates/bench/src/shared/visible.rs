@@ -9,7 +9,7 @@ use std::time::Instant;
 use netram_proto::shared::Version;
 use serde::Serialize;
 
-use super::place::{PATIENCE, Place, Plan, update};
+use super::place::{PATIENCE, Place, Plan, Straight, update};
 use super::player::{ANSWERS, ASKS, Act};
 use crate::commit::Effort;
 use crate::echo::{self, Echo, Exchange, Pinger};
@@ -42,7 +42,7 @@ pub struct Visible {
 /// Measures in alternating rounds.
 pub fn measure(site: &Site, plan: Plan, effort: Effort) -> Result<Visible, BenchError> {
     let plan = Plan {
-        straight: true,
+        straight: Straight::Links,
         ..plan
     };
     let place = Place::start(site, plan)?;

@@ -3,15 +3,17 @@
  * C++ class, and the same as inline functions for C. It adds nothing: whoever begins anew uses rvm/shared.h.
  * SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- *     Trans.Init()                Trans_Init(&trans, node)
- *     Trans.Begin(rvm_mode)       Trans_Begin(&trans, restore)
- *     Trans.Acquire(lock)         Trans_Acquire(&trans, lock)
- *     Trans.SetRange(addr, size)  Trans_SetRange(&trans, addr, size)
- *     Trans.Commit(rvm_mode)      Trans_Commit(&trans, flush)
- *     (Trans.Abort)               Trans_Abort(&trans)
+ *     theirs                      C++                          C
+ *     Trans.Init()                trans.Init(node)             Trans_Init(&trans, node)
+ *     Trans.Begin(rvm_mode)       trans.Begin(restore)         Trans_Begin(&trans, restore)
+ *     Trans.Commit(rvm_mode)      trans.Commit(flush)          Trans_Commit(&trans, flush)
+ *     Trans.Acquire(lock)         trans.Acquire(7)             Trans_Acquire(&trans, 7)
+ *     Trans.SetRange(addr, size)  trans.SetRange(addr, size)   Trans_SetRange(&trans, addr, size)
+ *     (not in the table)          trans.Abort()                Trans_Abort(&trans)
  *
- * Locks are exclusive, as theirs. Their Commit could return before the record was on the disk (no_flush); here a record is
- * shown to others only when it is safe, so both modes wait for that. After a failed Acquire the transaction is open: abort it.
+ * Begin's mode is restore or no_restore, Commit's flush or no_flush. Locks are exclusive, and free when the transaction
+ * ends, as theirs. What differs, and why, is in docs/c.md ("The paper's calls"). After a failed Acquire the transaction is
+ * open: abort it. Where a comment here names a code, rvm_error_text() is as it was before.
  */
 #ifndef RVM_TRANS_H
 #define RVM_TRANS_H
@@ -23,6 +25,7 @@ typedef struct {
     rvm_txn_t txn; /* NULL between transactions */
 } rvm_trans_t;
 
+/* Between transactions only, and first of all. */
 static inline void Trans_Init(rvm_trans_t *trans, rvm_node_t node)
 {
     trans->node = node;
@@ -70,6 +73,7 @@ static inline rvm_return_t Trans_Abort(rvm_trans_t *trans)
 /* Aborts at its end what is open. */
 class Trans {
 public:
+    Trans() { Trans_Init(&trans, NULL); }
     explicit Trans(rvm_node_t node) { Trans_Init(&trans, node); }
     ~Trans()
     {
@@ -77,6 +81,8 @@ public:
             Abort();
     }
 
+    /* Between transactions only. */
+    void Init(rvm_node_t node) { Trans_Init(&trans, node); }
     rvm_return_t Begin(rvm_mode_t mode) { return Trans_Begin(&trans, mode); }
     rvm_return_t Acquire(unsigned lock) { return Trans_Acquire(&trans, lock); }
     rvm_return_t SetRange(void *addr, rvm_length_t size) { return Trans_SetRange(&trans, addr, size); }

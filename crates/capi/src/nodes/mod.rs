@@ -3,6 +3,7 @@
 //! A transaction has a share of its node, so that a node leaves only when nothing of it is in use. No lock of the tables
 //! is held while something waits, but for the slot of the very transaction or reader that waits.
 
+mod heap;
 mod record;
 mod refusal;
 
@@ -17,7 +18,9 @@ use netram_shared::node::{CommitError, Gone};
 use netram_shared::server::Span;
 use netram_shared::{Node, Options, Reader, Txn};
 
-pub(crate) use self::record::{Age, Info, Join, Lock, NewRecord, SpanRecord};
+pub(crate) use self::record::{
+    Age, HeapRecord, Info, Join, Lock, NewRecord, ProgressRecord, SpanRecord, StraightRecord, StrayRecord,
+};
 use crate::abi::{ForkMark, blocked};
 use crate::code::Code;
 use crate::failure::Failure;
@@ -244,6 +247,33 @@ pub(crate) fn span_of(node: &Node, lock: u32) -> Result<&Span, Failure> {
     place
         .map(|place| node.spans().at(place))
         .ok_or_else(|| refusal::no_lock(lock))
+}
+
+/// The span at a place in the order of addresses.
+pub(crate) fn nth_span(node: &Node, place: u64) -> Result<&Span, Failure> {
+    let spans = node.spans();
+    let place = usize::try_from(place).ok().filter(|place| *place < spans.len());
+    let span = place.and_then(|place| spans.iter().nth(place));
+    span.ok_or_else(|| {
+        Failure::new(
+            Code::Range,
+            format!("the region has {} spans, counted from 0", spans.len()),
+        )
+    })
+}
+
+/// What an earlier process left, and why it is there still.
+pub(crate) fn left_behind(node: &Node, place: u64) -> Result<String, Failure> {
+    let left = node.left_behind();
+    let place = usize::try_from(place).ok();
+    let found = place.and_then(|place| left.get(place)).ok_or_else(|| {
+        Failure::new(
+            Code::Range,
+            format!("{} journals are left behind, counted from 0", left.len()),
+        )
+    })?;
+    let why = found.failed.as_deref().unwrap_or("it is being offered");
+    Ok(format!("{}: {why}", found.path.display()))
 }
 
 /// The span that has the byte at an address.

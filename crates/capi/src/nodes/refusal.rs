@@ -1,10 +1,16 @@
 //! Why a call on a shared region failed, as C is told it.
 
+use netram_heap::{
+    AccessError, AllocError, BlockError, Damage, FormatError, FreeError, OpenError, ResizeError,
+};
 use netram_proto::port::{IoError, WaitError};
 use netram_proto::shared::LockId;
 use netram_rvm::RangeError;
 use netram_shared::channel::OpenError as LinkError;
-use netram_shared::node::{AcquireError, CommitError, DeclareError, Gone, JoinError, LeaveError};
+use netram_shared::node::{
+    AcquireError, CommitError, DeclareError, Gone, HeapError, JoinError, LeaveError, SaveError,
+};
+use netram_shared::saved::CopyError;
 
 use crate::code::Code;
 use crate::failure::Failure;
@@ -21,7 +27,8 @@ impl From<AcquireError> for Failure {
             AcquireError::Died(lock) => (Code::Died, Some(lock)),
             AcquireError::TimedOut(lock) => (Code::TimedOut, Some(lock)),
             AcquireError::OutOfOrder(lock) | AcquireError::NoLock(lock) => (Code::Lock, Some(lock)),
-            AcquireError::TooMany(_) | AcquireError::Captured => (Code::Lock, None),
+            AcquireError::TooMany(_) => (Code::Lock, None),
+            AcquireError::Captured => (Code::Uncommitted, None),
             AcquireError::Lost => (Code::Lost, None),
             AcquireError::Gone(_) => (Code::Gone, None),
         };
@@ -61,7 +68,8 @@ impl From<CommitError> for Failure {
             CommitError::Lost => Failure::of(Code::Lost, error),
             CommitError::Stray(stray) => Failure {
                 lock: stray.lock.map(|lock| lock.0),
-                ..Failure::of(Code::NotHeld, error)
+                stray: Some(stray),
+                ..Failure::of(Code::Stray, error)
             },
             CommitError::Gone(gone) => gone.into(),
             CommitError::Refused(cause) => cause.into(),
@@ -101,6 +109,116 @@ impl From<LeaveError> for Failure {
             LeaveError::Gone(gone) => gone.into(),
             LeaveError::Directory { ref cause, .. } => Failure::system(cause, &error),
             LeaveError::Journal(_) | LeaveError::Memory(_) => Failure::io(libc::EIO, error),
+        }
+    }
+}
+
+impl From<SaveError> for Failure {
+    fn from(error: SaveError) -> Failure {
+        match error {
+            SaveError::Gone(gone) => gone.into(),
+            SaveError::Served | SaveError::Changed => Failure::of(Code::Served, error),
+            SaveError::Busy | SaveError::Unacknowledged => Failure::of(Code::Uncommitted, error),
+            SaveError::Copy(CopyError::System { ref cause, .. }) => Failure::system(cause, &error),
+            SaveError::Copy(CopyError::NoCopy { .. }) => Failure::io(libc::EIO, error),
+        }
+    }
+}
+
+impl From<HeapError> for Failure {
+    fn from(error: HeapError) -> Failure {
+        let (code, lock) = match error {
+            HeapError::NoLock(lock) => (Code::Lock, lock),
+            HeapError::NotHeld(lock) => (Code::NotHeld, lock),
+            HeapError::Written(lock) | HeapError::InUse(lock) => (Code::Uncommitted, lock),
+            HeapError::Format(cause) => return cause.into(),
+            HeapError::Open(cause) => return cause.into(),
+        };
+        Failure {
+            lock: Some(lock.0),
+            ..Failure::of(code, error)
+        }
+    }
+}
+
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Failure {
+        let code = match error {
+            OpenError::Foreign | OpenError::Version { .. } => Code::NoHeap,
+            OpenError::Busy { .. } => Code::Uncommitted,
+            OpenError::Header | OpenError::Short { .. } | OpenError::Damaged(_) => Code::Damaged,
+        };
+        Failure::of(code, error)
+    }
+}
+
+impl From<FormatError> for Failure {
+    fn from(error: FormatError) -> Failure {
+        match error {
+            FormatError::Size { .. } => Failure::of(Code::Range, error),
+            FormatError::Busy { .. } => Failure::of(Code::Uncommitted, error),
+            FormatError::Range(cause) => cause.into(),
+            FormatError::Commit(cause) => cause.into(),
+            FormatError::Open(cause) => cause.into(),
+        }
+    }
+}
+
+impl From<Damage> for Failure {
+    fn from(error: Damage) -> Failure {
+        Failure::of(Code::Damaged, error)
+    }
+}
+
+impl From<BlockError> for Failure {
+    fn from(error: BlockError) -> Failure {
+        match error {
+            BlockError::Damaged(cause) => cause.into(),
+            other => Failure::of(Code::Block, other),
+        }
+    }
+}
+
+impl From<AllocError> for Failure {
+    fn from(error: AllocError) -> Failure {
+        match error {
+            AllocError::NoRoom { .. } => Failure::of(Code::NoRoom, error),
+            AllocError::Transactions { .. } => Failure::of(Code::NoMemory, error),
+            AllocError::Range(cause) => cause.into(),
+            AllocError::Damaged(cause) => cause.into(),
+            AllocError::Prepare(cause) => cause.into(),
+        }
+    }
+}
+
+impl From<FreeError> for Failure {
+    fn from(error: FreeError) -> Failure {
+        match error {
+            FreeError::Block(cause) => cause.into(),
+            FreeError::Busy { .. } => Failure::of(Code::Uncommitted, error),
+            FreeError::Transactions { .. } => Failure::of(Code::NoMemory, error),
+            FreeError::Range(cause) => cause.into(),
+        }
+    }
+}
+
+impl From<ResizeError> for Failure {
+    fn from(error: ResizeError) -> Failure {
+        match error {
+            ResizeError::Free(cause) => cause.into(),
+            ResizeError::Alloc(cause) => cause.into(),
+            ResizeError::Range(cause) => cause.into(),
+        }
+    }
+}
+
+impl From<AccessError> for Failure {
+    fn from(error: AccessError) -> Failure {
+        match error {
+            AccessError::Block(cause) => cause.into(),
+            AccessError::Range(cause) => cause.into(),
+            AccessError::Root { .. } => Failure::of(Code::Range, error),
+            AccessError::Small { .. } | AccessError::Unaligned { .. } => Failure::of(Code::Block, error),
         }
     }
 }

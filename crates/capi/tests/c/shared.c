@@ -3,9 +3,8 @@
 #include <signal.h>
 #include <stddef.h>
 
-#include "check.h"
+#include "node.h"
 
-#include <rvm/shared.h>
 #include <rvm/trans.h>
 
 #ifdef __cplusplus
@@ -15,103 +14,33 @@
 #endif
 #define AT(type, field, place) SAME(offsetof(type, field), place)
 
-SAME(sizeof(rvm_join_t), 144);
+SAME(sizeof(rvm_join_t), 160);
 AT(rvm_join_t, insecure, 32);
 AT(rvm_join_t, name, 40);
 AT(rvm_join_t, log_bytes, 64);
 AT(rvm_join_t, lock_timeout_ms, 80);
-AT(rvm_join_t, reserved, 96);
+AT(rvm_join_t, capture, 96);
+AT(rvm_join_t, listen, 112);
+AT(rvm_join_t, reserved, 128);
 SAME(sizeof(rvm_node_info_t), 64);
 AT(rvm_node_info_t, left_behind, 32);
 SAME(sizeof(rvm_span_t), 24);
 SAME(sizeof(rvm_record_t), 16);
 SAME(sizeof(rvm_lock_t), 8);
 SAME(sizeof(rvm_age_t), 16);
+SAME(sizeof(rvm_progress_t), 24);
+SAME(sizeof(rvm_straight_t), 48);
+SAME(sizeof(rvm_stray_t), 40);
+AT(rvm_stray_t, lock, 24);
+SAME(sizeof(rvm_heap_info_t), 64);
+AT(rvm_heap_info_t, largest_free, 40);
+SAME(sizeof(rvm_capture_t), 4);
+SAME(sizeof(rvm_find_t), 4);
 SAME(sizeof(rvm_hold_t), 4);
 SAME(sizeof(rvm_fate_t), 4);
 
-#define PAGE 4096ul
-/* Waits in a test end, and are longer than any step on a busy machine. */
-#define PATIENCE_MS 60000
 #define THREADS 4
 #define ROUNDS 30
-
-/* A node, and where its copy is. */
-typedef struct {
-    rvm_node_t node;
-    char *base;
-    unsigned long id;
-} place_t;
-
-static rvm_join_t options_of(const char *directory)
-{
-    rvm_join_t options;
-
-    rvm_init_join(&options);
-    CHECK(options.lock_timeout_ms == 10000 && options.patience_ms == 30000);
-    options.server = getenv("SERVER");
-    options.directory = directory;
-    options.key_file = "cluster.key";
-    options.wait = getenv("WAIT");
-    options.log_bytes = 4 * MIB;
-    options.lock_timeout_ms = PATIENCE_MS;
-    options.patience_ms = PATIENCE_MS;
-    return options;
-}
-
-static place_t join(const char *directory)
-{
-    rvm_join_t options = options_of(directory);
-    rvm_node_info_t info;
-    place_t place;
-
-    OK(rvm_node_join(&options, &place.node));
-    OK(rvm_node_info(place.node, &info));
-    CHECK(info.vmaddr != NULL && info.length == info.spans * PAGE && info.id != 0);
-    place.base = info.vmaddr;
-    place.id = info.id;
-    return place;
-}
-
-static unsigned long *counter(place_t *place, unsigned lock)
-{
-    return (unsigned long *)(void *)(place->base + lock * PAGE);
-}
-
-static rvm_txn_t begin(place_t *place)
-{
-    rvm_txn_t txn;
-
-    OK(rvm_txn_begin(place->node, restore, &txn));
-    return txn;
-}
-
-/* Adds one to the counter under a lock, whoever has it. Returns what it is then. */
-static unsigned long add(place_t *place, unsigned lock)
-{
-    rvm_txn_t txn = begin(place);
-    unsigned long value;
-
-    OK(rvm_txn_acquire(txn, lock, rvm_exclusive));
-    OK(rvm_txn_set_range(txn, counter(place, lock), sizeof value));
-    value = ++*counter(place, lock);
-    OK(rvm_txn_commit(txn, NULL));
-    return value;
-}
-
-/* The counter under a lock, as of now. */
-static unsigned long get(place_t *place, unsigned lock)
-{
-    rvm_txn_t txn = begin(place);
-    rvm_record_t record = {7, 7};
-    unsigned long value;
-
-    OK(rvm_txn_acquire(txn, lock, rvm_shared));
-    value = *counter(place, lock);
-    OK(rvm_txn_commit(txn, &record));
-    CHECK(record.number == 0);
-    return value;
-}
 
 /* From joining to leaving; an abort; what ended is refused. */
 static void life(void)
@@ -471,8 +400,10 @@ static void table_1(void)
     OK(Trans_Abort(&trans));
 #ifdef __cplusplus
     {
-        Trans other(one.node), left_open(one.node);
+        Trans other, left_open(one.node);
 
+        EXPECT(other.Begin(restore), RVM_EHANDLE);
+        other.Init(one.node);
         OK(other.Begin(restore));
         OK(other.Acquire(1));
         OK(other.SetRange(counter(&one, 1), 8));

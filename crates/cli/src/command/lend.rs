@@ -80,6 +80,9 @@ struct Settings {
     /// The most that one journal may have [default: no bound but the memory]
     #[arg(long, value_name = "SIZE", env = "NETRAM_QUOTA")]
     quota: Option<Size>,
+    /// Of the memory, the most that pages of other machines' far memory may take in all; 0: none are taken [default: half]
+    #[arg(long, value_name = "SIZE", env = "NETRAM_DEPOSITS")]
+    deposits: Option<Size>,
     /// What feeds this machine with power; copies under one label are lost together [default: default]
     #[arg(long, value_name = "LABEL", env = "NETRAM_DOMAIN")]
     domain: Option<String>,
@@ -144,6 +147,7 @@ impl Settings {
             insecure: if chosen { self.insecure } else { file.insecure },
             memory: self.memory.or(file.memory),
             quota: self.quota.or(file.quota),
+            deposits: self.deposits.or(file.deposits),
             domain: self.domain.or(file.domain),
             name: self.name.or(file.name),
             shards: self.shards.or(file.shards),
@@ -177,6 +181,7 @@ impl Settings {
             data_door,
             memory: self.memory.map_or(default.memory, |size| size.0),
             quota: self.quota.map(|size| size.0),
+            deposits: self.deposits.map(|size| size.0),
             domain: self.domain.unwrap_or(default.domain),
             name: self.name.unwrap_or(default.name),
             shards: self.shards.unwrap_or(default.shards),

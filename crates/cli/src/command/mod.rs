@@ -7,6 +7,7 @@ mod journal;
 mod key;
 mod lend;
 mod manual;
+mod pagesim;
 mod rvm;
 mod shared;
 mod status;
@@ -29,6 +30,8 @@ pub(crate) enum Command {
     Disk(disk::Disk),
     #[command(subcommand)]
     Shared(shared::Shared),
+    #[command(subcommand)]
+    Pagesim(pagesim::Pagesim),
     #[command(subcommand)]
     Key(key::Key),
     #[command(subcommand)]
@@ -73,6 +76,7 @@ impl Command {
             Command::Rvm(rvm) => rvm.run(),
             Command::Disk(disk) => disk.run(),
             Command::Shared(shared) => shared.run(),
+            Command::Pagesim(pagesim) => pagesim.run(),
             Command::Key(key) => key.run(),
             Command::Bench(bench) => bench.run(),
             Command::Demo(demo) => demo.run(),

@@ -127,6 +127,15 @@ fn ask(address: &Address, security: &Security, timeout: Duration) -> Result<Repo
                 FrameKind::Refuse if Refusal::from_byte(frame.header.flags) == Some(Refusal::DataOnly) => {
                     bail!("it takes data sessions only at this address: ask at another of its addresses")
                 }
+                // A lender says neither.
+                FrameKind::Shared => {
+                    bail!("it is the server of a shared region: ask it with `netram shared status`")
+                }
+                FrameKind::Refuse if Refusal::from_byte(frame.header.flags) == Some(Refusal::RegionOnly) => {
+                    bail!(
+                        "it belongs to a shared region, and lends nothing: ask the region's server with `netram shared status`"
+                    )
+                }
                 FrameKind::Refuse => bail!("it refused to report"),
                 _ => continue,
             }
@@ -221,14 +230,38 @@ fn show(answers: &[Answer]) -> Result<()> {
     if any {
         output::line(journals)?;
     }
-    match multicast(answers) {
-        Some(table) => output::line(table),
-        None => Ok(()),
+    for table in [deposits(answers), multicast(answers)].into_iter().flatten() {
+        output::line(table)?;
     }
+    Ok(())
+}
+
+/// Pages of far memory, by owner; `None`: there are none.
+fn deposits(answers: &[Answer]) -> Option<String> {
+    let mut table = output::table(
+        &["deposit", "lender", "owner", "slots", "with a page", "bytes"],
+        3,
+    );
+    let mut any = false;
+    for report in answers.iter().filter_map(|answer| answer.report.as_ref()) {
+        for deposit in &report.deposits {
+            any = true;
+            let owner = if deposit.connected { "connected" } else { "away" };
+            table.add_row([
+                deposit.id.clone(),
+                report.name.clone(),
+                owner.to_owned(),
+                deposit.slots.to_string(),
+                deposit.held.to_string(),
+                output::bytes(deposit.bytes),
+            ]);
+        }
+    }
+    any.then(|| table.to_string())
 }
 
 /// What came by multicast to whom; `None`: nothing did.
-fn multicast(answers: &[Answer]) -> Option<impl std::fmt::Display> {
+fn multicast(answers: &[Answer]) -> Option<String> {
     let mut table = output::table(
         &[
             "multicast",
@@ -260,7 +293,7 @@ fn multicast(answers: &[Answer]) -> Option<impl std::fmt::Display> {
         let row = [report.name.clone(), group];
         table.add_row(row.into_iter().chain(counts.map(|count| count.to_string())));
     }
-    any.then_some(table)
+    any.then(|| table.to_string())
 }
 
 /// What a data lender's copies take.

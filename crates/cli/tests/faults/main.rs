@@ -20,4 +20,5 @@ mod multicast;
 mod partition;
 mod pause;
 mod power;
+mod shared_cast;
 mod worker;

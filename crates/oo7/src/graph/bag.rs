@@ -3,7 +3,7 @@
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
-use super::ground::Ground;
+use super::ground::{Ground, Near};
 use super::layout::{Bag, view};
 use crate::error::StoreError;
 
@@ -33,7 +33,7 @@ pub(super) fn push<G: Ground>(ground: &mut G, place: Place, item: u64) -> Result
         return set_count(ground, place.header, count + 1);
     }
     let room = (2 * room).max(ROOM_FIRST);
-    let moved = ground.allocate(8 * room as usize)?;
+    let moved = ground.allocate(Near::Block(place.header), 8 * room as usize)?;
     let bag = Bag {
         items: U64::new(items),
         count: U32::new(count),

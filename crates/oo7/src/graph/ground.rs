@@ -13,6 +13,17 @@ pub trait Space {
     fn begin(&self) -> Result<Self::Open<'_>, StoreError>;
 }
 
+/// What a block belongs to: where modules have heaps of their own, it is taken from that one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Near {
+    /// To all modules: the indexes.
+    Common,
+    /// To the module with this id.
+    Module(u32),
+    /// To whatever the block there belongs to.
+    Block(u64),
+}
+
 /// An open transaction on memory with blocks. Dropping it takes its changes back.
 pub trait Ground {
     /// The memory, for reading in place.
@@ -20,7 +31,7 @@ pub trait Ground {
     /// Declares the bytes at an offset as changing, and changes them.
     fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), StoreError>;
     /// Takes a block, whose bytes are whatever they were. It begins at a multiple of eight.
-    fn allocate(&mut self, bytes: usize) -> Result<u64, StoreError>;
+    fn allocate(&mut self, near: Near, bytes: usize) -> Result<u64, StoreError>;
     /// Gives a block back.
     fn free(&mut self, at: u64) -> Result<(), StoreError>;
     /// The block that a program begins at; zero until it is set.

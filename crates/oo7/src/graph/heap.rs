@@ -4,12 +4,13 @@
 //! offsets with a bounds check each, and nothing else.
 
 use std::fmt;
+use std::ops::Deref;
 
 use netram_heap::{AllocError, Heap, Ptr, Transact};
 use netram_proto::port::{Durability, Log};
 use netram_rvm::{Mode, ReadGuard, Rvm, Storage, Transaction};
 
-use super::ground::{Ground, Space};
+use super::ground::{Ground, Near, Space};
 use crate::error::StoreError;
 
 /// The root of the heap in which the database is kept.
@@ -51,16 +52,16 @@ impl<'h, L: Log, S: Storage> OnHeap<'h, L, S> {
     }
 }
 
-impl<L: Log, S: Storage> Space for OnHeap<'_, L, S> {
+impl<'h, L: Log, S: Storage> Space for OnHeap<'h, L, S> {
     type Open<'s>
-        = HeapOpen<'s, Transaction<L, S>>
+        = HeapOpen<'s, Transaction<L, S>, &'h Heap>
     where
         Self: 's;
 
-    fn begin(&self) -> Result<HeapOpen<'_, Transaction<L, S>>, StoreError> {
+    fn begin(&self) -> Result<HeapOpen<'_, Transaction<L, S>, &'h Heap>, StoreError> {
         Ok(HeapOpen::new(
             self.rvm.begin(self.mode),
-            self.heap,
+            std::slice::from_ref(&self.heap),
             self.durability,
         ))
     }
@@ -79,49 +80,76 @@ impl<L: Log, S: Storage> Commits for Transaction<L, S> {
     }
 }
 
-/// A transaction on a heap.
-pub struct HeapOpen<'s, X> {
+/// A transaction on a heap, or on several of one region. The first one has the root, and what belongs to all modules; the others are
+/// those of the modules, in the order of their ids.
+pub struct HeapOpen<'s, X, H> {
     // Dropped before the transaction, whose end takes the region's lock.
     reading: Option<ReadGuard<'s>>,
     transaction: X,
-    heap: &'s Heap,
+    heaps: &'s [H],
     durability: Durability,
 }
 
-impl<'s, X: Commits> HeapOpen<'s, X> {
-    pub(super) fn new(transaction: X, heap: &'s Heap, durability: Durability) -> HeapOpen<'s, X> {
+impl<'s, X: Commits, H: Deref<Target = Heap>> HeapOpen<'s, X, H> {
+    pub(super) fn new(transaction: X, heaps: &'s [H], durability: Durability) -> HeapOpen<'s, X, H> {
+        assert!(!heaps.is_empty());
         HeapOpen {
             reading: None,
             transaction,
-            heap,
+            heaps,
             durability,
+        }
+    }
+
+    /// The heap of what belongs to all modules.
+    fn common(&self) -> &'s Heap {
+        let heaps = self.heaps;
+        &heaps[0]
+    }
+
+    /// The heap in which a block lies: the one that begins last before it.
+    fn heap_of(&self, at: u64) -> &'s Heap {
+        let offset = at.saturating_add(self.common().base() as u64);
+        let heaps = self.heaps.iter().map(|heap| &**heap);
+        let before = heaps.filter(|heap| heap.start() as u64 <= offset);
+        before.max_by_key(|heap| heap.start()).unwrap_or(self.common())
+    }
+
+    fn heap_near(&self, near: Near) -> &'s Heap {
+        match near {
+            Near::Common => self.common(),
+            Near::Module(id) => {
+                let heaps = self.heaps;
+                heaps.get(id as usize).map_or(self.common(), |heap| heap)
+            }
+            Near::Block(at) => self.heap_of(at),
         }
     }
 }
 
-impl<X> fmt::Debug for HeapOpen<'_, X> {
+impl<X, H> fmt::Debug for HeapOpen<'_, X, H> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("HeapOpen").finish_non_exhaustive()
     }
 }
 
-impl<X: Commits> HeapOpen<'_, X> {
+impl<X, H> HeapOpen<'_, X, H> {
     /// The transaction, for a change: nothing may be lent for reading meanwhile.
-    fn changing(&mut self) -> &mut X {
+    pub(super) fn changing(&mut self) -> &mut X {
         self.reading = None;
         &mut self.transaction
     }
 }
 
-impl<X: Commits> Ground for HeapOpen<'_, X> {
+impl<X: Commits, H: Deref<Target = Heap>> Ground for HeapOpen<'_, X, H> {
     fn bytes(&mut self) -> &[u8] {
-        let heap = self.heap;
+        let heap = self.common();
         let reading = self.reading.get_or_insert_with(|| heap.region().read());
         &reading[heap.base()..]
     }
 
     fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), StoreError> {
-        let heap = self.heap;
+        let heap = self.common();
         let offset = usize::try_from(at)
             .ok()
             .and_then(|at| at.checked_add(heap.base()));
@@ -133,8 +161,8 @@ impl<X: Commits> Ground for HeapOpen<'_, X> {
         written.map_err(StoreError::below)
     }
 
-    fn allocate(&mut self, bytes: usize) -> Result<u64, StoreError> {
-        let heap = self.heap;
+    fn allocate(&mut self, near: Near, bytes: usize) -> Result<u64, StoreError> {
+        let heap = self.heap_near(near);
         match heap.allocate(self.changing(), bytes) {
             Ok(block) => Ok(block.offset()),
             Err(AllocError::NoRoom { asked, largest }) => Err(StoreError::NoRoom {
@@ -146,7 +174,7 @@ impl<X: Commits> Ground for HeapOpen<'_, X> {
     }
 
     fn free(&mut self, at: u64) -> Result<(), StoreError> {
-        let heap = self.heap;
+        let heap = self.heap_of(at);
         heap.free(self.changing(), Ptr::<u8>::from_offset(at))
             .map_err(StoreError::below)
     }
@@ -154,12 +182,12 @@ impl<X: Commits> Ground for HeapOpen<'_, X> {
     fn root(&mut self) -> Result<u64, StoreError> {
         // It takes the region's lock itself.
         self.reading = None;
-        let root = self.heap.root::<u8>(ROOT).map_err(StoreError::below)?;
+        let root = self.common().root::<u8>(ROOT).map_err(StoreError::below)?;
         Ok(root.offset())
     }
 
     fn set_root(&mut self, at: u64) -> Result<(), StoreError> {
-        let heap = self.heap;
+        let heap = self.common();
         heap.set_root(self.changing(), ROOT, Ptr::<u8>::from_offset(at))
             .map_err(StoreError::below)
     }

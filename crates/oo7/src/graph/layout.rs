@@ -14,7 +14,7 @@ use crate::text::{TITLE_BYTES, TYPE_BYTES, type_name};
 /// First bytes of a database.
 pub(super) const MAGIC: [u8; 8] = *b"NRAM-OO7";
 /// The layout that this code reads and writes.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 macro_rules! stored {
     ($($(#[$doc:meta])* struct $name:ident { $($field:ident: $type:ty,)* })*) => {
@@ -37,6 +37,9 @@ stored! {
         date_map: U32,
         // Connections of a part: how much room it has for them.
         connections: U32,
+        // Composites of a module, and modules: whose block goes where, if each module has a heap.
+        composites: U32,
+        modules: U32,
         indexes: [IndexRow; 7],
     }
 

@@ -16,12 +16,12 @@ mod work;
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-pub use ground::{Ground, Space};
+pub use ground::{Ground, Near, Space};
 pub use heap::{Commits, HeapOpen, OnHeap};
-pub use shared::OnSharedHeap;
+pub use shared::{OnSharedHeap, SharedOpen};
 
 use crate::error::StoreError;
-use crate::size::Parameters;
+use crate::size::{Parameters, module_of};
 use crate::store::{Index, Store};
 use layout::{DatabaseRow, IndexRow, MAGIC, VERSION, view};
 use tree::{Key, Met};
@@ -42,8 +42,17 @@ pub enum DateIndex {
 pub struct Graph<S> {
     space: S,
     database: u64,
+    facts: Facts,
+}
+
+/// What is said of a database where it begins.
+#[derive(Clone, Copy, Debug)]
+struct Facts {
     dates: DateIndex,
     connections: u32,
+    /// Of a module.
+    composites: u32,
+    modules: u32,
 }
 
 impl<S: Space> Graph<S> {
@@ -55,18 +64,24 @@ impl<S: Space> Graph<S> {
             complete: U32::ZERO,
             date_map: U32::new(u32::from(dates == DateIndex::One)),
             connections: U32::new(parameters.connections),
+            composites: U32::new(parameters.composites),
+            modules: U32::new(parameters.modules),
             indexes: [IndexRow::new_zeroed(); 7],
         };
         let mut open = space.begin()?;
-        let database = open.allocate(size_of::<DatabaseRow>())?;
+        let database = open.allocate(Near::Common, size_of::<DatabaseRow>())?;
         open.write(database, row.as_bytes())?;
         open.set_root(database)?;
         open.commit()?;
         Ok(Graph {
             space,
             database,
-            dates,
-            connections: parameters.connections,
+            facts: Facts {
+                dates,
+                connections: parameters.connections,
+                composites: parameters.composites,
+                modules: parameters.modules,
+            },
         })
     }
 
@@ -90,18 +105,42 @@ impl<S: Space> Graph<S> {
                 why: "its building was cut off",
             });
         }
-        let dates = match row.date_map.get() {
-            0 => DateIndex::All,
-            _ => DateIndex::One,
+        let facts = Facts {
+            dates: match row.date_map.get() {
+                0 => DateIndex::All,
+                _ => DateIndex::One,
+            },
+            connections: row.connections.get(),
+            composites: row.composites.get(),
+            modules: row.modules.get(),
         };
-        let connections = row.connections.get();
+        if facts.composites == 0 || facts.modules == 0 {
+            return Err(StoreError::Damaged {
+                what: "numbers of composites and modules",
+                at: database,
+            });
+        }
         drop(open);
         Ok(Graph {
             space,
             database,
-            dates,
-            connections,
+            facts,
         })
+    }
+
+    /// What the database is in.
+    pub fn space(&self) -> &S {
+        &self.space
+    }
+
+    /// The database in a transaction that its space has begun.
+    pub fn within<'s>(&'s self, ground: S::Open<'s>) -> GraphOpen<S::Open<'s>> {
+        GraphOpen {
+            ground,
+            database: self.database,
+            facts: self.facts,
+            met: Met::default(),
+        }
     }
 }
 
@@ -112,13 +151,7 @@ impl<S: Space> Store for Graph<S> {
         Self: 's;
 
     fn begin(&self) -> Result<Self::Open<'_>, StoreError> {
-        Ok(GraphOpen {
-            ground: self.space.begin()?,
-            database: self.database,
-            dates: self.dates,
-            connections: self.connections,
-            met: Met::default(),
-        })
+        Ok(self.within(self.space.begin()?))
     }
 }
 
@@ -127,8 +160,7 @@ impl<S: Space> Store for Graph<S> {
 pub struct GraphOpen<G> {
     ground: G,
     database: u64,
-    dates: DateIndex,
-    connections: u32,
+    facts: Facts,
     met: Met,
 }
 
@@ -163,9 +195,22 @@ impl<G: Ground> GraphOpen<G> {
         view(self.ground.bytes(), at, what)
     }
 
+    /// What the transaction stands on.
+    pub fn ground_mut(&mut self) -> &mut G {
+        &mut self.ground
+    }
+
+    /// Where a composite and all that it owns belongs.
+    fn home_of(&self, composite: u32) -> Near {
+        let Facts {
+            composites, modules, ..
+        } = self.facts;
+        Near::Module(module_of(composite, composites, modules))
+    }
+
     /// Stores a row in a block of its own.
-    fn add<T: IntoBytes + Immutable>(&mut self, row: &T) -> Result<u64, StoreError> {
-        let at = self.ground.allocate(size_of::<T>())?;
+    fn add<T: IntoBytes + Immutable>(&mut self, near: Near, row: &T) -> Result<u64, StoreError> {
+        let at = self.ground.allocate(near, size_of::<T>())?;
         self.ground.write(at, row.as_bytes())?;
         Ok(at)
     }
@@ -203,7 +248,7 @@ impl<G: Ground> GraphOpen<G> {
 
     /// A part's key in the index of dates.
     fn date_key(&self, date: u32, id: u32) -> u64 {
-        match self.dates {
+        match self.facts.dates {
             DateIndex::All => u64::from(date) << 32 | u64::from(id),
             DateIndex::One => u64::from(date) << 32,
         }

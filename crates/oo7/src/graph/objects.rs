@@ -6,7 +6,7 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
 use super::bag::{self, Place};
-use super::ground::Ground;
+use super::ground::{Ground, Near};
 use super::layout::{
     AssemblyRow, Bag, CompositeRow, ConnectionRow, DesignRow, ModuleRow, PartRow, TextRow, inward_room,
     part_bytes, view,
@@ -19,13 +19,14 @@ use crate::text::{manual_title, type_name};
 
 impl<G: Ground> GraphOpen<G> {
     pub(super) fn make_module(&mut self, design: Design, manual: &[u8]) -> Result<ModuleAt, StoreError> {
-        let at = self.add(&ModuleRow {
+        let row = ModuleRow {
             design: DesignRow::new(design),
             spare: U32::ZERO,
             manual: U64::ZERO,
             top: U64::ZERO,
             assemblies: Bag::EMPTY,
-        })?;
+        };
+        let at = self.add(Near::Module(design.id), &row)?;
         let manual = self.make_text(manual_title(design.id), design.id, manual, at)?;
         self.point(at + offset_of!(ModuleRow, manual) as u64, manual)?;
         self.enter_id(Index::Module, design.id, at)?;
@@ -38,14 +39,15 @@ impl<G: Ground> GraphOpen<G> {
         parent: Option<AssemblyAt>,
         assembly: Assembly,
     ) -> Result<AssemblyAt, StoreError> {
-        let at = self.add(&AssemblyRow {
+        let row = AssemblyRow {
             design: DesignRow::new(assembly.design),
             base: U32::new(assembly.base.into()),
             module: U64::new(module.0),
             parent: U64::new(parent.map_or(0, |parent| parent.0)),
             below: Bag::EMPTY,
             shared: Bag::EMPTY,
-        })?;
+        };
+        let at = self.add(Near::Block(module.0), &row)?;
         match parent {
             Some(parent) => bag::push(&mut self.ground, below(parent), at)?,
             None => self.point(module.0 + offset_of!(ModuleRow, top) as u64, at)?,
@@ -64,7 +66,7 @@ impl<G: Ground> GraphOpen<G> {
         title: [u8; 40],
         text: &[u8],
     ) -> Result<CompositeAt, StoreError> {
-        let at = self.add(&CompositeRow {
+        let row = CompositeRow {
             design: DesignRow::new(design),
             spare: U32::ZERO,
             document: U64::ZERO,
@@ -72,7 +74,8 @@ impl<G: Ground> GraphOpen<G> {
             parts: Bag::EMPTY,
             users: Bag::EMPTY,
             shared_users: Bag::EMPTY,
-        })?;
+        };
+        let at = self.add(self.home_of(design.id), &row)?;
         let document = self.make_text(title, design.id, text, at)?;
         self.point(at + offset_of!(CompositeRow, document) as u64, document)?;
         self.enter_id(Index::Composite, design.id, at)?;
@@ -82,8 +85,9 @@ impl<G: Ground> GraphOpen<G> {
     }
 
     pub(super) fn make_part(&mut self, composite: CompositeAt, part: Part) -> Result<PartAt, StoreError> {
-        let at = self.ground.allocate(part_bytes(self.connections))?;
-        let (outward, inward) = (outward(PartAt(at)), inward(PartAt(at), self.connections));
+        let near = Near::Block(composite.0);
+        let at = self.ground.allocate(near, part_bytes(self.facts.connections))?;
+        let (outward, inward) = (outward(PartAt(at)), inward(PartAt(at), self.facts.connections));
         let row = PartRow {
             design: DesignRow::new(part.design),
             x: part.x.into(),
@@ -93,12 +97,12 @@ impl<G: Ground> GraphOpen<G> {
             outward: Bag {
                 items: U64::new(outward.inline),
                 count: U32::ZERO,
-                room: U32::new(self.connections),
+                room: U32::new(self.facts.connections),
             },
             inward: Bag {
                 items: U64::new(inward.inline),
                 count: U32::ZERO,
-                room: U32::new(inward_room(self.connections)),
+                room: U32::new(inward_room(self.facts.connections)),
             },
         };
         self.ground.write(at, row.as_bytes())?;
@@ -115,15 +119,16 @@ impl<G: Ground> GraphOpen<G> {
     }
 
     pub(super) fn make_connection(&mut self, link: Link<PartAt>) -> Result<(), StoreError> {
-        let at = self.add(&ConnectionRow {
+        let row = ConnectionRow {
             kind: type_name(link.connection.kind),
             spare: [0; 2],
             length: link.connection.length.into(),
             from: U64::new(link.from.0),
             to: U64::new(link.to.0),
-        })?;
+        };
+        let at = self.add(Near::Block(link.from.0), &row)?;
         bag::push(&mut self.ground, outward(link.from), at)?;
-        bag::push(&mut self.ground, inward(link.to, self.connections), at)
+        bag::push(&mut self.ground, inward(link.to, self.facts.connections), at)
     }
 
     pub(super) fn make_use(
@@ -141,7 +146,7 @@ impl<G: Ground> GraphOpen<G> {
         let (old, length) = (row.text.get(), row.length.get());
         if text.len() > length as usize {
             // As the original: a longer text gets a block of its own.
-            let moved = self.ground.allocate(text.len())?;
+            let moved = self.ground.allocate(Near::Block(at), text.len())?;
             self.ground.write(moved, text)?;
             self.point(at + offset_of!(TextRow, text) as u64, moved)?;
             self.ground.free(old)?;
@@ -194,20 +199,21 @@ impl<G: Ground> GraphOpen<G> {
         let date = self.date_key(date, id);
         self.leave(Index::Date, Key::Number(date))?;
         bag::discard(&mut self.ground, outward(part))?;
-        bag::discard(&mut self.ground, inward(part, self.connections))?;
+        bag::discard(&mut self.ground, inward(part, self.facts.connections))?;
         self.ground.free(part.0)
     }
 
     fn make_text(&mut self, title: [u8; 40], id: u32, text: &[u8], owner: u64) -> Result<u64, StoreError> {
-        let block = self.ground.allocate(text.len())?;
+        let block = self.ground.allocate(Near::Block(owner), text.len())?;
         self.ground.write(block, text)?;
-        self.add(&TextRow {
+        let row = TextRow {
             title,
             id: id.into(),
             length: text_length(text)?,
             text: U64::new(block),
             owner: U64::new(owner),
-        })
+        };
+        self.add(Near::Block(owner), &row)
     }
 
     /// Stores a reference.

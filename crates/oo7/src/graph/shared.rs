@@ -1,4 +1,4 @@
-//! A persistent heap in a region of several machines as the ground of the graph.
+//! Persistent heaps in a region of several machines as the ground of the graph.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,11 +13,12 @@ use super::ground::Space;
 use super::heap::{Commits, HeapOpen};
 use crate::error::StoreError;
 
-/// The heap under one lock of a shared region. Every transaction acquires that lock as it begins, and those that it is told
-/// to acquire with it.
+/// Heaps of a shared region, each under a lock. The first one has the root and what belongs to all modules; if there are others, they
+/// are those of the modules, in the order of their ids. A transaction acquires all their locks as it begins, and those that
+/// it is told to acquire with them, or only what [`begin_with`](OnSharedHeap::begin_with) is given.
 pub struct OnSharedHeap<'n> {
     node: &'n Node,
-    heap: Arc<Heap>,
+    heaps: Vec<Arc<Heap>>,
     locks: Vec<(LockId, Hold)>,
     durability: Durability,
     mode: Mode,
@@ -26,7 +27,7 @@ pub struct OnSharedHeap<'n> {
 impl fmt::Debug for OnSharedHeap<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("OnSharedHeap")
-            .field("heap", &self.heap)
+            .field("heaps", &self.heaps)
             .field("locks", &self.locks)
             .finish_non_exhaustive()
     }
@@ -40,19 +41,31 @@ impl<'n> OnSharedHeap<'n> {
         Commits::commit(txn, Durability::Remote)
     }
 
-    /// The heap under the lock, which transactions acquire to write.
+    /// The heap under one lock, which transactions acquire to write: all modules are in it.
     pub fn open(
         node: &'n Node,
         lock: LockId,
         durability: Durability,
     ) -> Result<OnSharedHeap<'n>, StoreError> {
-        let txn = begin(node, &[(lock, Hold::Shared)], Mode::Restore)?;
-        let heap = txn.heap(lock).map_err(StoreError::below)?;
+        OnSharedHeap::open_all(node, &[lock], durability)
+    }
+
+    /// The heaps under these locks, the first of which is for what belongs to all modules. Transactions acquire all to write.
+    pub fn open_all(
+        node: &'n Node,
+        locks: &[LockId],
+        durability: Durability,
+    ) -> Result<OnSharedHeap<'n>, StoreError> {
+        let with = |hold| -> Vec<(LockId, Hold)> { locks.iter().map(|lock| (*lock, hold)).collect() };
+        let txn = begin(node, &with(Hold::Shared), Mode::Restore)?;
+        let heaps = locks.iter().map(|lock| txn.heap(*lock));
+        let heaps: Result<Vec<Arc<Heap>>, _> = heaps.collect();
+        let heaps = heaps.map_err(StoreError::below)?;
         drop(txn);
         Ok(OnSharedHeap {
             node,
-            heap,
-            locks: vec![(lock, Hold::Exclusive)],
+            heaps,
+            locks: with(Hold::Exclusive),
             durability,
             mode: Mode::Restore,
         })
@@ -77,6 +90,22 @@ impl<'n> OnSharedHeap<'n> {
             ..self
         }
     }
+
+    /// Begins a transaction that acquires these locks, in their order, and for the time being no others.
+    pub fn begin_with(&self, locks: &[(LockId, Hold)]) -> Result<SharedOpen<'_>, StoreError> {
+        let txn = begin(self.node, locks, self.mode)?;
+        Ok(HeapOpen::new(txn, &self.heaps, self.durability))
+    }
+}
+
+/// A transaction on heaps of a shared region.
+pub type SharedOpen<'s> = HeapOpen<'s, Txn<'s>, Arc<Heap>>;
+
+impl SharedOpen<'_> {
+    /// Acquires one lock more. Out of order it may die of it: see [`Txn::acquire`].
+    pub fn acquire(&mut self, lock: LockId, hold: Hold) -> Result<(), StoreError> {
+        self.changing().acquire(lock, hold).map_err(StoreError::below)
+    }
 }
 
 fn begin<'n>(node: &'n Node, locks: &[(LockId, Hold)], mode: Mode) -> Result<Txn<'n>, StoreError> {
@@ -94,12 +123,11 @@ impl Commits for Txn<'_> {
 
 impl Space for OnSharedHeap<'_> {
     type Open<'s>
-        = HeapOpen<'s, Txn<'s>>
+        = SharedOpen<'s>
     where
         Self: 's;
 
-    fn begin(&self) -> Result<HeapOpen<'_, Txn<'_>>, StoreError> {
-        let txn = begin(self.node, &self.locks, self.mode)?;
-        Ok(HeapOpen::new(txn, &self.heap, self.durability))
+    fn begin(&self) -> Result<SharedOpen<'_>, StoreError> {
+        self.begin_with(&self.locks)
     }
 }

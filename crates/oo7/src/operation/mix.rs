@@ -8,7 +8,7 @@
 //! takes the locks of the modules that the step names, in their order. Assemblies are only read, so that what was chosen
 //! is still there.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::traversal::{Change, Walk, Which};
 use crate::error::StoreError;
@@ -17,7 +17,7 @@ use crate::size::Parameters;
 use crate::store::{Use, Work};
 
 /// How often a client does what, in percent, and how.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mix {
     /// Reads of private composites.
     pub private_read: u32,
@@ -57,7 +57,7 @@ pub struct Step<C> {
 pub struct Client {
     mix: Mix,
     module: u32,
-    composites: u32,
+    parameters: Parameters,
     random: Random,
 }
 
@@ -71,7 +71,7 @@ impl Client {
         Client {
             mix,
             module,
-            composites: parameters.composites,
+            parameters: *parameters,
             random: Random::new(seed.wrapping_mul(1_000_003).wrapping_add(module.into())),
         }
     }
@@ -100,7 +100,7 @@ impl Client {
         open.components(assembly, how, &mut composites)?;
         let mut modules = Vec::new();
         for composite in &composites {
-            modules.push((open.composite_design(*composite)?.id - 1) / self.composites + 1);
+            modules.push(self.parameters.module_of(open.composite_design(*composite)?.id));
         }
         modules.sort_unstable();
         modules.dedup();

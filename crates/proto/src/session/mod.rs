@@ -26,6 +26,8 @@ pub enum Admit {
     Data,
     /// The session is to be that of a node of a shared region, whose server is another program: answer `Refuse(NoRegion)`.
     Share,
+    /// Hand this and all that follows to whoever keeps pages: the session of a deposit.
+    Deposit,
     /// Hand the frame to the journal's member.
     Member(JournalId),
 }
@@ -76,6 +78,11 @@ impl Session {
                 None => Ok(Admit::Share),
                 Some(_) => Err(SessionError::BoundTwice),
             },
+            FrameKind::Deposit => match self.journal {
+                None => Ok(Admit::Deposit),
+                Some(_) => Err(SessionError::BoundTwice),
+            },
+            FrameKind::Resize | FrameKind::Put | FrameKind::Get => Err(SessionError::NotBound),
             FrameKind::Records
             | FrameKind::KeepView
             | FrameKind::Resync
@@ -108,7 +115,10 @@ impl Session {
             | FrameKind::Fetched
             | FrameKind::Bad
             | FrameKind::Replica
-            | FrameKind::Shared => Err(SessionError::WrongDirection),
+            | FrameKind::Shared
+            | FrameKind::Deposited
+            | FrameKind::Stashed
+            | FrameKind::Got => Err(SessionError::WrongDirection),
         }
     }
 
@@ -196,6 +206,14 @@ mod tests {
         assert_eq!(session.handle(&frame(FrameKind::Inquire, &[])), Ok(Admit::Data));
         assert_eq!(session.handle(&frame(FrameKind::Share, &[])), Ok(Admit::Share));
         assert_eq!(
+            session.handle(&frame(FrameKind::Deposit, &[])),
+            Ok(Admit::Deposit)
+        );
+        assert_eq!(
+            session.handle(&frame(FrameKind::Put, &[])),
+            Err(SessionError::NotBound)
+        );
+        assert_eq!(
             session.handle(&frame(FrameKind::Records, &[])),
             Err(SessionError::NotBound)
         );
@@ -205,9 +223,8 @@ mod tests {
             session.handle(&frame(FrameKind::Follow, &[])),
             Err(SessionError::BoundTwice)
         );
-        assert_eq!(
-            session.handle(&frame(FrameKind::Share, &[])),
-            Err(SessionError::BoundTwice)
-        );
+        for kind in [FrameKind::Share, FrameKind::Deposit] {
+            assert_eq!(session.handle(&frame(kind, &[])), Err(SessionError::BoundTwice));
+        }
     }
 }

@@ -59,6 +59,15 @@ pub enum FrameKind {
     Inquire = 18,
     /// Opens a session of a shared region, from a node. Must be the first frame. What follows it are no frames: `docs/protocol.md`.
     Share = 19,
+    /// Opens a session of a deposit: pages of an arena, in the lender's memory. Must be the first frame. Body: deposit id (16). `epoch`: the
+    /// session's number, higher than those before.
+    Deposit = 20,
+    /// Asks for the deposit to have `lsn` slots, more or fewer than it has.
+    Resize = 21,
+    /// Pages to keep. `mark`: a number to be sent back.
+    Put = 22,
+    /// Asks for pages. `mark`: a number to be sent back.
+    Get = 23,
     /// Answers `Bind`. `who`: incarnation. Body: the lender's power domain.
     Bound = 64,
     /// Answers `Seal`. `lsn`: held; `stable`: trim; `mark`: generation. Body: epoch of the window (4). Flag `KNOWN`.
@@ -100,6 +109,13 @@ pub enum FrameKind {
     Replica = 82,
     /// Answers `Share`: what follows are the session's messages, both ways.
     Shared = 83,
+    /// Answers `Deposit` and `Resize`. `lsn`: slots that the deposit has; `stable`: the life of what is in them; `mark`: of `Deposit`, the
+    /// seconds that it outlives a session.
+    Deposited = 84,
+    /// Answers `Put`: all of it is kept. `mark`: as sent.
+    Stashed = 85,
+    /// Answers `Get`. `mark`: as sent. Body: the pages, those that are not there as of no bytes.
+    Got = 86,
 }
 
 impl FrameKind {
@@ -125,6 +141,10 @@ impl FrameKind {
             17 => Fetch,
             18 => Inquire,
             19 => Share,
+            20 => Deposit,
+            21 => Resize,
+            22 => Put,
+            23 => Get,
             64 => Bound,
             65 => Sealed,
             66 => Ack,
@@ -145,6 +165,9 @@ impl FrameKind {
             81 => Bad,
             82 => Replica,
             83 => Shared,
+            84 => Deposited,
+            85 => Stashed,
+            86 => Got,
             _ => return None,
         })
     }
@@ -216,6 +239,8 @@ pub enum Refusal {
     NoRegion = 18,
     /// This is the server of a shared region: it lends nothing and keeps no volumes.
     RegionOnly = 19,
+    /// The lender takes no deposits, or as many as it can. `stable`: how many.
+    NoDeposit = 20,
 }
 
 impl Refusal {
@@ -242,6 +267,7 @@ impl Refusal {
             17 => DataOnly,
             18 => NoRegion,
             19 => RegionOnly,
+            20 => NoDeposit,
             _ => return None,
         })
     }
@@ -422,10 +448,10 @@ mod tests {
 
     #[test]
     fn every_refusal_survives_its_byte() {
-        for byte in 1..=19 {
+        for byte in 1..=20 {
             assert_eq!(Refusal::from_byte(byte).map(|refusal| refusal as u8), Some(byte));
         }
         assert_eq!(Refusal::from_byte(0), None);
-        assert_eq!(Refusal::from_byte(20), None);
+        assert_eq!(Refusal::from_byte(21), None);
     }
 }

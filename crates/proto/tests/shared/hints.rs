@@ -2,6 +2,7 @@
 
 use netram_proto::id::JournalId;
 use netram_proto::journal::View;
+use netram_proto::limit::HINT_BYTES_MAX;
 use netram_proto::shared::lock::ToCache;
 use netram_proto::shared::message::{Hint, Join, Joined, Opening, Reach};
 use netram_proto::shared::node::{Deed, Full, Node, NodeConfig, Over, State, Straight};
@@ -288,4 +289,53 @@ fn a_record_says_what_has_come_since_the_one_before_and_what_is_still_to_come() 
     );
     assert_eq!(needs(commits(&mut node, 5)), [(OTHER, Number(2))]);
     assert_eq!(needs(commits(&mut node, 6)), [(OTHER, Number(2))]);
+}
+
+/// Whether somebody may wait for the tail of its next record.
+fn hurries(node: &mut Node<P>, number: u64, payload: P, acked: bool) -> bool {
+    assert_eq!(node.on_appended(NOW, Link::default(), payload), Number(number));
+    if acked {
+        node.on_acked(NOW, Number(number));
+    }
+    let mut sent = Vec::new();
+    while let Some(deed) = node.poll() {
+        if let Deed::Send(message) = deed {
+            let tail = matches!(&message, ToServer::Tail { number: tail, .. } if *tail == Number(number));
+            assert!(tail, "nothing else is sent");
+            sent.push(node.hurries(&message));
+        }
+    }
+    assert_eq!(sent.len(), 1);
+    sent[0]
+}
+
+#[test]
+fn a_record_that_is_safe_and_that_peers_were_given_does_not_hurry_to_the_server() {
+    let mut node = node();
+    let own = |number| record(&[(LockId(2), number)], &[]);
+    assert!(!hurries(&mut node, 1, own(1), true));
+    let stamp = Stamp {
+        written: vec![(LockId(2), Version(2))],
+        read: Vec::new(),
+    };
+    let long = bytes::record(&stamp, &vec![(0, 0); HINT_BYTES_MAX / 2]);
+    assert!(hurries(&mut node, 2, long, true), "it is too long for peers");
+    // Too few members: the server's disk makes it safe.
+    node.on_members(NOW, true);
+    assert!(hurries(&mut node, 3, own(3), false));
+    node.on_members(NOW, false);
+    // Nobody is there.
+    for peer in [PEER, OTHER] {
+        node.handle(
+            NOW,
+            ToNode::Peer {
+                node: peer,
+                reach: None,
+            },
+        );
+    }
+    node.on_acked(NOW, Number(3));
+    while node.poll().is_some() {}
+    assert!(!hurries(&mut node, 4, own(4), true));
+    assert!(node.hurries(&ToServer::Leave));
 }

@@ -1,8 +1,10 @@
 //! When a node is taken for dead: by its silence, by its link.
 
 use netram_proto::shared::lock::Claim;
-use netram_proto::shared::server::{Closed, Server, Session, Standing, Why};
-use netram_proto::shared::{Grant, Hold, LockId, NodeId, Position, RegionId, ToServer, Version};
+use netram_proto::shared::server::{Closed, Outgoing, Server, Session, Standing, Why};
+use netram_proto::shared::{
+    Grant, Hold, LockId, NodeId, Number, Position, RegionId, ToNode, ToServer, Version,
+};
 use netram_proto::time::{Span, Time};
 
 use super::hostile::{carry_out, tail, two_nodes};
@@ -72,6 +74,38 @@ fn who_comes_back_over_another_link_is_not() {
     server.handle(now, Session(3), tail(1, &[(0, 1)]));
     assert_eq!(carry_out(&mut server, now, 4), []);
     assert_eq!(server.newest(), Position(1));
+}
+
+/// It has no room for what it is sent, and says that it lives: when so many answers waited for it nothing more was read from it, and it was fenced.
+#[test]
+fn who_takes_nothing_and_says_that_he_lives_is_heard_and_costs_one_answer() {
+    let (mut server, mut now) = two_nodes();
+    for nonce in 1..=1000 {
+        server.handle(
+            now,
+            Session(1),
+            ToServer::Ping {
+                nonce,
+                applied: Position(0),
+            },
+        );
+        now = now + Span::from_ms(25);
+        server.on_tick(now);
+        assert_eq!(server.urgent(Session(1)), 1);
+    }
+    assert_eq!(server.standing(ONE), Some(Standing::Live));
+    // Behind another answer it keeps its place.
+    let (node, number) = (ONE, Number(1));
+    server.handle(now, Session(1), ToServer::Outcome { node, number });
+    ping(&mut server, now, 1);
+    let said = std::iter::from_fn(|| server.poll_send(Session(1)));
+    let pongs: Vec<Option<u64>> = said
+        .map(|outgoing| match outgoing {
+            Outgoing::Message(ToNode::Pong { nonce, .. }) => Some(nonce),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(pongs, [Some(1000), None, Some(1)]);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Shared memory: any input, any order, and whole histories.
 
+mod endings;
 mod fates;
 mod hints;
 mod hostile;
@@ -7,6 +8,8 @@ mod leases;
 mod merge;
 mod message;
 mod random;
+mod resuming;
 mod scenarios;
+mod stage;
 mod stamp;
 mod world;

@@ -246,6 +246,28 @@ fn a_node_that_falls_behind_begins_anew() {
     assert!(anew > 3, "{anew}");
 }
 
+/// A node that brought more records at once than the server keeps was called behind by its own.
+#[test]
+fn a_node_is_not_behind_by_its_own_records() {
+    for seed in 0..20 {
+        // Of all records the newest alone is kept.
+        let mut world = begin(World::with_recent(seed, 1, 1), 1);
+        write(&mut world, 0, A);
+        world.kill_server();
+        // Under its lease, and unknown to the server.
+        for _ in 0..8 {
+            world.begin_with(0, vec![(A, Hold::Exclusive)]);
+            world.until("it ends", |world| idle(world, 0));
+        }
+        if world.server().is_none() {
+            world.start_server();
+        }
+        world.rest();
+        assert_eq!(version(&world, 0, A), Version(9), "seed {seed}");
+        assert_eq!(world.book.anew, 0, "seed {seed}");
+    }
+}
+
 /// A record that was read of a dead node, and not acknowledged, could be lost before it is read again: nobody sees it before it is on the
 /// server's disk. A server that does not wait for that is found.
 #[test]

@@ -3,7 +3,8 @@
 use netram_proto::shared::LockId;
 use netram_rvm::RangeError;
 use netram_shared::node::{
-    AcquireError, CommitError, DeclareError, Expired, Gone, JoinError, LeaveError, ReadError,
+    AcquireError, CommitError, DeclareError, Expired, Gone, HeapError, JoinError, LeaveError, ReadError,
+    SaveError, Stray,
 };
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -20,11 +21,15 @@ classes! {
     lost = "Lost";
     /// What a reader saw is past.
     expired_error = "Expired";
+    /// No copy is saved while there may be a server.
+    served = "Served";
+    /// A copy could not be written.
+    save_error = "SaveError";
 }
 
 macro_rules! about_a_lock {
     ($($function:ident = $name:literal;)*) => {$(
-        fn $function(py: Python<'_>, message: impl std::fmt::Display, lock: Option<LockId>) -> PyErr {
+        pub(crate) fn $function(py: Python<'_>, message: impl std::fmt::Display, lock: Option<LockId>) -> PyErr {
             static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
             match CLASS.import(py, "netram.errors", $name) {
                 Ok(class) => PyErr::from_type(class.clone(), (message.to_string(), lock.map(|lock| lock.0))),
@@ -70,7 +75,8 @@ pub(super) fn acquire(py: Python<'_>, error: &AcquireError) -> PyErr {
         AcquireError::Died(lock) => died(py, error, Some(*lock)),
         AcquireError::TimedOut(lock) => timed_out(py, error, Some(*lock)),
         AcquireError::OutOfOrder(lock) | AcquireError::NoLock(lock) => lock_error(py, error, Some(*lock)),
-        AcquireError::TooMany(_) | AcquireError::Captured => lock_error(py, error, None),
+        AcquireError::TooMany(_) => lock_error(py, error, None),
+        AcquireError::Captured => crate::error::busy(py, error),
         AcquireError::Lost => lost(py, error),
         AcquireError::Gone(why) => gone(py, why),
     }
@@ -100,6 +106,44 @@ fn range(py: Python<'_>, error: &RangeError) -> PyErr {
     crate::error::range(py, error)
 }
 
+pub(super) fn heap(py: Python<'_>, error: &HeapError) -> PyErr {
+    match error {
+        HeapError::NoLock(lock) => lock_error(py, error, Some(*lock)),
+        HeapError::NotHeld(lock) => not_held(py, error, Some(*lock)),
+        HeapError::Written(_) | HeapError::InUse(_) => crate::error::busy(py, error),
+        HeapError::Format(cause) => crate::error::format(py, cause),
+        HeapError::Open(cause) => crate::error::open_heap(py, cause),
+    }
+}
+
+pub(super) fn save(py: Python<'_>, error: &SaveError) -> PyErr {
+    match error {
+        SaveError::Gone(why) => gone(py, why),
+        SaveError::Served | SaveError::Changed => served(py, error),
+        SaveError::Busy | SaveError::Unacknowledged => crate::error::busy(py, error),
+        SaveError::Copy(cause) => save_error(py, cause),
+    }
+}
+
+/// The exception that a commit raises for stores that it may not make.
+fn stray(py: Python<'_>, error: &CommitError, found: &Stray) -> PyErr {
+    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let Stray {
+        offset,
+        address,
+        length,
+        count,
+        lock,
+        held,
+    } = *found;
+    let lock = lock.map(|lock| lock.0);
+    let told = (error.to_string(), offset, address, length, count, lock, held);
+    match CLASS.import(py, "netram.errors", "Stray") {
+        Ok(class) => PyErr::from_type(class.clone(), told),
+        Err(missing) => missing,
+    }
+}
+
 pub(super) fn commit(py: Python<'_>, error: &CommitError) -> PyErr {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     match error {
@@ -108,7 +152,7 @@ pub(super) fn commit(py: Python<'_>, error: &CommitError) -> PyErr {
             Err(missing) => missing,
         },
         CommitError::Lost => lost(py, error),
-        CommitError::Stray(stray) => not_held(py, error, stray.lock),
+        CommitError::Stray(found) => stray(py, error, found),
         CommitError::Gone(why) => gone(py, why),
         CommitError::Refused(cause) => crate::error::commit(py, cause),
     }

@@ -22,6 +22,8 @@ pub(crate) struct Joined {
     views: AtomicUsize,
     pub(super) address: usize,
     pub(super) length: usize,
+    /// What is stored needs no declaration.
+    pub(super) finds_stores: bool,
 }
 
 /// Why a node has not left, and is one still.
@@ -31,7 +33,7 @@ enum Staying {
 }
 
 impl Joined {
-    pub(super) fn new(node: Node) -> Arc<Joined> {
+    pub(super) fn new(node: Node, finds_stores: bool) -> Arc<Joined> {
         let (address, length) = (node.region().as_ptr().addr(), node.region().len());
         Arc::new(Joined {
             made: Generation::now(),
@@ -39,6 +41,7 @@ impl Joined {
             views: AtomicUsize::new(0),
             address,
             length,
+            finds_stores,
         })
     }
 

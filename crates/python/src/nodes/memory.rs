@@ -2,25 +2,25 @@
 
 use std::sync::Arc;
 
-use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PySlice};
+use pyo3::types::PyBytes;
 
 use super::joined::{Joined, Part};
+use crate::key::Key;
 use crate::sys::Memory;
 
 /// A node's copy of its shared region, or a part of it: a buffer of bytes.
 ///
 /// memoryview(memory) and numpy.frombuffer(memory, dtype=...) see the memory itself, without a copy, as it changes. That of
-/// Node.memory is read-only; a transaction gives parts that it has declared to be written. Reading a slice copies. While
-/// a view lives the node cannot leave (BufferError).
+/// Node.memory is read-only, unless the node finds stores by page; a transaction gives parts that it has declared to be
+/// written. Reading a slice copies. While a view lives the node cannot leave (BufferError).
 #[pyclass(frozen, extends = Memory, module = "netram._netram")]
 pub(crate) struct NodeMemory {
     part: Arc<Part>,
 }
 
 impl NodeMemory {
-    /// All of it, to be read.
+    /// All of it, to be read; to be written where stores are found by page.
     pub(super) fn all(py: Python<'_>, joined: &Arc<Joined>) -> PyResult<Py<NodeMemory>> {
         joined.node(py)?;
         NodeMemory::part(
@@ -29,7 +29,7 @@ impl NodeMemory {
                 joined: joined.clone(),
                 offset: 0,
                 length: joined.length,
-                readonly: true,
+                readonly: !joined.finds_stores,
             },
         )
     }
@@ -52,29 +52,13 @@ impl NodeMemory {
 
     /// A byte as a number, or a slice as a copy, taken between two records of other nodes.
     fn __getitem__<'py>(&self, py: Python<'py>, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        let length = self.part.length;
-        if let Ok(slice) = key.cast::<PySlice>() {
-            let signed =
-                isize::try_from(length).map_err(|_| PyIndexError::new_err("the region is too large"))?;
-            let slice = slice.indices(signed)?;
-            if slice.step != 1 {
-                return Err(PyIndexError::new_err(
-                    "memory is sliced in steps of 1; use memoryview(memory) for others",
-                ));
+        match Key::of(key, self.part.length, "memory")? {
+            Key::Slice { start, length } => {
+                let copied = self.part.copy(py, start, length)?;
+                Ok(PyBytes::new(py, &copied).into_any())
             }
-            let copied = self
-                .part
-                .copy(py, slice.start.unsigned_abs(), slice.slicelength)?;
-            return Ok(PyBytes::new(py, &copied).into_any());
+            Key::Byte(place) => Ok(self.part.copy(py, place, 1)?[0].into_pyobject(py)?.into_any()),
         }
-        let outside = || PyIndexError::new_err("the index is outside the memory");
-        let index = key.extract::<isize>()?;
-        let place = match index < 0 {
-            true => length.checked_sub(index.unsigned_abs()),
-            false => Some(index.unsigned_abs()).filter(|place| *place < length),
-        };
-        let copied = self.part.copy(py, place.ok_or_else(outside)?, 1)?;
-        Ok(copied[0].into_pyobject(py)?.into_any())
     }
 
     /// Where in the region it begins.

@@ -5,13 +5,19 @@
 //! | `joined` | a node as its Python objects share it |
 //! | `memory` | its memory as a buffer |
 //! | `transaction` | locks, ranges, commit |
+//! | `joining` | what a node joins with |
+//! | `heap` | persistent heaps, each under a lock |
 //! | `reader` | pinned readers |
+//! | `report` | what a node tells of itself |
 //! | `error` | what can go wrong |
 
 mod error;
+mod heap;
 mod joined;
+mod joining;
 mod memory;
 mod reader;
+mod report;
 mod transaction;
 
 use std::ffi::OsString;
@@ -20,18 +26,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use netram_proto::shared::message::Fate;
-use netram_proto::shared::{LockId, NodeId, Number, RegionId, Version};
+use netram_proto::shared::{LockId, NodeId, Number, Version};
+use netram_shared::Node as Joining;
 use netram_shared::server::Span;
-use netram_shared::{Node as Joining, Options};
-use netram_transport::{ClusterKey, Security};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+pub(crate) use self::error::not_held;
+pub(crate) use self::heap::NodeHeap;
 use self::joined::Joined;
+pub(crate) use self::joining::join;
 pub(crate) use self::memory::NodeMemory;
 pub(crate) use self::reader::Reader;
+pub(crate) use self::report::{NodeProgress, NodeStraight};
 pub(crate) use self::transaction::{NodeCommit, NodeTransaction};
-use crate::open::{Size, interruptibly, parse};
 use crate::region::Offset;
 
 /// How often a wait looks for Ctrl-C.
@@ -44,77 +52,6 @@ const SIGNALS_EVERY: Duration = Duration::from_millis(50);
 #[pyclass(frozen, module = "netram._netram")]
 pub(crate) struct Node {
     joined: Arc<Joined>,
-}
-
-/// Join the shared region of the server at an address: all of it is in memory when this returns.
-///
-/// directory is this process's alone, made if missing; what earlier processes left there is offered to the server. key_file
-/// is the cluster's key; insecure=True goes without, on this machine only. Waits for a server that is not there yet, at most
-/// patience seconds. lazy=True: what others commit comes before a lock is granted, or when pull() asks for it.
-///
-/// Raises JoinError; InUse, when a node that runs has the directory; Gone, when the server refuses this one.
-#[pyfunction]
-#[pyo3(signature = (server, directory, *, key_file = None, insecure = false, name = None, region = None, lazy = false,
-    wait = None, log_size = None, pinned = None, lock_timeout = 10.0, patience = 30.0))]
-#[allow(
-    clippy::too_many_arguments,
-    reason = "they are Python's keywords, each optional"
-)]
-pub(crate) fn join(
-    py: Python<'_>,
-    server: &str,
-    directory: PathBuf,
-    key_file: Option<PathBuf>,
-    insecure: bool,
-    name: Option<String>,
-    region: Option<&str>,
-    lazy: bool,
-    wait: Option<&str>,
-    log_size: Option<Size>,
-    pinned: Option<Size>,
-    lock_timeout: f64,
-    patience: f64,
-) -> PyResult<Node> {
-    let security = security(py, key_file, insecure)?;
-    let mut options = Options::new(parse("server", server)?, security, directory);
-    options.name = name.unwrap_or(options.name);
-    if let Some(id) = region {
-        let number = u128::from_str_radix(id, 16);
-        let number = number.map_err(|_| PyValueError::new_err(format!("{id:?} is no region's id")))?;
-        options.region = Some(RegionId(number));
-    }
-    if let Some(wait) = wait {
-        options.wait = parse("wait", wait)?;
-    }
-    options.log_bytes = log_size.map_or(options.log_bytes, |size| size.0);
-    if let Some(Size(bytes)) = pinned {
-        let bytes = usize::try_from(bytes);
-        options.pinned_bytes_max = bytes.map_err(|_| PyValueError::new_err("too much to be pinned"))?;
-    }
-    options.lazy = lazy;
-    options.lock_timeout = seconds(lock_timeout)?;
-    options.patience = seconds(patience)?;
-    let node = interruptibly(py, move || Joining::join(options))?;
-    let node = node.map_err(|cause| error::join(py, &cause))?;
-    Ok(Node {
-        joined: Joined::new(node),
-    })
-}
-
-fn security(py: Python<'_>, key_file: Option<PathBuf>, insecure: bool) -> PyResult<Security> {
-    match (key_file, insecure) {
-        (Some(file), false) => match ClusterKey::load(&file) {
-            Ok(key) => Ok(Security::Key(key)),
-            Err(cause) => Err(error::join_error(py, cause)),
-        },
-        (None, true) => Ok(Security::Insecure),
-        (None, false) => Err(PyValueError::new_err(
-            "name the cluster's key in key_file, or say insecure=True on this machine alone",
-        )),
-        (Some(_), true) => Err(PyValueError::new_err(
-            "insecure=True contradicts key_file; drop one of them",
-        )),
-    }
 }
 
 /// Seconds from Python. An absurd number of them is as good as for ever.
@@ -170,7 +107,8 @@ impl Node {
         Reader::begin(py, &self.joined)
     }
 
-    /// The region's memory, to be read. What is read there is current, and stands still, under a lock that covers it.
+    /// The region's memory, to be read; where stores are found by page ("twins", "pages"), to be written under locks held exclusively.
+    /// What is read there is current, and stands still, under a lock that covers it.
     #[getter]
     fn memory(&self, py: Python<'_>) -> PyResult<Py<NodeMemory>> {
         NodeMemory::all(py, &self.joined)
@@ -195,11 +133,60 @@ impl Node {
         self.joined.has_left(py)
     }
 
-    /// Directories of journals that earlier processes left, which are being offered to the server.
+    /// Journals that earlier processes left, which are being offered to the server: directory, and why the last attempt failed; None:
+    /// the first one goes on.
     #[getter]
-    fn left_behind(&self, py: Python<'_>) -> PyResult<Vec<OsString>> {
+    fn left_behind(&self, py: Python<'_>) -> PyResult<Vec<(OsString, Option<String>)>> {
         let left = self.joined.node(py)?.left_behind();
-        Ok(left.into_iter().map(|left| left.path.into_os_string()).collect())
+        let told = left.into_iter();
+        Ok(told
+            .map(|left| (left.path.into_os_string(), left.failed))
+            .collect())
+    }
+
+    /// How far this node's own records have come.
+    #[getter]
+    fn progress(&self, py: Python<'_>) -> PyResult<NodeProgress> {
+        Ok(NodeProgress::of(self.joined.node(py)?.progress()))
+    }
+
+    /// What became of records that went, or came, straight from node to node.
+    #[getter]
+    fn straight(&self, py: Python<'_>) -> PyResult<NodeStraight> {
+        Ok(NodeStraight::of(self.joined.node(py)?.straight()))
+    }
+
+    /// Take the undeclared stores that commits have found where capture is "verified" or "reported": offset and length of each.
+    fn undeclared(&self, py: Python<'_>) -> PyResult<Vec<(usize, usize)>> {
+        let node = self.joined.node(py)?;
+        let found = py.detach(|| {
+            let found = node.region().take_undeclared();
+            drop(node);
+            found
+        });
+        Ok(found
+            .into_iter()
+            .map(|run| (run.region_offset, run.length))
+            .collect())
+    }
+
+    /// Save this node's copy of the region in a new directory: when the server is lost for good, `netram shared rescue` makes the
+    /// region anew of the copies of those nodes that live. Raises Served while there may be a server: try again when the lease is
+    /// over; BusyError while a transaction holds locks exclusively; SaveError, Gone.
+    fn save_copy(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        let node = self.joined.node(py)?;
+        let saved = py.detach(move || node.save_copy(&path));
+        saved.map_err(|cause| error::save(py, &cause))
+    }
+
+    /// Every lock, by where it is: lock, offset and length of what it covers.
+    #[getter]
+    fn spans(&self, py: Python<'_>) -> PyResult<Vec<(u32, u64, u64)>> {
+        let node = self.joined.node(py)?;
+        let spans = node.spans().iter();
+        Ok(spans
+            .map(|span| (span.lock.0, span.offset, span.length))
+            .collect())
     }
 
     /// How many locks the region has.

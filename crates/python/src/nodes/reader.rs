@@ -1,6 +1,6 @@
 //! Pinned readers.
 
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::sync::Arc;
 
 use netram_shared::Reader as Pinned;
 use pyo3::prelude::*;
@@ -9,6 +9,7 @@ use pyo3::types::PyBytes;
 use super::error;
 use super::joined::Joined;
 use crate::region::Offset;
+use crate::slot::Slot;
 
 /// A pinned reader: the node's memory stays as it is, between two commits, until the reader accepts what has come, or a
 /// transaction of this node acquires a lock. What others commit waits, in bounded memory.
@@ -17,13 +18,7 @@ use crate::region::Offset;
 #[pyclass(frozen, module = "netram._netram")]
 pub(crate) struct Reader {
     joined: Arc<Joined>,
-    /// `None` once it has ended.
-    inner: Mutex<Option<Pinned<'static>>>,
-}
-
-enum Failure {
-    Busy,
-    Ended,
+    inner: Slot<Pinned<'static>>,
 }
 
 impl Reader {
@@ -32,7 +27,7 @@ impl Reader {
         let inner = py.detach(move || node.reader_owned());
         Ok(Reader {
             joined: joined.clone(),
-            inner: Mutex::new(Some(inner.map_err(|why| error::gone(py, &why))?)),
+            inner: Slot::new(inner.map_err(|why| error::gone(py, &why))?),
         })
     }
 
@@ -42,18 +37,8 @@ impl Reader {
         then: impl FnOnce(&mut Pinned<'static>) -> R + Send,
     ) -> PyResult<R> {
         self.joined.check_process(py)?;
-        let done = py.detach(|| {
-            let mut slot = match self.inner.try_lock() {
-                Ok(slot) => slot,
-                Err(TryLockError::Poisoned(slot)) => slot.into_inner(),
-                Err(TryLockError::WouldBlock) => return Err(Failure::Busy),
-            };
-            slot.as_mut().map(then).ok_or(Failure::Ended)
-        });
-        done.map_err(|failure| match failure {
-            Failure::Busy => crate::error::busy(py, "another thread is using this reader"),
-            Failure::Ended => crate::error::closed(py, "the reader has ended; begin another"),
-        })
+        py.detach(|| self.inner.with(then))
+            .map_err(|why| why.raise(py, "reader"))
     }
 }
 
@@ -98,7 +83,7 @@ impl Reader {
     /// End it: the memory follows what others commit again. Ending twice does nothing.
     fn end(&self, py: Python<'_>) -> PyResult<()> {
         self.joined.check_process(py)?;
-        py.detach(|| drop(self.inner.lock().unwrap_or_else(PoisonError::into_inner).take()));
+        py.detach(|| drop(self.inner.take_after()));
         Ok(())
     }
 
@@ -122,13 +107,7 @@ impl Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         if self.joined.is_inherited() {
-            // Its end would wait for locks that the parent's threads may have held at the fork.
-            let inner = self
-                .inner
-                .get_mut()
-                .unwrap_or_else(PoisonError::into_inner)
-                .take();
-            let _never_dropped = std::mem::ManuallyDrop::new(inner);
+            self.inner.never_drop();
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Locks, ranges, commit, abort, on shared memory.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex};
 
 use netram_proto::port::Durability;
 use netram_proto::shared::{Hold, LockId};
@@ -12,10 +12,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyInt};
 
 use super::error;
+use super::heap::NodeHeap;
 use super::joined::{Joined, Part};
 use super::memory::NodeMemory;
 use crate::locks::lock;
 use crate::region::Offset;
+use crate::slot::{Slot, Unusable};
 use crate::sys;
 use crate::transaction::bytes_of;
 
@@ -26,8 +28,7 @@ use crate::transaction::bytes_of;
 #[pyclass(frozen, module = "netram._netram")]
 pub(crate) struct NodeTransaction {
     joined: Arc<Joined>,
-    /// `None` once it has ended.
-    inner: Mutex<Option<Txn<'static>>>,
+    inner: Slot<Txn<'static>>,
     result: Mutex<Option<NodeCommit>>,
 }
 
@@ -68,25 +69,6 @@ impl NodeCommit {
     }
 }
 
-/// Why a call on a transaction came to nothing.
-enum Failure {
-    /// Another thread is in it.
-    Busy,
-    /// It has ended.
-    Ended,
-    Commit(CommitError),
-}
-
-impl Failure {
-    fn raise(&self, py: Python<'_>) -> PyErr {
-        match self {
-            Failure::Busy => crate::error::busy(py, "another thread is using this transaction"),
-            Failure::Ended => crate::error::ended(py),
-            Failure::Commit(cause) => error::commit(py, cause),
-        }
-    }
-}
-
 impl NodeTransaction {
     pub(super) fn begin(py: Python<'_>, joined: &Arc<Joined>, restore: bool) -> PyResult<NodeTransaction> {
         let node = joined.node(py)?;
@@ -94,24 +76,19 @@ impl NodeTransaction {
         let inner = py.detach(move || node.begin_owned(mode));
         Ok(NodeTransaction {
             joined: joined.clone(),
-            inner: Mutex::new(Some(inner.map_err(|why| error::gone(py, &why))?)),
+            inner: Slot::new(inner.map_err(|why| error::gone(py, &why))?),
             result: Mutex::new(None),
         })
     }
 
-    fn slot(&self) -> Result<MutexGuard<'_, Option<Txn<'static>>>, Failure> {
-        match self.inner.try_lock() {
-            Ok(slot) => Ok(slot),
-            Err(TryLockError::Poisoned(slot)) => Ok(slot.into_inner()),
-            Err(TryLockError::WouldBlock) => Err(Failure::Busy),
-        }
-    }
-
     /// Does something to the open transaction, with the interpreter free.
-    fn with<R: Send>(&self, py: Python<'_>, then: impl FnOnce(&mut Txn<'static>) -> R + Send) -> PyResult<R> {
+    pub(super) fn with<R: Send>(
+        &self,
+        py: Python<'_>,
+        then: impl FnOnce(&mut Txn<'static>) -> R + Send,
+    ) -> PyResult<R> {
         self.joined.check_process(py)?;
-        let done = py.detach(|| self.slot()?.as_mut().map(then).ok_or(Failure::Ended));
-        done.map_err(|failure| failure.raise(py))
+        py.detach(|| self.inner.with(then)).map_err(|why| ended(py, why))
     }
 
     fn declare(&self, py: Python<'_>, offset: usize, length: usize) -> PyResult<()> {
@@ -131,11 +108,6 @@ impl NodeTransaction {
                 readonly: false,
             },
         )
-    }
-
-    fn is_open(&self) -> bool {
-        // Who is in it is using it, so it is open. Never waits, not even in a forked child.
-        self.slot().map_or(true, |slot| slot.is_some())
     }
 
     /// The array's twin that can be written, its bytes declared.
@@ -177,7 +149,8 @@ impl NodeTransaction {
     /// Acquire a lock: hold="exclusive" to write what it covers, "shared" to read it. Held until the transaction ends.
     ///
     /// In ascending order it waits for whoever uses the lock. Out of order it waits for no transaction, and raises Died when
-    /// one uses it: abort, and begin with that lock. Raises TimedOut, LockError, Lost, Gone; the transaction stays open.
+    /// one uses it: abort, and begin with that lock. Raises TimedOut, LockError, Lost, Gone; BusyError where stores are found by
+    /// page, and another transaction of the node has the memory. The transaction stays open.
     #[pyo3(signature = (lock, hold = "exclusive"))]
     fn acquire(&self, py: Python<'_>, lock: u32, hold: &str) -> PyResult<()> {
         let hold = holding(hold)?;
@@ -269,34 +242,50 @@ impl NodeTransaction {
         numpy.getattr("ndarray")?.call1(((count.0,), dtype, memory))
     }
 
+    /// Make what a lock covers a heap without blocks, whatever it was, as a part of this transaction. Use it from the next one on.
+    ///
+    /// Raises HeapError when it is too small (3 pages), NotHeld, BusyError when this transaction has written there.
+    fn format_heap(&self, py: Python<'_>, lock: u32) -> PyResult<()> {
+        self.with(py, |txn| txn.format_heap(LockId(lock)))?
+            .map_err(|cause| error::heap(py, &cause))
+    }
+
+    /// The heap under a lock, which the transaction holds, if only to read. Later transactions may use it, too.
+    ///
+    /// Raises HeapError when there is none, or a damaged one, NotHeld, LockError.
+    fn heap(&self, py: Python<'_>, lock: u32) -> PyResult<NodeHeap> {
+        let found = self.with(py, |txn| txn.heap(LockId(lock)))?;
+        let heap = found.map_err(|cause| error::heap(py, &cause))?;
+        Ok(NodeHeap::of(&self.joined, lock, &heap))
+    }
+
     /// Commit: wait until the lenders hold the declared bytes as they are now, then free the locks.
     ///
-    /// Whatever happens, the transaction has ended. Raises Unknown (ask the outcome of the next joining); Lost, Gone and
-    /// CommitError: aborted.
+    /// Whatever happens, the transaction has ended. Raises Unknown (ask the outcome of the next joining); Lost, Gone, Stray (stores
+    /// that it may not make) and CommitError: aborted.
     fn commit(&self, py: Python<'_>) -> PyResult<NodeCommit> {
         self.joined.check_process(py)?;
-        let committed = py.detach(|| {
-            let mut slot = self.slot()?;
-            let txn = slot.take().ok_or(Failure::Ended)?;
-            let commit = txn.commit(Durability::Remote).map_err(Failure::Commit)?;
-            let commit = NodeCommit::of(commit);
+        let commit = |txn: Txn<'static>| {
+            let commit = NodeCommit::of(txn.commit(Durability::Remote)?);
             *lock(&self.result) = Some(commit.clone());
             Ok(commit)
-        });
-        committed.map_err(|failure: Failure| failure.raise(py))
+        };
+        let committed = py.detach(|| self.inner.end(commit));
+        committed
+            .map_err(|why| ended(py, why))?
+            .map_err(|cause: CommitError| error::commit(py, &cause))
     }
 
     /// End the transaction without a trace, and free its locks. Aborting one that has ended raises ClosedError.
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
         self.joined.check_process(py)?;
-        let ended = py.detach(|| self.slot()?.take().map(drop).ok_or(Failure::Ended));
-        ended.map_err(|failure| failure.raise(py))
+        py.detach(|| self.inner.end(drop)).map_err(|why| ended(py, why))
     }
 
     /// Whether the transaction has neither been committed nor aborted.
     #[getter]
     fn open(&self) -> bool {
-        self.is_open()
+        self.inner.is_open()
     }
 
     /// What the commit returned; None before it, and after an abort.
@@ -320,7 +309,7 @@ impl NodeTransaction {
     ) -> PyResult<()> {
         let _ = (exception, traceback);
         self.joined.check_process(py)?;
-        match (self.is_open(), exception_type) {
+        match (self.inner.is_open(), exception_type) {
             (false, _) => Ok(()),
             (true, Some(_)) => self.abort(py),
             (true, None) => self.commit(py).map(drop),
@@ -328,7 +317,7 @@ impl NodeTransaction {
     }
 
     fn __repr__(&self) -> String {
-        let state = match self.is_open() {
+        let state = match self.inner.is_open() {
             _ if self.joined.is_inherited() => "of the parent process",
             true => "open",
             false if lock(&self.result).is_some() => "committed",
@@ -341,15 +330,13 @@ impl NodeTransaction {
 impl Drop for NodeTransaction {
     fn drop(&mut self) {
         if self.joined.is_inherited() {
-            // An abort would wait for locks that the parent's threads may have held at the fork.
-            let inner = self
-                .inner
-                .get_mut()
-                .unwrap_or_else(PoisonError::into_inner)
-                .take();
-            let _never_dropped = std::mem::ManuallyDrop::new(inner);
+            self.inner.never_drop();
         }
     }
+}
+
+fn ended(py: Python<'_>, why: Unusable) -> PyErr {
+    why.raise(py, "transaction")
 }
 
 fn holding(hold: &str) -> PyResult<Hold> {

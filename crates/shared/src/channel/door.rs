@@ -1,7 +1,7 @@
 //! The server's door: from `accept` to the first frame, for all listeners, in one thread that never waits for any stranger.
 //!
-//! Whoever says `Share` is greeted and handed to the [`Service`]. All others are told where they are, and cost a bounded
-//! number of places for a bounded time.
+//! Whoever says `Share`, or asks for the status where there is one, is greeted and handed to the [`Service`]. All others are
+//! told where they are, and cost a bounded number of places for a bounded time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,13 +33,24 @@ pub trait Service: Send + Sync {
     fn take(&self, arrival: Arrival);
 }
 
-/// A node that has been greeted, and has not said which.
+/// Somebody who has been greeted.
 #[derive(Debug)]
 pub struct Arrival {
-    /// Its session. Long messages are not taken before [`Channel::let_in`].
+    /// What for.
+    pub errand: Errand,
+    /// The session. Long messages are not taken before [`Channel::let_in`].
     pub channel: Channel,
     /// Held as long as the session is.
     pub permit: Permit,
+}
+
+/// What somebody comes for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Errand {
+    /// A node, which has not said yet which.
+    Node,
+    /// It only wants to be told how the region stands.
+    Status,
 }
 
 /// One of the door's sessions, until it is dropped.
@@ -61,6 +72,8 @@ pub struct DoorConfig {
     pub strangers_max: usize,
     /// How long a stranger may take to its first frame.
     pub first_frame_timeout: Duration,
+    /// Whether there is a status to ask for.
+    pub tells_status: bool,
 }
 
 impl DoorConfig {
@@ -72,6 +85,7 @@ impl DoorConfig {
             sessions_max: SESSIONS_MAX_DEFAULT,
             strangers_max: STRANGERS_MAX_DEFAULT,
             first_frame_timeout: FIRST_FRAME_TIMEOUT,
+            tells_status: false,
         }
     }
 }
@@ -317,16 +331,16 @@ impl Doorkeeper {
         let Stage::Greeting(link) = &mut stranger.stage else {
             return;
         };
-        match greet(link) {
-            Ok(None) => (),
-            Ok(Some(true)) => self.hand_over(index),
-            Ok(Some(false)) | Err(_) => {
+        match greet(link, self.config.tells_status) {
+            Ok(Greeted::Silent) => (),
+            Ok(Greeted::Welcome(errand)) => self.hand_over(index, errand),
+            Ok(Greeted::Refused) | Err(_) => {
                 self.remove(index);
             }
         }
     }
 
-    fn hand_over(&mut self, index: usize) {
+    fn hand_over(&mut self, index: usize, errand: Errand) {
         let Some(Stranger {
             stage: Stage::Greeting(link),
             permit: Some(permit),
@@ -339,6 +353,7 @@ impl Doorkeeper {
             panic!("a connection that is waited for cannot be let go: {error}");
         }
         self.service.take(Arrival {
+            errand,
             channel: Channel::new(link),
             permit,
         });
@@ -362,19 +377,33 @@ impl Doorkeeper {
     }
 }
 
-/// Takes a stranger's first frame. `Some(true)`: it has been answered, and is a node.
-fn greet(link: &mut Link) -> Result<Option<bool>, LinkError> {
+/// What became of a stranger's first frame.
+enum Greeted {
+    /// It has not come.
+    Silent,
+    /// It has been answered.
+    Welcome(Errand),
+    Refused,
+}
+
+/// Takes a stranger's first frame.
+fn greet(link: &mut Link, tells_status: bool) -> Result<Greeted, LinkError> {
     let Some(packet) = link.receive()? else {
-        return Ok(None);
+        return Ok(Greeted::Silent);
     };
     let kind = Frame::parse(packet).map(|frame| frame.header.kind);
-    let refusal = match kind {
-        Ok(FrameKind::Share) => {
+    let errand = match kind {
+        Ok(FrameKind::Share) => Ok(Errand::Node),
+        Ok(FrameKind::Status) if tells_status => Ok(Errand::Status),
+        Ok(_) => Err(Refusal::RegionOnly),
+        Err(_) => Err(Refusal::Malformed),
+    };
+    let refusal = match errand {
+        Ok(errand) => {
             link.send(&[&Header::new(FrameKind::Shared).encode(0)])?;
-            return Ok(Some(true));
+            return Ok(Greeted::Welcome(errand));
         }
-        Ok(_) => Refusal::RegionOnly,
-        Err(_) => Refusal::Malformed,
+        Err(refusal) => refusal,
     };
     let peer = link.peer();
     tracing::warn!(
@@ -386,7 +415,7 @@ fn greet(link: &mut Link) -> Result<Option<bool>, LinkError> {
     header.flags = refusal as u8;
     // It is told if it listens; it ends in any case.
     link.send(&[&header.encode(0)])?;
-    Ok(Some(false))
+    Ok(Greeted::Refused)
 }
 
 /// Says at most once a second that handshakes fail, and how many.

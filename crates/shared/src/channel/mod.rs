@@ -13,14 +13,15 @@ mod stream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+use netram_proto::limit::SHARED_MESSAGE_BYTES_MAX;
 use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
 use netram_transport::link::PACKET_BYTES_MAX;
 use netram_transport::{Address, ConnectError, Interest, Link, LinkError, Poller, Security, connect};
 
-pub use door::{Arrival, Door, DoorConfig, DoorError, Permit, Service};
+pub use door::{Arrival, Door, DoorConfig, DoorError, Errand, Permit, Service};
 pub use rest::{Bell, Rest};
 
-use crate::limit::{GREETING_BYTES_MAX, MESSAGE_BYTES_MAX, QUEUED_BYTES_MAX};
+use crate::limit::{GREETING_BYTES_MAX, QUEUED_BYTES_MAX};
 use stream::{BadLength, Bytes, Inbox};
 
 /// One end of a session between a node and the server.
@@ -63,6 +64,12 @@ pub enum OpenError {
         "this is a lender, not the server of a shared region; name the address that `netram shared serve` listens to"
     )]
     Lender,
+    /// The peer belongs to a shared region, and tells no status.
+    #[error(
+        "this is no server that tells its status: a node's own address, or a server of an older release; name the address that \
+         `netram shared serve` listens to"
+    )]
+    NoStatus,
     /// The server is stopping.
     #[error("the region's server is stopping; try again when it has been started")]
     Stopping,
@@ -80,24 +87,52 @@ pub enum OpenError {
 impl Channel {
     /// A node's end: connects to the server, and is greeted by it, within `timeout`. Blocks.
     pub fn open(address: &Address, security: &Security, timeout: Duration) -> Result<Channel, OpenError> {
+        let mut channel = Channel::greeted(address, security, timeout, FrameKind::Share)?;
+        channel.let_in();
+        Ok(channel)
+    }
+
+    /// Asks a server for its status, within `timeout`: the answer, which is of at most `bytes_max`. Blocks.
+    pub(crate) fn ask_status(
+        address: &Address,
+        security: &Security,
+        timeout: Duration,
+        bytes_max: usize,
+    ) -> Result<Vec<u8>, OpenError> {
+        let deadline = Instant::now() + timeout;
+        let mut channel = Channel::greeted(address, security, timeout, FrameKind::Status)?;
+        channel.inbox.set_max(bytes_max);
+        let poller = Poller::new()?;
+        poller.add(&channel, 0, Interest::Read)?;
+        loop {
+            match channel.receive() {
+                Ok(Some(answer)) => return Ok(answer.to_vec()),
+                Ok(None) => sleep_until(&poller, deadline)?,
+                Err(ChannelError::Link(error)) => return Err(error.into()),
+                Err(ChannelError::Length { .. }) => return Err(OpenError::NotAServer),
+            }
+        }
+    }
+
+    /// Connects, says what for, and hears that this is the place.
+    fn greeted(
+        address: &Address,
+        security: &Security,
+        timeout: Duration,
+        errand: FrameKind,
+    ) -> Result<Channel, OpenError> {
         let deadline = Instant::now() + timeout;
         let mut link = connect(address, security, timeout)?;
-        link.send(&[&Header::new(FrameKind::Share).encode(0)])?;
+        link.send(&[&Header::new(errand).encode(0)])?;
         let poller = Poller::new()?;
         poller.add(&link, 0, Interest::Read)?;
         loop {
             link.flush()?;
             if let Some(packet) = link.receive()? {
                 judge(packet)?;
-                let mut channel = Channel::new(link);
-                channel.let_in();
-                return Ok(channel);
+                return Ok(Channel::new(link));
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(OpenError::TimedOut);
-            }
-            poller.sleep(Some(left))?;
+            sleep_until(&poller, deadline)?;
         }
     }
 
@@ -113,7 +148,7 @@ impl Channel {
 
     /// Takes messages of any allowed length from now on: the peer has been let in.
     pub fn let_in(&mut self) {
-        self.inbox.set_max(MESSAGE_BYTES_MAX);
+        self.inbox.set_max(SHARED_MESSAGE_BYTES_MAX);
     }
 
     /// The other end, for people.
@@ -131,12 +166,12 @@ impl Channel {
         self.outbox.waiting().len()
     }
 
-    /// Queues the concatenation of `parts` as one message of 1 to [`MESSAGE_BYTES_MAX`] bytes; [`flush`](Self::flush)
+    /// Queues the concatenation of `parts` as one message of 1 to [`SHARED_MESSAGE_BYTES_MAX`] bytes; [`flush`](Self::flush)
     /// sends it. Only while there [is room](Self::has_room).
     pub fn queue(&mut self, parts: &[&[u8]]) {
         let length: usize = parts.iter().map(|part| part.len()).sum();
         assert!(
-            (1..=MESSAGE_BYTES_MAX).contains(&length),
+            (1..=SHARED_MESSAGE_BYTES_MAX).contains(&length),
             "a message of {length} bytes"
         );
         assert!(self.has_room(), "the caller asks first");
@@ -210,6 +245,14 @@ impl AsFd for Channel {
     }
 }
 
+fn sleep_until(poller: &Poller, deadline: Instant) -> Result<(), OpenError> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    match left.is_zero() {
+        true => Err(OpenError::TimedOut),
+        false => Ok(poller.sleep(Some(left)).map(drop)?),
+    }
+}
+
 /// Whether the peer's first packet lets us in.
 fn judge(packet: &[u8]) -> Result<(), OpenError> {
     let frame = Frame::parse(packet).map_err(|_| OpenError::NotAServer)?;
@@ -220,6 +263,10 @@ fn judge(packet: &[u8]) -> Result<(), OpenError> {
         (FrameKind::Refuse, Some(Refusal::NoRegion | Refusal::DataOnly | Refusal::Malformed)) => {
             Err(OpenError::Lender)
         }
+        // It was asked for its status, and has told it.
+        (FrameKind::Report, _) => Err(OpenError::Lender),
+        // Asked for its status: one of before that could be asked for, or a node's, where others come in.
+        (FrameKind::Refuse, Some(Refusal::RegionOnly)) => Err(OpenError::NoStatus),
         _ => Err(OpenError::NotAServer),
     }
 }

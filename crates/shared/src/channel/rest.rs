@@ -107,7 +107,8 @@ impl Rest {
         Ok(())
     }
 
-    fn sleep(
+    /// Sleeps at once, whatever the policy is. As a sleep of [`Rest::rest`]; not while the channel has something buffered.
+    pub fn sleep(
         &self,
         channel: &Channel,
         flushed: bool,

@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn a_length_takes_no_memory_before_its_bytes_have_come() {
-        let mut inbox = Inbox::new(crate::limit::MESSAGE_BYTES_MAX);
+        let mut inbox = Inbox::new(netram_proto::limit::SHARED_MESSAGE_BYTES_MAX);
         inbox.push(&(60_u32 << 20).to_le_bytes());
         inbox.push(&[7; 1000]);
         assert_eq!(inbox.whole(), Ok(None));
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_large_message_leaves_no_large_buffer() {
-        let mut inbox = Inbox::new(crate::limit::MESSAGE_BYTES_MAX);
+        let mut inbox = Inbox::new(netram_proto::limit::SHARED_MESSAGE_BYTES_MAX);
         let mut stream = Bytes::default();
         stream.put_message(&[&vec![1; 4 * BUFFER_KEPT_BYTES]]);
         inbox.push(stream.waiting());

@@ -29,6 +29,7 @@ use super::hands::{Hands, TooMuch, Work};
 use super::payload::Payload;
 use super::peers::Peers;
 use super::txn::Scratch;
+use crate::limit::UNHURRIED_BYTES_MAX;
 
 /// Transactions whose memory is kept for the next ones: as many as run at once, usually.
 const SCRATCHES_MAX: usize = 64;
@@ -58,6 +59,8 @@ pub(super) struct Core {
     pub(super) machine: Machine<Payload>,
     /// What the link's thread is to send, in order. Empty while there is no link.
     pub(super) to_send: VecDeque<ToServer<Payload>>,
+    /// Bytes of records that went there since the link's thread was last told to hurry.
+    unhurried_bytes: usize,
     /// Why there is no node any more.
     pub(super) gone: Option<Gone>,
     /// Records that have not been trimmed away, with where they end.
@@ -86,6 +89,8 @@ pub(super) struct Afterwards {
     pub(super) kept: Option<ServerKept>,
     pub(super) fenced: bool,
     pub(super) sends: bool,
+    /// Somebody may wait for the server to have that.
+    pub(super) hurries: bool,
     pub(super) applies: bool,
     /// There is something for peers.
     pub(super) straight: bool,
@@ -98,6 +103,7 @@ impl Core {
         Core {
             machine,
             to_send: VecDeque::new(),
+            unhurried_bytes: 0,
             gone: None,
             ends: Ends::new(begins),
             sleepers: HashMap::new(),
@@ -197,7 +203,7 @@ impl Core {
             Deed::Send(ToServer::Leave) if self.committing > 0 => self.leave_held = true,
             // Of a node that is none any more, the server is to hear nothing: it reads the journal.
             Deed::Send(_) if self.gone.is_some() => {}
-            Deed::Send(message) => self.to_send.push_back(message),
+            Deed::Send(message) => self.send(message, afterwards),
             Deed::Apply {
                 node,
                 number,
@@ -246,6 +252,16 @@ impl Core {
                 }
             }
         }
+    }
+
+    fn send(&mut self, message: ToServer<Payload>, afterwards: &mut Afterwards) {
+        let bytes = message.payload().map_or(0, |payload| payload.as_ref().len());
+        self.unhurried_bytes += bytes;
+        if self.unhurried_bytes > UNHURRIED_BYTES_MAX || self.machine.hurries(&message) {
+            self.unhurried_bytes = 0;
+            afterwards.hurries = true;
+        }
+        self.to_send.push_back(message);
     }
 
     fn on_waited(&mut self, waited: Waited) {

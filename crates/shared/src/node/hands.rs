@@ -1,8 +1,8 @@
 //! Others' records, stored to the region's memory in the server's order.
 //!
 //! What is to be applied waits in a queue: a program that reads the region under its guard for long holds up the records, and not
-//! the node's lease. A thread applies what comes; whoever was given a lock does it himself, up to where the lock was given, rather than
-//! wait for that thread to wake.
+//! the node's lease. Whoever has received it applies what is short, unless somebody reads; a thread applies the rest. Whoever was given a
+//! lock does it himself, up to where the lock was given, rather than wait for that thread to wake.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -20,6 +20,9 @@ use crate::limit::UNAPPLIED_BYTES_MAX;
 
 /// The applying thread looks up this often: a forgotten wake-up costs a delay, not a hang.
 const REST_MAX: Duration = Duration::from_millis(50);
+
+/// Bytes of records that are applied by the thread that has received them: waking another costs more than storing so many.
+const APPLIED_AT_ONCE_BYTES_MAX: usize = 64 << 10;
 
 /// A record to be applied.
 #[derive(Clone)]
@@ -73,7 +76,11 @@ impl Hands {
 
     #[cold]
     fn apply_to(&self, target: u64, region: &Region) -> Result<(), Gone> {
-        let _turn = self.turn.lock().expect("nothing panics under this lock");
+        let turn = self.turn.lock().expect("nothing panics under this lock");
+        self.apply_in_turn(&turn, target, region)
+    }
+
+    fn apply_in_turn(&self, _turn: &MutexGuard<'_, ()>, target: u64, region: &Region) -> Result<(), Gone> {
         while self.applied.load(Ordering::Acquire) < target {
             // One that cannot be applied stays in front: nothing behind it ever counts as applied.
             let next = self.queue().front().cloned();
@@ -87,6 +94,22 @@ impl Hands {
             self.applied.fetch_add(1, Ordering::Release);
         }
         Ok(())
+    }
+
+    /// Applies what is short, unless somebody reads the region under a guard, or applies already. `false`: something is left for the
+    /// thread that applies.
+    pub(super) fn try_catch_up(&self, region: &Region) -> Result<bool, Gone> {
+        let target = self.added.load(Ordering::Acquire);
+        if self.applied.load(Ordering::Acquire) >= target {
+            return Ok(true);
+        }
+        if self.bytes.load(Ordering::Relaxed) > APPLIED_AT_ONCE_BYTES_MAX || region.is_read() {
+            return Ok(false);
+        }
+        let Ok(turn) = self.turn.try_lock() else {
+            return Ok(false);
+        };
+        self.apply_in_turn(&turn, target, region).map(|()| true)
     }
 
     /// Wakes the thread that applies.

@@ -12,6 +12,7 @@ use netram_proto::shared::LockId;
 use netram_rvm::Changes;
 use netram_rvm::record::Reach;
 
+use super::Node;
 use crate::server::Span;
 
 /// Why a transaction has no heap.
@@ -87,6 +88,11 @@ impl Heaps {
         Ok(heap)
     }
 
+    /// The heap in a span, if somebody has opened it.
+    fn opened(&self, span: &Span) -> Option<Arc<Heap>> {
+        self.lock().get(&span.offset).map(|(_, heap)| Arc::clone(heap))
+    }
+
     /// Forgets the heap in a span. Refused while somebody has it.
     pub(super) fn forget(&self, span: &Span) -> Result<(), HeapError> {
         let mut heaps = self.lock();
@@ -101,5 +107,14 @@ impl Heaps {
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, (u64, Arc<Heap>)>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Node {
+    /// The heap in the span of a lock, if a transaction of this node has used it since it was made: for a
+    /// [`Reader`](crate::Reader), in whose bytes its `lens` finds roots and blocks without the lock.
+    pub fn heap(&self, lock: LockId) -> Option<Arc<Heap>> {
+        let place = self.shared.spans.find(lock)?;
+        self.shared.hands.heaps.opened(self.shared.spans.at(place))
     }
 }

@@ -1,6 +1,9 @@
 //! The thread that has the link to the server: it sends what the machine says, and tells it what comes. When the link breaks it makes
 //! another one.
 //!
+//! **Pauses.** After each sending it sends nothing for [`RELAY_PAUSE`], unless somebody may wait for the server to have what there is
+//! ([`hurries`](netram_proto::shared::Node::hurries)): many records then go in one message, and cost the server one sync.
+//!
 //! One that broke is not closed before the server has answered over the next: a link that its machine closes tells the server that the
 //! node's process has ended, and its locks go on at once though its lease still runs.
 
@@ -17,6 +20,7 @@ use netram_transport::{Address, Security, WaitPolicy};
 use super::payload::Payload;
 use super::shared::Shared;
 use crate::channel::{Bell, Channel, ChannelError, OpenError, Rest};
+use crate::limit::RELAY_PAUSE;
 
 /// How long a server may take to greet.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -98,6 +102,15 @@ impl Session {
         Ok(Some(message))
     }
 
+    /// Waits for something to come, or to hurry, at most until then.
+    fn pause(&self, flushed: bool, until: Instant, hurries: impl Fn() -> bool) -> Result<(), Broken> {
+        if self.channel.has_buffered() {
+            return Ok(());
+        }
+        let longest = until.saturating_duration_since(Instant::now());
+        Ok(self.rest.sleep(&self.channel, flushed, longest, hurries)?)
+    }
+
     /// Waits for something to come, or to send, for a moment.
     pub(super) fn rest(&self, flushed: bool, news: impl Fn() -> bool) -> Result<(), Broken> {
         let idle = self.heard.elapsed();
@@ -141,9 +154,18 @@ fn serve(shared: &Shared, mut session: Session, before: Option<Session>) -> Sess
 fn speak(shared: &Shared, session: &mut Session, mut before: Option<Session>) -> Result<(), Broken> {
     // What is not sent when the link is gone is forgotten with this.
     let mut to_send = VecDeque::new();
+    let mut pause: Option<Instant> = None;
+    shared.pauses.store(false, Ordering::SeqCst);
     loop {
-        if shared.post.load(Ordering::Relaxed) && shared.post.swap(false, Ordering::SeqCst) {
+        let hurries = shared.hurry.load(Ordering::Relaxed) && shared.hurry.swap(false, Ordering::SeqCst);
+        if hurries || pause.is_some_and(|until| until <= Instant::now()) {
+            pause = None;
+            shared.pauses.store(false, Ordering::SeqCst);
+        }
+        if pause.is_none() && shared.post.swap(false, Ordering::SeqCst) {
             to_send.append(&mut shared.core().to_send);
+            pause = Some(Instant::now() + RELAY_PAUSE);
+            shared.pauses.store(true, Ordering::SeqCst);
         }
         let flushed = session.send(&mut to_send)?;
         if shared.is_over() {
@@ -155,8 +177,11 @@ fn speak(shared: &Shared, session: &mut Session, mut before: Option<Session>) ->
                 shared.with(|core, now| core.machine.handle(now, message));
             }
             None => {
-                let news = || shared.post.load(Ordering::SeqCst) || shared.is_over();
-                session.rest(flushed, news)?;
+                let hurries = || shared.hurry.load(Ordering::SeqCst) || shared.is_over();
+                match pause {
+                    Some(until) => session.pause(flushed, until, hurries)?,
+                    None => session.rest(flushed, || shared.post.load(Ordering::SeqCst) || hurries())?,
+                }
             }
         }
     }

@@ -27,6 +27,7 @@
 //! | file | does |
 //! |---|---|
 //! | `join.rs` | from nothing to the whole region |
+//! | `making.rs` | the region's copy, while that lasts |
 //! | `txn/` | transactions: locks, ranges, commit |
 //! | `reader.rs` | pinned readers |
 //! | `grip.rs` | the node, borrowed or shared |
@@ -59,6 +60,7 @@ mod heaps;
 mod house;
 mod join;
 mod link;
+mod making;
 mod mark;
 mod news;
 mod old;
@@ -174,18 +176,16 @@ impl Node {
         };
         // Commits before the next tick wait for the server already, if they must.
         house::keep_time(&shared);
-        let peers = match options.straight && !options.lazy {
-            true => Some(peers::Peers::open(&shared, &options)?),
-            false => None,
-        };
+        // First who keeps the lease.
         let (server, session) = (arrived.server, arrived.session);
         node.spawn("netram-link", move |shared: &Shared| {
             link::run(shared, &server, session)
         })?;
-        node.spawn("netram-apply", house::apply)?;
         node.spawn("netram-house", house::run)?;
+        node.spawn("netram-apply", house::apply)?;
         node.spawn("netram-trim", house::trim)?;
-        if let Some((peers, setup)) = peers {
+        if options.straight && !options.lazy {
+            let (peers, setup) = peers::Peers::open(&shared, &options)?;
             node.spawn_peers(peers, setup)?;
         }
         if !old.is_empty() {

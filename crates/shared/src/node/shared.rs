@@ -51,6 +51,10 @@ pub(super) struct Shared {
     bell: Mutex<Option<Arc<Bell>>>,
     /// There is something to send: the link's thread need not take the lock to know.
     pub(super) post: AtomicBool,
+    /// Somebody may wait for the server to have that.
+    pub(super) hurry: AtomicBool,
+    /// The link's thread sends nothing for a moment, unless it is to hurry.
+    pub(super) pauses: AtomicBool,
     /// There is no node any more.
     over: AtomicBool,
     stopping: AtomicBool,
@@ -106,6 +110,8 @@ impl Shared {
             bell: Mutex::new(None),
             // What joining had to say.
             post: AtomicBool::new(true),
+            hurry: AtomicBool::new(true),
+            pauses: AtomicBool::new(false),
             over: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             origin: parts.origin,
@@ -156,11 +162,20 @@ impl Shared {
             peers.send();
         }
         if afterwards.sends {
-            self.post.store(true, Ordering::Release);
-            self.ring();
+            self.post.store(true, Ordering::SeqCst);
+            if afterwards.hurries {
+                self.hurry.store(true, Ordering::SeqCst);
+                self.ring();
+            } else if !self.pauses.load(Ordering::SeqCst) {
+                self.ring();
+            }
         }
         if afterwards.applies {
-            self.hands.wake();
+            match self.hands.try_catch_up(&self.region) {
+                Ok(true) => {}
+                Ok(false) => self.hands.wake(),
+                Err(gone) => self.fail(gone),
+            }
         }
         if afterwards.news {
             self.told.notify_all();

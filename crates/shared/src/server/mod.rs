@@ -21,7 +21,7 @@ pub use rescue::{RescueError, Rescued, rescue};
 pub use serve::{Report, ServeConfig, ServeError, Serving};
 pub use spans::{Span, SpanError, Spans};
 pub use store::{
-    CreateError, Foreign, Joining, Kept, LOG_BYTES_DEFAULT, MergeError, OpenError, PageRun, Plan, Recent,
-    RecordError, Store, StoreError, Stored,
+    CreateError, Foreign, Joining, Kept, LOG_BYTES_DEFAULT, MergeError, OpenError, PageRun, Plan,
+    PromiseError, Recent, RecordError, Store, StoreError, Stored,
 };
 pub use table::{Counters, Fault, Gone, Node, Standing, Table, TableError};

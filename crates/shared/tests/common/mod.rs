@@ -3,6 +3,7 @@
 
 pub mod history;
 pub mod lists;
+pub mod processes;
 pub mod scene;
 pub mod script;
 pub mod world;

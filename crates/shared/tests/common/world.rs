@@ -127,7 +127,16 @@ impl Place {
     }
 
     pub fn join(&self, name: &str) -> Node {
-        unhurried(|| Node::join(self.options(name))).expect("the node joins")
+        self.join_as(name, |_| ())
+    }
+
+    pub fn join_as(&self, name: &str, choose: impl Fn(&mut Options)) -> Node {
+        let options = || {
+            let mut options = self.options(name);
+            choose(&mut options);
+            options
+        };
+        unhurried(|| Node::join(options())).expect("the node joins")
     }
 }
 
@@ -159,6 +168,17 @@ pub fn add_as(node: &Node, lock: u32, more: u64) -> Result<(u64, Commit), Commit
     txn.set(at, &(value + more)).expect("it is held");
     let commit = txn.commit(Durability::Remote)?;
     Ok((value + more, commit))
+}
+
+/// Adds one to the counter, and writes it all over the lock's span.
+pub fn add_and_fill(node: &Node, lock: u32) -> Result<Commit, CommitError> {
+    let mut txn = node.begin(Mode::Restore)?;
+    acquire(&mut txn, lock, Hold::Exclusive)?;
+    let at = lock as usize * SPAN;
+    let value: u64 = node.region().get(at).expect("inside");
+    let bytes = (value + 1).to_le_bytes().repeat(SPAN / 8);
+    txn.write(at, &bytes).expect("it is held");
+    txn.commit(Durability::Remote)
 }
 
 /// The counter at the beginning of a lock's span, as of now.

@@ -281,9 +281,9 @@ impl World {
         }
     }
 
-    /// Nodes of this world do nothing wrong.
+    /// Nodes of this world do nothing wrong. One that leaves may have to wait for others for too long.
     pub(super) fn check_fencing(&self, node: NodeId, why: Why) {
-        let sound = matches!(why, Why::Silent | Why::Dead | Why::Behind);
+        let sound = matches!(why, Why::Silent | Why::Dead | Why::Behind | Why::Unmerged);
         if !sound && self.book.excused.is_empty() {
             self.fail(Rule::Ends, &format!("node {node} was fenced: {why}"));
         }

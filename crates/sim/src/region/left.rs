@@ -61,7 +61,7 @@ impl World {
         let Some(at) = self.slots[slot].left.iter().position(due) else {
             return;
         };
-        self.slots[slot].left[at].again_at = now + PATIENCE;
+        self.slots[slot].left[at].again_at = now + self.nature.offer_again;
         // Of a node that is gone nobody needs it; and one whose members are sealed cannot be opened.
         let node = self.slots[slot].left[at].node;
         if let Some(process) = &mut self.slots[slot].process {

@@ -80,6 +80,16 @@ pub(super) struct Nature {
     pub(super) survives_permille: u64,
     /// Clocks run faster or slower by up to so much.
     pub(super) drift_permille: u64,
+    /// Of a thousand messages between a node and the server, behind how many their link breaks.
+    pub(super) fragile_permille: u64,
+    /// Of a thousand readings of a dead node's journal, in how many the server dies before its disk knows of them.
+    pub(super) cut_readings_permille: u64,
+    /// Of a thousand nodes whose journal is being read while they live, how many wake and commit what they have open.
+    pub(super) last_words_permille: u64,
+    /// Of a thousand looks at a transaction that has its locks, how many leave it open.
+    pub(super) thinks_permille: u64,
+    /// A journal that was left is offered again after so long.
+    pub(super) offer_again: Span,
     pub(super) actions: Vec<Action>,
     /// Mean time between two.
     pub(super) every: Span,
@@ -115,6 +125,11 @@ impl Nature {
             hints_permille: rng.pick(&[0, 500, 900]),
             survives_permille: rng.pick(&[0, 500, 1000]),
             drift_permille: rng.pick(&[0, 50]),
+            fragile_permille: rng.pick(&[0, 0, 3, 12]),
+            cut_readings_permille: rng.pick(&[0, 0, 150, 400]),
+            last_words_permille: rng.pick(&[0, 500, 1000]),
+            thinks_permille: rng.pick(&[400, 400, 980]),
+            offer_again: Span::from_ms(rng.pick(&[1, 10, 150])),
             actions: ACTIONS.into_iter().filter(|_| rng.chance(density)).collect(),
             every: Span::from_ms(rng.pick(&[15, 40, 120])),
             beyond: rng.chance(150),

@@ -1,9 +1,11 @@
 //! What goes wrong: every now and then one of the actions that visit this region.
 
+use netram_proto::shared::NodeId;
 use netram_proto::shared::server::Session;
 use netram_proto::time::Span;
 
 use super::nature::Action;
+use super::process::Process;
 use super::{Event, World};
 
 impl World {
@@ -76,6 +78,38 @@ impl World {
             Action::LenderSleeps => self.machines[machine].paused_until = until,
             Action::SlowDisk => self.server.slow_until = until,
         }
+    }
+
+    /// The server begins to read the journal of a node that it holds to be dead. One that lives and has a transaction open
+    /// commits it just then: between the answers of its members, and between their seals.
+    pub(super) fn provoke_last_words(&mut self, node: NodeId) {
+        if self.calm_since.is_some() || !self.rng.chance(self.nature.last_words_permille) {
+            return;
+        }
+        let lives = |process: &&Process| process.node.id() == Some(node);
+        let found = (0..self.slots.len()).find_map(|slot| {
+            let process = self.slots[slot].process.as_ref().filter(lives)?;
+            Some((slot, process.life))
+        });
+        let Some((slot, life)) = found else {
+            return;
+        };
+        for _ in 0..2 {
+            let us = self.rng.below(6 * self.nature.latency_us.1);
+            self.at(Span::from_us(us), Event::LastWord { slot, life });
+        }
+    }
+
+    pub(super) fn on_last_word(&mut self, slot: usize, life: u64) {
+        if self.calm_since.is_some() || self.slots[slot].alive(life).is_none() {
+            return;
+        }
+        self.slots[slot].paused_until = self.slots[slot].paused_until.min(self.now);
+        if self.commit_open(slot) {
+            self.coverage
+                .hit("region: commits while the node's journal was read");
+        }
+        self.settle(slot);
     }
 
     /// A node stands still, and wakes to everything that has waited.

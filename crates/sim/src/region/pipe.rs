@@ -120,6 +120,7 @@ impl World {
             return;
         };
         self.server_hears(session, message);
+        self.wear_out(session);
     }
 
     /// Sends what the server has for a link, as far as that takes it.
@@ -186,6 +187,15 @@ impl World {
             self.settle(slot);
         }
         self.fill(session);
+        self.wear_out(session);
+    }
+
+    /// Between any two messages a link may break.
+    fn wear_out(&mut self, session: Session) {
+        if self.calm_since.is_none() && self.rng.chance(self.nature.fragile_permille) {
+            self.break_pipe(session);
+            self.coverage.hit("region: links that broke behind a message");
+        }
     }
 
     /// It breaks. Both ends learn of it, each when it does.

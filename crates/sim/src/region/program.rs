@@ -137,33 +137,52 @@ impl World {
         if !txn.wants.is_empty() {
             return self.acquire_next(slot, txn.id);
         }
-        if self.rng.chance(400) {
+        if self.rng.chance(self.nature.thinks_permille) {
             return;
         }
         let aborts = self.rng.chance(100);
-        let Some(process) = &mut self.slots[slot].process else {
-            return;
-        };
-        let held = process.node.tokens().held(txn.id);
-        let held: Vec<(LockId, Hold)> = held.map(|held| (held.lock, held.hold)).collect();
-        let writes = held.iter().any(|(_, hold)| *hold == Hold::Exclusive);
-        if aborts || !writes {
-            process.node.end(now, txn.id, None);
-            process.txns.retain(|other| other.id != txn.id);
+        if !aborts && self.write(slot, txn.id) {
             return;
         }
+        if let Some(process) = &mut self.slots[slot].process {
+            process.node.end(now, txn.id, None);
+            process.txns.retain(|other| other.id != txn.id);
+        }
+    }
+
+    /// Commits a transaction that is open, as it is. `false`: there is none that could write.
+    pub(super) fn commit_open(&mut self, slot: usize) -> bool {
+        let process = self.slots[slot].process.iter();
+        let mut txns = process.flat_map(|process| &process.txns);
+        let open = txns.find(|txn| txn.phase == Phase::Ready);
+        let open = open.map(|txn| txn.id);
+        open.is_some_and(|id| self.write(slot, id))
+    }
+
+    /// Writes under locks that a transaction has, and commits; or lets it wait for room. `false`: it may not write.
+    fn write(&mut self, slot: usize, id: TxnId) -> bool {
+        let Some(process) = &mut self.slots[slot].process else {
+            return false;
+        };
+        let held = process.node.tokens().held(id);
+        let held: Vec<(LockId, Hold)> = held.map(|held| (held.lock, held.hold)).collect();
+        if !held.iter().any(|(_, hold)| *hold == Hold::Exclusive) {
+            return false;
+        }
         if !process.journal.has_room(200) {
-            return self.coverage.hit("region: commits that waited for room");
+            self.coverage.hit("region: commits that waited for room");
+            return true;
         }
         let mut written: Vec<LockId> = Vec::new();
         for (lock, hold) in held {
             // Some locks are taken alone and not written under: nobody may wait for a version of theirs.
             if hold == Hold::Exclusive && (written.is_empty() || self.rng.chance(700)) {
-                process.node.wrote(txn.id, lock);
+                process.node.wrote(id, lock);
                 written.push(lock);
             }
         }
-        self.commit(slot, txn.id, &written);
+        self.commit(slot, id, &written);
+        true
     }
 
     fn commit(&mut self, slot: usize, id: TxnId, written: &[LockId]) {

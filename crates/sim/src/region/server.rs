@@ -393,6 +393,7 @@ impl World {
             if let Some(reading) = self.server.readings.get_mut(&node) {
                 reading.runs = true;
             }
+            self.provoke_last_words(node);
             let mut recovery = Recovery::of_node(&known.view, known.end.lsn, now, GRACE, PATIENCE);
             recovery.plant(self.planted);
             self.ask(
@@ -453,6 +454,11 @@ impl World {
             machine.on_recovered(node, records);
         }
         self.after_server();
+        if self.calm_since.is_none() && self.rng.chance(self.nature.cut_readings_permille) {
+            self.coverage
+                .hit("region: readings cut off by the server's death");
+            self.kill_server();
+        }
     }
 
     /// With everything healed, and too few members left for a proof, an operator gives up what they had, as `netram shared merge` does

@@ -28,7 +28,7 @@ pub(super) enum Story {
     Server,
     /// Members die, and lose what they held.
     Member,
-    /// Nodes sleep longer than their lease, with a transaction open, and wake.
+    /// Nodes sleep longer than their lease, with a transaction open, and wake: perhaps while their journal is read.
     Sleeper,
 }
 
@@ -60,7 +60,11 @@ impl Story {
             Story::Holder => nature.actions.clear(),
             Story::Logs => nature.disk_us = (5000, 20_000),
             Story::Member => nature.with_spare_member(),
-            Story::Joining | Story::Server | Story::Sleeper => (),
+            Story::Sleeper => {
+                nature.thinks_permille = 980;
+                nature.last_words_permille = 1000;
+            }
+            Story::Joining | Story::Server => (),
         }
         nature.beyond = false;
         let often = |action: &Action| !matches!(action, Action::LoseLender | Action::PowerCut);

@@ -14,6 +14,7 @@ mod volume;
 use netram_proto::planted::Planted;
 
 use crate::coverage::Coverage;
+use crate::deposit;
 use crate::profile::Profile;
 use crate::region;
 use crate::rng::Rng;
@@ -42,6 +43,14 @@ const SHARED_DRAW: u64 = 0x7368_6172_6564_2121;
 /// Mixed into a seed to draw which worlds are those of a shared region.
 const REGION_DRAW: u64 = 0x7265_6769_6F6E_2121;
 
+/// Mixed into a seed to draw which worlds are those of deposits.
+const DEPOSIT_DRAW: u64 = 0x6661_7221_6661_7221;
+
+/// Whether the world of `seed` is that of owners with pages at lenders.
+pub fn is_deposit(seed: u64) -> bool {
+    !is_region(seed) && Rng::new(seed ^ DEPOSIT_DRAW).chance(40)
+}
+
 /// Whether the world of `seed` is that of several nodes that share a region.
 pub fn is_region(seed: u64) -> bool {
     Rng::new(seed ^ REGION_DRAW).chance(60)
@@ -62,6 +71,10 @@ pub fn run(seed: u64, planted: Planted, story: Option<Story>) -> Outcome {
     let mut rng = Rng::new(seed);
     if is_region(seed) {
         let (hash, coverage) = region::run(rng, planted, Trace::new(story));
+        return Outcome { hash, coverage };
+    }
+    if is_deposit(seed) {
+        let (hash, coverage) = deposit::run(rng, planted, Trace::new(story));
         return Outcome { hash, coverage };
     }
     let mut profile = Profile::draw(&mut rng);

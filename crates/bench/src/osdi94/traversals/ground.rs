@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell, RefMut};
 
 use netram_oo7::StoreError;
-use netram_oo7::graph::{Ground, Space};
+use netram_oo7::graph::{Ground, Near, Space};
 use netram_rvm::{EditGuard, RealStorage};
 
 use super::super::world::Tail;
@@ -107,7 +107,7 @@ impl<A: Access> Ground for StillOpen<'_, A> {
         Ok(())
     }
 
-    fn allocate(&mut self, bytes: usize) -> Result<u64, StoreError> {
+    fn allocate(&mut self, _: Near, bytes: usize) -> Result<u64, StoreError> {
         let size = (bytes as u64).next_multiple_of(ALIGN);
         let all = self.access.bytes().len() as u64;
         let at = self

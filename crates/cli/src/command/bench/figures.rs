@@ -37,6 +37,8 @@ enum Which {
     Volumes,
     /// Shared memory
     Shared,
+    /// Far memory: the study of paging
+    Far,
 }
 
 impl Which {
@@ -47,6 +49,7 @@ impl Which {
             Which::Crashes => Part::Crashes,
             Which::Volumes => Part::Volumes,
             Which::Shared => Part::Shared,
+            Which::Far => Part::Far,
         }
     }
 }

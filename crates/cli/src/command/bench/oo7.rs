@@ -1,13 +1,16 @@
 //! `netram bench oo7`: OO7 on recoverable memory, disk beside remote.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
 use netram_bench::oo7::{self, Report, Spec};
+use netram_bench::shared::mix;
 use netram_bench::shared::oo7 as shared;
 use netram_bench::site::Site;
 use netram_bench::zeo::{self, Zeo};
+use netram_oo7::user::Manner;
 use netram_oo7::{Operation, Parameters};
 use netram_transport::WaitPolicy;
 
@@ -22,7 +25,9 @@ use crate::output;
 /// database is audited in the end. docs/oo7.md says what each operation does.
 ///
 /// With --shared one node of a shared region does them and another, in a process of its
-/// own, gets the changes: only the operations that change parts.
+/// own, gets the changes: only the operations that change parts. With --nodes, too, one, two ...
+/// so many users work at the same time, each at a node of its own and in a module of its own,
+/// meeting in the others' as often as a row says; every node's database is audited.
 ///
 /// Beside it, with --zeo, two clients of a ZEO server (ZODB, Python's object database): one
 /// changes parts in a transaction, the other loads what has changed. pip gets them once,
@@ -30,6 +35,7 @@ use crate::output;
 ///
 ///   netram bench oo7
 ///   netram bench oo7 --shared --operations t12a,t2b
+///   netram bench oo7 --shared --nodes 4
 ///   netram bench oo7 --database medium-9 --operations t1,t2b,q8 --members 2
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
@@ -54,6 +60,13 @@ pub(crate) struct Oo7 {
     /// Measure between two nodes of a shared region instead
     #[arg(long, conflicts_with_all = ["zeo", "one_transaction"])]
     shared: bool,
+    /// With --shared: the mix of several users, by their number up to this one
+    #[arg(long, value_name = "N", requires = "shared", conflicts_with_all = ["operations", "repetitions"],
+        value_parser = clap::value_parser!(u32).range(1..=mix::NODES_MAX as i64))]
+    nodes: Option<u32>,
+    /// With --nodes: users acquire a lock when they come to it, and try again if they die of one, instead of all at once
+    #[arg(long, requires = "nodes")]
+    as_met: bool,
     /// Measure ZODB with ZEO instead
     #[arg(long, conflicts_with_all = ["operations", "one_transaction", "members"])]
     zeo: bool,
@@ -68,6 +81,9 @@ impl Oo7 {
         self.common.introduce(&site)?;
         if self.zeo {
             return self.beside(&site);
+        }
+        if let Some(nodes) = self.nodes {
+            return self.users(&site, nodes);
         }
         if self.shared {
             return self.between(&site);
@@ -148,6 +164,51 @@ impl Oo7 {
                 output::thousands(i64::try_from(row.count)?),
             ];
             table.add_row(words.into_iter().chain(times.map(output::number)));
+        }
+        output::line(table)?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn users(&self, site: &Site, nodes: u32) -> Result<ExitCode> {
+        let spec = mix::Spec {
+            database: self.database,
+            nodes,
+            manner: if self.as_met {
+                Manner::AsMet
+            } else {
+                Manner::Together
+            },
+            time: Duration::from_secs(if self.common.quick { 1 } else { 5 }),
+            members: self.members.into(),
+            wait: self.wait,
+        };
+        output::remark(format_args!("building {}, {nodes} modules ...", spec.database));
+        let rows = mix::measure(site, &spec, &mut |mix, nodes| {
+            let users = output::count(nodes.into(), "user");
+            output::remark(format_args!("measuring {users}, {mix} ..."));
+        })?;
+        if self.common.json {
+            self.common.json(&rows)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let members = output::count(spec.members as u64, "member");
+        output::line(format_args!(
+            "\n{}, {nodes} modules, {members} of each node; a transaction has four operations of three composites:",
+            spec.database
+        ))?;
+        let header = [
+            "composites",
+            "users",
+            "transactions/s",
+            "% waiting for locks",
+            "died of 1,000",
+            "late",
+        ];
+        let mut table = output::table(&header, 1);
+        for row in &rows {
+            let words = [row.mix.to_owned(), row.nodes.to_string()];
+            let numbers = [row.transactions_s, row.waited_percent, row.died_permille].map(output::number);
+            table.add_row(words.into_iter().chain(numbers).chain([row.lost.to_string()]));
         }
         output::line(table)?;
         Ok(ExitCode::SUCCESS)

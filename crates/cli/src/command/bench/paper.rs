@@ -13,6 +13,7 @@ use netram_bench::curves::{self, OnCurve};
 use netram_bench::lnd;
 use netram_bench::lnd::system::System;
 use netram_bench::machine::Machine;
+use netram_bench::mascots96;
 use netram_bench::osdi94;
 use netram_bench::paper::claims::By;
 use netram_bench::paper::experiment::Effort;
@@ -47,11 +48,17 @@ use crate::output;
 /// by their number (5, 6); traversals of OO7 at one node, until another has what they
 /// changed (1 to 3, with table 3); coherency and logging together and alone (8). A minute or two; 600 MB of memory.
 ///
+/// mascots96: paging policies before the paper's programs (1), over other networks (2),
+/// with other counters (3), in software (4); the first once more on machines of today,
+/// and on this one with its own network and disk, which are measured. VERILOG needs
+/// iverilog and qemu-user. About a minute.
+///
 ///   netram bench paper --quick                      # about a minute
 ///   netram bench paper --figures 1,9-11 --dir /mnt  # some figures, another disk
 ///   netram bench paper --png --out results
 ///   netram bench paper --only lnd --figures 2,4
 ///   netram bench paper --only osdi94
+///   netram bench paper --only mascots96
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Paper {
@@ -90,6 +97,8 @@ enum Which {
     Lnd,
     /// Integrating Coherency and Recoverability in Distributed Systems
     Osdi94,
+    /// Using Remote Memory to avoid Disk Thrashing: A Simulation Study
+    Mascots96,
 }
 
 /// One figure or several in a row.
@@ -134,6 +143,7 @@ impl Paper {
             Which::Tr190 => self.tr190(&site, &run),
             Which::Lnd => self.lnd(&site, &run),
             Which::Osdi94 => self.osdi94(&site, &run),
+            Which::Mascots96 => self.mascots96(&site, &run),
         }
     }
 
@@ -177,6 +187,21 @@ impl Paper {
         bar.finish_and_clear();
         let written = osdi94::output::write(&report, run, &self.out, self.png)?;
         self.tell(run, &report, &written, osdi94::output::TABLES, show_osdi94)
+    }
+
+    fn mascots96(&self, site: &Site, run: &Run) -> Result<ExitCode> {
+        let plan = mascots96::Plan {
+            figures: self.numbers(),
+            quick: self.quick,
+        };
+        let bar = ProgressBar::new_spinner();
+        let report = mascots96::measure(site, &plan, &mut |step| match step {
+            mascots96::Step::Next(what) => say_next(&bar, what),
+            mascots96::Step::Skipped(what) => output::remark(format_args!("SKIPPED: {what}")),
+        })?;
+        bar.finish_and_clear();
+        let written = mascots96::output::write(&report, run, &self.out, self.png)?;
+        self.tell(run, &report, &written, mascots96::output::TABLES, show_mascots96)
     }
 
     /// Says what was measured, and where it is.
@@ -415,6 +440,24 @@ fn show_osdi94(report: &osdi94::Report) -> Result<()> {
         output::line(format_args!("SKIPPED: {skipped}"))?;
     }
     Ok(())
+}
+
+fn show_mascots96(report: &mascots96::Report) -> Result<()> {
+    for figure in &report.figures {
+        let title = format!("figure {}: cycles by {}", figure.number, figure.axis);
+        let label = |curve: mascots96::Curve| curve.label().to_owned();
+        show_curves(title, &figure.points, label, |point| point.cycles)?;
+    }
+    let mut table = output::table(&["the text", "paper", "here", "holds"], 1);
+    for claim in &report.claims {
+        table.add_row([
+            claim.what.clone(),
+            claim.paper.map(output::number).unwrap_or_default(),
+            output::number(claim.ours),
+            if claim.holds { "yes" } else { "NO" }.to_owned(),
+        ]);
+    }
+    output::line(table)
 }
 
 /// A figure as a table: a row a curve, a column a place.

@@ -7,8 +7,11 @@ use anyhow::{Result, anyhow};
 use clap::Args;
 use netram_proto::shared::NodeId;
 use netram_shared::server::serve::control;
-use netram_shared::server::serve::report::NodeReport;
+use netram_shared::server::serve::report::{NodeReport, StuckReport};
+use serde_json::json;
 
+use super::status::is_address;
+use crate::options::Usage;
 use crate::output;
 
 /// Give up what cannot be proven of a dead node, so that its locks go on
@@ -25,6 +28,7 @@ use crate::output;
 ///
 ///   netram shared accept-loss /var/lib/netram/plan --node 7 --show
 ///   netram shared accept-loss /var/lib/netram/plan --node 7
+///   netram shared accept-loss /var/lib/netram/plan --node 7 --show --json
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct AcceptLoss {
@@ -36,11 +40,20 @@ pub(crate) struct AcceptLoss {
     /// Only show what may be lost
     #[arg(long)]
     show: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 impl AcceptLoss {
     pub(super) fn run(self) -> Result<ExitCode> {
         let region = self.region.display();
+        if is_address(&region.to_string()) {
+            let sentence = format!(
+                "{region} is an address; a loss is accepted on the server's machine only: name the region's directory there"
+            );
+            return Err(Usage(sentence).into());
+        }
         let unserved =
             || anyhow!("nobody serves {region}: start `netram shared serve`, which reads what there is");
         let report = control::ask(&self.region)?.ok_or_else(unserved)?;
@@ -51,35 +64,53 @@ impl AcceptLoss {
                 self.node
             )
         })?;
-        show(node)?;
-        if self.show {
-            return Ok(ExitCode::SUCCESS);
+        let stuck = node.stuck.as_ref().ok_or_else(|| {
+            anyhow!(
+                "node {} ({}) is {}: nothing of it has to be given up",
+                node.node,
+                output::plain(&node.name),
+                node.standing
+            )
+        })?;
+        if !self.json {
+            show(node, stuck)?;
         }
-        control::accept_loss(&self.region, NodeId(self.node))?.ok_or_else(unserved)?;
-        output::line(format_args!(
-            "accepted: the server goes on without it, and `netram shared status {region}` says when node {} is gone",
-            self.node
-        ))?;
+        if !self.show {
+            control::accept_loss(&self.region, NodeId(self.node))?.ok_or_else(unserved)?;
+        }
+        if self.json {
+            output::json(&json!({
+                "node": node.node,
+                "name": node.name,
+                "standing": node.standing,
+                "records": node.merged,
+                "reason": stuck.reason,
+                "lenders": stuck.lenders,
+                "attempts": stuck.attempts,
+                "seconds": stuck.seconds,
+                "accepted": !self.show,
+            }))?;
+        } else if !self.show {
+            output::line(format_args!(
+                "accepted: the server goes on without it, and `netram shared status {region}` says when node {} is gone",
+                self.node
+            ))?;
+        }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-fn show(node: &NodeReport) -> Result<()> {
-    // What it calls itself is what it says: no control characters.
-    let name = node.name.escape_debug();
-    let Some(stuck) = &node.stuck else {
-        return Err(anyhow!(
-            "node {} ({name}) is {}: nothing of it has to be given up",
-            node.node,
-            node.standing
-        ));
-    };
+/// What may be lost.
+fn show(node: &NodeReport, stuck: &StuckReport) -> Result<()> {
     output::line(format_args!(
-        "node {} ({name}) is {}: {}",
-        node.node, node.standing, stuck.reason
+        "node {} ({}) is {}: {}",
+        node.node,
+        output::plain(&node.name),
+        node.standing,
+        output::plain(&stuck.reason)
     ))?;
     for lender in &stuck.lenders {
-        output::line(format_args!("needed, and missing: {lender}"))?;
+        output::line(format_args!("needed, and missing: {}", output::plain(lender)))?;
     }
     output::line(format_args!(
         "its records up to number {} are in the region; what it had committed after that may be lost",

@@ -23,6 +23,7 @@ use clap::Subcommand;
 ///   netram shared create /var/lib/netram/plan --size 1GiB --span-size 64KiB
 ///   netram shared serve /var/lib/netram/plan --listen tcp://0.0.0.0:7440 --key-file /etc/netram/key
 ///   netram shared status /var/lib/netram/plan
+///   netram shared status tcp://plan:7440 --key-file /etc/netram/key
 #[derive(Debug, Subcommand)]
 #[command(verbatim_doc_comment)]
 pub(crate) enum Shared {

@@ -8,6 +8,7 @@ use clap::Args;
 use netram_shared::server::{LOG_BYTES_DEFAULT, rescue};
 use serde_json::json;
 
+use crate::options::Size;
 use crate::output;
 
 /// Make a region again of copies that living nodes saved, when its server is lost for good
@@ -31,6 +32,9 @@ pub(crate) struct Rescue {
     /// The directories of saved copies
     #[arg(required = true)]
     copies: Vec<PathBuf>,
+    /// Bytes of the new server's log, as of `netram shared create`
+    #[arg(long, value_name = "SIZE", default_value_t = Size(LOG_BYTES_DEFAULT))]
+    log_size: Size,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -38,7 +42,7 @@ pub(crate) struct Rescue {
 
 impl Rescue {
     pub(super) fn run(self) -> Result<ExitCode> {
-        let made = rescue(&self.region, &self.copies, LOG_BYTES_DEFAULT);
+        let made = rescue(&self.region, &self.copies, self.log_size.0);
         let made = made.with_context(|| format!("making {}", self.region.display()))?;
         if self.json {
             output::json(&json!({

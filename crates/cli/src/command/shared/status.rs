@@ -5,42 +5,120 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use netram_shared::server::serve::control;
-use netram_shared::server::serve::report::{LockReport, NodeReport};
-use netram_shared::server::{Gone, Node, Report, Standing, Table};
+use netram_shared::server::serve::report::{LockReport, NodeReport, RegionReport};
+use netram_shared::server::serve::{control, inquiry};
+use netram_shared::server::{Node, Report, Standing};
+use netram_transport::Address;
 use serde_json::{Value, json};
 
 use super::look::Seen;
+use crate::options::{SecurityArgs, Span, Usage};
 use crate::output;
 
 /// Show a region: its size, locks, position and nodes
 ///
-/// Nothing is changed. Of a region that is served meanwhile the server is asked
-/// too: who is linked, how far each node is, who waits for locks. Of a node that
-/// is being fenced, the lenders named must answer before its locks are given on.
+/// Nothing is changed. Named by its directory, a region that is served meanwhile
+/// is shown as the directory has it, and the server is asked too: who is linked,
+/// how far each node is, who waits for locks. Named by its server's address, the
+/// server alone is asked, with the cluster's key. Of a node that is being fenced,
+/// the lenders named must answer before its locks are given on.
+///
+/// Exit code 1: the log is damaged, or nobody answers.
 ///
 ///   netram shared status /var/lib/netram/plan
+///   netram shared status tcp://plan:7440 --key-file /etc/netram/key
+///   netram shared status unix:/run/plan.sock --insecure --json
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Status {
-    /// The region's directory
-    region: PathBuf,
+    /// The region's directory, or the address of its server: tcp://HOST:PORT or unix:/PATH
+    region: String,
+    #[command(flatten)]
+    security: SecurityArgs,
+    /// How long to wait for a server that is asked at its address
+    #[arg(long, value_name = "TIME", default_value = "5s")]
+    timeout: Span,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
+/// A region, wherever that is known from.
+struct Shown<'a> {
+    name: &'a str,
+    region: RegionReport,
+    position: u64,
+    nodes: Vec<ShownNode>,
+}
+
+/// A node, as a table has it.
+struct ShownNode {
+    node: u64,
+    name: String,
+    standing: String,
+    journal: String,
+    records: u64,
+    lsn: u64,
+    lenders: Vec<String>,
+}
+
 impl Status {
     pub(super) fn run(self) -> Result<ExitCode> {
-        let seen = Seen::at(&self.region)?;
-        let served = match seen.is_served() {
-            true => control::ask(&self.region)?,
-            false => None,
+        match address(&self.region)? {
+            Some(address) => self.of_server(&address),
+            None => self.of_directory(),
+        }
+    }
+
+    fn of_server(&self, address: &Address) -> Result<ExitCode> {
+        let security = self.security.security()?;
+        let mut report = inquiry::ask(address, &security, self.timeout.0)?;
+        let region = report.region.take().unwrap_or_default();
+        let shown = Shown {
+            name: &self.region,
+            region,
+            position: report.position,
+            nodes: report.nodes.iter().map(ShownNode::told).collect(),
         };
         match self.json {
-            true => output::json(&seen_as_json(&self, &seen, served.as_ref()))?,
+            true => output::json(&shown.to_json(Some(&report)))?,
             false => {
-                print(&self, &seen)?;
+                shown.print()?;
+                print_served(&report)?;
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn of_directory(&self) -> Result<ExitCode> {
+        let root = PathBuf::from(&self.region);
+        let seen = Seen::at(&root)?;
+        let served = match seen.is_served() {
+            true => control::ask(&root)?,
+            false => None,
+        };
+        // What the table says is shown as it was read here.
+        let served = served.map(|report| Report {
+            region: None,
+            ..report
+        });
+        let table = &seen.table;
+        let shown = Shown {
+            name: &self.region,
+            region: RegionReport::of(table),
+            position: table.counters.position.0,
+            nodes: table.nodes.iter().map(ShownNode::read).collect(),
+        };
+        match self.json {
+            true => {
+                let mut json = shown.to_json(served.as_ref());
+                json["served"] = seen.is_served().into();
+                json["damage"] = json!(seen.verdict.damage);
+                json["notes"] = json!(seen.verdict.notes);
+                output::json(&json)?;
+            }
+            false => {
+                shown.print()?;
                 if let Some(report) = &served {
                     print_served(report)?;
                 }
@@ -52,95 +130,126 @@ impl Status {
     }
 }
 
-fn standing(node: &Node) -> &'static str {
-    match node.standing {
-        Standing::Live => "live",
-        Standing::Fencing => "being fenced",
-        Standing::Buried => "gone",
+/// Whether an address is named, and not a directory.
+pub(super) fn is_address(region: &str) -> bool {
+    region.starts_with("unix:") || region.contains("://")
+}
+
+/// The address that is meant; `None`: a directory is.
+fn address(region: &str) -> Result<Option<Address>> {
+    match is_address(region) {
+        true => match region.parse() {
+            Ok(address) => Ok(Some(address)),
+            Err(error) => Err(Usage(format!("{region}: {error}")).into()),
+        },
+        false => Ok(None),
     }
 }
 
-fn lenders(node: &Node) -> Vec<&str> {
-    let members = node.view.members.iter();
-    members.map(|member| member.address.as_str()).collect()
-}
-
-fn seen_as_json(status: &Status, seen: &Seen, served: Option<&Report>) -> Value {
-    let table = &seen.table;
-    let nodes = table.nodes.iter().map(|node| {
-        json!({
-            "node": node.id.0,
-            "name": node.name,
-            "standing": standing(node),
-            "journal": node.view.journal.to_string(),
-            "records": node.merged.0,
-            "lsn": node.end.lsn.0,
-            "lenders": lenders(node),
-        })
-    });
-    let nodes: Vec<Value> = nodes.collect();
-    json!({
-        "region": status.region,
-        "id": table.region.to_string(),
-        "bytes": table.bytes,
-        "address": table.address,
-        "locks": table.spans.len(),
-        "locks_written": table.versions().count(),
-        "position": table.counters.position.0,
-        "nodes": nodes,
-        "nodes_gone": table.counters.gone,
-        "losses_accepted": lossy(table).map(|gone| gone.id.0).collect::<Vec<_>>(),
-        "served": seen.is_served(),
-        "server": served,
-        "damage": seen.verdict.damage,
-        "notes": seen.verdict.notes,
-    })
-}
-
-fn print(status: &Status, seen: &Seen) -> Result<()> {
-    let table = &seen.table;
-    output::line(format_args!("region {}", status.region.display()))?;
-    output::line(format_args!("id {}", table.region))?;
-    if table.address > 0 {
-        output::line(format_args!("mapped at {:#x}", table.address))?;
-    }
-    output::line(format_args!(
-        "{}, {}, {} of them written under",
-        output::bytes(table.bytes),
-        output::count(table.spans.len() as u64, "lock"),
-        table.versions().count()
-    ))?;
-    output::line(format_args!(
-        "position {}, {} live or being fenced, {} gone",
-        table.counters.position,
-        output::count(table.nodes.len() as u64, "node"),
-        table.counters.gone
-    ))?;
-    if !table.nodes.is_empty() {
-        let mut nodes = output::table(&["node", "name", "standing", "lenders", "records"], 4);
-        for node in &table.nodes {
-            nodes.add_row([
-                node.id.to_string(),
-                // It is what the node says: no control characters.
-                node.name.escape_debug().to_string(),
-                standing(node).to_owned(),
-                lenders(node).join(" "),
-                node.merged.to_string(),
-            ]);
+impl ShownNode {
+    /// As the server's table has it.
+    fn read(node: &Node) -> ShownNode {
+        let standing = match node.standing {
+            Standing::Live => "live",
+            Standing::Fencing => "being fenced",
+            Standing::Buried => "gone",
+        };
+        ShownNode {
+            node: node.id.0,
+            name: node.name.clone(),
+            standing: standing.to_owned(),
+            journal: node.view.journal.to_string(),
+            records: node.merged.0,
+            lsn: node.end.lsn.0,
+            lenders: node.lenders().map(str::to_owned).collect(),
         }
-        output::line(nodes)?;
     }
-    for gone in lossy(table) {
-        output::line(format_args!(
-            "node {} is gone with record {}: that acknowledged ones behind it may be missing was accepted",
-            gone.id, gone.last
-        ))?;
+
+    /// As the server says.
+    fn told(node: &NodeReport) -> ShownNode {
+        ShownNode {
+            node: node.node,
+            name: node.name.clone(),
+            standing: node.standing.clone(),
+            journal: node.journal.clone(),
+            records: node.merged,
+            lsn: node.lsn,
+            lenders: node.lenders.clone(),
+        }
     }
-    Ok(())
+
+    fn to_json(&self) -> Value {
+        json!({
+            "node": self.node,
+            "name": self.name,
+            "standing": self.standing,
+            "journal": self.journal,
+            "records": self.records,
+            "lsn": self.lsn,
+            "lenders": self.lenders,
+        })
+    }
 }
 
-fn lossy(table: &Table) -> impl Iterator<Item = &Gone> {
-    table.gone.iter().filter(|gone| gone.loss_accepted)
+impl Shown<'_> {
+    fn to_json(&self, served: Option<&Report>) -> Value {
+        let region = &self.region;
+        json!({
+            "region": self.name,
+            "id": region.id,
+            "bytes": region.bytes,
+            "address": region.address,
+            "locks": region.locks,
+            "locks_written": region.locks_written,
+            "position": self.position,
+            "nodes": self.nodes.iter().map(ShownNode::to_json).collect::<Vec<_>>(),
+            "nodes_gone": region.nodes_gone,
+            "losses_accepted": region.losses_accepted.iter().map(|loss| loss.node).collect::<Vec<_>>(),
+            "served": served.is_some(),
+            "server": served,
+        })
+    }
+
+    fn print(&self) -> Result<()> {
+        let region = &self.region;
+        output::line(format_args!("region {}", self.name))?;
+        output::line(format_args!("id {}", region.id))?;
+        if region.address > 0 {
+            output::line(format_args!("mapped at {:#x}", region.address))?;
+        }
+        output::line(format_args!(
+            "{}, {}, {} of them written under",
+            output::bytes(region.bytes),
+            output::count(region.locks as u64, "lock"),
+            region.locks_written
+        ))?;
+        output::line(format_args!(
+            "position {}, {} live or being fenced, {} gone",
+            self.position,
+            output::count(self.nodes.len() as u64, "node"),
+            region.nodes_gone
+        ))?;
+        if !self.nodes.is_empty() {
+            let mut nodes = output::table(&["node", "name", "standing", "lenders", "records"], 4);
+            for node in &self.nodes {
+                nodes.add_row([
+                    node.node.to_string(),
+                    output::plain(&node.name),
+                    node.standing.clone(),
+                    output::plain(&node.lenders.join(" ")),
+                    node.records.to_string(),
+                ]);
+            }
+            output::line(nodes)?;
+        }
+        for loss in &region.losses_accepted {
+            output::line(format_args!(
+                "node {} is gone with record {}: that acknowledged ones behind it may be missing was accepted",
+                loss.node, loss.last
+            ))?;
+        }
+        Ok(())
+    }
 }
 
 /// What the server says.
@@ -151,7 +260,7 @@ fn print_served(report: &Report) -> Result<()> {
         report.uptime_s, report.lease_ms, report.kept, report.position
     ))?;
     for node in &report.nodes {
-        output::line(node_line(node))?;
+        output::line(output::plain(&node_line(node)))?;
     }
     let untold = report.waited_for_count.saturating_sub(report.waited_for.len());
     for lock in &report.waited_for {
@@ -162,7 +271,7 @@ fn print_served(report: &Report) -> Result<()> {
         output::line(format_args!("{untold} waited for"))?;
     }
     for missing in &report.missing {
-        output::line(missing)?;
+        output::line(output::plain(missing))?;
     }
     Ok(())
 }
@@ -186,8 +295,9 @@ fn node_line(node: &NodeReport) -> String {
             line += &format!("; these must answer: {}", stuck.lenders.join(", "));
         }
         line += &format!(
-            ". What cannot be had any more is given up with `netram shared accept-loss --node {}`",
-            node.node
+            ". What cannot be had any more is given up with `netram shared accept-loss --node {}`: what it had committed after record {} may be \
+             lost then",
+            node.node, node.merged
         );
     }
     line

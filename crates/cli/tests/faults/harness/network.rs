@@ -62,10 +62,11 @@ impl Network {
         Ok(name.to_owned())
     }
 
-    /// The command that runs the one behind it on a machine.
+    /// The command that runs the one behind it on a machine. Not `ip netns exec`: that gives it mounts of its own, and a disk that another
+    /// test unmounts would stay mounted there.
     pub(crate) fn on(&self, machine: usize) -> Vec<String> {
-        let parts = ["ip", "netns", "exec", &self.machines[machine + 1]];
-        parts.map(str::to_owned).to_vec()
+        let network = format!("--net=/run/netns/{}", self.machines[machine + 1]);
+        vec!["nsenter".to_owned(), network]
     }
 
     pub(crate) fn address(&self, machine: usize) -> String {

@@ -8,7 +8,7 @@ use std::mem::offset_of;
 
 use zerocopy::{FromZeros, IntoBytes};
 
-use super::ground::Ground;
+use super::ground::{Ground, Near};
 use super::layout::{IndexRow, NodeRow, view};
 use crate::error::StoreError;
 use crate::text::TITLE_BYTES;
@@ -302,7 +302,9 @@ impl<'t, G: Ground> Tree<'t, G> {
         let index: &IndexRow = view(bytes, self.index, "an index")?;
         let at = index.spare.get();
         if at == 0 {
-            return self.ground.allocate(size_of::<NodeRow>());
+            return self
+                .ground
+                .allocate(Near::Block(self.index), size_of::<NodeRow>());
         }
         let node: &NodeRow = view(bytes, at, "a node that waits")?;
         let next = node.left.get();

@@ -29,7 +29,7 @@ impl Ground for Blocks {
         Ok(())
     }
 
-    fn allocate(&mut self, bytes: usize) -> Result<u64, StoreError> {
+    fn allocate(&mut self, _: Near, bytes: usize) -> Result<u64, StoreError> {
         assert_eq!(bytes, NODE);
         let at = self.free.pop().unwrap_or_else(|| {
             self.bytes.resize(self.bytes.len() + NODE, 0xee);

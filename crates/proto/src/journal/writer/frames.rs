@@ -421,8 +421,12 @@ impl Writer {
             }
             // It goes on over its own link; whether the group is served may be another matter after its next start.
             Refusal::NoGroup => (),
-            // A data session's.
-            Refusal::NoReplica | Refusal::Diverged | Refusal::DiskFailed | Refusal::DataElsewhere => (),
+            // A data session's, or a deposit's.
+            Refusal::NoReplica
+            | Refusal::Diverged
+            | Refusal::DiskFailed
+            | Refusal::DataElsewhere
+            | Refusal::NoDeposit => (),
             // A node's of a shared region.
             Refusal::NoRegion => (),
             Refusal::NotJoined | Refusal::NotSealed => {

@@ -135,7 +135,6 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
             return Err(Misled::OutOfPlace("a second joining"));
         }
         self.wire = Wire::Up;
-        self.claimed = true;
         self.state = State::Joining;
         self.identity = Some(Identity {
             node: joined.node,
@@ -184,8 +183,7 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
         self.send_view();
         self.send_reach();
         self.send_tails();
-        self.claimed = false;
-        // Who leaves claims when nothing is on its way to the members any more: until then its locks are taken.
+        // Who leaves does not claim: what it holds is taken until it is gone.
         if self.state == State::Whole {
             self.send_claims();
             self.tokens.linked(now, merged);
@@ -200,7 +198,6 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
         let mut claims: Vec<_> = self.tokens.claims().collect();
         claims.sort_unstable_by_key(|claim| claim.lock);
         self.deeds.push_back(Deed::Send(ToServer::Claims(claims)));
-        self.claimed = true;
     }
 
     pub(super) fn ping_if_due(&mut self, now: Time) {
@@ -252,9 +249,6 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
     pub(super) fn finish_leaving(&mut self) {
         let all = self.own.sent == self.own.last() && self.own.acked == self.own.last();
         if self.state == State::Leaving && self.wire == Wire::Up && all {
-            if !self.claimed {
-                self.send_claims();
-            }
             self.deeds.push_back(Deed::Send(ToServer::Leave));
         }
     }

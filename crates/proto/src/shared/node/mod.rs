@@ -198,8 +198,6 @@ pub struct Node<P> {
     own: Own<P>,
     foreign: Foreign<P>,
     way: Way,
-    /// The tokens have been claimed over the present link, as far as they had to be.
-    claimed: bool,
     /// Questions without an answer, with when they were asked.
     pings: VecDeque<(u64, Time)>,
     nonce: u64,
@@ -231,7 +229,6 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
             tokens: Cache::new(),
             foreign: Foreign::default(),
             way: Way::default(),
-            claimed: false,
             pings: VecDeque::new(),
             nonce: 0,
             pinged: Time(0),

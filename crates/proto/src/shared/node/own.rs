@@ -28,6 +28,8 @@ struct Record<P> {
     payload: P,
     /// What peers must have before it; `None`: they are not sent it.
     needs: Option<Vec<(NodeId, Number)>>,
+    /// Peers have been given it.
+    given: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -108,6 +110,7 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
             end,
             payload,
             needs,
+            given: false,
         });
         self.send_tails();
         self.tokens.sent(now, self.own.sent);
@@ -159,6 +162,7 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
             let Some(needs) = record.needs.take().filter(|_| fits) else {
                 continue;
             };
+            record.given = true;
             self.deeds.push_back(Deed::Straight(Straight::Hint(Hint {
                 node,
                 number: record.number,
@@ -201,6 +205,20 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
             let view = self.own.view.clone();
             self.deeds.push_back(Deed::Send(ToServer::View(view)));
         }
+    }
+
+    /// Whether somebody may wait for the server to have this. Nobody does for a record that is safe, and that peers were given, if there
+    /// are any: it may go along with what comes next, within a moment.
+    pub fn hurries(&self, message: &ToServer<P>) -> bool {
+        let ToServer::Tail {
+            number, acked: true, ..
+        } = message
+        else {
+            return true;
+        };
+        let mut places = self.own.places(Number(number.0 - 1), *number);
+        let given = places.next().is_some_and(|place| self.own.records[place].given);
+        self.way.has_peers() && !given
     }
 
     pub(super) fn send_tails(&mut self) {

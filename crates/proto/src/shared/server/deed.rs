@@ -82,6 +82,8 @@ pub enum Why {
     Dead,
     /// It fell behind, and did not leave.
     Behind,
+    /// It has left, and a record of it still waits for what no other node brings.
+    Unmerged,
     /// A record that cannot be.
     Alien(Alien),
     /// A record whose stamp is none.
@@ -104,6 +106,7 @@ impl fmt::Display for Why {
             Why::Silent => out.write_str("it was not heard for its lease"),
             Why::Dead => out.write_str("its process has ended"),
             Why::Behind => out.write_str("it fell behind all records that are kept, and did not leave"),
+            Why::Unmerged => out.write_str("it has left a record that needs what no other node brings"),
             Why::Alien(alien) => alien.fmt(out),
             Why::Stamp(error) => error.fmt(out),
             Why::Unlocked(lock) => write!(out, "it sent a record under lock {lock}, which it does not hold"),

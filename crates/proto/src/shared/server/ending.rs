@@ -5,6 +5,8 @@
 //!                                                        |  ^                  ^
 //!                                                      stuck, offered          |
 //!  Live, Behind --leave--> Leaving --------------------------------------------+
+//!                            | a record waits for longer than a lease
+//!                            +--fence--> Fencing
 //! ```
 //!
 //! A dead node's locks go on when its journal has been read to its proven end, and both what was read and that it was the end are durable
@@ -32,7 +34,17 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
         } else {
             self.ring.newest()
         };
-        self.say(session, ToNode::Pong { nonce, newest });
+        let pong = ToNode::Pong { nonce, newest };
+        // Of answers that wait one behind the other only the last says something. So a node that takes nothing for a while, as it has
+        // no room, goes on being heard.
+        match self
+            .wires
+            .get_mut(&session)
+            .and_then(|wire| wire.urgent.back_mut())
+        {
+            Some(before @ ToNode::Pong { .. }) => *before = pong,
+            _ => self.say(session, pong),
+        }
     }
 
     pub(super) fn check_leases(&mut self, now: Time) {
@@ -45,15 +57,21 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
             for peer in self.peers.values_mut() {
                 peer.heard = (peer.heard + slept).min(now);
                 peer.hung_up = peer.hung_up.map(|since| (since + slept).min(now));
+                peer.behind = peer.behind.map(|since| (since + slept).min(now));
             }
         }
         let mut late = Vec::new();
         for (node, peer) in &mut self.peers {
-            if peer.standing == Standing::Behind {
-                // It may say so often that it lives: it holds others up until it leaves.
+            // It may say so often that it lives: it holds others up until it has left.
+            let why = match peer.standing {
+                Standing::Behind => Some(Why::Behind),
+                Standing::Leaving => Some(Why::Unmerged),
+                _ => None,
+            };
+            if let Some(why) = why {
                 let since = *peer.behind.get_or_insert(now);
                 if since + lease <= now {
-                    late.push((*node, Why::Behind));
+                    late.push((*node, why));
                 }
             }
             if !peer.standing.has_lease() {
@@ -95,7 +113,7 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
         let Some(peer) = self.peers.get_mut(&node) else {
             return;
         };
-        if !peer.standing.has_lease() {
+        if !peer.standing.may_be_fenced() {
             return;
         }
         peer.standing = Standing::Fencing;
@@ -115,7 +133,7 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
     /// A record of a node was refused that had already been taken in.
     pub(super) fn refuse(&mut self, node: NodeId, why: Why) {
         let standing = self.peers.get(&node).map(|peer| peer.standing);
-        match standing.is_some_and(Standing::has_lease) {
+        match standing.is_some_and(Standing::may_be_fenced) {
             true => self.fence(node, why),
             false => self.deeds.push_back(Deed::Refused { node, why }),
         }
@@ -298,13 +316,9 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
         let Some(peer) = self.peers.get_mut(&node) else {
             return;
         };
-        if peer.known == Known::Unclaimed {
-            return self.fence(
-                node,
-                Why::OutOfPlace("it left before it had claimed what it holds"),
-            );
-        }
+        // Unclaimed or not, what it holds is taken until it is gone.
         peer.standing = Standing::Leaving;
+        peer.behind = None;
         peer.outbox.clear();
         self.part(node);
         self.locks.fence(node);

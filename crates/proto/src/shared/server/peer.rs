@@ -44,6 +44,11 @@ impl Standing {
         matches!(self, Standing::Live | Standing::Behind)
     }
 
+    /// Not all of it is known to be here.
+    pub(super) fn may_be_fenced(self) -> bool {
+        self.has_lease() || self == Standing::Leaving
+    }
+
     /// Silence ends it.
     pub(super) fn has_lease(self) -> bool {
         matches!(self, Standing::Live | Standing::Absent | Standing::Behind)
@@ -104,7 +109,7 @@ pub(super) struct Peer<P> {
     pub(super) heard: Time,
     /// Since when it has no link because its machine has closed it.
     pub(super) hung_up: Option<Time>,
-    /// Since when it is behind, as far as that has been noticed.
+    /// Since when it is behind, or leaving, as far as that has been noticed.
     pub(super) behind: Option<Time>,
     pub(super) id: JournalId,
     pub(super) journal: Option<Journal>,

@@ -11,10 +11,6 @@ use super::Standing;
 
 impl<P: Clone + AsRef<[u8]>> Server<P> {
     pub(super) fn on_tail(&mut self, node: NodeId, number: Number, ticket: Tail<P>) {
-        if number <= self.merge.last(node) {
-            // It was on its way when the link broke.
-            return;
-        }
         let stamp = match Stamp::of(ticket.payload.as_ref()) {
             Ok(stamp) => stamp,
             Err(error) => return self.fence(node, Why::Stamp(error)),

@@ -64,6 +64,7 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
             return Next::Nothing;
         }
         // Its own records it has.
+        peer.next = self.ring.next_for(node, peer.next);
         while let Some(own) = self.ring.get(peer.next) {
             if own.node != node || peer.next > visible {
                 break;

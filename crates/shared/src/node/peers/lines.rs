@@ -125,7 +125,7 @@ impl Lines {
 
     /// Somebody came.
     pub(super) fn let_in(&mut self, arrival: Arrival, poller: &Poller) -> io::Result<()> {
-        let Arrival { channel, permit } = arrival;
+        let Arrival { channel, permit, .. } = arrival;
         self.tokens += 1;
         let line = Line::new(channel, self.tokens, None, Some(permit));
         self.add(line, poller)

@@ -24,7 +24,6 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use netram_proto::shared::NodeId;
-use netram_transport::Address;
 use serde::{Deserialize, Serialize};
 
 use super::post::Post;
@@ -46,7 +45,7 @@ enum Ask {
 /// What is answered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Told {
+pub(super) enum Told {
     Status(Box<Report>),
     Accepted(StuckReport),
     Refused(String),
@@ -85,7 +84,7 @@ pub(super) struct Control {
 
 impl Control {
     /// Listens in the directory of a region that this process has just opened.
-    pub(super) fn start(root: &Path, post: Arc<Post>, addresses: &[Address]) -> io::Result<Control> {
+    pub(super) fn start(root: &Path, post: Arc<Post>) -> io::Result<Control> {
         let folder = File::open(root)?;
         let path = through(&folder);
         match fs::remove_file(&path) {
@@ -95,8 +94,8 @@ impl Control {
         let listener = UnixListener::bind(&path)?;
         fs::set_permissions(&path, Permissions::from_mode(0o600))?;
         let stopping = Arc::new(AtomicBool::new(false));
-        let (asked, addresses) = (Arc::clone(&stopping), addresses.to_vec());
-        let answer = move || answer_all(&listener, &asked, &post, &addresses);
+        let asked = Arc::clone(&stopping);
+        let answer = move || answer_all(&listener, &asked, &post);
         let thread = std::thread::Builder::new()
             .name("netram-asked".to_owned())
             .spawn(answer)?;
@@ -131,12 +130,12 @@ fn through(folder: &File) -> PathBuf {
 }
 
 /// One at a time: each is bounded in time, and whoever may ask is the region's owner.
-fn answer_all(listener: &UnixListener, stopping: &AtomicBool, post: &Post, addresses: &[Address]) {
+fn answer_all(listener: &UnixListener, stopping: &AtomicBool, post: &Post) {
     while !stopping.load(Ordering::SeqCst) {
         match listener.accept() {
             Ok(_) if stopping.load(Ordering::SeqCst) => return,
             Ok((stream, _)) => {
-                if let Err(error) = answer(stream, post, addresses) {
+                if let Err(error) = answer(stream, post) {
                     tracing::debug!(%error, "whoever asked for the status has gone");
                 }
             }
@@ -148,11 +147,11 @@ fn answer_all(listener: &UnixListener, stopping: &AtomicBool, post: &Post, addre
     }
 }
 
-fn answer(mut stream: UnixStream, post: &Post, addresses: &[Address]) -> io::Result<()> {
+fn answer(mut stream: UnixStream, post: &Post) -> io::Result<()> {
     let line = read_line(&mut stream, QUESTION_BYTES_MAX)?;
     let busy = || Told::Refused("the server is busy; ask again".to_owned());
     let told = match serde_json::from_slice(&line) {
-        Ok(Ask::Status) => match super::ask(post, addresses) {
+        Ok(Ask::Status) => match super::ask(post) {
             Some(report) => Told::Status(Box::new(report)),
             None => busy(),
         },

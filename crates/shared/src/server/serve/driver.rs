@@ -22,7 +22,7 @@ use super::hear::Unfit;
 use super::line::{Line, Payload};
 use super::post::{News, Post};
 use super::readings::Readings;
-use crate::channel::Arrival;
+use crate::channel::{Arrival, Errand};
 use crate::limit::HOUSEKEEPING;
 use crate::server::store::{RecordError, Store};
 
@@ -33,6 +33,10 @@ const EVENTS: usize = 64;
 pub(super) struct Driver {
     pub(super) server: Server<Payload>,
     pub(super) store: Store,
+    /// Where nodes come in.
+    pub(super) addresses: Vec<String>,
+    /// The status as it was told last over a link, and when.
+    pub(super) told: Option<(Instant, Vec<u8>)>,
     pub(super) lines: BTreeMap<Session, Line>,
     pub(super) readings: Readings,
     pub(super) post: Arc<Post>,
@@ -138,7 +142,7 @@ impl Driver {
         Ok(true)
     }
 
-    /// Tells the machine what the disk has. Facts are looked up first: all records before them count by then.
+    /// Tells the machine what the disk has. What a fact follows from is durable with it, whichever of the two the machine hears of first.
     fn take_durable(&mut self) -> Result<(), ServeError> {
         let durable = self.store.durable();
         let mut position = None;
@@ -161,7 +165,12 @@ impl Driver {
     fn let_in(&mut self, arrival: Arrival) -> Result<(), ServeError> {
         self.sessions += 1;
         let session = Session(self.sessions);
-        let line = Line::new(arrival, self.now);
+        let errand = arrival.errand;
+        let mut line = Line::new(arrival, self.now);
+        if errand == Errand::Status {
+            line.channel.queue(&[self.status_lately()]);
+            line.close(self.now);
+        }
         self.poller.add(&line.channel, session.0, Interest::Read)?;
         self.lines.insert(session, line);
         // What has left the kernel with the greeting is not reported.

@@ -70,8 +70,13 @@ impl Driver {
                         break;
                     }
                     Some(Outgoing::Message(message)) => {
-                        if matches!(message, ToNode::Wanted { from: Some(_), .. }) {
-                            line.let_in();
+                        match &message {
+                            ToNode::Wanted { from: Some(_), .. } => line.let_in(),
+                            ToNode::Anew => tracing::warn!(
+                                peer = line.channel.peer(),
+                                "a node lacks records that are not kept any more, and is to begin anew; `--recent` says how many are kept"
+                            ),
+                            _ => (),
                         }
                         line.say(&message, &mut self.scratch)
                     }

@@ -11,6 +11,7 @@
 //! | `readings.rs` | dead nodes' journals, read by threads of their own |
 //! | `report.rs`, `status.rs` | how it stands |
 //! | `control.rs` | telling that to other processes of this machine |
+//! | `inquiry.rs` | telling it to whoever has the cluster's key, over a link |
 //!
 //! Threads: `netram-served`, which serves; the store's `netram-kept`, which waits for the disk, and the home's own; `netram-door`, which lets
 //! nodes in; `netram-asked`, which answers for the status; a short-lived `netram-remains` for each attempt to read a dead node's
@@ -20,6 +21,7 @@ pub mod control;
 mod driver;
 mod fill;
 mod hear;
+pub mod inquiry;
 mod line;
 mod loss;
 mod post;
@@ -29,7 +31,7 @@ mod status;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
-use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -50,7 +52,7 @@ use crate::limit::{
     ASKED_PATIENCE, LEASE_DEFAULT, LEASE_MAX, LEASE_MIN, PAGE_BYTES, RECENT_BYTES_DEFAULT,
     SESSIONS_MAX_DEFAULT,
 };
-use crate::server::store::{MergeError, OpenError, Store, StoreError};
+use crate::server::store::{MergeError, OpenError, PromiseError, Store, StoreError};
 use control::Control;
 use driver::{BELL, Driver};
 use post::{News, Post};
@@ -103,6 +105,9 @@ pub enum ServeError {
     /// The door.
     #[error("{0}")]
     Door(#[from] DoorError),
+    /// How long nodes' records may be.
+    #[error("{0}")]
+    Promise(#[from] PromiseError),
     /// The settings that nodes are told.
     #[error("nodes.toml has {0} bytes; at most {SETTINGS_BYTES_MAX} can be told to nodes")]
     Settings(usize),
@@ -141,15 +146,18 @@ impl Serving {
         }
         let post = Arc::new(Post::new()?);
         let told = Arc::clone(&post);
-        let (store, _) = Store::open_recalling(root, config.recent_bytes, move || told.look())?;
-        let driver = driver(store, &config, &post)?;
+        let (mut store, _) = Store::open_recalling(root, config.recent_bytes, move || told.look())?;
+        store.promise()?;
+        let mut driver = driver(store, &config, &post)?;
         let door = DoorConfig {
             sessions_max: config.sessions_max,
+            tells_status: true,
             ..DoorConfig::new(config.listen, config.security)
         };
         let door = Door::open(door, Arc::clone(&post) as Arc<dyn Service>)?;
         let addresses = door.addresses().to_vec();
-        let control = Control::start(root, Arc::clone(&post), &addresses)?;
+        driver.addresses = addresses.iter().map(ToString::to_string).collect();
+        let control = Control::start(root, Arc::clone(&post))?;
         let thread = std::thread::Builder::new()
             .name("netram-served".to_owned())
             .spawn(move || driver.run())?;
@@ -169,7 +177,7 @@ impl Serving {
 
     /// How it stands. `None`: it has ended, or does not answer in time.
     pub fn report(&self) -> Option<Report> {
-        ask(&self.post, &self.addresses)
+        ask(&self.post)
     }
 
     /// Asks it to stop: everything becomes durable, and nodes may resume with the next server.
@@ -218,7 +226,13 @@ fn driver(mut store: Store, config: &ServeConfig, post: &Arc<Post>) -> Result<Dr
         opening,
     };
     let mut server = Server::new(machine, store.known(), Time(0));
-    let recent = store.take_recent().into_iter();
+    let recent = store.take_recent();
+    tracing::info!(
+        records = recent.len(),
+        position = server.newest().0,
+        "the newest records are remembered, as the log has them; nodes that lack older ones begin anew"
+    );
+    let recent = recent.into_iter();
     server.remember(
         recent
             .map(|one| (one.node, one.number, one.payload.into()))
@@ -232,6 +246,8 @@ fn driver(mut store: Store, config: &ServeConfig, post: &Arc<Post>) -> Result<Dr
         server,
         payload_bytes_max: store.payload_bytes_max(),
         store,
+        addresses: Vec::new(),
+        told: None,
         lines: BTreeMap::new(),
         readings: Readings::new(config.security.clone(), Arc::clone(post)),
         post: Arc::clone(post),
@@ -277,14 +293,8 @@ fn accept_loss(post: &Post, node: NodeId) -> Option<Result<StuckReport, NotStuck
 }
 
 /// Asks the thread that serves how it stands.
-fn ask(post: &Post, addresses: &[Address]) -> Option<Report> {
+fn ask(post: &Post) -> Option<Report> {
     let (answer, answered) = sync_channel(1);
     post.send(News::Asked(answer));
-    match answered.recv_timeout(ASKED_PATIENCE) {
-        Ok(report) => Some(Report {
-            addresses: addresses.iter().map(ToString::to_string).collect(),
-            ..report
-        }),
-        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
-    }
+    answered.recv_timeout(ASKED_PATIENCE).ok()
 }

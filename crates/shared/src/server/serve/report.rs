@@ -2,9 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::limit::LOSSES_TOLD_MAX;
+use crate::server::table::Table;
+
 /// How a region that is served stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
+    /// What is served, as far as its table says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub region: Option<RegionReport>,
     /// Where nodes come in.
     pub addresses: Vec<String>,
     /// Seconds since the server started.
@@ -27,6 +33,58 @@ pub struct Report {
     pub missing: Vec<String>,
 }
 
+/// A region, as its table has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegionReport {
+    /// Which.
+    pub id: String,
+    /// Its bytes.
+    pub bytes: u64,
+    /// The address that all nodes map it at; 0: each where it likes.
+    pub address: u64,
+    /// How many locks it has.
+    pub locks: usize,
+    /// How many of them were written under.
+    pub locks_written: usize,
+    /// How many nodes have gone.
+    pub nodes_gone: u64,
+    /// Those of them of whom a loss was accepted: the newest, as many as there is room for.
+    pub losses_accepted: Vec<LossReport>,
+}
+
+/// A node that is gone, and whose acknowledged records may be missing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LossReport {
+    /// Its id.
+    pub node: u64,
+    /// Its last record that there is.
+    pub last: u64,
+}
+
+impl RegionReport {
+    /// What the table says.
+    pub fn of(table: &Table) -> RegionReport {
+        let lossy = table.gone.iter().rev().filter(|gone| gone.loss_accepted);
+        let mut losses_accepted: Vec<LossReport> = lossy
+            .take(LOSSES_TOLD_MAX)
+            .map(|gone| LossReport {
+                node: gone.id.0,
+                last: gone.last.0,
+            })
+            .collect();
+        losses_accepted.reverse();
+        RegionReport {
+            id: table.region.to_string(),
+            bytes: table.bytes,
+            address: table.address,
+            locks: table.spans.len(),
+            locks_written: table.versions().count(),
+            nodes_gone: table.counters.gone,
+            losses_accepted,
+        }
+    }
+}
+
 /// One node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeReport {
@@ -42,6 +100,12 @@ pub struct NodeReport {
     pub merged: u64,
     /// Its last record whose place in its journal is durable here.
     pub kept: u64,
+    /// Its journal.
+    #[serde(default)]
+    pub journal: String,
+    /// Where the last record that is kept ends there.
+    #[serde(default)]
+    pub lsn: u64,
     /// The members of its journal, as far as is durable here.
     #[serde(default)]
     pub lenders: Vec<String>,

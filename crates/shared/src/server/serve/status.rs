@@ -4,7 +4,7 @@ use netram_proto::shared::server::Standing;
 use netram_proto::shared::{Hold, LockId, Missing};
 
 use super::driver::Driver;
-use super::report::{HolderReport, LockReport, NodeReport, Report};
+use super::report::{HolderReport, LockReport, NodeReport, RegionReport, Report};
 use crate::limit::LOCKS_TOLD_MAX;
 use crate::server::table::Node;
 
@@ -23,8 +23,8 @@ impl Driver {
         }
         let missing = self.server.missing();
         Report {
-            // Whoever answers knows them.
-            addresses: Vec::new(),
+            region: Some(RegionReport::of(self.store.table())),
+            addresses: self.addresses.clone(),
             uptime_s: self.now.duration_since(self.began).as_secs(),
             lease_ms: u64::try_from(self.lease.as_millis()).unwrap_or(u64::MAX),
             position: self.server.newest().0,
@@ -59,12 +59,9 @@ impl Driver {
             peer: line.map(|(_, line)| line.channel.peer().to_owned()),
             merged: node.merged.0,
             kept: node.marked.0,
-            lenders: node
-                .view
-                .members
-                .iter()
-                .map(|member| member.address.clone())
-                .collect(),
+            journal: node.view.journal.to_string(),
+            lsn: node.end.lsn.0,
+            lenders: node.lenders().map(str::to_owned).collect(),
             behind: self.server.behind(node.id),
             why: self.fenced.get(&node.id).cloned(),
             stuck: self.stuck(node.id),

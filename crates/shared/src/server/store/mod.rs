@@ -36,7 +36,7 @@ use netram_rvm::{CommitError, MapError};
 pub use create::{CreateError, LOG_BYTES_DEFAULT, Plan};
 pub use history::Recent;
 pub use merge::{Foreign, MergeError, RecordError};
-pub use nodes::Joining;
+pub use nodes::{Joining, PromiseError};
 pub use pages::{PAGE_BYTES, PageRun};
 
 use super::table::{Fault, Table, TableError};

@@ -3,6 +3,7 @@
 use netram_proto::id::Lsn;
 use netram_proto::journal::View;
 use netram_proto::limit::{DATA_KEY_BYTES_MAX, NODE_NAME_BYTES_MAX};
+use netram_proto::port::WaitError;
 use netram_proto::shared::{Grant, NodeId, Number};
 use netram_proto::wire::Link;
 
@@ -23,6 +24,27 @@ pub struct Joining {
     pub key: Vec<u8>,
     /// Where its first record will stand.
     pub begins: Link,
+}
+
+/// Why nodes cannot be told how long their records may be.
+#[derive(Debug, thiserror::Error)]
+pub enum PromiseError {
+    /// Some may have longer ones.
+    #[error(
+        "the region's nodes were told that a record may have {told} bytes, and the server's log takes {takes}: what they have committed might find no room. Give it the `window` (in its netram.toml) that it had; a smaller one when these nodes have left"
+    )]
+    Less {
+        /// What they were told.
+        told: u64,
+        /// What the log takes.
+        takes: u64,
+    },
+    /// The table.
+    #[error("{0}")]
+    Store(#[from] StoreError),
+    /// The disk.
+    #[error("the server's disk has failed: {0}; start it again when the disk works")]
+    Disk(#[from] WaitError),
 }
 
 impl Store {
@@ -174,6 +196,28 @@ impl Store {
         let end = self.change(&[(COUNTERS_AT, &counters(&after))])?;
         self.table.counters = after;
         Ok(end)
+    }
+
+    /// Writes down how long a node's record may be, before any node is told. Waits for the disk.
+    ///
+    /// Refused where nodes that are not gone were told more than the log takes now: they may have such a record, acknowledged by their members, and
+    /// nobody could ever merge it.
+    pub fn promise(&mut self) -> Result<(), PromiseError> {
+        let (told, takes) = (
+            self.table.counters.told_bytes_max,
+            self.payload_bytes_max() as u64,
+        );
+        if takes < told && !self.table.nodes.is_empty() {
+            return Err(PromiseError::Less { told, takes });
+        }
+        if takes != told {
+            let mut after = self.table.counters;
+            after.told_bytes_max = takes;
+            let end = self.change(&[(COUNTERS_AT, &counters(&after))])?;
+            self.table.counters = after;
+            self.wait(end)?;
+        }
+        Ok(())
     }
 
     fn place_of(&self, id: NodeId) -> Result<(usize, usize), StoreError> {

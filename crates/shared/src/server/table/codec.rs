@@ -39,15 +39,16 @@ pub(crate) fn superblock(table: &Table) -> [u8; SUPERBLOCK_BYTES] {
 }
 
 /// The counters.
-pub(crate) fn counters(counters: &Counters) -> [u8; 40] {
+pub(crate) fn counters(counters: &Counters) -> [u8; 48] {
     let words = [
         counters.position.0,
         counters.last_node.0,
         counters.ceiling.0,
         counters.gone,
         counters.forgotten,
+        counters.told_bytes_max,
     ];
-    let mut bytes = [0; 40];
+    let mut bytes = [0; 48];
     for (target, word) in bytes.chunks_exact_mut(8).zip(words) {
         target.copy_from_slice(&word.to_le_bytes());
     }
@@ -200,6 +201,7 @@ fn read_superblock(bytes: &[u8]) -> Result<(Table, usize), Option<TableError>> {
         ceiling: Grant(words.u64().map_err(short)?),
         gone: words.u64().map_err(short)?,
         forgotten: words.u64().map_err(short)?,
+        told_bytes_max: words.u64().map_err(short)?,
     };
     Ok((table, locks))
 }

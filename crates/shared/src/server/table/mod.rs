@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! page 0    superblock: magic, format, region id, bytes, address, locks, CRC32C; never changed
-//!           from 512 on, counters: position, last node id, ceiling, node ids gone, records of those forgotten
+//!           from 512 on, counters: position, last node id, ceiling, node ids gone, records of those forgotten, bytes of a node's
+//!           longest record
 //! then      spans, ascending by lock: lock u32, zero u32, offset u64, length u64; never changed
 //! page      versions, u64 each, in the spans' order
 //! page      nodes: places of 8 KiB each
@@ -120,6 +121,13 @@ pub struct Node {
     pub(crate) slot: usize,
 }
 
+impl Node {
+    /// The addresses of its journal's members.
+    pub fn lenders(&self) -> impl Iterator<Item = &str> {
+        self.view.members.iter().map(|member| member.address.as_str())
+    }
+}
+
 /// A node id that never comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gone {
@@ -146,6 +154,8 @@ pub struct Counters {
     pub gone: u64,
     /// Records of those of them who are forgotten.
     pub forgotten: u64,
+    /// No node was told that its records may be longer; 0: that was not written down yet.
+    pub told_bytes_max: u64,
 }
 
 /// All of it.
@@ -224,6 +234,7 @@ impl Table {
                 ceiling: Grant(0),
                 gone: 0,
                 forgotten: 0,
+                told_bytes_max: 0,
             },
             nodes: Vec::new(),
             buried: Vec::new(),

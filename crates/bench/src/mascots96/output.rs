@@ -1,0 +1,235 @@
+//! The files of a run: a CSV and a picture a figure, a CSV of today's machines and of the statements, and everything as Markdown.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use plotters::style::RGBColor;
+
+use super::facts::Facts;
+use super::programs::Workload;
+use super::{Curve, Figure, Policy, Report};
+use crate::curves;
+use crate::error::BenchError;
+use crate::paper::output::{Results, Run};
+use crate::paper::plot::{self, Look, Mark, Picture, thousands};
+
+/// The columns of a figure's file.
+pub const HEADER: &str = "figure,program,policy,x,cycles";
+/// The columns of the file of today's machines.
+pub const TODAY_HEADER: &str = "machine,program,disk_ns,ram_disk_ns,remote_main_ns,counters_ns,initial";
+/// The columns of the statements' file.
+pub const CLAIMS_HEADER: &str = "figure,statement,paper,ours,holds";
+/// The document with all tables.
+pub const TABLES: &str = "mascots96.md";
+
+/// Writes everything into `folder`, made if it is not there. Returns the files written.
+pub fn write(report: &Report, run: &Run, folder: &Path, png: bool) -> Result<Vec<PathBuf>, BenchError> {
+    let facts = Facts::mascots96()?;
+    let mut results = Results::new(folder)?;
+    for figure in &report.figures {
+        let name = format!("mascots96-fig{:02}", figure.number);
+        results.save(&format!("{name}.csv"), csv(figure).as_bytes())?;
+        let picture = picture(figure);
+        results.save(&format!("{name}.svg"), picture.svg()?.as_bytes())?;
+        if png {
+            results.save(&format!("{name}.png"), &picture.png()?)?;
+        }
+    }
+    results.save("mascots96-today.csv", today_csv(report).as_bytes())?;
+    results.save("mascots96-text.csv", claims_csv(report).as_bytes())?;
+    results.save(TABLES, tables(report, &facts, run).as_bytes())?;
+    Ok(results.written)
+}
+
+// Writing to a string cannot fail, here and below.
+
+fn csv(figure: &Figure) -> String {
+    let mut text = format!("{HEADER}\n");
+    for point in &figure.points {
+        let (program, policy) = (point.workload.name(), point.policy.label());
+        let _ = writeln!(
+            text,
+            "{},{program},{policy},{},{:.4}",
+            figure.number, point.x, point.cycles
+        );
+    }
+    text
+}
+
+fn today_csv(report: &Report) -> String {
+    let mut text = format!("{TODAY_HEADER}\n");
+    for row in &report.today {
+        let [disk, ram_disk, remote_main, counters] = row.ns;
+        let _ = writeln!(
+            text,
+            "{},{},{disk:.4},{ram_disk:.4},{remote_main:.4},{counters:.4},{}",
+            row.machine,
+            row.workload.name(),
+            row.initial
+        );
+    }
+    text
+}
+
+fn claims_csv(report: &Report) -> String {
+    let mut text = format!("{CLAIMS_HEADER}\n");
+    for claim in &report.claims {
+        let paper = claim.paper.map(|paper| paper.to_string()).unwrap_or_default();
+        let _ = writeln!(
+            text,
+            "{},\"{}\",{paper},{:.4},{}",
+            claim.figure, claim.what, claim.ours, claim.holds
+        );
+    }
+    text
+}
+
+fn picture(figure: &Figure) -> Picture {
+    let points = &figure.points;
+    let curve = |curve: Curve| plot::Curve {
+        label: curve.label().to_owned(),
+        look: look(curve, figure.axis == "program"),
+        points: curves::places(points)
+            .into_iter()
+            .filter_map(|place| Some((place, curves::at(points, curve, place)?.cycles)))
+            .collect(),
+    };
+    let across = match figure.axis {
+        "program" => "program: 1 TRANS, 2 MVEC, 3 GAUSS, 4 SORT, 5 VERILOG",
+        axis => axis,
+    };
+    Picture {
+        title: format!("MASCOTS'96, figure {}: {}", figure.number, figure.title),
+        across: across.to_owned(),
+        upwards: "cycles of an average reference".to_owned(),
+        curves: curves::curves(points).into_iter().map(curve).collect(),
+    }
+}
+
+fn look(curve: Curve, apart: bool) -> Look {
+    let colour = match curve {
+        Curve::Of(Policy::Disk) | Curve::With(Workload::Trans) => RGBColor(200, 40, 40),
+        Curve::Of(Policy::RamDisk) | Curve::With(Workload::Mvec) => RGBColor(210, 130, 20),
+        Curve::Of(Policy::RemoteMain) | Curve::With(Workload::Gauss) => RGBColor(40, 140, 60),
+        Curve::Of(Policy::SoftwareCounters) | Curve::With(Workload::Sort) => RGBColor(130, 50, 170),
+        Curve::Of(_) => RGBColor(30, 90, 200),
+        Curve::With(Workload::Verilog) => RGBColor(60, 60, 60),
+    };
+    Look {
+        colour,
+        // Between programs there is no line to follow.
+        dashed: apart,
+        mark: if apart { Mark::Triangle } else { Mark::Dot },
+    }
+}
+
+fn tables(report: &Report, facts: &Facts, run: &Run) -> String {
+    let machine = &report.machine;
+    let mut text = format!(
+        "Run {} on {}, {} cores, Linux {}, load {:.2} at the start, files on {}: `{}`. Costs are computed from counted events; only the network and the disk of \
+         \"this one\" are measured.\nThe paper: {}.\n",
+        run.began,
+        machine.processor,
+        machine.cores,
+        machine.kernel,
+        machine.load,
+        run.disk,
+        run.command,
+        facts.hardware,
+    );
+    for skipped in &report.skipped {
+        let _ = writeln!(text, "\nNot run: {skipped}.");
+    }
+    text.push_str("\n| program | references | MB |\n|---|---:|---:|\n");
+    for ran in &report.programs {
+        let references = thousands(ran.references as f64);
+        let _ = writeln!(
+            text,
+            "| {} | {references} | {:.1} |",
+            ran.workload.name(),
+            ran.megabytes
+        );
+    }
+    for figure in &report.figures {
+        let _ = writeln!(text, "\n### Figure {}: {}\n", figure.number, figure.title);
+        let _ = writeln!(text, "The paper: {}.\n", facts.of(figure.number));
+        points(&mut text, figure);
+    }
+    today(&mut text, report);
+    text.push_str("\n### What the text states\n\n| figure | statement | the paper | here | holds |\n|---:|---|---:|---:|---|\n");
+    for claim in &report.claims {
+        let paper = claim.paper.map(cycles).unwrap_or_default();
+        let holds = if claim.holds { "yes" } else { "**no**" };
+        let ours = cycles(claim.ours);
+        let _ = writeln!(
+            text,
+            "| {} | {} | {paper} | {ours} | {holds} |",
+            claim.figure, claim.what
+        );
+    }
+    text
+}
+
+fn points(text: &mut String, figure: &Figure) {
+    let points = &figure.points;
+    let places = curves::places(points);
+    let heading = |place: &u64| match figure.axis {
+        "program" => Workload::ALL
+            .iter()
+            .find(|one| one.place() == *place)
+            .map_or("", |one| one.name())
+            .to_owned(),
+        _ => thousands(*place as f64),
+    };
+    let headings: Vec<String> = places.iter().map(heading).collect();
+    let _ = writeln!(text, "| {} | {} |", figure.axis, headings.join(" | "));
+    let _ = writeln!(text, "|---|{}", "---:|".repeat(places.len()));
+    for curve in curves::curves(points) {
+        let cells: Vec<String> = places
+            .iter()
+            .map(|&place| {
+                curves::at(points, curve, place)
+                    .map(|point| cycles(point.cycles))
+                    .unwrap_or_default()
+            })
+            .collect();
+        let _ = writeln!(text, "| {} | {} |", curve.label(), cells.join(" | "));
+    }
+}
+
+fn today(text: &mut String, report: &Report) {
+    let measured = &report.measured;
+    let _ = writeln!(
+        text,
+        "\n### Figure 1 today: nanoseconds of an average reference\n\nPages of 4 KiB, 4 MiB local memory (as many pages as the paper's machine had), 80 MiB remote memory, 3 GHz; COUNTERS with its best counter, which is \
+         in brackets. \"This one\": a page {:.1} us, a word {:.1} us over TCP on the loopback, a page from the disk {:.1} us, a fault 7.6 us.\n",
+        measured.page_us, measured.word_us, measured.disk_us
+    );
+    text.push_str(
+        "| machine | program | DISK | RAM_DISK | REMOTE_MAIN | COUNTERS |\n|---|---|---:|---:|---:|---:|\n",
+    );
+    for row in &report.today {
+        let best = row.ns.iter().copied().fold(f64::INFINITY, f64::min);
+        let cells = row.ns.map(|ns| match ns <= best {
+            true => format!("**{}**", cycles(ns)),
+            false => cycles(ns),
+        });
+        let [disk, ram_disk, remote_main, counters] = cells;
+        let (program, initial) = (row.workload.name(), row.initial);
+        let _ = writeln!(
+            text,
+            "| {} | {program} | {disk} | {ram_disk} | {remote_main} | {counters} ({initial}) |",
+            row.machine
+        );
+    }
+}
+
+/// Four digits of a number.
+pub fn cycles(value: f64) -> String {
+    match value {
+        value if value >= 1000.0 => thousands(value),
+        value if value >= 100.0 => format!("{value:.1}"),
+        value if value >= 10.0 => format!("{value:.2}"),
+        value => format!("{value:.3}"),
+    }
+}

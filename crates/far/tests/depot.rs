@@ -1,0 +1,154 @@
+//! A depot with real lenders, which die.
+
+use std::time::{Duration, Instant};
+
+use netram_far::{Config, Depot, GetError, Got, Page};
+use netram_lender::Lender;
+use netram_transport::Address;
+use tempfile::TempDir;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn lender(dir: &TempDir, index: usize, memory: u64) -> Lender {
+    Lender::start(netram_lender::Config {
+        name: format!("lender-{index}"),
+        listen: vec![address(dir, index)],
+        memory,
+        deposits: Some(memory),
+        chunk_bytes: 16 * 1024,
+        journals_max: 4,
+        store: Some(dir.path().join(format!("store-{index}"))),
+        ..netram_lender::Config::default()
+    })
+    .unwrap()
+}
+
+fn address(dir: &TempDir, index: usize) -> Address {
+    Address::Unix(dir.path().join(format!("socket-{index}")))
+}
+
+fn dir() -> TempDir {
+    tempfile::Builder::new()
+        .prefix("netram-test-")
+        .tempdir_in("/dev/shm")
+        .unwrap()
+}
+
+fn open(dir: &TempDir, lenders: usize, copies: usize) -> Depot {
+    let depot = Depot::open(Config {
+        lenders: (0..lenders).map(|index| address(dir, index)).collect(),
+        copies,
+        pages_max: 1024,
+        grow: 128,
+        ..Config::default()
+    })
+    .unwrap();
+    until("all lenders are linked", || {
+        depot.status().lenders.iter().all(|lender| lender.linked)
+    });
+    depot
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn content(page: u32, round: u64) -> [u8; 4096] {
+    let mut bytes = [0; 4096];
+    for (index, word) in bytes.chunks_exact_mut(8).enumerate() {
+        word.copy_from_slice(&(u64::from(page) << 32 | round << 12 | index as u64).to_le_bytes());
+    }
+    bytes
+}
+
+fn check(depot: &Depot, pages: std::ops::Range<u32>, round: u64) {
+    for page in pages {
+        let mut bytes = [1; 4096];
+        assert_eq!(depot.get(Page(page), &mut bytes), Ok(Got::Page));
+        assert_eq!(bytes, content(page, round), "page {page}");
+    }
+}
+
+#[test]
+fn pages_come_back_from_where_they_are_aside_or_away() {
+    let dir = dir();
+    let lenders = [lender(&dir, 0, 8 << 20), lender(&dir, 1, 8 << 20)];
+    let depot = open(&dir, 2, 2);
+    for round in 0..3 {
+        (0..500).for_each(|page| depot.put(Page(page), &content(page, round)));
+        check(&depot, 400..500, round);
+        assert!(depot.flush(PATIENCE));
+        depot.prefetch((0..64).map(Page));
+        check(&depot, 0..500, round);
+    }
+    depot.forget(Page(7));
+    let mut bytes = [1; 4096];
+    assert_eq!(depot.get(Page(7), &mut bytes), Ok(Got::Zeros));
+    assert_eq!(bytes, [0; 4096]);
+    assert_eq!(depot.get(Page(9999), &mut bytes), Ok(Got::Zeros));
+    assert!(depot.status().lenders.iter().all(|lender| lender.used == 499));
+    drop(depot);
+    until("lenders are empty", || {
+        lenders.iter().all(|lender| lender.report().memory.deposits == 0)
+    });
+}
+
+#[test]
+fn a_lender_that_dies_costs_no_page_and_its_pages_get_another_place() {
+    let dir = dir();
+    let mut lenders: Vec<Lender> = (0..3).map(|index| lender(&dir, index, 8 << 20)).collect();
+    let depot = open(&dir, 3, 2);
+    (0..300).for_each(|page| depot.put(Page(page), &content(page, 1)));
+    assert!(depot.flush(PATIENCE));
+    for dead in 0..3 {
+        let stopped = lenders.remove(dead);
+        stopped.stop_and_forget(Duration::ZERO);
+        check(&depot, 0..300, 1);
+        lenders.insert(dead, lender(&dir, dead, 8 << 20));
+        // It comes back without what it had: that is mended before the next one dies.
+        until("every page has two places again", || {
+            let status = depot.status();
+            status.short == 0 && status.aside == 0 && status.lenders.iter().all(|lender| lender.linked)
+        });
+    }
+    check(&depot, 0..300, 1);
+}
+
+#[test]
+fn a_page_whose_only_lender_has_lost_it_is_lost_by_name_and_the_depot_goes_on() {
+    let dir = dir();
+    let first = lender(&dir, 0, 8 << 20);
+    let depot = open(&dir, 1, 1);
+    depot.put(Page(3), &content(3, 1));
+    assert!(depot.flush(PATIENCE));
+    first.stop_and_forget(Duration::ZERO);
+    drop(first);
+    let _second = lender(&dir, 0, 8 << 20);
+    let lost = GetError::Lost {
+        page: Page(3),
+        lenders: vec![address(&dir, 0)],
+    };
+    let mut bytes = [1; 4096];
+    assert_eq!(depot.get(Page(3), &mut bytes), Err(lost));
+    depot.put(Page(3), &content(3, 2));
+    assert!(depot.flush(PATIENCE));
+    check(&depot, 3..4, 2);
+}
+
+#[test]
+fn without_room_pages_stay_aside_and_nothing_is_lost() {
+    let dir = dir();
+    let _lender = lender(&dir, 0, 1 << 20);
+    let depot = open(&dir, 1, 1);
+    (0..300).for_each(|page| depot.put(Page(page), &content(page, 1)));
+    until("the lender is full", || depot.status().lenders[0].used == 256);
+    assert!(!depot.flush(Duration::from_millis(50)));
+    check(&depot, 0..300, 1);
+    (0..100).for_each(|page| depot.forget(Page(page)));
+    assert!(depot.flush(PATIENCE), "what is forgotten makes room");
+    check(&depot, 100..300, 1);
+}

@@ -1,0 +1,74 @@
+//! A deposit's slots: chunks of the store, a page a slot.
+
+use std::sync::Arc;
+
+use netram_proto::deposit::{NoSlots, SlotMemory};
+use netram_proto::limit::PAGE_BYTES;
+
+use crate::limit::CHUNK_BYTES_MIN;
+use crate::memory::Chunk;
+use crate::shared::Shared;
+
+const _: () = assert!(
+    CHUNK_BYTES_MIN.is_multiple_of(PAGE_BYTES as u64),
+    "no slot straddles two chunks"
+);
+
+/// Slots of one deposit. Gives its chunks back when it goes.
+pub(crate) struct DepositMemory {
+    shared: Arc<Shared>,
+    chunks: Vec<Chunk>,
+}
+
+impl DepositMemory {
+    pub(crate) fn new(shared: Arc<Shared>) -> DepositMemory {
+        DepositMemory {
+            shared,
+            chunks: Vec::new(),
+        }
+    }
+
+    /// Bytes of the store that it takes: whole chunks.
+    pub(crate) fn lent_bytes(&self) -> u64 {
+        (self.chunks.len() as u64) << self.shared.store.chunk_shift()
+    }
+
+    /// The first so many bytes of a slot.
+    pub(crate) fn piece(&self, slot: u32, bytes: usize) -> &[u8] {
+        let (chunk, within) = self.place(slot);
+        self.chunks[chunk].region.bytes(within, bytes)
+    }
+
+    fn place(&self, slot: u32) -> (usize, usize) {
+        let offset = u64::from(slot) * PAGE_BYTES as u64;
+        let shift = self.shared.store.chunk_shift();
+        ((offset >> shift) as usize, (offset & ((1 << shift) - 1)) as usize)
+    }
+}
+
+impl SlotMemory for DepositMemory {
+    fn resize(&mut self, slots: u32) -> Result<(), NoSlots> {
+        let bytes = u64::from(slots) * PAGE_BYTES as u64;
+        let count = bytes.div_ceil(1 << self.shared.store.chunk_shift()) as usize;
+        let limit = self.shared.config.deposits_bytes();
+        self.shared
+            .store
+            .resize_deposit(&mut self.chunks, count, limit)
+            .map_err(|possible| NoSlots {
+                possible: (possible / PAGE_BYTES as u64).min(u32::MAX.into()) as u32,
+            })
+    }
+
+    fn write(&mut self, slot: u32, bytes: &[u8]) {
+        assert!(bytes.len() <= PAGE_BYTES);
+        let (chunk, within) = self.place(slot);
+        self.chunks[chunk].region.write(within, bytes);
+    }
+}
+
+impl Drop for DepositMemory {
+    fn drop(&mut self) {
+        let given = self.shared.store.resize_deposit(&mut self.chunks, 0, 0);
+        assert!(given.is_ok(), "giving back is never refused");
+    }
+}

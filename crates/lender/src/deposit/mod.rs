@@ -1,0 +1,376 @@
+//! Deposits: pages of other machines' arenas, in the memory that is lent.
+//!
+//! One thread has all of them and their sessions, apart from the journals': a frame of pages takes as long to decrypt and to copy as fifty
+//! commits, and must not stand in front of one. What a deposit may say and what is in it decides `netram_proto::deposit`.
+//!
+//! *Absent:* deposits do not outlive the process, as windows do. Their chunks are in no slot of the store, so the next process finds them free.
+
+mod memory;
+mod session;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use netram_proto::deposit::Holder;
+use netram_proto::id::{DepositId, Epoch};
+use netram_proto::time::{Span, Time};
+use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
+use netram_transport::{Events, Interest, Link, LinkError, Poller, WaitPolicy, WaitStep};
+
+use crate::limit::{DEPOSITS_MAX, DIRECT_CONNECTIONS_MAX, DIRECT_ROUNDS, HOUSEKEEPING};
+use crate::report::DepositReport;
+use crate::shared::{Permit, Shared};
+use crate::superblock::fresh_incarnation;
+use memory::DepositMemory;
+use session::{Ending, Session};
+
+const WAKER: u64 = u64::MAX;
+const EVENTS: usize = 64;
+/// How often a stopping lender looks whether all pages have left.
+const STOPPING_TICK: Duration = Duration::from_millis(10);
+
+/// A connection whose first frame opens a deposit's session.
+pub(crate) struct DepositArrival {
+    pub(crate) link: Link,
+    pub(crate) header: Header,
+    pub(crate) id: DepositId,
+    pub(crate) permit: Permit,
+}
+
+/// One deposit, and the session that speaks for it.
+struct Deposit {
+    holder: Holder,
+    memory: DepositMemory,
+    session: Option<usize>,
+}
+
+/// The thread that keeps deposits.
+pub(crate) struct Keeper {
+    shared: Arc<Shared>,
+    poller: Poller,
+    inbox: Receiver<DepositArrival>,
+    deposits: BTreeMap<DepositId, Deposit>,
+    sessions: Vec<Option<Session>>,
+    now: Instant,
+    housekeeping: Instant,
+    withdrawn: bool,
+}
+
+impl Keeper {
+    pub(crate) fn new(shared: Arc<Shared>, inbox: Receiver<DepositArrival>) -> std::io::Result<Keeper> {
+        let poller = Poller::new()?;
+        poller.add(shared.keeper_waker(), WAKER, Interest::Read)?;
+        let now = Instant::now();
+        Ok(Keeper {
+            shared,
+            poller,
+            inbox,
+            deposits: BTreeMap::new(),
+            sessions: Vec::new(),
+            now,
+            housekeeping: now,
+            withdrawn: false,
+        })
+    }
+
+    /// Serves until the lender stops. Waits as hard as the shards do, but only while there is a session.
+    pub(crate) fn run(mut self) {
+        let policy = self.shared.config.wait;
+        let mut events = Events::with_capacity(EVENTS);
+        let mut idle_since = self.now;
+        let mut rounds = 0_u32;
+        loop {
+            let count = self.sessions.iter().flatten().count();
+            let step = match count {
+                0 => WaitStep::Block,
+                _ => policy.step(self.now.duration_since(idle_since)),
+            };
+            rounds = rounds.wrapping_add(1);
+            let few = count <= DIRECT_CONNECTIONS_MAX && !rounds.is_multiple_of(DIRECT_ROUNDS);
+            let heard = match step {
+                WaitStep::Block => {
+                    let timeout = self.housekeeping.saturating_duration_since(self.now);
+                    self.wait(&mut events, timeout)
+                }
+                WaitStep::Poll | WaitStep::Yield if few => self.ask_each(),
+                WaitStep::Poll | WaitStep::Yield => self.wait(&mut events, Duration::ZERO),
+            };
+            self.now = Instant::now();
+            if heard {
+                idle_since = self.now;
+            } else if step == WaitStep::Yield {
+                std::thread::yield_now();
+            } else if policy == WaitPolicy::Spin {
+                std::hint::spin_loop();
+            }
+            if self.now >= self.housekeeping && self.keep_house() {
+                return;
+            }
+        }
+    }
+
+    fn ask_each(&mut self) -> bool {
+        let mut heard = false;
+        for index in 0..self.sessions.len() {
+            heard |= self.serve(index);
+        }
+        heard
+    }
+
+    fn wait(&mut self, events: &mut Events, timeout: Duration) -> bool {
+        if let Err(error) = self.poller.wait(events, Some(timeout)) {
+            panic!("waiting for deposits' sessions failed: {error}");
+        }
+        self.now = Instant::now();
+        let mut heard = false;
+        for ready in events.iter() {
+            if ready.token == WAKER {
+                self.take_arrivals();
+                heard = true;
+            } else {
+                heard |= self.serve(ready.token as usize);
+            }
+        }
+        heard
+    }
+
+    fn take_arrivals(&mut self) {
+        if let Err(error) = self.shared.keeper_waker().drain() {
+            panic!("the waker of deposits failed: {error}");
+        }
+        while let Ok(arrival) = self.inbox.try_recv() {
+            self.arrive(arrival);
+        }
+        if self.shared.stopping() {
+            self.housekeeping = self.now;
+        }
+    }
+
+    fn arrive(&mut self, arrival: DepositArrival) {
+        let DepositArrival {
+            mut link,
+            header,
+            id,
+            permit,
+        } = arrival;
+        let lease = self.lease();
+        let answer = match self.deposit(id) {
+            Some(deposit) => deposit.holder.open(&header, lease),
+            None => {
+                let mut refusal = self.shared.refusal(Refusal::NoDeposit);
+                refusal.stable.0 = DEPOSITS_MAX as u64;
+                refusal
+            }
+        };
+        if answer.kind == FrameKind::Refuse {
+            self.shared.deposits.refused(answer.flags);
+            tracing::warn!(deposit = %id, peer = link.peer(), refusal = answer.flags, "a deposit's session was refused");
+            // It is told if it listens; it ends in any case.
+            let _ = link.send(&[&answer.encode(0)]);
+            return;
+        }
+        tracing::info!(deposit = %id, peer = link.peer(), session = %header.epoch, "a deposit's owner has come");
+        if let Some(old) = self
+            .deposits
+            .get_mut(&id)
+            .and_then(|deposit| deposit.session.take())
+        {
+            self.end(old, Ending::Replaced);
+        }
+        let index = self.vacancy();
+        let added = self.poller.add(&link, index as u64, Interest::Read);
+        let mut session = Session::new(link, id, header.epoch, permit, self.now);
+        let said = session.say(&answer, &[], self.now);
+        self.sessions[index] = Some(session);
+        if let Some(deposit) = self.deposits.get_mut(&id) {
+            deposit.session = Some(index);
+        }
+        match (added, said) {
+            (Err(error), _) => {
+                tracing::error!(%error, "a connection could not be waited for");
+                self.end(index, Ending::Stopping);
+            }
+            (Ok(()), Err(ending)) => self.end(index, ending),
+            // Packets behind the first may have left the kernel already, which will not tell of them.
+            (Ok(()), Ok(())) => {
+                self.serve(index);
+            }
+        }
+        self.publish(id);
+    }
+
+    /// The deposit, which begins here if it is not known and there is room for one more.
+    fn deposit(&mut self, id: DepositId) -> Option<&mut Deposit> {
+        let full = self.deposits.len() >= DEPOSITS_MAX;
+        if !self.deposits.contains_key(&id) {
+            let life = fresh_incarnation().ok().filter(|_| !full)?;
+            let deposit = Deposit {
+                holder: Holder::new(id, life, self.time()),
+                memory: DepositMemory::new(Arc::clone(&self.shared)),
+                session: None,
+            };
+            self.deposits.insert(id, deposit);
+        }
+        self.deposits.get_mut(&id)
+    }
+
+    fn vacancy(&mut self) -> usize {
+        if let Some(index) = self.sessions.iter().position(Option::is_none) {
+            return index;
+        }
+        self.sessions.push(None);
+        self.sessions.len() - 1
+    }
+
+    /// Gives one session its turn. `true`: something was heard.
+    fn serve(&mut self, index: usize) -> bool {
+        let mut heard = false;
+        loop {
+            let Some(session) = self.sessions.get_mut(index).and_then(Option::as_mut) else {
+                return heard;
+            };
+            let Some(deposit) = self.deposits.get_mut(&session.id) else {
+                unreachable!("a deposit outlives its session")
+            };
+            let slots = deposit.holder.slots();
+            let turn = session.turn(&mut deposit.holder, &mut deposit.memory, &self.shared, self.now);
+            let (id, resized) = (session.id, deposit.holder.slots() != slots);
+            match turn {
+                Ok(more) => heard |= more,
+                Err(ending) => {
+                    self.end(index, ending);
+                    return true;
+                }
+            }
+            if let Err(error) = session.watch(&self.poller, index) {
+                panic!("a connection that is waited for cannot be waited for otherwise: {error}");
+            }
+            let again = !session.stuck() && session.has_buffered();
+            if resized {
+                self.publish(id);
+            }
+            if !again {
+                return heard;
+            }
+        }
+    }
+
+    fn end(&mut self, index: usize, ending: Ending) {
+        let Some(session) = self.sessions[index].take() else {
+            return;
+        };
+        let now = self.time();
+        let (id, peer) = (session.id, session.peer());
+        match ending {
+            Ending::Link(LinkError::Closed) | Ending::Stopping | Ending::Replaced => {
+                tracing::info!(deposit = %id, peer, "a deposit's owner has left");
+            }
+            ending => tracing::warn!(deposit = %id, peer, ?ending, "a deposit's session was ended"),
+        }
+        if let Some(deposit) = self.deposits.get_mut(&id) {
+            deposit.holder.leave(session.epoch, now);
+            deposit.session = deposit.session.filter(|at| *at != index);
+        }
+        drop(session);
+        self.publish(id);
+    }
+
+    /// Looks at timers. `true`: the thread is done.
+    fn keep_house(&mut self) -> bool {
+        let limits = self.shared.config.limits;
+        for index in 0..self.sessions.len() {
+            let overdue = self.sessions[index].as_ref().and_then(|session| {
+                session.overdue(self.now, limits.idle_timeout, limits.slow_reader_timeout)
+            });
+            if let Some(ending) = overdue {
+                self.end(index, ending);
+            }
+        }
+        let (now, lease) = (self.time(), self.lease());
+        let over = |(id, deposit): (&DepositId, &Deposit)| deposit.holder.is_over(now, lease).then_some(*id);
+        let over: Vec<DepositId> = self.deposits.iter().filter_map(over).collect();
+        for id in over {
+            if let Some(deposit) = self.deposits.remove(&id) {
+                let (slots, held) = (deposit.holder.slots(), deposit.holder.held());
+                tracing::info!(deposit = %id, slots, held, "a deposit has ended");
+            }
+            self.shared.deposits.unlist(id);
+        }
+        let ids: Vec<DepositId> = self.deposits.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.publish(id));
+        self.housekeeping = self.now + HOUSEKEEPING;
+        self.shared.stopping() && self.stop()
+    }
+
+    /// Tells owners to move away. `true`: they have, or the time is up.
+    fn stop(&mut self) -> bool {
+        if !self.withdrawn {
+            self.withdrawn = true;
+            let header = Header {
+                who: self.shared.incarnation().0,
+                ..Header::new(FrameKind::Withdraw)
+            };
+            for index in 0..self.sessions.len() {
+                let session = self.sessions[index].as_mut().filter(|session| !session.stuck());
+                if let Some(Err(ending)) = session.map(|session| session.say(&header, &[], self.now)) {
+                    self.end(index, ending);
+                }
+            }
+        }
+        self.housekeeping = self.now + STOPPING_TICK;
+        let attended = self
+            .deposits
+            .values()
+            .filter(|deposit| deposit.holder.is_attended());
+        let slots: u32 = attended.map(|deposit| deposit.holder.slots()).sum();
+        let over = self.shared.deadline().is_none_or(|deadline| deadline <= self.now);
+        if slots > 0 && !over {
+            return false;
+        }
+        let left: u32 = self.deposits.values().map(|deposit| deposit.holder.held()).sum();
+        if left > 0 {
+            tracing::warn!(
+                pages = left,
+                "pages of deposits had not moved away; they go with the process"
+            );
+        }
+        for index in 0..self.sessions.len() {
+            self.end(index, Ending::Stopping);
+        }
+        true
+    }
+
+    /// Brings what a report says of a deposit up to date.
+    fn publish(&self, id: DepositId) {
+        let Some(deposit) = self.deposits.get(&id) else {
+            return;
+        };
+        self.shared.deposits.list(
+            id,
+            DepositReport {
+                id: id.to_string(),
+                slots: deposit.holder.slots(),
+                held: deposit.holder.held(),
+                bytes: deposit.memory.lent_bytes(),
+                connected: deposit.holder.is_attended(),
+                session: deposit.holder.epoch().0,
+            },
+        );
+    }
+
+    fn lease(&self) -> Span {
+        Span::from_ms(self.shared.config.limits.deposit_lease.as_millis() as u64)
+    }
+
+    fn time(&self) -> Time {
+        Time(self.now.duration_since(self.shared.started).as_nanos() as u64)
+    }
+}
+
+/// The deposit that a session's first frame names.
+pub(crate) fn named(frame: &Frame<'_>) -> Option<(Header, DepositId)> {
+    let id = DepositId(u128::from_le_bytes(frame.body.try_into().ok()?));
+    (frame.header.epoch > Epoch(0)).then_some((frame.header, id))
+}

@@ -1,0 +1,395 @@
+//! Deposits at a real lender: what it keeps, gives, refuses, and when it ends. Lenders and owners that are killed are processes of their own: this
+//! test binary, started again with the name of one test.
+
+mod common;
+
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use common::{Answer, WINDOW, Writer, config, dial, memory_dir, receive, send, socket, status, until};
+use netram_lender::{Config, Lender};
+use netram_proto::deposit::{Cut, page_head};
+use netram_proto::id::{Epoch, Lsn};
+use netram_proto::wire::{FrameKind, Header, Refusal};
+use netram_transport::{Address, Link, Security, connect};
+use tempfile::TempDir;
+
+const DIR: &str = "NETRAM_TEST_DEPOSIT_DIR";
+const PAGE: usize = 4096;
+/// Slots that half of the memory makes.
+const ROOM: u32 = (1 << 19) / PAGE as u32;
+
+/// One owner's session.
+struct Owner {
+    link: Link,
+    epoch: u32,
+    life: u64,
+    slots: u32,
+}
+
+impl Owner {
+    fn open(address: &Address, id: u128, epoch: u32) -> Result<Owner, Answer> {
+        let mut owner = Owner {
+            link: dial(address),
+            epoch,
+            life: 0,
+            slots: 0,
+        };
+        let answer = owner.ask(FrameKind::Deposit, 0, &id.to_le_bytes());
+        if answer.header.kind != FrameKind::Deposited {
+            return Err(answer);
+        }
+        owner.life = answer.header.stable.0;
+        owner.slots = answer.header.lsn.0 as u32;
+        Ok(owner)
+    }
+
+    fn header(&self, kind: FrameKind) -> Header {
+        let mut header = Header::new(kind);
+        (header.epoch, header.who) = (Epoch(self.epoch), 99);
+        header
+    }
+
+    fn ask(&mut self, kind: FrameKind, lsn: u64, body: &[u8]) -> Answer {
+        let mut header = self.header(kind);
+        (header.lsn, header.mark) = (Lsn(lsn), 77);
+        send(&mut self.link, header, body);
+        receive(&mut self.link).unwrap()
+    }
+
+    fn resize(&mut self, slots: u32) -> Answer {
+        self.ask(FrameKind::Resize, slots.into(), &[])
+    }
+
+    fn put(&mut self, pages: &[(u32, u64)]) -> Answer {
+        let mut body = Vec::new();
+        for (slot, version) in pages {
+            body.extend_from_slice(&page_head(*slot, *version, PAGE));
+            body.extend_from_slice(&content(*slot, *version));
+        }
+        self.ask(FrameKind::Put, 0, &body)
+    }
+
+    /// Asks for pages; whether each is there. What is there is what was put.
+    fn get(&mut self, pages: &[(u32, u64)]) -> Vec<bool> {
+        let heads: Vec<u8> = pages
+            .iter()
+            .flat_map(|(slot, version)| page_head(*slot, *version, 0))
+            .collect();
+        let answer = self.ask(FrameKind::Get, 0, &heads);
+        assert_eq!(
+            (answer.header.kind, answer.header.mark),
+            (FrameKind::Got, 77),
+            "{answer:?}"
+        );
+        let cut = Cut::parse(&answer.body).unwrap();
+        let asked: Vec<(u32, u64)> = cut.pages().iter().map(|page| (page.slot, page.version)).collect();
+        assert_eq!(asked, pages);
+        for page in cut.pages().iter().filter(|page| !page.bytes.is_empty()) {
+            assert_eq!(page.bytes, content(page.slot, page.version));
+        }
+        cut.pages().iter().map(|page| !page.bytes.is_empty()).collect()
+    }
+}
+
+/// What a page of this slot and version is: different in every word.
+fn content(slot: u32, version: u64) -> Vec<u8> {
+    let word = |index: u64| (version << 40 | u64::from(slot) << 16 | index).to_le_bytes();
+    (0..PAGE as u64 / 8).flat_map(word).collect()
+}
+
+fn started(dir: &TempDir, lease_ms: u64) -> (Lender, Address) {
+    let mut config = config(dir);
+    config.limits.deposit_lease = Duration::from_millis(lease_ms);
+    (Lender::start(config).unwrap(), Address::Unix(socket(dir)))
+}
+
+#[test]
+fn pages_come_back_in_the_version_that_was_put_or_not_at_all() {
+    let dir = memory_dir();
+    let (_lender, address) = started(&dir, 30_000);
+    let mut owner = Owner::open(&address, 5, 1).unwrap();
+    assert_eq!(owner.resize(40).header.kind, FrameKind::Deposited);
+    for first in (0..40_u32).step_by(10) {
+        let pages: Vec<(u32, u64)> = (first..first + 10)
+            .map(|slot| (slot, u64::from(slot) + 100))
+            .collect();
+        let stashed = owner.put(&pages);
+        assert_eq!(
+            (stashed.header.kind, stashed.header.mark),
+            (FrameKind::Stashed, 77)
+        );
+    }
+    owner.put(&[(3, 200)]);
+    assert_eq!(
+        owner.get(&[(2, 102), (3, 103), (3, 200), (39, 139), (39, 0)]),
+        [true, false, true, true, false]
+    );
+    // What a smaller deposit has kept is still there; what it gives back and gets again is empty.
+    assert_eq!(owner.resize(8).header.lsn, Lsn(8));
+    assert_eq!(owner.resize(40).header.lsn, Lsn(40));
+    assert_eq!(owner.get(&[(7, 107), (8, 108), (39, 139)]), [true, false, false]);
+    let report = status(&address);
+    assert_eq!((report.deposits[0].slots, report.deposits[0].held), (40, 8));
+    assert!(report.deposits[0].connected && report.memory.deposits >= 40 * PAGE as u64);
+}
+
+#[test]
+fn a_full_lender_refuses_with_what_it_has_left_and_windows_keep_their_part() {
+    let dir = memory_dir();
+    let (_lender, address) = started(&dir, 30_000);
+    let mut first = Owner::open(&address, 1, 1).unwrap();
+    let mut second = Owner::open(&address, 2, 1).unwrap();
+    assert_eq!(first.resize(ROOM - 8).header.kind, FrameKind::Deposited);
+    let refused = second.resize(9);
+    assert_eq!(refused.refusal(), Some(Refusal::NoRoom));
+    assert_eq!((refused.header.lsn, refused.header.stable), (Lsn(9), Lsn(8)));
+    assert_eq!(second.resize(8).header.kind, FrameKind::Deposited);
+    // The other half is for journals.
+    for journal in 0..8 {
+        Writer::join(&address, journal, 1);
+    }
+    let report = status(&address);
+    assert_eq!(report.memory.deposits, report.memory.deposits_max);
+    assert_eq!(
+        report.memory.free, 0,
+        "8 windows of {WINDOW} bytes and all deposits"
+    );
+    // What the first gives back the second may have.
+    first.resize(0);
+    assert_eq!(second.resize(ROOM).header.kind, FrameKind::Deposited);
+}
+
+#[test]
+fn a_deposit_outlives_its_session_and_obeys_the_newest_one_only() {
+    let dir = memory_dir();
+    let (_lender, address) = started(&dir, 30_000);
+    let mut owner = Owner::open(&address, 9, 1).unwrap();
+    owner.resize(4);
+    owner.put(&[(1, 11)]);
+    let mut next = Owner::open(&address, 9, 2).unwrap();
+    assert_eq!((next.life, next.slots), (owner.life, 4));
+    assert!(receive(&mut owner.link).is_err(), "the session before is over");
+    assert_eq!(next.get(&[(1, 11)]), [true]);
+    let fenced = Owner::open(&address, 9, 2).err().unwrap();
+    assert_eq!(fenced.refusal(), Some(Refusal::Fenced));
+    drop(next);
+    let mut last = Owner::open(&address, 9, 3).unwrap();
+    assert_eq!(last.get(&[(1, 11)]), [true]);
+    // Somebody else's deposit has nothing of it.
+    let mut other = Owner::open(&address, 10, 1).unwrap();
+    other.resize(4);
+    assert_eq!(other.get(&[(1, 11)]), [false]);
+}
+
+#[test]
+fn an_owner_that_is_gone_leaves_nothing_after_the_lease() {
+    let dir = memory_dir();
+    let (_lender, address) = started(&dir, 200);
+    let mut owner = Owner::open(&address, 9, 1).unwrap();
+    let life = owner.life;
+    owner.resize(16);
+    owner.put(&[(1, 11)]);
+    drop(owner);
+    until("its memory is free again", || {
+        let report = status(&address);
+        report.memory.deposits == 0 && report.deposits.is_empty()
+    });
+    let back = Owner::open(&address, 9, 2).unwrap();
+    assert_eq!(back.slots, 0);
+    assert_ne!(back.life, life, "who comes back learns that it is gone");
+}
+
+#[test]
+fn a_lender_without_deposits_refuses_them() {
+    let dir = memory_dir();
+    let lender = Lender::start(Config {
+        deposits: Some(0),
+        ..config(&dir)
+    });
+    let _lender = lender.unwrap();
+    let refused = Owner::open(&Address::Unix(socket(&dir)), 1, 1).err().unwrap();
+    assert_eq!(refused.refusal(), Some(Refusal::NoDeposit));
+}
+
+#[test]
+fn frames_that_make_no_sense_end_the_session_and_nothing_else() {
+    let dir = memory_dir();
+    let (_lender, address) = started(&dir, 30_000);
+    let mut owner = Owner::open(&address, 3, 1).unwrap();
+    owner.resize(4);
+    owner.put(&[(0, 5)]);
+    let beyond = [&page_head(4, 9, 8)[..], &[0; 8]].concat();
+    let long = [&page_head(0, 9, PAGE)[..], &[0; PAGE - 1]].concat();
+    let mut epoch = 1;
+    for (kind, body) in [
+        (FrameKind::Put, &beyond[..]),
+        (FrameKind::Put, &long),
+        (FrameKind::Put, &[]),
+        (FrameKind::Put, &page_head(0, 0, 0)),
+        (FrameKind::Get, &page_head(u32::MAX, 9, 0)),
+        (FrameKind::Get, &beyond),
+        (FrameKind::Append, &[]),
+        (FrameKind::Deposit, &3_u128.to_le_bytes()),
+        (FrameKind::Got, &[]),
+    ] {
+        assert_eq!(
+            owner.ask(kind, 0, body).refusal(),
+            Some(Refusal::Malformed),
+            "{kind:?}"
+        );
+        assert!(receive(&mut owner.link).is_err(), "the session is over");
+        epoch += 1;
+        owner = Owner::open(&address, 3, epoch).unwrap();
+        assert_eq!(owner.get(&[(0, 5)]), [true]);
+    }
+    for (epoch, body) in [(1, &[1, 2][..]), (1, &[0; 17]), (0, &[0; 16])] {
+        let mut link = dial(&address);
+        let mut header = Header::new(FrameKind::Deposit);
+        header.epoch = Epoch(epoch);
+        send(&mut link, header, body);
+        assert_eq!(receive(&mut link).unwrap().refusal(), Some(Refusal::Malformed));
+    }
+    assert_eq!(owner.resize(u32::MAX).refusal(), Some(Refusal::NoRoom));
+}
+
+#[test]
+fn a_lender_that_stops_tells_owners_and_waits_for_them() {
+    let dir = memory_dir();
+    let (lender, address) = started(&dir, 30_000);
+    let mut owner = Owner::open(&address, 3, 1).unwrap();
+    owner.resize(4);
+    owner.put(&[(0, 5)]);
+    let stopping = std::thread::spawn(move || lender.stop(common::PATIENCE));
+    assert_eq!(receive(&mut owner.link).unwrap().header.kind, FrameKind::Withdraw);
+    assert_eq!(
+        owner.get(&[(0, 5)]),
+        [true],
+        "until it has moved away it is served"
+    );
+    owner.resize(0);
+    assert!(!stopping.join().unwrap().failed);
+}
+
+/// Not a test of its own: the lender that is killed.
+#[test]
+fn lender_process() {
+    let Ok(path) = std::env::var(DIR) else { return };
+    let path = std::path::PathBuf::from(path);
+    let lender = Lender::start(Config {
+        name: "test".to_owned(),
+        domain: "mains-a".to_owned(),
+        listen: vec![Address::Unix(path.join("socket"))],
+        memory: 1 << 20,
+        chunk_bytes: 16 * 1024,
+        journals_max: 64,
+        store: Some(path.join("store")),
+        ..Config::default()
+    })
+    .unwrap();
+    lender.wait();
+}
+
+/// Not a test of its own: the owner that is killed. It puts pages as fast as it can.
+#[test]
+fn owner_process() {
+    let Ok(path) = std::env::var(DIR) else { return };
+    let address = Address::Unix(std::path::PathBuf::from(path).join("socket"));
+    let mut owner = Owner::open(&address, 4, 1).unwrap();
+    owner.resize(32);
+    for version in 1.. {
+        owner.put(&[(version as u32 % 32, version)]);
+    }
+}
+
+/// A process of this binary, killed with the test.
+struct Process(Child);
+
+impl Process {
+    fn start(dir: &TempDir, test: &str) -> Process {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", test, "--nocapture"])
+            .env(DIR, dir.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        Process(child)
+    }
+
+    fn lender(dir: &TempDir) -> Process {
+        let process = Process::start(dir, "lender_process");
+        let address = Address::Unix(socket(dir));
+        until("the lender listens", || {
+            connect(&address, &Security::Insecure, Duration::from_secs(1)).is_ok()
+        });
+        process
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn after_a_lender_was_killed_deposits_are_gone_and_known_to_be_and_windows_are_not() {
+    let dir = memory_dir();
+    let address = Address::Unix(socket(&dir));
+    let process = Process::lender(&dir);
+    let mut owner = Owner::open(&address, 3, 1).unwrap();
+    owner.resize(16);
+    owner.put(&[(0, 5), (15, 6)]);
+    let mut writer = Writer::join(&address, 7, 1);
+    writer.append(&[1; 100]);
+    writer.acked();
+    drop(process);
+    let _process = Process::lender(&dir);
+    let mut back = Owner::open(&address, 3, 2).unwrap();
+    assert_eq!((back.slots, back.life == owner.life), (0, false));
+    back.resize(16);
+    assert_eq!(back.get(&[(0, 5), (15, 6)]), [false, false]);
+    let mut reader = Writer::bind(&address, 7, 2);
+    assert_eq!(
+        reader.seal().header.lsn,
+        writer.at.lsn,
+        "the journal lost nothing"
+    );
+    assert_eq!(
+        status(&address).memory.deposits,
+        16 * PAGE as u64,
+        "nothing of the dead process's is still taken"
+    );
+}
+
+#[test]
+fn what_a_killed_owner_put_is_whole_for_the_lease() {
+    let dir = memory_dir();
+    let (_lender, address) = started(&dir, 30_000);
+    let process = Process::start(&dir, "owner_process");
+    until("the owner has put many pages", || {
+        status(&address).counters.deposit_puts > 500
+    });
+    drop(process);
+    until("its session is over", || {
+        status(&address).deposits.iter().all(|deposit| !deposit.connected)
+    });
+    let mut heir = Owner::open(&address, 4, 2).unwrap();
+    // It puts one version after the other into one slot after the other: the last 32 are there, and each is whole.
+    let puts = status(&address).counters.deposit_puts;
+    for slot in 0..32 {
+        let mut versions =
+            (puts.saturating_sub(64)..=puts).filter(|version| *version % 32 == slot && *version > 0);
+        let held = versions
+            .by_ref()
+            .filter(|version| heir.get(&[(slot as u32, *version)]) == [true])
+            .count();
+        assert_eq!(held, 1, "slot {slot}");
+    }
+    heir.resize(0);
+    drop(heir);
+    // Nothing is in it: there is nothing to wait for.
+    until("it has ended", || status(&address).deposits.is_empty());
+}

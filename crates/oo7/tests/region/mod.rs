@@ -1,0 +1,69 @@
+//! A shared region, with its server and a lender in this process.
+
+use std::path::Path;
+use std::time::Duration;
+
+use netram_lender::{Config, Lender};
+use netram_shared::server::serve::{ServeConfig, Serving};
+use netram_shared::server::{Plan, Spans, Store as Directory};
+use netram_shared::{Node, Options};
+use netram_transport::{Address, Security};
+
+/// A lender, a server, and the directory that they and the nodes are in.
+pub(crate) struct World {
+    pub(crate) directory: tempfile::TempDir,
+    // Dropped first.
+    _serving: Serving,
+    _lender: Lender,
+}
+
+impl World {
+    /// A region of so many locks, each over so many bytes.
+    pub(crate) fn new(locks: u32, span: u64) -> World {
+        let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
+        let address = |name: &str| Address::Unix(directory.path().join(name));
+        let lender = Lender::start(Config {
+            name: "a".to_owned(),
+            listen: vec![address("lender.sock")],
+            security: Security::Insecure,
+            memory: 256 << 20,
+            store: Some(directory.path().join("lender.mem")),
+            ..Config::default()
+        });
+        let bytes = u64::from(locks) * span;
+        let plan = Plan {
+            bytes,
+            address: 0,
+            spans: Spans::even(bytes, span).unwrap(),
+            log_bytes: 64 << 20,
+            nodes_settings: format!(
+                "lenders = [\"{}\"]\ninsecure = true\none-domain = true\nmembers = 1\nwindow = \"16MiB\"\n",
+                address("lender.sock")
+            ),
+        };
+        let region = directory.path().join("region");
+        Directory::create(&region, &plan).unwrap();
+        let mut config = ServeConfig::new(vec![address("server.sock")], Security::Insecure);
+        // Nobody dies here, and a loaded machine sleeps.
+        config.lease = Duration::from_secs(20);
+        World {
+            _serving: Serving::start(&region, config).unwrap(),
+            _lender: lender.unwrap(),
+            directory,
+        }
+    }
+
+    pub(crate) fn join(&self, name: &str) -> Node {
+        join(self.directory.path(), name)
+    }
+}
+
+/// Joins the region of a world, in whatever process.
+pub(crate) fn join(world: &Path, name: &str) -> Node {
+    let server = Address::Unix(world.join("server.sock"));
+    let options = Options {
+        log_bytes: 64 << 20,
+        ..Options::new(server, Security::Insecure, world.join(name))
+    };
+    Node::join(options).unwrap()
+}

@@ -1,0 +1,263 @@
+//! One lender, as its owner sees it.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use super::{Item, Misconduct, Send};
+use crate::id::{Epoch, Incarnation};
+use crate::limit::{DEPOSIT_FRAMES_MAX, DEPOSIT_RETRY, DEPOSIT_SLOTS_MAX, FRAME_PAGES_MAX};
+use crate::time::{Span, Time};
+
+/// A frame on its way. Lenders answer in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Flight {
+    Resize(u32),
+    Put(u32, Vec<Item>),
+    Get(u32, Vec<Item>),
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Lender {
+    /// Slots that are wanted at most.
+    slots_max: u32,
+    /// How many are asked for at once.
+    grow: u32,
+    /// The number of the last session that was begun.
+    pub(super) epoch: Epoch,
+    /// The life of what is there; `None`: nothing is.
+    pub(super) life: Option<Incarnation>,
+    pub(super) linked: bool,
+    /// Since when it is not linked.
+    pub(super) away_since: Time,
+    /// It keeps the deposit for so long.
+    pub(super) lease: Span,
+    /// Pages that are there are to have another place.
+    pub(super) shunned: bool,
+    /// It has said that it stops.
+    pub(super) leaving: bool,
+    slots: u32,
+    free: Vec<u32>,
+    /// Slots to ask for with the next frame.
+    wanted: Option<u32>,
+    /// It had no room; asked again then.
+    full_until: Option<Time>,
+    puts: VecDeque<Item>,
+    gets: VecDeque<Item>,
+    pub(super) flights: VecDeque<Flight>,
+    number: u32,
+}
+
+impl Lender {
+    pub(super) fn new(slots_max: u32, grow: u32) -> Lender {
+        Lender {
+            slots_max: slots_max.min(DEPOSIT_SLOTS_MAX),
+            grow: grow.max(1),
+            epoch: Epoch(0),
+            life: None,
+            linked: false,
+            away_since: Time(0),
+            lease: Span(0),
+            shunned: true,
+            leaving: false,
+            slots: 0,
+            free: Vec::new(),
+            wanted: None,
+            full_until: None,
+            puts: VecDeque::new(),
+            gets: VecDeque::new(),
+            flights: VecDeque::new(),
+            number: 0,
+        }
+    }
+
+    pub(super) fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    pub(super) fn free(&self) -> &[u32] {
+        &self.free
+    }
+
+    /// Whether pages may go there, now or when it has given more slots.
+    pub(super) fn takes(&self) -> bool {
+        self.linked && !self.leaving
+    }
+
+    /// Whether more slots may come.
+    pub(super) fn may_grow(&self) -> bool {
+        self.is_asking() || (self.slots < self.slots_max && self.full_until.is_none())
+    }
+
+    fn is_asking(&self) -> bool {
+        let sent = |flight: &Flight| matches!(flight, Flight::Resize(_));
+        self.wanted.is_some() || self.flights.iter().any(sent)
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.full_until.is_some()
+    }
+
+    /// A slot that is free now.
+    pub(super) fn take(&mut self) -> Option<u32> {
+        let slot = self.free.pop();
+        self.want_more();
+        slot
+    }
+
+    pub(super) fn give(&mut self, slot: u32) {
+        self.free.push(slot);
+    }
+
+    /// Asks for more slots before there are none.
+    pub(super) fn want_more(&mut self) {
+        let enough = self.free.len() as u32 > self.grow / 4;
+        if enough || self.is_asking() || !self.takes() || self.full_until.is_some() {
+            return;
+        }
+        let wanted = self.slots.saturating_add(self.grow).min(self.slots_max);
+        if wanted > self.slots {
+            self.wanted = Some(wanted);
+        }
+    }
+
+    /// Gives all back, once nothing is there any more and it is about to stop.
+    pub(super) fn want_none(&mut self) {
+        let idle = self.flights.is_empty() && self.wanted.is_none();
+        if self.leaving && self.linked && idle && self.slots > 0 && self.free.len() as u32 == self.slots {
+            self.wanted = Some(0);
+        }
+    }
+
+    pub(super) fn on_linked(&mut self, life: Incarnation, slots: u32, lease: Span) {
+        self.life = Some(life);
+        self.lease = lease;
+        self.linked = true;
+        self.shunned = false;
+        self.leaving = false;
+        self.full_until = None;
+        self.on_slots(slots.min(self.slots_max));
+    }
+
+    /// The deposit has so many slots now. They are numbered from 0, and it loses none that we did not give back.
+    pub(super) fn on_slots(&mut self, slots: u32) {
+        if slots < self.slots {
+            self.free.retain(|slot| *slot < slots);
+        }
+        // The lowest are taken first.
+        let new: Vec<u32> = (self.slots..slots).rev().collect();
+        self.free.splice(0..0, new);
+        self.slots = slots;
+        self.want_more();
+    }
+
+    /// There is no room for what was asked; so much could be had.
+    pub(super) fn on_no_room(&mut self, possible: u32, now: Time) {
+        if possible > self.slots {
+            self.wanted = Some(possible.min(self.slots_max));
+        } else {
+            self.full_until = Some(now + DEPOSIT_RETRY);
+        }
+    }
+
+    pub(super) fn tick(&mut self, now: Time) {
+        if self.full_until.is_some_and(|until| until <= now) {
+            self.full_until = None;
+        }
+        self.want_more();
+        self.want_none();
+    }
+
+    /// An answer has come. Lenders answer in order, so it is to the frame that was sent first; if it does not fit that, it fits none, and
+    /// what is on its way stays so until the link is closed.
+    pub(super) fn land(&mut self, fits: impl FnOnce(&Flight) -> bool) -> Result<Vec<Item>, Misconduct> {
+        match self.flights.pop_front() {
+            Some(flight) if fits(&flight) => Ok(match flight {
+                Flight::Resize(_) => Vec::new(),
+                Flight::Put(_, items) | Flight::Get(_, items) => items,
+            }),
+            other => {
+                other
+                    .into_iter()
+                    .for_each(|flight| self.flights.push_front(flight));
+                Err(Misconduct)
+            }
+        }
+    }
+
+    /// The link is gone. Returns the puts that are not known to have arrived.
+    pub(super) fn on_unlinked(&mut self, now: Time) -> Vec<Item> {
+        self.linked = false;
+        self.away_since = now;
+        self.wanted = None;
+        self.gets.clear();
+        let mut puts: Vec<Item> = Vec::new();
+        for flight in self.flights.drain(..) {
+            if let Flight::Put(_, items) = flight {
+                puts.extend(items);
+            }
+        }
+        puts.extend(self.puts.drain(..));
+        puts
+    }
+
+    /// Nothing that was there is there any more.
+    pub(super) fn forget(&mut self) {
+        self.life = None;
+        self.slots = 0;
+        self.free.clear();
+    }
+
+    pub(super) fn put(&mut self, item: Item) {
+        self.puts.push_back(item);
+    }
+
+    pub(super) fn get(&mut self, item: Item) {
+        self.gets.push_back(item);
+    }
+
+    /// The next frame to send: what is waited for first. `still` says which puts and gets still matter.
+    pub(super) fn poll(
+        &mut self,
+        put_matters: impl FnMut(&Item) -> bool,
+        get_matters: impl FnMut(&Item) -> bool,
+    ) -> Option<Send> {
+        if !self.linked || self.flights.len() >= DEPOSIT_FRAMES_MAX {
+            return None;
+        }
+        let gets = batch(&mut self.gets, get_matters);
+        if !gets.is_empty() {
+            let number = self.next_number();
+            self.flights.push_back(Flight::Get(number, gets.clone()));
+            return Some(Send::Get(number, gets));
+        }
+        if let Some(slots) = self.wanted.take() {
+            self.flights.push_back(Flight::Resize(slots));
+            return Some(Send::Resize(slots));
+        }
+        let puts = batch(&mut self.puts, put_matters);
+        if puts.is_empty() {
+            return None;
+        }
+        let number = self.next_number();
+        self.flights.push_back(Flight::Put(number, puts.clone()));
+        Some(Send::Put(number, puts))
+    }
+
+    fn next_number(&mut self) -> u32 {
+        self.number = self.number.wrapping_add(1);
+        self.number
+    }
+}
+
+/// A frame's worth of what still matters.
+fn batch(queue: &mut VecDeque<Item>, mut matters: impl FnMut(&Item) -> bool) -> Vec<Item> {
+    let mut items = Vec::new();
+    while items.len() < FRAME_PAGES_MAX
+        && let Some(item) = queue.pop_front()
+    {
+        if matters(&item) {
+            items.push(item);
+        }
+    }
+    items
+}

@@ -1,0 +1,46 @@
+//! Pages of one machine's arena in other machines' memory.
+//!
+//! An *owner* keeps what its arena has no room for in *deposits*: numbered slots of a page each, in the memory of lenders. A page has a
+//! *version* each time that it leaves, never the same twice; a slot has what was put there last and the version of that. Whoever asks
+//! names slot and version, so that what comes back is what left, or nothing.
+//!
+//! | file | decides |
+//! |---|---|
+//! | `holder.rs` | a lender's side of one deposit: who may speak for it, its slots, what is in them, when it ends |
+//! | `depot/mod.rs` | an owner's side: in which slots of which lenders each page is, what is asked of whom |
+//! | `depot/lender.rs` | one lender, as its owner sees it: link, slots, what is on the way |
+//! | `depot/mend.rs` | pages that have fewer places than they should |
+//! | `pages.rs` | pages in the bodies of frames |
+//!
+//! *Not here*: what is in a page. The owner seals it under its version before it leaves, and opens it when it is back; a lender that gives
+//! other bytes is found by that, and named to [`Depot::damaged`].
+
+mod depot;
+mod holder;
+mod pages;
+
+pub use crate::far::Page;
+pub use depot::{Depot, Due, Found, Item, LenderStatus, Misconduct, News, Send, Settings, Status, Taken};
+pub use holder::{Holder, Lent, NoSlots, SlotMemory};
+pub use pages::{Asked, BadPages, Cut, Stored, page_head};
+
+/// Some of an owner's lenders, by their numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LenderSet(pub u16);
+
+impl LenderSet {
+    /// Adds a lender.
+    pub fn insert(&mut self, lender: usize) {
+        self.0 |= 1 << lender;
+    }
+
+    /// Whether a lender is among them.
+    pub fn contains(self, lender: usize) -> bool {
+        self.0 >> lender & 1 == 1
+    }
+
+    /// Those among them, the lowest first.
+    pub fn iter(self) -> impl Iterator<Item = usize> {
+        (0..u16::BITS as usize).filter(move |lender| self.contains(*lender))
+    }
+}

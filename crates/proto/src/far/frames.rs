@@ -1,0 +1,114 @@
+//! Which page is to leave local memory.
+//!
+//! What a policy knows of references is a time a page, which each reference in local memory sets to the present: a single
+//! store. All the rest is done when a page has to leave.
+//!
+//! **LRU** is exact: a heap has every page with a time at which it was referenced; the least comes out, and goes in again if its
+//! page has been referenced since. A page goes in again at most once between two references to it, so that this is cheap where references
+//! are far more frequent than faults. **Clock** is a queue: a page that was referenced since it was last in front goes to the back.
+
+use alloc::collections::{BinaryHeap, VecDeque};
+use alloc::vec::Vec;
+use core::cmp::Reverse;
+
+use super::policy::Record;
+use super::{Page, Place};
+
+/// How a page is chosen to leave.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Replacement {
+    /// The one whose last reference is longest ago.
+    #[default]
+    Lru,
+    /// The first, in turn, that has not been referenced since its last turn.
+    Clock,
+    /// Any.
+    Random,
+    /// The one that came first.
+    Fifo,
+}
+
+/// The pages in local memory. One that has left by another way stays here until its turn comes.
+#[derive(Clone, Debug)]
+pub(super) enum Frames {
+    Lru(BinaryHeap<Reverse<(u64, Page)>>),
+    Clock(VecDeque<Page>),
+    /// The pages, and the state of the generator.
+    Random(Vec<Page>, u64),
+    Fifo(VecDeque<Page>),
+}
+
+impl Frames {
+    pub(super) fn new(replacement: Replacement, seed: u64) -> Frames {
+        match replacement {
+            Replacement::Lru => Frames::Lru(BinaryHeap::new()),
+            Replacement::Clock => Frames::Clock(VecDeque::new()),
+            Replacement::Random => Frames::Random(Vec::new(), seed),
+            Replacement::Fifo => Frames::Fifo(VecDeque::new()),
+        }
+    }
+
+    /// A page is in local memory from now on.
+    pub(super) fn add(&mut self, page: Page, now: u64) {
+        match self {
+            Frames::Lru(heap) => heap.push(Reverse((now, page))),
+            Frames::Clock(queue) | Frames::Fifo(queue) => queue.push_back(page),
+            Frames::Random(pages, _) => pages.push(page),
+        }
+    }
+
+    /// The page that is to leave; it is in local memory. `None`: there is none.
+    pub(super) fn take(&mut self, records: &mut [Record]) -> Option<Page> {
+        loop {
+            let page = match self {
+                Frames::Lru(heap) => pop_oldest(heap, records)?,
+                Frames::Clock(queue) => pop_unreferenced(queue, records)?,
+                Frames::Random(pages, state) => pop_any(pages, state)?,
+                Frames::Fifo(queue) => queue.pop_front()?,
+            };
+            if records[page.0 as usize].place == Place::Local {
+                return Some(page);
+            }
+        }
+    }
+}
+
+fn pop_oldest(heap: &mut BinaryHeap<Reverse<(u64, Page)>>, records: &[Record]) -> Option<Page> {
+    loop {
+        let mut oldest = heap.peek_mut()?;
+        let Reverse((time, page)) = *oldest;
+        let touched = records[page.0 as usize].touched;
+        if touched == time {
+            alloc::collections::binary_heap::PeekMut::pop(oldest);
+            return Some(page);
+        }
+        *oldest = Reverse((touched, page));
+    }
+}
+
+fn pop_unreferenced(queue: &mut VecDeque<Page>, records: &mut [Record]) -> Option<Page> {
+    loop {
+        let page = queue.pop_front()?;
+        let record = &mut records[page.0 as usize];
+        if record.touched == 0 {
+            return Some(page);
+        }
+        record.touched = 0;
+        queue.push_back(page);
+    }
+}
+
+fn pop_any(pages: &mut Vec<Page>, state: &mut u64) -> Option<Page> {
+    let length = u64::try_from(pages.len()).ok().filter(|length| *length > 0)?;
+    let place = (u128::from(split_mix(state)) * u128::from(length)) >> 64;
+    Some(pages.swap_remove(place as usize))
+}
+
+/// SplitMix64: a number that is as good as random.
+fn split_mix(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let mut mixed = *state;
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ (mixed >> 31)
+}

@@ -1,0 +1,5 @@
+//! Both sides of deposits: what an owner and a lender say to each other, and what neither takes from the other.
+
+mod hostile;
+mod stories;
+mod world;

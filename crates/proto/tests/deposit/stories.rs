@@ -1,0 +1,216 @@
+//! What becomes of pages, a story each.
+
+use netram_proto::deposit::{Found, LenderSet, News, Page};
+use netram_proto::id::{Epoch, Lsn};
+use netram_proto::limit::{DEPOSIT_DETECT, DEPOSIT_LEASE};
+use netram_proto::wire::{FrameKind, Header, Refusal};
+
+use super::world::{Lender, OWNER, World};
+
+fn set(lenders: &[usize]) -> LenderSet {
+    let mut set = LenderSet::default();
+    lenders.iter().for_each(|lender| set.insert(*lender));
+    set
+}
+
+#[test]
+fn a_page_is_in_two_places_before_its_bytes_go_and_comes_back_from_either() {
+    let mut world = World::new(2, &[64, 64]);
+    for page in 0..40 {
+        world.put(page, page as u8);
+    }
+    assert!(world.aside.is_empty());
+    assert!(
+        world
+            .news
+            .iter()
+            .all(|news| matches!(news, News::Stashed(_, _, 2)))
+    );
+    for dead in [0, 1] {
+        world.unlink(dead);
+        for page in 0..40 {
+            assert_eq!(world.depot.get(Page(page)), Found::Asked);
+        }
+        world.settle();
+        assert_eq!(world.came.len(), 40);
+        assert!(world.came.iter().all(|(page, bytes)| bytes[0] == page.0 as u8));
+        world.came.clear();
+        world.link(dead);
+    }
+    assert_eq!(world.depot.get(Page(40)), Found::Never);
+}
+
+#[test]
+fn a_lender_gives_a_page_in_the_version_asked_for_or_not_at_all() {
+    let mut world = World::new(1, &[64]);
+    world.put(3, 1);
+    let (_, slot, _) = world.depot.places(Page(3)).next().unwrap();
+    let old = world.depot.version(Page(3)).unwrap();
+    world.put(3, 2);
+    for (version, bytes) in [(old, 0), (old + 1, 4096), (old + 2, 0), (0, 0)] {
+        let mut header = Header::new(FrameKind::Get);
+        (header.epoch, header.who) = (Epoch(1), OWNER);
+        let (answer, body) =
+            world.lenders[0].ask(header, &netram_proto::deposit::page_head(slot, version, 0));
+        assert_eq!(
+            (answer.kind, body.len()),
+            (FrameKind::Got, 16 + bytes),
+            "version {version}"
+        );
+    }
+}
+
+#[test]
+fn a_session_that_has_begun_ends_those_before() {
+    let mut lender = Lender::new(1, 64);
+    let header = |kind, epoch, who| Header {
+        epoch: Epoch(epoch),
+        who,
+        ..Header::new(kind)
+    };
+    assert_eq!(
+        lender.ask(header(FrameKind::Deposit, 2, 5), &[]).0.kind,
+        FrameKind::Deposited
+    );
+    for (epoch, who) in [(1, 5), (2, 5), (2, 6)] {
+        let (answer, _) = lender.ask(header(FrameKind::Deposit, epoch, who), &[]);
+        assert_eq!(
+            (answer.kind, answer.flags),
+            (FrameKind::Refuse, Refusal::Fenced as u8)
+        );
+    }
+    assert_eq!(
+        lender.ask(header(FrameKind::Deposit, 3, 5), &[]).0.kind,
+        FrameKind::Deposited
+    );
+    for (epoch, who) in [(2, 5), (3, 6), (4, 5)] {
+        let (answer, _) = lender.ask(header(FrameKind::Ping, epoch, who), &[]);
+        assert_eq!(
+            (answer.kind, answer.flags),
+            (FrameKind::Refuse, Refusal::Fenced as u8)
+        );
+    }
+    assert_eq!(
+        lender.ask(header(FrameKind::Ping, 3, 5), &[]).0.kind,
+        FrameKind::Pong
+    );
+}
+
+#[test]
+fn a_full_lender_says_what_it_has_left_and_that_is_taken() {
+    let mut world = World::new(1, &[11]);
+    for page in 0..20 {
+        world.put(page, 1);
+    }
+    assert_eq!(
+        (world.depot.status().lenders[0].slots, world.aside.len()),
+        (11, 9)
+    );
+    let mut resize = Header::new(FrameKind::Resize);
+    (resize.epoch, resize.who, resize.lsn) = (Epoch(1), OWNER, Lsn(12));
+    let (refused, _) = world.lenders[0].ask(resize, &[]);
+    assert_eq!(
+        (refused.flags, refused.lsn, refused.stable),
+        (Refusal::NoRoom as u8, Lsn(12), Lsn(11))
+    );
+    assert!(world.depot.status().lenders[0].full);
+    // What waits goes when something else has gone.
+    for page in 0..5 {
+        world.depot.forget(Page(page));
+    }
+    world.depot.tick(world.now);
+    world.settle();
+    assert_eq!(world.aside.len(), 4);
+}
+
+#[test]
+fn a_page_put_anew_while_it_is_on_its_way_is_kept_until_the_new_one_is_there() {
+    let mut world = World::new(1, &[64]);
+    world.put(0, 1);
+    let first = world.depot.put(Page(0));
+    world.aside.insert(Page(0), (first, vec![2; 4096]));
+    let sent = world.depot.poll(0).unwrap();
+    let (header, body) = world.frame(0, sent);
+    let second = world.depot.put(Page(0));
+    world.aside.insert(Page(0), (second, vec![3; 4096]));
+    let (answer, body) = world.lenders[0].ask(header, &body);
+    world.hear(0, &answer, &body).unwrap();
+    assert_eq!(world.depot.news(), None, "what has come is of no use any more");
+    world.settle();
+    assert_eq!(world.news.last(), Some(&News::Stashed(Page(0), second, 1)));
+    assert_eq!(world.depot.get(Page(0)), Found::Asked);
+    world.settle();
+    assert_eq!(world.came[&Page(0)][0], 3);
+}
+
+#[test]
+fn what_a_dead_lender_had_gets_another_place_from_the_other() {
+    let mut world = World::new(2, &[64, 64, 64]);
+    for page in 0..30 {
+        world.put(page, page as u8);
+    }
+    world.unlink(1);
+    world.now = world.now + DEPOSIT_DETECT;
+    for _ in 0..8 {
+        world.depot.tick(world.now);
+        world.settle();
+    }
+    assert_eq!((world.depot.status().short, world.aside.len()), (0, 0));
+    for page in 0..30 {
+        assert!(
+            world
+                .depot
+                .places(Page(page))
+                .all(|(lender, _, held)| lender != 1 && held)
+        );
+    }
+}
+
+#[test]
+fn a_page_that_is_lost_names_who_lost_it_until_it_is_put_anew() {
+    let mut world = World::new(2, &[64, 64]);
+    world.put(5, 9);
+    world.unlink(0);
+    world.lenders[0] = Lender::new(77, 64);
+    world.unlink(1);
+    assert_eq!(world.depot.get(Page(5)), Found::Asked, "they may come back");
+    world.link(0);
+    assert!(world.news.iter().all(|news| !matches!(news, News::Lost(..))));
+    world.now = world.now + DEPOSIT_LEASE;
+    world.depot.tick(world.now);
+    world.settle();
+    assert_eq!(world.news.last(), Some(&News::Lost(Page(5), set(&[0, 1]))));
+    assert_eq!(world.depot.get(Page(5)), Found::Lost(set(&[0, 1])));
+    assert_eq!(world.depot.status().lost, 1);
+    world.put(5, 10);
+    world.depot.get(Page(5));
+    world.settle();
+    assert_eq!(world.came[&Page(5)][0], 10);
+}
+
+#[test]
+fn everything_leaves_a_lender_that_is_about_to_stop_and_then_it_has_nothing() {
+    let mut world = World::new(1, &[64, 64]);
+    for page in 0..40 {
+        world.put(page, page as u8);
+    }
+    world.depot.on_withdraw(0);
+    for _ in 0..8 {
+        world.depot.tick(world.now);
+        world.settle();
+    }
+    assert_eq!(world.lenders[0].holder.slots(), 0);
+    assert_eq!(world.lenders[1].holder.held(), 40);
+    let epoch = world.lenders[0].holder.epoch();
+    world.lenders[0].holder.leave(epoch, world.now);
+    assert!(
+        world.lenders[0].holder.is_over(world.now, DEPOSIT_LEASE),
+        "at once"
+    );
+    assert!(
+        !world.lenders[1]
+            .holder
+            .is_over(world.now + DEPOSIT_LEASE, DEPOSIT_LEASE),
+        "attended"
+    );
+}

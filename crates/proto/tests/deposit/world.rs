@@ -1,0 +1,217 @@
+//! One owner and lenders that answer at once.
+
+use std::collections::BTreeMap;
+
+use netram_proto::deposit::{
+    Cut, Depot, Holder, Lent, Misconduct, News, NoSlots, Page, Send, Settings, SlotMemory, page_head,
+};
+use netram_proto::id::{DepositId, Incarnation, Lsn};
+use netram_proto::limit::{DEPOSIT_LEASE, PAGE_BYTES};
+use netram_proto::time::Time;
+use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
+
+pub(crate) const OWNER: u64 = 7;
+
+/// Slots with a bound.
+pub(crate) struct Memory {
+    pub(crate) pages: Vec<Vec<u8>>,
+    pub(crate) room: u32,
+}
+
+impl SlotMemory for Memory {
+    fn resize(&mut self, slots: u32) -> Result<(), NoSlots> {
+        if slots > self.room {
+            return Err(NoSlots { possible: self.room });
+        }
+        self.pages.resize(slots as usize, Vec::new());
+        Ok(())
+    }
+
+    fn write(&mut self, slot: u32, bytes: &[u8]) {
+        self.pages[slot as usize] = bytes.to_vec();
+    }
+}
+
+pub(crate) struct Lender {
+    pub(crate) holder: Holder,
+    pub(crate) memory: Memory,
+}
+
+impl Lender {
+    pub(crate) fn new(life: u64, room: u32) -> Lender {
+        Lender {
+            holder: Holder::new(DepositId(1), Incarnation(life), Time(0)),
+            memory: Memory {
+                pages: Vec::new(),
+                room,
+            },
+        }
+    }
+
+    pub(crate) fn ask(&mut self, header: Header, body: &[u8]) -> (Header, Vec<u8>) {
+        let frame = Frame { header, body };
+        if header.kind == FrameKind::Deposit {
+            return (self.holder.open(&header, DEPOSIT_LEASE), Vec::new());
+        }
+        match self.holder.handle(&frame, &mut self.memory) {
+            Lent::Frame(header) => (header, Vec::new()),
+            Lent::Pong(header, number) => (header, number.to_le_bytes().to_vec()),
+            Lent::Pages(header, asked, count) => {
+                let mut body = Vec::new();
+                for page in &asked[..count] {
+                    let bytes = self.memory.pages[page.slot as usize]
+                        .get(..page.bytes.into())
+                        .unwrap();
+                    body.extend_from_slice(&page_head(page.slot, page.version, bytes.len()));
+                    body.extend_from_slice(bytes);
+                }
+                (header, body)
+            }
+        }
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) depot: Depot,
+    pub(crate) lenders: Vec<Lender>,
+    pub(crate) linked: Vec<bool>,
+    /// What the owner keeps until it is stashed.
+    pub(crate) aside: BTreeMap<Page, (u64, Vec<u8>)>,
+    pub(crate) news: Vec<News>,
+    pub(crate) came: BTreeMap<Page, Vec<u8>>,
+    pub(crate) now: Time,
+}
+
+impl World {
+    /// Lenders with so much room each, all linked.
+    pub(crate) fn new(copies: usize, rooms: &[u32]) -> World {
+        let mut world = World {
+            depot: Depot::new(&Settings {
+                copies,
+                slots_max: vec![64; rooms.len()],
+                grow: 8,
+            }),
+            lenders: rooms
+                .iter()
+                .enumerate()
+                .map(|(at, room)| Lender::new(at as u64 + 1, *room))
+                .collect(),
+            linked: vec![false; rooms.len()],
+            aside: BTreeMap::new(),
+            news: Vec::new(),
+            came: BTreeMap::new(),
+            now: Time(1),
+        };
+        (0..rooms.len()).for_each(|lender| world.link(lender));
+        world
+    }
+
+    pub(crate) fn link(&mut self, lender: usize) {
+        let mut header = Header::new(FrameKind::Deposit);
+        header.epoch = self.depot.next_session(lender);
+        header.who = OWNER;
+        let (answer, _) = self.lenders[lender].ask(header, &[]);
+        assert_eq!(answer.kind, FrameKind::Deposited, "{answer:?}");
+        let (life, slots) = (Incarnation(answer.stable.0), answer.lsn.0 as u32);
+        self.depot.on_linked(lender, life, slots, DEPOSIT_LEASE);
+        self.linked[lender] = true;
+        self.settle();
+    }
+
+    pub(crate) fn unlink(&mut self, lender: usize) {
+        self.linked[lender] = false;
+        let epoch = self.lenders[lender].holder.epoch();
+        self.lenders[lender].holder.leave(epoch, self.now);
+        self.depot.on_unlinked(lender, self.now);
+        self.settle();
+    }
+
+    pub(crate) fn put(&mut self, page: u32, byte: u8) {
+        let version = self.depot.put(Page(page));
+        self.aside.insert(Page(page), (version, vec![byte; PAGE_BYTES]));
+        self.settle();
+    }
+
+    /// Everything that is to be sent is sent and answered.
+    pub(crate) fn settle(&mut self) {
+        loop {
+            let mut idle = true;
+            for lender in 0..self.lenders.len() {
+                while self.linked[lender]
+                    && let Some(send) = self.depot.poll(lender)
+                {
+                    idle = false;
+                    let (header, body) = self.frame(lender, send);
+                    let (answer, body) = self.lenders[lender].ask(header, &body);
+                    self.hear(lender, &answer, &body).unwrap();
+                }
+            }
+            while let Some(news) = self.depot.news() {
+                if let News::Stashed(page, version, _) = news
+                    && self.aside.get(&page).is_some_and(|aside| aside.0 == version)
+                {
+                    self.aside.remove(&page);
+                }
+                self.news.push(news);
+            }
+            if idle {
+                return;
+            }
+        }
+    }
+
+    pub(crate) fn frame(&self, lender: usize, send: Send) -> (Header, Vec<u8>) {
+        let mut header = Header::new(FrameKind::Get);
+        let mut body = Vec::new();
+        match send {
+            Send::Resize(slots) => {
+                header.kind = FrameKind::Resize;
+                header.lsn = Lsn(slots.into());
+            }
+            Send::Put(number, items) => {
+                header.kind = FrameKind::Put;
+                header.mark = number;
+                for item in items {
+                    let (version, bytes) = &self.aside[&item.page];
+                    assert_eq!(*version, item.version);
+                    body.extend_from_slice(&page_head(item.slot, item.version, bytes.len()));
+                    body.extend_from_slice(bytes);
+                }
+            }
+            Send::Get(number, items) => {
+                header.mark = number;
+                for item in items {
+                    body.extend_from_slice(&page_head(item.slot, item.version, 0));
+                }
+            }
+        }
+        header.epoch = self.lenders[lender].holder.epoch();
+        header.who = OWNER;
+        (header, body)
+    }
+
+    pub(crate) fn hear(&mut self, lender: usize, header: &Header, body: &[u8]) -> Result<(), Misconduct> {
+        match header.kind {
+            FrameKind::Deposited => self.depot.on_resized(lender, header.lsn.0 as u32),
+            FrameKind::Stashed => self.depot.on_stashed(lender, header.mark),
+            FrameKind::Got => {
+                let cut = Cut::parse(body).map_err(|_| Misconduct)?;
+                for due in self.depot.on_got(lender, header.mark, &cut)? {
+                    let bytes = cut.pages()[due.index].bytes.to_vec();
+                    let taken = self.depot.take(lender, due.page, due.version);
+                    if taken.aside {
+                        self.aside.insert(due.page, (due.version, bytes.clone()));
+                    }
+                    if taken.wanted {
+                        self.came.insert(due.page, bytes);
+                    }
+                }
+                Ok(())
+            }
+            FrameKind::Refuse if header.flags == Refusal::NoRoom as u8 => {
+                self.depot.on_no_room(lender, header.stable.0 as u32, self.now)
+            }
+            _ => Err(Misconduct),
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! What stands between the brackets of `memory[...]`.
+
+use pyo3::exceptions::{PyIndexError, PyOverflowError};
+use pyo3::prelude::*;
+use pyo3::types::PySlice;
+
+/// A place in a buffer of bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Key {
+    Byte(usize),
+    Slice { start: usize, length: usize },
+}
+
+impl Key {
+    /// What a key means in so many bytes; `what` they are, for people.
+    pub(crate) fn of(key: &Bound<'_, PyAny>, length: usize, what: &str) -> PyResult<Key> {
+        if let Ok(slice) = key.cast::<PySlice>() {
+            let signed = isize::try_from(length);
+            let signed = signed.map_err(|_| PyIndexError::new_err(format!("the {what} is too large")))?;
+            let slice = slice.indices(signed)?;
+            if slice.step != 1 {
+                return Err(PyIndexError::new_err(format!(
+                    "a {what} is sliced in steps of 1; use memoryview({what}) for others"
+                )));
+            }
+            // With step 1 `start` is at least 0, and `slicelength` bytes follow it.
+            return Ok(Key::Slice {
+                start: slice.start.unsigned_abs(),
+                length: slice.slicelength,
+            });
+        }
+        let outside = || PyIndexError::new_err(format!("the index is outside the {what}"));
+        let index = match key.extract::<isize>() {
+            Err(cause) if cause.is_instance_of::<PyOverflowError>(key.py()) => return Err(outside()),
+            index => index?,
+        };
+        let place = match index < 0 {
+            true => length.checked_sub(index.unsigned_abs()),
+            false => Some(index.unsigned_abs()).filter(|place| *place < length),
+        };
+        place.map(Key::Byte).ok_or_else(outside)
+    }
+}

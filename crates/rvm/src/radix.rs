@@ -1,0 +1,124 @@
+//! Sorting a long list of ranges by place, digit by digit.
+//!
+//! Offsets of one transaction differ in few bits: those of a region of 4 MiB, in steps of eight, in 19. Two passes over the list sort
+//! that, 4 to 5 ns a range, where comparing costs 15 (`cargo run --release -p netram-rvm --example set_range`).
+
+use crate::range::Range;
+
+/// Fewer are sorted by comparing: the digits' counts cost as much as two hundred ranges.
+const RADIX_MIN: usize = 512;
+/// Bits of a digit, at most: the counts fit the first-level cache.
+const DIGIT_BITS: u32 = 11;
+/// Digits, at most: beyond, comparing is as good.
+const DIGITS_MAX: u32 = 4;
+/// Bits of a key below the region's place.
+const OFFSET_BITS: u32 = 48;
+
+const _: () = assert!(crate::limit::TRANSACTION_REGIONS_MAX <= 1 << (u64::BITS - OFFSET_BITS));
+
+/// Sorts by region and offset. `spare` is memory to work in.
+pub(crate) fn sort(ranges: &mut Vec<Range>, spare: &mut Vec<Range>) {
+    if ranges.is_sorted_by_key(|range| (range.region, range.offset)) {
+        return;
+    }
+    let differing = match ranges.len() < RADIX_MIN {
+        true => None,
+        false => differing(ranges),
+    };
+    let digits = differing.map(|bits| (bits, count(bits).div_ceil(DIGIT_BITS)));
+    let Some((bits, digits)) = digits.filter(|(_, digits)| *digits <= DIGITS_MAX) else {
+        ranges.sort_unstable_by_key(|range| (range.region, range.offset));
+        return;
+    };
+    let width = count(bits).div_ceil(digits);
+    for digit in 0..digits {
+        pass(ranges, spare, bits.trailing_zeros() + digit * width, width);
+        std::mem::swap(ranges, spare);
+    }
+    spare.clear();
+}
+
+/// Where a range lies, as one number.
+fn key(range: &Range) -> u64 {
+    u64::from(range.region) << OFFSET_BITS | range.offset
+}
+
+/// The bits in which keys differ; `None`: an offset is too large for a key.
+fn differing(ranges: &[Range]) -> Option<u64> {
+    let first = ranges.first().map_or(0, key);
+    let (mut differing, mut offsets) = (0, 0);
+    for range in ranges {
+        differing |= key(range) ^ first;
+        offsets |= range.offset;
+    }
+    (offsets >> OFFSET_BITS == 0).then_some(differing)
+}
+
+/// From the lowest of them to the highest.
+fn count(bits: u64) -> u32 {
+    u64::BITS - bits.leading_zeros() - bits.trailing_zeros()
+}
+
+/// Moves all ranges to `into`, in the order of one digit, and within that in the order in which they are.
+fn pass(ranges: &[Range], into: &mut Vec<Range>, shift: u32, width: u32) {
+    let mut places = [0u32; 1 << DIGIT_BITS];
+    let mask = (1 << width) - 1;
+    let digit = |range: &Range| (key(range) >> shift) as usize & mask;
+    for range in ranges {
+        places[digit(range)] += 1;
+    }
+    let mut place = 0;
+    for count in &mut places[..=mask] {
+        place += std::mem::replace(count, place);
+    }
+    // What is there is overwritten: only what the list has grown by is made first.
+    into.resize(ranges.len(), ranges[0]);
+    for range in ranges {
+        let place = &mut places[digit(range)];
+        into[*place as usize] = *range;
+        *place += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    fn range(offset: impl Strategy<Value = u64>) -> impl Strategy<Value = Range> {
+        (0u32..4, offset, 1u32..100).prop_map(|(region, offset, length)| Range {
+            offset,
+            length,
+            region,
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn digits_sort_as_comparing_does(
+            list in prop_oneof![
+                vec(range(0u64..1 << 20), 0..40),
+                vec(range(0u64..1 << 26), RADIX_MIN..2000),
+                vec(range((0u64..500).prop_map(|at| at * 4096)), RADIX_MIN..2000),
+                vec(range(0u64..u64::MAX >> 1), RADIX_MIN..800),
+            ]
+        ) {
+            let mut expected = list.clone();
+            expected.sort_by_key(|range| (range.region, range.offset));
+            let (mut sorted, mut spare) = (list, Vec::new());
+            sort(&mut sorted, &mut spare);
+            let places = |list: &[Range]| {
+                list.iter().map(|range| (range.region, range.offset)).collect::<Vec<_>>()
+            };
+            prop_assert_eq!(places(&sorted), places(&expected));
+            let all = |mut list: Vec<Range>| {
+                list.sort_by_key(|range| (range.region, range.offset, range.length));
+                list
+            };
+            prop_assert_eq!(all(sorted), all(expected));
+        }
+    }
+}

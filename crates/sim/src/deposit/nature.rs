@@ -1,0 +1,98 @@
+//! What one seed's world of deposits is like. Drawn once.
+
+use netram_proto::time::Span;
+
+use crate::rng::Rng;
+
+/// What may go wrong, see `nemesis`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    /// A connection breaks.
+    Break,
+    /// An owner and a lender cannot reach each other, up to longer than the lease.
+    Partition,
+    /// A lender stands still.
+    Pause,
+    /// A lender dies, and what it held with it.
+    Kill,
+    /// A lender says that it stops; a moment later it does.
+    Withdraw,
+    /// A lender has less room than it had, or more.
+    Room,
+    /// An owner dies; another begins in its place.
+    KillOwner,
+}
+
+const ACTIONS: [Action; 7] = [
+    Action::Break,
+    Action::Partition,
+    Action::Pause,
+    Action::Kill,
+    Action::Withdraw,
+    Action::Room,
+    Action::KillOwner,
+];
+
+#[derive(Clone, Debug)]
+pub(super) struct Nature {
+    pub(super) arenas: usize,
+    pub(super) lenders: usize,
+    pub(super) copies: usize,
+    pub(super) pages: u32,
+    /// Slots that each lender has in all.
+    pub(super) room: Vec<u32>,
+    /// Slots that an owner wants of each.
+    pub(super) slots_max: u32,
+    /// How many it asks for at once.
+    pub(super) grow: u32,
+    /// One that gives bytes which are not those that were put, or says that it has none.
+    pub(super) hostile: Option<usize>,
+    /// Never is more lost than what has another place: then nothing may be.
+    pub(super) within: bool,
+    /// One way through the network, at least and at most, in µs.
+    pub(super) latency_us: (u64, u64),
+    /// Between two deeds of a program, at most.
+    pub(super) pace_us: u64,
+    pub(super) actions: Vec<Action>,
+    /// On average between two of them.
+    pub(super) every: Span,
+    pub(super) lasts: Span,
+}
+
+impl Nature {
+    pub(super) fn draw(rng: &mut Rng) -> Nature {
+        let within = rng.chance(500);
+        let arenas = rng.between(1, 2) as usize;
+        let lenders = rng.between(if within { 3 } else { 1 }, 4) as usize;
+        let pages = rng.between(4, 60) as u32;
+        let ample = within || rng.chance(600);
+        let few = pages.max(8) / 2;
+        let slots_max = if ample { 2 * pages + 8 } else { pages };
+        let room = |rng: &mut Rng| match ample {
+            true => slots_max * arenas as u32,
+            false => rng.between(u64::from(few), u64::from(2 * pages)) as u32,
+        };
+        let density = rng.pick(&[300, 600, 1000]);
+        let mut actions: Vec<Action> = ACTIONS.into_iter().filter(|_| rng.chance(density)).collect();
+        if within {
+            actions.retain(|action| !matches!(action, Action::Room));
+        }
+        let low = rng.pick(&[20, 100, 2000]);
+        Nature {
+            arenas,
+            lenders,
+            copies: if within || rng.chance(700) { 2 } else { 1 },
+            pages,
+            room: (0..lenders).map(|_| room(rng)).collect(),
+            slots_max,
+            grow: rng.pick(&[1, 8, 40, 4096]),
+            hostile: (!within && rng.chance(250)).then(|| rng.index(lenders)),
+            within,
+            latency_us: (low, rng.pick(&[1, 3, 20]) * low),
+            pace_us: rng.pick(&[1000, 5000, 30_000]),
+            actions,
+            every: Span::from_ms(rng.pick(&[30, 150, 800])),
+            lasts: Span::from_ms(rng.pick(&[300, 1000, 4000])),
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! What goes wrong.
+
+use netram_proto::time::Span;
+use netram_proto::wire::{FrameKind, Header};
+
+use super::nature::Action;
+use super::{Event, LEASE, World};
+use crate::net::Way;
+
+impl World {
+    pub(super) fn plan_nemesis(&mut self) {
+        if !self.nature.actions.is_empty() {
+            let us = self.rng.below(2 * self.nature.every.0 / 1000);
+            self.at(Span::from_us(us + 1), Event::Nemesis);
+        }
+    }
+
+    pub(super) fn on_nemesis(&mut self) {
+        if self.calm {
+            return;
+        }
+        let at = self.rng.index(self.nature.actions.len());
+        let action = self.nature.actions[at];
+        self.trace.mark(self.now, 31, action as u64);
+        self.strike(action);
+        self.plan_nemesis();
+    }
+
+    fn strike(&mut self, action: Action) {
+        let lender = self.rng.index(self.machines.len());
+        let arena = self.rng.index(self.arenas.len());
+        match action {
+            Action::Break => {
+                let open: Vec<usize> = (0..self.conns.len())
+                    .filter(|conn| self.conns[*conn].open)
+                    .collect();
+                if !open.is_empty() {
+                    let conn = open[self.rng.index(open.len())];
+                    self.tell(|| format!("connection {conn} breaks"));
+                    self.break_conn(conn);
+                    self.coverage.hit("far: connections broken");
+                }
+            }
+            Action::Partition => {
+                let ms = self.rng.pick(&[20, 300, 2500, 3500, LEASE.ms() + 500]);
+                // Longer than the lease is as good as dead.
+                if ms >= 2000 && self.nature.within && !self.can_spare(lender) {
+                    return;
+                }
+                self.tell(|| {
+                    format!("owner {arena} and lender {lender} do not reach each other for {ms} ms")
+                });
+                self.blocked[arena][lender] = self.now + Span::from_ms(ms);
+                self.coverage.hit("far: partitions");
+                let conns = (0..self.conns.len()).filter(|conn| {
+                    let conn = &self.conns[*conn];
+                    conn.open && (conn.arena, conn.lender) == (arena, lender)
+                });
+                // Sooner or later the machines notice.
+                for conn in conns.collect::<Vec<_>>() {
+                    if self.rng.chance(700) {
+                        self.break_conn(conn);
+                    }
+                }
+            }
+            Action::Pause => {
+                let ms = self.rng.pick(&[5, 100, 1000]);
+                self.machines[lender].paused_until = self.now + Span::from_ms(ms);
+                self.coverage.hit("far: lenders that stood still");
+            }
+            Action::Kill => self.kill(lender),
+            Action::Withdraw => self.withdraw(lender),
+            Action::Room => {
+                let most = u64::from(self.nature.room[lender]);
+                self.machines[lender].room = self.rng.between(0, most) as u32;
+                self.coverage.hit("far: lenders with less room");
+            }
+            Action::KillOwner => self.kill_owner(arena),
+        }
+    }
+
+    /// Whether everything that is there is elsewhere, too, and nobody else is on the point of going.
+    fn can_spare(&self, lender: usize) -> bool {
+        let others = (0..self.machines.len()).filter(|other| *other != lender);
+        let sound = others.clone().all(|other| {
+            let machine = &self.machines[other];
+            machine.up && !machine.leaving && self.blocked.iter().all(|row| row[other] <= self.now)
+        });
+        let placed = self.arenas.iter().flatten().all(|arena| {
+            let status = arena.depot.status();
+            let linked = status
+                .lenders
+                .iter()
+                .enumerate()
+                .all(|(at, one)| at == lender || one.linked);
+            status.short == 0 && linked
+        });
+        sound && placed
+    }
+
+    fn kill(&mut self, lender: usize) {
+        if self.nature.within && !self.can_spare(lender) {
+            return;
+        }
+        self.tell(|| format!("lender {lender} dies"));
+        self.machines[lender].die();
+        self.break_conns_to(lender);
+        self.coverage.hit("far: lenders that died");
+        let ms = self.rng.pick(&[1, 200, 3000]);
+        self.at(Span::from_ms(ms), Event::MachineUp { machine: lender });
+    }
+
+    /// The lender says that it stops, and a while later it does; or its operator thinks better of it.
+    fn withdraw(&mut self, lender: usize) {
+        if !self.machines[lender].up || self.machines[lender].leaving {
+            return;
+        }
+        let others = (0..self.machines.len()).filter(|other| *other != lender);
+        if { others }.all(|other| self.machines[other].leaving)
+            || (self.nature.within && !self.can_spare(lender))
+        {
+            return;
+        }
+        self.tell(|| format!("lender {lender} is about to stop"));
+        self.machines[lender].leaving = true;
+        self.coverage.hit("far: lenders that were about to stop");
+        let ms = self.rng.pick(&[50, 1000, 3000]);
+        self.at(Span::from_ms(ms), Event::Stop { machine: lender });
+        let packet = Header::new(FrameKind::Withdraw).encode(0).to_vec();
+        for conn in 0..self.conns.len() {
+            if self.conns[conn].open && self.conns[conn].lender == lender {
+                self.send(conn, Way::Down, packet.clone());
+            }
+        }
+    }
+
+    pub(super) fn on_stop(&mut self, lender: usize) {
+        if self.calm || !self.machines[lender].leaving {
+            return;
+        }
+        let empty = self.machines[lender].lent() == 0;
+        self.coverage.hit(if empty {
+            "far: lenders that were left in time"
+        } else {
+            "far: lenders that were not left in time"
+        });
+        self.machines[lender].leaving = false;
+        if empty || !self.nature.within {
+            self.kill(lender);
+        }
+        self.break_conns_to(lender);
+    }
+
+    fn kill_owner(&mut self, arena: usize) {
+        let Some(owner) = self.arenas[arena].take() else {
+            return;
+        };
+        self.tell(|| format!("owner {arena} dies"));
+        self.coverage.hit("far: owners that died");
+        for conn in owner.conns.into_iter().flatten() {
+            self.on_closed(conn);
+        }
+        let ms = self.rng.pick(&[1, 500, 3000]);
+        self.at(Span::from_ms(ms), Event::ArenaUp { arena });
+    }
+}

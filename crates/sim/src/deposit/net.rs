@@ -1,0 +1,254 @@
+//! Connections: two lanes of frames, each in order and whole until it breaks. Then a tail of it is lost, and what is left on the way up
+//! arrives late, perhaps behind what the next connection brings.
+
+use std::collections::VecDeque;
+
+use netram_proto::id::Epoch;
+use netram_proto::time::{Span, Time};
+use netram_proto::wire::{Frame, FrameKind, Refusal};
+
+use super::lenders::frame;
+use super::{Event, World};
+use crate::net::Way;
+
+/// Frames on one lane that have not arrived; beyond that there is no room.
+const LANE_FRAMES_MAX: usize = 8;
+
+#[derive(Clone, Debug, Default)]
+struct Lane {
+    packets: VecDeque<Vec<u8>>,
+    last: Time,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Conn {
+    pub(super) arena: usize,
+    pub(super) life: u64,
+    pub(super) lender: usize,
+    pub(super) epoch: Epoch,
+    pub(super) open: bool,
+    /// Nothing new gets into it any more; its owner may not know yet.
+    broken: bool,
+    boot: u32,
+    /// What its frames are late by, once it has broken.
+    late: Span,
+    up: Lane,
+    down: Lane,
+}
+
+impl World {
+    pub(super) fn dial(&mut self, arena: usize, life: u64, lender: usize) {
+        let Some(owner) = self.arenas[arena].as_mut().filter(|arena| arena.life == life) else {
+            return;
+        };
+        let epoch = owner.depot.next_session(lender);
+        owner.conns[lender] = Some(self.conns.len());
+        let conn = self.conns.len();
+        self.conns.push(Conn {
+            arena,
+            life,
+            lender,
+            epoch,
+            open: true,
+            broken: false,
+            boot: self.machines[lender].boot,
+            late: Span(0),
+            up: Lane::default(),
+            down: Lane::default(),
+        });
+        let delay = Span(self.latency().0 * 2);
+        self.at(delay, Event::Connected { conn });
+    }
+
+    pub(super) fn on_connected(&mut self, conn: usize) {
+        let Conn {
+            arena,
+            lender,
+            epoch,
+            open,
+            ..
+        } = self.conns[conn];
+        let reachable = self.machines[lender].up && self.blocked[arena][lender] <= self.now;
+        let Some(owner) = self.arenas[arena].as_ref().filter(|_| open) else {
+            return;
+        };
+        if !reachable || self.machines[lender].leaving {
+            return self.on_closed(conn);
+        }
+        self.conns[conn].boot = self.machines[lender].boot;
+        let mut packet = frame(FrameKind::Deposit, epoch, owner.writer())
+            .encode(16)
+            .to_vec();
+        packet.extend_from_slice(&owner.id.0.to_le_bytes());
+        self.send(conn, Way::Up, packet);
+    }
+
+    pub(super) fn has_room(&self, conn: usize) -> bool {
+        self.conns[conn].up.packets.len() < LANE_FRAMES_MAX
+    }
+
+    pub(super) fn send(&mut self, conn: usize, way: Way, packet: Vec<u8>) {
+        if self.conns[conn].broken {
+            return;
+        }
+        let at = self.now + self.latency();
+        let lane = self.lane(conn, way);
+        lane.last = at.max(Time(lane.last.0 + 1));
+        let at = lane.last;
+        lane.packets.push_back(packet);
+        self.queue.push(at, Event::Frame { conn, way });
+    }
+
+    pub(super) fn on_frame(&mut self, conn: usize, way: Way) {
+        let Conn {
+            arena,
+            lender,
+            open,
+            late,
+            ..
+        } = self.conns[conn];
+        let mut wait = self.blocked[arena][lender];
+        if way == Way::Up {
+            wait = wait.max(self.machines[lender].paused_until);
+        }
+        if !open && late > Span(0) {
+            self.conns[conn].late = Span(0);
+            wait = wait.max(self.now + late);
+        }
+        if wait > self.now {
+            return self.queue.push(wait, Event::Frame { conn, way });
+        }
+        let Some(packet) = self.lane(conn, way).packets.pop_front() else {
+            return;
+        };
+        match way {
+            Way::Up => self.lender_gets(conn, &packet),
+            Way::Down if open => self.owner_gets(conn, &packet),
+            Way::Down => (),
+        }
+    }
+
+    fn lender_gets(&mut self, conn: usize, packet: &[u8]) {
+        let Conn {
+            lender,
+            boot,
+            life,
+            epoch,
+            open,
+            ..
+        } = self.conns[conn];
+        let machine = &mut self.machines[lender];
+        if !machine.up || machine.boot != boot {
+            return self.break_conn(conn);
+        }
+        let Ok(frame) = Frame::parse(packet) else {
+            unreachable!("owners send frames")
+        };
+        if !open {
+            self.coverage.hit("far: frames of a dead connection delivered");
+        }
+        let id = super::owner::deposit_of(life);
+        let answer = if frame.header.kind == FrameKind::Deposit {
+            let new = self.rng.draw();
+            Some(machine.open(&frame, id, new, self.now, self.planted))
+        } else {
+            machine.handle(&frame, id, &mut self.rng)
+        };
+        if !open {
+            // The lender has seen the end of the connection with its last frame.
+            machine.leave(id, epoch, self.now);
+        }
+        if machine.lent() > machine.room && self.nature.within {
+            self.fail(format!("lender {lender} has lent more than it has"));
+        }
+        match answer {
+            Some(answer) if open => self.send(conn, Way::Down, answer),
+            Some(_) => (),
+            None => self.break_conn(conn),
+        }
+    }
+
+    fn owner_gets(&mut self, conn: usize, packet: &[u8]) {
+        let Conn { arena, lender, .. } = self.conns[conn];
+        let Ok(frame) = Frame::parse(packet) else {
+            return self.break_conn(conn);
+        };
+        if self.hear(arena, lender, &frame).is_err() {
+            let told = Refusal::from_byte(frame.header.flags);
+            self.tell(|| {
+                format!(
+                    "owner {arena} closes its link to {lender}: {:?} {told:?}",
+                    frame.header.kind
+                )
+            });
+            self.break_conn(conn);
+        }
+        self.settle(arena);
+    }
+
+    /// It breaks: some of what is on the way arrives, the rest never. Its owner learns of it later.
+    pub(super) fn break_conn(&mut self, conn: usize) {
+        if self.conns[conn].open && !self.conns[conn].broken {
+            let delay = self.latency();
+            self.conns[conn].broken = true;
+            self.cut(conn);
+            self.at(delay, Event::Closed { conn });
+        }
+    }
+
+    pub(super) fn break_conns_to(&mut self, lender: usize) {
+        for conn in 0..self.conns.len() {
+            if self.conns[conn].lender == lender {
+                self.break_conn(conn);
+            }
+        }
+    }
+
+    /// Its owner closes it, or knows that it is closed, or is dead.
+    pub(super) fn on_closed(&mut self, conn: usize) {
+        let Conn {
+            arena,
+            lender,
+            life,
+            epoch,
+            open,
+            ..
+        } = self.conns[conn];
+        if !open {
+            return;
+        }
+        (self.conns[conn].open, self.conns[conn].broken) = (false, true);
+        self.cut(conn);
+        self.conns[conn].late = Span::from_ms(self.rng.pick(&[0, 1, 50, 300, 700]));
+        if self.conns[conn].up.packets.is_empty() {
+            self.machines[lender].leave(super::owner::deposit_of(life), epoch, self.now);
+        }
+        let now = self.now;
+        if let Some(owner) = self.arenas[arena].as_mut().filter(|owner| owner.life == life) {
+            owner.conns[lender] = None;
+            if owner.depot.status().lenders[lender].linked {
+                owner.linked_until[lender] = now;
+            }
+            owner.depot.on_unlinked(lender, now);
+            let ms = self.rng.pick(&[0, 20, 300]);
+            self.at(Span::from_ms(ms + 1), Event::Dial { arena, life, lender });
+            self.settle(arena);
+        }
+    }
+
+    fn cut(&mut self, conn: usize) {
+        for way in [Way::Up, Way::Down] {
+            let draw = self.rng.draw();
+            let packets = &mut self.lane(conn, way).packets;
+            let left = draw % (packets.len() as u64 + 1);
+            packets.truncate(left as usize);
+        }
+    }
+
+    fn lane(&mut self, conn: usize, way: Way) -> &mut Lane {
+        match way {
+            Way::Up => &mut self.conns[conn].up,
+            Way::Down => &mut self.conns[conn].down,
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! What must hold when nothing goes wrong any more.
+
+use std::collections::BTreeSet;
+
+use netram_proto::time::{Span, Time};
+
+use super::{LEASE, World};
+use crate::check;
+
+/// By then every link stands, and what is short has another place.
+const PATIENCE: Span = Span::from_ms(9000);
+
+impl World {
+    pub(super) fn rest(&mut self) {
+        self.calm = true;
+        // The operators have thought better of it.
+        let leaving = (0..self.machines.len()).filter(|lender| self.machines[*lender].leaving);
+        { leaving }
+            .collect::<Vec<_>>()
+            .into_iter()
+            .for_each(|lender| self.break_conns_to(lender));
+        for (machine, room) in self.machines.iter_mut().zip(&self.nature.room) {
+            machine.up = true;
+            machine.room = *room;
+            machine.paused_until = Time(0);
+            machine.leaving = false;
+        }
+        for row in &mut self.blocked {
+            row.fill(Time(0));
+        }
+        self.run_for(PATIENCE);
+        for arena in 0..self.arenas.len() {
+            self.look_at(arena);
+            self.ask_for_all(arena);
+        }
+        self.run_for(PATIENCE);
+        for arena in self.arenas.iter().flatten() {
+            if !arena.waiting.is_empty() {
+                check::fail(0, format!("pages never came: {:?}", arena.waiting));
+            }
+        }
+        self.end();
+        self.coverage.hit("far: worlds at rest");
+    }
+
+    /// Every slot is free or a page's, of nobody else's; every page has its places, if there is room.
+    fn look_at(&self, arena: usize) {
+        let Some(owner) = &self.arenas[arena] else {
+            return;
+        };
+        let status = owner.depot.status();
+        for (index, lender) in status.lenders.iter().enumerate() {
+            if !lender.linked {
+                check::fail(0, format!("owner {arena} never came back to lender {index}"));
+            }
+            let mut slots: Vec<u32> = owner.depot.free_slots(index).to_vec();
+            for page in owner.pages() {
+                let places = owner.depot.places(page);
+                slots.extend(
+                    places
+                        .filter(|(lender, ..)| *lender == index)
+                        .map(|(_, slot, _)| slot),
+                );
+            }
+            let different: BTreeSet<u32> = slots.iter().copied().collect();
+            let all = different.len() == lender.slots as usize
+                && different.last().is_none_or(|last| *last < lender.slots);
+            if different.len() != slots.len() || !all {
+                self.fail(format!(
+                    "owner {arena}: slots of lender {index} leaked or used twice"
+                ));
+            }
+            let held = self.machines[index]
+                .deposit(owner.id)
+                .map(|holder| holder.slots());
+            if held != Some(lender.slots) {
+                self.fail(format!(
+                    "lender {index} has {held:?} slots, owner {arena} knows of {}",
+                    lender.slots
+                ));
+            }
+        }
+        let roomy = self.nature.lenders >= self.nature.copies && self.nature.slots_max > self.nature.pages;
+        if roomy && self.nature.hostile.is_none() && (status.short > 0 || owner.aside() > 0) {
+            check::fail(
+                0,
+                format!(
+                    "owner {arena}: {} pages short, {} aside, and there is room",
+                    status.short,
+                    owner.aside()
+                ),
+            );
+        }
+    }
+
+    fn ask_for_all(&mut self, arena: usize) {
+        let pages = self.arenas[arena].as_ref().map(|owner| owner.pages());
+        for page in pages.unwrap_or_default() {
+            let here = |owner: &super::Arena| owner.is_hot(page) || owner.waiting.contains(&page);
+            if !self.arenas[arena].as_ref().is_some_and(here) {
+                self.fault(arena, page);
+                self.settle(arena);
+            }
+        }
+    }
+
+    /// Owners go; after the lease nothing of theirs is left.
+    fn end(&mut self) {
+        for arena in 0..self.arenas.len() {
+            for conn in self.arenas[arena]
+                .take()
+                .into_iter()
+                .flat_map(|owner| owner.conns)
+                .flatten()
+            {
+                self.on_closed(conn);
+            }
+        }
+        self.run_for(LEASE);
+        self.run_for(Span::from_ms(2000));
+        if let Some(lender) = self.machines.iter().position(|machine| machine.lent() > 0) {
+            self.fail(format!("lender {lender} still has slots of owners that are gone"));
+        }
+    }
+}
