@@ -64,7 +64,7 @@ fn what_only_a_lost_lender_had_is_given_up_on_an_operators_word_and_that_is_writ
     });
     let id = NodeId(report("one").unwrap().node);
     // Both at once: the node does not learn that its lender is gone.
-    child.signal("-STOP");
+    child.freeze();
     lender.stop_and_forget(Duration::ZERO);
     drop(lender);
     drop(child);

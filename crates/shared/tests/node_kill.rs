@@ -160,7 +160,7 @@ fn a_node_that_slept_beyond_its_lease_learns_what_became_of_its_commit() {
         _lender,
         _directory,
     } = World::start();
-    one.signal("-STOP");
+    one.freeze();
     std::thread::sleep(LEASE_SHORT * 2);
     two.commits(60);
     one.signal("-CONT");
@@ -282,7 +282,7 @@ fn a_node_that_others_outrun_begins_anew_and_loses_nothing() {
     });
     let one = Process::start(&place, "node", "one");
     one.commits(30);
-    one.signal("-STOP");
+    one.freeze();
     // Under a lock that the other never has; more than all buffers on the way.
     let writer = place.join("writer");
     for round in 0..1500_u32 {

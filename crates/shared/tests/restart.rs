@@ -109,7 +109,7 @@ fn a_node_that_slept_through_the_last_server_is_sent_what_it_lacks_by_the_next()
         .lines()
         .map_while(Result::ok);
     assert!(said.any(|line| line == "joined"), "it never joined");
-    process.signal("-STOP");
+    process.freeze();
     for round in 1..=ROUNDS {
         let mut txn = writer.begin(Mode::Restore).unwrap();
         let locks: Vec<_> = (0..LOCKS as u32)

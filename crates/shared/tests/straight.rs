@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use common::script::{Bytes, Script};
 use common::world::{Place, SPAN, add, read};
-use common::{House, PATIENCE, history, until};
+use common::{House, PATIENCE, history, until, until_stopped};
 use netram_proto::port::Durability;
 use netram_proto::shared::message::{Hint, Reach, ToPeer};
 use netram_proto::shared::{Hold, LockId, NodeId, Number, Stamp, ToServer, Version};
@@ -120,12 +120,7 @@ impl Server {
                 let _ = kill_process(pid, Signal::CONT);
             }
         });
-
-        let stat = format!("/proc/{}/stat", self.0.id());
-        until("the server stands still", || {
-            let stat = std::fs::read_to_string(&stat).unwrap();
-            stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T"))
-        });
+        until_stopped(self.0.id());
     }
 }
 

@@ -163,14 +163,12 @@ impl Machine {
         release.expect("it was waited for")
     }
 
-    /// Begins to let the device go, and tells whether there is something to wait for.
-    pub(crate) fn begin_to_detach(&mut self) -> bool {
+    /// Begins to let the device go, which waits for what was written to it.
+    pub(crate) fn begin_to_detach(&mut self) {
         match self.attached.take().expect("it is attached").release() {
-            Release::Closing(attached) => {
-                self.attached = Some(*attached);
-                true
-            }
-            _ => false,
+            Release::Closing(attached) => self.attached = Some(*attached),
+            Release::Going(_) => panic!("nothing is left to be written: {}", self.log()),
+            Release::InUse(_, users) => panic!("somebody has it: {users:?}"),
         }
     }
 
@@ -190,6 +188,21 @@ impl Machine {
     pub(crate) fn signal_server(&self, signal: Signal) {
         let sent = self.record().server.signal(signal);
         assert!(sent.expect("it is signalled"), "the server is gone");
+    }
+
+    /// Returns once no thread of the server runs. A signal is on its way for a moment, in which the server would answer.
+    pub(crate) fn stop_server(&self) {
+        self.signal_server(Signal::STOP);
+        let threads = PathBuf::from(format!("/proc/{}/task", self.record().server.id));
+        let is_stopped = |thread: PathBuf| {
+            let line = fs::read_to_string(thread.join("stat")).unwrap_or_default();
+            // The name before it may have spaces and brackets.
+            line.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T'))
+        };
+        until("the server stands still", || {
+            let mut entries = fs::read_dir(&threads).expect("the server's threads").flatten();
+            entries.all(|thread| is_stopped(thread.path()))
+        });
     }
 
     pub(crate) fn kill_server(&self) {

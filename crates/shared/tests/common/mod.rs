@@ -50,6 +50,19 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
+/// Returns when no thread of a process that was told to stop runs any more. The signal is on its way for a moment, in which the process
+/// would still answer, and hear what the test does next.
+pub fn until_stopped(process: u32) {
+    until("the process stands still", || {
+        let threads = std::fs::read_dir(format!("/proc/{process}/task")).expect("it is there");
+        threads.flatten().all(|thread| {
+            let line = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            // The name before it may have spaces and brackets.
+            line.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T'))
+        })
+    });
+}
+
 /// A process, which a test that fails does not leave behind.
 pub struct Process(pub Child);
 
@@ -59,6 +72,11 @@ impl Process {
             .args([signal, &self.0.id().to_string()])
             .status();
         assert!(status.unwrap().success());
+    }
+
+    pub fn freeze(&self) {
+        self.signal("-STOP");
+        until_stopped(self.0.id());
     }
 }
 

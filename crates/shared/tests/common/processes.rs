@@ -15,7 +15,7 @@ use netram_shared::Node;
 use netram_shared::node::{Commit, CommitError, LeaveError};
 
 use super::world::Place;
-use super::{PATIENCE, Random, until};
+use super::{PATIENCE, Random, until, until_stopped};
 
 const PLACE: &str = "NETRAM_TEST_PLACE";
 const NAME: &str = "NETRAM_TEST_NAME";
@@ -175,6 +175,11 @@ impl Process {
             .args([signal, &self.child.id().to_string()])
             .status();
         assert!(status.expect("kill runs").success());
+    }
+
+    pub fn freeze(&self) {
+        self.signal("-STOP");
+        until_stopped(self.child.id());
     }
 
     /// Has the node leave. Returns its commits.
