@@ -153,6 +153,14 @@ impl Mapping {
         self.memory.write().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn try_write(&self) -> Option<RwLockWriteGuard<'_, Memory>> {
+        match self.memory.try_write() {
+            Ok(memory) => Some(memory),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
     pub(crate) fn address(&self) -> usize {
         self.address.get().addr()
     }
@@ -308,15 +316,19 @@ impl Region {
     /// Bytes stored like this are never logged here; [`crate::Transaction::commit_foreign`] logs them too. However the region's
     /// stores are found, these do not count as the program's.
     pub fn apply(&self, changes: &Changes<'_>) -> Result<(), ForeignError> {
-        let mut memory = self.mapping.write();
         self.mapping.admits(changes)?;
-        self.mapping.store(&mut memory, changes);
+        self.mapping.store(&mut self.mapping.write(), changes);
         Ok(())
     }
 
-    /// Whether somebody has a guard of the region just now: who may not wait does not store.
-    pub fn is_read(&self) -> bool {
-        matches!(self.mapping.memory.try_write(), Err(TryLockError::WouldBlock))
+    /// The same, unless somebody has a guard of the region just now: then nothing is stored, and it says `false`. For who may not wait.
+    pub fn try_apply(&self, changes: &Changes<'_>) -> Result<bool, ForeignError> {
+        self.mapping.admits(changes)?;
+        let Some(mut memory) = self.mapping.try_write() else {
+            return Ok(false);
+        };
+        self.mapping.store(&mut memory, changes);
+        Ok(true)
     }
 
     /// The segment's number in the log's records.

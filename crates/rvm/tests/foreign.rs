@@ -395,3 +395,24 @@ fn foreign_records_are_no_undeclared_stores_and_are_not_logged_where_stores_are_
     assert_eq!(refused, Err(ForeignError::Captured));
     assert_eq!(bytes(&regions[0]), before);
 }
+
+#[test]
+fn who_may_not_wait_for_a_reader_stores_nothing() {
+    let (_machine, _rvm, regions) = mapped(&["a"]);
+    let record = payload(&[(0, 100, &[7; 50])]);
+    let changes = decode(KIND_COMPACT, &record).unwrap();
+    let guard = regions[0].read();
+    assert_eq!(regions[0].try_apply(&changes), Ok(false));
+    assert_eq!(guard[100..150], [0; 50]);
+    drop(guard);
+    assert_eq!(regions[0].try_apply(&changes), Ok(true));
+    assert_eq!(bytes(&regions[0])[99..151], [&[0][..], &[7; 50], &[0]].concat());
+    // What is not the region's is refused, whoever reads.
+    let other = payload(&[(9, 100, &[7; 50])]);
+    let alien = decode(KIND_COMPACT, &other).unwrap();
+    let _guard = regions[0].read();
+    assert_eq!(
+        regions[0].try_apply(&alien),
+        Err(ForeignError::Segment { segment: 9 })
+    );
+}

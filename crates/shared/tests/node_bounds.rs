@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::until;
 use common::world::{Place, SPAN, add, read};
+use common::{PATIENCE, until};
 use netram_client::JournalConfig;
 use netram_proto::port::Durability;
 use netram_proto::shared::message::Fate;
@@ -159,6 +159,29 @@ fn readers_that_hold_back_too_much_expire_and_go_on_from_what_is_new() {
     fill(&writer, 8, 4).unwrap();
     until("the record has come", || reader.age().positions > 0);
     assert_eq!(reader.read().unwrap()[..9 * SPAN], vec![3; 9 * SPAN]);
+}
+
+/// The thread that has the link, on which the lease hangs, would wait for the guard.
+#[test]
+fn who_reads_under_a_guard_for_long_holds_up_the_records_and_not_the_link() {
+    let (_directory, place) = place();
+    let _lender = place.lender("a");
+    place.create(4, &["a"]);
+    let _serving = place.serve();
+    let (one, other) = (place.join("one"), place.join("other"));
+    assert_eq!(add(&one, 1, 1).unwrap(), 1);
+    assert_eq!(read(&other, 1), 1);
+    let guard = other.region().read();
+    let before = guard.to_vec();
+    for value in 2..=20 {
+        assert_eq!(add(&one, 1, 1).unwrap(), value);
+        // Its server answers it, and hears of it, as ever.
+        let fate = other.outcome(one.id(), one.progress().acked, PATIENCE);
+        assert_eq!(fate, Ok(Fate::Committed));
+    }
+    assert_eq!(guard.to_vec(), before);
+    drop(guard);
+    assert_eq!(read(&other, 1), 20);
 }
 
 #[test]

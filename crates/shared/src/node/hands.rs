@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use netram_proto::shared::{NodeId, Number};
 use netram_rvm::record::{KIND_COMPACT, decode};
-use netram_rvm::{Changes, Region};
+use netram_rvm::{Changes, ForeignError, Region};
 
 use super::error::Gone;
 use super::heaps::Heaps;
@@ -77,39 +77,55 @@ impl Hands {
     #[cold]
     fn apply_to(&self, target: u64, region: &Region) -> Result<(), Gone> {
         let turn = self.turn.lock().expect("nothing panics under this lock");
-        self.apply_in_turn(&turn, target, region)
+        self.apply_in_turn(&turn, target, |changes| region.apply(changes).map(|()| true))
+            .map(drop)
     }
 
-    fn apply_in_turn(&self, _turn: &MutexGuard<'_, ()>, target: u64, region: &Region) -> Result<(), Gone> {
+    /// `store` puts changes into the region's memory, or says `false`: then the record waits, and those behind it. Whether all is applied.
+    fn apply_in_turn(
+        &self,
+        _turn: &MutexGuard<'_, ()>,
+        target: u64,
+        mut store: impl FnMut(&Changes<'_>) -> Result<bool, ForeignError>,
+    ) -> Result<bool, Gone> {
         while self.applied.load(Ordering::Acquire) < target {
             // One that cannot be applied stays in front: nothing behind it ever counts as applied.
             let next = self.queue().front().cloned();
             let Some(work) = next else {
                 break;
             };
-            apply_and(&work, region, |changes| self.heaps.touched(changes))?;
+            let stored = store_with(&work, |changes| {
+                let stored = store(changes)?;
+                if stored {
+                    self.heaps.touched(changes);
+                }
+                Ok(stored)
+            })?;
+            if !stored {
+                return Ok(false);
+            }
             self.queue().pop_front();
             self.bytes
                 .fetch_sub(work.payload.as_ref().len(), Ordering::Relaxed);
             self.applied.fetch_add(1, Ordering::Release);
         }
-        Ok(())
+        Ok(true)
     }
 
-    /// Applies what is short, unless somebody reads the region under a guard, or applies already. `false`: something is left for the
-    /// thread that applies.
+    /// Applies what is short, unless somebody reads the region under a guard, or applies already: it waits for nobody. `false`: something
+    /// is left for the thread that applies.
     pub(super) fn try_catch_up(&self, region: &Region) -> Result<bool, Gone> {
         let target = self.added.load(Ordering::Acquire);
         if self.applied.load(Ordering::Acquire) >= target {
             return Ok(true);
         }
-        if self.bytes.load(Ordering::Relaxed) > APPLIED_AT_ONCE_BYTES_MAX || region.is_read() {
+        if self.bytes.load(Ordering::Relaxed) > APPLIED_AT_ONCE_BYTES_MAX {
             return Ok(false);
         }
         let Ok(turn) = self.turn.try_lock() else {
             return Ok(false);
         };
-        self.apply_in_turn(&turn, target, region).map(|()| true)
+        self.apply_in_turn(&turn, target, |changes| region.try_apply(changes))
     }
 
     /// Wakes the thread that applies.
@@ -138,17 +154,18 @@ impl Hands {
 
 /// Stores a record of another node's, all of it at once.
 pub(super) fn apply(work: &Work, region: &Region) -> Result<(), Gone> {
-    apply_and(work, region, |_| ())
+    store_with(work, |changes| region.apply(changes))
 }
 
-fn apply_and(work: &Work, region: &Region, applied: impl FnOnce(&Changes<'_>)) -> Result<(), Gone> {
+fn store_with<T>(
+    work: &Work,
+    store: impl FnOnce(&Changes<'_>) -> Result<T, ForeignError>,
+) -> Result<T, Gone> {
     let wrong = |cause: String| Gone::Record {
         node: work.node,
         number: work.number,
         cause,
     };
     let changes = decode(KIND_COMPACT, work.payload.as_ref()).map_err(|error| wrong(error.to_string()))?;
-    region.apply(&changes).map_err(|error| wrong(error.to_string()))?;
-    applied(&changes);
-    Ok(())
+    store(&changes).map_err(|error| wrong(error.to_string()))
 }
