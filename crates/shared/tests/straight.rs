@@ -195,6 +195,39 @@ fn an_update_is_visible_at_a_peer_while_the_server_stands_still() {
     }
 }
 
+/// Who waits for a record takes it from the link himself; one who sleeps, or nobody, leaves that to a thread of the node.
+#[test]
+fn records_come_straight_whoever_waits_for_them() {
+    let (_directory, place) = place();
+    let _lender = place.lender("a");
+    place.create(4, &["a"]);
+    let server = Server::start(&place);
+    let (one, other) = (join_open(&place, "one"), place.join("other"));
+    meet(&[&one, &other], 1);
+    let (version, mut counter) = until_members(&one, 2);
+    let mut version = Version(version);
+    assert_eq!(other.wait_version(LockId(2), version, PATIENCE), Ok(true));
+    server.stop();
+    for round in 0..30 {
+        version = version.next();
+        std::thread::scope(|scope| {
+            // At once, after it has begun to sleep, or not at all.
+            let waits = (round % 3 > 0).then(|| {
+                let waits = scope.spawn(|| other.wait_version(LockId(2), version, PATIENCE));
+                std::thread::sleep(Duration::from_millis(round % 3 - 1) * 5);
+                waits
+            });
+            counter += 5;
+            assert_eq!(add(&one, 2, 5).unwrap(), counter);
+            if let Some(waits) = waits {
+                assert_eq!(waits.join().expect("no panic"), Ok(true));
+            }
+        });
+        until("the record is in the memory", || value(&other, 2) == counter);
+    }
+    server.signal(Signal::CONT);
+}
+
 /// One that was not sent, or lost, is brought by the server; those behind it are early again after that.
 #[test]
 fn what_does_not_come_straight_comes_from_the_server() {

@@ -1,6 +1,7 @@
 //! Waiting for many sockets at once: `epoll` with numbers for names, and a way to wake the waiter.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -31,44 +32,45 @@ pub struct Ready {
     pub writable: bool,
 }
 
+/// The most that one wait reports.
+pub const EVENTS_MAX: usize = 256;
+
 /// The caller's memory for what [`Poller::wait`] finds.
 pub struct Events {
-    raw: Box<[epoll::Event]>,
-    found: usize,
+    capacity: usize,
+    found: Vec<Ready>,
 }
 
 impl Events {
-    /// Room for `capacity` at a time; what finds none is reported by the next wait.
+    /// Room for `capacity` at a time, at most [`EVENTS_MAX`]; what finds none is reported by the next wait.
     pub fn with_capacity(capacity: usize) -> Events {
-        assert!(capacity > 0, "a wait needs room for one event");
-        let empty = epoll::Event {
-            flags: epoll::EventFlags::empty(),
-            data: epoll::EventData::new_u64(0),
-        };
-        Events {
-            raw: vec![empty; capacity].into_boxed_slice(),
-            found: 0,
-        }
+        assert!((1..=EVENTS_MAX).contains(&capacity), "room for {capacity} events");
+        let found = Vec::with_capacity(capacity);
+        Events { capacity, found }
     }
 
     /// What the last wait found.
     pub fn iter(&self) -> impl Iterator<Item = Ready> + '_ {
-        use epoll::EventFlags as Flags;
-        let ended = Flags::HUP | Flags::ERR;
-        self.raw[..self.found].iter().map(move |event| {
-            // The kernel's structure is packed; fields are copied out, never borrowed.
-            let (flags, data) = (event.flags, event.data);
-            Ready {
-                token: data.u64(),
-                readable: flags.intersects(Flags::IN | Flags::RDHUP | ended),
-                writable: flags.intersects(Flags::OUT | ended),
-            }
-        })
+        self.found.iter().copied()
     }
 
     /// Whether the last wait found nothing.
     pub fn is_empty(&self) -> bool {
-        self.found == 0
+        self.found.is_empty()
+    }
+}
+
+impl Ready {
+    /// The kernel's structure is packed; fields are copied out, never borrowed.
+    fn of(event: &epoll::Event) -> Ready {
+        use epoll::EventFlags as Flags;
+        let ended = Flags::HUP | Flags::ERR;
+        let (flags, data) = (event.flags, event.data);
+        Ready {
+            token: data.u64(),
+            readable: flags.intersects(Flags::IN | Flags::RDHUP | ended),
+            writable: flags.intersects(Flags::OUT | ended),
+        }
     }
 }
 
@@ -116,22 +118,23 @@ impl Poller {
     /// ends the wait with nothing found.
     pub fn wait(&self, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
         let timeout = timeout.map(timespec);
-        events.found = match epoll::wait(&self.epoll, &mut events.raw[..], timeout.as_ref()) {
-            Ok(found) => found,
-            Err(Errno::INTR) => 0,
-            Err(errno) => {
-                events.found = 0;
-                return Err(errno.into());
+        events.found.clear();
+        let mut raw = [const { MaybeUninit::uninit() }; EVENTS_MAX];
+        match epoll::wait(&self.epoll, &mut raw[..events.capacity], timeout.as_ref()) {
+            Ok((found, _)) => {
+                events.found.extend(found.iter().map(Ready::of));
+                Ok(())
             }
-        };
-        Ok(())
+            Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
     }
 
     /// Waits as [`wait`](Self::wait) does, for a caller that looks at everything afterwards and so need not know
     /// what it was. `true`: something can go on.
     pub fn sleep(&self, timeout: Option<Duration>) -> io::Result<bool> {
         let timeout = timeout.map(timespec);
-        let mut first = [std::mem::MaybeUninit::uninit()];
+        let mut first = [MaybeUninit::uninit()];
         match epoll::wait(&self.epoll, &mut first[..], timeout.as_ref()) {
             Ok((found, _)) => Ok(!found.is_empty()),
             Err(Errno::INTR) => Ok(false),

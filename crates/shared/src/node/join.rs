@@ -168,7 +168,10 @@ impl Joining {
                 std::thread::sleep(FULL_PAUSE);
             } else {
                 match session.receive().map_err(broken)? {
-                    Some(message) => self.machine.handle(time_since(self.origin), message),
+                    Some(message) => {
+                        session.is_awaited();
+                        self.machine.handle(time_since(self.origin), message);
+                    }
                     None => session.rest(flushed, || desk.is_over()).map_err(broken)?,
                 }
             }

@@ -4,6 +4,9 @@
 //! **Pauses.** After each sending it sends nothing for [`RELAY_PAUSE`], unless somebody may wait for the server to have what there is
 //! ([`hurries`](netram_proto::shared::Node::hurries)): many records then go in one message, and cost the server one sync.
 //!
+//! **Rests.** Only after such a sending it polls for what comes. Otherwise it sleeps at once: others' records come straight, and a
+//! thread that yields takes turns on the core from those that somebody waits for.
+//!
 //! One that broke is not closed before the server has answered over the next: a link that its machine closes tells the server that the
 //! node's process has ended, and its locks go on at once though its lease still runs.
 
@@ -54,8 +57,8 @@ pub(super) struct Session {
     rest: Rest,
     /// The head of a message on its way into the channel.
     head: Vec<u8>,
-    /// When something last came.
-    heard: Instant,
+    /// Somebody may wait for what the server says next, since then.
+    awaited: Instant,
 }
 
 impl Session {
@@ -66,7 +69,7 @@ impl Session {
             channel,
             rest,
             head: Vec::new(),
-            heard: Instant::now(),
+            awaited: Instant::now(),
         })
     }
 
@@ -97,9 +100,7 @@ impl Session {
         let Some(bytes) = self.channel.receive()? else {
             return Ok(None);
         };
-        let message = ToNode::decode(bytes)?.map(Payload::from);
-        self.heard = Instant::now();
-        Ok(Some(message))
+        Ok(Some(ToNode::decode(bytes)?.map(Payload::from)))
     }
 
     /// Waits for something to come, or to hurry, at most until then.
@@ -113,8 +114,13 @@ impl Session {
 
     /// Waits for something to come, or to send, for a moment.
     pub(super) fn rest(&self, flushed: bool, news: impl Fn() -> bool) -> Result<(), Broken> {
-        let idle = self.heard.elapsed();
+        let idle = self.awaited.elapsed();
         Ok(self.rest.rest(&self.channel, flushed, idle, REST_MAX, news)?)
+    }
+
+    /// Somebody may wait for what the server says next: then the core is not given up for it at once.
+    pub(super) fn is_awaited(&mut self) {
+        self.awaited = Instant::now();
     }
 }
 
@@ -158,6 +164,9 @@ fn speak(shared: &Shared, session: &mut Session, mut before: Option<Session>) ->
     shared.pauses.store(false, Ordering::SeqCst);
     loop {
         let hurries = shared.hurry.load(Ordering::Relaxed) && shared.hurry.swap(false, Ordering::SeqCst);
+        if hurries {
+            session.is_awaited();
+        }
         if hurries || pause.is_some_and(|until| until <= Instant::now()) {
             pause = None;
             shared.pauses.store(false, Ordering::SeqCst);

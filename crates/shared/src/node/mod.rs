@@ -85,6 +85,7 @@ use netram_proto::shared::node::Over;
 use netram_proto::shared::{NodeId, Number, Version};
 use netram_rvm::{Mode, Region};
 
+use crate::channel::Door;
 use crate::server::{Span, Spans};
 use alone::Alone;
 pub use copy::SaveError;
@@ -185,8 +186,8 @@ impl Node {
         node.spawn("netram-apply", house::apply)?;
         node.spawn("netram-trim", house::trim)?;
         if options.straight && !options.lazy {
-            let (peers, setup) = peers::Peers::open(&shared, &options)?;
-            node.spawn_peers(peers, setup)?;
+            let (peers, door) = peers::Peers::open(&shared, &options)?;
+            node.spawn_peers(peers, door)?;
         }
         if !old.is_empty() {
             shared.set_left(old);
@@ -203,10 +204,10 @@ impl Node {
         Ok(())
     }
 
-    fn spawn_peers(&mut self, peers: peers::Peers, setup: peers::Setup) -> std::io::Result<()> {
+    fn spawn_peers(&mut self, peers: peers::Peers, door: Option<Door>) -> std::io::Result<()> {
         let first = self.shared.peers.set(peers).is_ok();
         assert!(first, "a node's peers are set where its threads begin");
-        self.spawn("netram-peers", move |shared: &Shared| peers::run(shared, setup))?;
+        self.spawn("netram-peers", move |shared: &Shared| peers::run(shared, door))?;
         self.spawn("netram-meet", peers::meet)
     }
 

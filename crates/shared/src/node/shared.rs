@@ -19,7 +19,7 @@ use super::hands::Hands;
 use super::mark::Mark;
 use super::news::News;
 use super::old::LeftBehind;
-use super::peers::Peers;
+use super::peers::{Listening, Peers};
 use super::tails::Tails;
 use super::txn::Stores;
 use crate::channel::Bell;
@@ -211,11 +211,14 @@ impl Shared {
     /// Waits until a transaction's waiting has ended.
     pub(super) fn sleep(&self, txn: TxnId, sleeper: &Sleeper) -> Result<(), AcquireError> {
         let since = Instant::now();
+        let mut listening = Some(Listening::begin(self));
         while !sleeper.done.load(Ordering::Acquire) {
             match self.wait.step(since.elapsed()) {
-                WaitStep::Poll => std::hint::spin_loop(),
-                WaitStep::Yield => std::thread::yield_now(),
-                WaitStep::Block => std::thread::park_timeout(SLEEP_MAX),
+                WaitStep::Block => {
+                    listening.take().map(Listening::hand_back);
+                    std::thread::park_timeout(SLEEP_MAX);
+                }
+                step => self.listen(listening.as_ref(), step),
             }
         }
         let mut core = self.core();

@@ -6,6 +6,7 @@ use netram_proto::shared::{LockId, Version};
 use netram_transport::WaitStep;
 
 use super::error::Gone;
+use super::peers::Listening;
 use super::shared::Shared;
 
 impl Shared {
@@ -19,6 +20,7 @@ impl Shared {
         let since = Instant::now();
         let until = since + timeout;
         let _watching = self.news.watch();
+        let mut listening = Some(Listening::begin(self));
         loop {
             let seen = self.news.count();
             let shows = {
@@ -35,11 +37,26 @@ impl Shared {
                     return Ok(false);
                 }
                 match self.wait.step(now - since) {
-                    WaitStep::Poll => std::hint::spin_loop(),
-                    WaitStep::Yield => std::thread::yield_now(),
-                    WaitStep::Block => self.news.rest(seen, until - now),
+                    WaitStep::Block => {
+                        listening.take().map(Listening::hand_back);
+                        self.news.rest(seen, until - now);
+                    }
+                    step => self.listen(listening.as_ref(), step),
                 }
             }
+        }
+    }
+
+    /// One look of a thread that waits: takes what has come from peers, and gives the core away.
+    pub(super) fn listen(&self, listening: Option<&Listening<'_>>, step: WaitStep) {
+        if let Some(listening) = listening
+            && listening.look()
+        {
+            return;
+        }
+        match step {
+            WaitStep::Yield => std::thread::yield_now(),
+            WaitStep::Poll | WaitStep::Block => std::hint::spin_loop(),
         }
     }
 }

@@ -58,7 +58,8 @@ pub fn until_stopped(process: u32) {
         threads.flatten().all(|thread| {
             let line = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
             // The name before it may have spaces and brackets.
-            line.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T'))
+            line.rsplit_once(") ")
+                .is_some_and(|(_, state)| state.starts_with('T'))
         })
     });
 }

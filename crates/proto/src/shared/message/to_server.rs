@@ -116,6 +116,17 @@ pub enum ToServer<P> {
 }
 
 impl<P> ToServer<P> {
+    /// Whether somebody may wait for what the server makes of it. Nobody does for a record that is safe: whoever needs it waits for a lock.
+    pub fn is_awaited(&self) -> bool {
+        !matches!(
+            self,
+            ToServer::Tail { acked: true, .. }
+                | ToServer::View(_)
+                | ToServer::Ping { .. }
+                | ToServer::Reach(_)
+        )
+    }
+
     /// The same with another payload.
     pub fn map<Q>(self, map: impl FnOnce(P) -> Q) -> ToServer<Q> {
         match self {

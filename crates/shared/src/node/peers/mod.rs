@@ -13,7 +13,8 @@
 //! | `meet.rs` | the thread that goes to peers |
 //!
 //! **Threads.** Whoever commits sends its record itself, without waiting: a system call for the group, or one a link. If somebody else
-//! is at the links just now, the thread `netram-peers` sends it, which also receives. `netram-meet` connects. The node's lock is never
+//! is at the links just now, the thread `netram-peers` sends it, which also receives, unless a thread of the program waits for what
+//! comes: then that one [listens](Peers::listen) itself, and need not be woken. `netram-meet` connects. The node's lock is never
 //! taken under that of the links.
 
 mod cast;
@@ -24,8 +25,9 @@ mod pieces;
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use netram_proto::shared::NodeId;
@@ -48,6 +50,9 @@ const BELL: u64 = 0;
 const EVENTS: usize = 64;
 /// The longest rest: whoever stops the node is not waited for longer, should his ring be missed.
 const REST_MAX: Duration = Duration::from_millis(50);
+/// The thread that receives looks this often whether others still do it. When they have what they waited for, what comes next may
+/// be taken so much later: waking a thread each time would cost the program more.
+const LISTENED_TO_MAX: Duration = Duration::from_millis(1);
 /// The region's number in records: the first segment at every node.
 const SEGMENT: u32 = 0;
 
@@ -72,6 +77,12 @@ pub struct StraightCounts {
 pub(super) struct Peers {
     post: Mutex<Post>,
     any: AtomicBool,
+    /// Taken before the links.
+    ears: Mutex<Ears>,
+    /// Threads that wait for what comes, and take it.
+    listeners: AtomicU32,
+    /// The thread that receives when nobody else does.
+    receiver: OnceLock<Thread>,
     lines: Mutex<Lines>,
     lobby: Arc<Lobby>,
     poller: Poller,
@@ -111,18 +122,27 @@ impl Service for Lobby {
     }
 }
 
-/// What the thread that receives begins with.
-pub(super) struct Setup {
-    /// Where peers come in.
-    door: Option<Door>,
+/// What whoever receives works with.
+struct Ears {
+    events: Events,
+    hints: Vec<Hint<Payload>>,
+    /// How this node is reached, but for multicast.
     reach: Reach,
     /// Instead of the server's.
     group: Option<Group>,
+    /// When something last came.
+    heard: Instant,
+}
+
+/// A thread that waits for what comes takes it itself, until this is dropped.
+pub(super) struct Listening<'s> {
+    shared: &'s Shared,
+    peers: Option<&'s Peers>,
 }
 
 impl Peers {
-    /// Opens the door for peers. They are named by the server when it hears how this node is reached.
-    pub(super) fn open(shared: &Shared, options: &Options) -> Result<(Peers, Setup), JoinError> {
+    /// Opens the door for peers, if they are to come here. They are named by the server when it hears how this node is reached.
+    pub(super) fn open(shared: &Shared, options: &Options) -> Result<(Peers, Option<Door>), JoinError> {
         let lobby = Arc::new(Lobby {
             arrivals: Mutex::default(),
             bell: Bell::new()?,
@@ -143,10 +163,21 @@ impl Peers {
             tune: None,
         };
         let region = shared.core().machine.region().unwrap_or_default();
+        let goes = reach.address.is_empty();
+        let ears = Ears {
+            events: Events::with_capacity(EVENTS),
+            hints: Vec::new(),
+            reach,
+            group: options.group.clone(),
+            heard: Instant::now(),
+        };
         let peers = Peers {
             post: Mutex::default(),
             any: AtomicBool::new(false),
-            lines: Mutex::new(Lines::new(region, shared.id, reach.address.is_empty())),
+            ears: Mutex::new(ears),
+            listeners: AtomicU32::new(0),
+            receiver: OnceLock::new(),
+            lines: Mutex::new(Lines::new(region, shared.id, goes)),
             lobby,
             poller,
             security: options.security.clone(),
@@ -155,8 +186,7 @@ impl Peers {
             dropped: AtomicU64::new(0),
             reached: AtomicU64::new(0),
         };
-        let group = options.group.clone();
-        Ok((peers, Setup { door, reach, group }))
+        Ok((peers, door))
     }
 
     /// Takes what the machine says. It may be done under the node's lock; the rest is [`Peers::send`]'s.
@@ -232,34 +262,89 @@ impl Peers {
     pub(super) fn ring(&self) {
         self.lobby.bell.ring();
     }
-}
 
-/// Receives, until the node ends.
-pub(super) fn run(shared: &Shared, setup: Setup) {
-    let Some(peers) = shared.peers.get() else {
-        return;
-    };
-    shared.with(|core, _| core.machine.set_reach(setup.reach.clone()));
-    if let Err(error) = receive(shared, peers, &setup) {
-        tracing::error!(%error, "records do not come straight any more: only from the server");
-        shared.with(|core, _| core.machine.set_reach(Reach::default()));
+    fn ears(&self) -> MutexGuard<'_, Ears> {
+        self.ears.lock().expect("nothing panics under this lock")
     }
-    drop(setup.door);
-}
 
-fn receive(shared: &Shared, peers: &Peers, setup: &Setup) -> io::Result<()> {
-    let mut events = Events::with_capacity(EVENTS);
-    let mut hints = Vec::new();
-    let mut heard = Instant::now();
-    while !shared.is_over() {
-        let (moved, reach) = turn(peers, setup, &events, &mut hints)?;
+    /// Takes what has come. Whether anything had, and when that was last so.
+    fn look(&self, ears: &mut Ears, shared: &Shared) -> io::Result<(bool, Instant)> {
+        self.poller.wait(&mut ears.events, Some(Duration::ZERO))?;
+        let (moved, reach) = turn(self, ears)?;
         if let Some(reach) = reach {
             shared.with(|core, _| core.machine.set_reach(reach));
         }
-        take(shared, &mut hints);
+        take(shared, &mut ears.hints);
         if moved {
-            heard = Instant::now();
+            ears.heard = Instant::now();
         }
+        Ok((moved, ears.heard))
+    }
+}
+
+impl<'s> Listening<'s> {
+    /// The calling thread waits for what may come. It is to [`look`](Listening::look) all the time, and to drop this before it sleeps.
+    pub(super) fn begin(shared: &'s Shared) -> Listening<'s> {
+        let peers = shared.peers.get();
+        if let Some(peers) = peers {
+            peers.listeners.fetch_add(1, Ordering::Relaxed);
+        }
+        Listening { shared, peers }
+    }
+
+    /// Takes what has come from peers, unless somebody else does. Whether anything had.
+    pub(super) fn look(&self) -> bool {
+        let Some(peers) = self.peers else {
+            return false;
+        };
+        let Ok(mut ears) = peers.ears.try_lock() else {
+            return false;
+        };
+        // What fails here fails in the thread that receives as well, which says so.
+        peers.look(&mut ears, self.shared).is_ok_and(|(moved, _)| moved)
+    }
+
+    /// The calling thread is going to sleep: it is to be told of what comes.
+    pub(super) fn hand_back(self) {
+        let receiver = self.peers.and_then(|peers| peers.receiver.get());
+        drop(self);
+        if let Some(receiver) = receiver {
+            receiver.unpark();
+        }
+    }
+}
+
+impl Drop for Listening<'_> {
+    fn drop(&mut self) {
+        if let Some(peers) = self.peers {
+            peers.listeners.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Receives, until the node ends.
+pub(super) fn run(shared: &Shared, door: Option<Door>) {
+    let Some(peers) = shared.peers.get() else {
+        return;
+    };
+    // It is set once: a node has one such thread.
+    let _ = peers.receiver.set(std::thread::current());
+    let reach = peers.ears().reach.clone();
+    shared.with(|core, _| core.machine.set_reach(reach));
+    if let Err(error) = receive(shared, peers) {
+        tracing::error!(%error, "records do not come straight any more: only from the server");
+        shared.with(|core, _| core.machine.set_reach(Reach::default()));
+    }
+    drop(door);
+}
+
+fn receive(shared: &Shared, peers: &Peers) -> io::Result<()> {
+    while !shared.is_over() {
+        if peers.listeners.load(Ordering::Relaxed) > 0 {
+            std::thread::park_timeout(LISTENED_TO_MAX);
+            continue;
+        }
+        let (moved, heard) = peers.look(&mut peers.ears(), shared)?;
         let step = match moved {
             true => WaitStep::Poll,
             false => shared.wait.step(heard.elapsed()),
@@ -267,26 +352,20 @@ fn receive(shared: &Shared, peers: &Peers, setup: &Setup) -> io::Result<()> {
         match step {
             WaitStep::Block => {
                 let news = || peers.any.load(Ordering::SeqCst) || shared.is_over();
-                let sleep = || peers.poller.wait(&mut events, Some(REST_MAX));
-                if peers.lobby.bell.nap(news, sleep)?.is_some() {
-                    continue;
-                }
+                peers
+                    .lobby
+                    .bell
+                    .nap(news, || peers.poller.sleep(Some(REST_MAX)))?;
             }
             WaitStep::Yield => std::thread::yield_now(),
             WaitStep::Poll => std::hint::spin_loop(),
         }
-        peers.poller.wait(&mut events, Some(Duration::ZERO))?;
     }
     Ok(())
 }
 
 /// One look at everything. Whether anything was found, and how the node is reached, if that changed.
-fn turn(
-    peers: &Peers,
-    setup: &Setup,
-    events: &Events,
-    hints: &mut Vec<Hint<Payload>>,
-) -> io::Result<(bool, Option<Reach>)> {
+fn turn(peers: &Peers, ears: &mut Ears) -> io::Result<(bool, Option<Reach>)> {
     let mut lines = peers.lines();
     let arrivals = std::mem::take(
         &mut *peers
@@ -304,19 +383,19 @@ fn turn(
         moved = true;
         match news {
             News::Meet(group) => {
-                let group = setup.group.clone().or_else(|| cast::named(&group));
+                let group = ears.group.clone().or_else(|| cast::named(&group));
                 changed |= lines.meet(group, &peers.poller);
             }
             News::Peer(node, reach) => lines.on_peer(node, reach),
         }
     }
-    moved |= lines.receive(events, hints, &peers.poller)?;
+    moved |= lines.receive(&ears.events, &mut ears.hints, &peers.poller)?;
     peers.send_hints(&mut lines);
     changed |= lines.renew();
     peers.reached.store(lines.reached() as u64, Ordering::Relaxed);
     let reach = changed.then(|| Reach {
         tune: lines.tune(),
-        ..setup.reach.clone()
+        ..ears.reach.clone()
     });
     Ok((moved, reach))
 }

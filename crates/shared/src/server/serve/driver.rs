@@ -58,6 +58,8 @@ pub(super) struct Driver {
     pub(super) due: Vec<Session>,
     /// A link could be given more at once.
     pub(super) unfilled: bool,
+    /// When a node last said something for whose answer somebody may wait.
+    pub(super) asked: Instant,
     /// Memory for a list of all sessions, and for a message's head.
     pub(super) all: Vec<Session>,
     pub(super) scratch: Vec<u8>,
@@ -68,7 +70,6 @@ impl Driver {
     pub(super) fn run(mut self) -> Result<(), ServeError> {
         let mut events = Events::with_capacity(EVENTS);
         let mut news = Vec::new();
-        let mut busy = self.now;
         self.do_deeds()?;
         for (node, journal) in self.store.untold() {
             self.readings.tell(node, &journal);
@@ -83,17 +84,18 @@ impl Driver {
                 .start_due(self.now, |node| is_awaited(server.standing(node)));
             if moved || self.unfilled {
                 self.fill_all()?;
-                busy = self.now;
             }
-            self.rest(&mut events, busy)?;
+            self.rest(&mut events)?;
         }
         self.finish()
     }
 
-    fn rest(&mut self, events: &mut Events, busy: Instant) -> Result<(), ServeError> {
+    /// Waits for more. For records and for the disk it sleeps at once: nobody waits for what comes of them, and a thread that yields takes
+    /// turns on the core from those of nodes and lenders that somebody waits for.
+    fn rest(&mut self, events: &mut Events) -> Result<(), ServeError> {
         let step = match self.unfilled || !self.due.is_empty() {
             true => WaitStep::Poll,
-            false => self.wait.step(self.now.duration_since(busy)),
+            false => self.wait.step(self.now.duration_since(self.asked)),
         };
         let slept = match step {
             WaitStep::Poll => None,

@@ -69,6 +69,9 @@ impl Driver {
 
     /// Hands a message in, once it is checked.
     pub(super) fn hear(&mut self, session: Session, message: ToServer<Payload>) -> Result<(), ServeError> {
+        if message.is_awaited() {
+            self.asked = self.now;
+        }
         match &message {
             ToServer::Offer { old, .. } => {
                 let node = self.store.table().node(old.node);

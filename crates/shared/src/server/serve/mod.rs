@@ -262,6 +262,7 @@ fn driver(mut store: Store, config: &ServeConfig, post: &Arc<Post>) -> Result<Dr
         tick: now,
         due: Vec::new(),
         unfilled: false,
+        asked: now,
         all: Vec::new(),
         scratch: Vec::new(),
     })
