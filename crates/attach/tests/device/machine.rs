@@ -197,7 +197,8 @@ impl Machine {
         let is_stopped = |thread: PathBuf| {
             let line = fs::read_to_string(thread.join("stat")).unwrap_or_default();
             // The name before it may have spaces and brackets.
-            line.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T'))
+            line.rsplit_once(") ")
+                .is_some_and(|(_, state)| state.starts_with('T'))
         };
         until("the server stands still", || {
             let mut entries = fs::read_dir(&threads).expect("the server's threads").flatten();
