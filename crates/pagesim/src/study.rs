@@ -76,8 +76,13 @@ impl Study {
         self.touch(first, access);
         let last = (address + u64::from(bytes).max(1) - 1) >> self.page_shift;
         if last != first {
-            self.touch(last, access);
+            self.touch_all(first + 1, last, access);
         }
+    }
+
+    #[cold]
+    fn touch_all(&mut self, first: u64, last: u64, access: Access) {
+        (first..=last).for_each(|page| self.touch(page, access));
     }
 
     /// References to memory that is always local, and not modelled.

@@ -94,3 +94,14 @@ fn rows_count_what_is_counted_one_by_one() {
         }
     }
 }
+
+/// Only its first and its last page were.
+#[test]
+fn a_long_reference_is_one_to_each_page_that_it_touches() {
+    let configs = configs(Replacement::Lru, false);
+    let mut study = Study::new(PAGE_BYTES, &configs);
+    study.reference(PAGE_BYTES - 1, 3 * PAGE_BYTES as u32 + 2, Access::Write);
+    assert_eq!(study.pages(), 5);
+    let expected = one_by_one(&[0, 1, 2, 3, 4].map(|page| (page, Access::Write)), configs[0]);
+    assert_eq!(study.tallies().0[0], expected);
+}
