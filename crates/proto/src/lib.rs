@@ -13,6 +13,7 @@
 //! | [`replica`] | a volume kept twice: what a client sends to its data lender, what that makes of it |
 //! | [`shared`] | one region in several machines: what its server and its nodes do |
 //! | [`far`] | which page is in local memory, which beyond, and what moves when one is referenced |
+//! | [`arena`] | a program's memory of which a part is elsewhere: what a fault gets, which frame leaves, what comes ahead |
 //! | [`deposit`] | pages of one machine's arena in other machines' memory: the lender's side, the owner's side |
 //! | [`port`] | the traits that layer 1 speaks to: a log and a file |
 //! | [`limit`] | every bound, and the relations between bounds |
@@ -21,6 +22,7 @@
 
 extern crate alloc;
 
+pub mod arena;
 pub mod cast;
 pub mod deposit;
 pub mod far;

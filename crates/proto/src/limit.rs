@@ -128,6 +128,17 @@ pub const DEPOSIT_LEASE: Span = Span::from_ms(30_000);
 /// A lender that had no room is asked again after so long.
 pub const DEPOSIT_RETRY: Span = Span::from_ms(2_000);
 
+/// The smallest cap of an arena, in pages: what eviction keeps free, two batches on their way, and a few for the program.
+pub const ARENA_FRAMES_MIN: u32 = 64;
+/// Pages of an arena: 1 TiB. Each that was ever referenced costs 24 bytes here, and 48 in the depot.
+pub const ARENA_PAGES_MAX: u32 = 1 << 28;
+/// Pages that leave an arena together: what one frame holds.
+pub const EVICT_PAGES: usize = FRAME_PAGES_MAX;
+/// Pages that are asked for ahead of one thread's faults, at most.
+pub const AHEAD_PAGES_MAX: u32 = 32;
+/// Threads whose faults' trends are known apart.
+pub const TRENDS_MAX: usize = 64;
+
 /// The smallest local log (its data area), in bytes.
 pub const LOG_BYTES_MIN: u64 = 16 * 1024;
 /// The largest local log, in bytes.
@@ -180,6 +191,10 @@ const _: () = assert!(
 const _: () = assert!(
     DEPOSIT_DETECT.0 < DEPOSIT_LEASE.0,
     "pages are copied while the other place may come back"
+);
+const _: () = assert!(
+    ARENA_FRAMES_MIN as usize >= 4 * EVICT_PAGES,
+    "while batches are on their way there are frames for faults"
 );
 const _: () = assert!(LENDERS_MAX <= u16::BITS as usize, "a set of lenders is two bytes");
 const _: () = assert!(LOG_BYTES_MIN.is_multiple_of(LOG_ALIGN));

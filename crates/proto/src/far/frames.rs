@@ -7,12 +7,24 @@
 //! page has been referenced since. A page goes in again at most once between two references to it, so that this is cheap where references
 //! are far more frequent than faults. **Clock** is a queue: a page that was referenced since it was last in front goes to the back.
 
-use alloc::collections::{BinaryHeap, VecDeque};
+use alloc::collections::{BTreeSet, BinaryHeap, VecDeque};
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-use super::policy::Record;
-use super::{Page, Place};
+use super::Page;
+
+/// What replacement knows of pages.
+pub(crate) trait Touches {
+    /// When it was last referenced; 0: not since [`Touches::untouch`].
+    fn touched(&self, page: Page) -> u64;
+    /// From now on it counts as not referenced.
+    fn untouch(&mut self, page: Page);
+    /// Whether it may leave: it is in local memory.
+    fn is_local(&self, page: Page) -> bool;
+}
+
+/// So many pages that have left are no reason to look for them.
+const TIDY_SLACK: usize = 64;
 
 /// How a page is chosen to leave.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,7 +42,7 @@ pub enum Replacement {
 
 /// The pages in local memory. One that has left by another way stays here until its turn comes.
 #[derive(Clone, Debug)]
-pub(super) enum Frames {
+pub(crate) enum Frames {
     Lru(BinaryHeap<Reverse<(u64, Page)>>),
     Clock(VecDeque<Page>),
     /// The pages, and the state of the generator.
@@ -39,7 +51,7 @@ pub(super) enum Frames {
 }
 
 impl Frames {
-    pub(super) fn new(replacement: Replacement, seed: u64) -> Frames {
+    pub(crate) fn new(replacement: Replacement, seed: u64) -> Frames {
         match replacement {
             Replacement::Lru => Frames::Lru(BinaryHeap::new()),
             Replacement::Clock => Frames::Clock(VecDeque::new()),
@@ -49,7 +61,7 @@ impl Frames {
     }
 
     /// A page is in local memory from now on.
-    pub(super) fn add(&mut self, page: Page, now: u64) {
+    pub(crate) fn add(&mut self, page: Page, now: u64) {
         match self {
             Frames::Lru(heap) => heap.push(Reverse((now, page))),
             Frames::Clock(queue) | Frames::Fifo(queue) => queue.push_back(page),
@@ -58,26 +70,52 @@ impl Frames {
     }
 
     /// The page that is to leave; it is in local memory. `None`: there is none.
-    pub(super) fn take(&mut self, records: &mut [Record]) -> Option<Page> {
+    pub(crate) fn take(&mut self, known: &mut impl Touches) -> Option<Page> {
         loop {
             let page = match self {
-                Frames::Lru(heap) => pop_oldest(heap, records)?,
-                Frames::Clock(queue) => pop_unreferenced(queue, records)?,
+                Frames::Lru(heap) => pop_oldest(heap, known)?,
+                Frames::Clock(queue) => pop_unreferenced(queue, known)?,
                 Frames::Random(pages, state) => pop_any(pages, state)?,
                 Frames::Fifo(queue) => queue.pop_front()?,
             };
-            if records[page.0 as usize].place == Place::Local {
+            if known.is_local(page) {
                 return Some(page);
             }
         }
     }
+
+    /// Forgets what has left by another way, once that is more than what is here: who comes and goes without ever being chosen would be here once
+    /// for each time. Of a page that is here more than once the last coming counts.
+    pub(crate) fn tidy(&mut self, local: usize, known: &impl Touches) {
+        if self.length() <= 2 * local + TIDY_SLACK {
+            return;
+        }
+        let mut seen = BTreeSet::new();
+        let mut stays = |page: &Page| known.is_local(*page) && seen.insert(*page);
+        match self {
+            Frames::Lru(heap) => heap.retain(|Reverse((_, page))| stays(page)),
+            Frames::Clock(queue) | Frames::Fifo(queue) => {
+                let kept: Vec<Page> = queue.iter().rev().copied().filter(stays).collect();
+                *queue = kept.into_iter().rev().collect();
+            }
+            Frames::Random(pages, _) => pages.retain(stays),
+        }
+    }
+
+    fn length(&self) -> usize {
+        match self {
+            Frames::Lru(heap) => heap.len(),
+            Frames::Clock(queue) | Frames::Fifo(queue) => queue.len(),
+            Frames::Random(pages, _) => pages.len(),
+        }
+    }
 }
 
-fn pop_oldest(heap: &mut BinaryHeap<Reverse<(u64, Page)>>, records: &[Record]) -> Option<Page> {
+fn pop_oldest(heap: &mut BinaryHeap<Reverse<(u64, Page)>>, known: &impl Touches) -> Option<Page> {
     loop {
         let mut oldest = heap.peek_mut()?;
         let Reverse((time, page)) = *oldest;
-        let touched = records[page.0 as usize].touched;
+        let touched = known.touched(page);
         if touched == time {
             alloc::collections::binary_heap::PeekMut::pop(oldest);
             return Some(page);
@@ -86,14 +124,13 @@ fn pop_oldest(heap: &mut BinaryHeap<Reverse<(u64, Page)>>, records: &[Record]) -
     }
 }
 
-fn pop_unreferenced(queue: &mut VecDeque<Page>, records: &mut [Record]) -> Option<Page> {
+fn pop_unreferenced(queue: &mut VecDeque<Page>, known: &mut impl Touches) -> Option<Page> {
     loop {
         let page = queue.pop_front()?;
-        let record = &mut records[page.0 as usize];
-        if record.touched == 0 {
+        if known.touched(page) == 0 {
             return Some(page);
         }
-        record.touched = 0;
+        known.untouch(page);
         queue.push_back(page);
     }
 }

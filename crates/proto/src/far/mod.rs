@@ -25,6 +25,7 @@ mod policy;
 mod tally;
 
 pub use frames::Replacement;
+pub(crate) use frames::{Frames, Touches};
 pub use moves::{Move, Served};
 pub use policy::Policy;
 pub use tally::Tally;

@@ -6,7 +6,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use super::frames::Frames;
+use super::frames::{Frames, Touches};
 use super::moves::{Move, Served};
 use super::{Access, Config, FirstTouch, Kind, Page, Place, Tally};
 
@@ -26,6 +26,20 @@ pub(super) struct Record {
     queued: bool,
     /// Where it is to be had besides, apart from what is dirty.
     backing: Backing,
+}
+
+impl Touches for Vec<Record> {
+    fn touched(&self, page: Page) -> u64 {
+        self[page.0 as usize].touched
+    }
+
+    fn untouch(&mut self, page: Page) {
+        self[page.0 as usize].touched = 0;
+    }
+
+    fn is_local(&self, page: Page) -> bool {
+        self[page.0 as usize].place == Place::Local
+    }
 }
 
 /// Where a page is to be had besides the memories.

@@ -1,0 +1,143 @@
+//! What eviction does: pages in sight are hidden, the longest hidden leave.
+//!
+//! One mover takes the work, and is told the next when it has done it: so pages leave one batch after the other.
+
+use alloc::vec::Vec;
+
+use super::pages::{Arena, State};
+use super::{Berth, Next, Page, Work};
+use crate::limit::EVICT_PAGES;
+
+/// Pages that have to stay are passed over so often in one step.
+const PASSED_MAX: usize = 4 * EVICT_PAGES;
+
+impl Arena {
+    /// What eviction is to do next. `None`: enough frames are free, or no page may leave.
+    pub fn work(&mut self) -> Option<Work> {
+        if !self.marks.wants(self.free()) || self.is_crowded() {
+            return None;
+        }
+        let over = self.hidden_count.saturating_sub(self.settings.hidden);
+        if over > 0 {
+            return Some(Work::Send(self.choose_hidden(over)));
+        }
+        let chosen = self.choose_seen();
+        if !chosen.is_empty() {
+            return Some(Work::Hide(chosen));
+        }
+        (self.hidden_count > 0).then(|| Work::Send(self.choose_hidden(self.hidden_count)))
+    }
+
+    /// Pages in sight that are to be hidden.
+    fn choose_seen(&mut self) -> Vec<(Page, Berth)> {
+        let mut chosen = Vec::with_capacity(EVICT_PAGES);
+        let mut passed = 0;
+        while chosen.len() < EVICT_PAGES && passed < PASSED_MAX {
+            let Some(berth) = self.berths.pop() else { break };
+            let Some(page) = self.frames.take(&mut self.records) else {
+                self.berths.push(berth);
+                break;
+            };
+            let record = self.records.of(page);
+            if record.pins > 0 {
+                passed += 1;
+                let touched = record.touched;
+                self.frames.add(page, touched);
+                self.berths.push(berth);
+                continue;
+            }
+            record.state = State::Hiding(berth);
+            self.here -= 1;
+            chosen.push((page, berth));
+        }
+        chosen
+    }
+
+    /// Of the hidden pages the longest hidden ones.
+    fn choose_hidden(&mut self, pages: u32) -> Vec<(Page, Berth)> {
+        let mut chosen = Vec::with_capacity(EVICT_PAGES);
+        while chosen.len() < EVICT_PAGES.min(pages as usize)
+            && let Some((page, since)) = self.hidden.pop_front()
+        {
+            let record = self.records.of(page);
+            if let State::Hidden(berth) = record.state
+                && record.touched == since
+            {
+                record.state = State::Leaving(berth);
+                self.hidden_count -= 1;
+                chosen.push((page, berth));
+            }
+        }
+        chosen
+    }
+
+    /// The page is out of sight, in its berth; or it could not be moved, and `moved` is not set.
+    pub fn hid(&mut self, page: Page, moved: bool) -> Next {
+        let now = self.tick();
+        let record = self.records.of(page);
+        let State::Hiding(berth) = record.state else {
+            unreachable!("it is being hidden")
+        };
+        if !moved {
+            self.berths.push(berth);
+            if record.discarded {
+                return self.come_to_nothing(page);
+            }
+            let wanted = core::mem::take(&mut record.wanted);
+            self.be_here(page, now);
+            return if wanted { Next::Wake } else { Next::Done };
+        }
+        record.marker = false;
+        if record.wanted {
+            // What was thrown away shows in `arrive`.
+            record.state = State::Showing(berth);
+            self.tally.shown += 1;
+            return Next::Show(berth);
+        }
+        if core::mem::take(&mut record.discarded) {
+            record.state = State::Nowhere;
+            return Next::Drop(berth);
+        }
+        (record.state, record.touched) = (State::Hidden(berth), now);
+        self.hidden_count += 1;
+        self.hidden.push_back((page, now));
+        if self.hidden.len() > 2 * self.hidden_count as usize + EVICT_PAGES {
+            self.tidy_hidden();
+        }
+        Next::Done
+    }
+
+    /// The depot has what is in the page's berth. `kept` is not set: that was zeros, and the depot has nothing of the page.
+    pub fn sent(&mut self, page: Page, kept: bool) -> Next {
+        let record = self.records.of(page);
+        let State::Leaving(berth) = record.state else {
+            unreachable!("it is being sent")
+        };
+        self.tally.sent += 1;
+        record.kept = kept;
+        if record.wanted {
+            record.state = State::Showing(berth);
+            self.tally.shown += 1;
+            return Next::Show(berth);
+        }
+        if core::mem::take(&mut record.discarded) {
+            record.state = State::Nowhere;
+            return if core::mem::take(&mut record.kept) {
+                Next::Forget(berth)
+            } else {
+                Next::Drop(berth)
+            };
+        }
+        record.state = if kept { State::Away } else { State::Nowhere };
+        Next::Drop(berth)
+    }
+
+    /// Pages that were shown and hidden again are in the queue once for each time.
+    fn tidy_hidden(&mut self) {
+        let records = &mut self.records;
+        self.hidden.retain(|(page, since)| {
+            let record = records.of(*page);
+            matches!(record.state, State::Hidden(_)) && record.touched == *since
+        });
+    }
+}

@@ -1,0 +1,120 @@
+//! A program's memory of which a part is elsewhere: what a fault gets, which frame leaves, what comes ahead.
+//!
+//! An [`Arena`] is a value. What happened: [`fault`](Arena::fault), [`want`](Arena::want), [`came`](Arena::came), [`held`](Arena::held), [`hid`](Arena::hid),
+//! [`sent`](Arena::sent), [`dropped`](Arena::dropped), [`lost`](Arena::lost), [`discard`](Arena::discard),
+//! [`stashing`](Arena::stashing). What to do: what these return, [`work`](Arena::work), [`next_ahead`](Arena::next_ahead),
+//! [`next_starved`](Arena::next_starved). It asks for moves, and is told when each is done; a page that moves is its mover's alone
+//! until then.
+//!
+//! ```text
+//!   nowhere --zeros--> coming ----------------> here --> hiding --> hidden --> leaving --> away
+//!   (zeros)              ^                       ^                    |           |         |
+//!                        |                       +------ showing <----+-----------+         |
+//!                        +------------------------- fetched --------------------------------+
+//! ```
+//!
+//! A page that is *hidden* is still here, in a *berth*: memory that the program does not see. Its next reference is a fault that costs no
+//! link, and so the only sign of use that is to be had for nothing: this is the second chance of pages that are to leave.
+//!
+//! | file | decides |
+//! |---|---|
+//! | `pages.rs` | where each page is, and what becomes of it next |
+//! | `leaving.rs` | what eviction does: which pages are hidden, which leave |
+//! | `marks.rs` | when it begins and ends |
+//! | `trend.rs` | which pages a thread will want |
+//!
+//! What it never does: count a page as away before whoever sends it has said so, give one page to two movers, or bring back what the
+//! program has thrown away. *Not here*: where pages are at lenders, and whether they are lost (`deposit`); which system call does a move.
+
+mod leaving;
+mod marks;
+mod pages;
+mod trend;
+
+pub use crate::far::{Page, Replacement};
+pub use pages::{Arena, Tally};
+
+/// What an arena is to be.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// The cap: pages in local memory, for whatever reason. At least [`ARENA_FRAMES_MIN`](crate::limit::ARENA_FRAMES_MIN).
+    pub frames: u32,
+    /// Of these, pages that are hidden for a while before they leave; at most half. 0: a page leaves as soon as it is chosen.
+    pub hidden: u32,
+    /// Which page is chosen. Of references it knows what faults tell: when a page came, or was shown again.
+    pub replacement: Replacement,
+    /// For random replacement.
+    pub seed: u64,
+}
+
+/// A place for a page that the program does not see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Berth(pub u32);
+
+/// What a fault gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Serve {
+    /// Nothing: the page is in sight.
+    There,
+    /// Zeros, unless it is in sight after all. Then [`Arena::arrive`].
+    Check,
+    /// Nothing: it is on its way, and who brings it wakes all.
+    Wait,
+    /// Nothing yet: no frame is free. [`Arena::next_starved`] will name the page.
+    Starved,
+    /// Zeros. Then [`Arena::arrive`].
+    Zero,
+    /// The page of this berth. Then [`Arena::arrive`].
+    Show(Berth),
+    /// The page from the depot. Then [`Arena::arrive`], or [`Arena::lost`].
+    Fetch,
+    /// A bus error: the page is lost.
+    Lost,
+}
+
+/// What is to be put into the program's sight, when it is at hand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrive {
+    /// What was brought. Then [`Arena::came`].
+    Bytes,
+    /// Zeros: the program has thrown the page away meanwhile. What was brought is dropped, and the depot is to forget the page, before
+    /// anything else is asked here. Then [`Arena::came`].
+    Zeros,
+    /// Nothing: it goes into this berth. Then [`Arena::held`].
+    Hold(Berth),
+}
+
+/// What is to be done after a move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Nothing.
+    Done,
+    /// Whoever waits for the page is to be woken: it never left.
+    Wake,
+    /// Somebody waits: it comes as zeros, by [`Arena::arrive`].
+    Zero,
+    /// Somebody waits: it comes from its berth, by [`Arena::arrive`].
+    Show(Berth),
+    /// The berth is to be emptied. Then [`Arena::dropped`].
+    Drop(Berth),
+    /// The same, and the depot is to forget the page, before anything else is asked here.
+    Forget(Berth),
+}
+
+/// What is to become of a page that the program has thrown away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Discarded {
+    /// The depot is to forget it, before anything else is asked here.
+    pub forget: bool,
+    /// This berth is to be emptied. Then [`Arena::dropped`].
+    pub drop: Option<Berth>,
+}
+
+/// What eviction is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Take these out of sight, into berths. Then [`Arena::hid`] for each.
+    Hide(alloc::vec::Vec<(Page, Berth)>),
+    /// Give these to the depot. Then [`Arena::sent`] for each.
+    Send(alloc::vec::Vec<(Page, Berth)>),
+}

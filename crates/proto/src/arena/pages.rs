@@ -1,0 +1,470 @@
+//! Where each page is, and what becomes of it next.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use super::marks::Marks;
+use super::trend::Trend;
+use super::{Arrive, Berth, Discarded, Next, Page, Serve, Settings};
+use crate::far::{Frames, Touches};
+use crate::limit::{AHEAD_PAGES_MAX, ARENA_FRAMES_MIN, EVICT_PAGES, TRENDS_MAX};
+
+/// Where a page is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum State {
+    /// It is zeros.
+    #[default]
+    Nowhere,
+    /// In the depot.
+    Away,
+    /// Somebody brings it, or zeros.
+    Coming,
+    /// Somebody brings it from its berth.
+    Showing(Berth),
+    /// In the program's sight.
+    Here,
+    /// Somebody takes it out of sight.
+    Hiding(Berth),
+    /// Out of sight.
+    Hidden(Berth),
+    /// Somebody gives it to the depot.
+    Leaving(Berth),
+    /// No lender has it any more.
+    Lost,
+}
+
+/// What is known of a page.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Record {
+    /// When it last came, was shown, or was hidden.
+    pub(super) touched: u64,
+    pub(super) state: State,
+    /// So many rely on its being here.
+    pub(super) pins: u16,
+    /// A thread waits for whoever moves it.
+    pub(super) wanted: bool,
+    /// The program has thrown away what its mover has.
+    pub(super) discarded: bool,
+    /// The depot has a version of it, perhaps an old one.
+    pub(super) kept: bool,
+    /// It waits for a frame.
+    queued: bool,
+    /// It is the marker of a run: it stays out of sight when it comes.
+    pub(super) marker: bool,
+}
+
+const _: () = assert!(
+    size_of::<Record>() <= 24,
+    "`ARENA_PAGES_MAX` says what a page costs"
+);
+
+/// The records of pages up to the highest that was ever referenced.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Records(Vec<Record>);
+
+impl Records {
+    pub(super) fn of(&mut self, page: Page) -> &mut Record {
+        let index = page.0 as usize;
+        if index >= self.0.len() {
+            self.0.resize(index + 1, Record::default());
+        }
+        &mut self.0[index]
+    }
+
+    fn extent(&self) -> u32 {
+        self.0.len() as u32
+    }
+
+    fn state(&self, page: Page) -> State {
+        self.0
+            .get(page.0 as usize)
+            .map_or(State::Nowhere, |record| record.state)
+    }
+}
+
+impl Touches for Records {
+    fn touched(&self, page: Page) -> u64 {
+        self.0[page.0 as usize].touched
+    }
+
+    fn untouch(&mut self, page: Page) {
+        self.0[page.0 as usize].touched = 0;
+    }
+
+    fn is_local(&self, page: Page) -> bool {
+        self.state(page) == State::Here
+    }
+}
+
+/// What has happened so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// References that found a page not in sight.
+    pub faults: u64,
+    /// Of these, pages that were nowhere: they came as zeros.
+    pub zeros: u64,
+    /// Pages that were hidden, and came without a lender.
+    pub shown: u64,
+    /// Pages that came from the depot because somebody waited.
+    pub fetched: u64,
+    /// Faults that found no frame free.
+    pub starved: u64,
+    /// Pages that were asked for ahead.
+    pub ahead: u64,
+    /// Runs ahead that were proved wanted.
+    pub proved: u64,
+    /// Pages that were given to the depot, or dropped because it has them.
+    pub sent: u64,
+}
+
+/// An arena. See the module.
+#[derive(Clone, Debug)]
+pub struct Arena {
+    pub(super) settings: Settings,
+    pub(super) records: Records,
+    /// Pages in sight, and which one is to leave.
+    pub(super) frames: Frames,
+    pub(super) marks: Marks,
+    /// Pages out of sight, the longest hidden first, each with the time at which it was. What has been shown since is passed over.
+    pub(super) hidden: VecDeque<(Page, u64)>,
+    pub(super) hidden_count: u32,
+    pub(super) berths: Vec<Berth>,
+    /// Frames with a page in them, or one on its way.
+    used: u32,
+    pub(super) here: u32,
+    /// Pages whose bytes the depot keeps in local memory.
+    stashing: u32,
+    starved: VecDeque<Page>,
+    ahead: VecDeque<Page>,
+    trends: BTreeMap<u32, Trend>,
+    now: u64,
+    pub(super) tally: Tally,
+}
+
+impl Arena {
+    /// An arena of zeros.
+    pub fn new(settings: Settings) -> Arena {
+        assert!(
+            settings.frames >= ARENA_FRAMES_MIN,
+            "a smaller cap leaves no frame for faults"
+        );
+        assert!(
+            settings.hidden <= settings.frames / 2,
+            "what the program sees is the larger part"
+        );
+        Arena {
+            settings,
+            records: Records::default(),
+            frames: Frames::new(settings.replacement, settings.seed),
+            marks: Marks::new(settings.frames),
+            hidden: VecDeque::new(),
+            hidden_count: 0,
+            berths: (0..Self::berths(&settings)).rev().map(Berth).collect(),
+            used: 0,
+            here: 0,
+            stashing: 0,
+            starved: VecDeque::new(),
+            ahead: VecDeque::new(),
+            trends: BTreeMap::new(),
+            now: 0,
+            tally: Tally::default(),
+        }
+    }
+
+    /// How many berths there are: for what is hidden, for two batches on their way, and for markers.
+    pub fn berths(settings: &Settings) -> u32 {
+        settings.hidden + 2 * EVICT_PAGES as u32 + AHEAD_PAGES_MAX
+    }
+
+    /// Frames that are free.
+    pub fn free(&self) -> u32 {
+        self.settings.frames.saturating_sub(self.used + self.stashing)
+    }
+
+    /// Frames with a page, or one on its way; what the depot has aside not among them.
+    pub fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// Whether eviction is to begin.
+    pub fn is_low(&self) -> bool {
+        self.marks.is_low(self.free())
+    }
+
+    /// Whether [`Arena::next_ahead`] has pages.
+    pub fn has_ahead(&self) -> bool {
+        !self.ahead.is_empty()
+    }
+
+    /// Whether pages wait for a frame.
+    pub fn has_starved(&self) -> bool {
+        !self.starved.is_empty()
+    }
+
+    /// One more than the highest page that was ever referenced.
+    pub fn extent(&self) -> u32 {
+        self.records.extent()
+    }
+
+    /// What has happened so far.
+    pub fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    /// The depot keeps the bytes of so many pages in local memory. It is to be told after each change.
+    pub fn stashing(&mut self, pages: u32) {
+        self.stashing = pages;
+    }
+
+    /// Whether so much of the cap is taken by pages that no lender has room for that eviction frees nothing.
+    pub fn is_crowded(&self) -> bool {
+        self.stashing >= (self.settings.frames / 4).max(2 * EVICT_PAGES as u32)
+    }
+
+    /// A thread has referenced a page that the kernel did not find.
+    pub fn fault(&mut self, page: Page) -> Serve {
+        let record = self.records.of(page);
+        if record.state == State::Here {
+            // It came while the word of this was on its way; or it came while the program was throwing it away, and went with it.
+            record.state = State::Coming;
+            self.here -= 1;
+            return Serve::Check;
+        }
+        self.want(page)
+    }
+
+    /// Somebody is about to reference a page.
+    pub fn want(&mut self, page: Page) -> Serve {
+        let free = self.free();
+        let record = self.records.of(page);
+        let serve = match record.state {
+            State::Here => return Serve::There,
+            State::Lost => return Serve::Lost,
+            State::Coming | State::Showing(_) | State::Hiding(_) | State::Leaving(_) => {
+                record.wanted = true;
+                return Serve::Wait;
+            }
+            State::Hidden(berth) => {
+                record.state = State::Showing(berth);
+                self.hidden_count -= 1;
+                self.tally.shown += 1;
+                Serve::Show(berth)
+            }
+            State::Nowhere | State::Away if free == 0 => {
+                if !core::mem::replace(&mut record.queued, true) {
+                    self.starved.push_back(page);
+                    self.tally.starved += 1;
+                }
+                return Serve::Starved;
+            }
+            State::Nowhere | State::Away => self.bring(page),
+        };
+        self.tally.faults += 1;
+        serve
+    }
+
+    /// The page that a thread has referenced was served so. If it comes from elsewhere, what the thread will want next, in an area of this extent, is asked
+    /// for ahead.
+    pub fn note(&mut self, thread: u32, page: Page, serve: Serve, area: &Range<u32>) {
+        // What comes as zeros costs no link, and so is no reason to look ahead.
+        if matches!(serve, Serve::Fetch | Serve::Show(_) | Serve::Wait) {
+            self.look_ahead(thread, page, area);
+        }
+    }
+
+    fn bring(&mut self, page: Page) -> Serve {
+        self.used += 1;
+        let record = self.records.of(page);
+        let away = record.state == State::Away;
+        record.state = State::Coming;
+        match away {
+            true => self.tally.fetched += 1,
+            false => self.tally.zeros += 1,
+        }
+        if away { Serve::Fetch } else { Serve::Zero }
+    }
+
+    fn look_ahead(&mut self, thread: u32, page: Page, area: &Range<u32>) {
+        let spare = self.marks.spare(self.free());
+        if self.trends.len() >= TRENDS_MAX && !self.trends.contains_key(&thread) {
+            // Numbers of threads that have ended are the reason that there are so many.
+            self.trends.clear();
+        }
+        let trend = self.trends.entry(thread).or_default();
+        let (ahead, proved) = trend.on_fault(page, area, spare);
+        self.tally.proved += u64::from(proved);
+        let Some(ahead) = ahead else { return };
+        for (index, page) in ahead.pages().enumerate() {
+            if self.records.state(page) != State::Away {
+                continue;
+            }
+            let record = self.records.of(page);
+            record.state = State::Coming;
+            record.marker = index == 0;
+            self.used += 1;
+            self.tally.ahead += 1;
+            self.ahead.push_back(page);
+        }
+    }
+
+    /// Pages to be brought that nobody waits for yet, at most so many: each by [`Arena::arrive`], or [`Arena::lost`].
+    pub fn next_ahead(&mut self, pages: usize) -> Vec<Page> {
+        self.ahead.drain(..pages.min(self.ahead.len())).collect()
+    }
+
+    /// A page that has waited for a frame, and how it comes: [`Serve::Zero`] or [`Serve::Fetch`].
+    pub fn next_starved(&mut self) -> Option<(Page, Serve)> {
+        while self.free() > 0 {
+            let page = self.starved.pop_front()?;
+            let record = self.records.of(page);
+            record.queued = false;
+            if matches!(record.state, State::Nowhere | State::Away) {
+                self.tally.faults += 1;
+                return Some((page, self.bring(page)));
+            }
+        }
+        None
+    }
+
+    /// What was brought is at hand. Says what is to be put into sight. The program must not be able to throw pages away, unknown to this machine, until
+    /// that is done.
+    pub fn arrive(&mut self, page: Page) -> Arrive {
+        let record = self.records.of(page);
+        assert!(
+            matches!(record.state, State::Coming | State::Showing(_)),
+            "it is being brought"
+        );
+        if record.discarded {
+            // What the program throws away from here on is what is put into sight now.
+            (record.discarded, record.kept) = (false, false);
+            return Arrive::Zeros;
+        }
+        if record.marker
+            && !record.wanted
+            && record.state == State::Coming
+            && let Some(berth) = self.berths.pop()
+        {
+            record.state = State::Hiding(berth);
+            return Arrive::Hold(berth);
+        }
+        Arrive::Bytes
+    }
+
+    /// The same for a page that is lost: [`Arrive::Bytes`] means that the program is to be told, and then [`Arena::lost`].
+    pub fn arrive_lost(&mut self, page: Page) -> Arrive {
+        self.records.of(page).marker = false;
+        self.arrive(page)
+    }
+
+    /// The page is in sight.
+    pub fn came(&mut self, page: Page) -> Next {
+        let now = self.tick();
+        let record = self.records.of(page);
+        if let State::Showing(berth) = record.state {
+            self.berths.push(berth);
+        } else {
+            assert!(record.state == State::Coming, "it is being brought");
+        }
+        if record.discarded {
+            return self.come_to_nothing(page);
+        }
+        (record.wanted, record.marker) = (false, false);
+        self.be_here(page, now);
+        Next::Done
+    }
+
+    /// The page is in the berth that it was to go into.
+    pub fn held(&mut self, page: Page) -> Next {
+        self.hid(page, true)
+    }
+
+    /// Every lender that had the page has lost it, and the program knows. [`Arena::arrive_lost`] comes first.
+    pub fn lost(&mut self, page: Page) -> Next {
+        let record = self.records.of(page);
+        assert!(record.state == State::Coming, "it is being brought");
+        if record.discarded {
+            return self.come_to_nothing(page);
+        }
+        record.state = State::Lost;
+        (record.wanted, record.marker) = (false, false);
+        self.used -= 1;
+        Next::Done
+    }
+
+    /// The program has thrown the page away: from now on it is zeros.
+    pub fn discard(&mut self, page: Page) -> Discarded {
+        if self.records.state(page) == State::Nowhere {
+            return Discarded::default();
+        }
+        let record = self.records.of(page);
+        let mut drop = None;
+        match record.state {
+            State::Nowhere | State::Away | State::Lost => record.state = State::Nowhere,
+            State::Here => {
+                record.state = State::Nowhere;
+                self.used -= 1;
+                self.here -= 1;
+            }
+            State::Hidden(berth) => {
+                record.state = State::Nowhere;
+                self.hidden_count -= 1;
+                drop = Some(berth);
+            }
+            State::Coming | State::Showing(_) | State::Hiding(_) | State::Leaving(_) => {
+                record.discarded = true;
+            }
+        }
+        let forget = core::mem::take(&mut record.kept);
+        Discarded { forget, drop }
+    }
+
+    /// The page is in sight, and stays there until [`Arena::unpin`].
+    pub fn pin(&mut self, page: Page) {
+        let record = self.records.of(page);
+        assert!(record.state == State::Here, "only what is in sight stays there");
+        record.pins = record
+            .pins
+            .checked_add(1)
+            .expect("fewer threads than that rely on a page");
+    }
+
+    /// It need not stay any more.
+    pub fn unpin(&mut self, page: Page) {
+        let record = self.records.of(page);
+        assert!(record.pins > 0, "it was pinned");
+        record.pins -= 1;
+    }
+
+    /// A page that was on its way into sight is thrown away there: the frame is empty.
+    pub(super) fn come_to_nothing(&mut self, page: Page) -> Next {
+        let record = self.records.of(page);
+        (record.discarded, record.marker) = (false, false);
+        if core::mem::take(&mut record.wanted) {
+            record.state = State::Coming;
+            return Next::Zero;
+        }
+        record.state = State::Nowhere;
+        self.used -= 1;
+        Next::Done
+    }
+
+    pub(super) fn be_here(&mut self, page: Page, now: u64) {
+        let record = self.records.of(page);
+        (record.state, record.touched) = (State::Here, now);
+        self.here += 1;
+        self.frames.add(page, now);
+        self.frames.tidy(self.here as usize, &self.records);
+    }
+
+    pub(super) fn tick(&mut self) -> u64 {
+        self.now += 1;
+        self.now
+    }
+
+    /// The berth is empty, and with it a frame.
+    pub fn dropped(&mut self, berth: Berth) {
+        self.berths.push(berth);
+        self.used -= 1;
+    }
+}

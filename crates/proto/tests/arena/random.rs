@@ -1,0 +1,76 @@
+//! Random programs under random schedules.
+
+use netram_proto::arena::{Page, Replacement, Settings};
+
+use crate::world::{Act, PAGES, World};
+
+fn run(seed: u64, settings: Settings, loses: bool) -> World {
+    const THREADS: usize = 5;
+    let mut world = World::new(settings, THREADS, seed);
+    // Some threads walk, others jump; each may turn.
+    let mut at: Vec<u32> = (0..THREADS as u32).map(|thread| 80 * thread).collect();
+    for round in 0..20_000_u32 {
+        let thread = world.any(THREADS as u32) as usize;
+        if !world.is_blocked(thread) {
+            at[thread] = match world.any(100) {
+                0..90 if thread < 3 => (at[thread] + thread as u32 + 1) % PAGES,
+                _ => world.any(PAGES),
+            };
+            let page = Page(at[thread]);
+            let act = match world.any(20) {
+                0 => Act::Discard(page),
+                1..10 => Act::Read(page),
+                _ => Act::Write(page),
+            };
+            world.act(thread, act);
+        }
+        if loses && round % 64 == 0 {
+            let page = world.any(PAGES);
+            world.lose_at_lenders(Page(page));
+        }
+        for _ in 0..world.any(6) {
+            world.step();
+        }
+    }
+    world.run_out();
+    world
+}
+
+fn settings(hidden: u32, replacement: Replacement) -> Settings {
+    Settings {
+        frames: 100,
+        hidden,
+        replacement,
+        seed: 3,
+    }
+}
+
+#[test]
+fn a_reference_sees_what_was_written_last_whatever_the_schedule() {
+    for seed in 0..24 {
+        eprintln!("seed {seed}");
+        let hidden = [0, 12, 50][seed as usize % 3];
+        let replacement = [
+            Replacement::Fifo,
+            Replacement::Clock,
+            Replacement::Random,
+            Replacement::Lru,
+        ][seed as usize % 4];
+        let world = run(seed, settings(hidden, replacement), false);
+        let tally = world.arena.tally();
+        assert_eq!(world.bus_errors, 0);
+        assert!(tally.fetched > 1000, "{tally:?}");
+        assert!(tally.ahead > 100 && tally.proved > 10, "{tally:?}");
+        assert!(hidden == 0 || tally.shown > 100, "{tally:?}");
+    }
+}
+
+#[test]
+fn what_is_lost_is_a_bus_error_and_never_zeros() {
+    let mut bus_errors = 0;
+    for seed in 100..112 {
+        eprintln!("seed {seed}");
+        bus_errors += run(seed, settings(12, Replacement::Fifo), true).bus_errors;
+    }
+    assert!(bus_errors > 100, "{bus_errors}");
+}

@@ -1,0 +1,176 @@
+//! What becomes of a page, told move by move.
+
+use netram_proto::arena::{Arena, Arrive, Next, Page, Replacement, Serve, Settings, Work};
+use netram_proto::limit::{ARENA_FRAMES_MIN, EVICT_PAGES};
+
+use crate::world::{Act, World};
+
+fn settings(hidden: u32) -> Settings {
+    Settings {
+        frames: ARENA_FRAMES_MIN,
+        hidden,
+        replacement: Replacement::Fifo,
+        seed: 1,
+    }
+}
+
+/// An arena whose pages from 0 on are here until eviction has work.
+fn filled(hidden: u32) -> (Arena, Work) {
+    let mut arena = Arena::new(settings(hidden));
+    for page in (0..).map(Page) {
+        if let Some(work) = arena.work() {
+            return (arena, work);
+        }
+        assert_eq!(arena.want(page), Serve::Zero);
+        assert_eq!(arena.arrive(page), Arrive::Bytes);
+        assert_eq!(arena.came(page), Next::Done);
+    }
+    unreachable!("an arena is not without end")
+}
+
+#[test]
+fn a_page_leaves_by_way_of_its_berth_and_comes_back_from_where_it_is() {
+    let (mut arena, work) = filled(0);
+    let Work::Hide(pages) = work else {
+        panic!("{work:?}")
+    };
+    assert_eq!(pages.len(), EVICT_PAGES);
+    let (page, berth) = pages[0];
+    assert_eq!(page, Page(0), "the first that came is the first to leave");
+    assert_eq!(arena.want(Page(1)), Serve::Wait);
+    for (page, _) in &pages[2..] {
+        assert_eq!(arena.hid(*page, true), Next::Done);
+    }
+    assert_eq!(arena.hid(page, true), Next::Done);
+    assert_eq!(
+        arena.hid(Page(1), true),
+        Next::Show(pages[1].1),
+        "somebody waits for it"
+    );
+    assert_eq!(arena.arrive(Page(1)), Arrive::Bytes);
+    assert_eq!(arena.came(Page(1)), Next::Done);
+
+    let Some(Work::Send(leaving)) = arena.work() else {
+        panic!("they leave next")
+    };
+    assert_eq!(leaving.len(), EVICT_PAGES - 1);
+    let free = arena.free();
+    assert_eq!(arena.sent(page, true), Next::Drop(berth));
+    assert_eq!(arena.free(), free, "its frame is not empty yet");
+    arena.dropped(berth);
+    assert_eq!(arena.free(), free + 1);
+    assert_eq!(arena.want(page), Serve::Fetch);
+    assert_eq!(arena.sent(Page(2), false), Next::Drop(pages[2].1));
+    assert_eq!(arena.want(Page(2)), Serve::Zero, "it was zeros when it left");
+}
+
+#[test]
+fn a_hidden_page_has_a_second_chance() {
+    let (mut arena, work) = filled(28);
+    let Work::Hide(pages) = work else {
+        panic!("{work:?}")
+    };
+    for (page, _) in &pages {
+        assert_eq!(arena.hid(*page, true), Next::Done);
+    }
+    assert!(
+        matches!(arena.work(), Some(Work::Hide(_))),
+        "so many may be hidden"
+    );
+    assert_eq!(arena.want(pages[3].0), Serve::Show(pages[3].1));
+    assert_eq!(arena.arrive(pages[3].0), Arrive::Bytes);
+    assert_eq!(arena.came(pages[3].0), Next::Done);
+    assert_eq!(arena.tally().shown, 1);
+}
+
+#[test]
+fn a_page_that_cannot_be_moved_stays_and_another_one_goes() {
+    let (mut arena, work) = filled(0);
+    let Work::Hide(pages) = work else {
+        panic!("{work:?}")
+    };
+    for (page, _) in &pages {
+        assert_eq!(arena.hid(*page, false), Next::Done);
+        assert_eq!(arena.want(*page), Serve::There);
+    }
+    let Some(Work::Hide(others)) = arena.work() else {
+        panic!("eviction goes on")
+    };
+    assert_eq!(others[0].0, Page(EVICT_PAGES as u32));
+}
+
+#[test]
+fn a_page_that_went_while_it_came_is_looked_for() {
+    let mut arena = Arena::new(settings(0));
+    let page = Page(5);
+    assert_eq!(arena.want(page), Serve::Zero);
+    arena.arrive(page);
+    arena.came(page);
+    assert_eq!(arena.fault(page), Serve::Check);
+    assert_eq!(arena.fault(page), Serve::Wait, "one looks");
+    assert_eq!(arena.arrive(page), Arrive::Bytes);
+    assert_eq!(arena.came(page), Next::Done);
+    assert_eq!((arena.want(page), arena.used()), (Serve::There, 1));
+}
+
+#[test]
+fn a_pinned_page_stays() {
+    let (mut arena, work) = filled(0);
+    let Work::Hide(pages) = work else {
+        panic!("{work:?}")
+    };
+    for (page, _) in &pages {
+        arena.hid(*page, false);
+    }
+    for page in EVICT_PAGES as u32..2 * EVICT_PAGES as u32 {
+        arena.pin(Page(page));
+    }
+    let Some(Work::Hide(others)) = arena.work() else {
+        panic!("eviction goes on")
+    };
+    assert_eq!(others[0].0, Page(2 * EVICT_PAGES as u32));
+}
+
+#[test]
+fn without_room_at_lenders_faults_wait_and_what_is_here_stays() {
+    let mut world = World::new(settings(0), 2, 1);
+    world.stashes = false;
+    let mut pages = (0..).map(Page);
+    while !world.is_blocked(0) {
+        world.act(0, Act::Write(pages.next().unwrap()));
+        while world.step() {}
+    }
+    assert!(world.arena.is_crowded());
+    assert_eq!(world.arena.work(), None);
+    world.act(1, Act::Read(Page(pages.next().unwrap().0 - 2)));
+    assert!(!world.is_blocked(1), "what is here is to be had");
+    world.stashes = true;
+    world.run_out();
+}
+
+#[test]
+fn a_page_that_is_thrown_away_on_its_way_comes_as_zeros() {
+    let mut arena = Arena::new(settings(0));
+    let page = Page(5);
+    assert_eq!(arena.want(page), Serve::Zero);
+    assert_eq!(arena.discard(page), Default::default());
+    assert_eq!(arena.arrive(page), Arrive::Zeros);
+    // And again, between its coming and the word of it.
+    arena.discard(page);
+    assert_eq!(arena.want(page), Serve::Wait);
+    assert_eq!(arena.came(page), Next::Zero);
+    assert_eq!(arena.arrive(page), Arrive::Bytes);
+    assert_eq!(arena.came(page), Next::Done);
+    arena.discard(page);
+    assert_eq!((arena.used(), arena.want(page)), (0, Serve::Zero));
+}
+
+#[test]
+#[should_panic(expected = "a smaller cap")]
+fn a_cap_below_the_least_is_refused() {
+    let settings = Settings {
+        frames: ARENA_FRAMES_MIN - 1,
+        ..settings(0)
+    };
+    Arena::new(settings);
+}

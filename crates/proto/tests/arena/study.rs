@@ -1,0 +1,115 @@
+//! Rule 7: the pager's faults are those that the study predicts for the same references and replacement.
+
+use netram_proto::arena::{Arena, Next, Page, Replacement, Serve, Settings, Work};
+use netram_proto::far::{Access, Config, FirstTouch, Kind, Policy};
+
+const FRAMES: u32 = 1024;
+/// What eviction keeps free lies between a 32nd and a 16th of the cap.
+const FREE: u32 = FRAMES / 32 * 3 / 2;
+
+fn predicted(references: &[u32], replacement: Replacement) -> u64 {
+    let mut policy = Policy::new(Config {
+        kind: Kind::RamDisk,
+        replacement,
+        local_pages: FRAMES - FREE,
+        remote_pages: u32::MAX,
+        first_touch: FirstTouch::Zeros,
+        keep_copies: false,
+        seed: 1,
+    });
+    for page in references {
+        policy.reference(Page(*page), Access::Write);
+    }
+    policy.tally().faults
+}
+
+/// The faults that need a lender or zeros, when every move is done at once.
+fn paged(references: &[u32], replacement: Replacement, hidden: u32) -> u64 {
+    let mut arena = Arena::new(Settings {
+        frames: FRAMES,
+        hidden,
+        replacement,
+        seed: 1,
+    });
+    for page in references.iter().copied().map(Page) {
+        match arena.want(page) {
+            Serve::There => continue,
+            Serve::Zero | Serve::Fetch | Serve::Show(_) => {
+                arena.arrive(page);
+                assert_eq!(arena.came(page), Next::Done);
+            }
+            serve => panic!("{serve:?} with nothing on its way"),
+        }
+        while let Some(work) = arena.work() {
+            evict(&mut arena, work);
+        }
+    }
+    arena.tally().fetched + arena.tally().zeros
+}
+
+fn evict(arena: &mut Arena, work: Work) {
+    match work {
+        Work::Hide(pages) => pages.into_iter().for_each(|(page, _)| {
+            assert_eq!(arena.hid(page, true), Next::Done);
+        }),
+        Work::Send(pages) => pages.into_iter().for_each(|(page, berth)| {
+            assert_eq!(arena.sent(page, true), Next::Drop(berth));
+            arena.dropped(berth);
+        }),
+    }
+}
+
+/// Column by column over a matrix of 1,500 rows, three columns at a time in one page of each row.
+fn columns() -> Vec<u32> {
+    (0..12).flat_map(|_| 0..1500).collect()
+}
+
+/// An elimination: each row from the pivot on, and the pivot's between them.
+fn elimination() -> Vec<u32> {
+    let rows = |pivot: u32| (pivot..1500).flat_map(move |row| [pivot, row]);
+    (0..20).flat_map(rows).collect()
+}
+
+/// Look-ups of which some are frequent.
+fn lookups() -> Vec<u32> {
+    let mut state = 7_u64;
+    let mut any = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) as u32
+    };
+    (0..100_000)
+        .map(|_| if any() % 4 == 0 { any() % 4000 } else { any() % 900 })
+        .collect()
+}
+
+fn near(paged: u64, predicted: u64) -> bool {
+    paged.abs_diff(predicted) * 50 <= predicted
+}
+
+#[test]
+fn faults_are_those_that_the_study_predicts() {
+    for references in [columns(), elimination(), lookups()] {
+        for replacement in [Replacement::Fifo, Replacement::Random] {
+            let (paged, predicted) = (
+                paged(&references, replacement, 0),
+                predicted(&references, replacement),
+            );
+            assert!(
+                near(paged, predicted),
+                "{replacement:?}: {paged}, predicted {predicted}"
+            );
+        }
+    }
+}
+
+#[test]
+fn hidden_pages_make_first_in_first_out_nearly_as_good_as_exact_lru() {
+    let references = lookups();
+    let hidden = paged(&references, Replacement::Fifo, FRAMES / 4);
+    let (fifo, lru) = (
+        predicted(&references, Replacement::Fifo),
+        predicted(&references, Replacement::Lru),
+    );
+    assert!(lru <= hidden && hidden < fifo, "{lru} {hidden} {fifo}");
+    assert!(2 * (hidden - lru) < fifo - lru, "{lru} {hidden} {fifo}");
+}
