@@ -10,7 +10,8 @@ pub struct Config {
     pub lenders: Vec<Address>,
     /// How links to them are protected.
     pub security: Security,
-    /// In how many places a page is: 1 or 2. With 2, one lender may die at any time and no page is lost.
+    /// In how many places a page is to be: 1 or 2. With 2, a lender may die whenever [`Status`](netram_proto::deposit::Status) says that no
+    /// page is short, and no page is lost.
     pub copies: usize,
     /// The most pages at each lender.
     pub pages_max: u32,

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use netram_far::{Config, Depot, GetError, Got, Page};
+use netram_far::{Config, Depot, GetError, Got, OpenError, Page};
 use netram_lender::Lender;
 use netram_transport::Address;
 use tempfile::TempDir;
@@ -10,7 +10,11 @@ use tempfile::TempDir;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn lender(dir: &TempDir, index: usize, memory: u64) -> Lender {
-    Lender::start(netram_lender::Config {
+    Lender::start(config(dir, index, memory)).unwrap()
+}
+
+fn config(dir: &TempDir, index: usize, memory: u64) -> netram_lender::Config {
+    netram_lender::Config {
         name: format!("lender-{index}"),
         listen: vec![address(dir, index)],
         memory,
@@ -19,8 +23,7 @@ fn lender(dir: &TempDir, index: usize, memory: u64) -> Lender {
         journals_max: 4,
         store: Some(dir.path().join(format!("store-{index}"))),
         ..netram_lender::Config::default()
-    })
-    .unwrap()
+    }
 }
 
 fn address(dir: &TempDir, index: usize) -> Address {
@@ -137,6 +140,61 @@ fn a_page_whose_only_lender_has_lost_it_is_lost_by_name_and_the_depot_goes_on() 
     depot.put(Page(3), &content(3, 2));
     assert!(depot.flush(PATIENCE));
     check(&depot, 3..4, 2);
+}
+
+/// Whoever waited for a page was not told when it was put anew, and slept until the lease of the lender that was away was over.
+#[test]
+fn who_waits_for_a_page_gets_it_when_it_is_put_anew() {
+    let dir = dir();
+    let first = lender(&dir, 0, 8 << 20);
+    let depot = open(&dir, 1, 1);
+    depot.put(Page(3), &content(3, 1));
+    assert!(depot.flush(PATIENCE));
+    first.stop(Duration::ZERO);
+    until("the lender is gone", || !depot.status().lenders[0].linked);
+    std::thread::scope(|scope| {
+        let (sender, came) = std::sync::mpsc::channel();
+        let depot = &depot;
+        scope.spawn(move || {
+            let mut bytes = [0; 4096];
+            let got = depot.get(Page(3), &mut bytes);
+            sender.send((got, bytes)).unwrap();
+        });
+        // That it waits by then is likely, and the test holds if not.
+        assert!(came.recv_timeout(Duration::from_millis(100)).is_err());
+        depot.put(Page(3), &content(3, 2));
+        assert_eq!(came.recv_timeout(PATIENCE), Ok((Ok(Got::Page), content(3, 2))));
+    });
+}
+
+#[test]
+fn one_lender_named_twice_is_refused_and_one_by_two_names_holds_one_copy() {
+    let dir = dir();
+    let twice = Config {
+        lenders: vec![address(&dir, 0), address(&dir, 1), address(&dir, 0)],
+        ..Config::default()
+    };
+    assert!(matches!(
+        Depot::open(twice),
+        Err(OpenError::NamedTwice { address: named }) if named == address(&dir, 0)
+    ));
+    let _lender = Lender::start(netram_lender::Config {
+        listen: vec![address(&dir, 0), address(&dir, 1)],
+        ..config(&dir, 0, 8 << 20)
+    })
+    .unwrap();
+    let depot = Depot::open(Config {
+        lenders: vec![address(&dir, 0), address(&dir, 1)],
+        copies: 2,
+        ..Config::default()
+    })
+    .unwrap();
+    (0..20).for_each(|page| depot.put(Page(page), &content(page, 1)));
+    assert!(depot.flush(PATIENCE));
+    let status = depot.status();
+    assert_eq!(status.short, 20);
+    assert_eq!(status.lenders.iter().map(|lender| lender.used).sum::<u32>(), 20);
+    check(&depot, 0..20, 1);
 }
 
 #[test]

@@ -119,12 +119,14 @@ pub const DEPOSIT_FRAMES_MAX: usize = 4;
 pub const DEPOSIT_GROW_SLOTS: u32 = 4096;
 /// Pages that an owner fetches at once in order to give them a second place. They need memory of which it has little.
 pub const MENDS_MAX: usize = FRAME_PAGES_MAX;
-/// Short pages that an owner looks at in one step.
-pub const MEND_LOOK_MAX: usize = 64;
+/// Short pages that an owner looks at in one step, for some that can be mended: tens of µs.
+pub const MEND_LOOK_MAX: usize = 4096;
 /// A lender that is away for so long is counted as gone when it comes to how many places a page has. What is only there is waited for.
 pub const DEPOSIT_DETECT: Span = Span::from_ms(2_000);
 /// A lender keeps a deposit for so long after its session has ended.
 pub const DEPOSIT_LEASE: Span = Span::from_ms(30_000);
+/// A lender that owes an answer for so long is gone, whatever its link says.
+pub const DEPOSIT_SILENCE: Span = Span::from_ms(5_000);
 /// A lender that had no room is asked again after so long.
 pub const DEPOSIT_RETRY: Span = Span::from_ms(2_000);
 
@@ -195,6 +197,10 @@ const _: () = assert!(
 const _: () = assert!(
     ARENA_FRAMES_MIN as usize >= 4 * EVICT_PAGES,
     "while batches are on their way there are frames for faults"
+);
+const _: () = assert!(
+    DEPOSIT_SILENCE.0 < DEPOSIT_LEASE.0,
+    "who takes up an old session finds the deposit"
 );
 const _: () = assert!(LENDERS_MAX <= u16::BITS as usize, "a set of lenders is two bytes");
 const _: () = assert!(LOG_BYTES_MIN.is_multiple_of(LOG_ALIGN));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use netram_proto::deposit::{Cut, Misconduct, News, Send, page_head};
 use netram_proto::id::{Epoch, Incarnation, Lsn};
-use netram_proto::limit::FRAME_PAGES_MAX;
+use netram_proto::limit::{DEPOSIT_SILENCE, FRAME_PAGES_MAX};
 use netram_proto::time::{Span, Time};
 use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
 use netram_transport::{
@@ -23,9 +23,11 @@ const TICK: Duration = Duration::from_millis(100);
 /// How often a lender is asked whether it is there.
 const PING: Duration = Duration::from_secs(1);
 /// A lender that says nothing for so long is gone, whatever its link says.
-const SILENCE: Duration = Duration::from_secs(5);
+const SILENCE: Duration = Duration::from_nanos(DEPOSIT_SILENCE.0);
 /// Between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(500);
+/// After a lender was no use for a reason that only its operator, or ours, can mend.
+const RETRY_REFUSED: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A link to a lender, or the way there.
@@ -54,7 +56,11 @@ enum Ending {
     Misconduct,
     #[error("it refused: {0:?}")]
     Refused(Option<Refusal>),
-    #[error("nothing was heard of it")]
+    #[error("no deposits are taken there, or no more")]
+    NoDeposit,
+    #[error("it is a lender that another address leads to as well; two copies there would be one copy")]
+    Twice,
+    #[error("it did not answer in time")]
     Silent,
 }
 
@@ -89,6 +95,8 @@ impl Drop for EndGuard {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.failed.store(true, Ordering::Release);
+            // Whoever has looked at `failed` and is about to wait has the lock.
+            drop(self.0.lock());
             self.0.changed.notify_all();
         }
     }
@@ -158,7 +166,10 @@ impl Driver {
         for lender in 0..self.ways.len() {
             match &mut self.ways[lender] {
                 Way::Idle { again } if *again <= self.now => self.dial(lender),
-                Way::Up(session) if self.now.duration_since(session.heard) > SILENCE => {
+                Way::Up(session)
+                    if self.now.duration_since(session.heard) > SILENCE
+                        || self.shared.lock().machine.is_silent(lender, now) =>
+                {
                     self.end(lender, Ending::Silent);
                 }
                 Way::Up(session) if session.stands && self.now.duration_since(session.pinged) > PING => {
@@ -258,7 +269,13 @@ impl Driver {
     fn end(&mut self, lender: usize, ending: Ending) {
         let address = &self.shared.config.lenders[lender];
         tracing::warn!(%address, %ending, "a lender's session has ended");
-        self.ways[lender] = self.idle();
+        let retry = match ending {
+            Ending::NoDeposit | Ending::Twice => RETRY_REFUSED,
+            _ => RETRY,
+        };
+        self.ways[lender] = Way::Idle {
+            again: self.now + retry,
+        };
         let now = self.time();
         self.shared.lock().machine.on_unlinked(lender, now);
     }
@@ -291,7 +308,8 @@ impl Driver {
             let Way::Up(session) = &mut self.ways[lender] else {
                 continue;
             };
-            if let Err(error) = send_all(&self.shared, session, lender) {
+            let now = Time(self.now.duration_since(self.started).as_nanos() as u64);
+            if let Err(error) = send_all(&self.shared, session, lender, now) {
                 self.end(lender, error.into());
             } else if let Err(error) = session.watch(&self.poller, lender) {
                 panic!("a link that is waited for cannot be waited for otherwise: {error}");
@@ -377,8 +395,8 @@ fn hear(
             *stands = true;
             let lease = Span::from_ms(u64::from(header.mark) * 1000);
             let life = Incarnation(header.stable.0);
-            state.machine.on_linked(lender, life, slots(header.lsn)?, lease);
-            Ok(())
+            let linked = state.machine.on_linked(lender, life, slots(header.lsn)?, lease);
+            linked.map_err(|Misconduct| Ending::Twice)
         }
         FrameKind::Stashed => Ok(state.machine.on_stashed(lender, header.mark)?),
         FrameKind::Got => {
@@ -395,6 +413,7 @@ fn hear(
         }
         FrameKind::Refuse => match Refusal::from_byte(header.flags) {
             Some(Refusal::NoRoom) => Ok(state.machine.on_no_room(lender, slots(header.stable)?, now)?),
+            Some(Refusal::NoDeposit) => Err(Ending::NoDeposit),
             refusal => Err(Ending::Refused(refusal)),
         },
         _ => Err(Ending::Misconduct),
@@ -434,10 +453,10 @@ fn on_got(
 }
 
 /// Sends a lender what the machine has for it, as far as the link takes it.
-fn send_all(shared: &Shared, session: &mut Session, lender: usize) -> Result<(), LinkError> {
+fn send_all(shared: &Shared, session: &mut Session, lender: usize, now: Time) -> Result<(), LinkError> {
     while session.link.flush()? {
         let mut state = shared.lock();
-        let Some(send) = state.machine.poll(lender) else {
+        let Some(send) = state.machine.poll(lender, now) else {
             return Ok(());
         };
         let mut header = session.header(FrameKind::Resize, shared.id.0 as u64);

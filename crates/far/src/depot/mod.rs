@@ -33,6 +33,12 @@ pub enum OpenError {
         /// What is allowed.
         must: &'static str,
     },
+    /// One lender would be two. Name another, or take the name away.
+    #[error("{address} is named twice; two copies at one lender are one copy")]
+    NamedTwice {
+        /// Which lender.
+        address: Address,
+    },
     /// The system refused something that every program needs.
     #[error("the depot cannot {step}")]
     System {
@@ -111,6 +117,11 @@ impl Depot {
         if !(1..=COPIES_MAX).contains(&config.copies) {
             return bad("the number of copies", "1 or 2");
         }
+        if let Some(twice) = named_twice(&config.lenders) {
+            return Err(OpenError::NamedTwice {
+                address: twice.clone(),
+            });
+        }
         if config.pages_max == 0 {
             return bad("the most pages at a lender", "1 at least");
         }
@@ -168,6 +179,8 @@ impl Depot {
         state.aside.insert(page, (version, sealed));
         state.override_with(page, bytes);
         drop(state);
+        // Who waits for what was there before takes this.
+        self.shared.changed.notify_all();
         self.shared.wake();
     }
 
@@ -328,6 +341,12 @@ impl State {
             self.came.remove(&page)
         }
     }
+}
+
+fn named_twice(lenders: &[Address]) -> Option<&Address> {
+    let mut rest = lenders.iter();
+    std::iter::from_fn(|| rest.next().map(|address| (address, rest.clone())))
+        .find_map(|(address, mut rest)| rest.any(|other| other == address).then_some(address))
 }
 
 fn names(lenders: &[Address]) -> String {

@@ -107,11 +107,11 @@ proptest! {
                 5 if depot.status().lenders[lender].linked => depot.on_unlinked(lender, now),
                 5 => {
                     depot.next_session(lender);
-                    depot.on_linked(lender, Incarnation(u64::from(number % 2)), number, DEPOSIT_LEASE);
+                    let _ = depot.on_linked(lender, Incarnation(u64::from(number % 4)), number, DEPOSIT_LEASE);
                 }
                 _ => {
                     depot.tick(now);
-                    while depot.poll(lender).is_some() {}
+                    while depot.poll(lender, now).is_some() {}
                 }
             }
             for lender in depot.status().lenders {

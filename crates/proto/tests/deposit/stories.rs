@@ -1,8 +1,9 @@
 //! What becomes of pages, a story each.
 
-use netram_proto::deposit::{Found, LenderSet, News, Page};
-use netram_proto::id::{Epoch, Lsn};
-use netram_proto::limit::{DEPOSIT_DETECT, DEPOSIT_LEASE};
+use netram_proto::deposit::{Depot, Found, LenderSet, Misconduct, News, Page, Send, Settings};
+use netram_proto::id::{Epoch, Incarnation, Lsn};
+use netram_proto::limit::{DEPOSIT_DETECT, DEPOSIT_LEASE, DEPOSIT_SILENCE, MENDS_MAX};
+use netram_proto::time::Time;
 use netram_proto::wire::{FrameKind, Header, Refusal};
 
 use super::world::{Lender, OWNER, World};
@@ -129,7 +130,7 @@ fn a_page_put_anew_while_it_is_on_its_way_is_kept_until_the_new_one_is_there() {
     world.put(0, 1);
     let first = world.depot.put(Page(0));
     world.aside.insert(Page(0), (first, vec![2; 4096]));
-    let sent = world.depot.poll(0).unwrap();
+    let sent = world.depot.poll(0, world.now).unwrap();
     let (header, body) = world.frame(0, sent);
     let second = world.depot.put(Page(0));
     world.aside.insert(Page(0), (second, vec![3; 4096]));
@@ -164,6 +165,98 @@ fn what_a_dead_lender_had_gets_another_place_from_the_other() {
                 .all(|(lender, _, held)| lender != 1 && held)
         );
     }
+}
+
+/// Two lenders were away, and the pages that only these had took all the room for pages on their way: no other page was mended until they
+/// came back.
+#[test]
+fn pages_that_nobody_can_give_do_not_keep_others_from_being_mended() {
+    let mut world = World::new(2, &[64; 4]);
+    let many = MENDS_MAX as u32 + 6;
+    world.unlink(2);
+    world.unlink(3);
+    (0..many).for_each(|page| world.put(page, 1));
+    world.link(2);
+    world.link(3);
+    world.unlink(1);
+    let others = many..2 * many;
+    others.clone().for_each(|page| world.put(page, 2));
+    world.link(1);
+    world.unlink(0);
+    world.unlink(1);
+    world.now = world.now + DEPOSIT_DETECT;
+    for _ in 0..8 {
+        world.depot.tick(world.now);
+        world.settle();
+    }
+    for page in others {
+        let places: Vec<usize> = world.depot.places(Page(page)).map(|(lender, ..)| lender).collect();
+        assert!(
+            places.len() == 2 && places.iter().all(|lender| *lender > 1),
+            "page {page} is at {places:?}"
+        );
+    }
+    // Who wants one of the others has it as soon as one of its lenders is back.
+    world.depot.get(Page(0));
+    world.link(1);
+    assert_eq!(world.came[&Page(0)][0], 1);
+}
+
+#[test]
+fn a_lender_by_two_names_is_one_lender() {
+    let mut world = World::new(2, &[64, 64]);
+    world.unlink(1);
+    world.depot.next_session(1);
+    assert_eq!(
+        world.depot.on_linked(1, Incarnation(1), 0, DEPOSIT_LEASE),
+        Err(Misconduct)
+    );
+    world.put(0, 5);
+    assert!(world.depot.places(Page(0)).all(|(lender, ..)| lender == 0));
+    assert_eq!(world.depot.status().short, 1);
+}
+
+/// A lender that claimed 2^28 slots made its owner take a gibibyte for their numbers.
+#[test]
+fn slots_that_nobody_asked_for_are_not_believed_in() {
+    let settings = Settings {
+        copies: 1,
+        slots_max: vec![u32::MAX],
+        grow: 8,
+    };
+    let mut depot = Depot::new(&settings);
+    let now = Time(1);
+    depot.next_session(0);
+    depot.on_linked(0, Incarnation(1), 1 << 28, DEPOSIT_LEASE).unwrap();
+    assert_eq!(depot.status().lenders[0].slots, 0);
+    assert_eq!(depot.poll(0, now), Some(Send::Resize(8)));
+    // The answer is lost, and the deposit has them.
+    depot.on_unlinked(0, now);
+    depot.next_session(0);
+    depot.on_linked(0, Incarnation(1), 1 << 28, DEPOSIT_LEASE).unwrap();
+    assert_eq!(depot.status().lenders[0].slots, 8);
+}
+
+#[test]
+fn a_lender_that_owes_an_answer_for_too_long_is_silent_whatever_else_it_says() {
+    let mut world = World::new(1, &[64]);
+    let start = world.now;
+    world.depot.put(Page(0));
+    let Some(Send::Put(first, _)) = world.depot.poll(0, start) else {
+        panic!("the page is to be sent");
+    };
+    world.depot.put(Page(1));
+    let later = start + DEPOSIT_DETECT;
+    let Some(Send::Put(second, _)) = world.depot.poll(0, later) else {
+        panic!("the page is to be sent");
+    };
+    assert!(!world.depot.is_silent(0, later));
+    assert!(world.depot.is_silent(0, start + DEPOSIT_SILENCE));
+    world.depot.on_stashed(0, first).unwrap();
+    assert!(!world.depot.is_silent(0, start + DEPOSIT_SILENCE));
+    assert!(world.depot.is_silent(0, later + DEPOSIT_SILENCE));
+    world.depot.on_stashed(0, second).unwrap();
+    assert!(!world.depot.is_silent(0, later + DEPOSIT_SILENCE));
 }
 
 #[test]

@@ -113,7 +113,7 @@ impl World {
         let (answer, _) = self.lenders[lender].ask(header, &[]);
         assert_eq!(answer.kind, FrameKind::Deposited, "{answer:?}");
         let (life, slots) = (Incarnation(answer.stable.0), answer.lsn.0 as u32);
-        self.depot.on_linked(lender, life, slots, DEPOSIT_LEASE);
+        self.depot.on_linked(lender, life, slots, DEPOSIT_LEASE).unwrap();
         self.linked[lender] = true;
         self.settle();
     }
@@ -138,7 +138,7 @@ impl World {
             let mut idle = true;
             for lender in 0..self.lenders.len() {
                 while self.linked[lender]
-                    && let Some(send) = self.depot.poll(lender)
+                    && let Some(send) = self.depot.poll(lender, self.now)
                 {
                     idle = false;
                     let (header, body) = self.frame(lender, send);

@@ -226,7 +226,7 @@ impl World {
         let now = self.now;
         if let Some(owner) = self.arenas[arena].as_mut().filter(|owner| owner.life == life) {
             owner.conns[lender] = None;
-            if owner.depot.status().lenders[lender].linked {
+            if owner.depot.is_linked(lender) {
                 owner.linked_until[lender] = now;
             }
             owner.depot.on_unlinked(lender, now);

@@ -233,14 +233,13 @@ impl World {
         let header = &frame.header;
         let slots = u32::try_from(header.lsn.0).map_err(|_| Misconduct);
         match header.kind {
-            FrameKind::Deposited if owner.depot.status().lenders[lender].linked => {
+            FrameKind::Deposited if owner.depot.is_linked(lender) => {
                 owner.depot.on_resized(lender, slots?)
             }
             FrameKind::Deposited => {
                 let lease = Span::from_ms(u64::from(header.mark) * 1000);
-                owner
-                    .depot
-                    .on_linked(lender, Incarnation(header.stable.0), slots?, lease);
+                let life = Incarnation(header.stable.0);
+                owner.depot.on_linked(lender, life, slots?, lease)?;
                 self.coverage.hit("far: sessions");
                 Ok(())
             }
@@ -321,7 +320,7 @@ impl World {
         let (lender, epoch) = (self.conns[conn].lender, self.conns[conn].epoch);
         let owner = self.arenas[arena].as_mut()?;
         let mut body = Vec::new();
-        let mut header = match owner.depot.poll(lender)? {
+        let mut header = match owner.depot.poll(lender, self.now)? {
             Send::Resize(slots) => {
                 let mut header = frame(FrameKind::Resize, epoch, owner.writer());
                 header.lsn = Lsn(slots.into());

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use super::{Item, Misconduct, Send};
 use crate::id::{Epoch, Incarnation};
-use crate::limit::{DEPOSIT_FRAMES_MAX, DEPOSIT_RETRY, DEPOSIT_SLOTS_MAX, FRAME_PAGES_MAX};
+use crate::limit::{DEPOSIT_FRAMES_MAX, DEPOSIT_RETRY, DEPOSIT_SILENCE, DEPOSIT_SLOTS_MAX, FRAME_PAGES_MAX};
 use crate::time::{Span, Time};
 
 /// A frame on its way. Lenders answer in order.
@@ -36,6 +36,8 @@ pub(super) struct Lender {
     /// It has said that it stops.
     pub(super) leaving: bool,
     slots: u32,
+    /// The most slots that it was ever asked for.
+    asked: u32,
     free: Vec<u32>,
     /// Slots to ask for with the next frame.
     wanted: Option<u32>,
@@ -43,7 +45,8 @@ pub(super) struct Lender {
     full_until: Option<Time>,
     puts: VecDeque<Item>,
     gets: VecDeque<Item>,
-    pub(super) flights: VecDeque<Flight>,
+    /// What is on its way, and since when.
+    pub(super) flights: VecDeque<(Time, Flight)>,
     number: u32,
 }
 
@@ -60,6 +63,7 @@ impl Lender {
             shunned: true,
             leaving: false,
             slots: 0,
+            asked: 0,
             free: Vec::new(),
             wanted: None,
             full_until: None,
@@ -89,7 +93,7 @@ impl Lender {
     }
 
     fn is_asking(&self) -> bool {
-        let sent = |flight: &Flight| matches!(flight, Flight::Resize(_));
+        let sent = |(_, flight): &(Time, Flight)| matches!(flight, Flight::Resize(_));
         self.wanted.is_some() || self.flights.iter().any(sent)
     }
 
@@ -135,7 +139,8 @@ impl Lender {
         self.shunned = false;
         self.leaving = false;
         self.full_until = None;
-        self.on_slots(slots.min(self.slots_max));
+        // What it claims beyond what it was asked for would cost memory here.
+        self.on_slots(slots.min(self.asked));
     }
 
     /// The deposit has so many slots now. They are numbered from 0, and it loses none that we did not give back.
@@ -170,18 +175,19 @@ impl Lender {
     /// An answer has come. Lenders answer in order, so it is to the frame that was sent first; if it does not fit that, it fits none, and
     /// what is on its way stays so until the link is closed.
     pub(super) fn land(&mut self, fits: impl FnOnce(&Flight) -> bool) -> Result<Vec<Item>, Misconduct> {
-        match self.flights.pop_front() {
-            Some(flight) if fits(&flight) => Ok(match flight {
-                Flight::Resize(_) => Vec::new(),
-                Flight::Put(_, items) | Flight::Get(_, items) => items,
-            }),
-            other => {
-                other
-                    .into_iter()
-                    .for_each(|flight| self.flights.push_front(flight));
-                Err(Misconduct)
-            }
+        if !self.flights.front().is_some_and(|(_, flight)| fits(flight)) {
+            return Err(Misconduct);
         }
+        Ok(match self.flights.pop_front() {
+            Some((_, Flight::Put(_, items) | Flight::Get(_, items))) => items,
+            Some((_, Flight::Resize(_))) | None => Vec::new(),
+        })
+    }
+
+    /// Whether an answer has been due for so long that none will come.
+    pub(super) fn is_silent(&self, now: Time) -> bool {
+        let first = self.flights.front();
+        first.is_some_and(|(sent, _)| now.since(*sent) >= DEPOSIT_SILENCE)
     }
 
     /// The link is gone. Returns the puts that are not known to have arrived.
@@ -191,7 +197,7 @@ impl Lender {
         self.wanted = None;
         self.gets.clear();
         let mut puts: Vec<Item> = Vec::new();
-        for flight in self.flights.drain(..) {
+        for (_, flight) in self.flights.drain(..) {
             if let Flight::Put(_, items) = flight {
                 puts.extend(items);
             }
@@ -218,6 +224,7 @@ impl Lender {
     /// The next frame to send: what is waited for first. `still` says which puts and gets still matter.
     pub(super) fn poll(
         &mut self,
+        now: Time,
         put_matters: impl FnMut(&Item) -> bool,
         get_matters: impl FnMut(&Item) -> bool,
     ) -> Option<Send> {
@@ -227,11 +234,12 @@ impl Lender {
         let gets = batch(&mut self.gets, get_matters);
         if !gets.is_empty() {
             let number = self.next_number();
-            self.flights.push_back(Flight::Get(number, gets.clone()));
+            self.flights.push_back((now, Flight::Get(number, gets.clone())));
             return Some(Send::Get(number, gets));
         }
         if let Some(slots) = self.wanted.take() {
-            self.flights.push_back(Flight::Resize(slots));
+            self.flights.push_back((now, Flight::Resize(slots)));
+            self.asked = self.asked.max(slots);
             return Some(Send::Resize(slots));
         }
         let puts = batch(&mut self.puts, put_matters);
@@ -239,7 +247,7 @@ impl Lender {
             return None;
         }
         let number = self.next_number();
-        self.flights.push_back(Flight::Put(number, puts.clone()));
+        self.flights.push_back((now, Flight::Put(number, puts.clone())));
         Some(Send::Put(number, puts))
     }
 

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use core::ops::Bound;
 
 use super::lender::Lender;
-use super::{Depot, Entry, Item, LenderSet, News, Page, Spot};
+use super::{Depot, Entry, Get, Item, LenderSet, News, Page, Spot};
 use crate::limit::{COPIES_MAX, MEND_LOOK_MAX, MENDS_MAX};
 use crate::planted::Fault;
 
@@ -111,26 +111,31 @@ impl Depot {
 
     /// Fetches short pages that can have another place, a few at a time, from where it stopped the last time.
     pub(super) fn mend(&mut self) {
-        let mut mending = self.gets.values().filter(|get| get.mend).count();
-        for _ in 0..MEND_LOOK_MAX.min(self.short.len()) {
-            if mending >= MENDS_MAX {
-                return;
+        let coming = |get: &&Get| get.mend && get.at.is_some();
+        let mut room = MENDS_MAX.saturating_sub(self.gets.values().filter(coming).count());
+        let (mut whole, mut found) = (Vec::new(), Vec::new());
+        let behind = (Bound::Excluded(self.mend_from), Bound::Unbounded);
+        let order = self.short.range(behind).chain(self.short.range(..=self.mend_from));
+        for &page in order.take(MEND_LOOK_MAX) {
+            if room == 0 {
+                break;
             }
-            let after = (Bound::Excluded(self.mend_from), Bound::Unbounded);
-            let next = self.short.range(after).next().or(self.short.first());
-            let Some(page) = next.copied() else { return };
             self.mend_from = page;
             let entry = &self.pages[page.0 as usize];
             if self.counted(entry) >= self.copies {
                 // Who had been away for too long has come back.
-                self.short.remove(&page);
-                continue;
+                whole.push(page);
+            } else if !entry.aside && self.reachable(entry).is_some() && self.candidate(page).is_some() {
+                let known = self.gets.get(&page).as_ref().is_some_and(coming);
+                room -= usize::from(!known);
+                found.push(page);
             }
-            if entry.aside || self.candidate(page).is_none() {
-                continue;
-            }
+        }
+        for page in whole {
+            self.short.remove(&page);
+        }
+        for page in found {
             let get = self.gets.entry(page).or_default();
-            mending += usize::from(!get.mend);
             get.mend = true;
             if get.at.is_none() {
                 self.route(page);

@@ -286,7 +286,18 @@ impl Depot {
     }
 
     /// The session that was begun last stands: the lender answered `Deposited`. It keeps the deposit for `lease` when the session is over.
-    pub fn on_linked(&mut self, lender: usize, life: Incarnation, slots: u32, lease: Span) {
+    /// Refused if another of the lenders has this very life: both are one, and two copies at one lender are one copy.
+    pub fn on_linked(
+        &mut self,
+        lender: usize,
+        life: Incarnation,
+        slots: u32,
+        lease: Span,
+    ) -> Result<(), Misconduct> {
+        let others = self.lenders.iter().enumerate().filter(|(at, _)| *at != lender);
+        if { others }.any(|(_, other)| other.life == Some(life)) {
+            return Err(Misconduct);
+        }
         let known = self.lenders[lender].life;
         let same = known == Some(life) && slots >= self.lenders[lender].slots();
         let ignored = known.is_some() && self.planted.is(Fault::LifeIgnored);
@@ -297,6 +308,7 @@ impl Depot {
         self.reroute();
         self.replace_all();
         self.mend();
+        Ok(())
     }
 
     /// The link has ended, or a session did not come about.
@@ -369,7 +381,6 @@ impl Depot {
             }
         }
         self.lenders[lender].want_none();
-        self.mend();
         Ok(())
     }
 
@@ -414,7 +425,9 @@ impl Depot {
             self.place(page);
             self.settle(page);
         }
-        self.mend();
+        if get.mend {
+            self.mend();
+        }
         Taken {
             wanted: get.wanted,
             aside,
@@ -445,7 +458,7 @@ impl Depot {
     }
 
     /// The next frame for a lender, or `None` if there is none, or enough is on its way.
-    pub fn poll(&mut self, lender: usize) -> Option<Send> {
+    pub fn poll(&mut self, lender: usize, now: Time) -> Option<Send> {
         let (pages, gets) = (&self.pages, &self.gets);
         let current = |item: &Item, held: bool| {
             pages.get(item.page.0 as usize).is_some_and(|entry| {
@@ -459,9 +472,21 @@ impl Depot {
                 .is_some_and(|get| get.at == Some(lender as u8))
         };
         self.lenders[lender].poll(
+            now,
             |item| current(item, false),
             |item| asked(item) && current(item, true),
         )
+    }
+
+    /// Whether a lender has owed an answer for [`DEPOSIT_SILENCE`](crate::limit::DEPOSIT_SILENCE): its link is to be closed, whatever else
+    /// comes over it.
+    pub fn is_silent(&self, lender: usize, now: Time) -> bool {
+        self.lenders[lender].is_silent(now)
+    }
+
+    /// Whether a session with the lender stands.
+    pub fn is_linked(&self, lender: usize) -> bool {
+        self.lenders[lender].linked
     }
 
     /// The next thing that became of a page.
@@ -528,15 +553,14 @@ impl Depot {
         let Some(entry) = self.pages.get(page.0 as usize) else {
             return;
         };
-        let held = entry.spots.iter().flatten().filter(|spot| spot.held);
-        // The one with less on its way: it answers sooner.
-        let ready = { held }
-            .filter(|spot| self.lenders[usize::from(spot.lender)].linked)
-            .min_by_key(|spot| self.lenders[usize::from(spot.lender)].flights.len())
-            .copied();
+        let ready = self.reachable(entry);
         let version = entry.version;
-        if let Some(get) = self.gets.get_mut(&page) {
-            get.at = ready.map(|spot| spot.lender);
+        match self.gets.get_mut(&page) {
+            Some(get) if ready.is_some() || get.wanted => get.at = ready.map(|spot| spot.lender),
+            // Nobody waits for it: it is looked for again when it can be fetched.
+            _ => {
+                self.gets.remove(&page);
+            }
         }
         if let Some(spot) = ready {
             self.lenders[usize::from(spot.lender)].get(Item {
@@ -545,6 +569,15 @@ impl Depot {
                 slot: spot.slot,
             });
         }
+    }
+
+    /// Where the page can be had now: of two places the one with less on its way, for it answers sooner.
+    fn reachable(&self, entry: &Entry) -> Option<Spot> {
+        let held = entry.spots.iter().flatten().filter(|spot| spot.held);
+        { held }
+            .filter(|spot| self.lenders[usize::from(spot.lender)].linked)
+            .min_by_key(|spot| self.lenders[usize::from(spot.lender)].flights.len())
+            .copied()
     }
 
     fn reroute(&mut self) {
