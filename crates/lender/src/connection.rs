@@ -2,35 +2,22 @@
 //!
 //! A turn takes every packet that has arrived, lets the member judge them, saves its state, and sends all answers at
 //! once. Acknowledgements are cumulative, so of several in a row only the last is sent.
-//!
-//! A peer that does not read its answers is not read from either: nothing is taken while an answer waits, so the
-//! answers of one turn always fit the link's buffer, and the peer's own sends come to a stop.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use netram_proto::cast::{Gather, Tune};
 use netram_proto::id::Lsn;
-use netram_proto::limit::{FRAME_BODY_BYTES_MAX, FRAME_HEADER_BYTES};
+use netram_proto::limit::FRAME_BODY_BYTES_MAX;
 use netram_proto::member::{Reply, Window};
 use netram_proto::session::{Admit, Session};
 use netram_proto::wire::{Flag, Frame, FrameKind, Header, Refusal};
-use netram_transport::link::SEND_BUFFER_BYTES;
 use netram_transport::{Link, LinkError};
 
 use crate::journal::{Gathered, Journal, Place, Way};
 use crate::limit::PARTS_MAX;
+use crate::outbox::{Outbox, Overdue};
 use crate::shared::{Permit, Shared};
 use crate::stats::Counters;
-
-/// Bytes that the link adds to a packet: its length and a tag.
-const PACKET_OVERHEAD_BYTES: usize = 2 + 16;
-/// The most that one request adds to the link's buffer: an acknowledgement that was held back, and the answer.
-const ANSWER_BYTES_MAX: usize = FRAME_BODY_BYTES_MAX + 2 * (FRAME_HEADER_BYTES + PACKET_OVERHEAD_BYTES);
-
-const _: () = assert!(
-    ANSWER_BYTES_MAX <= SEND_BUFFER_BYTES,
-    "an empty link takes any answer"
-);
 
 /// Why a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +40,15 @@ impl From<LinkError> for Ending {
     }
 }
 
+impl From<Overdue> for Ending {
+    fn from(overdue: Overdue) -> Ending {
+        match overdue {
+            Overdue::Idle => Ending::Idle,
+            Overdue::SlowReader => Ending::SlowReader,
+        }
+    }
+}
+
 /// What a turn needs to know of the world.
 pub(crate) struct Turn<'a> {
     pub(crate) now: Instant,
@@ -62,18 +58,11 @@ pub(crate) struct Turn<'a> {
 
 /// A session that is bound to a journal.
 pub(crate) struct Connection {
-    pub(crate) link: Link,
+    pub(crate) outbox: Outbox,
     session: Session,
     pub(crate) place: Place,
     /// Held back, because the next acknowledgement may say it all.
     ack: Option<Header>,
-    /// Bytes given to the link since it was last empty; an upper bound of what waits there.
-    queued: usize,
-    /// Since when the link has held bytes that the peer does not take.
-    stuck_since: Option<Instant>,
-    /// Whether the shard's poller was told to wait for room to write.
-    pub(crate) waits_to_write: bool,
-    heard: Instant,
     /// Order in what is multicast; `None`: this session listens to no channel.
     gather: Option<Box<Gather>>,
     /// The peer asked to listen to a channel: the number it gave, and the channel. The shard answers.
@@ -92,14 +81,10 @@ impl Connection {
         now: Instant,
     ) -> Connection {
         Connection {
-            link,
+            outbox: Outbox::new(link, now),
             session,
             place,
             ack: None,
-            queued: 0,
-            stuck_since: None,
-            waits_to_write: false,
-            heard: now,
             gather: None,
             wish: None,
             logged: 0,
@@ -107,34 +92,18 @@ impl Connection {
         }
     }
 
-    /// Whether the connection waits for the peer to read, rather than for it to write.
-    pub(crate) fn stuck(&self) -> bool {
-        self.stuck_since.is_some()
-    }
-
-    /// Whether the session's time is up.
-    pub(crate) fn overdue(&self, now: Instant, idle: Duration, slow: Duration) -> Option<Ending> {
-        match self.stuck_since {
-            Some(since) => (now.duration_since(since) > slow).then_some(Ending::SlowReader),
-            None => (now.duration_since(self.heard) > idle).then_some(Ending::Idle),
-        }
-    }
-
     /// Sends a frame of the lender's own, with everything that waits.
     pub(crate) fn say(&mut self, header: Header, body: &[u8], now: Instant) -> Result<(), Ending> {
         self.queue_ack()?;
         self.queue(&header, body)?;
-        self.flush(now)
+        Ok(self.outbox.flush(now)?)
     }
 
     /// Takes what has arrived and answers it. `true`: something had. About 250 ns an append beside its CRC, its copy
     /// and the two system calls; nothing is allocated.
     pub(crate) fn turn(&mut self, journal: &mut Journal, turn: &Turn<'_>) -> Result<bool, Ending> {
-        if self.stuck() {
-            self.flush(turn.now)?;
-            if self.stuck() {
-                return Ok(false);
-            }
+        if !self.outbox.ready(turn.now)? {
+            return Ok(false);
         }
         let taken = self.take(journal, turn);
         journal.settle();
@@ -143,9 +112,9 @@ impl Connection {
             Err(ending) => (1, Err(ending)),
         };
         if frames > 0 {
-            self.heard = turn.now;
+            self.outbox.hear(turn.now);
             // What was acknowledged before the session went wrong is still true, and worth saying.
-            let sent = self.queue_ack().and_then(|()| self.flush(turn.now));
+            let sent = self.queue_ack().and_then(|()| Ok(self.outbox.flush(turn.now)?));
             ended.and(sent)?;
         } else {
             ended?;
@@ -156,8 +125,8 @@ impl Connection {
     fn take(&mut self, journal: &mut Journal, turn: &Turn<'_>) -> Result<usize, Ending> {
         let (mut frames, mut appends, mut bytes) = (0, 0, 0);
         let mut ended = Ok(());
-        while self.queued + ANSWER_BYTES_MAX <= SEND_BUFFER_BYTES {
-            let packet = match self.link.receive() {
+        while self.outbox.has_room() {
+            let packet = match self.outbox.link.receive() {
                 Ok(Some(packet)) => packet,
                 Ok(None) => break,
                 Err(error) => {
@@ -185,7 +154,7 @@ impl Connection {
                             FrameKind::Append => {
                                 let gathered = journal.gather(gather, &frame, Way::Link);
                                 ended = self.gathered(gathered, journal, turn);
-                                if ended.is_err() || !self.link.has_buffered() {
+                                if ended.is_err() || !self.outbox.link.has_buffered() {
                                     break;
                                 }
                                 continue;
@@ -203,7 +172,7 @@ impl Connection {
                 Err(Misconduct) => Reply::Frame(turn.shared.refusal(Refusal::Malformed), [0; 8], 0),
             };
             ended = self.answer(reply, journal, turn);
-            if ended.is_err() || !self.link.has_buffered() {
+            if ended.is_err() || !self.outbox.link.has_buffered() {
                 break;
             }
         }
@@ -230,7 +199,7 @@ impl Connection {
         journal: &mut Journal,
         turn: &Turn<'_>,
     ) -> Result<(), Ending> {
-        if self.stuck() || self.queued + ANSWER_BYTES_MAX > SEND_BUFFER_BYTES {
+        if self.outbox.stuck() || !self.outbox.has_room() {
             return Ok(());
         }
         let (Ok(frame), Some(gather)) = (Frame::parse(packet), &mut self.gather) else {
@@ -253,9 +222,9 @@ impl Connection {
     pub(crate) fn answer_heard(&mut self, journal: &mut Journal, turn: &Turn<'_>) -> Result<(), Ending> {
         journal.settle();
         journal.appended(turn.shared.started, turn.now);
-        self.heard = turn.now;
+        self.outbox.hear(turn.now);
         self.queue_ack()?;
-        self.flush(turn.now)
+        Ok(self.outbox.flush(turn.now)?)
     }
 
     fn gathered(&mut self, gathered: Gathered, journal: &Journal, turn: &Turn<'_>) -> Result<(), Ending> {
@@ -306,7 +275,7 @@ impl Connection {
             self.logged |= bit;
             let kind = refusal.map_or_else(|| header.flags.to_string(), |refusal| format!("{refusal:?}"));
             tracing::warn!(
-                journal = %journal.id, peer = self.link.peer(), kind, epoch = %header.epoch, lsn = %header.lsn,
+                journal = %journal.id, peer = self.outbox.link.peer(), kind, epoch = %header.epoch, lsn = %header.lsn,
                 limit = %header.stable, "refused; further refusals of this kind are only counted"
             );
         }
@@ -338,8 +307,7 @@ impl Connection {
         {
             header.flags |= Flag::HEARD;
         }
-        self.queued += FRAME_HEADER_BYTES + body.len() + PACKET_OVERHEAD_BYTES;
-        Ok(self.link.queue(&[&header.encode(body.len()), body])?)
+        Ok(self.outbox.queue(&[&header.encode(body.len()), body])?)
     }
 
     /// Queues bytes of the window without gathering them first.
@@ -355,18 +323,7 @@ impl Connection {
             done += parts[count].len();
             count += 1;
         }
-        self.queued += FRAME_HEADER_BYTES + bytes + PACKET_OVERHEAD_BYTES;
-        Ok(self.link.queue(&parts[..count])?)
-    }
-
-    fn flush(&mut self, now: Instant) -> Result<(), Ending> {
-        if self.link.flush()? {
-            self.queued = 0;
-            self.stuck_since = None;
-        } else {
-            self.stuck_since.get_or_insert(now);
-        }
-        Ok(())
+        Ok(self.outbox.queue(&parts[..count])?)
     }
 }
 

@@ -14,7 +14,7 @@
 //! |---|---|
 //! | `store`, `file`, `superblock`, `slot` | what outlives the process, and when it may be believed |
 //! | `memory` | which chunks make a journal's window |
-//! | `shard`, `connection`, `journal` | who is served when, and what is sent together |
+//! | `shard`, `connection`, `journal`, `outbox` | who is served when, and what is sent together |
 //! | `accept` | who is let in |
 //! | `deposit` | pages of other machines' arenas: whose, where, how long |
 //! | `data` | who keeps copies of volumes on this machine's disk, if anybody does |
@@ -35,6 +35,7 @@ mod journal;
 mod lender;
 pub mod limit;
 mod memory;
+mod outbox;
 pub mod report;
 mod shard;
 mod shared;

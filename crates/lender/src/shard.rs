@@ -247,7 +247,7 @@ impl Shard {
             }
             watch(&self.poller, connection, index);
             // The kernel does not tell of packets that the link has taken from it.
-            if connection.stuck() || !connection.link.has_buffered() {
+            if connection.outbox.stuck() || !connection.outbox.link.has_buffered() {
                 return heard;
             }
         }
@@ -354,7 +354,7 @@ impl Shard {
             self.ear = None;
         }
         let place = connection.place;
-        let (journal, peer) = (self.journals.at(place).id, connection.link.peer());
+        let (journal, peer) = (self.journals.at(place).id, connection.outbox.link.peer());
         match ending {
             Ending::Link(netram_transport::LinkError::Closed) | Ending::Stopping => {
                 tracing::info!(%journal, peer, "client left");
@@ -377,10 +377,11 @@ impl Shard {
         let limits = self.shared.config.limits;
         for index in 0..self.connections.len() {
             let overdue = self.connections[index].as_ref().and_then(|connection| {
-                connection.overdue(self.now, limits.idle_timeout, limits.slow_reader_timeout)
+                let (idle, slow) = (limits.idle_timeout, limits.slow_reader_timeout);
+                connection.outbox.overdue(self.now, idle, slow)
             });
-            if let Some(ending) = overdue {
-                self.end(index, ending);
+            if let Some(overdue) = overdue {
+                self.end(index, overdue.into());
             }
         }
         self.count_dropped();
@@ -416,7 +417,7 @@ impl Shard {
         let mut header = Header::new(FrameKind::Withdraw);
         header.who = self.shared.incarnation().0;
         // One whose answers wait is told by the end of its session.
-        if !connection.stuck()
+        if !connection.outbox.stuck()
             && let Err(ending) = connection.say(header, &[], self.now)
         {
             self.end(index, ending);
@@ -450,16 +451,7 @@ fn listen(ear: &mut Option<Ear>, poller: &Poller, shared: &Shared, tune: &Tune, 
 
 /// Waits for room to write while answers wait, and only then.
 fn watch(poller: &Poller, connection: &mut Connection, index: usize) {
-    if connection.stuck() == connection.waits_to_write {
-        return;
-    }
-    connection.waits_to_write = connection.stuck();
-    let interest = if connection.stuck() {
-        Interest::ReadWrite
-    } else {
-        Interest::Read
-    };
-    if let Err(error) = poller.modify(&connection.link, index as u64, interest) {
+    if let Err(error) = connection.outbox.watch(poller, index) {
         panic!("a connection that is waited for cannot be waited for otherwise: {error}");
     }
 }

@@ -271,6 +271,35 @@ fn a_lender_that_stops_tells_owners_and_waits_for_them() {
     assert!(!stopping.join().unwrap().failed);
 }
 
+/// One that did not read its answers at that moment was never told.
+#[test]
+fn an_owner_that_is_behind_with_its_answers_is_told_when_it_has_read_them() {
+    const ASKED: usize = 100;
+    let dir = memory_dir();
+    let (lender, address) = started(&dir, 30_000);
+    let mut owner = Owner::open(&address, 3, 1).unwrap();
+    owner.resize(14);
+    owner.put(&(0..14).map(|slot| (slot, 5)).collect::<Vec<_>>());
+    let heads: Vec<u8> = (0..14).flat_map(|slot| page_head(slot, 5, 0)).collect();
+    for number in 0..ASKED {
+        let mut header = owner.header(FrameKind::Get);
+        header.mark = number as u32;
+        send(&mut owner.link, header, &heads);
+    }
+    until("it answers", || status(&address).counters.deposit_gets > 2);
+    let stopping = std::thread::spawn(move || lender.stop(common::PATIENCE));
+    // By then it knows, most likely; it holds in any case.
+    std::thread::sleep(Duration::from_millis(100));
+    let mut kinds = Vec::new();
+    while kinds.len() < ASKED + 1 {
+        kinds.push(receive(&mut owner.link).unwrap().header.kind);
+    }
+    assert_eq!(kinds.iter().filter(|kind| **kind == FrameKind::Got).count(), ASKED);
+    assert_eq!(kinds.iter().filter(|kind| **kind == FrameKind::Withdraw).count(), 1);
+    owner.resize(0);
+    assert!(!stopping.join().unwrap().failed);
+}
+
 /// Not a test of its own: the lender that is killed.
 #[test]
 fn lender_process() {

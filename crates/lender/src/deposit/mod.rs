@@ -55,7 +55,6 @@ pub(crate) struct Keeper {
     sessions: Vec<Option<Session>>,
     now: Instant,
     housekeeping: Instant,
-    withdrawn: bool,
 }
 
 impl Keeper {
@@ -71,7 +70,6 @@ impl Keeper {
             sessions: Vec::new(),
             now,
             housekeeping: now,
-            withdrawn: false,
         })
     }
 
@@ -196,6 +194,9 @@ impl Keeper {
             // Packets behind the first may have left the kernel already, which will not tell of them.
             (Ok(()), Ok(())) => {
                 self.serve(index);
+                if self.shared.stopping() {
+                    self.withdraw_from(index);
+                }
             }
         }
         self.publish(id);
@@ -244,10 +245,8 @@ impl Keeper {
                     return true;
                 }
             }
-            if let Err(error) = session.watch(&self.poller, index) {
-                panic!("a connection that is waited for cannot be waited for otherwise: {error}");
-            }
-            let again = !session.stuck() && session.has_buffered();
+            watch(&self.poller, session, index);
+            let again = !session.outbox.stuck() && session.outbox.link.has_buffered();
             if resized {
                 self.publish(id);
             }
@@ -262,7 +261,7 @@ impl Keeper {
             return;
         };
         let now = self.time();
-        let (id, peer) = (session.id, session.peer());
+        let (id, peer) = (session.id, session.outbox.link.peer());
         match ending {
             Ending::Link(LinkError::Closed) | Ending::Stopping | Ending::Replaced => {
                 tracing::info!(deposit = %id, peer, "a deposit's owner has left");
@@ -282,10 +281,11 @@ impl Keeper {
         let limits = self.shared.config.limits;
         for index in 0..self.sessions.len() {
             let overdue = self.sessions[index].as_ref().and_then(|session| {
-                session.overdue(self.now, limits.idle_timeout, limits.slow_reader_timeout)
+                let (idle, slow) = (limits.idle_timeout, limits.slow_reader_timeout);
+                session.outbox.overdue(self.now, idle, slow)
             });
-            if let Some(ending) = overdue {
-                self.end(index, ending);
+            if let Some(overdue) = overdue {
+                self.end(index, overdue.into());
             }
         }
         let (now, lease) = (self.time(), self.lease());
@@ -306,18 +306,8 @@ impl Keeper {
 
     /// Tells owners to move away. `true`: they have, or the time is up.
     fn stop(&mut self) -> bool {
-        if !self.withdrawn {
-            self.withdrawn = true;
-            let header = Header {
-                who: self.shared.incarnation().0,
-                ..Header::new(FrameKind::Withdraw)
-            };
-            for index in 0..self.sessions.len() {
-                let session = self.sessions[index].as_mut().filter(|session| !session.stuck());
-                if let Some(Err(ending)) = session.map(|session| session.say(&header, &[], self.now)) {
-                    self.end(index, ending);
-                }
-            }
+        for index in 0..self.sessions.len() {
+            self.withdraw_from(index);
         }
         self.housekeeping = self.now + STOPPING_TICK;
         let attended = self
@@ -340,6 +330,24 @@ impl Keeper {
             self.end(index, Ending::Stopping);
         }
         true
+    }
+
+    /// Tells an owner once, as soon as it reads its answers.
+    fn withdraw_from(&mut self, index: usize) {
+        let untold = |session: &&mut Session| !session.told && !session.outbox.stuck();
+        let Some(session) = self.sessions[index].as_mut().filter(untold) else {
+            return;
+        };
+        session.told = true;
+        let header = Header {
+            who: self.shared.incarnation().0,
+            ..Header::new(FrameKind::Withdraw)
+        };
+        let said = session.say(&header, &[], self.now);
+        watch(&self.poller, session, index);
+        if let Err(ending) = said {
+            self.end(index, ending);
+        }
     }
 
     /// Brings what a report says of a deposit up to date.
@@ -366,6 +374,13 @@ impl Keeper {
 
     fn time(&self) -> Time {
         Time(self.now.duration_since(self.shared.started).as_nanos() as u64)
+    }
+}
+
+/// Waits for room to write while answers wait, and only then.
+fn watch(poller: &Poller, session: &mut Session, index: usize) {
+    if let Err(error) = session.outbox.watch(poller, index) {
+        panic!("a connection that is waited for cannot be waited for otherwise: {error}");
     }
 }
 
