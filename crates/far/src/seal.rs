@@ -3,7 +3,9 @@
 //!
 //! A lender can neither read a page, nor change it, nor give an older one or another one back, unnoticed. About 1 µs a page.
 
-use netram_proto::deposit::Page;
+use std::sync::Arc;
+
+use netram_proto::deposit::{Page, Seals};
 use netram_proto::limit::PAGE_BYTES;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use ring::error::Unspecified;
@@ -11,33 +13,54 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 /// What proves a page to be the one that left.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Tag([u8; 16]);
+struct Tag([u8; 16]);
 
 /// A page's bytes, in the clear or sealed.
 pub(crate) type Bytes = [u8; PAGE_BYTES];
 
-pub(crate) struct Sealer(LessSafeKey);
+pub(crate) struct Sealer {
+    key: LessSafeKey,
+    /// By page: of what left last.
+    tags: Vec<Tag>,
+}
 
 impl Sealer {
     /// With a new key.
     pub(crate) fn generate() -> Result<Sealer, Unspecified> {
         let mut key = [0; 32];
         SystemRandom::new().fill(&mut key)?;
-        Ok(Sealer(LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &key)?)))
+        Ok(Sealer {
+            key: LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &key)?),
+            tags: Vec::new(),
+        })
+    }
+}
+
+impl Seals for Sealer {
+    type Clear = Bytes;
+    type Sealed = Arc<Bytes>;
+
+    fn zeros() -> Box<Bytes> {
+        Box::new([0; PAGE_BYTES])
     }
 
-    /// Seals a page where it stands.
-    pub(crate) fn seal(&self, page: Page, version: u64, bytes: &mut Bytes) -> Tag {
+    fn seal(&mut self, page: Page, version: u64, clear: &Bytes) -> Arc<Bytes> {
+        let mut sealed = *clear;
         let aad = Aad::from(associated(page, version));
-        let sealed = self.0.seal_in_place_separate_tag(nonce(version), aad, bytes);
-        let tag = sealed.expect("a page is far smaller than what one nonce may seal");
-        let mut kept = Tag::default();
-        kept.0.copy_from_slice(tag.as_ref());
-        kept
+        let tag = self
+            .key
+            .seal_in_place_separate_tag(nonce(version), aad, &mut sealed);
+        let tag = tag.expect("a page is far smaller than what one nonce may seal");
+        let index = page.0 as usize;
+        if index >= self.tags.len() {
+            self.tags.resize(index + 1, Tag::default());
+        }
+        self.tags[index].0.copy_from_slice(tag.as_ref());
+        Arc::new(sealed)
     }
 
-    /// Opens a page. `None`: it is not the one that left.
-    pub(crate) fn open(&self, page: Page, version: u64, tag: &Tag, sealed: &[u8]) -> Option<Box<Bytes>> {
+    fn open(&self, page: Page, version: u64, sealed: &[u8]) -> Option<Box<Bytes>> {
+        let tag = self.tags.get(page.0 as usize)?;
         let mut whole = [0; PAGE_BYTES + 16];
         if sealed.len() != PAGE_BYTES {
             return None;
@@ -45,8 +68,17 @@ impl Sealer {
         whole[..PAGE_BYTES].copy_from_slice(sealed);
         whole[PAGE_BYTES..].copy_from_slice(&tag.0);
         let aad = Aad::from(associated(page, version));
-        let opened = self.0.open_in_place(nonce(version), aad, &mut whole).ok()?;
+        let opened = self.key.open_in_place(nonce(version), aad, &mut whole).ok()?;
         opened.first_chunk().copied().map(Box::new)
+    }
+
+    fn keep(&self, sealed: &[u8]) -> Arc<Bytes> {
+        let whole = sealed.first_chunk();
+        Arc::new(*whole.expect("what was opened is a whole page"))
+    }
+
+    fn bytes(sealed: &Arc<Bytes>) -> &[u8] {
+        &sealed[..]
     }
 }
 
@@ -69,21 +101,20 @@ mod tests {
 
     #[test]
     fn a_page_opens_as_what_it_is_and_as_nothing_else() {
-        let sealer = Sealer::generate().unwrap();
-        let mut bytes = [7; PAGE_BYTES];
-        let tag = sealer.seal(Page(3), 9, &mut bytes);
+        let mut sealer = Sealer::generate().unwrap();
+        let sealed = sealer.seal(Page(3), 9, &[7; PAGE_BYTES]);
+        // Another page's tag, so that every page has one.
+        sealer.seal(Page(4), 10, &[7; PAGE_BYTES]);
+        let mut bytes = *sealed;
         assert!(bytes.iter().filter(|byte| **byte == 7).count() < 100);
-        assert_eq!(*sealer.open(Page(3), 9, &tag, &bytes).unwrap(), [7; PAGE_BYTES]);
-        assert!(sealer.open(Page(4), 9, &tag, &bytes).is_none());
-        assert!(sealer.open(Page(3), 8, &tag, &bytes).is_none());
-        assert!(sealer.open(Page(3), 9, &tag, &bytes[1..]).is_none());
-        assert!(
-            Sealer::generate()
-                .unwrap()
-                .open(Page(3), 9, &tag, &bytes)
-                .is_none()
-        );
+        assert_eq!(*sealer.open(Page(3), 9, &bytes).unwrap(), [7; PAGE_BYTES]);
+        assert!(sealer.open(Page(4), 9, &bytes).is_none());
+        assert!(sealer.open(Page(3), 8, &bytes).is_none());
+        assert!(sealer.open(Page(3), 9, &bytes[1..]).is_none());
+        let mut other = Sealer::generate().unwrap();
+        other.seal(Page(3), 9, &[7; PAGE_BYTES]);
+        assert!(other.open(Page(3), 9, &bytes).is_none());
         bytes[4095] ^= 1;
-        assert!(sealer.open(Page(3), 9, &tag, &bytes).is_none());
+        assert!(sealer.open(Page(3), 9, &bytes).is_none());
     }
 }

@@ -294,8 +294,14 @@ fn an_owner_that_is_behind_with_its_answers_is_told_when_it_has_read_them() {
     while kinds.len() < ASKED + 1 {
         kinds.push(receive(&mut owner.link).unwrap().header.kind);
     }
-    assert_eq!(kinds.iter().filter(|kind| **kind == FrameKind::Got).count(), ASKED);
-    assert_eq!(kinds.iter().filter(|kind| **kind == FrameKind::Withdraw).count(), 1);
+    assert_eq!(
+        kinds.iter().filter(|kind| **kind == FrameKind::Got).count(),
+        ASKED
+    );
+    assert_eq!(
+        kinds.iter().filter(|kind| **kind == FrameKind::Withdraw).count(),
+        1
+    );
     owner.resize(0);
     assert!(!stopping.join().unwrap().failed);
 }

@@ -121,6 +121,8 @@ pub const DEPOSIT_GROW_SLOTS: u32 = 4096;
 pub const MENDS_MAX: usize = FRAME_PAGES_MAX;
 /// Short pages that an owner looks at in one step, for some that can be mended: tens of µs.
 pub const MEND_LOOK_MAX: usize = 4096;
+/// Pages that an owner has asked for before they were wanted, and has not used yet: a megabyte.
+pub const SHELF_AHEAD_MAX: usize = 256;
 /// A lender that is away for so long is counted as gone when it comes to how many places a page has. What is only there is waited for.
 pub const DEPOSIT_DETECT: Span = Span::from_ms(2_000);
 /// A lender keeps a deposit for so long after its session has ended.

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | [`world`] | machines, agenda, clock |
 //! | [`profile`] | what one seed's world is like |
-//! | `net`, [`disk`], [`lender`], [`process`] | its parts |
+//! | `net`, `lanes`, [`disk`], [`lender`], [`process`] | its parts |
 //! | `nemesis`, `damage`, `hostile` | what goes wrong |
 //! | `server` | the server of a shared region, as far as one node's journal is concerned |
 //! | [`history`], `past` | what truly happened |
@@ -27,6 +27,7 @@ mod deposit;
 pub mod disk;
 pub mod history;
 mod hostile;
+mod lanes;
 pub mod lender;
 mod nemesis;
 mod net;

@@ -94,7 +94,7 @@ faults! {
     dropping_what_the_server_lacks_is_found: UnkeptDropped breaks [1, 13];
     frames_of_an_earlier_session_are_found: SessionUnfenced breaks [14];
     an_answer_to_an_earlier_version_is_found: OldAckCounts breaks [14];
-    a_page_let_go_too_early_is_found: GoneBeforeStashed breaks [14];
+    a_page_let_go_too_early_is_found: GoneBeforeStashed breaks [11, 14];
     counting_on_an_earlier_life_is_found: LifeIgnored breaks [0, 11, 14];
     a_slot_that_leaks_is_found: SlotLeaked breaks [14];
     taking_the_slow_for_deaf_is_found: SlowIsDeaf breaks [0];

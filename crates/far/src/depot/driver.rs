@@ -5,16 +5,17 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use netram_proto::deposit::{Cut, Misconduct, News, Send, page_head};
-use netram_proto::id::{Epoch, Incarnation, Lsn};
+use netram_proto::deposit::{News, Offence};
+use netram_proto::id::Epoch;
 use netram_proto::limit::{DEPOSIT_SILENCE, FRAME_PAGES_MAX};
-use netram_proto::time::{Span, Time};
+use netram_proto::time::Time;
 use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
 use netram_transport::{
     ConnectError, Events, Interest, Link, LinkError, Poller, WaitPolicy, WaitStep, connect,
 };
 
-use super::{Shared, State};
+use super::Shared;
+use crate::seal::Sealer;
 
 const WAKER: u64 = u64::MAX;
 const EVENTS: usize = 32;
@@ -40,8 +41,6 @@ enum Way {
 struct Session {
     link: Link,
     epoch: Epoch,
-    /// The lender has answered the first frame.
-    stands: bool,
     heard: Instant,
     pinged: Instant,
     waits_to_write: bool,
@@ -59,7 +58,7 @@ enum Ending {
     #[error("no deposits are taken there, or no more")]
     NoDeposit,
     #[error("it is a lender that another address leads to as well; two copies there would be one copy")]
-    Twice,
+    Twin,
     #[error("it did not answer in time")]
     Silent,
 }
@@ -70,9 +69,14 @@ impl From<LinkError> for Ending {
     }
 }
 
-impl From<Misconduct> for Ending {
-    fn from(_: Misconduct) -> Ending {
-        Ending::Misconduct
+impl From<Offence> for Ending {
+    fn from(offence: Offence) -> Ending {
+        match offence {
+            Offence::Misconduct => Ending::Misconduct,
+            Offence::Twin => Ending::Twin,
+            Offence::Refused(Some(Refusal::NoDeposit)) => Ending::NoDeposit,
+            Offence::Refused(refusal) => Ending::Refused(refusal),
+        }
     }
 }
 
@@ -162,19 +166,22 @@ impl Driver {
 
     fn keep_house(&mut self) {
         let now = self.time();
-        self.shared.lock().machine.tick(now);
+        self.shared.lock().links().tick(now);
         for lender in 0..self.ways.len() {
             match &mut self.ways[lender] {
                 Way::Idle { again } if *again <= self.now => self.dial(lender),
                 Way::Up(session)
                     if self.now.duration_since(session.heard) > SILENCE
-                        || self.shared.lock().machine.is_silent(lender, now) =>
+                        || self.shared.lock().depot().is_silent(lender, now) =>
                 {
                     self.end(lender, Ending::Silent);
                 }
-                Way::Up(session) if session.stands && self.now.duration_since(session.pinged) > PING => {
+                Way::Up(session)
+                    if self.now.duration_since(session.pinged) > PING
+                        && self.shared.lock().depot().is_linked(lender) =>
+                {
                     session.pinged = self.now;
-                    let ping = session.header(FrameKind::Ping, self.shared.id.0 as u64);
+                    let ping = session.header(FrameKind::Ping, self.shared.owner());
                     if let Err(error) = session.say(&ping, &[&[]]) {
                         self.end(lender, error.into());
                     }
@@ -218,16 +225,15 @@ impl Driver {
                     continue;
                 }
             };
-            let epoch = self.shared.lock().machine.next_session(lender);
+            let epoch = self.shared.lock().links().next_session(lender);
             let mut session = Session {
                 link,
                 epoch,
-                stands: false,
                 heard: self.now,
                 pinged: self.now,
                 waits_to_write: false,
             };
-            let header = session.header(FrameKind::Deposit, self.shared.id.0 as u64);
+            let header = session.header(FrameKind::Deposit, self.shared.owner());
             let added = self.poller.add(&session.link, lender as u64, Interest::Read);
             let said = session.say(&header, &[&self.shared.id.0.to_le_bytes()]);
             self.ways[lender] = match (added, said) {
@@ -245,22 +251,27 @@ impl Driver {
             return;
         };
         let now = Time(self.now.duration_since(self.started).as_nanos() as u64);
+        let mut came = false;
         let ended = loop {
             match session.link.receive() {
                 Ok(Some(packet)) => {
                     session.heard = self.now;
                     let told = match Frame::parse(packet) {
-                        Ok(frame) => hear(&self.shared, lender, &mut session.stands, &frame, now),
+                        Ok(frame) => hear(&self.shared, lender, &frame, now),
                         Err(_) => Err(Ending::Misconduct),
                     };
-                    if let Err(ending) = told {
-                        break Some(ending);
+                    match told {
+                        Ok(more) => came |= more,
+                        Err(ending) => break Some(ending),
                     }
                 }
                 Ok(None) => break None,
                 Err(error) => break Some(error.into()),
             }
         };
+        if came {
+            self.shared.changed.notify_all();
+        }
         if let Some(ending) = ended {
             self.end(lender, ending);
         }
@@ -270,37 +281,20 @@ impl Driver {
         let address = &self.shared.config.lenders[lender];
         tracing::warn!(%address, %ending, "a lender's session has ended");
         let retry = match ending {
-            Ending::NoDeposit | Ending::Twice => RETRY_REFUSED,
+            Ending::NoDeposit | Ending::Twin => RETRY_REFUSED,
             _ => RETRY,
         };
         self.ways[lender] = Way::Idle {
             again: self.now + retry,
         };
         let now = self.time();
-        self.shared.lock().machine.on_unlinked(lender, now);
+        self.shared.lock().links().on_unlinked(lender, now);
     }
 
     /// Tells what became of pages, and sends what is to be sent.
     fn settle(&mut self) {
         let mut changed = false;
-        let mut state = self.shared.lock();
-        while let Some(news) = state.machine.news() {
-            changed = true;
-            match news {
-                News::Stashed(page, version, _) => {
-                    if state.aside.get(&page).is_some_and(|aside| aside.0 == version) {
-                        state.aside.remove(&page);
-                    }
-                }
-                News::Lost(page, lenders) => {
-                    state.ahead.remove(&page);
-                    if state.waiters.contains_key(&page) {
-                        state.came.insert(page, Err(lenders));
-                    }
-                }
-            }
-        }
-        drop(state);
+        self.shared.lock().settle(|_: &News| changed = true);
         if changed {
             self.shared.changed.notify_all();
         }
@@ -321,7 +315,7 @@ impl Driver {
     fn give_all_back(&mut self) {
         for way in &mut self.ways {
             if let Way::Up(session) = way {
-                let header = session.header(FrameKind::Resize, self.shared.id.0 as u64);
+                let header = session.header(FrameKind::Resize, self.shared.owner());
                 // One that cannot be told learns it by its lease.
                 let _ = session.say(&header, &[&[]]);
             }
@@ -378,115 +372,26 @@ impl Session {
     }
 }
 
-/// Tells the machine what a lender says.
-fn hear(
-    shared: &Shared,
-    lender: usize,
-    stands: &mut bool,
-    frame: &Frame<'_>,
-    now: Time,
-) -> Result<(), Ending> {
-    let header = &frame.header;
-    let slots = |lsn: Lsn| u32::try_from(lsn.0).map_err(|_| Ending::Misconduct);
-    let mut state = shared.lock();
-    match header.kind {
-        FrameKind::Deposited if *stands => Ok(state.machine.on_resized(lender, slots(header.lsn)?)?),
-        FrameKind::Deposited => {
-            *stands = true;
-            let lease = Span::from_ms(u64::from(header.mark) * 1000);
-            let life = Incarnation(header.stable.0);
-            let linked = state.machine.on_linked(lender, life, slots(header.lsn)?, lease);
-            linked.map_err(|Misconduct| Ending::Twice)
-        }
-        FrameKind::Stashed => Ok(state.machine.on_stashed(lender, header.mark)?),
-        FrameKind::Got => {
-            let cut = Cut::parse(frame.body).map_err(|_| Ending::Misconduct)?;
-            on_got(shared, &mut state, lender, header.mark, &cut)?;
-            drop(state);
-            shared.changed.notify_all();
-            Ok(())
-        }
-        FrameKind::Pong => Ok(()),
-        FrameKind::Withdraw => {
-            state.machine.on_withdraw(lender);
-            Ok(())
-        }
-        FrameKind::Refuse => match Refusal::from_byte(header.flags) {
-            Some(Refusal::NoRoom) => Ok(state.machine.on_no_room(lender, slots(header.stable)?, now)?),
-            Some(Refusal::NoDeposit) => Err(Ending::NoDeposit),
-            refusal => Err(Ending::Refused(refusal)),
-        },
-        _ => Err(Ending::Misconduct),
+/// Tells the shelf what a lender says. `true`: somebody may have waited for it.
+fn hear(shared: &Shared, lender: usize, frame: &Frame<'_>, now: Time) -> Result<bool, Ending> {
+    let heard = shared.lock().hear(lender, frame, now)?;
+    for page in &heard.forged {
+        let address = &shared.config.lenders[lender];
+        tracing::error!(%address, page = page.0, "a lender gave a page that is not the one it was given");
     }
+    Ok(heard.fetched > 0)
 }
 
-fn on_got(
-    shared: &Shared,
-    state: &mut State,
-    lender: usize,
-    number: u32,
-    cut: &Cut<'_>,
-) -> Result<(), Misconduct> {
-    for due in state.machine.on_got(lender, number, cut)? {
-        let (page, version) = (due.page, due.version);
-        let sealed = cut.pages()[due.index].bytes;
-        let Some(bytes) = shared
-            .sealer
-            .open(page, version, &state.tags[page.0 as usize], sealed)
-        else {
-            let address = &shared.config.lenders[lender];
-            tracing::error!(%address, page = page.0, "a lender gave a page that is not the one it was given");
-            state.machine.damaged(lender, page, version);
-            continue;
-        };
-        let taken = state.machine.take(lender, page, version);
-        if taken.aside
-            && let Some(sealed) = sealed.first_chunk()
-        {
-            state.aside.insert(page, (version, Box::new(*sealed)));
-        }
-        if taken.wanted && (state.waiters.contains_key(&page) || state.ahead.contains(&page)) {
-            state.came.insert(page, Ok(bytes));
-        }
-    }
-    Ok(())
-}
-
-/// Sends a lender what the machine has for it, as far as the link takes it.
+/// Sends a lender what the shelf has for it, as far as the link takes it.
 fn send_all(shared: &Shared, session: &mut Session, lender: usize, now: Time) -> Result<(), LinkError> {
     while session.link.flush()? {
-        let mut state = shared.lock();
-        let Some(send) = state.machine.poll(lender, now) else {
+        let next = shared.lock().next_frame(lender, now);
+        let Some(mut outgoing) = next else {
             return Ok(());
         };
-        let mut header = session.header(FrameKind::Resize, shared.id.0 as u64);
-        let mut heads = Vec::new();
-        let mut sealed = Vec::new();
-        match send {
-            Send::Resize(slots) => header.lsn = Lsn(slots.into()),
-            Send::Get(number, items) => {
-                (header.kind, header.mark) = (FrameKind::Get, number);
-                heads.extend(items.iter().map(|item| page_head(item.slot, item.version, 0)));
-            }
-            Send::Put(number, items) => {
-                (header.kind, header.mark) = (FrameKind::Put, number);
-                for item in items {
-                    let Some((version, bytes)) = state.aside.get(&item.page) else {
-                        unreachable!("what is not stashed is aside")
-                    };
-                    assert_eq!(*version, item.version, "the newest version is aside");
-                    heads.push(page_head(item.slot, item.version, bytes.len()));
-                    sealed.push(bytes.clone());
-                }
-            }
-        }
-        drop(state);
-        let mut parts: Vec<&[u8]> = Vec::with_capacity(2 * heads.len());
-        for (index, head) in heads.iter().enumerate() {
-            parts.push(head);
-            parts.extend(sealed.get(index).map(|bytes| &bytes[..]));
-        }
-        session.say(&header, &parts)?;
+        outgoing.header.who = shared.owner();
+        let parts: Vec<&[u8]> = outgoing.parts::<Sealer>().collect();
+        session.say(&outgoing.header, &parts)?;
     }
     Ok(())
 }

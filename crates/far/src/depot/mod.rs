@@ -1,26 +1,22 @@
 //! The handle: pages go in and come out; one thread has the links.
 //!
-//! Under the lock are the machine, the bytes aside, and what has come. Whoever holds it seals or copies a page, and waits for nothing.
+//! Under the lock is the [`Shelf`]. Whoever holds it seals or copies a page, and waits for nothing.
 
 mod driver;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use netram_proto::deposit::{Depot as Machine, Found, LenderSet, Page, Settings, Status};
+use netram_proto::deposit::{Depot as Machine, LenderSet, Page, Settings, Shelf, Sought, Status};
 use netram_proto::id::DepositId;
-use netram_proto::limit::{COPIES_MAX, LENDERS_MAX, PAGE_BYTES};
+use netram_proto::limit::{COPIES_MAX, LENDERS_MAX};
 use netram_transport::{Address, Waker};
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::config::Config;
-use crate::seal::{Bytes, Sealer, Tag};
+use crate::seal::{Bytes, Sealer};
 use driver::Driver;
-
-/// Pages that have come unasked, by [`Depot::prefetch`], and wait to be taken. Beyond that nothing is fetched ahead.
-const AHEAD_PAGES_MAX: usize = 256;
 
 /// Why there is no depot.
 #[derive(Debug, thiserror::Error)]
@@ -84,27 +80,12 @@ pub struct Depot {
 struct Shared {
     config: Config,
     id: DepositId,
-    sealer: Sealer,
-    state: Mutex<State>,
+    shelf: Mutex<Shelf<Sealer>>,
     /// Something has come, or been stashed, or all is over.
     changed: Condvar,
     waker: Waker,
     stopping: AtomicBool,
     failed: AtomicBool,
-}
-
-struct State {
-    machine: Machine,
-    /// Sealed pages that must not go yet.
-    aside: BTreeMap<Page, (u64, Box<Bytes>)>,
-    /// By page.
-    tags: Vec<Tag>,
-    /// How many wait for each page.
-    waiters: BTreeMap<Page, usize>,
-    /// Pages that are to come unasked.
-    ahead: BTreeSet<Page>,
-    /// What has come, opened, until whoever waits has taken it.
-    came: BTreeMap<Page, Result<Box<Bytes>, LenderSet>>,
 }
 
 impl Depot {
@@ -131,6 +112,7 @@ impl Depot {
         };
         let mut id = [0; 16];
         SystemRandom::new().fill(&mut id).map_err(|_| random())?;
+        let sealer = Sealer::generate().map_err(|_| random())?;
         let waker = Waker::new().map_err(system("make a waker"))?;
         let settings = Settings {
             copies: config.copies,
@@ -139,15 +121,7 @@ impl Depot {
         };
         let shared = Arc::new(Shared {
             id: DepositId(u128::from_le_bytes(id)),
-            sealer: Sealer::generate().map_err(|_| random())?,
-            state: Mutex::new(State {
-                machine: Machine::new(&settings),
-                aside: BTreeMap::new(),
-                tags: Vec::new(),
-                waiters: BTreeMap::new(),
-                ahead: BTreeSet::new(),
-                came: BTreeMap::new(),
-            }),
+            shelf: Mutex::new(Shelf::new(Machine::new(&settings), sealer)),
             changed: Condvar::new(),
             waker,
             stopping: AtomicBool::new(false),
@@ -167,18 +141,7 @@ impl Depot {
 
     /// The page leaves, as it is. Returns at once: its bytes are aside until its places have them.
     pub fn put(&self, page: Page, bytes: &Bytes) {
-        let mut sealed = Box::new(*bytes);
-        let mut state = self.shared.lock();
-        let version = state.machine.put(page);
-        let tag = self.shared.sealer.seal(page, version, &mut sealed);
-        let index = page.0 as usize;
-        if index >= state.tags.len() {
-            state.tags.resize(index + 1, Tag::default());
-        }
-        state.tags[index] = tag;
-        state.aside.insert(page, (version, sealed));
-        state.override_with(page, bytes);
-        drop(state);
+        self.shared.lock().put(page, bytes);
         // Who waits for what was there before takes this.
         self.shared.changed.notify_all();
         self.shared.wake();
@@ -186,31 +149,30 @@ impl Depot {
 
     /// Brings the page back. Waits for a lender, as long as one that has it may come back: up to its lease.
     pub fn get(&self, page: Page, into: &mut Bytes) -> Result<Got, GetError> {
-        let mut state = self.shared.lock();
-        state.ahead.remove(&page);
-        if !state.came.contains_key(&page) {
-            match state.machine.get(page) {
-                Found::Never => {
-                    into.fill(0);
-                    return Ok(Got::Zeros);
-                }
-                Found::Aside => return self.open_aside(&state, page, into),
-                Found::Lost(lenders) => return Err(self.lost(page, lenders)),
-                Found::Asked => self.shared.wake(),
+        let mut shelf = self.shared.lock();
+        match shelf.get(page) {
+            Sought::Zeros => {
+                into.fill(0);
+                return Ok(Got::Zeros);
             }
+            Sought::Aside(bytes) => {
+                *into = *bytes.ok_or(GetError::Failed)?;
+                return Ok(Got::Page);
+            }
+            Sought::Lost(lenders) => return Err(self.lost(page, lenders)),
+            Sought::Waits => self.shared.wake(),
         }
-        *state.waiters.entry(page).or_default() += 1;
-        let waiting = |state: &mut State| !state.came.contains_key(&page) && !self.shared.has_failed();
-        state = self
+        let waiting = |shelf: &mut Shelf<Sealer>| !shelf.has_come(page) && !self.shared.has_failed();
+        shelf = self
             .shared
             .changed
-            .wait_while(state, waiting)
+            .wait_while(shelf, waiting)
             .unwrap_or_else(PoisonError::into_inner);
-        let came = state.take(page);
-        drop(state);
+        let came = shelf.take(page);
+        drop(shelf);
         match came {
             Some(Ok(bytes)) => {
-                into.copy_from_slice(&bytes[..]);
+                *into = *bytes;
                 Ok(Got::Page)
             }
             Some(Err(lenders)) => Err(self.lost(page, lenders)),
@@ -221,56 +183,32 @@ impl Depot {
     /// Asks for pages that will be wanted soon. They wait here for their [`get`](Self::get), up to 256 in all; beyond that none are
     /// asked for.
     pub fn prefetch(&self, pages: impl IntoIterator<Item = Page>) {
-        let mut state = self.shared.lock();
-        for page in pages {
-            let known = state.came.contains_key(&page) || state.waiters.contains_key(&page);
-            if state.ahead.len() >= AHEAD_PAGES_MAX {
-                break;
-            }
-            if !known && state.machine.get(page) == Found::Asked {
-                state.ahead.insert(page);
-            }
-        }
-        drop(state);
+        self.shared.lock().prefetch(pages);
         self.shared.wake();
     }
 
     /// The page is wanted no more: from now on it is zeros.
     pub fn forget(&self, page: Page) {
-        let mut state = self.shared.lock();
-        state.machine.forget(page);
-        state.aside.remove(&page);
-        state.override_with(page, &[0; PAGE_BYTES]);
-        drop(state);
+        self.shared.lock().forget(page);
         self.shared.changed.notify_all();
+        // Its slots may be what other pages wait for.
+        self.shared.wake();
     }
 
     /// Waits until no bytes are aside any more. `false`: that took longer than `patience`.
     pub fn flush(&self, patience: std::time::Duration) -> bool {
-        let waiting = |state: &mut State| !state.aside.is_empty() && !self.shared.has_failed();
+        let waiting = |shelf: &mut Shelf<Sealer>| shelf.aside() > 0 && !self.shared.has_failed();
         let waited = self
             .shared
             .changed
             .wait_timeout_while(self.shared.lock(), patience, waiting);
-        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        state.aside.is_empty()
+        let (shelf, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        shelf.aside() == 0
     }
 
     /// How the pages stand. Walks over all of them.
     pub fn status(&self) -> Status {
-        self.shared.lock().machine.status()
-    }
-
-    fn open_aside(&self, state: &State, page: Page, into: &mut Bytes) -> Result<Got, GetError> {
-        let (version, sealed) = state.aside.get(&page).ok_or(GetError::Failed)?;
-        let tag = &state.tags[page.0 as usize];
-        let bytes = self
-            .shared
-            .sealer
-            .open(page, *version, tag, &sealed[..])
-            .ok_or(GetError::Failed)?;
-        into.copy_from_slice(&bytes[..]);
-        Ok(Got::Page)
+        self.shared.lock().depot().status()
     }
 
     fn lost(&self, page: Page, lenders: LenderSet) -> GetError {
@@ -296,9 +234,14 @@ impl Drop for Depot {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic under the lock has set `failed`, or will: nobody believes the state after that.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Shelf<Sealer>> {
+        // A panic under the lock has set `failed`, or will: nobody believes the shelf after that.
+        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Who the owner is to lenders.
+    fn owner(&self) -> u64 {
+        self.id.0 as u64
     }
 
     fn wake(&self) {
@@ -309,37 +252,6 @@ impl Shared {
 
     fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)
-    }
-}
-
-impl State {
-    /// Whoever waits for the page, or will, gets these bytes.
-    fn override_with(&mut self, page: Page, bytes: &Bytes) {
-        self.ahead.remove(&page);
-        if self.waiters.contains_key(&page) {
-            self.came.insert(page, Ok(Box::new(*bytes)));
-        } else {
-            self.came.remove(&page);
-        }
-    }
-
-    /// One who has waited takes what came. The last one takes it away.
-    fn take(&mut self, page: Page) -> Option<Result<Box<Bytes>, LenderSet>> {
-        let left = match self.waiters.get_mut(&page) {
-            Some(count) if *count > 1 => {
-                *count -= 1;
-                true
-            }
-            _ => {
-                self.waiters.remove(&page);
-                false
-            }
-        };
-        if left {
-            self.came.get(&page).cloned()
-        } else {
-            self.came.remove(&page)
-        }
     }
 }
 

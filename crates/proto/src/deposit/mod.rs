@@ -9,20 +9,24 @@
 //! | `holder.rs` | a lender's side of one deposit: who may speak for it, its slots, what is in them, when it ends |
 //! | `depot/mod.rs` | an owner's side: in which slots of which lenders each page is, what is asked of whom |
 //! | `depot/lender.rs` | one lender, as its owner sees it: link, slots, what is on the way |
+//! | `depot/route.rs` | of whom a page is asked |
 //! | `depot/mend.rs` | pages that have fewer places than they should |
+//! | `shelf.rs` | a depot with the bytes aside, and with who waits for what: all of an owner but its sockets |
 //! | `pages.rs` | pages in the bodies of frames |
 //!
-//! *Not here*: what is in a page. The owner seals it under its version before it leaves, and opens it when it is back; a lender that gives
-//! other bytes is found by that, and named to [`Depot::damaged`].
+//! *Not here*: what is in a page. The owner seals it under its version before it leaves, and opens it when it is back ([`Seals`]); a lender
+//! that gives other bytes is found by that, and named to [`Depot::damaged`].
 
 mod depot;
 mod holder;
 mod pages;
+mod shelf;
 
 pub use crate::far::Page;
 pub use depot::{Depot, Due, Found, Item, LenderStatus, Misconduct, News, Send, Settings, Status, Taken};
 pub use holder::{Holder, Lent, NoSlots, SlotMemory};
 pub use pages::{Asked, BadPages, Cut, Stored, page_head};
+pub use shelf::{Heard, Offence, Outgoing, Seals, Shelf, Sought};
 
 /// Some of an owner's lenders, by their numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

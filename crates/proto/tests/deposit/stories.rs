@@ -190,7 +190,11 @@ fn pages_that_nobody_can_give_do_not_keep_others_from_being_mended() {
         world.settle();
     }
     for page in others {
-        let places: Vec<usize> = world.depot.places(Page(page)).map(|(lender, ..)| lender).collect();
+        let places: Vec<usize> = world
+            .depot
+            .places(Page(page))
+            .map(|(lender, ..)| lender)
+            .collect();
         assert!(
             places.len() == 2 && places.iter().all(|lender| *lender > 1),
             "page {page} is at {places:?}"
@@ -227,13 +231,17 @@ fn slots_that_nobody_asked_for_are_not_believed_in() {
     let mut depot = Depot::new(&settings);
     let now = Time(1);
     depot.next_session(0);
-    depot.on_linked(0, Incarnation(1), 1 << 28, DEPOSIT_LEASE).unwrap();
+    depot
+        .on_linked(0, Incarnation(1), 1 << 28, DEPOSIT_LEASE)
+        .unwrap();
     assert_eq!(depot.status().lenders[0].slots, 0);
     assert_eq!(depot.poll(0, now), Some(Send::Resize(8)));
     // The answer is lost, and the deposit has them.
     depot.on_unlinked(0, now);
     depot.next_session(0);
-    depot.on_linked(0, Incarnation(1), 1 << 28, DEPOSIT_LEASE).unwrap();
+    depot
+        .on_linked(0, Incarnation(1), 1 << 28, DEPOSIT_LEASE)
+        .unwrap();
     assert_eq!(depot.status().lenders[0].slots, 8);
 }
 

@@ -9,6 +9,7 @@ use netram_proto::time::Time;
 use netram_proto::wire::{Frame, FrameKind, Header};
 
 use super::LEASE;
+use super::owner::PAGE;
 use crate::rng::Rng;
 
 /// Slots of one deposit, out of a lender's room.
@@ -57,7 +58,7 @@ impl Machine {
             leaving: false,
             hostile,
             deposits: BTreeMap::new(),
-            old: vec![0; 40],
+            old: vec![0; PAGE],
         }
     }
 
@@ -124,7 +125,7 @@ impl Machine {
                 .get(16..)
                 .unwrap_or_default()
                 .iter()
-                .take(40)
+                .take(PAGE)
                 .copied()
                 .collect();
         }

@@ -146,8 +146,9 @@ impl World {
         for arena in 0..self.arenas.len() {
             let now = self.now;
             if let Some(arena) = &mut self.arenas[arena] {
-                arena.depot.tick(now);
+                arena.links().tick(now);
             }
+            self.give_up_silent(arena);
             self.settle(arena);
         }
         self.at(TICK, Event::Tick);

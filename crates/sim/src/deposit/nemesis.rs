@@ -87,7 +87,7 @@ impl World {
             machine.up && !machine.leaving && self.blocked.iter().all(|row| row[other] <= self.now)
         });
         let placed = self.arenas.iter().flatten().all(|arena| {
-            let status = arena.depot.status();
+            let status = arena.depot().status();
             let linked = status
                 .lenders
                 .iter()

@@ -1,24 +1,17 @@
 //! Connections: two lanes of frames, each in order and whole until it breaks. Then a tail of it is lost, and what is left on the way up
 //! arrives late, perhaps behind what the next connection brings.
 
-use std::collections::VecDeque;
-
 use netram_proto::id::Epoch;
 use netram_proto::time::{Span, Time};
 use netram_proto::wire::{Frame, FrameKind, Refusal};
 
 use super::lenders::frame;
 use super::{Event, World};
+use crate::lanes::Lanes;
 use crate::net::Way;
 
 /// Frames on one lane that have not arrived; beyond that there is no room.
 const LANE_FRAMES_MAX: usize = 8;
-
-#[derive(Clone, Debug, Default)]
-struct Lane {
-    packets: VecDeque<Vec<u8>>,
-    last: Time,
-}
 
 #[derive(Clone, Debug)]
 pub(super) struct Conn {
@@ -30,10 +23,9 @@ pub(super) struct Conn {
     /// Nothing new gets into it any more; its owner may not know yet.
     broken: bool,
     boot: u32,
-    /// What its frames are late by, once it has broken.
-    late: Span,
-    up: Lane,
-    down: Lane,
+    /// Once it has broken: what is left in it arrives no sooner.
+    late_until: Time,
+    lanes: Lanes,
 }
 
 impl World {
@@ -41,7 +33,7 @@ impl World {
         let Some(owner) = self.arenas[arena].as_mut().filter(|arena| arena.life == life) else {
             return;
         };
-        let epoch = owner.depot.next_session(lender);
+        let epoch = owner.links().next_session(lender);
         owner.conns[lender] = Some(self.conns.len());
         let conn = self.conns.len();
         self.conns.push(Conn {
@@ -52,9 +44,8 @@ impl World {
             open: true,
             broken: false,
             boot: self.machines[lender].boot,
-            late: Span(0),
-            up: Lane::default(),
-            down: Lane::default(),
+            late_until: Time(0),
+            lanes: Lanes::default(),
         });
         let delay = Span(self.latency().0 * 2);
         self.at(delay, Event::Connected { conn });
@@ -84,7 +75,7 @@ impl World {
     }
 
     pub(super) fn has_room(&self, conn: usize) -> bool {
-        self.conns[conn].up.packets.len() < LANE_FRAMES_MAX
+        self.conns[conn].lanes.rising() < LANE_FRAMES_MAX
     }
 
     pub(super) fn send(&mut self, conn: usize, way: Way, packet: Vec<u8>) {
@@ -92,10 +83,7 @@ impl World {
             return;
         }
         let at = self.now + self.latency();
-        let lane = self.lane(conn, way);
-        lane.last = at.max(Time(lane.last.0 + 1));
-        let at = lane.last;
-        lane.packets.push_back(packet);
+        let at = self.conns[conn].lanes.push(way, packet, at);
         self.queue.push(at, Event::Frame { conn, way });
     }
 
@@ -104,21 +92,20 @@ impl World {
             arena,
             lender,
             open,
-            late,
+            late_until,
             ..
         } = self.conns[conn];
         let mut wait = self.blocked[arena][lender];
         if way == Way::Up {
             wait = wait.max(self.machines[lender].paused_until);
         }
-        if !open && late > Span(0) {
-            self.conns[conn].late = Span(0);
-            wait = wait.max(self.now + late);
+        if !open {
+            wait = wait.max(late_until);
         }
         if wait > self.now {
             return self.queue.push(wait, Event::Frame { conn, way });
         }
-        let Some(packet) = self.lane(conn, way).packets.pop_front() else {
+        let Some(packet) = self.conns[conn].lanes.pop(way) else {
             return;
         };
         match way {
@@ -191,7 +178,7 @@ impl World {
         if self.conns[conn].open && !self.conns[conn].broken {
             let delay = self.latency();
             self.conns[conn].broken = true;
-            self.cut(conn);
+            self.conns[conn].lanes.cut(&mut self.rng);
             self.at(delay, Event::Closed { conn });
         }
     }
@@ -218,37 +205,22 @@ impl World {
             return;
         }
         (self.conns[conn].open, self.conns[conn].broken) = (false, true);
-        self.cut(conn);
-        self.conns[conn].late = Span::from_ms(self.rng.pick(&[0, 1, 50, 300, 700]));
-        if self.conns[conn].up.packets.is_empty() {
+        self.conns[conn].lanes.cut(&mut self.rng);
+        let late = Span::from_ms(self.rng.pick(&[0, 1, 50, 300, 700]));
+        self.conns[conn].late_until = self.now + late;
+        if self.conns[conn].lanes.rising() == 0 {
             self.machines[lender].leave(super::owner::deposit_of(life), epoch, self.now);
         }
         let now = self.now;
         if let Some(owner) = self.arenas[arena].as_mut().filter(|owner| owner.life == life) {
             owner.conns[lender] = None;
-            if owner.depot.is_linked(lender) {
+            if owner.depot().is_linked(lender) {
                 owner.linked_until[lender] = now;
             }
-            owner.depot.on_unlinked(lender, now);
+            owner.links().on_unlinked(lender, now);
             let ms = self.rng.pick(&[0, 20, 300]);
             self.at(Span::from_ms(ms + 1), Event::Dial { arena, life, lender });
             self.settle(arena);
-        }
-    }
-
-    fn cut(&mut self, conn: usize) {
-        for way in [Way::Up, Way::Down] {
-            let draw = self.rng.draw();
-            let packets = &mut self.lane(conn, way).packets;
-            let left = draw % (packets.len() as u64 + 1);
-            packets.truncate(left as usize);
-        }
-    }
-
-    fn lane(&mut self, conn: usize, way: Way) -> &mut Lane {
-        match way {
-            Way::Up => &mut self.conns[conn].up,
-            Way::Down => &mut self.conns[conn].down,
         }
     }
 }

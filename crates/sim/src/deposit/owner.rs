@@ -2,19 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use netram_proto::deposit::{
-    Cut, Depot, Found, LenderSet, Misconduct, News, Page, Send, Settings, page_head,
-};
-use netram_proto::id::{DepositId, Incarnation, Lsn, WriterId};
+use netram_proto::deposit::{Depot, LenderSet, News, Offence, Page, Seals, Settings, Shelf, Sought};
+use netram_proto::id::{DepositId, WriterId};
 use netram_proto::time::{Span, Time};
-use netram_proto::wire::{Frame, FrameKind, Refusal, crc32c};
+use netram_proto::wire::{Frame, crc32c};
 
-use super::lenders::frame;
 use super::{Event, LEASE, World};
 use crate::net::Way;
 
 /// Bytes of a page in this world: whose, which, its version, what is in it, and a sum over these.
-const PAGE: usize = 36;
+pub(super) const PAGE: usize = 36;
 /// A link that is gone for nearly the lease may be one whose deposit is gone.
 const SLACK: Span = Span::from_ms(500);
 
@@ -23,16 +20,58 @@ pub(super) fn deposit_of(life: u64) -> DepositId {
     DepositId(0xFA12 << 64 | u128::from(life))
 }
 
+/// What is in a page, 0 for zeros; sealed with a sum instead of a key: lenders here do not know how to make one.
+#[derive(Clone, Copy, Debug)]
+struct Seal {
+    life: u64,
+}
+
+impl Seal {
+    fn sealed(self, page: Page, version: u64, content: u64) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(PAGE);
+        bytes.extend_from_slice(&self.life.to_le_bytes());
+        bytes.extend_from_slice(&u64::from(page.0).to_le_bytes());
+        bytes.extend_from_slice(&version.to_le_bytes());
+        bytes.extend_from_slice(&content.to_le_bytes());
+        bytes.extend_from_slice(&crc32c(&bytes).to_le_bytes());
+        bytes
+    }
+}
+
+impl Seals for Seal {
+    type Clear = u64;
+    type Sealed = Vec<u8>;
+
+    fn zeros() -> Box<u64> {
+        Box::new(0)
+    }
+
+    fn seal(&mut self, page: Page, version: u64, content: &u64) -> Vec<u8> {
+        self.sealed(page, version, *content)
+    }
+
+    fn open(&self, page: Page, version: u64, bytes: &[u8]) -> Option<Box<u64>> {
+        let content = u64::from_le_bytes(bytes.get(24..32)?.try_into().ok()?);
+        (self.sealed(page, version, content) == bytes).then(|| Box::new(content))
+    }
+
+    fn keep(&self, sealed: &[u8]) -> Vec<u8> {
+        sealed.to_vec()
+    }
+
+    fn bytes(sealed: &Vec<u8>) -> &[u8] {
+        sealed
+    }
+}
+
 /// One owner's process.
 pub(super) struct Arena {
     pub(super) id: DepositId,
     pub(super) life: u64,
-    pub(super) depot: Depot,
+    shelf: Shelf<Seal>,
     pub(super) conns: Vec<Option<usize>>,
     /// When a link to each lender stood last; of one that stands it means nothing.
     pub(super) linked_until: Vec<Time>,
-    /// Sealed bytes that must not go yet.
-    aside: BTreeMap<Page, (u64, Vec<u8>)>,
     /// What each page should be; 0: zeros.
     truth: BTreeMap<Page, u64>,
     /// Pages that are here.
@@ -46,20 +85,14 @@ impl Arena {
         WriterId(self.life)
     }
 
-    fn seal(&self, page: Page, version: u64, content: u64) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(PAGE);
-        bytes.extend_from_slice(&self.life.to_le_bytes());
-        bytes.extend_from_slice(&u64::from(page.0).to_le_bytes());
-        bytes.extend_from_slice(&version.to_le_bytes());
-        bytes.extend_from_slice(&content.to_le_bytes());
-        bytes.extend_from_slice(&crc32c(&bytes).to_le_bytes());
-        bytes
+    /// Where its pages are.
+    pub(super) fn depot(&self) -> &Depot {
+        self.shelf.depot()
     }
 
-    /// What is in a page, if it is this one of ours in this version.
-    fn open(&self, page: Page, version: u64, bytes: &[u8]) -> Option<u64> {
-        let content = u64::from_le_bytes(bytes.get(24..32)?.try_into().ok()?);
-        (self.seal(page, version, content) == bytes).then_some(content)
+    /// For what becomes of links, and the time.
+    pub(super) fn links(&mut self) -> &mut Depot {
+        self.shelf.links()
     }
 
     fn should_be(&self, page: Page) -> u64 {
@@ -70,9 +103,7 @@ impl Arena {
     fn evict(&mut self, page: Page, content: u64) {
         self.truth.insert(page, content);
         self.hot.remove(&page);
-        let version = self.depot.put(page);
-        let sealed = self.seal(page, version, content);
-        self.aside.insert(page, (version, sealed));
+        self.shelf.put(page, &content);
     }
 
     pub(super) fn pages(&self) -> Vec<Page> {
@@ -84,7 +115,7 @@ impl Arena {
     }
 
     pub(super) fn aside(&self) -> usize {
-        self.aside.len()
+        self.shelf.aside()
     }
 }
 
@@ -101,10 +132,9 @@ impl World {
         self.arenas[arena] = Some(Arena {
             id: deposit_of(life),
             life,
-            depot,
+            shelf: Shelf::new(depot, Seal { life }),
             conns: vec![None; self.nature.lenders],
             linked_until: vec![self.now; self.nature.lenders],
-            aside: BTreeMap::new(),
             truth: BTreeMap::new(),
             hot: BTreeSet::new(),
             waiting: BTreeSet::new(),
@@ -135,6 +165,11 @@ impl World {
             return;
         };
         if owner.waiting.contains(&page) {
+            // Another thread writes it all, without a look at what was in it.
+            if draw < 10 {
+                owner.evict(page, content);
+                self.coverage.hit("far: pages put while they were waited for");
+            }
             return;
         }
         if !owner.hot.contains(&page) && owner.truth.contains_key(&page) {
@@ -144,13 +179,17 @@ impl World {
             0..5 => {
                 owner.truth.remove(&page);
                 owner.hot.remove(&page);
-                owner.aside.remove(&page);
-                owner.depot.forget(page);
+                owner.shelf.forget(page);
                 self.coverage.hit("far: pages forgotten");
             }
             // Nothing has changed in it: what is in its places is still it.
             5..30 if owner.hot.contains(&page) => {
                 owner.hot.remove(&page);
+            }
+            30..40 => {
+                let cold = |page: &Page| !owner.hot.contains(page);
+                let ahead: Vec<Page> = (page.0..page.0 + 4).map(Page).filter(cold).collect();
+                owner.shelf.prefetch(ahead);
             }
             _ => owner.evict(page, content),
         }
@@ -161,30 +200,45 @@ impl World {
         let Some(owner) = &mut self.arenas[arena] else {
             return;
         };
-        match owner.depot.get(page) {
-            Found::Never => self.fail(format!("{page:?} was put, and is said to be zeros")),
-            Found::Aside => {
-                let Some((version, bytes)) = owner.aside.get(&page) else {
-                    self.fail(format!("{page:?} is said to be aside, and is not"))
-                };
-                let content = owner.open(page, *version, bytes);
+        match owner.shelf.get(page) {
+            Sought::Zeros => self.fail(format!("{page:?} was put, and is said to be zeros")),
+            Sought::Aside(content) => {
                 self.coverage.hit("far: pages found aside");
                 self.arrives(arena, page, content);
             }
-            Found::Asked => {
+            Sought::Lost(lenders) => self.lost(arena, page, lenders),
+            Sought::Waits => {
                 owner.waiting.insert(page);
             }
-            Found::Lost(lenders) => self.lost(arena, page, lenders),
+        }
+    }
+
+    /// The program takes what has come.
+    fn collect(&mut self, arena: usize) {
+        let Some(owner) = &mut self.arenas[arena] else {
+            return;
+        };
+        let here = |page: &Page| owner.shelf.has_come(*page);
+        let here: Vec<Page> = owner.waiting.iter().copied().filter(here).collect();
+        for page in here {
+            let came = self.arenas[arena]
+                .as_mut()
+                .and_then(|owner| owner.shelf.take(page));
+            match came {
+                Some(Ok(content)) => self.arrives(arena, page, Some(content)),
+                Some(Err(lenders)) => self.lost(arena, page, lenders),
+                None => self.fail(format!("{page:?} is said to have come, and has not")),
+            }
         }
     }
 
     /// What the program gets must be what it put last.
-    fn arrives(&mut self, arena: usize, page: Page, content: Option<u64>) {
+    fn arrives(&mut self, arena: usize, page: Page, content: Option<Box<u64>>) {
         let Some(owner) = &mut self.arenas[arena] else {
             return;
         };
         let should = owner.should_be(page);
-        if content != Some(should) {
+        if content.as_deref() != Some(&should) {
             self.fail(format!("{page:?} should be {should:x}, and is {content:x?}"));
         }
         owner.hot.insert(page);
@@ -198,7 +252,7 @@ impl World {
         let Some(owner) = &mut self.arenas[arena] else {
             return;
         };
-        let version = owner.depot.version(page);
+        let version = owner.depot().version(page);
         if self.nature.within {
             self.fail(format!("{page:?} was lost, and never was all of it gone"));
         }
@@ -221,137 +275,69 @@ impl World {
         }
         owner.waiting.remove(&page);
         owner.truth.remove(&page);
-        owner.depot.forget(page);
+        owner.shelf.forget(page);
     }
 
-    /// What a lender says. An error ends the link.
-    pub(super) fn hear(&mut self, arena: usize, lender: usize, frame: &Frame<'_>) -> Result<(), Misconduct> {
-        let now = self.now;
+    /// What a lender says. An offence ends the link.
+    pub(super) fn hear(&mut self, arena: usize, lender: usize, frame: &Frame<'_>) -> Result<(), Offence> {
         let Some(owner) = &mut self.arenas[arena] else {
             return Ok(());
         };
-        let header = &frame.header;
-        let slots = u32::try_from(header.lsn.0).map_err(|_| Misconduct);
-        match header.kind {
-            FrameKind::Deposited if owner.depot.is_linked(lender) => {
-                owner.depot.on_resized(lender, slots?)
-            }
-            FrameKind::Deposited => {
-                let lease = Span::from_ms(u64::from(header.mark) * 1000);
-                let life = Incarnation(header.stable.0);
-                owner.depot.on_linked(lender, life, slots?, lease)?;
-                self.coverage.hit("far: sessions");
-                Ok(())
-            }
-            FrameKind::Stashed => owner.depot.on_stashed(lender, header.mark),
-            FrameKind::Got => {
-                let cut = Cut::parse(frame.body).map_err(|_| Misconduct)?;
-                let due = owner.depot.on_got(lender, header.mark, &cut)?;
-                for due in due {
-                    self.judge(arena, lender, due.page, due.version, cut.pages()[due.index].bytes);
-                }
-                Ok(())
-            }
-            FrameKind::Withdraw => {
-                owner.depot.on_withdraw(lender);
-                Ok(())
-            }
-            FrameKind::Refuse if Refusal::from_byte(header.flags) == Some(Refusal::NoRoom) => {
-                self.coverage.hit("far: lenders that were full");
-                let possible = u32::try_from(header.stable.0).map_err(|_| Misconduct)?;
-                owner.depot.on_no_room(lender, possible, now)
-            }
-            _ => Err(Misconduct),
-        }
+        let heard = owner.shelf.hear(lender, frame, self.now)?;
+        let mut count = |what, times: usize| self.coverage.add(what, times as u64);
+        count("far: sessions", heard.linked.into());
+        count("far: lenders that were full", heard.full.into());
+        count("far: pages fetched", heard.fetched);
+        count("far: pages mended", heard.mended);
+        count("far: lies found", heard.forged.len());
+        Ok(())
     }
 
-    fn judge(&mut self, arena: usize, lender: usize, page: Page, version: u64, bytes: &[u8]) {
-        let Some(owner) = &mut self.arenas[arena] else {
-            return;
-        };
-        let Some(content) = owner.open(page, version, bytes) else {
-            self.coverage.hit("far: lies found");
-            owner.depot.damaged(lender, page, version);
-            return;
-        };
-        let taken = owner.depot.take(lender, page, version);
-        if taken.aside {
-            owner.aside.insert(page, (version, bytes.to_vec()));
-            self.coverage.hit("far: pages mended");
-        }
-        if taken.wanted {
-            self.coverage.hit("far: pages fetched");
-            self.arrives(arena, page, Some(content));
-        }
-    }
-
-    /// Sends what is to be sent, and hears what became of pages.
+    /// Hears what became of pages, and sends what is to be sent.
     pub(super) fn settle(&mut self, arena: usize) {
-        while let Some(news) = self.arenas[arena].as_mut().and_then(|owner| owner.depot.news()) {
-            match news {
-                News::Stashed(page, version, copies) => {
-                    self.trace.mark(self.now, 32, version);
-                    self.coverage.hit(if copies > 1 {
+        let (trace, coverage, now) = (&mut self.trace, &mut self.coverage, self.now);
+        if let Some(owner) = &mut self.arenas[arena] {
+            owner.shelf.settle(|news| {
+                if let News::Stashed(_, version, copies) = news {
+                    trace.mark(now, 32, *version);
+                    coverage.hit(if *copies > 1 {
                         "far: pages in two places"
                     } else {
                         "far: pages in one place"
                     });
-                    let owner = self.arenas[arena].as_mut();
-                    if let Some(owner) =
-                        owner.filter(|owner| owner.aside.get(&page).is_some_and(|it| it.0 == version))
-                    {
-                        owner.aside.remove(&page);
-                    }
                 }
-                News::Lost(page, lenders) => self.lost(arena, page, lenders),
-            }
+            });
         }
+        self.collect(arena);
         for lender in 0..self.nature.lenders {
             while let Some(conn) = self.arenas[arena].as_ref().and_then(|owner| owner.conns[lender])
                 && self.has_room(conn)
-                && let Some(packet) = self.next_packet(arena, conn)
+                && let Some(packet) = self.next_packet(arena, lender)
             {
                 self.send(conn, Way::Up, packet);
             }
         }
     }
 
-    fn next_packet(&mut self, arena: usize, conn: usize) -> Option<Vec<u8>> {
-        let (lender, epoch) = (self.conns[conn].lender, self.conns[conn].epoch);
+    fn next_packet(&mut self, arena: usize, lender: usize) -> Option<Vec<u8>> {
+        let now = self.now;
         let owner = self.arenas[arena].as_mut()?;
-        let mut body = Vec::new();
-        let mut header = match owner.depot.poll(lender, self.now)? {
-            Send::Resize(slots) => {
-                let mut header = frame(FrameKind::Resize, epoch, owner.writer());
-                header.lsn = Lsn(slots.into());
-                header
+        let mut outgoing = owner.shelf.next_frame(lender, now)?;
+        outgoing.header.who = owner.writer().0;
+        let body: Vec<&[u8]> = outgoing.parts::<Seal>().collect();
+        let body = body.concat();
+        Some([&outgoing.header.encode(body.len())[..], &body].concat())
+    }
+
+    /// Owners give up links over which answers are due for too long.
+    pub(super) fn give_up_silent(&mut self, arena: usize) {
+        for lender in 0..self.nature.lenders {
+            let silent = |owner: &&Arena| owner.depot().is_silent(lender, self.now);
+            let owner = self.arenas[arena].as_ref().filter(silent);
+            if let Some(conn) = owner.and_then(|owner| owner.conns[lender]) {
+                self.coverage.hit("far: lenders that owed an answer");
+                self.on_closed(conn);
             }
-            Send::Put(number, items) => {
-                for item in items {
-                    let sealed = owner
-                        .aside
-                        .get(&item.page)
-                        .filter(|(version, _)| *version == item.version);
-                    let Some((_, sealed)) = sealed else {
-                        self.fail(format!("{:?} is to be sent, and was let go", item.page))
-                    };
-                    body.extend_from_slice(&page_head(item.slot, item.version, sealed.len()));
-                    body.extend_from_slice(sealed);
-                }
-                let mut header = frame(FrameKind::Put, epoch, owner.writer());
-                header.mark = number;
-                header
-            }
-            Send::Get(number, items) => {
-                for item in items {
-                    body.extend_from_slice(&page_head(item.slot, item.version, 0));
-                }
-                let mut header = frame(FrameKind::Get, epoch, owner.writer());
-                header.mark = number;
-                header
-            }
-        };
-        header.who = owner.writer().0;
-        Some([&header.encode(body.len())[..], &body].concat())
+        }
     }
 }

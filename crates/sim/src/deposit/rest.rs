@@ -48,14 +48,14 @@ impl World {
         let Some(owner) = &self.arenas[arena] else {
             return;
         };
-        let status = owner.depot.status();
+        let status = owner.depot().status();
         for (index, lender) in status.lenders.iter().enumerate() {
             if !lender.linked {
                 check::fail(0, format!("owner {arena} never came back to lender {index}"));
             }
-            let mut slots: Vec<u32> = owner.depot.free_slots(index).to_vec();
+            let mut slots: Vec<u32> = owner.depot().free_slots(index).to_vec();
             for page in owner.pages() {
-                let places = owner.depot.places(page);
+                let places = owner.depot().places(page);
                 slots.extend(
                     places
                         .filter(|(lender, ..)| *lender == index)

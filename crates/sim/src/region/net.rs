@@ -1,12 +1,11 @@
 //! Connections to lenders: two lanes of frames, each in order and whole until it breaks; then a tail of it is lost.
 
-use std::collections::VecDeque;
-
 use netram_proto::id::JournalId;
-use netram_proto::time::{Span, Time};
+use netram_proto::time::Span;
 use netram_proto::wire::Frame;
 
 use super::{Event, World};
+use crate::lanes::Lanes;
 use crate::lender::Outcome;
 use crate::net::Way;
 
@@ -22,13 +21,6 @@ pub(super) enum Owner {
     Asker(usize),
 }
 
-/// One direction.
-#[derive(Clone, Debug, Default)]
-struct Lane {
-    packets: VecDeque<Vec<u8>>,
-    last: Time,
-}
-
 #[derive(Clone, Debug)]
 pub(super) struct Conn {
     owner: Owner,
@@ -39,8 +31,7 @@ pub(super) struct Conn {
     journal: JournalId,
     open: bool,
     boot: u32,
-    up: Lane,
-    down: Lane,
+    lanes: Lanes,
 }
 
 impl Conn {
@@ -67,8 +58,7 @@ impl World {
             journal,
             open: true,
             boot: 0,
-            up: Lane::default(),
-            down: Lane::default(),
+            lanes: Lanes::default(),
         });
         let delay = Span(self.latency().0 + self.latency().0);
         self.at(delay, Event::Connected { conn });
@@ -90,15 +80,12 @@ impl World {
     }
 
     pub(super) fn has_room(&self, conn: usize) -> bool {
-        self.conns[conn].up.packets.len() < LANE_FRAMES_MAX
+        self.conns[conn].lanes.rising() < LANE_FRAMES_MAX
     }
 
     pub(super) fn send_frame(&mut self, conn: usize, way: Way, packet: Vec<u8>) {
         let at = self.now + self.latency();
-        let lane = self.lane(conn, way);
-        lane.last = at.max(Time(lane.last.0 + 1));
-        let at = lane.last;
-        lane.packets.push_back(packet);
+        let at = self.conns[conn].lanes.push(way, packet, at);
         self.queue.push(at, Event::Frame { conn, way });
     }
 
@@ -119,7 +106,7 @@ impl World {
         if wait > self.now {
             return self.queue.push(wait, Event::Frame { conn, way });
         }
-        let Some(packet) = self.lane(conn, way).packets.pop_front() else {
+        let Some(packet) = self.conns[conn].lanes.pop(way) else {
             return;
         };
         match way {
@@ -148,7 +135,7 @@ impl World {
     /// It breaks: some of what is on the way arrives, the rest never. Its owner learns of it later.
     pub(super) fn break_conn(&mut self, conn: usize) {
         if self.conns[conn].open {
-            self.cut_lanes(conn);
+            self.conns[conn].lanes.cut(&mut self.rng);
             let delay = self.latency();
             self.at(delay, Event::Closed { conn });
         }
@@ -164,19 +151,10 @@ impl World {
     /// Its owner closes it, or is dead. What is on the way up may still arrive.
     pub(super) fn close_conn(&mut self, conn: usize) {
         self.conns[conn].open = false;
-        self.cut_lanes(conn);
+        self.conns[conn].lanes.cut(&mut self.rng);
         let Conn { machine, journal, .. } = self.conns[conn];
-        if self.conns[conn].up.packets.is_empty() {
+        if self.conns[conn].lanes.rising() == 0 {
             self.machines[machine].forget(conn, journal);
-        }
-    }
-
-    fn cut_lanes(&mut self, conn: usize) {
-        for way in [Way::Up, Way::Down] {
-            let draw = self.rng.draw();
-            let packets = &mut self.lane(conn, way).packets;
-            let left = draw % (packets.len() as u64 + 1);
-            packets.truncate(left as usize);
         }
     }
 
@@ -191,13 +169,6 @@ impl World {
         (0..self.conns.len())
             .filter(|conn| self.conns[*conn].open)
             .collect()
-    }
-
-    fn lane(&mut self, conn: usize, way: Way) -> &mut Lane {
-        match way {
-            Way::Up => &mut self.conns[conn].up,
-            Way::Down => &mut self.conns[conn].down,
-        }
     }
 
     fn owner_linked(&mut self, conn: usize) {

@@ -115,7 +115,10 @@ impl Depot {
         let mut room = MENDS_MAX.saturating_sub(self.gets.values().filter(coming).count());
         let (mut whole, mut found) = (Vec::new(), Vec::new());
         let behind = (Bound::Excluded(self.mend_from), Bound::Unbounded);
-        let order = self.short.range(behind).chain(self.short.range(..=self.mend_from));
+        let order = self
+            .short
+            .range(behind)
+            .chain(self.short.range(..=self.mend_from));
         for &page in order.take(MEND_LOOK_MAX) {
             if room == 0 {
                 break;

@@ -1,0 +1,59 @@
+//! Of whom a page is asked.
+
+use alloc::vec::Vec;
+
+use super::{Depot, Entry, Get, Item, Page, Spot};
+
+impl Depot {
+    /// Whether the page is asked of this lender by this version.
+    pub(super) fn awaits(&self, page: Page, version: u64, lender: usize) -> bool {
+        let asked = self
+            .gets
+            .get(&page)
+            .is_some_and(|get| get.at == Some(lender as u8));
+        asked
+            && self
+                .entry(page)
+                .is_some_and(|entry| entry.version == version && !entry.aside)
+    }
+
+    /// Asks somebody linked for a page that is wanted.
+    pub(super) fn route(&mut self, page: Page) {
+        let Some(entry) = self.pages.get(page.0 as usize) else {
+            return;
+        };
+        let ready = self.reachable(entry);
+        let version = entry.version;
+        match self.gets.get_mut(&page) {
+            Some(get) if ready.is_some() || get.wanted => get.at = ready.map(|spot| spot.lender),
+            // Nobody waits for it: it is looked for again when it can be fetched.
+            _ => {
+                self.gets.remove(&page);
+            }
+        }
+        if let Some(spot) = ready {
+            self.lenders[usize::from(spot.lender)].get(Item {
+                page,
+                version,
+                slot: spot.slot,
+            });
+        }
+    }
+
+    /// Where the page can be had now: of two places the one with less on its way, for it answers sooner.
+    pub(super) fn reachable(&self, entry: &Entry) -> Option<Spot> {
+        let held = entry.spots.iter().flatten().filter(|spot| spot.held);
+        { held }
+            .filter(|spot| self.lenders[usize::from(spot.lender)].linked)
+            .min_by_key(|spot| self.lenders[usize::from(spot.lender)].flights.len())
+            .copied()
+    }
+
+    pub(super) fn reroute(&mut self) {
+        let homeless = |(page, get): (&Page, &Get)| get.at.is_none().then_some(*page);
+        let pages: Vec<Page> = self.gets.iter().filter_map(homeless).collect();
+        for page in pages {
+            self.route(page);
+        }
+    }
+}
