@@ -29,7 +29,7 @@ def heap_of(node: Node) -> NodeHeap:
         txn.acquire(LOCK)
         try:
             return txn.heap(LOCK)
-        except netram.HeapError:
+        except netram.NoHeap:  # and nothing else: a heap that is only damaged, or newer, would be voided
             txn.format_heap(LOCK)
     return heap_of(node)
 

@@ -21,6 +21,7 @@ __all__ = [
     "LockError",
     "LogError",
     "Lost",
+    "NoHeap",
     "NoRoom",
     "NotHeld",
     "OpenError",
@@ -86,7 +87,11 @@ class LendersMissing(Error, TimeoutError):
 
 
 class HeapError(Error):
-    """There is no heap in the region, it is damaged, or the offset is no block of it."""
+    """The heap is damaged or of another version, there is none, or the offset is no block of it."""
+
+
+class NoHeap(HeapError):
+    """There is no heap at all: make one. Nothing else is told so, for that would void every block."""
 
 
 class NoRoom(HeapError, MemoryError):

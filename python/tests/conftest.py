@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -155,15 +156,17 @@ def without_settings(patch: pytest.MonkeyPatch) -> None:
 def served(folder: Path, **shape: Any) -> Iterator[Server]:
     """A lender and a server."""
     key = folder / "cluster.key"
-    with pytest.MonkeyPatch.context() as patch:
-        without_settings(patch)
-        subprocess.run([program(), "key", "new", key], check=True, stdout=subprocess.DEVNULL)
-        # Windows of several nodes, and of some that are gone and not forgotten yet.
-        lender = Lender("--key-file", str(key), "--domain", "ups-1", size="128MiB")
-        server = Server(folder, lender, key, **shape)
-    yield server
-    server.stop()
-    lender.stop()
+    # Whatever happens, to the server or to the test: none of both stays.
+    with contextlib.ExitStack() as ended:
+        with pytest.MonkeyPatch.context() as patch:
+            without_settings(patch)
+            subprocess.run([program(), "key", "new", key], check=True, stdout=subprocess.DEVNULL)
+            # Windows of several nodes, and of some that are gone and not forgotten yet.
+            lender = Lender("--key-file", str(key), "--domain", "ups-1", size="128MiB")
+            ended.callback(lender.stop)
+            server = Server(folder, lender, key, **shape)
+            ended.callback(server.stop)
+        yield server
 
 
 @pytest.fixture(scope="session")
@@ -197,6 +200,30 @@ def server(serving: Server, own_settings: None, tmp_path: Path) -> Server:
 @pytest.fixture
 def heaps(serving_heaps: Server, own_settings: None, tmp_path: Path) -> Server:
     return erased(serving_heaps, tmp_path)
+
+
+def until(what: Callable[[], bool]) -> None:
+    """Waits for what happens elsewhere."""
+    end = time.monotonic() + Server.PATIENCE
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def crc32c(data: bytes) -> int:
+    """The checksum of what is stored (docs/heap.md)."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def newer_heap(header: bytes) -> bytes:
+    """The first 36 bytes of a heap, as a release to come would have made it."""
+    header = header[:8] + (2).to_bytes(4, "little") + header[12:32]
+    return header + crc32c(header).to_bytes(4, "little")
 
 
 class Child:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from conftest import SIZE, Child, reopened
+from conftest import SIZE, Child, newer_heap, reopened
 
 import netram
 
@@ -170,7 +170,7 @@ def test_a_full_heap_says_so_and_gives_everything_back(store: netram.Store, heap
 
 
 def test_regions_without_a_heap_or_with_a_damaged_one(store: netram.Store, region: netram.Region, folder: Path) -> None:
-    with pytest.raises(netram.HeapError, match="no heap"):
+    with pytest.raises(netram.NoHeap, match="no heap"):
         netram.Heap(region)
     small = store.segment(folder / "small", size=4096, create=True).map()
     with pytest.raises(netram.HeapError, match="a heap needs"):
@@ -182,8 +182,22 @@ def test_regions_without_a_heap_or_with_a_damaged_one(store: netram.Store, regio
     region = store.segment(folder / "bank.data").map()
     with store.transaction() as tx:
         tx.write(region, 20, b"\xff")
-    with pytest.raises(netram.HeapError, match="header is damaged"):
+    with pytest.raises(netram.HeapError, match="header is damaged") as damaged:
         netram.Heap(region)
+    assert not isinstance(damaged.value, netram.NoHeap)
+
+
+def test_a_heap_of_a_release_to_come_is_not_taken_for_none(
+    store: netram.Store, region: netram.Region, heap: netram.Heap, folder: Path
+) -> None:
+    """A program that makes a heap where there is none would void all that is in it."""
+    with store.transaction() as tx:
+        tx.write(region, 0, newer_heap(region[:36]))
+    region.unmap()
+    region = store.segment(folder / "bank.data").map()
+    with pytest.raises(netram.HeapError, match="version") as newer:
+        netram.Heap(region)
+    assert not isinstance(newer.value, netram.NoHeap)
 
 
 def test_a_heap_goes_with_its_region(store: netram.Store, region: netram.Region, heap: netram.Heap) -> None:

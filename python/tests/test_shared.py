@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 
 import numpy
 import pytest
-from conftest import Child, Server
+from conftest import Child, Server, until
 
 import netram
 import netram.shared
@@ -45,13 +44,6 @@ def get(node: Node, lock: int) -> int:
     with node.begin() as txn:
         txn.acquire(lock, "shared")
         return int.from_bytes(txn.read(lock * SPAN, 8), "little")
-
-
-def until(what: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.001)
 
 
 def test_what_one_node_commits_the_other_finds_under_the_lock(server: Server) -> None:

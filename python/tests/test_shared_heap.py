@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Server
+from conftest import Server, newer_heap, until
 
 import netram
 import netram.shared
@@ -81,13 +81,15 @@ def test_a_heap_is_used_under_its_lock(heaps: Server) -> None:
                     use()
         with node.begin() as txn:
             txn.acquire_all([0, 1])
-            with pytest.raises(netram.HeapError):
+            with pytest.raises(netram.NoHeap):
                 txn.heap(0)
             with pytest.raises(netram.NoRoom):
                 heap.allocate(txn, 1 << 30)
             block = heap.store(txn, b"12")
             with pytest.raises(netram.RangeError):
                 heap.write(txn, block, bytes(heap.size(block)), 1)
+            with pytest.raises(netram.HeapError):
+                heap.write(txn, block + 1, b"x")
             with pytest.raises(netram.RangeError):
                 heap.read(block, 1 << 20)
             with pytest.raises(netram.RangeError):
@@ -101,6 +103,57 @@ def test_a_heap_is_used_under_its_lock(heaps: Server) -> None:
                 txn.format_heap(1)
         with pytest.raises(netram.ClosedError):
             heap.allocate(txn, 8)
+
+
+def test_a_block_is_written_by_its_heap_and_a_transaction_of_its_node(heaps: Server) -> None:
+    with heaps.join("one") as one, heaps.join("two") as two:
+        first, second = formatted(one, 0), formatted(one, 1)
+        other = opened(two, 1)
+        with one.begin() as txn:
+            txn.acquire_all([0, 1])
+            block = second.store(txn, b"mine")
+        with one.begin() as txn:
+            txn.acquire_all([0, 1])
+            with pytest.raises(netram.HeapError):
+                first.write(txn, block, b"lost")
+        with two.begin() as txn:
+            txn.acquire(1, "shared")
+            assert other.read(block, 4) == b"mine"
+        with one.begin() as txn:
+            txn.acquire(1)
+            # Of another node: it would be stored in this one's copy.
+            with pytest.raises(netram.RangeError):
+                other.write(txn, block, b"lost")
+        with one.begin() as txn:
+            txn.acquire(1, "shared")
+            with pytest.raises(netram.shared.NotHeld) as unheld:
+                second.write(txn, block, b"lost")
+            assert unheld.value.lock == 1
+            assert second.read(block, 4) == b"mine"
+        with two.begin() as txn:
+            txn.acquire(1, "shared")
+            assert other.read(block, 4) == b"mine"
+
+
+def test_a_heap_of_a_release_to_come_is_not_taken_for_none(heaps: Server) -> None:
+    with heaps.join("one") as one:
+        formatted(one, 0)
+        with one.begin() as txn:
+            txn.acquire(0)
+            txn.write(0, newer_heap(one.memory[:36]))
+    with heaps.join("two") as two:
+        with two.begin() as txn:
+            txn.acquire(0)
+            with pytest.raises(netram.HeapError, match="version") as newer:
+                txn.heap(0)
+            assert not isinstance(newer.value, netram.NoHeap)
+        before = two.memory[:4096]
+        command: list[str | Path] = [sys.executable, EXAMPLE, heaps.address, heaps.folder / "three", heaps.key]
+        adder = subprocess.run([*command, "add", "milk"], cwd="/", capture_output=True, text=True)
+        assert adder.returncode != 0 and "version" in adder.stderr
+        with two.begin() as txn:
+            txn.acquire(0, "shared")
+            assert two.memory[:4096] == before, "the example has made no heap over it"
 
 
 def test_a_heap_that_was_formatted_again_is_another_one(heaps: Server) -> None:
@@ -133,8 +186,7 @@ def test_a_reader_follows_a_list_as_it_was(heaps: Server) -> None:
             with one.begin() as txn:
                 txn.acquire(1)
                 heap.set_root(txn, 0, heap.store(txn, b"second"))
-            while reader.age[0] == 0:
-                pass
+            until(lambda: reader.age[0] > 0)
             assert seen.root(0) == block and seen.read(block, 5) == reader.read(block, 5) == b"first"
             reader.accept()
             assert seen.read(seen.root(0), 6) == b"second"

@@ -22,7 +22,7 @@ const CAPTURE: [&str; 7] = [
     "reported",
     "one_at_a_time",
 ];
-const HEAP: [&str; 4] = ["blocks", "refused", "pinned", "found_by_page"];
+const HEAP: [&str; 5] = ["blocks", "refused", "newer", "pinned", "found_by_page"];
 
 /// A heap needs three pages at least.
 fn heaps() -> Shape {
@@ -186,7 +186,7 @@ fn programs_that_find_stores_and_use_heaps_are_clean_under_valgrind() {
     for (program, cases, shape) in [
         // Valgrind has a SIGSEGV of its own, and knows no userfaultfd: pages are not to be found in it.
         ("capture", &["misuse", "adaptive"][..], Shape::default()),
-        ("shared_heap", &HEAP[..3], heaps()),
+        ("shared_heap", &HEAP[..4], heaps()),
     ] {
         let world = World::start(shape);
         let compiled = installed.compile(program, Language::C, &["-lrvm", "-lpthread"]);

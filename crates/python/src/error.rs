@@ -46,6 +46,8 @@ classes! {
     closed = "ClosedError";
     /// A heap, or a block of one.
     heap_error = "HeapError";
+    /// There is none at all.
+    no_heap = "NoHeap";
     /// A heap is full.
     no_room = "NoRoom";
     /// Not now: transactions are open, or another thread is in it.
@@ -145,6 +147,8 @@ pub(crate) fn block(py: Python<'_>, error: &BlockError) -> PyErr {
 pub(crate) fn open_heap(py: Python<'_>, error: &netram_heap::OpenError) -> PyErr {
     match error {
         netram_heap::OpenError::Busy { .. } => busy(py, error),
+        // Nothing else: a program answers it by making one, and all that is there is void.
+        netram_heap::OpenError::Foreign => no_heap(py, error),
         _ => heap_error(py, error),
     }
 }

@@ -6,15 +6,116 @@
 use std::sync::Arc;
 
 use netram_heap::{Counts, FormatError, OpenError, Ptr};
-use netram_rvm::RangeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::error;
 use crate::region::{self, Offset, Region, open_transactions};
 use crate::sys;
-use crate::transaction::{Transaction, bytes_of};
+use crate::transaction::Transaction;
 use crate::window::{Window, unmapped};
+
+/// The methods of a heap that are the same in recoverable memory and in shared memory, and after them its own: a class has one
+/// block of methods. The class has `using` and `changing`; its file knows `error` and `Offset`. `$tx` is how Python calls the
+/// transaction.
+macro_rules! heap_methods {
+    ($heap:ident, $tx:ident: $transaction:ident, { $($own:tt)* }) => {
+        #[pymethods]
+        impl $heap {
+            /// Allocate a block of at least size bytes, which keep whatever values they had. Raises NoRoom.
+            fn allocate(&self, $tx: &Bound<'_, $transaction>, size: Offset) -> PyResult<u64> {
+                let taken = self.changing($tx, |heap, inner| heap.allocate(inner, size.0))?;
+                let taken = taken.map_err(|cause| error::alloc($tx.py(), &cause))?;
+                Ok(taken.offset())
+            }
+
+            /// Allocate a block and store data in it. Raises NoRoom.
+            fn store(&self, $tx: &Bound<'_, $transaction>, data: &Bound<'_, PyAny>) -> PyResult<u64> {
+                let data = $crate::transaction::bytes_of(data)?;
+                let bytes = data.as_bytes();
+                let taken = self.changing($tx, |heap, inner| heap.alloc_bytes(inner, bytes))?;
+                let taken = taken.map_err(|cause| error::alloc($tx.py(), &cause))?;
+                Ok(taken.offset())
+            }
+
+            /// Free a block. Raises HeapError when it is none, BusyError when another open transaction allocated it.
+            fn free(&self, $tx: &Bound<'_, $transaction>, block: Offset) -> PyResult<()> {
+                let block = $crate::heap::pointer(block);
+                let freed = self.changing($tx, |heap, inner| heap.free(inner, block))?;
+                freed.map_err(|cause| error::free($tx.py(), &cause))
+            }
+
+            /// Make a block at least size bytes long; returns where it is now. Bytes up to the shorter length keep their values.
+            fn resize(
+                &self,
+                $tx: &Bound<'_, $transaction>,
+                block: Offset,
+                size: Offset,
+            ) -> PyResult<u64> {
+                let block = $crate::heap::pointer(block);
+                let resized = self.changing($tx, |heap, inner| heap.resize(inner, block, size.0))?;
+                let resized = resized.map_err(|cause| error::resize($tx.py(), &cause))?;
+                Ok(resized.offset())
+            }
+
+            /// Bytes that a block can hold: at least what was asked for.
+            fn size(&self, py: Python<'_>, block: Offset) -> PyResult<u64> {
+                let found = self.using(py, |heap| heap.block_bytes($crate::heap::pointer(block)))?;
+                found.map_err(|cause| error::block(py, &cause))
+            }
+
+            /// Store data in a block, offset bytes from its beginning. Raises RangeError when it does not fit.
+            #[pyo3(signature = ($tx, block, data, offset = None))]
+            fn write(
+                &self,
+                $tx: &Bound<'_, $transaction>,
+                block: Offset,
+                data: &Bound<'_, PyAny>,
+                offset: Option<Offset>,
+            ) -> PyResult<()> {
+                let (py, data) = ($tx.py(), $crate::transaction::bytes_of(data)?);
+                let (bytes, offset) = (data.as_bytes(), offset.map_or(0, |offset| offset.0));
+                let size = usize::try_from(self.size(py, block)?).unwrap_or(usize::MAX);
+                $crate::heap::fits(py, offset, bytes.len(), size)?;
+                // Not the transaction's own `write`: one on shared memory takes any offset in its own region, whoever's the heap is.
+                let stored = self.changing($tx, |heap, inner| {
+                    netram_heap::Transact::write(inner, heap.region(), block.0 + offset, bytes)
+                })?;
+                stored.map_err(|cause| error::range(py, &cause))
+            }
+
+            /// The block in a root, 0 to 63: where a program begins to look. 0 until it is set.
+            fn root(&self, py: Python<'_>, number: Offset) -> PyResult<u64> {
+                let found = self.using(py, |heap| heap.root::<u8>(number.0))?;
+                let found = found.map_err(|cause| error::access(py, &cause))?;
+                Ok(found.offset())
+            }
+
+            /// Set a root to a block, or to 0.
+            fn set_root(
+                &self,
+                $tx: &Bound<'_, $transaction>,
+                number: Offset,
+                block: Offset,
+            ) -> PyResult<()> {
+                let block = $crate::heap::pointer(block);
+                let set = self.changing($tx, |heap, inner| heap.set_root(inner, number.0, block))?;
+                set.map_err(|cause| error::access($tx.py(), &cause))
+            }
+
+            /// Go through the whole heap; returns each block that is taken, and what it can hold. Raises HeapError when the heap
+            /// is damaged.
+            fn check(&self, py: Python<'_>) -> PyResult<Vec<(u64, u64)>> {
+                let checked = self.using(py, |heap| heap.check())?;
+                let report = checked.map_err(|cause| error::heap_error(py, cause))?;
+                Ok(report.blocks)
+            }
+
+            $($own)*
+        }
+    };
+}
+pub(crate) use heap_methods;
 
 /// The heap in a region. Blocks are allocated, freed and resized by transactions: a block that a transaction frees is
 /// given out again only after its commit, and an abort takes back what it allocated.
@@ -82,9 +183,8 @@ impl Heap {
     }
 }
 
-#[pymethods]
-impl Heap {
-    /// Open the heap in a region. Raises HeapError when there is none, or a damaged one.
+heap_methods!(Heap, tx: Transaction, {
+    /// Open the heap in a region. Raises NoHeap when there is none, HeapError when it is damaged or of another version.
     #[new]
     fn open(region: &Bound<'_, Region>) -> PyResult<Heap> {
         let (py, window) = (region.py(), region::window(region));
@@ -131,41 +231,6 @@ impl Heap {
         })
     }
 
-    /// Allocate a block of at least size bytes, which keep whatever values they had. Raises NoRoom.
-    fn allocate(&self, tx: &Bound<'_, Transaction>, size: Offset) -> PyResult<u64> {
-        let taken = self.changing(tx, |heap, inner| heap.allocate(inner, size.0))?;
-        let taken = taken.map_err(|cause| error::alloc(tx.py(), &cause))?;
-        Ok(taken.offset())
-    }
-
-    /// Allocate a block and store data in it. Raises NoRoom.
-    fn store(&self, tx: &Bound<'_, Transaction>, data: &Bound<'_, PyAny>) -> PyResult<u64> {
-        let data = bytes_of(data)?;
-        let bytes = data.as_bytes();
-        let taken = self.changing(tx, |heap, inner| heap.alloc_bytes(inner, bytes))?;
-        let taken = taken.map_err(|cause| error::alloc(tx.py(), &cause))?;
-        Ok(taken.offset())
-    }
-
-    /// Free a block. Raises HeapError when it is none, BusyError when another open transaction allocated it.
-    fn free(&self, tx: &Bound<'_, Transaction>, block: Offset) -> PyResult<()> {
-        let freed = self.changing(tx, |heap, inner| heap.free(inner, pointer(block)))?;
-        freed.map_err(|cause| error::free(tx.py(), &cause))
-    }
-
-    /// Make a block at least size bytes long; returns where it is now. Bytes up to the shorter length keep their values.
-    fn resize(&self, tx: &Bound<'_, Transaction>, block: Offset, size: Offset) -> PyResult<u64> {
-        let resized = self.changing(tx, |heap, inner| heap.resize(inner, pointer(block), size.0))?;
-        let resized = resized.map_err(|cause| error::resize(tx.py(), &cause))?;
-        Ok(resized.offset())
-    }
-
-    /// Bytes that a block can hold: at least what was asked for.
-    fn size(&self, py: Python<'_>, block: Offset) -> PyResult<u64> {
-        let found = self.using(py, |heap| heap.block_bytes(pointer(block)))?;
-        found.map_err(|cause| error::block(py, &cause))
-    }
-
     /// A copy of a block's first length bytes; by default all that it can hold.
     #[pyo3(signature = (block, length = None))]
     fn read<'py>(
@@ -179,46 +244,6 @@ impl Heap {
         fits(py, 0, length, size)?;
         self.window
             .use_region(py, |region| sys::copy(py, region, block.0..block.0 + length))?
-    }
-
-    /// Store data in a block, offset bytes from its beginning. Raises RangeError when it does not fit.
-    #[pyo3(signature = (tx, block, data, offset = None))]
-    fn write(
-        &self,
-        tx: &Bound<'_, Transaction>,
-        block: Offset,
-        data: &Bound<'_, PyAny>,
-        offset: Option<Offset>,
-    ) -> PyResult<()> {
-        let (py, data) = (tx.py(), bytes_of(data)?);
-        let (bytes, offset) = (data.as_bytes(), offset.map_or(0, |offset| offset.0));
-        let size = usize::try_from(self.size(py, block)?).unwrap_or(usize::MAX);
-        fits(py, offset, bytes.len(), size)?;
-        let stored = self.changing(tx, |heap, inner| -> Result<(), RangeError> {
-            inner.write(heap.region(), block.0 + offset, bytes)
-        })?;
-        stored.map_err(|cause| error::range(py, &cause))
-    }
-
-    /// The block in a root, 0 to 63: where a program begins to look. 0 until it is set.
-    fn root(&self, py: Python<'_>, number: Offset) -> PyResult<u64> {
-        let found = self.using(py, |heap| heap.root::<u8>(number.0))?;
-        let found = found.map_err(|cause| error::access(py, &cause))?;
-        Ok(found.offset())
-    }
-
-    /// Set a root to a block, or to 0.
-    fn set_root(&self, tx: &Bound<'_, Transaction>, number: Offset, block: Offset) -> PyResult<()> {
-        let set = self.changing(tx, |heap, inner| heap.set_root(inner, number.0, pointer(block)))?;
-        set.map_err(|cause| error::access(tx.py(), &cause))
-    }
-
-    /// Go through the whole heap; returns each block that is taken, and what it can hold. Raises HeapError when the heap
-    /// is damaged.
-    fn check(&self, py: Python<'_>) -> PyResult<Vec<(u64, u64)>> {
-        let checked = self.using(py, |heap| heap.check())?;
-        let report = checked.map_err(|cause| error::heap_error(py, cause))?;
-        Ok(report.blocks)
     }
 
     /// What the heap holds, and what happened to it since it was opened.
@@ -239,7 +264,7 @@ impl Heap {
         });
         described.unwrap_or_else(|_gone| "<netram.Heap, unmapped>".to_owned())
     }
-}
+});
 
 pub(crate) fn pointer(block: Offset) -> Ptr<u8> {
     Ptr::from_offset(block.0 as u64)

@@ -103,7 +103,7 @@ typedef int rvm_return_t;
 #define RVM_ETID 222               /* no transaction: not begun, ended, or no record */
 #define RVM_ETOO_BIG 223           /* more than a log can take */
 #define RVM_EUNCOMMIT 224          /* transactions are open */
-#define RVM_EVERSION_SKEW 225      /* header and library differ; another version of a segment's header */
+#define RVM_EVERSION_SKEW 225      /* header and library differ; another version of a segment's header, or of a heap */
 #define RVM_EVM_OVERLAP 226        /* these addresses are mapped already */
 #define rvm_last_code 227
 

@@ -68,7 +68,7 @@ extern "C" {
 #define RVM_ENOT_HELD 2107 /* bytes under no lock that this transaction holds exclusively */
 #define RVM_EEXPIRED 2108  /* what the reader saw is past: accept goes on */
 #define RVM_ESTRAY 2109    /* a commit found stores that it may not make: it is aborted, and rvm_error_stray() names them */
-#define RVM_ENO_HEAP 2110  /* there is no heap under the lock: make one */
+#define RVM_ENO_HEAP 2110  /* there is no heap under the lock, of any version: make one */
 #define RVM_ENO_ROOM 2111  /* no free place in the heap is large enough */
 #define RVM_EBLOCK 2112    /* no block of a heap begins at the address, or it is free: the program's mistake */
 #define RVM_EDAMAGED 2113  /* the heap is damaged */
@@ -150,7 +150,7 @@ typedef struct {
     rvm_bool_t fall_behind;        /* beyond pinned_bytes_max readers keep what they see, and the node is gone */
     const char *listen;            /* where other nodes reach this machine, for that; NULL: this one goes to them */
     const char *group;             /* the multicast group for that, ADDRESS:PORT[%INTERFACE]; NULL: as the server says */
-    rvm_length_t reserved[4];      /* zeros */
+    rvm_length_t reserved[2];      /* zeros */
 } rvm_join_t;
 
 extern void rvm_init_join(rvm_join_t *options);
@@ -233,7 +233,8 @@ extern rvm_return_t rvm_node_left_behind(rvm_node_t node, unsigned long place, c
 
 /*
  * Takes the undeclared stores that commits have found where capture is verified or reported: the first `room` runs, and
- * how many there were. The others are forgotten; between two calls 1024 are kept. `held` and `count` say what they say there.
+ * how many there were. The others are forgotten; between two calls 1024 are kept. In each, `count` is how many there were, and
+ * `held` is 0, which says nothing: what the transaction had locked is not known any more.
  */
 extern rvm_return_t rvm_node_undeclared(rvm_node_t node, rvm_stray_t *found, unsigned long room, unsigned long *count);
 
@@ -343,7 +344,8 @@ extern rvm_return_t rvm_txn_format_heap(rvm_txn_t txn, unsigned lock);
 
 /*
  * A block of at least `size` bytes with whatever values they had. Nothing of it is declared: say rvm_txn_set_range() before
- * storing there. RVM_ENO_ROOM, RVM_ENO_HEAP, RVM_EDAMAGED.
+ * storing there. RVM_ENO_ROOM, RVM_ENO_HEAP, RVM_EVERSION_SKEW (a heap that another release of the library made: use that),
+ * RVM_EDAMAGED.
  */
 extern rvm_return_t rvm_txn_malloc(rvm_txn_t txn, unsigned lock, rvm_length_t size, void **block);
 

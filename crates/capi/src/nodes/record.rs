@@ -37,7 +37,7 @@ pub(crate) struct Join {
     pub(crate) fall_behind: c_int,
     pub(crate) listen: *const c_char,
     pub(crate) group: *const c_char,
-    pub(crate) reserved: [Length; 4],
+    pub(crate) reserved: [Length; 2],
 }
 
 /// `rvm_node_info_t`.
@@ -159,7 +159,7 @@ impl Record for Join {
             fall_behind: 0,
             listen: null(),
             group: null(),
-            reserved: [0; 4],
+            reserved: [0; 2],
         }
     }
 
@@ -279,7 +279,7 @@ impl HeapRecord {
 
 // tests/c/shared.c says the same of the header.
 const _: () = {
-    assert!(size_of::<Join>() == 160);
+    assert!(size_of::<Join>() == 144);
     assert!(offset_of!(Join, insecure) == 32);
     assert!(offset_of!(Join, name) == 40);
     assert!(offset_of!(Join, log_bytes) == 64);

@@ -144,7 +144,9 @@ impl From<HeapError> for Failure {
 impl From<OpenError> for Failure {
     fn from(error: OpenError) -> Failure {
         let code = match error {
-            OpenError::Foreign | OpenError::Version { .. } => Code::NoHeap,
+            OpenError::Foreign => Code::NoHeap,
+            // Whoever takes it for no heap makes one there, and all blocks are void.
+            OpenError::Version { .. } => Code::VersionSkew,
             OpenError::Busy { .. } => Code::Uncommitted,
             OpenError::Header | OpenError::Short { .. } | OpenError::Damaged(_) => Code::Damaged,
         };
@@ -250,6 +252,15 @@ mod tests {
         };
         let refused = declared(&not_held, 4096);
         assert_eq!((refused.code, refused.lock), (Code::NotHeld, Some(3)));
+    }
+
+    /// `RVM_ENO_HEAP` is answered by making a heap.
+    #[test]
+    fn only_what_is_no_heap_at_all_is_told_as_none() {
+        let of = |error: OpenError| Failure::from(error).code;
+        assert_eq!(of(OpenError::Foreign), Code::NoHeap);
+        assert_eq!(of(OpenError::Version { found: 2, known: 1 }), Code::VersionSkew);
+        assert_eq!(of(OpenError::Header), Code::Damaged);
     }
 
     #[test]

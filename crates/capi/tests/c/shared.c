@@ -14,7 +14,7 @@
 #endif
 #define AT(type, field, place) SAME(offsetof(type, field), place)
 
-SAME(sizeof(rvm_join_t), 160);
+SAME(sizeof(rvm_join_t), 144);
 AT(rvm_join_t, insecure, 32);
 AT(rvm_join_t, name, 40);
 AT(rvm_join_t, log_bytes, 64);

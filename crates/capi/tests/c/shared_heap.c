@@ -160,6 +160,49 @@ static void refused(void)
     OK(rvm_node_leave(one.node));
 }
 
+/* The checksum of a heap's header (docs/heap.md). */
+static unsigned crc32c(const char *bytes, unsigned long count)
+{
+    unsigned crc = ~0u;
+    int bit;
+
+    while (count-- > 0) {
+        crc ^= (unsigned char)*bytes++;
+        for (bit = 0; bit < 8; bit++)
+            crc = crc >> 1 ^ (crc & 1 ? 0x82f63b78u : 0);
+    }
+    return ~crc;
+}
+
+/* A heap that another release made is not taken for none, which a program would answer by making one over it. */
+static void newer(void)
+{
+    place_t one = join_heaps("one"), two;
+    unsigned checksum;
+    rvm_span_t span;
+    rvm_txn_t txn;
+    char *header;
+    void *block;
+
+    format(&one, 1);
+    txn = begin_under(&one, 1, rvm_exclusive);
+    OK(rvm_node_span(one.node, 1, &span));
+    header = span.vmaddr;
+    OK(rvm_txn_set_range(txn, header, 36));
+    header[8] = 2;
+    checksum = crc32c(header, 32);
+    memcpy(header + 32, &checksum, sizeof checksum);
+    OK(rvm_txn_commit(txn, NULL));
+    OK(rvm_node_leave(one.node));
+
+    two = join_heaps("two");
+    txn = begin_under(&two, 1, rvm_exclusive);
+    EXPECT(rvm_txn_malloc(txn, 1, 8, &block), RVM_EVERSION_SKEW);
+    EXPECT(rvm_txn_root(txn, 1, 0, &block), RVM_EVERSION_SKEW);
+    OK(rvm_txn_commit(txn, NULL));
+    OK(rvm_node_leave(two.node));
+}
+
 /* A pinned reader follows a list without its lock, as it was. */
 static void pinned(void)
 {
@@ -241,4 +284,4 @@ static void found_by_page(void)
     OK(rvm_node_leave(two.node));
 }
 
-MAIN(CASE(blocks), CASE(refused), CASE(pinned), CASE(found_by_page))
+MAIN(CASE(blocks), CASE(refused), CASE(newer), CASE(pinned), CASE(found_by_page))

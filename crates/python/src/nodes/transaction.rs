@@ -252,7 +252,7 @@ impl NodeTransaction {
 
     /// The heap under a lock, which the transaction holds, if only to read. Later transactions may use it, too.
     ///
-    /// Raises HeapError when there is none, or a damaged one, NotHeld, LockError.
+    /// Raises NoHeap when there is none, HeapError when it is damaged or of another version, NotHeld, LockError.
     fn heap(&self, py: Python<'_>, lock: u32) -> PyResult<NodeHeap> {
         let found = self.with(py, |txn| txn.heap(LockId(lock)))?;
         let heap = found.map_err(|cause| error::heap(py, &cause))?;
