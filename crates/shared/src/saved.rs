@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! DIR/bytes     the region's bytes, pages of zeros left out
-//! DIR/copy      JSON: what they are, with a checksum over the CRC32C of each piece; written last, so that without it there is no copy
+//! DIR/copy      JSON: what they are, with a checksum over the CRC32C of each piece and over what it says itself; written last, so that
+//!               without it there is no copy
 //! ```
 //!
 //! A copy is of one moment: every lock's span is as of the version that it says, whole, and nothing in it is of a transaction that is not
@@ -20,7 +21,9 @@ use serde::{Deserialize, Serialize};
 
 const BYTES: &str = "bytes";
 const COPY: &str = "copy";
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
+/// Its checksum is over the pieces alone.
+const FORMAT_OLD: u32 = 1;
 /// Bytes read or written at once; a page of zeros is left out.
 const PIECE: usize = 1 << 20;
 const PAGE: usize = 4096;
@@ -100,6 +103,18 @@ impl Description {
             crc: 0,
         }
     }
+
+    /// What `crc` is to be, with what the pieces' checksum is. A version that reads otherwise would have another copy chosen for its lock.
+    fn checksum(&self, pieces: u32) -> io::Result<u32> {
+        match self.format {
+            FORMAT_OLD => Ok(pieces),
+            _ => {
+                let crc = pieces;
+                let said = Description { crc, ..self.clone() };
+                Ok(fold(crc, &serde_json::to_vec(&said)?))
+            }
+        }
+    }
 }
 
 /// Saves a copy to a new directory, which only its owner can read. `read` copies bytes from an offset on; `still` says at the end whether
@@ -136,6 +151,7 @@ pub(crate) fn save(
         if !still() {
             return Ok(false);
         }
+        description.crc = description.checksum(description.crc)?;
         let mut file = File::create(path.join(COPY))?;
         file.write_all(&serde_json::to_vec(&description)?)?;
         file.sync_all()?;
@@ -181,7 +197,7 @@ impl Saved {
             .map_err(system)?;
         let description: Description =
             serde_json::from_slice(&text).map_err(|error| no_copy(error.to_string()))?;
-        if description.format != FORMAT {
+        if ![FORMAT_OLD, FORMAT].contains(&description.format) {
             return Err(no_copy(format!(
                 "format {} is not known here",
                 description.format
@@ -206,6 +222,7 @@ impl Saved {
                 Ok(())
             })
             .map_err(system)?;
+        let crc = saved.description.checksum(crc).map_err(system)?;
         match crc == saved.description.crc {
             true => Ok(saved),
             false => Err(no_copy("its checksum is wrong".to_owned())),
@@ -229,5 +246,58 @@ impl Saved {
             at += piece.len() as u64;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BYTES_OF_REGION: [u8; 3 * PAGE] = [7; 3 * PAGE];
+
+    fn saved(path: &Path) -> Description {
+        let description = Description {
+            bytes: BYTES_OF_REGION.len() as u64,
+            locks: vec![(0, 0, PAGE as u64, 41), (1, PAGE as u64, PAGE as u64, 5)],
+            numbers: vec![(3, 46)],
+            ..Description::new(RegionId(9), 3, "desk".to_owned())
+        };
+        let read = |at: usize, into: &mut [u8]| into.copy_from_slice(&BYTES_OF_REGION[at..][..into.len()]);
+        assert!(save(path, description, read, || true).unwrap());
+        Saved::open(path).unwrap().description
+    }
+
+    /// Only the bytes had a checksum: the copy would have been taken for the newest.
+    #[test]
+    fn a_description_that_reads_otherwise_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("copy");
+        saved(&path);
+        let text = fs::read_to_string(path.join(COPY)).unwrap();
+        for (there, instead) in [
+            (",41]", ",49]"),
+            ("[3,46]", "[3,47]"),
+            ("\"node\":3", "\"node\":2"),
+        ] {
+            assert_eq!(text.matches(there).count(), 1, "{text}");
+            fs::write(path.join(COPY), text.replace(there, instead)).unwrap();
+            let refused = Saved::open(&path).unwrap_err();
+            assert!(refused.to_string().contains("checksum"), "{refused}");
+        }
+        fs::write(path.join(COPY), text).unwrap();
+        Saved::open(&path).unwrap();
+    }
+
+    #[test]
+    fn a_copy_of_an_earlier_release_is_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("copy");
+        let description = Description {
+            format: FORMAT_OLD,
+            crc: fold(0, &BYTES_OF_REGION),
+            ..saved(&path)
+        };
+        fs::write(path.join(COPY), serde_json::to_vec(&description).unwrap()).unwrap();
+        assert_eq!(Saved::open(&path).unwrap().description, description);
     }
 }

@@ -192,6 +192,11 @@ fn directories_that_do_not_belong_are_refused() {
         matches!(refused, Err(OfflineError::Journal { .. })),
         "{refused:?}"
     );
+    // The directory that the node's is in, say: nothing of it would be merged, and that would look like success.
+    let empty = left.folder.path().join("empty");
+    std::fs::create_dir(&empty).unwrap();
+    let refused = merge_left(&mut store, &[left.dirs(), vec![empty]].concat(), false);
+    assert!(matches!(refused, Err(OfflineError::Empty { .. })), "{refused:?}");
     // A copy of the directory, as it was before: two copies would be merged one over the other.
     let (one, copy) = (left.dirs()[0].clone(), left.folder.path().join("copy"));
     std::fs::create_dir(&copy).unwrap();

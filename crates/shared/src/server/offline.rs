@@ -79,6 +79,14 @@ pub enum OfflineError {
         /// Its journal.
         journal: JournalId,
     },
+    /// Nothing that a node could have left.
+    #[error(
+        "{root} has no journal of a node; name the node's own directory, or leave it out if the node had left nothing. Nothing was changed"
+    )]
+    Empty {
+        /// The directory.
+        root: PathBuf,
+    },
     /// One journal named twice.
     #[error("{root} has the same journal as another directory that was named; name one of them, the newer")]
     Twice {
@@ -161,12 +169,8 @@ pub fn merge_left(
     accept_loss: bool,
 ) -> Result<Vec<LeftBehind>, OfflineError> {
     let mut lanes: Vec<Lane> = Vec::with_capacity(roots.len());
-    for root in journals_of(roots)? {
-        let lane = Lane::open(store, &root, accept_loss)?;
-        if lanes.iter().any(|other| other.node == lane.node) {
-            return Err(OfflineError::Twice { root });
-        }
-        lanes.push(lane);
+    for (root, journal) in journals_of(roots)? {
+        lanes.push(Lane::open(store, &root, journal, accept_loss)?);
     }
     for (number, node, place) in order(store, &lanes)? {
         let lane = &lanes[place.lane];
@@ -184,20 +188,38 @@ pub fn merge_left(
     Ok(done)
 }
 
-/// The journals in these directories.
-fn journals_of(roots: &[PathBuf]) -> Result<Vec<PathBuf>, OfflineError> {
-    let mut journals = Vec::new();
+/// The journals in these directories. None of them is opened before all are known to differ: opening one seals its members, and what it
+/// has there would be refused to its copy.
+fn journals_of(roots: &[PathBuf]) -> Result<Vec<(PathBuf, JournalId)>, OfflineError> {
+    let mut journals: Vec<(PathBuf, JournalId)> = Vec::new();
     for root in roots {
-        let unreadable = |cause| OfflineError::Directory {
-            root: root.clone(),
-            cause,
-        };
-        match root.is_dir() && !Place::at(root).log().exists() {
-            true => journals.extend(marked_in(root).map_err(unreadable)?),
-            false => journals.push(root.clone()),
+        for root in journals_at(root)? {
+            let found = Inspect::open(&root).map_err(|cause| OfflineError::Journal {
+                root: root.clone(),
+                cause,
+            })?;
+            let journal = found.superblock().journal;
+            if journals.iter().any(|(_, other)| *other == journal) {
+                return Err(OfflineError::Twice { root });
+            }
+            journals.push((root, journal));
         }
     }
     Ok(journals)
+}
+
+/// The journals in one directory.
+fn journals_at(root: &Path) -> Result<Vec<PathBuf>, OfflineError> {
+    if !root.is_dir() || Place::at(root).log().exists() {
+        return Ok(vec![root.to_owned()]);
+    }
+    let root = root.to_owned();
+    match marked_in(&root) {
+        // Taken for merged, what the right directory has would be thought safe.
+        Ok(journals) if journals.is_empty() => Err(OfflineError::Empty { root }),
+        Ok(journals) => Ok(journals),
+        Err(cause) => Err(OfflineError::Directory { root, cause }),
+    }
 }
 
 /// The records that the region lacks, in the order in which they are to be merged.
@@ -219,12 +241,11 @@ fn order(store: &Store, lanes: &[Lane]) -> Result<Vec<(Number, NodeId, At)>, Off
 }
 
 impl Lane {
-    fn open(store: &Store, root: &Path, accept_loss: bool) -> Result<Lane, OfflineError> {
+    fn open(store: &Store, root: &Path, journal: JournalId, accept_loss: bool) -> Result<Lane, OfflineError> {
         let journal_error = |cause| OfflineError::Journal {
             root: root.to_owned(),
             cause,
         };
-        let journal = Inspect::open(root).map_err(journal_error)?.superblock().journal;
         let live = store
             .table()
             .nodes
