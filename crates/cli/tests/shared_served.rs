@@ -3,6 +3,7 @@
 mod common;
 
 use std::fs;
+use std::sync::Arc;
 use std::time::Instant;
 
 use common::run;
@@ -14,7 +15,9 @@ use netram_proto::shared::message::Join;
 use netram_proto::shared::{Hold, LockId, ToNode, ToServer};
 use netram_proto::wire::Link;
 use netram_rvm::Mode;
-use netram_shared::channel::Channel;
+use netram_shared::channel::{Arrival, Channel, Door, DoorConfig, Service};
+use netram_shared::server::Report;
+use netram_shared::server::serve::report::{NodeReport, RegionReport};
 use netram_shared::{Node, Options};
 use netram_transport::{Address, ClusterKey, Security};
 use serde_json::Value;
@@ -61,7 +64,8 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 fn a_region_is_served_shown_and_stopped() {
     let place = Place::new();
     assert_eq!(place.made().code, 0);
-    let mut server = Server::start(&place, "plan", &[]);
+    // The node that is played by hand says nothing more.
+    let mut server = Server::start(&place, "plan", &["--lease", "60s"]);
     let address = server.address.parse().unwrap();
     let _node = joined(&address, View::first(JournalId(5)));
     let shown = place.json("status", "plan");
@@ -209,6 +213,62 @@ fn a_status_that_cannot_be_had_says_what_to_do() {
     );
 }
 
+/// A server that answers with whatever it likes.
+struct Liar(Vec<u8>);
+
+impl Service for Liar {
+    fn take(&self, mut arrival: Arrival) {
+        arrival.channel.queue(&[&self.0]);
+        assert!(arrival.channel.flush().unwrap(), "it is short");
+    }
+}
+
+/// Asks a server that answers so, as people do. Returns all that a terminal is given.
+fn told_by_liar(answer: &Value) -> String {
+    let listen = vec!["tcp://127.0.0.1:0".parse().unwrap()];
+    let config = DoorConfig {
+        tells_status: true,
+        ..DoorConfig::new(listen, Security::Insecure)
+    };
+    let door = Door::open(config, Arc::new(Liar(serde_json::to_vec(answer).unwrap()))).unwrap();
+    let address = door.addresses()[0].to_string();
+    let told = run(["shared", "status", &address, "--insecure"]);
+    told.out + &told.err
+}
+
+#[test]
+fn whatever_a_server_says_a_terminal_only_shows_it() {
+    let red = "\u{1b}[31m";
+    let report = Report {
+        region: Some(RegionReport {
+            id: red.to_owned(),
+            ..RegionReport::default()
+        }),
+        addresses: vec![red.to_owned()],
+        nodes: vec![NodeReport {
+            standing: red.to_owned(),
+            name: red.to_owned(),
+            why: Some(red.to_owned()),
+            ..NodeReport::default()
+        }],
+        missing: vec![red.to_owned()],
+        shortened: true,
+        ..Report::default()
+    };
+    for (answer, times) in [
+        (serde_json::json!({ "status": report }), 7),
+        (serde_json::json!({ "refused": red }), 1),
+        (serde_json::json!({ red: 1 }), 1),
+    ] {
+        let shown = told_by_liar(&answer);
+        assert!(
+            !shown.contains(|letter: char| letter.is_control() && letter != '\n'),
+            "{shown:?}"
+        );
+        assert_eq!(shown.matches("\\u{1b}[31m").count(), times, "{shown}");
+    }
+}
+
 #[test]
 fn what_a_lost_lender_had_is_shown_afar_and_given_up_on_the_spot() {
     let place = Place::new();
@@ -264,7 +324,8 @@ fn a_region_whose_server_is_lost_is_made_again_with_a_log_as_chosen() {
     let place = Place::new();
     let made = place.shared("create", "plan", &["--size", "64KiB", "--log-size", "1MiB"]);
     assert_eq!(made.code, 0, "{}", made.err);
-    let server = Server::start(&place, "plan", &["--lease", "300ms"]);
+    // It must end, and not before the node has written, on a busy machine either.
+    let server = Server::start(&place, "plan", &["--lease", "5s"]);
     let node = Node::join(Options {
         name: "desk".to_owned(),
         patience: PATIENCE,

@@ -66,10 +66,12 @@ pub const LOSSES_TOLD_MAX: usize = 64;
 pub const STATUS_EVERY: Duration = Duration::from_millis(100);
 /// Whoever asks for the status has so long to say so, and to take it.
 pub const ASKED_PATIENCE: Duration = Duration::from_secs(2);
+/// Those who are told the status over links at one time. They have places of their own: nobody who watches a region keeps a node out.
+pub const STATUS_SESSIONS_MAX: usize = 16;
 /// Bytes of a question.
 pub const QUESTION_BYTES_MAX: usize = 4096;
 /// Bytes of an answer: 256 nodes and [`LOCKS_TOLD_MAX`] locks with their holders. Names and addresses of nothing but control characters
-/// could make it longer; then it is not told.
+/// could make it longer; then it is told without them.
 pub const ANSWER_BYTES_MAX: usize = 4 << 20;
 
 /// Bytes of a node's log by default: it is needed as far as the server lags, which the window bounds, and once more while it is trimmed.

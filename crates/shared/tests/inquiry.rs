@@ -7,11 +7,15 @@ use std::thread;
 use std::time::Duration;
 
 use common::scene::{LONG, Scene};
-use common::{House, PATIENCE, until};
+use common::script::join_message;
+use common::{House, PATIENCE, receive, until};
 use netram_lender::{Config, Lender};
+use netram_proto::id::JournalId;
+use netram_proto::journal::View;
 use netram_proto::shared::Number;
-use netram_proto::wire::{FrameKind, Header};
-use netram_shared::channel::{Errand, OpenError};
+use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
+use netram_shared::channel::{Arrival, ChannelError, Errand, OpenError};
+use netram_shared::limit::STATUS_SESSIONS_MAX;
 use netram_shared::server::Report;
 use netram_shared::server::serve::inquiry::{self, InquiryError};
 use netram_shared::server::serve::{ServeConfig, Serving, control};
@@ -30,8 +34,8 @@ fn refused(address: &Address, security: &Security) -> OpenError {
 }
 
 /// Asks, and leaves the answer alone.
-fn raw(place: &Scene) -> Link {
-    let mut link = connect(place.address(), &place.security, PATIENCE).unwrap();
+fn raw(address: &Address, security: &Security) -> Link {
+    let mut link = connect(address, security, PATIENCE).unwrap();
     link.send(&[&Header::new(FrameKind::Status).encode(0)]).unwrap();
     link
 }
@@ -163,15 +167,18 @@ fn those_who_ask_cost_nodes_nothing_and_keep_no_place() {
     let mut node = place.node(1);
     node.acquire(5);
     // They never read, and never go.
-    let mut deaf: Vec<Link> = (0..100).map(|_| raw(&place)).collect();
+    let mut deaf: Vec<Link> = (0..100).map(|_| raw(place.address(), &place.security)).collect();
     for version in 1..20 {
         node.write(5, version, b"true");
         node.kept(Number(version));
     }
     // They talk on as if they were nodes: nothing of that counts.
+    let mut join = Vec::new();
+    join_message(View::first(JournalId(9))).head(&mut join);
+    let length = u32::try_from(join.len()).unwrap().to_le_bytes();
     for link in &mut deaf {
-        // Its session may have ended already.
-        let _ = link.send(&[&[4, 0, 0, 0, 11, 11, 11, 11]]);
+        // Its session may have ended already, or have been refused.
+        let _ = link.send(&[&length, &join]);
     }
     until("their sessions are over", || {
         place
@@ -180,7 +187,58 @@ fn those_who_ask_cost_nodes_nothing_and_keep_no_place() {
             .is_some_and(|report| report.strangers == 0)
     });
     drop(deaf);
-    assert_eq!(asked(&place).unwrap().position, 19);
+    let told = asked(&place).unwrap();
+    assert_eq!((told.position, told.nodes.len()), (19, 1));
+}
+
+#[test]
+fn what_is_no_question_is_refused_and_the_next_one_is_answered() {
+    let place = Scene::new(LONG);
+    // Cut short behind its kind.
+    let mut link = connect(place.address(), &place.security, PATIENCE).unwrap();
+    let question = Header::new(FrameKind::Status).encode(0);
+    link.send(&[&question[..5]]).unwrap();
+    let answer = receive(&mut link).unwrap();
+    let answer = Frame::parse(&answer).unwrap().header;
+    assert_eq!(
+        (answer.kind, Refusal::from_byte(answer.flags)),
+        (FrameKind::Refuse, Some(Refusal::Malformed))
+    );
+    assert!(matches!(receive(&mut link), Err(LinkError::Closed)));
+    // A session, and in it a message that is none.
+    let mut stranger = place.stranger();
+    stranger.raw(&[&[200]]);
+    assert_eq!(
+        stranger.hear("why").unwrap_err(),
+        ChannelError::Link(LinkError::Closed)
+    );
+    assert_eq!(asked(&place).unwrap().nodes, []);
+}
+
+/// Whoever watched a region had the places of nodes.
+#[test]
+fn those_who_ask_have_places_of_their_own_and_only_so_many() {
+    let house = House::open_with(|config| {
+        config.tells_status = true;
+        config.sessions_max = 1;
+    });
+    let asks = || -> (Link, Arrival) {
+        let mut link = raw(house.address(), &house.security);
+        assert_eq!(receive(&mut link).unwrap()[0], FrameKind::Shared as u8);
+        let arrival = house.arrival();
+        assert_eq!(arrival.errand, Errand::Status);
+        (link, arrival)
+    };
+    let mut asking: Vec<_> = (0..STATUS_SESSIONS_MAX).map(|_| asks()).collect();
+    let one_more = refused(house.address(), &house.security);
+    assert!(matches!(one_more, OpenError::Busy), "{one_more}");
+    until("the refused one has gone", || house.door.occupied() == 0);
+    let node = house.pair();
+    assert_eq!((node.1.errand, house.door.occupied()), (Errand::Node, 1));
+    // A place is free again when its session is over, whoever else is there.
+    drop(node);
+    asking.pop();
+    asking.push(asks());
 }
 
 #[test]

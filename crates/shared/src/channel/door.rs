@@ -16,14 +16,16 @@ use netram_transport::{
 
 use super::Channel;
 use crate::limit::{
-    FIRST_FRAME_TIMEOUT, FLOOD_LINE_EVERY, HOUSEKEEPING, SESSIONS_MAX_DEFAULT, STRANGER_GRACE,
-    STRANGERS_MAX_DEFAULT,
+    FIRST_FRAME_TIMEOUT, FLOOD_LINE_EVERY, HOUSEKEEPING, SESSIONS_MAX_DEFAULT, STATUS_SESSIONS_MAX,
+    STRANGER_GRACE, STRANGERS_MAX_DEFAULT,
 };
 
 const WAKER: u64 = u64::MAX;
 /// Listeners are named from here on, strangers from zero.
 const LISTENERS: u64 = 1 << 32;
 const EVENTS: usize = 64;
+/// Connections that are taken before others have their turn: whoever connects faster than that keeps nobody waiting for ever.
+const ACCEPTS_A_TURN: usize = 64;
 /// How long nobody is let in after the system refused (no more file descriptors).
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -40,7 +42,7 @@ pub struct Arrival {
     pub errand: Errand,
     /// The session. Long messages are not taken before [`Channel::let_in`].
     pub channel: Channel,
-    /// Held as long as the session is.
+    /// Held as long as the session is. Whoever asks for the status has one of another kind, so that no node's place is taken.
     pub permit: Permit,
 }
 
@@ -53,8 +55,8 @@ pub enum Errand {
     Status,
 }
 
-/// One of the door's sessions, until it is dropped.
-#[derive(Clone, Debug)]
+/// One of the door's places, until it is dropped.
+#[derive(Clone, Debug, Default)]
 pub struct Permit {
     _counted: Arc<()>,
 }
@@ -66,7 +68,7 @@ pub struct DoorConfig {
     pub listen: Vec<Address>,
     /// How links are protected.
     pub security: Security,
-    /// Sessions and strangers in all; more are told that the server is busy.
+    /// Nodes' sessions and strangers in all; more are told that the server is busy.
     pub sessions_max: usize,
     /// Of these, strangers.
     pub strangers_max: usize,
@@ -109,7 +111,7 @@ pub enum DoorError {
 pub struct Door {
     addresses: Vec<Address>,
     stop: Arc<Stop>,
-    permits: Permit,
+    places: Arc<Places>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -139,9 +141,7 @@ impl Door {
             poller.add(listener, LISTENERS + index as u64, Interest::Read)?;
         }
         poller.add(&stop.waker, WAKER, Interest::Read)?;
-        let permits = Permit {
-            _counted: Arc::new(()),
-        };
+        let places = Arc::new(Places::default());
         let now = Instant::now();
         let keeper = Doorkeeper {
             config,
@@ -149,7 +149,7 @@ impl Door {
             poller,
             listeners,
             stop: Arc::clone(&stop),
-            permits: permits.clone(),
+            places: Arc::clone(&places),
             strangers: Vec::new(),
             vacant: Vec::new(),
             flood: Flood { next: now, count: 0 },
@@ -161,7 +161,7 @@ impl Door {
         Ok(Door {
             addresses,
             stop,
-            permits,
+            places,
             thread: Some(thread),
         })
     }
@@ -171,9 +171,9 @@ impl Door {
         &self.addresses
     }
 
-    /// Sessions and strangers now.
+    /// Nodes' sessions and strangers now.
     pub fn occupied(&self) -> usize {
-        self.permits.given()
+        self.places.sessions.given()
     }
 }
 
@@ -189,10 +189,19 @@ impl Drop for Door {
     }
 }
 
+/// The permits that are given are clones of these.
+#[derive(Debug, Default)]
+struct Places {
+    /// Of nodes and strangers.
+    sessions: Permit,
+    /// Of those who ask for the status.
+    asking: Permit,
+}
+
 impl Permit {
-    /// Permits besides the door's own and its thread's.
+    /// Permits besides the door's own.
     fn given(&self) -> usize {
-        Arc::strong_count(&self._counted).saturating_sub(2)
+        Arc::strong_count(&self._counted).saturating_sub(1)
     }
 }
 
@@ -215,7 +224,7 @@ struct Doorkeeper {
     poller: Poller,
     listeners: Vec<Listener>,
     stop: Arc<Stop>,
-    permits: Permit,
+    places: Arc<Places>,
     strangers: Vec<Option<Stranger>>,
     vacant: Vec<usize>,
     flood: Flood,
@@ -247,7 +256,8 @@ impl Doorkeeper {
     }
 
     fn accept(&mut self, listener: usize) {
-        loop {
+        // The poller tells of the rest again.
+        for _ in 0..ACCEPTS_A_TURN {
             match self.listeners[listener].accept(self.now) {
                 Ok(Some(pending)) => self.place(pending),
                 Ok(None) => return,
@@ -263,7 +273,8 @@ impl Doorkeeper {
     fn place(&mut self, mut pending: Pending) {
         let full = self.permitted() >= self.config.strangers_max;
         let room = !full || self.make_room();
-        let permit = (room && self.permits.given() < self.config.sessions_max).then(|| self.permits.clone());
+        let sessions = &self.places.sessions;
+        let permit = (room && sessions.given() < self.config.sessions_max).then(|| sessions.clone());
         if permit.is_none() {
             pending.refuse_busy();
         }
@@ -331,7 +342,13 @@ impl Doorkeeper {
         let Stage::Greeting(link) = &mut stranger.stage else {
             return;
         };
-        match greet(link, self.config.tells_status) {
+        let asking = &self.places.asking;
+        let may_ask = match self.config.tells_status {
+            false => Err(Refusal::RegionOnly),
+            true if asking.given() >= STATUS_SESSIONS_MAX => Err(Refusal::NoRoom),
+            true => Ok(Errand::Status),
+        };
+        match greet(link, may_ask) {
             Ok(Greeted::Silent) => (),
             Ok(Greeted::Welcome(errand)) => self.hand_over(index, errand),
             Ok(Greeted::Refused) | Err(_) => {
@@ -352,6 +369,10 @@ impl Doorkeeper {
         if let Err(error) = self.poller.remove(&link) {
             panic!("a connection that is waited for cannot be let go: {error}");
         }
+        let permit = match errand {
+            Errand::Node => permit,
+            Errand::Status => self.places.asking.clone(),
+        };
         self.service.take(Arrival {
             errand,
             channel: Channel::new(link),
@@ -386,15 +407,15 @@ enum Greeted {
     Refused,
 }
 
-/// Takes a stranger's first frame.
-fn greet(link: &mut Link, tells_status: bool) -> Result<Greeted, LinkError> {
+/// Takes a stranger's first frame. `may_ask`: what becomes of one who asks for the status.
+fn greet(link: &mut Link, may_ask: Result<Errand, Refusal>) -> Result<Greeted, LinkError> {
     let Some(packet) = link.receive()? else {
         return Ok(Greeted::Silent);
     };
     let kind = Frame::parse(packet).map(|frame| frame.header.kind);
     let errand = match kind {
         Ok(FrameKind::Share) => Ok(Errand::Node),
-        Ok(FrameKind::Status) if tells_status => Ok(Errand::Status),
+        Ok(FrameKind::Status) => may_ask,
         Ok(_) => Err(Refusal::RegionOnly),
         Err(_) => Err(Refusal::Malformed),
     };
@@ -406,11 +427,14 @@ fn greet(link: &mut Link, tells_status: bool) -> Result<Greeted, LinkError> {
         Err(refusal) => refusal,
     };
     let peer = link.peer();
-    tracing::warn!(
-        peer,
-        ?kind,
-        "connection refused: a shared region is served here, and nothing else"
-    );
+    match refusal {
+        Refusal::NoRoom => tracing::info!(peer, "too many ask for the status at once: one is refused"),
+        _ => tracing::warn!(
+            peer,
+            ?kind,
+            "connection refused: a shared region is served here, and nothing else"
+        ),
+    }
     let mut header = Header::new(FrameKind::Refuse);
     header.flags = refusal as u8;
     // It is told if it listens; it ends in any case.

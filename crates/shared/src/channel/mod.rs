@@ -70,6 +70,9 @@ pub enum OpenError {
          `netram shared serve` listens to"
     )]
     NoStatus,
+    /// As many as may are being told the status.
+    #[error("too many ask the region's server for its status at once; ask again")]
+    Busy,
     /// The server is stopping.
     #[error("the region's server is stopping; try again when it has been started")]
     Stopping,
@@ -263,6 +266,8 @@ fn judge(packet: &[u8]) -> Result<(), OpenError> {
         (FrameKind::Refuse, Some(Refusal::NoRegion | Refusal::DataOnly | Refusal::Malformed)) => {
             Err(OpenError::Lender)
         }
+        // Asked for its status. A lender has room for everybody who asks.
+        (FrameKind::Refuse, Some(Refusal::NoRoom)) => Err(OpenError::Busy),
         // It was asked for its status, and has told it.
         (FrameKind::Report, _) => Err(OpenError::Lender),
         // Asked for its status: one of before that could be asked for, or a node's, where others come in.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use clap::Args;
 use netram_shared::server::serve::report::{LockReport, NodeReport, RegionReport};
 use netram_shared::server::serve::{control, inquiry};
@@ -72,7 +72,9 @@ impl Status {
 
     fn of_server(&self, address: &Address) -> Result<ExitCode> {
         let security = self.security.security()?;
-        let mut report = inquiry::ask(address, &security, self.timeout.0)?;
+        let asked = inquiry::ask(address, &security, self.timeout.0);
+        // It may quote whoever is there.
+        let mut report = asked.map_err(|error| anyhow!(output::plain(&error.to_string())))?;
         let region = report.region.take().unwrap_or_default();
         let shown = Shown {
             name: &self.region,
@@ -213,7 +215,7 @@ impl Shown<'_> {
     fn print(&self) -> Result<()> {
         let region = &self.region;
         output::line(format_args!("region {}", self.name))?;
-        output::line(format_args!("id {}", region.id))?;
+        output::line(format_args!("id {}", output::plain(&region.id)))?;
         if region.address > 0 {
             output::line(format_args!("mapped at {:#x}", region.address))?;
         }
@@ -235,7 +237,7 @@ impl Shown<'_> {
                 nodes.add_row([
                     node.node.to_string(),
                     output::plain(&node.name),
-                    node.standing.clone(),
+                    output::plain(&node.standing),
                     output::plain(&node.lenders.join(" ")),
                     node.records.to_string(),
                 ]);
@@ -254,11 +256,16 @@ impl Shown<'_> {
 
 /// What the server says.
 fn print_served(report: &Report) -> Result<()> {
-    let addresses = report.addresses.join(" ");
+    let addresses = output::plain(&report.addresses.join(" "));
     output::line(format_args!(
         "served at {addresses} for {} s, lease {} ms, {} of {} records kept",
         report.uptime_s, report.lease_ms, report.kept, report.position
     ))?;
+    if report.shortened {
+        output::line(
+            "names and addresses are left out: with them this would be longer than what a server tells",
+        )?;
+    }
     for node in &report.nodes {
         output::line(output::plain(&node_line(node)))?;
     }

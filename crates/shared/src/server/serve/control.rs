@@ -51,6 +51,20 @@ pub(super) enum Told {
     Refused(String),
 }
 
+impl Told {
+    /// As it travels: of at most [`ANSWER_BYTES_MAX`].
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        let json = |told: &Told| serde_json::to_vec(told).expect("it has nothing that JSON has not");
+        let bytes = json(&self);
+        match self {
+            Told::Status(report) if bytes.len() > ANSWER_BYTES_MAX => {
+                json(&Told::Status(Box::new(report.shortened())))
+            }
+            _ => bytes,
+        }
+    }
+}
+
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
@@ -162,7 +176,7 @@ fn answer(mut stream: UnixStream, post: &Post) -> io::Result<()> {
         },
         Err(error) => Told::Refused(format!("this release does not understand what is asked: {error}")),
     };
-    let mut line = serde_json::to_vec(&told)?;
+    let mut line = told.into_bytes();
     line.push(b'\n');
     stream.set_write_timeout(Some(ASKED_PATIENCE))?;
     stream.write_all(&line)
@@ -249,5 +263,74 @@ fn read_line(stream: &mut UnixStream, bytes_max: usize) -> io::Result<Vec<u8>> {
         if line.len() > bytes_max {
             return Err(io::Error::other("a line that is too long"));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::LOCKS_TOLD_MAX;
+    use crate::server::serve::report::{HolderReport, LockReport, NodeReport};
+    use crate::server::table::NODES_MAX;
+    use netram_proto::limit::{ADDRESS_BYTES_MAX, MEMBERS_MAX, NODE_NAME_BYTES_MAX};
+
+    /// As large as a region's status can be, with `letter` where peers choose.
+    fn largest(letter: &str) -> Report {
+        let address = letter.repeat(ADDRESS_BYTES_MAX);
+        let holder = HolderReport {
+            node: u64::MAX,
+            exclusive: false,
+        };
+        let lock = LockReport {
+            lock: u32::MAX,
+            waiting: NODES_MAX,
+            holders: vec![holder; NODES_MAX],
+        };
+        let node = NodeReport {
+            node: u64::MAX,
+            name: letter.repeat(NODE_NAME_BYTES_MAX),
+            standing: "stuck".to_owned(),
+            lenders: vec![address.clone(); MEMBERS_MAX],
+            stuck: Some(StuckReport {
+                reason: address.repeat(MEMBERS_MAX),
+                lenders: vec![address; MEMBERS_MAX],
+                attempts: 7,
+                seconds: u64::MAX,
+            }),
+            ..NodeReport::default()
+        };
+        Report {
+            nodes: vec![node; NODES_MAX],
+            waited_for: vec![lock; LOCKS_TOLD_MAX],
+            ..Report::default()
+        }
+    }
+
+    fn told(report: &Report) -> Report {
+        let bytes = Told::Status(Box::new(report.clone())).into_bytes();
+        assert!(bytes.len() <= ANSWER_BYTES_MAX, "{}", bytes.len());
+        match serde_json::from_slice(&bytes).unwrap() {
+            Told::Status(told) => *told,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_status_of_usual_names_is_told_whole() {
+        let report = largest("n");
+        assert_eq!(told(&report), report);
+    }
+
+    /// It was refused, here and over links: nobody could see any more of which node a loss is to be accepted.
+    #[test]
+    fn names_that_nobody_can_tell_keep_nobody_from_the_rest() {
+        let report = largest("\u{1}");
+        let told = told(&report);
+        assert!(told.shortened);
+        assert_eq!(told.nodes.len(), NODES_MAX);
+        assert!(told.nodes.iter().all(|node| node.node == u64::MAX
+            && node.name.is_empty()
+            && node.stuck.as_ref().is_some_and(|stuck| stuck.attempts == 7)));
+        assert_eq!(told.waited_for, report.waited_for);
     }
 }

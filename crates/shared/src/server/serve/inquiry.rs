@@ -4,7 +4,7 @@
 //! the answer: one message, the JSON of the socket. Nothing that it says counts. It is told what was told last if that is not old, so that
 //! many who ask cost the thread that serves no more than one. The word that a loss is accepted is not taken here: that is for whoever has the directory.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use netram_transport::{Address, Security};
 
@@ -67,22 +67,33 @@ pub fn ask(address: &Address, security: &Security, timeout: Duration) -> Result<
 impl Driver {
     /// The status as bytes, made anew if the last ones are old.
     pub(super) fn status_lately(&mut self) -> &[u8] {
-        let due = |(made, _): &(_, _)| self.now.duration_since(*made) >= STATUS_EVERY;
-        if self.told.as_ref().is_none_or(due) {
+        if is_old(self.told.as_ref(), self.now) {
             let told = Told::Status(Box::new(self.report()));
-            self.told = Some((self.now, bytes(&told)));
+            self.told = Some((self.now, told.into_bytes()));
         }
         self.told.as_ref().map_or(&[], |(_, bytes)| bytes)
     }
 }
 
-fn bytes(told: &Told) -> Vec<u8> {
-    let bytes = serde_json::to_vec(told).expect("a status has nothing that JSON has not");
-    match bytes.len() <= ANSWER_BYTES_MAX {
-        true => bytes,
-        false => {
-            let long = format!("it would have {} bytes; ask in its directory", bytes.len());
-            serde_json::to_vec(&Told::Refused(long)).expect("a sentence is JSON")
+/// Whether what was told last is not to be told again.
+fn is_old(told: Option<&(Instant, Vec<u8>)>, now: Instant) -> bool {
+    told.is_none_or(|(made, _)| now.duration_since(*made) >= STATUS_EVERY)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn however_many_ask_a_status_is_made_ten_times_a_second() {
+        let (start, mut told, mut made) = (Instant::now(), None, 0);
+        for asked in 0..1000 {
+            let now = start + Duration::from_millis(asked);
+            if is_old(told.as_ref(), now) {
+                made += 1;
+                told = Some((now, Vec::new()));
+            }
         }
+        assert_eq!(made, 10);
     }
 }

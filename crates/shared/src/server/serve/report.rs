@@ -31,6 +31,26 @@ pub struct Report {
     pub waited_for_count: usize,
     /// Records that wait for others, which have not come: whose, and for what.
     pub missing: Vec<String>,
+    /// Names and addresses are left out: with them it would be longer than what is told.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shortened: bool,
+}
+
+impl Report {
+    /// The same without what peers can make long. What is left has a bound far below `ANSWER_BYTES_MAX`, whoever the peers are.
+    pub(super) fn shortened(mut self) -> Report {
+        for node in &mut self.nodes {
+            node.name.clear();
+            node.lenders.clear();
+            (node.peer, node.why) = (None, None);
+            if let Some(stuck) = &mut node.stuck {
+                "it is left out of a status that is too long".clone_into(&mut stuck.reason);
+                stuck.lenders.clear();
+            }
+        }
+        self.shortened = true;
+        self
+    }
 }
 
 /// A region, as its table has it.
@@ -78,7 +98,7 @@ impl RegionReport {
             bytes: table.bytes,
             address: table.address,
             locks: table.spans.len(),
-            locks_written: table.versions().count(),
+            locks_written: table.locks_written(),
             nodes_gone: table.counters.gone,
             losses_accepted,
         }

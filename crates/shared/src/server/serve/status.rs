@@ -44,6 +44,7 @@ impl Driver {
             waited_for,
             waited_for_count,
             missing: missing.iter().take(MISSING_TOLD_MAX).map(sentence).collect(),
+            shortened: false,
         }
     }
 

@@ -37,10 +37,10 @@ impl Store {
             };
             nodes.insert(node.id, row);
         }
-        let versions = table.spans.iter().zip(&table.versions);
+        let versions = table.spans.iter().zip(table.versions.iter());
         machine::Table {
             position: table.counters.position,
-            versions: versions.map(|(span, version)| (span.lock, *version)).collect(),
+            versions: versions.map(|(span, version)| (span.lock, version)).collect(),
             nodes,
             last_node: table.counters.last_node,
             ceiling: table.counters.ceiling,

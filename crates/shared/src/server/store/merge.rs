@@ -260,7 +260,7 @@ impl Store {
         self.table.counters.position = self.table.counters.position.next();
         for (lock, version) in &stamp.written {
             if let Some(place) = self.table.spans.find(*lock) {
-                self.table.versions[place] = *version;
+                self.table.versions.set(place, *version);
             }
         }
     }

@@ -9,7 +9,7 @@ use netram_proto::id::{JournalId, Lsn};
 
 use super::{
     COUNTERS_AT, Counters, GONE_BYTES, GONE_MAX, Gone, KEY_AT, NAME_AT, NODES_MAX, Node, Places, SPAN_BYTES,
-    Standing, Table, TableError, VIEW_AT,
+    Standing, Table, TableError, VIEW_AT, Versions,
 };
 use crate::server::spans::{Span, Spans};
 
@@ -138,10 +138,8 @@ impl Table {
                 Err(short) => cut(short),
             })?;
         let mut versions = Cursor::new(&bytes[places.version(0)..]);
-        table.versions = (0..locks)
-            .map(|_| versions.u64().map(Version))
-            .collect::<Result<_, _>>()
-            .map_err(cut)?;
+        let versions: Result<Vec<Version>, Short> = (0..locks).map(|_| versions.u64().map(Version)).collect();
+        table.versions = Versions::new(versions.map_err(cut)?);
         for slot in 0..NODES_MAX {
             let place = &bytes[places.node(slot)..places.node(slot + 1)];
             if let Some(node) = read_node(place, slot)? {

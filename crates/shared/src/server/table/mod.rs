@@ -17,6 +17,7 @@
 
 mod check;
 mod codec;
+mod versions;
 
 use netram_proto::id::JournalId;
 use netram_proto::journal::View;
@@ -28,6 +29,7 @@ pub use check::Fault;
 pub(crate) use codec::{counters, gone_bytes, head, merged_words, span_bytes, superblock, view_bytes};
 
 use super::spans::{SpanError, Spans};
+use versions::Versions;
 
 /// Nodes at one time, with those that are being fenced, and those that are buried.
 pub const NODES_MAX: usize = 256;
@@ -169,8 +171,7 @@ pub struct Table {
     pub address: u64,
     /// What each lock covers.
     pub spans: Spans,
-    /// Each lock's version, in the spans' order.
-    pub versions: Vec<Version>,
+    pub(crate) versions: Versions,
     /// What is counted.
     pub counters: Counters,
     /// Those who are not gone.
@@ -226,7 +227,7 @@ impl Table {
             region,
             bytes,
             address,
-            versions: vec![Version(0); spans.len()],
+            versions: Versions::new(vec![Version(0); spans.len()]),
             spans,
             counters: Counters {
                 position: Position(0),
@@ -253,14 +254,19 @@ impl Table {
 
     /// The lock's version. `None`: there is no such lock.
     pub fn version(&self, lock: LockId) -> Option<Version> {
-        Some(self.versions[self.spans.find(lock)?])
+        Some(self.versions.at(self.spans.find(lock)?))
     }
 
     /// The versions of the locks that were written under, ascending by lock.
     pub fn versions(&self) -> impl Iterator<Item = (LockId, Version)> {
-        let all = self.spans.iter().zip(&self.versions);
+        let all = self.spans.iter().zip(self.versions.iter());
         all.filter(|(_, version)| version.0 > 0)
-            .map(|(span, version)| (span.lock, *version))
+            .map(|(span, version)| (span.lock, version))
+    }
+
+    /// How many locks were written under.
+    pub fn locks_written(&self) -> usize {
+        self.versions.written()
     }
 
     /// The last merged record of everybody who is remembered.
