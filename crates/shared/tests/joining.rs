@@ -69,7 +69,7 @@ fn give(path: &Path, text: &[u8], reads: &AtomicU64, stop: &AtomicBool) {
         pipe.write_all(text).unwrap();
         drop(pipe);
         // Until he has the end of it: the next one's is not his.
-        while is_read(path) {
+        while !stop.load(Ordering::SeqCst) && is_read(path) {
             std::thread::sleep(Duration::from_millis(1));
         }
     }

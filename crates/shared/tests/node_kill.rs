@@ -78,10 +78,13 @@ struct World {
     nodes: [Process; 2],
     _lender: Lender,
     _directory: tempfile::TempDir,
+    // The last to be dropped: until then there are children.
+    _alone: MutexGuard<'static, ()>,
 }
 
 impl World {
     fn start() -> World {
+        let alone = alone();
         let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
         let place = Place {
             directory: directory.path().to_owned(),
@@ -97,6 +100,7 @@ impl World {
             nodes,
             _lender: lender,
             _directory: directory,
+            _alone: alone,
         }
     }
 
@@ -125,19 +129,13 @@ fn alone() -> MutexGuard<'static, ()> {
 
 #[test]
 fn when_a_node_is_killed_others_go_on_and_all_that_it_had_acknowledged_is_there() {
-    let _alone = alone();
-    let World {
-        place,
-        server: _server,
-        nodes: [one, two],
-        _lender,
-        _directory,
-    } = World::start();
+    let world = World::start();
+    let ([one, two], place) = (world.nodes, &world.place);
     let killed = one.kill();
     // Enough to have had every lock.
     two.commits(60);
     let acked = killed + two.leave();
-    let counted = commits(&place);
+    let counted = commits(place);
     // Its last one may be in, or not.
     assert!(
         (acked..=acked + 1).contains(&counted),
@@ -147,19 +145,13 @@ fn when_a_node_is_killed_others_go_on_and_all_that_it_had_acknowledged_is_there(
     let again = place.join("one");
     until("what was left is offered", || again.left_behind().is_empty());
     again.leave().expect("it leaves");
-    assert_eq!(commits(&place), counted);
+    assert_eq!(commits(place), counted);
 }
 
 #[test]
 fn a_node_that_slept_beyond_its_lease_learns_what_became_of_its_commit() {
-    let _alone = alone();
-    let World {
-        place,
-        server: _server,
-        nodes: [one, two],
-        _lender,
-        _directory,
-    } = World::start();
+    let world = World::start();
+    let ([one, two], place) = (world.nodes, &world.place);
     one.freeze();
     std::thread::sleep(LEASE_SHORT * 2);
     two.commits(60);
@@ -169,46 +161,34 @@ fn a_node_that_slept_beyond_its_lease_learns_what_became_of_its_commit() {
     });
     one.commits(30);
     let acked = one.leave() + two.leave();
-    assert_eq!(commits(&place), acked);
+    assert_eq!(commits(place), acked);
 }
 
 #[test]
 fn a_server_that_is_killed_and_started_again_loses_nothing() {
-    let _alone = alone();
-    let World {
-        place,
-        server,
-        nodes: [one, two],
-        _lender,
-        _directory,
-    } = World::start();
-    server.kill();
-    let _server = World::serve(&place);
+    let world = World::start();
+    let ([one, two], place) = (world.nodes, &world.place);
+    world.server.kill();
+    let _server = World::serve(place);
     one.commits(60);
     two.commits(60);
     let acked = one.leave() + two.leave();
-    assert_eq!(commits(&place), acked);
+    assert_eq!(commits(place), acked);
 }
 
 /// Every commit adds to what its node's copy says: one that lacked a record would make the counters wrong.
 #[test]
 fn nodes_that_join_while_others_write_lack_nothing() {
-    let _alone = alone();
-    let World {
-        place,
-        server: _server,
-        nodes: [one, two],
-        _lender,
-        _directory,
-    } = World::start();
+    let world = World::start();
+    let ([one, two], place) = (world.nodes, &world.place);
     let mut acked = 0;
     for _ in 0..4 {
-        let three = Process::start(&place, "node", "three");
+        let three = Process::start(place, "node", "three");
         three.commits(10);
         acked += three.leave();
     }
     acked += one.leave() + two.leave();
-    assert_eq!(commits(&place), acked);
+    assert_eq!(commits(place), acked);
 }
 
 /// Each writes many times what its log and its windows hold, under locks that go round: what is trimmed is in the region.

@@ -2,13 +2,9 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::Duration;
-
+use common::processes::{self, Process, place_of_child};
+use common::until;
 use common::world::{LEASE_LONG, Place, SPAN, add, read};
-use common::{Process, until};
 use netram_proto::port::{Durability, Votes};
 use netram_proto::shared::{Hold, LockId, Number};
 use netram_rvm::Mode;
@@ -17,34 +13,14 @@ use netram_shared::server::serve::{ServeConfig, ServeError, Serving};
 use netram_shared::{Node, Options};
 use netram_transport::Security;
 
-const PLACE: &str = "NETRAM_TEST_PLACE";
 const LOCKS: usize = 256;
 
 /// Not a test of its own: a server.
 #[test]
 #[ignore = "a process of the other test"]
 fn server() {
-    let Some(directory) = std::env::var_os(PLACE).map(PathBuf::from) else {
-        return;
-    };
-    let _serving = Place { directory }.serve();
-    writeln!(std::io::stdout(), "\nserving").unwrap();
-    std::thread::sleep(Duration::from_secs(120));
-    std::process::exit(3);
-}
-
-fn start(place: &Path) -> Process {
-    let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "server", "--ignored", "--nocapture"])
-        .env(PLACE, place)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn();
-    let mut process = Process(child.unwrap());
-    let said = BufReader::new(process.0.stdout.take().unwrap()).lines();
-    let serves = said.map_while(Result::ok).any(|line| line == "serving");
-    assert!(serves, "it never served");
-    process
+    let Some(place) = place_of_child() else { return };
+    processes::serve(place.serve());
 }
 
 /// Fills all spans: a record of a megabyte.
@@ -85,7 +61,7 @@ fn a_smaller_window_is_refused_while_nodes_may_have_longer_records() {
     let _lender = place.lender("a");
     place.create_with(LOCKS, &["a"], |plan| plan.log_bytes = 16 << 20);
     set_window(&place, "8MiB");
-    let first = start(&place.directory);
+    let first = Process::serve(&place, "server", "server");
     let node = Node::join(Options {
         journal: Some(netram_client::JournalConfig {
             window_bytes: 8 << 20,
@@ -102,8 +78,8 @@ fn a_smaller_window_is_refused_while_nodes_may_have_longer_records() {
         votes.rule
     });
     until("the server has it", || node.progress().kept == last);
-    // Killed. The node goes on under the tokens that it has.
-    drop(first);
+    // The node goes on under the tokens that it has.
+    first.kill();
     let last = fill(&node, 2).0;
     assert!(node.progress().kept < last);
     set_window(&place, "1MiB");
