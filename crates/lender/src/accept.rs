@@ -3,6 +3,7 @@
 //! A stranger that says which journal it speaks for is handed to the shard that owns it. One that asks for the
 //! lender's status is answered here. All others cost a bounded number of places for a bounded time.
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
@@ -10,7 +11,8 @@ use std::time::{Duration, Instant};
 use netram_proto::id::{DepositId, JournalId};
 use netram_proto::session::{Admit, Session};
 use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
-use netram_transport::{Events, HandshakeError, Interest, Link, Listener, Pending, Poller, Progress, Sent};
+use netram_transport::strangers::{Bounds, Flood, Overdue, Room, Strangers};
+use netram_transport::{Events, Interest, Link, Listener, Pending, Poller, Progress, Sent};
 
 use crate::data::{DataPermit, DataSession};
 use crate::deposit::{DepositArrival, named};
@@ -25,11 +27,10 @@ const EVENTS: usize = 256;
 /// How long nobody is let in after the system refused (no more file descriptors).
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// A connection that has not said what it wants.
+/// A connection that has not said what it wants: see [`Strangers`].
 struct Stranger {
     stage: Stage,
     door: Door,
-    since: Instant,
     /// `None`: it is only here to be told that the lender is busy.
     permit: Option<Permit>,
 }
@@ -46,6 +47,15 @@ enum Door {
 enum Stage {
     Shaking(Pending),
     Greeting(Link, Session),
+}
+
+impl AsFd for Stage {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Stage::Shaking(pending) => pending.as_fd(),
+            Stage::Greeting(link, _) => link.as_fd(),
+        }
+    }
 }
 
 /// What became of a stranger.
@@ -66,10 +76,7 @@ pub(crate) struct Acceptor {
     listeners: Vec<Listener>,
     shards: Vec<Sender<Arrival>>,
     keeper: Sender<DepositArrival>,
-    strangers: Vec<Option<Stranger>>,
-    vacant: Vec<usize>,
-    /// Strangers with a permit.
-    permitted: usize,
+    strangers: Strangers<Stranger>,
     flood: Flood,
     now: Instant,
 }
@@ -87,16 +94,20 @@ impl Acceptor {
         }
         poller.add(&shared.wakers[shards.len() + 1], WAKER, Interest::Read)?;
         let now = Instant::now();
+        let limits = &shared.config.limits;
+        let bounds = Bounds {
+            admitted_max: limits.pending_max,
+            grace: STRANGER_GRACE,
+            patience: limits.first_frame_timeout,
+        };
         Ok(Acceptor {
             shared,
             poller,
             listeners,
             shards,
             keeper,
-            strangers: Vec::new(),
-            vacant: Vec::new(),
-            permitted: 0,
-            flood: Flood { next: now, count: 0 },
+            strangers: Strangers::new(bounds),
+            flood: Flood::new(FLOOD_LINE_EVERY, now),
             now,
         })
     }
@@ -146,60 +157,37 @@ impl Acceptor {
     }
 
     fn let_in(&mut self, mut pending: Pending, door: Door) {
-        let full = self.permitted >= self.shared.config.limits.pending_max;
-        let room = !full || self.make_room();
-        let permit = if room { self.shared.permit() } else { None };
+        let permit = match self.strangers.make_room(self.now) {
+            Room::Full => None,
+            Room::Free => self.shared.permit(),
+            Room::Made(silent) => {
+                drop(silent);
+                self.shared.handshakes.silent();
+                self.shared.permit()
+            }
+        };
         if permit.is_none() {
             pending.refuse_busy();
         }
-        let index = self.vacant.pop().unwrap_or_else(|| {
-            self.strangers.push(None);
-            self.strangers.len() - 1
-        });
-        if let Err(error) = self.poller.add(&pending, index as u64, Interest::Read) {
+        let (deadline, admitted) = (pending.deadline(), permit.is_some());
+        let stage = Stage::Shaking(pending);
+        let stranger = Stranger { stage, door, permit };
+        let index = self.strangers.place(self.now, deadline, admitted, stranger);
+        let Some(stranger) = self.strangers.get_mut(index) else {
+            unreachable!("it was placed a moment ago")
+        };
+        if let Err(error) = self.poller.add(&stranger.stage, index as u64, Interest::Read) {
             tracing::error!(%error, "a connection could not be waited for");
-            self.vacant.push(index);
+            self.strangers.remove(index);
             return;
         }
-        self.permitted += usize::from(permit.is_some());
-        self.strangers[index] = Some(Stranger {
-            stage: Stage::Shaking(pending),
-            door,
-            since: self.now,
-            permit,
-        });
         self.advance(index);
-    }
-
-    /// Drops the stranger that has been silent for longest, if that is long. Honest clients speak at once.
-    fn make_room(&mut self) -> bool {
-        let permitted = self.strangers.iter().enumerate().filter_map(|(index, stranger)| {
-            stranger
-                .as_ref()
-                .filter(|stranger| stranger.permit.is_some())
-                .map(|stranger| (stranger.since, index))
-        });
-        match permitted.min() {
-            Some((since, index)) if self.now.duration_since(since) > STRANGER_GRACE => {
-                self.shared.handshakes.silent();
-                self.remove(index);
-                true
-            }
-            _ => false,
-        }
-    }
-
-    fn remove(&mut self, index: usize) -> Option<Stranger> {
-        let stranger = self.strangers[index].take()?;
-        self.permitted -= usize::from(stranger.permit.is_some());
-        self.vacant.push(index);
-        Some(stranger)
     }
 
     /// Goes on with one stranger as far as its bytes allow.
     fn advance(&mut self, index: usize) {
         // `None`: removed earlier in this round.
-        let Some(stranger) = self.strangers.get_mut(index).and_then(Option::as_mut) else {
+        let Some(stranger) = self.strangers.get_mut(index) else {
             return;
         };
         if let Stage::Shaking(pending) = &mut stranger.stage {
@@ -208,23 +196,29 @@ impl Acceptor {
                 Ok(Progress::Done(link)) => stranger.stage = Stage::Greeting(link, Session::default()),
                 Err(error) => {
                     self.shared.handshakes.failed(&error);
-                    self.flood.report(self.now, pending.peer(), &error);
-                    self.remove(index);
+                    if let Some(count) = self.flood.happened(self.now) {
+                        tracing::warn!(peer = pending.peer(), count, "handshake failed: {error}");
+                    }
+                    self.strangers.remove(index);
                     return;
                 }
             }
+            self.strangers.shook(index);
         }
+        let Some(stranger) = self.strangers.get_mut(index) else {
+            return;
+        };
         let Stage::Greeting(link, session) = &mut stranger.stage else {
             return;
         };
         match greet(&self.shared, stranger.door, link, session) {
             Outcome::Stays => (),
-            Outcome::Answered => stranger.since = self.now,
+            Outcome::Answered => self.strangers.answered(self.now, index),
             Outcome::Bound(journal) => self.hand_over(index, journal),
             Outcome::Data(first) => self.give_away(index, first),
             Outcome::Deposit(header, id) => self.deposit(index, header, id),
             Outcome::Gone => {
-                self.remove(index);
+                self.strangers.remove(index);
             }
         }
     }
@@ -235,7 +229,7 @@ impl Acceptor {
             stage: Stage::Greeting(link, session),
             permit: Some(permit),
             ..
-        }) = self.remove(index)
+        }) = self.strangers.remove(index)
         else {
             unreachable!("a stranger that bound has shaken hands, which takes a permit")
         };
@@ -289,27 +283,19 @@ impl Acceptor {
     }
 
     fn keep_house(&mut self) {
-        let patience = self.shared.config.limits.first_frame_timeout;
-        for index in 0..self.strangers.len() {
-            match &self.strangers[index] {
-                Some(Stranger {
-                    stage: Stage::Shaking(pending),
-                    ..
-                }) if pending.deadline() <= self.now => {
-                    self.advance(index);
-                }
-                Some(Stranger {
-                    stage: Stage::Greeting(..),
-                    since,
-                    ..
-                }) if self.now.duration_since(*since) > patience => {
+        for (index, overdue) in self.strangers.overdue(self.now) {
+            match overdue {
+                // It says itself that it is too late.
+                Overdue::Handshake => self.advance(index),
+                Overdue::Word => {
                     self.shared.handshakes.silent();
-                    self.remove(index);
+                    self.strangers.remove(index);
                 }
-                _ => (),
             }
         }
-        self.flood.settle(self.now);
+        if let Some(count) = self.flood.due(self.now) {
+            tracing::warn!(count, "further handshakes failed");
+        }
     }
 }
 
@@ -398,30 +384,4 @@ fn greet(shared: &Shared, door: Door, link: &mut Link, session: &mut Session) ->
         }
     }
     outcome
-}
-
-/// Says at most once a second that handshakes fail, and how many.
-struct Flood {
-    next: Instant,
-    count: u64,
-}
-
-impl Flood {
-    fn report(&mut self, now: Instant, peer: &str, error: &HandshakeError) {
-        self.count += 1;
-        if self.next <= now {
-            tracing::warn!(peer, count = self.count, "handshake failed: {error}");
-            self.next = now + FLOOD_LINE_EVERY;
-            self.count = 0;
-        }
-    }
-
-    /// Says what was held back.
-    fn settle(&mut self, now: Instant) {
-        if self.count > 0 && self.next <= now {
-            tracing::warn!(count = self.count, "further handshakes failed");
-            self.next = now + FLOOD_LINE_EVERY;
-            self.count = 0;
-        }
-    }
 }

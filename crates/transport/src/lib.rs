@@ -23,6 +23,7 @@
 //! | [`preamble`] | the first bytes of every connection, the wire version |
 //! | [`secure`] | the Noise handshake and the sealing of packets |
 //! | [`connect`](mod@connect), [`listen`] | the two ends of the handshake |
+//! | [`strangers`] | what they may cost who have not said yet what they want |
 //! | [`link`](mod@link) | packets over a socket, without allocation |
 //! | [`port`] | a listening socket before any protocol, and who may reach it |
 //! | [`multicast`] | datagrams to a group, sealed; without any link's promises |
@@ -43,6 +44,7 @@ pub mod poll;
 pub mod port;
 pub mod preamble;
 pub mod secure;
+pub mod strangers;
 #[allow(unsafe_code, reason = "the crate's one unsafe module")]
 mod sys;
 mod tcp;

@@ -3,15 +3,17 @@
 //! Whoever says `Share`, or asks for the status where there is one, is greeted and handed to the [`Service`]. All others are
 //! told where they are, and cost a bounded number of places for a bounded time.
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
+use netram_transport::strangers::{Bounds, Flood, Overdue, Room, Strangers};
 use netram_transport::{
-    Address, BindError, Events, HandshakeError, Interest, Link, LinkError, Listener, Pending, Poller,
-    Progress, Security, Waker,
+    Address, BindError, Events, Interest, Link, LinkError, Listener, Pending, Poller, Progress, Security,
+    Waker,
 };
 
 use super::Channel;
@@ -143,6 +145,11 @@ impl Door {
         poller.add(&stop.waker, WAKER, Interest::Read)?;
         let places = Arc::new(Places::default());
         let now = Instant::now();
+        let bounds = Bounds {
+            admitted_max: config.strangers_max,
+            grace: STRANGER_GRACE,
+            patience: config.first_frame_timeout,
+        };
         let keeper = Doorkeeper {
             config,
             service,
@@ -150,9 +157,8 @@ impl Door {
             listeners,
             stop: Arc::clone(&stop),
             places: Arc::clone(&places),
-            strangers: Vec::new(),
-            vacant: Vec::new(),
-            flood: Flood { next: now, count: 0 },
+            strangers: Strangers::new(bounds),
+            flood: Flood::new(FLOOD_LINE_EVERY, now),
             now,
         };
         let thread = std::thread::Builder::new()
@@ -205,10 +211,9 @@ impl Permit {
     }
 }
 
-/// A connection that has not said what it wants.
+/// A connection that has not said what it wants: see [`Strangers`].
 struct Stranger {
     stage: Stage,
-    since: Instant,
     /// `None`: it is only here to be told that the server is busy.
     permit: Option<Permit>,
 }
@@ -218,6 +223,15 @@ enum Stage {
     Greeting(Link),
 }
 
+impl AsFd for Stage {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Stage::Shaking(pending) => pending.as_fd(),
+            Stage::Greeting(link) => link.as_fd(),
+        }
+    }
+}
+
 struct Doorkeeper {
     config: DoorConfig,
     service: Arc<dyn Service>,
@@ -225,8 +239,7 @@ struct Doorkeeper {
     listeners: Vec<Listener>,
     stop: Arc<Stop>,
     places: Arc<Places>,
-    strangers: Vec<Option<Stranger>>,
-    vacant: Vec<usize>,
+    strangers: Strangers<Stranger>,
     flood: Flood,
     now: Instant,
 }
@@ -271,61 +284,31 @@ impl Doorkeeper {
     }
 
     fn place(&mut self, mut pending: Pending) {
-        let full = self.permitted() >= self.config.strangers_max;
-        let room = !full || self.make_room();
+        let room = !matches!(self.strangers.make_room(self.now), Room::Full);
         let sessions = &self.places.sessions;
         let permit = (room && sessions.given() < self.config.sessions_max).then(|| sessions.clone());
         if permit.is_none() {
             pending.refuse_busy();
         }
-        let index = self.vacant.pop().unwrap_or_else(|| {
-            self.strangers.push(None);
-            self.strangers.len() - 1
-        });
-        if let Err(error) = self.poller.add(&pending, index as u64, Interest::Read) {
+        let (deadline, admitted) = (pending.deadline(), permit.is_some());
+        let stage = Stage::Shaking(pending);
+        let stranger = Stranger { stage, permit };
+        let index = self.strangers.place(self.now, deadline, admitted, stranger);
+        let Some(stranger) = self.strangers.get_mut(index) else {
+            unreachable!("it was placed a moment ago")
+        };
+        if let Err(error) = self.poller.add(&stranger.stage, index as u64, Interest::Read) {
             tracing::error!(%error, "a connection could not be waited for");
-            self.vacant.push(index);
+            self.strangers.remove(index);
             return;
         }
-        self.strangers[index] = Some(Stranger {
-            stage: Stage::Shaking(pending),
-            since: self.now,
-            permit,
-        });
         self.advance(index);
-    }
-
-    fn permitted(&self) -> usize {
-        let strangers = self.strangers.iter().flatten();
-        strangers.filter(|stranger| stranger.permit.is_some()).count()
-    }
-
-    /// Drops the stranger that has been here for longest, if that is long. Honest nodes speak at once.
-    fn make_room(&mut self) -> bool {
-        let strangers = self.strangers.iter().enumerate();
-        let permitted = strangers.filter_map(|(index, stranger)| {
-            let stranger = stranger.as_ref().filter(|stranger| stranger.permit.is_some())?;
-            Some((stranger.since, index))
-        });
-        match permitted.min() {
-            Some((since, index)) if self.now.duration_since(since) > STRANGER_GRACE => {
-                self.remove(index);
-                true
-            }
-            _ => false,
-        }
-    }
-
-    fn remove(&mut self, index: usize) -> Option<Stranger> {
-        let stranger = self.strangers[index].take()?;
-        self.vacant.push(index);
-        Some(stranger)
     }
 
     /// Goes on with one stranger as far as its bytes allow.
     fn advance(&mut self, index: usize) {
         // `None`: removed earlier in this round.
-        let Some(stranger) = self.strangers.get_mut(index).and_then(Option::as_mut) else {
+        let Some(stranger) = self.strangers.get_mut(index) else {
             return;
         };
         if let Stage::Shaking(pending) = &mut stranger.stage {
@@ -333,12 +316,18 @@ impl Doorkeeper {
                 Ok(Progress::NeedRead) => return,
                 Ok(Progress::Done(link)) => stranger.stage = Stage::Greeting(link),
                 Err(error) => {
-                    self.flood.report(self.now, pending.peer(), &error);
-                    self.remove(index);
+                    if let Some(count) = self.flood.happened(self.now) {
+                        tracing::warn!(peer = pending.peer(), count, "handshake failed: {error}");
+                    }
+                    self.strangers.remove(index);
                     return;
                 }
             }
+            self.strangers.shook(index);
         }
+        let Some(stranger) = self.strangers.get_mut(index) else {
+            return;
+        };
         let Stage::Greeting(link) = &mut stranger.stage else {
             return;
         };
@@ -352,7 +341,7 @@ impl Doorkeeper {
             Ok(Greeted::Silent) => (),
             Ok(Greeted::Welcome(errand)) => self.hand_over(index, errand),
             Ok(Greeted::Refused) | Err(_) => {
-                self.remove(index);
+                self.strangers.remove(index);
             }
         }
     }
@@ -361,8 +350,7 @@ impl Doorkeeper {
         let Some(Stranger {
             stage: Stage::Greeting(link),
             permit: Some(permit),
-            ..
-        }) = self.remove(index)
+        }) = self.strangers.remove(index)
         else {
             unreachable!("a stranger that was greeted has shaken hands, which takes a permit")
         };
@@ -381,20 +369,16 @@ impl Doorkeeper {
     }
 
     fn keep_house(&mut self) {
-        let patience = self.config.first_frame_timeout;
-        for index in 0..self.strangers.len() {
-            let Some(stranger) = &self.strangers[index] else {
-                continue;
-            };
-            match &stranger.stage {
-                Stage::Shaking(pending) if pending.deadline() <= self.now => self.advance(index),
-                Stage::Greeting(_) if self.now.duration_since(stranger.since) > patience => {
-                    self.remove(index);
-                }
-                _ => (),
+        for (index, overdue) in self.strangers.overdue(self.now) {
+            match overdue {
+                // It says itself that it is too late.
+                Overdue::Handshake => self.advance(index),
+                Overdue::Word => drop(self.strangers.remove(index)),
             }
         }
-        self.flood.settle(self.now);
+        if let Some(count) = self.flood.due(self.now) {
+            tracing::warn!(count, "further handshakes failed");
+        }
     }
 }
 
@@ -440,30 +424,4 @@ fn greet(link: &mut Link, may_ask: Result<Errand, Refusal>) -> Result<Greeted, L
     // It is told if it listens; it ends in any case.
     link.send(&[&header.encode(0)])?;
     Ok(Greeted::Refused)
-}
-
-/// Says at most once a second that handshakes fail, and how many.
-struct Flood {
-    next: Instant,
-    count: u64,
-}
-
-impl Flood {
-    fn report(&mut self, now: Instant, peer: &str, error: &HandshakeError) {
-        self.count += 1;
-        if self.next <= now {
-            tracing::warn!(peer, count = self.count, "handshake failed: {error}");
-            self.next = now + FLOOD_LINE_EVERY;
-            self.count = 0;
-        }
-    }
-
-    /// Says what was held back.
-    fn settle(&mut self, now: Instant) {
-        if self.count > 0 && self.next <= now {
-            tracing::warn!(count = self.count, "further handshakes failed");
-            self.next = now + FLOOD_LINE_EVERY;
-            self.count = 0;
-        }
-    }
 }
