@@ -42,7 +42,7 @@ pub(crate) struct Serve {
     /// How long a node may be silent before its locks are given on: 200ms to 10m [default: 2s]
     #[arg(long, value_name = "TIME")]
     lease: Option<Span>,
-    /// Bytes of records that are kept for nodes that are behind; who is behind all of them gets the region anew
+    /// Bytes of records that are kept for nodes that are behind, at least the server's window; who is behind all of them gets the region anew
     #[arg(long, value_name = "SIZE", default_value_t = Size(RECENT_BYTES_DEFAULT as u64))]
     recent: Size,
     /// Where nodes multicast what they commit to each other: 239.1.2.3:7441, or 239.1.2.3:7441%eth1; without it they use links

@@ -61,6 +61,7 @@ pub struct Store {
     /// Merged records whose durability has not been told, in order.
     pending: VecDeque<(Lsn, Kept)>,
     recent: Vec<Recent>,
+    window_bytes: u64,
     root: PathBuf,
     /// A change failed in a way that leaves log and memory apart.
     failed: bool,
@@ -213,6 +214,10 @@ impl Store {
             });
         }
         let recent = history.end(table.counters.position, region.segment_number());
+        let capacity = opened.memory.log().state().capacity;
+        let window_bytes = settings
+            .window_bytes
+            .map_or(capacity, |bytes| bytes.min(capacity));
         let memory = Arc::new(opened.memory);
         let keeper = Keeper::start(Arc::clone(&memory), Box::new(told))?;
         let store = Store {
@@ -223,6 +228,7 @@ impl Store {
             table,
             pending: VecDeque::new(),
             recent,
+            window_bytes,
             root: root.to_owned(),
             failed: false,
         };
@@ -255,6 +261,11 @@ impl Store {
     /// The newest records up to the position at the opening, without a gap: as many as the log had.
     pub fn take_recent(&mut self) -> Vec<Recent> {
         std::mem::take(&mut self.recent)
+    }
+
+    /// Bytes of the log that may be on their way to the disk: so much of what was merged nobody may have seen yet.
+    pub fn window_bytes(&self) -> u64 {
+        self.window_bytes
     }
 
     /// Everything before this is durable.
