@@ -2,9 +2,9 @@
 //!
 //! The server has written down that the node is being fenced: from then on it takes nothing more from it. Reading seals
 //! the members, so that they do not either. Nothing is stored here, so it may be cut off and begun anew at any point; the
-//! members give their windows back when they are told ([`Remains::forget`]), after the server has made durable what it
-//! read. It is for a node that is fenced, and for no other: one that has left, or whose library has offered what it left, may
-//! have joined anew with the same journal, and its members would be sealed against it. Why so many members suffice: crates/proto/src/journal/writer/shared.rs.
+//! lenders give their windows back when they are told ([`Remains::forget`]), after the server has made durable that the node is gone.
+//! Both is for journals that nobody begins anew: a node has one of its own each time it joins.
+//! Why so many members suffice: crates/proto/src/journal/writer/shared.rs.
 
 use std::time::Instant;
 
@@ -126,29 +126,29 @@ impl Remains {
         })
     }
 
-    /// Tells the members that they may drop what they hold: the server has made durable what it read. Returns the members that
-    /// could not be told within `config.patience` together; their memory is wasted until they hear it, or are restarted.
-    pub fn forget(&self, config: &JournalConfig) -> Vec<String> {
-        let mut forget = Forget::new(&self.view);
+    /// Tells the members, and `others` that may have a window, that they may drop what they hold: that the node is gone is durable at the
+    /// server. Returns those that could not be told within `config.patience` together; their memory is wasted until they hear it, or are
+    /// restarted.
+    pub fn forget(&self, others: &[String], config: &JournalConfig) -> Vec<String> {
+        let mut forget = Forget::new(&self.view, others);
         let deadline = Instant::now() + config.patience;
-        let addresses: Vec<&str> = self
-            .view
-            .members
-            .iter()
-            .map(|member| member.address.as_str())
-            .collect();
+        // What is no address is nobody's.
+        let addresses = forget.addresses().map(|address| address.parse().ok());
+        let addresses: Vec<Option<Address>> = addresses.collect();
         loop {
+            let mut untold = Vec::new();
             // In turns: one that cannot be reached must not keep the others' time.
             for (index, address) in addresses.iter().enumerate() {
-                let parsed = address.parse::<Address>().ok().filter(|_| !forget.is_done(index));
-                let linked =
-                    parsed.map(|address| connect(&address, &config.security, members::CONNECT_TIMEOUT));
-                if let Some(Ok(mut link)) = linked {
+                let Some(address) = address.as_ref().filter(|_| !forget.is_done(index)) else {
+                    continue;
+                };
+                if let Ok(mut link) = connect(address, &config.security, members::CONNECT_TIMEOUT) {
                     tell(&mut forget, index, &mut link);
                 }
+                if !forget.is_done(index) {
+                    untold.push(address.to_string());
+                }
             }
-            let untold = (0..addresses.len()).filter(|&index| !forget.is_done(index));
-            let untold: Vec<String> = untold.map(|index| addresses[index].to_string()).collect();
             if untold.is_empty() || Instant::now() >= deadline {
                 return untold;
             }
@@ -157,7 +157,7 @@ impl Remains {
     }
 }
 
-/// Talks to one member until it is done, the link breaks or it is silent.
+/// Talks to one lender until it is done, the link breaks or it is silent.
 fn tell(forget: &mut Forget, index: usize, link: &mut Link) {
     let deadline = Instant::now() + members::CONNECT_TIMEOUT;
     forget.on_connected(index);

@@ -280,7 +280,7 @@ fn a_node_that_lives_on_is_fenced_and_everything_it_acknowledged_is_read() {
         let again = found(&remains, &config).expect("one of two");
         assert!(again.len() >= acked.len());
         assert!(all.starts_with(&again) || again.starts_with(&all));
-        assert_eq!(remains.forget(&hasty(&config)).len(), 1);
+        assert_eq!(remains.forget(&[], &hasty(&config)).len(), 1);
         let refused = found(&remains, &hasty(&config));
         assert!(
             matches!(

@@ -91,9 +91,21 @@ pub const SETTINGS_BYTES_MAX: usize = 64 * 1024;
 /// A node whose machine has closed its link is taken for dead after so long, or a quarter of the lease: if something between the machines has
 /// broken the link, the node has come back over another by then.
 pub const HUNG_UP_GRACE: Span = Span::from_ms(100);
+/// A node that has left tells its lenders itself that they may give its windows back. The server tells them too, for its process may end before
+/// it has, but not before it had this long.
+pub const LEFT_GRACE: Span = Span::from_ms(1_000);
+/// Lenders that cannot be told so are tried again ever more seldom; the pause doubles at most so often.
+pub const TELL_DOUBLINGS_MAX: u32 = 6;
 /// Records of one node that wait until what they depend on has come. A node sends no more than it may have in its journal, but this
 /// bounds what a server keeps for one that says nonsense.
 pub const MERGE_RECORDS_MAX: usize = 1 << 20;
+/// Bytes of them, and of the records of a journal that is offered: whatever a node has that its server does not keep fits its window, of which it uses no
+/// more. Whoever sends more errs, or lies.
+pub const WAITING_BYTES_MAX: usize = 2 * RECORD_BYTES_MAX;
+/// Bytes of what a server has to say to a node beside records and pages, and has not said. Whoever takes so little begins anew.
+pub const OUTBOX_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Views of one journal on their way to the server's disk. A node waits for each before it sends the next.
+pub const VIEWS_MAX: usize = 16;
 /// Numbers of other nodes that a hint may need. One that needs more is not sent: the server's stream brings the record.
 pub const HINT_NEEDS_MAX: usize = 64;
 /// Bytes of a record that goes straight to peers. A longer one's way through the server is hardly longer.

@@ -303,13 +303,22 @@ fn records_of_another_reign_are_none_of_the_node() {
 }
 
 #[test]
-fn members_forget_when_they_are_told_and_not_the_window_of_another_reign() {
+fn lenders_forget_when_they_are_told_and_not_the_window_of_another_reign() {
     let view = view(2, CommitRule::All, true);
-    let mut lenders = [Lender::new(0), Lender::new(1)];
+    let mut lenders = [Lender::new(0), Lender::new(1), Lender::new(2), Lender::new(3)];
+    // One that was about to become a member when the node died, and one that the node never reached.
+    let spares = [String::from("spare"), String::from("stranger")];
+    lenders[2].joins(REIGN, Link::default(), &records(REIGN, Link::default(), &["a"]).0);
     lenders[0].joins(REIGN, Link::default(), &records(REIGN, Link::default(), &["a"]).0);
     let later = Epoch(REIGN.0 + 1);
     lenders[1].joins(later, Link::default(), &records(later, Link::default(), &["x"]).0);
-    let mut forget = Forget::new(&view);
+    let named = view.members.iter().map(|member| member.address.clone());
+    let named: Vec<String> = named.chain(spares).collect();
+    let mut forget = Forget::new(&view, &named);
+    assert!(
+        forget.addresses().eq(named.iter().map(String::as_str)),
+        "each is told once"
+    );
     for (index, lender) in lenders.iter_mut().enumerate() {
         assert!(!forget.is_done(index));
         forget.on_connected(index);
@@ -320,8 +329,13 @@ fn members_forget_when_they_are_told_and_not_the_window_of_another_reign() {
         }
         assert!(forget.is_done(index));
     }
+    assert!(forget.is_over());
     assert!(!lenders[0].member.state().joined);
     assert!(lenders[1].member.state().joined);
+    assert!(!lenders[2].member.state().joined);
+    // A node that stood still wakes up, and asks the one that it has never reached for a window.
+    let seal = lenders[3].takes(FrameKind::Seal, REIGN, |_| (), b"");
+    assert_eq!(seal.kind, FrameKind::Refuse);
     // Whoever comes to read after that learns that it is too late.
     let refused = read(&view, Link::default(), &mut [Some(&mut lenders[0]), None]);
     assert!(refused.is_err());

@@ -51,8 +51,10 @@ pub const READ_PATIENCE: Duration = Duration::from_secs(5);
 pub const READ_AGAIN: Duration = Duration::from_secs(2);
 /// A journal is not read for so long after somebody has offered it: it would be sealed while that goes on.
 pub const OFFER_PATIENCE: Duration = Duration::from_secs(10);
-/// How long the members of a node that is gone are asked to give its windows back.
-pub const FORGET_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the lenders of a node that is gone are asked at once to give its windows back.
+pub const FORGET_PATIENCE: Duration = Duration::from_secs(3);
+/// After so long those that could not be reached are asked again, at first.
+pub const TELL_AGAIN_DEFAULT: Duration = Duration::from_secs(10);
 /// How long a node's records may wait for others to go to the server with, when nobody waits for that: each sending costs the server a
 /// sync, and both machines the waking of half a dozen threads. A node that takes no records straight is so much later.
 pub const RELAY_PAUSE: Duration = Duration::from_micros(500);

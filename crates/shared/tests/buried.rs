@@ -1,16 +1,47 @@
-//! A server ends after a node is gone and before its members know: the next one tells them.
+//! Nodes that are gone: lenders have the memory back that they had lent them, in the end, however a node has ended.
 
 mod common;
 
+use std::path::Path;
 use std::time::Duration;
 
 use common::until;
-use common::world::{Place, add};
+use common::world::{Place, add, add_as};
+use netram_lender::Lender;
+use netram_shared::Node;
+use netram_shared::limit::FORGET_PATIENCE;
 use netram_shared::server::Store;
 
 /// The longest life of a server that is to write down what it has told.
 const LIVES_MAX: Duration = Duration::from_secs(1);
 
+/// Bytes of one node's window.
+const WINDOW: u64 = 1 << 20;
+
+fn lent(lender: &Lender) -> u64 {
+    lender.report().memory.used
+}
+
+/// Commits until the node's lender has it before its server: then there is a window, and the server knows of it.
+fn commit_to_lender(node: &Node) {
+    until("its lender has a vote", || {
+        add_as(node, 1, 1).expect("it commits").1.votes.rule
+    });
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy(&entry.path(), &target),
+            false => drop(std::fs::copy(entry.path(), target).unwrap()),
+        }
+    }
+}
+
+/// A server ends after a node is gone and before its members know.
 #[test]
 fn the_next_server_tells_the_members_of_a_node_that_they_may_forget_it() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
@@ -70,4 +101,78 @@ fn the_next_server_tells_the_members_of_a_node_that_they_may_forget_it() {
     let next = place.join("two");
     assert_eq!(add(&next, 1, 1).unwrap(), 2);
     next.leave().expect("it leaves");
+}
+
+/// Nobody told its lenders: they had been sealed by the process that offered the journal, which was to do it, and did not.
+#[test]
+fn what_a_fenced_node_had_is_given_back_where_its_journal_was_offered() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
+    let place = Place {
+        directory: directory.path().to_owned(),
+    };
+    let lender = place.lender("a");
+    place.create(4, &["a"]);
+    let _serving = place.serve();
+    let node = place.join("one");
+    commit_to_lender(&node);
+    // What a lender drops later is missing in a copy that was made before.
+    until("both disks have all of it, and the lender holds nothing", || {
+        let mut journals = lender.report().journals.into_iter();
+        journals.all(|journal| journal.used_bytes == 0)
+    });
+    // Of a machine that was copied, and whose first one goes on: only a process that has the journal ends a node whose lease runs.
+    copy(&place.directory.join("one"), &place.directory.join("two"));
+    let other = place.join("two");
+    until("the server has taken what was left", || {
+        other.left_behind().is_empty()
+    });
+    until("the node hears of it", || node.gone().is_some());
+    commit_to_lender(&other);
+    until("only the other has a window", || lent(&lender) == WINDOW);
+    drop(node);
+    other.leave().expect("it leaves");
+    until("the lender has its memory back", || lent(&lender) == 0);
+}
+
+/// It heard that it had left before it heard that its last record was kept, and took its window to be needed.
+#[test]
+fn whoever_leaves_right_behind_a_commit_gives_its_window_back() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
+    let place = Place {
+        directory: directory.path().to_owned(),
+    };
+    let lender = place.lender("a");
+    place.create(4, &["a"]);
+    let _serving = place.serve();
+    for round in 0..8 {
+        let node = place.join("one");
+        // Now its window is there, now it is on its way.
+        match round % 2 == 0 {
+            true => commit_to_lender(&node),
+            false => drop(add(&node, 1, 1).expect("it commits")),
+        }
+        add(&node, 2, 1).expect("it commits");
+        node.leave().expect("it leaves");
+    }
+    until("the lender has its memory back", || lent(&lender) == 0);
+}
+
+/// It was told for ten seconds, and then never again: not when it came back, with all that it had lent.
+#[test]
+fn a_lender_that_was_away_gives_back_what_it_has_when_it_comes_back() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
+    let place = Place {
+        directory: directory.path().to_owned(),
+    };
+    let lender = place.lender("a");
+    place.create(4, &["a"]);
+    let _serving = place.serve_as(|config| config.tell_again = Duration::from_millis(100));
+    let node = place.join("one");
+    commit_to_lender(&node);
+    drop(lender);
+    node.leave().expect("the server has all of it");
+    // The first attempts are in vain. Were they not, the test would show less, and not fail.
+    std::thread::sleep(FORGET_PATIENCE + Duration::from_secs(1));
+    let lender = place.lender("a");
+    until("the lender has its memory back", || lent(&lender) == 0);
 }

@@ -298,7 +298,10 @@ fn the_machine_finds_what_it_had_written_down() {
     let record = payload(&stamp(&[(3, 2)], &[]), store.segment(), &[(3 * SPAN, vec![2; 8])]);
     store.merge(NodeId(5), Number(2), None, &record).unwrap();
     store.write_down(Fact::Fencing { node: NodeId(5) }).unwrap();
-    store.write_down(Fact::Gone { node: NodeId(2) }).unwrap();
+    for node in [NodeId(2), NodeId(6)] {
+        store.write_down(Fact::Gone { node }).unwrap();
+    }
+    store.write_down(Fact::Told { node: NodeId(2) }).unwrap();
     store.write_down(Fact::Ceiling(Grant(64))).unwrap();
     let known = store.known();
     store.close().unwrap();
@@ -313,6 +316,9 @@ fn the_machine_finds_what_it_had_written_down() {
         (row(2).standing, row(2).id, &row(2).journal),
         (machine::Standing::Gone, JournalId(2), &None)
     );
+    let untold = row(6).journal.as_ref().unwrap();
+    assert_eq!(row(6).standing, machine::Standing::Gone);
+    assert_eq!(untold.key, [0; 32], "nobody reads its records any more");
     let reading = row(5).journal.as_ref().unwrap();
     // A record that was read from the journal leaves no mark: it is read again, and known by its number.
     assert_eq!(

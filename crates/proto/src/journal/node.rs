@@ -3,6 +3,7 @@
 //! Sealing and reading is [`Recovery::of_node`](super::Recovery::of_node). What stands here needs no file: the server merges
 //! the records and makes them durable in its own way, and may begin again at any point before that.
 
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::id::{Epoch, JournalId, Lsn, WriterId};
@@ -87,18 +88,21 @@ fn pass(bytes: &[u8], start: Link, seed: Seed, planted: Planted, each: &mut dyn 
     }
 }
 
-/// Tells the members of a node that was fenced, and whose records are merged and durable, that they may drop what they hold.
+/// Tells the lenders of a node that is gone, so that its records are merged and durable, that they may drop what they hold: the members of its newest
+/// view, and others that may have a window, as spares have that were about to become members, or members of a view before.
 /// Whoever cannot be reached keeps it: memory that is wasted, nothing else.
+///
+/// All are sealed, also those without a window: a node that stood still may come back, and would be given another.
 #[derive(Clone, Debug)]
 pub struct Forget {
     journal: JournalId,
     reign: Epoch,
     epoch: Epoch,
     writer: WriterId,
-    members: Vec<Telling>,
+    lenders: Vec<(String, Telling)>,
 }
 
-/// How far one member has been told.
+/// How far one lender has been told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Telling {
     Bind,
@@ -116,28 +120,38 @@ enum Awaited {
 }
 
 impl Forget {
-    /// Of the node whose newest view at the server is `view`.
-    pub fn new(view: &View) -> Forget {
+    /// Of the node whose newest view at the server is `view`. Its members are told, and `others`.
+    pub fn new(view: &View, others: &[String]) -> Forget {
         let (epoch, writer) = view.fence();
+        let members = view.members.iter().map(|member| &member.address);
+        let is_member = |address: &&String| view.members.iter().any(|member| member.address == **address);
+        let others = others.iter().filter(|address| !is_member(address));
+        let lenders = members.chain(others);
         Forget {
             journal: view.journal,
             reign: view.epoch,
             epoch,
             writer,
-            members: view.members.iter().map(|_| Telling::Bind).collect(),
+            lenders: lenders.map(|address| (address.clone(), Telling::Bind)).collect(),
         }
     }
 
-    /// A connection to member `index` stands.
+    /// Whom to tell: lenders are named by their places here.
+    pub fn addresses(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.lenders.iter().map(|(address, _)| address.as_str())
+    }
+
+    /// A connection to lender `index` stands.
     pub fn on_connected(&mut self, index: usize) {
-        if self.members[index] != Telling::Done {
-            self.members[index] = Telling::Bind;
+        let (_, telling) = &mut self.lenders[index];
+        if *telling != Telling::Done {
+            *telling = Telling::Bind;
         }
     }
 
-    /// The next frame for member `index`, if it is time for one. Each is answered by one frame.
+    /// The next frame for lender `index`, if it is time for one. Each is answered by one frame.
     pub fn next_frame(&mut self, index: usize) -> Option<Outgoing> {
-        let telling = &mut self.members[index];
+        let (_, telling) = &mut self.lenders[index];
         let header = |kind| Header {
             epoch: self.epoch,
             who: self.writer.0,
@@ -160,9 +174,9 @@ impl Forget {
         Some(Outgoing { header, body })
     }
 
-    /// Member `index` sent a frame.
+    /// Lender `index` sent a frame.
     pub fn on_frame(&mut self, index: usize, frame: &Frame<'_>) {
-        let telling = &mut self.members[index];
+        let (_, telling) = &mut self.lenders[index];
         *telling = match (*telling, frame.header.kind) {
             (Telling::Awaited(Awaited::Bound), FrameKind::Bound) => Telling::Seal,
             (Telling::Awaited(Awaited::Sealed), FrameKind::Sealed) => {
@@ -182,8 +196,13 @@ impl Forget {
         };
     }
 
-    /// Whether member `index` has nothing of the journal any more, or is none of ours.
+    /// Whether lender `index` has nothing of the journal any more, or is none of ours.
     pub fn is_done(&self, index: usize) -> bool {
-        self.members[index] == Telling::Done
+        self.lenders[index].1 == Telling::Done
+    }
+
+    /// Whether all are.
+    pub fn is_over(&self) -> bool {
+        self.lenders.iter().all(|(_, telling)| *telling == Telling::Done)
     }
 }

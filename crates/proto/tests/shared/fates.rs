@@ -13,6 +13,7 @@ fn server() -> Server<P> {
         lease: Span::from_ms(100),
         recent_bytes_max: 300,
         page_bytes: 64,
+        tell_again: Span::from_ms(1000),
         opening: Opening::default(),
     };
     let gone = |node: u64, number: u64| {

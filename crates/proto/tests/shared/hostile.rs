@@ -22,6 +22,7 @@ pub(super) fn server() -> Server<P> {
         lease: Span::from_ms(100),
         recent_bytes_max: 300,
         page_bytes: 64,
+        tell_again: Span::from_ms(1000),
         opening: Opening {
             bytes: 128,
             ..Opening::default()

@@ -1,5 +1,7 @@
 //! Shared memory: any input, any order, and whole histories.
 
+mod bounds;
+mod burials;
 mod endings;
 mod fates;
 mod hints;

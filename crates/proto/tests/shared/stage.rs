@@ -24,10 +24,14 @@ pub(super) struct Stage {
     pub(super) now: Time,
     /// While it is slow, nothing that is stored or applied becomes durable.
     pub(super) slow_disk: bool,
+    /// Over this link nothing is taken.
+    pub(super) deaf: Option<Session>,
     tickets: Vec<u64>,
     applied: Position,
     said: Vec<(Session, ToNode<P>)>,
     ended: Vec<(NodeId, Why)>,
+    /// Nodes whose lenders were to be told.
+    forgotten: Vec<NodeId>,
 }
 
 impl Stage {
@@ -36,6 +40,7 @@ impl Stage {
             lease: Span::from_ms(100),
             recent_bytes_max: 4096,
             page_bytes: 64,
+            tell_again: Span::from_ms(1000),
             opening: Opening {
                 bytes: 64,
                 ..Opening::default()
@@ -46,12 +51,29 @@ impl Stage {
             server: Server::new(config, table, Time(1)),
             now: Time(1),
             slow_disk: false,
+            deaf: None,
             tickets: Vec::new(),
             said: Vec::new(),
             ended: Vec::new(),
+            forgotten: Vec::new(),
         };
         stage.settle();
         stage
+    }
+
+    /// A server that was started again. These nodes are gone, and not all of their lenders know.
+    pub(super) fn owing(nodes: &[u64]) -> Stage {
+        let row = |node: u64| Row {
+            standing: Standing::Gone,
+            id: JournalId(node.into()),
+            journal: Some(journal(node)),
+            number: Number(0),
+        };
+        Stage::of(Table {
+            nodes: nodes.iter().map(|node| (NodeId(*node), row(*node))).collect(),
+            last_node: NodeId(9),
+            ..Table::default()
+        })
     }
 
     /// As many nodes have joined, each over the session of its number, and have the region.
@@ -69,16 +91,10 @@ impl Stage {
     /// A server that was started again, and no record is durable. Up to `GRANT_BEFORE` was granted before.
     pub(super) fn restarted(nodes: &[(u64, Standing)]) -> Stage {
         let row = |(node, standing): &(u64, Standing)| {
-            let journal = Journal {
-                view: View::first(JournalId((*node).into())),
-                key: Vec::new(),
-                kept: Number(0),
-                end: Link::default(),
-            };
             let row = Row {
                 standing: *standing,
                 id: JournalId((*node).into()),
-                journal: (*standing != Standing::Gone).then_some(journal),
+                journal: (*standing != Standing::Gone).then(|| journal(*node)),
                 number: Number(0),
             };
             (NodeId(*node), row)
@@ -111,7 +127,7 @@ impl Stage {
                     Deed::Apply { position, .. } => self.applied = position,
                     Deed::Recover { node, .. } => self.server.on_stuck(node),
                     Deed::Fenced { node, why } | Deed::Refused { node, why } => self.ended.push((node, why)),
-                    Deed::Forget { .. } => (),
+                    Deed::Forget { node, .. } => self.forgotten.push(node),
                     Deed::Close(session) => self.server.on_closed(self.now, session, Closed::Broken),
                 }
                 if !self.slow_disk {
@@ -120,7 +136,8 @@ impl Stage {
                 }
             }
             let before = self.said.len();
-            for session in (1..=9).map(Session) {
+            let heard = |session: &Session| Some(*session) != self.deaf;
+            for session in (1..=9).map(Session).filter(heard) {
                 while let Some(outgoing) = self.server.poll_send(session) {
                     if let Outgoing::Message(message) = outgoing {
                         self.said.push((session, message));
@@ -165,6 +182,17 @@ impl Stage {
         assert_eq!(self.ended(), [(NodeId(node), Why::Accused(LIE))]);
     }
 
+    /// The lenders of a node that is gone were told: all of them, or some could not be reached.
+    pub(super) fn tell(&mut self, node: u64, all: bool) {
+        self.server.on_told(self.now, NodeId(node), all);
+        self.settle();
+    }
+
+    /// Whose lenders were to be told since this was asked last.
+    pub(super) fn forgotten(&mut self) -> Vec<u64> {
+        self.forgotten.drain(..).map(|node| node.0).collect()
+    }
+
     /// What was said over a link since this was asked last.
     pub(super) fn said(&mut self, session: u64) -> Vec<ToNode<P>> {
         let said = self.said.extract_if(.., |(over, _)| *over == Session(session));
@@ -188,6 +216,15 @@ impl Stage {
 /// The last number of a hand-over that the server before may have told.
 pub(super) const GRANT_BEFORE: Grant = Grant(10);
 const LIE: &str = "a lie";
+
+fn journal(node: u64) -> Journal {
+    Journal {
+        view: View::first(JournalId(node.into())),
+        key: Vec::new(),
+        kept: Number(0),
+        end: Link::default(),
+    }
+}
 
 pub(super) fn record(written: &[At], read: &[At]) -> P {
     let versions = |locks: &[At]| {

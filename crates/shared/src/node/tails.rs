@@ -12,6 +12,7 @@ use std::thread::Thread;
 use netram_client::{Journal, JournalConfig};
 use netram_proto::id::Lsn;
 use netram_proto::journal::ServerKept;
+use netram_proto::limit::WAITING_BYTES_MAX;
 use netram_proto::port::{
     AppendError, Durability, Kind, Log, LogError, LogState, Record, Ticket, Votes, WaitError,
 };
@@ -51,8 +52,11 @@ impl Tails {
             appended: Mutex::default(),
             spares: Spares::default(),
             kept: AtomicU64::new(state.tail.0),
-            // As the journal itself rounds it, and never more.
-            window_bytes: config.window_bytes.min(state.capacity),
+            // As the journal itself rounds it, and never more; nor more than the server takes of records that wait.
+            window_bytes: config
+                .window_bytes
+                .min(state.capacity)
+                .min(WAITING_BYTES_MAX as u64),
             payload_max: state.payload_max.min(server_max),
             sealed: config.seal,
             full: AtomicBool::new(false),

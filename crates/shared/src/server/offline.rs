@@ -365,7 +365,8 @@ impl Lane {
             None => self.before,
         };
         if !self.gone {
-            let end = store.bury(self.node)?;
+            // The server tells its lenders when it is started.
+            let end = store.bury_untold(self.node)?;
             store.wait(end)?;
         }
         let Lane { root, left, .. } = self;

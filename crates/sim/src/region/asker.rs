@@ -49,11 +49,13 @@ pub(super) type Read = (Result<(), RecoveryRefusal>, Vec<PeerWindow>);
 
 impl World {
     pub(super) fn ask(&mut self, talk: Talk, whose: Whose, host: usize, view: &View) {
-        let machines: Vec<usize> = view
-            .members
-            .iter()
-            .map(|member| lender_at(&member.address))
-            .collect();
+        let machines: Vec<usize> = match &talk {
+            Talk::Forget(forget) => forget.addresses().map(lender_at).collect(),
+            Talk::Read(_) => {
+                let members = view.members.iter();
+                members.map(|member| lender_at(&member.address)).collect()
+            }
+        };
         let count = machines.len();
         let asker = self.askers.len();
         self.askers.push(Some(Asker {
@@ -146,10 +148,7 @@ impl World {
         };
         match &found.talk {
             Talk::Read(recovery) => recovery.verdict(self.now).is_some(),
-            Talk::Forget(forget) => {
-                let all = (0..found.machines.len()).all(|index| forget.is_done(index));
-                all || self.now >= found.until
-            }
+            Talk::Forget(forget) => forget.is_over() || self.now >= found.until,
         }
     }
 
@@ -159,7 +158,13 @@ impl World {
             return;
         };
         match &mut taken.talk {
-            Talk::Forget(_) => self.coverage.hit("region: journals forgotten"),
+            Talk::Forget(forget) => {
+                let Whose::Server { node, .. } = taken.whose else {
+                    unreachable!("the server alone has journals forgotten")
+                };
+                let all = forget.is_over();
+                self.server_has_told(node, all);
+            }
             Talk::Read(recovery) => {
                 let Some(verdict) = recovery.verdict(now) else {
                     return;

@@ -45,6 +45,8 @@ pub(super) enum Rule {
     Undeclared,
     /// An outcome that was told never changes.
     Outcome,
+    /// At rest no lender has a window of a node that is gone.
+    Forgotten,
 }
 
 impl World {

@@ -65,6 +65,12 @@ impl Machine {
         self.windows.values_mut().for_each(|window| window.lose(next));
     }
 
+    /// Journals that it has windows of.
+    pub(super) fn windows(&self) -> impl Iterator<Item = JournalId> {
+        let joined = self.windows.iter().filter(|(_, window)| window.state().joined);
+        joined.map(|(journal, _)| *journal)
+    }
+
     /// Whether its memory is still the one that a view names.
     fn is(&self, member: &ViewMember, journal: JournalId) -> bool {
         let window = self.windows.get(&journal);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use netram_proto::id::JournalId;
 use netram_proto::shared::message::Fate;
 use netram_proto::shared::server::Standing;
 use netram_proto::shared::{Merge, NodeId, Number, Queued};
@@ -24,6 +25,9 @@ impl World {
             if self.is_at_rest() {
                 return self.check_at_rest();
             }
+        }
+        if let Some(wasted) = self.wasted().filter(|_| self.unrest().is_empty()) {
+            self.fail(Rule::Forgotten, &wasted);
         }
         let why = self.unrest();
         self.fail(Rule::Ends, &format!("no rest: {why}"));
@@ -87,8 +91,21 @@ impl World {
         }
     }
 
+    /// A window that nobody needs: all of its node is at the server, and will be for ever.
+    fn wasted(&self) -> Option<String> {
+        let rows = self.server.disk.table.nodes.iter();
+        let gone = rows.filter(|(_, row)| row.standing == Standing::Gone);
+        let gone: BTreeMap<JournalId, NodeId> = gone.map(|(node, row)| (row.id, *node)).collect();
+        let machines = self.machines.iter().enumerate();
+        let mut windows = machines.flat_map(|(at, machine)| machine.windows().map(move |id| (at, id)));
+        windows.find_map(|(at, id)| {
+            let node = gone.get(&id)?;
+            Some(format!("lender {at} has a window of node {node}, which is gone"))
+        })
+    }
+
     fn is_at_rest(&mut self) -> bool {
-        if !self.unrest().is_empty() {
+        if !self.unrest().is_empty() || self.wasted().is_some() {
             return false;
         }
         // Lazy nodes are at rest with less.

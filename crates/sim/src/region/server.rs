@@ -23,6 +23,8 @@ use super::{Clock, Event, World};
 
 /// Time is told to the machine this often.
 const TICK: Span = Span::from_ms(10);
+/// Lenders that could not be told that a node is gone are told again after this, at first.
+const TELL_AGAIN: Span = Span::from_ms(40);
 /// A journal that could not be read is tried again after this.
 const READ_AGAIN: Span = Span::from_ms(60);
 
@@ -137,6 +139,7 @@ impl World {
             lease: LEASE,
             recent_bytes_max: self.nature.recent_bytes_max,
             page_bytes: 8 * 7,
+            tell_again: TELL_AGAIN,
             opening,
         };
         self.tell(|| String::from("the server starts"));
@@ -266,13 +269,12 @@ impl World {
                 self.read_due();
             }
             Deed::Forget { node, journal } => {
-                let boot = self.server.boot;
-                // Whoever offered it may have it again: it is told to those whom this process sealed.
-                if self.server.readings.remove(&node).is_some() {
-                    let talk = Talk::Forget(Forget::new(&journal.view));
-                    let host = self.slots.len();
-                    self.ask(talk, Whose::Server { boot, node }, host, &journal.view);
-                }
+                self.server.readings.remove(&node);
+                let (boot, host) = (self.server.boot, self.slots.len());
+                let lenders = (0..self.machines.len()).map(|index| format!("l{index}"));
+                let lenders: Vec<String> = lenders.collect();
+                let talk = Talk::Forget(Forget::new(&journal.view, &lenders));
+                self.ask(talk, Whose::Server { boot, node }, host, &journal.view);
             }
             Deed::Close(session) => self.break_pipe(session),
             Deed::Fenced { node, why } => {
@@ -350,9 +352,15 @@ impl World {
             Fact::Gone { node } => {
                 if let Some(row) = table.nodes.get_mut(&node) {
                     row.standing = Standing::Gone;
-                    row.journal = None;
                 }
                 self.check_gone(node);
+            }
+            Fact::Told { node } => {
+                if let Some(row) = table.nodes.get_mut(&node) {
+                    row.journal = None;
+                }
+                self.coverage
+                    .hit("region: nodes that are gone, and all lenders know");
             }
             Fact::Ceiling(grant) => table.ceiling = grant,
         }
@@ -459,6 +467,19 @@ impl World {
                 .hit("region: readings cut off by the server's death");
             self.kill_server();
         }
+    }
+
+    /// The lenders of a node that is gone have been told, as far as they could be reached.
+    pub(super) fn server_has_told(&mut self, node: NodeId, all: bool) {
+        if !all {
+            self.coverage
+                .hit("region: nodes that are gone, and some lender could not be told");
+        }
+        let now = self.server_time();
+        if let Some(machine) = &mut self.server.machine {
+            machine.on_told(now, node, all);
+        }
+        self.after_server();
     }
 
     /// With everything healed, and too few members left for a proof, an operator gives up what they had, as `netram shared merge` does

@@ -99,11 +99,13 @@ impl Writer {
     }
 
     /// The reign ends: everything is on the local disk, and a view without members is durable. Members are told that
-    /// they may forget.
+    /// they may forget, and those that were about to become members.
     pub fn on_close(&mut self) {
         assert_eq!(self.stable.lsn, self.tail);
-        for index in self.view.iter() {
-            let lender = &mut self.lenders[index];
+        for (index, lender) in self.lenders.iter_mut().enumerate() {
+            if !self.view.has(index) && lender.role == Role::Spare {
+                continue;
+            }
             lender.dismiss();
             lender.control = lender.is_ready().then_some(Control::Leave);
         }

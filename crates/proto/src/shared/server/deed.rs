@@ -19,7 +19,7 @@ pub struct Row {
     pub standing: Standing,
     /// Which journal it has, or had: no other node id may ever have that.
     pub id: JournalId,
-    /// What is known of it, until the node is gone.
+    /// What is known of it, until the node is gone and its lenders know that: see [`Fact::Told`].
     pub journal: Option<Journal>,
     /// Its last merged record.
     pub number: Number,
@@ -64,8 +64,13 @@ pub enum Fact {
         /// Whose.
         node: NodeId,
     },
-    /// Everything of a node is here; its journal is not needed.
+    /// Everything of a node is here; its journal is not needed, and is remembered only until its lenders are [told](Fact::Told).
     Gone {
+        /// Whose.
+        node: NodeId,
+    },
+    /// The lenders of a node that is gone know that they may give its windows back, or are not told any more.
+    Told {
         /// Whose.
         node: NodeId,
     },
@@ -149,7 +154,7 @@ pub enum Deed<P> {
         /// The journal, with where to read on.
         journal: Journal,
     },
-    /// The node's members may give its windows back.
+    /// The node's lenders are to give its windows back: tell them, then [`Server::on_told`](super::Server::on_told). It is said again until all know.
     Forget {
         /// Whose.
         node: NodeId,

@@ -15,9 +15,9 @@
 
 use alloc::vec::Vec;
 
-use super::peer::{Known, Peer};
+use super::peer::{Known, Offered, Peer};
 use super::{Deed, Fact, Server, Session, Standing, Stored, Tail, Why};
-use crate::limit::{HUNG_UP_GRACE, MERGE_RECORDS_MAX, REGION_NODES_MAX};
+use crate::limit::{HUNG_UP_GRACE, MERGE_RECORDS_MAX, REGION_NODES_MAX, WAITING_BYTES_MAX};
 use crate::shared::message::{OldJournal, ToNode};
 use crate::shared::{Hold, Missing, NodeId, Number, Queued, Stamp};
 use crate::time::{Span, Time};
@@ -125,7 +125,7 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
         self.part(node);
         self.locks.fence(node);
         // What waits is in the journal as well.
-        self.merge.forget_waiting(node);
+        self.forget_waiting(node);
         self.deeds.push_back(Deed::Fenced { node, why });
         self.store(Fact::Fencing { node }, Stored::Fencing(node));
     }
@@ -175,7 +175,7 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
         }
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.standing = Standing::Read;
-            peer.offered = Vec::new();
+            peer.offered = Offered::default();
         }
         self.settle();
     }
@@ -192,16 +192,15 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
             proven: false,
             payload,
         };
-        self.merge
-            .push(
-                node,
-                Queued {
-                    number,
-                    stamp,
-                    ticket,
-                },
-            )
-            .map_err(Why::Alien)
+        self.push(
+            node,
+            Queued {
+                number,
+                stamp,
+                ticket,
+            },
+        )
+        .map_err(Why::Alien)
     }
 
     /// Records of dead nodes that were read and can never go: what they need can no node bring any more. Something was lost, or somebody
@@ -233,7 +232,7 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
         };
         let why = Why::GivenUp(missing);
         self.deeds.push_back(Deed::Refused { node, why });
-        self.merge.forget_waiting(node);
+        self.forget_waiting(node);
         self.settle();
         true
     }
@@ -259,6 +258,7 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
         let done: Vec<NodeId> = done.map(|(node, _)| *node).collect();
         for node in done {
             if let Some(peer) = self.peers.get_mut(&node) {
+                peer.left = peer.standing == Standing::Leaving;
                 peer.standing = Standing::Going;
             }
             self.store(Fact::Gone { node }, Stored::Gone(node));
@@ -274,23 +274,27 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
         }
     }
 
-    pub(super) fn on_gone(&mut self, node: NodeId) {
+    pub(super) fn on_gone(&mut self, now: Time, node: NodeId) {
+        let newest = self.ring.newest();
         let Some(peer) = self.peers.get_mut(&node) else {
             return;
         };
         peer.standing = Standing::Gone;
         // What was merged of it stood before this.
-        peer.unkept.clear();
+        peer.keep_until(newest);
+        let kept = peer.kept();
         let (journal, session) = (peer.journal.take(), peer.session.take());
         let offer = peer.offer.take();
         if let Some(session) = session {
+            // Behind this nothing is said any more, and who does not know that all of its records are kept does not let its lenders go.
+            kept.into_iter().for_each(|kept| self.say(session, kept));
             self.dismiss(session, ToNode::Left);
         }
         if let Some((session, _)) = offer {
             self.say(session, ToNode::Wanted { node, from: None });
         }
         if let Some(journal) = journal {
-            self.deeds.push_back(Deed::Forget { node, journal });
+            self.owe(now, node, journal);
         }
         self.tell_gone(node, self.merge.merged(node));
         self.locks.reclaim(node);
@@ -301,7 +305,7 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
         let gone = self
             .peers
             .iter()
-            .filter(|(_, peer)| peer.standing == Standing::Gone);
+            .filter(|(_, peer)| peer.standing == Standing::Gone && peer.untold.is_none());
         let gone: Vec<NodeId> = gone.map(|(node, _)| *node).collect();
         let surplus = gone.len().saturating_sub(REGION_NODES_MAX / 2);
         for node in gone.into_iter().take(surplus) {
@@ -324,6 +328,17 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
         self.locks.fence(node);
     }
 
+    /// Whoever speaks over a link has done what no node does.
+    fn expel(&mut self, session: Session, what: &'static str) {
+        match self.node(session) {
+            Some(node) => self.fence(node, Why::OutOfPlace(what)),
+            None => {
+                self.wires.remove(&session);
+                self.deeds.push_back(Deed::Close(session));
+            }
+        }
+    }
+
     /// The node is behind all that is kept for it.
     pub(super) fn begin_anew(&mut self, node: NodeId) {
         let Some(peer) = self.peers.get_mut(&node) else {
@@ -333,6 +348,8 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
             return;
         }
         peer.standing = Standing::Behind;
+        // It is not sent any of that.
+        peer.outbox.clear();
         if let Some(session) = peer.session {
             self.say(session, ToNode::Anew);
         }
@@ -349,7 +366,7 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
             return self.say(session, ToNode::Wanted { node, from: None });
         };
         peer.offer = Some((session, last));
-        peer.offered = Vec::new();
+        peer.offered = Offered::default();
         match peer.standing {
             Standing::Reading | Standing::Stuck => self.want(session, node),
             _ => self.fence(node, Why::Dead),
@@ -382,15 +399,20 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
             .merge
             .merged(node)
             .0
-            .saturating_add(peer.offered.len() as u64 + 1);
-        let fits = number.0 == due && number <= last && peer.offered.len() < MERGE_RECORDS_MAX;
+            .saturating_add(peer.offered.records.len() as u64 + 1);
+        let fits = number.0 == due && number <= last && peer.offered.records.len() < MERGE_RECORDS_MAX;
         if !matches!(peer.standing, Standing::Reading | Standing::Stuck) || !fits {
             return;
         }
-        peer.offered.push((number, payload));
+        peer.offered.bytes += payload.as_ref().len();
+        if peer.offered.bytes > WAITING_BYTES_MAX {
+            (peer.offer, peer.offered) = (None, Offered::default());
+            return self.expel(session, "it offers more than any journal has that is not kept");
+        }
+        peer.offered.records.push((number, payload));
         if number >= last {
-            let records = core::mem::take(&mut peer.offered);
-            self.on_recovered(node, records);
+            let offered = core::mem::take(&mut peer.offered);
+            self.on_recovered(node, offered.records);
         }
     }
 }

@@ -1,7 +1,9 @@
 //! Who of the nodes hears of whom, so that they may send their records to each other. Nothing depends on it.
 
+use alloc::vec::Vec;
+
+use super::Server;
 use super::peer::Peer;
-use super::{Server, Standing};
 use crate::limit::GROUP_BYTES_MAX;
 use crate::shared::message::{Reach, ToNode};
 use crate::shared::{NodeId, Number};
@@ -17,7 +19,7 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
     pub(super) fn on_reach(&mut self, node: NodeId, reach: Reach) {
         let others = self.peers.iter();
         let reached = others.filter(|(other, peer)| **other != node && peer.reach.is_some());
-        let reached: alloc::vec::Vec<NodeId> = reached.map(|(other, _)| *other).collect();
+        let reached: Vec<NodeId> = reached.map(|(other, _)| *other).collect();
         let Some(peer) = self.peers.get_mut(&node) else {
             return;
         };
@@ -50,10 +52,10 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
 
     /// A node is gone, which is durable: whoever took its hints finds out whether he has more than counts.
     pub(super) fn tell_gone(&mut self, node: NodeId, last: Number) {
-        let newest = self.ring.newest();
-        let others = self.peers.values_mut();
-        for peer in others.filter(|peer| peer.meets && peer.standing == Standing::Live) {
-            peer.outbox.push_back((newest, ToNode::Gone { node, last }));
+        let others = self.peers.iter().filter(|(_, peer)| peer.meets);
+        let others: Vec<NodeId> = others.map(|(other, _)| *other).collect();
+        for other in others {
+            self.put(other, ToNode::Gone { node, last });
         }
     }
 

@@ -11,14 +11,21 @@
 //! | `records.rs` | the order of records, and what of them is durable |
 //! | `meeting.rs` | who of the nodes hears of whom |
 //! | `ending.rs` | leases, fencing, journals of the dead, leaving |
+//! | `burial.rs` | that the lenders of those who are gone give their windows back |
 //! | `stream.rs` | what goes over a link next |
 //!
 //! **What the driver checks.** That a record's ranges lie in the spans of the locks that its stamp has written under: before it
 //! hands a `Tail` or a recovered record in. Where they do not, it calls [`Server::accuse`].
 //!
 //! **What bounds memory.** Records are kept in a ring. Answers to questions wait for their link: a driver reads nothing more from a
-//! link while [`Server::poll_send`] has not said all that there is for it but records and pages.
+//! link while [`Server::poll_send`] has not said all that there is for it but records and pages. What waits of one node is bounded in bytes: records
+//! that wait for others', and those of a journal that is offered ([`WAITING_BYTES_MAX`]: whoever sends more is fenced), and what it is to be told of locks and
+//! nodes ([`OUTBOX_BYTES_MAX`]: whoever does not take it begins anew).
+//!
+//! [`WAITING_BYTES_MAX`]: crate::limit::WAITING_BYTES_MAX
+//! [`OUTBOX_BYTES_MAX`]: crate::limit::OUTBOX_BYTES_MAX
 
+mod burial;
 mod deed;
 mod ending;
 mod joining;
@@ -41,6 +48,7 @@ use super::message::{Opening, ToNode, ToServer};
 use super::{Grant, Merge, Missing, NodeId, Number, Position};
 use crate::time::{Span, Time};
 use crate::wire::Link;
+use burial::Untold;
 use peer::Peer;
 use ring::{Recent, Ring};
 
@@ -67,6 +75,8 @@ pub struct ServerConfig {
     pub recent_bytes_max: usize,
     /// Bytes of the region that one message carries to a joining node.
     pub page_bytes: u64,
+    /// After so long the lenders of a node that is gone are told again, if some of them could not be. It doubles, a few times.
+    pub tell_again: Span,
     /// What a joining node is told of the region.
     pub opening: Opening,
 }
@@ -98,6 +108,7 @@ enum Stored {
     Viewed(NodeId),
     Fencing(NodeId),
     Gone(NodeId),
+    Told,
     Ceiling(Grant),
 }
 
@@ -161,9 +172,14 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
             if standing != Standing::Gone {
                 server.locks.expect(node);
             }
-            server
-                .peers
-                .insert(node, Peer::new(standing, row.id, row.journal, now));
+            let mut peer = Peer::new(standing, row.id, row.journal, now);
+            if standing == Standing::Gone {
+                peer.untold = peer
+                    .journal
+                    .take()
+                    .map(|journal| Untold::since_before(journal, now));
+            }
+            server.peers.insert(node, peer);
         }
         let dead = server
             .peers
@@ -284,7 +300,8 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
                     }
                 }
                 Stored::Fencing(node) => self.on_fenced(node),
-                Stored::Gone(node) => self.on_gone(node),
+                Stored::Gone(node) => self.on_gone(now, node),
+                Stored::Told => (),
                 Stored::Ceiling(grant) => {
                     self.ceiling_asked = false;
                     self.locks.ceiling_stored(grant);
@@ -297,6 +314,7 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
     /// Time has passed. To be called several times a lease, and at [`Server::deadline`].
     pub fn on_tick(&mut self, now: Time) {
         self.check_leases(now);
+        self.tell_due(now);
         self.settle();
     }
 
@@ -369,11 +387,8 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
             self.store(Fact::Ceiling(grant), Stored::Ceiling(grant));
         }
         // A grant goes behind all records that there are: whoever gets it has all that was committed under it.
-        let newest = self.ring.newest();
         while let Some((node, message)) = self.locks.poll() {
-            if let Some(peer) = self.peers.get_mut(&node).filter(|peer| peer.session.is_some()) {
-                peer.outbox.push_back((newest, ToNode::Lock(message)));
-            }
+            self.put(node, ToNode::Lock(message));
         }
     }
 

@@ -4,6 +4,7 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 use super::Session;
+use super::burial::Untold;
 use crate::id::JournalId;
 use crate::journal::View;
 use crate::shared::message::Reach;
@@ -99,6 +100,22 @@ pub(super) enum Pages {
     Until(Position),
 }
 
+/// Records of a journal that is being offered, as far as they have come.
+#[derive(Clone, Debug)]
+pub(super) struct Offered<P> {
+    pub(super) records: Vec<(Number, P)>,
+    pub(super) bytes: usize,
+}
+
+impl<P> Default for Offered<P> {
+    fn default() -> Offered<P> {
+        Offered {
+            records: Vec::new(),
+            bytes: 0,
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Peer<P> {
     pub(super) standing: Standing,
@@ -131,9 +148,15 @@ pub(super) struct Peer<P> {
     pub(super) kept_due: bool,
     /// What it says to have of other nodes beyond what is merged.
     pub(super) ahead: BTreeMap<NodeId, Number>,
+    /// It has left, and tells its lenders itself.
+    pub(super) left: bool,
+    /// It is gone, and its lenders do not all know that.
+    pub(super) untold: Option<Untold>,
     /// Whoever offered its journal, and up to which record.
     pub(super) offer: Option<(Session, Number)>,
-    pub(super) offered: Vec<(Number, P)>,
+    pub(super) offered: Offered<P>,
+    /// Bytes of its records that wait to be merged.
+    pub(super) waiting_bytes: usize,
     /// How other nodes reach it; `None`: they do not.
     pub(super) reach: Option<Reach>,
     /// Over the present link it is told of the others: first the group, then those of whom there is news.
@@ -164,13 +187,40 @@ impl<P> Peer<P> {
             unkept: VecDeque::new(),
             kept_due: false,
             ahead: BTreeMap::new(),
+            left: false,
+            untold: None,
             offer: None,
-            offered: Vec::new(),
+            offered: Offered::default(),
+            waiting_bytes: 0,
             reach: None,
             meets: false,
             meet_due: false,
             peer_news: BTreeSet::new(),
         }
+    }
+
+    /// Everything in the region's order up to there is durable.
+    pub(super) fn keep_until(&mut self, position: Position) {
+        while let Some(unkept) = self.unkept.pop_front_if(|unkept| unkept.position <= position) {
+            let Some(journal) = &mut self.journal else {
+                continue;
+            };
+            if let Some(end) = unkept.end {
+                journal.kept = unkept.number;
+                journal.end = end;
+                self.kept_due = true;
+            }
+        }
+    }
+
+    /// What the node is to be told of that.
+    pub(super) fn kept(&self) -> Option<ToNode<P>> {
+        let journal = self.journal.as_ref()?;
+        Some(ToNode::Kept {
+            number: journal.kept,
+            end: journal.end,
+            view: journal.view.version,
+        })
     }
 
     /// The oldest of the views on their way is durable.

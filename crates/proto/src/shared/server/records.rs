@@ -4,8 +4,9 @@ use super::peer::Unkept;
 use super::ring::Recent;
 use super::{Deed, Fact, Server, Session, Stored, Tail, Why};
 use crate::journal::View;
+use crate::limit::{VIEWS_MAX, WAITING_BYTES_MAX};
 use crate::shared::message::{Fate, ToNode};
-use crate::shared::{Entry, Hold, LockId, NodeId, Number, Position, Queued, Stamp};
+use crate::shared::{Alien, Entry, Hold, LockId, NodeId, Number, Position, Queued, Stamp};
 
 use super::Standing;
 
@@ -18,7 +19,14 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
         if let Some(lock) = self.unlocked(node, &stamp) {
             return self.fence(node, Why::Unlocked(lock));
         }
-        if let Err(alien) = self.merge.push(
+        let waits = self.peers.get(&node).map_or(0, |peer| peer.waiting_bytes);
+        if waits + ticket.payload.as_ref().len() > WAITING_BYTES_MAX {
+            return self.fence(
+                node,
+                Why::OutOfPlace("more of its records wait than any window holds"),
+            );
+        }
+        if let Err(alien) = self.push(
             node,
             Queued {
                 number,
@@ -27,6 +35,24 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
             },
         ) {
             self.fence(node, Why::Alien(alien));
+        }
+    }
+
+    /// Puts a record behind those of its node that wait.
+    pub(super) fn push(&mut self, node: NodeId, record: Queued<Tail<P>>) -> Result<(), Alien> {
+        let bytes = record.ticket.payload.as_ref().len();
+        self.merge.push(node, record)?;
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.waiting_bytes += bytes;
+        }
+        Ok(())
+    }
+
+    /// What waits of a node comes again, from elsewhere, or never.
+    pub(super) fn forget_waiting(&mut self, node: NodeId) {
+        self.merge.forget_waiting(node);
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.waiting_bytes = 0;
         }
     }
 
@@ -51,7 +77,7 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
                 Ok(None) => break,
                 Err(alien) => {
                     let node = alien.node();
-                    self.merge.forget_waiting(node);
+                    self.forget_waiting(node);
                     self.refuse(node, Why::Alien(alien));
                 }
             }
@@ -76,6 +102,7 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
         };
         let position = self.ring.push(recent);
         if let Some(peer) = self.peers.get_mut(&node) {
+            peer.waiting_bytes -= payload.as_ref().len();
             peer.unkept.push_back(Unkept {
                 position,
                 number,
@@ -100,16 +127,7 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
         assert!(position <= self.ring.newest());
         self.durable = self.durable.max(position);
         for peer in self.peers.values_mut() {
-            while let Some(unkept) = peer.unkept.pop_front_if(|unkept| unkept.position <= position) {
-                let Some(journal) = &mut peer.journal else {
-                    continue;
-                };
-                if let Some(end) = unkept.end {
-                    journal.kept = unkept.number;
-                    journal.end = end;
-                    peer.kept_due = true;
-                }
-            }
+            peer.keep_until(position);
         }
         if self.unproven.is_some_and(|(_, last)| last <= position) {
             self.unproven = None;
@@ -139,6 +157,14 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
                 node,
                 Why::OutOfPlace("it gave a view of another journal, or an older one"),
             );
+        }
+        if order(&view) == order(newest) {
+            // Said again over another link.
+            peer.kept_due |= peer.views.is_empty();
+            return;
+        }
+        if peer.views.len() >= VIEWS_MAX {
+            return self.fence(node, Why::OutOfPlace("it gives views and waits for none"));
         }
         // Until it is durable here it counts nowhere, and the members of the one before have all that counts.
         peer.views.push_back(view.clone());

@@ -2,6 +2,7 @@
 
 use super::peer::{Pages, Peer};
 use super::{Server, Session, Standing};
+use crate::limit::OUTBOX_BYTES_MAX;
 use crate::shared::message::ToNode;
 use crate::shared::{NodeId, Position};
 
@@ -49,6 +50,19 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
         }
     }
 
+    /// Puts a message behind all records that there are now, for a node that takes any. One that takes so little that too many wait begins anew.
+    pub(super) fn put(&mut self, node: NodeId, message: ToNode<P>) {
+        let newest = self.ring.newest();
+        let takes = |peer: &&mut Peer<P>| peer.session.is_some() && peer.standing == Standing::Live;
+        let Some(peer) = self.peers.get_mut(&node).filter(takes) else {
+            return;
+        };
+        peer.outbox.push_back((newest, message));
+        if peer.outbox.len() > OUTBOX_BYTES_MAX / size_of::<(Position, ToNode<P>)>() {
+            self.begin_anew(node);
+        }
+    }
+
     fn next_of(&mut self, node: NodeId) -> Next<P> {
         if let Some(news) = self.next_news(node) {
             return Next::Send(Outgoing::Message(news));
@@ -57,7 +71,9 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
         let Some(peer) = self.peers.get_mut(&node) else {
             return Next::Nothing;
         };
-        if let Some(kept) = kept(peer) {
+        if core::mem::take(&mut peer.kept_due)
+            && let Some(kept) = peer.kept()
+        {
             return Next::Send(Outgoing::Message(kept));
         }
         if peer.standing != Standing::Live {
@@ -118,13 +134,6 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
             payload: record.payload.clone(),
         }))
     }
-}
-
-fn kept<P>(peer: &mut Peer<P>) -> Option<ToNode<P>> {
-    let journal = peer.journal.as_ref().filter(|_| peer.kept_due)?;
-    let (number, end, view) = (journal.kept, journal.end, journal.view.version);
-    peer.kept_due = false;
-    Some(ToNode::Kept { number, end, view })
 }
 
 /// A joining node gets pages and records in turn. A page is as new as the region; the node is whole when the stream has come to where

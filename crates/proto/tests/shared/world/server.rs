@@ -110,6 +110,7 @@ impl World {
             lease: LEASE,
             recent_bytes_max: self.host.recent_bytes_max,
             page_bytes: 8 * 7,
+            tell_again: Span::from_ms(1000),
             opening,
         };
         self.host.region = self.host.disk.region.clone();
@@ -329,6 +330,7 @@ impl World {
                 }
                 self.check_gone(node);
             }
+            Fact::Told { .. } => (),
             Fact::Ceiling(grant) => table.ceiling = grant,
         }
     }

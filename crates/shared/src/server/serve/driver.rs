@@ -4,7 +4,7 @@
 //! done. At its end all links are given what there is for them, so that a record is on its way to all other nodes in
 //! the turn in which it came.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -48,6 +48,10 @@ pub(super) struct Driver {
     pub(super) sessions: u64,
     /// Facts on their way to the disk: where each ends in the log, and its ticket.
     pub(super) facts: VecDeque<(Lsn, u64)>,
+    /// Lenders that nodes are told of: any node may have a window there.
+    pub(super) lenders: Vec<String>,
+    /// Nodes that are gone, of whom it was said that lenders do not know.
+    pub(super) wasted: BTreeSet<NodeId>,
     /// Why nodes are fenced that are not gone yet.
     pub(super) fenced: BTreeMap<NodeId, String>,
     pub(super) began: Instant,
@@ -71,9 +75,6 @@ impl Driver {
         let mut events = Events::with_capacity(EVENTS);
         let mut news = Vec::new();
         self.do_deeds()?;
-        for (node, journal) in self.store.untold() {
-            self.readings.tell(node, &journal);
-        }
         while !self.post.is_stopping() {
             self.now = Instant::now();
             let mut moved = self.take_post(&mut news)?;
@@ -125,7 +126,7 @@ impl Driver {
             match one {
                 News::Arrived(arrival) => self.let_in(*arrival)?,
                 News::Read(node, outcome) => self.take_reading(node, outcome)?,
-                News::Told(node) => self.store.told(node)?,
+                News::Told(node, untold) => self.take_telling(node, &untold)?,
                 News::AcceptLoss(node, asker) => {
                     let accepted = self.accept_loss(node)?;
                     // Whoever asked may have gone.
@@ -215,10 +216,7 @@ impl Driver {
             match deed {
                 Deed::Store { ticket, fact } => {
                     let end = match fact {
-                        // Should this process end before they are told, the next one tells them.
-                        Fact::Gone { node } if self.readings.has_sealed(node) => {
-                            self.store.bury_untold(node)?
-                        }
+                        Fact::Gone { node } if !self.has_lenders(node) => self.store.bury(node)?,
                         fact => self.store.write_down(fact)?,
                     };
                     self.facts.push_back((end, ticket));
@@ -243,7 +241,7 @@ impl Driver {
                 }
                 Deed::Forget { node, journal } => {
                     self.fenced.remove(&node);
-                    self.readings.forget(node, &journal);
+                    self.readings.forget(node, &journal, &self.lenders);
                 }
                 Deed::Fenced { node, why } => {
                     tracing::warn!(node = node.0, %why, "a node is fenced");
@@ -263,6 +261,30 @@ impl Driver {
             }
         }
         Ok(())
+    }
+
+    /// Whether there is anybody who may have a window of a node's journal.
+    fn has_lenders(&self, node: NodeId) -> bool {
+        let node = self.store.table().node(node);
+        let members = node.is_some_and(|node| !node.view.members.is_empty());
+        members || !self.lenders.is_empty()
+    }
+
+    /// The lenders of a node that is gone were told that they may give its windows back, but for some. Whoever looks after this hears of that once.
+    fn take_telling(&mut self, node: NodeId, untold: &[String]) -> Result<(), ServeError> {
+        let all = untold.is_empty();
+        if all {
+            self.wasted.remove(&node);
+        } else if self.wasted.insert(node) {
+            let lenders = untold.join(", ");
+            tracing::warn!(
+                node = node.0,
+                lenders,
+                "lenders could not be told yet to give back what a node that is gone had; they are told when they can be reached"
+            );
+        }
+        self.server.on_told(self.time(), node, all);
+        self.do_deeds()
     }
 
     /// A dead node's journal was read, or could not be. Then what waited for that goes on.

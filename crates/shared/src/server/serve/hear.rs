@@ -109,6 +109,7 @@ impl Driver {
                 if let Some(refused) = self.refusal(join) {
                     return self.refuse(session, refused);
                 }
+                self.make_place()?;
             }
             _ => (),
         }
@@ -146,7 +147,22 @@ impl Driver {
             .nodes
             .iter()
             .any(|node| node.view.journal == join.view.journal);
-        (!known && table.nodes.len() + table.buried.len() >= NODES_MAX).then_some(Refused::Full)
+        (!known && table.nodes.len() >= NODES_MAX).then_some(Refused::Full)
+    }
+
+    /// Where nodes that are gone have all other places, one of them gives up its own.
+    fn make_place(&mut self) -> Result<(), ServeError> {
+        let table = self.store.table();
+        if table.nodes.len() + table.buried.len() < NODES_MAX {
+            return Ok(());
+        }
+        if let Some(node) = self.server.forgo() {
+            tracing::warn!(
+                node = node.0,
+                "lenders that do not know yet that a node is gone are not told any more: its place is needed. What they have of it is theirs again when they are restarted"
+            );
+        }
+        self.do_deeds()
     }
 
     fn refuse(&mut self, session: Session, refused: Refused) -> Result<(), ServeError> {

@@ -29,13 +29,14 @@ mod readings;
 pub mod report;
 mod status;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use netram_home::Settings;
 use netram_proto::limit::SETTINGS_BYTES_MAX;
 use netram_proto::port::WaitError;
 use netram_proto::shared::message::Opening;
@@ -50,7 +51,7 @@ pub use report::Report;
 use crate::channel::{Door, DoorConfig, DoorError, Service};
 use crate::limit::{
     ASKED_PATIENCE, LEASE_DEFAULT, LEASE_MAX, LEASE_MIN, PAGE_BYTES, RECENT_BYTES_DEFAULT,
-    SESSIONS_MAX_DEFAULT,
+    SESSIONS_MAX_DEFAULT, TELL_AGAIN_DEFAULT,
 };
 use crate::server::store::{MergeError, OpenError, PromiseError, Store, StoreError};
 use control::Control;
@@ -70,10 +71,13 @@ pub struct ServeConfig {
     pub lease: Duration,
     /// What the thread that serves does while nothing arrives.
     pub wait: WaitPolicy,
-    /// Bytes of records that are kept for nodes that are behind. Who is behind all of them gets the region anew.
+    /// Bytes of records that are kept for nodes that are behind. Who is behind all of them gets the region anew. The server keeps at least what
+    /// its log's window holds.
     pub recent_bytes: usize,
     /// Sessions and strangers in all.
     pub sessions_max: usize,
+    /// After so long lenders are told again to give back what a node that is gone had, if they could not be reached. It doubles, a few times.
+    pub tell_again: Duration,
     /// Where nodes multicast their records to each other; `None`: they go over links.
     pub multicast: Option<Group>,
 }
@@ -88,6 +92,7 @@ impl ServeConfig {
             wait: WaitPolicy::default(),
             recent_bytes: RECENT_BYTES_DEFAULT,
             sessions_max: SESSIONS_MAX_DEFAULT,
+            tell_again: TELL_AGAIN_DEFAULT,
             multicast: None,
         }
     }
@@ -219,10 +224,12 @@ fn driver(mut store: Store, config: &ServeConfig, post: &Arc<Post>) -> Result<Dr
     let poller = Poller::new()?;
     poller.add(&post.bell, BELL, Interest::Read)?;
     let opening = opening(&store)?;
+    let lenders = lenders(&opening);
     let machine = ServerConfig {
         lease: Span(u64::try_from(config.lease.as_nanos()).unwrap_or(u64::MAX)),
-        recent_bytes_max: config.recent_bytes,
+        recent_bytes_max: recent_bytes(&store, config),
         page_bytes: PAGE_BYTES,
+        tell_again: Span(u64::try_from(config.tell_again.as_nanos()).unwrap_or(u64::MAX)),
         opening,
     };
     let mut server = Server::new(machine, store.known(), Time(0));
@@ -256,6 +263,8 @@ fn driver(mut store: Store, config: &ServeConfig, post: &Arc<Post>) -> Result<Dr
         lease: config.lease,
         sessions: 0,
         facts: VecDeque::new(),
+        lenders,
+        wasted: BTreeSet::new(),
         fenced: BTreeMap::new(),
         began: now,
         now,
@@ -266,6 +275,20 @@ fn driver(mut store: Store, config: &ServeConfig, post: &Arc<Post>) -> Result<Dr
         all: Vec::new(),
         scratch: Vec::new(),
     })
+}
+
+/// Bytes of records that are kept for nodes that are behind: at least what the server's window holds. What is in there may have to be on the disk
+/// before anybody is shown it, and with less all nodes would be behind whenever somebody commits so much at once.
+fn recent_bytes(store: &Store, config: &ServeConfig) -> usize {
+    let least = usize::try_from(store.window_bytes()).unwrap_or(usize::MAX);
+    if config.recent_bytes < least {
+        tracing::info!(
+            asked = config.recent_bytes,
+            least,
+            "more of the newest records are kept than was asked for: as many as the server's window holds"
+        );
+    }
+    config.recent_bytes.max(least)
 }
 
 /// What a joining node is told of the region.
@@ -284,6 +307,18 @@ fn opening(store: &Store) -> Result<Opening, ServeError> {
         record_bytes_max: store.payload_bytes_max() as u64,
         settings,
     })
+}
+
+/// The lenders that nodes are told of.
+fn lenders(opening: &Opening) -> Vec<String> {
+    let text = String::from_utf8_lossy(&opening.settings);
+    match Settings::parse(&text, Path::new("nodes.toml")) {
+        Ok(settings) => settings.lenders.iter().map(ToString::to_string).collect(),
+        Err(error) => {
+            tracing::error!(%error, "nodes cannot join: the settings that they are told are none");
+            Vec::new()
+        }
+    }
 }
 
 /// Has the thread that serves give up what cannot be proven of a node. `None`: it has ended, or does not answer in time.

@@ -19,8 +19,8 @@ pub(super) enum News {
     Arrived(Box<Arrival>),
     /// A reading of a dead node's journal has ended.
     Read(NodeId, Result<Found, RemainsError>),
-    /// The members of a node that is gone know that they may forget it, or cannot be told.
-    Told(NodeId),
+    /// The lenders of a node that is gone know that they may forget it, but for these, which could not be reached.
+    Told(NodeId, Vec<String>),
     /// Whoever looks after the region gives up what cannot be proven of a node.
     AcceptLoss(NodeId, SyncSender<Result<StuckReport, NotStuck>>),
     /// Somebody wants the status.

@@ -42,7 +42,7 @@ enum State {
     /// The next attempt is due then.
     Due(Instant),
     Running,
-    /// It was read by this process: the members may forget it.
+    /// It was read by this process.
     Read,
 }
 
@@ -170,13 +170,6 @@ impl Readings {
         })
     }
 
-    /// Whether a node's members have been sealed and read by this process, and so are its to tell; a library that offered the journal
-    /// has them itself, and may have begun it anew.
-    pub(super) fn has_sealed(&self, node: NodeId) -> bool {
-        let reading = self.all.get(&node).filter(|reading| reading.state == State::Read);
-        reading.is_some_and(|reading| !reading.journal.view.members.is_empty())
-    }
-
     /// Of a journal that was read, since when that was wanted.
     pub(super) fn read_since(&self, node: NodeId, now: Instant) -> StuckReport {
         let reading = self.all.get(&node);
@@ -187,42 +180,27 @@ impl Readings {
         }
     }
 
-    /// A node is gone. Its members are told to forget it, if they are ours to tell.
-    pub(super) fn forget(&mut self, node: NodeId, journal: &Journal) {
+    /// A node is gone: the members of its journal are told that they may give its windows back, and `lenders`, who may have some.
+    pub(super) fn forget(&mut self, node: NodeId, journal: &Journal, lenders: &[String]) {
         self.offers.remove(&node);
-        if self.has_sealed(node) {
-            self.tell(node, journal);
-        }
         self.all.remove(&node);
-    }
-
-    /// Tells a gone node's members that they may give its windows back.
-    pub(super) fn tell(&self, node: NodeId, journal: &Journal) {
-        let (Some(remains), config) = (remains(journal), config(journal, &self.security)) else {
-            return;
+        let Some(remains) = remains(journal) else {
+            // Whoever has such a journal was never let in.
+            return self.post.send(News::Told(node, Vec::new()));
         };
         let config = JournalConfig {
             patience: FORGET_PATIENCE,
-            ..config
+            ..config(journal, &self.security)
         };
+        let others = lenders.to_vec();
         let post = Arc::clone(&self.post);
-        let tell = move || {
-            let untold = remains.forget(&config);
-            if !untold.is_empty() {
-                let lenders = untold.join(", ");
-                tracing::warn!(
-                    node = node.0,
-                    lenders,
-                    "lenders could not be told to give back what a node that is gone had; that memory is theirs again when they are restarted"
-                );
-            }
-            post.send(News::Told(node));
-        };
+        let tell = move || post.send(News::Told(node, remains.forget(&others, &config)));
         let started = std::thread::Builder::new()
             .name("netram-forget".to_owned())
             .spawn(tell);
         if let Err(error) = started {
-            tracing::warn!(node = node.0, %error, "no thread to tell a gone node's lenders to forget it");
+            tracing::error!(node = node.0, %error, "no thread to tell a gone node's lenders to forget it; trying again");
+            self.post.send(News::Told(node, lenders.to_vec()));
         }
     }
 }

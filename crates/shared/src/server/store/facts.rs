@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use netram_proto::id::Lsn;
-use netram_proto::shared::NodeId;
 use netram_proto::shared::server::{self as machine, Fact, Journal, Row};
 
 use super::{Joining, Store, StoreError};
@@ -15,10 +14,11 @@ impl Store {
         let table = &self.table;
         let mut nodes = BTreeMap::new();
         for gone in &table.gone {
+            let buried = table.buried.iter().find(|node| node.id == gone.id);
             let row = Row {
                 standing: machine::Standing::Gone,
                 id: gone.journal,
-                journal: None,
+                journal: buried.map(journal_of),
                 number: gone.last,
             };
             nodes.insert(gone.id, row);
@@ -47,12 +47,6 @@ impl Store {
         }
     }
 
-    /// The journals of nodes that are gone, whose members have not been told.
-    pub fn untold(&self) -> Vec<(NodeId, Journal)> {
-        let buried = self.table.buried.iter();
-        buried.map(|node| (node.id, journal_of(node))).collect()
-    }
-
     /// Makes a fact part of the table. It is durable when the log is, up to the position returned.
     pub fn write_down(&mut self, fact: Fact) -> Result<Lsn, StoreError> {
         match fact {
@@ -67,7 +61,8 @@ impl Store {
             }
             Fact::Viewed { node, view } => self.set_view(node, view),
             Fact::Fencing { node } => self.fence(node),
-            Fact::Gone { node } => self.bury(node),
+            Fact::Gone { node } => self.bury_untold(node),
+            Fact::Told { node } => self.told(node),
             Fact::Ceiling(ceiling) => self.raise_ceiling(ceiling),
         }
     }

@@ -132,7 +132,7 @@ impl Store {
         self.bury_as(id, false)
     }
 
-    /// The same, and remembers its journal until its members have been [told](Store::told).
+    /// The same, and remembers its journal until its lenders have been [told](Store::told).
     pub fn bury_untold(&mut self, id: NodeId) -> Result<Lsn, StoreError> {
         self.bury_as(id, true)
     }
@@ -179,14 +179,15 @@ impl Store {
         Ok(end)
     }
 
-    /// Forgets the journal of a node that is gone: its members know that they may, or cannot be told.
-    pub fn told(&mut self, id: NodeId) -> Result<(), StoreError> {
-        if let Some(index) = self.table.buried.iter().position(|node| node.id == id) {
-            let place = self.table.places().node(self.table.buried[index].slot);
-            self.change(&[(place, &[0; 8])])?;
-            self.table.buried.remove(index);
-        }
-        Ok(())
+    /// Forgets the journal of a node that is gone: its lenders know that they may, or are not told any more.
+    pub fn told(&mut self, id: NodeId) -> Result<Lsn, StoreError> {
+        let Some(index) = self.table.buried.iter().position(|node| node.id == id) else {
+            return Ok(self.durable());
+        };
+        let place = self.table.places().node(self.table.buried[index].slot);
+        let end = self.change(&[(place, &[0; 8])])?;
+        self.table.buried.remove(index);
+        Ok(end)
     }
 
     /// Lets grants up to this one be given, of every lock, when that is durable. After a crash those of every lock go on above it.

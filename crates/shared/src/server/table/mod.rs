@@ -94,7 +94,7 @@ pub enum Standing {
     Live,
     /// Its journal is being sealed and read: nothing of it is taken from itself any more.
     Fencing,
-    /// It is gone, and its members have not been told yet that they may forget it.
+    /// It is gone, and not all of its lenders have been told that they may forget it.
     Buried,
 }
 
@@ -176,7 +176,7 @@ pub struct Table {
     pub counters: Counters,
     /// Those who are not gone.
     pub nodes: Vec<Node>,
-    /// Those who are, and whose members are still to be told so. They are among `gone` too.
+    /// Those who are, and whose lenders are still to be told so. They are among `gone` too.
     pub buried: Vec<Node>,
     /// Those who are, the oldest first, as far as they are remembered.
     pub gone: Vec<Gone>,
