@@ -215,7 +215,9 @@ impl Shared {
         while !sleeper.done.load(Ordering::Acquire) {
             match self.wait.step(since.elapsed()) {
                 WaitStep::Block => {
-                    listening.take().map(Listening::hand_back);
+                    if let Some(listening) = listening.take() {
+                        listening.hand_back();
+                    }
                     std::thread::park_timeout(SLEEP_MAX);
                 }
                 step => self.listen(listening.as_ref(), step),

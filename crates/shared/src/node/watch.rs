@@ -38,7 +38,9 @@ impl Shared {
                 }
                 match self.wait.step(now - since) {
                     WaitStep::Block => {
-                        listening.take().map(Listening::hand_back);
+                        if let Some(listening) = listening.take() {
+                            listening.hand_back();
+                        }
                         self.news.rest(seen, until - now);
                     }
                     step => self.listen(listening.as_ref(), step),
