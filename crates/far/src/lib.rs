@@ -1,21 +1,30 @@
 //! Far memory: pages that this machine has no room for, in the memory of lenders.
 //!
-//! A [`Depot`] takes pages by number and gives them back. Where each is, and what becomes of it when a lender dies, decides
-//! `netram_proto::deposit`; here are the links, the seals, and the bytes that must not go yet.
+//! A [`FarVec`] is a vector that may be larger than this machine's memory: its pages are in an [`Arena`], which has a cap. A [`Depot`]
+//! takes pages by number and gives them back. Where each is, and what becomes of it when a lender dies, decides
+//! `netram_proto::deposit`; which of them is here, `netram_proto::arena`. Here are the links, the seals, the faults, and the bytes that must not go yet.
 //!
 //! | module | decides |
 //! |---|---|
 //! | [`config`] | which lenders, how many copies, how much of each |
 //! | `seal` | what a page is at a lender |
 //! | `depot` | the handle; `depot/driver.rs`: the thread that has the links |
-//!
-//! *Not here yet*: the arena, which makes faults of references to pages that are away (`docs/far.md`).
-#![forbid(unsafe_code)]
+//! | `arena` | the handle; beside it: the threads that serve faults, evict and bring ahead |
+//! | `vec` | a vector in an arena |
+//! | `sys` | memory and `userfaultfd`: the crate's one unsafe module |
+#![deny(unsafe_code)]
 
+mod arena;
 pub mod config;
 mod depot;
 mod seal;
+mod sys;
+mod vec;
 
+pub use arena::{AccessError, Arena, ArenaConfig, ArenaError, ArenaStatus};
 pub use config::Config;
 pub use depot::{Depot, GetError, Got, OpenError};
+pub use netram_proto::arena::{Replacement, Tally};
 pub use netram_proto::deposit::Page;
+pub use sys::Pod;
+pub use vec::{FarVec, GrowError};

@@ -36,6 +36,19 @@ impl Sealer {
     }
 }
 
+impl Sealer {
+    /// Whether this is what was sealed last of the page, under this version. What is sealed for it goes nowhere, so that no version seals two pages.
+    pub(crate) fn is_same(&self, page: Page, version: u64, clear: &Bytes) -> bool {
+        let mut sealed = *clear;
+        let aad = Aad::from(associated(page, version));
+        let tag = self
+            .key
+            .seal_in_place_separate_tag(nonce(version), aad, &mut sealed);
+        let known = self.tags.get(page.0 as usize);
+        tag.is_ok_and(|tag| known.is_some_and(|known| known.0[..] == *tag.as_ref()))
+    }
+}
+
 impl Seals for Sealer {
     type Clear = Bytes;
     type Sealed = Arc<Bytes>;

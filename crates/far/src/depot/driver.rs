@@ -297,6 +297,9 @@ impl Driver {
         self.shared.lock().settle(|_: &News| changed = true);
         if changed {
             self.shared.changed.notify_all();
+            if let Some(less_aside) = self.shared.listener.get() {
+                less_aside();
+            }
         }
         for lender in 0..self.ways.len() {
             let Way::Up(session) = &mut self.ways[lender] else {

@@ -2,10 +2,11 @@
 //!
 //! Under the lock is the [`Shelf`]. Whoever holds it seals or copies a page, and waits for nothing.
 
+mod arena;
 mod driver;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 use netram_proto::deposit::{Depot as Machine, LenderSet, Page, Settings, Shelf, Sought, Status};
@@ -86,6 +87,8 @@ struct Shared {
     waker: Waker,
     stopping: AtomicBool,
     failed: AtomicBool,
+    /// Called when bytes have gone from aside.
+    listener: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl Depot {
@@ -126,6 +129,7 @@ impl Depot {
             waker,
             stopping: AtomicBool::new(false),
             failed: AtomicBool::new(false),
+            listener: OnceLock::new(),
             config,
         });
         let driver = Driver::new(Arc::clone(&shared)).map_err(system("wait for lenders"))?;

@@ -137,6 +137,17 @@ impl<S: Seals> Shelf<S> {
         self.aside.len()
     }
 
+    /// The version of a page that is aside, or has a place: one that need not leave again if it has not changed.
+    pub fn standing(&self, page: Page) -> Option<u64> {
+        let stands = self.aside.contains_key(&page) || self.depot.places(page).next().is_some();
+        self.depot.version(page).filter(|_| stands)
+    }
+
+    /// What seals.
+    pub fn seals(&self) -> &S {
+        &self.seals
+    }
+
     /// The page leaves, as it is. Whoever waits for it has it.
     pub fn put(&mut self, page: Page, clear: &S::Clear) {
         let version = self.depot.put(page);

@@ -1,0 +1,160 @@
+//! The thread that makes frames free, so that no fault has to: it hides pages, and gives those to the depot that nobody missed.
+
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use netram_proto::arena::{Berth, Next, Page, Work};
+use netram_proto::limit::PAGE_BYTES;
+use rustix::io::Errno;
+
+use super::handler::{EndGuard, enlist};
+use super::moves::{Core, ZEROS, berth_offset, offset};
+
+/// How often a page is tried that the kernel is busy with.
+const TRIES: usize = 8;
+/// Between two words of faults for which no lender has room.
+const COMPLAINT: Duration = Duration::from_secs(10);
+
+/// What became of a page that was to be hidden.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Hid {
+    Moved,
+    /// Something else uses it.
+    Stays,
+    /// It is not there: the program has thrown it away.
+    Gone,
+}
+
+pub(super) fn run(core: &Arc<Core>) {
+    let _guard = EndGuard;
+    let thread = enlist(core);
+    core.hub.lock().copier = core.exchange.is_none().then_some(thread);
+    let mut complained = None;
+    while let Some(work) = next_work(core, &mut complained) {
+        match work {
+            Work::Hide(pages) => hide(core, &pages),
+            Work::Send(pages) => send(core, &pages),
+        }
+    }
+}
+
+/// Waits for work. `None`: all is over.
+fn next_work(core: &Core, complained: &mut Option<Instant>) -> Option<Work> {
+    let mut state = core.hub.lock();
+    loop {
+        if core.hub.is_stopping() {
+            return None;
+        }
+        state.machine.stashing(core.depot.aside() as u32);
+        if state.has_waiting() {
+            core.hub.ring();
+        }
+        if let Some(work) = state.machine.work() {
+            return Some(work);
+        }
+        let stuck = state.machine.is_crowded() && state.machine.has_starved();
+        if stuck && complained.is_none_or(|last| last.elapsed() > COMPLAINT) {
+            *complained = Some(Instant::now());
+            tracing::error!(
+                "no lender has room for an arena's pages: threads wait for a frame until one has"
+            );
+        }
+        let waited = core.hub.evict.wait_timeout(state, COMPLAINT);
+        state = waited.unwrap_or_else(PoisonError::into_inner).0;
+    }
+}
+
+fn hide(core: &Core, pages: &[(Page, Berth)]) {
+    let hidden: Vec<Hid> = pages
+        .iter()
+        .map(|(page, berth)| match core.exchange.is_some() {
+            true => move_out(core, *page, *berth),
+            false => copy_out(core, *page, *berth),
+        })
+        .collect();
+    for ((page, _), hid) in pages.iter().zip(hidden) {
+        let mut dropped = None;
+        if hid == Hid::Gone {
+            dropped = core.discard(&mut core.hub.lock(), *page);
+        }
+        assert!(
+            dropped.is_none(),
+            "a page that is being hidden is in no berth yet"
+        );
+        let next = core.tell(*page, |machine| machine.hid(*page, hid == Hid::Moved));
+        core.follow(*page, next);
+    }
+}
+
+/// The page is in its berth at once: no store of the program is lost on the way.
+fn move_out(core: &Core, page: Page, berth: Berth) -> Hid {
+    let Some(exchange) = &core.exchange else {
+        return Hid::Stays;
+    };
+    for _ in 0..TRIES {
+        match exchange.take(
+            &core.backstage,
+            berth_offset(berth),
+            &core.memory,
+            offset(page),
+            PAGE_BYTES,
+        ) {
+            Ok(()) => return Hid::Moved,
+            Err(Errno::NOENT) => return Hid::Gone,
+            Err(Errno::AGAIN) => std::thread::yield_now(),
+            // It is pinned: something outside of this process's instructions writes it.
+            Err(Errno::BUSY) => return Hid::Stays,
+            // The program has locked it. What is locked could never leave, and the cap was promised.
+            Err(Errno::INVAL) => {
+                tracing::warn!("an arena's memory was locked: the lock is taken off");
+                if core.memory.unlock().is_err() {
+                    return Hid::Stays;
+                }
+            }
+            Err(error) => panic!("page {} could not be hidden: {error}", page.0),
+        }
+    }
+    Hid::Stays
+}
+
+/// Where the kernel cannot move pages: writes wait while the page is copied, and then find it gone.
+fn copy_out(core: &Core, page: Page, berth: Berth) -> Hid {
+    loop {
+        match core.sight.protect(&core.memory, offset(page), PAGE_BYTES) {
+            Ok(()) => break,
+            Err(Errno::NOENT) => return Hid::Gone,
+            Err(Errno::AGAIN) => std::thread::yield_now(),
+            Err(error) => panic!("page {} could not be protected: {error}", page.0),
+        }
+    }
+    let mut bytes = ZEROS;
+    core.memory.read(offset(page), &mut bytes);
+    core.backstage.write(berth_offset(berth), &bytes);
+    core.hub.lock().emptying = Some(page);
+    if let Err(error) = core.memory.empty(page.0 as usize, 1) {
+        panic!("page {} could not be emptied: {error}", page.0);
+    }
+    // The word of it has been read, but perhaps not been taken for ours yet.
+    while core.hub.lock().emptying.is_some() {
+        std::thread::yield_now();
+    }
+    Hid::Moved
+}
+
+fn send(core: &Core, pages: &[(Page, Berth)]) {
+    let mut dropped = Vec::with_capacity(pages.len());
+    for (page, berth) in pages {
+        let mut bytes = ZEROS;
+        core.backstage.read(berth_offset(*berth), &mut bytes);
+        let kept = bytes != ZEROS;
+        match kept {
+            true => core.depot.keep(*page, &bytes),
+            false => core.depot.forget(*page),
+        }
+        match core.tell(*page, |machine| machine.sent(*page, kept)) {
+            Next::Drop(berth) | Next::Forget(berth) => dropped.push(berth),
+            next => core.follow(*page, next),
+        }
+    }
+    core.drop_berths(dropped);
+}

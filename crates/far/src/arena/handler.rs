@@ -1,0 +1,169 @@
+//! A thread that serves faults. There are several: one that waits for a lender keeps nobody else from his page.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use netram_proto::arena::Page;
+use netram_proto::limit::PAGE_BYTES;
+use netram_transport::{WaitPolicy, WaitStep};
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::process::Signal;
+
+use super::moves::{Core, Fault, ZEROS, offset};
+use crate::sys::signal_thread;
+
+/// Said without an allocation: the allocator may be what waits.
+const OURS: &[u8] =
+    b"netram: a thread that serves an arena needs memory that lies in that arena; it cannot be served. \
+Let the allocator that netram itself uses take its memory elsewhere.\n";
+
+/// A thread that serves must not end while the program waits for it: then the process ends, and says so.
+pub(super) struct EndGuard;
+
+impl Drop for EndGuard {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            tracing::error!("a thread that serves an arena has failed: nobody can wait for its pages");
+            std::process::abort();
+        }
+    }
+}
+
+/// Marks the calling thread as one that serves.
+pub(super) fn enlist(core: &Core) -> u32 {
+    let thread = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+    core.hub.lock().ours.push(thread);
+    thread
+}
+
+pub(super) fn epoll(core: &Core) -> io::Result<std::os::fd::OwnedFd> {
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    // Of all handlers that sleep one is woken for a fault.
+    let exclusive = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
+    epoll::add(&epoll, &core.sight, epoll::EventData::new_u64(0), exclusive)?;
+    epoll::add(
+        &epoll,
+        &core.hub.bell,
+        epoll::EventData::new_u64(1),
+        epoll::EventFlags::IN,
+    )?;
+    Ok(epoll)
+}
+
+pub(super) fn run(core: &Arc<Core>, epoll: &std::os::fd::OwnedFd, policy: WaitPolicy) {
+    let _guard = EndGuard;
+    enlist(core);
+    let mut idle_since = Instant::now();
+    while !core.hub.ended.load(Ordering::Acquire) {
+        if let Some(fault) = core.hear() {
+            serve(core, fault);
+            if core.hub.lock().has_waiting() {
+                serve_those_who_wait(core);
+            }
+            idle_since = Instant::now();
+            continue;
+        }
+        match policy.step(idle_since.elapsed()) {
+            WaitStep::Poll => std::hint::spin_loop(),
+            WaitStep::Yield => std::thread::yield_now(),
+            WaitStep::Block => {
+                let mut events = Vec::with_capacity(2);
+                match epoll::wait(epoll, rustix::buffer::spare_capacity(&mut events), None) {
+                    Ok(_) | Err(Errno::INTR) => (),
+                    Err(error) => panic!("waiting for faults failed: {error}"),
+                }
+                serve_those_who_wait(core);
+                idle_since = Instant::now();
+            }
+        }
+    }
+    // One may have silenced the bell for all.
+    core.hub.ring();
+}
+
+fn serve(core: &Core, fault: Fault) {
+    let mut state = core.hub.lock();
+    if state.ours.contains(&fault.thread) {
+        let copier = state.copier == Some(fault.thread);
+        drop(state);
+        return serve_ours(core, fault, copier);
+    }
+    let serve = state.machine.fault(fault.page);
+    let area = 0..core.pages();
+    state.machine.note(fault.thread, fault.page, serve, &area);
+    core.hub.spread(&state);
+    drop(state);
+    core.serve(fault.page, serve, fault.thread);
+}
+
+/// Faults that no message tells of: those for which there was no frame, and those that somebody read who had no time.
+fn serve_those_who_wait(core: &Core) {
+    if let Err(error) = core.hub.bell.drain() {
+        panic!("the bell of an arena failed: {error}");
+    }
+    loop {
+        let mut state = core.hub.lock();
+        let (starved, deferred) = (state.machine.next_starved(), state.deferred.pop_front());
+        let more = state.has_waiting();
+        core.hub.spread(&state);
+        drop(state);
+        if more {
+            // Another one takes the next.
+            core.hub.ring();
+        }
+        if starved.is_none() && deferred.is_none() {
+            return;
+        }
+        if let Some((page, how)) = starved {
+            core.serve(page, how, 0);
+        }
+        if let Some(fault) = deferred {
+            serve(core, fault);
+        }
+    }
+}
+
+/// A thread that serves has made a fault.
+fn serve_ours(core: &Core, fault: Fault, copier: bool) {
+    if copier {
+        // What it was about to copy was thrown away by the program meanwhile.
+        return zero(core, fault.page);
+    }
+    // Nobody is left to be told if this cannot be written.
+    let _ = io::stderr().write_all(OURS);
+    signal_thread(fault.thread, Signal::BUS);
+}
+
+fn zero(core: &Core, page: Page) {
+    loop {
+        match core.sight.copy(&core.memory, offset(page), &ZEROS[..PAGE_BYTES]) {
+            Err(Errno::AGAIN) => {
+                if let Some(fault) = core.hear() {
+                    core.hub.lock().deferred.push_back(fault);
+                    core.hub.ring();
+                }
+            }
+            Ok(()) => return,
+            Err(_) => return core.wake(page),
+        }
+    }
+}
+
+/// Ends eviction and what comes ahead.
+pub(super) fn stop(core: &Core) {
+    let state = core.hub.lock();
+    core.hub.stopping.store(true, Ordering::Release);
+    drop(state);
+    core.hub.changed.notify_all();
+    core.hub.evict.notify_all();
+    core.hub.ahead.notify_all();
+}
+
+/// Ends the handlers, when nothing else needs them.
+pub(super) fn end(core: &Core) {
+    core.hub.ended.store(true, Ordering::Release);
+    core.hub.ring();
+}

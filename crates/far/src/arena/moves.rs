@@ -1,0 +1,448 @@
+//! What an arena's threads share, and the moves that they do: each on a page that the machine has given to them alone.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use netram_proto::arena::{Arena as Machine, Arrive, Berth, Next, Page, Serve};
+use netram_proto::limit::PAGE_BYTES;
+use netram_transport::Waker;
+use rustix::io::Errno;
+use rustix::process::Signal;
+
+use crate::depot::{Depot, GetError};
+use crate::seal::Bytes;
+use crate::sys::{Memory, Message, Uffd, signal_thread};
+
+pub(super) static ZEROS: Bytes = [0; PAGE_BYTES];
+
+/// How often a thread that waits looks whether its patience is over.
+const LOOK: Duration = Duration::from_millis(100);
+/// Between two attempts when the machine has no memory at all.
+const NO_MEMORY_WAIT: Duration = Duration::from_millis(5);
+
+/// What is decided, and who waits for it.
+pub(super) struct Hub {
+    state: Mutex<State>,
+    /// A page has come, or is lost, or all is over.
+    pub(super) changed: Condvar,
+    /// Eviction has work, or the depot has less aside.
+    pub(super) evict: Condvar,
+    /// Pages are to be brought ahead.
+    pub(super) ahead: Condvar,
+    /// Faults wait that no message tells of.
+    pub(super) bell: Waker,
+    /// Nothing is evicted or brought ahead any more.
+    pub(super) stopping: AtomicBool,
+    /// No fault is served any more. It comes after: eviction waits for what only handlers read.
+    pub(super) ended: AtomicBool,
+}
+
+pub(super) struct State {
+    pub(super) machine: Machine,
+    /// Faults that were read by who had no time for them.
+    pub(super) deferred: VecDeque<Fault>,
+    /// Threads of the program that wait for [`Hub::changed`].
+    pub(super) waiting: usize,
+    /// Threads that serve the arena. Whatever they need must not lie in it.
+    pub(super) ours: Vec<u32>,
+    /// The one of them that copies pages out, where pages cannot be moved.
+    pub(super) copier: Option<u32>,
+    /// A page that it empties: the kernel tells of that as if the program did.
+    pub(super) emptying: Option<Page>,
+}
+
+/// A thread waits for a page.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fault {
+    pub(super) page: Page,
+    pub(super) thread: u32,
+}
+
+pub(super) struct Core {
+    pub(super) hub: Arc<Hub>,
+    pub(super) depot: Depot,
+    /// What the program sees.
+    pub(super) memory: Arc<Memory>,
+    /// The berths.
+    pub(super) backstage: Memory,
+    pub(super) sight: Uffd,
+    /// By this pages are moved into berths. `None`: the kernel cannot; they are copied.
+    pub(super) exchange: Option<Uffd>,
+    /// A lost page can be made a bus error once and for all.
+    pub(super) poisons: bool,
+    /// Held to read messages, and shared to put pages into sight: what the program throws away is known before it is asked whether a page may come,
+    /// or is thrown away after it came.
+    pub(super) shape: RwLock<()>,
+}
+
+impl Hub {
+    pub(super) fn new(machine: Machine, bell: Waker) -> Hub {
+        Hub {
+            state: Mutex::new(State {
+                machine,
+                deferred: VecDeque::new(),
+                waiting: 0,
+                ours: Vec::new(),
+                copier: None,
+                emptying: None,
+            }),
+            changed: Condvar::new(),
+            evict: Condvar::new(),
+            ahead: Condvar::new(),
+            bell,
+            stopping: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic of a thread that serves ends the process (`handler.rs`).
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    pub(super) fn ring(&self) {
+        if let Err(error) = self.bell.wake() {
+            tracing::error!(%error, "the arena's handlers could not be woken");
+        }
+    }
+
+    /// Waits until something has come, or room has been made; or for a little, for patience ends without word.
+    pub(super) fn wait_a_while<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        state.waiting += 1;
+        let waited = self.changed.wait_timeout(state, LOOK);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.waiting -= 1;
+        state
+    }
+
+    /// Whoever has something to do after a fault was noted is woken.
+    pub(super) fn spread(&self, state: &State) {
+        if state.machine.is_low() {
+            self.evict.notify_one();
+        }
+        if state.machine.has_ahead() {
+            self.ahead.notify_one();
+        }
+    }
+}
+
+impl State {
+    /// Whether there are faults that no message tells of, and that can be served.
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.deferred.is_empty() || self.machine.has_starved() && self.machine.free() > 0
+    }
+}
+
+impl Core {
+    /// How many pages it has.
+    pub(super) fn pages(&self) -> u32 {
+        (self.memory.bytes() / PAGE_BYTES) as u32
+    }
+
+    /// Gives a fault what the machine says.
+    pub(super) fn serve(&self, page: Page, serve: Serve, thread: u32) {
+        match serve {
+            Serve::There | Serve::Wait | Serve::Starved => (),
+            Serve::Check | Serve::Zero => self.put_into_sight(page, &ZEROS),
+            Serve::Show(berth) => self.show(page, berth),
+            Serve::Fetch => self.fetch(page),
+            Serve::Lost if self.poisons => self.wake(page),
+            Serve::Lost => signal_thread(thread, Signal::BUS),
+        }
+    }
+
+    /// Brings a page from the depot.
+    pub(super) fn fetch(&self, page: Page) {
+        let mut bytes = ZEROS;
+        match self.depot.get(page, &mut bytes) {
+            Ok(_) => self.put_into_sight(page, &bytes),
+            Err(error @ GetError::Lost { .. }) => self.lose(page, &error),
+            Err(GetError::Failed) if self.hub.is_stopping() => (),
+            Err(GetError::Failed) => panic!("the depot has failed, and with it the arena"),
+        }
+    }
+
+    fn put_into_sight(&self, page: Page, bytes: &Bytes) {
+        let mut bytes = bytes;
+        loop {
+            let shape = self.shape.read().unwrap_or_else(PoisonError::into_inner);
+            let put = match self.arrive(page) {
+                Arrive::Bytes => self.sight.copy(&self.memory, offset(page), bytes),
+                Arrive::Zeros => {
+                    bytes = &ZEROS;
+                    self.sight.copy(&self.memory, offset(page), bytes)
+                }
+                Arrive::Hold(berth) => {
+                    drop(shape);
+                    return self.hold(page, berth, bytes);
+                }
+            };
+            drop(shape);
+            if self.is_done(put, page) {
+                return self.came(page);
+            }
+        }
+    }
+
+    /// Shows a page that was hidden.
+    pub(super) fn show(&self, page: Page, berth: Berth) {
+        let mut zeros = false;
+        loop {
+            let shape = self.shape.read().unwrap_or_else(PoisonError::into_inner);
+            zeros |= self.arrive(page) == Arrive::Zeros;
+            let put = match zeros {
+                true => self
+                    .sight
+                    .copy(&self.memory, offset(page), &ZEROS)
+                    .map(|()| false),
+                false => self.unhide(page, berth),
+            };
+            drop(shape);
+            let moved = put == Ok(true);
+            if self.is_done(put.map(|_| ()), page) {
+                if !moved {
+                    self.empty(&[berth]);
+                }
+                return self.came(page);
+            }
+        }
+    }
+
+    /// Whether the berth is empty by that.
+    fn unhide(&self, page: Page, berth: Berth) -> Result<bool, Errno> {
+        let (to, from) = (offset(page), berth_offset(berth));
+        if self.exchange.is_some() {
+            let moved = self
+                .sight
+                .take(&self.memory, to, &self.backstage, from, PAGE_BYTES);
+            // Somebody has it in use, or has locked the arena: it is copied.
+            if !matches!(moved, Err(Errno::BUSY | Errno::INVAL)) {
+                return moved.map(|()| true);
+            }
+        }
+        self.sight
+            .copy_from(&self.memory, to, &self.backstage, from, PAGE_BYTES)
+            .map(|()| false)
+    }
+
+    /// Whether a page is where it was to be put. If not, it is to be tried again.
+    fn is_done(&self, put: Result<(), Errno>, page: Page) -> bool {
+        match put {
+            Ok(()) => true,
+            // What is there is newer; or nothing is there any more, for the program has unmapped it.
+            Err(Errno::EXIST | Errno::NOENT) => {
+                self.wake(page);
+                true
+            }
+            // The program is throwing something away, and waits until somebody has read that.
+            Err(Errno::AGAIN) => {
+                if let Some(fault) = self.hear() {
+                    self.hub.lock().deferred.push_back(fault);
+                    self.hub.ring();
+                }
+                std::thread::yield_now();
+                false
+            }
+            Err(Errno::NOMEM) => {
+                tracing::warn!("this machine has no memory for a page; it is tried again");
+                std::thread::sleep(NO_MEMORY_WAIT);
+                false
+            }
+            // The process is ending.
+            Err(Errno::SRCH) => true,
+            Err(error) => panic!("page {} could not be put into sight: {error}", page.0),
+        }
+    }
+
+    /// Keeps a page that nobody waits for out of sight.
+    fn hold(&self, page: Page, berth: Berth, bytes: &Bytes) {
+        let held = match &self.exchange {
+            Some(exchange) => loop {
+                match exchange.copy(&self.backstage, berth_offset(berth), bytes) {
+                    Err(Errno::NOMEM | Errno::AGAIN) => std::thread::sleep(NO_MEMORY_WAIT),
+                    held => break held,
+                }
+            },
+            None => {
+                self.backstage.write(berth_offset(berth), bytes);
+                Ok(())
+            }
+        };
+        if let Err(error) = held {
+            panic!("a free berth took no page: {error}");
+        }
+        let next = self.tell(page, |machine| machine.held(page));
+        self.follow(page, next);
+    }
+
+    fn lose(&self, page: Page, why: &GetError) {
+        let shape = self.shape.read().unwrap_or_else(PoisonError::into_inner);
+        if self.arrive_by(page, Machine::arrive_lost) == Arrive::Zeros {
+            drop(shape);
+            return self.put_into_sight(page, &ZEROS);
+        }
+        tracing::error!(error = %why, "a reference to it is a bus error");
+        let poisoned = match self.poisons {
+            true => self.sight.poison(&self.memory, offset(page), PAGE_BYTES),
+            false => Ok(()),
+        };
+        drop(shape);
+        if let Err(Errno::AGAIN) = poisoned {
+            self.is_done(poisoned, page);
+            return self.lose(page, why);
+        }
+        let next = self.tell(page, |machine| machine.lost(page));
+        self.wake(page);
+        self.follow(page, next);
+    }
+
+    fn came(&self, page: Page) {
+        let next = self.tell(page, |machine| machine.came(page));
+        self.follow(page, next);
+    }
+
+    /// Does what is left to do for a page.
+    pub(super) fn follow(&self, page: Page, next: Next) {
+        match next {
+            Next::Done => (),
+            Next::Wake => self.wake(page),
+            Next::Zero => self.put_into_sight(page, &ZEROS),
+            Next::Show(berth) => self.show(page, berth),
+            Next::Drop(berth) | Next::Forget(berth) => self.drop_berths(vec![berth]),
+        }
+    }
+
+    /// Tells the machine of a move; what the depot is to forget is forgotten before anybody else asks.
+    pub(super) fn tell(&self, page: Page, what: impl FnOnce(&mut Machine) -> Next) -> Next {
+        let mut state = self.hub.lock();
+        let next = what(&mut state.machine);
+        if let Next::Forget(_) = next {
+            self.depot.forget(page);
+        }
+        if state.waiting > 0 {
+            self.hub.changed.notify_all();
+        }
+        if state.has_waiting() {
+            self.hub.ring();
+        }
+        next
+    }
+
+    fn arrive(&self, page: Page) -> Arrive {
+        self.arrive_by(page, Machine::arrive)
+    }
+
+    fn arrive_by(&self, page: Page, arrive: impl FnOnce(&mut Machine, Page) -> Arrive) -> Arrive {
+        let mut state = self.hub.lock();
+        let arrive = arrive(&mut state.machine, page);
+        if arrive == Arrive::Zeros {
+            self.depot.forget(page);
+        }
+        arrive
+    }
+
+    pub(super) fn wake(&self, page: Page) {
+        // What is not there any more has nobody waiting.
+        let _ = self.sight.wake(&self.memory, offset(page), PAGE_BYTES);
+    }
+
+    /// Empties berths, and tells who waits for a frame.
+    pub(super) fn drop_berths(&self, mut berths: Vec<Berth>) {
+        berths.sort_unstable();
+        self.empty(&berths);
+        let mut state = self.hub.lock();
+        berths.iter().for_each(|berth| state.machine.dropped(*berth));
+        if state.machine.has_starved() {
+            self.hub.ring();
+        }
+    }
+
+    /// Berths that stand together are emptied together. They are in order.
+    fn empty(&self, berths: &[Berth]) {
+        for run in berths.chunk_by(|one, next| one.0 + 1 == next.0) {
+            let Some(first) = run.first() else { continue };
+            if let Err(error) = self.backstage.empty(first.0 as usize, run.len()) {
+                panic!("berths could not be emptied: {error}");
+            }
+        }
+    }
+
+    /// Reads what the kernel tells, up to the next fault. `None`: it tells nothing more.
+    pub(super) fn hear(&self) -> Option<Fault> {
+        loop {
+            let mut dropped = Vec::new();
+            let shape = self.shape.write().unwrap_or_else(PoisonError::into_inner);
+            let message = match self.sight.read() {
+                Ok(message) => message?,
+                Err(error) => panic!("the kernel does not tell of faults any more: {error}"),
+            };
+            match message {
+                Message::Fault { address, thread, .. } => {
+                    if let Some(page) = self.page_at(address) {
+                        return Some(Fault { page, thread });
+                    }
+                    // A part of the arena that was moved away from it.
+                    signal_thread(thread, Signal::BUS);
+                }
+                Message::Removed { start, end } | Message::Unmapped { start, end } => {
+                    dropped = self.throw_away(start, end);
+                }
+                Message::Remapped { from, bytes } => {
+                    tracing::error!(
+                        "a part of an arena was moved by mremap: what was not here of it is a bus error"
+                    );
+                    dropped = self.throw_away(from, from + bytes);
+                }
+            }
+            drop(shape);
+            self.drop_berths(dropped);
+        }
+    }
+
+    /// The program throws away what is there. What is to be dropped for it.
+    fn throw_away(&self, start: usize, end: usize) -> Vec<Berth> {
+        let base = self.memory.address();
+        let page = |address: usize| (address.max(base) - base) / PAGE_BYTES;
+        let mut state = self.hub.lock();
+        let known = state.machine.extent() as usize;
+        let pages = page(start).min(known)..page(end).min(known);
+        let single = pages.len() == 1;
+        let mut dropped = Vec::new();
+        for page in pages.map(|page| Page(page as u32)) {
+            if single && state.emptying == Some(page) {
+                state.emptying = None;
+                continue;
+            }
+            dropped.extend(self.discard(&mut state, page));
+        }
+        dropped
+    }
+
+    pub(super) fn discard(&self, state: &mut State, page: Page) -> Option<Berth> {
+        let discarded = state.machine.discard(page);
+        if discarded.forget {
+            self.depot.forget(page);
+        }
+        discarded.drop
+    }
+
+    fn page_at(&self, address: usize) -> Option<Page> {
+        let offset = address.checked_sub(self.memory.address())?;
+        (offset < self.memory.bytes()).then_some(Page((offset / PAGE_BYTES) as u32))
+    }
+}
+
+/// Where a page is in the arena.
+pub(super) fn offset(page: Page) -> usize {
+    page.0 as usize * PAGE_BYTES
+}
+
+pub(super) fn berth_offset(berth: Berth) -> usize {
+    berth.0 as usize * PAGE_BYTES
+}

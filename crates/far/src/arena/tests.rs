@@ -1,0 +1,167 @@
+//! What a program may do to its arena, and kernels that offer less.
+
+use std::time::{Duration, Instant};
+
+use netram_lender::Lender;
+use netram_transport::Address;
+use tempfile::TempDir;
+
+use super::{Arena, ArenaConfig, ArenaError};
+use crate::sys::Features;
+use crate::{Config, FarVec};
+
+const PAGES: usize = 256;
+const WORDS: usize = 512;
+
+struct Setup {
+    arena: Arena,
+    _lender: Lender,
+    _dir: TempDir,
+}
+
+/// An arena at a quarter of `PAGES`, as if the kernel lacked something. `None`: this process has no right to one, and that was said.
+fn setup(lacking: Features, change: impl FnOnce(&mut ArenaConfig)) -> Option<Setup> {
+    let dir = tempfile::Builder::new()
+        .prefix("netram-test-")
+        .tempdir_in("/dev/shm")
+        .unwrap();
+    let address = Address::Unix(dir.path().join("socket"));
+    let lender = Lender::start(netram_lender::Config {
+        name: "lender".to_owned(),
+        listen: vec![address.clone()],
+        memory: 8 << 20,
+        deposits: Some(8 << 20),
+        chunk_bytes: 16 * 1024,
+        journals_max: 4,
+        store: Some(dir.path().join("store")),
+        ..netram_lender::Config::default()
+    })
+    .unwrap();
+    let mut config = ArenaConfig {
+        bytes: (2 * PAGES * 4096) as u64,
+        local_bytes: (PAGES / 4 * 4096) as u64,
+        depot: Config {
+            lenders: vec![address],
+            copies: 1,
+            grow: 128,
+            ..Config::default()
+        },
+        ..ArenaConfig::default()
+    };
+    change(&mut config);
+    let arena = match Arena::open_without(config, lacking) {
+        Ok(arena) => arena,
+        Err(error @ (ArenaError::Refused { .. } | ArenaError::Kernel { .. })) => {
+            eprintln!("skipped: {error}");
+            return None;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    Some(Setup {
+        arena,
+        _lender: lender,
+        _dir: dir,
+    })
+}
+
+fn fill(vec: &mut FarVec<u64>, round: u64) {
+    for (index, value) in vec.as_mut_slice().iter_mut().enumerate() {
+        *value = index as u64 | round << 40;
+    }
+}
+
+fn check(vec: &FarVec<u64>, round: u64) {
+    for (index, value) in vec.iter().enumerate() {
+        assert_eq!(value, index as u64 | round << 40, "value {index}");
+    }
+}
+
+#[test]
+fn where_pages_cannot_be_moved_they_are_copied() {
+    let Some(setup) = setup(Features::MOVE, |_| ()) else {
+        return;
+    };
+    assert!(setup.arena.0.core.exchange.is_none());
+    let mut vec = FarVec::zeros(&setup.arena, PAGES * WORDS).unwrap();
+    for round in 1..4 {
+        fill(&mut vec, round);
+        check(&vec, round);
+    }
+    // A thread writes what others make leave.
+    let (left, right) = vec.as_mut_slice().split_at_mut(WORDS);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for value in 1..200_000_u64 {
+                let word = &mut left[value as usize % WORDS];
+                assert!(
+                    *word == 0 || *word >> 40 == 3 || *word + WORDS as u64 == value,
+                    "{word:x}"
+                );
+                *word = value;
+            }
+        });
+        for round in 0..8 {
+            right.iter_mut().step_by(WORDS).for_each(|word| *word = round);
+        }
+    });
+    drop(vec);
+    let again = FarVec::<u64>::zeros(&setup.arena, PAGES * WORDS).unwrap();
+    assert!(again.iter().all(|value| value == 0));
+}
+
+#[test]
+fn an_arena_without_the_right_to_faults_of_system_calls_serves_the_programs_own() {
+    let Some(setup) = setup(Features::NONE, |config| config.user_faults_only = true) else {
+        return;
+    };
+    let mut vec = FarVec::zeros(&setup.arena, PAGES * WORDS).unwrap();
+    fill(&mut vec, 1);
+    check(&vec, 1);
+}
+
+#[test]
+fn a_kernel_that_does_not_tell_what_is_thrown_away_is_refused() {
+    let config = ArenaConfig::default();
+    let refused = Arena::open_without(config, Features::REMOVE).unwrap_err();
+    assert!(
+        matches!(refused, ArenaError::Kernel { .. } | ArenaError::Refused { .. }),
+        "{refused}"
+    );
+}
+
+#[test]
+fn a_lock_on_an_arena_is_taken_off_and_the_cap_holds() {
+    let Some(setup) = setup(Features::NONE, |_| ()) else {
+        return;
+    };
+    let mut vec = FarVec::zeros(&setup.arena, PAGES * WORDS).unwrap();
+    fill(&mut vec, 1);
+    if let Err(error) = setup.arena.0.core.memory.lock() {
+        eprintln!("skipped: this process may not lock memory: {error}");
+        return;
+    }
+    check(&vec, 1);
+    let status = setup.arena.status();
+    assert!(status.used <= status.frames, "{status:?}");
+}
+
+#[test]
+fn what_is_unmapped_is_given_up_and_the_rest_stays() {
+    let Some(setup) = setup(Features::NONE, |_| ()) else {
+        return;
+    };
+    let mut kept = FarVec::zeros(&setup.arena, PAGES * WORDS).unwrap();
+    let mut gone = FarVec::zeros(&setup.arena, PAGES * WORDS).unwrap();
+    fill(&mut kept, 1);
+    fill(&mut gone, 2);
+    setup.arena.0.core.memory.unmap(PAGES, PAGES).unwrap();
+    check(&kept, 1);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while setup.arena.depot().status().lenders[0].used as usize > PAGES {
+        assert!(
+            Instant::now() < deadline,
+            "lenders keep what nobody can reference"
+        );
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
