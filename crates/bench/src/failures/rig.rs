@@ -204,9 +204,13 @@ impl<'s> Rig<'s> {
         Ok(())
     }
 
-    /// Supervisor and server are stopped where they stand, so that they cannot act on what happens to their disk.
-    pub(super) fn freeze(&self) {
+    /// Supervisor and server are stopped where they stand, so that they cannot act on what happens to their disk. Returns when none of their
+    /// threads runs any more: the signal is on its way for a moment.
+    pub(super) fn freeze(&self) -> Result<(), BenchError> {
         self.signal(Signal::STOP);
+        until("the volume's processes stand still", || {
+            Ok(self.processes.iter().all(|process| is_stopped(*process)))
+        })
     }
 
     /// As if the client's machine had died. Whoever uses the device gets errors.
@@ -382,4 +386,15 @@ impl Drop for Rig<'_> {
         }
         forget_mount(&self.mount);
     }
+}
+
+/// Whether no thread of the process runs, for it was told to stop, or has ended.
+fn is_stopped(process: i32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{process}/task"));
+    threads.into_iter().flatten().flatten().all(|thread| {
+        let line = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        // The name before it may have spaces and brackets. One that has just ended says nothing.
+        line.rsplit_once(") ")
+            .is_none_or(|(_, state)| state.starts_with(['T', 'Z', 'X']))
+    })
 }

@@ -191,7 +191,7 @@ fn all_lost(site: &Site, spans: &Spans) -> Result<Row, BenchError> {
     let load = Load::start(Kind::Sequence, rig.mounted(), rig.beside())?;
     let before = load.watch(spans.before)?;
     // A power cut stops the processor first: a running kernel might report a sync as done that the cut prevents.
-    rig.freeze();
+    rig.freeze()?;
     disk.cut()?;
     rig.crash();
     let lost = rig.kill_lenders();

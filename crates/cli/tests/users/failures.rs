@@ -14,7 +14,7 @@ fn outcome(test: &str, failure: &str) -> Option<Value> {
     let ran = run([
         "bench", "failures", "--quick", "--json", "--only", failure, "--dir", folder,
     ]);
-    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert_eq!(ran.code, 0, "{}\n{}", ran.err, ran.out);
     let report: Value = serde_json::from_str(&ran.out).unwrap();
     if let Some(missing) = report["skipped"].get(0) {
         let _ = writeln!(std::io::stderr(), "\nSKIPPED {test}: {missing}");
