@@ -24,6 +24,7 @@
 //! | [`delay`] | a longer wire |
 //! | [`site`], [`child`] | lenders and other processes, ended with the measurement |
 //! | [`curves`] | points of a figure, and the order in which they are measured |
+//! | [`step`] | what whoever watches an experiment is told |
 //! | [`histogram`], [`machine`] | percentiles, cores, load, processor time |
 //!
 //! Nothing here prints but the child processes, which say on their standard output where they listen; results are
@@ -51,6 +52,7 @@ pub mod share;
 pub mod shared;
 pub mod site;
 mod socket;
+pub mod step;
 #[allow(unsafe_code, reason = "the crate's one unsafe module")]
 mod sys;
 pub mod teller;

@@ -2,43 +2,20 @@
 //!
 //! Where the kernel gives this process no `userfaultfd`, these tests say so and leave.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+mod common;
 
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use common::{PATIENCE, address, dir, lender, until};
 use netram_far::{AccessError, Arena, ArenaConfig, ArenaError, Config, FarVec, GetError, GrowError};
 use netram_lender::Lender;
-use netram_transport::Address;
 use tempfile::TempDir;
 
-const PATIENCE: Duration = Duration::from_secs(60);
 const PAGE_WORDS: usize = 512;
 /// The cap of most tests, in pages: the least that there may be.
 const FRAMES: usize = 64;
-
-fn lender(dir: &TempDir, index: usize, memory: u64) -> Lender {
-    Lender::start(netram_lender::Config {
-        name: format!("lender-{index}"),
-        listen: vec![address(dir, index)],
-        memory,
-        deposits: Some(memory),
-        chunk_bytes: 16 * 1024,
-        journals_max: 4,
-        store: Some(dir.path().join(format!("store-{index}"))),
-        ..netram_lender::Config::default()
-    })
-    .unwrap()
-}
-
-fn address(dir: &TempDir, index: usize) -> Address {
-    Address::Unix(dir.path().join(format!("socket-{index}")))
-}
-
-fn dir() -> TempDir {
-    tempfile::Builder::new()
-        .prefix("netram-test-")
-        .tempdir_in("/dev/shm")
-        .unwrap()
-}
 
 fn config(dir: &TempDir, lenders: usize, copies: usize) -> ArenaConfig {
     ArenaConfig {
@@ -60,7 +37,7 @@ fn open(config: ArenaConfig) -> Option<Arena> {
     let arena = match Arena::open(config) {
         Ok(arena) => arena,
         Err(error @ (ArenaError::Refused { .. } | ArenaError::Kernel { .. })) => {
-            eprintln!("skipped: {error}");
+            skipped(&error);
             return None;
         }
         Err(error) => panic!("{error}"),
@@ -72,12 +49,11 @@ fn open(config: ArenaConfig) -> Option<Arena> {
     Some(arena)
 }
 
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < deadline, "never: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
+/// Says aloud that a test cannot be run here: what is merely printed is kept back while a test passes.
+fn skipped(missing: &ArenaError) {
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    // Nobody is left to be told if this cannot be written.
+    let _ = writeln!(std::io::stderr(), "\nSKIPPED {test}: {missing}");
 }
 
 fn word(index: usize, round: u64) -> u64 {

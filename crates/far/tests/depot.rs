@@ -1,41 +1,13 @@
 //! A depot with real lenders, which die.
 
-use std::time::{Duration, Instant};
+mod common;
 
+use std::time::Duration;
+
+use common::{PATIENCE, address, dir, lender, lender_config, until};
 use netram_far::{Config, Depot, GetError, Got, OpenError, Page};
 use netram_lender::Lender;
-use netram_transport::Address;
 use tempfile::TempDir;
-
-const PATIENCE: Duration = Duration::from_secs(20);
-
-fn lender(dir: &TempDir, index: usize, memory: u64) -> Lender {
-    Lender::start(config(dir, index, memory)).unwrap()
-}
-
-fn config(dir: &TempDir, index: usize, memory: u64) -> netram_lender::Config {
-    netram_lender::Config {
-        name: format!("lender-{index}"),
-        listen: vec![address(dir, index)],
-        memory,
-        deposits: Some(memory),
-        chunk_bytes: 16 * 1024,
-        journals_max: 4,
-        store: Some(dir.path().join(format!("store-{index}"))),
-        ..netram_lender::Config::default()
-    }
-}
-
-fn address(dir: &TempDir, index: usize) -> Address {
-    Address::Unix(dir.path().join(format!("socket-{index}")))
-}
-
-fn dir() -> TempDir {
-    tempfile::Builder::new()
-        .prefix("netram-test-")
-        .tempdir_in("/dev/shm")
-        .unwrap()
-}
 
 fn open(dir: &TempDir, lenders: usize, copies: usize) -> Depot {
     let depot = Depot::open(Config {
@@ -50,14 +22,6 @@ fn open(dir: &TempDir, lenders: usize, copies: usize) -> Depot {
         depot.status().lenders.iter().all(|lender| lender.linked)
     });
     depot
-}
-
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < deadline, "never: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
 }
 
 fn content(page: u32, round: u64) -> [u8; 4096] {
@@ -180,7 +144,7 @@ fn one_lender_named_twice_is_refused_and_one_by_two_names_holds_one_copy() {
     ));
     let _lender = Lender::start(netram_lender::Config {
         listen: vec![address(&dir, 0), address(&dir, 1)],
-        ..config(&dir, 0, 8 << 20)
+        ..lender_config(&dir, 0, 8 << 20)
     })
     .unwrap();
     let depot = Depot::open(Config {

@@ -185,7 +185,7 @@ fn undeclared_stores_are_found_by_address_in_mapped_pages_and_on_the_heap() {
     match probe.set_capture(Capture::Twins(Find::Watch)) {
         Ok(()) => undeclared_stores_are_found(&rvm, &folder.path("a")),
         // By protection, stores that the system makes for the program are not found, as these are.
-        Err(refused) => eprintln!("skipped: {refused}"),
+        Err(refused) => common::skipped(refused),
     }
     undeclared_stores_are_found(&Machine::new(1 << 20).open().unwrap(), "a");
 }

@@ -27,7 +27,7 @@ fn ways() -> Vec<Capture> {
     ];
     if let Err(refused) = region.set_capture(Capture::Twins(Find::Watch)) {
         assert!(matches!(refused, CaptureError::NoWatch { .. }), "{refused}");
-        eprintln!("skipped: {refused}");
+        common::skipped(refused);
         ways.truncate(2);
     }
     ways

@@ -84,7 +84,7 @@ fn ways() -> Vec<Capture> {
     let mut world = World::new(Capture::Declared);
     if let Err(refused) = world.region.set_capture(Capture::Twins(Find::Watch)) {
         assert!(matches!(refused, CaptureError::NoWatch { .. }), "{refused}");
-        eprintln!("skipped: {refused}");
+        common::skipped(refused);
         ways.truncate(3);
     }
     ways

@@ -73,7 +73,7 @@ fn opening_a_huge_segment_costs_nothing() {
     // Far more than the machine's memory; beyond 4 GiB, where the original's ancestors broke.
     let length = 1u64 << 40;
     if rvm.create_segment(&path, length, Allocation::Sparse).is_err() {
-        eprintln!("skipped: this file system holds no sparse file of 1 TiB");
+        common::skipped("this file system holds no sparse file of 1 TiB");
         return;
     }
     let huge = rvm.map(&path, 0, 0).unwrap();
@@ -163,7 +163,7 @@ fn a_replaced_segment_is_refused_until_adopted() {
     std::fs::write(&path, bytes).unwrap();
     match folder.open(&machine) {
         Err(OpenError::Recovery(TruncateError::Segment(SegmentError::Foreign { .. }))) => {}
-        Ok(_) => eprintln!("skipped: this file system keeps no extended attributes"),
+        Ok(_) => common::skipped("this file system keeps no extended attributes"),
         other => panic!("{other:?}"),
     }
     let storage = RealStorage::open(&folder.path("table")).unwrap();

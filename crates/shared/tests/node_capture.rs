@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use common::world::Place;
-use common::{PATIENCE, Random, until};
+use common::{PATIENCE, Random, skipped, until};
 use netram_proto::port::Durability;
 use netram_proto::shared::{Hold, LockId};
 use netram_rvm::{Capture, CaptureError, Find, Mode, Verify};
@@ -40,7 +40,7 @@ fn join(place: &Place, name: &str, capture: Capture) -> Option<Node> {
     match Node::join(options) {
         Ok(node) => Some(node),
         Err(JoinError::Capture(refused @ CaptureError::NoWatch { .. })) => {
-            eprintln!("skipped: {refused}");
+            skipped(refused);
             None
         }
         Err(error) => panic!("{error}"),

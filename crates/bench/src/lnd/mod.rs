@@ -34,6 +34,7 @@ use crate::curves::{self, OnCurve};
 use crate::error::BenchError;
 use crate::machine::Machine;
 use crate::site::Site;
+use crate::step::Step;
 use crate::volume::Place;
 use crate::volume::serve::What;
 use database::{Database, Operations};
@@ -71,15 +72,6 @@ pub struct Plan {
     pub cap: Duration,
     /// Fewer places.
     pub quick: bool,
-}
-
-/// What whoever watches is told: what is next, or what is skipped.
-#[derive(Debug)]
-pub enum Step<'a> {
-    /// This is measured next.
-    Next(&'a str),
-    /// This cannot be measured here.
-    Skipped(&'a str),
 }
 
 /// Everything that was measured.

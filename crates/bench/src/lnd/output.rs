@@ -29,12 +29,7 @@ pub fn write(report: &Report, run: &Run, folder: &Path, png: bool) -> Result<Vec
     let mut results = Results::new(folder)?;
     for figure in &report.figures {
         let name = format!("lnd-fig{:02}", figure.number);
-        results.save(&format!("{name}.csv"), csv(figure).as_bytes())?;
-        let picture = picture(figure);
-        results.save(&format!("{name}.svg"), picture.svg()?.as_bytes())?;
-        if png {
-            results.save(&format!("{name}.png"), &picture.png()?)?;
-        }
+        results.save_figure(&name, &csv(figure), &picture(figure), png)?;
     }
     if !report.table.is_empty() {
         let rows = report.table.iter().map(|(system, done)| (*system, done.all()));

@@ -25,6 +25,7 @@ use crate::curves::OnCurve;
 use crate::error::BenchError;
 use crate::machine::Machine;
 use crate::site::Site;
+use crate::step::Step;
 use claims::Claim;
 use machines::{Measured, Today};
 use programs::{Ran, Workload};
@@ -41,15 +42,6 @@ pub struct Plan {
     pub figures: Vec<u8>,
     /// Without VERILOG, and with fewer counters.
     pub quick: bool,
-}
-
-/// What whoever watches is told: what is next, or what is skipped.
-#[derive(Debug)]
-pub enum Step<'a> {
-    /// This is next.
-    Next(&'a str),
-    /// This cannot be done here.
-    Skipped(&'a str),
 }
 
 /// Everything that came out.

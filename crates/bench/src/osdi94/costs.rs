@@ -7,9 +7,10 @@ use netram_rvm::{Capture, Find, differences};
 use serde::Serialize;
 
 use super::world::{Memory, PAGE, Peer, store};
-use super::{Plan, Step, median, shuffled};
+use super::{Plan, median, shuffled};
 use crate::error::BenchError;
 use crate::site::Site;
+use crate::step::Step;
 
 /// A row of the table.
 #[derive(Clone, Debug, Serialize)]

@@ -32,6 +32,7 @@ use crate::curves::OnCurve;
 use crate::error::BenchError;
 use crate::machine::Machine;
 use crate::site::Site;
+use crate::step::Step;
 use costs::Cost;
 use recoverability::Column;
 use traversals::Bar;
@@ -50,15 +51,6 @@ pub struct Plan {
     pub rounds: usize,
     /// Fewer places, less memory.
     pub quick: bool,
-}
-
-/// What whoever watches is told: what is next, or what is skipped.
-#[derive(Debug)]
-pub enum Step<'a> {
-    /// This is measured next.
-    Next(&'a str),
-    /// This cannot be measured here.
-    Skipped(&'a str),
 }
 
 /// Everything that was measured.

@@ -5,12 +5,13 @@ use netram_oo7::{Operation, Parameters, Size};
 use netram_transport::WaitPolicy;
 use serde::Serialize;
 
+use super::Plan;
 use super::traversals::{self, Bar};
-use super::{Plan, Step};
 use crate::error::BenchError;
 use crate::oo7::{self, REPETITIONS_MIN, Report};
 use crate::shared;
 use crate::site::Site;
+use crate::step::Step;
 
 /// A column of the figure.
 #[derive(Clone, Debug, Serialize)]

@@ -20,10 +20,11 @@ use serde::Serialize;
 
 use super::capture::BY_PAGE;
 use super::world::{Memory, PAGE};
-use super::{Curve, Plan, Step, median};
+use super::{Curve, Plan, median};
 use crate::error::{BenchError, Context};
 use crate::site::Site;
 use crate::socket::{Gate, Pause, Socket};
+use crate::step::Step;
 use ground::{Declaring, Plain, Still};
 
 /// The figures, with what is shown in each.

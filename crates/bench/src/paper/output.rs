@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::facts::Facts;
-use super::{Report, csv, markdown, page, plot};
+use super::plot::{self, Picture};
+use super::{Report, csv, markdown, page};
 use crate::error::{BenchError, Context};
 
 /// The page's name.
@@ -29,11 +30,7 @@ pub fn write(report: &Report, run: &Run, folder: &Path, png: bool) -> Result<Vec
     let mut results = Results::new(folder)?;
     for figure in &report.figures {
         let name = format!("fig{:02}", figure.number);
-        results.save(&format!("{name}.csv"), csv::table(figure).as_bytes())?;
-        results.save(&format!("{name}.svg"), plot::svg(figure, &facts)?.as_bytes())?;
-        if png {
-            results.save(&format!("{name}.png"), &plot::png(figure, &facts)?)?;
-        }
+        results.save_figure(&name, &csv::table(figure), &plot::picture(figure, &facts), png)?;
     }
     results.save(TABLES, markdown::tables(report, run).as_bytes())?;
     results.save(PAGE, page::page(report, &facts, run)?.as_bytes())?;
@@ -55,6 +52,22 @@ impl Results<'_> {
             folder,
             written: Vec::new(),
         })
+    }
+
+    /// Writes a figure's files: its numbers, its picture, and that as dots as well if they are wanted.
+    pub(crate) fn save_figure(
+        &mut self,
+        name: &str,
+        csv: &str,
+        picture: &Picture,
+        png: bool,
+    ) -> Result<(), BenchError> {
+        self.save(&format!("{name}.csv"), csv.as_bytes())?;
+        self.save(&format!("{name}.svg"), picture.svg()?.as_bytes())?;
+        if png {
+            self.save(&format!("{name}.png"), &picture.png()?)?;
+        }
+        Ok(())
     }
 
     /// Writes a file, in an earlier one's place.

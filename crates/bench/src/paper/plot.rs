@@ -62,12 +62,8 @@ pub fn svg(figure: &Figure, facts: &Facts) -> Result<String, BenchError> {
     picture(figure, facts).svg()
 }
 
-/// The figure as a PNG file.
-pub fn png(figure: &Figure, facts: &Facts) -> Result<Vec<u8>, BenchError> {
-    picture(figure, facts).png()
-}
-
-fn picture(figure: &Figure, facts: &Facts) -> Picture {
+/// The figure, to be drawn.
+pub(crate) fn picture(figure: &Figure, facts: &Facts) -> Picture {
     Picture {
         title: format!("Figure {}: {}", figure.number, figure.title),
         across: figure.axis.name().to_owned(),
@@ -343,7 +339,7 @@ mod tests {
 
     #[test]
     fn the_png_is_as_large_as_promised_and_not_empty() {
-        let bytes = png(&figure(), &Facts::tr190().unwrap()).unwrap();
+        let bytes = picture(&figure(), &Facts::tr190().unwrap()).png().unwrap();
         let mut reader = png_reader(&bytes);
         let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
         let frame = reader.next_frame(&mut pixels).unwrap();

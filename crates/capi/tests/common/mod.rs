@@ -4,6 +4,7 @@
 pub(crate) mod world;
 
 use std::ffi::OsStr;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -152,7 +153,11 @@ pub(crate) fn has(program: &str) -> bool {
         .status()
         .is_ok_and(|status| status.success());
     if !found {
-        eprintln!("SKIPPED: no `{program}`; scripts/test-deps.sh installs it");
+        // What is merely printed is kept back while a test passes.
+        let _ = writeln!(
+            std::io::stderr(),
+            "\nSKIPPED: no `{program}`; scripts/test-deps.sh installs it"
+        );
     }
     found
 }

@@ -1,5 +1,6 @@
 //! What a program may do to its arena, and kernels that offer less.
 
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use netram_lender::Lender;
@@ -52,7 +53,7 @@ fn setup(lacking: Features, change: impl FnOnce(&mut ArenaConfig)) -> Option<Set
     let arena = match Arena::open_without(config, lacking) {
         Ok(arena) => arena,
         Err(error @ (ArenaError::Refused { .. } | ArenaError::Kernel { .. })) => {
-            eprintln!("skipped: {error}");
+            skipped(&error.to_string());
             return None;
         }
         Err(error) => panic!("{error}"),
@@ -62,6 +63,13 @@ fn setup(lacking: Features, change: impl FnOnce(&mut ArenaConfig)) -> Option<Set
         _lender: lender,
         _dir: dir,
     })
+}
+
+/// Says aloud that a test cannot be run here: what is merely printed is kept back while a test passes.
+fn skipped(missing: &str) {
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    // Nobody is left to be told if this cannot be written.
+    let _ = writeln!(std::io::stderr(), "\nSKIPPED {test}: {missing}");
 }
 
 fn fill(vec: &mut FarVec<u64>, round: u64) {
@@ -137,7 +145,7 @@ fn a_lock_on_an_arena_is_taken_off_and_the_cap_holds() {
     let mut vec = FarVec::zeros(&setup.arena, PAGES * WORDS).unwrap();
     fill(&mut vec, 1);
     if let Err(error) = setup.arena.0.core.memory.lock() {
-        eprintln!("skipped: this process may not lock memory: {error}");
+        skipped(&format!("this process may not lock memory: {error}"));
         return;
     }
     check(&vec, 1);

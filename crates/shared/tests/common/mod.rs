@@ -183,3 +183,11 @@ pub fn next(channel: &mut Channel) -> Result<Vec<u8>, ChannelError> {
         std::thread::sleep(Duration::from_micros(100));
     }
 }
+
+/// Says aloud that a test, or a part of it, cannot be run here: what is merely printed is kept back while a test passes.
+pub fn skipped(missing: impl std::fmt::Display) {
+    use std::io::Write;
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    // Nobody is left to be told if this cannot be written.
+    let _ = writeln!(std::io::stderr(), "\nSKIPPED {test}: {missing}");
+}

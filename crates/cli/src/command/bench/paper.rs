@@ -21,6 +21,7 @@ use netram_bench::paper::output::{self as files, Run};
 use netram_bench::paper::system::Series;
 use netram_bench::paper::{self, Plan, Report, Step};
 use netram_bench::site::Site;
+use netram_bench::step;
 use serde::Serialize;
 use serde_json::json;
 
@@ -164,10 +165,7 @@ impl Paper {
             quick: self.quick,
         };
         let bar = ProgressBar::new_spinner();
-        let report = lnd::measure(site, &plan, &mut |step| match step {
-            lnd::Step::Next(what) => say_next(&bar, what),
-            lnd::Step::Skipped(what) => output::remark(format_args!("SKIPPED: {what}")),
-        })?;
+        let report = lnd::measure(site, &plan, &mut |next| say(&bar, &next))?;
         bar.finish_and_clear();
         let written = lnd::output::write(&report, run, &self.out, self.png)?;
         self.tell(run, &report, &written, lnd::output::TABLES, show_lnd)
@@ -180,10 +178,7 @@ impl Paper {
             quick: self.quick,
         };
         let bar = ProgressBar::new_spinner();
-        let report = osdi94::measure(site, &plan, &mut |step| match step {
-            osdi94::Step::Next(what) => say_next(&bar, what),
-            osdi94::Step::Skipped(what) => output::remark(format_args!("SKIPPED: {what}")),
-        })?;
+        let report = osdi94::measure(site, &plan, &mut |next| say(&bar, &next))?;
         bar.finish_and_clear();
         let written = osdi94::output::write(&report, run, &self.out, self.png)?;
         self.tell(run, &report, &written, osdi94::output::TABLES, show_osdi94)
@@ -195,10 +190,7 @@ impl Paper {
             quick: self.quick,
         };
         let bar = ProgressBar::new_spinner();
-        let report = mascots96::measure(site, &plan, &mut |step| match step {
-            mascots96::Step::Next(what) => say_next(&bar, what),
-            mascots96::Step::Skipped(what) => output::remark(format_args!("SKIPPED: {what}")),
-        })?;
+        let report = mascots96::measure(site, &plan, &mut |next| say(&bar, &next))?;
         bar.finish_and_clear();
         let written = mascots96::output::write(&report, run, &self.out, self.png)?;
         self.tell(run, &report, &written, mascots96::output::TABLES, show_mascots96)
@@ -249,13 +241,15 @@ impl Paper {
     }
 }
 
-/// What is measured next, for whoever watches or reads later.
-fn say_next(bar: &ProgressBar, what: &str) {
-    if output::is_watched() {
-        bar.set_message(what.to_owned());
-        bar.tick();
-    } else {
-        output::remark(format_args!("measuring {what} ..."));
+/// What is measured next, or is not, for whoever watches or reads later.
+fn say(bar: &ProgressBar, next: &step::Step<'_>) {
+    match next {
+        step::Step::Next(what) if output::is_watched() => {
+            bar.set_message((*what).to_owned());
+            bar.tick();
+        }
+        step::Step::Next(what) => output::remark(format_args!("measuring {what} ...")),
+        step::Step::Skipped(what) => output::remark(format_args!("SKIPPED: {what}")),
     }
 }
 
