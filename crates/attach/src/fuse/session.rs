@@ -128,7 +128,8 @@ fn receive(mut control: &File, buffer: &mut [u8]) -> io::Result<Option<usize>> {
             Err(error) => error,
         };
         match Errno::from_io_error(&error) {
-            Some(Errno::NODEV) => return Ok(None),
+            // The second: it went while this thread was just about to be handed the file's release, for which nobody waits.
+            Some(Errno::NODEV | Errno::CONNABORTED) => return Ok(None),
             // Interrupted, or its sender was.
             Some(Errno::NOENT | Errno::INTR | Errno::AGAIN) => (),
             _ => return Err(error),

@@ -28,6 +28,11 @@ const MIB: u64 = 1 << 20;
 #[test]
 fn server() {
     let Ok(image) = std::env::var(SERVE) else { return };
+    // For the test that started it: its error output is that test's log.
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .init();
     // The test runner has begun a line.
     writeln!(std::io::stdout()).unwrap();
     let served = netram_attach::serve(|| CachedDevice::open(Path::new(&image)).map(CachedDevice::shared));
