@@ -52,32 +52,54 @@ pub struct Echo {
     pub core: Option<usize>,
     /// What it does between two polls.
     pub pause: Pause,
+    /// Another echo process, which it exchanges with before it answers.
+    pub asks: Option<String>,
 }
 
 impl Echo {
-    /// Serves one connection after the other until killed.
+    /// Serves all who connect, each by a thread, until killed.
     pub(crate) fn run(&self) -> Result<(), BenchError> {
         if let Some(core) = self.core {
             machine::pin(&[core])?;
         }
         let gate = Gate::open(&self.listen.parse().context("read where to listen")?)?;
         crate::say(&format!("listening {}", gate.address()?))?;
-        let mut request = vec![0; self.exchange.request];
-        let reply = vec![0; self.exchange.reply];
-        loop {
-            let socket = gate.accept()?;
-            while socket.receive_all(&mut request, self.pause)? {
-                socket.send_all(&reply)?;
+        std::thread::scope(|scope| {
+            loop {
+                let socket = gate.accept()?;
+                // One that fails has lost whoever it served.
+                scope.spawn(move || self.serve(&socket));
             }
+        })
+    }
+
+    fn serve(&self, socket: &Socket) -> Result<(), BenchError> {
+        let mut request = vec![0; self.exchange.request];
+        let mut reply = vec![0; self.exchange.reply];
+        let asked = match &self.asks {
+            Some(address) => Some(Socket::connect(&address.parse().context("read whom to ask")?)?),
+            None => None,
+        };
+        while socket.receive_all(&mut request, self.pause)? {
+            if let Some(asked) = &asked {
+                asked.send_all(&request)?;
+                if !asked.receive_all(&mut reply, self.pause)? {
+                    return Ok(());
+                }
+            }
+            socket.send_all(&reply)?;
         }
+        Ok(())
     }
 }
 
 /// A running echo process and a connection to it.
 pub struct Pinger {
     child: Child,
+    address: Address,
     socket: Socket,
     exchange: Exchange,
+    pause: Pause,
 }
 
 impl Pinger {
@@ -88,24 +110,57 @@ impl Pinger {
         folder: &Path,
         through: impl FnOnce(Address) -> Result<Address, BenchError>,
     ) -> Result<Pinger, BenchError> {
-        let exchange = echo.exchange;
+        let (exchange, pause) = (echo.exchange, echo.pause);
         let mut child = Child::play(program, &Role::Echo(echo), "echo", folder)?;
         let addresses = listening(&child.ready("listening ")?)?;
         let address = addresses
             .into_iter()
             .next()
             .ok_or_else(|| child.failed("it named no address"))?;
-        let socket = Socket::connect(&through(address)?)?;
+        let address = through(address)?;
+        let socket = Socket::connect(&address)?;
         Ok(Pinger {
             child,
+            address,
             socket,
             exchange,
+            pause,
         })
+    }
+
+    /// Where it is reached.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    fn receive(&self, reply: &mut [u8], pause: Pause) -> Result<(), BenchError> {
+        match self.socket.receive_all(reply, pause)? {
+            true => Ok(()),
+            false => Err(self.child.failed("it closed the connection")),
+        }
     }
 }
 
 /// Exchanges with all of `pingers` at once for a while, spinning: requests to all, then answers from all.
 pub fn round(pingers: &[Pinger], time: Duration) -> Result<Summary, BenchError> {
+    rounds(pingers, time, exchange)
+}
+
+/// Exchanges with one after the other for a while, waiting as they do. A time is that of all of them, one after the other.
+pub fn chain(pingers: &[Pinger], time: Duration) -> Result<Summary, BenchError> {
+    rounds(pingers, time, |pingers, request, reply| {
+        pingers.iter().try_for_each(|pinger| {
+            pinger.socket.send_all(request)?;
+            pinger.receive(reply, pinger.pause)
+        })
+    })
+}
+
+fn rounds(
+    pingers: &[Pinger],
+    time: Duration,
+    exchange: impl Fn(&[Pinger], &[u8], &mut [u8]) -> Result<(), BenchError>,
+) -> Result<Summary, BenchError> {
     let Some(first) = pingers.first() else {
         return Err(BenchError::Asked("nobody to exchange with".to_owned()));
     };
@@ -130,12 +185,9 @@ fn exchange(pingers: &[Pinger], request: &[u8], reply: &mut [u8]) -> Result<(), 
     for pinger in pingers {
         pinger.socket.send_all(request)?;
     }
-    for pinger in pingers {
-        if !pinger.socket.receive_all(reply, Pause::Spin)? {
-            return Err(pinger.child.failed("it closed the connection"));
-        }
-    }
-    Ok(())
+    pingers
+        .iter()
+        .try_for_each(|pinger| pinger.receive(reply, Pause::Spin))
 }
 
 #[cfg(test)]

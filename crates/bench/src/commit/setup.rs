@@ -70,6 +70,7 @@ impl Setup {
                 exchange: Exchange::of_commit(spec.record_bytes, spec.secure),
                 core,
                 pause: if yields { Pause::Yield } else { Pause::Spin },
+                asks: None,
             };
             Pinger::start(site.program(), echo, site.folder(), |to| through(to, core))
         };

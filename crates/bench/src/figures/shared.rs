@@ -30,7 +30,7 @@ pub(super) fn regions(
 ) -> Result<Vec<Figure>, BenchError> {
     let plan = Plan::default();
     tell("an update of eight bytes at another node");
-    let mut figures = vec![seen(site, plan, effort)?];
+    let mut figures = seen(site, plan, effort)?.to_vec();
     tell("locks that are kept");
     let ns = local::acquire_again(site, plan, effort)?;
     let what = "acquiring a lock that the node has kept: a transaction with it, less one without";
@@ -67,15 +67,28 @@ pub(super) fn regions(
     Ok(figures)
 }
 
-fn seen(site: &Site, plan: Plan, effort: Effort) -> Result<Figure, BenchError> {
+fn seen(site: &Site, plan: Plan, effort: Effort) -> Result<[Figure; 2], BenchError> {
     let seen = visible::measure(site, plan, effort)?;
     let what = format!(
         "8 B from begin at one node to another's memory, half of there and back, the commit being {:.1} us of it; floor: 1.5 \
          bare exchanges of {:.1} us",
         seen.commit.p50_us, seen.exchange.p50_us
     );
-    let (value, floor) = (seen.one_way.p50_us, Some(seen.floor_us));
-    Ok(Figure::new("shared-visible", what, "us p50", value, floor, Hold::AtMost(1.5)).with_ratio(seen.ratio))
+    let figure = |id, what, floor, ratio| {
+        let (value, hold) = (seen.one_way.p50_us, Hold::AtMost(1.5));
+        Figure::new(id, what, "us p50", value, Some(floor), hold).with_ratio(ratio)
+    };
+    let beside =
+        "the same; floor: the same way between three processes that do nothing, and yield, on the same cores";
+    Ok([
+        figure("shared-visible", what, seen.floor_us, seen.ratio),
+        figure(
+            "shared-visible-cores",
+            beside.to_owned(),
+            seen.idle_us,
+            seen.idle_ratio,
+        ),
+    ])
 }
 
 fn followers(site: &Site, plan: Plan, effort: Effort) -> Result<Figure, BenchError> {

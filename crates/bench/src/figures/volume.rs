@@ -139,6 +139,7 @@ fn writes(site: &Site, effort: Effort) -> Result<Vec<Figure>, BenchError> {
         exchange: Exchange::of_commit(WRITE_HEADER_BYTES + BLOCK, true),
         core: server,
         pause: Pause::Spin,
+        asks: None,
     };
     let pinger = [Pinger::start(site.program(), echo, site.folder(), Ok)?];
     let _pinned = Pinned::to(seats.client())?;

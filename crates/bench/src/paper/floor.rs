@@ -67,6 +67,7 @@ impl<'s> Floors<'s> {
                 exchange: Exchange::of_commit(payload, true),
                 core: self.seats.lender(0),
                 pause: Pause::Spin,
+                asks: None,
             };
             let pinger = Pinger::start(self.site.program(), echo, self.site.folder(), Ok)?;
             self.pingers.insert(bytes, pinger);

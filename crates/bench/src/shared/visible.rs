@@ -3,6 +3,9 @@
 //! Each of two nodes writes under a lock of its own, as soon as it has what the other wrote: once around are two commits, each
 //! seen by the other. The floor is a bare exchange with a process that answers, as large as such a commit: once for the
 //! member's acknowledgement, and half of it for the way to the other node.
+//!
+//! That floor's two processes have a core each. Where there are fewer cores than processes on an update's way, a second floor says what
+//! is left to be had: the same way between as many processes that do nothing, and yield while they wait.
 
 use std::time::Instant;
 
@@ -37,6 +40,10 @@ pub struct Visible {
     pub floor_us: f64,
     /// Median of the rounds' medians over their floors.
     pub ratio: f64,
+    /// Microseconds of the same way between processes that do nothing, on the same cores.
+    pub idle_us: f64,
+    /// Median of the rounds' medians over that.
+    pub idle_ratio: f64,
 }
 
 /// Measures in alternating rounds.
@@ -54,16 +61,22 @@ pub fn measure(site: &Site, plan: Plan, effort: Effort) -> Result<Visible, Bench
         exchange: Exchange::of_commit(PAYLOAD_BYTES, true),
         core: seats.lender(0),
         pause: Pause::Spin,
+        asks: None,
     };
-    let pinger = Pinger::start(site.program(), echo, site.folder(), Ok)?;
+    let start = |echo| Pinger::start(site.program(), echo, site.folder(), Ok);
+    let pinger = start(echo.clone())?;
+    let idle = idle_way(&echo, start)?;
     let mut version = node.version(ASKS).0;
     let (mut ways, mut commits, mut exchanges, mut ratios) = (vec![], vec![], vec![], vec![]);
+    let (mut idles, mut idle_ratios) = (vec![], vec![]);
     // The first round warms up.
     for round in 0..=effort.rounds {
         let exchange = {
             let _pinned = Pinned::to(seats.client())?;
             echo::round(std::slice::from_ref(&pinger), effort.round)?
         };
+        // There and back, halved, as the updates are.
+        let idle_us = echo::chain(&idle, effort.round)?.p50_us / 2.0;
         let (mut way, mut commit) = (Recorder::start(&[]), Recorder::start(&[]));
         let end = Instant::now() + effort.round;
         loop {
@@ -85,6 +98,8 @@ pub fn measure(site: &Site, plan: Plan, effort: Effort) -> Result<Visible, Bench
         if round > 0 {
             let way = way.finish();
             ratios.push(way.p50_us / (EXCHANGES * exchange.p50_us));
+            idle_ratios.push(way.p50_us / idle_us);
+            idles.push(idle_us);
             ways.push(way);
             commits.push(commit.finish());
             exchanges.push(exchange);
@@ -97,5 +112,25 @@ pub fn measure(site: &Site, plan: Plan, effort: Effort) -> Result<Visible, Bench
         exchange,
         floor_us: EXCHANGES * exchange.p50_us,
         ratio: median(ratios),
+        idle_us: median(idles),
+        idle_ratio: median(idle_ratios),
     })
+}
+
+/// A member, and whoever answers, which asks the member first.
+fn idle_way(
+    echo: &Echo,
+    start: impl Fn(Echo) -> Result<Pinger, BenchError>,
+) -> Result<[Pinger; 2], BenchError> {
+    let yields = Echo {
+        core: None,
+        pause: Pause::Yield,
+        ..echo.clone()
+    };
+    let member = start(yields.clone())?;
+    let peer = start(Echo {
+        asks: Some(member.address().to_string()),
+        ..yields
+    })?;
+    Ok([member, peer])
 }
