@@ -71,7 +71,7 @@ pub use inspect::{SegmentFile, SegmentView, TableView};
 pub use memory::{Memory, Placement};
 pub use options::{Mode, Options, Truncation};
 pub use record::{Changes, RangeView};
-pub use region::{ReadGuard, Region};
+pub use region::{ExclusiveGuard, ReadGuard, Region};
 pub use rvm::{Query, RegionInfo, Rvm, SegmentInfo};
 pub use stats::{COUNT_CLASSES, LENGTH_CLASSES, Statistics};
 pub use storage::{Allocation, Identity, RealFile, RealStorage, Storage};

@@ -249,6 +249,31 @@ impl Deref for ReadGuard<'_> {
     }
 }
 
+/// Exclusive access to a region's bytes, across many changes: nobody else reads or changes any meanwhile.
+///
+/// It can be read; what is stored goes through a transaction, [`crate::Transaction::write_in`]. Unlike an
+/// [edit](crate::Transaction::edit) it borrows none, so that both can be kept in one value.
+#[derive(Debug)]
+pub struct ExclusiveGuard<'r> {
+    pub(crate) region: &'r Region,
+    pub(crate) memory: RwLockWriteGuard<'r, Memory>,
+}
+
+impl ExclusiveGuard<'_> {
+    /// The region whose bytes these are.
+    pub fn region(&self) -> &Region {
+        self.region
+    }
+}
+
+impl Deref for ExclusiveGuard<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.memory
+    }
+}
+
 impl AsRef<Region> for Region {
     fn as_ref(&self) -> &Region {
         self
@@ -280,6 +305,14 @@ impl Region {
     /// The region's bytes, kept from changing until the guard is dropped.
     pub fn read(&self) -> ReadGuard<'_> {
         ReadGuard(self.mapping.read())
+    }
+
+    /// The region's bytes, for nobody else until the guard is dropped.
+    pub fn exclusive(&self) -> ExclusiveGuard<'_> {
+        ExclusiveGuard {
+            region: self,
+            memory: self.mapping.write(),
+        }
     }
 
     /// A copy of the value at `offset`, which need not be aligned.

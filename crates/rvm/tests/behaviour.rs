@@ -128,6 +128,7 @@ fn ranges_outside_are_refused_and_change_nothing() {
         );
     }
     assert!(transaction.edit(&a).range_mut(4090, 7).is_err());
+    assert!(transaction.write_in(&mut a.exclusive(), 4090, &[1; 7]).is_err());
     assert!(a.get::<u64>(4089).is_err());
     transaction.set_range(&a, 4096, 0).unwrap();
     assert_eq!(transaction.ranges(), 0);

@@ -59,7 +59,7 @@ fn step() -> impl Strategy<Value = Step> {
         0..3usize,
         any::<prop::sample::Index>(),
         0..300usize,
-        0..4u8,
+        0..5u8,
         any::<u8>(),
     );
     let change = change.prop_map(|(transaction, segment, at, length, how, value)| {
@@ -237,7 +237,12 @@ impl Story {
                 let mut edit = open.transaction.edit(region);
                 edit.range_mut(offset, length).unwrap().copy_from_slice(&bytes);
             }
-            2 if length >= 8 => {
+            2 => {
+                let mut held = region.exclusive();
+                open.transaction.write_in(&mut held, offset, &bytes).unwrap();
+                assert!(held[offset..offset + length] == bytes[..]);
+            }
+            3 if length >= 8 => {
                 // Declared whole, stored in part.
                 open.transaction.set_range(region, offset, length).unwrap();
                 open.transaction.set(region, offset, &u64::from(value)).unwrap();

@@ -106,6 +106,14 @@ fn bytes_are_written_under_their_lock_and_no_other() {
     let not_held =
         matches!(refused, DeclareError::NotHeld { offset, lock: LockId(2), .. } if offset == 2 * SPAN);
     assert!(not_held, "{refused}");
+    let mut held = node.region().exclusive();
+    let refused = txn.write_in(&mut held, 2 * SPAN - 4, &[1; 8]).unwrap_err();
+    assert!(
+        matches!(refused, DeclareError::NotHeld { lock: LockId(2), .. }),
+        "{refused}"
+    );
+    txn.write_in(&mut held, 2 * SPAN - 4, &[0; 4]).unwrap();
+    drop(held);
     assert!(matches!(txn.set_range(4 * SPAN, 1), Err(DeclareError::Range(_))));
     // Reading is checked as well, for whoever wants that.
     assert_eq!(txn.get::<u64>(2 * SPAN - 4), Ok(0));

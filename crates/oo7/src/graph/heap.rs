@@ -1,14 +1,15 @@
 //! The persistent heap as the ground of the graph.
 //!
-//! Reading takes the region's lock once, and keeps it until something changes: a traversal that only reads follows
-//! offsets with a bounds check each, and nothing else.
+//! The region's lock is taken once to read, once more at the first change, and kept: a traversal follows offsets with a bounds check
+//! each, and changes with a declaration each. Taken and freed with every change it was the most of what a change cost: each
+//! time the processor waits until all that it has begun is done, with the misses of the walk.
 
 use std::fmt;
 use std::ops::Deref;
 
 use netram_heap::{AllocError, Heap, Ptr, Transact};
 use netram_proto::port::{Durability, Log};
-use netram_rvm::{Mode, ReadGuard, Rvm, Storage, Transaction};
+use netram_rvm::{ExclusiveGuard, Mode, ReadGuard, Rvm, Storage, Transaction};
 
 use super::ground::{Ground, Near, Space};
 use crate::error::StoreError;
@@ -67,13 +68,26 @@ impl<'h, L: Log, S: Storage> Space for OnHeap<'h, L, S> {
     }
 }
 
-/// A transaction that can be committed.
+/// A transaction that can be committed, and changes memory whose lock is held already.
 pub trait Commits: Transact {
+    /// Declares bytes and stores them.
+    fn store(&mut self, held: &mut ExclusiveGuard<'_>, offset: usize, bytes: &[u8])
+    -> Result<(), StoreError>;
+
     /// Commits it.
     fn commit(self, durability: Durability) -> Result<(), StoreError>;
 }
 
 impl<L: Log, S: Storage> Commits for Transaction<L, S> {
+    fn store(
+        &mut self,
+        held: &mut ExclusiveGuard<'_>,
+        offset: usize,
+        bytes: &[u8],
+    ) -> Result<(), StoreError> {
+        self.write_in(held, offset, bytes).map_err(StoreError::below)
+    }
+
     fn commit(self, durability: Durability) -> Result<(), StoreError> {
         Transaction::commit(self, durability).map_err(StoreError::below)?;
         Ok(())
@@ -85,6 +99,8 @@ impl<L: Log, S: Storage> Commits for Transaction<L, S> {
 pub struct HeapOpen<'s, X, H> {
     // Dropped before the transaction, whose end takes the region's lock.
     reading: Option<ReadGuard<'s>>,
+    /// From the first change on, instead.
+    storing: Option<ExclusiveGuard<'s>>,
     transaction: X,
     heaps: &'s [H],
     durability: Durability,
@@ -95,6 +111,7 @@ impl<'s, X: Commits, H: Deref<Target = Heap>> HeapOpen<'s, X, H> {
         assert!(!heaps.is_empty());
         HeapOpen {
             reading: None,
+            storing: None,
             transaction,
             heaps,
             durability,
@@ -134,9 +151,10 @@ impl<X, H> fmt::Debug for HeapOpen<'_, X, H> {
 }
 
 impl<X, H> HeapOpen<'_, X, H> {
-    /// The transaction, for a change: nothing may be lent for reading meanwhile.
+    /// The transaction, for what takes the region's lock itself, or waits.
     pub(super) fn changing(&mut self) -> &mut X {
         self.reading = None;
+        self.storing = None;
         &mut self.transaction
     }
 }
@@ -144,8 +162,11 @@ impl<X, H> HeapOpen<'_, X, H> {
 impl<X: Commits, H: Deref<Target = Heap>> Ground for HeapOpen<'_, X, H> {
     fn bytes(&mut self) -> &[u8] {
         let heap = self.common();
-        let reading = self.reading.get_or_insert_with(|| heap.region().read());
-        &reading[heap.base()..]
+        let bytes: &[u8] = match &self.storing {
+            Some(storing) => storing,
+            None => self.reading.get_or_insert_with(|| heap.region().read()),
+        };
+        &bytes[heap.base()..]
     }
 
     fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), StoreError> {
@@ -157,8 +178,9 @@ impl<X: Commits, H: Deref<Target = Heap>> Ground for HeapOpen<'_, X, H> {
             what: "bytes to write",
             at,
         })?;
-        let written = self.changing().write(heap.region(), offset, bytes);
-        written.map_err(StoreError::below)
+        self.reading = None;
+        let storing = self.storing.get_or_insert_with(|| heap.region().exclusive());
+        self.transaction.store(storing, offset, bytes)
     }
 
     fn allocate(&mut self, near: Near, bytes: usize) -> Result<u64, StoreError> {
@@ -181,7 +203,7 @@ impl<X: Commits, H: Deref<Target = Heap>> Ground for HeapOpen<'_, X, H> {
 
     fn root(&mut self) -> Result<u64, StoreError> {
         // It takes the region's lock itself.
-        self.reading = None;
+        self.changing();
         let root = self.common().root::<u8>(ROOT).map_err(StoreError::below)?;
         Ok(root.offset())
     }
@@ -195,11 +217,12 @@ impl<X: Commits, H: Deref<Target = Heap>> Ground for HeapOpen<'_, X, H> {
     fn commit(self) -> Result<(), StoreError> {
         let HeapOpen {
             reading,
+            storing,
             transaction,
             durability,
             ..
         } = self;
-        drop(reading);
+        drop((reading, storing));
         transaction.commit(durability)
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use netram_heap::Heap;
 use netram_proto::port::Durability;
 use netram_proto::shared::{Hold, LockId};
-use netram_rvm::Mode;
+use netram_rvm::{ExclusiveGuard, Mode, RangeError};
 use netram_shared::{Node, Txn};
 
 use super::ground::Space;
@@ -115,6 +115,16 @@ fn begin<'n>(node: &'n Node, locks: &[(LockId, Hold)], mode: Mode) -> Result<Txn
 }
 
 impl Commits for Txn<'_> {
+    fn store(
+        &mut self,
+        held: &mut ExclusiveGuard<'_>,
+        offset: usize,
+        bytes: &[u8],
+    ) -> Result<(), StoreError> {
+        let written = self.write_in(held, offset, bytes);
+        written.map_err(|error| StoreError::below(RangeError::from(error)))
+    }
+
     fn commit(self, durability: Durability) -> Result<(), StoreError> {
         Txn::commit(self, durability).map_err(StoreError::below)?;
         Ok(())

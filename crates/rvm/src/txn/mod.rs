@@ -27,7 +27,7 @@ use crate::limit::{POOL_BUFFER_BYTES_MAX, TRANSACTION_RANGES_MAX, TRANSACTION_RE
 use crate::memory::Memory;
 use crate::options::Mode;
 use crate::range::Ranges;
-use crate::region::{Borrowed, Region};
+use crate::region::{Borrowed, ExclusiveGuard, Region};
 use crate::shared::Shared;
 use crate::stats::add;
 use crate::storage::Storage;
@@ -187,10 +187,28 @@ impl<L: Log, S: Storage> Transaction<L, S> {
         let Some(place) = self.admit(region, offset, bytes.len())? else {
             return Ok(());
         };
-        let mut memory = region.mapping.write();
-        self.declare_locked(&memory, place, offset, bytes.len());
-        memory.copy_in(offset, bytes);
+        self.store(&mut region.mapping.write(), place, offset, bytes);
         Ok(())
+    }
+
+    /// The same under a guard that is held already, for many small changes: the region's lock is taken and freed once,
+    /// not with each.
+    pub fn write_in(
+        &mut self,
+        held: &mut ExclusiveGuard<'_>,
+        offset: usize,
+        bytes: &[u8],
+    ) -> Result<(), RangeError> {
+        if let Some(place) = self.admit(held.region, offset, bytes.len())? {
+            self.store(&mut held.memory, place, offset, bytes);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn store(&mut self, memory: &mut Memory, place: u32, offset: usize, bytes: &[u8]) {
+        self.declare_locked(memory, place, offset, bytes.len());
+        memory.copy_in(offset, bytes);
     }
 
     /// Declares the place of `value` and stores it there; `offset` need not be aligned.

@@ -17,7 +17,7 @@ use netram_proto::shared::lock::{AcquireError as Refused, Acquired, TxnId};
 use netram_proto::shared::node::State;
 use netram_proto::shared::{Hold, LockId, Stamp};
 use netram_proto::time::{Span, Time};
-use netram_rvm::{Mode, RangeError, RealStorage, Transaction};
+use netram_rvm::{ExclusiveGuard, Mode, RangeError, RealStorage, Transaction};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::core::{Core, Sleeper};
@@ -200,6 +200,22 @@ impl<'n> Txn<'n> {
     pub fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<(), DeclareError> {
         self.declare(offset, bytes.len(), |inner, shared| {
             inner.write(&shared.region, offset, bytes)
+        })
+    }
+
+    /// The same under a guard of the region that is held already, for many small changes. It must be given back before the transaction
+    /// acquires another lock, or commits.
+    pub fn write_in(
+        &mut self,
+        held: &mut ExclusiveGuard<'_>,
+        offset: usize,
+        bytes: &[u8],
+    ) -> Result<(), DeclareError> {
+        if !std::ptr::eq(held.region(), &*self.shared.region) {
+            return Err(RangeError::ForeignRegion.into());
+        }
+        self.declare(offset, bytes.len(), |inner, _| {
+            inner.write_in(held, offset, bytes)
         })
     }
 
