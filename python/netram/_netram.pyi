@@ -9,7 +9,10 @@ from _typeshed import ReadableBuffer
 from typing_extensions import disjoint_base
 
 __all__ = [
+    "Arena",
+    "ArenaStatus",
     "Commit",
+    "FarMemory",
     "Heap",
     "HeapStatistics",
     "Lender",
@@ -36,6 +39,7 @@ __all__ = [
     "create",
     "join",
     "open",
+    "open_arena",
 ]
 
 __version__: str
@@ -530,3 +534,55 @@ class Reader:
         exception: BaseException | None = None,
         traceback: TracebackType | None = None,
     ) -> None: ...
+
+def open_arena(
+    size: _Size,
+    local: _Size,
+    *,
+    lenders: Sequence[str],
+    key_file: _Path | None = None,
+    insecure: bool = False,
+    copies: int = 2,
+    per_lender: _Size | None = None,
+    hidden: _Size | None = None,
+    replacement: str = "fifo",
+    threads: int = 4,
+    user_faults_only: bool = False,
+    wait: str | None = None,
+    patience: float = 30.0,
+) -> Arena: ...
+@final
+class Arena:
+    def memory(self, size: _Size) -> FarMemory: ...
+    def status(self) -> ArenaStatus: ...
+    @property
+    def size(self) -> int: ...
+
+@final
+class FarMemory(Memory):
+    def __len__(self) -> int: ...
+    @property
+    def address(self) -> int: ...
+
+@final
+class ArenaStatus:
+    @property
+    def used(self) -> int: ...
+    @property
+    def cap(self) -> int: ...
+    @property
+    def aside(self) -> int: ...
+    @property
+    def short(self) -> int: ...
+    @property
+    def lost(self) -> int: ...
+    @property
+    def linked(self) -> int: ...
+    @property
+    def faults(self) -> int: ...
+    @property
+    def fetched(self) -> int: ...
+    @property
+    def ahead(self) -> int: ...
+    @property
+    def sent(self) -> int: ...

@@ -78,8 +78,8 @@ def lender() -> Iterator[Callable[..., Lender]]:
     """Starts lenders; stops them when the test ends."""
     started: list[Lender] = []
 
-    def start(*arguments: str) -> Lender:
-        started.append(Lender(*arguments))
+    def start(*arguments: str, size: str = "16MiB") -> Lender:
+        started.append(Lender(*arguments, size=size))
         return started[-1]
 
     yield start

@@ -155,6 +155,13 @@ impl<T: Pod> FarVec<T> {
         self.area.slice_mut(self.length)
     }
 
+    /// Where it begins, for code that keeps its own discipline: C, Python. The address stays while the vector lives.
+    ///
+    /// Whoever dereferences it vouches that nobody has a slice of the vector meanwhile, and that no two threads store to the same bytes.
+    pub fn as_ptr(&self) -> *mut T {
+        self.area.as_ptr().cast()
+    }
+
     /// All values, in their order.
     pub fn iter(&self) -> std::iter::Copied<std::slice::Iter<'_, T>> {
         self.as_slice().iter().copied()

@@ -18,6 +18,7 @@
 //! | `transaction` | ranges, commit, abort |
 //! | `heap` | the persistent heap of a region |
 //! | `nodes` | shared regions |
+//! | `far` | arenas of far memory |
 //! | `report` | what `query`, `statistics` and `recovered` answer |
 //! | `error` | Rust's errors as Python's |
 //! | `fork` | telling a child process from the one that opened |
@@ -26,6 +27,7 @@
 //! Its promises: `docs/python.md`. Its tests: `python/tests`.
 
 mod error;
+mod far;
 mod fork;
 mod heap;
 mod key;
@@ -48,6 +50,8 @@ mod window;
 mod _netram {
     use pyo3::prelude::*;
 
+    #[pymodule_export]
+    use crate::far::{Arena, ArenaStatus, FarMemory, open_arena};
     #[pymodule_export]
     use crate::fork::inherited;
     #[pymodule_export]

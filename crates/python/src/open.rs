@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use netram_home::{Home, Layout, Opened, Settings};
+use netram_transport::{ClusterKey, KeyError, Security};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyString};
@@ -143,6 +144,24 @@ impl Given {
 pub(crate) fn parse<T: std::str::FromStr<Err: std::fmt::Display>>(name: &str, text: &str) -> PyResult<T> {
     text.parse()
         .map_err(|reason| PyValueError::new_err(format!("{name} {text:?}: {reason}")))
+}
+
+/// The key of a cluster, or that there is none. `refused` makes the exception of a key that cannot be read.
+pub(crate) fn security(
+    key_file: Option<PathBuf>,
+    insecure: bool,
+    refused: impl FnOnce(KeyError) -> PyErr,
+) -> PyResult<Security> {
+    match (key_file, insecure) {
+        (Some(file), false) => ClusterKey::load(&file).map(Security::Key).map_err(refused),
+        (None, true) => Ok(Security::Insecure),
+        (None, false) => Err(PyValueError::new_err(
+            "name the cluster's key in key_file, or say insecure=True on this machine alone",
+        )),
+        (Some(_), true) => Err(PyValueError::new_err(
+            "insecure=True contradicts key_file; drop one of them",
+        )),
+    }
 }
 
 /// Open the log at path, recover it, and apply what is committed to its segments.

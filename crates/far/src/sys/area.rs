@@ -77,6 +77,11 @@ impl Area {
         self.pages.clone()
     }
 
+    /// Its first byte.
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
+        self.areas.memory.at(self.pages.start * PAGE_BYTES).cast()
+    }
+
     /// Bytes from its beginning, as values.
     pub(crate) fn slice<T: Pod>(&self, count: usize) -> &[T] {
         let at = self.check::<T>(count);

@@ -6,13 +6,12 @@ use netram_proto::shared::RegionId;
 use netram_proto::shared::node::Full;
 use netram_rvm::{Capture, Find, Verify};
 use netram_shared::{Node as Joining, Options};
-use netram_transport::{ClusterKey, Security};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use super::joined::Joined;
 use super::{Node, error, seconds};
-use crate::open::{Size, interruptibly, parse};
+use crate::open::{Size, interruptibly, parse, security};
 
 /// Join the shared region of the server at an address: all of it is in memory when this returns.
 ///
@@ -58,7 +57,7 @@ pub(crate) fn join(
     group: Option<&str>,
     full: &str,
 ) -> PyResult<Node> {
-    let security = security(py, key_file, insecure)?;
+    let security = security(key_file, insecure, |cause| error::join_error(py, cause))?;
     let mut options = Options::new(parse("server", server)?, security, directory);
     options.name = name.unwrap_or(options.name);
     if let Some(id) = region {
@@ -119,20 +118,4 @@ fn capture(capture: &str, find: &str) -> PyResult<Capture> {
             )));
         }
     })
-}
-
-fn security(py: Python<'_>, key_file: Option<PathBuf>, insecure: bool) -> PyResult<Security> {
-    match (key_file, insecure) {
-        (Some(file), false) => match ClusterKey::load(&file) {
-            Ok(key) => Ok(Security::Key(key)),
-            Err(cause) => Err(error::join_error(py, cause)),
-        },
-        (None, true) => Ok(Security::Insecure),
-        (None, false) => Err(PyValueError::new_err(
-            "name the cluster's key in key_file, or say insecure=True on this machine alone",
-        )),
-        (Some(_), true) => Err(PyValueError::new_err(
-            "insecure=True contradicts key_file; drop one of them",
-        )),
-    }
 }

@@ -55,7 +55,7 @@ pub(crate) struct Node {
 }
 
 /// Seconds from Python. An absurd number of them is as good as for ever.
-fn seconds(count: f64) -> PyResult<Duration> {
+pub(crate) fn seconds(count: f64) -> PyResult<Duration> {
     const FOR_EVER: f64 = 1e9;
     Duration::try_from_secs_f64(count.min(FOR_EVER))
         .map_err(|_| PyValueError::new_err(format!("{count} is no number of seconds")))

@@ -1,0 +1,148 @@
+"""Far memory: arrays of which a part is at lenders, with real lenders."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy
+import pytest
+from conftest import Lender, until
+
+import netram
+import netram.far
+
+LOCAL = 1 << 20
+SIZE = 16 << 20
+
+
+def opened(*lenders: Lender, local: int = LOCAL, size: int = SIZE, copies: int = 2) -> netram.far.Arena:
+    """An arena; skips where this machine has none."""
+    addresses = [lender.address for lender in lenders]
+    try:
+        return netram.far.open(size, local, lenders=addresses, insecure=True, copies=copies)
+    except netram.OpenError as error:
+        if "userfaultfd" in str(error):
+            pytest.skip(str(error))
+        raise
+
+
+def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_an_array_of_four_times_the_cap_has_what_was_written_also_when_a_lender_dies(
+    lender: Callable[..., Lender],
+) -> None:
+    one, two = lender(size="64MiB"), lender(size="64MiB")
+    arena = opened(one, two)
+    numbers = arena.empty((512, 1024), "int64")
+    assert numbers.shape == (512, 1024) and not numbers[77].any(), "it begins with zeros"
+    numbers[:] = numpy.arange(512 * 1024).reshape(512, 1024)
+    status = arena.status()
+    assert status.used <= status.cap == LOCAL // 4096 and status.sent > 0
+    until("every page has both its copies", lambda: arena.status().short == 0 and arena.status().aside == 0)
+    one.kill()
+    expected = numpy.arange(512 * 1024).reshape(512, 1024)
+    assert (numbers == expected).all() and numbers.sum() == expected.sum()
+    assert arena.status().fetched > 0 and arena.status().lost == 0
+
+
+def test_numpy_computes_in_far_memory_what_it_computes_in_its_own(lender: Callable[..., Lender]) -> None:
+    arena = opened(lender(size="64MiB"), copies=1)
+    own = numpy.random.default_rng(1).random((300, 1000))
+    far = netram.far.empty((300, 1000), arena=arena)
+    far[:] = own
+    assert (far.T @ far[:, :50] == own.T @ own[:, :50]).all()
+    turned = netram.far.empty((1000, 300), order="F", arena=arena)
+    turned[:] = far.T
+    assert turned.flags.f_contiguous and (turned == own.T).all()
+    flat = far.reshape(-1)
+    flat.sort()
+    assert (flat == numpy.sort(own, axis=None)).all()
+
+
+def test_a_file_is_read_into_pages_that_are_away(lender: Callable[..., Lender], folder: Path) -> None:
+    arena = opened(lender(size="64MiB"), copies=1)
+    content = os.urandom(4 << 20)
+    (folder / "content").write_bytes(content)
+    memory = arena.memory("4MiB")
+    numpy.frombuffer(memory, dtype="uint8")[:] = 1
+    with (folder / "content").open("rb", buffering=0) as file:
+        view = memoryview(memory)
+        at = 0
+        while at < len(view):
+            at += file.readinto(view[at : at + 100_000])
+    assert bytes(memory) == content
+
+
+def test_memory_comes_back_with_its_last_view_and_outlives_the_arenas_name(lender: Callable[..., Lender]) -> None:
+    arena = opened(lender(size="64MiB"), copies=1)
+    for _ in range(3):
+        half = arena.empty(SIZE // 16, "int64")
+        part = half[7:]
+        del half
+        with pytest.raises(netram.NoRoom, match="in a row"):
+            arena.empty(SIZE, "int8")
+        assert not part.any(), "what another had there is gone"
+        part[:] = 3
+        del part
+    last = arena.empty(SIZE, "int8")
+    # Nothing else of the test needs it: netram.far.empty keeps the first arena of a process.
+    del arena
+    last[:] = 5
+    assert (last == 5).all()
+
+
+def test_what_cannot_be_is_refused_with_what_to_do(lender: Callable[..., Lender]) -> None:
+    address = lender().address
+    with pytest.raises(netram.OpenError, match="256 KiB at least"):
+        netram.far.open("1MiB", 4096, lenders=[address], insecure=True)
+    with pytest.raises(netram.OpenError, match="lenders"):
+        netram.far.open("1MiB", "1MiB", lenders=[], insecure=True)
+    with pytest.raises(ValueError, match="key_file"):
+        netram.far.open("1MiB", "1MiB", lenders=[address])
+    with pytest.raises(netram.OpenError, match="no-such-key"):
+        netram.far.open("1MiB", "1MiB", lenders=[address], key_file="no-such-key")
+    with pytest.raises(ValueError, match="replacement"):
+        netram.far.open("1MiB", "1MiB", lenders=[address], insecure=True, replacement="any")
+    arena = opened(lender())
+    with pytest.raises(TypeError, match="no Python objects"):
+        arena.empty(3, object)
+    with pytest.raises(ValueError, match="below zero"):
+        arena.empty((3, -1))
+    assert arena.empty((3, 0)).shape == (3, 0)
+    alone = run("import netram.far; netram.far.empty(3)")
+    assert "ClosedError" in alone.stderr and "netram.far.open" in alone.stderr
+
+
+FORKING = """
+import os, sys, netram, netram.far
+arena = netram.far.open("1MiB", "1MiB", lenders=sys.argv[1:], insecure=True)
+numbers = netram.far.empty(1000, "int64")
+numbers[:] = 7
+child = os.fork()
+if child == 0:
+    try:
+        arena.memory(10)
+    except netram.ClosedError:
+        # A reference is a segmentation fault, never zeros.
+        os._exit(int(numbers[3]) == 7)
+    os._exit(9)
+_, status = os.waitpid(child, 0)
+print(os.WIFSIGNALED(status) and os.WTERMSIG(status))
+assert (numbers == 7).all()
+"""
+
+
+def test_a_forked_child_has_none_of_it(lender: Callable[..., Lender]) -> None:
+    one = lender()
+    opened(one)
+    ran = run(FORKING, one.address)
+    assert (ran.returncode, ran.stdout) == (0, f"{int(signal.SIGSEGV)}\n"), ran.stderr
