@@ -224,7 +224,7 @@ fn a_value_whose_page_is_lost_is_an_error_that_names_it_and_the_rest_is_there() 
     for index in (0..count).step_by(PAGE_WORDS) {
         match vec.get(index) {
             Ok(value) => assert_eq!(value, word(index, 1), "never zeros"),
-            Err(AccessError::Lost(GetError::Lost { page, lenders })) => {
+            Err(AccessError::Lost(GetError::Lost { page, lenders, .. })) => {
                 assert_eq!(
                     (page.0 as usize, lenders),
                     (index / PAGE_WORDS, vec![address(&dir, 0)])

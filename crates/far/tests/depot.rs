@@ -98,6 +98,7 @@ fn a_page_whose_only_lender_has_lost_it_is_lost_by_name_and_the_depot_goes_on() 
     let lost = GetError::Lost {
         page: Page(3),
         lenders: vec![address(&dir, 0)],
+        spilled: false,
     };
     let mut bytes = [1; 4096];
     assert_eq!(depot.get(Page(3), &mut bytes), Err(lost));

@@ -76,13 +76,15 @@ pub enum Fault {
     LifeIgnored,
     /// (14) A slot is not given back when its page is put elsewhere.
     SlotLeaked,
+    /// (14) What could not be written to the spill file counts as written.
+    UnwrittenCounts,
     /// (0) A listener that takes longer than the timer is taken for one that hears nothing.
     SlowIsDeaf,
 }
 
 impl Fault {
     /// All of them, in the order of the rules.
-    pub const ALL: [Fault; 36] = [
+    pub const ALL: [Fault; 37] = [
         Fault::AnyInsteadOfRule,
         Fault::StaleAckCounts,
         Fault::CastIsHeld,
@@ -118,6 +120,7 @@ impl Fault {
         Fault::GoneBeforeStashed,
         Fault::LifeIgnored,
         Fault::SlotLeaked,
+        Fault::UnwrittenCounts,
         Fault::SlowIsDeaf,
     ];
 }

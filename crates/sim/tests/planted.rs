@@ -12,12 +12,13 @@ const SEEDS_MAX: u64 = 30_000;
 const OF_NODES: [Fault; 3] = [Fault::DiskVotes, Fault::ViewBeforeServer, Fault::UnkeptDropped];
 
 /// These need an owner with pages at lenders; all other worlds are left out.
-const OF_DEPOSITS: [Fault; 5] = [
+const OF_DEPOSITS: [Fault; 6] = [
     Fault::SessionUnfenced,
     Fault::OldAckCounts,
     Fault::GoneBeforeStashed,
     Fault::LifeIgnored,
     Fault::SlotLeaked,
+    Fault::UnwrittenCounts,
 ];
 
 /// These need a data lender; the worlds that have none are left out.
@@ -97,6 +98,7 @@ faults! {
     a_page_let_go_too_early_is_found: GoneBeforeStashed breaks [11, 14];
     counting_on_an_earlier_life_is_found: LifeIgnored breaks [0, 11, 14];
     a_slot_that_leaks_is_found: SlotLeaked breaks [14];
+    a_write_that_failed_and_counts_is_found: UnwrittenCounts breaks [14];
     taking_the_slow_for_deaf_is_found: SlowIsDeaf breaks [0];
 }
 

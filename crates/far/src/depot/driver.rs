@@ -15,6 +15,7 @@ use netram_transport::{
 };
 
 use super::Shared;
+use super::disk::Disk;
 use crate::seal::Sealer;
 
 const WAKER: u64 = u64::MAX;
@@ -86,6 +87,7 @@ pub(super) struct Driver {
     shared: Arc<Shared>,
     poller: Poller,
     ways: Vec<Way>,
+    disk: Option<Disk>,
     sender: Sender<Connected>,
     arrivals: Receiver<Connected>,
     started: Instant,
@@ -107,7 +109,7 @@ impl Drop for EndGuard {
 }
 
 impl Driver {
-    pub(super) fn new(shared: Arc<Shared>) -> std::io::Result<Driver> {
+    pub(super) fn new(shared: Arc<Shared>, disk: Option<Disk>) -> std::io::Result<Driver> {
         let poller = Poller::new()?;
         poller.add(&shared.waker, WAKER, Interest::Read)?;
         let now = Instant::now();
@@ -119,6 +121,7 @@ impl Driver {
                 .iter()
                 .map(|_| Way::Idle { again: now })
                 .collect(),
+            disk,
             shared,
             poller,
             sender,
@@ -150,6 +153,7 @@ impl Driver {
                 }
                 self.take_arrivals();
                 (0..self.ways.len()).for_each(|lender| self.receive(lender));
+                self.hear_disk();
             } else if step == WaitStep::Yield {
                 std::thread::yield_now();
             } else if policy == WaitPolicy::Spin {
@@ -167,6 +171,9 @@ impl Driver {
     fn keep_house(&mut self) {
         let now = self.time();
         self.shared.lock().links().tick(now);
+        if let Some(disk) = &mut self.disk {
+            disk.keep_house(&self.shared, self.now, now);
+        }
         for lender in 0..self.ways.len() {
             match &mut self.ways[lender] {
                 Way::Idle { again } if *again <= self.now => self.dial(lender),
@@ -277,6 +284,15 @@ impl Driver {
         }
     }
 
+    fn hear_disk(&mut self) {
+        let now = self.time();
+        if let Some(disk) = &mut self.disk
+            && disk.hear(&self.shared, self.now, now)
+        {
+            self.shared.changed.notify_all();
+        }
+    }
+
     fn end(&mut self, lender: usize, ending: Ending) {
         let address = &self.shared.config.lenders[lender];
         tracing::warn!(%address, %ending, "a lender's session has ended");
@@ -301,11 +317,14 @@ impl Driver {
                 less_aside();
             }
         }
+        let now = self.time();
+        if let Some(disk) = &mut self.disk {
+            disk.send(&self.shared, now);
+        }
         for lender in 0..self.ways.len() {
             let Way::Up(session) = &mut self.ways[lender] else {
                 continue;
             };
-            let now = Time(self.now.duration_since(self.started).as_nanos() as u64);
             if let Err(error) = send_all(&self.shared, session, lender, now) {
                 self.end(lender, error.into());
             } else if let Err(error) = session.watch(&self.poller, lender) {

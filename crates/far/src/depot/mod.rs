@@ -3,20 +3,24 @@
 //! Under the lock is the [`Shelf`]. Whoever holds it seals or copies a page, and waits for nothing.
 
 mod arena;
+mod disk;
 mod driver;
 
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 use netram_proto::deposit::{Depot as Machine, LenderSet, Page, Settings, Shelf, Sought, Status};
-use netram_proto::id::DepositId;
-use netram_proto::limit::{COPIES_MAX, LENDERS_MAX};
+use netram_proto::id::{DepositId, Incarnation};
+use netram_proto::limit::{COPIES_MAX, DEPOSIT_SLOTS_MAX, LENDERS_MAX, PAGE_BYTES};
 use netram_transport::{Address, Waker};
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::config::Config;
 use crate::seal::{Bytes, Sealer};
+use crate::spill::SpillFile;
+use disk::Disk;
 use driver::Driver;
 
 /// Why there is no depot.
@@ -36,6 +40,14 @@ pub enum OpenError {
         /// Which lender.
         address: Address,
     },
+    /// There can be no spill file. Name another directory.
+    #[error("no spill file can be made in {}", dir.display())]
+    Spill {
+        /// Where.
+        dir: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// The system refused something that every program needs.
     #[error("the depot cannot {step}")]
     System {
@@ -49,13 +61,15 @@ pub enum OpenError {
 /// Why a page does not come back.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GetError {
-    /// Every lender that had it has lost it. It stays lost until it is put or forgotten.
-    #[error("page {} is lost: {} had it, and have it no more", page.0, names(lenders))]
+    /// Everybody who had it has lost it. It stays lost until it is put or forgotten.
+    #[error("page {} is lost: {} had it, and have it no more", page.0, names(lenders, *spilled))]
     Lost {
         /// The page.
         page: Page,
         /// Who had it.
         lenders: Vec<Address>,
+        /// The spill file had it, too.
+        spilled: bool,
     },
     /// The depot's thread has ended by a defect.
     #[error("the depot has failed")]
@@ -95,8 +109,9 @@ impl Depot {
     /// A depot without a page. Returns at once; lenders are connected meanwhile.
     pub fn open(config: Config) -> Result<Depot, OpenError> {
         let bad = |what, must| Err(OpenError::BadConfig { what, must });
-        if !(1..=LENDERS_MAX).contains(&config.lenders.len()) {
-            return bad("the number of lenders", "from 1 to 16");
+        let needed = usize::from(config.spill.is_none());
+        if !(needed..=LENDERS_MAX).contains(&config.lenders.len()) {
+            return bad("the number of lenders", "from 1 to 16, or 0 with a spill file");
         }
         if !(1..=COPIES_MAX).contains(&config.copies) {
             return bad("the number of copies", "1 or 2");
@@ -109,6 +124,10 @@ impl Depot {
         if config.pages_max == 0 {
             return bad("the most pages at a lender", "1 at least");
         }
+        let spill_max = config.spill_bytes / PAGE_BYTES as u64;
+        if spill_max == 0 {
+            return bad("the most bytes of a spill file", "a page at least");
+        }
         let random = || OpenError::System {
             step: "draw random bytes",
             source: std::io::ErrorKind::Other.into(),
@@ -116,11 +135,20 @@ impl Depot {
         let mut id = [0; 16];
         SystemRandom::new().fill(&mut id).map_err(|_| random())?;
         let sealer = Sealer::generate().map_err(|_| random())?;
+        let mut life = [0; 8];
+        SystemRandom::new().fill(&mut life).map_err(|_| random())?;
+        let file = { config.spill.as_ref() }
+            .map(|dir| make_file(dir.as_path()))
+            .transpose()?;
         let waker = Waker::new().map_err(system("make a waker"))?;
         let settings = Settings {
             copies: config.copies,
             slots_max: vec![config.pages_max; config.lenders.len()],
             grow: config.grow,
+            spill_max: match file {
+                Some(_) => spill_max.min(DEPOSIT_SLOTS_MAX.into()) as u32,
+                None => 0,
+            },
         };
         let shared = Arc::new(Shared {
             id: DepositId(u128::from_le_bytes(id)),
@@ -132,7 +160,12 @@ impl Depot {
             listener: OnceLock::new(),
             config,
         });
-        let driver = Driver::new(Arc::clone(&shared)).map_err(system("wait for lenders"))?;
+        let life = Incarnation(u64::from_le_bytes(life));
+        let disk = { file }
+            .map(|file| Disk::start(&shared, file, life))
+            .transpose()
+            .map_err(system("start a thread for the spill file"))?;
+        let driver = Driver::new(Arc::clone(&shared), disk).map_err(system("wait for lenders"))?;
         let thread = std::thread::Builder::new()
             .name("netram-far".to_owned())
             .spawn(move || driver.run())
@@ -222,6 +255,7 @@ impl Depot {
         GetError::Lost {
             page,
             lenders: named.collect(),
+            spilled: lenders.contains(self.shared.config.lenders.len()),
         }
     }
 }
@@ -265,12 +299,17 @@ fn named_twice(lenders: &[Address]) -> Option<&Address> {
         .find_map(|(address, mut rest)| rest.any(|other| other == address).then_some(address))
 }
 
-fn names(lenders: &[Address]) -> String {
-    lenders
-        .iter()
-        .map(Address::to_string)
-        .collect::<Vec<_>>()
-        .join(", ")
+fn names(lenders: &[Address], spilled: bool) -> String {
+    let file = spilled.then(|| "the spill file".to_owned());
+    let names: Vec<String> = lenders.iter().map(Address::to_string).chain(file).collect();
+    names.join(", ")
+}
+
+fn make_file(dir: &Path) -> Result<SpillFile, OpenError> {
+    SpillFile::create(dir).map_err(|source| OpenError::Spill {
+        dir: dir.to_owned(),
+        source,
+    })
 }
 
 fn system(step: &'static str) -> impl FnOnce(std::io::Error) -> OpenError {

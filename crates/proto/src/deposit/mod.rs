@@ -11,6 +11,7 @@
 //! | `depot/lender.rs` | one lender, as its owner sees it: link, slots, what is on the way |
 //! | `depot/route.rs` | of whom a page is asked |
 //! | `depot/mend.rs` | pages that have fewer places than they should |
+//! | `spill.rs` | the spill file's side: a deposit on this machine's own disk |
 //! | `shelf.rs` | a depot with the bytes aside, and with who waits for what: all of an owner but its sockets |
 //! | `pages.rs` | pages in the bodies of frames |
 //!
@@ -21,16 +22,18 @@ mod depot;
 mod holder;
 mod pages;
 mod shelf;
+mod spill;
 
 pub use crate::far::Page;
 pub use depot::{Depot, Due, Found, Item, LenderStatus, Misconduct, News, Send, Settings, Status, Taken};
 pub use holder::{Holder, Lent, NoSlots, SlotMemory};
 pub use pages::{Asked, BadPages, Cut, Stored, page_head};
 pub use shelf::{Heard, Offence, Outgoing, Seals, Shelf, Sought};
+pub use spill::{SlotFile, Spill};
 
-/// Some of an owner's lenders, by their numbers.
+/// Some of an owner's lenders, by their numbers. The spill file has the number behind the last one's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LenderSet(pub u16);
+pub struct LenderSet(pub u32);
 
 impl LenderSet {
     /// Adds a lender.
@@ -45,6 +48,6 @@ impl LenderSet {
 
     /// Those among them, the lowest first.
     pub fn iter(self) -> impl Iterator<Item = usize> {
-        (0..u16::BITS as usize).filter(move |lender| self.contains(*lender))
+        (0..u32::BITS as usize).filter(move |lender| self.contains(*lender))
     }
 }

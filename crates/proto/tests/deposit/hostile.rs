@@ -75,7 +75,7 @@ proptest! {
     fn an_owner_bears_any_answers(
         steps in prop::collection::vec((0..7u8, 0..8u32, prop_oneof![0..12u32, any::<u32>()], claimed()), 1..80),
     ) {
-        let mut depot = Depot::new(&Settings { copies: 2, slots_max: vec![6; 3], grow: 3 });
+        let mut depot = Depot::new(&Settings { copies: 2, slots_max: vec![6; 3], grow: 3, spill_max: 0 });
         let mut now = Time(1);
         for (step, page, number, pages) in steps {
             let lender = page as usize % 3;

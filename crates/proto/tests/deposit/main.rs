@@ -2,5 +2,6 @@
 
 mod hostile;
 mod shelf;
+mod spill;
 mod stories;
 mod world;

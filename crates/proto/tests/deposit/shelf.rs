@@ -50,6 +50,7 @@ impl World {
             copies: 1,
             slots_max: vec![1024],
             grow: 1024,
+            spill_max: 0,
         };
         let mut world = World {
             shelf: Shelf::new(Depot::new(&settings), Plain),

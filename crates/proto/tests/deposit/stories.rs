@@ -227,6 +227,7 @@ fn slots_that_nobody_asked_for_are_not_believed_in() {
         copies: 1,
         slots_max: vec![u32::MAX],
         grow: 8,
+        spill_max: 0,
     };
     let mut depot = Depot::new(&settings);
     let now = Time(1);

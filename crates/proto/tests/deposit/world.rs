@@ -85,25 +85,31 @@ pub(crate) struct World {
 impl World {
     /// Lenders with so much room each, all linked.
     pub(crate) fn new(copies: usize, rooms: &[u32]) -> World {
-        let mut world = World {
+        let mut world = World::apart(copies, rooms, 0);
+        (0..rooms.len()).for_each(|lender| world.link(lender));
+        world
+    }
+
+    /// The same, with nobody linked, and with a spill file if it has slots: that is the last lender.
+    pub(crate) fn apart(copies: usize, rooms: &[u32], spill: u32) -> World {
+        World {
             depot: Depot::new(&Settings {
                 copies,
                 slots_max: vec![64; rooms.len()],
                 grow: 8,
+                spill_max: spill,
             }),
-            lenders: rooms
-                .iter()
+            lenders: { rooms.iter() }
+                .chain((spill > 0).then_some(&spill))
                 .enumerate()
                 .map(|(at, room)| Lender::new(at as u64 + 1, *room))
                 .collect(),
-            linked: vec![false; rooms.len()],
+            linked: vec![false; rooms.len() + 1],
             aside: BTreeMap::new(),
             news: Vec::new(),
             came: BTreeMap::new(),
             now: Time(1),
-        };
-        (0..rooms.len()).for_each(|lender| world.link(lender));
-        world
+        }
     }
 
     pub(crate) fn link(&mut self, lender: usize) {

@@ -10,6 +10,7 @@
 //! | `owner` | a depot, the bytes aside, and a program that knows what each page should be |
 //! | `lenders` | lenders: holders, their memory, and what is left of it |
 //! | `net` | connections |
+//! | `spill` | an owner's spill file, and its disk |
 //! | `nemesis` | what goes wrong |
 //! | `rest` | what must hold when nothing goes wrong any more |
 
@@ -19,6 +20,7 @@ mod nemesis;
 mod net;
 mod owner;
 mod rest;
+mod spill;
 
 use netram_proto::planted::Planted;
 use netram_proto::time::{Span, Time};
@@ -52,6 +54,8 @@ enum Event {
     Stop { machine: usize },
     ArenaUp { arena: usize },
     Program { arena: usize, life: u64 },
+    OpenDisk { arena: usize, life: u64 },
+    Disk { arena: usize, life: u64, way: Way },
     Tick,
     Nemesis,
     Mark,
@@ -133,6 +137,8 @@ impl World {
             Event::Stop { machine } => self.on_stop(machine),
             Event::ArenaUp { arena } => self.start_arena(arena),
             Event::Program { arena, life } => self.on_program(arena, life),
+            Event::OpenDisk { arena, life } => self.open_disk(arena, life),
+            Event::Disk { arena, life, way } => self.on_disk(arena, life, way),
             Event::Tick => self.on_tick(),
             Event::Nemesis => self.on_nemesis(),
             Event::Mark => (),

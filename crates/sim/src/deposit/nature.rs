@@ -21,9 +21,19 @@ pub(super) enum Action {
     Room,
     /// An owner dies; another begins in its place.
     KillOwner,
+    /// A write to a spill file fails.
+    DiskFails,
+    /// A write to a spill file is done by half, and called done.
+    DiskTears,
+    /// A page of a spill file cannot be read.
+    DiskLoses,
+    /// A disk stands still.
+    DiskStalls,
+    /// A disk has less room than it had, or more.
+    DiskRoom,
 }
 
-const ACTIONS: [Action; 7] = [
+const ACTIONS: [Action; 12] = [
     Action::Break,
     Action::Partition,
     Action::Pause,
@@ -31,6 +41,11 @@ const ACTIONS: [Action; 7] = [
     Action::Withdraw,
     Action::Room,
     Action::KillOwner,
+    Action::DiskFails,
+    Action::DiskTears,
+    Action::DiskLoses,
+    Action::DiskStalls,
+    Action::DiskRoom,
 ];
 
 #[derive(Clone, Debug)]
@@ -45,6 +60,8 @@ pub(super) struct Nature {
     pub(super) slots_max: u32,
     /// How many it asks for at once.
     pub(super) grow: u32,
+    /// The most slots of an owner's spill file; 0: it has none.
+    pub(super) spill: u32,
     /// One that gives bytes which are not those that were put, or says that it has none.
     pub(super) hostile: Option<usize>,
     /// Never is more lost than what has another place: then nothing may be.
@@ -63,7 +80,17 @@ impl Nature {
     pub(super) fn draw(rng: &mut Rng) -> Nature {
         let within = rng.chance(500);
         let arenas = rng.between(1, 2) as usize;
-        let lenders = rng.between(if within { 3 } else { 1 }, 4) as usize;
+        let spills = rng.chance(500);
+        let lenders = rng.between(
+            if spills {
+                0
+            } else if within {
+                3
+            } else {
+                1
+            },
+            4,
+        ) as usize;
         let pages = rng.between(4, 60) as u32;
         let ample = within || rng.chance(600);
         let few = pages.max(8) / 2;
@@ -74,9 +101,13 @@ impl Nature {
         };
         let density = rng.pick(&[300, 600, 1000]);
         let mut actions: Vec<Action> = ACTIONS.into_iter().filter(|_| rng.chance(density)).collect();
-        if within {
-            actions.retain(|action| !matches!(action, Action::Room));
-        }
+        actions.retain(|action| match action {
+            // These may lose what is whole nowhere else.
+            Action::DiskRoom | Action::DiskTears | Action::DiskLoses => !within,
+            Action::Room => !within && lenders > 0,
+            Action::DiskFails | Action::DiskStalls | Action::KillOwner => true,
+            _ => lenders > 0,
+        });
         let low = rng.pick(&[20, 100, 2000]);
         Nature {
             arenas,
@@ -86,7 +117,12 @@ impl Nature {
             room: (0..lenders).map(|_| room(rng)).collect(),
             slots_max,
             grow: rng.pick(&[1, 8, 40, 4096]),
-            hostile: (!within && rng.chance(250)).then(|| rng.index(lenders)),
+            spill: match spills {
+                true if within => slots_max,
+                true => rng.pick(&[few, slots_max]),
+                false => 0,
+            },
+            hostile: (!within && lenders > 0 && rng.chance(250)).then(|| rng.index(lenders)),
             within,
             latency_us: (low, rng.pick(&[1, 3, 20]) * low),
             pace_us: rng.pick(&[1000, 5000, 30_000]),

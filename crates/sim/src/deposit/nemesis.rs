@@ -4,6 +4,7 @@ use netram_proto::time::Span;
 use netram_proto::wire::{FrameKind, Header};
 
 use super::nature::Action;
+use super::spill::Mishap;
 use super::{Event, LEASE, World};
 use crate::net::Way;
 
@@ -27,7 +28,15 @@ impl World {
     }
 
     fn strike(&mut self, action: Action) {
-        let lender = self.rng.index(self.machines.len());
+        // One blow at a time: bytes may go when one place has them, and it is to stand until its loss is known.
+        if self.nature.within && self.has_unnoticed() {
+            return;
+        }
+        // Without lenders nothing is drawn that needs one.
+        let lender = match self.machines.len() {
+            0 => 0,
+            count => self.rng.index(count),
+        };
         let arena = self.rng.index(self.arenas.len());
         match action {
             Action::Break => {
@@ -76,6 +85,14 @@ impl World {
                 self.coverage.hit("far: lenders with less room");
             }
             Action::KillOwner => self.kill_owner(arena),
+            Action::DiskFails => self.harm_disk(arena, Mishap::Fails),
+            Action::DiskTears => self.harm_disk(arena, Mishap::Tears),
+            Action::DiskLoses => self.harm_disk(arena, Mishap::Unreadable),
+            Action::DiskStalls => {
+                let ms = self.rng.pick(&[20, 1000, 3000, 7000]);
+                self.stall_disk(arena, Span::from_ms(ms));
+            }
+            Action::DiskRoom => self.fill_disk(arena),
         }
     }
 
@@ -93,14 +110,18 @@ impl World {
                 .iter()
                 .enumerate()
                 .all(|(at, one)| at == lender || one.linked);
-            status.short == 0 && linked
+            let file = status.spill.as_ref().is_none_or(|file| file.linked);
+            status.short == 0 && linked && file
         });
-        sound && placed
+        sound && placed && self.disks_are_sound()
     }
 
     fn kill(&mut self, lender: usize) {
         if self.nature.within && !self.can_spare(lender) {
             return;
+        }
+        if self.nature.within {
+            self.spare_disks();
         }
         self.tell(|| format!("lender {lender} dies"));
         self.machines[lender].die();
@@ -116,9 +137,8 @@ impl World {
             return;
         }
         let others = (0..self.machines.len()).filter(|other| *other != lender);
-        if { others }.all(|other| self.machines[other].leaving)
-            || (self.nature.within && !self.can_spare(lender))
-        {
+        let nowhere = self.nature.spill == 0 && { others }.all(|other| self.machines[other].leaving);
+        if nowhere || (self.nature.within && !self.can_spare(lender)) {
             return;
         }
         self.tell(|| format!("lender {lender} is about to stop"));

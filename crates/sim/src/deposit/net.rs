@@ -183,6 +183,11 @@ impl World {
         }
     }
 
+    /// Whether an owner has yet to learn that a connection of its has broken.
+    pub(super) fn has_unnoticed(&self) -> bool {
+        self.conns.iter().any(|conn| conn.open && conn.broken)
+    }
+
     pub(super) fn break_conns_to(&mut self, lender: usize) {
         for conn in 0..self.conns.len() {
             if self.conns[conn].lender == lender {

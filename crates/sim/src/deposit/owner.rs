@@ -7,6 +7,7 @@ use netram_proto::id::{DepositId, WriterId};
 use netram_proto::time::{Span, Time};
 use netram_proto::wire::{Frame, crc32c};
 
+use super::spill::Disk;
 use super::{Event, LEASE, World};
 use crate::net::Way;
 
@@ -70,6 +71,8 @@ pub(super) struct Arena {
     pub(super) life: u64,
     shelf: Shelf<Seal>,
     pub(super) conns: Vec<Option<usize>>,
+    /// Its spill file.
+    pub(super) disk: Option<Disk>,
     /// When a link to each lender stood last; of one that stands it means nothing.
     pub(super) linked_until: Vec<Time>,
     /// What each page should be; 0: zeros.
@@ -127,6 +130,7 @@ impl World {
             copies: self.nature.copies,
             slots_max: vec![self.nature.slots_max; self.nature.lenders],
             grow: self.nature.grow,
+            spill_max: self.nature.spill,
         });
         depot.plant(self.planted);
         self.arenas[arena] = Some(Arena {
@@ -134,6 +138,7 @@ impl World {
             life,
             shelf: Shelf::new(depot, Seal { life }),
             conns: vec![None; self.nature.lenders],
+            disk: self.new_disk(life),
             linked_until: vec![self.now; self.nature.lenders],
             truth: BTreeMap::new(),
             hot: BTreeSet::new(),
@@ -142,6 +147,7 @@ impl World {
         for lender in 0..self.nature.lenders {
             self.at(Span(1), Event::Dial { arena, life, lender });
         }
+        self.at(Span(1), Event::OpenDisk { arena, life });
         self.at(Span(2), Event::Program { arena, life });
     }
 
@@ -273,6 +279,18 @@ impl World {
                 ));
             }
         }
+        let spill = owner.depot().spill();
+        if let Some(disk) =
+            { owner.disk.as_mut() }.filter(|_| spill.is_some_and(|spill| lenders.contains(spill)))
+            && !disk.spill.file().faulty
+        {
+            self.fail(format!(
+                "{page:?} is said to be lost by a spill file that never lost any"
+            ));
+        }
+        let Some(owner) = &mut self.arenas[arena] else {
+            return;
+        };
         owner.waiting.remove(&page);
         owner.truth.remove(&page);
         owner.shelf.forget(page);
@@ -317,6 +335,11 @@ impl World {
                 self.send(conn, Way::Up, packet);
             }
         }
+        while self.is_disk_open(arena)
+            && let Some(packet) = self.next_packet(arena, self.nature.lenders)
+        {
+            self.ask_disk(arena, packet);
+        }
     }
 
     fn next_packet(&mut self, arena: usize, lender: usize) -> Option<Vec<u8>> {
@@ -338,6 +361,11 @@ impl World {
                 self.coverage.hit("far: lenders that owed an answer");
                 self.on_closed(conn);
             }
+        }
+        let silent = |owner: &Arena| owner.depot().is_silent(self.nature.lenders, self.now);
+        if self.is_disk_open(arena) && self.arenas[arena].as_ref().is_some_and(silent) {
+            self.coverage.hit("far: disks that were given up");
+            self.close_disk(arena);
         }
     }
 }

@@ -25,6 +25,7 @@ impl World {
             machine.paused_until = Time(0);
             machine.leaving = false;
         }
+        self.heal_disks();
         for row in &mut self.blocked {
             row.fill(Time(0));
         }
@@ -49,7 +50,8 @@ impl World {
             return;
         };
         let status = owner.depot().status();
-        for (index, lender) in status.lenders.iter().enumerate() {
+        let file = owner.disk.as_ref().map(|disk| disk.spill.holder().slots());
+        for (index, lender) in { status.lenders.iter() }.chain(&status.spill).enumerate() {
             if !lender.linked {
                 check::fail(0, format!("owner {arena} never came back to lender {index}"));
             }
@@ -70,9 +72,10 @@ impl World {
                     "owner {arena}: slots of lender {index} leaked or used twice"
                 ));
             }
-            let held = self.machines[index]
-                .deposit(owner.id)
-                .map(|holder| holder.slots());
+            let held = match self.machines.get(index) {
+                Some(machine) => machine.deposit(owner.id).map(|holder| holder.slots()),
+                None => file,
+            };
             if held != Some(lender.slots) {
                 self.fail(format!(
                     "lender {index} has {held:?} slots, owner {arena} knows of {}",
@@ -80,7 +83,19 @@ impl World {
                 ));
             }
         }
-        let roomy = self.nature.lenders >= self.nature.copies && self.nature.slots_max > self.nature.pages;
+        let lenders = match self.nature.slots_max > self.nature.pages {
+            true => self.nature.lenders,
+            false => 0,
+        };
+        let file = self.nature.spill > self.nature.pages;
+        let roomy = lenders + usize::from(file) >= self.nature.copies;
+        let spilled = status.spill.as_ref().map_or(0, |file| file.used);
+        if lenders >= self.nature.copies && self.nature.hostile.is_none() && spilled > 0 {
+            check::fail(
+                0,
+                format!("owner {arena}: {spilled} pages stay in the spill file, and lenders have room"),
+            );
+        }
         if roomy && self.nature.hostile.is_none() && (status.short > 0 || owner.aside() > 0) {
             check::fail(
                 0,

@@ -3,7 +3,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use super::{Item, Misconduct, Send};
+use super::{Item, LenderStatus, Misconduct, Send};
 use crate::id::{Epoch, Incarnation};
 use crate::limit::{DEPOSIT_FRAMES_MAX, DEPOSIT_RETRY, DEPOSIT_SILENCE, DEPOSIT_SLOTS_MAX, FRAME_PAGES_MAX};
 use crate::time::{Span, Time};
@@ -39,6 +39,8 @@ pub(super) struct Lender {
     /// The most slots that it was ever asked for.
     asked: u32,
     free: Vec<u32>,
+    /// No slots are asked for before one is needed: there are disks that want to be left alone.
+    unused: bool,
     /// Slots to ask for with the next frame.
     wanted: Option<u32>,
     /// It had no room; asked again then.
@@ -65,12 +67,30 @@ impl Lender {
             slots: 0,
             asked: 0,
             free: Vec::new(),
+            unused: false,
             wanted: None,
             full_until: None,
             puts: VecDeque::new(),
             gets: VecDeque::new(),
             flights: VecDeque::new(),
             number: 0,
+        }
+    }
+
+    /// The spill file.
+    pub(super) fn spill(slots_max: u32, grow: u32) -> Lender {
+        Lender {
+            unused: true,
+            ..Lender::new(slots_max, grow)
+        }
+    }
+
+    pub(super) fn status(&self) -> LenderStatus {
+        LenderStatus {
+            linked: self.linked,
+            full: self.is_full(),
+            slots: self.slots,
+            used: self.slots - self.free.len() as u32,
         }
     }
 
@@ -103,6 +123,7 @@ impl Lender {
 
     /// A slot that is free now.
     pub(super) fn take(&mut self) -> Option<u32> {
+        self.unused = false;
         let slot = self.free.pop();
         self.want_more();
         slot
@@ -115,7 +136,7 @@ impl Lender {
     /// Asks for more slots before there are none.
     pub(super) fn want_more(&mut self) {
         let enough = self.free.len() as u32 > self.grow / 4;
-        if enough || self.is_asking() || !self.takes() || self.full_until.is_some() {
+        if self.unused || enough || self.is_asking() || !self.takes() || self.full_until.is_some() {
             return;
         }
         let wanted = self.slots.saturating_add(self.grow).min(self.slots_max);

@@ -2,7 +2,10 @@
 //!
 //! A place counts if its lender is there, or has been away for only a moment, and does not stop. A page that has too few is *short*. If its
 //! bytes are aside it is put in another place as soon as one is to be had; else it is fetched for that, a few at a time.
+//!
+//! The spill file is a place if no lender may take the page, and counts like any; but when a lender has room the page moves there.
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::ops::Bound;
 
@@ -16,18 +19,13 @@ impl Depot {
     pub(super) fn place(&mut self, page: Page) {
         let index = page.0 as usize;
         assert!(self.pages[index].aside);
-        while self.counted(&self.pages[index]) < self.copies
-            && let Some(lender) = self.candidate(page)
+        while let Some(lender) = self.next_place(page)
             && let Some(slot) = self.lenders[lender].take()
         {
-            let entry = &mut self.pages[index];
-            // A place that does not count makes room: the bytes are here.
-            let lenders = &self.lenders;
-            let useless =
-                |spot: &Option<Spot>| spot.is_none_or(|spot| !lenders[usize::from(spot.lender)].counts());
-            let Some(at) = entry.spots[..self.copies].iter().position(useless) else {
+            let Some(at) = self.vacancy(&self.pages[index]) else {
                 unreachable!("fewer places count than there are")
             };
+            let entry = &mut self.pages[index];
             let version = entry.version;
             let spot = Spot {
                 lender: lender as u8,
@@ -38,7 +36,9 @@ impl Depot {
                 self.lenders[usize::from(old.lender)].give(old.slot);
             }
             self.lenders[lender].put(Item { page, version, slot });
-            self.turn = lender + 1;
+            if self.spill != Some(lender) {
+                self.turn = lender + 1;
+            }
         }
         if self.counted(&self.pages[index]) < self.copies {
             self.short.insert(page);
@@ -46,6 +46,51 @@ impl Depot {
         } else {
             self.short.remove(&page);
             self.waiting.remove(&page);
+        }
+        self.note_spilled(page);
+    }
+
+    /// Where a page is to go next: to a lender, as long as it is at too few of them; into the spill file only if no lender may take it.
+    pub(super) fn next_place(&self, page: Page) -> Option<usize> {
+        let entry = &self.pages[page.0 as usize];
+        let counted = self.counted(entry);
+        let spilled =
+            { self.spill }.is_some_and(|spill| self.has_at(entry, spill) && self.lenders[spill].counts());
+        let lender = { self.candidate(page) }.filter(|_| counted - usize::from(spilled) < self.copies);
+        lender.or_else(|| { self.spill_for(entry) }.filter(|_| counted < self.copies))
+    }
+
+    /// The spill file, if it may take a page, and no lender may.
+    fn spill_for(&self, entry: &Entry) -> Option<usize> {
+        let file = &self.lenders[self.spill?];
+        let may = file.takes() && (!file.free().is_empty() || file.may_grow());
+        { self.spill }.filter(|spill| may && !self.has_at(entry, *spill) && !self.may_find_lender(entry))
+    }
+
+    /// Which of its places a page gives up for another one: none, if it has too few; one that does not count; else that in the spill file. Its bytes are here.
+    fn vacancy(&self, entry: &Entry) -> Option<usize> {
+        let mut spots = entry.spots[..self.copies].iter();
+        let useless =
+            |spot: &Option<Spot>| spot.is_none_or(|spot| !self.lenders[usize::from(spot.lender)].counts());
+        let spilled =
+            |spot: &Option<Spot>| spot.is_some_and(|spot| self.spill == Some(usize::from(spot.lender)));
+        { spots.clone() }
+            .position(useless)
+            .or_else(|| spots.position(spilled))
+    }
+
+    fn has_at(&self, entry: &Entry, lender: usize) -> bool {
+        let mut spots = entry.spots.iter().flatten();
+        spots.any(|spot| usize::from(spot.lender) == lender)
+    }
+
+    /// The page's places have changed.
+    fn note_spilled(&mut self, page: Page) {
+        let Some(spill) = self.spill else { return };
+        if self.has_at(&self.pages[page.0 as usize], spill) {
+            self.spilled.insert(page);
+        } else {
+            self.spilled.remove(&page);
         }
     }
 
@@ -68,27 +113,24 @@ impl Depot {
     /// A lender that could take the page now.
     pub(super) fn candidate(&self, page: Page) -> Option<usize> {
         let entry = &self.pages[page.0 as usize];
-        let count = self.lenders.len();
+        let count = self.lender_count();
         let order = (0..count).map(|step| (self.turn + step) % count);
         { order }.find(|&lender| {
-            let other = !entry
-                .spots
-                .iter()
-                .flatten()
-                .any(|spot| usize::from(spot.lender) == lender);
+            let other = !self.has_at(entry, lender);
             other && self.lenders[lender].takes() && !self.lenders[lender].free().is_empty()
         })
     }
 
-    /// Whether a lender that is there may take the page once it has been asked for room.
+    /// Whether the page may get another place, perhaps when somebody has been asked for room.
     fn may_find(&self, entry: &Entry) -> bool {
-        self.lenders.iter().enumerate().any(|(index, lender)| {
-            let other = !entry
-                .spots
-                .iter()
-                .flatten()
-                .any(|spot| usize::from(spot.lender) == index);
-            other && lender.takes() && (!lender.free().is_empty() || lender.may_grow())
+        self.may_find_lender(entry) || self.spill_for(entry).is_some()
+    }
+
+    fn may_find_lender(&self, entry: &Entry) -> bool {
+        let lenders = self.lenders[..self.lender_count()].iter().enumerate();
+        { lenders }.any(|(index, lender)| {
+            let room = lender.takes() && (!lender.free().is_empty() || lender.may_grow());
+            room && !self.has_at(entry, index)
         })
     }
 
@@ -109,28 +151,34 @@ impl Depot {
         }
     }
 
-    /// Fetches short pages that can have another place, a few at a time, from where it stopped the last time.
+    /// Fetches short pages that can have another place, and then those that need not be in the spill file any more; a few at a time, from where it stopped
+    /// the last time.
     pub(super) fn mend(&mut self) {
-        let coming = |get: &&Get| get.mend && get.at.is_some();
-        let mut room = MENDS_MAX.saturating_sub(self.gets.values().filter(coming).count());
-        let (mut whole, mut found) = (Vec::new(), Vec::new());
-        let behind = (Bound::Excluded(self.mend_from), Bound::Unbounded);
-        let order = self
-            .short
-            .range(behind)
-            .chain(self.short.range(..=self.mend_from));
-        for &page in order.take(MEND_LOOK_MAX) {
-            if room == 0 {
+        let mut found = Vec::new();
+        let (mut whole, mut looks) = (Vec::new(), MEND_LOOK_MAX);
+        let mut room = self.mend_room();
+        for &page in round(&self.short, self.mend_from) {
+            if room == 0 || looks == 0 {
                 break;
             }
+            looks -= 1;
             self.mend_from = page;
-            let entry = &self.pages[page.0 as usize];
-            if self.counted(entry) >= self.copies {
+            if self.counted(&self.pages[page.0 as usize]) >= self.copies {
                 // Who had been away for too long has come back.
                 whole.push(page);
-            } else if !entry.aside && self.reachable(entry).is_some() && self.candidate(page).is_some() {
-                let known = self.gets.get(&page).as_ref().is_some_and(coming);
-                room -= usize::from(!known);
+            } else if self.can_move(page) {
+                room -= usize::from(!self.comes(page));
+                found.push(page);
+            }
+        }
+        for &page in round(&self.spilled, self.move_from) {
+            if room == 0 || looks == 0 {
+                break;
+            }
+            looks -= 1;
+            self.move_from = page;
+            if !self.short.contains(&page) && self.can_move(page) {
+                room -= usize::from(!self.comes(page));
                 found.push(page);
             }
         }
@@ -146,16 +194,30 @@ impl Depot {
         }
     }
 
+    /// So many more pages may be on their way here for another place.
+    fn mend_room(&self) -> usize {
+        let coming = |get: &&Get| get.mend && get.at.is_some();
+        MENDS_MAX.saturating_sub(self.gets.values().filter(coming).count())
+    }
+
+    /// Whether the page is on its way here for another place.
+    fn comes(&self, page: Page) -> bool {
+        let get = self.gets.get(&page);
+        get.is_some_and(|get| get.mend && get.at.is_some())
+    }
+
+    /// Whether the page can be had, and has somewhere to go.
+    fn can_move(&self, page: Page) -> bool {
+        let entry = &self.pages[page.0 as usize];
+        !entry.aside && self.reachable(entry).is_some() && self.next_place(page).is_some()
+    }
+
     /// A lender's places count no more, though they may still be read.
     pub(super) fn shun(&mut self, lender: usize) {
         self.lenders[lender].shunned = true;
         for (index, entry) in self.pages.iter().enumerate() {
-            if entry
-                .spots
-                .iter()
-                .flatten()
-                .any(|spot| usize::from(spot.lender) == lender)
-            {
+            let spots = &entry.spots;
+            if { spots.iter().flatten() }.any(|spot| usize::from(spot.lender) == lender) {
                 self.short.insert(Page(index as u32));
                 if entry.aside {
                     self.waiting.insert(Page(index as u32));
@@ -186,6 +248,8 @@ impl Depot {
         if !gone {
             return;
         }
+        self.note_spilled(page);
+        let entry = &self.pages[page.0 as usize];
         let (aside, nowhere) = (entry.aside, entry.spots == [None; COPIES_MAX]);
         let lost: LenderSet = entry.lost;
         if aside {
@@ -209,6 +273,12 @@ impl Depot {
             }
         }
     }
+}
+
+/// All of them, from behind one on, and around.
+fn round(pages: &BTreeSet<Page>, from: Page) -> impl Iterator<Item = &Page> {
+    let behind = (Bound::Excluded(from), Bound::Unbounded);
+    pages.range(behind).chain(pages.range(..=from))
 }
 
 impl Lender {

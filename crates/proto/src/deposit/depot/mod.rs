@@ -8,6 +8,9 @@
 //! Nothing waits for a lender that is away: what was on its way there goes elsewhere, and its slot is free again. That is safe because a
 //! session that has begun fences all before it, and because a page is only ever asked for by its version.
 //!
+//! The *spill file* is one more lender to it, numbered behind the last one, of a second class: it gets what no lender may take, is asked for nothing
+//! that a lender can give, and what is in it moves to lenders when they have room.
+//!
 //! What it never does: let bytes go before all their places have them, ask for a page by a version that it is not, count a place in a
 //! life that has ended, or use one slot for two pages.
 
@@ -34,6 +37,8 @@ pub struct Settings {
     pub slots_max: Vec<u32>,
     /// How many are asked for at once; more are when a quarter of that is free.
     pub grow: u32,
+    /// The most slots of the spill file; 0: there is none.
+    pub spill_max: u32,
 }
 
 /// A page in a frame.
@@ -115,6 +120,8 @@ pub struct Status {
     pub lost: u64,
     /// The lenders.
     pub lenders: Vec<LenderStatus>,
+    /// The spill file, if there is one.
+    pub spill: Option<LenderStatus>,
 }
 
 /// How one lender stands.
@@ -166,7 +173,10 @@ struct Get {
 #[derive(Clone, Debug)]
 pub struct Depot {
     copies: usize,
+    /// The spill file is the last one.
     lenders: Vec<Lender>,
+    /// Its number.
+    spill: Option<usize>,
     pages: Vec<Entry>,
     /// The last version that was given out.
     version: u64,
@@ -174,9 +184,13 @@ pub struct Depot {
     short: BTreeSet<Page>,
     /// Of these, those whose bytes are aside.
     waiting: BTreeSet<Page>,
+    /// Pages in the spill file.
+    spilled: BTreeSet<Page>,
     gets: BTreeMap<Page, Get>,
-    /// Where the search for a page to mend goes on.
+    /// Where the search for a short page to mend goes on.
     mend_from: Page,
+    /// Where the search for a page to be taken out of the spill file goes on.
+    move_from: Page,
     /// The lender whose turn it is.
     turn: usize,
     news: VecDeque<News>,
@@ -187,20 +201,26 @@ impl Depot {
     /// A depot without a page.
     pub fn new(settings: &Settings) -> Depot {
         assert!((1..=COPIES_MAX).contains(&settings.copies));
-        assert!((1..=LENDERS_MAX).contains(&settings.slots_max.len()));
+        let count = settings.slots_max.len();
+        let spill = (settings.spill_max > 0).then_some(count);
+        assert!(count <= LENDERS_MAX && (count > 0 || spill.is_some()));
+        let lenders = settings
+            .slots_max
+            .iter()
+            .map(|slots| Lender::new(*slots, settings.grow));
+        let file = spill.map(|_| Lender::spill(settings.spill_max, settings.grow));
         Depot {
             copies: settings.copies,
-            lenders: settings
-                .slots_max
-                .iter()
-                .map(|slots| Lender::new(*slots, settings.grow))
-                .collect(),
+            lenders: lenders.chain(file).collect(),
+            spill,
             pages: Vec::new(),
             version: 0,
             short: BTreeSet::new(),
             waiting: BTreeSet::new(),
+            spilled: BTreeSet::new(),
             gets: BTreeMap::new(),
             mend_from: Page(0),
+            move_from: Page(0),
             turn: 0,
             news: VecDeque::new(),
             planted: Planted::NONE,
@@ -276,6 +296,7 @@ impl Depot {
         self.gets.remove(&page);
         self.short.remove(&page);
         self.waiting.remove(&page);
+        self.spilled.remove(&page);
     }
 
     /// The number of the session that is about to begin with a lender.
@@ -420,7 +441,7 @@ impl Depot {
             "a page is taken once, at once"
         );
         let get = self.gets.remove(&page).unwrap_or_default();
-        let aside = get.mend && self.short.contains(&page) && self.candidate(page).is_some();
+        let aside = get.mend && self.next_place(page).is_some();
         if aside {
             self.pages[page.0 as usize].aside = true;
             self.place(page);
@@ -512,17 +533,22 @@ impl Depot {
             aside: self.pages.iter().filter(|entry| entry.aside).count() as u64,
             short: self.short.len() as u64,
             lost: self.pages.iter().filter(lost).count() as u64,
-            lenders: self
-                .lenders
+            lenders: self.lenders[..self.lender_count()]
                 .iter()
-                .map(|lender| LenderStatus {
-                    linked: lender.linked,
-                    full: lender.is_full(),
-                    slots: lender.slots(),
-                    used: lender.slots() - lender.free().len() as u32,
-                })
+                .map(Lender::status)
                 .collect(),
+            spill: self.spill.map(|spill| self.lenders[spill].status()),
         }
+    }
+
+    /// The spill file's number.
+    pub fn spill(&self) -> Option<usize> {
+        self.spill
+    }
+
+    /// Lenders, without the spill file.
+    fn lender_count(&self) -> usize {
+        self.spill.unwrap_or(self.lenders.len())
     }
 
     /// The places of a page: lender, slot, whether it is known to be there. For tests.

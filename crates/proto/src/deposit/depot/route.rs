@@ -40,12 +40,15 @@ impl Depot {
         }
     }
 
-    /// Where the page can be had now: of two places the one with less on its way, for it answers sooner.
+    /// Where the page can be had now: of two places the one with less on its way, for it answers sooner; of the spill file only if nowhere else.
     pub(super) fn reachable(&self, entry: &Entry) -> Option<Spot> {
         let held = entry.spots.iter().flatten().filter(|spot| spot.held);
         { held }
             .filter(|spot| self.lenders[usize::from(spot.lender)].linked)
-            .min_by_key(|spot| self.lenders[usize::from(spot.lender)].flights.len())
+            .min_by_key(|spot| {
+                let lender = usize::from(spot.lender);
+                (self.spill == Some(lender), self.lenders[lender].flights.len())
+            })
             .copied()
     }
 
