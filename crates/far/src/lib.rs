@@ -9,6 +9,7 @@
 //! | [`config`] | which lenders, how many copies, how much of each |
 //! | `seal` | what a page is at a lender |
 //! | `depot` | the handle; `depot/driver.rs`: the thread that has the links |
+//! | `pack` | pages, compressed |
 //! | `spill` | the spill file |
 //! | `arena` | the handle; beside it: the threads that serve faults, evict and bring ahead |
 //! | `vec` | a vector in an arena |
@@ -18,6 +19,7 @@
 mod arena;
 pub mod config;
 mod depot;
+mod pack;
 mod seal;
 mod spill;
 mod sys;

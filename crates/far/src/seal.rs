@@ -1,5 +1,5 @@
 //! What a page is at a lender: AES-256-GCM under a key that is drawn with the depot and never leaves it. The nonce is the page's version, which
-//! never repeats in a depot; page and version are the associated data. The tag stays here, so that a page takes no more than a slot.
+//! never repeats in a depot; page and version are the associated data. What is sealed is a page, or one compressed, which is shorter; its length is proven as well. The tag stays here, so that a page takes no more than a slot.
 //!
 //! A lender can neither read a page, nor change it, nor give an older one or another one back, unnoticed. About 1 µs a page.
 
@@ -11,11 +11,13 @@ use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use ring::error::Unspecified;
 use ring::rand::{SecureRandom, SystemRandom};
 
+use crate::pack::Clear;
+
 /// What proves a page to be the one that left.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tag([u8; 16]);
 
-/// A page's bytes, in the clear or sealed.
+/// A page's bytes.
 pub(crate) type Bytes = [u8; PAGE_BYTES];
 
 pub(crate) struct Sealer {
@@ -38,8 +40,8 @@ impl Sealer {
 
 impl Sealer {
     /// Whether this is what was sealed last of the page, under this version. What is sealed for it goes nowhere, so that no version seals two pages.
-    pub(crate) fn is_same(&self, page: Page, version: u64, clear: &Bytes) -> bool {
-        let mut sealed = *clear;
+    pub(crate) fn is_same(&self, page: Page, version: u64, clear: &Clear) -> bool {
+        let mut sealed = clear.parts().to_vec();
         let aad = Aad::from(associated(page, version));
         let tag = self
             .key
@@ -50,15 +52,15 @@ impl Sealer {
 }
 
 impl Seals for Sealer {
-    type Clear = Bytes;
-    type Sealed = Arc<Bytes>;
+    type Clear = Clear;
+    type Sealed = Arc<[u8]>;
 
-    fn zeros() -> Box<Bytes> {
-        Box::new([0; PAGE_BYTES])
+    fn zeros() -> Box<Clear> {
+        Box::new(Clear::whole(&[0; PAGE_BYTES]))
     }
 
-    fn seal(&mut self, page: Page, version: u64, clear: &Bytes) -> Arc<Bytes> {
-        let mut sealed = *clear;
+    fn seal(&mut self, page: Page, version: u64, clear: &Clear) -> Arc<[u8]> {
+        let mut sealed = clear.parts().to_vec();
         let aad = Aad::from(associated(page, version));
         let tag = self
             .key
@@ -69,29 +71,30 @@ impl Seals for Sealer {
             self.tags.resize(index + 1, Tag::default());
         }
         self.tags[index].0.copy_from_slice(tag.as_ref());
-        Arc::new(sealed)
+        sealed.into()
     }
 
-    fn open(&self, page: Page, version: u64, sealed: &[u8]) -> Option<Box<Bytes>> {
+    fn open(&self, page: Page, version: u64, sealed: &[u8]) -> Option<Box<Clear>> {
         let tag = self.tags.get(page.0 as usize)?;
         let mut whole = [0; PAGE_BYTES + 16];
-        if sealed.len() != PAGE_BYTES {
+        let length = sealed.len();
+        if length > PAGE_BYTES {
             return None;
         }
-        whole[..PAGE_BYTES].copy_from_slice(sealed);
-        whole[PAGE_BYTES..].copy_from_slice(&tag.0);
+        let whole = &mut whole[..length + tag.0.len()];
+        whole[..length].copy_from_slice(sealed);
+        whole[length..].copy_from_slice(&tag.0);
         let aad = Aad::from(associated(page, version));
-        let opened = self.key.open_in_place(nonce(version), aad, &mut whole).ok()?;
-        opened.first_chunk().copied().map(Box::new)
+        let opened = self.key.open_in_place(nonce(version), aad, whole).ok()?;
+        Some(Box::new(Clear::of(opened)))
     }
 
-    fn keep(&self, sealed: &[u8]) -> Arc<Bytes> {
-        let whole = sealed.first_chunk();
-        Arc::new(*whole.expect("what was opened is a whole page"))
+    fn keep(&self, sealed: &[u8]) -> Arc<[u8]> {
+        sealed.into()
     }
 
-    fn bytes(sealed: &Arc<Bytes>) -> &[u8] {
-        &sealed[..]
+    fn bytes(sealed: &Arc<[u8]>) -> &[u8] {
+        sealed
     }
 }
 
@@ -115,19 +118,26 @@ mod tests {
     #[test]
     fn a_page_opens_as_what_it_is_and_as_nothing_else() {
         let mut sealer = Sealer::generate().unwrap();
-        let sealed = sealer.seal(Page(3), 9, &[7; PAGE_BYTES]);
+        let page = Clear::whole(&[7; PAGE_BYTES]);
+        let sealed = sealer.seal(Page(3), 9, &page);
         // Another page's tag, so that every page has one.
-        sealer.seal(Page(4), 10, &[7; PAGE_BYTES]);
-        let mut bytes = *sealed;
+        sealer.seal(Page(4), 10, &page);
+        let mut bytes = sealed.to_vec();
         assert!(bytes.iter().filter(|byte| **byte == 7).count() < 100);
-        assert_eq!(*sealer.open(Page(3), 9, &bytes).unwrap(), [7; PAGE_BYTES]);
+        assert_eq!(*sealer.open(Page(3), 9, &bytes).unwrap(), page);
+        assert!(sealer.is_same(Page(3), 9, &page));
         assert!(sealer.open(Page(4), 9, &bytes).is_none());
         assert!(sealer.open(Page(3), 8, &bytes).is_none());
         assert!(sealer.open(Page(3), 9, &bytes[1..]).is_none());
         let mut other = Sealer::generate().unwrap();
-        other.seal(Page(3), 9, &[7; PAGE_BYTES]);
+        other.seal(Page(3), 9, &page);
         assert!(other.open(Page(3), 9, &bytes).is_none());
         bytes[4095] ^= 1;
         assert!(sealer.open(Page(3), 9, &bytes).is_none());
+        let packed = Clear::pack(&[7; PAGE_BYTES]).unwrap();
+        assert!(!sealer.is_same(Page(3), 9, &packed));
+        let sealed = sealer.seal(Page(3), 11, &packed);
+        assert_eq!(*sealer.open(Page(3), 11, &sealed).unwrap(), packed);
+        assert!(sealer.open(Page(3), 11, &sealed[1..]).is_none());
     }
 }

@@ -21,6 +21,8 @@ fn config(dir: &TempDir, lenders: usize, copies: usize) -> ArenaConfig {
     ArenaConfig {
         bytes: 16 << 20,
         local_bytes: (FRAMES * 4096) as u64,
+        // So that what leaves goes to lenders.
+        packed_bytes: Some(0),
         depot: Config {
             lenders: (0..lenders).map(|index| address(dir, index)).collect(),
             copies,
@@ -122,6 +124,17 @@ fn values_are_had_and_stored_by_themselves_wherever_they_are() {
     assert_eq!((vec.len(), vec.get(999)), (1000, Ok(value(999))));
 }
 
+/// What a thread writes into its words of a page: one value, or in every third page what nobody can compress.
+fn filling(page: usize, value: u64) -> impl Fn(usize) -> u64 {
+    let noisy = page.is_multiple_of(3);
+    move |index| match noisy {
+        true => value
+            .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+            .wrapping_mul(2 * index as u64 + 1),
+        false => value,
+    }
+}
+
 /// Threads that each write their own words of every page, and find in them what they wrote before.
 fn stress(vec: &mut FarVec<u64>, threads: usize, rounds: u64, done: &AtomicU64) {
     let part = PAGE_WORDS / threads;
@@ -145,20 +158,23 @@ fn stress(vec: &mut FarVec<u64>, threads: usize, rounds: u64, done: &AtomicU64) 
                         (state >> 33) as usize
                     } % share.len();
                     let words = &mut *share[at];
+                    let was = filling(at, written[at]);
                     assert!(
-                        words.iter().all(|word| *word == written[at]),
+                        words.iter().enumerate().all(|(index, word)| *word == was(index)),
                         "page {at}: {words:x?}, and not {:x}",
                         written[at]
                     );
                     if state >> 62 > 0 {
                         written[at] = (thread as u64) << 56 | round;
-                        words.fill(written[at]);
+                        let new = filling(at, written[at]);
+                        (0..part).for_each(|index| words[index] = new(index));
                     }
                     done.fetch_add(1, Ordering::Relaxed);
                 }
                 for (at, words) in share.iter().enumerate() {
+                    let was = filling(at, written[at]);
                     assert!(
-                        words.iter().all(|word| *word == written[at]),
+                        words.iter().enumerate().all(|(index, word)| *word == was(index)),
                         "page {at} at the end"
                     );
                 }
@@ -181,6 +197,67 @@ fn threads_find_what_they_wrote_while_pages_come_and_go() {
         status.tally.fetched > 1000 && status.tally.shown > 100,
         "{status:?}"
     );
+}
+
+#[test]
+fn threads_find_what_they_wrote_while_pages_are_packed_and_passed_on() {
+    let dir = dir();
+    let _lenders = [lender(&dir, 0, 8 << 20), lender(&dir, 1, 8 << 20)];
+    for pack in [2, 16] {
+        let settings = ArenaConfig {
+            packed_bytes: Some(pack * 4096),
+            ..config(&dir, 2, 2)
+        };
+        let Some(arena) = open(settings) else {
+            return;
+        };
+        let mut vec = FarVec::zeros(&arena, 4 * FRAMES * PAGE_WORDS).unwrap();
+        stress(&mut vec, 4, 4000, &AtomicU64::new(0));
+        let tally = arena.status().tally;
+        assert!(
+            tally.packed > 1000 && tally.unpacked > 100 && tally.fetched > 500,
+            "{tally:?}"
+        );
+    }
+}
+
+#[test]
+fn what_compresses_well_needs_no_lender_and_what_does_not_takes_no_room_for_it() {
+    let dir = dir();
+    let _lender = lender(&dir, 0, 8 << 20);
+    let settings = ArenaConfig {
+        packed_bytes: None,
+        ..config(&dir, 1, 1)
+    };
+    let Some(arena) = open(settings) else {
+        return;
+    };
+    let count = 4 * FRAMES * PAGE_WORDS;
+    let mut vec = FarVec::<u64>::zeros(&arena, count).unwrap();
+    for round in 1..4 {
+        vec.as_mut_slice().fill(round);
+        assert!(vec.iter().all(|value| value == round));
+    }
+    let status = arena.status();
+    assert!(status.tally.unpacked > 500 && status.packed > 0, "{status:?}");
+    assert_eq!(
+        (status.tally.fetched, arena.depot().status().lenders[0].used),
+        (0, 0)
+    );
+    for (index, value) in vec.as_mut_slice().iter_mut().enumerate() {
+        *value = word(index, 1);
+    }
+    assert!(
+        vec.iter()
+            .enumerate()
+            .all(|(index, value)| value == word(index, 1))
+    );
+    let status = arena.status();
+    assert_eq!(status.packed, 0, "{status:?}");
+    vec.truncate(0);
+    (0..count).for_each(|_| vec.push(7).unwrap());
+    vec.truncate(0);
+    until("what is thrown away takes no room", || arena.status().packed == 0);
 }
 
 #[test]
@@ -343,5 +420,6 @@ fn settings_that_cannot_hold_are_refused_by_name() {
     refuse(&|settings| settings.bytes = 0);
     refuse(&|settings| settings.bytes = 2 << 40);
     refuse(&|settings| settings.hidden_bytes = Some(settings.local_bytes));
+    refuse(&|settings| settings.packed_bytes = Some(settings.local_bytes));
     refuse(&|settings| settings.handlers = 1);
 }

@@ -148,6 +148,10 @@ pub const DEPOSIT_RETRY: Span = Span::from_ms(2_000);
 pub const ARENA_FRAMES_MIN: u32 = 64;
 /// Pages of an arena: 1 TiB. Each that was ever referenced costs 24 bytes here, and 48 in the depot.
 pub const ARENA_PAGES_MAX: u32 = 1 << 28;
+/// Bytes that a compressed page costs beside its own: what is known of it, and what an allocator adds.
+pub const PACK_PAGE_BYTES: u32 = 96;
+/// After so many pages in a row that did not compress, one in 64 is tried.
+pub const UNPACKED_RUN_MAX: u32 = 7;
 /// Pages that leave an arena together: what one frame holds.
 pub const EVICT_PAGES: usize = FRAME_PAGES_MAX;
 /// Pages that are asked for ahead of one thread's faults, at most.

@@ -3,12 +3,14 @@
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use netram_proto::arena::{Berth, Next, Page, Work};
+use netram_proto::arena::{Berth, Effort, Next, Page, Work};
 use netram_proto::limit::PAGE_BYTES;
 use rustix::io::Errno;
 
 use super::handler::{EndGuard, enlist};
 use super::moves::{Core, ZEROS, berth_offset, offset};
+use crate::pack::Clear;
+use crate::seal::Bytes;
 
 /// How often a page is tried that the kernel is busy with.
 const TRIES: usize = 8;
@@ -30,10 +32,12 @@ pub(super) fn run(core: &Arc<Core>) {
     let thread = enlist(core);
     core.hub.lock().copier = core.exchange.is_none().then_some(thread);
     let mut complained = None;
+    let mut effort = Effort::default();
     while let Some(work) = next_work(core, &mut complained) {
         match work {
             Work::Hide(pages) => hide(core, &pages),
-            Work::Send(pages) => send(core, &pages),
+            Work::Send(pages) => send(core, &pages, &mut effort),
+            Work::Pass(pages) => pass(core, &pages),
         }
     }
 }
@@ -141,20 +145,64 @@ fn copy_out(core: &Core, page: Page, berth: Berth) -> Hid {
     Hid::Moved
 }
 
-fn send(core: &Core, pages: &[(Page, Berth)]) {
+fn send(core: &Core, pages: &[(Page, Berth)], effort: &mut Effort) {
     let mut dropped = Vec::with_capacity(pages.len());
     for (page, berth) in pages {
         let mut bytes = ZEROS;
         core.backstage.read(berth_offset(*berth), &mut bytes);
-        let kept = bytes != ZEROS;
-        match kept {
-            true => core.depot.keep(*page, &bytes),
-            false => core.depot.forget(*page),
-        }
-        match core.tell(*page, |machine| machine.sent(*page, kept)) {
+        match leave(core, *page, &bytes, effort) {
             Next::Drop(berth) | Next::Forget(berth) => dropped.push(berth),
             next => core.follow(*page, next),
         }
     }
     core.drop_berths(dropped);
+}
+
+fn leave(core: &Core, page: Page, bytes: &Bytes, effort: &mut Effort) -> Next {
+    if *bytes == ZEROS {
+        core.depot.forget(page);
+        return core.tell(page, |machine| machine.sent(page, false));
+    }
+    let clear = match compress(bytes, effort) {
+        Some(packed) if core.packs => return stay(core, page, packed),
+        Some(packed) => packed,
+        None => Clear::whole(bytes),
+    };
+    core.depot.keep(page, &clear);
+    core.tell(page, |machine| machine.sent(page, true))
+}
+
+fn compress(bytes: &Bytes, effort: &mut Effort) -> Option<Clear> {
+    if !effort.is_worth_it() {
+        return None;
+    }
+    let packed = Clear::pack(bytes);
+    effort.tried(packed.is_some());
+    packed
+}
+
+/// The page goes into the pack, unless somebody wants it, or has thrown it away.
+fn stay(core: &Core, page: Page, packed: Clear) -> Next {
+    let length = packed.parts().len() as u32;
+    // Before the machine says that it is there.
+    core.pack().insert(page, packed);
+    core.tell(page, |machine| {
+        let next = machine.packed(page, length);
+        if !machine.is_packed(page) {
+            core.pack().remove(&page);
+        }
+        next
+    })
+}
+
+/// The oldest of the pack go on, as they are.
+fn pass(core: &Core, pages: &[Page]) {
+    for page in pages {
+        let packed = core.pack().get(page).cloned();
+        let packed = packed.expect("nobody else takes a page that is passed on");
+        core.depot.keep(*page, &packed);
+        core.pack().remove(page);
+        let next = core.tell(*page, |machine| machine.passed(*page));
+        core.follow(*page, next);
+    }
 }

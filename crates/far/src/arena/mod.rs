@@ -41,6 +41,8 @@ use crate::sys::{Area, Areas, Features, Memory, Uffd, UffdError};
 const HANDLERS_MAX: usize = 64;
 /// One frame in so many may be hidden, by default.
 const HIDDEN_SHARE: u32 = 8;
+/// One frame in so many may be taken by compressed pages, by default. With pages that take a third, as much more fits into the cap as these take.
+const PACKED_SHARE: u32 = 4;
 /// What every arena needs of the kernel.
 const NEEDED: Features = Features::REMOVE
     .and(Features::UNMAP)
@@ -59,6 +61,9 @@ pub struct ArenaConfig {
     /// Bytes of the cap for pages that are on their way out, and come back without a lender if they are referenced; at most half of it. `None`:
     /// an eighth.
     pub hidden_bytes: Option<u64>,
+    /// Bytes of the cap for pages that stay here compressed, and come back without a lender; with the hidden ones at most three quarters of it. Pages that do not
+    /// compress take none of it. `None`: a quarter.
+    pub packed_bytes: Option<u64>,
     /// Which page leaves.
     pub replacement: Replacement,
     /// Threads that serve faults, 2 to 64: so many may wait for lenders at once.
@@ -79,6 +84,7 @@ impl Default for ArenaConfig {
             bytes: 1 << 30,
             local_bytes: 64 << 20,
             hidden_bytes: None,
+            packed_bytes: None,
             replacement: Replacement::Fifo,
             handlers: 4,
             user_faults_only: false,
@@ -149,6 +155,8 @@ pub struct ArenaStatus {
     pub tally: Tally,
     /// Frames with a page, or one on its way.
     pub used: u32,
+    /// Frames that compressed pages take.
+    pub packed: u32,
     /// The cap, in pages.
     pub frames: u32,
     /// Pages whose bytes are here because not all of their places have them.
@@ -220,6 +228,8 @@ impl Arena {
             backstage,
             sight,
             exchange,
+            packs: settings.pack > 0,
+            pack: Default::default(),
             poisons: offered.has(Features::POISON),
             shape: Default::default(),
         });
@@ -244,6 +254,7 @@ impl Arena {
         ArenaStatus {
             tally: state.machine.tally(),
             used: state.machine.used(),
+            packed: state.machine.pack_frames(),
             frames: self.0.frames,
             aside: self.0.core.depot.aside(),
         }
@@ -413,9 +424,17 @@ fn check(config: &ArenaConfig) -> Result<(u32, Settings), ArenaError> {
     if !(2..=HANDLERS_MAX).contains(&config.handlers) {
         return bad("the number of handlers", "from 2 to 64");
     }
+    let pack = config.packed_bytes.map_or(local / PACKED_SHARE, frames);
+    if hidden + pack > local / 4 * 3 {
+        return bad(
+            "the memory for hidden and for compressed pages",
+            "at most three quarters of the cap",
+        );
+    }
     let settings = Settings {
         frames: local,
         hidden,
+        pack,
         replacement: config.replacement,
         seed: 1,
     };

@@ -1,6 +1,6 @@
 //! What an arena's threads share, and the moves that they do: each on a page that the machine has given to them alone.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 
 use crate::depot::{Depot, GetError};
+use crate::pack::Clear;
 use crate::seal::Bytes;
 use crate::sys::{Memory, Message, Uffd, signal_thread};
 
@@ -70,6 +71,10 @@ pub(super) struct Core {
     pub(super) sight: Uffd,
     /// By this pages are moved into berths. `None`: the kernel cannot; they are copied.
     pub(super) exchange: Option<Uffd>,
+    /// Pages stay here compressed.
+    pub(super) packs: bool,
+    /// Those that do. Whoever has the hub may take this, and never the other way round.
+    pub(super) pack: Mutex<BTreeMap<Page, Clear>>,
     /// A lost page can be made a bus error once and for all.
     pub(super) poisons: bool,
     /// Held to read messages, and shared to put pages into sight: what the program throws away is known before it is asked whether a page may come,
@@ -151,10 +156,26 @@ impl Core {
             Serve::There | Serve::Wait | Serve::Starved => (),
             Serve::Check | Serve::Zero => self.put_into_sight(page, &ZEROS),
             Serve::Show(berth) => self.show(page, berth),
+            Serve::Unpack => self.unpack(page),
             Serve::Fetch => self.fetch(page),
             Serve::Lost if self.poisons => self.wake(page),
             Serve::Lost => signal_thread(thread, Signal::BUS),
         }
+    }
+
+    /// Brings a page from the pack.
+    fn unpack(&self, page: Page) {
+        let packed = self.pack().remove(&page);
+        let mut bytes = ZEROS;
+        packed
+            .expect("a page that is packed is in the pack")
+            .unpack(&mut bytes);
+        self.put_into_sight(page, &bytes);
+    }
+
+    pub(super) fn pack(&self) -> MutexGuard<'_, BTreeMap<Page, Clear>> {
+        // A panic of a thread that serves ends the process (`handler.rs`).
+        self.pack.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Brings a page from the depot.
@@ -310,7 +331,7 @@ impl Core {
     /// Does what is left to do for a page.
     pub(super) fn follow(&self, page: Page, next: Next) {
         match next {
-            Next::Done => (),
+            Next::Done | Next::Abandon => (),
             Next::Wake => self.wake(page),
             Next::Zero => self.put_into_sight(page, &ZEROS),
             Next::Show(berth) => self.show(page, berth),
@@ -322,7 +343,7 @@ impl Core {
     pub(super) fn tell(&self, page: Page, what: impl FnOnce(&mut Machine) -> Next) -> Next {
         let mut state = self.hub.lock();
         let next = what(&mut state.machine);
-        if let Next::Forget(_) = next {
+        if let Next::Forget(_) | Next::Abandon = next {
             self.depot.forget(page);
         }
         if state.waiting > 0 {
@@ -428,6 +449,9 @@ impl Core {
         let discarded = state.machine.discard(page);
         if discarded.forget {
             self.depot.forget(page);
+        }
+        if discarded.packed {
+            self.pack().remove(&page);
         }
         discarded.drop
     }

@@ -5,21 +5,21 @@ use std::sync::atomic::Ordering;
 use netram_proto::deposit::Page;
 
 use super::Depot;
-use crate::seal::Bytes;
+use crate::pack::Clear;
 
 impl Depot {
     /// As [`put`](Depot::put), but for a page that is what it was when it left last, and whose copies still stand: nothing is sent of that.
     ///
     /// The page is sealed once more under the version that it had: the same tag means the same bytes. 1.2 µs, and no write of the program
     /// has to be watched.
-    pub fn keep(&self, page: Page, bytes: &Bytes) {
+    pub(crate) fn keep(&self, page: Page, clear: &Clear) {
         let shelf = self.shared.lock();
-        let same = |version| shelf.seals().is_same(page, version, bytes);
+        let same = |version| shelf.seals().is_same(page, version, clear);
         if shelf.standing(page).is_some_and(same) {
             return;
         }
         drop(shelf);
-        self.put(page, bytes);
+        self.put_clear(page, clear);
     }
 
     /// Pages whose bytes are aside: in this machine's memory, because not all of their places have them.

@@ -18,6 +18,7 @@ use netram_transport::{Address, Waker};
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::config::Config;
+use crate::pack::Clear;
 use crate::seal::{Bytes, Sealer};
 use crate::spill::SpillFile;
 use disk::Disk;
@@ -178,7 +179,12 @@ impl Depot {
 
     /// The page leaves, as it is. Returns at once: its bytes are aside until its places have them.
     pub fn put(&self, page: Page, bytes: &Bytes) {
-        self.shared.lock().put(page, bytes);
+        let clear = Clear::pack(bytes).unwrap_or_else(|| Clear::whole(bytes));
+        self.put_clear(page, &clear);
+    }
+
+    fn put_clear(&self, page: Page, clear: &Clear) {
+        self.shared.lock().put(page, clear);
         // Who waits for what was there before takes this.
         self.shared.changed.notify_all();
         self.shared.wake();
@@ -193,7 +199,7 @@ impl Depot {
                 return Ok(Got::Zeros);
             }
             Sought::Aside(bytes) => {
-                *into = *bytes.ok_or(GetError::Failed)?;
+                bytes.ok_or(GetError::Failed)?.unpack(into);
                 return Ok(Got::Page);
             }
             Sought::Lost(lenders) => return Err(self.lost(page, lenders)),
@@ -209,7 +215,7 @@ impl Depot {
         drop(shelf);
         match came {
             Some(Ok(bytes)) => {
-                *into = *bytes;
+                bytes.unpack(into);
                 Ok(Got::Page)
             }
             Some(Err(lenders)) => Err(self.lost(page, lenders)),

@@ -1,4 +1,4 @@
-//! What eviction does: pages in sight are hidden, the longest hidden leave.
+//! What eviction does: pages in sight are hidden, the longest hidden leave, or are packed; the longest packed go on.
 //!
 //! One mover takes the work, and is told the next when it has done it: so pages leave one batch after the other.
 
@@ -17,6 +17,9 @@ impl Arena {
         if !self.marks.wants(self.free()) || self.is_crowded() {
             return None;
         }
+        if self.pack.is_over() {
+            return Some(Work::Pass(self.choose_packed()));
+        }
         let over = self.hidden_count.saturating_sub(self.settings.hidden);
         if over > 0 {
             return Some(Work::Send(self.choose_hidden(over)));
@@ -25,7 +28,19 @@ impl Arena {
         if !chosen.is_empty() {
             return Some(Work::Hide(chosen));
         }
-        (self.hidden_count > 0).then(|| Work::Send(self.choose_hidden(self.hidden_count)))
+        if self.hidden_count > 0 {
+            return Some(Work::Send(self.choose_hidden(self.hidden_count)));
+        }
+        (!self.pack.is_empty()).then(|| Work::Pass(self.choose_packed()))
+    }
+
+    /// Of the packed pages the oldest.
+    fn choose_packed(&mut self) -> Vec<Page> {
+        let chosen = self.pack.oldest(EVICT_PAGES);
+        for page in &chosen {
+            self.records.of(*page).state = State::Passing;
+        }
+        chosen
     }
 
     /// Pages in sight that are to be hidden.
@@ -115,21 +130,62 @@ impl Arena {
         };
         self.tally.sent += 1;
         record.kept = kept;
+        let state = if kept { State::Away } else { State::Nowhere };
+        self.leave(page, berth, state).1
+    }
+
+    /// What is in the page's berth is at hand compressed, in so many bytes. It is in the pack if [`Arena::is_packed`] says so then; what the depot has of the page is
+    /// not of it.
+    pub fn packed(&mut self, page: Page, bytes: u32) -> Next {
+        let State::Leaving(berth) = self.records.of(page).state else {
+            unreachable!("it is being sent")
+        };
+        let (left, next) = self.leave(page, berth, State::Packed);
+        if left {
+            self.tally.packed += 1;
+            self.pack.add(page, bytes);
+        }
+        next
+    }
+
+    /// Whether a page is now where it was to go, and what becomes of its berth.
+    fn leave(&mut self, page: Page, berth: Berth, state: State) -> (bool, Next) {
+        let record = self.records.of(page);
         if record.wanted {
             record.state = State::Showing(berth);
             self.tally.shown += 1;
-            return Next::Show(berth);
+            return (false, Next::Show(berth));
         }
         if core::mem::take(&mut record.discarded) {
             record.state = State::Nowhere;
-            return if core::mem::take(&mut record.kept) {
+            let kept = core::mem::take(&mut record.kept);
+            let next = if kept {
                 Next::Forget(berth)
             } else {
                 Next::Drop(berth)
             };
+            return (false, next);
         }
-        record.state = if kept { State::Away } else { State::Nowhere };
-        Next::Drop(berth)
+        record.state = state;
+        (true, Next::Drop(berth))
+    }
+
+    /// The depot has what the pack had of the page.
+    pub fn passed(&mut self, page: Page) -> Next {
+        let record = self.records.of(page);
+        assert!(record.state == State::Passing, "it is being passed on");
+        self.tally.sent += 1;
+        self.pack.remove(page);
+        (record.state, record.kept) = (State::Away, true);
+        let discarded = core::mem::take(&mut record.discarded);
+        if discarded {
+            (record.state, record.kept) = (State::Nowhere, false);
+        }
+        if core::mem::take(&mut record.wanted) {
+            // Its bytes are aside there: it comes at once, when a frame is free.
+            self.queue(page);
+        }
+        if discarded { Next::Abandon } else { Next::Done }
     }
 
     /// Pages that were shown and hidden again are in the queue once for each time.

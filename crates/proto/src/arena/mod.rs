@@ -1,16 +1,18 @@
 //! A program's memory of which a part is elsewhere: what a fault gets, which frame leaves, what comes ahead.
 //!
 //! An [`Arena`] is a value. What happened: [`fault`](Arena::fault), [`want`](Arena::want), [`came`](Arena::came), [`held`](Arena::held), [`hid`](Arena::hid),
-//! [`sent`](Arena::sent), [`dropped`](Arena::dropped), [`lost`](Arena::lost), [`discard`](Arena::discard),
+//! [`sent`](Arena::sent), [`packed`](Arena::packed), [`passed`](Arena::passed), [`dropped`](Arena::dropped), [`lost`](Arena::lost), [`discard`](Arena::discard),
 //! [`stashing`](Arena::stashing). What to do: what these return, [`work`](Arena::work), [`next_ahead`](Arena::next_ahead),
 //! [`next_starved`](Arena::next_starved). It asks for moves, and is told when each is done; a page that moves is its mover's alone
 //! until then.
 //!
 //! ```text
 //!   nowhere --zeros--> coming ----------------> here --> hiding --> hidden --> leaving --> away
-//!   (zeros)              ^                       ^                    |           |         |
-//!                        |                       +------ showing <----+-----------+         |
-//!                        +------------------------- fetched --------------------------------+
+//!   (zeros)              ^                       ^                    |         | |      ^    |
+//!                        |                       +------ showing <----+---------+ |      |    |
+//!                        +---- unpacked ----------------------------- packed <----+      |    |
+//!                        |                                               +---> passing --+    |
+//!                        +------------------------- fetched ----------------------------------+
 //! ```
 //!
 //! A page that is *hidden* is still here, in a *berth*: memory that the program does not see. Its next reference is a fault that costs no
@@ -20,6 +22,7 @@
 //! |---|---|
 //! | `pages.rs` | where each page is, and what becomes of it next |
 //! | `leaving.rs` | what eviction does: which pages are hidden, which leave |
+//! | `pack.rs` | which pages stay here compressed, and whether to try |
 //! | `marks.rs` | when it begins and ends |
 //! | `trend.rs` | which pages a thread will want |
 //!
@@ -28,10 +31,12 @@
 
 mod leaving;
 mod marks;
+mod pack;
 mod pages;
 mod trend;
 
 pub use crate::far::{Page, Replacement};
+pub use pack::Effort;
 pub use pages::{Arena, Tally};
 
 /// What an arena is to be.
@@ -41,6 +46,8 @@ pub struct Settings {
     pub frames: u32,
     /// Of these, pages that are hidden for a while before they leave; at most half. 0: a page leaves as soon as it is chosen.
     pub hidden: u32,
+    /// Of the cap, what pages may take that stay here compressed; with those that are hidden at most three quarters. 0: none do.
+    pub pack: u32,
     /// Which page is chosen. Of references it knows what faults tell: when a page came, or was shown again.
     pub replacement: Replacement,
     /// For random replacement.
@@ -68,6 +75,8 @@ pub enum Serve {
     Show(Berth),
     /// The page from the depot. Then [`Arena::arrive`], or [`Arena::lost`].
     Fetch,
+    /// The page out of the pack. Then [`Arena::arrive`].
+    Unpack,
     /// A bus error: the page is lost.
     Lost,
 }
@@ -99,6 +108,8 @@ pub enum Next {
     Drop(Berth),
     /// The same, and the depot is to forget the page, before anything else is asked here.
     Forget(Berth),
+    /// The depot is to forget the page, before anything else is asked here.
+    Abandon,
 }
 
 /// What is to become of a page that the program has thrown away.
@@ -106,6 +117,8 @@ pub enum Next {
 pub struct Discarded {
     /// The depot is to forget it, before anything else is asked here.
     pub forget: bool,
+    /// It is in the pack, and is to be dropped there.
+    pub packed: bool,
     /// This berth is to be emptied. Then [`Arena::dropped`].
     pub drop: Option<Berth>,
 }
@@ -115,6 +128,8 @@ pub struct Discarded {
 pub enum Work {
     /// Take these out of sight, into berths. Then [`Arena::hid`] for each.
     Hide(alloc::vec::Vec<(Page, Berth)>),
-    /// Give these to the depot. Then [`Arena::sent`] for each.
+    /// Give these to the depot, or keep them compressed. Then [`Arena::sent`] or [`Arena::packed`] for each.
     Send(alloc::vec::Vec<(Page, Berth)>),
+    /// Give these to the depot as they are in the pack. Then [`Arena::passed`] for each.
+    Pass(alloc::vec::Vec<Page>),
 }

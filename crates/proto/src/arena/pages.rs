@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::marks::Marks;
+use super::pack::Pack;
 use super::trend::Trend;
 use super::{Arrive, Berth, Discarded, Next, Page, Serve, Settings};
 use crate::far::{Frames, Touches};
@@ -28,8 +29,12 @@ pub(super) enum State {
     Hiding(Berth),
     /// Out of sight.
     Hidden(Berth),
-    /// Somebody gives it to the depot.
+    /// Somebody gives it to the depot, or packs it.
     Leaving(Berth),
+    /// Here, compressed.
+    Packed,
+    /// The same, and somebody gives it to the depot.
+    Passing,
     /// No lender has it any more.
     Lost,
 }
@@ -106,6 +111,8 @@ pub struct Tally {
     pub zeros: u64,
     /// Pages that were hidden, and came without a lender.
     pub shown: u64,
+    /// Pages that came out of the pack.
+    pub unpacked: u64,
     /// Pages that came from the depot because somebody waited.
     pub fetched: u64,
     /// Faults that found no frame free.
@@ -116,6 +123,8 @@ pub struct Tally {
     pub proved: u64,
     /// Pages that were given to the depot, or dropped because it has them.
     pub sent: u64,
+    /// Pages that were packed.
+    pub packed: u64,
 }
 
 /// An arena. See the module.
@@ -129,6 +138,7 @@ pub struct Arena {
     /// Pages out of sight, the longest hidden first, each with the time at which it was. What has been shown since is passed over.
     pub(super) hidden: VecDeque<(Page, u64)>,
     pub(super) hidden_count: u32,
+    pub(super) pack: Pack,
     pub(super) berths: Vec<Berth>,
     /// Frames with a page in them, or one on its way.
     used: u32,
@@ -153,6 +163,10 @@ impl Arena {
             settings.hidden <= settings.frames / 2,
             "what the program sees is the larger part"
         );
+        assert!(
+            settings.hidden + settings.pack <= settings.frames / 4 * 3,
+            "what the program sees is the larger part"
+        );
         Arena {
             settings,
             records: Records::default(),
@@ -160,6 +174,7 @@ impl Arena {
             marks: Marks::new(settings.frames),
             hidden: VecDeque::new(),
             hidden_count: 0,
+            pack: Pack::new(settings.pack),
             berths: (0..Self::berths(&settings)).rev().map(Berth).collect(),
             used: 0,
             here: 0,
@@ -179,12 +194,23 @@ impl Arena {
 
     /// Frames that are free.
     pub fn free(&self) -> u32 {
-        self.settings.frames.saturating_sub(self.used + self.stashing)
+        let taken = self.used + self.stashing + self.pack.frames();
+        self.settings.frames.saturating_sub(taken)
     }
 
     /// Frames with a page, or one on its way; what the depot has aside not among them.
     pub fn used(&self) -> u32 {
         self.used
+    }
+
+    /// Frames that compressed pages take.
+    pub fn pack_frames(&self) -> u32 {
+        self.pack.frames()
+    }
+
+    /// Whether the page is in the pack.
+    pub fn is_packed(&self, page: Page) -> bool {
+        self.records.state(page) == State::Packed
     }
 
     /// Whether eviction is to begin.
@@ -241,7 +267,7 @@ impl Arena {
         let serve = match record.state {
             State::Here => return Serve::There,
             State::Lost => return Serve::Lost,
-            State::Coming | State::Showing(_) | State::Hiding(_) | State::Leaving(_) => {
+            State::Coming | State::Showing(_) | State::Hiding(_) | State::Leaving(_) | State::Passing => {
                 record.wanted = true;
                 return Serve::Wait;
             }
@@ -251,14 +277,12 @@ impl Arena {
                 self.tally.shown += 1;
                 Serve::Show(berth)
             }
-            State::Nowhere | State::Away if free == 0 => {
-                if !core::mem::replace(&mut record.queued, true) {
-                    self.starved.push_back(page);
-                    self.tally.starved += 1;
-                }
+            State::Nowhere | State::Away | State::Packed if free == 0 => {
+                self.tally.starved += u64::from(!record.queued);
+                self.queue(page);
                 return Serve::Starved;
             }
-            State::Nowhere | State::Away => self.bring(page),
+            State::Nowhere | State::Away | State::Packed => self.bring(page),
         };
         self.tally.faults += 1;
         serve
@@ -268,7 +292,7 @@ impl Arena {
     /// for ahead.
     pub fn note(&mut self, thread: u32, page: Page, serve: Serve, area: &Range<u32>) {
         // What comes as zeros costs no link, and so is no reason to look ahead.
-        if matches!(serve, Serve::Fetch | Serve::Show(_) | Serve::Wait) {
+        if matches!(serve, Serve::Fetch | Serve::Show(_) | Serve::Unpack | Serve::Wait) {
             self.look_ahead(thread, page, area);
         }
     }
@@ -276,13 +300,28 @@ impl Arena {
     fn bring(&mut self, page: Page) -> Serve {
         self.used += 1;
         let record = self.records.of(page);
-        let away = record.state == State::Away;
-        record.state = State::Coming;
-        match away {
-            true => self.tally.fetched += 1,
-            false => self.tally.zeros += 1,
+        match core::mem::replace(&mut record.state, State::Coming) {
+            State::Away => {
+                self.tally.fetched += 1;
+                Serve::Fetch
+            }
+            State::Packed => {
+                self.pack.remove(page);
+                self.tally.unpacked += 1;
+                Serve::Unpack
+            }
+            _ => {
+                self.tally.zeros += 1;
+                Serve::Zero
+            }
         }
-        if away { Serve::Fetch } else { Serve::Zero }
+    }
+
+    /// The page waits for a frame.
+    pub(super) fn queue(&mut self, page: Page) {
+        if !core::mem::replace(&mut self.records.of(page).queued, true) {
+            self.starved.push_back(page);
+        }
     }
 
     fn look_ahead(&mut self, thread: u32, page: Page, area: &Range<u32>) {
@@ -313,13 +352,13 @@ impl Arena {
         self.ahead.drain(..pages.min(self.ahead.len())).collect()
     }
 
-    /// A page that has waited for a frame, and how it comes: [`Serve::Zero`] or [`Serve::Fetch`].
+    /// A page that has waited for a frame, and how it comes: [`Serve::Zero`], [`Serve::Unpack`] or [`Serve::Fetch`].
     pub fn next_starved(&mut self) -> Option<(Page, Serve)> {
         while self.free() > 0 {
             let page = self.starved.pop_front()?;
             let record = self.records.of(page);
             record.queued = false;
-            if matches!(record.state, State::Nowhere | State::Away) {
+            if matches!(record.state, State::Nowhere | State::Away | State::Packed) {
                 self.tally.faults += 1;
                 return Some((page, self.bring(page)));
             }
@@ -398,7 +437,7 @@ impl Arena {
             return Discarded::default();
         }
         let record = self.records.of(page);
-        let mut drop = None;
+        let (mut drop, mut packed) = (None, false);
         match record.state {
             State::Nowhere | State::Away | State::Lost => record.state = State::Nowhere,
             State::Here => {
@@ -411,12 +450,17 @@ impl Arena {
                 self.hidden_count -= 1;
                 drop = Some(berth);
             }
-            State::Coming | State::Showing(_) | State::Hiding(_) | State::Leaving(_) => {
+            State::Packed => {
+                record.state = State::Nowhere;
+                self.pack.remove(page);
+                packed = true;
+            }
+            State::Coming | State::Showing(_) | State::Hiding(_) | State::Leaving(_) | State::Passing => {
                 record.discarded = true;
             }
         }
         let forget = core::mem::take(&mut record.kept);
-        Discarded { forget, drop }
+        Discarded { forget, packed, drop }
     }
 
     /// The page is in sight, and stays there until [`Arena::unpin`].

@@ -1,6 +1,6 @@
 //! Random programs under random schedules.
 
-use netram_proto::arena::{Page, Replacement, Settings};
+use netram_proto::arena::{Page, Replacement, Settings, Tally};
 
 use crate::world::{Act, PAGES, World};
 
@@ -40,6 +40,7 @@ fn settings(hidden: u32, replacement: Replacement) -> Settings {
     Settings {
         frames: 100,
         hidden,
+        pack: 0,
         replacement,
         seed: 3,
     }
@@ -63,6 +64,28 @@ fn a_reference_sees_what_was_written_last_whatever_the_schedule() {
         assert!(tally.ahead > 100 && tally.proved > 10, "{tally:?}");
         assert!(hidden == 0 || tally.shown > 100, "{tally:?}");
     }
+}
+
+/// The same with a pack, of which half of the pages come back.
+#[test]
+fn what_was_packed_is_what_was_written_last() {
+    let mut all = Tally::default();
+    for seed in 200..224 {
+        eprintln!("seed {seed}");
+        let hidden = [0, 12, 30][seed as usize % 3];
+        let pack = [1, 25, 45][seed as usize / 3 % 3];
+        let settings = Settings {
+            pack,
+            ..settings(hidden, Replacement::Fifo)
+        };
+        let world = run(seed, settings, seed % 2 == 1);
+        let tally = world.arena.tally();
+        assert!(tally.packed > 500, "{tally:?}");
+        all.unpacked += tally.unpacked;
+        all.sent += tally.sent;
+        assert!(world.bus_errors == 0 || seed % 2 == 1);
+    }
+    assert!(all.unpacked > 5000 && all.sent > 5000, "{all:?}");
 }
 
 #[test]

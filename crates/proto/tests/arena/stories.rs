@@ -9,6 +9,7 @@ fn settings(hidden: u32) -> Settings {
     Settings {
         frames: ARENA_FRAMES_MIN,
         hidden,
+        pack: 0,
         replacement: Replacement::Fifo,
         seed: 1,
     }

@@ -28,6 +28,7 @@ fn paged(references: &[u32], replacement: Replacement, hidden: u32) -> u64 {
     let mut arena = Arena::new(Settings {
         frames: FRAMES,
         hidden,
+        pack: 0,
         replacement,
         seed: 1,
     });
@@ -52,6 +53,7 @@ fn evict(arena: &mut Arena, work: Work) {
         Work::Hide(pages) => pages.into_iter().for_each(|(page, _)| {
             assert_eq!(arena.hid(page, true), Next::Done);
         }),
+        Work::Pass(pages) => panic!("nothing is packed: {pages:?}"),
         Work::Send(pages) => pages.into_iter().for_each(|(page, berth)| {
             assert_eq!(arena.sent(page, true), Next::Drop(berth));
             arena.dropped(berth);

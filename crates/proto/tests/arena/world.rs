@@ -6,8 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use netram_proto::arena::{Arena, Arrive, Berth, Next, Page, Serve, Settings, Work};
+use netram_proto::limit::{PACK_PAGE_BYTES, PAGE_BYTES};
 
 pub(crate) const PAGES: u32 = 400;
+/// What a page takes that compresses.
+const PACKED: u32 = 1300;
 
 /// What a thread is about to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +34,10 @@ enum Step {
     Hid(Page, bool),
     Send(Page, Berth),
     Sent(Page, bool),
+    Packed(Page, u64),
+    Unpack(Page),
+    Pass(Page),
+    Passed(Page),
     Drop(Berth),
 }
 
@@ -48,6 +55,7 @@ pub(crate) struct World {
     sight: BTreeMap<Page, u64>,
     poisoned: BTreeSet<Page>,
     berths: BTreeMap<Berth, u64>,
+    packs: BTreeMap<Page, u64>,
     pub(crate) depot: BTreeMap<Page, Kept>,
     stash: BTreeSet<Page>,
     written: BTreeMap<Page, u64>,
@@ -71,6 +79,7 @@ impl World {
             sight: BTreeMap::new(),
             poisoned: BTreeSet::new(),
             berths: BTreeMap::new(),
+            packs: BTreeMap::new(),
             depot: BTreeMap::new(),
             stash: BTreeSet::new(),
             written: BTreeMap::new(),
@@ -113,6 +122,9 @@ impl World {
         let discarded = self.arena.discard(page);
         if discarded.forget {
             self.forget(page);
+        }
+        if discarded.packed {
+            self.packs.remove(&page).expect("it is in the pack");
         }
         self.steps.extend(discarded.drop.map(Step::Drop));
     }
@@ -202,6 +214,7 @@ impl World {
                 .into_iter()
                 .map(|(page, berth)| Step::Send(page, berth))
                 .collect(),
+            Some(Work::Pass(pages)) => pages.into_iter().map(Step::Pass).collect(),
         };
         self.evicting = steps.len() as u32;
         self.steps.extend(steps);
@@ -268,11 +281,15 @@ impl World {
             }
             Step::Send(page, berth) => {
                 let content = self.berths[&berth];
+                // Some pages never compress.
+                if self.settings.pack > 0 && content != 0 && !page.0.is_multiple_of(3) {
+                    self.steps.push_back(Step::Packed(page, content));
+                    return;
+                }
                 if content == 0 {
                     self.forget(page);
-                } else if self.depot.insert(page, Kept::Content(content)) != Some(Kept::Content(content)) {
-                    self.stash.insert(page);
-                    self.tell_stashing();
+                } else {
+                    self.keep(page, content);
                 }
                 self.steps.push_back(Step::Sent(page, content != 0));
             }
@@ -281,10 +298,43 @@ impl World {
                 let next = self.arena.sent(page, kept);
                 self.next(page, next);
             }
+            Step::Packed(page, content) => {
+                self.evicting -= 1;
+                let next = self.arena.packed(page, PACKED);
+                if self.arena.is_packed(page) {
+                    assert!(
+                        self.packs.insert(page, content).is_none(),
+                        "{page:?} is packed once"
+                    );
+                }
+                self.next(page, next);
+            }
+            Step::Unpack(page) => {
+                let content = self.packs.remove(&page).expect("a packed page is in the pack");
+                self.steps.push_back(Step::Arrive(page, content));
+            }
+            Step::Pass(page) => {
+                let content = self.packs[&page];
+                self.keep(page, content);
+                self.steps.push_back(Step::Passed(page));
+            }
+            Step::Passed(page) => {
+                self.evicting -= 1;
+                self.packs.remove(&page).expect("nobody else takes it out");
+                let next = self.arena.passed(page);
+                self.next(page, next);
+            }
             Step::Drop(berth) => {
                 self.berths.remove(&berth).expect("a page is dropped once");
                 self.arena.dropped(berth);
             }
+        }
+    }
+
+    fn keep(&mut self, page: Page, content: u64) {
+        if self.depot.insert(page, Kept::Content(content)) != Some(Kept::Content(content)) {
+            self.stash.insert(page);
+            self.tell_stashing();
         }
     }
 
@@ -295,6 +345,7 @@ impl World {
             Serve::Zero | Serve::Check => self.steps.push_back(Step::Arrive(page, 0)),
             Serve::Show(berth) => self.steps.push_back(Step::Show(page, berth)),
             Serve::Fetch => self.steps.push_back(Step::Fetch(page)),
+            Serve::Unpack => self.steps.push_back(Step::Unpack(page)),
             // A bus error, if it is still so when the thread looks.
             Serve::Lost => self.wake(page),
         }
@@ -307,6 +358,7 @@ impl World {
             Next::Zero => self.serve(page, Serve::Zero),
             Next::Show(berth) => self.serve(page, Serve::Show(berth)),
             Next::Drop(berth) => self.steps.push_back(Step::Drop(berth)),
+            Next::Abandon => self.forget(page),
             Next::Forget(berth) => {
                 self.forget(page);
                 self.steps.push_back(Step::Drop(berth));
@@ -358,7 +410,8 @@ impl World {
     }
 
     fn check(&self) {
-        let frames = self.sight.len() + self.berths.len() + self.stash.len();
+        let packed = self.packs.len() * (PACKED + PACK_PAGE_BYTES) as usize;
+        let frames = self.sight.len() + self.berths.len() + self.stash.len() + packed.div_ceil(PAGE_BYTES);
         let moving = netram_proto::limit::EVICT_PAGES + self.blocked.len();
         assert!(
             frames <= self.settings.frames as usize + moving,
