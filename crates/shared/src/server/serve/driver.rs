@@ -124,7 +124,7 @@ impl Driver {
         }
         for one in news.drain(..) {
             match one {
-                News::Arrived(arrival) => self.let_in(*arrival)?,
+                News::Arrived(arrival) => self.let_in(*arrival),
                 News::Read(node, outcome) => self.take_reading(node, outcome)?,
                 News::Told(node, untold) => self.take_telling(node, &untold)?,
                 News::AcceptLoss(node, asker) => {
@@ -165,7 +165,7 @@ impl Driver {
         self.do_deeds()
     }
 
-    fn let_in(&mut self, arrival: Arrival) -> Result<(), ServeError> {
+    fn let_in(&mut self, arrival: Arrival) {
         self.sessions += 1;
         let session = Session(self.sessions);
         let errand = arrival.errand;
@@ -174,11 +174,14 @@ impl Driver {
             line.channel.queue(&[self.status_lately()]);
             line.close(self.now);
         }
-        self.poller.add(&line.channel, session.0, Interest::Read)?;
+        if let Err(error) = self.poller.add(&line.channel, session.0, Interest::Read) {
+            // The kernel's memory or watches are at an end. Whoever came finds its link closed and comes again; those who are here go on.
+            tracing::error!(peer = line.channel.peer(), %error, "a session could not be waited for, and is closed");
+            return;
+        }
         self.lines.insert(session, line);
         // What has left the kernel with the greeting is not reported.
         self.due.push(session);
-        Ok(())
     }
 
     fn take_time(&mut self) -> Result<bool, ServeError> {
