@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use netram_proto::limit::{SHARED_HEAD_BYTES_MAX, SHARED_MESSAGE_BYTES_MAX};
+use netram_proto::limit::{REGION_NODES_MAX, SHARED_HEAD_BYTES_MAX, SHARED_MESSAGE_BYTES_MAX};
 use netram_transport::link::SEND_BUFFER_BYTES;
 
-/// Bytes of one message of a node that has not been let in: what it costs the server whoever it is.
-pub const GREETING_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of one message of a node that has not been let in: what it costs the server whoever it is. A node that comes back says how far it is with
+/// every node id that is known, each two numbers of ten bytes at most.
+pub const GREETING_BYTES_MAX: usize = SHARED_HEAD_BYTES_MAX + REGION_NODES_MAX * 20;
 /// While so much waits for the peer, no further message is taken. One more may have been, of any length.
 pub const QUEUED_BYTES_MAX: usize = 1024 * 1024;
 /// A channel's buffer that has grown beyond this is given back when it is empty.

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use common::{House, PATIENCE, Random, next, receive, until};
 use netram_lender::{Config, Lender};
-use netram_proto::limit::SHARED_MESSAGE_BYTES_MAX;
+use netram_proto::limit::{REGION_NODES_MAX, SHARED_MESSAGE_BYTES_MAX};
+use netram_proto::shared::{NodeId, Number, RegionId, ToServer};
 use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
 use netram_shared::channel::{Channel, ChannelError, OpenError, Rest};
 use netram_shared::limit::GREETING_BYTES_MAX;
@@ -125,6 +126,27 @@ fn a_length_that_cannot_be_ends_the_session() {
     }
     let (mut node, mut arrival) = house.pair();
     pass(&mut node, &mut arrival.channel, b"others go on");
+}
+
+/// A node of a region where more than some 16,000 nodes had been was cut off whenever it came back: what it said of them was longer than
+/// anything that a server took from somebody it did not know yet.
+#[test]
+fn a_node_may_come_back_where_as_many_nodes_have_been_as_there_may_be() {
+    let house = House::open();
+    let (mut node, mut arrival) = house.pair();
+    // Ids as far from each other, and numbers as long, as they can be.
+    let nodes = (0..REGION_NODES_MAX as u64).map(|index| (NodeId(1 + (index << 47)), Number(u64::MAX)));
+    let resume: ToServer<Vec<u8>> = ToServer::Resume {
+        region: RegionId(u128::MAX),
+        node: NodeId(u64::MAX),
+        link: u64::MAX,
+        whole: true,
+        applied: nodes.collect(),
+    };
+    let mut message = Vec::new();
+    resume.head(&mut message);
+    assert!(message.len() > 1 << 20, "{} bytes", message.len());
+    pass(&mut node, &mut arrival.channel, &message);
 }
 
 #[test]
