@@ -18,6 +18,21 @@ fn signal(process: &Value, signal: Signal) {
     kill_process(Pid::from_raw(number).unwrap(), signal).unwrap();
 }
 
+/// Stops a process, and waits until all of it stands still: a thread that runs goes on for a moment, and might do what the test says cannot be done.
+fn stop(process: &Value) {
+    signal(process, Signal::STOP);
+    let threads = PathBuf::from(format!("/proc/{process}/task"));
+    until("it stands still", || {
+        let mut threads = fs::read_dir(&threads).unwrap().flatten();
+        threads.all(|thread| {
+            let line = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            // The name before it may have spaces and brackets.
+            let state = line.rsplit_once(") ").map(|(_, state)| state);
+            state.is_some_and(|state| state.starts_with('T'))
+        })
+    });
+}
+
 #[test]
 fn a_file_system_only_waits_when_its_server_hangs() {
     const NAME: &str = "a_file_system_only_waits_when_its_server_hangs";
@@ -53,7 +68,7 @@ fn a_file_system_only_waits_when_its_server_hangs() {
             command.starts_with(b"@"),
             "systemd would kill it before it unmounts"
         );
-        signal(&hung, Signal::STOP);
+        stop(&hung);
         until("another server has taken over", || {
             let listed = place.json(&["list"]);
             let attached = &listed[0]["attached"];
@@ -108,7 +123,7 @@ fn a_device_that_is_to_go_while_its_server_is_replaced_keeps_what_was_written_to
         .open(place.path("run/dev/db"))
         .unwrap();
     device.write_all_at(&[7; 4096], 8192).unwrap();
-    signal(&lender.id().into(), Signal::STOP);
+    stop(&lender.id().into());
     let first = server();
     kill(&first);
     until("another server recovers", || server() != first);
@@ -155,7 +170,7 @@ fn a_server_that_dies_while_its_device_is_let_go_is_replaced() {
     let server = || place.json(&["list"])[0]["attached"]["server"]["id"].clone();
     let log = || fs::read_to_string(place.path("run/db/log")).unwrap();
     let first = server();
-    signal(&first, Signal::STOP);
+    stop(&first);
     let device = File::options()
         .write(true)
         .open(place.path("run/dev/db"))
@@ -215,7 +230,7 @@ fn a_forced_detach_waits_for_no_recovery() {
             .as_array()
             .is_some_and(|members| !members.is_empty())
     });
-    signal(&lender.id().into(), Signal::STOP);
+    stop(&lender.id().into());
     let first = place.json(&["list"])[0]["attached"]["server"]["id"].clone();
     kill(&first);
     let log = || fs::read_to_string(place.path("run/db/log")).unwrap();
