@@ -229,6 +229,38 @@ fn of_two_claims_that_exclude_each_other_the_older_grant_is_void() {
     }
 }
 
+/// The claim was compared with the first of those who read: it stood, and a reader that had been let in after it lost its token unnoticed.
+#[test]
+fn a_claim_that_excludes_several_must_be_newer_than_all_of_them() {
+    for readers in [[10, 12], [12, 10]] {
+        let mut service = service(Grant(1 << 21), [0; 3]);
+        let mut claim = |node, grant, hold| {
+            service.expect(id(node));
+            service.resume(id(node));
+            let (lock, version) = (LockId(0), Version(0));
+            service.claim(
+                id(node),
+                Claim {
+                    lock,
+                    grant: Grant(grant),
+                    hold,
+                    version,
+                },
+            )
+        };
+        for (node, grant) in readers.into_iter().enumerate() {
+            assert_eq!(claim(node, grant, Shared), Ok(()));
+        }
+        let misuse = Misuse::Claims {
+            lock: LockId(0),
+            node: id(2),
+        };
+        assert_eq!(claim(2, 11, Exclusive), Err(misuse));
+        let read: Vec<_> = service.holders(LockId(0)).collect();
+        assert_eq!(read, [(id(0), Shared), (id(1), Shared)]);
+    }
+}
+
 #[test]
 fn a_node_that_nothing_is_expected_of_can_claim_nothing() {
     let mut service = service(Grant(0), [0; 3]);

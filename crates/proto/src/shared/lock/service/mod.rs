@@ -215,16 +215,14 @@ impl Service {
         } else if !absent {
             return Err(Misuse::NotHeld(lock));
         } else {
-            let rival = state.holders.iter().position(|other| conflict(other.hold, hold));
-            match rival.map(|index| state.holders[index].grant > grant) {
-                Some(true) => return Err(Misuse::Claims { lock, node }),
-                Some(false) => {
-                    // One is named; any others are void too.
-                    refused = rival.map(|index| state.holders[index].node);
-                    state.holders.retain(|other| !conflict(other.hold, hold));
-                }
-                None => {}
+            let rivals = state.holders.iter().filter(|other| conflict(other.hold, hold));
+            let newest = rivals.max_by_key(|rival| rival.grant);
+            if newest.is_some_and(|rival| rival.grant > grant) {
+                return Err(Misuse::Claims { lock, node });
             }
+            // One is named; any others are void too.
+            refused = newest.map(|rival| rival.node);
+            state.holders.retain(|other| !conflict(other.hold, hold));
             state.holders.push(Holder::new(node, grant, hold));
         }
         state.settled |= hold == Hold::Exclusive;
