@@ -77,11 +77,13 @@ def open(
     size: int | str,
     local: int | str,
     *,
-    lenders: Sequence[str],
+    lenders: Sequence[str] = (),
     key_file: str | PathLike[str] | None = None,
     insecure: bool = False,
     copies: int = 2,
     per_lender: int | str | None = None,
+    spill: str | PathLike[str] | None = None,
+    spill_size: int | str | None = None,
     hidden: int | str | None = None,
     replacement: str = "fifo",
     threads: int = 4,
@@ -92,8 +94,9 @@ def open(
     """Open an arena of size bytes of addresses, of which at most local bytes have memory here; the rest is at lenders.
 
     lenders: their addresses. key_file is the cluster's key; insecure=True goes without, on this machine only. copies: at how many
-    lenders a page is, 1 or 2; with 2, one may die and no page is lost. per_lender: the most bytes at each. hidden: bytes of
-    local for pages on their way out. replacement: which page leaves, "fifo", "clock", "lru" or "random". threads: so many
+    lenders a page is, 1 or 2; with 2, one may die and no page is lost. per_lender: the most bytes at each. spill: a directory
+    on a local disk, for a file that is the second copy where there is one lender, and the only one where there is none;
+    spill_size: its most bytes. hidden: bytes of local for pages on their way out. replacement: which page leaves, "fifo", "clock", "lru" or "random". threads: so many
     faults are served at once. user_faults_only=True needs no right to userfaultfd, but then system calls on pages that are
     away (reading a file into an array) fail. wait: "spin", "yield" or "block". patience: seconds that growing waits for room.
 
@@ -110,6 +113,8 @@ def open(
             insecure=insecure,
             copies=copies,
             per_lender=per_lender,
+            spill=spill,
+            spill_size=spill_size,
             hidden=hidden,
             replacement=replacement,
             threads=threads,

@@ -47,7 +47,8 @@ def test_an_array_of_four_times_the_cap_has_what_was_written_also_when_a_lender_
     numbers[:] = numpy.arange(512 * 1024).reshape(512, 1024)
     status = arena.status()
     assert status.used <= status.cap == LOCAL // 4096 and status.sent > 0
-    until("every page has both its copies", lambda: arena.status().short == 0 and arena.status().aside == 0)
+    # Every page has both its copies.
+    until(lambda: arena.status().short == 0 and arena.status().aside == 0)
     one.kill()
     expected = numpy.arange(512 * 1024).reshape(512, 1024)
     assert (numbers == expected).all() and numbers.sum() == expected.sum()
@@ -66,6 +67,21 @@ def test_numpy_computes_in_far_memory_what_it_computes_in_its_own(lender: Callab
     flat = far.reshape(-1)
     flat.sort()
     assert (flat == numpy.sort(own, axis=None)).all()
+
+
+def test_a_local_disk_does_where_there_is_no_lender(folder: Path) -> None:
+    try:
+        arena = netram.far.open(SIZE, LOCAL, spill=folder, spill_size="64MiB")
+    except netram.OpenError as error:
+        if "userfaultfd" in str(error):
+            pytest.skip(str(error))
+        raise
+    numbers = arena.empty(SIZE // 16, "int64")
+    numbers[:] = numpy.random.default_rng(2).integers(0, 1 << 60, SIZE // 16)
+    assert (numbers == numpy.random.default_rng(2).integers(0, 1 << 60, SIZE // 16)).all()
+    status = arena.status()
+    assert status.fetched > 0 and status.lost == 0 and status.linked == 0
+    assert not list(folder.iterdir()), "the file has no name"
 
 
 def test_a_file_is_read_into_pages_that_are_away(lender: Callable[..., Lender], folder: Path) -> None:
@@ -105,7 +121,9 @@ def test_what_cannot_be_is_refused_with_what_to_do(lender: Callable[..., Lender]
     with pytest.raises(netram.OpenError, match="256 KiB at least"):
         netram.far.open("1MiB", 4096, lenders=[address], insecure=True)
     with pytest.raises(netram.OpenError, match="lenders"):
-        netram.far.open("1MiB", "1MiB", lenders=[], insecure=True)
+        netram.far.open("1MiB", "1MiB")
+    with pytest.raises(netram.OpenError, match="no-such-folder"):
+        netram.far.open("1MiB", "1MiB", spill="no-such-folder")
     with pytest.raises(ValueError, match="key_file"):
         netram.far.open("1MiB", "1MiB", lenders=[address])
     with pytest.raises(netram.OpenError, match="no-such-key"):

@@ -71,7 +71,9 @@ impl ArenaStatus {
 /// Open an arena of size bytes of addresses, of which at most local bytes have memory here; the rest is at lenders.
 ///
 /// lenders: their addresses, "tcp://HOST:PORT". key_file is the cluster's key; insecure=True goes without, on this machine only.
-/// copies: at how many lenders a page is, 1 or 2. With 2, one may die and no page is lost. per_lender: the most bytes at each.
+/// copies: at how many lenders a page is, 1 or 2. With 2, one may die and no page is lost. per_lender: the most bytes at each. spill: a
+/// directory on a local disk, for a file that is the second copy where there is one lender, and the only one where there is none; spill_size: its
+/// most bytes.
 /// hidden: bytes of local for pages on their way out, at most half; an eighth unless given. replacement: which page leaves, "fifo",
 /// "clock", "lru" or "random". threads: so many faults are served at once. user_faults_only=True needs no right to userfaultfd, but
 /// system calls on pages that are away (reading a file into an array) fail with EFAULT. patience: seconds that growing waits while no
@@ -79,8 +81,8 @@ impl ArenaStatus {
 ///
 /// Returns at once; lenders are connected meanwhile. Raises OpenError.
 #[pyfunction]
-#[pyo3(signature = (size, local, *, lenders, key_file = None, insecure = false, copies = 2, per_lender = None, hidden = None,
-    replacement = "fifo", threads = 4, user_faults_only = false, wait = None, patience = 30.0))]
+#[pyo3(signature = (size, local, *, lenders = Vec::new(), key_file = None, insecure = false, copies = 2, per_lender = None,
+    spill = None, spill_size = None, hidden = None, replacement = "fifo", threads = 4, user_faults_only = false, wait = None, patience = 30.0))]
 #[allow(
     clippy::too_many_arguments,
     reason = "they are Python's keywords, each optional"
@@ -94,6 +96,8 @@ pub(crate) fn open_arena(
     insecure: bool,
     copies: usize,
     per_lender: Option<Size>,
+    spill: Option<PathBuf>,
+    spill_size: Option<Size>,
     hidden: Option<Size>,
     replacement: &str,
     threads: usize,
@@ -102,12 +106,18 @@ pub(crate) fn open_arena(
     patience: f64,
 ) -> PyResult<Arena> {
     let addresses = lenders.iter().map(|lender| parse("lenders", lender));
+    // Without lenders there is nobody to keep anything from.
+    let insecure = insecure || lenders.is_empty() && key_file.is_none();
     let mut depot = Config {
         lenders: addresses.collect::<PyResult<_>>()?,
         security: security(key_file, insecure, |cause| error::open_error(py, cause))?,
         copies,
+        spill,
         ..Config::default()
     };
+    if let Some(Size(bytes)) = spill_size {
+        depot.spill_bytes = bytes;
+    }
     if let Some(Size(bytes)) = per_lender {
         depot.pages_max = u32::try_from(bytes / PAGE_BYTES as u64).unwrap_or(u32::MAX);
     }
