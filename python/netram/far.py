@@ -54,7 +54,7 @@ class Arena:
         if count * kind.itemsize == 0:
             return numpy.empty(sides, kind, order="C" if order == "C" else "F")
         memory = self._inner.memory(count * kind.itemsize)
-        return numpy.ndarray(sides, kind, buffer=memory, order="C" if order == "C" else "F")
+        return numpy.ndarray(sides, kind, buffer=memoryview(memory), order="C" if order == "C" else "F")
 
     def memory(self, size: int | str) -> FarMemory:
         """So many bytes, zeros, as a buffer: what empty() makes an array of."""
