@@ -19,7 +19,7 @@ fn signal(process: &Value, signal: Signal) {
 }
 
 /// Stops a process, and waits until all of it stands still: a thread that runs goes on for a moment, and might do what the test says cannot be done.
-fn stop(process: &Value) {
+fn halt(process: &Value) {
     signal(process, Signal::STOP);
     let threads = PathBuf::from(format!("/proc/{process}/task"));
     until("it stands still", || {
@@ -68,7 +68,7 @@ fn a_file_system_only_waits_when_its_server_hangs() {
             command.starts_with(b"@"),
             "systemd would kill it before it unmounts"
         );
-        stop(&hung);
+        halt(&hung);
         until("another server has taken over", || {
             let listed = place.json(&["list"]);
             let attached = &listed[0]["attached"];
@@ -123,7 +123,7 @@ fn a_device_that_is_to_go_while_its_server_is_replaced_keeps_what_was_written_to
         .open(place.path("run/dev/db"))
         .unwrap();
     device.write_all_at(&[7; 4096], 8192).unwrap();
-    stop(&lender.id().into());
+    halt(&lender.id().into());
     let first = server();
     kill(&first);
     until("another server recovers", || server() != first);
@@ -170,7 +170,7 @@ fn a_server_that_dies_while_its_device_is_let_go_is_replaced() {
     let server = || place.json(&["list"])[0]["attached"]["server"]["id"].clone();
     let log = || fs::read_to_string(place.path("run/db/log")).unwrap();
     let first = server();
-    stop(&first);
+    halt(&first);
     let device = File::options()
         .write(true)
         .open(place.path("run/dev/db"))
@@ -230,7 +230,7 @@ fn a_forced_detach_waits_for_no_recovery() {
             .as_array()
             .is_some_and(|members| !members.is_empty())
     });
-    stop(&lender.id().into());
+    halt(&lender.id().into());
     let first = place.json(&["list"])[0]["attached"]["server"]["id"].clone();
     kill(&first);
     let log = || fs::read_to_string(place.path("run/db/log")).unwrap();
