@@ -328,7 +328,10 @@ impl Arena {
     }
 
     pub(crate) fn unpin(&self, page: Page) {
-        self.0.core.hub.lock().machine.unpin(page);
+        let hub = &self.0.core.hub;
+        let mut state = hub.lock();
+        state.machine.unpin(page);
+        hub.may_leave(&state);
     }
 
     /// Throws pages away: they are zeros from now on, and nowhere.

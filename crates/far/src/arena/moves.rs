@@ -126,6 +126,14 @@ impl Hub {
         state
     }
 
+    /// A page may leave that could not a moment ago: it has come, or somebody has let it go. While somebody waits for a frame, the evictor looks again. It
+    /// may have found none that may leave, and heard of nothing since.
+    pub(super) fn may_leave(&self, state: &State) {
+        if state.machine.has_starved() {
+            self.evict.notify_one();
+        }
+    }
+
     /// Whoever has something to do after a fault was noted is woken.
     pub(super) fn spread(&self, state: &State) {
         if state.machine.is_low() {
@@ -352,6 +360,7 @@ impl Core {
         if state.has_waiting() {
             self.hub.ring();
         }
+        self.hub.may_leave(&state);
         next
     }
 

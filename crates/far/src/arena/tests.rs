@@ -4,6 +4,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use netram_lender::Lender;
+use netram_proto::arena::Page;
 use netram_transport::Address;
 use tempfile::TempDir;
 
@@ -172,4 +173,34 @@ fn what_is_unmapped_is_given_up_and_the_rest_stays() {
         );
         std::thread::sleep(Duration::from_millis(2));
     }
+}
+
+#[test]
+fn who_waits_for_a_frame_gets_it_when_a_page_is_let_go() {
+    let Some(setup) = setup(Features::NONE, |_| ()) else {
+        return;
+    };
+    let (arena, frames) = (&setup.arena, PAGES as u32 / 4);
+    let _vec = FarVec::<u64>::zeros(arena, PAGES * WORDS).unwrap();
+    (0..frames).for_each(|page| arena.pin(Page(page)).unwrap());
+    std::thread::scope(|scope| {
+        let (sender, came) = std::sync::mpsc::channel();
+        scope.spawn(move || {
+            arena.pin(Page(frames)).unwrap();
+            sender.send(()).unwrap();
+        });
+        let starved = || arena.0.core.hub.lock().machine.has_starved();
+        while !starved() {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        // The evictor has found that no page may leave, and sleeps.
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(starved() && came.try_recv().is_err());
+        (0..frames).for_each(|page| arena.unpin(Page(page)));
+        let served = came.recv_timeout(Duration::from_secs(60));
+        // Who was not called is called now: the thread has to end.
+        arena.0.core.hub.evict.notify_one();
+        assert!(served.is_ok(), "a frame is free, and nobody looked");
+        arena.unpin(Page(frames));
+    });
 }
