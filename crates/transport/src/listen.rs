@@ -21,9 +21,8 @@ use crate::secure::{CONFIRMATION_BYTES, Handshake, MESSAGE_BYTES, Prologue, Secu
 /// How long a stranger may take to become a link.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Strangers in their handshake at one time, per listener. Each holds a socket and at most a few KiB; one more
-/// is closed at once, and its client retries. A process may have 1,024 descriptors unless somebody raised that: a flood leaves it enough for
-/// its disk and for those whom it serves.
-pub const PENDING_MAX: usize = 256;
+/// is closed at once, and its client retries.
+pub const PENDING_MAX: usize = 1024;
 /// Surplus connections closed in one [`Listener::accept`], so that a flood does not hold up the lender.
 const REFUSALS_MAX: usize = 64;
 
