@@ -22,7 +22,7 @@ mod moves;
 mod tests;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -341,7 +341,8 @@ impl Arena {
             return;
         }
         match self.0.core.memory.empty(pages.start, pages.len()) {
-            Ok(()) => (),
+            // The kernel lets go when a handler has read the word of it, which has this lock until it is known: who came between found a page that was lost lost still.
+            Ok(()) => drop(self.0.core.shape.read().unwrap_or_else(PoisonError::into_inner)),
             // The program has unmapped some of it; the rest is empty.
             Err(error) if error.raw_os_error() == Some(Errno::NOMEM.raw_os_error()) => (),
             Err(error) => panic!("pages of an arena could not be emptied: {error}"),

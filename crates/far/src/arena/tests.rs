@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use netram_lender::Lender;
 use netram_proto::arena::Page;
-use netram_transport::Address;
+use netram_transport::{Address, WaitPolicy};
 use tempfile::TempDir;
 
 use super::{Arena, ArenaConfig, ArenaError};
@@ -203,4 +203,28 @@ fn who_waits_for_a_frame_gets_it_when_a_page_is_let_go() {
         assert!(served.is_ok(), "a frame is free, and nobody looked");
         arena.unpin(Page(frames));
     });
+}
+
+#[test]
+fn what_was_thrown_away_is_known_to_be_when_that_returns() {
+    // Handlers that sleep would wait for the hub before they hear.
+    let Some(setup) = setup(Features::NONE, |config| config.wait = WaitPolicy::Spin) else {
+        return;
+    };
+    let arena = &setup.arena;
+    let mut vec = FarVec::<u64>::zeros(arena, WORDS).unwrap();
+    vec.set(0, 1).unwrap();
+    std::thread::scope(|scope| {
+        let hub = arena.0.core.hub.lock();
+        let (sender, thrown) = std::sync::mpsc::channel();
+        scope.spawn(move || {
+            arena.empty(0..1);
+            sender.send(()).unwrap();
+        });
+        let early = thrown.recv_timeout(Duration::from_millis(300));
+        drop(hub);
+        assert!(early.is_err(), "nobody can have been told of it");
+        thrown.recv().unwrap();
+    });
+    assert_eq!(vec.get(0), Ok(0));
 }
