@@ -1,10 +1,13 @@
 //! A depot with real lenders, which die.
 
 mod common;
+#[path = "common/content.rs"]
+mod content;
 
 use std::time::Duration;
 
 use common::{PATIENCE, address, dir, lender, lender_config, until};
+use content::{check, content};
 use netram_far::{Config, Depot, GetError, Got, OpenError, Page};
 use netram_lender::Lender;
 use tempfile::TempDir;
@@ -22,22 +25,6 @@ fn open(dir: &TempDir, lenders: usize, copies: usize) -> Depot {
         depot.status().lenders.iter().all(|lender| lender.linked)
     });
     depot
-}
-
-fn content(page: u32, round: u64) -> [u8; 4096] {
-    let mut bytes = [0; 4096];
-    for (index, word) in bytes.chunks_exact_mut(8).enumerate() {
-        word.copy_from_slice(&(u64::from(page) << 32 | round << 12 | index as u64).to_le_bytes());
-    }
-    bytes
-}
-
-fn check(depot: &Depot, pages: std::ops::Range<u32>, round: u64) {
-    for page in pages {
-        let mut bytes = [1; 4096];
-        assert_eq!(depot.get(Page(page), &mut bytes), Ok(Got::Page));
-        assert_eq!(bytes, content(page, round), "page {page}");
-    }
 }
 
 #[test]

@@ -1,12 +1,15 @@
 //! A depot and an arena with a spill file: without a lender, with one that dies, and on a disk that is full.
 
 mod common;
+#[path = "common/content.rs"]
+mod content;
 
 use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
 use common::{PATIENCE, address, dir, lender, until};
+use content::{check, content};
 use netram_far::{Arena, ArenaConfig, ArenaError, Config, Depot, FarVec, GetError, Got, OpenError, Page};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use tempfile::TempDir;
@@ -32,24 +35,8 @@ fn open(config: Config, linked: usize) -> Depot {
     depot
 }
 
-fn content(page: u32, round: u64) -> [u8; 4096] {
-    let mut bytes = [0; 4096];
-    for (index, word) in bytes.chunks_exact_mut(8).enumerate() {
-        word.copy_from_slice(&(u64::from(page) << 32 | round << 12 | index as u64).to_le_bytes());
-    }
-    bytes
-}
-
 fn put(depot: &Depot, pages: std::ops::Range<u32>, round: u64) {
     pages.for_each(|page| depot.put(Page(page), &content(page, round)));
-}
-
-fn check(depot: &Depot, pages: std::ops::Range<u32>, round: u64) {
-    for page in pages {
-        let mut bytes = [1; 4096];
-        assert_eq!(depot.get(Page(page), &mut bytes), Ok(Got::Page));
-        assert_eq!(bytes, content(page, round), "page {page}");
-    }
 }
 
 fn spilled(depot: &Depot) -> u32 {
