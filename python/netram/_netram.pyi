@@ -547,6 +547,7 @@ def open_arena(
     spill: _Path | None = None,
     spill_size: _Size | None = None,
     hidden: _Size | None = None,
+    packed: _Size | None = None,
     replacement: str = "fifo",
     threads: int = 4,
     user_faults_only: bool = False,
@@ -570,6 +571,8 @@ class FarMemory(Memory):
 class ArenaStatus:
     @property
     def used(self) -> int: ...
+    @property
+    def packed(self) -> int: ...
     @property
     def cap(self) -> int: ...
     @property

@@ -85,6 +85,7 @@ def open(
     spill: str | PathLike[str] | None = None,
     spill_size: int | str | None = None,
     hidden: int | str | None = None,
+    packed: int | str | None = None,
     replacement: str = "fifo",
     threads: int = 4,
     user_faults_only: bool = False,
@@ -96,7 +97,8 @@ def open(
     lenders: their addresses. key_file is the cluster's key; insecure=True goes without, on this machine only. copies: at how many
     lenders a page is, 1 or 2; with 2, one may die and no page is lost. per_lender: the most bytes at each. spill: a directory
     on a local disk, for a file that is the second copy where there is one lender, and the only one where there is none;
-    spill_size: its most bytes. hidden: bytes of local for pages on their way out. replacement: which page leaves, "fifo", "clock", "lru" or "random". threads: so many
+    spill_size: its most bytes. hidden: bytes of local for pages on their way out. packed: bytes of local for pages that
+    stay here compressed. replacement: which page leaves, "fifo", "clock", "lru" or "random". threads: so many
     faults are served at once. user_faults_only=True needs no right to userfaultfd, but then system calls on pages that are
     away (reading a file into an array) fail. wait: "spin", "yield" or "block". patience: seconds that growing waits for room.
 
@@ -116,6 +118,7 @@ def open(
             spill=spill,
             spill_size=spill_size,
             hidden=hidden,
+            packed=packed,
             replacement=replacement,
             threads=threads,
             user_faults_only=user_faults_only,

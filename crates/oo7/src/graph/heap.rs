@@ -1,7 +1,7 @@
 //! The persistent heap as the ground of the graph.
 //!
 //! The region's lock is taken once to read, once more at the first change, and kept: a traversal follows offsets with a bounds check
-//! each, and changes with a declaration each. Taken and freed with every change it was the most of what a change cost: each
+//! each, and changes with a declaration each. Taken and freed with every change it was almost half of what a change cost: each
 //! time the processor waits until all that it has begun is done, with the misses of the walk.
 
 use std::fmt;

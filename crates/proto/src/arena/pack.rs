@@ -1,4 +1,4 @@
-//! The pack: pages that have left the program's sight and are still here, compressed. A fault on one costs a µs and no link. The oldest go on to the depot.
+//! The pack: pages that have left the program's sight and are still here, compressed. A fault on one costs the uncompressing, and no link. The oldest go on to the depot.
 //!
 //! Also here: whether to try. A page that does not compress costs as much time as one that does, and where one is, there are more.
 

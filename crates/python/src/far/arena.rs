@@ -30,6 +30,8 @@ pub(crate) struct Arena {
 pub(crate) struct ArenaStatus {
     /// Pages that have local memory.
     used: u32,
+    /// Of the cap, what compressed pages take, in pages.
+    packed: u32,
     /// The cap, in pages.
     cap: u32,
     /// Pages that wait here until lenders have them.
@@ -74,7 +76,7 @@ impl ArenaStatus {
 /// copies: at how many lenders a page is, 1 or 2. With 2, one may die and no page is lost. per_lender: the most bytes at each. spill: a
 /// directory on a local disk, for a file that is the second copy where there is one lender, and the only one where there is none; spill_size: its
 /// most bytes.
-/// hidden: bytes of local for pages on their way out, at most half; an eighth unless given. replacement: which page leaves, "fifo",
+/// hidden: bytes of local for pages on their way out, at most half; an eighth unless given. packed: bytes of local for pages that stay here compressed; a quarter unless given. replacement: which page leaves, "fifo",
 /// "clock", "lru" or "random". threads: so many faults are served at once. user_faults_only=True needs no right to userfaultfd, but
 /// system calls on pages that are away (reading a file into an array) fail with EFAULT. patience: seconds that growing waits while no
 /// lender has room.
@@ -82,7 +84,7 @@ impl ArenaStatus {
 /// Returns at once; lenders are connected meanwhile. Raises OpenError.
 #[pyfunction]
 #[pyo3(signature = (size, local, *, lenders = Vec::new(), key_file = None, insecure = false, copies = 2, per_lender = None,
-    spill = None, spill_size = None, hidden = None, replacement = "fifo", threads = 4, user_faults_only = false, wait = None, patience = 30.0))]
+    spill = None, spill_size = None, hidden = None, packed = None, replacement = "fifo", threads = 4, user_faults_only = false, wait = None, patience = 30.0))]
 #[allow(
     clippy::too_many_arguments,
     reason = "they are Python's keywords, each optional"
@@ -99,6 +101,7 @@ pub(crate) fn open_arena(
     spill: Option<PathBuf>,
     spill_size: Option<Size>,
     hidden: Option<Size>,
+    packed: Option<Size>,
     replacement: &str,
     threads: usize,
     user_faults_only: bool,
@@ -125,6 +128,7 @@ pub(crate) fn open_arena(
         bytes: size.0,
         local_bytes: local.0,
         hidden_bytes: hidden.map(|size| size.0),
+        packed_bytes: packed.map(|size| size.0),
         replacement: self::replacement(replacement)?,
         handlers: threads,
         user_faults_only,
@@ -202,6 +206,7 @@ impl Arena {
         let (arena, depot) = py.detach(|| (self.arena.status(), self.arena.depot().status()));
         Ok(ArenaStatus {
             used: arena.used,
+            packed: arena.packed,
             cap: arena.frames,
             aside: depot.aside,
             short: depot.short,
