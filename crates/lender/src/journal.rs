@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use netram_proto::cast::{Gather, Taken};
-use netram_proto::id::{Epoch, JournalId, Lsn};
+use netram_proto::id::{JournalId, Lsn};
 use netram_proto::member::{Member, Reply, Window};
 use netram_proto::wire::{Frame, FrameKind, Header};
 
@@ -193,8 +193,8 @@ impl Journals {
         let place = match self.by_id.get(&id) {
             Some(place) => *place,
             None => {
-                let memory = self.shared.store.journal(id).ok_or(TableFull)?;
-                self.put(id, Member::new(id, self.shared.incarnation()), memory)
+                let (member, memory) = self.shared.store.journal(id).ok_or(TableFull)?;
+                self.put(id, member, memory)
             }
         };
         let journal = self.at(place);
@@ -203,19 +203,20 @@ impl Journals {
         Ok(place)
     }
 
-    /// A session has ended. A journal that nobody has sealed is forgotten with its last session; any other is
-    /// remembered as long as the memory.
+    /// A session has ended. A journal that nobody has sealed is forgotten with its last session, one that is over when its slot is needed; any
+    /// other is remembered as long as the memory.
     pub(crate) fn unbind(&mut self, place: Place) {
         let journal = self.at(place);
         journal.sessions -= 1;
         journal.stats.sessions.store(journal.sessions, Relaxed);
-        if journal.sessions > 0 || journal.member.state().epoch != Epoch(0) {
+        if journal.sessions > 0 || !journal.member.may_be_forgotten() {
             return;
         }
+        journal.settle();
         if let Some(journal) = self.places[place.0].take() {
             self.by_id.remove(&journal.id);
             self.shared.unlist(journal.id);
-            journal.memory.discard();
+            journal.memory.let_go();
             self.free.push(place);
         }
     }
@@ -243,9 +244,10 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::store::{Origin, Store};
+    use netram_proto::id::Epoch;
     use netram_proto::limit::{RECORD_HEADER_BYTES, WINDOW_BYTES_MIN};
     use netram_proto::port::Kind;
-    use netram_proto::wire::{Link, RecordHeader, finish_record};
+    use netram_proto::wire::{Flag, Link, RecordHeader, Refusal, finish_record};
     use netram_transport::Waker;
 
     const ID: JournalId = JournalId(7);
@@ -338,5 +340,99 @@ mod tests {
             (kept.member.state().trim, kept.member.state().held),
             (Lsn(RECORD), from.lsn)
         );
+    }
+
+    /// Somebody seals a journal, has a window and gives it back; with `flags`, in the words of a server that has buried its node.
+    fn visit(journals: &mut Journals, id: JournalId, flags: u8) -> Result<(), TableFull> {
+        let place = journals.bind(id)?;
+        let journal = journals.at(place);
+        journal.handle(&frame(FrameKind::Seal, Link::default(), Lsn(0), &[]));
+        let window = WINDOW_BYTES_MIN.to_le_bytes();
+        journal.handle(&frame(FrameKind::Join, Link::default(), Lsn(1), &window));
+        let mut leave = frame(
+            FrameKind::Leave,
+            Link {
+                lsn: Lsn(1),
+                chain: 1,
+            },
+            Lsn(0),
+            &[],
+        );
+        leave.header.flags = flags;
+        assert_eq!(journal.handle(&leave).header().kind, FrameKind::Left);
+        journal.settle();
+        journals.unbind(place);
+        Ok(())
+    }
+
+    /// A writer of an epoch below the last seal asks to be obeyed.
+    fn old_writer_seals(journals: &mut Journals, id: JournalId) -> Reply {
+        let place = journals.bind(id).unwrap();
+        let mut seal = frame(FrameKind::Seal, Link::default(), Lsn(0), &[]);
+        seal.header.who += 1;
+        let reply = journals.at(place).handle(&seal);
+        journals.unbind(place);
+        reply
+    }
+
+    #[test]
+    fn journals_that_are_over_make_room_for_any_number_of_others_and_a_seal_that_must_hold_does_not() {
+        let dir = tempfile::Builder::new().tempdir_in("/dev/shm").unwrap();
+        let config = Config {
+            memory: 64 * 1024,
+            chunk_bytes: 4096,
+            journals_max: 4,
+            store: Some(dir.path().join("store")),
+            ..Config::default()
+        };
+        let (shared, kept) = open(&config);
+        let mut journals = Journals::new(Arc::clone(&shared), kept);
+        visit(&mut journals, ID, 0).unwrap();
+        for id in 100..200 {
+            visit(&mut journals, JournalId(id), Flag::ENDED).unwrap();
+        }
+        assert_eq!(shared.store.free(), shared.store.memory());
+        // Three slots are left to those that are over: the newest three are remembered.
+        let refused = |reply: Reply| {
+            let header = *reply.header();
+            (header.kind, header.flags) == (FrameKind::Refuse, Refusal::Fenced as u8)
+        };
+        for id in [ID, JournalId(197), JournalId(198), JournalId(199)] {
+            assert!(refused(old_writer_seals(&mut journals, id)), "{id}");
+        }
+        drop((journals, shared));
+        // The next process remembers them as well.
+        let (shared, kept) = open(&config);
+        assert_eq!((shared.store.origin(), kept.len()), (Origin::Kept, 1));
+        let mut journals = Journals::new(Arc::clone(&shared), kept);
+        for id in [ID, JournalId(197), JournalId(198), JournalId(199)] {
+            assert!(refused(old_writer_seals(&mut journals, id)), "{id}");
+        }
+        assert!(!refused(old_writer_seals(&mut journals, JournalId(150))));
+        // That one is nobody's that is over: its seal must hold now, as that of all who come.
+        for id in [1, 2] {
+            visit(&mut journals, JournalId(id), 0).unwrap();
+        }
+        assert!(visit(&mut journals, JournalId(3), 0).is_err());
+        assert!(refused(old_writer_seals(&mut journals, ID)));
+    }
+
+    #[test]
+    fn a_session_that_speaks_for_a_journal_keeps_it_though_it_is_over() {
+        let dir = tempfile::Builder::new().tempdir_in("/dev/shm").unwrap();
+        let config = Config {
+            memory: 64 * 1024,
+            chunk_bytes: 4096,
+            journals_max: 1,
+            store: Some(dir.path().join("store")),
+            ..Config::default()
+        };
+        let (shared, kept) = open(&config);
+        let mut journals = Journals::new(shared, kept);
+        let sleeper = journals.bind(ID).unwrap();
+        visit(&mut journals, ID, Flag::ENDED).unwrap();
+        assert!(visit(&mut journals, JournalId(8), 0).is_err());
+        journals.unbind(sleeper);
+        visit(&mut journals, JournalId(8), 0).unwrap();
     }
 }

@@ -40,6 +40,7 @@ pub mod report;
 mod shard;
 mod shared;
 mod slot;
+mod slots;
 mod stats;
 mod store;
 mod superblock;

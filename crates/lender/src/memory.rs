@@ -91,11 +91,11 @@ impl JournalMemory {
         end.0 > self.saved.member.trim.0.saturating_add(self.bytes)
     }
 
-    /// Gives the slot back. Only for a journal that nobody has sealed: a seal is remembered as long as the memory.
-    pub(crate) fn discard(mut self) {
-        assert_eq!(self.saved.member, MemberState::default());
+    /// Gives the slot back. Only for a journal that may be forgotten: one that nobody has sealed, or that is over.
+    pub(crate) fn let_go(mut self) {
         self.release();
-        self.store.give_slot(self.slot);
+        assert!(self.saved.member.may_be_forgotten(), "a seal is remembered");
+        self.store.give_slot(self.slot, self.saved);
     }
 
     /// The chunk that `at` lies in, the place in it, and the bytes from there that lie together.

@@ -14,7 +14,7 @@
 //!  64  | received                                       |
 //!  72  | window bytes                                   |
 //!  80  | chunks                | CRC32C of their numbers|
-//!  88  |joined| zeros                                   |
+//!  88  |joined|ended| zeros                             |
 //! 120  | zeros                 | CRC32C of bytes 0-123  |
 //!      +-----+-----+-----+-----+-----+-----+-----+-----+
 //! 128    the other copy
@@ -120,6 +120,26 @@ impl Slot {
         self.region.write(at, &copy);
     }
 
+    /// Makes the next process find nothing, whenever this one is killed: the copy that counts is the last to go, and from the front, where a torn
+    /// copy is no damage. There must be no window.
+    pub(crate) fn clear(&mut self) {
+        if self.sequence == 0 {
+            return;
+        }
+        if self.sequence.is_multiple_of(2) {
+            self.sequence += 1;
+            let mut newest = [0; COPY_BYTES];
+            newest.copy_from_slice(self.region.bytes(COPY_BYTES, COPY_BYTES));
+            newest[0..8].copy_from_slice(&self.sequence.to_le_bytes());
+            let crc = crc32c(&newest[..CRC_AT]);
+            newest[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+            self.region.write(0, &newest);
+        }
+        self.region.write(COPY_BYTES, &[0; COPY_BYTES]);
+        self.region.write(0, &[0; COPY_BYTES]);
+        self.sequence = 0;
+    }
+
     /// Stores the chunk numbers and returns their CRC. No valid copy may refer to the old ones.
     pub(crate) fn write_list(&mut self, numbers: impl ExactSizeIterator<Item = u32>) -> u32 {
         let mut list = Vec::with_capacity(numbers.len() * 4);
@@ -148,6 +168,7 @@ fn encode(sequence: u64, state: &SlotState) -> [u8; COPY_BYTES] {
     copy[80..84].copy_from_slice(&state.chunks.to_le_bytes());
     copy[84..88].copy_from_slice(&state.list_crc.to_le_bytes());
     copy[88] = u8::from(member.joined);
+    copy[89] = u8::from(member.ended);
     let crc = crc32c(&copy[..CRC_AT]);
     copy[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
     copy
@@ -170,6 +191,7 @@ fn decode(copy: &[u8]) -> Option<(u64, SlotState)> {
         held: Lsn(u64_at(56)),
         received: Lsn(u64_at(64)),
         chain: u32_at(44),
+        ended: copy[89] != 0,
     };
     let state = SlotState {
         journal: JournalId(u128::from(u64_at(8)) | u128::from(u64_at(16)) << 64),
@@ -204,6 +226,7 @@ mod tests {
                 held: Lsn(held),
                 received: Lsn(held + 8),
                 chain: 0xDEAD_BEEF,
+                ended: true,
             },
             window_bytes: 20_000,
             chunks: 0,
@@ -239,6 +262,36 @@ mod tests {
         slot.region.write(20, &[0xFF; 4]);
         slot.region.write(COPY_BYTES + 20, &[0xFF; 4]);
         assert_eq!(slot.find(), Found::Damaged);
+    }
+
+    /// The stores of a clearing, cut off between any two bytes: the journal, or nothing; never damage, and never an older state.
+    #[test]
+    fn a_clearing_torn_at_any_byte_leaves_the_newest_state_or_nothing() {
+        for saves in 1..=4 {
+            let mut slot = slot();
+            (1..=saves).for_each(|held| slot.save(&state(held)));
+            let before = slot.region.bytes(0, 2 * COPY_BYTES).to_vec();
+            slot.clear();
+            assert_eq!(slot.find(), Found::Empty);
+            let newest = encode(saves + 1, &state(saves));
+            // In this order: the newest to the front if it is not there, zeros to the second copy, zeros to the first.
+            let mut steps: Vec<(usize, [u8; COPY_BYTES])> = vec![(0, newest)];
+            steps.retain(|_| saves % 2 == 0);
+            steps.extend([(COPY_BYTES, [0; COPY_BYTES]), (0, [0; COPY_BYTES])]);
+            slot.region.write(0, &before);
+            for (step, (at, bytes)) in steps.iter().enumerate() {
+                for cut in 1..=COPY_BYTES {
+                    slot.region.write(*at, &bytes[..cut]);
+                    let last = step + 1 == steps.len();
+                    match slot.find() {
+                        Found::Journal(found, _) => assert_eq!(found, state(saves), "{saves}, {step}, {cut}"),
+                        Found::Empty => assert!(last, "{saves}, {step}, {cut}"),
+                        Found::Damaged => panic!("{saves}, {step}, {cut}"),
+                    }
+                }
+            }
+            assert_eq!(slot.find(), Found::Empty);
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use netram_proto::id::{Incarnation, JournalId};
+use netram_proto::id::{Epoch, Incarnation, JournalId};
 use netram_proto::limit::WINDOW_BYTES_MAX;
 use netram_proto::member::{Member, MemberState, Window};
 
@@ -21,7 +21,8 @@ use crate::error::StoreError;
 use crate::file::{failed, is_memory, open_locked, reserve};
 use crate::limit::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, CHUNKS_MAX, JOURNALS_MAX};
 use crate::memory::{Chunk, JournalMemory};
-use crate::slot::{Found, Slot, slot_bytes};
+use crate::slot::{Found, Slot, SlotState, slot_bytes};
+use crate::slots::Slots;
 use crate::superblock::{self, Geometry, SUPERBLOCK_BYTES, Superblock, boot_id, fresh_incarnation};
 use crate::sys::Region;
 
@@ -90,13 +91,13 @@ pub struct Store {
 #[derive(Default)]
 struct Pools {
     chunks: Vec<Chunk>,
-    slots: Vec<Slot>,
+    slots: Slots,
     /// Chunks that deposits have.
     deposits: u64,
 }
 
 impl Store {
-    /// Takes up the store at `config.path`, or makes one, and returns the members found in it.
+    /// Takes up the store at `config.path`, or makes one, and returns the members found in it, but for those of journals that are over.
     pub fn open(config: &StoreConfig) -> Result<(Arc<Store>, Vec<Kept>), StoreError> {
         let geometry = geometry(config)?;
         let path = &config.path;
@@ -137,7 +138,12 @@ impl Store {
             chunks_free: AtomicU64::new(pools.chunks.len() as u64),
             pools: Mutex::new(pools),
         });
-        let kept = slots.into_iter().map(|slot| restore(&store, slot)).collect();
+        let (over, going_on): (Vec<Occupied>, Vec<Occupied>) = slots
+            .into_iter()
+            .partition(|found| found.state.member.may_be_forgotten());
+        over.into_iter()
+            .for_each(|found| store.give_slot(found.slot, found.state));
+        let kept = going_on.into_iter().map(|found| restore(&store, found)).collect();
         Ok((store, kept))
     }
 
@@ -176,10 +182,16 @@ impl Store {
         self.geometry.slots
     }
 
-    /// The memory of a journal that was never seen, or `None` if the lender remembers as many as it can.
-    pub fn journal(self: &Arc<Store>, journal: JournalId) -> Option<JournalMemory> {
-        let slot = self.pools().slots.pop()?;
-        Some(JournalMemory::new(Arc::clone(self), slot, journal))
+    /// The member and the memory of a journal that was never seen, or is over; `None` if the lender has as many journals as it can that are not.
+    pub fn journal(self: &Arc<Store>, journal: JournalId) -> Option<(Member, JournalMemory)> {
+        let (slot, state) = self.pools().slots.take(journal)?;
+        let Some(state) = state else {
+            let memory = JournalMemory::new(Arc::clone(self), slot, journal);
+            return Some((Member::new(journal, self.incarnation), memory));
+        };
+        let chunks = Vec::new();
+        let kept = restore(self, Occupied { slot, state, chunks });
+        Some((kept.member, kept.memory))
     }
 
     /// Removes the file; the memory goes with the process. Only by its owner, who holds the lock.
@@ -243,8 +255,13 @@ impl Store {
         Ok(())
     }
 
-    pub(crate) fn give_slot(&self, slot: Slot) {
-        self.pools().slots.push(slot);
+    /// The slot of a journal that may be forgotten, as it was saved.
+    pub(crate) fn give_slot(&self, slot: Slot, state: SlotState) {
+        let mut pools = self.pools();
+        match state.member.epoch {
+            Epoch(0) => pools.slots.give_empty(slot),
+            _ => pools.slots.give_over(slot, state),
+        }
     }
 
     fn pools(&self) -> MutexGuard<'_, Pools> {
@@ -256,7 +273,7 @@ impl Store {
 /// A slot that holds a journal, and the chunks of its window.
 struct Occupied {
     slot: Slot,
-    state: crate::slot::SlotState,
+    state: SlotState,
     chunks: Vec<Chunk>,
 }
 
@@ -357,10 +374,9 @@ fn take_up(file: &File, geometry: Geometry, config: &StoreConfig) -> Result<Opti
             }
         }
     }
-    free.reverse();
     let pools = Pools {
         chunks: chunks.into_iter().flatten().rev().collect(),
-        slots: free,
+        slots: Slots::all_empty(free),
         deposits: 0,
     };
     Ok(Some((block.incarnation, pools, occupied)))
@@ -375,7 +391,7 @@ fn start_empty(
 ) -> Result<Laid, StoreError> {
     let path = &config.path;
     reserve(file, geometry.file_bytes(), path)?;
-    let (mut superblock, mut slots, mut chunks) = lay_out(file, geometry, config)?;
+    let (mut superblock, slots, mut chunks) = lay_out(file, geometry, config)?;
     let incarnation = fresh_incarnation().map_err(failed(path, "draw an incarnation for"))?;
     superblock.write(
         0,
@@ -387,11 +403,10 @@ fn start_empty(
         .encode(),
     );
     // Taken from the end: low numbers go first, which reads better in a dump.
-    slots.reverse();
     chunks.reverse();
     let pools = Pools {
         chunks,
-        slots,
+        slots: Slots::all_empty(slots),
         deposits: 0,
     };
     Ok((incarnation, pools, Vec::new()))

@@ -54,7 +54,7 @@ fn a_reopened_store_keeps_its_incarnation_its_seals_and_its_windows() {
     let (store, kept) = Store::open(&config).unwrap();
     assert_eq!((store.origin(), kept.len()), (Origin::New, 0));
     let incarnation = store.incarnation();
-    let mut memory = store.journal(JournalId(5)).unwrap();
+    let mut memory = store.journal(JournalId(5)).unwrap().1;
     join(&mut memory, 3 * CHUNK + 100);
     drop((store, memory));
     let (store, mut kept) = Store::open(&config).unwrap();
@@ -76,7 +76,7 @@ fn a_journal_that_nobody_sealed_leaves_no_trace() {
     let dir = memory_dir();
     let config = config(&dir.path().join("store"));
     let (store, _) = Store::open(&config).unwrap();
-    let memory = store.journal(JournalId(5)).unwrap();
+    let memory = store.journal(JournalId(5)).unwrap().1;
     drop((store, memory));
     assert!(Store::open(&config).unwrap().1.is_empty());
 }
@@ -87,7 +87,7 @@ fn another_boot_another_shape_and_damage_start_empty_under_a_fresh_incarnation()
     let config = config(&dir.path().join("store"));
     let make = || {
         let (store, _) = Store::open(&config).unwrap();
-        store.journal(JournalId(5)).unwrap().save(&sealed(3));
+        store.journal(JournalId(5)).unwrap().1.save(&sealed(3));
         store.incarnation()
     };
     let check = |config: &StoreConfig, origin, before| {
@@ -143,7 +143,7 @@ fn a_window_whose_bytes_do_not_check_is_dropped_and_its_seal_kept() {
     let dir = memory_dir();
     let config = config(&dir.path().join("store"));
     let (store, _) = Store::open(&config).unwrap();
-    let mut memory = store.journal(JournalId(5)).unwrap();
+    let mut memory = store.journal(JournalId(5)).unwrap().1;
     memory.reserve(4 * CHUNK).unwrap();
     let lying = MemberState {
         joined: true,
@@ -168,8 +168,8 @@ fn a_window_whose_bytes_do_not_check_is_dropped_and_its_seal_kept() {
 fn windows_never_exceed_the_reserve_nor_the_quota() {
     let dir = memory_dir();
     let (store, _) = Store::open(&config(&dir.path().join("store"))).unwrap();
-    let mut first = store.journal(JournalId(1)).unwrap();
-    let mut second = store.journal(JournalId(2)).unwrap();
+    let mut first = store.journal(JournalId(1)).unwrap().1;
+    let mut second = store.journal(JournalId(2)).unwrap().1;
     let over = first.reserve(20 * CHUNK + 1).unwrap_err();
     assert_eq!(
         (over.refusal, over.asked, over.limit),
@@ -195,7 +195,7 @@ fn windows_never_exceed_the_reserve_nor_the_quota() {
 fn a_window_is_a_ring_of_exactly_its_bytes_whatever_its_chunks() {
     let dir = memory_dir();
     let (store, _) = Store::open(&config(&dir.path().join("store"))).unwrap();
-    let mut memory = store.journal(JournalId(1)).unwrap();
+    let mut memory = store.journal(JournalId(1)).unwrap().1;
     let bytes = 2 * CHUNK + 24;
     memory.reserve(bytes).unwrap();
     let at = Lsn(bytes * 5 - 100);

@@ -24,6 +24,8 @@ pub enum Fault {
     SealIgnored,
     /// (4) A writer that has been fenced goes on.
     FenceIgnored,
+    /// (4) A lender forgets a seal although nobody has said that the journal is over.
+    SealForgotten,
     /// (5) Recovery reads a member's window before sealing it.
     ReadBeforeSeal,
     /// (5) Recovery is content with one answer, whatever the commit rule says.
@@ -84,7 +86,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them, in the order of the rules.
-    pub const ALL: [Fault; 37] = [
+    pub const ALL: [Fault; 38] = [
         Fault::AnyInsteadOfRule,
         Fault::StaleAckCounts,
         Fault::CastIsHeld,
@@ -94,6 +96,7 @@ impl Fault {
         Fault::NoViewGate,
         Fault::SealIgnored,
         Fault::FenceIgnored,
+        Fault::SealForgotten,
         Fault::ReadBeforeSeal,
         Fault::OneAnswerSuffices,
         Fault::AmnesiacCounts,

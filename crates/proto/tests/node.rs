@@ -333,6 +333,16 @@ fn lenders_forget_when_they_are_told_and_not_the_window_of_another_reign() {
     assert!(!lenders[0].member.state().joined);
     assert!(lenders[1].member.state().joined);
     assert!(!lenders[2].member.state().joined);
+    let over = |lender: &Lender| lender.member.may_be_forgotten();
+    assert_eq!(
+        [
+            over(&lenders[0]),
+            over(&lenders[1]),
+            over(&lenders[2]),
+            over(&lenders[3])
+        ],
+        [true, false, true, true]
+    );
     // A node that stood still wakes up, and asks the one that it has never reached for a window.
     let seal = lenders[3].takes(FrameKind::Seal, REIGN, |_| (), b"");
     assert_eq!(seal.kind, FrameKind::Refuse);

@@ -176,3 +176,33 @@ fn a_lender_that_was_away_gives_back_what_it_has_when_it_comes_back() {
     let lender = place.lender("a");
     until("the lender has its memory back", || lent(&lender) == 0);
 }
+
+/// Each joining makes a journal. A lender remembered every one that it had ever served, and refused the next when it could remember no more.
+#[test]
+fn nodes_come_and_go_any_number_of_times_though_lenders_remember_few_journals() {
+    const JOURNALS: u32 = 3;
+    let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
+    let place = Place {
+        directory: directory.path().to_owned(),
+    };
+    let few = |config: &mut netram_lender::Config| config.journals_max = JOURNALS;
+    let mut lender = place.lender_as("a", few);
+    place.create(4, &["a"]);
+    let _serving = place.serve();
+    for round in 0..4 * JOURNALS {
+        let node = place.join("one");
+        commit_to_lender(&node);
+        match round % 3 {
+            0 => drop(node),
+            _ => node.leave().expect("it leaves"),
+        }
+        until("the lender knows that its journal is over", || {
+            lender.report().journals.is_empty()
+        });
+        if round == 2 * JOURNALS {
+            // The next process finds no empty slot.
+            drop(lender);
+            lender = place.lender_as("a", few);
+        }
+    }
+}

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use netram_proto::cast::{Gather, Taken};
-use netram_proto::id::{Incarnation, JournalId, Lsn};
+use netram_proto::id::{Epoch, Incarnation, JournalId, Lsn};
 use netram_proto::member::{Member, MemberState, NoWindow, Reply, Window, copy_out};
 use netram_proto::planted::Planted;
 use netram_proto::session::{Admit, Session};
@@ -113,6 +113,10 @@ pub struct Lender {
     pub paused_until: Time,
     /// Memories that were lost, and what they had held: an acknowledgement may outlive its lender.
     pub lives: Vec<(Incarnation, MemberState)>,
+    /// It has room to remember journals that are over.
+    pub remembers: bool,
+    /// It has forgotten this one, which was over.
+    pub has_forgotten: bool,
     /// What the oracles know of it.
     pub witness: Witness,
 }
@@ -140,6 +144,8 @@ impl Lender {
             withdrawn: false,
             paused_until: Time(0),
             lives: Vec::new(),
+            remembers: false,
+            has_forgotten: false,
             witness: Witness::default(),
         }
     }
@@ -183,6 +189,7 @@ impl Lender {
         self.saved = None;
         self.window.release();
         self.incarnation = next;
+        self.has_forgotten = false;
         self.witness = Witness::default();
     }
 
@@ -195,6 +202,7 @@ impl Lender {
                 member.plant(planted);
                 self.saved = Some(*member.state());
                 self.member = Some(member);
+                self.forget_what_is_over();
                 true
             }
             None => {
@@ -358,8 +366,20 @@ impl Lender {
 
     /// A connection is gone.
     pub fn forget(&mut self, conn: usize) {
-        self.sessions.remove(&conn);
         self.ears.remove(&conn);
+        if self.sessions.remove(&conn).is_some() {
+            self.forget_what_is_over();
+        }
+    }
+
+    /// Nobody speaks for the journal any more: if it may be forgotten, its slot is another's at once, as where all slots are used.
+    fn forget_what_is_over(&mut self) {
+        let may = self.member.as_ref().is_some_and(Member::may_be_forgotten);
+        if may && !self.remembers && self.sessions.is_empty() {
+            self.has_forgotten |= self.state().epoch != Epoch(0);
+            self.member = None;
+            self.saved = None;
+        }
     }
 }
 

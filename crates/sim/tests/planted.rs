@@ -72,6 +72,7 @@ faults! {
     storing_a_view_that_holds_too_little_is_found: NoViewGate breaks [3, 5];
     ignoring_a_seal_is_found: SealIgnored breaks [4];
     ignoring_a_fence_is_found: FenceIgnored breaks [4];
+    forgetting_a_seal_that_must_hold_is_found: SealForgotten breaks [4];
     reading_before_sealing_is_found: ReadBeforeSeal breaks [5];
     contentment_with_one_answer_is_found: OneAnswerSuffices breaks [5];
     counting_an_amnesiac_is_found: AmnesiacCounts breaks [1, 5];

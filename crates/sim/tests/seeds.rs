@@ -139,6 +139,8 @@ fn no_rule_is_broken_and_the_worlds_are_not_idle() {
         "region: journals left that could not be opened",
         "region: nodes that are gone, and all lenders know",
         "region: nodes that are gone, and some lender could not be told",
+        "region: journals that were over, and forgotten by a lender",
+        "region: old writers that came to lenders which had forgotten them",
         "region: outcomes told: committed",
         "region: outcomes told: aborted",
         "region: transactions that died of a lock",

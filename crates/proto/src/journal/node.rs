@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 
 use crate::id::{Epoch, JournalId, Lsn, WriterId};
 use crate::planted::Planted;
-use crate::wire::{Checked, Cursor, Flag, Frame, FrameKind, Header, Link, Seed, Step, step};
+use crate::wire::{Checked, Flag, Frame, FrameKind, Header, Link, Seed, Step, step};
 
 use super::assemble::{PeerWindow, from, walk};
 use super::recovery::bind_body;
@@ -88,11 +88,12 @@ fn pass(bytes: &[u8], start: Link, seed: Seed, planted: Planted, each: &mut dyn 
     }
 }
 
-/// Tells the lenders of a node that is gone, so that its records are merged and durable, that they may drop what they hold: the members of its newest
-/// view, and others that may have a window, as spares have that were about to become members, or members of a view before.
-/// Whoever cannot be reached keeps it: memory that is wasted, nothing else.
+/// Tells the lenders of a node that is gone, so that its records are merged and durable, that they may drop what they hold, and that its journal is
+/// over: the members of its newest view, and others that may have a window, as spares have that were about to become members, or members of a view
+/// before. Whoever cannot be reached keeps it: memory that is wasted, nothing else.
 ///
-/// All are sealed, also those without a window: a node that stood still may come back, and would be given another.
+/// All are sealed, also those without a window: a node that stood still may come back, and would be given another. They remember that as long
+/// as they have room for it ([`MemberState::may_be_forgotten`](crate::member::MemberState::may_be_forgotten)).
 #[derive(Clone, Debug)]
 pub struct Forget {
     journal: JournalId,
@@ -161,7 +162,9 @@ impl Forget {
             Telling::Bind => (Awaited::Bound, header(FrameKind::Bind), bind_body(self.journal)),
             Telling::Seal => (Awaited::Sealed, header(FrameKind::Seal), Body::NONE),
             Telling::Leave { generation } => {
+                // A window that another reign opened is no remnant of this one: it is not given back, and its journal goes on.
                 let leave = Header {
+                    flags: Flag::ENDED,
                     lsn: Lsn(u64::from(self.reign.0)),
                     mark: generation,
                     ..header(FrameKind::Leave)
@@ -179,16 +182,9 @@ impl Forget {
         let (_, telling) = &mut self.lenders[index];
         *telling = match (*telling, frame.header.kind) {
             (Telling::Awaited(Awaited::Bound), FrameKind::Bound) => Telling::Seal,
-            (Telling::Awaited(Awaited::Sealed), FrameKind::Sealed) => {
-                // A window that another reign opened is no remnant of this one.
-                let window_epoch = Cursor::new(frame.body).u32().map(Epoch);
-                let known = frame.header.flags & Flag::KNOWN != 0;
-                let generation = frame.header.mark;
-                match known && window_epoch == Ok(self.reign) {
-                    true => Telling::Leave { generation },
-                    false => Telling::Done,
-                }
-            }
+            (Telling::Awaited(Awaited::Sealed), FrameKind::Sealed) => Telling::Leave {
+                generation: frame.header.mark,
+            },
             (Telling::Awaited(Awaited::Left), FrameKind::Left) => Telling::Done,
             // It obeys somebody else, or has nothing to say to us.
             (Telling::Awaited(_), FrameKind::Refuse) => Telling::Done,

@@ -4,7 +4,7 @@
 //! journal, `trim..held`, whole and checked, in a [`Window`]; it obeys the highest epoch that has sealed it and no
 //! other; and it acknowledges only what it holds (rules 2 and 4).
 //!
-//! What it never does: forget a seal, acknowledge across a gap, give up bytes that its writer has not declared stable,
+//! What it never does: forget a seal while the journal may go on, acknowledge across a gap, give up bytes that its writer has not declared stable,
 //! or answer for memory that an earlier incarnation held.
 
 mod append;
@@ -47,6 +47,19 @@ pub struct MemberState {
     pub received: Lsn,
     /// The CRC of the record that ends at `held`.
     pub chain: u32,
+    /// Whether who sealed it has said that the journal is over.
+    pub ended: bool,
+}
+
+impl MemberState {
+    /// Whether the member is worth nothing to anybody: there is no window, and no seal that must hold.
+    ///
+    /// What a seal of a journal that is over still does is to refuse windows to its old writer. That saves memory; nothing is lost without
+    /// it. A writer counts only views that its region's server has, and the server takes none of a node that is gone; and by a member of an
+    /// older view it is told that there is no window ([`Flag::KNOWN`] is missing), and counts it no more.
+    pub fn may_be_forgotten(&self) -> bool {
+        !self.joined && (self.epoch == Epoch(0) || self.ended)
+    }
 }
 
 /// One journal's member at one lender.
@@ -113,6 +126,11 @@ impl Member {
         self.planted = planted;
     }
 
+    /// Whether its slot may be another journal's: [`MemberState::may_be_forgotten`].
+    pub fn may_be_forgotten(&self) -> bool {
+        self.state.may_be_forgotten() || (self.planted.is(Fault::SealForgotten) && !self.state.joined)
+    }
+
     /// What the member remembers.
     pub fn state(&self) -> &MemberState {
         &self.state
@@ -145,6 +163,7 @@ impl Member {
         }
         self.state.epoch = epoch;
         self.state.writer = writer;
+        self.state.ended &= !higher;
         let mut header = self.header(FrameKind::Sealed);
         header.flags = if self.state.joined { Flag::KNOWN } else { 0 };
         header.lsn = self.state.held;
@@ -189,6 +208,7 @@ impl Member {
             held: frame.header.lsn,
             received: frame.header.lsn,
             chain: frame.header.mark,
+            ended: false,
         };
         self.ack(0)
     }
@@ -240,6 +260,8 @@ impl Member {
             window.release();
             self.state.joined = false;
         }
+        let over = frame.header.flags & Flag::ENDED != 0;
+        self.state.ended |= over && !self.state.joined;
         Reply::Frame(self.header(FrameKind::Left), [0; 8], 0)
     }
 

@@ -416,3 +416,35 @@ fn an_answer_names_a_join_only_of_the_present_reign_and_only_while_it_lasts() {
         "a join of a number that has left is void"
     );
 }
+
+#[test]
+fn a_journal_is_over_when_whoever_sealed_it_says_so_and_goes_on_with_the_next_who_seals() {
+    let old = Hand::new(1);
+    let mut bench = Bench::joined(&old);
+    let new = Hand::new(2);
+    let over = |reign: u64, hand: &Hand| Header {
+        flags: Flag::ENDED,
+        lsn: Lsn(reign),
+        mark: 1,
+        ..hand.header(FrameKind::Leave)
+    };
+    bench.send(new.header(FrameKind::Seal), &[]);
+    assert_eq!(bench.send(over(1, &old), &[]).kind, FrameKind::Refuse);
+    bench.send(over(2, &new), &[]);
+    assert!(
+        !bench.member.may_be_forgotten(),
+        "there is a window that it does not mean"
+    );
+    bench.send(over(1, &new), &[]);
+    assert!(bench.member.may_be_forgotten());
+    assert_eq!(
+        bench.send(old.header(FrameKind::Seal), &[]).kind,
+        FrameKind::Refuse,
+        "while it is remembered it is sealed"
+    );
+    bench.send(new.header(FrameKind::Seal), &[]);
+    assert!(bench.member.may_be_forgotten(), "nobody new");
+    let next = Hand::new(3);
+    bench.send(next.header(FrameKind::Seal), &[]);
+    assert!(!bench.member.may_be_forgotten());
+}

@@ -179,6 +179,8 @@ pub struct Flag;
 impl Flag {
     /// `Sealed`: the member has a window for this journal.
     pub const KNOWN: u8 = 1;
+    /// `Leave`: the journal is over, and nobody needs its seal any more.
+    pub const ENDED: u8 = 1;
     /// `Ack`: the append lay beyond what was received; send again from `stable` (received).
     pub const GAP: u8 = 2;
     /// `Ack`, `Pong`: datagrams of the channel have come since the last such answer.

@@ -39,7 +39,12 @@ impl Place {
     }
 
     pub fn lender(&self, name: &str) -> Lender {
-        let config = Config {
+        self.lender_as(name, |_| ())
+    }
+
+    /// Starts a lender with other settings than most.
+    pub fn lender_as(&self, name: &str, choose: impl FnOnce(&mut Config)) -> Lender {
+        let mut config = Config {
             name: name.to_owned(),
             listen: vec![self.address(name)],
             security: Security::Insecure,
@@ -47,6 +52,7 @@ impl Place {
             store: Some(self.directory.join(format!("{name}.mem"))),
             ..Config::default()
         };
+        choose(&mut config);
         Lender::start(config).expect("a lender starts")
     }
 

@@ -3,7 +3,7 @@
 //!
 //! Also what rules 4, 10 and 11 say of a member alone: see [`Witness::after_frame`].
 
-use netram_proto::id::Lsn;
+use netram_proto::id::{Epoch, Lsn};
 use netram_proto::member::{MemberState, Reply, Window};
 use netram_proto::planted::Planted;
 use netram_proto::wire::{Flag, Frame, FrameKind, Link, Seed, Step, step};
@@ -18,6 +18,8 @@ pub struct Witness {
     walked: Link,
     /// The highest LSN that a writer declared to be on its disk.
     pub(crate) declared: Lsn,
+    /// The epoch of the last seal that must hold: nobody has said that the journal is over.
+    pub(crate) sealed: Epoch,
 }
 
 impl Witness {
@@ -32,6 +34,7 @@ impl Witness {
     ) {
         let after = lender.state();
         rule04::member(before, &after, frame);
+        rule04::seal_holds(&mut self.sealed, &after, frame, reply);
         rule11::read_within_window(&after, reply);
         self.follow(before, &after, frame);
         rule10::member(&after, lender.window.capacity(), self.declared);

@@ -1,9 +1,9 @@
 //! Rule 4, *fencing*: a sealed member takes nothing from a lower epoch; a fenced writer acknowledges and sends nothing;
 //! and once a newer reign has recovered, the older one acknowledges nothing that the newer does not have.
 
-use netram_proto::id::Lsn;
-use netram_proto::member::MemberState;
-use netram_proto::wire::Frame;
+use netram_proto::id::{Epoch, Lsn};
+use netram_proto::member::{MemberState, Reply};
+use netram_proto::wire::{Flag, Frame, FrameKind};
 
 use super::fail;
 use crate::process::Serving;
@@ -27,6 +27,26 @@ pub(crate) fn member(before: &MemberState, after: &MemberState, frame: &Frame<'_
             4,
             format!("a member forgot epoch {} for {}", before.epoch, after.epoch),
         );
+    }
+}
+
+/// A lender has answered for a journal that was `sealed` here: it may have forgotten that only if whoever sealed it has said that the journal
+/// is over.
+pub(crate) fn seal_holds(sealed: &mut Epoch, after: &MemberState, frame: &Frame<'_>, reply: &Reply) {
+    if after.epoch < *sealed {
+        fail(
+            4,
+            format!(
+                "a lender forgot the seal of epoch {sealed} and obeys {}",
+                after.epoch
+            ),
+        );
+    }
+    let over = frame.header.flags & Flag::ENDED != 0;
+    match reply.header().kind {
+        FrameKind::Sealed => *sealed = after.epoch,
+        FrameKind::Left if over && !after.joined => *sealed = Epoch(0),
+        _ => (),
     }
 }
 

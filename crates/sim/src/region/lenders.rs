@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use netram_proto::id::{Incarnation, JournalId};
+use netram_proto::id::{Epoch, Incarnation, JournalId};
 use netram_proto::journal::{View, ViewMember};
 use netram_proto::planted::Planted;
 use netram_proto::time::Time;
@@ -14,6 +14,8 @@ use crate::process::lender_at;
 pub(super) struct Machine {
     incarnation: Incarnation,
     domain: String,
+    /// It has so many slots that it never needs one of a journal that is over.
+    roomy: bool,
     windows: BTreeMap<JournalId, Lender>,
     pub(super) up: bool,
     /// Counts its processes.
@@ -22,10 +24,11 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    pub(super) fn new(index: usize, incarnation: Incarnation) -> Machine {
+    pub(super) fn new(index: usize, incarnation: Incarnation, roomy: bool) -> Machine {
         Machine {
             incarnation,
             domain: format!("d{index}"),
+            roomy,
             windows: BTreeMap::new(),
             up: true,
             boot: 0,
@@ -34,9 +37,13 @@ impl Machine {
     }
 
     fn window(&mut self, journal: JournalId) -> &mut Lender {
-        let (domain, incarnation) = (&self.domain, self.incarnation);
+        let (domain, incarnation, roomy) = (&self.domain, self.incarnation, self.roomy);
         let window = self.windows.entry(journal);
-        window.or_insert_with(|| Lender::new(domain.clone(), incarnation))
+        window.or_insert_with(|| {
+            let mut lender = Lender::new(domain.clone(), incarnation);
+            lender.remembers = roomy;
+            lender
+        })
     }
 
     pub(super) fn on_packet(
@@ -65,10 +72,19 @@ impl Machine {
         self.windows.values_mut().for_each(|window| window.lose(next));
     }
 
-    /// Journals that it has windows of.
+    /// Journals that it has windows of, but for those whose end it had forgotten when their old writers came and asked for a window: that one
+    /// stays until its memory ends.
     pub(super) fn windows(&self) -> impl Iterator<Item = JournalId> {
-        let joined = self.windows.iter().filter(|(_, window)| window.state().joined);
+        let joined = |window: &Lender| window.state().joined && !window.has_forgotten;
+        let joined = self.windows.iter().filter(move |(_, window)| joined(window));
         joined.map(|(journal, _)| *journal)
+    }
+
+    /// Journals whose end it has forgotten, and of these the ones whose old writers came later and were obeyed.
+    pub(super) fn forgotten(&self) -> (usize, usize) {
+        let forgotten = self.windows.values().filter(|window| window.has_forgotten);
+        let haunted = forgotten.clone().filter(|window| window.state().epoch > Epoch(0));
+        (forgotten.count(), haunted.count())
     }
 
     /// Whether its memory is still the one that a view names.

@@ -169,14 +169,19 @@ impl World {
             Slot::new(Rc::new(RefCell::new(disk)), Clock::draw(&mut rng, drift))
         });
         let slots: Vec<Slot> = slots.collect();
-        let machines = (0..nature.lenders).map(|index| Machine::new(index, Incarnation(index as u64 + 1)));
+        let roomy = rng.pick(&[0, 0, 300, 1000]);
+        let machines = (0..nature.lenders).map(|index| {
+            let incarnation = Incarnation(index as u64 + 1);
+            Machine::new(index, incarnation, rng.chance(roomy))
+        });
+        let machines: Vec<Machine> = machines.collect();
         World {
             now,
             queue: Queue::default(),
             coverage: Coverage::default(),
             trace,
             planted,
-            machines: machines.collect(),
+            machines,
             conns: Vec::new(),
             blocked: vec![vec![Time(0); nature.lenders]; nature.nodes + 1],
             askers: Vec::new(),

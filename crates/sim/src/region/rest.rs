@@ -152,6 +152,18 @@ impl World {
             }
         }
         self.check_any_order();
+        for machine in &self.machines {
+            let (forgotten, haunted) = machine.forgotten();
+            let coverage = &mut self.coverage;
+            coverage.add(
+                "region: journals that were over, and forgotten by a lender",
+                forgotten as u64,
+            );
+            coverage.add(
+                "region: old writers that came to lenders which had forgotten them",
+                haunted as u64,
+            );
+        }
         self.coverage.hit("region: worlds at rest");
     }
 

@@ -11,6 +11,9 @@ use crate::rng::Rng;
 /// A lock of a dead node is somebody else's after so long: its lease, a reading, and queues.
 const FAILOVER_MAX: Span = Span::from_ms(4000);
 
+/// A sleeper that wakes up has no server for so long, and a commit of its own to end.
+const AWAKE_ALONE: Span = Span::from_ms(200);
+
 /// The stories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Story {
@@ -168,9 +171,18 @@ impl World {
         let sleepers: Vec<usize> = (0..self.slots.len()).filter(open).collect();
         if !sleepers.is_empty() {
             let slot = sleepers[self.rng.index(sleepers.len())];
-            let extra = Span::from_ms(self.rng.pick(&[10, 100, 300]));
+            let extra = Span::from_ms(self.rng.pick(&[10, 100, 300, 1500]));
             self.sleep(slot, Span(LEASE.0 + extra.0));
             self.coverage.hit("region: nodes that slept with a token");
+            // Its lenders notice, and when it wakes up it comes to them anew before it hears of its server: perhaps to some that have
+            // forgotten it.
+            if self.rng.chance(500) {
+                self.slots[slot].cut_off_until = self.now + Span(LEASE.0 + extra.0) + AWAKE_ALONE;
+                let conns: Vec<usize> = (0..self.nature.lenders)
+                    .filter_map(|index| self.slots[slot].conn(index))
+                    .collect();
+                conns.into_iter().for_each(|conn| self.break_conn(conn));
+            }
         }
     }
 }
