@@ -370,7 +370,11 @@ impl World {
         match state.up.pop_front() {
             Some(Up::Claim(claim)) => {
                 let claimed = self.service.claim(id(node), claim);
-                claimed.map_err(|error| error.to_string())
+                match claimed {
+                    Ok(void) if void.is_empty() => Ok(()),
+                    Ok(void) => Err(format!("{claim:?} excludes the claims of {void:?}")),
+                    Err(error) => Err(error.to_string()),
+                }
             }
             Some(Up::Tail(number)) => {
                 state.came = number + 1;

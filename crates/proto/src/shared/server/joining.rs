@@ -251,10 +251,11 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
         peer.known = Known::Claimed(last);
         for claim in claims {
             match self.locks.claim(node, *claim) {
-                Ok(()) => (),
-                // The one with the older hand-over is at fault, whoever came first.
-                Err(misuse @ Misuse::Claims { node: wrong, .. }) if wrong != node => {
-                    self.fence(wrong, Why::Locks(misuse));
+                Ok(void) => {
+                    for node in void {
+                        let lock = claim.lock;
+                        self.fence(node, Why::Locks(Misuse::Claims { lock, node }));
+                    }
                 }
                 Err(misuse) => return self.fence(node, Why::Locks(misuse)),
             }

@@ -187,7 +187,7 @@ fn a_version_that_was_claimed_is_waited_for() {
         hold: Shared,
         version: Version(1),
     };
-    assert_eq!(service.claim(id(0), claim), Ok(()));
+    assert_eq!(service.claim(id(0), claim), Ok(vec![]));
     service.known(id(0));
     let (lock, ask) = (LockId(0), Ask(1));
     let acquire = ToService::Acquire {
@@ -216,12 +216,13 @@ fn of_two_claims_that_exclude_each_other_the_older_grant_is_void() {
             service.expect(id(node));
             service.resume(id(node));
         }
-        assert_eq!(service.claim(id(0), claim(first)), Ok(()));
-        let misuse = Misuse::Claims {
-            lock: LockId(0),
-            node: id(void),
+        assert_eq!(service.claim(id(0), claim(first)), Ok(vec![]));
+        let (lock, node) = (LockId(0), id(1));
+        let expected = match void {
+            0 => Ok(vec![id(0)]),
+            _ => Err(Misuse::Claims { lock, node }),
         };
-        assert_eq!(service.claim(id(1), claim(second)), Err(misuse));
+        assert_eq!(service.claim(id(1), claim(second)), expected);
         assert_eq!(
             service.holders(LockId(0)).collect::<Vec<_>>(),
             [(id(1 - void), Exclusive)]
@@ -249,7 +250,7 @@ fn a_claim_that_excludes_several_must_be_newer_than_all_of_them() {
             )
         };
         for (node, grant) in readers.into_iter().enumerate() {
-            assert_eq!(claim(node, grant, Shared), Ok(()));
+            assert_eq!(claim(node, grant, Shared), Ok(vec![]));
         }
         let misuse = Misuse::Claims {
             lock: LockId(0),
@@ -337,4 +338,50 @@ fn a_version_that_is_not_here_yet_is_awaited_though_its_witness_is_gone() {
         service.poll(),
         Some((node, ToCache::Grant { version: Version(5), .. })) if node == id(2)
     ));
+}
+
+/// One of them was named, and the others went on reading under tokens that were nobody's.
+#[test]
+fn all_whose_claims_a_newer_one_excludes_are_named() {
+    let mut service = service(Grant(1 << 21), [0; 3]);
+    let mut claim = |node, grant, hold| {
+        service.expect(id(node));
+        service.resume(id(node));
+        let (lock, version) = (LockId(0), Version(0));
+        let claim = Claim {
+            lock,
+            grant: Grant(grant),
+            hold,
+            version,
+        };
+        service.claim(id(node), claim)
+    };
+    assert_eq!(claim(0, 10, Shared), Ok(vec![]));
+    assert_eq!(claim(1, 11, Shared), Ok(vec![]));
+    assert_eq!(claim(2, 12, Exclusive), Ok(vec![id(0), id(1)]));
+    let held: Vec<_> = service.holders(LockId(0)).collect();
+    assert_eq!(held, [(id(2), Exclusive)]);
+}
+
+/// Its link broke. Whoever had asked after it waited until it was back, or its lease had ended.
+#[test]
+fn what_a_node_that_resumes_had_asked_keeps_nobody_waiting() {
+    let mut service = service(Grant(1), [0; 3]);
+    let acquire = |hold, ask| ToService::Acquire {
+        lock: LockId(0),
+        hold,
+        order: Order::Up,
+        ask: Ask(ask),
+    };
+    service.handle(id(1), acquire(Shared, 1)).expect("it may ask");
+    service.handle(id(0), acquire(Exclusive, 2)).expect("it may ask");
+    service.handle(id(2), acquire(Shared, 3)).expect("it may ask");
+    let granted = |service: &mut Service| {
+        let said = core::iter::from_fn(|| service.poll());
+        let granted = said.filter(|(_, said)| matches!(said, ToCache::Grant { .. }));
+        granted.map(|(node, _)| node).collect::<Vec<_>>()
+    };
+    assert_eq!(granted(&mut service), [id(1)]);
+    service.resume(id(0));
+    assert_eq!(granted(&mut service), [id(2)]);
 }

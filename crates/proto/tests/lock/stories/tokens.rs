@@ -298,7 +298,7 @@ fn no_grant_number_is_told_that_is_not_reserved() {
     let mut next = service(ceiling, [0; 3]);
     next.expect(id(0));
     next.resume(id(0));
-    assert_eq!(next.claim(id(0), claim), Ok(()));
+    assert_eq!(next.claim(id(0), claim), Ok(vec![]));
     let ahead = Claim {
         grant: ceiling.next(),
         ..claim

@@ -187,10 +187,13 @@ impl Service {
                 holder.recalled = None;
             }
         }
+        // Others may have waited behind what it had asked.
+        self.pump_all();
     }
 
-    /// A node that resumes says that it has a token.
-    pub fn claim(&mut self, node: NodeId, claim: Claim) -> Result<(), Misuse> {
+    /// A node that resumes says that it has a token. Returned are those whose claims are void by that, for this grant is newer than theirs and
+    /// excludes them: they are at fault, whoever came first.
+    pub fn claim(&mut self, node: NodeId, claim: Claim) -> Result<Vec<NodeId>, Misuse> {
         let Claim {
             lock,
             grant,
@@ -203,7 +206,7 @@ impl Service {
             return Err(Misuse::GrantAhead { lock, grant });
         }
         let state = self.locks.at_mut(at);
-        let mut refused = None;
+        let mut void = Vec::new();
         if let Some(holder) = state.holder_mut(node) {
             // A hand-over that never arrived is void, and so is a release: what the node says is less than what is known here.
             if grant > holder.grant || hold > holder.hold {
@@ -216,22 +219,17 @@ impl Service {
             return Err(Misuse::NotHeld(lock));
         } else {
             let rivals = state.holders.iter().filter(|other| conflict(other.hold, hold));
-            let newest = rivals.max_by_key(|rival| rival.grant);
-            if newest.is_some_and(|rival| rival.grant > grant) {
+            if rivals.clone().any(|rival| rival.grant > grant) {
                 return Err(Misuse::Claims { lock, node });
             }
-            // One is named; any others are void too.
-            refused = newest.map(|rival| rival.node);
+            void.extend(rivals.map(|rival| rival.node));
             state.holders.retain(|other| !conflict(other.hold, hold));
             state.holders.push(Holder::new(node, grant, hold));
         }
         state.settled |= hold == Hold::Exclusive;
         state.owe(node, version);
         self.pump(at);
-        match refused {
-            Some(node) => Err(Misuse::Claims { lock, node }),
-            None => Ok(()),
-        }
+        Ok(void)
     }
 
     /// `node` has made its claims, and all its records that it sent before saying so are merged: what it did not claim is free.
@@ -427,7 +425,7 @@ impl Service {
             .push_back((asker.node, ToCache::Died { lock, ask: asker.ask }));
     }
 
-    /// Forgets what `node` has asked for. Whoever calls this pumps, now or when the node is known.
+    /// Forgets what `node` has asked for. Whoever calls this pumps.
     fn silence(&mut self, node: NodeId) {
         for at in 0..self.locks.len() {
             self.locks
