@@ -143,12 +143,18 @@ impl Pinger {
 
 /// Exchanges with all of `pingers` at once for a while, spinning: requests to all, then answers from all.
 pub fn round(pingers: &[Pinger], time: Duration) -> Result<Summary, BenchError> {
-    rounds(pingers, time, exchange)
+    rounds(pingers, time, Duration::ZERO, exchange)
 }
 
-/// Exchanges with one after the other for a while, waiting as they do. A time is that of all of them, one after the other.
-pub fn chain(pingers: &[Pinger], time: Duration) -> Result<Summary, BenchError> {
-    rounds(pingers, time, |pingers, request, reply| {
+/// The same with a rest behind each, which is not measured.
+pub fn rested_round(pingers: &[Pinger], time: Duration, rest: Duration) -> Result<Summary, BenchError> {
+    rounds(pingers, time, rest, exchange)
+}
+
+/// Exchanges with one after the other for a while, waiting as they do, and rests behind that. A time is that of all of them, one after the
+/// other.
+pub fn chain(pingers: &[Pinger], time: Duration, rest: Duration) -> Result<Summary, BenchError> {
+    rounds(pingers, time, rest, |pingers, request, reply| {
         pingers.iter().try_for_each(|pinger| {
             pinger.socket.send_all(request)?;
             pinger.receive(reply, pinger.pause)
@@ -159,6 +165,7 @@ pub fn chain(pingers: &[Pinger], time: Duration) -> Result<Summary, BenchError> 
 fn rounds(
     pingers: &[Pinger],
     time: Duration,
+    rest: Duration,
     exchange: impl Fn(&[Pinger], &[u8], &mut [u8]) -> Result<(), BenchError>,
 ) -> Result<Summary, BenchError> {
     let Some(first) = pingers.first() else {
@@ -178,6 +185,10 @@ fn rounds(
         }
         exchange(pingers, &request, &mut reply)?;
         recorder.record(began.elapsed());
+        // None is no call of the system.
+        if !rest.is_zero() {
+            std::thread::sleep(rest);
+        }
     }
 }
 

@@ -7,8 +7,11 @@ use common::run;
 use serde_json::Value;
 use std::io::Write;
 
-const ROWS: [(&str, bool); 8] = [
+const ROWS: [(&str, bool); 11] = [
     ("shared-visible", true),
+    ("shared-visible-cores", true),
+    ("shared-visible-rested", true),
+    ("shared-visible-rested-cores", true),
     ("shared-reacquire", false),
     ("shared-commit", true),
     ("shared-fanout", false),

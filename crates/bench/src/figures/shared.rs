@@ -30,7 +30,9 @@ pub(super) fn regions(
 ) -> Result<Vec<Figure>, BenchError> {
     let plan = Plan::default();
     tell("an update of eight bytes at another node");
-    let mut figures = seen(site, plan, effort)?.to_vec();
+    let mut figures = seen(site, plan, effort, Duration::ZERO)?.to_vec();
+    tell("updates with a rest between them");
+    figures.extend(seen(site, plan, effort, visible::REST)?);
     tell("locks that are kept");
     let ns = local::acquire_again(site, plan, effort)?;
     let what = "acquiring a lock that the node has kept: a transaction with it, less one without";
@@ -67,10 +69,18 @@ pub(super) fn regions(
     Ok(figures)
 }
 
-fn seen(site: &Site, plan: Plan, effort: Effort) -> Result<[Figure; 2], BenchError> {
-    let seen = visible::measure(site, plan, effort)?;
+/// An update on its way, beside both floors; with a rest behind each, if that is not zero.
+fn seen(site: &Site, plan: Plan, effort: Effort, rest: Duration) -> Result<[Figure; 2], BenchError> {
+    let seen = visible::measure(site, plan, effort, rest)?;
+    let (ids, when) = match rest.is_zero() {
+        true => (["shared-visible", "shared-visible-cores"], String::new()),
+        false => (
+            ["shared-visible-rested", "shared-visible-rested-cores"],
+            format!(", {} ms after the one before, floor alike", rest.as_millis()),
+        ),
+    };
     let what = format!(
-        "8 B from begin at one node to another's memory, half of there and back, the commit being {:.1} us of it; floor: 1.5 \
+        "8 B from begin at one node to another's memory, half of there and back, the commit being {:.1} us of it{when}; floor: 1.5 \
          bare exchanges of {:.1} us",
         seen.commit.p50_us, seen.exchange.p50_us
     );
@@ -81,13 +91,8 @@ fn seen(site: &Site, plan: Plan, effort: Effort) -> Result<[Figure; 2], BenchErr
     let beside =
         "the same; floor: the same way between three processes that do nothing, and yield, on the same cores";
     Ok([
-        figure("shared-visible", what, seen.floor_us, seen.ratio),
-        figure(
-            "shared-visible-cores",
-            beside.to_owned(),
-            seen.idle_us,
-            seen.idle_ratio,
-        ),
+        figure(ids[0], what, seen.floor_us, seen.ratio),
+        figure(ids[1], beside.to_owned(), seen.idle_us, seen.idle_ratio),
     ])
 }
 

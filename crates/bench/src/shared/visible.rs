@@ -6,8 +6,11 @@
 //!
 //! That floor's two processes have a core each. Where there are fewer cores than processes on an update's way, a second floor says what
 //! is left to be had: the same way between as many processes that do nothing, and yield while they wait.
+//!
+//! Without a rest an update also waits for what the one before has left to others: the server that keeps it, the disks' threads. With one
+//! it comes to quiet cores, where whoever is on its way sleeps, in the floors too.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use netram_proto::shared::Version;
 use serde::Serialize;
@@ -26,6 +29,9 @@ use crate::socket::Pause;
 const PAYLOAD_BYTES: usize = 24;
 /// A member's acknowledgement, and one way more.
 const EXCHANGES: f64 = 1.5;
+
+/// A rest in which whoever polls goes to sleep, nodes and floors alike, and the disks are done.
+pub const REST: Duration = Duration::from_millis(4);
 
 /// Medians over rounds.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -46,8 +52,8 @@ pub struct Visible {
     pub idle_ratio: f64,
 }
 
-/// Measures in alternating rounds.
-pub fn measure(site: &Site, plan: Plan, effort: Effort) -> Result<Visible, BenchError> {
+/// Measures in alternating rounds, with a rest behind each time around.
+pub fn measure(site: &Site, plan: Plan, effort: Effort, rest: Duration) -> Result<Visible, BenchError> {
     let plan = Plan {
         straight: Straight::Links,
         ..plan
@@ -73,10 +79,10 @@ pub fn measure(site: &Site, plan: Plan, effort: Effort) -> Result<Visible, Bench
     for round in 0..=effort.rounds {
         let exchange = {
             let _pinned = Pinned::to(seats.client())?;
-            echo::round(std::slice::from_ref(&pinger), effort.round)?
+            echo::rested_round(std::slice::from_ref(&pinger), effort.round, rest)?
         };
         // There and back, halved, as the updates are.
-        let idle_us = echo::chain(&idle, effort.round)?.p50_us / 2.0;
+        let idle_us = echo::chain(&idle, effort.round, rest)?.p50_us / 2.0;
         let (mut way, mut commit) = (Recorder::start(&[]), Recorder::start(&[]));
         let end = Instant::now() + effort.round;
         loop {
@@ -94,6 +100,9 @@ pub fn measure(site: &Site, plan: Plan, effort: Effort) -> Result<Visible, Bench
                 return Err(BenchError::Asked("the other node does not answer".to_owned()));
             }
             way.record(began.elapsed() / 2);
+            if !rest.is_zero() {
+                std::thread::sleep(rest);
+            }
         }
         if round > 0 {
             let way = way.finish();
