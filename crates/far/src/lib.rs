@@ -7,7 +7,7 @@
 //! | module | decides |
 //! |---|---|
 //! | [`config`] | which lenders, how many copies, how much of each |
-//! | `seal` | what a page is at a lender |
+//! | `seal` | what a page is at a lender; `blocks`: and some of it |
 //! | `depot` | the handle; `depot/driver.rs`: the thread that has the links |
 //! | `pack` | pages, compressed |
 //! | `spill` | the spill file |
@@ -17,6 +17,7 @@
 #![deny(unsafe_code)]
 
 mod arena;
+mod blocks;
 pub mod config;
 mod depot;
 mod pack;
@@ -25,7 +26,7 @@ mod spill;
 mod sys;
 mod vec;
 
-pub use arena::{AccessError, Arena, ArenaConfig, ArenaError, ArenaStatus};
+pub use arena::{AccessError, Arena, ArenaConfig, ArenaError, ArenaStatus, WordAccess};
 pub use config::Config;
 pub use depot::{Depot, GetError, Got, OpenError};
 pub use netram_proto::arena::{Replacement, Tally};

@@ -5,12 +5,13 @@
 
 use std::sync::Arc;
 
-use netram_proto::deposit::{Page, Seals};
+use netram_proto::deposit::{Mark, Page, Seals};
 use netram_proto::limit::PAGE_BYTES;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use ring::error::Unspecified;
 use ring::rand::{SecureRandom, SystemRandom};
 
+use crate::blocks::BlockCipher;
 use crate::pack::Clear;
 
 /// What proves a page to be the one that left.
@@ -20,28 +21,58 @@ struct Tag([u8; 16]);
 /// A page's bytes.
 pub(crate) type Bytes = [u8; PAGE_BYTES];
 
+/// In which form pages leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// As they are given, compressed or not.
+    AsGiven,
+    /// Whole: a block is then where it is in the page, and can be had by itself.
+    Whole,
+}
+
 pub(crate) struct Sealer {
+    form: Form,
     key: LessSafeKey,
+    /// The same key, for blocks by themselves.
+    blocks: Arc<BlockCipher>,
     /// By page: of what left last.
     tags: Vec<Tag>,
 }
 
 impl Sealer {
     /// With a new key.
-    pub(crate) fn generate() -> Result<Sealer, Unspecified> {
-        let mut key = [0; 32];
+    pub(crate) fn generate(form: Form) -> Result<Sealer, Unspecified> {
+        let (mut key, mut marks) = ([0; 32], [0; 32]);
         SystemRandom::new().fill(&mut key)?;
+        SystemRandom::new().fill(&mut marks)?;
         Ok(Sealer {
+            form,
             key: LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &key)?),
+            blocks: Arc::new(BlockCipher::new(&key, &marks)),
             tags: Vec::new(),
         })
     }
-}
 
-impl Sealer {
+    /// What opens blocks of pages that stay away.
+    pub(crate) fn blocks(&self) -> Arc<BlockCipher> {
+        Arc::clone(&self.blocks)
+    }
+
+    /// What is to be sealed of a page.
+    fn formed(&self, clear: &Clear) -> Vec<u8> {
+        match self.form {
+            Form::AsGiven => clear.parts().to_vec(),
+            Form::Whole => {
+                let mut bytes = [0; PAGE_BYTES];
+                clear.unpack(&mut bytes);
+                bytes.to_vec()
+            }
+        }
+    }
+
     /// Whether this is what was sealed last of the page, under this version. What is sealed for it goes nowhere, so that no version seals two pages.
     pub(crate) fn is_same(&self, page: Page, version: u64, clear: &Clear) -> bool {
-        let mut sealed = clear.parts().to_vec();
+        let mut sealed = self.formed(clear);
         let aad = Aad::from(associated(page, version));
         let tag = self
             .key
@@ -60,7 +91,7 @@ impl Seals for Sealer {
     }
 
     fn seal(&mut self, page: Page, version: u64, clear: &Clear) -> Arc<[u8]> {
-        let mut sealed = clear.parts().to_vec();
+        let mut sealed = self.formed(clear);
         let aad = Aad::from(associated(page, version));
         let tag = self
             .key
@@ -87,6 +118,10 @@ impl Seals for Sealer {
         let aad = Aad::from(associated(page, version));
         let opened = self.key.open_in_place(nonce(version), aad, whole).ok()?;
         Some(Box::new(Clear::of(opened)))
+    }
+
+    fn mark(&self, page: Page, version: u64, block: u8, sealed: &[u8]) -> Mark {
+        self.blocks.mark(page, version, block, sealed)
     }
 
     fn keep(&self, sealed: &[u8]) -> Arc<[u8]> {
@@ -117,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_page_opens_as_what_it_is_and_as_nothing_else() {
-        let mut sealer = Sealer::generate().unwrap();
+        let mut sealer = Sealer::generate(Form::AsGiven).unwrap();
         let page = Clear::whole(&[7; PAGE_BYTES]);
         let sealed = sealer.seal(Page(3), 9, &page);
         // Another page's tag, so that every page has one.
@@ -129,7 +164,7 @@ mod tests {
         assert!(sealer.open(Page(4), 9, &bytes).is_none());
         assert!(sealer.open(Page(3), 8, &bytes).is_none());
         assert!(sealer.open(Page(3), 9, &bytes[1..]).is_none());
-        let mut other = Sealer::generate().unwrap();
+        let mut other = Sealer::generate(Form::AsGiven).unwrap();
         other.seal(Page(3), 9, &page);
         assert!(other.open(Page(3), 9, &bytes).is_none());
         bytes[4095] ^= 1;
@@ -139,5 +174,43 @@ mod tests {
         let sealed = sealer.seal(Page(3), 11, &packed);
         assert_eq!(*sealer.open(Page(3), 11, &sealed).unwrap(), packed);
         assert!(sealer.open(Page(3), 11, &sealed[1..]).is_none());
+    }
+
+    #[test]
+    fn a_block_opens_without_its_page_and_its_mark_tells_it_from_any_other() {
+        let mut sealer = Sealer::generate(Form::Whole).unwrap();
+        let mut clear = [0; PAGE_BYTES];
+        for (at, byte) in clear.iter_mut().enumerate() {
+            *byte = (at / 16) as u8;
+        }
+        // As many blocks as a page has, although it would be shorter compressed.
+        let packed = Clear::pack(&clear).unwrap();
+        let sealed = sealer.seal(Page(3), 9, &packed);
+        assert_eq!(sealed.len(), PAGE_BYTES);
+        assert!(sealer.is_same(Page(3), 9, &packed));
+        assert!(sealer.is_same(Page(3), 9, &Clear::whole(&clear)));
+        assert_eq!(*sealer.open(Page(3), 9, &sealed).unwrap(), Clear::whole(&clear));
+        let numbers = [255, 0, 17, 18];
+        let part = |bytes: &[u8], number: u8| {
+            let at = usize::from(number) * 16;
+            bytes[at..at + 16].to_vec()
+        };
+        let mut given: Vec<u8> = numbers.iter().flat_map(|number| part(&sealed, *number)).collect();
+        sealer.blocks().open(9, numbers.into_iter(), &mut given);
+        let expected: Vec<u8> = numbers.iter().flat_map(|number| part(&clear, *number)).collect();
+        assert_eq!(given, expected);
+
+        let block = part(&sealed, 17);
+        let mark = sealer.mark(Page(3), 9, 17, &block);
+        assert_eq!(mark, sealer.mark(Page(3), 9, 17, &block));
+        let mut other = block.clone();
+        other[15] ^= 1;
+        let others = [
+            sealer.mark(Page(4), 9, 17, &block),
+            sealer.mark(Page(3), 8, 17, &block),
+            sealer.mark(Page(3), 9, 18, &block),
+            sealer.mark(Page(3), 9, 17, &other),
+        ];
+        assert!(!others.contains(&mark));
     }
 }

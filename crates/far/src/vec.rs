@@ -1,5 +1,7 @@
 //! A vector whose values may be elsewhere.
 
+mod words;
+
 use std::marker::PhantomData;
 
 use netram_proto::arena::Page;
@@ -112,8 +114,12 @@ impl<T: Pod> FarVec<T> {
         self.length = length;
     }
 
-    /// A value.
+    /// A value. Where the arena allows [words](crate::WordAccess), one that is away comes without its page, until that has earned to come.
     pub fn get(&self, index: usize) -> Result<T, AccessError> {
+        self.get_word(index).map_or_else(|| self.get_in_page(index), Ok)
+    }
+
+    fn get_in_page(&self, index: usize) -> Result<T, AccessError> {
         let pages = self.pages(index);
         self.with_pages(pages, |vec| vec.as_slice()[index])
     }
@@ -127,16 +133,7 @@ impl<T: Pod> FarVec<T> {
         Ok(())
     }
 
-    /// The values at these places, in their order. What is away comes by whole pages.
-    pub fn gather(&self, indices: &[usize], into: &mut [T]) -> Result<(), AccessError> {
-        assert_eq!(indices.len(), into.len(), "a place for each value");
-        for (index, value) in indices.iter().zip(into) {
-            *value = self.get(*index)?;
-        }
-        Ok(())
-    }
-
-    /// Stores values at these places, in their order. After an error those before it are stored.
+    /// Stores values at these places, in their order: their pages come. After an error those before it are stored.
     pub fn scatter(&mut self, indices: &[usize], values: &[T]) -> Result<(), AccessError> {
         assert_eq!(indices.len(), values.len(), "a place for each value");
         indices

@@ -3,6 +3,8 @@
 //! Where the kernel gives this process no `userfaultfd`, these tests say so and leave.
 
 mod common;
+#[path = "arena/words.rs"]
+mod words;
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -98,7 +98,7 @@ pub struct CounterReport {
     /// Frames of pages put into deposits.
     #[serde(default)]
     pub deposit_puts: u64,
-    /// Frames that asked deposits for pages.
+    /// Frames that asked deposits for pages, or for blocks of them.
     #[serde(default)]
     pub deposit_gets: u64,
     /// Of the appends, those that were multicast.

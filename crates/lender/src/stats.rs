@@ -94,7 +94,7 @@ impl DepositStats {
     pub(crate) fn count(&self, kind: FrameKind) {
         match kind {
             FrameKind::Put => self.puts.add(1),
-            FrameKind::Get => self.gets.add(1),
+            FrameKind::Get | FrameKind::Gather => self.gets.add(1),
             _ => (),
         }
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::{Answer, WINDOW, Writer, config, dial, memory_dir, receive, send, socket, status, until};
 use netram_lender::{Config, Lender};
-use netram_proto::deposit::{Cut, page_head};
+use netram_proto::deposit::{Blocks, Cut, page_head};
 use netram_proto::id::{Epoch, Lsn};
 use netram_proto::wire::{FrameKind, Header, Refusal};
 use netram_transport::{Address, Link, Security, connect};
@@ -132,6 +132,41 @@ fn pages_come_back_in_the_version_that_was_put_or_not_at_all() {
     let report = status(&address);
     assert_eq!((report.deposits[0].slots, report.deposits[0].held), (40, 8));
     assert!(report.deposits[0].connected && report.memory.deposits >= 40 * PAGE as u64);
+}
+
+#[test]
+fn blocks_of_pages_come_in_the_order_asked_for_and_of_that_version_only() {
+    let dir = memory_dir();
+    let (_lender, address) = started(&dir, 30_000);
+    let mut owner = Owner::open(&address, 5, 1).unwrap();
+    owner.resize(40);
+    owner.put(&[(3, 100), (39, 101)]);
+    let listed = Blocks::listed(vec![255, 0, 7]).unwrap();
+    let spaced = Blocks::spaced(2, 100, 3).unwrap();
+    let mut body = Vec::new();
+    listed.write(39, 101, &mut body);
+    spaced.write(3, 100, &mut body);
+    listed.write(3, 99, &mut body);
+    let answer = owner.ask(FrameKind::Gather, 0, &body);
+    assert_eq!(
+        (answer.header.kind, answer.header.mark),
+        (FrameKind::Gathered, 77)
+    );
+    let run = |slot: u32, version: u64, blocks: [usize; 3]| {
+        let page = content(slot, version);
+        let bytes = blocks
+            .map(|block| page[16 * block..16 * block + 16].to_vec())
+            .concat();
+        [&[3, 0][..], &bytes].concat()
+    };
+    let expected = [run(39, 101, [255, 0, 7]), run(3, 100, [2, 102, 202]), vec![0, 0]];
+    assert_eq!(answer.body, expected.concat());
+    let mut beyond = Vec::new();
+    listed.write(40, 1, &mut beyond);
+    assert_eq!(
+        owner.ask(FrameKind::Gather, 0, &beyond).refusal(),
+        Some(Refusal::Malformed)
+    );
 }
 
 #[test]

@@ -117,6 +117,10 @@ pub const GRANTS_RESERVED: u64 = 1 << 20;
 
 /// Bytes of a page of an arena, and of a slot of a deposit.
 pub const PAGE_BYTES: usize = 4096;
+/// Bytes of a block: what can be had of a page that stays where it is. One unit of the cipher that such pages are sealed with.
+pub const BLOCK_BYTES: usize = 16;
+/// Blocks of a page: a block's number is one byte.
+pub const PAGE_BLOCKS: usize = PAGE_BYTES / BLOCK_BYTES;
 /// Bytes before each page of a frame: its slot, its length, its version.
 pub const PAGE_HEADER_BYTES: usize = 16;
 /// Pages of one frame: as many as fit.
@@ -135,6 +139,8 @@ pub const MENDS_MAX: usize = FRAME_PAGES_MAX;
 pub const MEND_LOOK_MAX: usize = 4096;
 /// Pages that an owner has asked for before they were wanted, and has not used yet: a megabyte.
 pub const SHELF_AHEAD_MAX: usize = 256;
+/// Blocks that were given and are not proven yet, of which an owner remembers marks: a few megabytes. Beyond that pages are fetched whole.
+pub const UNPROVEN_BLOCKS_MAX: usize = 1 << 20;
 /// A lender that is away for so long is counted as gone when it comes to how many places a page has. What is only there is waited for.
 pub const DEPOSIT_DETECT: Span = Span::from_ms(2_000);
 /// A lender keeps a deposit for so long after its session has ended.
@@ -156,6 +162,10 @@ pub const UNPACKED_RUN_MAX: u32 = 7;
 pub const EVICT_PAGES: usize = FRAME_PAGES_MAX;
 /// Pages that are asked for ahead of one thread's faults, at most.
 pub const AHEAD_PAGES_MAX: u32 = 32;
+/// What a page's counter of words begins with, at least: then the first word brings the page.
+pub const COUNTER_MIN: u32 = 1;
+/// And at most: a page has no more blocks, and a byte counts them.
+pub const COUNTER_MAX: u32 = PAGE_BLOCKS as u32;
 /// Threads whose faults' trends are known apart.
 pub const TRENDS_MAX: usize = 64;
 
@@ -203,6 +213,14 @@ const _: () = assert!(
 );
 const _: () = assert!(CAST_LAG_BYTES_MAX >= 2 * CAST_FLIGHT_BYTES_MAX);
 const _: () = assert!(RECORD_HEADER_BYTES.is_multiple_of(RECORD_ALIGN));
+const _: () = assert!(
+    PAGE_BLOCKS - 1 == u8::MAX as usize,
+    "a block's number is one byte"
+);
+const _: () = assert!(
+    COUNTER_MAX <= u8::MAX as u32 + 1,
+    "what is spent is less than a counter, and a byte"
+);
 const _: () = assert!(FRAME_PAGES_MAX >= 8 && FRAME_PAGES_MAX <= u8::MAX as usize);
 const _: () = assert!(
     DEPOSIT_GROW_SLOTS as usize / 4 > DEPOSIT_FRAMES_MAX * FRAME_PAGES_MAX,

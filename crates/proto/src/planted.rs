@@ -80,13 +80,15 @@ pub enum Fault {
     SlotLeaked,
     /// (14) What could not be written to the spill file counts as written.
     UnwrittenCounts,
+    /// (14) Blocks that were asked for are given although their page was put anew meanwhile.
+    OldBlocksGiven,
     /// (0) A listener that takes longer than the timer is taken for one that hears nothing.
     SlowIsDeaf,
 }
 
 impl Fault {
     /// All of them, in the order of the rules.
-    pub const ALL: [Fault; 38] = [
+    pub const ALL: [Fault; 39] = [
         Fault::AnyInsteadOfRule,
         Fault::StaleAckCounts,
         Fault::CastIsHeld,
@@ -124,6 +126,7 @@ impl Fault {
         Fault::LifeIgnored,
         Fault::SlotLeaked,
         Fault::UnwrittenCounts,
+        Fault::OldBlocksGiven,
         Fault::SlowIsDeaf,
     ];
 }

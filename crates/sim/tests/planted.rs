@@ -6,19 +6,20 @@ use netram_sim::runner::{Failure, run_seed};
 use netram_sim::scenario::{has_data_lender, is_deposit, is_region, is_shared};
 
 /// Seeds that a fault may take to be found. Most take fewer than a hundred.
-const SEEDS_MAX: u64 = 30_000;
+const SEEDS_MAX: u64 = 100_000;
 
 /// These need a journal of a shared region's node; the worlds that have none are left out.
 const OF_NODES: [Fault; 3] = [Fault::DiskVotes, Fault::ViewBeforeServer, Fault::UnkeptDropped];
 
 /// These need an owner with pages at lenders; all other worlds are left out.
-const OF_DEPOSITS: [Fault; 6] = [
+const OF_DEPOSITS: [Fault; 7] = [
     Fault::SessionUnfenced,
     Fault::OldAckCounts,
     Fault::GoneBeforeStashed,
     Fault::LifeIgnored,
     Fault::SlotLeaked,
     Fault::UnwrittenCounts,
+    Fault::OldBlocksGiven,
 ];
 
 /// These need a data lender; the worlds that have none are left out.
@@ -100,6 +101,7 @@ faults! {
     counting_on_an_earlier_life_is_found: LifeIgnored breaks [0, 11, 14];
     a_slot_that_leaks_is_found: SlotLeaked breaks [14];
     a_write_that_failed_and_counts_is_found: UnwrittenCounts breaks [14];
+    blocks_of_a_page_that_was_put_anew_are_found: OldBlocksGiven breaks [14];
     taking_the_slow_for_deaf_is_found: SlowIsDeaf breaks [0];
 }
 

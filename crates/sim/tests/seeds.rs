@@ -103,6 +103,8 @@ fn no_rule_is_broken_and_the_worlds_are_not_idle() {
         "far: pages mended",
         "far: pages lost",
         "far: lies found",
+        "far: pages gathered from",
+        "far: lies about words found",
         "far: frames of a dead connection delivered",
         "far: lenders that died",
         "far: lenders that were full",

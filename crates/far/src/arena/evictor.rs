@@ -169,7 +169,12 @@ fn leave(core: &Core, page: Page, bytes: &Bytes, effort: &mut Effort) -> Next {
         core.depot.forget(page);
         return core.tell(page, |machine| machine.sent(page, false));
     }
-    let clear = match compress(bytes, effort) {
+    let packed = if core.compresses {
+        compress(bytes, effort)
+    } else {
+        None
+    };
+    let clear = match packed {
         Some(packed) if core.packs => return stay(core, page, packed),
         Some(packed) => packed,
         None => Clear::whole(bytes),

@@ -9,6 +9,7 @@
 //! | `handler.rs` | faults |
 //! | `evictor.rs` | hides pages and gives them to the depot |
 //! | `ahead.rs` | what comes before it is wanted |
+//! | `words.rs` | words of pages that stay away |
 //!
 //! Whether a page has changed since it came is not watched: sealing it again under its version tells (`Depot::keep`). Write protection would
 //! cost the program a fault a written page, and if the kernel resolves that itself, a write between the look and the move would be missed, for the move
@@ -20,6 +21,7 @@ mod handler;
 mod moves;
 #[cfg(test)]
 mod tests;
+mod words;
 
 use std::fmt;
 use std::sync::{Arc, PoisonError};
@@ -27,14 +29,17 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use netram_proto::arena::{Arena as Machine, Page, Replacement, Serve, Settings, Tally};
-use netram_proto::limit::{ARENA_FRAMES_MIN, ARENA_PAGES_MAX, PAGE_BYTES};
+use netram_proto::limit::{ARENA_FRAMES_MIN, ARENA_PAGES_MAX, COUNTER_MAX, COUNTER_MIN, PAGE_BYTES};
 use netram_transport::{WaitPolicy, Waker};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
 use self::moves::{Core, Hub, ZEROS};
+pub(crate) use self::words::Found;
+pub use self::words::WordAccess;
 use crate::config::Config;
 use crate::depot::{Depot, GetError};
+use crate::seal::Form;
 use crate::sys::{Area, Areas, Features, Memory, Uffd, UffdError};
 
 /// Handlers that an arena may have.
@@ -70,6 +75,9 @@ pub struct ArenaConfig {
     pub handlers: usize,
     /// Serve no references by system calls: those that are given a slice whose pages are away fail with `EFAULT`. Needs no right.
     pub user_faults_only: bool,
+    /// Whether values that are away may come without their pages: [`FarVec::get`](crate::FarVec::get) and
+    /// [`gather`](crate::FarVec::gather). A slice's pages always come. Where they may, pages leave for lenders uncompressed.
+    pub words: WordAccess,
     /// What handlers do while nobody waits for a page.
     pub wait: WaitPolicy,
     /// How long an access that can fail waits for a frame while no lender has room.
@@ -88,6 +96,7 @@ impl Default for ArenaConfig {
             replacement: Replacement::Fifo,
             handlers: 4,
             user_faults_only: false,
+            words: WordAccess::Never,
             wait: WaitPolicy::default(),
             patience: Duration::from_secs(30),
             depot: Config::default(),
@@ -175,6 +184,7 @@ struct Inner {
     movers: Vec<JoinHandle<()>>,
     frames: u32,
     patience: Duration,
+    words: WordAccess,
     process: Pid,
 }
 
@@ -220,15 +230,20 @@ impl Arena {
             true => Some(exchange(user_only, offered, &backstage)?),
             false => None,
         };
+        let form = match config.words {
+            WordAccess::Never => Form::AsGiven,
+            _ => Form::Whole,
+        };
         let bell = Waker::new().map_err(system("make a waker"))?;
         let core = Arc::new(Core {
             hub: Arc::new(Hub::new(Machine::new(settings), bell)),
-            depot: Depot::open(config.depot)?,
+            depot: Depot::open_in_form(config.depot, form)?,
             memory: Arc::clone(&memory),
             backstage,
             sight,
             exchange,
             packs: settings.pack > 0,
+            compresses: settings.pack > 0 || form == Form::AsGiven,
             pack: Default::default(),
             poisons: offered.has(Features::POISON),
             shape: Default::default(),
@@ -239,6 +254,7 @@ impl Arena {
             movers: Vec::new(),
             frames: settings.frames,
             patience: config.patience,
+            words: config.words,
             process: rustix::process::getpid(),
             core,
         };
@@ -424,6 +440,9 @@ fn check(config: &ArenaConfig) -> Result<(u32, Settings), ArenaError> {
     let hidden = config.hidden_bytes.map_or(local / HIDDEN_SHARE, frames);
     if hidden > local / 2 {
         return bad("the memory for hidden pages", "at most half of the cap");
+    }
+    if matches!(config.words, WordAccess::Counted(count) if !(COUNTER_MIN..=COUNTER_MAX).contains(&count)) {
+        return bad("the count of words that bring a page", "from 1 to 256");
     }
     if !(2..=HANDLERS_MAX).contains(&config.handlers) {
         return bad("the number of handlers", "from 2 to 64");

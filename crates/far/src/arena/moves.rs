@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use netram_proto::arena::{Arena as Machine, Arrive, Berth, Next, Page, Serve};
+use netram_proto::arena::{Arena as Machine, Arrive, Berth, Next, Page, Serve, Worth};
 use netram_proto::limit::PAGE_BYTES;
 use netram_transport::Waker;
 use rustix::io::Errno;
@@ -42,6 +42,8 @@ pub(super) struct Hub {
 
 pub(super) struct State {
     pub(super) machine: Machine,
+    /// What pages and words cost.
+    pub(super) worth: Worth,
     /// Faults that were read by who had no time for them.
     pub(super) deferred: VecDeque<Fault>,
     /// Threads of the program that wait for [`Hub::changed`].
@@ -71,6 +73,8 @@ pub(super) struct Core {
     pub(super) sight: Uffd,
     /// By this pages are moved into berths. `None`: the kernel cannot; they are copied.
     pub(super) exchange: Option<Uffd>,
+    /// Pages that leave are compressed: to stay here, or to take less of a link.
+    pub(super) compresses: bool,
     /// Pages stay here compressed.
     pub(super) packs: bool,
     /// Those that do. Whoever has the hub may take this, and never the other way round.
@@ -87,6 +91,7 @@ impl Hub {
         Hub {
             state: Mutex::new(State {
                 machine,
+                worth: Worth::default(),
                 deferred: VecDeque::new(),
                 waiting: 0,
                 ours: Vec::new(),
@@ -165,7 +170,7 @@ impl Core {
             Serve::Check | Serve::Zero => self.put_into_sight(page, &ZEROS),
             Serve::Show(berth) => self.show(page, berth),
             Serve::Unpack => self.unpack(page),
-            Serve::Fetch => self.fetch(page),
+            Serve::Fetch => self.fetch_measured(page),
             Serve::Lost if self.poisons => self.wake(page),
             Serve::Lost => signal_thread(thread, Signal::BUS),
         }
@@ -184,6 +189,14 @@ impl Core {
     pub(super) fn pack(&self) -> MutexGuard<'_, BTreeMap<Page, Clear>> {
         // A panic of a thread that serves ends the process (`handler.rs`).
         self.pack.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Brings a page that somebody waits for.
+    fn fetch_measured(&self, page: Page) {
+        let began = Instant::now();
+        self.fetch(page);
+        let ns = began.elapsed().as_nanos() as u64;
+        self.hub.lock().worth.page_took(ns);
     }
 
     /// Brings a page from the depot.

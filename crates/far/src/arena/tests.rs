@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use netram_lender::Lender;
 use netram_proto::arena::Page;
+use netram_proto::deposit::Blocks;
 use netram_transport::{Address, WaitPolicy};
 use tempfile::TempDir;
 
-use super::{Arena, ArenaConfig, ArenaError};
+use super::{Arena, ArenaConfig, ArenaError, Found, WordAccess};
 use crate::sys::Features;
 use crate::{Config, FarVec};
 
@@ -227,4 +228,31 @@ fn what_was_thrown_away_is_known_to_be_when_that_returns() {
         thrown.recv().unwrap();
     });
     assert_eq!(vec.get(0), Ok(0));
+}
+
+#[test]
+fn words_of_a_page_that_is_thrown_away_are_not_given_once_that_was_heard() {
+    // The kernel lets the program go on when a handler has heard, which has not told the arena then: its page was there still, and at lenders.
+    let Some(setup) = setup(Features::NONE, |config| config.words = WordAccess::Counted(256)) else {
+        return;
+    };
+    let arena = &setup.arena;
+    let mut vec = FarVec::<u64>::zeros(arena, PAGES * WORDS).unwrap();
+    for (index, value) in vec.as_mut_slice().iter_mut().enumerate() {
+        *value = (index as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+    assert!(arena.depot().flush(Duration::from_secs(60)));
+    let (page, blocks) = (Page(3), Blocks::spaced(0, 1, 1).unwrap());
+    assert!(matches!(arena.word(page, blocks.clone()), Found::Blocks(_)));
+    let core = &arena.0.core;
+    std::thread::scope(|scope| {
+        let heard = core.shape.write().unwrap();
+        let (sender, found) = std::sync::mpsc::channel();
+        scope.spawn(move || sender.send(arena.word(page, blocks)).unwrap());
+        let early = found.recv_timeout(Duration::from_millis(300));
+        assert_eq!(core.discard(&mut core.hub.lock(), page), None);
+        drop(heard);
+        assert!(early.is_err(), "these words are of nobody any more");
+        assert_eq!(found.recv(), Ok(Found::Zeros));
+    });
 }

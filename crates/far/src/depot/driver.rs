@@ -401,7 +401,13 @@ fn hear(shared: &Shared, lender: usize, frame: &Frame<'_>, now: Time) -> Result<
         let address = &shared.config.lenders[lender];
         tracing::error!(%address, page = page.0, "a lender gave a page that is not the one it was given");
     }
-    Ok(heard.fetched > 0)
+    for page in &heard.lies {
+        tracing::error!(
+            page = page.0,
+            "words of a page were not what is in it: a lender has lied, and the program has used that"
+        );
+    }
+    Ok(heard.fetched + heard.gathered > 0)
 }
 
 /// Sends a lender what the shelf has for it, as far as the link takes it.

@@ -5,6 +5,7 @@
 mod arena;
 mod disk;
 mod driver;
+mod words;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,9 +18,10 @@ use netram_proto::limit::{COPIES_MAX, DEPOSIT_SLOTS_MAX, LENDERS_MAX, PAGE_BYTES
 use netram_transport::{Address, Waker};
 use ring::rand::{SecureRandom, SystemRandom};
 
+use crate::blocks::BlockCipher;
 use crate::config::Config;
 use crate::pack::Clear;
-use crate::seal::{Bytes, Sealer};
+use crate::seal::{Bytes, Form, Sealer};
 use crate::spill::SpillFile;
 use disk::Disk;
 use driver::Driver;
@@ -97,6 +99,8 @@ struct Shared {
     config: Config,
     id: DepositId,
     shelf: Mutex<Shelf<Sealer>>,
+    /// Opens blocks without the lock.
+    blocks: Arc<BlockCipher>,
     /// Something has come, or been stashed, or all is over.
     changed: Condvar,
     waker: Waker,
@@ -109,6 +113,10 @@ struct Shared {
 impl Depot {
     /// A depot without a page. Returns at once; lenders are connected meanwhile.
     pub fn open(config: Config) -> Result<Depot, OpenError> {
+        Depot::open_in_form(config, Form::AsGiven)
+    }
+
+    pub(crate) fn open_in_form(config: Config, form: Form) -> Result<Depot, OpenError> {
         let bad = |what, must| Err(OpenError::BadConfig { what, must });
         let needed = usize::from(config.spill.is_none());
         if !(needed..=LENDERS_MAX).contains(&config.lenders.len()) {
@@ -135,7 +143,7 @@ impl Depot {
         };
         let mut id = [0; 16];
         SystemRandom::new().fill(&mut id).map_err(|_| random())?;
-        let sealer = Sealer::generate().map_err(|_| random())?;
+        let sealer = Sealer::generate(form).map_err(|_| random())?;
         let mut life = [0; 8];
         SystemRandom::new().fill(&mut life).map_err(|_| random())?;
         let file = { config.spill.as_ref() }
@@ -153,6 +161,7 @@ impl Depot {
         };
         let shared = Arc::new(Shared {
             id: DepositId(u128::from_le_bytes(id)),
+            blocks: sealer.blocks(),
             shelf: Mutex::new(Shelf::new(Machine::new(&settings), sealer)),
             changed: Condvar::new(),
             waker,

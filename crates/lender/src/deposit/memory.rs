@@ -64,6 +64,12 @@ impl SlotMemory for DepositMemory {
         let (chunk, within) = self.place(slot);
         self.chunks[chunk].region.write(within, bytes);
     }
+
+    fn read(&self, slot: u32, at: usize, into: &mut [u8]) {
+        assert!(at + into.len() <= PAGE_BYTES);
+        let (chunk, within) = self.place(slot);
+        into.copy_from_slice(self.chunks[chunk].region.bytes(within + at, into.len()));
+    }
 }
 
 impl Drop for DepositMemory {

@@ -70,7 +70,7 @@ impl Session {
         Ok(self.outbox.flush(now)?)
     }
 
-    /// Takes what has arrived and answers it. `true`: something had. Nothing is allocated but by a resize.
+    /// Takes what has arrived and answers it. `true`: something had. Nothing is allocated but by a resize, and for blocks.
     pub(super) fn turn(
         &mut self,
         holder: &mut Holder,
@@ -129,6 +129,7 @@ impl Session {
                 }
             }
             Lent::Pong(header, number) => self.queue(header, &number.to_le_bytes()),
+            Lent::Blocks(header, body) => self.queue(header, body),
             Lent::Pages(header, asked, count) => self.queue_pages(header, &asked[..*count], memory),
         }
     }

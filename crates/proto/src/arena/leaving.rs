@@ -166,7 +166,7 @@ impl Arena {
             };
             return (false, next);
         }
-        record.state = state;
+        (record.state, record.spent) = (state, 0);
         (true, Next::Drop(berth))
     }
 

@@ -25,6 +25,8 @@
 //! | `pack.rs` | which pages stay here compressed, and whether to try |
 //! | `marks.rs` | when it begins and ends |
 //! | `trend.rs` | which pages a thread will want |
+//! | `words.rs` | whether words of a page that is away are fetched, or the page |
+//! | `worth.rs` | how many words are worth a page |
 //!
 //! What it never does: count a page as away before whoever sends it has said so, give one page to two movers, or bring back what the
 //! program has thrown away. *Not here*: where pages are at lenders, and whether they are lost (`deposit`); which system call does a move.
@@ -34,10 +36,14 @@ mod marks;
 mod pack;
 mod pages;
 mod trend;
+mod words;
+mod worth;
 
 pub use crate::far::{Page, Replacement};
 pub use pack::Effort;
 pub use pages::{Arena, Tally};
+pub use words::Reach;
+pub use worth::Worth;
 
 /// What an arena is to be.
 #[derive(Clone, Copy, Debug)]

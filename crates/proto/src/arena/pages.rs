@@ -47,6 +47,8 @@ pub(super) struct Record {
     pub(super) state: State,
     /// So many rely on its being here.
     pub(super) pins: u16,
+    /// Words of it that were wanted since it left sight.
+    pub(super) spent: u8,
     /// A thread waits for whoever moves it.
     pub(super) wanted: bool,
     /// The program has thrown away what its mover has.
@@ -81,7 +83,7 @@ impl Records {
         self.0.len() as u32
     }
 
-    fn state(&self, page: Page) -> State {
+    pub(super) fn state(&self, page: Page) -> State {
         self.0
             .get(page.0 as usize)
             .map_or(State::Nowhere, |record| record.state)
@@ -125,6 +127,8 @@ pub struct Tally {
     pub sent: u64,
     /// Pages that were packed.
     pub packed: u64,
+    /// Words that were had of pages that stayed away, or in the pack.
+    pub words: u64,
 }
 
 /// An arena. See the module.

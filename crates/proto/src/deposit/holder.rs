@@ -3,8 +3,9 @@
 use alloc::vec::Vec;
 
 use super::pages::{Asked, Cut};
+use super::words;
 use crate::id::{DepositId, Epoch, Incarnation, Lsn, WriterId};
-use crate::limit::{DEPOSIT_SLOTS_MAX, FRAME_PAGES_MAX};
+use crate::limit::{BLOCK_BYTES, DEPOSIT_SLOTS_MAX, FRAME_PAGES_MAX};
 use crate::planted::{Fault, Planted};
 use crate::time::{Span, Time};
 use crate::wire::{Frame, FrameKind, Header, Refusal};
@@ -16,6 +17,9 @@ pub trait SlotMemory {
 
     /// Stores a page's bytes, at most a page.
     fn write(&mut self, slot: u32, bytes: &[u8]);
+
+    /// Copies bytes of a slot out, from `at` on. They were written.
+    fn read(&self, slot: u32, at: usize, into: &mut [u8]);
 }
 
 /// There are not so many slots to be had.
@@ -34,7 +38,7 @@ struct Slot {
 }
 
 /// What to answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(
     clippy::large_enum_variant,
     reason = "one a frame, on its way to the link: a box would be an allocation a fault"
@@ -46,13 +50,18 @@ pub enum Lent {
     Pong(Header, u64),
     /// A `Got` frame with the first so many of these pages.
     Pages(Header, [Asked; FRAME_PAGES_MAX], usize),
+    /// A `Gathered` frame with this body.
+    Blocks(Header, Vec<u8>),
 }
 
 impl Lent {
     /// The answer's header.
     pub fn header(&self) -> &Header {
         match self {
-            Lent::Frame(header) | Lent::Pong(header, _) | Lent::Pages(header, ..) => header,
+            Lent::Frame(header)
+            | Lent::Pong(header, _)
+            | Lent::Pages(header, ..)
+            | Lent::Blocks(header, _) => header,
         }
     }
 }
@@ -159,7 +168,7 @@ impl Holder {
             .is_some_and(|left| self.slots.is_empty() || now.since(left) >= lease)
     }
 
-    /// Takes a frame of a session and says what to answer. About a copy of each page; nothing is allocated but by `Resize`.
+    /// Takes a frame of a session and says what to answer. About a copy of each page; nothing is allocated but by `Resize` and `Gather`.
     pub fn handle<M: SlotMemory>(&mut self, frame: &Frame<'_>, memory: &mut M) -> Lent {
         let header = &frame.header;
         let fenced = (header.epoch, WriterId(header.who)) != (self.epoch, self.owner);
@@ -169,6 +178,7 @@ impl Holder {
         match header.kind {
             FrameKind::Put => self.on_put(frame, memory),
             FrameKind::Get => self.on_get(frame),
+            FrameKind::Gather => self.on_gather(frame, memory),
             FrameKind::Resize => Lent::Frame(self.on_resize(header.lsn.0, memory)),
             FrameKind::Ping => Lent::Pong(self.header(FrameKind::Pong), header.lsn.0),
             _ => self.malformed(),
@@ -221,6 +231,31 @@ impl Holder {
         let mut answer = self.header(FrameKind::Got);
         answer.mark = frame.header.mark;
         Lent::Pages(answer, asked, cut.pages().len())
+    }
+
+    fn on_gather<M: SlotMemory>(&self, frame: &Frame<'_>, memory: &M) -> Lent {
+        let Ok(runs) = words::parse(frame.body) else {
+            return self.malformed();
+        };
+        if !runs.iter().all(|run| run.slot < self.slots()) {
+            return self.malformed();
+        }
+        let mut body = Vec::new();
+        for run in runs {
+            let slot = self.slots[run.slot as usize];
+            let whole = |block: usize| (block + 1) * BLOCK_BYTES <= usize::from(slot.bytes);
+            let there = slot.version == run.version && run.blocks().all(whole);
+            let count = if there { run.count } else { 0 };
+            body.extend_from_slice(&(count as u16).to_le_bytes());
+            for block in run.blocks().take(count) {
+                let mut bytes = [0; BLOCK_BYTES];
+                memory.read(run.slot, block * BLOCK_BYTES, &mut bytes);
+                body.extend_from_slice(&bytes);
+            }
+        }
+        let mut answer = self.header(FrameKind::Gathered);
+        answer.mark = frame.header.mark;
+        Lent::Blocks(answer, body)
     }
 
     fn on_resize<M: SlotMemory>(&mut self, slots: u64, memory: &mut M) -> Header {

@@ -13,7 +13,9 @@
 //! | `depot/mend.rs` | pages that have fewer places than they should |
 //! | `spill.rs` | the spill file's side: a deposit on this machine's own disk |
 //! | `shelf.rs` | a depot with the bytes aside, and with who waits for what: all of an owner but its sockets |
-//! | `pages.rs` | pages in the bodies of frames |
+//! | `depot/words.rs` | blocks of pages that stay where they are |
+//! | `unproven.rs` | which of the blocks that were given a page proves when it comes home |
+//! | `pages.rs`, `words.rs` | pages, and blocks of pages, in the bodies of frames |
 //!
 //! *Not here*: what is in a page. The owner seals it under its version before it leaves, and opens it when it is back ([`Seals`]); a lender
 //! that gives other bytes is found by that, and named to [`Depot::damaged`].
@@ -23,13 +25,20 @@ mod holder;
 mod pages;
 mod shelf;
 mod spill;
+mod unproven;
+mod words;
 
 pub use crate::far::Page;
-pub use depot::{Depot, Due, Found, Item, LenderStatus, Misconduct, News, Send, Settings, Status, Taken};
+pub use depot::{
+    Depot, Due, Found, Given, Item, LenderStatus, Misconduct, News, PickItem, Picked, Send, Settings, Status,
+    Taken, Ticket,
+};
 pub use holder::{Holder, Lent, NoSlots, SlotMemory};
 pub use pages::{Asked, BadPages, Cut, Stored, page_head};
-pub use shelf::{Heard, Offence, Outgoing, Seals, Shelf, Sought};
+pub use shelf::{Heard, Offence, Outgoing, Seals, Shelf, Sought, Words};
 pub use spill::{SlotFile, Spill};
+pub use unproven::Mark;
+pub use words::{BadRuns, Blocks};
 
 /// Some of an owner's lenders, by their numbers. The spill file has the number behind the last one's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

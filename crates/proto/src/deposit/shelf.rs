@@ -1,7 +1,7 @@
 //! What an owner has here of its pages: bytes that must not go yet, pages that have come and were not taken, and who waits for which.
 //!
 //! A [`Shelf`] is a [`Depot`] with these, and with the way to seal and open a page: all of an owner but sockets, threads and the clock.
-//! Commands: [`put`](Shelf::put), [`get`](Shelf::get), [`prefetch`](Shelf::prefetch), [`forget`](Shelf::forget). What happened:
+//! Commands: [`put`](Shelf::put), [`get`](Shelf::get), [`gather`](Shelf::gather), [`prefetch`](Shelf::prefetch), [`forget`](Shelf::forget). What happened:
 //! [`hear`](Shelf::hear), and what [`links`](Shelf::links) offers of links and time; after either, [`settle`](Shelf::settle). What to do:
 //! [`next_frame`](Shelf::next_frame). What has come is given out by [`take`](Shelf::take).
 
@@ -9,9 +9,12 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use super::{Cut, Depot, Found, LenderSet, Misconduct, News, Page, Send, page_head};
+use super::unproven::Unproven;
+use super::{
+    Blocks, Cut, Depot, Found, LenderSet, Mark, Misconduct, News, Page, Picked, Send, Ticket, page_head,
+};
 use crate::id::{Incarnation, Lsn};
-use crate::limit::{PAGE_HEADER_BYTES, SHELF_AHEAD_MAX};
+use crate::limit::{BLOCK_BYTES, PAGE_HEADER_BYTES, SHELF_AHEAD_MAX};
 use crate::time::{Span, Time};
 use crate::wire::{Frame, FrameKind, Header, Refusal};
 
@@ -30,6 +33,9 @@ pub trait Seals {
 
     /// What was sealed, if this is it. `None`: it is something else.
     fn open(&self, page: Page, version: u64, sealed: &[u8]) -> Option<Box<Self::Clear>>;
+
+    /// The mark of a block of a sealed page, by which it is compared later.
+    fn mark(&self, page: Page, version: u64, block: u8, sealed: &[u8]) -> Mark;
 
     /// Keeps bytes that [`open`](Self::open) has opened.
     fn keep(&self, sealed: &[u8]) -> Self::Sealed;
@@ -51,6 +57,17 @@ pub enum Sought<C> {
     Waits,
 }
 
+/// What came of blocks that were asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Words {
+    /// These, in the order in which they were asked for, as they are in the page of this version. Nothing proves them until it comes home.
+    Given(u64, Vec<u8>),
+    /// The page was put or forgotten meanwhile, or has come: it is to be looked for again.
+    Again,
+    /// Every place that the page had is gone. These lenders had it.
+    Lost(LenderSet),
+}
+
 /// A frame to be sent: its header, and behind that for each page a head and its bytes, if it carries them.
 #[derive(Clone, Debug)]
 pub struct Outgoing<T> {
@@ -60,6 +77,8 @@ pub struct Outgoing<T> {
     pub heads: Vec<[u8; PAGE_HEADER_BYTES]>,
     /// One a page in `Put`, else none.
     pub sealed: Vec<T>,
+    /// In `Gather`, all of the body.
+    pub runs: Vec<u8>,
 }
 
 /// What a frame of a lender's has brought.
@@ -71,10 +90,14 @@ pub struct Heard {
     pub full: bool,
     /// Pages that somebody wants have come.
     pub fetched: usize,
+    /// Blocks that somebody wants have come, of so many pages.
+    pub gathered: usize,
     /// Pages are aside in order to get another place.
     pub mended: usize,
     /// Pages that were not what had left: these places are gone.
     pub forged: Vec<Page>,
+    /// Pages that have come home, and blocks of which were given before as what they are not.
+    pub lies: Vec<Page>,
 }
 
 /// Why a lender's link is to be closed.
@@ -107,6 +130,9 @@ pub struct Shelf<S: Seals> {
     ahead: BTreeSet<Page>,
     /// What has come, until whoever waits has taken it.
     came: BTreeMap<Page, Result<Box<S::Clear>, LenderSet>>,
+    /// Blocks that have come, or will not, until whoever asked for them has taken them.
+    words: BTreeMap<Ticket, Words>,
+    unproven: Unproven,
 }
 
 impl<S: Seals> Shelf<S> {
@@ -119,6 +145,8 @@ impl<S: Seals> Shelf<S> {
             waiters: BTreeMap::new(),
             ahead: BTreeSet::new(),
             came: BTreeMap::new(),
+            words: BTreeMap::new(),
+            unproven: Unproven::default(),
         }
     }
 
@@ -196,6 +224,29 @@ impl<S: Seals> Shelf<S> {
         }
     }
 
+    /// Blocks of the page are wanted, and it stays where it is. [`Picked::Asked`] is to be followed by [`take_words`](Self::take_words).
+    pub fn gather(&mut self, page: Page, blocks: Blocks) -> Picked {
+        if self.came.contains_key(&page) {
+            return Picked::Here;
+        }
+        self.depot.pick(page, blocks)
+    }
+
+    /// Whether what is gathered can still be remembered until it is proven. If not, pages are to be fetched whole.
+    pub fn may_gather(&self) -> bool {
+        self.unproven.has_room()
+    }
+
+    /// Whether [`take_words`](Self::take_words) has something to give.
+    pub fn has_words(&self, ticket: Ticket) -> bool {
+        self.words.contains_key(&ticket)
+    }
+
+    /// What came of blocks that were asked for, once.
+    pub fn take_words(&mut self, ticket: Ticket) -> Option<Words> {
+        self.words.remove(&ticket)
+    }
+
     /// Asks for pages that will be wanted soon. They wait here until they are, up to [`SHELF_AHEAD_MAX`] in all; beyond that none are asked
     /// for.
     pub fn prefetch(&mut self, pages: impl IntoIterator<Item = Page>) {
@@ -218,6 +269,7 @@ impl<S: Seals> Shelf<S> {
     }
 
     fn replace(&mut self, page: Page, clear: impl FnOnce() -> Box<S::Clear>) {
+        self.unproven.drop(page);
         self.ahead.remove(&page);
         if self.waiters.contains_key(&page) {
             self.came.insert(page, Ok(clear()));
@@ -246,6 +298,17 @@ impl<S: Seals> Shelf<S> {
             FrameKind::Got => {
                 let cut = Cut::parse(frame.body).map_err(|_| Offence::Misconduct)?;
                 self.on_got(lender, header.mark, &cut, &mut heard)?;
+            }
+            FrameKind::Gathered => {
+                for given in self.depot.on_gathered(lender, header.mark, frame.body)? {
+                    let (page, version) = (given.page, given.version);
+                    let blocks = given.blocks.numbers().zip(given.bytes.chunks_exact(BLOCK_BYTES));
+                    let mark = |(block, sealed)| (block, self.seals.mark(page, version, block, sealed));
+                    self.unproven.add(page, blocks.map(mark));
+                    let words = Words::Given(version, given.bytes.to_vec());
+                    self.words.insert(given.ticket, words);
+                    heard.gathered += 1;
+                }
             }
             FrameKind::Pong => (),
             FrameKind::Withdraw => self.depot.on_withdraw(lender),
@@ -276,6 +339,13 @@ impl<S: Seals> Shelf<S> {
                 heard.forged.push(page);
                 continue;
             };
+            let mark = |block: u8| {
+                let bytes = sealed.chunks_exact(BLOCK_BYTES).nth(block.into())?;
+                Some(self.seals.mark(page, version, block, bytes))
+            };
+            if !self.unproven.prove(page, mark) {
+                heard.lies.push(page);
+            }
             let taken = self.depot.take(lender, page, version);
             if taken.aside {
                 self.aside.insert(page, (version, self.seals.keep(sealed)));
@@ -305,6 +375,9 @@ impl<S: Seals> Shelf<S> {
                         self.came.entry(page).or_insert(Err(lenders));
                     }
                 }
+                News::Unpicked(ticket, lost) => {
+                    self.words.insert(ticket, lost.map_or(Words::Again, Words::Lost));
+                }
             }
             told(&news);
         }
@@ -317,6 +390,7 @@ impl<S: Seals> Shelf<S> {
             header: Header::new(FrameKind::Resize),
             heads: Vec::new(),
             sealed: Vec::new(),
+            runs: Vec::new(),
         };
         let header = &mut outgoing.header;
         header.epoch = self.depot.session(lender);
@@ -326,6 +400,12 @@ impl<S: Seals> Shelf<S> {
                 (header.kind, header.mark) = (FrameKind::Get, number);
                 let heads = items.iter().map(|item| page_head(item.slot, item.version, 0));
                 outgoing.heads.extend(heads);
+            }
+            Send::Gather(number, items) => {
+                (header.kind, header.mark) = (FrameKind::Gather, number);
+                for item in items {
+                    item.blocks.write(item.slot, item.version, &mut outgoing.runs);
+                }
             }
             Send::Put(number, items) => {
                 (header.kind, header.mark) = (FrameKind::Put, number);
@@ -349,6 +429,7 @@ impl<T> Outgoing<T> {
     pub fn parts<S: Seals<Sealed = T>>(&self) -> impl Iterator<Item = &[u8]> {
         let sealed = |index: usize| self.sealed.get(index).map_or(&[][..], S::bytes);
         let heads = self.heads.iter().enumerate();
-        heads.flat_map(move |(index, head)| [&head[..], sealed(index)])
+        let pages = heads.flat_map(move |(index, head)| [&head[..], sealed(index)]);
+        pages.chain((!self.runs.is_empty()).then_some(&self.runs[..]))
     }
 }

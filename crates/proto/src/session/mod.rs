@@ -82,7 +82,9 @@ impl Session {
                 None => Ok(Admit::Deposit),
                 Some(_) => Err(SessionError::BoundTwice),
             },
-            FrameKind::Resize | FrameKind::Put | FrameKind::Get => Err(SessionError::NotBound),
+            FrameKind::Resize | FrameKind::Put | FrameKind::Get | FrameKind::Gather => {
+                Err(SessionError::NotBound)
+            }
             FrameKind::Records
             | FrameKind::KeepView
             | FrameKind::Resync
@@ -118,7 +120,8 @@ impl Session {
             | FrameKind::Shared
             | FrameKind::Deposited
             | FrameKind::Stashed
-            | FrameKind::Got => Err(SessionError::WrongDirection),
+            | FrameKind::Got
+            | FrameKind::Gathered => Err(SessionError::WrongDirection),
         }
     }
 

@@ -68,6 +68,8 @@ pub enum FrameKind {
     Put = 22,
     /// Asks for pages. `mark`: a number to be sent back.
     Get = 23,
+    /// Asks for blocks of pages. `mark`: a number to be sent back.
+    Gather = 24,
     /// Answers `Bind`. `who`: incarnation. Body: the lender's power domain.
     Bound = 64,
     /// Answers `Seal`. `lsn`: held; `stable`: trim; `mark`: generation. Body: epoch of the window (4). Flag `KNOWN`.
@@ -116,6 +118,8 @@ pub enum FrameKind {
     Stashed = 85,
     /// Answers `Get`. `mark`: as sent. Body: the pages, those that are not there as of no bytes.
     Got = 86,
+    /// Answers `Gather`. `mark`: as sent. Body: of each page the blocks, or none.
+    Gathered = 87,
 }
 
 impl FrameKind {
@@ -145,6 +149,7 @@ impl FrameKind {
             21 => Resize,
             22 => Put,
             23 => Get,
+            24 => Gather,
             64 => Bound,
             65 => Sealed,
             66 => Ack,
@@ -168,6 +173,7 @@ impl FrameKind {
             84 => Deposited,
             85 => Stashed,
             86 => Got,
+            87 => Gathered,
             _ => return None,
         })
     }

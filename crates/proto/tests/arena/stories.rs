@@ -1,6 +1,6 @@
 //! What becomes of a page, told move by move.
 
-use netram_proto::arena::{Arena, Arrive, Next, Page, Replacement, Serve, Settings, Work};
+use netram_proto::arena::{Arena, Arrive, Next, Page, Reach, Replacement, Serve, Settings, Work};
 use netram_proto::limit::{ARENA_FRAMES_MIN, EVICT_PAGES};
 
 use crate::world::{Act, World};
@@ -18,13 +18,17 @@ fn settings(hidden: u32) -> Settings {
 /// An arena whose pages from 0 on are here until eviction has work.
 fn filled(hidden: u32) -> (Arena, Work) {
     let mut arena = Arena::new(settings(hidden));
-    for page in (0..).map(Page) {
+    let work = fill(&mut arena, 0);
+    (arena, work)
+}
+
+/// Pages from this one on come until eviction has work.
+fn fill(arena: &mut Arena, from: u32) -> Work {
+    for page in (from..).map(Page) {
         if let Some(work) = arena.work() {
-            return (arena, work);
+            return work;
         }
-        assert_eq!(arena.want(page), Serve::Zero);
-        assert_eq!(arena.arrive(page), Arrive::Bytes);
-        assert_eq!(arena.came(page), Next::Done);
+        bring(arena, page);
     }
     unreachable!("an arena is not without end")
 }
@@ -164,6 +168,54 @@ fn a_page_that_is_thrown_away_on_its_way_comes_as_zeros() {
     assert_eq!(arena.came(page), Next::Done);
     arena.discard(page);
     assert_eq!((arena.used(), arena.want(page)), (0, Serve::Zero));
+}
+
+#[test]
+fn a_counter_goes_on_when_a_packed_page_is_passed_on() {
+    let (mut arena, work) = filled(0);
+    assert_eq!(arena.reach(Page(0), 1, 4), Reach::Page, "it is being hidden");
+    pack(&mut arena, work);
+    let (page, thrown) = (Page(0), Page(1));
+    assert!(arena.is_packed(page));
+    assert_eq!(arena.reach(page, 3, 4), Reach::Packed);
+    assert_eq!(arena.reach(page, 1, 4), Reach::Page, "it has earned to come");
+    assert!(arena.discard(thrown).packed);
+    assert_eq!(arena.reach(thrown, 1, 4), Reach::Zeros);
+    // The pack may have nothing, so that what is in it goes on.
+    let Work::Pass(passing) = fill(&mut arena, 1000) else {
+        panic!("they go on")
+    };
+    assert_eq!(arena.reach(page, 1, 9), Reach::Page, "nobody has it for sure");
+    for page in passing {
+        assert_eq!(arena.passed(page), Next::Done);
+    }
+    assert_eq!(arena.reach(page, 1, 4), Reach::Page);
+    assert_eq!(arena.reach(page, 1, 5), Reach::Words);
+}
+
+/// What was chosen to be hidden is packed.
+fn pack(arena: &mut Arena, work: Work) -> Vec<Page> {
+    let Work::Hide(pages) = work else {
+        panic!("{work:?}")
+    };
+    for (page, _) in &pages {
+        assert_eq!(arena.hid(*page, true), Next::Done);
+    }
+    let Some(Work::Send(leaving)) = arena.work() else {
+        panic!("they leave next")
+    };
+    for (page, berth) in &leaving {
+        assert_eq!(arena.packed(*page, 1000), Next::Drop(*berth));
+        arena.dropped(*berth);
+    }
+    leaving.into_iter().map(|(page, _)| page).collect()
+}
+
+/// A page comes that was nowhere.
+fn bring(arena: &mut Arena, page: Page) {
+    assert_eq!(arena.want(page), Serve::Zero);
+    assert_eq!(arena.arrive(page), Arrive::Bytes);
+    assert_eq!(arena.came(page), Next::Done);
 }
 
 #[test]

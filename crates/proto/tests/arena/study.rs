@@ -1,49 +1,62 @@
 //! Rule 7: the pager's faults are those that the study predicts for the same references and replacement.
 
-use netram_proto::arena::{Arena, Next, Page, Replacement, Serve, Settings, Work};
+use netram_proto::arena::{Arena, Next, Page, Reach, Replacement, Serve, Settings, Work};
 use netram_proto::far::{Access, Config, FirstTouch, Kind, Policy};
 
 const FRAMES: u32 = 1024;
 /// What eviction keeps free lies between a 32nd and a 16th of the cap.
 const FREE: u32 = FRAMES / 32 * 3 / 2;
 
-fn predicted(references: &[u32], replacement: Replacement) -> u64 {
-    let mut policy = Policy::new(Config {
-        kind: Kind::RamDisk,
+fn policy(kind: Kind, replacement: Replacement) -> Policy {
+    Policy::new(Config {
+        kind,
         replacement,
         local_pages: FRAMES - FREE,
         remote_pages: u32::MAX,
         first_touch: FirstTouch::Zeros,
         keep_copies: false,
         seed: 1,
-    });
+    })
+}
+
+fn predicted(references: &[u32], replacement: Replacement) -> u64 {
+    let mut policy = policy(Kind::RamDisk, replacement);
     for page in references {
         policy.reference(Page(*page), Access::Write);
     }
     policy.tally().faults
 }
 
-/// The faults that need a lender or zeros, when every move is done at once.
-fn paged(references: &[u32], replacement: Replacement, hidden: u32) -> u64 {
-    let mut arena = Arena::new(Settings {
+fn arena(replacement: Replacement, hidden: u32) -> Arena {
+    Arena::new(Settings {
         frames: FRAMES,
         hidden,
         pack: 0,
         replacement,
         seed: 1,
-    });
-    for page in references.iter().copied().map(Page) {
-        match arena.want(page) {
-            Serve::There => continue,
-            Serve::Zero | Serve::Fetch | Serve::Show(_) => {
-                arena.arrive(page);
-                assert_eq!(arena.came(page), Next::Done);
-            }
-            serve => panic!("{serve:?} with nothing on its way"),
+    })
+}
+
+/// Every move is done at once.
+fn reference(arena: &mut Arena, page: Page) {
+    match arena.want(page) {
+        Serve::There => return,
+        Serve::Zero | Serve::Fetch | Serve::Show(_) => {
+            arena.arrive(page);
+            assert_eq!(arena.came(page), Next::Done);
         }
-        while let Some(work) = arena.work() {
-            evict(&mut arena, work);
-        }
+        serve => panic!("{serve:?} with nothing on its way"),
+    }
+    while let Some(work) = arena.work() {
+        evict(arena, work);
+    }
+}
+
+/// The faults that need a lender or zeros.
+fn paged(references: &[u32], replacement: Replacement, hidden: u32) -> u64 {
+    let mut arena = arena(replacement, hidden);
+    for page in references {
+        reference(&mut arena, Page(*page));
     }
     arena.tally().fetched + arena.tally().zeros
 }
@@ -114,4 +127,53 @@ fn hidden_pages_make_first_in_first_out_nearly_as_good_as_exact_lru() {
     );
     assert!(lru <= hidden && hidden < fifo, "{lru} {hidden} {fifo}");
     assert!(2 * (hidden - lru) < fifo - lru, "{lru} {hidden} {fifo}");
+}
+
+/// Pages that come home because their counters are spent, in the second half of the look-ups: what is where in the first depends on where pages are at their
+/// first reference, which the paper's policy answers otherwise.
+#[test]
+fn counters_bring_the_pages_that_the_study_brings() {
+    let references: Vec<u32> = (0..4000).chain(lookups()).chain(lookups()).collect();
+    let half = references.len() / 2;
+    for initial in [1, 2, 4, 8] {
+        let mut policy = policy(Kind::Counters { initial }, Replacement::Fifo);
+        let mut arena = arena(Replacement::Fifo, 0);
+        let mut before = (0, 0);
+        for (at, page) in references.iter().copied().map(Page).enumerate() {
+            if at == half {
+                before = (arena.tally().fetched, policy.tally().fetched);
+            }
+            policy.reference(page, Access::Read);
+            if arena.reach(page, 1, initial) != Reach::Words {
+                reference(&mut arena, page);
+            }
+        }
+        let (paged, predicted) = (
+            arena.tally().fetched - before.0,
+            policy.tally().fetched - before.1,
+        );
+        assert!(predicted > 0, "counters of {initial} bring pages");
+        assert!(
+            paged.abs_diff(predicted) * 10 <= predicted,
+            "counters of {initial}: {paged}, predicted {predicted}"
+        );
+    }
+}
+
+#[test]
+fn a_counter_begins_anew_when_its_page_leaves_and_many_words_at_once_may_spend_it() {
+    let mut arena = arena(Replacement::Fifo, 0);
+    (0..2 * FRAMES).for_each(|page| reference(&mut arena, Page(page)));
+    let cold = Page(0);
+    assert_eq!(arena.reach(Page(2 * FRAMES), 1, 4), Reach::Zeros);
+    assert_eq!(arena.reach(Page(2 * FRAMES - 1), 1, 4), Reach::Page, "it is here");
+    for _ in 0..2 {
+        assert_eq!(arena.reach(cold, 3, 4), Reach::Words);
+        assert_eq!(arena.reach(cold, 1, 4), Reach::Page);
+        assert_eq!(arena.reach(cold, 2, 6), Reach::Words, "the counter is as it was");
+        reference(&mut arena, cold);
+        assert_eq!(arena.reach(cold, 1, 4), Reach::Page, "it is here");
+        (1..2 * FRAMES).for_each(|page| reference(&mut arena, Page(page)));
+    }
+    assert_eq!(arena.reach(cold, u32::MAX, 1000), Reach::Page);
 }

@@ -4,4 +4,5 @@ mod hostile;
 mod shelf;
 mod spill;
 mod stories;
+mod words;
 mod world;

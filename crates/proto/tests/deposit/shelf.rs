@@ -1,6 +1,6 @@
 //! Who waits for a page gets what was put last, or learns that it is lost.
 
-use netram_proto::deposit::{Depot, LenderSet, Offence, Page, Seals, Settings, Shelf, Sought};
+use netram_proto::deposit::{Depot, LenderSet, Mark, Offence, Page, Seals, Settings, Shelf, Sought};
 use netram_proto::limit::SHELF_AHEAD_MAX;
 use netram_proto::time::Time;
 use netram_proto::wire::{Frame, FrameKind, Header};
@@ -26,6 +26,11 @@ impl Seals for Plain {
     fn open(&self, page: Page, version: u64, sealed: &[u8]) -> Option<Box<u8>> {
         let clear = *sealed.get(2)?;
         (sealed == [page.0 as u8, version as u8, clear]).then(|| Box::new(clear))
+    }
+
+    fn mark(&self, page: Page, version: u64, block: u8, sealed: &[u8]) -> Mark {
+        let sum = sealed.iter().fold(0_u8, |sum, byte| sum.wrapping_mul(31) ^ byte);
+        [page.0 as u8, version as u8, block, sum]
     }
 
     fn keep(&self, sealed: &[u8]) -> Vec<u8> {

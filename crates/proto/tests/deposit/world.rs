@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use netram_proto::deposit::{
-    Cut, Depot, Holder, Lent, Misconduct, News, NoSlots, Page, Send, Settings, SlotMemory, page_head,
+    Cut, Depot, Holder, Lent, Misconduct, News, NoSlots, Page, Send, Settings, SlotMemory, Ticket, page_head,
 };
 use netram_proto::id::{DepositId, Incarnation, Lsn};
 use netram_proto::limit::{DEPOSIT_LEASE, PAGE_BYTES};
@@ -29,6 +29,10 @@ impl SlotMemory for Memory {
 
     fn write(&mut self, slot: u32, bytes: &[u8]) {
         self.pages[slot as usize] = bytes.to_vec();
+    }
+
+    fn read(&self, slot: u32, at: usize, into: &mut [u8]) {
+        into.copy_from_slice(&self.pages[slot as usize][at..at + into.len()]);
     }
 }
 
@@ -56,6 +60,7 @@ impl Lender {
         match self.holder.handle(&frame, &mut self.memory) {
             Lent::Frame(header) => (header, Vec::new()),
             Lent::Pong(header, number) => (header, number.to_le_bytes().to_vec()),
+            Lent::Blocks(header, body) => (header, body),
             Lent::Pages(header, asked, count) => {
                 let mut body = Vec::new();
                 for page in &asked[..count] {
@@ -79,6 +84,7 @@ pub(crate) struct World {
     pub(crate) aside: BTreeMap<Page, (u64, Vec<u8>)>,
     pub(crate) news: Vec<News>,
     pub(crate) came: BTreeMap<Page, Vec<u8>>,
+    pub(crate) gathered: BTreeMap<Ticket, Vec<u8>>,
     pub(crate) now: Time,
 }
 
@@ -108,6 +114,7 @@ impl World {
             aside: BTreeMap::new(),
             news: Vec::new(),
             came: BTreeMap::new(),
+            gathered: BTreeMap::new(),
             now: Time(1),
         }
     }
@@ -184,6 +191,12 @@ impl World {
                     body.extend_from_slice(bytes);
                 }
             }
+            Send::Gather(number, items) => {
+                (header.kind, header.mark) = (FrameKind::Gather, number);
+                for item in items {
+                    item.blocks.write(item.slot, item.version, &mut body);
+                }
+            }
             Send::Get(number, items) => {
                 header.mark = number;
                 for item in items {
@@ -211,6 +224,12 @@ impl World {
                     if taken.wanted {
                         self.came.insert(due.page, bytes);
                     }
+                }
+                Ok(())
+            }
+            FrameKind::Gathered => {
+                for given in self.depot.on_gathered(lender, header.mark, body)? {
+                    self.gathered.insert(given.ticket, given.bytes.to_vec());
                 }
                 Ok(())
             }

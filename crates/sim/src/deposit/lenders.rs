@@ -33,6 +33,10 @@ impl SlotMemory for Memory {
     fn write(&mut self, slot: u32, bytes: &[u8]) {
         self.pages[slot as usize] = bytes.to_vec();
     }
+
+    fn read(&self, slot: u32, at: usize, into: &mut [u8]) {
+        into.copy_from_slice(&self.pages[slot as usize][at..at + into.len()]);
+    }
 }
 
 pub(super) struct Machine {
@@ -132,6 +136,14 @@ impl Machine {
         match holder.handle(frame, memory) {
             Lent::Frame(header) => Some(header.encode(0).to_vec()),
             Lent::Pong(header, number) => Some([&header.encode(8)[..], &number.to_le_bytes()].concat()),
+            Lent::Blocks(header, mut body) => {
+                // Now and then another word, or no sense at all.
+                if hostile && rng.chance(150) {
+                    let at = rng.index(body.len());
+                    body[at] ^= 1;
+                }
+                Some([&header.encode(body.len())[..], &body].concat())
+            }
             Lent::Pages(header, asked, count) => {
                 let mut body = Vec::new();
                 for asked in &asked[..count] {

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `nature` | what one seed's world is like |
 //! | `owner` | a depot, the bytes aside, and a program that knows what each page should be |
+//! | `words` | blocks of pages that stay away |
 //! | `lenders` | lenders: holders, their memory, and what is left of it |
 //! | `net` | connections |
 //! | `spill` | an owner's spill file, and its disk |
@@ -21,6 +22,7 @@ mod net;
 mod owner;
 mod rest;
 mod spill;
+mod words;
 
 use netram_proto::planted::Planted;
 use netram_proto::time::{Span, Time};

@@ -2,12 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use netram_proto::deposit::{Depot, LenderSet, News, Offence, Page, Seals, Settings, Shelf, Sought};
+use netram_proto::deposit::{
+    Depot, LenderSet, Mark, News, Offence, Page, Seals, Settings, Shelf, Sought, Ticket,
+};
 use netram_proto::id::{DepositId, WriterId};
 use netram_proto::time::{Span, Time};
 use netram_proto::wire::{Frame, crc32c};
 
 use super::spill::Disk;
+use super::words::Asked;
 use super::{Event, LEASE, World};
 use crate::net::Way;
 
@@ -23,7 +26,7 @@ pub(super) fn deposit_of(life: u64) -> DepositId {
 
 /// What is in a page, 0 for zeros; sealed with a sum instead of a key: lenders here do not know how to make one.
 #[derive(Clone, Copy, Debug)]
-struct Seal {
+pub(super) struct Seal {
     life: u64,
 }
 
@@ -56,6 +59,11 @@ impl Seals for Seal {
         (self.sealed(page, version, content) == bytes).then(|| Box::new(content))
     }
 
+    fn mark(&self, page: Page, version: u64, block: u8, sealed: &[u8]) -> Mark {
+        let of = self.sealed(page, version, block.into());
+        crc32c(&[&of, sealed].concat()).to_le_bytes()
+    }
+
     fn keep(&self, sealed: &[u8]) -> Vec<u8> {
         sealed.to_vec()
     }
@@ -69,7 +77,7 @@ impl Seals for Seal {
 pub(super) struct Arena {
     pub(super) id: DepositId,
     pub(super) life: u64,
-    shelf: Shelf<Seal>,
+    pub(super) shelf: Shelf<Seal>,
     pub(super) conns: Vec<Option<usize>>,
     /// Its spill file.
     pub(super) disk: Option<Disk>,
@@ -81,6 +89,10 @@ pub(super) struct Arena {
     hot: BTreeSet<Page>,
     /// Pages that the program waits for.
     pub(super) waiting: BTreeSet<Page>,
+    /// Blocks that it waits for.
+    pub(super) picking: BTreeMap<Ticket, (Page, Asked)>,
+    /// Pages of which a liar has given words that are not in them: that is to be found when they come.
+    pub(super) deceived: BTreeSet<Page>,
 }
 
 impl Arena {
@@ -102,10 +114,22 @@ impl Arena {
         self.truth.get(&page).copied().unwrap_or(0)
     }
 
+    /// Whether a page was put, and is not zeros.
+    pub(super) fn has(&self, page: Page) -> bool {
+        self.truth.contains_key(&page)
+    }
+
+    /// What a lender has of a page that is away.
+    pub(super) fn rests(&self, page: Page, version: u64) -> Vec<u8> {
+        let life = self.life;
+        Seal { life }.sealed(page, version, self.should_be(page))
+    }
+
     /// The program changes the page, and it leaves.
     fn evict(&mut self, page: Page, content: u64) {
         self.truth.insert(page, content);
         self.hot.remove(&page);
+        self.deceived.remove(&page);
         self.shelf.put(page, &content);
     }
 
@@ -143,6 +167,8 @@ impl World {
             truth: BTreeMap::new(),
             hot: BTreeSet::new(),
             waiting: BTreeSet::new(),
+            picking: BTreeMap::new(),
+            deceived: BTreeSet::new(),
         });
         for lender in 0..self.nature.lenders {
             self.at(Span(1), Event::Dial { arena, life, lender });
@@ -170,7 +196,8 @@ impl World {
         let Some(owner) = &mut self.arenas[arena] else {
             return;
         };
-        if owner.waiting.contains(&page) {
+        let awaited = owner.picking.values().any(|(of, _)| *of == page);
+        if owner.waiting.contains(&page) || awaited {
             // Another thread writes it all, without a look at what was in it.
             if draw < 10 {
                 owner.evict(page, content);
@@ -179,12 +206,16 @@ impl World {
             return;
         }
         if !owner.hot.contains(&page) && owner.truth.contains_key(&page) {
-            return self.fault(arena, page);
+            return match draw {
+                0..40 => self.pick(arena, page),
+                _ => self.fault(arena, page),
+            };
         }
         match draw {
             0..5 => {
                 owner.truth.remove(&page);
                 owner.hot.remove(&page);
+                owner.deceived.remove(&page);
                 owner.shelf.forget(page);
                 self.coverage.hit("far: pages forgotten");
             }
@@ -221,6 +252,7 @@ impl World {
 
     /// The program takes what has come.
     fn collect(&mut self, arena: usize) {
+        self.collect_words(arena);
         let Some(owner) = &mut self.arenas[arena] else {
             return;
         };
@@ -231,7 +263,10 @@ impl World {
                 .as_mut()
                 .and_then(|owner| owner.shelf.take(page));
             match came {
-                Some(Ok(content)) => self.arrives(arena, page, Some(content)),
+                Some(Ok(content)) => {
+                    self.arrives(arena, page, Some(content));
+                    self.looks_for_lies(arena, page);
+                }
                 Some(Err(lenders)) => self.lost(arena, page, lenders),
                 None => self.fail(format!("{page:?} is said to have come, and has not")),
             }
@@ -252,7 +287,7 @@ impl World {
     }
 
     /// A page is said to be lost. That is no fault if nobody can have it any more.
-    fn lost(&mut self, arena: usize, page: Page, lenders: LenderSet) {
+    pub(super) fn lost(&mut self, arena: usize, page: Page, lenders: LenderSet) {
         self.tell(|| format!("owner {arena}: {page:?} is lost by {lenders:?}"));
         self.coverage.hit("far: pages lost");
         let Some(owner) = &mut self.arenas[arena] else {
@@ -292,6 +327,7 @@ impl World {
             return;
         };
         owner.waiting.remove(&page);
+        owner.deceived.remove(&page);
         owner.truth.remove(&page);
         owner.shelf.forget(page);
     }
@@ -308,6 +344,9 @@ impl World {
         count("far: pages fetched", heard.fetched);
         count("far: pages mended", heard.mended);
         count("far: lies found", heard.forged.len());
+        count("far: pages gathered from", heard.gathered);
+        count("far: lies about words found", heard.lies.len());
+        self.proven(arena, &heard.lies);
         Ok(())
     }
 

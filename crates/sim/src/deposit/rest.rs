@@ -39,6 +39,9 @@ impl World {
             if !arena.waiting.is_empty() {
                 check::fail(0, format!("pages never came: {:?}", arena.waiting));
             }
+            if !arena.picking.is_empty() {
+                check::fail(0, format!("blocks never came: {:?}", arena.picking));
+            }
         }
         self.end();
         self.coverage.hit("far: worlds at rest");

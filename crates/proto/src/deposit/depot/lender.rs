@@ -3,7 +3,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use super::{Item, LenderStatus, Misconduct, Send};
+use super::{Item, LenderStatus, Misconduct, Page, Send, Ticket};
 use crate::id::{Epoch, Incarnation};
 use crate::limit::{DEPOSIT_FRAMES_MAX, DEPOSIT_RETRY, DEPOSIT_SILENCE, DEPOSIT_SLOTS_MAX, FRAME_PAGES_MAX};
 use crate::time::{Span, Time};
@@ -14,6 +14,18 @@ pub(super) enum Flight {
     Resize(u32),
     Put(u32, Vec<Item>),
     Get(u32, Vec<Item>),
+    /// Of each pick: page, ticket, count of blocks.
+    Gather(u32, Vec<(Page, Ticket, usize)>),
+}
+
+impl Flight {
+    /// Its pages.
+    pub(super) fn items(self) -> Vec<Item> {
+        match self {
+            Flight::Put(_, items) | Flight::Get(_, items) => items,
+            Flight::Resize(_) | Flight::Gather(..) => Vec::new(),
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -47,6 +59,9 @@ pub(super) struct Lender {
     full_until: Option<Time>,
     puts: VecDeque<Item>,
     gets: VecDeque<Item>,
+    picks: VecDeque<(Page, Ticket)>,
+    /// The frame before was of picks.
+    picked: bool,
     /// What is on its way, and since when.
     pub(super) flights: VecDeque<(Time, Flight)>,
     number: u32,
@@ -72,6 +87,8 @@ impl Lender {
             full_until: None,
             puts: VecDeque::new(),
             gets: VecDeque::new(),
+            picks: VecDeque::new(),
+            picked: false,
             flights: VecDeque::new(),
             number: 0,
         }
@@ -195,14 +212,44 @@ impl Lender {
 
     /// An answer has come. Lenders answer in order, so it is to the frame that was sent first; if it does not fit that, it fits none, and
     /// what is on its way stays so until the link is closed.
-    pub(super) fn land(&mut self, fits: impl FnOnce(&Flight) -> bool) -> Result<Vec<Item>, Misconduct> {
+    pub(super) fn land(&mut self, fits: impl FnOnce(&Flight) -> bool) -> Result<Flight, Misconduct> {
         if !self.flights.front().is_some_and(|(_, flight)| fits(flight)) {
             return Err(Misconduct);
         }
-        Ok(match self.flights.pop_front() {
-            Some((_, Flight::Put(_, items) | Flight::Get(_, items))) => items,
-            Some((_, Flight::Resize(_))) | None => Vec::new(),
-        })
+        let landed = self.flights.pop_front();
+        landed.map(|(_, flight)| flight).ok_or(Misconduct)
+    }
+
+    /// Some blocks are to be asked for.
+    pub(super) fn pick(&mut self, page: Page, ticket: Ticket) {
+        self.picks.push_back((page, ticket));
+    }
+
+    /// One that did not fit.
+    pub(super) fn pick_first(&mut self, page: Page, ticket: Ticket) {
+        self.picks.push_front((page, ticket));
+    }
+
+    /// The next blocks to ask for, if a frame may be sent.
+    pub(super) fn next_pick(&mut self) -> Option<(Page, Ticket)> {
+        self.may_send().then(|| self.picks.pop_front()).flatten()
+    }
+
+    /// Picks and pages take turns: none of both keeps the other from it.
+    pub(super) fn is_turn_of_picks(&self) -> bool {
+        !self.picked
+    }
+
+    /// A `Gather` is on its way. Its number.
+    pub(super) fn gather(&mut self, asked: Vec<(Page, Ticket, usize)>, now: Time) -> u32 {
+        let number = self.next_number();
+        self.flights.push_back((now, Flight::Gather(number, asked)));
+        self.picked = true;
+        number
+    }
+
+    fn may_send(&self) -> bool {
+        self.linked && self.flights.len() < DEPOSIT_FRAMES_MAX
     }
 
     /// Whether an answer has been due for so long that none will come.
@@ -217,6 +264,7 @@ impl Lender {
         self.away_since = now;
         self.wanted = None;
         self.gets.clear();
+        self.picks.clear();
         let mut puts: Vec<Item> = Vec::new();
         for (_, flight) in self.flights.drain(..) {
             if let Flight::Put(_, items) = flight {
@@ -249,9 +297,10 @@ impl Lender {
         put_matters: impl FnMut(&Item) -> bool,
         get_matters: impl FnMut(&Item) -> bool,
     ) -> Option<Send> {
-        if !self.linked || self.flights.len() >= DEPOSIT_FRAMES_MAX {
+        if !self.may_send() {
             return None;
         }
+        self.picked = false;
         let gets = batch(&mut self.gets, get_matters);
         if !gets.is_empty() {
             let number = self.next_number();

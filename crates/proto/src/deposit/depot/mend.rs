@@ -253,15 +253,18 @@ impl Depot {
         let (aside, nowhere) = (entry.aside, entry.spots == [None; COPIES_MAX]);
         let lost: LenderSet = entry.lost;
         if aside {
+            self.unpick(page);
             self.place(page);
             self.settle(page);
         } else if nowhere {
             self.short.remove(&page);
+            self.lose_picks(page, lost);
             if self.gets.remove(&page).is_some_and(|get| get.wanted) {
                 self.news.push_back(News::Lost(page, lost));
             }
         } else {
             self.short.insert(page);
+            self.reroute_picks_of(page, lender);
             // Who is asked another place for it already is not asked twice.
             if let Some(get) = self
                 .gets

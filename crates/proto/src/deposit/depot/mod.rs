@@ -17,6 +17,7 @@
 mod lender;
 mod mend;
 mod route;
+mod words;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -27,6 +28,8 @@ use crate::limit::{COPIES_MAX, DEPOSIT_DETECT, LENDERS_MAX};
 use crate::planted::{Fault, Planted};
 use crate::time::{Span, Time};
 use lender::{Flight, Lender};
+use words::Pick;
+pub use words::{Given, PickItem, Picked, Ticket};
 
 /// What a depot is to be.
 #[derive(Clone, Debug)]
@@ -61,6 +64,8 @@ pub enum Send {
     Put(u32, Vec<Item>),
     /// `Get` with this number.
     Get(u32, Vec<Item>),
+    /// `Gather` with this number.
+    Gather(u32, Vec<PickItem>),
 }
 
 /// Where a page was found.
@@ -83,6 +88,9 @@ pub enum News {
     Stashed(Page, u64, usize),
     /// It was asked for, and every place that it had is gone. These lenders had it.
     Lost(Page, LenderSet),
+    /// Blocks that were asked for do not come: the page was put or forgotten, or has come, and is to be looked for again; or it is lost, and these
+    /// lenders had it.
+    Unpicked(Ticket, Option<LenderSet>),
 }
 
 /// A page of a `Got` frame, to be opened by whoever has the key, and then told to [`Depot::take`] or [`Depot::damaged`].
@@ -187,6 +195,10 @@ pub struct Depot {
     /// Pages in the spill file.
     spilled: BTreeSet<Page>,
     gets: BTreeMap<Page, Get>,
+    /// Blocks that were asked for.
+    picks: BTreeMap<(Page, Ticket), Pick>,
+    /// The last ticket that was given out.
+    ticket: u64,
     /// Where the search for a short page to mend goes on.
     mend_from: Page,
     /// Where the search for a page to be taken out of the spill file goes on.
@@ -219,6 +231,8 @@ impl Depot {
             waiting: BTreeSet::new(),
             spilled: BTreeSet::new(),
             gets: BTreeMap::new(),
+            picks: BTreeMap::new(),
+            ticket: 0,
             mend_from: Page(0),
             move_from: Page(0),
             turn: 0,
@@ -241,6 +255,9 @@ impl Depot {
         }
         self.version += 1;
         self.gets.remove(&page);
+        if !self.planted.is(Fault::OldBlocksGiven) {
+            self.unpick(page);
+        }
         let entry = &mut self.pages[index];
         (entry.version, entry.aside, entry.lost) = (self.version, true, LenderSet::default());
         for spot in &mut entry.spots {
@@ -294,6 +311,7 @@ impl Depot {
         }
         *entry = Entry::default();
         self.gets.remove(&page);
+        self.unpick(page);
         self.short.remove(&page);
         self.waiting.remove(&page);
         self.spilled.remove(&page);
@@ -389,7 +407,7 @@ impl Depot {
     /// A `Stashed` frame.
     pub fn on_stashed(&mut self, lender: usize, number: u32) -> Result<(), Misconduct> {
         let sent = |flight: &Flight| matches!(flight, Flight::Put(sent, _) if *sent == number);
-        for item in self.lenders[lender].land(sent)? {
+        for item in self.lenders[lender].land(sent)?.items() {
             let Some(entry) = self.pages.get_mut(item.page.0 as usize) else {
                 continue;
             };
@@ -414,7 +432,7 @@ impl Depot {
         };
         let sent =
             |flight: &Flight| matches!(flight, Flight::Get(sent, items) if *sent == number && answers(items));
-        let items = self.lenders[lender].land(sent)?;
+        let items = self.lenders[lender].land(sent)?.items();
         let mut due = Vec::with_capacity(items.len());
         for (index, item) in items.iter().enumerate() {
             if !self.awaits(item.page, item.version, lender) {
@@ -441,6 +459,8 @@ impl Depot {
             "a page is taken once, at once"
         );
         let get = self.gets.remove(&page).unwrap_or_default();
+        // A page proves what was given of it before, not what is given behind it.
+        self.unpick(page);
         let aside = get.mend && self.next_place(page).is_some();
         if aside {
             self.pages[page.0 as usize].aside = true;
@@ -481,23 +501,13 @@ impl Depot {
 
     /// The next frame for a lender, or `None` if there is none, or enough is on its way.
     pub fn poll(&mut self, lender: usize, now: Time) -> Option<Send> {
-        let (pages, gets) = (&self.pages, &self.gets);
-        let current = |item: &Item, held: bool| {
-            pages.get(item.page.0 as usize).is_some_and(|entry| {
-                let spots = entry.spots.iter().flatten();
-                let there = |spot: &Spot| spot.is(lender, item.slot) && spot.held == held;
-                entry.version == item.version && { spots }.any(there)
-            })
-        };
-        let asked = |item: &Item| {
-            gets.get(&item.page)
-                .is_some_and(|get| get.at == Some(lender as u8))
-        };
-        self.lenders[lender].poll(
-            now,
-            |item| current(item, false),
-            |item| asked(item) && current(item, true),
-        )
+        if self.lenders[lender].is_turn_of_picks()
+            && let Some(send) = self.poll_picks(lender, now)
+        {
+            return Some(send);
+        }
+        let pages = self.poll_pages(lender, now);
+        pages.or_else(|| self.poll_picks(lender, now))
     }
 
     /// Whether a lender has owed an answer for [`DEPOSIT_SILENCE`](crate::limit::DEPOSIT_SILENCE): its link is to be closed, whatever else

@@ -1,8 +1,9 @@
-//! Of whom a page is asked.
+//! Of whom a page is asked, and with which frame.
 
 use alloc::vec::Vec;
 
-use super::{Depot, Entry, Get, Item, Page, Spot};
+use super::{Depot, Entry, Get, Item, Page, Send, Spot};
+use crate::time::Time;
 
 impl Depot {
     /// Whether the page is asked of this lender by this version.
@@ -52,7 +53,29 @@ impl Depot {
             .copied()
     }
 
+    /// The next frame of pages for a lender, or `Resize`.
+    pub(super) fn poll_pages(&mut self, lender: usize, now: Time) -> Option<Send> {
+        let (pages, gets) = (&self.pages, &self.gets);
+        let current = |item: &Item, held: bool| {
+            pages.get(item.page.0 as usize).is_some_and(|entry| {
+                let spots = entry.spots.iter().flatten();
+                let there = |spot: &Spot| spot.is(lender, item.slot) && spot.held == held;
+                entry.version == item.version && { spots }.any(there)
+            })
+        };
+        let asked = |item: &Item| {
+            gets.get(&item.page)
+                .is_some_and(|get| get.at == Some(lender as u8))
+        };
+        self.lenders[lender].poll(
+            now,
+            |item| current(item, false),
+            |item| asked(item) && current(item, true),
+        )
+    }
+
     pub(super) fn reroute(&mut self) {
+        self.reroute_picks();
         let homeless = |(page, get): (&Page, &Get)| get.at.is_none().then_some(*page);
         let pages: Vec<Page> = self.gets.iter().filter_map(homeless).collect();
         for page in pages {

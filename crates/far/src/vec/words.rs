@@ -1,0 +1,146 @@
+//! Values by themselves: those whose page is here from there, the others where they are.
+
+use netram_proto::arena::Page;
+use netram_proto::deposit::Blocks;
+use netram_proto::limit::{BLOCK_BYTES, PAGE_BYTES};
+
+use super::FarVec;
+use crate::arena::{AccessError, Found};
+use crate::sys::Pod;
+
+/// Values that are gathered together; more come in several round trips. What has come of them is outside of the cap, 200 bytes each.
+const AT_ONCE: usize = 16_384;
+
+/// Where a value is that lies in one page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    page: Page,
+    /// Bytes before it in the page.
+    at: usize,
+    /// Which of those that are wanted.
+    which: usize,
+}
+
+impl<T: Pod> FarVec<T> {
+    /// The values at these places, in their order. Where the arena allows [words](crate::WordAccess), those that are away come in one round trip a lender,
+    /// but for pages of which so many are wanted that they come whole.
+    pub fn gather(&self, indices: &[usize], into: &mut [T]) -> Result<(), AccessError> {
+        assert_eq!(indices.len(), into.len(), "a place for each value");
+        for (indices, into) in indices.chunks(AT_ONCE).zip(into.chunks_mut(AT_ONCE)) {
+            for which in self.gather_words(indices, into) {
+                into[which] = self.get_in_page(indices[which])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The values at `first`, `first + step`, and so on: as many as there is room for. As [`gather`](FarVec::gather).
+    pub fn gather_strided(&self, first: usize, step: usize, into: &mut [T]) -> Result<(), AccessError> {
+        // One that is too large to be a number is behind the end as well.
+        let index = |which: usize| which.saturating_mul(step).saturating_add(first);
+        let indices: Vec<usize> = (0..into.len()).map(index).collect();
+        self.gather(&indices, into)
+    }
+
+    /// A value that may be had without its page.
+    pub(super) fn get_word(&self, index: usize) -> Option<T> {
+        if !self.arena.takes_words() {
+            return None;
+        }
+        let place = self.place(index, 0)?;
+        let first = place.at / BLOCK_BYTES;
+        let count = (place.at + size_of::<T>()).div_ceil(BLOCK_BYTES) - first;
+        match self
+            .arena
+            .word(place.page, Blocks::spaced(first as u8, 1, count)?)
+        {
+            Found::Zeros => Some(T::new_zeroed()),
+            Found::Blocks(bytes) => Some(value(&bytes, place.at % BLOCK_BYTES)),
+            Found::Page => None,
+        }
+    }
+
+    /// Stores what may be had without its page. Which values are not.
+    fn gather_words(&self, indices: &[usize], into: &mut [T]) -> Vec<usize> {
+        if !self.arena.takes_words() {
+            return (0..indices.len()).collect();
+        }
+        let (mut places, mut rest) = (Vec::with_capacity(indices.len()), Vec::new());
+        for (which, index) in indices.iter().enumerate() {
+            match self.place(*index, which) {
+                Some(place) => places.push(place),
+                None => rest.push(which),
+            }
+        }
+        places.sort_unstable();
+        let pages: Vec<(&[Place], Vec<u8>)> = places
+            .chunk_by(|one, next| one.page == next.page)
+            .map(|places| (places, blocks_of::<T>(places)))
+            .collect();
+        let wants: Vec<(Page, Blocks)> = pages
+            .iter()
+            .filter_map(|(places, numbers)| Some((places.first()?.page, chosen(numbers)?)))
+            .collect();
+        for ((places, numbers), found) in pages.iter().zip(self.arena.words(&wants)) {
+            match found {
+                Found::Zeros => places
+                    .iter()
+                    .for_each(|place| into[place.which] = T::new_zeroed()),
+                Found::Page => rest.extend(places.iter().map(|place| place.which)),
+                Found::Blocks(bytes) => {
+                    for place in *places {
+                        let first = (place.at / BLOCK_BYTES) as u8;
+                        let before = numbers.partition_point(|number| *number < first);
+                        into[place.which] = value(&bytes, before * BLOCK_BYTES + place.at % BLOCK_BYTES);
+                    }
+                }
+            }
+        }
+        rest
+    }
+
+    /// `None`: it lies in two pages or more.
+    fn place(&self, index: usize, which: usize) -> Option<Place> {
+        let pages = self.pages(index);
+        let at = index * size_of::<T>() % PAGE_BYTES;
+        (pages.len() == 1).then_some(Place {
+            page: Page(pages.start),
+            at,
+            which,
+        })
+    }
+}
+
+/// The blocks in which these values of one page lie, each once. The values are in their order.
+fn blocks_of<T>(places: &[Place]) -> Vec<u8> {
+    let mut numbers: Vec<u8> = Vec::with_capacity(places.len());
+    for place in places {
+        let (first, end) = (
+            place.at / BLOCK_BYTES,
+            (place.at + size_of::<T>()).div_ceil(BLOCK_BYTES),
+        );
+        for block in first..end {
+            if numbers.last().is_none_or(|last| usize::from(*last) < block) {
+                numbers.push(block as u8);
+            }
+        }
+    }
+    numbers
+}
+
+/// The shortest way to say which blocks.
+fn chosen(numbers: &[u8]) -> Option<Blocks> {
+    let (first, last) = (*numbers.first()?, *numbers.last()?);
+    match usize::from(last - first) + 1 == numbers.len() {
+        true => Blocks::spaced(first, 1, numbers.len()),
+        false => Blocks::listed(numbers.to_vec()),
+    }
+}
+
+/// The value that begins there.
+fn value<T: Pod>(bytes: &[u8], at: usize) -> T {
+    match T::read_from_bytes(&bytes[at..at + size_of::<T>()]) {
+        Ok(value) => value,
+        Err(_) => unreachable!("there are as many bytes as the value has"),
+    }
+}
