@@ -344,7 +344,8 @@ impl Arena {
             }
             let record = self.records.of(page);
             record.state = State::Coming;
-            record.marker = index == 0;
+            // One that a thread waits for comes into sight: nothing else would wake it.
+            record.marker = index == 0 && !record.queued;
             self.used += 1;
             self.tally.ahead += 1;
             self.ahead.push_back(page);
@@ -362,9 +363,14 @@ impl Arena {
             let page = self.starved.pop_front()?;
             let record = self.records.of(page);
             record.queued = false;
-            if matches!(record.state, State::Nowhere | State::Away | State::Packed) {
-                self.tally.faults += 1;
-                return Some((page, self.bring(page)));
+            match record.state {
+                State::Nowhere | State::Away | State::Packed => {
+                    self.tally.faults += 1;
+                    return Some((page, self.bring(page)));
+                }
+                // It was packed when its thread began to wait. Whoever passes it on has it wait again.
+                State::Passing => record.wanted = true,
+                _ => (),
             }
         }
         None

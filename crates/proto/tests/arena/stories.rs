@@ -193,6 +193,65 @@ fn a_counter_goes_on_when_a_packed_page_is_passed_on() {
     assert_eq!(arena.reach(page, 1, 5), Reach::Words);
 }
 
+#[test]
+fn a_page_that_somebody_waits_for_comes_into_sight_when_another_asks_for_it_ahead() {
+    // It came as the marker of a run, stayed out of sight, and the thread that had found no frame free slept on.
+    let (mut arena, mut work) = filled(0);
+    loop {
+        evict(&mut arena, work);
+        let Some(next) = arena.work() else { break };
+        work = next;
+    }
+    let mut newer = (1000..).map(Page);
+    while arena.free() > 0 {
+        bring(&mut arena, newer.next().unwrap());
+    }
+    let awaited = 4..EVICT_PAGES as u32;
+    for page in awaited.clone() {
+        assert_eq!(arena.want(Page(page)), Serve::Starved);
+    }
+    while let Some(work) = arena.work() {
+        evict(&mut arena, work);
+    }
+    let mut ahead = 0;
+    for page in (0..4).map(Page) {
+        let serve = arena.want(page);
+        arena.note(1, page, serve, &(0..100));
+        if serve == Serve::Fetch {
+            assert_eq!(arena.arrive(page), Arrive::Bytes);
+            assert_eq!(arena.came(page), Next::Done);
+        }
+        for page in arena.next_ahead(usize::MAX) {
+            if awaited.contains(&page.0) {
+                assert_eq!(arena.arrive(page), Arrive::Bytes, "{page:?}");
+                ahead += 1;
+            }
+        }
+    }
+    assert!(ahead > 0, "none of them was asked for ahead");
+}
+
+#[test]
+fn a_packed_page_for_which_there_was_no_frame_comes_when_it_was_passed_on() {
+    // Its turn came while it was on its way from the pack to the depot, it was passed over, and its thread slept on.
+    let (mut arena, work) = filled(0);
+    let passing = pack(&mut arena, work);
+    let mut newer = (1000..).map(Page);
+    while arena.free() > 0 {
+        bring(&mut arena, newer.next().unwrap());
+    }
+    let (awaited, others) = passing.split_last().unwrap();
+    assert_eq!(arena.want(*awaited), Serve::Starved);
+    assert_eq!(arena.work(), Some(Work::Pass(passing.clone())));
+    for page in others {
+        assert_eq!(arena.passed(*page), Next::Done);
+        assert_eq!(arena.next_starved(), None);
+    }
+    assert!(arena.free() > 0);
+    assert_eq!(arena.passed(*awaited), Next::Done);
+    assert_eq!(arena.next_starved(), Some((*awaited, Serve::Fetch)));
+}
+
 /// What was chosen to be hidden is packed.
 fn pack(arena: &mut Arena, work: Work) -> Vec<Page> {
     let Work::Hide(pages) = work else {
@@ -216,6 +275,20 @@ fn bring(arena: &mut Arena, page: Page) {
     assert_eq!(arena.want(page), Serve::Zero);
     assert_eq!(arena.arrive(page), Arrive::Bytes);
     assert_eq!(arena.came(page), Next::Done);
+}
+
+/// What is chosen leaves.
+fn evict(arena: &mut Arena, work: Work) {
+    match work {
+        Work::Hide(pages) => pages.into_iter().for_each(|(page, _)| {
+            assert_eq!(arena.hid(page, true), Next::Done);
+        }),
+        Work::Send(pages) => pages.into_iter().for_each(|(page, berth)| {
+            assert_eq!(arena.sent(page, true), Next::Drop(berth));
+            arena.dropped(berth);
+        }),
+        Work::Pass(pages) => panic!("nothing is packed: {pages:?}"),
+    }
 }
 
 #[test]
