@@ -126,6 +126,7 @@ pub(crate) fn mode_name(mode: i32) -> &'static CStr {
 pub(crate) fn type_name(id: i32) -> &'static CStr {
     match id {
         45 => c"rvm_join_id",
+        46 => c"rvm_far_options_id",
         id => nth(&TYPE_NAMES, id, 40).unwrap_or(c"Invalid RVM structure id"),
     }
 }
@@ -161,6 +162,7 @@ mod tests {
         assert_eq!(mode_name(143), c"no_flush");
         assert_eq!(type_name(43), c"rvm_statistics_id");
         assert_eq!(type_name(45), c"rvm_join_id");
+        assert_eq!(type_name(46), c"rvm_far_options_id");
     }
 
     #[test]

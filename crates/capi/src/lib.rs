@@ -15,6 +15,7 @@
 //! | `slots` | what C holds handles of |
 //! | `segment` | the segment loader |
 //! | `nodes` | shared regions: nodes, their transactions and readers |
+//! | `far` | far memory, and what was given of it |
 //! | `rds` | the persistent heap of `rds.h` |
 //! | `statistics` | counts, and their record |
 //! | `record`, `code`, `failure` | layouts; return codes; errors and their sentences |
@@ -26,6 +27,7 @@
 mod abi;
 mod code;
 mod failure;
+mod far;
 mod library;
 mod log;
 mod mapping;

@@ -7,6 +7,7 @@
 
 mod calls;
 mod cancel;
+mod far;
 mod fork;
 mod heap;
 mod memory;

@@ -86,7 +86,7 @@ fn capture(capture: c_int, find: c_int) -> Result<Capture, Failure> {
     })
 }
 
-fn security(key_file: Option<PathBuf>, insecure: bool) -> Result<Security, Failure> {
+pub(in crate::abi) fn security(key_file: Option<PathBuf>, insecure: bool) -> Result<Security, Failure> {
     match (key_file, insecure) {
         (Some(file), false) => {
             let key = ClusterKey::load(&file).map_err(|error| wrong(error.to_string()))?;
@@ -100,7 +100,7 @@ fn security(key_file: Option<PathBuf>, insecure: bool) -> Result<Security, Failu
     }
 }
 
-fn text(pointer: *const c_char, field: &str) -> Result<Option<String>, Failure> {
+pub(in crate::abi) fn text(pointer: *const c_char, field: &str) -> Result<Option<String>, Failure> {
     let text = name(pointer).map(|text| text.into_os_string().into_string());
     text.transpose()
         .map_err(|_| wrong(format!("`{field}` is not UTF-8")))

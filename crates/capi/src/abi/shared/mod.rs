@@ -14,6 +14,8 @@ mod node;
 mod reader;
 mod txn;
 
+pub(super) use self::join::{security, text};
+
 use std::ffi::{c_int, c_long, c_void};
 use std::ptr::without_provenance_mut;
 use std::time::Duration;
@@ -26,7 +28,7 @@ use crate::failure::Failure;
 use crate::slots::Handle;
 
 /// A handle of C's: a number, never followed.
-type Opaque = *mut c_void;
+pub(super) type Opaque = *mut c_void;
 
 const SHARED: c_int = 1;
 const EXCLUSIVE: c_int = 2;
@@ -47,7 +49,7 @@ fn handle(opaque: Opaque) -> Result<Handle, Failure> {
         .ok_or_else(|| Failure::new(Code::Handle, "no node, transaction or reader is given, but NULL"))
 }
 
-fn opaque(handle: Handle) -> Opaque {
+pub(super) fn opaque(handle: Handle) -> Opaque {
     without_provenance_mut(handle.to_address())
 }
 
@@ -55,7 +57,7 @@ fn milliseconds(count: c_long) -> Duration {
     Duration::from_millis(u64::try_from(count).unwrap_or(0))
 }
 
-fn must_be_usable<T>(pointer: *const T) -> Result<(), Failure> {
+pub(super) fn must_be_usable<T>(pointer: *const T) -> Result<(), Failure> {
     match is_usable(pointer) {
         true => Ok(()),
         false => Err(Failure::new(
@@ -65,6 +67,6 @@ fn must_be_usable<T>(pointer: *const T) -> Result<(), Failure> {
     }
 }
 
-fn wrong(text: impl Into<String>) -> Failure {
+pub(super) fn wrong(text: impl Into<String>) -> Failure {
     Failure::new(Code::Options, text)
 }

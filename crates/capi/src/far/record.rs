@@ -1,0 +1,120 @@
+//! The records of `far.h`, byte for byte. What they mean is told there.
+
+use std::ffi::{c_char, c_int, c_uint, c_ulong};
+use std::mem::{offset_of, size_of};
+use std::ptr::null;
+
+use netram_far::Arena;
+
+use crate::record::{Head, Length, Record, head_of};
+
+/// `rvm_far_options_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FarOptions {
+    pub(crate) head: Head,
+    pub(crate) bytes: Length,
+    pub(crate) local_bytes: Length,
+    pub(crate) lenders: *const *const c_char,
+    pub(crate) lender_count: c_ulong,
+    pub(crate) key_file: *const c_char,
+    pub(crate) insecure: c_int,
+    pub(crate) copies: c_uint,
+    pub(crate) spill: *const c_char,
+    pub(crate) spill_bytes: Length,
+    pub(crate) lender_bytes: Length,
+    pub(crate) hidden_bytes: Length,
+    pub(crate) packed_bytes: Length,
+    pub(crate) replacement: c_int,
+    pub(crate) threads: c_uint,
+    pub(crate) user_faults_only: c_int,
+    pub(crate) wait: *const c_char,
+    pub(crate) reserved: [Length; 3],
+}
+
+/// `rvm_far_status_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FarStatus {
+    pub(crate) used: Length,
+    pub(crate) packed: Length,
+    pub(crate) cap: Length,
+    pub(crate) waiting: Length,
+    pub(crate) short: Length,
+    pub(crate) lost: Length,
+    pub(crate) linked: Length,
+    pub(crate) faults: Length,
+    pub(crate) fetched: Length,
+    pub(crate) ahead: Length,
+    pub(crate) sent: Length,
+    pub(crate) reserved: [Length; 5],
+}
+
+impl FarOptions {
+    /// The share of compressed pages is the library's choice.
+    pub(crate) const PACKED_UNSET: Length = Length::MAX;
+}
+
+impl Record for FarOptions {
+    const ID: u32 = 46;
+
+    fn fresh(from_heap: bool) -> FarOptions {
+        FarOptions {
+            head: head_of::<FarOptions>(from_heap),
+            bytes: 0,
+            local_bytes: 0,
+            lenders: null(),
+            lender_count: 0,
+            key_file: null(),
+            insecure: 0,
+            copies: 2,
+            spill: null(),
+            spill_bytes: 0,
+            lender_bytes: 0,
+            hidden_bytes: 0,
+            packed_bytes: FarOptions::PACKED_UNSET,
+            replacement: 0,
+            threads: 4,
+            user_faults_only: 0,
+            wait: null(),
+            reserved: [0; 3],
+        }
+    }
+
+    fn head(&mut self) -> &mut Head {
+        &mut self.head
+    }
+}
+
+impl FarStatus {
+    pub(crate) fn of(arena: &Arena) -> FarStatus {
+        let (status, depot) = (arena.status(), arena.depot().status());
+        FarStatus {
+            used: status.used.into(),
+            packed: status.packed.into(),
+            cap: status.frames.into(),
+            waiting: depot.aside,
+            short: depot.short,
+            lost: depot.lost,
+            linked: depot.lenders.iter().filter(|lender| lender.linked).count() as Length,
+            faults: status.tally.faults,
+            fetched: status.tally.fetched,
+            ahead: status.tally.ahead,
+            sent: status.tally.sent,
+            reserved: [0; 5],
+        }
+    }
+}
+
+// tests/c/far.c says the same of the header.
+const _: () = {
+    assert!(size_of::<FarOptions>() == 144);
+    assert!(offset_of!(FarOptions, lenders) == 24);
+    assert!(offset_of!(FarOptions, insecure) == 48);
+    assert!(offset_of!(FarOptions, spill) == 56);
+    assert!(offset_of!(FarOptions, replacement) == 96);
+    assert!(offset_of!(FarOptions, user_faults_only) == 104);
+    assert!(offset_of!(FarOptions, reserved) == 120);
+    assert!(size_of::<FarStatus>() == 128);
+    assert!(offset_of!(FarStatus, sent) == 80);
+};

@@ -1,0 +1,285 @@
+/* Far memory: what is given, refused, brought back and lost. Lenders are in $LENDERS, two at most, with a space between them. */
+#include <pthread.h>
+#include <signal.h>
+#include <stddef.h>
+
+#include "check.h"
+
+#include <rvm/far.h>
+
+#define PAGE 4096ul
+#define THREADS 4
+/* What a test says that cannot run on this machine. */
+#define NOT_HERE 77
+
+static char names[1024];
+static const char *lenders[2];
+
+static rvm_far_options_t options_of(unsigned long bytes, unsigned long local)
+{
+    rvm_far_options_t options;
+    char *next;
+
+    rvm_init_far_options(&options);
+    options.bytes = bytes;
+    options.local_bytes = local;
+    options.insecure = rvm_true;
+    options.lenders = lenders;
+    CHECK(getenv("LENDERS") != NULL && strlen(getenv("LENDERS")) < sizeof names);
+    strcpy(names, getenv("LENDERS"));
+    for (next = strtok(names, " "); next != NULL; next = strtok(NULL, " "))
+        lenders[options.n_lenders++] = next;
+    return options;
+}
+
+/* Opens it, where this machine can. */
+static rvm_far_t opened(const rvm_far_options_t *options)
+{
+    rvm_far_t far = NULL;
+    rvm_return_t code = rvm_far_open(options, &far);
+
+    if (code == RVM_EIO && (errno == EPERM || errno == EACCES || errno == ENOSYS)) {
+        puts(rvm_error_text());
+        exit(NOT_HERE);
+    }
+    EXPECT(code, RVM_SUCCESS);
+    return far;
+}
+
+static rvm_far_status_t status_of(rvm_far_t far)
+{
+    rvm_far_status_t status;
+
+    OK(rvm_far_status(far, &status));
+    return status;
+}
+
+/* A number that does not compress, and of which every page has others. */
+static unsigned long number(unsigned long at)
+{
+    unsigned long mixed = (at + 1) * 0x9e3779b97f4a7c15ul;
+
+    mixed ^= mixed >> 29;
+    return mixed * 0xbf58476d1ce4e5b9ul;
+}
+
+static void fill(unsigned long *memory, unsigned long count)
+{
+    unsigned long at;
+
+    for (at = 0; at < count; at++)
+        memory[at] = number(at);
+}
+
+static void check_filled(const unsigned long *memory, unsigned long count)
+{
+    unsigned long at;
+
+    for (at = 0; at < count; at++)
+        CHECK(memory[at] == number(at));
+}
+
+/* The library says the same of its records. */
+static void layout(void)
+{
+    rvm_far_options_t options;
+
+    CHECK(sizeof(rvm_far_options_t) == 144);
+    CHECK(offsetof(rvm_far_options_t, lenders) == 24);
+    CHECK(offsetof(rvm_far_options_t, insecure) == 48);
+    CHECK(offsetof(rvm_far_options_t, spill) == 56);
+    CHECK(offsetof(rvm_far_options_t, replacement) == 96);
+    CHECK(offsetof(rvm_far_options_t, user_faults_only) == 104);
+    CHECK(offsetof(rvm_far_options_t, reserved) == 120);
+    CHECK(sizeof(rvm_far_status_t) == 128);
+    CHECK(offsetof(rvm_far_status_t, sent) == 80);
+    memset(&options, 0xff, sizeof options);
+    rvm_init_far_options(&options);
+    CHECK(options.copies == 2 && options.threads == 4 && options.packed_bytes == ~0ul);
+    CHECK(options.lenders == NULL && options.n_lenders == 0 && options.spill == NULL && options.reserved[2] == 0);
+    CHECK(strcmp(rvm_type(rvm_far_options_id), "rvm_far_options_id") == 0);
+}
+
+static void refused(void)
+{
+    rvm_far_options_t options = options_of(16 * MIB, MIB), other;
+    rvm_far_t far, none = (rvm_far_t)0x123456789abul;
+    rvm_far_status_t status;
+    const char *wrong[] = {"tcp://nowhere", NULL};
+    void *memory, *more;
+
+    EXPECT(rvm_far_open(NULL, &far), RVM_EOPTIONS);
+    EXPECT(rvm_far_open(&options, NULL), RVM_ERANGE);
+    other = options;
+    other.insecure = rvm_false;
+    EXPECT(rvm_far_open(&other, &far), RVM_EOPTIONS);
+    CHECK(strstr(rvm_error_text(), "key_file") != NULL);
+    other = options;
+    other.local_bytes = PAGE;
+    EXPECT(rvm_far_open(&other, &far), RVM_EOPTIONS);
+    other = options;
+    other.copies = 3;
+    EXPECT(rvm_far_open(&other, &far), RVM_EOPTIONS);
+    other = options;
+    other.replacement = (rvm_far_replacement_t)9;
+    EXPECT(rvm_far_open(&other, &far), RVM_EOPTIONS);
+    other = options;
+    other.lenders = wrong;
+    other.n_lenders = 1;
+    EXPECT(rvm_far_open(&other, &far), RVM_EOPTIONS);
+    other.lenders = wrong + 1;
+    EXPECT(rvm_far_open(&other, &far), RVM_EOPTIONS);
+    other.n_lenders = 17;
+    EXPECT(rvm_far_open(&other, &far), RVM_EOPTIONS);
+    other = options;
+    other.n_lenders = 0;
+    EXPECT(rvm_far_open(&other, &far), RVM_EOPTIONS);
+    other.spill = "not there";
+    EXPECT(rvm_far_open(&other, &far), RVM_EIO);
+    CHECK(errno == ENOENT);
+
+    EXPECT(rvm_far_alloc(NULL, PAGE, &memory), RVM_EHANDLE);
+    EXPECT(rvm_far_alloc(none, PAGE, &memory), RVM_EHANDLE);
+    far = opened(&options);
+    EXPECT(rvm_far_alloc(far, PAGE, NULL), RVM_ERANGE);
+    EXPECT(rvm_far_alloc(far, 0, &memory), RVM_ERANGE);
+    EXPECT(rvm_far_alloc(far, 17 * MIB, &memory), RVM_ENO_MEMORY);
+    EXPECT(rvm_far_alloc(far, ~0ul, &memory), RVM_ENO_MEMORY);
+    EXPECT(rvm_far_status(far, NULL), RVM_ERANGE);
+    OK(rvm_far_alloc(far, 10 * MIB, &memory));
+    CHECK((unsigned long)memory % PAGE == 0);
+    EXPECT(rvm_far_alloc(far, 10 * MIB, &more), RVM_ENO_MEMORY);
+    EXPECT(rvm_far_free(far, (char *)memory + PAGE), RVM_ERANGE);
+    OK(rvm_far_free(far, NULL));
+    OK(rvm_far_free(far, memory));
+    EXPECT(rvm_far_free(far, memory), RVM_ERANGE);
+    OK(rvm_far_alloc(far, 10 * MIB, &more));
+    OK(rvm_far_close(far));
+    EXPECT(rvm_far_close(far), RVM_EHANDLE);
+    EXPECT(rvm_far_status(far, &status), RVM_EHANDLE);
+    EXPECT(rvm_far_free(far, more), RVM_EHANDLE);
+}
+
+/* Sixteen times what is here; then zeros, where it is given again. */
+static void larger(void)
+{
+    rvm_far_options_t options = options_of(64 * MIB, MIB);
+    rvm_far_t far = opened(&options);
+    rvm_far_status_t status;
+    unsigned long count = 16 * MIB / sizeof(unsigned long), at, *numbers;
+    void *memory;
+
+    OK(rvm_far_alloc(far, 16 * MIB, &memory));
+    numbers = (unsigned long *)memory;
+    fill(numbers, count);
+    check_filled(numbers, count);
+    status = status_of(far);
+    CHECK(status.cap == MIB / PAGE && status.used <= status.cap && status.lost == 0);
+    CHECK(status.faults > 0 && status.fetched + status.ahead > 0 && status.sent > 0 && status.linked == options.n_lenders);
+    OK(rvm_far_free(far, memory));
+    OK(rvm_far_alloc(far, 16 * MIB, &memory));
+    numbers = (unsigned long *)memory;
+    for (at = 0; at < count; at++)
+        CHECK(numbers[at] == 0);
+    OK(rvm_far_close(far));
+}
+
+/* Without lenders, on a disk. */
+static void spilled(void)
+{
+    rvm_far_options_t options = options_of(16 * MIB, MIB);
+    unsigned long count = 8 * MIB / sizeof(unsigned long);
+    rvm_far_t far;
+    void *memory;
+
+    options.n_lenders = 0;
+    options.insecure = rvm_false;
+    options.spill = ".";
+    options.packed_bytes = 0;
+    far = opened(&options);
+    OK(rvm_far_alloc(far, 8 * MIB, &memory));
+    fill((unsigned long *)memory, count);
+    check_filled((unsigned long *)memory, count);
+    CHECK(status_of(far).linked == 0 && status_of(far).packed == 0);
+    OK(rvm_far_close(far));
+}
+
+static void *one_of_several(void *argument)
+{
+    rvm_far_t far = (rvm_far_t)argument;
+    unsigned long count = MIB / sizeof(unsigned long);
+    void *memory;
+    int round;
+
+    for (round = 0; round < 4; round++) {
+        OK(rvm_far_alloc(far, MIB, &memory));
+        fill((unsigned long *)memory, count);
+        check_filled((unsigned long *)memory, count);
+        OK(rvm_far_free(far, memory));
+    }
+    return NULL;
+}
+
+static void at_once(void)
+{
+    rvm_far_options_t options = options_of(64 * MIB, MIB);
+    rvm_far_t far = opened(&options);
+    pthread_t threads[THREADS];
+    int at;
+
+    for (at = 0; at < THREADS; at++)
+        CHECK(pthread_create(&threads[at], NULL, one_of_several, far) == 0);
+    for (at = 0; at < THREADS; at++)
+        CHECK(pthread_join(threads[at], NULL) == 0);
+    OK(rvm_far_close(far));
+}
+
+/* A child has none of it: calls are refused, and a reference is no zero. */
+static void forked(void)
+{
+    rvm_far_options_t options = options_of(16 * MIB, MIB);
+    rvm_far_t far = opened(&options);
+    rvm_far_status_t status;
+    void *memory;
+    int ended;
+    pid_t child;
+
+    OK(rvm_far_alloc(far, PAGE, &memory));
+    *(volatile char *)memory = 7;
+    child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        EXPECT(rvm_far_status(far, &status), RVM_EINIT);
+        signal(SIGSEGV, SIG_DFL);
+        _exit(*(volatile char *)memory);
+    }
+    CHECK(waitpid(child, &ended, 0) == child);
+    CHECK(WIFSIGNALED(ended) && WTERMSIG(ended) == SIGSEGV);
+    CHECK(*(volatile char *)memory == 7);
+    OK(rvm_far_close(far));
+}
+
+/* Says when both lenders have everything, and goes on when one of them is gone. */
+static void survives(void)
+{
+    rvm_far_options_t options = options_of(16 * MIB, MIB);
+    unsigned long count = 8 * MIB / sizeof(unsigned long);
+    rvm_far_t far = opened(&options);
+    rvm_far_status_t status;
+    void *memory;
+
+    OK(rvm_far_alloc(far, 8 * MIB, &memory));
+    fill((unsigned long *)memory, count);
+    do {
+        usleep(1000);
+        status = status_of(far);
+    } while (status.short_pages > 0 || status.waiting > 0 || status.sent == 0);
+    printf("both have it\n");
+    fflush(stdout);
+    CHECK(getchar() == '\n');
+    check_filled((unsigned long *)memory, count);
+    CHECK(status_of(far).lost == 0);
+    OK(rvm_far_close(far));
+}
+
+MAIN(CASE(layout), CASE(refused), CASE(larger), CASE(spilled), CASE(at_once), CASE(forked), CASE(survives))
