@@ -1,5 +1,5 @@
 //! Blocks of a sealed page by themselves. GCM's key stream is AES of nonce and number, so a block opens without the others; what proves a page
-//! proves nothing of them. 10 ns a block.
+//! proves nothing of them.
 //!
 //! `ring` seals pages faster, and gives nobody its key stream; so the same key is here a second time, in the AES that the links' handshake uses.
 

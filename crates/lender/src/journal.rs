@@ -249,6 +249,7 @@ mod tests {
     use netram_proto::port::Kind;
     use netram_proto::wire::{Flag, Link, RecordHeader, Refusal, finish_record};
     use netram_transport::Waker;
+    use tempfile::TempDir;
 
     const ID: JournalId = JournalId(7);
     const RECORD: u64 = 1024;
@@ -278,6 +279,19 @@ mod tests {
         bytes
     }
 
+    /// A lender that remembers so many journals, and the directory of its store.
+    fn remembering(journals_max: u32) -> (TempDir, Config) {
+        let dir = tempfile::Builder::new().tempdir_in("/dev/shm").unwrap();
+        let config = Config {
+            memory: 64 * 1024,
+            chunk_bytes: 4096,
+            journals_max,
+            store: Some(dir.path().join("store")),
+            ..Config::default()
+        };
+        (dir, config)
+    }
+
     fn open(config: &Config) -> (Arc<Shared>, Vec<Kept>) {
         let (store, kept) = Store::open(&config.store_config()).unwrap();
         let wakers = (0..3).map(|_| Waker::new().unwrap()).collect();
@@ -298,14 +312,7 @@ mod tests {
     /// fifteen acknowledged records would be worth nothing.
     #[test]
     fn a_kill_between_overwriting_and_saving_costs_only_what_was_declared_stable() {
-        let dir = tempfile::Builder::new().tempdir_in("/dev/shm").unwrap();
-        let config = Config {
-            memory: 64 * 1024,
-            chunk_bytes: 4096,
-            journals_max: 2,
-            store: Some(dir.path().join("store")),
-            ..Config::default()
-        };
+        let (_dir, config) = remembering(2);
         let (shared, kept) = open(&config);
         let mut journals = Journals::new(Arc::clone(&shared), kept);
         let place = journals.bind(ID).unwrap();
@@ -377,14 +384,7 @@ mod tests {
 
     #[test]
     fn journals_that_are_over_make_room_for_any_number_of_others_and_a_seal_that_must_hold_does_not() {
-        let dir = tempfile::Builder::new().tempdir_in("/dev/shm").unwrap();
-        let config = Config {
-            memory: 64 * 1024,
-            chunk_bytes: 4096,
-            journals_max: 4,
-            store: Some(dir.path().join("store")),
-            ..Config::default()
-        };
+        let (_dir, config) = remembering(4);
         let (shared, kept) = open(&config);
         let mut journals = Journals::new(Arc::clone(&shared), kept);
         visit(&mut journals, ID, 0).unwrap();
@@ -419,14 +419,7 @@ mod tests {
 
     #[test]
     fn a_session_that_speaks_for_a_journal_keeps_it_though_it_is_over() {
-        let dir = tempfile::Builder::new().tempdir_in("/dev/shm").unwrap();
-        let config = Config {
-            memory: 64 * 1024,
-            chunk_bytes: 4096,
-            journals_max: 1,
-            store: Some(dir.path().join("store")),
-            ..Config::default()
-        };
+        let (_dir, config) = remembering(1);
         let (shared, kept) = open(&config);
         let mut journals = Journals::new(shared, kept);
         let sleeper = journals.bind(ID).unwrap();

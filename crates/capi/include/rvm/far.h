@@ -26,6 +26,7 @@
  *   - It is memory, not storage: what is in it ends with the process. Recoverable memory is in rvm.h.
  *   - A reference to a page that everybody who had it has lost is a bus error (SIGBUS), never wrong bytes. With two copies, which is the
  *     default, one lender may die while rvm_far_status() says that no page is short.
+ *   - While no lender has room for what has to leave, references to pages that are away wait until one has: rvm_far_status() shows what waits.
  *   - A child made by fork() has none of it: there a reference is a segmentation fault, and a call RVM_EINIT. Open after fork(), or call
  *     exec().
  *   - A handle is a number that looks like a pointer, never to be followed. One that has ended, or was never given, is RVM_EHANDLE.
@@ -95,7 +96,7 @@ extern rvm_return_t rvm_far_open(const rvm_far_options_t *options, rvm_far_t *fa
 
 /*
  * So many bytes of it: zeros, at the beginning of a page, for `rvm_far_free`. They have no memory anywhere until they are written.
- * RVM_ERANGE: none, or more than an address counts. RVM_ENO_MEMORY: it has not so many addresses in a row; open it with more.
+ * RVM_ERANGE: no bytes. RVM_ENO_MEMORY: it has not so many addresses in a row; open it with more.
  */
 extern rvm_return_t rvm_far_alloc(rvm_far_t far, rvm_length_t bytes, void **memory);
 

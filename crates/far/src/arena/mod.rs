@@ -242,6 +242,7 @@ impl Arena {
             backstage,
             sight,
             exchange,
+            measures: config.words == WordAccess::Measured,
             packs: settings.pack > 0,
             compresses: settings.pack > 0 || form == Form::AsGiven,
             pack: Default::default(),

@@ -73,6 +73,8 @@ pub(super) struct Core {
     pub(super) sight: Uffd,
     /// By this pages are moved into berths. `None`: the kernel cannot; they are copied.
     pub(super) exchange: Option<Uffd>,
+    /// What a page costs is measured, for words are counted by it.
+    pub(super) measures: bool,
     /// Pages that leave are compressed: to stay here, or to take less of a link.
     pub(super) compresses: bool,
     /// Pages stay here compressed.
@@ -170,7 +172,8 @@ impl Core {
             Serve::Check | Serve::Zero => self.put_into_sight(page, &ZEROS),
             Serve::Show(berth) => self.show(page, berth),
             Serve::Unpack => self.unpack(page),
-            Serve::Fetch => self.fetch_measured(page),
+            Serve::Fetch if self.measures => self.fetch_measured(page),
+            Serve::Fetch => self.fetch(page),
             Serve::Lost if self.poisons => self.wake(page),
             Serve::Lost => signal_thread(thread, Signal::BUS),
         }

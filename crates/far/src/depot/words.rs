@@ -6,7 +6,7 @@ use netram_proto::deposit::{Blocks, Page, Picked, Ticket, Words};
 
 use super::Depot;
 
-/// Pages of which blocks are asked for while others wait for the lock: half a millisecond.
+/// Pages of which blocks are asked for while others wait for the lock.
 const ASKED_AT_ONCE: usize = 512;
 
 impl Depot {
