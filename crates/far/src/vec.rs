@@ -124,22 +124,20 @@ impl<T: Pod> FarVec<T> {
         self.with_pages(pages, |vec| vec.as_slice()[index])
     }
 
-    /// Stores a value.
+    /// Stores a value. Where the arena allows [words](crate::WordAccess), one whose page is away is kept here until that comes.
     pub fn set(&mut self, index: usize, value: T) -> Result<(), AccessError> {
+        match self.set_word(index, value) {
+            true => Ok(()),
+            false => self.set_in_page(index, value),
+        }
+    }
+
+    fn set_in_page(&mut self, index: usize, value: T) -> Result<(), AccessError> {
         let pages = self.pages(index);
         pages.clone().try_for_each(|page| self.pin(pages.start, page))?;
         self.as_mut_slice()[index] = value;
         pages.for_each(|page| self.arena.unpin(Page(page)));
         Ok(())
-    }
-
-    /// Stores values at these places, in their order: their pages come. After an error those before it are stored.
-    pub fn scatter(&mut self, indices: &[usize], values: &[T]) -> Result<(), AccessError> {
-        assert_eq!(indices.len(), values.len(), "a place for each value");
-        indices
-            .iter()
-            .zip(values)
-            .try_for_each(|(index, value)| self.set(*index, *value))
     }
 
     /// All values, as memory.

@@ -3,6 +3,8 @@
 //! Where the kernel gives this process no `userfaultfd`, these tests say so and leave.
 
 mod common;
+#[path = "arena/patches.rs"]
+mod patches;
 #[path = "arena/words.rs"]
 mod words;
 

@@ -156,6 +156,8 @@ pub const ARENA_FRAMES_MIN: u32 = 64;
 pub const ARENA_PAGES_MAX: u32 = 1 << 28;
 /// Bytes that a compressed page costs beside its own: what is known of it, and what an allocator adds.
 pub const PACK_PAGE_BYTES: u32 = 96;
+/// Bytes that a page costs that was written while it is away, beside 20 a block: what is known of it, and what an allocator adds.
+pub const PATCH_PAGE_BYTES: u32 = 96;
 /// After so many pages in a row that did not compress, one in 64 is tried.
 pub const UNPACKED_RUN_MAX: u32 = 7;
 /// Pages that leave an arena together: what one frame holds.

@@ -10,6 +10,7 @@
 //! | `evictor.rs` | hides pages and gives them to the depot |
 //! | `ahead.rs` | what comes before it is wanted |
 //! | `words.rs` | words of pages that stay away |
+//! | `patches.rs` | words that are written to them |
 //!
 //! Whether a page has changed since it came is not watched: sealing it again under its version tells (`Depot::keep`). Write protection would
 //! cost the program a fault a written page, and if the kernel resolves that itself, a write between the look and the move would be missed, for the move
@@ -19,6 +20,7 @@ mod ahead;
 mod evictor;
 mod handler;
 mod moves;
+mod patches;
 #[cfg(test)]
 mod tests;
 mod words;
@@ -35,6 +37,7 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 
 use self::moves::{Core, Hub, ZEROS};
+pub(crate) use self::patches::Written;
 pub(crate) use self::words::Found;
 pub use self::words::WordAccess;
 use crate::config::Config;
@@ -48,6 +51,8 @@ const HANDLERS_MAX: usize = 64;
 const HIDDEN_SHARE: u32 = 8;
 /// One frame in so many may be taken by compressed pages, by default. With pages that take a third, as much more fits into the cap as these take.
 const PACKED_SHARE: u32 = 4;
+/// One frame in so many may be taken by words that were written to pages that are away, by default, if what is hidden and packed leaves so many.
+const PATCHED_SHARE: u32 = 8;
 /// What every arena needs of the kernel.
 const NEEDED: Features = Features::REMOVE
     .and(Features::UNMAP)
@@ -69,14 +74,18 @@ pub struct ArenaConfig {
     /// Bytes of the cap for pages that stay here compressed, and come back without a lender; with the hidden ones at most three quarters of it. Pages that do not
     /// compress take none of it. `None`: a quarter.
     pub packed_bytes: Option<u64>,
+    /// Bytes of the cap for words that were written to pages that are away, where [`words`](Self::words) are allowed: about 120 for the first of a page. With what is hidden and compressed
+    /// at most three quarters of the cap. When most of it is taken, the pages that were written first come home. `None`: an eighth, or what the others leave of
+    /// three quarters.
+    pub patched_bytes: Option<u64>,
     /// Which page leaves.
     pub replacement: Replacement,
     /// Threads that serve faults, 2 to 64: so many may wait for lenders at once.
     pub handlers: usize,
     /// Serve no references by system calls: those that are given a slice whose pages are away fail with `EFAULT`. Needs no right.
     pub user_faults_only: bool,
-    /// Whether values that are away may come without their pages: [`FarVec::get`](crate::FarVec::get) and
-    /// [`gather`](crate::FarVec::gather). A slice's pages always come. Where they may, pages leave for lenders uncompressed.
+    /// Whether values that are away may come, and be written, without their pages: [`FarVec::get`](crate::FarVec::get), [`set`](crate::FarVec::set),
+    /// [`gather`](crate::FarVec::gather) and [`scatter`](crate::FarVec::scatter). A slice's pages always come. Where they may, pages leave for lenders uncompressed.
     pub words: WordAccess,
     /// What handlers do while nobody waits for a page.
     pub wait: WaitPolicy,
@@ -93,6 +102,7 @@ impl Default for ArenaConfig {
             local_bytes: 64 << 20,
             hidden_bytes: None,
             packed_bytes: None,
+            patched_bytes: None,
             replacement: Replacement::Fifo,
             handlers: 4,
             user_faults_only: false,
@@ -166,6 +176,8 @@ pub struct ArenaStatus {
     pub used: u32,
     /// Frames that compressed pages take.
     pub packed: u32,
+    /// Frames that words take which were written to pages that are away.
+    pub patched: u32,
     /// The cap, in pages.
     pub frames: u32,
     /// Pages whose bytes are here because not all of their places have them.
@@ -272,6 +284,7 @@ impl Arena {
             tally: state.machine.tally(),
             used: state.machine.used(),
             packed: state.machine.pack_frames(),
+            patched: state.machine.patch_frames(),
             frames: self.0.frames,
             aside: self.0.core.depot.aside(),
         }
@@ -455,10 +468,22 @@ fn check(config: &ArenaConfig) -> Result<(u32, Settings), ArenaError> {
             "at most three quarters of the cap",
         );
     }
+    let left = local / 4 * 3 - hidden - pack;
+    let patched = { config.patched_bytes }.map_or((local / PATCHED_SHARE).min(left), frames);
+    if patched > left {
+        return bad(
+            "the memory for hidden and for compressed pages and for words written",
+            "at most three quarters of the cap",
+        );
+    }
     let settings = Settings {
         frames: local,
         hidden,
         pack,
+        patched: match config.words {
+            WordAccess::Never => 0,
+            _ => patched,
+        },
         replacement: config.replacement,
         seed: 1,
     };

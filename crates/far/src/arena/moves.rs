@@ -206,7 +206,10 @@ impl Core {
     pub(super) fn fetch(&self, page: Page) {
         let mut bytes = ZEROS;
         match self.depot.get(page, &mut bytes) {
-            Ok(_) => self.put_into_sight(page, &bytes),
+            Ok(_) => {
+                self.mend(page, &mut bytes);
+                self.put_into_sight(page, &bytes);
+            }
             Err(error @ GetError::Lost { .. }) => self.lose(page, &error),
             Err(GetError::Failed) if self.hub.is_stopping() => (),
             Err(GetError::Failed) => panic!("the depot has failed, and with it the arena"),

@@ -5,10 +5,10 @@ use netram_proto::deposit::Blocks;
 use netram_proto::limit::{BLOCK_BYTES, PAGE_BYTES};
 
 use super::FarVec;
-use crate::arena::{AccessError, Found};
+use crate::arena::{AccessError, Found, Written};
 use crate::sys::Pod;
 
-/// Values that are gathered together; more come in several round trips. What has come of them is outside of the cap, 200 bytes each.
+/// Values that are gathered or scattered together; more come in several round trips. What has come of them is outside of the cap, 200 bytes each.
 const AT_ONCE: usize = 16_384;
 
 /// Where a value is that lies in one page.
@@ -42,6 +42,26 @@ impl<T: Pod> FarVec<T> {
         self.gather(&indices, into)
     }
 
+    /// Stores values at these places; of those that are named twice the last stays. Where the arena allows [words](crate::WordAccess), those whose pages are away are
+    /// kept here until these come, and cost no round trip. After an error some are stored, and others are not.
+    pub fn scatter(&mut self, indices: &[usize], values: &[T]) -> Result<(), AccessError> {
+        assert_eq!(indices.len(), values.len(), "a place for each value");
+        for (indices, values) in indices.chunks(AT_ONCE).zip(values.chunks(AT_ONCE)) {
+            for which in self.scatter_words(indices, values) {
+                self.set_in_page(indices[which], values[which])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores values at `first`, `first + step`, and so on. As [`scatter`](FarVec::scatter).
+    pub fn scatter_strided(&mut self, first: usize, step: usize, values: &[T]) -> Result<(), AccessError> {
+        // One that is too large to be a number is behind the end as well.
+        let index = |which: usize| which.saturating_mul(step).saturating_add(first);
+        let indices: Vec<usize> = (0..values.len()).map(index).collect();
+        self.scatter(&indices, values)
+    }
+
     /// A value that may be had without its page.
     pub(super) fn get_word(&self, index: usize) -> Option<T> {
         if !self.arena.takes_words() {
@@ -60,11 +80,58 @@ impl<T: Pod> FarVec<T> {
         }
     }
 
-    /// Stores what may be had without its page. Which values are not.
-    fn gather_words(&self, indices: &[usize], into: &mut [T]) -> Vec<usize> {
+    /// Whether the value is stored, without its page.
+    pub(super) fn set_word(&mut self, index: usize, value: T) -> bool {
+        if !self.arena.takes_words() {
+            return false;
+        }
+        let Some(place) = self.place(index, 0) else {
+            return false;
+        };
+        let mut stored = false;
+        let written = Written {
+            page: place.page,
+            words: ((place.at + size_of::<T>()).div_ceil(BLOCK_BYTES) - place.at / BLOCK_BYTES) as u32,
+            values: &[(place.at, value.as_bytes())],
+        };
+        self.arena.patch(&[written], |stays| stored = stays);
+        stored
+    }
+
+    /// Stores what may be stored without its page. Which values are not, those of one place in their order.
+    fn scatter_words(&mut self, indices: &[usize], values: &[T]) -> Vec<usize> {
         if !self.arena.takes_words() {
             return (0..indices.len()).collect();
         }
+        let (places, mut rest) = self.places(indices);
+        let values: Vec<(usize, &[u8])> = places
+            .iter()
+            .map(|place| (place.at, values[place.which].as_bytes()))
+            .collect();
+        let mut values = &values[..];
+        let pages: Vec<&[Place]> = places.chunk_by(|one, next| one.page == next.page).collect();
+        let written: Vec<Written<'_>> = pages
+            .iter()
+            .map(|places| {
+                let (of_page, behind) = values.split_at(places.len());
+                values = behind;
+                Written {
+                    page: places[0].page,
+                    words: blocks_of::<T>(places).len() as u32,
+                    values: of_page,
+                }
+            })
+            .collect();
+        let mut pages = pages.into_iter();
+        self.arena.patch(&written, |stays| {
+            let places = pages.next().filter(|_| !stays);
+            rest.extend(places.into_iter().flatten().map(|place| place.which));
+        });
+        rest
+    }
+
+    /// Places in the order of their pages, and which values lie in two pages or more.
+    fn places(&self, indices: &[usize]) -> (Vec<Place>, Vec<usize>) {
         let (mut places, mut rest) = (Vec::with_capacity(indices.len()), Vec::new());
         for (which, index) in indices.iter().enumerate() {
             match self.place(*index, which) {
@@ -73,6 +140,15 @@ impl<T: Pod> FarVec<T> {
             }
         }
         places.sort_unstable();
+        (places, rest)
+    }
+
+    /// Stores what may be had without its page. Which values are not.
+    fn gather_words(&self, indices: &[usize], into: &mut [T]) -> Vec<usize> {
+        if !self.arena.takes_words() {
+            return (0..indices.len()).collect();
+        }
+        let (places, mut rest) = self.places(indices);
         let pages: Vec<(&[Place], Vec<u8>)> = places
             .chunk_by(|one, next| one.page == next.page)
             .map(|places| (places, blocks_of::<T>(places)))

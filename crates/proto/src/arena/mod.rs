@@ -26,6 +26,7 @@
 //! | `marks.rs` | when it begins and ends |
 //! | `trend.rs` | which pages a thread will want |
 //! | `words.rs` | whether words of a page that is away are fetched, or the page |
+//! | `patches.rs` | what was written to a page that is away, and when that page comes for it |
 //! | `worth.rs` | how many words are worth a page |
 //!
 //! What it never does: count a page as away before whoever sends it has said so, give one page to two movers, or bring back what the
@@ -35,6 +36,7 @@ mod leaving;
 mod marks;
 mod pack;
 mod pages;
+mod patches;
 mod trend;
 mod words;
 mod worth;
@@ -42,6 +44,7 @@ mod worth;
 pub use crate::far::{Page, Replacement};
 pub use pack::Effort;
 pub use pages::{Arena, Tally};
+pub use patches::Patch;
 pub use words::Reach;
 pub use worth::Worth;
 
@@ -54,6 +57,9 @@ pub struct Settings {
     pub hidden: u32,
     /// Of the cap, what pages may take that stay here compressed; with those that are hidden at most three quarters. 0: none do.
     pub pack: u32,
+    /// Of the cap, what may be taken by words that were written to pages that are away; with what is hidden and packed at most three quarters. 0: the page comes to
+    /// be written.
+    pub patched: u32,
     /// Which page is chosen. Of references it knows what faults tell: when a page came, or was shown again.
     pub replacement: Replacement,
     /// For random replacement.

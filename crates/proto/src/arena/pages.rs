@@ -6,6 +6,7 @@ use core::ops::Range;
 
 use super::marks::Marks;
 use super::pack::Pack;
+use super::patches::Patches;
 use super::trend::Trend;
 use super::{Arrive, Berth, Discarded, Next, Page, Serve, Settings};
 use crate::far::{Frames, Touches};
@@ -129,6 +130,10 @@ pub struct Tally {
     pub packed: u64,
     /// Words that were had of pages that stayed away, or in the pack.
     pub words: u64,
+    /// Words that were written to pages that stayed away.
+    pub written: u64,
+    /// Pages that were asked for because of what was written to them while they were away.
+    pub mended: u64,
 }
 
 /// An arena. See the module.
@@ -143,6 +148,7 @@ pub struct Arena {
     pub(super) hidden: VecDeque<(Page, u64)>,
     pub(super) hidden_count: u32,
     pub(super) pack: Pack,
+    pub(super) patches: Patches,
     pub(super) berths: Vec<Berth>,
     /// Frames with a page in them, or one on its way.
     used: u32,
@@ -168,7 +174,7 @@ impl Arena {
             "what the program sees is the larger part"
         );
         assert!(
-            settings.hidden + settings.pack <= settings.frames / 4 * 3,
+            settings.hidden + settings.pack + settings.patched <= settings.frames / 4 * 3,
             "what the program sees is the larger part"
         );
         Arena {
@@ -179,6 +185,7 @@ impl Arena {
             hidden: VecDeque::new(),
             hidden_count: 0,
             pack: Pack::new(settings.pack),
+            patches: Patches::new(settings.patched),
             berths: (0..Self::berths(&settings)).rev().map(Berth).collect(),
             used: 0,
             here: 0,
@@ -198,7 +205,7 @@ impl Arena {
 
     /// Frames that are free.
     pub fn free(&self) -> u32 {
-        let taken = self.used + self.stashing + self.pack.frames();
+        let taken = self.used + self.stashing + self.pack.frames() + self.patches.frames();
         self.settings.frames.saturating_sub(taken)
     }
 
@@ -210,6 +217,11 @@ impl Arena {
     /// Frames that compressed pages take.
     pub fn pack_frames(&self) -> u32 {
         self.pack.frames()
+    }
+
+    /// Frames that words take which were written to pages that are away.
+    pub fn patch_frames(&self) -> u32 {
+        self.patches.frames()
     }
 
     /// Whether the page is in the pack.
@@ -342,14 +354,19 @@ impl Arena {
             if self.records.state(page) != State::Away {
                 continue;
             }
-            let record = self.records.of(page);
-            record.state = State::Coming;
-            // One that a thread waits for comes into sight: nothing else would wake it.
-            record.marker = index == 0 && !record.queued;
-            self.used += 1;
             self.tally.ahead += 1;
-            self.ahead.push_back(page);
+            self.ask_ahead(page, index == 0);
         }
+    }
+
+    /// A page that is away is to be brought before anybody waits for it.
+    pub(super) fn ask_ahead(&mut self, page: Page, marker: bool) {
+        let record = self.records.of(page);
+        record.state = State::Coming;
+        // One that a thread waits for comes into sight: nothing else would wake it.
+        record.marker = marker && !record.queued;
+        self.used += 1;
+        self.ahead.push_back(page);
     }
 
     /// Pages to be brought that nobody waits for yet, at most so many: each by [`Arena::arrive`], or [`Arena::lost`].
@@ -415,6 +432,10 @@ impl Arena {
         } else {
             assert!(record.state == State::Coming, "it is being brought");
         }
+        assert!(
+            !self.patches.has(page),
+            "what was written to it has been taken along"
+        );
         if record.discarded {
             return self.come_to_nothing(page);
         }
@@ -425,11 +446,16 @@ impl Arena {
 
     /// The page is in the berth that it was to go into.
     pub fn held(&mut self, page: Page) -> Next {
+        assert!(
+            !self.patches.has(page),
+            "what was written to it has been taken along"
+        );
         self.hid(page, true)
     }
 
     /// Every lender that had the page has lost it, and the program knows. [`Arena::arrive_lost`] comes first.
     pub fn lost(&mut self, page: Page) -> Next {
+        self.patches.take(page);
         let record = self.records.of(page);
         assert!(record.state == State::Coming, "it is being brought");
         if record.discarded {
@@ -446,6 +472,7 @@ impl Arena {
         if self.records.state(page) == State::Nowhere {
             return Discarded::default();
         }
+        self.patches.take(page);
         let record = self.records.of(page);
         let (mut drop, mut packed) = (None, false);
         match record.state {

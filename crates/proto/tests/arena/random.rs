@@ -19,6 +19,8 @@ fn run(seed: u64, settings: Settings, loses: bool) -> World {
             let page = Page(at[thread]);
             let act = match world.any(20) {
                 0 => Act::Discard(page),
+                1..8 if world.has_words() => Act::Get(page),
+                8..14 if world.has_words() => Act::Set(page),
                 1..10 => Act::Read(page),
                 _ => Act::Write(page),
             };
@@ -41,6 +43,7 @@ fn settings(hidden: u32, replacement: Replacement) -> Settings {
         frames: 100,
         hidden,
         pack: 0,
+        patched: 0,
         replacement,
         seed: 3,
     }
@@ -86,6 +89,35 @@ fn what_was_packed_is_what_was_written_last() {
         assert!(world.bus_errors == 0 || seed % 2 == 1);
     }
     assert!(all.unpacked > 5000 && all.sent > 5000, "{all:?}");
+}
+
+/// The same with words that are read and written where their pages are, and patches that take more than their part now and then.
+#[test]
+fn what_was_written_to_a_page_that_was_away_is_in_it_when_it_comes() {
+    let mut all = Tally::default();
+    let mut bus_errors = 0;
+    for seed in 300..336 {
+        eprintln!("seed {seed}");
+        let hidden = [0, 12, 30][seed as usize % 3];
+        let (patched, loses) = ([1, 2, 20][seed as usize / 3 % 3], seed % 4 == 3);
+        let settings = Settings {
+            patched,
+            pack: [0, 25][seed as usize % 2],
+            ..settings(hidden, Replacement::Fifo)
+        };
+        let world = run(seed, settings, loses);
+        let tally = world.arena.tally();
+        assert!(tally.written > 500, "{tally:?}");
+        assert!(patched > 2 || tally.mended > 10, "{tally:?}");
+        assert!(world.arena.patch_frames() <= patched + 2, "{tally:?}");
+        all.mended += tally.mended;
+        bus_errors += world.bus_errors;
+        assert!(loses || world.bus_errors == 0);
+    }
+    assert!(
+        all.mended > 2000 && bus_errors > 10,
+        "{all:?}, {bus_errors} bus errors"
+    );
 }
 
 #[test]

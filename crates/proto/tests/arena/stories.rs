@@ -10,6 +10,7 @@ fn settings(hidden: u32) -> Settings {
         frames: ARENA_FRAMES_MIN,
         hidden,
         pack: 0,
+        patched: 0,
         replacement: Replacement::Fifo,
         seed: 1,
     }

@@ -5,18 +5,25 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use netram_proto::arena::{Arena, Arrive, Berth, Next, Page, Serve, Settings, Work};
-use netram_proto::limit::{PACK_PAGE_BYTES, PAGE_BYTES};
+use netram_proto::arena::{Arena, Arrive, Berth, Next, Page, Reach, Serve, Settings, Work};
+use netram_proto::limit::{BLOCK_BYTES, PACK_PAGE_BYTES, PAGE_BYTES};
 
 pub(crate) const PAGES: u32 = 400;
 /// What a page takes that compresses.
 const PACKED: u32 = 1300;
+/// Where a page has its content: in two blocks.
+const AT: usize = 12;
+/// What counters begin with.
+const COUNTER: u32 = 9;
 
 /// What a thread is about to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
     Read(Page),
     Write(Page),
+    /// Only this word of it, wherever the page is.
+    Get(Page),
+    Set(Page),
     /// It has said that it throws the page away; what is in sight goes at its next step.
     Discard(Page),
 }
@@ -98,6 +105,11 @@ impl World {
         ((self.seed >> 33) % u64::from(bound)) as u32
     }
 
+    /// Whether threads read and write words of pages that are away.
+    pub(crate) fn has_words(&self) -> bool {
+        self.settings.patched > 0
+    }
+
     pub(crate) fn is_blocked(&self, thread: usize) -> bool {
         self.blocked[thread].is_some()
     }
@@ -110,6 +122,10 @@ impl World {
         );
         match act {
             Act::Read(page) | Act::Write(page) => self.reference(thread, act, page),
+            Act::Get(page) if self.get_word(page) => (),
+            Act::Get(page) => self.reference(thread, Act::Read(page), page),
+            Act::Set(page) if self.set_word(page) => (),
+            Act::Set(page) => self.reference(thread, Act::Write(page), page),
             Act::Discard(page) => {
                 self.discard(page);
                 self.written.remove(&page);
@@ -127,6 +143,50 @@ impl World {
             self.packs.remove(&page).expect("it is in the pack");
         }
         self.steps.extend(discarded.drop.map(Step::Drop));
+    }
+
+    /// `false`: its page has to come.
+    fn get_word(&mut self, page: Page) -> bool {
+        if self.arena.reach(page, 2, COUNTER) != Reach::Words {
+            return false;
+        }
+        let Some(Kept::Content(content)) = self.depot.get(&page).copied() else {
+            return false;
+        };
+        let mut bytes = paged(content);
+        if let Some(patch) = self.arena.patched(page, 0..2) {
+            for (number, block) in bytes.chunks_exact_mut(BLOCK_BYTES).enumerate().take(2) {
+                patch.overlay(number as u8, block);
+            }
+        }
+        let expected = self.written.get(&page).copied().unwrap_or(0);
+        assert_eq!(
+            content_of(&bytes),
+            expected,
+            "a word of {page:?} is not what was written last"
+        );
+        true
+    }
+
+    /// `false`: its page has to come.
+    fn set_word(&mut self, page: Page) -> bool {
+        let races = self.blocked.contains(&Some(Act::Discard(page)));
+        if races || !self.arena.may_patch(page, 2, COUNTER) {
+            return false;
+        }
+        self.writes += 1;
+        self.arena.patch(page, AT, &self.writes.to_le_bytes());
+        self.written.insert(page, self.writes);
+        true
+    }
+
+    /// What has come of a page, and what was written to it meanwhile.
+    fn mended(&mut self, page: Page, content: u64) -> u64 {
+        let mut bytes = paged(content);
+        if let Some(patch) = self.arena.take_patch(page) {
+            patch.apply(&mut bytes);
+        }
+        content_of(&bytes)
     }
 
     fn reference(&mut self, thread: usize, act: Act, page: Page) {
@@ -227,8 +287,11 @@ impl World {
                 self.arena.note(thread as u32, page, serve, &(0..PAGES));
                 self.serve(page, serve);
             }
-            Step::Fetch(page) => match self.depot.get(&page) {
-                Some(Kept::Content(content)) => self.steps.push_back(Step::Arrive(page, *content)),
+            Step::Fetch(page) => match self.depot.get(&page).copied() {
+                Some(Kept::Content(content)) => {
+                    let content = self.mended(page, content);
+                    self.steps.push_back(Step::Arrive(page, content));
+                }
                 Some(Kept::Lost) => self.lose(page),
                 None => self.steps.push_back(Step::Arrive(page, 0)),
             },
@@ -411,7 +474,8 @@ impl World {
 
     fn check(&self) {
         let packed = self.packs.len() * (PACKED + PACK_PAGE_BYTES) as usize;
-        let frames = self.sight.len() + self.berths.len() + self.stash.len() + packed.div_ceil(PAGE_BYTES);
+        let here = self.sight.len() + self.berths.len() + self.stash.len();
+        let frames = here + packed.div_ceil(PAGE_BYTES) + self.arena.patch_frames() as usize;
         let moving = netram_proto::limit::EVICT_PAGES + self.blocked.len();
         assert!(
             frames <= self.settings.frames as usize + moving,
@@ -427,4 +491,15 @@ impl World {
         // A page that was thrown away just when it came is counted until somebody looks for it.
         assert!(self.arena.used() as usize >= self.sight.len() + self.berths.len());
     }
+}
+
+/// A page with this content.
+fn paged(content: u64) -> [u8; PAGE_BYTES] {
+    let mut bytes = [0; PAGE_BYTES];
+    bytes[AT..AT + 8].copy_from_slice(&content.to_le_bytes());
+    bytes
+}
+
+fn content_of(bytes: &[u8; PAGE_BYTES]) -> u64 {
+    u64::from_le_bytes(bytes[AT..AT + 8].try_into().unwrap())
 }

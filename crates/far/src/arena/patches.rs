@@ -1,0 +1,87 @@
+//! Words that are written to pages that are away: they stay here until their page comes home.
+
+use std::sync::PoisonError;
+
+use netram_proto::arena::{Page, Patch};
+use netram_proto::deposit::Blocks;
+use netram_proto::limit::BLOCK_BYTES;
+
+use super::Arena;
+use super::moves::Core;
+use crate::seal::Bytes;
+
+/// Pages that are written while faults wait for the lock.
+const WRITTEN_AT_ONCE: usize = 256;
+
+/// What is to be written to one page.
+pub(crate) struct Written<'a> {
+    pub(crate) page: Page,
+    /// Blocks in which that lies.
+    pub(crate) words: u32,
+    /// Bytes, and how many of the page come before them. Where they overlap the later ones stay.
+    pub(crate) values: &'a [(usize, &'a [u8])],
+}
+
+impl Arena {
+    /// Writes to pages that are away, as long as they have not earned to come. Tells of each, in order, whether that was done; else its page has to come.
+    pub(crate) fn patch(&self, pages: &[Written<'_>], mut tell: impl FnMut(bool)) {
+        let core = &self.0.core;
+        let all = pages.iter().map(|written| written.words as usize).sum();
+        for pages in pages.chunks(WRITTEN_AT_ONCE) {
+            // What the program has thrown away may have been heard and not be known yet; what is written now would go with it.
+            let shape = core.shape.read().unwrap_or_else(PoisonError::into_inner);
+            let mut state = core.hub.lock();
+            drop(shape);
+            let initial = self.counter(&state, all);
+            for written in pages {
+                let stays = state.machine.may_patch(written.page, written.words, initial);
+                if stays {
+                    for (at, bytes) in written.values {
+                        state.machine.patch(written.page, *at, bytes);
+                    }
+                }
+                tell(stays);
+            }
+            core.hub.spread(&state);
+        }
+    }
+}
+
+impl Core {
+    /// Puts into a page that has come from the depot what was written to it meanwhile.
+    pub(super) fn mend(&self, page: Page, bytes: &mut Bytes) {
+        let patch = self.hub.lock().machine.take_patch(page);
+        if let Some(patch) = patch {
+            patch.apply(bytes);
+        }
+    }
+}
+
+/// The blocks that have to be fetched. `None`: all were written from their first to their last byte.
+pub(super) fn missing(blocks: &Blocks, patch: Option<&Patch>) -> Option<Blocks> {
+    let Some(patch) = patch else {
+        return Some(blocks.clone());
+    };
+    Blocks::listed(
+        blocks
+            .numbers()
+            .filter(|number| !patch.is_whole(*number))
+            .collect(),
+    )
+}
+
+/// The blocks as they are, out of those that were missing.
+pub(super) fn complete(blocks: &Blocks, patch: Option<&Patch>, came: Vec<u8>) -> Vec<u8> {
+    let Some(patch) = patch else { return came };
+    let mut came = came.chunks_exact(BLOCK_BYTES);
+    let mut bytes = Vec::with_capacity(blocks.count() * BLOCK_BYTES);
+    for number in blocks.numbers() {
+        let start = bytes.len();
+        match patch.is_whole(number) {
+            true => bytes.extend([0; BLOCK_BYTES]),
+            false => bytes.extend(came.next().into_iter().flatten()),
+        }
+        patch.overlay(number, &mut bytes[start..]);
+    }
+    bytes
+}
