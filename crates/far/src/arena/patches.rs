@@ -32,6 +32,10 @@ impl Arena {
             let shape = core.shape.read().unwrap_or_else(PoisonError::into_inner);
             let mut state = core.hub.lock();
             drop(shape);
+            if state.machine.free() == 0 {
+                // The evictor tells of it only when it has done what it does.
+                state.machine.stashing(core.depot.aside() as u32);
+            }
             let initial = self.counter(&state, all);
             for written in pages {
                 let stays = state.machine.may_patch(written.page, written.words, initial);

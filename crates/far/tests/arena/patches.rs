@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use netram_far::{AccessError, Arena, ArenaConfig, FarVec, GetError, WordAccess};
 
-use super::common::{PATIENCE, dir, lender};
+use super::common::{PATIENCE, dir, lender, until};
 use super::{FRAMES, PAGE_WORDS, config, open, word};
 
 const PAGES: usize = 4 * FRAMES;
@@ -25,6 +25,11 @@ fn written(arena: &Arena) -> FarVec<u64> {
         *value = word(index, 1);
     }
     assert!(arena.depot().flush(PATIENCE));
+    // Where none is free a write brings its page.
+    until("frames are free", || {
+        let status = arena.status();
+        status.used as usize + status.packed as usize + status.aside <= FRAMES - 8
+    });
     vec
 }
 
