@@ -25,6 +25,7 @@ __all__ = [
     "NoRoom",
     "NotHeld",
     "OpenError",
+    "PageLost",
     "RangeError",
     "RecoveryRefused",
     "SaveError",
@@ -96,6 +97,10 @@ class NoHeap(HeapError):
 
 class NoRoom(HeapError, MemoryError):
     """No free block is large enough. Free some, or use a larger heap."""
+
+
+class PageLost(Error):
+    """Every lender that had a page of far memory has lost it, and with it what was there."""
 
 
 class BusyError(Error):

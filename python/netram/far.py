@@ -23,9 +23,9 @@ from .errors import ClosedError
 
 if TYPE_CHECKING:
     import numpy
-    from numpy.typing import DTypeLike, NDArray
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-__all__ = ["Arena", "ArenaStatus", "FarMemory", "empty", "open"]
+__all__ = ["Arena", "ArenaStatus", "FarMemory", "empty", "gather", "open", "scatter"]
 
 _default: Arena | None = None
 
@@ -86,6 +86,8 @@ def open(
     spill_size: int | str | None = None,
     hidden: int | str | None = None,
     packed: int | str | None = None,
+    words: int | str | None = None,
+    patched: int | str | None = None,
     replacement: str = "fifo",
     threads: int = 4,
     user_faults_only: bool = False,
@@ -98,7 +100,9 @@ def open(
     lenders a page is, 1 or 2; with 2, one may die and no page is lost. per_lender: the most bytes at each. spill: a directory
     on a local disk, for a file that is the second copy where there is one lender, and the only one where there is none;
     spill_size: its most bytes. hidden: bytes of local for pages on their way out. packed: bytes of local for pages that
-    stay here compressed. replacement: which page leaves, "fifo", "clock", "lru" or "random". threads: so many
+    stay here compressed. words: gather() and scatter() leave pages away until so many blocks of 16 bytes of one were used,
+    1 to 256, or "measured", what they and pages cost; pages come whole unless given. patched: bytes of local for
+    what was scattered so. replacement: which page leaves, "fifo", "clock", "lru" or "random". threads: so many
     faults are served at once. user_faults_only=True needs no right to userfaultfd, but then system calls on pages that are
     away (reading a file into an array) fail. wait: "spin", "yield" or "block". patience: seconds that growing waits for room.
 
@@ -119,6 +123,8 @@ def open(
             spill_size=spill_size,
             hidden=hidden,
             packed=packed,
+            words=words,
+            patched=patched,
             replacement=replacement,
             threads=threads,
             user_faults_only=user_faults_only,
@@ -139,3 +145,59 @@ def empty(
     if chosen is None:
         raise ClosedError("there is no arena yet; open one with netram.far.open")
     return chosen.empty(shape, dtype, order)
+
+
+def gather(array: NDArray[Any], indices: ArrayLike, out: NDArray[Any] | None = None) -> NDArray[Any]:
+    """The elements of a far array at these places of array.reshape(-1), as array.reshape(-1)[indices] has them.
+
+    In an arena that was opened with words= those that are away come in one round trip a lender, and their pages stay where they are until
+    they have earned to come. The array is contiguous. Raises IndexError; PageLost where every copy of a page is lost.
+    """
+    import numpy
+
+    memory, places = _places(array, indices)
+    raw = memory.gather(array.itemsize, places.tobytes())
+    values: NDArray[Any] = numpy.frombuffer(raw, array.dtype).reshape(places.shape)
+    if out is None:
+        return values
+    if out.shape != values.shape:
+        raise ValueError(f"{values.shape} elements do not fit into {out.shape}")
+    out[...] = values
+    return out
+
+
+def scatter(array: NDArray[Any], indices: ArrayLike, values: ArrayLike) -> None:
+    """Store values at these places of a far array, as array.reshape(-1)[indices] = values does; of a place that is named twice the last stays.
+
+    In an arena that was opened with words= what is away is kept here until its page comes, and costs no round trip. The array is
+    contiguous. After an error some are stored, and others are not. Raises IndexError; PageLost where every copy of a page is lost; NoRoom.
+    """
+    import numpy
+
+    memory, places = _places(array, indices)
+    stored = numpy.broadcast_to(numpy.asarray(values, array.dtype), places.shape)
+    memory.scatter(array.itemsize, places.tobytes(), stored.tobytes())
+
+
+def _places(array: NDArray[Any], indices: ArrayLike) -> tuple[FarMemory, NDArray[Any]]:
+    """The memory that an array lies in, and places of that memory."""
+    import numpy
+
+    owner: Any = array
+    while isinstance(owner, numpy.ndarray):
+        owner = owner.base
+    memory = owner.obj if isinstance(owner, memoryview) else owner
+    if not isinstance(memory, FarMemory):
+        raise TypeError("the array is not in far memory; netram.far.empty makes one that is")
+    first, rest = divmod(array.ctypes.data - memory.address, max(array.itemsize, 1))
+    if not array.flags.c_contiguous or rest != 0:
+        raise ValueError("the array is not contiguous, or begins within an element of its memory")
+    places = numpy.asarray(indices)
+    if places.size == 0:
+        places = places.astype("int64")
+    if places.dtype.kind not in "iu":
+        raise TypeError(f"places are whole numbers, not {places.dtype}")
+    if places.size > 0 and (int(places.max()) >= array.size or int(places.min()) < -array.size):
+        raise IndexError(f"places {int(places.min())} to {int(places.max())} of {array.size}")
+    places = places.astype("int64")
+    return memory, (numpy.where(places < 0, places + array.size, places) + first).astype("<u8")

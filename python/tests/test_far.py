@@ -164,3 +164,79 @@ def test_a_forked_child_has_none_of_it(lender: Callable[..., Lender]) -> None:
     opened(one)
     ran = run(FORKING, one.address)
     assert (ran.returncode, ran.stdout) == (0, f"{int(signal.SIGSEGV)}\n"), ran.stderr
+
+
+def with_words(words: int | str, one: Lender) -> netram.far.Arena:
+    """An arena of which elements come and go without their pages; skips where this machine has none."""
+    try:
+        return netram.far.open(SIZE, LOCAL, lenders=[one.address], insecure=True, copies=1, words=words, packed=0)
+    except netram.OpenError as error:
+        if "userfaultfd" in str(error):
+            pytest.skip(str(error))
+        raise
+
+
+def test_elements_are_gathered_and_scattered_without_their_pages(lender: Callable[..., Lender]) -> None:
+    arena = with_words(100, lender(size="64MiB"))
+    own = numpy.random.default_rng(3).random((2000, 512))
+    far = arena.empty((2000, 512))
+    far[:] = own
+    # Of the first 1000 rows, a page each, hardly one is here, and nothing is on its way.
+    until(lambda: arena.status().aside == 0 and arena.status().used < arena.status().cap)
+    before = arena.status()
+    column = numpy.arange(1000) * 512
+    assert (netram.far.gather(far, column + 7) == own[:1000, 7]).all()
+    after = arena.status()
+    assert after.fetched == before.fetched and 900 < after.words <= 1000
+    netram.far.scatter(far, column + 8, own[:1000, 7])
+    own[:1000, 8] = own[:1000, 7]
+    # Some pages may come: where no frame was free for what is kept of them.
+    after = arena.status()
+    assert 0 < after.written <= 1000 and after.patched > 0
+    out = numpy.empty((500, 2))
+    places = column.reshape(500, 2) + 8
+    assert netram.far.gather(far, places, out) is out
+    assert (out == own.reshape(-1)[places]).all()
+    # Places from the end, of a part, one twice, of whole numbers, one value for all.
+    part = far[3:1500]
+    netram.far.scatter(part, [0, -1, 0], [1, 2, 3])
+    own[3, 0], own[1499, -1] = 3, 2
+    netram.far.scatter(part.reshape(-1), numpy.array([5, 6], "uint8"), 4)
+    own[3, 5:7] = 4
+    assert netram.far.gather(part, -1) == 2 and netram.far.gather(part, []).shape == (0,)
+    assert (far == own).all()
+
+
+def test_words_follow_what_they_cost_and_arenas_without_them_bring_pages(lender: Callable[..., Lender]) -> None:
+    one = lender(size="64MiB")
+    for arena in (with_words("measured", one), opened(one, copies=1)):
+        far = arena.empty(SIZE // 16, "int64")
+        far[:] = numpy.arange(SIZE // 16)
+        places = numpy.random.default_rng(4).permutation(SIZE // 16)[:3000]
+        netram.far.scatter(far, places, -places)
+        assert (netram.far.gather(far, places) == -places).all()
+        own = numpy.arange(SIZE // 16)
+        own[places] = -places
+        assert (far == own).all()
+
+
+def test_places_that_cannot_be_are_refused(lender: Callable[..., Lender]) -> None:
+    arena = with_words(8, lender())
+    far = arena.empty((10, 10))
+    for places in (100, -101, [3, 100]):
+        with pytest.raises(IndexError, match="of 100"):
+            netram.far.gather(far, places)
+        with pytest.raises(IndexError, match="of 100"):
+            netram.far.scatter(far, places, 1)
+    with pytest.raises(TypeError, match="whole numbers"):
+        netram.far.gather(far, 0.5)
+    with pytest.raises(TypeError, match="not in far memory"):
+        netram.far.gather(numpy.zeros(3), 0)
+    with pytest.raises(ValueError, match="contiguous"):
+        netram.far.gather(far.T, 0)
+    with pytest.raises(ValueError, match="do not fit"):
+        netram.far.gather(far, [1, 2], numpy.empty(3))
+    with pytest.raises(netram.OpenError, match="from 1 to 256"):
+        netram.far.open("1MiB", "1MiB", lenders=[lender().address], insecure=True, words=257)
+    with pytest.raises(ValueError, match="measured"):
+        netram.far.open("1MiB", "1MiB", lenders=[lender().address], insecure=True, words="any")

@@ -164,10 +164,16 @@ impl<T: Pod> FarVec<T> {
 
     /// The pages of a value.
     fn pages(&self, index: usize) -> std::ops::Range<u32> {
-        assert!(index < self.length, "value {index} of {}", self.length);
-        let (start, bytes) = (self.area.pages().start, size_of::<T>());
+        self.pages_of(size_of::<T>(), index)
+    }
+
+    /// The pages of a value, if values had so many bytes.
+    fn pages_of(&self, size: usize, index: usize) -> std::ops::Range<u32> {
+        let length = self.length * size_of::<T>() / size;
+        assert!(index < length, "value {index} of {length}");
+        let start = self.area.pages().start;
         let page = |offset: usize| (start + offset / PAGE_BYTES) as u32;
-        page(index * bytes)..page((index + 1) * bytes - 1) + 1
+        page(index * size)..page((index + 1) * size - 1) + 1
     }
 
     fn with_pages<R>(

@@ -50,6 +50,8 @@ classes! {
     no_heap = "NoHeap";
     /// A heap is full.
     no_room = "NoRoom";
+    /// A page of far memory is lost.
+    page_lost = "PageLost";
     /// Not now: transactions are open, or another thread is in it.
     busy = "BusyError";
 }

@@ -27,7 +27,9 @@ impl<T: Pod> FarVec<T> {
     pub fn gather(&self, indices: &[usize], into: &mut [T]) -> Result<(), AccessError> {
         assert_eq!(indices.len(), into.len(), "a place for each value");
         for (indices, into) in indices.chunks(AT_ONCE).zip(into.chunks_mut(AT_ONCE)) {
-            for which in self.gather_words(indices, into) {
+            let stored =
+                |which: usize, found: Option<&[u8]>| into[which] = found.map_or_else(T::new_zeroed, value);
+            for which in self.gather_words(size_of::<T>(), indices, stored) {
                 into[which] = self.get_in_page(indices[which])?;
             }
         }
@@ -47,7 +49,8 @@ impl<T: Pod> FarVec<T> {
     pub fn scatter(&mut self, indices: &[usize], values: &[T]) -> Result<(), AccessError> {
         assert_eq!(indices.len(), values.len(), "a place for each value");
         for (indices, values) in indices.chunks(AT_ONCE).zip(values.chunks(AT_ONCE)) {
-            for which in self.scatter_words(indices, values) {
+            let bytes = |which: usize| values[which].as_bytes();
+            for which in self.scatter_words(size_of::<T>(), indices, bytes) {
                 self.set_in_page(indices[which], values[which])?;
             }
         }
@@ -67,7 +70,7 @@ impl<T: Pod> FarVec<T> {
         if !self.arena.takes_words() {
             return None;
         }
-        let place = self.place(index, 0)?;
+        let place = self.place(size_of::<T>(), index, 0)?;
         let first = place.at / BLOCK_BYTES;
         let count = (place.at + size_of::<T>()).div_ceil(BLOCK_BYTES) - first;
         match self
@@ -75,7 +78,10 @@ impl<T: Pod> FarVec<T> {
             .word(place.page, Blocks::spaced(first as u8, 1, count)?)
         {
             Found::Zeros => Some(T::new_zeroed()),
-            Found::Blocks(bytes) => Some(value(&bytes, place.at % BLOCK_BYTES)),
+            Found::Blocks(bytes) => {
+                let at = place.at % BLOCK_BYTES;
+                Some(value(&bytes[at..at + size_of::<T>()]))
+            }
             Found::Page => None,
         }
     }
@@ -85,7 +91,7 @@ impl<T: Pod> FarVec<T> {
         if !self.arena.takes_words() {
             return false;
         }
-        let Some(place) = self.place(index, 0) else {
+        let Some(place) = self.place(size_of::<T>(), index, 0) else {
             return false;
         };
         let mut stored = false;
@@ -99,14 +105,19 @@ impl<T: Pod> FarVec<T> {
     }
 
     /// Stores what may be stored without its page. Which values are not, those of one place in their order.
-    fn scatter_words(&mut self, indices: &[usize], values: &[T]) -> Vec<usize> {
+    fn scatter_words<'a>(
+        &mut self,
+        size: usize,
+        indices: &[usize],
+        bytes: impl Fn(usize) -> &'a [u8],
+    ) -> Vec<usize> {
         if !self.arena.takes_words() {
             return (0..indices.len()).collect();
         }
-        let (places, mut rest) = self.places(indices);
+        let (places, mut rest) = self.places(size, indices);
         let values: Vec<(usize, &[u8])> = places
             .iter()
-            .map(|place| (place.at, values[place.which].as_bytes()))
+            .map(|place| (place.at, bytes(place.which)))
             .collect();
         let mut values = &values[..];
         let pages: Vec<&[Place]> = places.chunk_by(|one, next| one.page == next.page).collect();
@@ -117,7 +128,7 @@ impl<T: Pod> FarVec<T> {
                 values = behind;
                 Written {
                     page: places[0].page,
-                    words: blocks_of::<T>(places).len() as u32,
+                    words: blocks_of(size, places).len() as u32,
                     values: of_page,
                 }
             })
@@ -131,10 +142,10 @@ impl<T: Pod> FarVec<T> {
     }
 
     /// Places in the order of their pages, and which values lie in two pages or more.
-    fn places(&self, indices: &[usize]) -> (Vec<Place>, Vec<usize>) {
+    fn places(&self, size: usize, indices: &[usize]) -> (Vec<Place>, Vec<usize>) {
         let (mut places, mut rest) = (Vec::with_capacity(indices.len()), Vec::new());
         for (which, index) in indices.iter().enumerate() {
-            match self.place(*index, which) {
+            match self.place(size, *index, which) {
                 Some(place) => places.push(place),
                 None => rest.push(which),
             }
@@ -143,15 +154,20 @@ impl<T: Pod> FarVec<T> {
         (places, rest)
     }
 
-    /// Stores what may be had without its page. Which values are not.
-    fn gather_words(&self, indices: &[usize], into: &mut [T]) -> Vec<usize> {
+    /// Gives what may be had without its page to `store`: nothing for zeros. Which values may not.
+    fn gather_words(
+        &self,
+        size: usize,
+        indices: &[usize],
+        mut store: impl FnMut(usize, Option<&[u8]>),
+    ) -> Vec<usize> {
         if !self.arena.takes_words() {
             return (0..indices.len()).collect();
         }
-        let (places, mut rest) = self.places(indices);
+        let (places, mut rest) = self.places(size, indices);
         let pages: Vec<(&[Place], Vec<u8>)> = places
             .chunk_by(|one, next| one.page == next.page)
-            .map(|places| (places, blocks_of::<T>(places)))
+            .map(|places| (places, blocks_of(size, places)))
             .collect();
         let wants: Vec<(Page, Blocks)> = pages
             .iter()
@@ -159,15 +175,14 @@ impl<T: Pod> FarVec<T> {
             .collect();
         for ((places, numbers), found) in pages.iter().zip(self.arena.words(&wants)) {
             match found {
-                Found::Zeros => places
-                    .iter()
-                    .for_each(|place| into[place.which] = T::new_zeroed()),
+                Found::Zeros => places.iter().for_each(|place| store(place.which, None)),
                 Found::Page => rest.extend(places.iter().map(|place| place.which)),
                 Found::Blocks(bytes) => {
                     for place in *places {
                         let first = (place.at / BLOCK_BYTES) as u8;
                         let before = numbers.partition_point(|number| *number < first);
-                        into[place.which] = value(&bytes, before * BLOCK_BYTES + place.at % BLOCK_BYTES);
+                        let at = before * BLOCK_BYTES + place.at % BLOCK_BYTES;
+                        store(place.which, Some(&bytes[at..at + size]));
                     }
                 }
             }
@@ -176,9 +191,9 @@ impl<T: Pod> FarVec<T> {
     }
 
     /// `None`: it lies in two pages or more.
-    fn place(&self, index: usize, which: usize) -> Option<Place> {
-        let pages = self.pages(index);
-        let at = index * size_of::<T>() % PAGE_BYTES;
+    fn place(&self, size: usize, index: usize, which: usize) -> Option<Place> {
+        let pages = self.pages_of(size, index);
+        let at = index * size % PAGE_BYTES;
         (pages.len() == 1).then_some(Place {
             page: Page(pages.start),
             at,
@@ -187,14 +202,62 @@ impl<T: Pod> FarVec<T> {
     }
 }
 
+/// Bytes, as elements of which only the size is known: for C and Python. Element 0 is at the beginning.
+impl FarVec<u8> {
+    /// The elements of so many bytes at these places, one behind the other. As [`gather`](FarVec::gather).
+    pub fn gather_elements(
+        &self,
+        size: usize,
+        indices: &[usize],
+        into: &mut [u8],
+    ) -> Result<(), AccessError> {
+        assert_eq!(indices.len() * size, into.len(), "a place for each element");
+        for (indices, into) in indices.chunks(AT_ONCE).zip(into.chunks_mut(AT_ONCE * size)) {
+            let store = |which: usize, found: Option<&[u8]>| {
+                let target = &mut into[which * size..(which + 1) * size];
+                match found {
+                    Some(bytes) => target.copy_from_slice(bytes),
+                    None => target.fill(0),
+                }
+            };
+            for which in self.gather_words(size, indices, store) {
+                let target = &mut into[which * size..(which + 1) * size];
+                let first = indices[which] * size;
+                self.with_pages(self.pages_of(size, indices[which]), |vec| {
+                    target.copy_from_slice(&vec.as_slice()[first..first + size]);
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores elements of so many bytes at these places. As [`scatter`](FarVec::scatter).
+    pub fn scatter_elements(
+        &mut self,
+        size: usize,
+        indices: &[usize],
+        values: &[u8],
+    ) -> Result<(), AccessError> {
+        assert_eq!(indices.len() * size, values.len(), "a place for each element");
+        for (indices, values) in indices.chunks(AT_ONCE).zip(values.chunks(AT_ONCE * size)) {
+            let bytes = |which: usize| &values[which * size..(which + 1) * size];
+            for which in self.scatter_words(size, indices, bytes) {
+                let first = indices[which] * size;
+                let pages = self.pages_of(size, indices[which]);
+                pages.clone().try_for_each(|page| self.pin(pages.start, page))?;
+                self.as_mut_slice()[first..first + size].copy_from_slice(bytes(which));
+                pages.for_each(|page| self.arena.unpin(Page(page)));
+            }
+        }
+        Ok(())
+    }
+}
+
 /// The blocks in which these values of one page lie, each once. The values are in their order.
-fn blocks_of<T>(places: &[Place]) -> Vec<u8> {
+fn blocks_of(size: usize, places: &[Place]) -> Vec<u8> {
     let mut numbers: Vec<u8> = Vec::with_capacity(places.len());
     for place in places {
-        let (first, end) = (
-            place.at / BLOCK_BYTES,
-            (place.at + size_of::<T>()).div_ceil(BLOCK_BYTES),
-        );
+        let (first, end) = (place.at / BLOCK_BYTES, (place.at + size).div_ceil(BLOCK_BYTES));
         for block in first..end {
             if numbers.last().is_none_or(|last| usize::from(*last) < block) {
                 numbers.push(block as u8);
@@ -213,9 +276,9 @@ fn chosen(numbers: &[u8]) -> Option<Blocks> {
     }
 }
 
-/// The value that begins there.
-fn value<T: Pod>(bytes: &[u8], at: usize) -> T {
-    match T::read_from_bytes(&bytes[at..at + size_of::<T>()]) {
+/// The value with these bytes.
+fn value<T: Pod>(bytes: &[u8]) -> T {
+    match T::read_from_bytes(bytes) {
         Ok(value) => value,
         Err(_) => unreachable!("there are as many bytes as the value has"),
     }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use netram_far::{ArenaConfig, ArenaError, Config, FarVec, GrowError, Replacement};
+use netram_far::{ArenaConfig, ArenaError, Config, FarVec, GrowError, Replacement, WordAccess};
 use netram_proto::limit::PAGE_BYTES;
 use netram_transport::WaitPolicy;
 use pyo3::exceptions::PyValueError;
@@ -32,6 +32,8 @@ pub(crate) struct ArenaStatus {
     used: u32,
     /// Of the cap, what compressed pages take, in pages.
     packed: u32,
+    /// Of the cap, what elements take that were written to pages that are away, in pages.
+    patched: u32,
     /// The cap, in pages.
     cap: u32,
     /// Pages that wait here until lenders have them.
@@ -50,6 +52,30 @@ pub(crate) struct ArenaStatus {
     ahead: u64,
     /// Pages that left, or were dropped because lenders have them.
     sent: u64,
+    /// Blocks of 16 bytes that came without their pages.
+    words: u64,
+    /// Blocks that were written without their pages.
+    written: u64,
+}
+
+/// Whether elements come and go without their pages.
+#[derive(FromPyObject)]
+pub(crate) enum Words {
+    Count(u32),
+    Name(String),
+}
+
+impl Words {
+    fn access(words: Option<Words>) -> PyResult<WordAccess> {
+        match words {
+            None => Ok(WordAccess::Never),
+            Some(Words::Count(count)) => Ok(WordAccess::Counted(count)),
+            Some(Words::Name(name)) if name == "measured" => Ok(WordAccess::Measured),
+            Some(Words::Name(name)) => Err(PyValueError::new_err(format!(
+                "no words {name:?}: give a number from 1 to 256, or \"measured\""
+            ))),
+        }
+    }
 }
 
 #[pymethods]
@@ -76,6 +102,7 @@ impl ArenaStatus {
 /// copies: at how many lenders a page is, 1 or 2. With 2, one may die and no page is lost. per_lender: the most bytes at each. spill: a
 /// directory on a local disk, for a file that is the second copy where there is one lender, and the only one where there is none; spill_size: its
 /// most bytes.
+/// words: netram.far.gather() and scatter() leave pages away until so many blocks of 16 bytes of one were used, or "measured"; pages come whole unless given. patched: bytes of local for what was scattered so.
 /// hidden: bytes of local for pages on their way out, at most half; an eighth unless given. packed: bytes of local for pages that stay here compressed; a quarter unless given. replacement: which page leaves, "fifo",
 /// "clock", "lru" or "random". threads: so many faults are served at once. user_faults_only=True needs no right to userfaultfd, but
 /// system calls on pages that are away (reading a file into an array) fail with EFAULT. patience: seconds that growing waits while no
@@ -84,7 +111,7 @@ impl ArenaStatus {
 /// Returns at once; lenders are connected meanwhile. Raises OpenError.
 #[pyfunction]
 #[pyo3(signature = (size, local, *, lenders = Vec::new(), key_file = None, insecure = false, copies = 2, per_lender = None,
-    spill = None, spill_size = None, hidden = None, packed = None, replacement = "fifo", threads = 4, user_faults_only = false, wait = None, patience = 30.0))]
+    spill = None, spill_size = None, hidden = None, packed = None, words = None, patched = None, replacement = "fifo", threads = 4, user_faults_only = false, wait = None, patience = 30.0))]
 #[allow(
     clippy::too_many_arguments,
     reason = "they are Python's keywords, each optional"
@@ -102,6 +129,8 @@ pub(crate) fn open_arena(
     spill_size: Option<Size>,
     hidden: Option<Size>,
     packed: Option<Size>,
+    words: Option<Words>,
+    patched: Option<Size>,
     replacement: &str,
     threads: usize,
     user_faults_only: bool,
@@ -129,6 +158,8 @@ pub(crate) fn open_arena(
         local_bytes: local.0,
         hidden_bytes: hidden.map(|size| size.0),
         packed_bytes: packed.map(|size| size.0),
+        patched_bytes: patched.map(|size| size.0),
+        words: Words::access(words)?,
         replacement: self::replacement(replacement)?,
         handlers: threads,
         user_faults_only,
@@ -207,6 +238,7 @@ impl Arena {
         Ok(ArenaStatus {
             used: arena.used,
             packed: arena.packed,
+            patched: arena.patched,
             cap: arena.frames,
             aside: depot.aside,
             short: depot.short,
@@ -216,6 +248,8 @@ impl Arena {
             fetched: arena.tally.fetched,
             ahead: arena.tally.ahead,
             sent: arena.tally.sent,
+            words: arena.tally.words,
+            written: arena.tally.written,
         })
     }
 

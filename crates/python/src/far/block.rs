@@ -1,9 +1,11 @@
 //! A part of an arena as Python sees it.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
-use netram_far::FarVec;
+use netram_far::{AccessError, FarVec};
+use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyByteArray;
 
 use crate::error;
 use crate::fork::Generation;
@@ -11,30 +13,57 @@ use crate::sys::{Memory, View, Viewed};
 
 /// Bytes of an arena. The arena lives as long as they do.
 pub(super) struct Block {
-    bytes: FarVec<u8>,
+    /// Held to gather, and alone to scatter. Views need no lock: they have the address.
+    bytes: RwLock<FarVec<u8>>,
+    address: usize,
+    length: usize,
     generation: Generation,
 }
 
 impl Block {
     pub(super) fn new(bytes: FarVec<u8>) -> Block {
         Block {
-            bytes,
+            address: bytes.as_ptr().expose_provenance(),
+            length: bytes.len(),
+            bytes: RwLock::new(bytes),
             generation: Generation::now(),
         }
+    }
+
+    fn check_process(&self, py: Python<'_>) -> PyResult<()> {
+        match self.generation.is_past() {
+            false => Ok(()),
+            true => Err(error::closed(
+                py,
+                "a child of fork has none of its parent's far memory; open an arena of its own",
+            )),
+        }
+    }
+
+    /// Eight bytes a number, as elements of this size are counted.
+    fn indices(&self, size: usize, indices: &[u8]) -> PyResult<Vec<usize>> {
+        if size == 0 {
+            return Err(PyValueError::new_err("an element has a byte at least"));
+        }
+        let (numbers, rest) = indices.as_chunks::<8>();
+        if !rest.is_empty() {
+            return Err(PyValueError::new_err("a place is eight bytes"));
+        }
+        let length = self.length / size;
+        let check = |number: &[u8; 8]| match u64::from_le_bytes(*number) {
+            index if index < length as u64 => Ok(index as usize),
+            index => Err(PyIndexError::new_err(format!("place {index} of {length}"))),
+        };
+        numbers.iter().map(check).collect()
     }
 }
 
 impl Viewed for Block {
     fn view(&self, py: Python<'_>) -> PyResult<View> {
-        if self.generation.is_past() {
-            return Err(error::closed(
-                py,
-                "a child of fork has none of its parent's far memory; open an arena of its own",
-            ));
-        }
+        self.check_process(py)?;
         Ok(View {
-            address: self.bytes.as_ptr(),
-            length: self.bytes.len(),
+            address: std::ptr::with_exposed_provenance_mut(self.address),
+            length: self.length,
             readonly: false,
         })
     }
@@ -67,16 +96,53 @@ impl FarMemory {
 #[pymethods]
 impl FarMemory {
     fn __len__(&self) -> usize {
-        self.block.bytes.len()
+        self.block.length
     }
 
     /// The address of its first byte.
     #[getter]
     fn address(&self) -> usize {
-        self.block.bytes.as_ptr().addr()
+        self.block.address
     }
 
     fn __repr__(&self) -> String {
-        format!("<netram.far.FarMemory, {} bytes>", self.block.bytes.len())
+        format!("<netram.far.FarMemory, {} bytes>", self.block.length)
+    }
+
+    /// Elements of size bytes at these places, eight bytes each; netram.far.gather() is for arrays.
+    fn gather<'py>(&self, py: Python<'py>, size: usize, indices: &[u8]) -> PyResult<Bound<'py, PyByteArray>> {
+        self.block.check_process(py)?;
+        let indices = self.block.indices(size, indices)?;
+        let gathered = py.detach(|| {
+            let bytes = self.block.bytes.read().unwrap_or_else(PoisonError::into_inner);
+            let mut values = vec![0; indices.len() * size];
+            bytes
+                .gather_elements(size, &indices, &mut values)
+                .map(|()| values)
+        });
+        gathered
+            .map(|values| PyByteArray::new(py, &values))
+            .map_err(|error| refused(py, &error))
+    }
+
+    /// Stores elements of size bytes at these places, eight bytes each; netram.far.scatter() is for arrays.
+    fn scatter(&self, py: Python<'_>, size: usize, indices: &[u8], values: &[u8]) -> PyResult<()> {
+        self.block.check_process(py)?;
+        let indices = self.block.indices(size, indices)?;
+        if values.len() != indices.len() * size {
+            return Err(PyValueError::new_err("a value for each place"));
+        }
+        let scattered = py.detach(|| {
+            let mut bytes = self.block.bytes.write().unwrap_or_else(PoisonError::into_inner);
+            bytes.scatter_elements(size, &indices, values)
+        });
+        scattered.map_err(|error| refused(py, &error))
+    }
+}
+
+fn refused(py: Python<'_>, error: &AccessError) -> PyErr {
+    match error {
+        AccessError::Lost(_) => error::page_lost(py, error),
+        AccessError::NoRoom { .. } => error::no_room(py, error),
     }
 }
