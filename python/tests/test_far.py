@@ -234,6 +234,7 @@ def test_places_that_cannot_be_are_refused(lender: Callable[..., Lender]) -> Non
         netram.far.gather(numpy.zeros(3), 0)
     with pytest.raises(ValueError, match="contiguous"):
         netram.far.gather(far.T, 0)
+    assert arena.memory(4096).gather(2**62, b"") == b"", "no element, of whatever size"
     with pytest.raises(ValueError, match="do not fit"):
         netram.far.gather(far, [1, 2], numpy.empty(3))
     with pytest.raises(netram.OpenError, match="from 1 to 256"):

@@ -202,7 +202,7 @@ impl<T: Pod> FarVec<T> {
     }
 }
 
-/// Bytes, as elements of which only the size is known: for C and Python. Element 0 is at the beginning.
+/// Bytes, as elements of which only the size, a byte at least, is known: for C and Python. Element 0 is at the beginning.
 impl FarVec<u8> {
     /// The elements of so many bytes at these places, one behind the other. As [`gather`](FarVec::gather).
     pub fn gather_elements(
@@ -212,7 +212,9 @@ impl FarVec<u8> {
         into: &mut [u8],
     ) -> Result<(), AccessError> {
         assert_eq!(indices.len() * size, into.len(), "a place for each element");
-        for (indices, into) in indices.chunks(AT_ONCE).zip(into.chunks_mut(AT_ONCE * size)) {
+        // Where there is no element, one may be of any size.
+        let bytes_at_once = AT_ONCE.saturating_mul(size);
+        for (indices, into) in indices.chunks(AT_ONCE).zip(into.chunks_mut(bytes_at_once)) {
             let store = |which: usize, found: Option<&[u8]>| {
                 let target = &mut into[which * size..(which + 1) * size];
                 match found {
@@ -239,7 +241,8 @@ impl FarVec<u8> {
         values: &[u8],
     ) -> Result<(), AccessError> {
         assert_eq!(indices.len() * size, values.len(), "a place for each element");
-        for (indices, values) in indices.chunks(AT_ONCE).zip(values.chunks(AT_ONCE * size)) {
+        let bytes_at_once = AT_ONCE.saturating_mul(size);
+        for (indices, values) in indices.chunks(AT_ONCE).zip(values.chunks(bytes_at_once)) {
             let bytes = |which: usize| &values[which * size..(which + 1) * size];
             for which in self.scatter_words(size, indices, bytes) {
                 let first = indices[which] * size;

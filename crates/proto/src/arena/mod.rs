@@ -23,6 +23,7 @@
 //! | `pages.rs` | where each page is, and what becomes of it next |
 //! | `leaving.rs` | what eviction does: which pages are hidden, which leave |
 //! | `pack.rs` | which pages stay here compressed, and whether to try |
+//! | `ages.rs` | which of what is packed or patched is the oldest |
 //! | `marks.rs` | when it begins and ends |
 //! | `trend.rs` | which pages a thread will want |
 //! | `words.rs` | whether words of a page that is away are fetched, or the page |
@@ -32,6 +33,7 @@
 //! What it never does: count a page as away before whoever sends it has said so, give one page to two movers, or bring back what the
 //! program has thrown away. *Not here*: where pages are at lenders, and whether they are lost (`deposit`); which system call does a move.
 
+mod ages;
 mod leaving;
 mod marks;
 mod pack;

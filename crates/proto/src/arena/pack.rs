@@ -2,10 +2,10 @@
 //!
 //! Also here: whether to try. A page that does not compress costs as much time as one that does, and where one is, there are more.
 
-use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use super::Page;
+use super::ages::Ages;
 use crate::limit::{PACK_PAGE_BYTES, PAGE_BYTES, UNPACKED_RUN_MAX};
 
 /// What is in it, the oldest first. How pages look is the driver's.
@@ -13,11 +13,8 @@ use crate::limit::{PACK_PAGE_BYTES, PAGE_BYTES, UNPACKED_RUN_MAX};
 pub(super) struct Pack {
     bytes_max: u64,
     bytes: u64,
-    /// When each came, and what it takes.
-    pages: BTreeMap<Page, (u64, u32)>,
-    /// What has been taken out since is passed over.
-    order: VecDeque<(Page, u64)>,
-    count: u64,
+    /// What each takes.
+    pages: Ages<u32>,
 }
 
 impl Pack {
@@ -26,9 +23,7 @@ impl Pack {
         Pack {
             bytes_max: u64::from(frames) * PAGE_BYTES as u64,
             bytes: 0,
-            pages: BTreeMap::new(),
-            order: VecDeque::new(),
-            count: 0,
+            pages: Ages::new(),
         }
     }
 
@@ -49,35 +44,24 @@ impl Pack {
     /// A page comes, with so many bytes.
     pub(super) fn add(&mut self, page: Page, bytes: u32) {
         let bytes = bytes + PACK_PAGE_BYTES;
-        self.count += 1;
-        let known = self.pages.insert(page, (self.count, bytes));
-        assert!(known.is_none(), "a page leaves sight once");
+        let mut is_new = false;
+        self.pages.get_or_add(page, || {
+            is_new = true;
+            bytes
+        });
+        assert!(is_new, "a page leaves sight once");
         self.bytes += u64::from(bytes);
-        self.order.push_back((page, self.count));
-        if self.order.len() > 2 * self.pages.len() + 64 {
-            let pages = &self.pages;
-            let there = |(page, at): &(Page, u64)| pages.get(page).is_some_and(|known| known.0 == *at);
-            self.order.retain(there);
-        }
     }
 
     /// A page is here no more.
     pub(super) fn remove(&mut self, page: Page) {
-        let (_, bytes) = self.pages.remove(&page).expect("it is in the pack");
+        let bytes = self.pages.remove(page).expect("it is in the pack");
         self.bytes -= u64::from(bytes);
     }
 
     /// The next ones to go on. They stay until [`Pack::remove`], and are not named twice.
     pub(super) fn oldest(&mut self, count: usize) -> Vec<Page> {
-        let mut oldest = Vec::with_capacity(count);
-        while oldest.len() < count
-            && let Some((page, at)) = self.order.pop_front()
-        {
-            if self.pages.get(&page).is_some_and(|known| known.0 == at) {
-                oldest.push(page);
-            }
-        }
-        oldest
+        core::iter::from_fn(|| self.pages.oldest()).take(count).collect()
     }
 }
 

@@ -5,9 +5,9 @@
 //! Only a page that is away gets a patch, or one on its way home has one. What is nowhere or packed comes to be written, for no link is needed then.
 //! Patches take a part of the cap. When most of that is taken, the pages that were patched first come home, as if asked for ahead; when all of it is, a page that is to be written comes.
 
-use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
+use super::ages::Ages;
 use super::pages::{Arena, State};
 use super::{Page, words};
 use crate::limit::{AHEAD_PAGES_MAX, BLOCK_BYTES, PAGE_BYTES, PATCH_PAGE_BYTES};
@@ -122,11 +122,7 @@ impl Block {
 pub(super) struct Patches {
     bytes_max: u64,
     bytes: u64,
-    /// When each was begun.
-    pages: BTreeMap<Page, (u64, Patch)>,
-    /// The first begun first. What has gone home since is passed over.
-    order: VecDeque<(Page, u64)>,
-    count: u64,
+    pages: Ages<Patch>,
 }
 
 impl Patches {
@@ -135,9 +131,7 @@ impl Patches {
         Patches {
             bytes_max: u64::from(frames) * PAGE_BYTES as u64,
             bytes: 0,
-            pages: BTreeMap::new(),
-            order: VecDeque::new(),
-            count: 0,
+            pages: Ages::new(),
         }
     }
 
@@ -157,48 +151,23 @@ impl Patches {
     }
 
     pub(super) fn has(&self, page: Page) -> bool {
-        self.pages.contains_key(&page)
+        self.pages.has(page)
     }
 
     fn write(&mut self, page: Page, at: usize, bytes: &[u8]) {
-        let (order, count) = (&mut self.order, &mut self.count);
-        let mut before = 0;
-        let (_, patch) = self
-            .pages
-            .entry(page)
-            .and_modify(|(_, patch)| before = patch.bytes())
-            .or_insert_with(|| {
-                *count += 1;
-                order.push_back((page, *count));
-                (*count, Patch::default())
-            });
+        let patch = self.pages.get_or_add(page, Patch::default);
+        let before = match patch.blocks.is_empty() {
+            true => 0,
+            false => patch.bytes(),
+        };
         patch.write(at, bytes);
         self.bytes += patch.bytes() - before;
-        if self.order.len() > 2 * self.pages.len() + 64 {
-            let pages = &self.pages;
-            let there = |(page, begun): &(Page, u64)| pages.get(page).is_some_and(|known| known.0 == *begun);
-            self.order.retain(there);
-        }
-    }
-
-    fn get(&self, page: Page) -> Option<&Patch> {
-        self.pages.get(&page).map(|(_, patch)| patch)
     }
 
     pub(super) fn take(&mut self, page: Page) -> Option<Patch> {
-        let (_, patch) = self.pages.remove(&page)?;
+        let patch = self.pages.remove(page)?;
         self.bytes -= patch.bytes();
         Some(patch)
-    }
-
-    /// Of the patched pages the first. It is not named twice.
-    fn oldest(&mut self) -> Option<Page> {
-        while let Some((page, begun)) = self.order.pop_front() {
-            if self.pages.get(&page).is_some_and(|known| known.0 == begun) {
-                return Some(page);
-            }
-        }
-        None
     }
 }
 
@@ -223,7 +192,7 @@ impl Arena {
 
     /// What was written of these blocks while their page was away. `None`: nothing.
     pub fn patched(&self, page: Page, numbers: impl Iterator<Item = u8>) -> Option<Patch> {
-        self.patches.get(page)?.of(numbers)
+        self.patches.pages.get(page)?.of(numbers)
     }
 
     /// What is to be put into a page that comes from the depot, before [`Arena::arrive`].
@@ -241,7 +210,9 @@ impl Arena {
         }
         let spare = self.marks.spare(self.free());
         for _ in 0..spare.min(AHEAD_PAGES_MAX) {
-            let Some(page) = self.patches.oldest() else { break };
+            let Some(page) = self.patches.pages.oldest() else {
+                break;
+            };
             // Others are on their way.
             if self.records.state(page) == State::Away {
                 self.tally.mended += 1;
@@ -295,11 +266,14 @@ mod tests {
         assert_eq!(patches.bytes, taken, "there is room for it");
         patches.write(Page(0), 100, &[2; 8]);
         assert!(patches.bytes > taken);
-        assert_eq!(patches.oldest(), Some(Page(0)));
+        assert_eq!(patches.pages.oldest(), Some(Page(0)));
         patches.take(Page(1));
         patches.write(Page(1), 0, &[1]);
-        assert_eq!(patches.oldest(), Some(Page(2)), "page 1 was begun anew");
+        assert_eq!(patches.pages.oldest(), Some(Page(2)), "page 1 was begun anew");
         (0..pages).for_each(|page| drop(patches.take(Page(page)).unwrap()));
-        assert_eq!((patches.bytes, patches.frames(), patches.oldest()), (0, 0, None));
+        assert_eq!(
+            (patches.bytes, patches.frames(), patches.pages.oldest()),
+            (0, 0, None)
+        );
     }
 }
