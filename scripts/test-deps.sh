@@ -32,6 +32,8 @@ wanted=(
 	"clang clang compiles programs whose references netram pagesim studies, beside gcc"
 	"qemu-$(uname -m) qemu-user runs programs as they are, and tells their references"
 	"iverilog iverilog simulates the paper's switch, which is studied in turn"
+	"sqlite3 sqlite3 keeps a database in far memory"
+	"setpriv util-linux is another user, who may do less"
 	"ps procps shows what a failed test left running, and its limits"
 )
 
@@ -48,6 +50,12 @@ done
 if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
 	echo "test-deps: no \`venv\` for python3 (package python3-venv): builds and tests the Python package"
 	missing+=(python3-venv)
+fi
+
+# Any python3 that has it will do.
+if ! python3 -c 'import numpy' 2>/dev/null && ! /usr/bin/python3 -c 'import numpy' 2>/dev/null; then
+	echo "test-deps: no \`numpy\` for python3 (package python3-numpy): has arrays in far memory"
+	missing+=(python3-numpy)
 fi
 
 if ((${#missing[@]})); then

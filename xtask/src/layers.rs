@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::{code, tree};
 
 /// Every crate and its layer. A crate that is not here is refused, so the table cannot fall behind.
-const LAYERS: [(&str, u8); 22] = [
+const LAYERS: [(&str, u8); 23] = [
     ("netram", 4),
     ("netram-capi", 4),
     ("netram-bench", 4),
@@ -20,6 +20,7 @@ const LAYERS: [(&str, u8); 22] = [
     ("netram-volume", 3),
     ("netram-shared", 3),
     ("netram-oo7", 3),
+    ("netram-farrun", 3),
     ("netram-sim", 3),
     ("netram-lender", 2),
     ("netram-tracer", 2),

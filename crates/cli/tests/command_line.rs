@@ -5,7 +5,7 @@ mod common;
 use common::{netram, ran, run};
 
 /// Every subcommand that people may use.
-const COMMANDS: [&[&str]; 34] = [
+const COMMANDS: [&[&str]; 35] = [
     &[],
     &["lend"],
     &["status"],
@@ -38,6 +38,7 @@ const COMMANDS: [&[&str]; 34] = [
     &["pagesim", "cc"],
     &["pagesim", "exec"],
     &["pagesim", "trace"],
+    &["run"],
     &["demo"],
     &["man"],
 ];

@@ -13,6 +13,8 @@
 //! | `spill` | the spill file |
 //! | `arena` | the handle; beside it: the threads that serve faults, evict and bring ahead |
 //! | `vec` | a vector in an arena |
+//! | `ground` | all of an arena, for an allocator |
+//! | [`run`] | what `netram run` tells the library that it has a program load |
 //! | `sys` | memory and `userfaultfd`: the crate's one unsafe module |
 #![deny(unsafe_code)]
 
@@ -20,7 +22,9 @@ mod arena;
 mod blocks;
 pub mod config;
 mod depot;
+mod ground;
 mod pack;
+pub mod run;
 mod seal;
 mod spill;
 mod sys;
@@ -29,6 +33,7 @@ mod vec;
 pub use arena::{AccessError, Arena, ArenaConfig, ArenaError, ArenaStatus, WordAccess};
 pub use config::Config;
 pub use depot::{Depot, GetError, Got, OpenError};
+pub use ground::Ground;
 pub use netram_proto::arena::{Replacement, Tally};
 pub use netram_proto::deposit::Page;
 pub use sys::Pod;

@@ -28,10 +28,17 @@ const PLACES: [&str; 3] = ["", "../lib/netram", "../lib"];
 pub enum ProcessError {
     /// The library is not there: build it, install it, or name it.
     #[error(
-        "{LIBRARY} is neither beside {} nor in ../lib/netram: install it (`make install`), build it (`make build`), or name it in {VARIABLE}",
-        _0.display()
+        "{file} is neither beside {} nor in ../lib/netram: install it (`make install`), build it (`make build`), or name it in {variable}",
+        program.display()
     )]
-    Library(PathBuf),
+    Library {
+        /// Its name.
+        file: &'static str,
+        /// The running program.
+        program: PathBuf,
+        /// The variable that may name it.
+        variable: &'static str,
+    },
     /// There is no emulator: install it, or compile the program for the study.
     #[error(
         "{} was not compiled by `netram pagesim cc`, and there is no {emulator} to run it in: install qemu-user", program.display()
@@ -94,19 +101,28 @@ fn system(what: impl fmt::Display) -> impl FnOnce(io::Error) -> ProcessError {
     }
 }
 
-/// The library's path, absolute.
-pub fn library() -> Result<PathBuf, ProcessError> {
-    if let Some(path) = env::var_os(VARIABLE) {
+/// The path of a library that is loaded beside programs, absolute: the one that the variable names, or where it is built and installed.
+pub fn library(file: &'static str, variable: &'static str) -> Result<PathBuf, ProcessError> {
+    if let Some(path) = env::var_os(variable) {
         let path = PathBuf::from(path);
         return path.canonicalize().map_err(system(path.display()));
     }
     let program = env::current_exe().map_err(system("asking for the program's own file"))?;
     let folder = program.parent().unwrap_or(Path::new("/"));
-    let mut found = PLACES.iter().map(|place| folder.join(place).join(LIBRARY));
+    let mut found = PLACES.iter().map(|place| folder.join(place).join(file));
     match found.find(|path| path.is_file()) {
         Some(path) => path.canonicalize().map_err(system(path.display())),
-        None => Err(ProcessError::Library(program.clone())),
+        None => Err(ProcessError::Library {
+            file,
+            program: program.clone(),
+            variable,
+        }),
     }
+}
+
+/// The path of [`LIBRARY`].
+pub fn tracer() -> Result<PathBuf, ProcessError> {
+    library(LIBRARY, VARIABLE)
 }
 
 /// The file of a program, as a shell would find it.
@@ -166,9 +182,6 @@ fn start(program: &Path) -> Result<Command, ProcessError> {
         });
     };
     let mut command = Command::new(found);
-    command
-        .arg("-plugin")
-        .arg(library()?)
-        .arg(OsString::from(program));
+    command.arg("-plugin").arg(tracer()?).arg(OsString::from(program));
     Ok(command)
 }

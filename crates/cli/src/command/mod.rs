@@ -8,6 +8,7 @@ mod key;
 mod lend;
 mod manual;
 mod pagesim;
+mod run;
 mod rvm;
 mod shared;
 mod status;
@@ -32,6 +33,7 @@ pub(crate) enum Command {
     Shared(shared::Shared),
     #[command(subcommand)]
     Pagesim(pagesim::Pagesim),
+    Run(run::Run),
     #[command(subcommand)]
     Key(key::Key),
     #[command(subcommand)]
@@ -77,6 +79,7 @@ impl Command {
             Command::Disk(disk) => disk.run(),
             Command::Shared(shared) => shared.run(),
             Command::Pagesim(pagesim) => pagesim.run(),
+            Command::Run(run) => run.run(),
             Command::Key(key) => key.run(),
             Command::Bench(bench) => bench.run(),
             Command::Demo(demo) => demo.run(),

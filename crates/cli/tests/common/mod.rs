@@ -71,6 +71,11 @@ pub(crate) struct Lender {
 impl Lender {
     /// Starts a lender with `arguments` beside those that every test needs, and waits until it listens.
     pub(crate) fn start(name: &str, arguments: &[&str]) -> Lender {
+        Lender::with_memory("16MiB", name, arguments)
+    }
+
+    /// The same, with so much memory.
+    pub(crate) fn with_memory(memory: &str, name: &str, arguments: &[&str]) -> Lender {
         let name = format!("test-{}-{name}", std::process::id());
         let store = PathBuf::from(format!("/dev/shm/netram-{name}.mem"));
         let mut command = netram();
@@ -79,7 +84,7 @@ impl Lender {
                 "lend",
                 "--with-parent",
                 "--memory",
-                "16MiB",
+                memory,
                 "--name",
                 &name,
                 "--store",

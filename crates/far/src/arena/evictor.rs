@@ -14,8 +14,8 @@ use crate::seal::Bytes;
 
 /// How often a page is tried that the kernel is busy with.
 const TRIES: usize = 8;
-/// Between two words of faults for which no lender has room.
-const COMPLAINT: Duration = Duration::from_secs(10);
+/// Between two words of faults for which no lender has room, and before the first: while lenders are being connected there is none either.
+const COMPLAINT: Duration = Duration::from_secs(5);
 /// How long nothing is looked for unless somebody calls. In tests who is not called sleeps for good: else a call that is missing would only make
 /// them slow.
 const NAP: Duration = match cfg!(test) {
@@ -37,9 +37,9 @@ pub(super) fn run(core: &Arc<Core>) {
     let _guard = EndGuard;
     let thread = enlist(core);
     core.hub.lock().copier = core.exchange.is_none().then_some(thread);
-    let mut complained = None;
+    let mut stuck = None;
     let mut effort = Effort::default();
-    while let Some(work) = next_work(core, &mut complained) {
+    while let Some(work) = next_work(core, &mut stuck) {
         match work {
             Work::Hide(pages) => hide(core, &pages),
             Work::Send(pages) => send(core, &pages, &mut effort),
@@ -48,8 +48,8 @@ pub(super) fn run(core: &Arc<Core>) {
     }
 }
 
-/// Waits for work. `None`: all is over.
-fn next_work(core: &Core, complained: &mut Option<Instant>) -> Option<Work> {
+/// Waits for work. `None`: all is over. `since`: from when on nothing can leave, or when that was said last.
+fn next_work(core: &Core, since: &mut Option<Instant>) -> Option<Work> {
     let mut state = core.hub.lock();
     loop {
         if core.hub.is_stopping() {
@@ -60,11 +60,14 @@ fn next_work(core: &Core, complained: &mut Option<Instant>) -> Option<Work> {
             core.hub.ring();
         }
         if let Some(work) = state.machine.work() {
+            *since = None;
             return Some(work);
         }
         let stuck = state.machine.is_crowded() && state.machine.has_starved();
-        if stuck && complained.is_none_or(|last| last.elapsed() > COMPLAINT) {
-            *complained = Some(Instant::now());
+        let began = since.take().filter(|_| stuck);
+        *since = stuck.then(|| began.unwrap_or_else(Instant::now));
+        if began.is_some_and(|began| began.elapsed() >= COMPLAINT) {
+            *since = Some(Instant::now());
             tracing::error!(
                 "no lender has room for an arena's pages: threads wait for a frame until one has"
             );
@@ -101,6 +104,7 @@ fn move_out(core: &Core, page: Page, berth: Berth) -> Hid {
     let Some(exchange) = &core.exchange else {
         return Hid::Stays;
     };
+    let mut unlocked = false;
     for _ in 0..TRIES {
         match exchange.take(
             &core.backstage,
@@ -109,17 +113,24 @@ fn move_out(core: &Core, page: Page, berth: Berth) -> Hid {
             offset(page),
             PAGE_BYTES,
         ) {
-            Ok(()) => return Hid::Moved,
+            Ok(()) => {
+                if unlocked {
+                    tracing::warn!("an arena's memory was locked: the lock was taken off");
+                }
+                return Hid::Moved;
+            }
             Err(Errno::NOENT) => return Hid::Gone,
             Err(Errno::AGAIN) => std::thread::yield_now(),
             // It is pinned: something outside of this process's instructions writes it.
             Err(Errno::BUSY) => return Hid::Stays,
+            // The program has protected it: the kernel moves pages between memories of one kind only.
+            Err(Errno::INVAL) if unlocked => return Hid::Stays,
             // The program has locked it. What is locked could never leave, and the cap was promised.
             Err(Errno::INVAL) => {
-                tracing::warn!("an arena's memory was locked: the lock is taken off");
                 if core.memory.unlock().is_err() {
                     return Hid::Stays;
                 }
+                unlocked = true;
             }
             Err(error) => panic!("page {} could not be hidden: {error}", page.0),
         }

@@ -214,23 +214,19 @@ impl Arena {
         Arena::open_without(config, Features::NONE)
     }
 
+    /// Whether these settings hold, and whether this process may have such an arena. Lenders are not asked.
+    pub fn check(config: &ArenaConfig) -> Result<(), ArenaError> {
+        check(config)?;
+        offered(config.user_faults_only, Features::NONE).map(drop)
+    }
+
     /// The same, as if the kernel lacked something.
     pub(crate) fn open_without(config: ArenaConfig, lacking: Features) -> Result<Arena, ArenaError> {
         let (pages, settings) = check(&config)?;
         let system = |step| move |source| ArenaError::System { step, source };
         let user_only = config.user_faults_only;
-        let offered = Uffd::offered(user_only).map_err(refused)?.without(lacking);
-        if !offered.has(NEEDED) {
-            return Err(ArenaError::Kernel {
-                what: "word of memory that is thrown away (UFFD_FEATURE_EVENT_REMOVE and its like)",
-            });
-        }
+        let offered = offered(user_only, lacking)?;
         let moves = offered.has(Features::MOVE);
-        if !moves && !offered.has(Features::PROTECT) {
-            return Err(ArenaError::Kernel {
-                what: "UFFDIO_MOVE and no write protection by userfaultfd",
-            });
-        }
         let memory = Arc::new(Memory::map(pages as usize).map_err(system("map its addresses"))?);
         let backstage = Memory::map(Machine::berths(&settings) as usize).map_err(system("map its berths"))?;
         let features = NEEDED.and(WELCOME.common(offered));
@@ -293,6 +289,11 @@ impl Arena {
     /// Its depot: how lenders stand.
     pub fn depot(&self) -> &Depot {
         &self.0.core.depot
+    }
+
+    /// How many pages it has.
+    pub(crate) fn pages(&self) -> usize {
+        self.0.core.pages() as usize
     }
 
     /// A part of it. `None`: so many pages in a row are not free.
@@ -370,12 +371,21 @@ impl Arena {
         if pages.is_empty() || rustix::process::getpid() != self.0.process {
             return;
         }
-        match self.0.core.memory.empty(pages.start, pages.len()) {
-            // The kernel lets go when a handler has read the word of it, which has this lock until it is known: who came between found a page that was lost lost still.
-            Ok(()) => drop(self.0.core.shape.read().unwrap_or_else(PoisonError::into_inner)),
-            // The program has unmapped some of it; the rest is empty.
-            Err(error) if error.raw_os_error() == Some(Errno::NOMEM.raw_os_error()) => (),
-            Err(error) => panic!("pages of an arena could not be emptied: {error}"),
+        let Core { memory, shape, .. } = &*self.0.core;
+        loop {
+            match memory.empty(pages.start, pages.len()) {
+                // The kernel lets go when a handler has read the word of it, which has this lock until it is known: who came between found a page that was lost lost still.
+                Ok(()) => return drop(shape.read().unwrap_or_else(PoisonError::into_inner)),
+                // The program has unmapped some of it; the rest is empty.
+                Err(error) if error.raw_os_error() == Some(Errno::NOMEM.raw_os_error()) => return,
+                // The program has locked all its memory. What is locked cannot leave.
+                Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
+                    if let Err(error) = memory.unlock() {
+                        panic!("an arena's memory could not be unlocked: {error}");
+                    }
+                }
+                Err(error) => panic!("pages of an arena could not be emptied: {error}"),
+            }
         }
     }
 
@@ -488,6 +498,22 @@ fn check(config: &ArenaConfig) -> Result<(u32, Settings), ArenaError> {
         seed: 1,
     };
     Ok((pages as u32, settings))
+}
+
+/// What the kernel has for an arena.
+fn offered(user_only: bool, lacking: Features) -> Result<Features, ArenaError> {
+    let offered = Uffd::offered(user_only).map_err(refused)?.without(lacking);
+    if !offered.has(NEEDED) {
+        return Err(ArenaError::Kernel {
+            what: "word of memory that is thrown away (UFFD_FEATURE_EVENT_REMOVE and its like)",
+        });
+    }
+    if !offered.has(Features::MOVE) && !offered.has(Features::PROTECT) {
+        return Err(ArenaError::Kernel {
+            what: "UFFDIO_MOVE and no write protection by userfaultfd",
+        });
+    }
+    Ok(offered)
 }
 
 /// What moves pages into berths. It tells nothing: what is missed there is a defect, and a bus error.

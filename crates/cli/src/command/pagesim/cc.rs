@@ -77,7 +77,7 @@ impl Cc {
             }
             linked.push(object.into());
         }
-        let library = process::library()?;
+        let library = process::tracer()?;
         linked.push(library.clone().into());
         if let Some(folder) = library.parent() {
             linked.push(prefixed("-Wl,-rpath,", folder));

@@ -1,0 +1,225 @@
+//! The arena's memory, handed out: addresses for the program, pages for [`Runs`].
+
+use std::io::{self, Write};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use netram_far::{ArenaStatus, Ground};
+use netram_proto::limit::PAGE_BYTES;
+
+use crate::abi;
+use crate::runs::{Pages, Runs};
+use crate::slabs::{Class, SLAB_PAGES, SLOT_ALIGN, Slabs};
+
+pub(crate) struct Heap {
+    ground: Ground,
+    addresses: Range<usize>,
+    parts: Mutex<Parts>,
+    /// The least bytes of an allocation that lies here.
+    pub(crate) threshold: usize,
+    /// That memory was refused has been said.
+    complained: AtomicBool,
+}
+
+/// Who has what.
+pub(crate) struct Parts {
+    runs: Runs,
+    slabs: Slabs,
+}
+
+/// Memory for the program.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Taken {
+    pub(crate) address: usize,
+    /// It may have what somebody else has left.
+    pub(crate) used: bool,
+}
+
+impl Heap {
+    pub(crate) fn new(ground: Ground, threshold: usize) -> Heap {
+        let addresses = ground.addresses();
+        let pages = (addresses.len() / PAGE_BYTES) as u32;
+        Heap {
+            ground,
+            addresses,
+            parts: Mutex::new(Parts {
+                runs: Runs::new(pages),
+                slabs: Slabs::default(),
+            }),
+            threshold,
+            complained: AtomicBool::new(false),
+        }
+    }
+
+    /// Where it is.
+    pub(crate) fn addresses(&self) -> Range<usize> {
+        self.addresses.clone()
+    }
+
+    pub(crate) fn contains(&self, address: usize) -> bool {
+        self.addresses.contains(&address)
+    }
+
+    /// Memory, aligned. `None`: there are no more addresses, or no lender has room.
+    pub(crate) fn take(&self, bytes: usize, align: usize) -> Option<Taken> {
+        let class = match align <= SLOT_ALIGN {
+            true => Class::of(bytes),
+            false => None,
+        };
+        let Some(class) = class else {
+            let address = self.take_pages(bytes, align)?;
+            return Some(Taken { address, used: false });
+        };
+        if let Some(address) = self.lock().slabs.take(class) {
+            return Some(Taken { address, used: true });
+        }
+        if !self.has_room() {
+            return None;
+        }
+        let mut parts = self.lock();
+        let address = parts.slabs.take(class).or_else(|| {
+            let first = parts.runs.take(SLAB_PAGES, 1)?;
+            parts.slabs.add(class, self.address(first));
+            parts.slabs.take(class)
+        });
+        drop(parts);
+        if address.is_none() {
+            self.complain_of_size();
+        }
+        Some(Taken {
+            address: address?,
+            used: true,
+        })
+    }
+
+    /// Whole pages of zeros, aligned to a page and to `align`. `None`: as above.
+    pub(crate) fn take_pages(&self, bytes: usize, align: usize) -> Option<usize> {
+        let pages = u32::try_from(bytes.div_ceil(PAGE_BYTES)).ok()?;
+        let align = u32::try_from(align.div_ceil(PAGE_BYTES)).ok()?;
+        if !self.has_room() {
+            return None;
+        }
+        let first = self.lock().runs.take(pages, align.max(1));
+        if first.is_none() {
+            self.complain_of_size();
+        }
+        Some(self.address(first?))
+    }
+
+    /// How many bytes whoever holds this address has, if it is his first.
+    pub(crate) fn bytes(&self, address: usize) -> Option<usize> {
+        let parts = self.lock();
+        if parts.slabs.has(address) {
+            return parts.slabs.bytes(address);
+        }
+        if !address.is_multiple_of(PAGE_BYTES) {
+            return None;
+        }
+        let pages = parts.runs.pages(self.page(address))?;
+        Some(pages as usize * PAGE_BYTES)
+    }
+
+    /// Takes back a slot of a slab. `false`: this is none.
+    pub(crate) fn give_slot(&self, address: usize) -> bool {
+        let mut parts = self.lock();
+        if !parts.slabs.has(address) {
+            return false;
+        }
+        let slab = parts.slabs.give(address);
+        drop(parts);
+        if let Some(slab) = slab {
+            self.give(slab);
+        }
+        true
+    }
+
+    /// Whether somebody holds all of it.
+    pub(crate) fn has_all(&self, addresses: Range<usize>) -> bool {
+        self.lock().runs.has_all(self.pages(&addresses))
+    }
+
+    /// Gives a holder more or less, where he is. `false`: there is not so much in a row, or so little that he should go elsewhere.
+    pub(crate) fn resize(&self, address: usize, bytes: usize) -> bool {
+        let Some(had) = self.bytes(address) else {
+            return false;
+        };
+        if self.lock().slabs.has(address) {
+            return bytes <= had && bytes > had / 2;
+        }
+        let bytes = bytes.next_multiple_of(PAGE_BYTES);
+        if bytes < had {
+            self.give(address + bytes..address + had);
+        }
+        let pages = (bytes / PAGE_BYTES) as u32;
+        bytes <= had || self.lock().runs.grow(self.page(address), pages)
+    }
+
+    /// Takes memory back, from however many holders; what nobody holds of it is passed over.
+    pub(crate) fn give(&self, addresses: Range<usize>) {
+        let cut = self.lock().runs.cut(self.pages(&addresses));
+        // Not under the lock: it waits for another thread.
+        cut.iter().for_each(|pages| self.make_zeros(pages));
+        let mut parts = self.lock();
+        cut.into_iter().for_each(|pages| parts.runs.give(pages));
+    }
+
+    /// Makes zeros of what somebody holds.
+    pub(crate) fn empty(&self, addresses: Range<usize>) {
+        self.make_zeros(&self.pages(&addresses));
+    }
+
+    pub(crate) fn status(&self) -> ArenaStatus {
+        abi::quietly(|| self.ground.status())
+    }
+
+    /// Bytes that the program has here.
+    pub(crate) fn held(&self) -> u64 {
+        self.lock().runs.held() * PAGE_BYTES as u64
+    }
+
+    /// Held while the process forks, so that the child's copy is whole.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Parts> {
+        // A panic under it ends the process: it cannot leave a function that C has called.
+        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whole pages that touch these addresses, which lie in the arena.
+    fn pages(&self, addresses: &Range<usize>) -> Pages {
+        let end = (addresses.end - self.addresses.start).div_ceil(PAGE_BYTES);
+        self.page(addresses.start)..end as u32
+    }
+
+    fn page(&self, address: usize) -> u32 {
+        assert!(address >= self.addresses.start, "an address of the arena");
+        ((address - self.addresses.start) / PAGE_BYTES) as u32
+    }
+
+    fn address(&self, page: u32) -> usize {
+        self.addresses.start + page as usize * PAGE_BYTES
+    }
+
+    fn make_zeros(&self, pages: &Pages) {
+        abi::quietly(|| self.ground.empty(pages.start as usize..pages.end as usize));
+    }
+
+    fn has_room(&self) -> bool {
+        let room = abi::quietly(|| self.ground.room());
+        if let Err(error) = &room {
+            self.complain(error);
+        }
+        room.is_ok()
+    }
+
+    fn complain_of_size(&self) {
+        self.complain(&"the arena is full: give it more with --size");
+    }
+
+    /// Once: a program that goes on without memory may ask often.
+    fn complain(&self, why: &dyn std::fmt::Display) {
+        if !self.complained.swap(true, Ordering::Relaxed) {
+            // Nobody is left to be told if this cannot be written.
+            let _ = writeln!(io::stderr(), "netram run: the program gets no more memory: {why}");
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! The library that `netram run` has an unmodified program load before all others. Large allocations of the program, and what it maps
+//! of anonymous memory, lie in an arena of far memory.
+//!
+//! | file | does |
+//! |---|---|
+//! | `runs.rs` | decides which pages an allocation gets |
+//! | `slabs.rs` | packs small ones |
+//! | `heap.rs` | the arena's memory, handed out |
+//! | `start.rs` | the arena, begun in threads that share no descriptors with the program |
+//! | `report.rs` | what was moved, for people and programs |
+//! | `abi/alloc.rs` | `malloc` and its like, which the program calls here |
+//! | `abi/maps.rs` | `mmap` and its like |
+//! | `abi/next.rs` | those functions of whoever else has them: the C library, or an allocator of the program's |
+//! | `abi/own.rs` | where this library itself has its memory: never in the arena |
+//! | `abi/fork.rs` | children |
+//! | `abi/begin.rs` | the first and the last step of the process |
+//!
+//! Only the program's own process has an arena; a child of `fork` has none of it. What this cannot do is written in docs/far.md.
+#![deny(unsafe_code)]
+
+mod abi;
+mod heap;
+mod report;
+mod runs;
+mod slabs;
+mod start;

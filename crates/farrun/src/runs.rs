@@ -1,0 +1,259 @@
+//! Which pages of the arena an allocation gets. A value: what it decides is done elsewhere.
+//!
+//! A page is free, held, or neither: it was cut off what held it, and what it has is being thrown away. What is free is zeros, so that memory that
+//! must be zeros costs nothing. All of this is known outside of the arena: looking for room brings no page.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+/// Pages, by number.
+pub(crate) type Pages = Range<u32>;
+
+#[derive(Debug)]
+pub(crate) struct Runs {
+    /// Free pages: the first of a run, and how many. No two runs touch.
+    free: BTreeMap<u32, u32>,
+    /// The same: how many, and the first.
+    sizes: BTreeSet<(u32, u32)>,
+    /// Held pages.
+    held: BTreeMap<u32, u32>,
+}
+
+impl Runs {
+    /// So many pages, all free.
+    pub(crate) fn new(pages: u32) -> Runs {
+        let mut runs = Runs {
+            free: BTreeMap::new(),
+            sizes: BTreeSet::new(),
+            held: BTreeMap::new(),
+        };
+        runs.insert(0, pages);
+        runs
+    }
+
+    /// The smallest free run that has so many pages from a multiple of `align` on, and of equals the first. `None`: there is none.
+    ///
+    /// Small runs are used up before large ones are broken, and low pages before high ones: what is known of pages is kept up to the highest.
+    pub(crate) fn take(&mut self, pages: u32, align: u32) -> Option<u32> {
+        assert!(align.is_power_of_two(), "pages are aligned to powers of two");
+        let wanted = pages.max(1);
+        let found = self.sizes.range((wanted, 0)..).find_map(|(length, first)| {
+            let aligned = first.checked_next_multiple_of(align)?;
+            let lost = aligned - first;
+            (length.checked_sub(lost)? >= wanted).then_some((*first, *length, aligned))
+        });
+        let (first, length, aligned) = found?;
+        self.remove(first, length);
+        self.insert(first, aligned - first);
+        let after = aligned + wanted;
+        self.insert(after, first + length - after);
+        self.held.insert(aligned, wanted);
+        Some(aligned)
+    }
+
+    /// How many pages the holder of this one has, if it is his first.
+    pub(crate) fn pages(&self, first: u32) -> Option<u32> {
+        self.held.get(&first).copied()
+    }
+
+    /// Whether somebody holds all of these.
+    pub(crate) fn has_all(&self, pages: Pages) -> bool {
+        let mut next = pages.start;
+        while next < pages.end {
+            let Some((first, length)) = self.held.range(..=next).next_back() else {
+                return false;
+            };
+            if first + length <= next {
+                return false;
+            }
+            next = first + length;
+        }
+        true
+    }
+
+    /// Gives a holder more pages where his end, if they are free. `false`: they are not.
+    pub(crate) fn grow(&mut self, first: u32, pages: u32) -> bool {
+        let Some(had) = self.pages(first) else {
+            return false;
+        };
+        let (end, more) = (first + had, pages.saturating_sub(had));
+        match self.free.get(&end).copied() {
+            _ if more == 0 => true,
+            Some(length) if length >= more => {
+                self.remove(end, length);
+                self.insert(end + more, length - more);
+                self.held.insert(first, pages);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes pages away from whoever holds them. What was held of them, in order; nobody gets it before [`Runs::give`].
+    pub(crate) fn cut(&mut self, pages: Pages) -> Vec<Pages> {
+        if pages.is_empty() {
+            return Vec::new();
+        }
+        let before = self.held.range(..pages.start).next_back();
+        let from = match before {
+            Some((first, length)) if first + length > pages.start => *first,
+            _ => pages.start,
+        };
+        let touched: Vec<(u32, u32)> = self
+            .held
+            .range(from..pages.end.max(from))
+            .map(|(first, length)| (*first, *length))
+            .collect();
+        let mut cut = Vec::with_capacity(touched.len());
+        for (first, length) in touched {
+            self.held.remove(&first);
+            let end = first + length;
+            if first < pages.start {
+                self.held.insert(first, pages.start - first);
+            }
+            if end > pages.end {
+                self.held.insert(pages.end, end - pages.end);
+            }
+            cut.push(first.max(pages.start)..end.min(pages.end));
+        }
+        cut
+    }
+
+    /// Makes pages free that were cut off, and are zeros by now.
+    pub(crate) fn give(&mut self, pages: Pages) {
+        let (mut first, mut length) = (pages.start, pages.end - pages.start);
+        let before = self.free.range(..first).next_back();
+        if let Some((start, pages)) = before.map(|(start, pages)| (*start, *pages))
+            && start + pages == first
+        {
+            self.remove(start, pages);
+            (first, length) = (start, length + pages);
+        }
+        if let Some(pages) = self.free.get(&(first + length)).copied() {
+            self.remove(first + length, pages);
+            length += pages;
+        }
+        self.insert(first, length);
+    }
+
+    /// How many pages are held.
+    pub(crate) fn held(&self) -> u64 {
+        self.held.values().copied().map(u64::from).sum()
+    }
+
+    fn insert(&mut self, first: u32, pages: u32) {
+        if pages > 0 {
+            self.free.insert(first, pages);
+            self.sizes.insert((pages, first));
+        }
+    }
+
+    fn remove(&mut self, first: u32, pages: u32) {
+        self.free.remove(&first);
+        self.sizes.remove(&(pages, first));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn free(runs: &mut Runs, pages: Pages) {
+        runs.cut(pages).into_iter().for_each(|pages| runs.give(pages));
+    }
+
+    #[test]
+    fn the_smallest_run_that_fits_is_taken_and_neighbours_become_one_again() {
+        let mut runs = Runs::new(100);
+        let all: Vec<u32> = [10, 5, 20, 5, 60]
+            .map(|pages| runs.take(pages, 1).unwrap())
+            .into();
+        assert_eq!(all, [0, 10, 15, 35, 40]);
+        assert_eq!(runs.take(1, 1), None);
+        free(&mut runs, 0..10);
+        free(&mut runs, 15..35);
+        assert_eq!(runs.take(8, 1), Some(0), "of 10 and 20 the smaller");
+        assert_eq!(runs.take(8, 1), Some(15));
+        assert_eq!(runs.cut(15..23).first(), Some(&(15..23)));
+        assert_eq!(runs.take(13, 1), None, "what is not zeros yet is nobody's");
+        runs.give(15..23);
+        assert_eq!(runs.take(13, 1), Some(15));
+        free(&mut runs, 0..100);
+        assert_eq!(runs.take(100, 1), Some(0));
+    }
+
+    #[test]
+    fn a_part_of_what_is_held_can_be_given_back() {
+        let mut runs = Runs::new(64);
+        assert_eq!((runs.take(16, 1), runs.take(16, 1)), (Some(0), Some(16)));
+        assert_eq!(runs.cut(12..20), [12..16, 16..20]);
+        assert_eq!((runs.pages(0), runs.pages(20)), (Some(12), Some(12)));
+        assert!(runs.has_all(0..12) && runs.has_all(20..32));
+        assert!(!runs.has_all(0..13) && !runs.has_all(19..21));
+        runs.give(12..16);
+        runs.give(16..20);
+        assert!(runs.grow(0, 20));
+        assert!(!runs.grow(0, 21), "somebody has it");
+        assert!(runs.has_all(0..32), "by two holders");
+        assert_eq!(runs.cut(40..50), [], "nobody had it");
+        assert_eq!(runs.cut(25..25), [], "nothing of it");
+        assert_eq!(runs.pages(20), Some(12), "it is whole still");
+        assert_eq!(runs.held(), 32);
+    }
+
+    #[test]
+    fn what_must_be_aligned_is_and_what_that_leaves_is_free() {
+        let mut runs = Runs::new(1024);
+        assert_eq!(runs.take(3, 1), Some(0));
+        assert_eq!(runs.take(100, 256), Some(256));
+        assert_eq!(runs.take(253, 1), Some(3));
+        assert_eq!(runs.take(600, 256), None, "from 512 on there are 512");
+        assert_eq!(runs.take(512, 512), Some(512));
+    }
+
+    /// Against a plain picture of who has which page.
+    #[test]
+    fn no_page_has_two_holders_and_none_gets_lost() {
+        const PAGES: u32 = 200;
+        let mut runs = Runs::new(PAGES);
+        let mut owner = vec![0_u32; PAGES as usize];
+        let mut state = 7_u64;
+        let mut draw = |below: u32| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) as u32 % below
+        };
+        for step in 1..20_000 {
+            if draw(2) == 0 {
+                let (pages, align) = (1 + draw(20), 1 << draw(4));
+                if let Some(first) = runs.take(pages, align) {
+                    assert_eq!(first % align, 0);
+                    let taken = &mut owner[first as usize..(first + pages) as usize];
+                    assert!(taken.iter().all(|holder| *holder == 0), "step {step}");
+                    taken.fill(step);
+                }
+            } else {
+                let start = draw(PAGES);
+                let end = (start + 1 + draw(30)).min(PAGES);
+                let whole = owner[start as usize..end as usize]
+                    .iter()
+                    .all(|holder| *holder > 0);
+                assert_eq!(runs.has_all(start..end), whole, "step {step}");
+                for pages in runs.cut(start..end) {
+                    let cut = &mut owner[pages.start as usize..pages.end as usize];
+                    assert!(cut.iter().all(|holder| *holder > 0), "step {step}");
+                    cut.fill(0);
+                    runs.give(pages);
+                }
+                assert!(
+                    owner[start as usize..end as usize]
+                        .iter()
+                        .all(|holder| *holder == 0)
+                );
+            }
+            let held = owner.iter().filter(|holder| **holder > 0).count() as u64;
+            assert_eq!(runs.held(), held, "step {step}");
+        }
+        free(&mut runs, 0..PAGES);
+        assert_eq!(runs.take(PAGES, 1), Some(0), "all of it is one again");
+    }
+}

@@ -1,0 +1,80 @@
+//! The arena of a run. Its threads have descriptors of their own: a program that closes all that it finds, as daemons do, or counts on
+//! the next number, meets none of ours; and no child inherits one.
+
+use std::error::Error;
+use std::io;
+use std::sync::mpsc::sync_channel;
+
+use netram_far::run::{Settings, SettingsError};
+use netram_far::{Arena, ArenaError, Ground};
+use tracing::Level;
+
+use crate::abi;
+use crate::heap::Heap;
+
+/// Why a program is not run.
+#[derive(Debug)]
+pub(crate) enum StartError {
+    /// What `netram run` has told makes no sense: library and program are of two versions.
+    Settings(SettingsError),
+    /// The key cannot be read.
+    Key(String),
+    /// There is no arena.
+    Arena(ArenaError),
+    /// The system refused something that every program needs.
+    System(&'static str, io::Error),
+}
+
+impl std::fmt::Display for StartError {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            StartError::Settings(error) => error.fmt(out),
+            StartError::Key(error) => error.fmt(out),
+            StartError::Arena(error) => match error.source() {
+                Some(source) => write!(out, "{error}: {source}"),
+                None => error.fmt(out),
+            },
+            StartError::System(step, error) => write!(out, "{step}: {error}"),
+        }
+    }
+}
+
+/// What the environment says.
+pub(crate) fn settings(text: &str) -> Result<Settings, StartError> {
+    text.parse().map_err(StartError::Settings)
+}
+
+/// A heap, with the threads that serve it. The caller has blocked all signals, and so they are in all of them: no handler of the program's runs there.
+pub(crate) fn heap(settings: &Settings) -> Result<Heap, StartError> {
+    let (sender, receiver) = sync_channel(1);
+    let wanted = settings.clone();
+    let body = move || {
+        let opened = arena(&wanted);
+        // Who waits has not gone: it is the function below.
+        let _ = sender.send(opened);
+    };
+    let spawned = std::thread::Builder::new()
+        .name("netram-run".to_owned())
+        .spawn(body);
+    spawned.map_err(|error| StartError::System("starting a thread", error))?;
+    let ended = |_| StartError::System("starting", io::ErrorKind::Other.into());
+    let arena = receiver.recv().map_err(ended)??;
+    let ground = Ground::of(&arena).expect("nobody else has had the new arena");
+    Ok(Heap::new(ground, settings.threshold_bytes as usize))
+}
+
+fn arena(settings: &Settings) -> Result<Arena, StartError> {
+    abi::leave_descriptors().map_err(|error| StartError::System("having descriptors of its own", error))?;
+    // Only now: what is logged goes to the standard error that these threads have.
+    let lines = tracing_subscriber::fmt()
+        .with_max_level(Level::WARN)
+        .with_writer(io::stderr)
+        .with_ansi(false)
+        .finish();
+    // In a program that has a subscriber of its own, by the same library of another version, there are two.
+    let _ = tracing::subscriber::set_global_default(lines);
+    let config = settings
+        .arena()
+        .map_err(|error| StartError::Key(error.to_string()))?;
+    Arena::open(config).map_err(StartError::Arena)
+}
