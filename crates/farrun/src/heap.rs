@@ -157,11 +157,17 @@ impl Heap {
 
     /// Takes memory back, from however many holders; what nobody holds of it is passed over.
     pub(crate) fn give(&self, addresses: Range<usize>) {
-        let cut = self.lock().runs.cut(self.pages(&addresses));
-        // Not under the lock: it waits for another thread.
-        cut.iter().for_each(|pages| self.make_zeros(pages));
-        let mut parts = self.lock();
-        cut.into_iter().for_each(|pages| parts.runs.give(pages));
+        let mut rest = self.pages(&addresses);
+        loop {
+            let Some(cut) = self.lock().runs.cut(&rest) else {
+                return;
+            };
+            // What is given may be another's at once: it is not looked at again.
+            rest.start = cut.end;
+            // Not under the lock: it waits for another thread.
+            self.make_zeros(&cut);
+            self.lock().runs.give(cut);
+        }
     }
 
     /// Makes zeros of what somebody holds.

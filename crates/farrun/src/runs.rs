@@ -89,34 +89,28 @@ impl Runs {
         }
     }
 
-    /// Takes pages away from whoever holds them. What was held of them, in order; nobody gets it before [`Runs::give`].
-    pub(crate) fn cut(&mut self, pages: Pages) -> Vec<Pages> {
+    /// Takes pages away from whoever holds the first of these that is held. What was cut off of that holder; nobody gets it before [`Runs::give`].
+    /// `None`: nobody holds any.
+    ///
+    /// One holder at a time, for a list of them would be an allocation, and where there are many one that comes back here.
+    pub(crate) fn cut(&mut self, pages: &Pages) -> Option<Pages> {
         if pages.is_empty() {
-            return Vec::new();
+            return None;
         }
-        let before = self.held.range(..pages.start).next_back();
-        let from = match before {
-            Some((first, length)) if first + length > pages.start => *first,
-            _ => pages.start,
-        };
-        let touched: Vec<(u32, u32)> = self
-            .held
-            .range(from..pages.end.max(from))
-            .map(|(first, length)| (*first, *length))
-            .collect();
-        let mut cut = Vec::with_capacity(touched.len());
-        for (first, length) in touched {
-            self.held.remove(&first);
-            let end = first + length;
-            if first < pages.start {
-                self.held.insert(first, pages.start - first);
-            }
-            if end > pages.end {
-                self.held.insert(pages.end, end - pages.end);
-            }
-            cut.push(first.max(pages.start)..end.min(pages.end));
+        let touches = |(first, length): &(u32, u32)| first + length > pages.start && *first < pages.end;
+        let pair = |(first, length): (&u32, &u32)| (*first, *length);
+        let before = self.held.range(..pages.start).next_back().map(pair);
+        let next = || self.held.range(pages.start..).next().map(pair);
+        let (first, length) = before.filter(touches).or_else(|| next().filter(touches))?;
+        self.held.remove(&first);
+        let end = first + length;
+        if first < pages.start {
+            self.held.insert(first, pages.start - first);
         }
-        cut
+        if end > pages.end {
+            self.held.insert(pages.end, end - pages.end);
+        }
+        Some(first.max(pages.start)..end.min(pages.end))
     }
 
     /// Makes pages free that were cut off, and are zeros by now.
@@ -156,10 +150,20 @@ impl Runs {
 
 #[cfg(test)]
 mod tests {
+    use std::iter;
+
     use super::*;
 
-    fn free(runs: &mut Runs, pages: Pages) {
-        runs.cut(pages).into_iter().for_each(|pages| runs.give(pages));
+    fn free(runs: &mut Runs, mut pages: Pages) {
+        while let Some(cut) = runs.cut(&pages) {
+            pages.start = cut.end;
+            runs.give(cut);
+        }
+    }
+
+    /// What was held of these, in order.
+    fn cut(runs: &mut Runs, pages: Pages) -> Vec<Pages> {
+        iter::from_fn(|| runs.cut(&pages)).collect()
     }
 
     #[test]
@@ -174,7 +178,7 @@ mod tests {
         free(&mut runs, 15..35);
         assert_eq!(runs.take(8, 1), Some(0), "of 10 and 20 the smaller");
         assert_eq!(runs.take(8, 1), Some(15));
-        assert_eq!(runs.cut(15..23).first(), Some(&(15..23)));
+        assert_eq!(runs.cut(&(15..23)), Some(15..23));
         assert_eq!(runs.take(13, 1), None, "what is not zeros yet is nobody's");
         runs.give(15..23);
         assert_eq!(runs.take(13, 1), Some(15));
@@ -186,7 +190,7 @@ mod tests {
     fn a_part_of_what_is_held_can_be_given_back() {
         let mut runs = Runs::new(64);
         assert_eq!((runs.take(16, 1), runs.take(16, 1)), (Some(0), Some(16)));
-        assert_eq!(runs.cut(12..20), [12..16, 16..20]);
+        assert_eq!(cut(&mut runs, 12..20), [12..16, 16..20]);
         assert_eq!((runs.pages(0), runs.pages(20)), (Some(12), Some(12)));
         assert!(runs.has_all(0..12) && runs.has_all(20..32));
         assert!(!runs.has_all(0..13) && !runs.has_all(19..21));
@@ -195,8 +199,8 @@ mod tests {
         assert!(runs.grow(0, 20));
         assert!(!runs.grow(0, 21), "somebody has it");
         assert!(runs.has_all(0..32), "by two holders");
-        assert_eq!(runs.cut(40..50), [], "nobody had it");
-        assert_eq!(runs.cut(25..25), [], "nothing of it");
+        assert_eq!(runs.cut(&(40..50)), None, "nobody had it");
+        assert_eq!(runs.cut(&(25..25)), None, "nothing of it");
         assert_eq!(runs.pages(20), Some(12), "it is whole still");
         assert_eq!(runs.held(), 32);
     }
@@ -238,7 +242,7 @@ mod tests {
                     .iter()
                     .all(|holder| *holder > 0);
                 assert_eq!(runs.has_all(start..end), whole, "step {step}");
-                for pages in runs.cut(start..end) {
+                for pages in cut(&mut runs, start..end) {
                     let cut = &mut owner[pages.start as usize..pages.end as usize];
                     assert!(cut.iter().all(|holder| *holder > 0), "step {step}");
                     cut.fill(0);
