@@ -49,6 +49,8 @@ impl Run {
             packed,
             // A program as it is has none.
             words: _,
+            written: _,
+            mended: _,
         } = status.tally;
         let (local, used, aside) = (
             bytes(status.frames),
