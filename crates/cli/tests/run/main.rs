@@ -39,7 +39,9 @@ fn library() -> &'static Path {
                 name.to_str()
                     .is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
             })
-            .for_each(|name| drop(command.env_remove(name)));
+            .for_each(|name| {
+                command.env_remove(name);
+            });
         let built = command.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
         assert!(built.status.success(), "{built:?}");
         folder.join("libnetram_farrun.so")
