@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use netram_transport::Address;
@@ -17,8 +17,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{BenchError, Context};
+use crate::far::job::Job;
 use crate::lnd::device;
 use crate::shared::player;
+use crate::site::stand_still_if_abandoned;
 use crate::volume::{flood, serve, sink};
 use crate::{delay, echo, teller};
 
@@ -52,6 +54,8 @@ pub enum Role {
     Attach(device::Server),
     /// Is a node of a shared region.
     Player(player::Player),
+    /// Runs a program on memory of which a part is elsewhere.
+    Far(Job),
 }
 
 /// Plays `role`; returns when the other side is done.
@@ -66,6 +70,7 @@ pub fn play(role: &Role) -> Result<(), BenchError> {
         Role::Sink(sink) => sink.run(),
         Role::Attach(server) => server.run(),
         Role::Player(player) => player.run(),
+        Role::Far(job) => job.run(),
     }
 }
 
@@ -96,6 +101,7 @@ impl Child {
         role: &'static str,
         folder: &Path,
     ) -> Result<Child, BenchError> {
+        stand_still_if_abandoned();
         let what = format_args!("start a {role} process");
         let (file, log) = tempfile::Builder::new()
             .prefix(&format!("{role}-"))
@@ -125,7 +131,12 @@ impl Child {
 
     /// Waits until the child has said a line that begins with `last`; returns all lines up to it.
     pub fn ready(&mut self, last: &str) -> Result<Vec<String>, BenchError> {
-        let deadline = Instant::now() + READY_TIMEOUT;
+        self.ready_within(last, READY_TIMEOUT)
+    }
+
+    /// The same, if it may take longer.
+    pub(crate) fn ready_within(&mut self, last: &str, patience: Duration) -> Result<Vec<String>, BenchError> {
+        let deadline = Instant::now() + patience;
         let mut said = Vec::new();
         loop {
             let text = String::from_utf8_lossy(&said);
@@ -167,6 +178,24 @@ impl Child {
     /// The rest of the child's output.
     pub fn take_output(&mut self) -> Option<impl Read + Send + use<>> {
         self.process.stdout.take()
+    }
+
+    /// How it has ended. `None`: it runs, though its output may be closed.
+    pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>, BenchError> {
+        let deadline = Instant::now() + STOP_TIMEOUT;
+        let mut byte = [0];
+        // One whose output is closed is about to end.
+        let closed = matches!(self.hear(&mut byte, Instant::now()), Ok(0));
+        loop {
+            let ended = self
+                .process
+                .try_wait()
+                .context("look whether a child has ended")?;
+            if ended.is_some() || !closed || Instant::now() > deadline {
+                return Ok(ended);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Stops the process where it stands, so that it takes no processor time; undone by [`Child::resume`].

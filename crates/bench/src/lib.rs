@@ -18,6 +18,7 @@
 //! | [`oo7`] | OO7, the benchmark of object databases, on a persistent heap |
 //! | [`zeo`] | ZODB with ZEO: OO7's traversals between two clients of a server |
 //! | [`shared`] | nodes of a shared region: an update's way, kept locks, followers, deaths |
+//! | [`far`] | far memory beside swap, compressed memory and a mapped file |
 //! | [`failures`] | a volume under a file system, through every failure of LND's Table 1 |
 //! | [`figures`] | the scoreboard: every figure that the project holds itself to |
 //! | [`echo`], [`disk`] | the floors |
@@ -39,6 +40,7 @@ pub mod disk;
 pub mod echo;
 pub mod error;
 pub mod failures;
+pub mod far;
 pub mod figures;
 pub mod heap;
 pub mod histogram;

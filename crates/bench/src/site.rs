@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use tempfile::TempDir;
 
 use crate::child::{Child, listening};
 use crate::error::{BenchError, Context};
+use crate::far::{group, swap};
 use crate::machine;
 use crate::paper::namespaces::{self, Namespaces};
 
@@ -26,29 +27,70 @@ const LENDER_MEMORY: &str = "96MiB";
 
 /// What must not outlive this process, for [`abandon`].
 static LEFTOVERS: Mutex<Vec<Leftover>> = Mutex::new(Vec::new());
+/// [`abandon`] is removing them.
+static ABANDONED: AtomicBool = AtomicBool::new(false);
 
 #[derive(PartialEq, Eq)]
 enum Leftover {
     Path(PathBuf),
     Namespace(String),
     Mount(PathBuf),
+    Swap(PathBuf),
+    Group(PathBuf),
 }
 
 /// Removes the files and network namespaces of every site of this process, whose guards will not be dropped because a
 /// signal ends it. The children end with the process, by the kernel's hand.
 pub fn abandon() {
+    ABANDONED.store(true, Ordering::SeqCst);
     let mut leftovers = std::mem::take(&mut *leftovers());
-    // Before the folders that they are in, or their contents would be removed one by one.
-    leftovers.sort_by_key(|leftover| !matches!(leftover, Leftover::Mount(_)));
+    leftovers.sort_by_key(Leftover::turn);
     for leftover in leftovers {
-        // Whatever is gone already was removed by its guard.
-        let _ = match leftover {
-            Leftover::Path(path) if path.is_dir() => std::fs::remove_dir_all(path).is_ok(),
+        leftover.remove();
+    }
+}
+
+/// Whoever measures starts nothing any more once everything is being removed.
+pub(crate) fn stand_still_if_abandoned() {
+    while ABANDONED.load(Ordering::SeqCst) {
+        std::thread::park();
+    }
+}
+
+impl Leftover {
+    /// Processes end before what they swap to is taken away; and that, and what is mounted, before the folders that they are in, or
+    /// their contents would be removed one by one.
+    fn turn(&self) -> u8 {
+        match self {
+            Leftover::Group(_) => 0,
+            Leftover::Mount(_) | Leftover::Swap(_) => 1,
+            Leftover::Path(_) | Leftover::Namespace(_) => 2,
+        }
+    }
+
+    /// Whatever is gone already was removed by its guard.
+    fn remove(self) {
+        let _ = match self {
+            Leftover::Path(path) if path.is_dir() => gone(|| std::fs::remove_dir_all(&path)),
             Leftover::Path(path) => std::fs::remove_file(path).is_ok(),
             Leftover::Namespace(name) => namespaces::ip(&["netns", "delete", &name]).is_ok(),
             Leftover::Mount(path) => Command::new("umount").arg("--lazy").arg(path).status().is_ok(),
+            Leftover::Swap(path) => swap::end(&path).is_ok(),
+            Leftover::Group(path) => group::end(&path),
         };
     }
+}
+
+/// Tries for a second: somebody may be just making something in it, or ending.
+pub(crate) fn gone(mut remove: impl FnMut() -> std::io::Result<()>) -> bool {
+    (0..100).any(|_| match remove() {
+        Ok(()) => true,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => true,
+        Err(_) => {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            false
+        }
+    })
 }
 
 fn leftovers() -> MutexGuard<'static, Vec<Leftover>> {
@@ -67,6 +109,26 @@ pub(crate) fn remember_namespace(name: &str) {
 /// Something is about to be mounted on this folder: [`abandon`] unmounts it. What it was mounted from ends with that.
 pub(crate) fn remember_mount(path: &Path) {
     leftovers().push(Leftover::Mount(path.to_owned()));
+}
+
+/// It is about to be swapped to: [`abandon`] ends that.
+pub(crate) fn remember_swap(path: &Path) {
+    leftovers().push(Leftover::Swap(path.to_owned()));
+}
+
+/// Nothing is swapped to it any more.
+pub(crate) fn forget_swap(path: &Path) {
+    leftovers().retain(|leftover| *leftover != Leftover::Swap(path.to_owned()));
+}
+
+/// A group of processes is there: [`abandon`] removes it.
+pub(crate) fn remember_group(path: &Path) {
+    leftovers().push(Leftover::Group(path.to_owned()));
+}
+
+/// It has been removed.
+pub(crate) fn forget_group(path: &Path) {
+    leftovers().retain(|leftover| *leftover != Leftover::Group(path.to_owned()));
 }
 
 /// It has been unmounted.
@@ -207,6 +269,12 @@ impl Site {
         self.start_lender(spec, listen, &[], &more)
     }
 
+    /// One that has so much memory, nearly all of it for pages.
+    pub(crate) fn lender_of_pages(&self, spec: LenderSpec, memory: &str) -> Result<Lender, BenchError> {
+        let more = ["--memory", memory, "--deposits", memory].map(str::to_owned);
+        self.start_lender(spec, &self.listen(spec.wire), &[], &more)
+    }
+
     /// The same, and it takes appends from a multicast group too.
     pub fn lender_of_group(&self, spec: LenderSpec, group: &Group) -> Result<Lender, BenchError> {
         let more = ["--multicast".to_owned(), group.to_string()];
@@ -232,7 +300,9 @@ impl Site {
         remember(&store);
         let mut arguments = vec!["lend".to_owned(), "--listen".to_owned(), listen.to_string()];
         let mut flag = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
-        flag("--memory", LENDER_MEMORY.to_owned());
+        if !more.iter().any(|word| word == "--memory") {
+            flag("--memory", LENDER_MEMORY.to_owned());
+        }
         flag("--domain", format!("domain-{number}"));
         flag("--wait", spec.wait.to_string());
         flag("--store", store.display().to_string());

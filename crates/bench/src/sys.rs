@@ -1,7 +1,10 @@
-//! The crate's one unsafe module: an allocator that counts, because an allocator cannot be written without.
+//! The crate's one unsafe module: an allocator that counts, because an allocator cannot be written without, and a file that is mapped.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::fs::File;
+use std::io;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 static COUNTS: AtomicBool = AtomicBool::new(false);
@@ -80,6 +83,47 @@ unsafe impl GlobalAlloc for CountingAllocator {
         count();
         // SAFETY: as for `dealloc`; the caller upholds the conditions on `size`.
         unsafe { System.realloc(block, layout, size) }
+    }
+}
+
+/// A file's bytes as memory, shared with the file.
+pub(crate) struct Mapped {
+    first: NonNull<u64>,
+    words: usize,
+}
+
+impl Mapped {
+    /// Maps so many 8-byte values of a file that has as many, that nobody else has, and that stays as long as it is.
+    pub(crate) fn new(file: &File, words: usize) -> io::Result<Mapped> {
+        use rustix::mm::{MapFlags, ProtFlags, mmap};
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the kernel chooses addresses that nobody has.
+        let first = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                words * 8,
+                protection,
+                MapFlags::SHARED,
+                file,
+                0,
+            )?
+        };
+        let first = NonNull::new(first.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
+        Ok(Mapped { first, words })
+    }
+
+    pub(crate) fn words_mut(&mut self) -> &mut [u64] {
+        // SAFETY: so many values are mapped there, to be read and written, as long as `self` lives, and are reached through it only;
+        // pages are aligned, and every pattern of bits is a value.
+        unsafe { std::slice::from_raw_parts_mut(self.first.as_ptr(), self.words) }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, and nobody borrows from it any more.
+        let unmapped = unsafe { rustix::mm::munmap(self.first.as_ptr().cast(), self.words * 8) };
+        debug_assert!(unmapped.is_ok(), "it was mapped");
     }
 }
 

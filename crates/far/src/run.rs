@@ -14,6 +14,8 @@ use crate::config::Config;
 pub const SETTINGS: &str = "NETRAM_RUN_SETTINGS";
 /// The library's file.
 pub const LIBRARY: &str = "libnetram_farrun.so";
+/// The variable of the environment that names it, for who has not installed it.
+pub const LIBRARY_VARIABLE: &str = "NETRAM_FARRUN";
 /// The variable of the dynamic loader that names libraries to be loaded before all others.
 pub const PRELOAD: &str = "LD_PRELOAD";
 

@@ -95,6 +95,13 @@ impl Attachment {
         Attachment::served(site, &file.clone(), what, Some(file), None)
     }
 
+    /// A new file each of whose requests takes longer, attached as volumes are.
+    pub(crate) fn of_slow_disk(site: &Site, bytes: u64, request_us: u32) -> Result<Attachment, BenchError> {
+        let file = new_file(site, bytes)?;
+        let what = What::SlowFile(file.clone(), request_us);
+        Attachment::served(site, &file.clone(), what, Some(file), None)
+    }
+
     /// The volume in a directory, served from the client's side of `network` if there is one.
     pub(super) fn of_volume(
         site: &Site,

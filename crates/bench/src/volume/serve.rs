@@ -31,6 +31,8 @@ pub enum What {
     Memory(u64),
     /// A file as it is, with so many microseconds added to every sync.
     File(PathBuf, u32),
+    /// The same, with so many microseconds added to every read, write and sync.
+    SlowFile(PathBuf, u32),
     /// A volume, maybe on a slower disk than there is.
     Volume(PathBuf, Slow),
 }
@@ -92,6 +94,12 @@ impl What {
             What::Memory(bytes) => Arc::new(MemoryDevice::new(*bytes)),
             What::File(path, sync_us) => {
                 Arc::new(PlainFile::open(path, Duration::from_micros((*sync_us).into()))?)
+            }
+            What::SlowFile(path, us) => {
+                let delay = Duration::from_micros((*us).into());
+                let mut file = PlainFile::open(path, delay)?;
+                file.request_delay = delay;
+                Arc::new(file)
             }
             What::Volume(path, slow) => Arc::new(open_volume(path, *slow)?),
         })
@@ -160,6 +168,8 @@ pub(crate) struct PlainFile {
     file: File,
     bytes: u64,
     sync_delay: Duration,
+    /// Of a read and a write.
+    request_delay: Duration,
 }
 
 impl PlainFile {
@@ -175,6 +185,7 @@ impl PlainFile {
             file,
             bytes,
             sync_delay,
+            request_delay: Duration::ZERO,
         })
     }
 }
@@ -187,6 +198,13 @@ fn failed(error: &std::io::Error) -> DeviceError {
     )
 }
 
+/// Nothing is not even asked for: it would cost a turn of the scheduler.
+fn delay(by: Duration) {
+    if !by.is_zero() {
+        std::thread::sleep(by);
+    }
+}
+
 impl Device for PlainFile {
     fn geometry(&self) -> Geometry {
         Geometry {
@@ -196,12 +214,14 @@ impl Device for PlainFile {
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+        delay(self.request_delay);
         self.file
             .read_exact_at(into, offset)
             .map_err(|error| failed(&error))
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<Pending, DeviceError> {
+        delay(self.request_delay);
         let written = self.file.write_all_at(bytes, offset);
         written
             .map(|()| Pending::default())
@@ -229,9 +249,7 @@ impl Device for PlainFile {
     }
 
     fn flush(&self) -> Result<(), DeviceError> {
-        if !self.sync_delay.is_zero() {
-            std::thread::sleep(self.sync_delay);
-        }
+        delay(self.sync_delay);
         self.file.sync_data().map_err(|error| failed(&error))
     }
 

@@ -2,6 +2,7 @@
 
 mod commit;
 mod failures;
+mod far;
 mod figures;
 mod heap;
 mod oo7;
@@ -41,6 +42,7 @@ pub(crate) enum Bench {
     Figures(figures::Figures),
     Commit(commit::Commit),
     Failures(failures::Failures),
+    Far(far::Far),
     Tpca(tpca::Tpca),
     Lender(share::Share),
     Heap(heap::Heap),
@@ -68,6 +70,7 @@ impl Bench {
             Bench::Figures(figures) => figures.run(),
             Bench::Commit(commit) => commit.run(),
             Bench::Failures(failures) => failures.run(),
+            Bench::Far(far) => far.run(),
             Bench::Tpca(tpca) => tpca.run(),
             Bench::Lender(share) => share.run(),
             Bench::Heap(heap) => heap.run(),

@@ -10,7 +10,9 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use netram_far::run::{LIBRARY, PRELOAD, Report, SETTINGS, SIZE_DEFAULT, Settings, THRESHOLD_DEFAULT};
+use netram_far::run::{
+    LIBRARY, LIBRARY_VARIABLE, PRELOAD, Report, SETTINGS, SIZE_DEFAULT, Settings, THRESHOLD_DEFAULT,
+};
 use netram_far::{Arena, ArenaError};
 use netram_pagesim::process;
 use netram_transport::Address;
@@ -19,8 +21,6 @@ use rustix::process::{Resource, getrlimit};
 use crate::options::{SecurityArgs, Size, Usage};
 use crate::output;
 
-/// Names the library, for who has not installed it.
-const LIBRARY_VARIABLE: &str = "NETRAM_FARRUN";
 /// Addresses that a program takes beside its far memory.
 const OTHER_BYTES: u64 = 1 << 30;
 /// What is smaller is too much work a byte.

@@ -1,0 +1,225 @@
+//! One run of a program, in a process of its own: its memory, its limits, and what it says when it is done.
+
+use std::fs::{self, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use netram_far::{Arena, ArenaConfig, Config, FarVec, WordAccess};
+use netram_transport::{ClusterKey, Security};
+use serde::{Deserialize, Serialize};
+
+use super::programs::{Program, checksum};
+use crate::error::{BenchError, Context};
+use crate::sys::Mapped;
+
+/// What a process says when its memory has what the program begins with.
+pub(super) const FILLED: &str = "filled";
+/// What begins the line with which it says what it took.
+pub(super) const DONE: &str = "done ";
+/// The file of a group whose members are those processes that were written into it.
+pub(super) const MEMBERS: &str = "cgroup.procs";
+
+const FLUSH_PATIENCE: Duration = Duration::from_secs(60);
+/// The fields of a process's line of figures that have its faults, counted from its state.
+const MINOR_FAULTS: usize = 7;
+const MAJOR_FAULTS: usize = 9;
+
+/// A run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Job {
+    pub(super) program: Program,
+    pub(super) bytes: u64,
+    pub(super) memory: Memory,
+    /// The groups that it joins before it takes memory.
+    pub(super) groups: Vec<PathBuf>,
+}
+
+/// What memory the program has.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Memory {
+    /// What every program has.
+    Plain,
+    /// A file that is mapped.
+    File(PathBuf),
+    /// An arena of its own.
+    Arena(Far),
+}
+
+/// An arena.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Far {
+    pub(super) local_bytes: u64,
+    /// As `tcp://host:port`.
+    pub(super) lenders: Vec<String>,
+    pub(super) key_file: PathBuf,
+    /// The program's form for words.
+    pub(super) words: bool,
+}
+
+/// What a run took.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Done {
+    /// Seconds of the program itself: its memory had been filled.
+    pub seconds: f64,
+    /// Faults in that time that, to the kernel, waited for a disk, or for memory that is taken for one.
+    pub major_faults: u64,
+    /// The others. Those that an arena serves are among them.
+    pub minor_faults: u64,
+    /// Bytes of the process that were here, at the most.
+    pub resident_bytes: u64,
+    /// What the program found, and left: in every run the same.
+    pub found: String,
+}
+
+impl Job {
+    pub(crate) fn run(&self) -> Result<(), BenchError> {
+        for group in &self.groups {
+            fs::write(group.join(MEMBERS), "0").context(format_args!("join {}", group.display()))?;
+        }
+        let words = (self.bytes / 8) as usize;
+        match &self.memory {
+            Memory::Plain => self.in_memory(&mut vec![0; words]),
+            Memory::File(path) => self.in_memory(map(path, words)?.words_mut()),
+            Memory::Arena(far) => self.in_arena(far, words),
+        }
+    }
+
+    fn in_memory(&self, memory: &mut [u64]) -> Result<(), BenchError> {
+        self.program.fill(memory);
+        let clock = Clock::start()?;
+        let found = self.program.run(memory);
+        clock.stop(found, || checksum(memory))
+    }
+
+    fn in_arena(&self, far: &Far, words: usize) -> Result<(), BenchError> {
+        let arena = Arena::open(far.config(self.bytes)?).context("open an arena")?;
+        let mut memory = FarVec::zeros(&arena, words).context("take all of an arena")?;
+        if !far.words {
+            return self.in_memory(memory.as_mut_slice());
+        }
+        self.program.fill(memory.as_mut_slice());
+        if !arena.depot().flush(FLUSH_PATIENCE) {
+            return Err(BenchError::Asked("lenders do not take all pages".to_owned()));
+        }
+        let clock = Clock::start()?;
+        let found = self.program.run_by_words(&mut memory).context("run by words")?;
+        clock.stop(found, || checksum(memory.as_slice()))
+    }
+}
+
+impl Far {
+    fn config(&self, bytes: u64) -> Result<ArenaConfig, BenchError> {
+        let lenders: Result<Vec<_>, _> = self.lenders.iter().map(|text| text.parse()).collect();
+        let key = ClusterKey::load(&self.key_file).context("load the cluster key")?;
+        let lenders = lenders.context("read where lenders are")?;
+        Ok(ArenaConfig {
+            bytes,
+            local_bytes: self.local_bytes,
+            words: if self.words {
+                WordAccess::Measured
+            } else {
+                WordAccess::Never
+            },
+            depot: Config {
+                copies: lenders.len(),
+                lenders,
+                security: Security::Key(key),
+                ..Config::default()
+            },
+            ..ArenaConfig::default()
+        })
+    }
+}
+
+fn map(path: &Path, words: usize) -> Result<Mapped, BenchError> {
+    let what = format_args!("map {}", path.display());
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(path)
+        .context(what)?;
+    file.set_len(words as u64 * 8).context(what)?;
+    Mapped::new(&file, words).context(what)
+}
+
+/// What the program itself takes.
+struct Clock {
+    minor: u64,
+    major: u64,
+    began: Instant,
+}
+
+impl Clock {
+    fn start() -> Result<Clock, BenchError> {
+        crate::say(FILLED)?;
+        Ok(Clock {
+            minor: faults(MINOR_FAULTS)?,
+            major: faults(MAJOR_FAULTS)?,
+            began: Instant::now(),
+        })
+    }
+
+    /// `left`: what the memory has at the end; to look at it is not measured.
+    fn stop(self, found: u64, left: impl FnOnce() -> u64) -> Result<(), BenchError> {
+        let seconds = self.began.elapsed().as_secs_f64();
+        let (minor, major) = (faults(MINOR_FAULTS)?, faults(MAJOR_FAULTS)?);
+        let done = Done {
+            seconds,
+            major_faults: major - self.major,
+            minor_faults: minor - self.minor,
+            found: format!("{found:x} {:x}", left()),
+            resident_bytes: resident_bytes()?,
+        };
+        let text = serde_json::to_string(&done).context("write down what a run took")?;
+        crate::say(&format!("{DONE}{text}"))
+    }
+}
+
+fn faults(field: usize) -> Result<u64, BenchError> {
+    let text = fs::read_to_string("/proc/self/stat").context("read this process's faults")?;
+    // The program's name, in brackets, may have spaces.
+    let fields = text.rsplit_once(')').map_or("", |(_, fields)| fields);
+    let faults = fields.split_whitespace().nth(field);
+    faults
+        .and_then(|faults| faults.parse().ok())
+        .ok_or_else(|| BenchError::Asked("the kernel does not say how many faults there were".to_owned()))
+}
+
+fn resident_bytes() -> Result<u64, BenchError> {
+    let text = fs::read_to_string("/proc/self/status").context("read this process's memory")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
+    kilobytes
+        .map(|kilobytes| kilobytes << 10)
+        .ok_or_else(|| BenchError::Asked("the kernel does not say how much memory there was".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_says_what_a_run_took() {
+        let before = faults(MINOR_FAULTS).unwrap();
+        std::hint::black_box(vec![1_u8; 8 << 20]);
+        assert!(faults(MINOR_FAULTS).unwrap() > before);
+        faults(MAJOR_FAULTS).unwrap();
+        assert!(resident_bytes().unwrap() > 1 << 20);
+    }
+
+    #[test]
+    fn a_file_is_memory_like_any_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("memory");
+        let mut mapped = map(&path, 4096).unwrap();
+        Program::Scan.fill(mapped.words_mut());
+        let mut plain = vec![0; 4096];
+        Program::Scan.fill(&mut plain);
+        assert_eq!(mapped.words_mut(), plain);
+        drop(mapped);
+        let bytes: Vec<u8> = plain.iter().flat_map(|value| value.to_ne_bytes()).collect();
+        assert_eq!(fs::read(&path).unwrap(), bytes);
+        assert!(map(&path, 4096).is_err(), "another's file is not taken");
+    }
+}

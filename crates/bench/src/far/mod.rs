@@ -1,0 +1,351 @@
+//! Far memory beside what a machine has already for memory that is too small: swap to a file, to a slow disk and to compressed memory, and a file that is
+//! mapped. The same programs run each way, in a process of their own, with the same cap; each must find what it finds where all memory is local.
+//!
+//! | module | does |
+//! |---|---|
+//! | [`programs`] | the programs |
+//! | [`job`] | one run, in its process |
+//! | `bed` | what a way stands on: lenders, swap, limits |
+//! | `group`, `swap` | limits and swap, taken away afterwards |
+//! | [`output`] | files for programs and people |
+
+mod bed;
+pub(crate) mod group;
+pub mod job;
+pub mod output;
+pub mod programs;
+pub(crate) mod swap;
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::error::BenchError;
+use crate::histogram::median;
+use crate::machine::Machine;
+use crate::site::Site;
+use crate::step::Step;
+use bed::Bed;
+use job::Done;
+use programs::Program;
+
+/// A run that takes longer is not repeated.
+const LONG: Duration = Duration::from_secs(20);
+/// What the slow disk takes for a request more, in microseconds.
+pub const SLOW_DISK_US: u32 = 1000;
+/// The least memory that a program is given: less is not worth a comparison.
+pub const BYTES_MIN: u64 = 2 << 20;
+/// The least that may be local.
+pub const LOCAL_BYTES_MIN: u64 = 256 << 10;
+/// What a limited group may have beside its share of the program's memory: its tables of pages, its stack.
+pub const SLACK_BYTES: u64 = 1 << 20;
+
+/// Where the part of a program's memory is that is not local.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Way {
+    /// Nowhere: all is local.
+    Local,
+    /// In a swap file.
+    Swap,
+    /// In swap on a disk that is modelled: each request takes 1 ms more.
+    SlowSwap,
+    /// In swap that is compressed memory, beside the cap.
+    Zram,
+    /// In the file that it is mapped from.
+    File,
+    /// At lenders: the program as it is, under `netram run`.
+    Run,
+    /// At lenders: the program's memory is a `FarVec`, used as a slice.
+    Vec,
+    /// The same by words: gather, scatter and get.
+    Words,
+}
+
+impl Way {
+    /// All, in the order of the tables.
+    pub const ALL: [Way; 8] = [
+        Way::Local,
+        Way::Swap,
+        Way::SlowSwap,
+        Way::Zram,
+        Way::File,
+        Way::Run,
+        Way::Vec,
+        Way::Words,
+    ];
+
+    /// Its name in tables and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Way::Local => "local",
+            Way::Swap => "swap",
+            Way::SlowSwap => "slow-swap",
+            Way::Zram => "zram",
+            Way::File => "file",
+            Way::Run => "run",
+            Way::Vec => "vec",
+            Way::Words => "words",
+        }
+    }
+
+    /// Whether a program can be run so.
+    fn can(self, program: Program) -> bool {
+        match self {
+            // Python's arrays in an arena are of another library than this program has.
+            Way::Vec => program != Program::Numpy,
+            Way::Words => program.has_words(),
+            _ => true,
+        }
+    }
+}
+
+/// What to compare.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// Bytes of each program's memory, [`BYTES_MIN`] at least.
+    pub bytes: u64,
+    /// How much of it may be local, in percent: 1 to 99.
+    pub locals: Vec<u8>,
+    /// The programs.
+    pub programs: Vec<Program>,
+    /// The ways; that which is all local is always one.
+    pub ways: Vec<Way>,
+    /// How often each is run.
+    pub rounds: usize,
+    /// How long a run may take.
+    pub patience: Duration,
+    /// Lenders, all of which get every page: 1 or 2.
+    pub copies: usize,
+}
+
+/// What became of a run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// It ended.
+    Done(Done),
+    /// It took longer than anybody wanted to wait.
+    Late,
+    /// The kernel killed it: it found no memory within the limit.
+    Killed,
+}
+
+/// A program, with so much local memory, one way.
+#[derive(Clone, Debug, Serialize)]
+pub struct Cell {
+    /// The program.
+    pub program: Program,
+    /// How much of its memory may be local, in percent.
+    pub local: u8,
+    /// Where the rest is.
+    pub way: Way,
+    /// Every round.
+    pub rounds: Vec<Outcome>,
+}
+
+/// Everything that was run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The machine.
+    pub machine: Machine,
+    /// Bytes of each program's memory.
+    pub bytes: u64,
+    /// Copies at lenders.
+    pub copies: usize,
+    /// What was run.
+    pub cells: Vec<Cell>,
+    /// What was not, and why.
+    pub skipped: Vec<String>,
+}
+
+impl Cell {
+    /// The median of seconds. `None`: some round did not end.
+    pub fn seconds(&self) -> Option<f64> {
+        self.median(|done| done.seconds)
+    }
+
+    /// The median of faults that waited for what was not local.
+    pub fn faults(&self) -> Option<f64> {
+        // The kernel takes a fault that somebody else serves for a minor one.
+        let served = matches!(self.way, Way::Run | Way::Vec | Way::Words);
+        self.median(|done| match served {
+            true => (done.major_faults + done.minor_faults) as f64,
+            false => done.major_faults as f64,
+        })
+    }
+
+    /// The median of the bytes that were here at the most.
+    pub fn resident_bytes(&self) -> Option<f64> {
+        self.median(|done| done.resident_bytes as f64)
+    }
+
+    /// In a table: seconds, or what became of it.
+    pub fn shown(&self) -> String {
+        match (self.seconds(), self.rounds.contains(&Outcome::Killed)) {
+            (Some(seconds), _) if seconds < 0.1 => format!("{seconds:.4}"),
+            (Some(seconds), _) if seconds < 10.0 => format!("{seconds:.2}"),
+            (Some(seconds), _) => format!("{seconds:.1}"),
+            (None, true) => "killed".to_owned(),
+            (None, false) => "late".to_owned(),
+        }
+    }
+
+    fn median(&self, of: impl Fn(&Done) -> f64) -> Option<f64> {
+        let ended = self.rounds.iter().map(|round| match round {
+            Outcome::Done(done) => Some(of(done)),
+            Outcome::Late | Outcome::Killed => None,
+        });
+        ended.collect::<Option<Vec<f64>>>().map(median)
+    }
+
+    /// Whether another round is worth its time.
+    fn is_long(&self) -> bool {
+        self.seconds().is_none_or(|seconds| seconds > LONG.as_secs_f64())
+    }
+}
+
+impl Report {
+    /// A cell, if it was run.
+    pub fn cell(&self, program: Program, local: u8, way: Way) -> Option<&Cell> {
+        self.cells
+            .iter()
+            .find(|cell| (cell.program, cell.local, cell.way) == (program, local, way))
+    }
+}
+
+/// Runs everything: in each round every way of every cell, so that a disturbance hits all or none.
+pub fn compare(site: &Site, spec: &Spec, tell: &mut dyn FnMut(Step<'_>)) -> Result<Report, BenchError> {
+    let machine = Machine::look();
+    let mut skipped = Vec::new();
+    let bed = Bed::make(site, spec, &mut skipped)?;
+    for skipped in &skipped {
+        tell(Step::Skipped(skipped));
+    }
+    let mut cells = cells(spec, &bed);
+    for round in 0..spec.rounds {
+        for at in 0..cells.len() {
+            let cell = &cells[at];
+            if round > 0 && cell.is_long() {
+                continue;
+            }
+            tell(Step::Next(&format!(
+                "{} with {} % local, {} ({} of {})",
+                cell.program.name(),
+                cell.local,
+                cell.way.name(),
+                round + 1,
+                spec.rounds
+            )));
+            let outcome = bed.run(cell.program, cell.local, cell.way)?;
+            check(&cells, at, &outcome)?;
+            cells[at].rounds.push(outcome);
+        }
+    }
+    Ok(Report {
+        machine,
+        bytes: spec.bytes,
+        copies: spec.copies,
+        cells,
+        skipped,
+    })
+}
+
+/// For each program first that which is all local: with it the others are compared.
+fn cells(spec: &Spec, bed: &Bed<'_>) -> Vec<Cell> {
+    let cell = |program, local, way| Cell {
+        program,
+        local,
+        way,
+        rounds: Vec::new(),
+    };
+    let mut cells = Vec::new();
+    for &program in spec.programs.iter().filter(|program| bed.has(**program)) {
+        cells.push(cell(program, 100, Way::Local));
+        for &local in &spec.locals {
+            let ways = spec
+                .ways
+                .iter()
+                .filter(|&&way| way != Way::Local && way.can(program) && bed.can(way));
+            cells.extend(ways.map(|&way| cell(program, local, way)));
+        }
+    }
+    cells
+}
+
+/// A program finds what it found with all memory local.
+fn check(cells: &[Cell], at: usize, outcome: &Outcome) -> Result<(), BenchError> {
+    let cell = &cells[at];
+    let first = cells[..at]
+        .iter()
+        .rfind(|other| other.program == cell.program && other.way == Way::Local)
+        .and_then(|local| local.rounds.first());
+    match (first, outcome) {
+        (Some(Outcome::Done(local)), Outcome::Done(done)) if local.found != done.found => {
+            Err(BenchError::Asked(format!(
+                "{} with {} % local, {}, found {} instead of {}: a page has come back wrong",
+                cell.program.name(),
+                cell.local,
+                cell.way.name(),
+                done.found,
+                local.found
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn done(seconds: f64, found: &str) -> Outcome {
+        Outcome::Done(Done {
+            seconds,
+            major_faults: 7,
+            minor_faults: 90,
+            resident_bytes: 1 << 20,
+            found: found.to_owned(),
+        })
+    }
+
+    fn cell(way: Way, rounds: Vec<Outcome>) -> Cell {
+        Cell {
+            program: Program::Sort,
+            local: 50,
+            way,
+            rounds,
+        }
+    }
+
+    #[test]
+    fn a_cell_is_its_median_or_what_became_of_it() {
+        let ended = cell(Way::Swap, vec![done(3.0, ""), done(1.0, ""), done(2.0, "")]);
+        assert_eq!((ended.seconds(), ended.shown()), (Some(2.0), "2.00".to_owned()));
+        assert!(!ended.is_long());
+        assert_eq!(ended.faults(), Some(7.0));
+        assert_eq!(cell(Way::Vec, ended.rounds.clone()).faults(), Some(97.0));
+        let late = cell(Way::Swap, vec![done(3.0, ""), Outcome::Late]);
+        assert_eq!((late.seconds(), late.shown()), (None, "late".to_owned()));
+        let killed = cell(Way::Swap, vec![Outcome::Killed]);
+        assert_eq!(killed.shown(), "killed");
+        assert!(killed.is_long());
+    }
+
+    #[test]
+    fn a_run_that_finds_something_else_ends_the_comparison() {
+        let mut cells = vec![
+            cell(Way::Local, vec![done(1.0, "right")]),
+            cell(Way::Vec, Vec::new()),
+        ];
+        check(&cells, 1, &done(1.0, "right")).unwrap();
+        check(&cells, 1, &Outcome::Killed).unwrap();
+        let refused = check(&cells, 1, &done(1.0, "wrong")).unwrap_err().to_string();
+        assert!(
+            refused.contains("sort with 50 % local, vec, found wrong"),
+            "{refused}"
+        );
+        cells[0].program = Program::Scan;
+        check(&cells, 1, &done(1.0, "of another program")).unwrap();
+    }
+}

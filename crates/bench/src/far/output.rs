@@ -1,0 +1,194 @@
+//! The files of a comparison: a CSV, a picture a program, and the tables as Markdown.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use plotters::style::RGBColor;
+
+use super::programs::Program;
+use super::{Cell, Report, SLACK_BYTES, SLOW_DISK_US, Way};
+use crate::error::BenchError;
+use crate::paper::output::{Results, Run};
+use crate::paper::plot::{Curve, Look, Mark, Picture};
+
+/// The columns of the file with all rounds' medians.
+pub const HEADER: &str = "program,local_percent,way,outcome,seconds,faults,resident_bytes";
+/// The document with all tables.
+pub const TABLES: &str = "far.md";
+
+/// Writes everything into `folder`, made if it is not there. Returns the files written.
+pub fn write(report: &Report, run: &Run, folder: &Path) -> Result<Vec<PathBuf>, BenchError> {
+    let mut results = Results::new(folder)?;
+    results.save("far.csv", csv(report).as_bytes())?;
+    results.save(TABLES, tables(report, run).as_bytes())?;
+    for program in programs(report) {
+        let name = format!("far-{}.svg", program.name());
+        results.save(&name, picture(report, program).svg()?.as_bytes())?;
+    }
+    Ok(results.written)
+}
+
+/// Programs that were run, in the order of the tables.
+pub fn programs(report: &Report) -> impl Iterator<Item = Program> {
+    let has = |program: &Program| report.cells.iter().any(|cell| cell.program == *program);
+    Program::ALL.into_iter().filter(has)
+}
+
+/// Ways that were gone, in the order of the tables.
+pub fn ways(report: &Report) -> Vec<Way> {
+    let gone = |way: &Way| report.cells.iter().any(|cell| cell.way == *way);
+    Way::ALL.into_iter().filter(gone).collect()
+}
+
+/// What was local, most first.
+pub fn locals(report: &Report) -> Vec<u8> {
+    let mut locals: Vec<u8> = report
+        .cells
+        .iter()
+        .map(|cell| cell.local)
+        .filter(|local| *local < 100)
+        .collect();
+    locals.sort_unstable_by(|one, other| other.cmp(one));
+    locals.dedup();
+    locals
+}
+
+/// A row of a table: `shown` of each way's cell, and nothing where there is none.
+pub fn row(
+    report: &Report,
+    program: Program,
+    local: u8,
+    shown: impl Fn(&Cell) -> String,
+) -> impl Iterator<Item = String> {
+    ways(report).into_iter().map(move |way| {
+        let local = if way == Way::Local { 100 } else { local };
+        report.cell(program, local, way).map(&shown).unwrap_or_default()
+    })
+}
+
+// Writing to a string cannot fail, here and below.
+
+fn csv(report: &Report) -> String {
+    let mut text = format!("{HEADER}\n");
+    for cell in &report.cells {
+        let number = |value: Option<f64>, digits: usize| {
+            value.map(|value| format!("{value:.digits$}")).unwrap_or_default()
+        };
+        let outcome = match cell.seconds() {
+            Some(_) => "done".to_owned(),
+            None => cell.shown(),
+        };
+        let _ = writeln!(
+            text,
+            "{},{},{},{outcome},{},{},{}",
+            cell.program.name(),
+            cell.local,
+            cell.way.name(),
+            number(cell.seconds(), 6),
+            number(cell.faults(), 0),
+            number(cell.resident_bytes(), 0),
+        );
+    }
+    text
+}
+
+fn tables(report: &Report, run: &Run) -> String {
+    let machine = &report.machine;
+    let mut text = format!(
+        "Run {} on {}, {} cores, Linux {}, load {:.2} at the start, files on {}: `{}`. Each program has {} MiB; {} lender(s) on this machine, over encrypted TCP. \
+         A limited group may have {} MiB beside what is local. The slow disk is MODELLED: {} ms more a request.\n",
+        run.began,
+        machine.processor,
+        machine.cores,
+        machine.kernel,
+        machine.load,
+        run.disk,
+        run.command,
+        report.bytes >> 20,
+        report.copies,
+        SLACK_BYTES >> 20,
+        SLOW_DISK_US / 1000,
+    );
+    for skipped in &report.skipped {
+        let _ = writeln!(text, "\nNot run: {skipped}.");
+    }
+    table(&mut text, report, "Seconds", Cell::shown);
+    let count = |value: Option<f64>| value.map(|value| format!("{value:.0}")).unwrap_or_default();
+    table(&mut text, report, "Faults that waited", |cell| {
+        count(cell.faults())
+    });
+    let mib = |value: Option<f64>| {
+        value
+            .map(|value| format!("{:.1}", value / f64::from(1 << 20)))
+            .unwrap_or_default()
+    };
+    table(&mut text, report, "MiB of the process here at the most", |cell| {
+        mib(cell.resident_bytes())
+    });
+    text
+}
+
+fn table(text: &mut String, report: &Report, title: &str, shown: impl Fn(&Cell) -> String) {
+    let ways = ways(report);
+    let names: Vec<&str> = ways.iter().map(|way| way.name()).collect();
+    let _ = writeln!(
+        text,
+        "\n### {title}\n\n| program | local % | {} |",
+        names.join(" | ")
+    );
+    let _ = writeln!(text, "|---|---:|{}", "---:|".repeat(ways.len()));
+    for program in programs(report) {
+        for local in locals(report) {
+            let cells: Vec<String> = row(report, program, local, &shown).collect();
+            let _ = writeln!(text, "| {} | {local} | {} |", program.name(), cells.join(" | "));
+        }
+    }
+}
+
+fn picture(report: &Report, program: Program) -> Picture {
+    let mut locals = locals(report);
+    locals.reverse();
+    let curve = |way: Way| {
+        let at = |local| {
+            report
+                .cell(program, if way == Way::Local { 100 } else { local }, way)?
+                .seconds()
+        };
+        Curve {
+            label: way.name().to_owned(),
+            look: look(way),
+            points: locals
+                .iter()
+                .filter_map(|&local| Some((u64::from(local), at(local)?)))
+                .collect(),
+        }
+    };
+    Picture {
+        title: format!("{} with {} MiB", program.name(), report.bytes >> 20),
+        across: "percent of it that is local".to_owned(),
+        upwards: "seconds".to_owned(),
+        curves: ways(report)
+            .into_iter()
+            .map(curve)
+            .filter(|curve| !curve.points.is_empty())
+            .collect(),
+    }
+}
+
+fn look(way: Way) -> Look {
+    let (colour, dashed) = match way {
+        Way::Local => (RGBColor(60, 60, 60), true),
+        Way::Swap => (RGBColor(200, 40, 40), false),
+        Way::SlowSwap => (RGBColor(200, 40, 40), true),
+        Way::Zram => (RGBColor(210, 130, 20), false),
+        Way::File => (RGBColor(130, 50, 170), false),
+        Way::Run => (RGBColor(30, 90, 200), true),
+        Way::Vec => (RGBColor(30, 90, 200), false),
+        Way::Words => (RGBColor(40, 140, 60), false),
+    };
+    Look {
+        colour,
+        dashed,
+        mark: Mark::Dot,
+    }
+}

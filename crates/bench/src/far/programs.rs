@@ -1,0 +1,278 @@
+//! The programs: the paper's four, and three of which it has none. Each is once a program for memory as any other, and, where words can do, once one for words.
+
+use netram_far::{AccessError, FarVec};
+use serde::{Deserialize, Serialize};
+
+/// Passes of SCAN.
+const PASSES: usize = 4;
+/// Rows that GAUSS subtracts from all below them: the paper's references are those of about so many.
+const PIVOTS: usize = 12;
+/// Columns that TRANS exchanges with rows.
+const COLUMNS: usize = 20;
+/// Look-ups, and steps of the walk.
+const LOOKUPS: usize = 20_000;
+/// Look-ups that are known before the first is done.
+const BATCH: usize = 1000;
+/// 8-byte values of a record of SORT.
+const RECORD: usize = 1024;
+/// Values of a node of the walk's graph: neighbours first, and then what it is a node for.
+const NODE: usize = 8;
+const NEIGHBOURS: usize = 4;
+
+/// What is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Program {
+    /// All values read in their order, four times.
+    Scan,
+    /// A square matrix times a vector.
+    Mvec,
+    /// The first twelve steps of an elimination.
+    Gauss,
+    /// Records of 8 KiB sorted in their place.
+    Sort,
+    /// The first twenty columns of a square matrix exchanged with its rows.
+    Trans,
+    /// Values at random places, a thousand of which are known at once.
+    Lookups,
+    /// From node to node of a random graph.
+    Walk,
+    /// In Python: a matrix transposed, scaled and sorted.
+    Numpy,
+}
+
+impl Program {
+    /// All, in the order of the tables.
+    pub const ALL: [Program; 8] = [
+        Program::Scan,
+        Program::Mvec,
+        Program::Gauss,
+        Program::Sort,
+        Program::Trans,
+        Program::Lookups,
+        Program::Walk,
+        Program::Numpy,
+    ];
+
+    /// Its name in tables and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Program::Scan => "scan",
+            Program::Mvec => "mvec",
+            Program::Gauss => "gauss",
+            Program::Sort => "sort",
+            Program::Trans => "trans",
+            Program::Lookups => "lookups",
+            Program::Walk => "walk",
+            Program::Numpy => "numpy",
+        }
+    }
+
+    /// Whether there is a form of it that takes words instead of pages.
+    pub fn has_words(self) -> bool {
+        matches!(self, Program::Trans | Program::Lookups | Program::Walk)
+    }
+
+    /// What the memory has when it begins. Values have 20 bits that mean something, as measured ones have: they can be compressed, though not by much.
+    pub(super) fn fill(self, memory: &mut [u64]) {
+        let nodes = (memory.len() / NODE) as u64;
+        for (index, value) in memory.iter_mut().enumerate() {
+            *value = match self {
+                Program::Sort if index.is_multiple_of(RECORD) => hash(index),
+                Program::Walk if index % NODE < NEIGHBOURS => hash(index) % nodes,
+                _ => ((hash(index) >> 44) as f64 + 1.0).to_bits(),
+            };
+        }
+    }
+
+    /// Runs it: a value that tells whether all references found what was written.
+    pub(super) fn run(self, memory: &mut [u64]) -> u64 {
+        match self {
+            Program::Scan => (0..PASSES).fold(0, |sum, _| checksum(memory) ^ sum.rotate_left(1)),
+            Program::Mvec => mvec(memory),
+            Program::Gauss => gauss(memory),
+            Program::Sort => sort(memory),
+            Program::Trans => trans(memory),
+            Program::Lookups => places(memory.len()).fold(0, |sum, place| mix(sum, memory[place])),
+            Program::Walk => (0..LOOKUPS).fold(0, |node, step| memory[next(node, step)]),
+            Program::Numpy => unreachable!("it is Python's"),
+        }
+    }
+
+    /// The same by words.
+    pub(super) fn run_by_words(self, memory: &mut FarVec<u64>) -> Result<u64, AccessError> {
+        match self {
+            Program::Trans => trans_by_words(memory),
+            Program::Lookups => {
+                let places: Vec<usize> = places(memory.len()).collect();
+                let mut values = vec![0; BATCH];
+                let mut sum = 0;
+                for places in places.chunks(BATCH) {
+                    memory.gather(places, &mut values)?;
+                    sum = values.iter().fold(sum, |sum, value| mix(sum, *value));
+                }
+                Ok(sum)
+            }
+            Program::Walk => (0..LOOKUPS).try_fold(0, |node, step| memory.get(next(node, step))),
+            _ => unreachable!("`has_words` says which programs have words"),
+        }
+    }
+}
+
+/// What the memory has, in one number that depends on each value's place.
+pub(super) fn checksum(memory: &[u64]) -> u64 {
+    memory.iter().fold(0, |sum, value| mix(sum, *value))
+}
+
+fn mix(sum: u64, value: u64) -> u64 {
+    (sum ^ value).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
+}
+
+fn hash(index: usize) -> u64 {
+    let mixed = (index as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (mixed ^ (mixed >> 31)).wrapping_mul(0xD6E8_FEB8_6659_FD93)
+}
+
+/// Where the look-ups are: random, and every time the same.
+fn places(length: usize) -> impl Iterator<Item = usize> {
+    (0..LOOKUPS).map(move |which| (hash(which + length) >> 16) as usize % length)
+}
+
+/// Where a node has the one that is next. Which neighbour is chosen anew at each step: a walk that depended on its node alone would soon go in a circle.
+fn next(node: u64, step: usize) -> usize {
+    node as usize * NODE + (hash(step) >> 32) as usize % NEIGHBOURS
+}
+
+fn side(length: usize) -> usize {
+    length.isqrt()
+}
+
+fn number(value: u64) -> f64 {
+    f64::from_bits(value)
+}
+
+fn mvec(memory: &[u64]) -> u64 {
+    let side = side(memory.len());
+    let vector: Vec<f64> = (0..side).map(|index| index as f64).collect();
+    let product = memory.chunks_exact(side).take(side).map(|row| {
+        row.iter()
+            .zip(&vector)
+            .map(|(value, factor)| number(*value) * factor)
+            .sum::<f64>()
+    });
+    product.fold(0, |sum, value| mix(sum, value.to_bits()))
+}
+
+fn gauss(memory: &mut [u64]) -> u64 {
+    let side = side(memory.len());
+    for pivot in 0..PIVOTS.min(side) {
+        let (above, below) = memory[..side * side].split_at_mut((pivot + 1) * side);
+        let from = &above[pivot * side..];
+        for row in below.chunks_exact_mut(side) {
+            let factor = number(row[pivot]) / number(from[pivot]);
+            for (value, from) in row[pivot..].iter_mut().zip(&from[pivot..]) {
+                *value = (number(*value) - factor * number(*from)).to_bits();
+            }
+        }
+    }
+    0
+}
+
+fn sort(memory: &mut [u64]) -> u64 {
+    let (records, _) = memory.as_chunks_mut::<RECORD>();
+    records.sort_unstable_by_key(|record| record[0]);
+    0
+}
+
+fn trans(memory: &mut [u64]) -> u64 {
+    let side = side(memory.len());
+    for column in 0..COLUMNS.min(side) {
+        for row in column + 1..side {
+            memory.swap(row * side + column, column * side + row);
+        }
+    }
+    0
+}
+
+fn trans_by_words(memory: &mut FarVec<u64>) -> Result<u64, AccessError> {
+    let side = side(memory.len());
+    for column in 0..COLUMNS.min(side) {
+        let length = side - column - 1;
+        let (down, across) = ((column + 1) * side + column, column * side + column + 1);
+        let (mut from_column, mut from_row) = (vec![0; length], vec![0; length]);
+        memory.gather_strided(down, side, &mut from_column)?;
+        memory.gather_strided(across, 1, &mut from_row)?;
+        memory.scatter_strided(down, side, &from_row)?;
+        memory.scatter_strided(across, 1, &from_column)?;
+    }
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LENGTH: usize = 64 * 64 * 4;
+
+    fn filled(program: Program) -> Vec<u64> {
+        let mut memory = vec![0; LENGTH];
+        program.fill(&mut memory);
+        memory
+    }
+
+    #[test]
+    fn a_sort_leaves_the_same_records_in_order() {
+        let mut memory = filled(Program::Sort);
+        let sum = |memory: &[u64]| memory.iter().fold(0_u64, |sum, value| sum.wrapping_add(*value));
+        let before = sum(&memory);
+        Program::Sort.run(&mut memory);
+        assert!(memory.chunks(RECORD).is_sorted_by_key(|record| record[0]));
+        assert_eq!(sum(&memory), before);
+    }
+
+    #[test]
+    fn columns_become_rows_and_the_rest_stays() {
+        let before = filled(Program::Trans);
+        let mut after = before.clone();
+        Program::Trans.run(&mut after);
+        let side = side(LENGTH);
+        for (row, column) in (0..side).flat_map(|row| (0..side).map(move |column| (row, column))) {
+            let moved = row.min(column) < COLUMNS;
+            let (from_row, from_column) = if moved { (column, row) } else { (row, column) };
+            assert_eq!(after[row * side + column], before[from_row * side + from_column]);
+        }
+    }
+
+    #[test]
+    fn below_each_pivot_nothing_is_left() {
+        let mut memory = filled(Program::Gauss);
+        Program::Gauss.run(&mut memory);
+        let side = side(LENGTH);
+        for pivot in 0..PIVOTS {
+            let below = (pivot + 1..side).map(|row| number(memory[row * side + pivot]));
+            assert!(below.into_iter().all(|value| value.abs() < 1e-3));
+        }
+    }
+
+    #[test]
+    fn what_is_read_depends_on_every_value_and_its_place() {
+        for program in [Program::Scan, Program::Mvec] {
+            let mut memory = filled(program);
+            let found = program.run(&mut memory);
+            memory.swap(3, 4);
+            assert_ne!(program.run(&mut memory), found, "{program:?}");
+        }
+    }
+
+    #[test]
+    fn a_walk_reaches_many_nodes() {
+        let memory = filled(Program::Walk);
+        let mut node = 0;
+        let mut seen = std::collections::BTreeSet::new();
+        for step in 0..LOOKUPS {
+            node = memory[next(node, step)];
+            seen.insert(node);
+        }
+        assert!(seen.len() > LENGTH / NODE / 4, "{}", seen.len());
+    }
+}

@@ -1,0 +1,128 @@
+//! Swap for the time of a measurement: to a file, to a file on a disk that is modelled slower, to compressed memory. What the machine swaps to already stays
+//! as it is, and is used after this.
+
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::error::{BenchError, Context};
+use crate::lnd::device::Attachment;
+use crate::site::{Site, forget_swap, gone, remember_swap};
+use crate::tool::tool;
+
+/// Above that of everything that an administrator has set up.
+const PRIORITY: &str = "32000";
+/// Where the kernel is asked for compressed memory as a block device.
+const ZRAM: &str = "/sys/class/zram-control";
+/// What its devices are called, before their number.
+const ZRAM_NAME: &str = "zram";
+/// The pack's algorithm, so that both compress alike.
+const ALGORITHM: &str = "lz4";
+
+/// What is swapped to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum To {
+    File,
+    /// Each request takes so many microseconds more.
+    SlowDisk(u32),
+    Compressed,
+}
+
+/// Swap that is in use until this is dropped. Whoever uses it must have ended by then.
+#[derive(Debug)]
+pub(super) struct Swap {
+    path: PathBuf,
+    /// Behind `path`, and taken away after it.
+    _below: Below,
+}
+
+#[derive(Debug)]
+enum Below {
+    File(PathBuf),
+    Device(#[expect(dead_code, reason = "held until the swap is dropped")] Attachment),
+    /// The kernel's own, which goes when it is not swapped to any more.
+    Zram,
+}
+
+impl Swap {
+    pub(super) fn on(site: &Site, to: To, bytes: u64) -> Result<Swap, BenchError> {
+        let (path, below) = match to {
+            To::File => {
+                let path = file(site, bytes)?;
+                (path.clone(), Below::File(path))
+            }
+            To::SlowDisk(us) => {
+                let device = Attachment::of_slow_disk(site, bytes, us)?;
+                (device.path().to_owned(), Below::Device(device))
+            }
+            To::Compressed => (zram(bytes)?, Below::Zram),
+        };
+        let text = path.to_string_lossy().into_owned();
+        tool("mkswap", &[&text])?;
+        remember_swap(&path);
+        let swap = Swap { path, _below: below };
+        tool("swapon", &["--priority", PRIORITY, &text])?;
+        Ok(swap)
+    }
+}
+
+impl Drop for Swap {
+    fn drop(&mut self) {
+        // Fails where it was never on. Nobody is left to be told if it fails otherwise.
+        let _ = end(&self.path);
+        forget_swap(&self.path);
+    }
+}
+
+impl Drop for Below {
+    fn drop(&mut self) {
+        // As above.
+        let _ = match self {
+            Below::File(path) => fs::remove_file(path),
+            Below::Device(_) | Below::Zram => Ok(()),
+        };
+    }
+}
+
+fn file(site: &Site, bytes: u64) -> Result<PathBuf, BenchError> {
+    let path = site.folder().join(format!("swap-{}", site.number()));
+    let what = format_args!("make a file of {bytes} bytes to swap to");
+    let file = File::create_new(&path).context(what)?;
+    file.set_permissions(fs::Permissions::from_mode(0o600))
+        .context(what)?;
+    // Swapping asks for blocks, not for a file that has holes.
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes).context(what)?;
+    Ok(path)
+}
+
+fn zram(bytes: u64) -> Result<PathBuf, BenchError> {
+    let what = "make a device of compressed memory (zram)";
+    let number = fs::read_to_string(Path::new(ZRAM).join("hot_add")).context(what)?;
+    let number = number.trim();
+    let path = PathBuf::from(format!("/dev/{ZRAM_NAME}{number}"));
+    let set = |name: &str, value: &str| {
+        let file = format!("/sys/block/{ZRAM_NAME}{number}/{name}");
+        fs::write(file, value).context(what)
+    };
+    // A kernel that was built without it has another, which is its own choice.
+    let _ = set("comp_algorithm", ALGORITHM);
+    if let Err(error) = set("disksize", &bytes.to_string()) {
+        // It was never on; what counts is why.
+        let _ = end(&path);
+        return Err(error);
+    }
+    Ok(path)
+}
+
+/// Swaps to it no more, and takes it away if it is compressed memory.
+pub(crate) fn end(path: &Path) -> Result<(), BenchError> {
+    let off = tool("swapoff", &[&path.to_string_lossy()]).map(drop);
+    let name = path.file_name().and_then(|name| name.to_str());
+    match name.and_then(|name| name.strip_prefix(ZRAM_NAME)) {
+        // Somebody may be just looking at what it has.
+        Some(number) if !gone(|| fs::write(Path::new(ZRAM).join("hot_remove"), number)) => {
+            Err(BenchError::Asked(format!("{} stays", path.display())))
+        }
+        _ => off,
+    }
+}
