@@ -10,7 +10,18 @@ use netram_lender::{Config, Lender};
 use netram_transport::Address;
 use tempfile::TempDir;
 
-const CASES: [&str; 6] = ["layout", "refused", "larger", "spilled", "at_once", "forked"];
+const CASES: [&str; 10] = [
+    "layout",
+    "refused",
+    "refused_words",
+    "larger",
+    "spilled",
+    "at_once",
+    "forked",
+    "words",
+    "pages_for_words",
+    "words_at_once",
+];
 /// What a program says that cannot run on this machine.
 const NOT_HERE: i32 = 77;
 /// Bytes that each lender lends: what all that is written takes, and the little that a slot does.

@@ -59,6 +59,10 @@ typedef enum {
     rvm_far_random = 3
 } rvm_far_replacement_t;
 
+/* For `words`. */
+#define RVM_FAR_NO_WORDS 0ul        /* pages always come whole */
+#define RVM_FAR_MEASURED_WORDS ~0ul /* what a page is worth in words follows what both have cost of late */
+
 #define rvm_far_options_id ((rvm_struct_id_t)46)
 
 /* What far memory is to be. Whoever needs no more sets the sizes, the lenders and the key. */
@@ -82,7 +86,10 @@ typedef struct {
     unsigned threads;                  /* so many faults are served at once; 4 */
     rvm_bool_t user_faults_only;       /* needs no right to userfaultfd, but system calls on pages that are away are EFAULT */
     const char *wait;                  /* "spin", "yield:MICROSECONDS", "block"; NULL: yield:50 */
-    rvm_length_t reserved[3];          /* zeros */
+    rvm_length_t words;                /* rvm_far_gather() and its like leave a page away until so many blocks of 16 bytes of it were used, 1 to 256;
+                                          or RVM_FAR_MEASURED_WORDS; RVM_FAR_NO_WORDS. Blocks are proven when their page comes, not before */
+    rvm_length_t patched_bytes;        /* of the cap, for what was scattered to pages that are away; 0: an eighth; ~0: none */
+    rvm_length_t reserved;             /* 0 */
 } rvm_far_options_t;
 
 extern void rvm_init_far_options(rvm_far_options_t *options);
@@ -100,8 +107,28 @@ extern rvm_return_t rvm_far_open(const rvm_far_options_t *options, rvm_far_t *fa
  */
 extern rvm_return_t rvm_far_alloc(rvm_far_t far, rvm_length_t bytes, void **memory);
 
-/* Gives back what rvm_far_alloc() gave, here and at lenders; NULL is nothing. RVM_ERANGE: nothing was given there, or it is given back. */
+/* Gives back what rvm_far_alloc() gave, here and at lenders, when who gathers or scatters there is done; NULL is nothing. RVM_ERANGE: nothing was given there, or it is given back. */
 extern rvm_return_t rvm_far_free(rvm_far_t far, void *memory);
+
+/*
+ * Elements without their pages: many in one round trip a lender, where `words` allows it; otherwise their pages come, one by one. `memory` is what
+ * rvm_far_alloc() gave, and element 0 of `size` bytes, 1 to 65536, lies at its beginning; what was given is a whole number of them. `indices` are any places,
+ * in any order; strided ones are `first`, `first + step`, and so on.
+ *
+ * gather puts `count` elements one behind the other `into` an array; several threads may. scatter stores `count` values, of those for one place the last,
+ * and keeps them here for pages that are away. One thread scatters to one allocation at a time, and nobody gathers of it meanwhile: others wait. The program's own loads and stores see what was
+ * scattered, and scatter and gather what they stored; which comes first where two threads do it at once is the program's to say. The arrays may lie in far memory too.
+ *
+ * RVM_ERANGE: nothing was given there; NULL or a misaligned address where an array belongs; a size that is not one, or does not divide what was given;
+ * an index behind the end. Nothing has been moved then. RVM_EIO, errno EIO: everybody has lost a page. RVM_ENO_MEMORY: no lender has room, and no frame became
+ * free for long. After these two some elements have been moved, and others have not.
+ */
+extern rvm_return_t rvm_far_gather(rvm_far_t far, const void *memory, rvm_length_t size, const rvm_length_t *indices, rvm_length_t count, void *into);
+extern rvm_return_t rvm_far_gather_strided(rvm_far_t far, const void *memory, rvm_length_t size, rvm_length_t first, rvm_length_t step,
+                                           rvm_length_t count, void *into);
+extern rvm_return_t rvm_far_scatter(rvm_far_t far, void *memory, rvm_length_t size, const rvm_length_t *indices, rvm_length_t count, const void *values);
+extern rvm_return_t rvm_far_scatter_strided(rvm_far_t far, void *memory, rvm_length_t size, rvm_length_t first, rvm_length_t step,
+                                            rvm_length_t count, const void *values);
 
 /* How it stands: pages of 4096 bytes, and what has happened so far. */
 typedef struct {
@@ -116,7 +143,10 @@ typedef struct {
     rvm_length_t fetched;     /* of these, pages that came from a lender or the spill file */
     rvm_length_t ahead;       /* pages that were asked for ahead */
     rvm_length_t sent;        /* pages that left, or were dropped because lenders have them */
-    rvm_length_t reserved[5];
+    rvm_length_t patched;     /* of the cap, what was scattered to pages that are away, in pages */
+    rvm_length_t words;       /* blocks of 16 bytes that came without their pages */
+    rvm_length_t written;     /* blocks that were scattered without their pages */
+    rvm_length_t reserved[2];
 } rvm_far_status_t;
 
 extern rvm_return_t rvm_far_status(rvm_far_t far, rvm_far_status_t *status);

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::without_provenance_mut;
 
-use netram_far::{ArenaConfig, Config, Replacement};
+use netram_far::{ArenaConfig, Config, Replacement, WordAccess};
 use netram_proto::limit::PAGE_BYTES;
 use netram_transport::Address;
 
@@ -79,6 +79,11 @@ extern "C" fn rvm_far_close(far: Opaque) -> c_int {
 
 /// What a record chooses.
 fn chosen(options: &FarOptions) -> Result<ArenaConfig, Failure> {
+    if options.reserved != 0 {
+        return Err(wrong(
+            "`reserved` is not 0: this library is older than what the program asks for",
+        ));
+    }
     let lenders = lenders(options)?;
     // Without lenders there is nobody to keep anything from.
     let nobody = lenders.is_empty() && options.key_file.is_null();
@@ -101,6 +106,8 @@ fn chosen(options: &FarOptions) -> Result<ArenaConfig, Failure> {
         local_bytes: options.local_bytes,
         hidden_bytes: Some(options.hidden_bytes).filter(|bytes| *bytes != 0),
         packed_bytes: Some(options.packed_bytes).filter(|bytes| *bytes != FarOptions::PACKED_UNSET),
+        words: words(options.words),
+        patched_bytes: patched_bytes(options.patched_bytes),
         replacement: replacement(options.replacement)?,
         handlers: options.threads as usize,
         user_faults_only: options.user_faults_only != 0,
@@ -139,6 +146,23 @@ fn lenders(options: &FarOptions) -> Result<Vec<Address>, Failure> {
         .collect()
 }
 
+fn words(chosen: Length) -> WordAccess {
+    match chosen {
+        FarOptions::NO_WORDS => WordAccess::Never,
+        FarOptions::MEASURED_WORDS => WordAccess::Measured,
+        // One that is too large is refused as any other above the most.
+        count => WordAccess::Counted(u32::try_from(count).unwrap_or(u32::MAX)),
+    }
+}
+
+fn patched_bytes(chosen: Length) -> Option<u64> {
+    match chosen {
+        0 => None,
+        FarOptions::NO_PATCHES => Some(0),
+        bytes => Some(bytes),
+    }
+}
+
 fn replacement(chosen: c_int) -> Result<Replacement, Failure> {
     match chosen {
         0 => Ok(Replacement::Fifo),
@@ -151,7 +175,7 @@ fn replacement(chosen: c_int) -> Result<Replacement, Failure> {
     }
 }
 
-fn handle(opaque: Opaque) -> Result<Handle, Failure> {
+pub(super) fn handle(opaque: Opaque) -> Result<Handle, Failure> {
     Handle::from_address(opaque.addr())
         .ok_or_else(|| Failure::new(Code::Handle, "no far memory is given, but NULL"))
 }

@@ -8,6 +8,7 @@
 mod calls;
 mod cancel;
 mod far;
+mod far_words;
 mod fork;
 mod heap;
 mod memory;

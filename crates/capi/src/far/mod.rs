@@ -1,13 +1,15 @@
 //! Far memory, each by its handle, and what was given of it, by its address.
 
 mod record;
+mod words;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use netram_far::{Arena, ArenaConfig, ArenaError, FarVec, GrowError, OpenError};
+use netram_far::{AccessError, Arena, ArenaConfig, ArenaError, FarVec, GrowError, OpenError};
 
 pub(crate) use self::record::{FarOptions, FarStatus};
+pub(crate) use self::words::Elements;
 use crate::abi::{ForkMark, blocked};
 use crate::code::Code;
 use crate::failure::Failure;
@@ -26,8 +28,11 @@ pub(crate) struct Fars {
 /// An arena, and what was given of it. The arena ends with the last of both.
 struct Far {
     arena: Arena,
-    given: Mutex<BTreeMap<usize, FarVec<u8>>>,
+    given: Mutex<BTreeMap<usize, Arc<Given>>>,
 }
+
+/// What was given, until it is given back. Held to gather, and alone to scatter and to give it back: the program's own loads and stores have its address, and need no lock.
+type Given = RwLock<Option<FarVec<u8>>>;
 
 impl Fars {
     const fn new() -> Fars {
@@ -62,20 +67,18 @@ impl Fars {
         let far = self.find(handle)?;
         let memory: FarVec<u8> = FarVec::zeros(&far.arena, bytes)?;
         let address = memory.as_ptr().addr();
-        lock(&far.given).insert(address, memory);
+        lock(&far.given).insert(address, Arc::new(RwLock::new(Some(memory))));
         Ok(address)
     }
 
     pub(crate) fn free(&self, handle: Handle, address: usize) -> Result<(), Failure> {
         let far = self.find(handle)?;
-        // Taken out under the lock, and given back to lenders without it.
-        let memory = lock(&far.given).remove(&address);
-        memory.map(drop).ok_or_else(|| {
-            Failure::new(
-                Code::Range,
-                format!("nothing was given at {address:#x} of this far memory, or it has been given back"),
-            )
-        })
+        // Taken out under the lock, and given back to lenders without it, when nobody gathers of it any more.
+        let given = lock(&far.given).remove(&address);
+        let given = given.ok_or_else(|| nothing_at(address))?;
+        let memory = given.write().unwrap_or_else(PoisonError::into_inner).take();
+        drop(memory);
+        Ok(())
     }
 
     pub(crate) fn status(&self, handle: Handle) -> Result<FarStatus, Failure> {
@@ -89,6 +92,13 @@ impl Fars {
     fn find(&self, handle: Handle) -> Result<Arc<Far>, Failure> {
         self.open.with(handle, |far| Arc::clone(far)).ok_or_else(ended)
     }
+}
+
+fn nothing_at(address: usize) -> Failure {
+    Failure::new(
+        Code::Range,
+        format!("nothing was given at {address:#x} of this far memory, or it has been given back"),
+    )
 }
 
 fn ended() -> Failure {
@@ -121,6 +131,15 @@ impl From<GrowError> for Failure {
                 format!("{error}; open it with more `bytes`, or free some"),
             ),
             GrowError::Full { .. } | GrowError::Access(_) => Failure::of(Code::Internal, error),
+        }
+    }
+}
+
+impl From<AccessError> for Failure {
+    fn from(error: AccessError) -> Failure {
+        match error {
+            AccessError::Lost(_) => Failure::io(libc::EIO, error),
+            AccessError::NoRoom { .. } => Failure::of(Code::NoMemory, error),
         }
     }
 }

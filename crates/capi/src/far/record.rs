@@ -29,7 +29,9 @@ pub(crate) struct FarOptions {
     pub(crate) threads: c_uint,
     pub(crate) user_faults_only: c_int,
     pub(crate) wait: *const c_char,
-    pub(crate) reserved: [Length; 3],
+    pub(crate) words: Length,
+    pub(crate) patched_bytes: Length,
+    pub(crate) reserved: Length,
 }
 
 /// `rvm_far_status_t`.
@@ -47,12 +49,21 @@ pub(crate) struct FarStatus {
     pub(crate) fetched: Length,
     pub(crate) ahead: Length,
     pub(crate) sent: Length,
-    pub(crate) reserved: [Length; 5],
+    pub(crate) patched: Length,
+    pub(crate) words: Length,
+    pub(crate) written: Length,
+    pub(crate) reserved: [Length; 2],
 }
 
 impl FarOptions {
     /// The share of compressed pages is the library's choice.
     pub(crate) const PACKED_UNSET: Length = Length::MAX;
+    /// Pages come whole. Programs that were built before there were words have zeros where words are chosen.
+    pub(crate) const NO_WORDS: Length = 0;
+    /// A page's counter begins with what is measured.
+    pub(crate) const MEASURED_WORDS: Length = Length::MAX;
+    /// Nothing that is written stays here without its page.
+    pub(crate) const NO_PATCHES: Length = Length::MAX;
 }
 
 impl Record for FarOptions {
@@ -77,7 +88,9 @@ impl Record for FarOptions {
             threads: 4,
             user_faults_only: 0,
             wait: null(),
-            reserved: [0; 3],
+            words: FarOptions::NO_WORDS,
+            patched_bytes: 0,
+            reserved: 0,
         }
     }
 
@@ -101,7 +114,10 @@ impl FarStatus {
             fetched: status.tally.fetched,
             ahead: status.tally.ahead,
             sent: status.tally.sent,
-            reserved: [0; 5],
+            patched: status.patched.into(),
+            words: status.tally.words,
+            written: status.tally.written,
+            reserved: [0; 2],
         }
     }
 }
@@ -114,7 +130,9 @@ const _: () = {
     assert!(offset_of!(FarOptions, spill) == 56);
     assert!(offset_of!(FarOptions, replacement) == 96);
     assert!(offset_of!(FarOptions, user_faults_only) == 104);
-    assert!(offset_of!(FarOptions, reserved) == 120);
+    assert!(offset_of!(FarOptions, words) == 120);
+    assert!(offset_of!(FarOptions, reserved) == 136);
     assert!(size_of::<FarStatus>() == 128);
     assert!(offset_of!(FarStatus, sent) == 80);
+    assert!(offset_of!(FarStatus, written) == 104);
 };

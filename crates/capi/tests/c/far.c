@@ -90,13 +90,16 @@ static void layout(void)
     CHECK(offsetof(rvm_far_options_t, spill) == 56);
     CHECK(offsetof(rvm_far_options_t, replacement) == 96);
     CHECK(offsetof(rvm_far_options_t, user_faults_only) == 104);
-    CHECK(offsetof(rvm_far_options_t, reserved) == 120);
+    CHECK(offsetof(rvm_far_options_t, words) == 120);
+    CHECK(offsetof(rvm_far_options_t, reserved) == 136);
     CHECK(sizeof(rvm_far_status_t) == 128);
     CHECK(offsetof(rvm_far_status_t, sent) == 80);
+    CHECK(offsetof(rvm_far_status_t, written) == 104);
     memset(&options, 0xff, sizeof options);
     rvm_init_far_options(&options);
     CHECK(options.copies == 2 && options.threads == 4 && options.packed_bytes == ~0ul);
-    CHECK(options.lenders == NULL && options.n_lenders == 0 && options.spill == NULL && options.reserved[2] == 0);
+    CHECK(options.lenders == NULL && options.n_lenders == 0 && options.spill == NULL);
+    CHECK(options.words == RVM_FAR_NO_WORDS && options.patched_bytes == 0 && options.reserved == 0);
     CHECK(strcmp(rvm_type(rvm_far_options_id), "rvm_far_options_id") == 0);
 }
 
@@ -122,6 +125,18 @@ static void refused(void)
     EXPECT(rvm_far_open(&other, &far), RVM_EOPTIONS);
     other = options;
     other.replacement = (rvm_far_replacement_t)9;
+    EXPECT(rvm_far_open(&other, &far), RVM_EOPTIONS);
+    other = options;
+    other.words = 257;
+    EXPECT(rvm_far_open(&other, &far), RVM_EOPTIONS);
+    CHECK(strstr(rvm_error_text(), "from 1 to 256") != NULL);
+    other.words = 1ul << 32;
+    EXPECT(rvm_far_open(&other, &far), RVM_EOPTIONS);
+    other.words = RVM_FAR_MEASURED_WORDS;
+    other.patched_bytes = MIB;
+    EXPECT(rvm_far_open(&other, &far), RVM_EOPTIONS);
+    other = options;
+    other.reserved = 1;
     EXPECT(rvm_far_open(&other, &far), RVM_EOPTIONS);
     other = options;
     other.lenders = wrong;
@@ -259,6 +274,188 @@ static void forked(void)
     OK(rvm_far_close(far));
 }
 
+#define COUNT (8 * MIB / sizeof(unsigned long))
+#define SOME 4096ul
+
+/* Places all over it, no two of them the same. */
+static void choose(rvm_length_t *indices, unsigned long seed)
+{
+    unsigned long at;
+
+    for (at = 0; at < SOME; at++)
+        indices[at] = (at * 257 + seed) % COUNT;
+}
+
+/* Far memory with words as told, and numbers in it, of which each lender has what is not here. */
+static rvm_far_t filled(rvm_length_t words, unsigned long **numbers)
+{
+    rvm_far_options_t options = options_of(64 * MIB, MIB);
+    rvm_far_t far;
+    void *memory;
+
+    options.words = words;
+    options.packed_bytes = 0;
+    far = opened(&options);
+    OK(rvm_far_alloc(far, 8 * MIB, &memory));
+    *numbers = (unsigned long *)memory;
+    fill(*numbers, COUNT);
+    while (status_of(far).waiting > 0)
+        usleep(1000);
+    return far;
+}
+
+/* Far more is scattered and gathered than its pages would allow; then the pages come, and have it. */
+static void words(void)
+{
+    static rvm_length_t indices[SOME];
+    static unsigned long values[SOME];
+    rvm_far_status_t before, after;
+    unsigned long *numbers, at;
+    rvm_far_t far = filled(256, &numbers);
+
+    choose(indices, 3);
+    before = status_of(far);
+    OK(rvm_far_gather(far, numbers, sizeof *numbers, indices, SOME, values));
+    for (at = 0; at < SOME; at++)
+        CHECK(values[at] == number(indices[at]));
+    after = status_of(far);
+    CHECK(after.words - before.words > SOME / 2);
+    /* A page that was on its way to lenders may come whole. */
+    CHECK(after.fetched - before.fetched < SOME / 16);
+
+    for (at = 0; at < SOME; at++)
+        values[at] = ~number(indices[at]);
+    OK(rvm_far_scatter(far, numbers, sizeof *numbers, indices, SOME, values));
+    after = status_of(far);
+    CHECK(after.written > 0);
+    memset(values, 0, sizeof values);
+    OK(rvm_far_gather(far, numbers, sizeof *numbers, indices, SOME, values));
+    for (at = 0; at < SOME; at++)
+        CHECK(values[at] == ~number(indices[at]));
+    for (at = 0; at < SOME; at++) {
+        CHECK(numbers[indices[at]] == ~number(indices[at]));
+        CHECK(numbers[indices[at] + 1] == number(indices[at] + 1));
+    }
+
+    for (at = 0; at < SOME; at++)
+        values[at] = at;
+    OK(rvm_far_scatter_strided(far, numbers, sizeof *numbers, 5, COUNT / SOME, SOME, values));
+    memset(values, 0, sizeof values);
+    OK(rvm_far_gather_strided(far, numbers, sizeof *numbers, 5, COUNT / SOME, SOME, values));
+    for (at = 0; at < SOME; at++)
+        CHECK(values[at] == at && numbers[5 + at * (COUNT / SOME)] == at);
+    CHECK(status_of(far).lost == 0);
+    OK(rvm_far_close(far));
+}
+
+/* Without words the same calls move pages; arrays may lie in far memory, and elements in several pages. */
+static void pages_for_words(void)
+{
+    unsigned long *numbers, at;
+    rvm_far_t far = filled(RVM_FAR_NO_WORDS, &numbers);
+    rvm_length_t odd[3] = {COUNT * 8 / 16384 - 1, 0, 7}, *indices;
+    unsigned long *values;
+    void *memory;
+
+    OK(rvm_far_alloc(far, SOME * sizeof *indices, &memory));
+    indices = (rvm_length_t *)memory;
+    OK(rvm_far_alloc(far, SOME * sizeof *values, &memory));
+    values = (unsigned long *)memory;
+    choose(indices, 11);
+    OK(rvm_far_gather(far, numbers, sizeof *numbers, indices, SOME, values));
+    for (at = 0; at < SOME; at++)
+        CHECK(values[at] == number(indices[at]));
+    OK(rvm_far_scatter_strided(far, numbers, sizeof *numbers, 0, 1, SOME, values));
+    for (at = 0; at < SOME; at++)
+        CHECK(numbers[at] == number(indices[at]));
+    fill(numbers, SOME);
+    OK(rvm_far_gather(far, numbers, 16384, odd, 3, numbers + COUNT / 2));
+    check_filled(numbers, COUNT / 2);
+    for (at = 0; at < 3 * 2048; at++)
+        CHECK(numbers[COUNT / 2 + at] == number(odd[at / 2048] * 2048 + at % 2048));
+    CHECK(status_of(far).words == 0 && status_of(far).written == 0);
+    OK(rvm_far_close(far));
+}
+
+static void refused_words(void)
+{
+    rvm_far_options_t options = options_of(16 * MIB, MIB);
+    rvm_far_t far;
+    rvm_length_t indices[4] = {0, 1, 511, 512};
+    unsigned long values[4] = {1, 2, 3, 4};
+    void *memory;
+    char *odd = (char *)indices + 1;
+
+    options.words = RVM_FAR_MEASURED_WORDS;
+    far = opened(&options);
+    OK(rvm_far_alloc(far, PAGE, &memory));
+    EXPECT(rvm_far_gather(NULL, memory, 8, indices, 3, values), RVM_EHANDLE);
+    EXPECT(rvm_far_gather(far, NULL, 8, indices, 3, values), RVM_ERANGE);
+    EXPECT(rvm_far_gather(far, values, 8, indices, 3, values), RVM_ERANGE);
+    EXPECT(rvm_far_gather(far, (char *)memory + 8, 8, indices, 3, values), RVM_ERANGE);
+    EXPECT(rvm_far_gather(far, memory, 8, NULL, 3, values), RVM_ERANGE);
+    EXPECT(rvm_far_gather(far, memory, 8, (rvm_length_t *)odd, 2, values), RVM_ERANGE);
+    EXPECT(rvm_far_gather(far, memory, 8, indices, 3, NULL), RVM_ERANGE);
+    EXPECT(rvm_far_gather(far, memory, 0, indices, 3, values), RVM_ERANGE);
+    EXPECT(rvm_far_gather(far, memory, 3, indices, 3, values), RVM_ERANGE);
+    EXPECT(rvm_far_gather(far, memory, 8192, indices, 1, values), RVM_ERANGE);
+    EXPECT(rvm_far_gather(far, memory, 65537, indices, 1, values), RVM_ERANGE);
+    EXPECT(rvm_far_gather(far, memory, ~0ul, indices, 1, values), RVM_ERANGE);
+    EXPECT(rvm_far_gather(far, memory, 8, indices, ~0ul, values), RVM_ERANGE);
+    EXPECT(rvm_far_gather(far, memory, 1, indices, ~0ul >> 2, values), RVM_ERANGE);
+    EXPECT(rvm_far_gather_strided(far, memory, 8, ~0ul, 1, 1, values), RVM_ERANGE);
+    EXPECT(rvm_far_gather_strided(far, memory, 8, 1, ~0ul, 3, values), RVM_ERANGE);
+    EXPECT(rvm_far_gather_strided(far, memory, 8, 1, 1, 512, values), RVM_ERANGE);
+
+    /* One index behind the end, and nothing is stored. */
+    EXPECT(rvm_far_scatter(far, memory, 8, indices, 4, values), RVM_ERANGE);
+    CHECK(strstr(rvm_error_text(), "element 512 of 512") != NULL);
+    CHECK(((unsigned long *)memory)[0] == 0 && ((unsigned long *)memory)[511] == 0);
+    OK(rvm_far_scatter(far, memory, 8, indices, 3, values));
+    CHECK(((unsigned long *)memory)[511] == 3);
+    OK(rvm_far_gather(far, memory, 8, NULL, 0, NULL));
+    OK(rvm_far_scatter_strided(far, memory, 8, 0, 0, 4, values));
+    CHECK(((unsigned long *)memory)[0] == 4);
+    OK(rvm_far_free(far, memory));
+    EXPECT(rvm_far_gather(far, memory, 8, indices, 3, values), RVM_ERANGE);
+    OK(rvm_far_close(far));
+    EXPECT(rvm_far_scatter(far, memory, 8, indices, 3, values), RVM_EHANDLE);
+}
+
+static rvm_far_t shared_far;
+static void *shared_memory;
+
+/* Gathers until it is given back: what it gets is right, or it is refused. */
+static void *gathers_until_it_is_gone(void *argument)
+{
+    static const rvm_length_t indices[2] = {0, COUNT - 1};
+    unsigned long values[2];
+    rvm_return_t code;
+
+    (void)argument;
+    while ((code = rvm_far_gather(shared_far, shared_memory, sizeof *values, indices, 2, values)) == RVM_SUCCESS)
+        CHECK(values[0] == number(0) && values[1] == number(COUNT - 1));
+    EXPECT(code, RVM_ERANGE);
+    return NULL;
+}
+
+static void words_at_once(void)
+{
+    pthread_t threads[THREADS];
+    unsigned long *numbers;
+    int at;
+
+    shared_far = filled(RVM_FAR_MEASURED_WORDS, &numbers);
+    shared_memory = numbers;
+    for (at = 0; at < THREADS; at++)
+        CHECK(pthread_create(&threads[at], NULL, gathers_until_it_is_gone, NULL) == 0);
+    usleep(20000);
+    OK(rvm_far_free(shared_far, shared_memory));
+    for (at = 0; at < THREADS; at++)
+        CHECK(pthread_join(threads[at], NULL) == 0);
+    OK(rvm_far_close(shared_far));
+}
+
 /* Says when both lenders have everything, and goes on when one of them is gone. */
 static void survives(void)
 {
@@ -282,4 +479,5 @@ static void survives(void)
     OK(rvm_far_close(far));
 }
 
-MAIN(CASE(layout), CASE(refused), CASE(larger), CASE(spilled), CASE(at_once), CASE(forked), CASE(survives))
+MAIN(CASE(layout), CASE(refused), CASE(larger), CASE(spilled), CASE(at_once), CASE(forked), CASE(words), CASE(pages_for_words),
+     CASE(refused_words), CASE(words_at_once), CASE(survives))

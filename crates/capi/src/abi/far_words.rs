@@ -1,0 +1,184 @@
+//! The functions of `far.h` for elements without their pages.
+
+use std::ffi::{c_int, c_void};
+
+use super::far::handle;
+use super::shared::Opaque;
+use super::{guarded, is_usable};
+use crate::code::Code;
+use crate::failure::Failure;
+use crate::far::{Elements, FARS};
+use crate::record::Length;
+
+/// An array of elements in C's memory, which may be read or written.
+struct Array {
+    start: *mut u8,
+    size: usize,
+    count: usize,
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rvm_far_gather(
+    far: Opaque,
+    memory: *const c_void,
+    size: Length,
+    indices: *const Length,
+    count: Length,
+    into: *mut c_void,
+) -> c_int {
+    guarded(|| {
+        let into = Array::of(into, size, count)?;
+        let place = listed(indices, into.count)?;
+        gather(far, memory, &into, &place)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rvm_far_gather_strided(
+    far: Opaque,
+    memory: *const c_void,
+    size: Length,
+    first: Length,
+    step: Length,
+    count: Length,
+    into: *mut c_void,
+) -> c_int {
+    guarded(|| gather(far, memory, &Array::of(into, size, count)?, &strided(first, step)))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rvm_far_scatter(
+    far: Opaque,
+    memory: *mut c_void,
+    size: Length,
+    indices: *const Length,
+    count: Length,
+    values: *const c_void,
+) -> c_int {
+    guarded(|| {
+        let values = Array::of(values.cast_mut(), size, count)?;
+        let place = listed(indices, values.count)?;
+        scatter(far, memory, &values, &place)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rvm_far_scatter_strided(
+    far: Opaque,
+    memory: *mut c_void,
+    size: Length,
+    first: Length,
+    step: Length,
+    count: Length,
+    values: *const c_void,
+) -> c_int {
+    guarded(|| {
+        let values = Array::of(values.cast_mut(), size, count)?;
+        scatter(far, memory, &values, &strided(first, step))
+    })
+}
+
+fn gather(
+    far: Opaque,
+    memory: *const c_void,
+    into: &Array,
+    place: &dyn Fn(usize) -> Option<u64>,
+) -> Result<(), Failure> {
+    FARS.ready()?;
+    FARS.gather(&into.elements(far, memory, place)?, |first, bytes| {
+        into.fill(first, bytes)
+    })
+}
+
+fn scatter(
+    far: Opaque,
+    memory: *const c_void,
+    values: &Array,
+    place: &dyn Fn(usize) -> Option<u64>,
+) -> Result<(), Failure> {
+    FARS.ready()?;
+    FARS.scatter(&values.elements(far, memory, place)?, |first, bytes| {
+        values.copy(first, bytes)
+    })
+}
+
+/// Places by their numbers.
+fn listed(indices: *const Length, count: usize) -> Result<impl Fn(usize) -> Option<u64>, Failure> {
+    if count > 0 && !is_usable(indices) {
+        return Err(wrong("`indices` is NULL, or misaligned"));
+    }
+    if count.checked_mul(size_of::<Length>()).is_none_or(too_large) {
+        return Err(wrong("there are more indices than memory can have"));
+    }
+    Ok(move |which: usize| {
+        assert!(which < count);
+        // SAFETY: the array is neither NULL nor misaligned, and the header asks for `count` numbers in it.
+        let place = unsafe { indices.add(which) };
+        // SAFETY: as above.
+        Some(unsafe { place.read() })
+    })
+}
+
+fn strided(first: Length, step: Length) -> impl Fn(usize) -> Option<u64> {
+    move |which| step.checked_mul(which as u64)?.checked_add(first)
+}
+
+impl Array {
+    fn of(start: *mut c_void, size: Length, count: Length) -> Result<Array, Failure> {
+        let (size, count) = (size as usize, count as usize);
+        if start.is_null() && count > 0 {
+            return Err(wrong("the array of elements is NULL"));
+        }
+        if size.checked_mul(count).is_none_or(too_large) {
+            return Err(wrong("the elements have more bytes than memory can have"));
+        }
+        Ok(Array {
+            start: start.cast(),
+            size,
+            count,
+        })
+    }
+
+    fn elements<'a>(
+        &self,
+        far: Opaque,
+        memory: *const c_void,
+        place: &'a dyn Fn(usize) -> Option<u64>,
+    ) -> Result<Elements<'a>, Failure> {
+        Ok(Elements {
+            far: handle(far)?,
+            address: memory.addr(),
+            size: self.size,
+            count: self.count,
+            place,
+        })
+    }
+
+    /// Puts elements into it, from this one on.
+    fn fill(&self, first: usize, bytes: &[u8]) {
+        let place = self.place(first, bytes.len());
+        // SAFETY: the header asks for `count` elements that may be written, and these are among them. The bytes are our own copy.
+        unsafe { place.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
+    }
+
+    /// Copies elements out of it, from this one on.
+    fn copy(&self, first: usize, bytes: &mut [u8]) {
+        let place = self.place(first, bytes.len());
+        // SAFETY: the header asks for `count` elements, and these are among them. The bytes are our own.
+        unsafe { place.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) }
+    }
+
+    fn place(&self, first: usize, bytes: usize) -> *mut u8 {
+        assert!(first * self.size + bytes <= self.count * self.size);
+        // SAFETY: the assertion keeps it inside the array for which the header asks.
+        unsafe { self.start.add(first * self.size) }
+    }
+}
+
+fn too_large(bytes: usize) -> bool {
+    bytes > isize::MAX as usize
+}
+
+fn wrong(text: &str) -> Failure {
+    Failure::new(Code::Range, text)
+}
