@@ -9,6 +9,7 @@ mod paper;
 mod shared;
 mod throughput;
 mod volume;
+mod words;
 
 use netram_transport::WaitPolicy;
 use serde::Serialize;
@@ -188,7 +189,7 @@ pub fn measure(
             Part::Crashes => crashes(site, quick, tell)?,
             Part::Volumes => volume::volumes(site, quick, tell, &mut skipped)?,
             Part::Shared => shared::regions(site, effort, quick, tell, &mut skipped)?,
-            Part::Far => far_memory(tell)?,
+            Part::Far => far_memory(site, tell, &mut skipped)?,
         });
     }
     Ok(Scoreboard {
@@ -229,9 +230,16 @@ fn recoverable_memory(
     Ok(figures)
 }
 
-fn far_memory(tell: &mut dyn FnMut(&str)) -> Result<Vec<Figure>, BenchError> {
+fn far_memory(
+    site: &Site,
+    tell: &mut dyn FnMut(&str),
+    skipped: &mut Vec<String>,
+) -> Result<Vec<Figure>, BenchError> {
     tell("the study of paging");
-    far::study()
+    let mut figures = far::study()?;
+    tell("words of far memory beside its pages");
+    figures.extend(words::words(site, skipped)?);
+    Ok(figures)
 }
 
 fn crashes(site: &Site, quick: bool, tell: &mut dyn FnMut(&str)) -> Result<Vec<Figure>, BenchError> {

@@ -1,0 +1,185 @@
+//! Words of far memory beside whole pages: TRANS, and look-ups.
+
+use std::time::{Duration, Instant};
+
+use netram_far::{Arena, ArenaConfig, ArenaError, Config, FarVec, WordAccess};
+
+use super::{Figure, volume};
+use crate::error::{BenchError, Context};
+use crate::site::{Lender, Site};
+
+/// Rows and columns of TRANS's matrix: each row is longer than a page.
+const SIDE: usize = 6000;
+const COLUMNS: usize = 20;
+/// What the lender keeps: the matrix, and more.
+const MEMORY: &str = "640MiB";
+/// Local memory for the matrix.
+const TRANS_LOCAL: u64 = 16 << 20;
+/// Values of the table, four times as much as is local.
+const TABLE: usize = 8 << 20;
+const TABLE_LOCAL: u64 = 16 << 20;
+const LOOKUPS: usize = 20_000;
+/// Look-ups that are known before the first is done.
+const BATCH: usize = 1000;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A vector at a lender that is filled with what each place should have.
+struct Filled {
+    vec: FarVec<u64>,
+    _arena: Arena,
+}
+
+fn value(index: usize) -> u64 {
+    (index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
+
+/// `None`: this process may not use `userfaultfd`, and `skipped` says so.
+fn filled(
+    site: &Site,
+    lender: &Lender,
+    (length, local_bytes): (usize, u64),
+    words: WordAccess,
+    skipped: &mut Vec<String>,
+) -> Result<Option<Filled>, BenchError> {
+    let config = ArenaConfig {
+        bytes: (length * 8) as u64,
+        local_bytes,
+        words,
+        depot: Config {
+            lenders: vec![lender.address().clone()],
+            security: site.security(true),
+            copies: 1,
+            ..Config::default()
+        },
+        ..ArenaConfig::default()
+    };
+    let arena = match Arena::open(config) {
+        Err(error @ (ArenaError::Refused { .. } | ArenaError::Kernel { .. })) => {
+            skipped.push(format!("words of far memory: {error}"));
+            return Ok(None);
+        }
+        opened => opened.context("open an arena")?,
+    };
+    let mut vec = FarVec::zeros(&arena, length).context("take a part of an arena")?;
+    for (index, place) in vec.as_mut_slice().iter_mut().enumerate() {
+        *place = value(index);
+    }
+    if !arena.depot().flush(PATIENCE) {
+        return Err(BenchError::Asked(
+            "the lender did not take all pages in time".to_owned(),
+        ));
+    }
+    Ok(Some(Filled { vec, _arena: arena }))
+}
+
+fn right(found: impl Iterator<Item = (usize, u64)>) -> Result<(), BenchError> {
+    match { found }.find(|(index, found)| *found != value(*index)) {
+        None => Ok(()),
+        Some((index, _)) => Err(BenchError::Asked(format!(
+            "value {index} is not what was written"
+        ))),
+    }
+}
+
+/// Seconds for exchanging the matrix's first columns with its rows, as TRANS does with all: by words, or by references. Twice is as before.
+fn exchange(filled: &mut Filled, by_words: bool) -> Result<f64, BenchError> {
+    let began = Instant::now();
+    for column in 0..COLUMNS {
+        let length = SIDE - column - 1;
+        let (down, across) = ((column + 1) * SIDE + column, column * SIDE + column + 1);
+        if by_words {
+            let vec = &mut filled.vec;
+            let (mut from_column, mut from_row) = (vec![0; length], vec![0; length]);
+            vec.gather_strided(down, SIDE, &mut from_column)
+                .context("gather a column")?;
+            vec.gather_strided(across, 1, &mut from_row)
+                .context("gather a row")?;
+            vec.scatter_strided(down, SIDE, &from_row)
+                .context("scatter a column")?;
+            vec.scatter_strided(across, 1, &from_column)
+                .context("scatter a row")?;
+        } else {
+            let values = filled.vec.as_mut_slice();
+            (0..length).for_each(|place| values.swap(down + place * SIDE, across + place));
+        }
+    }
+    Ok(began.elapsed().as_secs_f64())
+}
+
+/// Every value of the matrix is where it belongs.
+fn in_place(filled: &Filled, exchanged: bool) -> Result<(), BenchError> {
+    let belongs = |index: usize| {
+        let (row, column) = (index / SIDE, index % SIDE);
+        match exchanged && row.min(column) < COLUMNS {
+            true => column * SIDE + row,
+            false => index,
+        }
+    };
+    let values = filled.vec.as_slice().iter();
+    right(values.enumerate().map(|(index, value)| (belongs(index), *value)))
+}
+
+/// The µs of a look-up: in batches, one by one, or by references.
+fn lookups(filled: &Filled, batch: Option<usize>) -> Result<f64, BenchError> {
+    let mut state = 1_u64;
+    let mut any = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) as usize % TABLE
+    };
+    let indices: Vec<usize> = (0..LOOKUPS).map(|_| any()).collect();
+    let mut values = vec![0; LOOKUPS];
+    let began = Instant::now();
+    match batch {
+        None => {
+            let slice = filled.vec.as_slice();
+            for (value, index) in values.iter_mut().zip(&indices) {
+                *value = slice[*index];
+            }
+        }
+        Some(1) => {
+            for (value, index) in values.iter_mut().zip(&indices) {
+                *value = filled.vec.get(*index).context("look one up")?;
+            }
+        }
+        Some(batch) => {
+            for (values, indices) in values.chunks_mut(batch).zip(indices.chunks(batch)) {
+                filled.vec.gather(indices, values).context("look some up")?;
+            }
+        }
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    right(indices.into_iter().zip(values))?;
+    Ok(seconds * 1e6 / LOOKUPS as f64)
+}
+
+pub(super) fn words(site: &Site, skipped: &mut Vec<String>) -> Result<Vec<Figure>, BenchError> {
+    let lender = site.lender_of_pages(volume::spec(None), MEMORY)?;
+    let mut figures = Vec::new();
+    let (matrix, table) = ((SIDE * SIDE, TRANS_LOCAL), (TABLE, TABLE_LOCAL));
+    let Some(mut filled_matrix) = filled(site, &lender, matrix, WordAccess::Measured, skipped)? else {
+        return Ok(figures);
+    };
+    let by_words = exchange(&mut filled_matrix, true)?;
+    in_place(&filled_matrix, true)?;
+    let by_pages = exchange(&mut filled_matrix, false)?;
+    in_place(&filled_matrix, false)?;
+    drop(filled_matrix);
+    let what = format!(
+        "TRANS: {COLUMNS} columns of {SIDE} x {SIDE} values exchanged with its rows, 16 MiB local, by words; floor: by pages"
+    );
+    figures.push(Figure::faster("far-trans", what, "s", by_words, by_pages, 100.0));
+    let Some(by_pages) = filled(site, &lender, table, WordAccess::Never, skipped)? else {
+        return Ok(figures);
+    };
+    let paged = lookups(&by_pages, None)?;
+    drop(by_pages);
+    for (id, batch, least) in [("far-lookups", BATCH, 5.0), ("far-lookup", 1, 1.0)] {
+        let Some(by_words) = filled(site, &lender, table, WordAccess::Measured, skipped)? else {
+            return Ok(figures);
+        };
+        let each = lookups(&by_words, Some(batch))?;
+        let what = format!("a random look-up with a quarter local, {batch} at once; floor: by pages");
+        figures.push(Figure::faster(id, what, "us", each, paged, least));
+    }
+    Ok(figures)
+}
