@@ -358,6 +358,13 @@ impl Arena {
         }
     }
 
+    /// Pages that are about to be pinned are asked for together, so that their round trips overlap.
+    pub(crate) fn soon(&self, pages: impl IntoIterator<Item = Page>) {
+        let mut state = self.0.core.hub.lock();
+        state.machine.soon(pages);
+        self.0.core.hub.spread(&state);
+    }
+
     pub(crate) fn unpin(&self, page: Page) {
         let hub = &self.0.core.hub;
         let mut state = hub.lock();

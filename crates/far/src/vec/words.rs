@@ -2,7 +2,7 @@
 
 use netram_proto::arena::Page;
 use netram_proto::deposit::Blocks;
-use netram_proto::limit::{BLOCK_BYTES, PAGE_BYTES};
+use netram_proto::limit::{AHEAD_PAGES_MAX, BLOCK_BYTES, PAGE_BYTES};
 
 use super::FarVec;
 use crate::arena::{AccessError, Found, Written};
@@ -29,7 +29,10 @@ impl<T: Pod> FarVec<T> {
         for (indices, into) in indices.chunks(AT_ONCE).zip(into.chunks_mut(AT_ONCE)) {
             let stored =
                 |which: usize, found: Option<&[u8]>| into[which] = found.map_or_else(T::new_zeroed, value);
-            for which in self.gather_words(size_of::<T>(), indices, stored) {
+            let rest = self.gather_words(size_of::<T>(), indices, stored);
+            let mut asked = 0;
+            for (at, which) in rest.iter().copied().enumerate() {
+                asked = self.ask(size_of::<T>(), indices, &rest, asked, at);
                 into[which] = self.get_in_page(indices[which])?;
             }
         }
@@ -50,7 +53,10 @@ impl<T: Pod> FarVec<T> {
         assert_eq!(indices.len(), values.len(), "a place for each value");
         for (indices, values) in indices.chunks(AT_ONCE).zip(values.chunks(AT_ONCE)) {
             let bytes = |which: usize| values[which].as_bytes();
-            for which in self.scatter_words(size_of::<T>(), indices, bytes) {
+            let rest = self.scatter_words(size_of::<T>(), indices, bytes);
+            let mut asked = 0;
+            for (at, which) in rest.iter().copied().enumerate() {
+                asked = self.ask(size_of::<T>(), indices, &rest, asked, at);
                 self.set_in_page(indices[which], values[which])?;
             }
         }
@@ -141,6 +147,30 @@ impl<T: Pod> FarVec<T> {
         rest
     }
 
+    /// The pages of the values to come are asked for together, but for the first: whoever needs it fetches it himself, and measures that. Up to which of `rest` they
+    /// have been: nothing is asked for before that is reached.
+    fn ask(&self, size: usize, indices: &[usize], rest: &[usize], asked: usize, at: usize) -> usize {
+        if at < asked {
+            return asked;
+        }
+        let (mut pages, mut end) = (Vec::new(), at);
+        while let Some(which) = rest.get(end) {
+            let of_value = self.pages_of(size, indices[*which]);
+            if end > at && pages.len() + of_value.len() > AHEAD_PAGES_MAX as usize {
+                break;
+            }
+            pages.extend(
+                of_value
+                    .map(Page)
+                    .filter(|page| pages.last() != Some(page))
+                    .collect::<Vec<_>>(),
+            );
+            end += 1;
+        }
+        self.arena.soon(pages.into_iter().skip(1));
+        end
+    }
+
     /// Places in the order of their pages, and which values lie in two pages or more.
     fn places(&self, size: usize, indices: &[usize]) -> (Vec<Place>, Vec<usize>) {
         let (mut places, mut rest) = (Vec::with_capacity(indices.len()), Vec::new());
@@ -222,7 +252,10 @@ impl FarVec<u8> {
                     None => target.fill(0),
                 }
             };
-            for which in self.gather_words(size, indices, store) {
+            let rest = self.gather_words(size, indices, store);
+            let mut asked = 0;
+            for (at, which) in rest.iter().copied().enumerate() {
+                asked = self.ask(size, indices, &rest, asked, at);
                 let target = &mut into[which * size..(which + 1) * size];
                 let first = indices[which] * size;
                 self.with_pages(self.pages_of(size, indices[which]), |vec| {
@@ -244,7 +277,10 @@ impl FarVec<u8> {
         let bytes_at_once = AT_ONCE.saturating_mul(size);
         for (indices, values) in indices.chunks(AT_ONCE).zip(values.chunks(bytes_at_once)) {
             let bytes = |which: usize| &values[which * size..(which + 1) * size];
-            for which in self.scatter_words(size, indices, bytes) {
+            let rest = self.scatter_words(size, indices, bytes);
+            let mut asked = 0;
+            for (at, which) in rest.iter().copied().enumerate() {
+                asked = self.ask(size, indices, &rest, asked, at);
                 let first = indices[which] * size;
                 let pages = self.pages_of(size, indices[which]);
                 pages.clone().try_for_each(|page| self.pin(pages.start, page))?;

@@ -369,6 +369,19 @@ impl Arena {
         self.ahead.push_back(page);
     }
 
+    /// Somebody will wait for these pages, in this order: those that are away are asked for ahead, while frames can be spared for them.
+    pub fn soon(&mut self, pages: impl IntoIterator<Item = Page>) {
+        for page in pages {
+            if self.marks.spare(self.free()) == 0 {
+                return;
+            }
+            if self.records.state(page) == State::Away {
+                self.tally.ahead += 1;
+                self.ask_ahead(page, false);
+            }
+        }
+    }
+
     /// Pages to be brought that nobody waits for yet, at most so many: each by [`Arena::arrive`], or [`Arena::lost`].
     pub fn next_ahead(&mut self, pages: usize) -> Vec<Page> {
         self.ahead.drain(..pages.min(self.ahead.len())).collect()

@@ -233,6 +233,36 @@ fn a_page_that_somebody_waits_for_comes_into_sight_when_another_asks_for_it_ahea
 }
 
 #[test]
+fn pages_that_are_asked_for_together_come_in_their_order_as_far_as_frames_can_be_spared() {
+    let (mut arena, work) = filled(0);
+    evict(&mut arena, work);
+    let leaving = arena.work().expect("they leave next");
+    evict(&mut arena, leaving);
+    let (here, nowhere) = (Page(ARENA_FRAMES_MIN / 2), Page(10 * ARENA_FRAMES_MIN));
+    arena.soon([here, nowhere, Page(1), Page(0), Page(1)]);
+    assert_eq!(
+        arena.next_ahead(usize::MAX),
+        [Page(1), Page(0)],
+        "those that are away, each once"
+    );
+    assert_eq!(arena.want(Page(0)), Serve::Wait, "it is on its way");
+    for page in [Page(1), Page(0)] {
+        assert_eq!(
+            arena.arrive(page),
+            Arrive::Bytes,
+            "into sight: somebody is about to use it"
+        );
+        assert_eq!(arena.came(page), Next::Done);
+    }
+    while arena.free() > 0 {
+        let page = Page(nowhere.0 + arena.free());
+        bring(&mut arena, page);
+    }
+    arena.soon([Page(2)]);
+    assert!(!arena.has_ahead(), "frames are for those who wait");
+}
+
+#[test]
 fn a_packed_page_for_which_there_was_no_frame_comes_when_it_was_passed_on() {
     // Its turn came while it was on its way from the pack to the depot, it was passed over, and its thread slept on.
     let (mut arena, work) = filled(0);
