@@ -21,6 +21,30 @@ struct Place {
     which: usize,
 }
 
+/// Which values come in their pages, in the order of these as far as they lie in one.
+struct Rest<'r> {
+    values: &'r [usize],
+    done: usize,
+    /// The pages of the values before this one have been asked for.
+    asked: usize,
+}
+
+/// Values that lie in the same pages, which are pinned.
+struct Run<'r> {
+    pages: std::ops::Range<u32>,
+    of: &'r [usize],
+}
+
+impl<'r> Rest<'r> {
+    fn of(values: &'r [usize]) -> Rest<'r> {
+        Rest {
+            values,
+            done: 0,
+            asked: 0,
+        }
+    }
+}
+
 impl<T: Pod> FarVec<T> {
     /// The values at these places, in their order. Where the arena allows [words](crate::WordAccess), those that are away come in one round trip a lender,
     /// but for pages of which so many are wanted that they come whole.
@@ -30,10 +54,13 @@ impl<T: Pod> FarVec<T> {
             let stored =
                 |which: usize, found: Option<&[u8]>| into[which] = found.map_or_else(T::new_zeroed, value);
             let rest = self.gather_words(size_of::<T>(), indices, stored);
-            let mut asked = 0;
-            for (at, which) in rest.iter().copied().enumerate() {
-                asked = self.ask(size_of::<T>(), indices, &rest, asked, at);
-                into[which] = self.get_in_page(indices[which])?;
+            let mut rest = Rest::of(&rest);
+            while let Some(run) = self.pin_next(size_of::<T>(), indices, &mut rest)? {
+                let values = self.as_slice();
+                run.of
+                    .iter()
+                    .for_each(|which| into[*which] = values[indices[*which]]);
+                self.unpin(run);
             }
         }
         Ok(())
@@ -54,10 +81,13 @@ impl<T: Pod> FarVec<T> {
         for (indices, values) in indices.chunks(AT_ONCE).zip(values.chunks(AT_ONCE)) {
             let bytes = |which: usize| values[which].as_bytes();
             let rest = self.scatter_words(size_of::<T>(), indices, bytes);
-            let mut asked = 0;
-            for (at, which) in rest.iter().copied().enumerate() {
-                asked = self.ask(size_of::<T>(), indices, &rest, asked, at);
-                self.set_in_page(indices[which], values[which])?;
+            let mut rest = Rest::of(&rest);
+            while let Some(run) = self.pin_next(size_of::<T>(), indices, &mut rest)? {
+                let places = self.as_mut_slice();
+                run.of
+                    .iter()
+                    .for_each(|which| places[indices[*which]] = values[*which]);
+                self.unpin(run);
             }
         }
         Ok(())
@@ -147,27 +177,49 @@ impl<T: Pod> FarVec<T> {
         rest
     }
 
-    /// The pages of the values to come are asked for together, but for the first: whoever needs it fetches it himself, and measures that. Up to which of `rest` they
-    /// have been: nothing is asked for before that is reached.
-    fn ask(&self, size: usize, indices: &[usize], rest: &[usize], asked: usize, at: usize) -> usize {
-        if at < asked {
-            return asked;
+    /// Pins the pages of the next value, for all those behind it that lie in the same. A value costs a lock otherwise, and many lie in a page that is here.
+    fn pin_next<'r>(
+        &self,
+        size: usize,
+        indices: &[usize],
+        rest: &mut Rest<'r>,
+    ) -> Result<Option<Run<'r>>, AccessError> {
+        let Some(which) = rest.values.get(rest.done) else {
+            return Ok(None);
+        };
+        if rest.done >= rest.asked {
+            rest.asked = self.ask(size, indices, rest);
         }
-        let (mut pages, mut end) = (Vec::new(), at);
-        while let Some(which) = rest.get(end) {
+        let pages = self.pages_of(size, indices[*which]);
+        pages.clone().try_for_each(|page| self.pin(pages.start, page))?;
+        let behind = &rest.values[rest.done..];
+        let together = |which: &&usize| self.pages_of(size, indices[**which]) == pages;
+        let of = &behind[..behind.iter().take_while(together).count()];
+        rest.done += of.len();
+        Ok(Some(Run { pages, of }))
+    }
+
+    fn unpin(&self, run: Run<'_>) {
+        run.pages.for_each(|page| self.arena.unpin(Page(page)));
+    }
+
+    /// The pages of the values to come are asked for together, but for the first: whoever needs it fetches it himself, and measures that. Before which value they end.
+    fn ask(&self, size: usize, indices: &[usize], rest: &Rest<'_>) -> usize {
+        let (mut pages, mut end) = (Vec::new(), rest.done);
+        for which in &rest.values[rest.done..] {
             let of_value = self.pages_of(size, indices[*which]);
-            if end > at && pages.len() + of_value.len() > AHEAD_PAGES_MAX as usize {
+            let last = pages.last().copied();
+            let new = of_value.skip_while(|page| Some(*page) == last);
+            if end > rest.done && pages.len() >= AHEAD_PAGES_MAX as usize {
                 break;
             }
-            pages.extend(
-                of_value
-                    .map(Page)
-                    .filter(|page| pages.last() != Some(page))
-                    .collect::<Vec<_>>(),
-            );
+            pages.extend(new);
             end += 1;
         }
-        self.arena.soon(pages.into_iter().skip(1));
+        // Two at least, or nothing overlaps.
+        if pages.len() > 1 {
+            self.arena.soon(pages.into_iter().skip(1).map(Page));
+        }
         end
     }
 
@@ -253,14 +305,15 @@ impl FarVec<u8> {
                 }
             };
             let rest = self.gather_words(size, indices, store);
-            let mut asked = 0;
-            for (at, which) in rest.iter().copied().enumerate() {
-                asked = self.ask(size, indices, &rest, asked, at);
-                let target = &mut into[which * size..(which + 1) * size];
-                let first = indices[which] * size;
-                self.with_pages(self.pages_of(size, indices[which]), |vec| {
-                    target.copy_from_slice(&vec.as_slice()[first..first + size]);
-                })?;
+            let mut rest = Rest::of(&rest);
+            while let Some(run) = self.pin_next(size, indices, &mut rest)? {
+                let elements = self.as_slice();
+                for which in run.of {
+                    let first = indices[*which] * size;
+                    let target = &mut into[which * size..(which + 1) * size];
+                    target.copy_from_slice(&elements[first..first + size]);
+                }
+                self.unpin(run);
             }
         }
         Ok(())
@@ -278,14 +331,14 @@ impl FarVec<u8> {
         for (indices, values) in indices.chunks(AT_ONCE).zip(values.chunks(bytes_at_once)) {
             let bytes = |which: usize| &values[which * size..(which + 1) * size];
             let rest = self.scatter_words(size, indices, bytes);
-            let mut asked = 0;
-            for (at, which) in rest.iter().copied().enumerate() {
-                asked = self.ask(size, indices, &rest, asked, at);
-                let first = indices[which] * size;
-                let pages = self.pages_of(size, indices[which]);
-                pages.clone().try_for_each(|page| self.pin(pages.start, page))?;
-                self.as_mut_slice()[first..first + size].copy_from_slice(bytes(which));
-                pages.for_each(|page| self.arena.unpin(Page(page)));
+            let mut rest = Rest::of(&rest);
+            while let Some(run) = self.pin_next(size, indices, &mut rest)? {
+                let elements = self.as_mut_slice();
+                for which in run.of {
+                    let first = indices[*which] * size;
+                    elements[first..first + size].copy_from_slice(bytes(*which));
+                }
+                self.unpin(run);
             }
         }
         Ok(())
