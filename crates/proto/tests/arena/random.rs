@@ -17,7 +17,8 @@ fn run(seed: u64, settings: Settings, loses: bool) -> World {
                 _ => world.any(PAGES),
             };
             let page = Page(at[thread]);
-            let act = match world.any(20) {
+            let act = match world.any(21) {
+                20 => Act::Soon(page),
                 0 => Act::Discard(page),
                 1..8 if world.has_words() => Act::Get(page),
                 8..14 if world.has_words() => Act::Set(page),

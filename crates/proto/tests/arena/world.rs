@@ -24,9 +24,14 @@ pub(crate) enum Act {
     /// Only this word of it, wherever the page is.
     Get(Page),
     Set(Page),
+    /// This page and those behind it will be wanted: it does not wait for them.
+    Soon(Page),
     /// It has said that it throws the page away; what is in sight goes at its next step.
     Discard(Page),
 }
+
+/// Pages that are asked for together.
+const SOON: u32 = 8;
 
 /// A step that somebody has yet to do.
 #[derive(Clone, Copy, Debug)]
@@ -126,6 +131,7 @@ impl World {
             Act::Get(page) => self.reference(thread, Act::Read(page), page),
             Act::Set(page) if self.set_word(page) => (),
             Act::Set(page) => self.reference(thread, Act::Write(page), page),
+            Act::Soon(page) => self.arena.soon((page.0..PAGES.min(page.0 + SOON)).map(Page)),
             Act::Discard(page) => {
                 self.discard(page);
                 self.written.remove(&page);
