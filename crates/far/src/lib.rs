@@ -8,7 +8,7 @@
 //! |---|---|
 //! | [`config`] | which lenders, how many copies, how much of each |
 //! | `seal` | what a page is at a lender; `blocks`: and some of it |
-//! | `depot` | the handle; `depot/driver.rs`: the thread that has the links |
+//! | `depot` | the handle; `depot/driver.rs`: the links; `depot/lead.rs`: who has them |
 //! | `pack` | pages, compressed |
 //! | `spill` | the spill file |
 //! | `arena` | the handle; beside it: the threads that serve faults, evict and bring ahead |

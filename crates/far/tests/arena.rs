@@ -380,6 +380,8 @@ fn without_room_at_lenders_growth_is_refused_and_what_is_here_is_had() {
     );
     let last = vec.len() - 1;
     assert_eq!(vec.get(last), Ok(word(last, 1)));
+    // Whether a frame is free by now is chance; then some are.
+    vec.truncate(vec.len() / 2);
     assert_eq!(
         vec.get(0),
         Ok(word(0, 1)),

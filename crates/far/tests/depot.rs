@@ -96,7 +96,7 @@ fn a_page_whose_only_lender_has_lost_it_is_lost_by_name_and_the_depot_goes_on() 
 
 /// Whoever waited for a page was not told when it was put anew, and slept until the lease of the lender that was away was over.
 #[test]
-fn who_waits_for_a_page_gets_it_when_it_is_put_anew() {
+fn all_who_wait_for_a_page_get_it_when_it_is_put_anew() {
     let dir = dir();
     let first = lender(&dir, 0, 8 << 20);
     let depot = open(&dir, 1, 1);
@@ -107,16 +107,59 @@ fn who_waits_for_a_page_gets_it_when_it_is_put_anew() {
     std::thread::scope(|scope| {
         let (sender, came) = std::sync::mpsc::channel();
         let depot = &depot;
-        scope.spawn(move || {
-            let mut bytes = [0; 4096];
-            let got = depot.get(Page(3), &mut bytes);
-            sender.send((got, bytes)).unwrap();
-        });
-        // That it waits by then is likely, and the test holds if not.
+        for _ in 0..3 {
+            let sender = sender.clone();
+            scope.spawn(move || {
+                let mut bytes = [0; 4096];
+                let got = depot.get(Page(3), &mut bytes);
+                sender.send((got, bytes)).unwrap();
+            });
+        }
+        // That they wait by then is likely, and the test holds if not.
         assert!(came.recv_timeout(Duration::from_millis(100)).is_err());
         depot.put(Page(3), &content(3, 2));
-        assert_eq!(came.recv_timeout(PATIENCE), Ok((Ok(Got::Page), content(3, 2))));
+        for _ in 0..3 {
+            assert_eq!(came.recv_timeout(PATIENCE), Ok((Ok(Got::Page), content(3, 2))));
+        }
     });
+}
+
+/// Whoever waits has the links: threads take them from each other and from the keeper, who takes them when they have lain for some milliseconds.
+#[test]
+fn threads_that_take_the_links_from_each_other_lose_no_page() {
+    const THREADS: u32 = 6;
+    const PAGES: u32 = 24;
+    let dir = dir();
+    let mut lenders: Vec<Lender> = (0..2).map(|index| lender(&dir, index, 8 << 20)).collect();
+    let depot = open(&dir, 2, 2);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let depot = &depot;
+            scope.spawn(move || {
+                let mine = thread * PAGES..(thread + 1) * PAGES;
+                for round in 0..60 {
+                    { mine.clone() }.for_each(|page| depot.put(Page(page), &content(page, round)));
+                    match (round + u64::from(thread)) % 4 {
+                        0 => assert!(depot.flush(PATIENCE)),
+                        1 => depot.prefetch(mine.clone().map(Page)),
+                        rest => std::thread::sleep(Duration::from_millis(rest)),
+                    }
+                    check(depot, mine.clone(), round);
+                }
+            });
+        }
+        for dead in [0, 1] {
+            lenders.remove(dead).stop_and_forget(Duration::ZERO);
+            std::thread::sleep(Duration::from_millis(20));
+            lenders.insert(dead, lender(&dir, dead, 8 << 20));
+            until("every page has two places again", || {
+                let status = depot.status();
+                status.short == 0 && status.aside == 0 && status.lenders.iter().all(|lender| lender.linked)
+            });
+        }
+    });
+    assert!(depot.flush(PATIENCE));
+    check(&depot, 0..THREADS * PAGES, 59);
 }
 
 #[test]

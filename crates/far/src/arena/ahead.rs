@@ -8,7 +8,7 @@ use super::handler::{EndGuard, enlist};
 use super::moves::Core;
 
 pub(super) fn run(core: &Arc<Core>) {
-    let _guard = EndGuard;
+    let _guard = EndGuard::here();
     enlist(core);
     loop {
         let idle = |state: &mut super::moves::State| !core.hub.is_stopping() && !state.machine.has_ahead();
@@ -22,7 +22,7 @@ pub(super) fn run(core: &Arc<Core>) {
         // All are asked for at once, and then awaited one after the other.
         core.depot.prefetch(pages.iter().copied());
         for page in pages {
-            core.fetch(page);
+            core.fetch(page, &mut ());
         }
     }
 }

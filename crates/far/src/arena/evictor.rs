@@ -34,7 +34,7 @@ enum Hid {
 }
 
 pub(super) fn run(core: &Arc<Core>) {
-    let _guard = EndGuard;
+    let _guard = EndGuard::here();
     let thread = enlist(core);
     core.hub.lock().copier = core.exchange.is_none().then_some(thread);
     let mut stuck = None;
@@ -57,7 +57,7 @@ fn next_work(core: &Core, since: &mut Option<Instant>) -> Option<Work> {
         }
         state.machine.stashing(core.depot.aside() as u32);
         if state.has_waiting() {
-            core.hub.ring();
+            core.hub.ring(&state);
         }
         if let Some(work) = state.machine.work() {
             *since = None;
@@ -71,6 +71,10 @@ fn next_work(core: &Core, since: &mut Option<Instant>) -> Option<Work> {
             tracing::error!(
                 "no lender has room for an arena's pages: threads wait for a frame until one has"
             );
+        }
+        if state.machine.has_starved() {
+            // What is aside has their frames.
+            core.depot.hasten();
         }
         let waited = core.hub.evict.wait_timeout(state, NAP);
         state = waited.unwrap_or_else(PoisonError::into_inner).0;

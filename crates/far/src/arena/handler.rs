@@ -1,27 +1,40 @@
 //! A thread that serves faults. There are several: one that waits for a lender keeps nobody else from his page.
 
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use netram_proto::arena::Page;
 use netram_proto::limit::PAGE_BYTES;
-use netram_transport::{WaitPolicy, WaitStep};
+use netram_transport::WaitPolicy;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::process::Signal;
 
+use super::ear::{Ear, Task};
 use super::moves::{Core, Fault, ZEROS, offset};
-use crate::sys::signal_thread;
+use crate::depot::Meanwhile;
+use crate::sys::{SignalsBlocked, signal_thread};
 
 /// Said without an allocation: the allocator may be what waits.
 const OURS: &[u8] =
     b"netram: a thread that serves an arena needs memory that lies in that arena; it cannot be served. \
 Let the allocator that netram itself uses take its memory elsewhere.\n";
 
-/// A thread that serves must not end while the program waits for it: then the process ends, and says so.
-pub(super) struct EndGuard;
+/// A thread that serves must not end while the program waits for it: then the process ends, and says so. No handler of the program's signals runs in it, for that could
+/// make a fault.
+pub(super) struct EndGuard {
+    _signals: SignalsBlocked,
+}
+
+impl EndGuard {
+    pub(super) fn here() -> EndGuard {
+        EndGuard {
+            _signals: SignalsBlocked::here(),
+        }
+    }
+}
 
 impl Drop for EndGuard {
     fn drop(&mut self) {
@@ -41,50 +54,33 @@ pub(super) fn enlist(core: &Core) -> u32 {
 
 pub(super) fn epoll(core: &Core) -> io::Result<std::os::fd::OwnedFd> {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    // Of all handlers that sleep one is woken for a fault.
-    let exclusive = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
-    epoll::add(&epoll, &core.sight, epoll::EventData::new_u64(0), exclusive)?;
-    epoll::add(
-        &epoll,
-        &core.hub.bell,
-        epoll::EventData::new_u64(1),
-        epoll::EventFlags::IN,
-    )?;
+    for (number, heard) in [core.sight.as_fd(), core.hub.bell.as_fd()]
+        .into_iter()
+        .enumerate()
+    {
+        epoll::add(
+            &epoll,
+            heard,
+            epoll::EventData::new_u64(number as u64),
+            epoll::EventFlags::IN,
+        )?;
+    }
     Ok(epoll)
 }
 
-pub(super) fn run(core: &Arc<Core>, epoll: &std::os::fd::OwnedFd, policy: WaitPolicy) {
-    let _guard = EndGuard;
+pub(super) fn run(core: &Arc<Core>, epoll: std::os::fd::OwnedFd, policy: WaitPolicy) {
+    let _guard = EndGuard::here();
     enlist(core);
-    let mut idle_since = Instant::now();
-    while !core.hub.ended.load(Ordering::Acquire) {
-        if let Some(fault) = core.hear() {
-            serve(core, fault);
-            if core.hub.lock().has_waiting() {
-                serve_those_who_wait(core);
-            }
-            idle_since = Instant::now();
-            continue;
-        }
-        match policy.step(idle_since.elapsed()) {
-            WaitStep::Poll => std::hint::spin_loop(),
-            WaitStep::Yield => std::thread::yield_now(),
-            WaitStep::Block => {
-                let mut events = Vec::with_capacity(2);
-                match epoll::wait(epoll, rustix::buffer::spare_capacity(&mut events), None) {
-                    Ok(_) | Err(Errno::INTR) => (),
-                    Err(error) => panic!("waiting for faults failed: {error}"),
-                }
-                serve_those_who_wait(core);
-                idle_since = Instant::now();
-            }
+    let mut ear = Ear::new(core, epoll, policy);
+    while let Some(task) = ear.wait() {
+        match task {
+            Task::Fault(fault) => serve(core, fault, &mut ear),
+            Task::Waiting => serve_those_who_wait(core, &mut ear),
         }
     }
-    // One may have silenced the bell for all.
-    core.hub.ring();
 }
 
-fn serve(core: &Core, fault: Fault) {
+fn serve(core: &Core, fault: Fault, meanwhile: &mut dyn Meanwhile) {
     let mut state = core.hub.lock();
     if state.ours.contains(&fault.thread) {
         let copier = state.copier == Some(fault.thread);
@@ -96,33 +92,24 @@ fn serve(core: &Core, fault: Fault) {
     state.machine.note(fault.thread, fault.page, serve, &area);
     core.hub.spread(&state);
     drop(state);
-    core.serve(fault.page, serve, fault.thread);
+    core.serve(fault.page, serve, fault.thread, meanwhile);
 }
 
-/// Faults that no message tells of: those for which there was no frame, and those that somebody read who had no time.
-fn serve_those_who_wait(core: &Core) {
-    if let Err(error) = core.hub.bell.drain() {
-        panic!("the bell of an arena failed: {error}");
+/// One of each of the faults that no message tells of: those for which there was no frame, and those that somebody read who had no time.
+fn serve_those_who_wait(core: &Core, meanwhile: &mut dyn Meanwhile) {
+    let mut state = core.hub.lock();
+    let (starved, deferred) = (state.machine.next_starved(), state.deferred.pop_front());
+    if state.has_waiting() {
+        // Another one takes the next.
+        core.hub.ring(&state);
     }
-    loop {
-        let mut state = core.hub.lock();
-        let (starved, deferred) = (state.machine.next_starved(), state.deferred.pop_front());
-        let more = state.has_waiting();
-        core.hub.spread(&state);
-        drop(state);
-        if more {
-            // Another one takes the next.
-            core.hub.ring();
-        }
-        if starved.is_none() && deferred.is_none() {
-            return;
-        }
-        if let Some((page, how)) = starved {
-            core.serve(page, how, 0);
-        }
-        if let Some(fault) = deferred {
-            serve(core, fault);
-        }
+    core.hub.spread(&state);
+    drop(state);
+    if let Some((page, how)) = starved {
+        core.serve(page, how, 0, meanwhile);
+    }
+    if let Some(fault) = deferred {
+        serve(core, fault, meanwhile);
     }
 }
 
@@ -142,8 +129,7 @@ fn zero(core: &Core, page: Page) {
         match core.sight.copy(&core.memory, offset(page), &ZEROS[..PAGE_BYTES]) {
             Err(Errno::AGAIN) => {
                 if let Some(fault) = core.hear() {
-                    core.hub.lock().deferred.push_back(fault);
-                    core.hub.ring();
+                    core.hub.defer(fault);
                 }
             }
             Ok(()) => return,
@@ -164,6 +150,8 @@ pub(super) fn stop(core: &Core) {
 
 /// Ends the handlers, when nothing else needs them.
 pub(super) fn end(core: &Core) {
+    let state = core.hub.lock();
     core.hub.ended.store(true, Ordering::Release);
-    core.hub.ring();
+    drop(state);
+    core.hub.ring_all();
 }

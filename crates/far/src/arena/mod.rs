@@ -6,7 +6,7 @@
 //! | file | does |
 //! |---|---|
 //! | `moves.rs` | the moves, and what the kernel tells |
-//! | `handler.rs` | faults |
+//! | `handler.rs` | faults; `ear.rs`: which handler hears of them |
 //! | `evictor.rs` | hides pages and gives them to the depot |
 //! | `ahead.rs` | what comes before it is wanted |
 //! | `words.rs` | words of pages that stay away |
@@ -17,6 +17,7 @@
 //! takes the mark off.
 
 mod ahead;
+mod ear;
 mod evictor;
 mod handler;
 mod moves;
@@ -351,7 +352,7 @@ impl Arena {
                 }
                 serve => {
                     drop(state);
-                    core.serve(page, serve, thread);
+                    core.serve(page, serve, thread, &mut ());
                     state = core.hub.lock();
                 }
             }
@@ -421,7 +422,7 @@ impl Inner {
             |name: String, body: Box<dyn FnOnce() + Send>| std::thread::Builder::new().name(name).spawn(body);
         for index in 0..handlers {
             let (core, epoll) = (Arc::clone(&self.core), handler::epoll(&self.core)?);
-            let body = Box::new(move || handler::run(&core, &epoll, wait));
+            let body = Box::new(move || handler::run(&core, epoll, wait));
             self.handlers.push(spawn(format!("netram-fault-{index}"), body)?);
         }
         let core = Arc::clone(&self.core);

@@ -11,7 +11,7 @@ use netram_transport::Waker;
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-use crate::depot::{Depot, GetError};
+use crate::depot::{Depot, GetError, Meanwhile};
 use crate::pack::Clear;
 use crate::seal::Bytes;
 use crate::sys::{Memory, Message, Uffd, signal_thread};
@@ -32,7 +32,9 @@ pub(super) struct Hub {
     pub(super) evict: Condvar,
     /// Pages are to be brought ahead.
     pub(super) ahead: Condvar,
-    /// Faults wait that no message tells of.
+    /// A handler that does not hear is to look.
+    pub(super) idle: Condvar,
+    /// Faults wait that no message tells of, and whoever hears sleeps.
     pub(super) bell: Waker,
     /// Nothing is evicted or brought ahead any more.
     pub(super) stopping: AtomicBool,
@@ -46,6 +48,12 @@ pub(super) struct State {
     pub(super) worth: Worth,
     /// Faults that were read by who had no time for them.
     pub(super) deferred: VecDeque<Fault>,
+    /// A handler hears of faults.
+    pub(super) hearing: bool,
+    /// It sleeps until it does.
+    pub(super) sleeps: bool,
+    /// Handlers that wait for [`Hub::idle`].
+    pub(super) idle: usize,
     /// Threads of the program that wait for [`Hub::changed`].
     pub(super) waiting: usize,
     /// Threads that serve the arena. Whatever they need must not lie in it.
@@ -95,6 +103,9 @@ impl Hub {
                 machine,
                 worth: Worth::default(),
                 deferred: VecDeque::new(),
+                hearing: false,
+                sleeps: false,
+                idle: 0,
                 waiting: 0,
                 ours: Vec::new(),
                 copier: None,
@@ -103,6 +114,7 @@ impl Hub {
             changed: Condvar::new(),
             evict: Condvar::new(),
             ahead: Condvar::new(),
+            idle: Condvar::new(),
             bell,
             stopping: AtomicBool::new(false),
             ended: AtomicBool::new(false),
@@ -118,10 +130,36 @@ impl Hub {
         self.stopping.load(Ordering::Acquire)
     }
 
-    pub(super) fn ring(&self) {
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// A handler looks what it can do: one that has nothing to do, or else the one that hears.
+    pub(super) fn ring(&self, state: &State) {
+        match state.idle {
+            0 if state.sleeps => self.wake_who_hears(),
+            0 => (),
+            _ => self.idle.notify_one(),
+        }
+    }
+
+    /// All handlers look.
+    pub(super) fn ring_all(&self) {
+        self.idle.notify_all();
+        self.wake_who_hears();
+    }
+
+    fn wake_who_hears(&self) {
         if let Err(error) = self.bell.wake() {
             tracing::error!(%error, "the arena's handlers could not be woken");
         }
+    }
+
+    /// Another one is to serve it.
+    pub(super) fn defer(&self, fault: Fault) {
+        let mut state = self.lock();
+        state.deferred.push_back(fault);
+        self.ring(&state);
     }
 
     /// Waits until something has come, or room has been made; or for a little, for patience ends without word.
@@ -166,14 +204,14 @@ impl Core {
     }
 
     /// Gives a fault what the machine says.
-    pub(super) fn serve(&self, page: Page, serve: Serve, thread: u32) {
+    pub(super) fn serve(&self, page: Page, serve: Serve, thread: u32, meanwhile: &mut dyn Meanwhile) {
         match serve {
             Serve::There | Serve::Wait | Serve::Starved => (),
             Serve::Check | Serve::Zero => self.put_into_sight(page, &ZEROS),
             Serve::Show(berth) => self.show(page, berth),
             Serve::Unpack => self.unpack(page),
-            Serve::Fetch if self.measures => self.fetch_measured(page),
-            Serve::Fetch => self.fetch(page),
+            Serve::Fetch if self.measures => self.fetch_measured(page, meanwhile),
+            Serve::Fetch => self.fetch(page, meanwhile),
             Serve::Lost if self.poisons => self.wake(page),
             Serve::Lost => signal_thread(thread, Signal::BUS),
         }
@@ -195,17 +233,17 @@ impl Core {
     }
 
     /// Brings a page that somebody waits for.
-    fn fetch_measured(&self, page: Page) {
+    fn fetch_measured(&self, page: Page, meanwhile: &mut dyn Meanwhile) {
         let began = Instant::now();
-        self.fetch(page);
+        self.fetch(page, meanwhile);
         let ns = began.elapsed().as_nanos() as u64;
         self.hub.lock().worth.page_took(ns);
     }
 
     /// Brings a page from the depot.
-    pub(super) fn fetch(&self, page: Page) {
+    pub(super) fn fetch(&self, page: Page, meanwhile: &mut dyn Meanwhile) {
         let mut bytes = ZEROS;
-        match self.depot.get(page, &mut bytes) {
+        match self.depot.get_while(page, &mut bytes, meanwhile) {
             Ok(_) => {
                 self.mend(page, &mut bytes);
                 self.put_into_sight(page, &bytes);
@@ -291,8 +329,7 @@ impl Core {
             // The program is throwing something away, and waits until somebody has read that.
             Err(Errno::AGAIN) => {
                 if let Some(fault) = self.hear() {
-                    self.hub.lock().deferred.push_back(fault);
-                    self.hub.ring();
+                    self.hub.defer(fault);
                 }
                 std::thread::yield_now();
                 false
@@ -377,7 +414,7 @@ impl Core {
             self.hub.changed.notify_all();
         }
         if state.has_waiting() {
-            self.hub.ring();
+            self.hub.ring(&state);
         }
         self.hub.may_leave(&state);
         next
@@ -408,7 +445,7 @@ impl Core {
         let mut state = self.hub.lock();
         berths.iter().for_each(|berth| state.machine.dropped(*berth));
         if state.machine.has_starved() {
-            self.hub.ring();
+            self.hub.ring(&state);
         }
     }
 

@@ -1,7 +1,5 @@
 //! What an arena needs of its depot beside pages: whether one has to be sent at all, how many are still here, and an end to waiting.
 
-use std::sync::atomic::Ordering;
-
 use netram_proto::deposit::Page;
 
 use super::Depot;
@@ -27,17 +25,19 @@ impl Depot {
         self.shared.lock().aside()
     }
 
-    /// This is called whenever bytes have gone from aside, by the thread that has the links. It must not wait. The first one that is named stays.
+    /// This is called whenever bytes have gone from aside, by who has the links. It must not wait. The first one that is named stays.
     pub(crate) fn on_less_aside(&self, call: impl Fn() + Send + Sync + 'static) {
         // A second caller would be a second arena.
         let _ = self.shared.listener.set(Box::new(call));
     }
 
+    /// The memory of what is aside is wanted: it is sent at once, even if nobody waits for anything of lenders.
+    pub(crate) fn hasten(&self) {
+        self.shared.seat.hasten();
+    }
+
     /// Nobody gets a page any more; whoever waits for one learns that the depot has failed.
     pub(crate) fn close(&self) {
-        let state = self.shared.lock();
-        self.shared.failed.store(true, Ordering::Release);
-        drop(state);
-        self.shared.changed.notify_all();
+        self.shared.fail();
     }
 }

@@ -1,4 +1,4 @@
-//! The spill file, as the depot's thread sees it: one more lender, asked by frames, without a link.
+//! The spill file, as who has the links sees it: one more lender, asked by frames, without a link.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,7 +32,7 @@ impl Disk {
         let spill = Spill::new(shared.id, life, file);
         let waking = Arc::clone(shared);
         Ok(Disk {
-            clerk: Clerk::start(spill, move || waking.wake())?,
+            clerk: Clerk::start(spill, move || waking.seat.summon())?,
             number: shared.config.lenders.len(),
             session: None,
             again: Instant::now(),

@@ -1,7 +1,6 @@
-//! The thread that has the links to lenders: sends what the machine says, tells it what comes.
+//! The links to lenders: sends what the machine says, tells it what comes. Who drives says `lead.rs`.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -10,12 +9,11 @@ use netram_proto::id::Epoch;
 use netram_proto::limit::{DEPOSIT_SILENCE, FRAME_PAGES_MAX};
 use netram_proto::time::Time;
 use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
-use netram_transport::{
-    ConnectError, Events, Interest, Link, LinkError, Poller, WaitPolicy, WaitStep, connect,
-};
+use netram_transport::{ConnectError, Events, Interest, Link, LinkError, Poller, WaitStep, connect};
 
 use super::Shared;
 use super::disk::Disk;
+use super::lead::{LEAD_MAX, Meanwhile};
 use crate::seal::Sealer;
 
 const WAKER: u64 = u64::MAX;
@@ -90,28 +88,17 @@ pub(super) struct Driver {
     disk: Option<Disk>,
     sender: Sender<Connected>,
     arrivals: Receiver<Connected>,
+    events: Events,
     started: Instant,
     now: Instant,
-}
-
-/// Tells whoever waits when the thread has ended by a panic.
-struct EndGuard(Arc<Shared>);
-
-impl Drop for EndGuard {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.failed.store(true, Ordering::Release);
-            // Whoever has looked at `failed` and is about to wait has the lock.
-            drop(self.0.lock());
-            self.0.changed.notify_all();
-        }
-    }
+    /// When the house is looked after next.
+    tick: Instant,
 }
 
 impl Driver {
     pub(super) fn new(shared: Arc<Shared>, disk: Option<Disk>) -> std::io::Result<Driver> {
         let poller = Poller::new()?;
-        poller.add(&shared.waker, WAKER, Interest::Read)?;
+        poller.add(shared.seat.waker(), WAKER, Interest::Read)?;
         let now = Instant::now();
         let (sender, arrivals) = channel();
         Ok(Driver {
@@ -126,46 +113,111 @@ impl Driver {
             poller,
             sender,
             arrivals,
+            events: Events::with_capacity(EVENTS),
             started: now,
             now,
+            tick: now,
         })
     }
 
-    pub(super) fn run(mut self) {
-        let _guard = EndGuard(Arc::clone(&self.shared));
+    /// Sends and polls until it is `enough`. `false`: nothing has come for so long that it is time to sleep, which only the keeper does here.
+    pub(super) fn drive(&mut self, mut enough: impl FnMut() -> bool, meanwhile: &mut dyn Meanwhile) -> bool {
         let policy = self.shared.config.wait;
-        let mut events = Events::with_capacity(EVENTS);
-        let (mut tick, mut idle_since) = (self.now, self.now);
-        while !self.shared.stopping.load(Ordering::Acquire) {
-            let step = policy.step(self.now.duration_since(idle_since));
-            let timeout = match step {
-                WaitStep::Block => tick.saturating_duration_since(self.now),
-                WaitStep::Poll | WaitStep::Yield => Duration::ZERO,
-            };
-            if let Err(error) = self.poller.wait(&mut events, Some(timeout)) {
-                panic!("waiting for lenders failed: {error}");
+        self.now = Instant::now();
+        let began = self.now;
+        let mut idle_since = began;
+        loop {
+            self.settle();
+            if enough() {
+                return true;
             }
-            self.now = Instant::now();
-            if !events.is_empty() {
+            let step = policy.step(self.now.duration_since(idle_since));
+            if step == WaitStep::Block || self.now.duration_since(began) > LEAD_MAX {
+                return false;
+            }
+            meanwhile.look();
+            if self.take_in(Duration::ZERO) {
                 idle_since = self.now;
-                if let Err(error) = self.shared.waker.drain() {
-                    panic!("the depot's waker failed: {error}");
-                }
-                self.take_arrivals();
-                (0..self.ways.len()).for_each(|lender| self.receive(lender));
-                self.hear_disk();
             } else if step == WaitStep::Yield {
                 std::thread::yield_now();
-            } else if policy == WaitPolicy::Spin {
+            } else {
                 std::hint::spin_loop();
             }
-            if self.now >= tick {
-                tick = self.now + TICK;
-                self.keep_house();
-            }
-            self.settle();
         }
-        self.give_all_back();
+    }
+
+    /// Drives until somebody else wants to, or all is over; sleeps when nothing comes.
+    pub(super) fn keep(&mut self) {
+        let policy = self.shared.config.wait;
+        self.now = Instant::now();
+        let mut idle_since = self.now;
+        loop {
+            self.settle();
+            if self.is_relieved() {
+                return;
+            }
+            let came = match policy.step(self.now.duration_since(idle_since)) {
+                WaitStep::Block => self.sleep(),
+                WaitStep::Yield => {
+                    std::thread::yield_now();
+                    self.take_in(Duration::ZERO)
+                }
+                WaitStep::Poll => {
+                    std::hint::spin_loop();
+                    self.take_in(Duration::ZERO)
+                }
+            };
+            if came {
+                idle_since = self.now;
+            }
+        }
+    }
+
+    fn is_relieved(&self) -> bool {
+        self.shared.seat.is_wanted() || self.shared.is_stopping()
+    }
+
+    /// Sleeps until something comes or is to be sent, or the house has to be looked after.
+    fn sleep(&mut self) -> bool {
+        self.shared.seat.will_sleep();
+        // Whatever was told before that is seen now; whoever tells something later ends the sleep.
+        self.take_others();
+        self.settle();
+        let timeout = match self.is_relieved() {
+            true => Duration::ZERO,
+            false => self.tick.saturating_duration_since(Instant::now()),
+        };
+        let came = self.take_in(timeout);
+        self.shared.seat.has_slept();
+        came
+    }
+
+    /// Takes what has come. `true`: something has.
+    fn take_in(&mut self, timeout: Duration) -> bool {
+        if let Err(error) = self.poller.wait(&mut self.events, Some(timeout)) {
+            panic!("waiting for lenders failed: {error}");
+        }
+        self.now = Instant::now();
+        let came = !self.events.is_empty();
+        if came {
+            let woken = self.events.iter().any(|ready| ready.token == WAKER);
+            if woken && let Err(error) = self.shared.seat.waker().drain() {
+                panic!("the depot's waker failed: {error}");
+            }
+            (0..self.ways.len()).for_each(|lender| self.receive(lender));
+        }
+        self.take_others();
+        if self.now >= self.tick {
+            self.tick = self.now + TICK;
+            self.keep_house();
+        }
+        came
+    }
+
+    /// Takes what other threads of the depot's have: links that are made, and what the disk says.
+    fn take_others(&mut self) {
+        self.take_arrivals();
+        self.hear_disk();
     }
 
     fn keep_house(&mut self) {
@@ -206,7 +258,7 @@ impl Driver {
             let link = connect(address, &shared.config.security, CONNECT_TIMEOUT);
             // A depot that is gone needs no link.
             if sender.send((lender, link)).is_ok() {
-                shared.wake();
+                shared.seat.summon();
             }
         };
         let thread = std::thread::Builder::new()
@@ -277,7 +329,7 @@ impl Driver {
             }
         };
         if came {
-            self.shared.changed.notify_all();
+            self.shared.tell();
         }
         if let Some(ending) = ended {
             self.end(lender, ending);
@@ -289,7 +341,7 @@ impl Driver {
         if let Some(disk) = &mut self.disk
             && disk.hear(&self.shared, self.now, now)
         {
-            self.shared.changed.notify_all();
+            self.shared.tell();
         }
     }
 
@@ -308,11 +360,11 @@ impl Driver {
     }
 
     /// Tells what became of pages, and sends what is to be sent.
-    fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         let mut changed = false;
         self.shared.lock().settle(|_: &News| changed = true);
         if changed {
-            self.shared.changed.notify_all();
+            self.shared.tell();
             if let Some(less_aside) = self.shared.listener.get() {
                 less_aside();
             }
@@ -334,7 +386,7 @@ impl Driver {
     }
 
     /// A lender that is told so frees the memory at once.
-    fn give_all_back(&mut self) {
+    pub(super) fn give_all_back(&mut self) {
         for way in &mut self.ways {
             if let Way::Up(session) = way {
                 let header = session.header(FrameKind::Resize, self.shared.owner());

@@ -1,10 +1,11 @@
-//! The handle: pages go in and come out; one thread has the links.
+//! The handle: pages go in and come out; whoever waits for one has the links (`lead.rs`).
 //!
 //! Under the lock is the [`Shelf`]. Whoever holds it seals or copies a page, and waits for nothing.
 
 mod arena;
 mod disk;
 mod driver;
+mod lead;
 mod words;
 
 use std::path::{Path, PathBuf};
@@ -25,6 +26,8 @@ use crate::seal::{Bytes, Form, Sealer};
 use crate::spill::SpillFile;
 use disk::Disk;
 use driver::Driver;
+pub(crate) use lead::Meanwhile;
+use lead::Seat;
 
 /// Why there is no depot.
 #[derive(Debug, thiserror::Error)]
@@ -74,7 +77,7 @@ pub enum GetError {
         /// The spill file had it, too.
         spilled: bool,
     },
-    /// The depot's thread has ended by a defect.
+    /// Who had the links has ended by a defect.
     #[error("the depot has failed")]
     Failed,
 }
@@ -94,7 +97,9 @@ pub struct Depot {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the handle and the thread share.
+type Held<'a> = MutexGuard<'a, Shelf<Sealer>>;
+
+/// What the handle and who has the links share.
 struct Shared {
     config: Config,
     id: DepositId,
@@ -103,7 +108,7 @@ struct Shared {
     blocks: Arc<BlockCipher>,
     /// Something has come, or been stashed, or all is over.
     changed: Condvar,
-    waker: Waker,
+    seat: Seat,
     stopping: AtomicBool,
     failed: AtomicBool,
     /// Called when bytes have gone from aside.
@@ -164,7 +169,7 @@ impl Depot {
             blocks: sealer.blocks(),
             shelf: Mutex::new(Shelf::new(Machine::new(&settings), sealer)),
             changed: Condvar::new(),
-            waker,
+            seat: Seat::new(waker),
             stopping: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             listener: OnceLock::new(),
@@ -176,9 +181,10 @@ impl Depot {
             .transpose()
             .map_err(system("start a thread for the spill file"))?;
         let driver = Driver::new(Arc::clone(&shared), disk).map_err(system("wait for lenders"))?;
+        let keeper = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("netram-far".to_owned())
-            .spawn(move || driver.run())
+            .spawn(move || lead::keep(&keeper, driver))
             .map_err(system("start a thread"))?;
         Ok(Depot {
             shared,
@@ -195,12 +201,22 @@ impl Depot {
     fn put_clear(&self, page: Page, clear: &Clear) {
         self.shared.lock().put(page, clear);
         // Who waits for what was there before takes this.
-        self.shared.changed.notify_all();
-        self.shared.wake();
+        self.shared.tell();
+        self.shared.seat.nudge();
     }
 
     /// Brings the page back. Waits for a lender, as long as one that has it may come back: up to its lease.
     pub fn get(&self, page: Page, into: &mut Bytes) -> Result<Got, GetError> {
+        self.get_while(page, into, &mut ())
+    }
+
+    /// The same, for a thread that can do something meanwhile.
+    pub(crate) fn get_while(
+        &self,
+        page: Page,
+        into: &mut Bytes,
+        meanwhile: &mut dyn Meanwhile,
+    ) -> Result<Got, GetError> {
         let mut shelf = self.shared.lock();
         match shelf.get(page) {
             Sought::Zeros => {
@@ -212,14 +228,10 @@ impl Depot {
                 return Ok(Got::Page);
             }
             Sought::Lost(lenders) => return Err(self.lost(page, lenders)),
-            Sought::Waits => self.shared.wake(),
+            Sought::Waits => (),
         }
-        let waiting = |shelf: &mut Shelf<Sealer>| !shelf.has_come(page) && !self.shared.has_failed();
-        shelf = self
-            .shared
-            .changed
-            .wait_while(shelf, waiting)
-            .unwrap_or_else(PoisonError::into_inner);
+        let has_come = |shelf: &mut Held<'_>| shelf.has_come(page);
+        shelf = self.shared.wait_until(shelf, has_come, None, meanwhile);
         let came = shelf.take(page);
         drop(shelf);
         match came {
@@ -236,25 +248,22 @@ impl Depot {
     /// asked for.
     pub fn prefetch(&self, pages: impl IntoIterator<Item = Page>) {
         self.shared.lock().prefetch(pages);
-        self.shared.wake();
+        self.shared.send();
     }
 
     /// The page is wanted no more: from now on it is zeros.
     pub fn forget(&self, page: Page) {
         self.shared.lock().forget(page);
-        self.shared.changed.notify_all();
+        self.shared.tell();
         // Its slots may be what other pages wait for.
-        self.shared.wake();
+        self.shared.seat.nudge();
     }
 
     /// Waits until no bytes are aside any more. `false`: that took longer than `patience`.
     pub fn flush(&self, patience: std::time::Duration) -> bool {
-        let waiting = |shelf: &mut Shelf<Sealer>| shelf.aside() > 0 && !self.shared.has_failed();
-        let waited = self
-            .shared
-            .changed
-            .wait_timeout_while(self.shared.lock(), patience, waiting);
-        let (shelf, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let is_flushed = |shelf: &mut Held<'_>| shelf.aside() == 0;
+        let shelf = self.shared.lock();
+        let shelf = self.shared.wait_until(shelf, is_flushed, Some(patience), &mut ());
         shelf.aside() == 0
     }
 
@@ -277,8 +286,8 @@ impl Depot {
 
 impl Drop for Depot {
     fn drop(&mut self) {
-        self.shared.stopping.store(true, Ordering::Release);
-        self.shared.wake();
+        self.shared.stopping.store(true, Ordering::SeqCst);
+        self.shared.seat.summon();
         if let Some(thread) = self.thread.take() {
             // A panic has been printed where it happened.
             let _ = thread.join();
@@ -287,7 +296,7 @@ impl Drop for Depot {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Shelf<Sealer>> {
+    fn lock(&self) -> Held<'_> {
         // A panic under the lock has set `failed`, or will: nobody believes the shelf after that.
         self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -297,10 +306,16 @@ impl Shared {
         self.id.0 as u64
     }
 
-    fn wake(&self) {
-        if let Err(error) = self.waker.wake() {
-            tracing::error!(%error, "the depot's thread could not be woken; it looks a little later");
-        }
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::SeqCst)
+    }
+
+    /// Nobody gets anything any more; whoever waits learns that.
+    fn fail(&self) {
+        self.failed.store(true, Ordering::Release);
+        // Whoever has looked at `failed` and is about to wait has the lock.
+        drop(self.lock());
+        self.changed.notify_all();
     }
 
     fn has_failed(&self) -> bool {

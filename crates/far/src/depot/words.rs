@@ -1,10 +1,8 @@
 //! Blocks of pages that stay away.
 
-use std::sync::PoisonError;
-
 use netram_proto::deposit::{Blocks, Page, Picked, Ticket, Words};
 
-use super::Depot;
+use super::{Depot, Held};
 
 /// Pages of which blocks are asked for while others wait for the lock.
 const ASKED_AT_ONCE: usize = 512;
@@ -24,7 +22,7 @@ impl Depot {
                 });
             }
             drop(shelf);
-            self.shared.wake();
+            self.shared.send();
         }
         let given = self.wait_for_words(&tickets);
         let opened = given.into_iter().zip(wants).map(|(words, (_, blocks))| {
@@ -45,12 +43,8 @@ impl Depot {
                 given.push(None);
                 continue;
             };
-            if !shelf.has_words(ticket) {
-                let waited = self.shared.changed.wait_while(shelf, |shelf| {
-                    !shelf.has_words(ticket) && !self.shared.has_failed()
-                });
-                shelf = waited.unwrap_or_else(PoisonError::into_inner);
-            }
+            let has_words = |shelf: &mut Held<'_>| shelf.has_words(ticket);
+            shelf = self.shared.wait_until(shelf, has_words, None, &mut ());
             given.push(shelf.take_words(ticket));
         }
         given

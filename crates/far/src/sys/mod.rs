@@ -6,11 +6,13 @@
 
 mod area;
 mod memory;
+mod signals;
 mod uffd;
 
 pub use area::Pod;
 pub(crate) use area::{Area, Areas};
 pub(crate) use memory::Memory;
+pub(crate) use signals::SignalsBlocked;
 pub(crate) use uffd::{Features, Message, Uffd, UffdError};
 
 use rustix::process::{Pid, Signal};
