@@ -82,25 +82,47 @@ fn next_work(core: &Core, since: &mut Option<Instant>) -> Option<Work> {
 }
 
 fn hide(core: &Core, pages: &[(Page, Berth)]) {
-    let hidden: Vec<Hid> = pages
-        .iter()
-        .map(|(page, berth)| match core.exchange.is_some() {
-            true => move_out(core, *page, *berth),
-            false => copy_out(core, *page, *berth),
-        })
-        .collect();
-    for ((page, _), hid) in pages.iter().zip(hidden) {
-        let mut dropped = None;
-        if hid == Hid::Gone {
-            dropped = core.discard(&mut core.hub.lock(), *page);
+    for run in pages.chunk_by(|one, next| (one.0.0 + 1, one.1.0 + 1) == (next.0.0, next.1.0)) {
+        let (moved, rest) = run.split_at(move_out_run(core, run));
+        moved
+            .iter()
+            .for_each(|(page, _)| tell_hidden(core, *page, Hid::Moved));
+        for (page, berth) in rest {
+            let hid = match core.exchange.is_some() {
+                true => move_out(core, *page, *berth),
+                false => copy_out(core, *page, *berth),
+            };
+            tell_hidden(core, *page, hid);
         }
-        assert!(
-            dropped.is_none(),
-            "a page that is being hidden is in no berth yet"
-        );
-        let next = core.tell(*page, |machine| machine.hid(*page, hid == Hid::Moved));
-        core.follow(*page, next);
     }
+}
+
+fn tell_hidden(core: &Core, page: Page, hid: Hid) {
+    let mut dropped = None;
+    if hid == Hid::Gone {
+        dropped = core.discard(&mut core.hub.lock(), page);
+    }
+    assert!(
+        dropped.is_none(),
+        "a page that is being hidden is in no berth yet"
+    );
+    let next = core.tell(page, |machine| machine.hid(page, hid == Hid::Moved));
+    core.follow(page, next);
+}
+
+/// Pages and berths that stand one behind the other, in one go: most of what one takes by itself is to tell the other cores. How many of them were moved.
+fn move_out_run(core: &Core, run: &[(Page, Berth)]) -> usize {
+    let (Some(exchange), [(page, berth), _, ..]) = (&core.exchange, run) else {
+        return 0;
+    };
+    let bytes = exchange.take_run(
+        &core.backstage,
+        berth_offset(*berth),
+        &core.memory,
+        offset(*page),
+        run.len() * PAGE_BYTES,
+    );
+    bytes / PAGE_BYTES
 }
 
 /// The page is in its berth at once: no store of the program is lost on the way.

@@ -323,16 +323,15 @@ impl Arena {
     /// Brings a page, and keeps it in sight until [`Arena::unpin`]: 50 ns for one that is here.
     pub(crate) fn pin(&self, page: Page) -> Result<(), AccessError> {
         let core = &self.0.core;
-        let thread = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
-        let mut noted = false;
-        let mut since = None;
         let mut state = core.hub.lock();
+        let mut serve = state.machine.want(page);
+        if serve != Serve::There {
+            let thread = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+            state.machine.note(thread, page, serve, &(0..core.pages()));
+            core.hub.spread(&state);
+        }
+        let mut since = None;
         loop {
-            let serve = state.machine.want(page);
-            if serve != Serve::There && !std::mem::replace(&mut noted, true) {
-                state.machine.note(thread, page, serve, &(0..core.pages()));
-                core.hub.spread(&state);
-            }
             match serve {
                 Serve::There => {
                     state.machine.pin(page);
@@ -352,10 +351,12 @@ impl Arena {
                 }
                 serve => {
                     drop(state);
-                    core.serve(page, serve, thread, &mut ());
+                    // Nobody is told by a signal: a page that is lost was met above.
+                    core.serve(page, serve, 0, &mut ());
                     state = core.hub.lock();
                 }
             }
+            serve = state.machine.want(page);
         }
     }
 

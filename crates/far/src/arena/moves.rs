@@ -248,13 +248,19 @@ impl Core {
                 self.mend(page, &mut bytes);
                 self.put_into_sight(page, &bytes);
             }
-            Err(error @ GetError::Lost { .. }) => self.lose(page, &error),
-            Err(GetError::Failed) if self.hub.is_stopping() => (),
-            Err(GetError::Failed) => panic!("the depot has failed, and with it the arena"),
+            Err(error) => self.not_fetched(page, &error),
         }
     }
 
-    fn put_into_sight(&self, page: Page, bytes: &Bytes) {
+    pub(super) fn not_fetched(&self, page: Page, error: &GetError) {
+        match error {
+            GetError::Lost { .. } => self.lose(page, error),
+            GetError::Failed if self.hub.is_stopping() => (),
+            GetError::Failed => panic!("the depot has failed, and with it the arena"),
+        }
+    }
+
+    pub(super) fn put_into_sight(&self, page: Page, bytes: &Bytes) {
         let mut bytes = bytes;
         loop {
             let shape = self.shape.read().unwrap_or_else(PoisonError::into_inner);
@@ -346,7 +352,7 @@ impl Core {
     }
 
     /// Keeps a page that nobody waits for out of sight.
-    fn hold(&self, page: Page, berth: Berth, bytes: &Bytes) {
+    pub(super) fn hold(&self, page: Page, berth: Berth, bytes: &Bytes) {
         let held = match &self.exchange {
             Some(exchange) => loop {
                 match exchange.copy(&self.backstage, berth_offset(berth), bytes) {
@@ -392,6 +398,16 @@ impl Core {
         self.follow(page, next);
     }
 
+    /// The same for some pages.
+    pub(super) fn all_came(&self, pages: impl Iterator<Item = Page>) {
+        let mut state = self.hub.lock();
+        let came = |page| (page, self.ask(&mut state, page, |machine| machine.came(page)));
+        let next: Vec<(Page, Next)> = pages.map(came).collect();
+        self.told(&state);
+        drop(state);
+        next.into_iter().for_each(|(page, next)| self.follow(page, next));
+    }
+
     /// Does what is left to do for a page.
     pub(super) fn follow(&self, page: Page, next: Next) {
         match next {
@@ -406,21 +422,30 @@ impl Core {
     /// Tells the machine of a move; what the depot is to forget is forgotten before anybody else asks.
     pub(super) fn tell(&self, page: Page, what: impl FnOnce(&mut Machine) -> Next) -> Next {
         let mut state = self.hub.lock();
+        let next = self.ask(&mut state, page, what);
+        self.told(&state);
+        next
+    }
+
+    fn ask(&self, state: &mut State, page: Page, what: impl FnOnce(&mut Machine) -> Next) -> Next {
         let next = what(&mut state.machine);
         if let Next::Forget(_) | Next::Abandon = next {
             self.depot.forget(page);
         }
+        next
+    }
+
+    fn told(&self, state: &State) {
         if state.waiting > 0 {
             self.hub.changed.notify_all();
         }
         if state.has_waiting() {
-            self.hub.ring(&state);
+            self.hub.ring(state);
         }
-        self.hub.may_leave(&state);
-        next
+        self.hub.may_leave(state);
     }
 
-    fn arrive(&self, page: Page) -> Arrive {
+    pub(super) fn arrive(&self, page: Page) -> Arrive {
         self.arrive_by(page, Machine::arrive)
     }
 

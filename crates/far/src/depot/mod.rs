@@ -244,6 +244,34 @@ impl Depot {
         }
     }
 
+    /// The same for the first of some pages, and those behind it that have come as well by then. How many these are.
+    pub(crate) fn get_run(
+        &self,
+        pages: &[Page],
+        into: &mut [Bytes],
+        meanwhile: &mut dyn Meanwhile,
+    ) -> Result<usize, GetError> {
+        let ([first, others @ ..], [into_first, rest @ ..]) = (pages, into) else {
+            return Ok(0);
+        };
+        self.get_while(*first, into_first, meanwhile)?;
+        let mut came = Vec::with_capacity(others.len());
+        let mut shelf = self.shared.lock();
+        for page in others.iter().take(rest.len()) {
+            if !shelf.has_come(*page) || !matches!(shelf.get(*page), Sought::Waits) {
+                break;
+            }
+            // One that is lost says so again when it is looked for by itself.
+            let Some(Ok(clear)) = shelf.take(*page) else { break };
+            came.push(clear);
+        }
+        drop(shelf);
+        for (clear, into) in came.iter().zip(rest) {
+            clear.unpack(into);
+        }
+        Ok(1 + came.len())
+    }
+
     /// Asks for pages that will be wanted soon. They wait here for their [`get`](Self::get), up to 256 in all; beyond that none are
     /// asked for.
     pub fn prefetch(&self, pages: impl IntoIterator<Item = Page>) {

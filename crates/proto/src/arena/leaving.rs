@@ -43,14 +43,16 @@ impl Arena {
         chosen
     }
 
-    /// Pages in sight that are to be hidden.
+    /// Pages in sight that are to be hidden, in their order, as their berths are.
     fn choose_seen(&mut self) -> Vec<(Page, Berth)> {
-        let mut chosen = Vec::with_capacity(EVICT_PAGES);
+        let (mut pages, mut berths) = (Vec::with_capacity(EVICT_PAGES), Vec::with_capacity(EVICT_PAGES));
         let mut passed = 0;
-        while chosen.len() < EVICT_PAGES && passed < PASSED_MAX {
-            let Some(berth) = self.berths.pop() else { break };
+        while pages.len() < EVICT_PAGES && passed < PASSED_MAX {
+            let Some(berth) = self.berths.take() else {
+                break;
+            };
             let Some(page) = self.frames.take(&mut self.records) else {
-                self.berths.push(berth);
+                self.berths.untake(berth);
                 break;
             };
             let record = self.records.of(page);
@@ -58,14 +60,19 @@ impl Arena {
                 passed += 1;
                 let touched = record.touched;
                 self.frames.add(page, touched);
-                self.berths.push(berth);
+                self.berths.untake(berth);
                 continue;
             }
             record.state = State::Hiding(berth);
             self.here -= 1;
-            chosen.push((page, berth));
+            pages.push(page);
+            berths.push(berth);
         }
-        chosen
+        pages.sort_unstable();
+        for (page, berth) in pages.iter().zip(&berths) {
+            self.records.of(*page).state = State::Hiding(*berth);
+        }
+        pages.into_iter().zip(berths).collect()
     }
 
     /// Of the hidden pages the longest hidden ones.
@@ -94,7 +101,7 @@ impl Arena {
             unreachable!("it is being hidden")
         };
         if !moved {
-            self.berths.push(berth);
+            self.berths.give_back(berth);
             if record.discarded {
                 return self.come_to_nothing(page);
             }

@@ -34,6 +34,7 @@
 //! program has thrown away. *Not here*: where pages are at lenders, and whether they are lost (`deposit`); which system call does a move.
 
 mod ages;
+mod berths;
 mod leaving;
 mod marks;
 mod pack;

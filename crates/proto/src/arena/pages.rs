@@ -4,6 +4,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use super::berths::Berths;
 use super::marks::Marks;
 use super::pack::Pack;
 use super::patches::Patches;
@@ -149,7 +150,7 @@ pub struct Arena {
     pub(super) hidden_count: u32,
     pub(super) pack: Pack,
     pub(super) patches: Patches,
-    pub(super) berths: Vec<Berth>,
+    pub(super) berths: Berths,
     /// Frames with a page in them, or one on its way.
     used: u32,
     pub(super) here: u32,
@@ -186,7 +187,7 @@ impl Arena {
             hidden_count: 0,
             pack: Pack::new(settings.pack),
             patches: Patches::new(settings.patched),
-            berths: (0..Self::berths(&settings)).rev().map(Berth).collect(),
+            berths: Berths::new(Self::taken_max(&settings)),
             used: 0,
             here: 0,
             stashing: 0,
@@ -198,8 +199,13 @@ impl Arena {
         }
     }
 
-    /// How many berths there are: for what is hidden, for two batches on their way, and for markers.
+    /// How many berths there are. Most are empty, and take no memory.
     pub fn berths(settings: &Settings) -> u32 {
+        Berths::count(Self::taken_max(settings))
+    }
+
+    /// Berths for what is hidden, for two batches on their way, and for markers.
+    fn taken_max(settings: &Settings) -> u32 {
         settings.hidden + 2 * EVICT_PAGES as u32 + AHEAD_PAGES_MAX
     }
 
@@ -422,7 +428,7 @@ impl Arena {
         if record.marker
             && !record.wanted
             && record.state == State::Coming
-            && let Some(berth) = self.berths.pop()
+            && let Some(berth) = self.berths.take()
         {
             record.state = State::Hiding(berth);
             return Arrive::Hold(berth);
@@ -441,7 +447,7 @@ impl Arena {
         let now = self.tick();
         let record = self.records.of(page);
         if let State::Showing(berth) = record.state {
-            self.berths.push(berth);
+            self.berths.give_back(berth);
         } else {
             assert!(record.state == State::Coming, "it is being brought");
         }
@@ -558,7 +564,7 @@ impl Arena {
 
     /// The berth is empty, and with it a frame.
     pub fn dropped(&mut self, berth: Berth) {
-        self.berths.push(berth);
+        self.berths.give_back(berth);
         self.used -= 1;
     }
 }
