@@ -5,10 +5,13 @@
 
 use aes::Aes256;
 use aes::cipher::{BlockEncrypt, KeyInit};
-use netram_proto::deposit::{Mark, Page};
+use netram_proto::deposit::{Mark, SealedBlock};
 use netram_proto::limit::BLOCK_BYTES;
 
 type Block = aes::Block;
+
+/// Blocks that are encrypted together: enough to keep the processor's AES busy.
+const TOGETHER: usize = 32;
 
 /// GCM's numbers of a page's blocks begin with this: 1 is the tag's.
 const FIRST: u32 = 2;
@@ -28,29 +31,49 @@ impl BlockCipher {
         }
     }
 
-    /// Opens blocks with these numbers, one behind the other, of a page that was sealed under this version.
-    pub(crate) fn open(&self, version: u64, numbers: impl Iterator<Item = u8>, sealed: &mut [u8]) {
-        let mut stream: Vec<Block> = numbers.map(|number| counter(version, number)).collect();
-        assert_eq!(stream.len() * BLOCK_BYTES, sealed.len());
-        self.pages.encrypt_blocks(&mut stream);
-        for (byte, key) in sealed.iter_mut().zip(stream.iter().flatten()) {
-            *byte ^= key;
+    /// Opens blocks of pages, one behind the other: of each page the version under which it was sealed, and which blocks.
+    pub(crate) fn open<'n>(&self, names: impl Iterator<Item = (u64, &'n [u8])>, sealed: &mut [u8]) {
+        let of_page =
+            |(version, numbers): (u64, &'n [u8])| numbers.iter().map(move |number| counter(version, *number));
+        let mut counters = names.flat_map(of_page);
+        for sealed in sealed.chunks_mut(TOGETHER * BLOCK_BYTES) {
+            let mut stream = [Block::default(); TOGETHER];
+            let stream = &mut stream[..sealed.len() / BLOCK_BYTES];
+            for (block, counter) in stream.iter_mut().zip(&mut counters) {
+                *block = counter;
+            }
+            self.pages.encrypt_blocks(stream);
+            for (byte, key) in sealed.iter_mut().zip(stream.iter().flatten()) {
+                *byte ^= key;
+            }
         }
     }
 
-    /// What is kept of a block until its page proves it: a CBC-MAC over two blocks, cut short.
-    pub(crate) fn mark(&self, page: Page, version: u64, block: u8, sealed: &[u8]) -> Mark {
-        assert_eq!(sealed.len(), BLOCK_BYTES);
-        let mut state = Block::default();
-        state[..8].copy_from_slice(&version.to_le_bytes());
-        state[8..12].copy_from_slice(&page.0.to_le_bytes());
-        state[12] = block;
-        self.marks.encrypt_block(&mut state);
-        for (byte, sealed) in state.iter_mut().zip(sealed) {
-            *byte ^= sealed;
+    /// What is kept of blocks until their pages prove them: of each a CBC-MAC over two blocks, cut short.
+    pub(crate) fn mark(&self, blocks: &[SealedBlock], marks: &mut Vec<Mark>) {
+        for blocks in blocks.chunks(TOGETHER) {
+            let mut states = [Block::default(); TOGETHER];
+            let states = &mut states[..blocks.len()];
+            for (state, block) in states.iter_mut().zip(blocks) {
+                state[..8].copy_from_slice(&block.version.to_le_bytes());
+                state[8..12].copy_from_slice(&block.page.0.to_le_bytes());
+                state[12] = block.number;
+            }
+            self.marks.encrypt_blocks(states);
+            for (byte, sealed) in states
+                .iter_mut()
+                .zip(blocks)
+                .flat_map(|(state, block)| state.iter_mut().zip(&block.bytes))
+            {
+                *byte ^= sealed;
+            }
+            self.marks.encrypt_blocks(states);
+            marks.extend(
+                states
+                    .iter()
+                    .map(|state| [state[0], state[1], state[2], state[3]]),
+            );
         }
-        self.marks.encrypt_block(&mut state);
-        [state[0], state[1], state[2], state[3]]
     }
 }
 

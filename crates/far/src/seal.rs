@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use netram_proto::deposit::{Mark, Page, Seals};
+use netram_proto::deposit::{Mark, Page, SealedBlock, Seals};
 use netram_proto::limit::PAGE_BYTES;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use ring::error::Unspecified;
@@ -120,8 +120,8 @@ impl Seals for Sealer {
         Some(Box::new(Clear::of(opened)))
     }
 
-    fn mark(&self, page: Page, version: u64, block: u8, sealed: &[u8]) -> Mark {
-        self.blocks.mark(page, version, block, sealed)
+    fn mark(&self, blocks: &[SealedBlock], marks: &mut Vec<Mark>) {
+        self.blocks.mark(blocks, marks);
     }
 
     fn keep(&self, sealed: &[u8]) -> Arc<[u8]> {
@@ -196,21 +196,39 @@ mod tests {
             bytes[at..at + 16].to_vec()
         };
         let mut given: Vec<u8> = numbers.iter().flat_map(|number| part(&sealed, *number)).collect();
-        sealer.blocks().open(9, numbers.into_iter(), &mut given);
+        // Two pages of one version: only a name for the same blocks, twice.
+        let names = [(9, &numbers[..1]), (9, &numbers[1..])];
+        sealer.blocks().open(names.into_iter(), &mut given);
         let expected: Vec<u8> = numbers.iter().flat_map(|number| part(&clear, *number)).collect();
         assert_eq!(given, expected);
 
-        let block = part(&sealed, 17);
-        let mark = sealer.mark(Page(3), 9, 17, &block);
-        assert_eq!(mark, sealer.mark(Page(3), 9, 17, &block));
-        let mut other = block.clone();
-        other[15] ^= 1;
-        let others = [
-            sealer.mark(Page(4), 9, 17, &block),
-            sealer.mark(Page(3), 8, 17, &block),
-            sealer.mark(Page(3), 9, 18, &block),
-            sealer.mark(Page(3), 9, 17, &other),
-        ];
-        assert!(!others.contains(&mark));
+        let bytes: [u8; 16] = part(&sealed, 17).try_into().unwrap();
+        let block = SealedBlock {
+            page: Page(3),
+            version: 9,
+            number: 17,
+            bytes,
+        };
+        let mark = |blocks: &[SealedBlock]| {
+            let mut marks = Vec::new();
+            sealer.mark(blocks, &mut marks);
+            marks
+        };
+        // More than are encrypted together.
+        let same = mark(&[block; 70]);
+        assert!(same.len() == 70 && same.iter().all(|mark| *mark == same[0]));
+        let others = mark(&[
+            SealedBlock {
+                page: Page(4),
+                ..block
+            },
+            SealedBlock { version: 8, ..block },
+            SealedBlock { number: 18, ..block },
+            SealedBlock {
+                bytes: bytes.map(|byte| byte ^ 1),
+                ..block
+            },
+        ]);
+        assert!(!others.contains(&same[0]));
     }
 }

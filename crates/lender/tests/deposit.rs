@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::{Answer, WINDOW, Writer, config, dial, memory_dir, receive, send, socket, status, until};
 use netram_lender::{Config, Lender};
-use netram_proto::deposit::{Blocks, Cut, page_head};
+use netram_proto::deposit::{Cut, page_head, write_run};
 use netram_proto::id::{Epoch, Lsn};
 use netram_proto::wire::{FrameKind, Header, Refusal};
 use netram_transport::{Address, Link, Security, connect};
@@ -141,12 +141,11 @@ fn blocks_of_pages_come_in_the_order_asked_for_and_of_that_version_only() {
     let mut owner = Owner::open(&address, 5, 1).unwrap();
     owner.resize(40);
     owner.put(&[(3, 100), (39, 101)]);
-    let listed = Blocks::listed(vec![255, 0, 7]).unwrap();
-    let spaced = Blocks::spaced(2, 100, 3).unwrap();
+    let (listed, spaced) = ([255, 0, 7], [2, 102, 202]);
     let mut body = Vec::new();
-    listed.write(39, 101, &mut body);
-    spaced.write(3, 100, &mut body);
-    listed.write(3, 99, &mut body);
+    write_run(39, 101, &listed, &mut body);
+    write_run(3, 100, &spaced, &mut body);
+    write_run(3, 99, &listed, &mut body);
     let answer = owner.ask(FrameKind::Gather, 0, &body);
     assert_eq!(
         (answer.header.kind, answer.header.mark),
@@ -162,7 +161,7 @@ fn blocks_of_pages_come_in_the_order_asked_for_and_of_that_version_only() {
     let expected = [run(39, 101, [255, 0, 7]), run(3, 100, [2, 102, 202]), vec![0, 0]];
     assert_eq!(answer.body, expected.concat());
     let mut beyond = Vec::new();
-    listed.write(40, 1, &mut beyond);
+    write_run(40, 1, &listed, &mut beyond);
     assert_eq!(
         owner.ask(FrameKind::Gather, 0, &beyond).refusal(),
         Some(Refusal::Malformed)

@@ -104,6 +104,8 @@ fn no_rule_is_broken_and_the_worlds_are_not_idle() {
         "far: pages lost",
         "far: lies found",
         "far: pages gathered from",
+        "far: blocks of several pages asked for together",
+        "far: blocks looked for again",
         "far: lies about words found",
         "far: frames of a dead connection delivered",
         "far: lenders that died",

@@ -39,8 +39,8 @@ use rustix::process::Pid;
 
 use self::moves::{Core, Hub, ZEROS};
 pub(crate) use self::patches::Written;
-pub(crate) use self::words::Found;
 pub use self::words::WordAccess;
+pub(crate) use self::words::{Found, NUMBERS};
 use crate::config::Config;
 use crate::depot::{Depot, GetError};
 use crate::seal::Form;

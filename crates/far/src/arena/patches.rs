@@ -3,7 +3,6 @@
 use std::sync::PoisonError;
 
 use netram_proto::arena::{Page, Patch};
-use netram_proto::deposit::Blocks;
 use netram_proto::limit::BLOCK_BYTES;
 
 use super::Arena;
@@ -61,31 +60,22 @@ impl Core {
     }
 }
 
-/// The blocks that have to be fetched. `None`: all were written from their first to their last byte.
-pub(super) fn missing(blocks: &Blocks, patch: Option<&Patch>) -> Option<Blocks> {
-    let Some(patch) = patch else {
-        return Some(blocks.clone());
-    };
-    Blocks::listed(
-        blocks
-            .numbers()
-            .filter(|number| !patch.is_whole(*number))
-            .collect(),
-    )
+/// Whether the block has to be fetched: not all of its bytes were written.
+pub(super) fn is_missing(number: u8, patch: &Patch) -> bool {
+    !patch.is_whole(number)
 }
 
 /// The blocks as they are, out of those that were missing.
-pub(super) fn complete(blocks: &Blocks, patch: Option<&Patch>, came: Vec<u8>) -> Vec<u8> {
-    let Some(patch) = patch else { return came };
+pub(super) fn complete(numbers: &[u8], patch: &Patch, came: &[u8]) -> Vec<u8> {
     let mut came = came.chunks_exact(BLOCK_BYTES);
-    let mut bytes = Vec::with_capacity(blocks.count() * BLOCK_BYTES);
-    for number in blocks.numbers() {
+    let mut bytes = Vec::with_capacity(numbers.len() * BLOCK_BYTES);
+    for number in numbers {
         let start = bytes.len();
-        match patch.is_whole(number) {
-            true => bytes.extend([0; BLOCK_BYTES]),
-            false => bytes.extend(came.next().into_iter().flatten()),
+        match is_missing(*number, patch) {
+            true => bytes.extend(came.next().into_iter().flatten()),
+            false => bytes.extend([0; BLOCK_BYTES]),
         }
-        patch.overlay(number, &mut bytes[start..]);
+        patch.overlay(*number, &mut bytes[start..]);
     }
     bytes
 }

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use netram_lender::Lender;
 use netram_proto::arena::Page;
-use netram_proto::deposit::Blocks;
 use netram_transport::{Address, WaitPolicy};
 use tempfile::TempDir;
 
@@ -242,17 +241,17 @@ fn words_of_a_page_that_is_thrown_away_are_not_given_once_that_was_heard() {
         *value = (index as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     }
     assert!(arena.depot().flush(Duration::from_secs(60)));
-    let (page, blocks) = (Page(3), Blocks::spaced(0, 1, 1).unwrap());
-    assert!(matches!(arena.word(page, blocks.clone()), Found::Blocks(_)));
+    let page = Page(3);
+    assert!(arena.word(page, &[0], |found| matches!(found, Found::Blocks(_))));
     let core = &arena.0.core;
     std::thread::scope(|scope| {
         let heard = core.shape.write().unwrap();
         let (sender, found) = std::sync::mpsc::channel();
-        scope.spawn(move || sender.send(arena.word(page, blocks)).unwrap());
+        scope.spawn(move || arena.word(page, &[0], |found| sender.send(found == Found::Zeros).unwrap()));
         let early = found.recv_timeout(Duration::from_millis(300));
         assert_eq!(core.discard(&mut core.hub.lock(), page), None);
         drop(heard);
         assert!(early.is_err(), "these words are of nobody any more");
-        assert_eq!(found.recv(), Ok(Found::Zeros));
+        assert_eq!(found.recv(), Ok(true));
     });
 }

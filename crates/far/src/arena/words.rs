@@ -4,12 +4,13 @@ use std::sync::PoisonError;
 use std::time::Instant;
 
 use netram_proto::arena::{Page, Patch, Reach};
-use netram_proto::deposit::Blocks;
-use netram_proto::limit::{BLOCK_BYTES, COUNTER_MIN};
+use netram_proto::deposit::Wanted;
+use netram_proto::limit::{BLOCK_BYTES, COUNTER_MIN, PAGE_BLOCKS};
 
 use super::Arena;
 use super::moves::{State, ZEROS};
-use super::patches::{complete, missing};
+use super::patches::{complete, is_missing};
+use crate::depot::Words;
 use crate::pack::Clear;
 
 /// Whether values of pages that are away may come by themselves.
@@ -25,12 +26,12 @@ pub enum WordAccess {
 }
 
 /// What was found of blocks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found<'b> {
     /// They are zeros.
     Zeros,
     /// They stayed away, and this is in them, in their order.
-    Blocks(Vec<u8>),
+    Blocks(&'b [u8]),
     /// They are in the page, and that is to be had.
     Page,
 }
@@ -45,8 +46,23 @@ enum Whence {
     Depot(Option<Patch>),
 }
 
-/// Blocks of a page that is away, and what was written of them since.
-type Away<'a> = (&'a (Page, Blocks), Option<Patch>);
+/// Blocks of some pages, and where they are to be had.
+struct Sought<'w> {
+    wanted: &'w Wanted,
+    /// One a page.
+    whences: Vec<Whence>,
+}
+
+/// The numbers of all blocks of a page: a part of this names blocks that stand one behind the other.
+pub(crate) static NUMBERS: [u8; PAGE_BLOCKS] = {
+    let mut numbers = [0; PAGE_BLOCKS];
+    let mut index = 0;
+    while index < PAGE_BLOCKS {
+        numbers[index] = index as u8;
+        index += 1;
+    }
+    numbers
+};
 
 impl Arena {
     /// Whether values may come by themselves.
@@ -55,69 +71,62 @@ impl Arena {
     }
 
     /// Blocks of one page: a look at where it is costs no allocation.
-    pub(crate) fn word(&self, page: Page, blocks: Blocks) -> Found {
-        let mut whence = Whence::Page;
-        let want = (page, blocks);
-        self.look(std::slice::from_ref(&want), |_, found| whence = found);
+    pub(crate) fn word<R>(&self, page: Page, numbers: &[u8], tell: impl FnOnce(Found<'_>) -> R) -> R {
+        let mut state = self.look();
+        let initial = self.counter(&state, numbers.len());
+        let whence = self.whence(&mut state, page, numbers, initial);
+        drop(state);
         match whence {
-            Whence::Zeros => Found::Zeros,
-            Whence::Page => Found::Page,
-            Whence::Packed(clear) => Found::Blocks(cut(&clear, &want.1)),
-            Whence::Depot(patch) => {
-                let mut came = self.fetch_words(&[(&want, patch)]);
-                came.pop().unwrap_or(Found::Page)
+            Whence::Zeros => tell(Found::Zeros),
+            Whence::Page => tell(Found::Page),
+            Whence::Packed(clear) => tell(Found::Blocks(&cut(&clear, numbers))),
+            depot @ Whence::Depot(_) => {
+                let mut wanted = Wanted::with_capacity(1, numbers.len());
+                wanted.extend(page, numbers);
+                let sought = Sought {
+                    wanted: &wanted,
+                    whences: vec![depot],
+                };
+                let mut tell = Some(tell);
+                let mut told = None;
+                self.fetch_words(sought, |found| told = tell.take().map(|tell| tell(found)));
+                told.expect("one page is told of")
             }
         }
     }
 
-    /// Blocks of pages: those that are away in one round trip a lender.
-    pub(crate) fn words(&self, wants: &[(Page, Blocks)]) -> Vec<Found> {
-        let (mut found, mut away) = (Vec::with_capacity(wants.len()), Vec::new());
-        // Packed pages are uncompressed when the lock is free again.
-        let mut packed = Vec::new();
-        self.look(wants, |want, whence| {
-            found.push(match whence {
-                Whence::Zeros => Found::Zeros,
-                Whence::Page | Whence::Packed(_) | Whence::Depot(_) => Found::Page,
-            });
-            match whence {
-                Whence::Zeros | Whence::Page => (),
-                Whence::Packed(clear) => packed.push((found.len() - 1, clear)),
-                Whence::Depot(patch) => away.push((found.len() - 1, (want, patch))),
-            }
-        });
-        for (index, clear) in packed {
-            found[index] = Found::Blocks(cut(&clear, &wants[index].1));
-        }
-        let (places, away): (Vec<usize>, Vec<Away<'_>>) = away.into_iter().unzip();
-        for (index, came) in places.into_iter().zip(self.fetch_words(&away)) {
-            found[index] = came;
-        }
-        found
+    /// Blocks of pages: those that are away in one round trip a lender. Tells of each page, in order.
+    pub(crate) fn words(&self, wanted: &Wanted, tell: impl FnMut(Found<'_>)) {
+        let mut state = self.look();
+        let initial = self.counter(&state, wanted.blocks());
+        // All of it is true of one moment.
+        let whence = |(page, numbers)| self.whence(&mut state, page, numbers, initial);
+        let whences = wanted.iter().map(whence).collect();
+        drop(state);
+        self.fetch_words(Sought { wanted, whences }, tell);
     }
 
-    /// Tells of each, in order, where it is to be had. All of it is true of one moment.
-    fn look<'a>(&self, wants: &'a [(Page, Blocks)], mut tell: impl FnMut(&'a (Page, Blocks), Whence)) {
+    /// The lock, for a look at where pages are.
+    fn look(&self) -> std::sync::MutexGuard<'_, State> {
         let core = &self.0.core;
-        let all = wants.iter().map(|(_, blocks)| blocks.count()).sum();
         // What the program has thrown away may have been heard and not be known yet; its words would still be given.
         let shape = core.shape.read().unwrap_or_else(PoisonError::into_inner);
-        let mut state = core.hub.lock();
+        let state = core.hub.lock();
         drop(shape);
-        let initial = self.counter(&state, all);
-        for want in wants {
-            let (page, count) = (want.0, want.1.count() as u32);
-            let whence = match state.machine.reach(page, count, initial) {
-                Reach::Zeros => Whence::Zeros,
-                Reach::Page => Whence::Page,
-                Reach::Words => Whence::Depot(state.machine.patched(page, want.1.numbers())),
-                Reach::Packed => {
-                    state.machine.words_came(count);
-                    let packed = core.pack().get(&page).cloned();
-                    Whence::Packed(packed.expect("a page that is packed is in the pack"))
-                }
-            };
-            tell(want, whence);
+        state
+    }
+
+    fn whence(&self, state: &mut State, page: Page, numbers: &[u8], initial: u32) -> Whence {
+        let count = numbers.len() as u32;
+        match state.machine.reach(page, count, initial) {
+            Reach::Zeros => Whence::Zeros,
+            Reach::Page => Whence::Page,
+            Reach::Words => Whence::Depot(state.machine.patched(page, numbers.iter().copied())),
+            Reach::Packed => {
+                state.machine.words_came(count);
+                let packed = self.0.core.pack().get(&page).cloned();
+                Whence::Packed(packed.expect("a page that is packed is in the pack"))
+            }
         }
     }
 
@@ -131,60 +140,89 @@ impl Arena {
     }
 
     /// What a page is wanted for that nobody has any more is given where nothing of it is missing.
-    fn fetch_words(&self, away: &[Away<'_>]) -> Vec<Found> {
-        if away.is_empty() {
-            return Vec::new();
-        }
-        let missing: Vec<Option<Blocks>> = away
-            .iter()
-            .map(|((_, blocks), patch)| missing(blocks, patch.as_ref()))
-            .collect();
-        let pages = away.iter().map(|((page, _), _)| *page);
-        let wants: Vec<(Page, Blocks)> = pages
-            .zip(&missing)
-            .filter_map(|(page, blocks)| Some((page, blocks.clone()?)))
-            .collect();
-        let mut given = self.fetch_missing(&wants).into_iter();
+    fn fetch_words(&self, sought: Sought<'_>, mut tell: impl FnMut(Found<'_>)) {
+        let missing = sought.missing();
+        let came = self.fetch_missing(missing);
+        let mut came = came.iter().flat_map(Words::pages);
         let mut words = 0;
-        let found = away.iter().zip(missing).map(|(((_, blocks), patch), missing)| {
-            let came = match missing {
-                Some(_) => given.next().flatten(),
-                None => Some(Vec::new()),
+        let mut completed;
+        for ((_, numbers), whence) in sought.wanted.iter().zip(&sought.whences) {
+            let found = match whence {
+                Whence::Zeros => Found::Zeros,
+                Whence::Page => Found::Page,
+                Whence::Packed(clear) => {
+                    completed = cut(clear, numbers);
+                    Found::Blocks(&completed)
+                }
+                Whence::Depot(None) => came.next().flatten().map_or(Found::Page, Found::Blocks),
+                Whence::Depot(Some(patch)) => {
+                    let bytes = match { numbers.iter() }.any(|number| is_missing(*number, patch)) {
+                        true => came.next().flatten(),
+                        false => Some(&[][..]),
+                    };
+                    match bytes {
+                        Some(bytes) => {
+                            completed = complete(numbers, patch, bytes);
+                            Found::Blocks(&completed)
+                        }
+                        None => Found::Page,
+                    }
+                }
             };
-            let Some(came) = came else { return Found::Page };
-            words += blocks.count() as u32;
-            Found::Blocks(complete(blocks, patch.as_ref(), came))
-        });
-        let found = found.collect();
-        self.0.core.hub.lock().machine.words_came(words);
-        found
+            if let (Whence::Depot(_), Found::Blocks(_)) = (whence, found) {
+                words += numbers.len() as u32;
+            }
+            tell(found);
+        }
+        if words > 0 {
+            self.0.core.hub.lock().machine.words_came(words);
+        }
     }
 
-    fn fetch_missing(&self, wants: &[(Page, Blocks)]) -> Vec<Option<Vec<u8>>> {
-        if wants.is_empty() {
-            return Vec::new();
-        }
+    /// `None`: nothing is to be had without its page.
+    fn fetch_missing(&self, missing: Wanted) -> Option<Words> {
         let core = &self.0.core;
+        if missing.is_empty() || !core.depot.may_gather() {
+            return None;
+        }
+        let count = missing.blocks();
         let began = Instant::now();
-        let given = core.depot.gather(wants);
+        let words = core.depot.gather(missing);
         let ns = began.elapsed().as_nanos() as u64;
-        if given.iter().all(Option::is_some) {
-            let count = wants.iter().map(|(_, blocks)| blocks.count()).sum();
+        if words.pages().all(|page| page.is_some()) {
             core.hub.lock().worth.words_took(count, ns);
         }
-        given
+        Some(words)
+    }
+}
+
+impl Sought<'_> {
+    /// What is to be asked of lenders.
+    fn missing(&self) -> Wanted {
+        let mut missing = Wanted::with_capacity(self.wanted.len(), self.wanted.blocks());
+        for ((page, numbers), whence) in self.wanted.iter().zip(&self.whences) {
+            match whence {
+                Whence::Depot(None) => missing.extend(page, numbers),
+                Whence::Depot(Some(patch)) => {
+                    let of_patch = numbers.iter().filter(|number| is_missing(**number, patch));
+                    of_patch.for_each(|number| missing.add(page, *number));
+                }
+                Whence::Zeros | Whence::Page | Whence::Packed(_) => (),
+            }
+        }
+        missing
     }
 }
 
 /// Blocks of a page that is here compressed.
-fn cut(clear: &Clear, blocks: &Blocks) -> Vec<u8> {
+fn cut(clear: &Clear, numbers: &[u8]) -> Vec<u8> {
     let mut bytes = ZEROS;
     clear.unpack(&mut bytes);
-    let block = |number: u8| {
+    let block = |number: &u8| {
         bytes
             .chunks_exact(BLOCK_BYTES)
-            .nth(number.into())
+            .nth(usize::from(*number))
             .unwrap_or_default()
     };
-    blocks.numbers().flat_map(block).copied().collect()
+    numbers.iter().flat_map(block).copied().collect()
 }

@@ -28,6 +28,7 @@ use disk::Disk;
 use driver::Driver;
 pub(crate) use lead::Meanwhile;
 use lead::Seat;
+pub(crate) use words::Words;
 
 /// Why there is no depot.
 #[derive(Debug, thiserror::Error)]

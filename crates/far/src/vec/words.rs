@@ -1,11 +1,11 @@
 //! Values by themselves: those whose page is here from there, the others where they are.
 
 use netram_proto::arena::Page;
-use netram_proto::deposit::Blocks;
+use netram_proto::deposit::Wanted;
 use netram_proto::limit::{AHEAD_PAGES_MAX, BLOCK_BYTES, PAGE_BYTES};
 
 use super::FarVec;
-use crate::arena::{AccessError, Found, Written};
+use crate::arena::{AccessError, Found, NUMBERS, Written};
 use crate::sys::Pod;
 
 /// Values that are gathered or scattered together; more come in several round trips. What has come of them is outside of the cap, 200 bytes each.
@@ -107,19 +107,16 @@ impl<T: Pod> FarVec<T> {
             return None;
         }
         let place = self.place(size_of::<T>(), index, 0)?;
-        let first = place.at / BLOCK_BYTES;
-        let count = (place.at + size_of::<T>()).div_ceil(BLOCK_BYTES) - first;
-        match self
-            .arena
-            .word(place.page, Blocks::spaced(first as u8, 1, count)?)
-        {
-            Found::Zeros => Some(T::new_zeroed()),
-            Found::Blocks(bytes) => {
-                let at = place.at % BLOCK_BYTES;
-                Some(value(&bytes[at..at + size_of::<T>()]))
-            }
-            Found::Page => None,
-        }
+        let blocks = place.at / BLOCK_BYTES..(place.at + size_of::<T>()).div_ceil(BLOCK_BYTES);
+        self.arena
+            .word(place.page, &NUMBERS[blocks], |found| match found {
+                Found::Zeros => Some(T::new_zeroed()),
+                Found::Blocks(bytes) => {
+                    let at = place.at % BLOCK_BYTES;
+                    Some(value(&bytes[at..at + size_of::<T>()]))
+                }
+                Found::Page => None,
+            })
     }
 
     /// Whether the value is stored, without its page.
@@ -164,7 +161,7 @@ impl<T: Pod> FarVec<T> {
                 values = behind;
                 Written {
                     page: places[0].page,
-                    words: blocks_of(size, places).len() as u32,
+                    words: blocks_of(size, places).count() as u32,
                     values: of_page,
                 }
             })
@@ -247,20 +244,23 @@ impl<T: Pod> FarVec<T> {
             return (0..indices.len()).collect();
         }
         let (places, mut rest) = self.places(size, indices);
-        let pages: Vec<(&[Place], Vec<u8>)> = places
-            .chunk_by(|one, next| one.page == next.page)
-            .map(|places| (places, blocks_of(size, places)))
-            .collect();
-        let wants: Vec<(Page, Blocks)> = pages
-            .iter()
-            .filter_map(|(places, numbers)| Some((places.first()?.page, chosen(numbers)?)))
-            .collect();
-        for ((places, numbers), found) in pages.iter().zip(self.arena.words(&wants)) {
+        let mut wanted = Wanted::with_capacity(places.len(), places.len());
+        for places in places.chunk_by(|one, next| one.page == next.page) {
+            for block in blocks_of(size, places) {
+                wanted.add(places[0].page, block);
+            }
+        }
+        let mut pages = places.chunk_by(|one, next| one.page == next.page);
+        let mut index = 0;
+        self.arena.words(&wanted, |found| {
+            let places = pages.next().unwrap_or_default();
+            let numbers = wanted.numbers(index);
+            index += 1;
             match found {
                 Found::Zeros => places.iter().for_each(|place| store(place.which, None)),
                 Found::Page => rest.extend(places.iter().map(|place| place.which)),
                 Found::Blocks(bytes) => {
-                    for place in *places {
+                    for place in places {
                         let first = (place.at / BLOCK_BYTES) as u8;
                         let before = numbers.partition_point(|number| *number < first);
                         let at = before * BLOCK_BYTES + place.at % BLOCK_BYTES;
@@ -268,7 +268,7 @@ impl<T: Pod> FarVec<T> {
                     }
                 }
             }
-        }
+        });
         rest
     }
 
@@ -346,26 +346,13 @@ impl FarVec<u8> {
 }
 
 /// The blocks in which these values of one page lie, each once. The values are in their order.
-fn blocks_of(size: usize, places: &[Place]) -> Vec<u8> {
-    let mut numbers: Vec<u8> = Vec::with_capacity(places.len());
-    for place in places {
-        let (first, end) = (place.at / BLOCK_BYTES, (place.at + size).div_ceil(BLOCK_BYTES));
-        for block in first..end {
-            if numbers.last().is_none_or(|last| usize::from(*last) < block) {
-                numbers.push(block as u8);
-            }
-        }
-    }
-    numbers
-}
-
-/// The shortest way to say which blocks.
-fn chosen(numbers: &[u8]) -> Option<Blocks> {
-    let (first, last) = (*numbers.first()?, *numbers.last()?);
-    match usize::from(last - first) + 1 == numbers.len() {
-        true => Blocks::spaced(first, 1, numbers.len()),
-        false => Blocks::listed(numbers.to_vec()),
-    }
+fn blocks_of(size: usize, places: &[Place]) -> impl Iterator<Item = u8> {
+    let mut end = 0;
+    places.iter().flat_map(move |place| {
+        let first = (place.at / BLOCK_BYTES).max(end);
+        end = (place.at + size).div_ceil(BLOCK_BYTES).max(end);
+        (first..end).map(|block| block as u8)
+    })
 }
 
 /// The value with these bytes.

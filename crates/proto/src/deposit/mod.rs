@@ -14,6 +14,7 @@
 //! | `spill.rs` | the spill file's side: a deposit on this machine's own disk |
 //! | `shelf.rs` | a depot with the bytes aside, and with who waits for what: all of an owner but its sockets |
 //! | `depot/words.rs` | blocks of pages that stay where they are |
+//! | `depot/request.rs` | what came of blocks that were asked for |
 //! | `unproven.rs` | which of the blocks that were given a page proves when it comes home |
 //! | `pages.rs`, `words.rs` | pages, and blocks of pages, in the bodies of frames |
 //!
@@ -30,15 +31,15 @@ mod words;
 
 pub use crate::far::Page;
 pub use depot::{
-    Depot, Due, Found, Given, Item, LenderStatus, Misconduct, News, PickItem, Picked, Send, Settings, Status,
-    Taken, Ticket,
+    Depot, Due, Found, Gathered, Given, Item, LenderStatus, Misconduct, News, Outcome, Send, Settings,
+    Status, Taken, Ticket,
 };
 pub use holder::{Holder, Lent, NoSlots, SlotMemory};
 pub use pages::{Asked, BadPages, Cut, Stored, page_head};
-pub use shelf::{Heard, Offence, Outgoing, Seals, Shelf, Sought, Words};
+pub use shelf::{Heard, Offence, Outgoing, Seals, Shelf, Sought};
 pub use spill::{SlotFile, Spill};
-pub use unproven::Mark;
-pub use words::{BadRuns, Blocks};
+pub use unproven::{Mark, SealedBlock};
+pub use words::{BadRuns, Wanted, write_run};
 
 /// Some of an owner's lenders, by their numbers. The spill file has the number behind the last one's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

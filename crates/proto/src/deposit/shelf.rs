@@ -11,10 +11,11 @@ use alloc::vec::Vec;
 
 use super::unproven::Unproven;
 use super::{
-    Blocks, Cut, Depot, Found, LenderSet, Mark, Misconduct, News, Page, Picked, Send, Ticket, page_head,
+    Cut, Depot, Found, Gathered, Given, LenderSet, Mark, Misconduct, News, Page, SealedBlock, Send, Ticket,
+    Wanted, page_head,
 };
 use crate::id::{Incarnation, Lsn};
-use crate::limit::{BLOCK_BYTES, PAGE_HEADER_BYTES, SHELF_AHEAD_MAX};
+use crate::limit::{PAGE_HEADER_BYTES, SHELF_AHEAD_MAX};
 use crate::time::{Span, Time};
 use crate::wire::{Frame, FrameKind, Header, Refusal};
 
@@ -34,8 +35,8 @@ pub trait Seals {
     /// What was sealed, if this is it. `None`: it is something else.
     fn open(&self, page: Page, version: u64, sealed: &[u8]) -> Option<Box<Self::Clear>>;
 
-    /// The mark of a block of a sealed page, by which it is compared later.
-    fn mark(&self, page: Page, version: u64, block: u8, sealed: &[u8]) -> Mark;
+    /// Appends the marks of blocks of sealed pages, by which they are compared later. Of many at once, for ciphers are faster so.
+    fn mark(&self, blocks: &[SealedBlock], marks: &mut Vec<Mark>);
 
     /// Keeps bytes that [`open`](Self::open) has opened.
     fn keep(&self, sealed: &[u8]) -> Self::Sealed;
@@ -55,17 +56,6 @@ pub enum Sought<C> {
     Lost(LenderSet),
     /// It will come, or has: [`Shelf::take`] gives it.
     Waits,
-}
-
-/// What came of blocks that were asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Words {
-    /// These, in the order in which they were asked for, as they are in the page of this version. Nothing proves them until it comes home.
-    Given(u64, Vec<u8>),
-    /// The page was put or forgotten meanwhile, or has come: it is to be looked for again.
-    Again,
-    /// Every place that the page had is gone. These lenders had it.
-    Lost(LenderSet),
 }
 
 /// A frame to be sent: its header, and behind that for each page a head and its bytes, if it carries them.
@@ -92,6 +82,8 @@ pub struct Heard {
     pub fetched: usize,
     /// Blocks that somebody wants have come, of so many pages.
     pub gathered: usize,
+    /// Requests of which nothing is missing any more.
+    pub answered: usize,
     /// Pages are aside in order to get another place.
     pub mended: usize,
     /// Pages that were not what had left: these places are gone.
@@ -130,9 +122,9 @@ pub struct Shelf<S: Seals> {
     ahead: BTreeSet<Page>,
     /// What has come, until whoever waits has taken it.
     came: BTreeMap<Page, Result<Box<S::Clear>, LenderSet>>,
-    /// Blocks that have come, or will not, until whoever asked for them has taken them.
-    words: BTreeMap<Ticket, Words>,
     unproven: Unproven,
+    /// Blocks that have come in this frame and are not marked yet, and room for their marks.
+    unmarked: (Vec<SealedBlock>, Vec<Mark>),
 }
 
 impl<S: Seals> Shelf<S> {
@@ -145,8 +137,8 @@ impl<S: Seals> Shelf<S> {
             waiters: BTreeMap::new(),
             ahead: BTreeSet::new(),
             came: BTreeMap::new(),
-            words: BTreeMap::new(),
             unproven: Unproven::default(),
+            unmarked: (Vec::new(), Vec::new()),
         }
     }
 
@@ -224,12 +216,9 @@ impl<S: Seals> Shelf<S> {
         }
     }
 
-    /// Blocks of the page are wanted, and it stays where it is. [`Picked::Asked`] is to be followed by [`take_words`](Self::take_words).
-    pub fn gather(&mut self, page: Page, blocks: Blocks) -> Picked {
-        if self.came.contains_key(&page) {
-            return Picked::Here;
-        }
-        self.depot.pick(page, blocks)
+    /// Blocks of pages are wanted, and these stay where they are. To be followed by one [`take_words`](Self::take_words).
+    pub fn gather(&mut self, wanted: Wanted) -> Ticket {
+        self.depot.gather(wanted, |page| self.came.contains_key(&page))
     }
 
     /// Whether what is gathered can still be remembered until it is proven. If not, pages are to be fetched whole.
@@ -239,12 +228,12 @@ impl<S: Seals> Shelf<S> {
 
     /// Whether [`take_words`](Self::take_words) has something to give.
     pub fn has_words(&self, ticket: Ticket) -> bool {
-        self.words.contains_key(&ticket)
+        self.depot.has_gathered(ticket)
     }
 
-    /// What came of blocks that were asked for, once.
-    pub fn take_words(&mut self, ticket: Ticket) -> Option<Words> {
-        self.words.remove(&ticket)
+    /// What came of blocks that were asked for, once, when something has become of all.
+    pub fn take_words(&mut self, ticket: Ticket) -> Option<Gathered> {
+        self.depot.take_gathered(ticket)
     }
 
     /// Asks for pages that will be wanted soon. They wait here until they are, up to [`SHELF_AHEAD_MAX`] in all; beyond that none are asked
@@ -299,17 +288,7 @@ impl<S: Seals> Shelf<S> {
                 let cut = Cut::parse(frame.body).map_err(|_| Offence::Misconduct)?;
                 self.on_got(lender, header.mark, &cut, &mut heard)?;
             }
-            FrameKind::Gathered => {
-                for given in self.depot.on_gathered(lender, header.mark, frame.body)? {
-                    let (page, version) = (given.page, given.version);
-                    let blocks = given.blocks.numbers().zip(given.bytes.chunks_exact(BLOCK_BYTES));
-                    let mark = |(block, sealed)| (block, self.seals.mark(page, version, block, sealed));
-                    self.unproven.add(page, blocks.map(mark));
-                    let words = Words::Given(version, given.bytes.to_vec());
-                    self.words.insert(given.ticket, words);
-                    heard.gathered += 1;
-                }
-            }
+            FrameKind::Gathered => self.on_gathered(lender, header.mark, frame.body, &mut heard)?,
             FrameKind::Pong => (),
             FrameKind::Withdraw => self.depot.on_withdraw(lender),
             FrameKind::Refuse => match Refusal::from_byte(header.flags) {
@@ -322,6 +301,49 @@ impl<S: Seals> Shelf<S> {
             _ => return Err(Offence::Misconduct),
         }
         Ok(heard)
+    }
+
+    fn on_gathered(
+        &mut self,
+        lender: usize,
+        number: u32,
+        body: &[u8],
+        heard: &mut Heard,
+    ) -> Result<(), Misconduct> {
+        let (blocks, marks) = &mut self.unmarked;
+        blocks.clear();
+        heard.answered = self.depot.on_gathered(lender, number, body, |given| {
+            heard.gathered += 1;
+            blocks.extend(sealed_blocks(given));
+        })?;
+        marks.clear();
+        self.seals.mark(blocks, marks);
+        for (block, mark) in blocks.iter().zip(&*marks) {
+            self.unproven.add(block.page, block.number, *mark);
+        }
+        Ok(())
+    }
+
+    /// Whether the blocks of a page that were given before are in it.
+    fn proves(&mut self, page: Page, version: u64, sealed: &[u8]) -> bool {
+        let (blocks, marks) = &mut self.unmarked;
+        blocks.clear();
+        let (all, _) = sealed.as_chunks();
+        for (number, _) in self.unproven.marks(page) {
+            let Some(bytes) = all.get(usize::from(number)) else {
+                return false;
+            };
+            blocks.push(SealedBlock {
+                page,
+                version,
+                number,
+                bytes: *bytes,
+            });
+        }
+        marks.clear();
+        self.seals.mark(blocks, marks);
+        let given = self.unproven.marks(page).map(|(_, mark)| mark);
+        given.eq(marks.iter().copied())
     }
 
     fn on_got(
@@ -339,13 +361,10 @@ impl<S: Seals> Shelf<S> {
                 heard.forged.push(page);
                 continue;
             };
-            let mark = |block: u8| {
-                let bytes = sealed.chunks_exact(BLOCK_BYTES).nth(block.into())?;
-                Some(self.seals.mark(page, version, block, bytes))
-            };
-            if !self.unproven.prove(page, mark) {
+            if !self.proves(page, version, sealed) {
                 heard.lies.push(page);
             }
+            self.unproven.drop(page);
             let taken = self.depot.take(lender, page, version);
             if taken.aside {
                 self.aside.insert(page, (version, self.seals.keep(sealed)));
@@ -375,9 +394,7 @@ impl<S: Seals> Shelf<S> {
                         self.came.entry(page).or_insert(Err(lenders));
                     }
                 }
-                News::Unpicked(ticket, lost) => {
-                    self.words.insert(ticket, lost.map_or(Words::Again, Words::Lost));
-                }
+                News::Gathered(_) => (),
             }
             told(&news);
         }
@@ -401,11 +418,9 @@ impl<S: Seals> Shelf<S> {
                 let heads = items.iter().map(|item| page_head(item.slot, item.version, 0));
                 outgoing.heads.extend(heads);
             }
-            Send::Gather(number, items) => {
+            Send::Gather(number, body) => {
                 (header.kind, header.mark) = (FrameKind::Gather, number);
-                for item in items {
-                    item.blocks.write(item.slot, item.version, &mut outgoing.runs);
-                }
+                outgoing.runs = body;
             }
             Send::Put(number, items) => {
                 (header.kind, header.mark) = (FrameKind::Put, number);
@@ -422,6 +437,18 @@ impl<S: Seals> Shelf<S> {
         }
         Some(outgoing)
     }
+}
+
+/// Each of the blocks that were given.
+fn sealed_blocks(given: Given<'_>) -> impl Iterator<Item = SealedBlock> {
+    let (bytes, _) = given.bytes.as_chunks();
+    let (page, version) = (given.page, given.version);
+    { given.numbers.iter().zip(bytes) }.map(move |(number, bytes)| SealedBlock {
+        page,
+        version,
+        number: *number,
+        bytes: *bytes,
+    })
 }
 
 impl<T> Outgoing<T> {

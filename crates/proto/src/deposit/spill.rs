@@ -86,7 +86,7 @@ impl<F: SlotFile> Spill<F> {
                 let body = self.read(&asked[..count]);
                 Some([&header.encode(body.len())[..], &body].concat())
             }
-            Lent::Blocks(..) => unreachable!("it is asked for whole pages only (`Picked::Spilled`)"),
+            Lent::Blocks(..) => unreachable!("it is asked for whole pages only (`Outcome::Spilled`)"),
         }
     }
 
@@ -122,6 +122,6 @@ impl<F: SlotFile> SlotMemory for Unwritten<'_, F> {
     fn write(&mut self, _: u32, _: &[u8]) {}
 
     fn read(&self, _: u32, _: usize, _: &mut [u8]) {
-        unreachable!("it is asked for whole pages only (`Picked::Spilled`)")
+        unreachable!("it is asked for whole pages only (`Outcome::Spilled`)")
     }
 }

@@ -3,20 +3,63 @@
 //! A block of a page cannot be proven by itself: what proves a page is of all of it. So a *mark* is kept of each block that was given, and compared
 //! when the page comes home and is proven. A lender that gave something else is found then. Of a page that never comes home nothing is found.
 
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use super::Page;
-use crate::limit::UNPROVEN_BLOCKS_MAX;
+use crate::limit::{BLOCK_BYTES, UNPROVEN_BLOCKS_MAX};
 
 /// A number for a block's bytes under a secret of the owner's: whoever does not know that hits another block's with one in 2^32.
 pub type Mark = [u8; 4];
 
-/// Marks by page, of the version that is away. Five bytes each.
-#[derive(Clone, Debug, Default)]
+/// A block of a sealed page, as a lender gave it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SealedBlock {
+    /// The page.
+    pub page: Page,
+    /// Its version.
+    pub version: u64,
+    /// Which block.
+    pub number: u8,
+    /// What is in it.
+    pub bytes: [u8; BLOCK_BYTES],
+}
+
+/// Marks of one group.
+const GROUP: usize = 5;
+/// No group.
+const NONE: u32 = u32::MAX;
+
+/// Some marks of one page, and the group with more: 32 bytes.
+#[derive(Clone, Copy, Debug)]
+struct Group {
+    next: u32,
+    count: u8,
+    numbers: [u8; GROUP],
+    marks: [Mark; GROUP],
+}
+
+const _: () = assert!(size_of::<Group>() == 32, "docs/far.md says what marks cost");
+
+/// Marks by page, of the version that is away. They lie in groups, so that one more costs no allocation.
+#[derive(Clone, Debug)]
 pub(super) struct Unproven {
-    pages: BTreeMap<Page, Vec<(u8, Mark)>>,
+    /// By page: its first group.
+    firsts: Vec<u32>,
+    groups: Vec<Group>,
+    /// The first group that is free.
+    free: u32,
     blocks: usize,
+}
+
+impl Default for Unproven {
+    fn default() -> Unproven {
+        Unproven {
+            firsts: Vec::new(),
+            groups: Vec::new(),
+            free: NONE,
+            blocks: 0,
+        }
+    }
 }
 
 impl Unproven {
@@ -25,31 +68,77 @@ impl Unproven {
         self.blocks < UNPROVEN_BLOCKS_MAX
     }
 
-    /// These blocks of the page were given.
-    pub(super) fn add(&mut self, page: Page, marks: impl Iterator<Item = (u8, Mark)>) {
-        let known = self.pages.entry(page).or_default();
-        let before = known.len();
-        for mark in marks {
-            // The same block with the same bytes is proven with it.
-            if !known.contains(&mark) {
-                known.push(mark);
+    /// This block of the page was given.
+    pub(super) fn add(&mut self, page: Page, number: u8, mark: Mark) {
+        let index = page.0 as usize;
+        if index >= self.firsts.len() {
+            self.firsts.resize(index + 1, NONE);
+        }
+        // The same block with the same bytes is proven with it.
+        if { self.marks(page) }.any(|known| known == (number, mark)) {
+            return;
+        }
+        let first = self.firsts[index];
+        let group = match self.groups.get(first as usize) {
+            Some(group) if usize::from(group.count) < GROUP => first,
+            _ => self.new_group(first),
+        };
+        self.firsts[index] = group;
+        let group = &mut self.groups[group as usize];
+        let at = usize::from(group.count);
+        (group.numbers[at], group.marks[at]) = (number, mark);
+        group.count += 1;
+        self.blocks += 1;
+    }
+
+    /// The blocks of the page that were given, each with the mark of what was given.
+    pub(super) fn marks(&self, page: Page) -> impl Iterator<Item = (u8, Mark)> {
+        let first = self.firsts.get(page.0 as usize);
+        let mut next = first.copied().unwrap_or(NONE);
+        let groups = core::iter::from_fn(move || {
+            let group = self.groups.get(next as usize)?;
+            next = group.next;
+            Some(group)
+        });
+        groups.flat_map(|group| {
+            let marks = group.numbers.iter().copied().zip(group.marks);
+            marks.take(group.count.into())
+        })
+    }
+
+    /// The page is proven, or has been put anew or forgotten and cannot prove anything any more.
+    pub(super) fn drop(&mut self, page: Page) {
+        let Some(first) = self.firsts.get_mut(page.0 as usize) else {
+            return;
+        };
+        let mut next = core::mem::replace(first, NONE);
+        while let Some(group) = self.groups.get_mut(next as usize) {
+            self.blocks -= usize::from(group.count);
+            let behind = core::mem::replace(&mut group.next, self.free);
+            self.free = core::mem::replace(&mut next, behind);
+        }
+    }
+
+    /// An empty group in front of this one.
+    fn new_group(&mut self, next: u32) -> u32 {
+        let empty = Group {
+            next,
+            count: 0,
+            numbers: [0; GROUP],
+            marks: [[0; 4]; GROUP],
+        };
+        let index = self.free;
+        match self.groups.get_mut(index as usize) {
+            Some(group) => {
+                self.free = group.next;
+                *group = empty;
+                index
+            }
+            None => {
+                self.groups.push(empty);
+                (self.groups.len() - 1) as u32
             }
         }
-        self.blocks += known.len() - before;
-    }
-
-    /// The page is here and proven: whether every block that was given is in it.
-    pub(super) fn prove(&mut self, page: Page, mut mark: impl FnMut(u8) -> Option<Mark>) -> bool {
-        self.drop(page)
-            .into_iter()
-            .all(|(block, given)| mark(block) == Some(given))
-    }
-
-    /// The page has been put anew or forgotten, and cannot prove anything any more.
-    pub(super) fn drop(&mut self, page: Page) -> Vec<(u8, Mark)> {
-        let known = self.pages.remove(&page).unwrap_or_default();
-        self.blocks -= known.len();
-        known
     }
 }
 
@@ -57,24 +146,45 @@ impl Unproven {
 mod tests {
     use super::*;
 
-    #[test]
-    fn what_was_given_is_compared_once_with_what_the_page_has() {
-        let mut unproven = Unproven::default();
-        let truth = |block: u8| Some([block, 0, 0, 1]);
-        unproven.add(Page(1), [(3, [3, 0, 0, 1]), (9, [9, 0, 0, 1])].into_iter());
-        unproven.add(Page(1), [(3, [3, 0, 0, 1])].into_iter());
-        unproven.add(Page(2), [(3, [3, 0, 0, 2])].into_iter());
-        assert_eq!(unproven.blocks, 3);
-        assert!(unproven.prove(Page(1), truth));
-        assert!(!unproven.prove(Page(2), truth));
-        assert!(unproven.prove(Page(2), truth), "it is told once");
-        assert_eq!(unproven.blocks, 0);
+    fn sorted(unproven: &Unproven, page: u32) -> Vec<(u8, Mark)> {
+        let mut marks: Vec<(u8, Mark)> = unproven.marks(Page(page)).collect();
+        marks.sort_unstable();
+        marks
     }
 
     #[test]
-    fn a_block_that_was_given_as_two_things_is_found_whatever_the_page_has() {
+    fn marks_of_a_page_are_kept_until_they_are_dropped() {
         let mut unproven = Unproven::default();
-        unproven.add(Page(1), [(3, [1; 4]), (3, [2; 4])].into_iter());
-        assert!(!unproven.prove(Page(1), |_| Some([1; 4])));
+        let mark = |page: u32, number: u8| [number, page as u8, 0, 1];
+        for number in 0..=255 {
+            (0..3).for_each(|page| unproven.add(Page(page), number, mark(page, number)));
+        }
+        for page in 0..3 {
+            let all: Vec<(u8, Mark)> = (0..=255).map(|number| (number, mark(page, number))).collect();
+            assert_eq!(sorted(&unproven, page), all);
+        }
+        let groups = unproven.groups.len();
+        unproven.drop(Page(1));
+        unproven.drop(Page(1));
+        unproven.drop(Page(9));
+        assert_eq!(unproven.blocks, 2 * 256);
+        assert_eq!(sorted(&unproven, 1), []);
+        assert_eq!(sorted(&unproven, 0).len(), 256);
+        // What is free is used before more is taken.
+        (0..=255).for_each(|number| unproven.add(Page(7), number, [number; 4]));
+        assert_eq!(unproven.groups.len(), groups);
+        assert_eq!(sorted(&unproven, 7).len(), 256);
+        assert_eq!(sorted(&unproven, 2).len(), 256);
+        assert_eq!(unproven.blocks, 3 * 256);
+    }
+
+    #[test]
+    fn a_block_that_was_given_as_two_things_has_two_marks_and_one_given_twice_has_one() {
+        let mut unproven = Unproven::default();
+        for mark in [[1; 4], [2; 4], [1; 4], [2; 4]] {
+            unproven.add(Page(1), 3, mark);
+        }
+        assert_eq!(sorted(&unproven, 1), [(3, [1; 4]), (3, [2; 4])]);
+        assert_eq!(unproven.blocks, 2);
     }
 }

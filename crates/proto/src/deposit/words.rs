@@ -11,84 +11,156 @@
 //! The answer has for each run, in that order, its count (or 0: this version is not there, or not so long) in two bytes, and the blocks.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
+use super::Page;
 use crate::limit::{BLOCK_BYTES, FRAME_BODY_BYTES_MAX, PAGE_BLOCKS, PAGE_HEADER_BYTES};
 use crate::wire::{Cursor, Short};
 
 /// Bytes before each run's blocks in an answer.
 const COUNT_BYTES: usize = 2;
 
-/// Blocks of one page, from one to as many as it has.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Blocks(Choice);
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Choice {
-    Listed(Vec<u8>),
-    Spaced { first: u8, step: u8, count: u16 },
+/// Blocks of pages that are wanted together: of each page from one to as many as it has. Each page once, in the order of their numbers, so that one is
+/// found without a look at all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Each page, and how many blocks there are up to its last.
+    pages: Vec<(Page, u32)>,
+    /// The blocks' numbers, page by page.
+    numbers: Vec<u8>,
 }
 
-impl Blocks {
-    /// These, in this order. `None`: none, or more than a page has.
-    pub fn listed(blocks: Vec<u8>) -> Option<Blocks> {
-        (1..=PAGE_BLOCKS)
-            .contains(&blocks.len())
-            .then_some(Blocks(Choice::Listed(blocks)))
-    }
-
-    /// `count` of them: `first`, and each `step` behind the one before. `None`: none, or the page has not so many.
-    pub fn spaced(first: u8, step: u8, count: usize) -> Option<Blocks> {
-        let last = usize::from(first) + usize::from(step) * count.checked_sub(1)?;
-        let sound = step > 0 && last < PAGE_BLOCKS;
-        sound.then_some(Blocks(Choice::Spaced {
-            first,
-            step,
-            count: count as u16,
-        }))
-    }
-
-    /// How many.
-    pub fn count(&self) -> usize {
-        match &self.0 {
-            Choice::Listed(blocks) => blocks.len(),
-            Choice::Spaced { count, .. } => (*count).into(),
+impl Wanted {
+    /// Nothing, with room for so many pages and blocks.
+    pub fn with_capacity(pages: usize, blocks: usize) -> Wanted {
+        Wanted {
+            pages: Vec::with_capacity(pages),
+            numbers: Vec::with_capacity(blocks),
         }
     }
 
-    /// Their numbers, in order.
-    pub fn numbers(&self) -> impl Iterator<Item = u8> {
-        (0..self.count()).map(move |index| match &self.0 {
-            Choice::Listed(blocks) => blocks[index],
-            // The last one is within the page, and so are those before it.
-            Choice::Spaced { first, step, .. } => first + step * index as u8,
+    /// Adds a block of the last page, or of one behind it.
+    pub fn add(&mut self, page: Page, number: u8) {
+        self.extend(page, core::slice::from_ref(&number));
+    }
+
+    /// Adds these blocks, one at least, of the last page, or of one behind it.
+    pub fn extend(&mut self, page: Page, numbers: &[u8]) {
+        self.numbers.extend_from_slice(numbers);
+        let (end, before) = (self.numbers.len() as u32, self.end(self.pages.len()));
+        match self.pages.last_mut() {
+            Some((last, its_end)) if *last == page => *its_end = end,
+            last => {
+                assert!(last.is_none_or(|(last, _)| *last < page), "pages in their order");
+                assert!(end > before, "a page with a block");
+                self.pages.push((page, end));
+            }
+        }
+        let blocks = self.span(self.pages.len() - 1);
+        assert!(blocks.len() <= PAGE_BLOCKS, "no more than a page has");
+    }
+
+    /// How many pages.
+    pub fn len(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// Whether nothing is wanted.
+    pub fn is_empty(&self) -> bool {
+        self.pages.is_empty()
+    }
+
+    /// How many blocks, of all pages.
+    pub fn blocks(&self) -> usize {
+        self.numbers.len()
+    }
+
+    /// The last block that was added.
+    pub fn last(&self) -> Option<(Page, u8)> {
+        Some((self.pages.last()?.0, *self.numbers.last()?))
+    }
+
+    /// One of the pages.
+    pub fn page(&self, index: usize) -> Page {
+        self.pages[index].0
+    }
+
+    /// Which of all blocks are this page's.
+    pub fn span(&self, index: usize) -> Range<usize> {
+        self.end(index) as usize..self.end(index + 1) as usize
+    }
+
+    /// Where the bytes of this page's blocks are, if those of all blocks lie one behind the other.
+    pub fn bytes(&self, index: usize) -> Range<usize> {
+        let span = self.span(index);
+        span.start * BLOCK_BYTES..span.end * BLOCK_BYTES
+    }
+
+    /// Which blocks of this page.
+    pub fn numbers(&self, index: usize) -> &[u8] {
+        &self.numbers[self.span(index)]
+    }
+
+    /// Each page, and which blocks of it.
+    pub fn iter(&self) -> impl Iterator<Item = (Page, &[u8])> {
+        let mut from = 0;
+        self.pages.iter().map(move |(page, end)| {
+            let numbers = &self.numbers[from..*end as usize];
+            from = *end as usize;
+            (*page, numbers)
         })
     }
 
-    /// Bytes that a run of them takes in a request.
-    pub(super) fn asked_bytes(&self) -> usize {
-        match &self.0 {
-            Choice::Listed(blocks) => PAGE_HEADER_BYTES + blocks.len(),
-            Choice::Spaced { .. } => PAGE_HEADER_BYTES,
+    /// Some of the pages.
+    pub fn part(&self, pages: Range<usize>) -> Wanted {
+        let (start, end) = (self.end(pages.start), self.end(pages.end));
+        let pages = self.pages[pages].iter();
+        Wanted {
+            pages: pages.map(|(page, end)| (*page, *end - start)).collect(),
+            numbers: self.numbers[start as usize..end as usize].to_vec(),
         }
     }
 
-    /// Bytes that a run of them takes in an answer.
-    pub(super) fn given_bytes(&self) -> usize {
-        COUNT_BYTES + self.count() * BLOCK_BYTES
+    /// Which of the pages this is.
+    pub(super) fn find(&self, page: Page) -> Option<usize> {
+        self.pages.binary_search_by_key(&page, |(page, _)| *page).ok()
     }
 
-    /// Appends a run of them to a request.
-    pub fn write(&self, slot: u32, version: u64, to: &mut Vec<u8>) {
-        let (step, first, listed) = match &self.0 {
-            Choice::Listed(blocks) => (0, 0, &blocks[..]),
-            Choice::Spaced { first, step, .. } => (*step, *first, &[][..]),
-        };
-        to.extend_from_slice(&slot.to_le_bytes());
-        to.extend_from_slice(&(self.count() as u16).to_le_bytes());
-        to.extend_from_slice(&[step, first]);
-        to.extend_from_slice(&version.to_le_bytes());
-        to.extend_from_slice(listed);
+    /// Blocks of so many first pages.
+    fn end(&self, pages: usize) -> u32 {
+        pages.checked_sub(1).map_or(0, |last| self.pages[last].1)
     }
+}
+
+/// Appends a run of these blocks of a page to a request, the shortest way.
+pub fn write_run(slot: u32, version: u64, numbers: &[u8], to: &mut Vec<u8>) {
+    let step = spacing(numbers);
+    let (first, listed) = match step {
+        0 => (0, numbers),
+        _ => (numbers[0], &[][..]),
+    };
+    let mut head = [0; PAGE_HEADER_BYTES];
+    head[0..4].copy_from_slice(&slot.to_le_bytes());
+    head[4..6].copy_from_slice(&(numbers.len() as u16).to_le_bytes());
+    (head[6], head[7]) = (step, first);
+    head[8..16].copy_from_slice(&version.to_le_bytes());
+    to.extend_from_slice(&head);
+    to.extend_from_slice(listed);
+}
+
+/// How far each block is behind the one before; 0: that is not the same for all.
+fn spacing(numbers: &[u8]) -> u8 {
+    let [first, second, ..] = numbers else { return 1 };
+    let step = second.saturating_sub(*first);
+    let spaced = numbers
+        .windows(2)
+        .all(|pair| pair[0].checked_add(step) == Some(pair[1]));
+    if spaced { step } else { 0 }
+}
+
+/// Bytes that a run of so many blocks takes in an answer.
+pub(super) fn given_bytes(count: usize) -> usize {
+    COUNT_BYTES + count * BLOCK_BYTES
 }
 
 /// A run as it came.
@@ -119,7 +191,7 @@ impl<'a> Run<'a> {
         let version = cursor.u64()?;
         let sound = match step {
             0 => (1..=PAGE_BLOCKS).contains(&count) && first == 0,
-            _ => Blocks::spaced(first, step, count).is_some(),
+            _ => count > 0 && usize::from(first) + usize::from(step) * (count - 1) < PAGE_BLOCKS,
         };
         if !sound {
             return Err(BadRuns);
@@ -157,7 +229,7 @@ pub(super) fn parse(body: &[u8]) -> Result<Vec<Run<'_>>, BadRuns> {
     let (mut runs, mut given) = (Vec::new(), 0);
     while !cursor.rest().is_empty() {
         let run = Run::parse(&mut cursor)?;
-        given += COUNT_BYTES + run.count * BLOCK_BYTES;
+        given += given_bytes(run.count);
         runs.push(run);
     }
     if runs.is_empty() || given > FRAME_BODY_BYTES_MAX {
@@ -166,18 +238,31 @@ pub(super) fn parse(body: &[u8]) -> Result<Vec<Run<'_>>, BadRuns> {
     Ok(runs)
 }
 
-/// The answer to these runs, in order: the blocks' bytes of each; empty: not there. `None`: it is not the answer.
-pub(super) fn parse_given(body: &[u8], counts: impl Iterator<Item = usize>) -> Option<Vec<&[u8]>> {
-    let mut cursor = Cursor::new(body);
-    let mut given = Vec::new();
-    for asked in counts {
-        let count = usize::from(cursor.u16().ok()?);
-        if count != 0 && count != asked {
-            return None;
-        }
-        given.push(cursor.bytes(count * BLOCK_BYTES).ok()?);
+/// Whether this is the answer to runs of so many blocks: of each all, or none.
+pub(super) fn answers(body: &[u8], mut counts: impl Iterator<Item = usize>) -> bool {
+    let mut given = Given(Cursor::new(body));
+    let all = counts.all(|asked| {
+        given
+            .next()
+            .is_some_and(|(count, _)| count == asked || count == 0)
+    });
+    all && given.0.rest().is_empty()
+}
+
+/// The blocks' bytes of each run of an answer, in order; empty: not there.
+pub(super) fn given(body: &[u8]) -> impl Iterator<Item = &[u8]> {
+    Given(Cursor::new(body)).map(|(_, bytes)| bytes)
+}
+
+struct Given<'a>(Cursor<'a>);
+
+impl<'a> Iterator for Given<'a> {
+    type Item = (usize, &'a [u8]);
+
+    fn next(&mut self) -> Option<(usize, &'a [u8])> {
+        let count = usize::from(self.0.u16().ok()?);
+        Some((count, self.0.bytes(count * BLOCK_BYTES).ok()?))
     }
-    cursor.rest().is_empty().then_some(given)
 }
 
 #[cfg(test)]
@@ -187,31 +272,63 @@ mod tests {
 
     #[test]
     fn runs_come_back_as_they_were() {
+        let every_other: Vec<u8> = (0..128).map(|index| 1 + 2 * index).collect();
+        let all: Vec<u8> = (0..=255).collect();
         let chosen = [
-            Blocks::listed(vec![9, 3, 255, 3]).unwrap(),
-            Blocks::spaced(1, 2, 128).unwrap(),
-            Blocks::spaced(0, 255, 2).unwrap(),
-            Blocks::spaced(255, 1, 1).unwrap(),
+            (&[9, 3, 255, 3][..], 4),
+            (&every_other, 0),
+            (&all, 0),
+            (&[0, 255], 0),
+            (&[255], 0),
+            (&[255, 0], 2),
+            (&[3, 3], 2),
+            (&[0, 100, 200, 44], 4),
         ];
         let mut body = Vec::new();
-        for (slot, blocks) in chosen.iter().enumerate() {
-            blocks.write(slot as u32, 1 << 40, &mut body);
+        for (slot, (numbers, listed)) in chosen.iter().enumerate() {
+            let before = body.len();
+            write_run(slot as u32, 1 << 40, numbers, &mut body);
+            assert_eq!(body.len() - before, PAGE_HEADER_BYTES + listed);
         }
-        assert_eq!(body.len(), chosen.iter().map(Blocks::asked_bytes).sum::<usize>());
         let runs = parse(&body).unwrap();
-        let numbers: Vec<Vec<usize>> = runs.iter().map(|run| run.blocks().collect()).collect();
-        assert_eq!(numbers[0], [9, 3, 255, 3]);
-        assert_eq!((numbers[1].len(), numbers[1][0], numbers[1][127]), (128, 1, 255));
-        assert_eq!((&numbers[2][..], &numbers[3][..]), (&[0, 255][..], &[255][..]));
-        assert!(runs.iter().all(|run| run.version == 1 << 40));
+        assert_eq!(runs.len(), chosen.len());
+        for (run, (numbers, _)) in runs.iter().zip(chosen) {
+            assert!(run.blocks().eq(numbers.iter().map(|number| usize::from(*number))));
+            assert_eq!(run.version, 1 << 40);
+        }
+    }
+
+    #[test]
+    fn blocks_that_are_wanted_are_known_by_their_page() {
+        let mut wanted = Wanted::default();
+        wanted.add(Page(3), 7);
+        wanted.extend(Page(5), &[2, 1]);
+        wanted.add(Page(5), 9);
+        wanted.add(Page(8), 0);
+        assert_eq!((wanted.len(), wanted.blocks()), (3, 5));
+        assert_eq!(wanted.last(), Some((Page(8), 0)));
+        assert_eq!((wanted.page(1), wanted.numbers(1)), (Page(5), &[2, 1, 9][..]));
+        assert_eq!(wanted.bytes(1), 16..64);
+        assert_eq!((wanted.find(Page(8)), wanted.find(Page(4))), (Some(2), None));
+        let part = wanted.part(1..3);
+        assert!(part.iter().eq(wanted.iter().skip(1)));
+        assert_eq!((part.span(1), part.blocks()), (3..4, 4));
+        assert!(wanted.part(2..2).is_empty());
+    }
+
+    #[test]
+    #[should_panic(expected = "pages in their order")]
+    fn a_page_is_not_wanted_twice() {
+        let mut wanted = Wanted::default();
+        [3, 5, 3].into_iter().for_each(|page| wanted.add(Page(page), 7));
     }
 
     #[test]
     fn a_body_that_is_not_whole_runs_or_asks_for_too_much_is_refused() {
         let mut two = Vec::new();
-        Blocks::listed(vec![1, 2]).unwrap().write(0, 1, &mut two);
+        write_run(0, 1, &[2, 1], &mut two);
         let first = two.len();
-        Blocks::spaced(3, 4, 5).unwrap().write(1, 1, &mut two);
+        write_run(1, 1, &[3, 7, 11], &mut two);
         for cut in (0..two.len()).filter(|cut| *cut != first) {
             assert!(parse(&two[..cut]).is_err(), "cut at {cut}");
         }
@@ -230,15 +347,13 @@ mod tests {
             assert!(parse(&body).is_err(), "{count} blocks, step {step}, from {start}");
         }
         let mut much = Vec::new();
-        let page = Blocks::spaced(0, 1, PAGE_BLOCKS).unwrap();
-        for slot in 0..FRAME_BODY_BYTES_MAX / page.given_bytes() {
-            page.write(slot as u32, 1, &mut much);
+        let page: Vec<u8> = (0..=255).collect();
+        for slot in 0..FRAME_BODY_BYTES_MAX / given_bytes(page.len()) {
+            write_run(slot as u32, 1, &page, &mut much);
         }
         assert!(parse(&much).is_ok());
-        page.write(99, 1, &mut much);
+        write_run(99, 1, &page, &mut much);
         assert!(parse(&much).is_err());
-        assert_eq!(Blocks::spaced(0, 0, 1), None);
-        assert_eq!(Blocks::listed(vec![]), None);
     }
 
     #[test]
@@ -246,10 +361,11 @@ mod tests {
         let mut body = vec![2, 0];
         body.extend([7; 32]);
         body.extend([0, 0]);
-        let given = parse_given(&body, [2, 3].into_iter()).unwrap();
-        assert_eq!(given, [&[7; 32][..], &[]]);
-        for counts in [&[2][..], &[1, 3], &[2, 3, 1]] {
-            assert_eq!(parse_given(&body, counts.iter().copied()), None);
+        assert!(answers(&body, [2, 3].into_iter()));
+        assert!(given(&body).eq([&[7; 32][..], &[]]));
+        for counts in [&[2][..], &[1, 3], &[2, 3, 1], &[]] {
+            assert!(!answers(&body, counts.iter().copied()));
         }
+        assert!(!answers(&body[..35], [2, 3].into_iter()));
     }
 }

@@ -1,6 +1,8 @@
 //! Who waits for a page gets what was put last, or learns that it is lost.
 
-use netram_proto::deposit::{Depot, LenderSet, Mark, Offence, Page, Seals, Settings, Shelf, Sought};
+use netram_proto::deposit::{
+    Depot, LenderSet, Mark, Offence, Page, SealedBlock, Seals, Settings, Shelf, Sought,
+};
 use netram_proto::limit::SHELF_AHEAD_MAX;
 use netram_proto::time::Time;
 use netram_proto::wire::{Frame, FrameKind, Header};
@@ -28,9 +30,17 @@ impl Seals for Plain {
         (sealed == [page.0 as u8, version as u8, clear]).then(|| Box::new(clear))
     }
 
-    fn mark(&self, page: Page, version: u64, block: u8, sealed: &[u8]) -> Mark {
-        let sum = sealed.iter().fold(0_u8, |sum, byte| sum.wrapping_mul(31) ^ byte);
-        [page.0 as u8, version as u8, block, sum]
+    fn mark(&self, blocks: &[SealedBlock], marks: &mut Vec<Mark>) {
+        let sum = |bytes: &[u8]| { bytes.iter() }.fold(0_u8, |sum, byte| sum.wrapping_mul(31) ^ byte);
+        let mark = |block: &SealedBlock| {
+            [
+                block.page.0 as u8,
+                block.version as u8,
+                block.number,
+                sum(&block.bytes),
+            ]
+        };
+        marks.extend(blocks.iter().map(mark));
     }
 
     fn keep(&self, sealed: &[u8]) -> Vec<u8> {

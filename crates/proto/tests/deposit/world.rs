@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use netram_proto::deposit::{
-    Cut, Depot, Holder, Lent, Misconduct, News, NoSlots, Page, Send, Settings, SlotMemory, Ticket, page_head,
+    Cut, Depot, Given, Holder, Lent, Misconduct, News, NoSlots, Page, Send, Settings, SlotMemory, page_head,
 };
 use netram_proto::id::{DepositId, Incarnation, Lsn};
 use netram_proto::limit::{DEPOSIT_LEASE, PAGE_BYTES};
@@ -84,7 +84,8 @@ pub(crate) struct World {
     pub(crate) aside: BTreeMap<Page, (u64, Vec<u8>)>,
     pub(crate) news: Vec<News>,
     pub(crate) came: BTreeMap<Page, Vec<u8>>,
-    pub(crate) gathered: BTreeMap<Ticket, Vec<u8>>,
+    /// Pages of which blocks came, in that order.
+    pub(crate) given: Vec<Page>,
     pub(crate) now: Time,
 }
 
@@ -114,7 +115,7 @@ impl World {
             aside: BTreeMap::new(),
             news: Vec::new(),
             came: BTreeMap::new(),
-            gathered: BTreeMap::new(),
+            given: Vec::new(),
             now: Time(1),
         }
     }
@@ -191,11 +192,9 @@ impl World {
                     body.extend_from_slice(bytes);
                 }
             }
-            Send::Gather(number, items) => {
+            Send::Gather(number, runs) => {
                 (header.kind, header.mark) = (FrameKind::Gather, number);
-                for item in items {
-                    item.blocks.write(item.slot, item.version, &mut body);
-                }
+                body = runs;
             }
             Send::Get(number, items) => {
                 header.mark = number;
@@ -228,10 +227,10 @@ impl World {
                 Ok(())
             }
             FrameKind::Gathered => {
-                for given in self.depot.on_gathered(lender, header.mark, body)? {
-                    self.gathered.insert(given.ticket, given.bytes.to_vec());
-                }
-                Ok(())
+                let given = |given: Given<'_>| self.given.push(given.page);
+                self.depot
+                    .on_gathered(lender, header.mark, body, given)
+                    .map(|_| ())
             }
             FrameKind::Refuse if header.flags == Refusal::NoRoom as u8 => {
                 self.depot.on_no_room(lender, header.stable.0 as u32, self.now)

@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use netram_proto::deposit::{
-    Depot, LenderSet, Mark, News, Offence, Page, Seals, Settings, Shelf, Sought, Ticket,
+    Depot, LenderSet, Mark, News, Offence, Page, SealedBlock, Seals, Settings, Shelf, Sought, Ticket,
 };
 use netram_proto::id::{DepositId, WriterId};
 use netram_proto::time::{Span, Time};
 use netram_proto::wire::{Frame, crc32c};
 
 use super::spill::Disk;
-use super::words::Asked;
+use super::words::{Asked, Deceived};
 use super::{Event, LEASE, World};
 use crate::net::Way;
 
@@ -59,9 +59,11 @@ impl Seals for Seal {
         (self.sealed(page, version, content) == bytes).then(|| Box::new(content))
     }
 
-    fn mark(&self, page: Page, version: u64, block: u8, sealed: &[u8]) -> Mark {
-        let of = self.sealed(page, version, block.into());
-        crc32c(&[&of, sealed].concat()).to_le_bytes()
+    fn mark(&self, blocks: &[SealedBlock], marks: &mut Vec<Mark>) {
+        marks.extend(blocks.iter().map(|block| {
+            let of = self.sealed(block.page, block.version, block.number.into());
+            crc32c(&[&of, &block.bytes[..]].concat()).to_le_bytes()
+        }));
     }
 
     fn keep(&self, sealed: &[u8]) -> Vec<u8> {
@@ -90,9 +92,9 @@ pub(super) struct Arena {
     /// Pages that the program waits for.
     pub(super) waiting: BTreeSet<Page>,
     /// Blocks that it waits for.
-    pub(super) picking: BTreeMap<Ticket, (Page, Asked)>,
+    pub(super) picking: BTreeMap<Ticket, Asked>,
     /// Pages of which a liar has given words that are not in them: that is to be found when they come.
-    pub(super) deceived: BTreeSet<Page>,
+    pub(super) deceived: BTreeMap<Page, Deceived>,
 }
 
 impl Arena {
@@ -114,11 +116,6 @@ impl Arena {
         self.truth.get(&page).copied().unwrap_or(0)
     }
 
-    /// Whether a page was put, and is not zeros.
-    pub(super) fn has(&self, page: Page) -> bool {
-        self.truth.contains_key(&page)
-    }
-
     /// What a lender has of a page that is away.
     pub(super) fn rests(&self, page: Page, version: u64) -> Vec<u8> {
         let life = self.life;
@@ -130,7 +127,17 @@ impl Arena {
         self.truth.insert(page, content);
         self.hot.remove(&page);
         self.deceived.remove(&page);
+        self.picking.values_mut().for_each(|asked| {
+            if asked.has(page) {
+                asked.renew(page);
+            }
+        });
         self.shelf.put(page, &content);
+    }
+
+    /// Whether the program waits for the page, or for blocks of it.
+    pub(super) fn is_awaited(&self, page: Page) -> bool {
+        self.waiting.contains(&page) || self.picking.values().any(|asked| asked.has(page))
     }
 
     pub(super) fn pages(&self) -> Vec<Page> {
@@ -168,7 +175,7 @@ impl World {
             hot: BTreeSet::new(),
             waiting: BTreeSet::new(),
             picking: BTreeMap::new(),
-            deceived: BTreeSet::new(),
+            deceived: BTreeMap::new(),
         });
         for lender in 0..self.nature.lenders {
             self.at(Span(1), Event::Dial { arena, life, lender });
@@ -196,8 +203,7 @@ impl World {
         let Some(owner) = &mut self.arenas[arena] else {
             return;
         };
-        let awaited = owner.picking.values().any(|(of, _)| *of == page);
-        if owner.waiting.contains(&page) || awaited {
+        if owner.is_awaited(page) {
             // Another thread writes it all, without a look at what was in it.
             if draw < 10 {
                 owner.evict(page, content);

@@ -3,7 +3,8 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use super::{Item, LenderStatus, Misconduct, Page, Send, Ticket};
+use super::request::PickId;
+use super::{Item, LenderStatus, Misconduct, Send};
 use crate::id::{Epoch, Incarnation};
 use crate::limit::{DEPOSIT_FRAMES_MAX, DEPOSIT_RETRY, DEPOSIT_SILENCE, DEPOSIT_SLOTS_MAX, FRAME_PAGES_MAX};
 use crate::time::{Span, Time};
@@ -14,8 +15,8 @@ pub(super) enum Flight {
     Resize(u32),
     Put(u32, Vec<Item>),
     Get(u32, Vec<Item>),
-    /// Of each pick: page, ticket, count of blocks.
-    Gather(u32, Vec<(Page, Ticket, usize)>),
+    /// Each pick, and how many blocks it is of.
+    Gather(u32, Vec<(PickId, u16)>),
 }
 
 impl Flight {
@@ -59,7 +60,7 @@ pub(super) struct Lender {
     full_until: Option<Time>,
     puts: VecDeque<Item>,
     gets: VecDeque<Item>,
-    picks: VecDeque<(Page, Ticket)>,
+    picks: VecDeque<PickId>,
     /// The frame before was of picks.
     picked: bool,
     /// What is on its way, and since when.
@@ -221,17 +222,17 @@ impl Lender {
     }
 
     /// Some blocks are to be asked for.
-    pub(super) fn pick(&mut self, page: Page, ticket: Ticket) {
-        self.picks.push_back((page, ticket));
+    pub(super) fn pick(&mut self, id: PickId) {
+        self.picks.push_back(id);
     }
 
     /// One that did not fit.
-    pub(super) fn pick_first(&mut self, page: Page, ticket: Ticket) {
-        self.picks.push_front((page, ticket));
+    pub(super) fn pick_first(&mut self, id: PickId) {
+        self.picks.push_front(id);
     }
 
     /// The next blocks to ask for, if a frame may be sent.
-    pub(super) fn next_pick(&mut self) -> Option<(Page, Ticket)> {
+    pub(super) fn next_pick(&mut self) -> Option<PickId> {
         self.may_send().then(|| self.picks.pop_front()).flatten()
     }
 
@@ -241,7 +242,7 @@ impl Lender {
     }
 
     /// A `Gather` is on its way. Its number.
-    pub(super) fn gather(&mut self, asked: Vec<(Page, Ticket, usize)>, now: Time) -> u32 {
+    pub(super) fn gather(&mut self, asked: Vec<(PickId, u16)>, now: Time) -> u32 {
         let number = self.next_number();
         self.flights.push_back((now, Flight::Gather(number, asked)));
         self.picked = true;

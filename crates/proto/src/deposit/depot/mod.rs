@@ -16,6 +16,7 @@
 
 mod lender;
 mod mend;
+mod request;
 mod route;
 mod words;
 
@@ -28,8 +29,9 @@ use crate::limit::{COPIES_MAX, DEPOSIT_DETECT, LENDERS_MAX};
 use crate::planted::{Fault, Planted};
 use crate::time::{Span, Time};
 use lender::{Flight, Lender};
-use words::Pick;
-pub use words::{Given, PickItem, Picked, Ticket};
+use request::Requests;
+pub use request::{Gathered, Outcome, Ticket};
+pub use words::Given;
 
 /// What a depot is to be.
 #[derive(Clone, Debug)]
@@ -64,8 +66,8 @@ pub enum Send {
     Put(u32, Vec<Item>),
     /// `Get` with this number.
     Get(u32, Vec<Item>),
-    /// `Gather` with this number.
-    Gather(u32, Vec<PickItem>),
+    /// `Gather` with this number and body.
+    Gather(u32, Vec<u8>),
 }
 
 /// Where a page was found.
@@ -88,9 +90,8 @@ pub enum News {
     Stashed(Page, u64, usize),
     /// It was asked for, and every place that it had is gone. These lenders had it.
     Lost(Page, LenderSet),
-    /// Blocks that were asked for do not come: the page was put or forgotten, or has come, and is to be looked for again; or it is lost, and these
-    /// lenders had it.
-    Unpicked(Ticket, Option<LenderSet>),
+    /// Of the blocks that this request waited for the last do not come.
+    Gathered(Ticket),
 }
 
 /// A page of a `Got` frame, to be opened by whoever has the key, and then told to [`Depot::take`] or [`Depot::damaged`].
@@ -196,9 +197,7 @@ pub struct Depot {
     spilled: BTreeSet<Page>,
     gets: BTreeMap<Page, Get>,
     /// Blocks that were asked for.
-    picks: BTreeMap<(Page, Ticket), Pick>,
-    /// The last ticket that was given out.
-    ticket: u64,
+    requests: Requests,
     /// Where the search for a short page to mend goes on.
     mend_from: Page,
     /// Where the search for a page to be taken out of the spill file goes on.
@@ -231,8 +230,7 @@ impl Depot {
             waiting: BTreeSet::new(),
             spilled: BTreeSet::new(),
             gets: BTreeMap::new(),
-            picks: BTreeMap::new(),
-            ticket: 0,
+            requests: Requests::default(),
             mend_from: Page(0),
             move_from: Page(0),
             turn: 0,
