@@ -2,7 +2,7 @@
 
 use netram_proto::deposit::{Depot, Found, LenderSet, Misconduct, News, Page, Send, Settings};
 use netram_proto::id::{Epoch, Incarnation, Lsn};
-use netram_proto::limit::{DEPOSIT_DETECT, DEPOSIT_LEASE, DEPOSIT_SILENCE, MENDS_MAX};
+use netram_proto::limit::{DEPOSIT_DETECT, DEPOSIT_LEASE, DEPOSIT_SILENCE, MENDS_MAX, PAGE_BYTES};
 use netram_proto::time::Time;
 use netram_proto::wire::{FrameKind, Header, Refusal};
 
@@ -315,4 +315,23 @@ fn everything_leaves_a_lender_that_is_about_to_stop_and_then_it_has_nothing() {
             .is_over(world.now + DEPOSIT_LEASE, DEPOSIT_LEASE),
         "attended"
     );
+}
+
+/// The one copy that was left was at a lender that had died, and the bytes had gone when the links to all others broke for a moment.
+#[test]
+fn bytes_stay_as_long_as_nobody_who_has_them_is_there() {
+    let mut world = World::new(2, &[64, 64]);
+    let version = world.depot.put(Page(0));
+    world.aside.insert(Page(0), (version, vec![7; PAGE_BYTES]));
+    let send = world.depot.poll(0, world.now).unwrap();
+    let (header, body) = world.frame(0, send);
+    let (answer, body) = world.lenders[0].ask(header, &body);
+    world.hear(0, &answer, &body).unwrap();
+    // What is on its way to the other one never arrives.
+    assert!(world.depot.poll(1, world.now).is_some());
+    world.unlink(0);
+    world.unlink(1);
+    assert!(world.aside.contains_key(&Page(0)), "lender 0 may have died");
+    world.link(0);
+    assert!(world.aside.is_empty(), "it has not");
 }

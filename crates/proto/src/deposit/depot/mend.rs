@@ -94,7 +94,8 @@ impl Depot {
         }
     }
 
-    /// Whether the bytes of a page need not be kept aside any more: everybody who is to have them has, and nobody else may be found soon.
+    /// Whether the bytes of a page need not be kept aside any more: everybody who is to have them has, nobody else may be found soon, and one who has them
+    /// is there. Whoever is away may be gone, and what he has with him.
     pub(super) fn settle(&mut self, page: Page) {
         let entry = &self.pages[page.0 as usize];
         let mut spots = entry.spots.iter().flatten();
@@ -102,6 +103,11 @@ impl Depot {
         let all = held > 0 && spots.all(|spot| spot.held);
         let waits = self.counted(entry) < self.copies && self.may_find(entry);
         if !entry.aside || waits || !(all || self.planted.is(Fault::GoneBeforeStashed)) {
+            return;
+        }
+        let is_there = |spot: &Spot| spot.held && self.lenders[usize::from(spot.lender)].linked;
+        if all && !entry.spots.iter().flatten().any(is_there) {
+            self.waiting.insert(page);
             return;
         }
         let version = entry.version;
