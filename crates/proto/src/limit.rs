@@ -139,7 +139,7 @@ pub const MENDS_MAX: usize = FRAME_PAGES_MAX;
 pub const MEND_LOOK_MAX: usize = 4096;
 /// Pages that an owner has asked for before they were wanted, and has not used yet: a megabyte.
 pub const SHELF_AHEAD_MAX: usize = 256;
-/// Blocks that were given and are not proven yet, of which an owner remembers marks: a few megabytes. Beyond that pages are fetched whole.
+/// Blocks that were given and are not proven yet, of which an owner remembers marks: 7 Mbytes, and 32 if each is another page's. Beyond that pages are fetched whole.
 pub const UNPROVEN_BLOCKS_MAX: usize = 1 << 20;
 /// A lender that is away for so long is counted as gone when it comes to how many places a page has. What is only there is waited for.
 pub const DEPOSIT_DETECT: Span = Span::from_ms(2_000);
