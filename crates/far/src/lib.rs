@@ -14,6 +14,7 @@
 //! | `arena` | the handle; beside it: the threads that serve faults, evict and bring ahead |
 //! | `vec` | a vector in an arena |
 //! | `ground` | all of an arena, for an allocator |
+//! | [`give_back()`] | what an owner has left that has ended |
 //! | [`run`] | what `netram run` tells the library that it has a program load |
 //! | `sys` | memory and `userfaultfd`: the crate's one unsafe module |
 #![deny(unsafe_code)]
@@ -22,6 +23,7 @@ mod arena;
 mod blocks;
 pub mod config;
 mod depot;
+mod give_back;
 mod ground;
 mod pack;
 pub mod run;
@@ -33,8 +35,10 @@ mod vec;
 pub use arena::{AccessError, Arena, ArenaConfig, ArenaError, ArenaStatus, WordAccess};
 pub use config::Config;
 pub use depot::{Depot, GetError, Got, OpenError};
+pub use give_back::give_back;
 pub use ground::Ground;
 pub use netram_proto::arena::{Replacement, Tally};
 pub use netram_proto::deposit::Page;
+pub use netram_proto::id::DepositId;
 pub use sys::Pod;
 pub use vec::{FarVec, GrowError};

@@ -16,6 +16,8 @@ pub const SETTINGS: &str = "NETRAM_RUN_SETTINGS";
 pub const LIBRARY: &str = "libnetram_farrun.so";
 /// The variable of the environment that names it, for who has not installed it.
 pub const LIBRARY_VARIABLE: &str = "NETRAM_FARRUN";
+/// The subcommand that gives back what a program has left at lenders.
+pub const GIVE_BACK: &str = "give-back";
 /// The variable of the dynamic loader that names libraries to be loaded before all others.
 pub const PRELOAD: &str = "LD_PRELOAD";
 
@@ -31,6 +33,8 @@ const GROW: u32 = 1024;
 /// How a program's heap is to lie in far memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
+    /// The file of `netram` itself, which gives back what the program leaves at lenders.
+    pub netram: PathBuf,
     /// The cap of local memory, in bytes.
     pub local_bytes: u64,
     /// The most bytes that the program may have there.
@@ -105,6 +109,7 @@ impl Settings {
 
 impl fmt::Display for Settings {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(out, "netram {}", self.netram.display())?;
         writeln!(out, "local {}", self.local_bytes)?;
         writeln!(out, "size {}", self.size_bytes)?;
         writeln!(out, "threshold {}", self.threshold_bytes)?;
@@ -138,13 +143,14 @@ impl FromStr for Settings {
 
     fn from_str(text: &str) -> Result<Settings, SettingsError> {
         let (mut local, mut size, mut threshold, mut copies) = (None, None, None, None);
-        let (mut lenders, mut key_file) = (Vec::new(), None);
+        let (mut netram, mut lenders, mut key_file) = (None, Vec::new(), None);
         let (mut spill, mut spill_bytes, mut packed) = (None, None, None);
         let (mut children, mut report) = (false, Report::None);
         for line in text.lines() {
             let bad = || SettingsError::Line(line.to_owned());
             let number = |value: &str| value.parse::<u64>().map(Some).map_err(|_| bad());
             match line.split_once(' ').ok_or_else(bad)? {
+                ("netram", value) => netram = Some(PathBuf::from(value)),
                 ("local", value) => local = number(value)?,
                 ("size", value) => size = number(value)?,
                 ("threshold", value) => threshold = number(value)?,
@@ -161,6 +167,7 @@ impl FromStr for Settings {
             }
         }
         Ok(Settings {
+            netram: netram.ok_or(SettingsError::Missing("netram"))?,
             local_bytes: local.ok_or(SettingsError::Missing("local"))?,
             size_bytes: size.ok_or(SettingsError::Missing("size"))?,
             threshold_bytes: threshold.ok_or(SettingsError::Missing("threshold"))?,
@@ -182,6 +189,7 @@ mod tests {
 
     fn settings() -> Settings {
         Settings {
+            netram: "/usr/bin/netram of today".into(),
             local_bytes: 1 << 20,
             size_bytes: SIZE_DEFAULT,
             threshold_bytes: THRESHOLD_DEFAULT,
@@ -218,7 +226,9 @@ mod tests {
         let text = format!("{}colour blue\n", settings());
         let refused = text.parse::<Settings>().unwrap_err();
         assert_eq!(refused, SettingsError::Line("colour blue".to_owned()));
-        let refused = "local 4096\n".parse::<Settings>().unwrap_err();
+        let refused = "netram /bin/netram\nlocal 4096\n"
+            .parse::<Settings>()
+            .unwrap_err();
         assert_eq!(refused, SettingsError::Missing("size"));
     }
 }

@@ -7,6 +7,7 @@
 //! | `slabs.rs` | packs small ones |
 //! | `heap.rs` | the arena's memory, handed out |
 //! | `start.rs` | the arena, begun in threads that share no descriptors with the program |
+//! | `heir.rs` | who gives back what the program leaves at lenders |
 //! | `report.rs` | what was moved, for people and programs |
 //! | `abi/alloc.rs` | `malloc` and its like, which the program calls here |
 //! | `abi/maps.rs` | `mmap` and its like |
@@ -20,6 +21,7 @@
 
 mod abi;
 mod heap;
+mod heir;
 mod report;
 mod runs;
 mod slabs;

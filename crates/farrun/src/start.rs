@@ -11,6 +11,7 @@ use tracing::Level;
 
 use crate::abi;
 use crate::heap::Heap;
+use crate::heir;
 
 /// Why a program is not run.
 #[derive(Debug)]
@@ -76,5 +77,14 @@ fn arena(settings: &Settings) -> Result<Arena, StartError> {
     let config = settings
         .arena()
         .map_err(|error| StartError::Key(error.to_string()))?;
-    Arena::open(config).map_err(StartError::Arena)
+    let arena = Arena::open(config).map_err(StartError::Arena)?;
+    if !settings.lenders.is_empty()
+        && let Err(error) = heir::begin(settings, arena.depot().id())
+    {
+        tracing::warn!(
+            %error,
+            "nobody could be started who gives this program's pages back: lenders will keep them until their lease is over"
+        );
+    }
+    Ok(arena)
 }

@@ -74,3 +74,10 @@ hex_id!(
     /// by a child anew.
     DepositId, u128, 32
 );
+
+impl DepositId {
+    /// Who its owner is in the headers of frames.
+    pub fn owner(self) -> u64 {
+        self.0 as u64
+    }
+}

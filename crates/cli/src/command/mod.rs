@@ -34,6 +34,8 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Pagesim(pagesim::Pagesim),
     Run(run::Run),
+    #[command(hide = true, name = netram_far::run::GIVE_BACK)]
+    GiveBack(run::GiveBack),
     #[command(subcommand)]
     Key(key::Key),
     #[command(subcommand)]
@@ -80,6 +82,7 @@ impl Command {
             Command::Shared(shared) => shared.run(),
             Command::Pagesim(pagesim) => pagesim.run(),
             Command::Run(run) => run.run(),
+            Command::GiveBack(give_back) => give_back.run(),
             Command::Key(key) => key.run(),
             Command::Bench(bench) => bench.run(),
             Command::Demo(demo) => demo.run(),

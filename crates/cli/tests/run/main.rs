@@ -6,6 +6,7 @@
 mod common;
 
 mod children;
+mod ends;
 mod input;
 mod lenders;
 mod programs;

@@ -193,6 +193,11 @@ impl Depot {
         })
     }
 
+    /// What it is called at lenders.
+    pub fn id(&self) -> DepositId {
+        self.shared.id
+    }
+
     /// The page leaves, as it is. Returns at once: its bytes are aside until its places have them.
     pub fn put(&self, page: Page, bytes: &Bytes) {
         let clear = Clear::pack(bytes).unwrap_or_else(|| Clear::whole(bytes));
@@ -332,7 +337,7 @@ impl Shared {
 
     /// Who the owner is to lenders.
     fn owner(&self) -> u64 {
-        self.id.0 as u64
+        self.id.owner()
     }
 
     fn is_stopping(&self) -> bool {

@@ -3,6 +3,8 @@
 use std::env;
 use std::ffi::{c_int, c_uint};
 use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
@@ -93,4 +95,23 @@ pub(crate) fn leave_descriptors() -> io::Result<()> {
     // SAFETY: this thread uses none of those: it has just begun.
     let closed = unsafe { libc::syscall(libc::SYS_close_range, first, c_uint::MAX, 0) };
     done(closed as c_int)
+}
+
+/// What this becomes is no child of the program's, which may wait for whatever child ends, and gets no signal that a terminal gives it.
+pub(crate) fn leave_family(command: &mut Command) {
+    let leave = || {
+        // SAFETY: concerns the new process only.
+        if unsafe { libc::setsid() } == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the process has one thread, which is here.
+        match unsafe { libc::fork() } {
+            -1 => Err(io::Error::last_os_error()),
+            0 => Ok(()),
+            // SAFETY: ends at once, and runs nothing of the program's.
+            _ => unsafe { libc::_exit(0) },
+        }
+    };
+    // SAFETY: what it calls may be called after a fork, and nothing is allocated.
+    unsafe { command.pre_exec(leave) };
 }

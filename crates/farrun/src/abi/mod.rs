@@ -22,7 +22,7 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub(crate) use begin::leave_descriptors;
+pub(crate) use begin::{leave_descriptors, leave_family};
 
 use crate::heap::Heap;
 

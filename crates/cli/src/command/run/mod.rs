@@ -1,5 +1,6 @@
 //! `netram run`.
 
+mod give_back;
 mod lenders;
 mod program;
 
@@ -10,6 +11,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+pub(super) use give_back::GiveBack;
 use netram_far::run::{
     LIBRARY, LIBRARY_VARIABLE, PRELOAD, Report, SETTINGS, SIZE_DEFAULT, Settings, THRESHOLD_DEFAULT,
 };
@@ -131,7 +133,9 @@ impl Run {
             Some(None) => Report::Line,
             Some(Some(path)) => Report::File(absolute(path)?),
         };
+        let netram = std::env::current_exe().context("finding this program's file")?;
         Ok(Settings {
+            netram: absolute(&netram)?,
             local_bytes: self.local.0,
             size_bytes: self.size.0,
             threshold_bytes: self.threshold.0,

@@ -1,0 +1,66 @@
+//! However a program ends, lenders have their memory back at once, and not when a lease of 30 s is over.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use super::{Site, compiled, start};
+
+/// Longer than anything takes, and shorter than the lease.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[test]
+fn what_a_program_leaves_at_lenders_is_given_back_however_it_ends() {
+    let Some(site) = Site::new("ends", 2, "64MiB") else {
+        return;
+    };
+    let (_folder, program) = compiled("ends", &[]);
+    for end in ["returns", "leaves", "dies", "becomes"] {
+        let mut command = site.run("1MiB", &[], &program);
+        let mut child = start(
+            command
+                .arg(end)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::inherit()),
+        );
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        assert_eq!(line, "written\n", "{end}");
+        wait(&site, end, |held| held > Some(0));
+        let mut word = child.stdin.take().unwrap();
+        word.write_all(b"\n").unwrap();
+        wait(&site, end, |held| held.is_none());
+        if end == "becomes" {
+            let ended = child.try_wait().unwrap();
+            assert!(
+                ended.is_none(),
+                "what it has become ends with its input: {ended:?}"
+            );
+        }
+        drop(word);
+        let ended = child.wait().unwrap();
+        assert_eq!(ended.success(), end != "dies", "{end}: {ended}");
+    }
+}
+
+/// Waits until it is so at each lender: how many pages it holds, if it knows a deposit at all.
+fn wait(site: &Site, end: &str, so: impl Fn(Option<u64>) -> bool) {
+    let until = Instant::now() + PATIENCE;
+    for lender in 0..site.lenders.len() {
+        loop {
+            let report = site.status(lender);
+            let deposits = report["deposits"].as_array().unwrap();
+            let held = deposits
+                .iter()
+                .filter_map(|deposit| deposit["held"].as_u64())
+                .max();
+            if so(held) {
+                break;
+            }
+            assert!(Instant::now() < until, "{end}: {held:?} at lender {lender}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
