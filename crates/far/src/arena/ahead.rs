@@ -1,5 +1,6 @@
 //! The thread that brings pages before anybody waits for them: those that stand one behind the other and have come by then together, for that takes half the time of each by itself.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
 
 use netram_proto::arena::{Arrive, Page};
@@ -12,27 +13,35 @@ use crate::seal::Bytes;
 /// Pages that are put into sight together, at most: whoever waits for the first waits for all.
 const TOGETHER: usize = 16;
 
+/// Pages that were asked for and are awaited, at most: what the program comes to meanwhile is asked for before the last of them is here,
+/// so that the link has always something to carry.
+const AWAITED_MAX: usize = 2 * AHEAD_PAGES_MAX as usize;
+
 pub(super) fn run(core: &Arc<Core>) {
     let _guard = EndGuard::here();
     enlist(core);
     let mut room = vec![ZEROS; TOGETHER];
+    let mut awaited: VecDeque<Page> = VecDeque::with_capacity(AWAITED_MAX);
     loop {
-        let idle = |state: &mut super::moves::State| !core.hub.is_stopping() && !state.machine.has_ahead();
+        let idle = |state: &mut super::moves::State| {
+            awaited.is_empty() && !core.hub.is_stopping() && !state.machine.has_ahead()
+        };
         let waited = core.hub.ahead.wait_while(core.hub.lock(), idle);
         let mut state = waited.unwrap_or_else(PoisonError::into_inner);
         if core.hub.is_stopping() {
             return;
         }
-        let pages = state.machine.next_ahead(AHEAD_PAGES_MAX as usize);
+        let pages = state.machine.next_ahead(AWAITED_MAX - awaited.len());
         drop(state);
-        // All are asked for at once, and then awaited one after the other.
-        core.depot.prefetch(pages.iter().copied());
-        for run in pages.chunk_by(|one, next| one.0 + 1 == next.0) {
-            let mut left = run;
-            while !left.is_empty() {
-                let together = left.len().min(TOGETHER);
-                left = &left[core.fetch_run(&left[..together], &mut room)..];
-            }
+        if !pages.is_empty() {
+            core.depot.prefetch(pages.iter().copied());
+            awaited.extend(pages);
+        }
+        let all = awaited.make_contiguous();
+        let run = { all.chunk_by(|one, next| one.0 + 1 == next.0) }.next();
+        if let Some(run) = run {
+            let came = core.fetch_run(&run[..run.len().min(TOGETHER)], &mut room);
+            awaited.drain(..came);
         }
     }
 }
