@@ -1,4 +1,5 @@
-//! A longer wire: a process that forwards one address to another and holds every byte back for a while.
+//! A longer wire, or a narrower one: a process that forwards one address to another, holds every byte back for a while, and lets no more
+//! through than it is told.
 //!
 //! This stands for a network with a longer round trip. It adds its own cost too (two more sockets), so a floor to
 //! compare with goes through a process of the same kind; results are labelled with the round trip asked for.
@@ -20,8 +21,15 @@ use crate::socket::{Gate, Socket};
 const PIECE_BYTES: usize = 64 * 1024;
 /// Pieces under way in one direction; more stay in the socket, as on a wire whose queue is full.
 const PIECES_MAX: usize = 4096;
+/// What is read at once arrives at once: where the wire is narrow, no more than it lets through in this time, in µs.
+const NARROW_US: u32 = 64;
+/// How much may wait to go through a narrow wire: the queue of a switch, not one of seconds.
+const QUEUE: Duration = Duration::from_millis(1);
 /// How long the process polls after the last byte before it sleeps: longer than any delay it is asked for.
 const AWAKE: Duration = Duration::from_millis(2);
+
+/// The system chooses the port.
+const ANYWHERE: &str = "tcp://127.0.0.1:0";
 
 /// A delaying process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -32,6 +40,8 @@ pub struct Delay {
     pub target: String,
     /// Microseconds that a request and its answer lose together.
     pub round_trip_us: u32,
+    /// Megabits a second, each way. `None`: as many as come.
+    pub megabits: Option<u32>,
     /// The core to stay on.
     pub core: Option<usize>,
 }
@@ -44,9 +54,12 @@ impl Delay {
         }
         let gate = Gate::open(&self.listen.parse().context("read where to listen")?)?;
         let target: Address = self.target.parse().context("read where to forward to")?;
-        let one_way = Duration::from_micros(self.round_trip_us.into()) / 2;
+        let nature = Nature {
+            one_way: Duration::from_micros(self.round_trip_us.into()) / 2,
+            megabits: self.megabits,
+        };
         crate::say(&format!("listening {}", gate.address()?))?;
-        serve(&gate, &target, one_way)
+        serve(&gate, &target, nature)
     }
 
     /// Starts such a process between the caller and `target`; returns it with the address to go to instead.
@@ -57,14 +70,35 @@ impl Delay {
         core: Option<usize>,
         folder: &Path,
     ) -> Result<(Child, Address), BenchError> {
-        let listen = "tcp://127.0.0.1:0".to_owned();
         let delay = Delay {
-            listen,
+            listen: ANYWHERE.to_owned(),
             target: target.to_string(),
             round_trip_us,
+            megabits: None,
             core,
         };
-        let mut child = Child::play(program, &Role::Delay(delay), "delay", folder)?;
+        delay.play(program, folder)
+    }
+
+    /// The same, but it lets no more through than so many megabits a second, and holds nothing back.
+    pub(crate) fn narrow(
+        program: &Path,
+        target: &Address,
+        megabits: u32,
+        folder: &Path,
+    ) -> Result<(Child, Address), BenchError> {
+        let delay = Delay {
+            listen: ANYWHERE.to_owned(),
+            target: target.to_string(),
+            round_trip_us: 0,
+            megabits: Some(megabits),
+            core: None,
+        };
+        delay.play(program, folder)
+    }
+
+    fn play(self, program: &Path, folder: &Path) -> Result<(Child, Address), BenchError> {
+        let mut child = Child::play(program, &Role::Delay(self), "delay", folder)?;
         let addresses = listening(&child.ready("listening ")?)?;
         let address = addresses
             .into_iter()
@@ -74,9 +108,32 @@ impl Delay {
     }
 }
 
+/// What a wire does to bytes.
+#[derive(Clone, Copy)]
+struct Nature {
+    one_way: Duration,
+    megabits: Option<u32>,
+}
+
+impl Nature {
+    fn piece_bytes(self) -> usize {
+        self.megabits
+            .map_or(PIECE_BYTES, |megabits| (megabits * NARROW_US / 8) as usize)
+    }
+
+    /// How long so many bytes take to go through.
+    fn takes(self, bytes: usize) -> Duration {
+        let nanos = |megabits| bytes as u64 * 8000 / u64::from(megabits);
+        self.megabits
+            .map_or(Duration::ZERO, |megabits| Duration::from_nanos(nanos(megabits)))
+    }
+}
+
 /// Bytes under way in one direction.
 #[derive(Default)]
 struct Wire {
+    /// When all that has been taken is through.
+    through: Option<Instant>,
     pieces: VecDeque<(Instant, Vec<u8>)>,
     /// The sender has closed. What it sent before arrives all the same, as it does on a wire; then its end does.
     closed: bool,
@@ -86,17 +143,21 @@ struct Wire {
 
 impl Wire {
     /// Takes what has arrived and hands over what is due. Whether something is under way; `None`: the connection broke.
-    fn turn(&mut self, from: &Socket, to: &Socket, one_way: Duration, buffer: &mut [u8]) -> Option<bool> {
+    fn turn(&mut self, from: &Socket, to: &Socket, nature: Nature, buffer: &mut [u8]) -> Option<bool> {
         if self.ended {
             return Some(false);
         }
         let mut moved = false;
-        if self.pieces.len() < PIECES_MAX && !self.closed {
+        let now = Instant::now();
+        let through = self.through.map_or(now, |through| through.max(now));
+        if self.pieces.len() < PIECES_MAX && through - now < QUEUE && !self.closed {
             match from.try_receive(buffer).ok()? {
                 Some(0) => self.closed = true,
                 Some(received) => {
+                    let through = through + nature.takes(received);
+                    self.through = Some(through);
                     self.pieces
-                        .push_back((Instant::now() + one_way, buffer[..received].to_vec()));
+                        .push_back((through + nature.one_way, buffer[..received].to_vec()));
                     moved = true;
                 }
                 None => (),
@@ -116,30 +177,30 @@ impl Wire {
 }
 
 /// Forwards every connection to `target`, each in a thread. Returns when the system gives no more connections.
-fn serve(gate: &Gate, target: &Address, one_way: Duration) -> Result<(), BenchError> {
+fn serve(gate: &Gate, target: &Address, nature: Nature) -> Result<(), BenchError> {
     loop {
         let near = gate.accept()?;
         let target = target.clone();
         // An error ends the connection, which both sides then see; the next connection finds a process in order.
-        std::thread::spawn(move || relay(&near, &target, one_way));
+        std::thread::spawn(move || relay(&near, &target, nature));
     }
 }
 
 /// Forwards a connection to `target`. If nobody listens there it is closed.
-fn relay(near: &Socket, target: &Address, one_way: Duration) {
+fn relay(near: &Socket, target: &Address, nature: Nature) {
     if let Ok(far) = Socket::connect(target) {
-        forward(near, &far, one_way);
+        forward(near, &far, nature);
     }
 }
 
 /// Forwards until both sides have closed and everything has arrived, or until nothing can arrive any more.
-fn forward(near: &Socket, far: &Socket, one_way: Duration) {
+fn forward(near: &Socket, far: &Socket, nature: Nature) {
     let (mut there, mut back) = (Wire::default(), Wire::default());
-    let mut buffer = vec![0; PIECE_BYTES];
+    let mut buffer = vec![0; nature.piece_bytes()];
     let mut busy = Instant::now();
     while !(there.ended && back.ended) {
-        let moved = there.turn(near, far, one_way, &mut buffer);
-        let moved_back = back.turn(far, near, one_way, &mut buffer);
+        let moved = there.turn(near, far, nature, &mut buffer);
+        let moved_back = back.turn(far, near, nature, &mut buffer);
         match (moved, moved_back) {
             (Some(false), Some(false)) => (),
             (Some(_), Some(_)) => busy = Instant::now(),
@@ -176,16 +237,20 @@ mod tests {
     use crate::socket::Pause;
 
     const ONE_WAY: Duration = Duration::from_millis(2);
+    const LONG: Nature = Nature {
+        one_way: ONE_WAY,
+        megabits: None,
+    };
 
     fn anywhere() -> Gate {
         Gate::open(&"tcp://127.0.0.1:0".parse().unwrap()).unwrap()
     }
 
     /// One connection through a wire: the client's end, the server's, and the wire's thread.
-    fn connected() -> (Socket, Socket, std::thread::JoinHandle<()>) {
+    fn connected(nature: Nature) -> (Socket, Socket, std::thread::JoinHandle<()>) {
         let (gate, inner) = (anywhere(), anywhere());
         let (outer_address, inner_address) = (gate.address().unwrap(), inner.address().unwrap());
-        let wire = std::thread::spawn(move || relay(&gate.accept().unwrap(), &inner_address, ONE_WAY));
+        let wire = std::thread::spawn(move || relay(&gate.accept().unwrap(), &inner_address, nature));
         let client = Socket::connect(&outer_address).unwrap();
         (client, inner.accept().unwrap(), wire)
     }
@@ -202,7 +267,7 @@ mod tests {
 
     #[test]
     fn bytes_arrive_unchanged_and_not_before_their_time() {
-        let (client, server, wire) = connected();
+        let (client, server, wire) = connected(LONG);
         let began = Instant::now();
         client.send_all(b"there").unwrap();
         hears(&server, b"there");
@@ -213,9 +278,27 @@ mod tests {
         wire.join().unwrap();
     }
 
+    /// 400 kB take 100 ms at 32 Mbit/s.
+    #[test]
+    fn a_narrow_wire_lets_no_more_through_than_it_may() {
+        let (client, server, wire) = connected(Nature {
+            one_way: Duration::ZERO,
+            megabits: Some(32),
+        });
+        let sent: Vec<u8> = (0..400_000_u32).map(|byte| byte as u8).collect();
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            scope.spawn(|| client.send_all(&sent).unwrap());
+            hears(&server, &sent);
+        });
+        assert!(began.elapsed() >= Duration::from_millis(100));
+        drop((client, server));
+        wire.join().unwrap();
+    }
+
     #[test]
     fn what_was_sent_before_the_end_arrives_before_it() {
-        let (client, server, wire) = connected();
+        let (client, server, wire) = connected(LONG);
         client.send_all(b"leave").unwrap();
         drop(client);
         hears(&server, b"leave");
@@ -227,7 +310,7 @@ mod tests {
     /// The wire was cut when the side that asks had said its last, and the answers under way were lost.
     #[test]
     fn answers_arrive_after_the_last_question() {
-        let (client, server, wire) = connected();
+        let (client, server, wire) = connected(LONG);
         client.send_all(b"ask").unwrap();
         client.end().unwrap();
         hears(&server, b"ask");
@@ -250,7 +333,7 @@ mod tests {
         let address = gate.address().unwrap();
         let aim = target.clone();
         // It ends with this process.
-        std::thread::spawn(move || serve(&gate, &aim, ONE_WAY));
+        std::thread::spawn(move || serve(&gate, &aim, LONG));
         for _ in 0..2 {
             hears_the_end(&Socket::connect(&address).unwrap());
         }

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`config`] | which lenders, how many copies, how much of each |
 //! | `seal` | what a page is at a lender; `blocks`: and some of it |
+//! | `bare` | the floor of all this: a pager that does nothing but bring pages |
 //! | `depot` | the handle; `depot/driver.rs`: the links; `depot/lead.rs`: who has them |
 //! | `pack` | pages, compressed |
 //! | `spill` | the spill file |
@@ -20,6 +21,7 @@
 #![deny(unsafe_code)]
 
 mod arena;
+mod bare;
 mod blocks;
 pub mod config;
 mod depot;
@@ -33,6 +35,7 @@ mod sys;
 mod vec;
 
 pub use arena::{AccessError, Arena, ArenaConfig, ArenaError, ArenaStatus, WordAccess};
+pub use bare::BarePager;
 pub use config::Config;
 pub use depot::{Depot, GetError, Got, OpenError};
 pub use give_back::give_back;

@@ -5,6 +5,7 @@
 mod crash;
 mod far;
 mod memory;
+mod pages;
 mod paper;
 mod shared;
 mod throughput;
@@ -237,6 +238,8 @@ fn far_memory(
 ) -> Result<Vec<Figure>, BenchError> {
     tell("the study of paging");
     let mut figures = far::study()?;
+    tell("a page of far memory beside the barest pager and the bare link");
+    figures.extend(pages::pages(site, skipped)?);
     tell("words of far memory beside its pages");
     figures.extend(words::words(site, skipped)?);
     Ok(figures)

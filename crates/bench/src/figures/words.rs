@@ -3,10 +3,11 @@
 use std::time::{Duration, Instant};
 
 use netram_far::{Arena, ArenaConfig, ArenaError, Config, FarVec, WordAccess};
+use netram_transport::Address;
 
 use super::{Figure, volume};
 use crate::error::{BenchError, Context};
-use crate::site::{Lender, Site};
+use crate::site::Site;
 
 /// Rows and columns of TRANS's matrix: each row is longer than a page.
 const SIDE: usize = 6000;
@@ -24,19 +25,19 @@ const BATCH: usize = 1000;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A vector at a lender that is filled with what each place should have.
-struct Filled {
-    vec: FarVec<u64>,
-    _arena: Arena,
+pub(super) struct Filled {
+    pub(super) vec: FarVec<u64>,
+    pub(super) arena: Arena,
 }
 
-fn value(index: usize) -> u64 {
+pub(super) fn value(index: usize) -> u64 {
     (index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
 /// `None`: this process may not use `userfaultfd`, and `skipped` says so.
-fn filled(
+pub(super) fn filled(
     site: &Site,
-    lender: &Lender,
+    lender: &Address,
     (length, local_bytes): (usize, u64),
     words: WordAccess,
     skipped: &mut Vec<String>,
@@ -46,7 +47,7 @@ fn filled(
         local_bytes,
         words,
         depot: Config {
-            lenders: vec![lender.address().clone()],
+            lenders: vec![lender.clone()],
             security: site.security(true),
             copies: 1,
             ..Config::default()
@@ -55,7 +56,7 @@ fn filled(
     };
     let arena = match Arena::open(config) {
         Err(error @ (ArenaError::Refused { .. } | ArenaError::Kernel { .. })) => {
-            skipped.push(format!("words of far memory: {error}"));
+            skipped.push(format!("far memory: {error}"));
             return Ok(None);
         }
         opened => opened.context("open an arena")?,
@@ -69,7 +70,7 @@ fn filled(
             "the lender did not take all pages in time".to_owned(),
         ));
     }
-    Ok(Some(Filled { vec, _arena: arena }))
+    Ok(Some(Filled { vec, arena }))
 }
 
 fn right(found: impl Iterator<Item = (usize, u64)>) -> Result<(), BenchError> {
@@ -156,7 +157,8 @@ pub(super) fn words(site: &Site, skipped: &mut Vec<String>) -> Result<Vec<Figure
     let lender = site.lender_of_pages(volume::spec(None), MEMORY)?;
     let mut figures = Vec::new();
     let (matrix, table) = ((SIDE * SIDE, TRANS_LOCAL), (TABLE, TABLE_LOCAL));
-    let Some(mut filled_matrix) = filled(site, &lender, matrix, WordAccess::Measured, skipped)? else {
+    let Some(mut filled_matrix) = filled(site, lender.address(), matrix, WordAccess::Measured, skipped)?
+    else {
         return Ok(figures);
     };
     let by_words = exchange(&mut filled_matrix, true)?;
@@ -168,13 +170,13 @@ pub(super) fn words(site: &Site, skipped: &mut Vec<String>) -> Result<Vec<Figure
         "TRANS: {COLUMNS} columns of {SIDE} x {SIDE} values exchanged with its rows, 16 MiB local, by words; floor: by pages"
     );
     figures.push(Figure::faster("far-trans", what, "s", by_words, by_pages, 100.0));
-    let Some(by_pages) = filled(site, &lender, table, WordAccess::Never, skipped)? else {
+    let Some(by_pages) = filled(site, lender.address(), table, WordAccess::Never, skipped)? else {
         return Ok(figures);
     };
     let paged = lookups(&by_pages, None)?;
     drop(by_pages);
     for (id, batch, least) in [("far-lookups", BATCH, 5.0), ("far-lookup", 1, 1.0)] {
-        let Some(by_words) = filled(site, &lender, table, WordAccess::Measured, skipped)? else {
+        let Some(by_words) = filled(site, lender.address(), table, WordAccess::Measured, skipped)? else {
             return Ok(figures);
         };
         let each = lookups(&by_words, Some(batch))?;
