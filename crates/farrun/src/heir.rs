@@ -10,7 +10,7 @@ use netram_far::run::{GIVE_BACK, SETTINGS, Settings};
 use crate::abi;
 
 /// Begins it. For a thread whose descriptors are the arena's: one of them is how it learns of the end, be that an exit, a signal, or
-/// that the program becomes another one. 1 ms.
+/// that the program becomes another one.
 pub(crate) fn begin(settings: &Settings, deposit: DepositId) -> io::Result<()> {
     let mut command = Command::new(&settings.netram);
     command
@@ -25,10 +25,11 @@ pub(crate) fn begin(settings: &Settings, deposit: DepositId) -> io::Result<()> {
     abi::leave_family(&mut command);
     let mut begun = command.spawn()?;
     let mut word = begun.stdin.take().expect("it was asked for");
+    // Of who has begun it, before anything can fail: the program has no child that it did not make. Where SIGCHLD is ignored there is nobody to
+    // wait for.
+    let _ = begun.wait();
     word.write_all(&deposit.0.to_le_bytes())?;
     // Left open: the kernel closes it with the arena's last thread.
     let _ = word.into_raw_fd();
-    // Of who has begun it. Where nobody waits for children, as in a program that has SIGCHLD ignored, there is nobody to wait for.
-    let _ = begun.wait();
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use super::{Site, compiled, start};
+use super::{Site, compiled, finish, start};
 
 /// Longer than anything takes, and shorter than the lease.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -43,6 +43,33 @@ fn what_a_program_leaves_at_lenders_is_given_back_however_it_ends() {
         let ended = child.wait().unwrap();
         assert_eq!(ended.success(), end != "dies", "{end}: {ended}");
     }
+}
+
+/// Who has begun the one that gives back is then nobody's to wait for.
+#[test]
+fn a_program_that_ignores_the_end_of_children_is_run_and_gives_back_too() {
+    let Some(site) = Site::new("ignores", 1, "64MiB") else {
+        return;
+    };
+    let (_folder, program) = compiled("ends", &[]);
+    let run = site.run("1MiB", &["--copies=1"], &program);
+    let mut command = std::process::Command::new("env");
+    command.arg("--ignore-signal=CHLD").arg(run.get_program());
+    command.args(run.get_args()).arg("returns");
+    for (name, value) in run.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let ended = finish(command.stdin(Stdio::null()));
+    assert_eq!(
+        (ended.code, ended.out.as_str()),
+        (0, "written\n"),
+        "{}",
+        ended.err
+    );
+    wait(&site, "ignores", |held| held.is_none());
 }
 
 /// Waits until it is so at each lender: how many pages it holds, if it knows a deposit at all.
