@@ -1,10 +1,10 @@
 //! However a program ends, lenders have their memory back at once, and not when a lease of 30 s is over.
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::{Site, compiled, finish, start};
+use super::{Site, compiled, start};
 
 /// Longer than anything takes, and shorter than the lease.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -16,32 +16,7 @@ fn what_a_program_leaves_at_lenders_is_given_back_however_it_ends() {
     };
     let (_folder, program) = compiled("ends", &[]);
     for end in ["returns", "leaves", "dies", "becomes"] {
-        let mut command = site.run("1MiB", &[], &program);
-        let mut child = start(
-            command
-                .arg(end)
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
-                .stderr(Stdio::inherit()),
-        );
-        let mut out = BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
-        out.read_line(&mut line).unwrap();
-        assert_eq!(line, "written\n", "{end}");
-        wait(&site, end, |held| held > Some(0));
-        let mut word = child.stdin.take().unwrap();
-        word.write_all(b"\n").unwrap();
-        wait(&site, end, |held| held.is_none());
-        if end == "becomes" {
-            let ended = child.try_wait().unwrap();
-            assert!(
-                ended.is_none(),
-                "what it has become ends with its input: {ended:?}"
-            );
-        }
-        drop(word);
-        let ended = child.wait().unwrap();
-        assert_eq!(ended.success(), end != "dies", "{end}: {ended}");
+        gives_back(&site, end, site.run("1MiB", &[], &program).arg(end));
     }
 }
 
@@ -53,7 +28,7 @@ fn a_program_that_ignores_the_end_of_children_is_run_and_gives_back_too() {
     };
     let (_folder, program) = compiled("ends", &[]);
     let run = site.run("1MiB", &["--copies=1"], &program);
-    let mut command = std::process::Command::new("env");
+    let mut command = Command::new("env");
     command.arg("--ignore-signal=CHLD").arg(run.get_program());
     command.args(run.get_args()).arg("returns");
     for (name, value) in run.get_envs() {
@@ -62,14 +37,35 @@ fn a_program_that_ignores_the_end_of_children_is_run_and_gives_back_too() {
             None => command.env_remove(name),
         };
     }
-    let ended = finish(command.stdin(Stdio::null()));
-    assert_eq!(
-        (ended.code, ended.out.as_str()),
-        (0, "written\n"),
-        "{}",
-        ended.err
+    gives_back(&site, "returns", &mut command);
+}
+
+/// Runs a program until lenders have pages of it, has it end so, and waits until they have none.
+fn gives_back(site: &Site, end: &str, command: &mut Command) {
+    let mut child = start(
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit()),
     );
-    wait(&site, "ignores", |held| held.is_none());
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    assert_eq!(line, "written\n", "{end}");
+    wait(site, end, |held| held > Some(0));
+    let mut word = child.stdin.take().unwrap();
+    word.write_all(b"\n").unwrap();
+    wait(site, end, |held| held.is_none());
+    if end == "becomes" {
+        let ended = child.try_wait().unwrap();
+        assert!(
+            ended.is_none(),
+            "what it has become ends with its input: {ended:?}"
+        );
+    }
+    drop(word);
+    let ended = child.wait().unwrap();
+    assert_eq!(ended.success(), end != "dies", "{end}: {ended}");
 }
 
 /// Waits until it is so at each lender: how many pages it holds, if it knows a deposit at all.
