@@ -550,7 +550,7 @@ def open_arena(
     packed: _Size | None = None,
     words: int | str | None = None,
     patched: _Size | None = None,
-    replacement: str = "fifo",
+    replacement: str = "dueling",
     threads: int = 4,
     user_faults_only: bool = False,
     wait: str | None = None,

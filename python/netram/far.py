@@ -88,7 +88,7 @@ def open(
     packed: int | str | None = None,
     words: int | str | None = None,
     patched: int | str | None = None,
-    replacement: str = "fifo",
+    replacement: str = "dueling",
     threads: int = 4,
     user_faults_only: bool = False,
     wait: str | None = None,
@@ -102,7 +102,7 @@ def open(
     spill_size: its most bytes. hidden: bytes of local for pages on their way out. packed: bytes of local for pages that
     stay here compressed. words: gather() and scatter() leave pages away until so many blocks of 16 bytes of one were used,
     1 to 256, or "measured", what they and pages cost; pages come whole unless given. patched: bytes of local for
-    what was scattered so. replacement: which page leaves, "fifo", "clock", "lru" or "random". threads: so many
+    what was scattered so. replacement: which page leaves, "dueling", "fifo", "clock", "lru" or "random". threads: so many
     faults are served at once. user_faults_only=True needs no right to userfaultfd, but then system calls on pages that are
     away (reading a file into an array) fail. wait: "spin", "yield" or "block". patience: seconds that growing waits for room.
 

@@ -15,8 +15,8 @@ use crate::blocks::BlockCipher;
 use crate::pack::Clear;
 
 /// What proves a page to be the one that left.
-#[derive(Clone, Copy, Debug, Default)]
-struct Tag([u8; 16]);
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tag([u8; 16]);
 
 /// A page's bytes.
 pub(crate) type Bytes = [u8; PAGE_BYTES];
@@ -30,13 +30,59 @@ pub(crate) enum Form {
     Whole,
 }
 
-pub(crate) struct Sealer {
+/// Seals pages, for whoever has the time. Which tag is a page's is the [`Sealer`]'s to know.
+pub(crate) struct Crypt {
     form: Form,
     key: LessSafeKey,
+}
+
+pub(crate) struct Sealer {
+    crypt: Arc<Crypt>,
     /// The same key, for blocks by themselves.
     blocks: Arc<BlockCipher>,
     /// By page: of what left last.
     tags: Vec<Tag>,
+}
+
+impl Crypt {
+    /// Seals a page. The version is new.
+    pub(crate) fn seal(&self, page: Page, version: u64, clear: &Clear) -> (Arc<[u8]>, Tag) {
+        let mut sealed: Arc<[u8]> = self.formed(clear, |bytes| bytes.into());
+        let bytes = Arc::get_mut(&mut sealed).expect("nobody else has it yet");
+        let tag = self.seal_in_place(page, version, bytes);
+        (sealed, tag)
+    }
+
+    /// What proves the page under this version. What is sealed for it goes nowhere, so that no version seals two pages.
+    pub(crate) fn tag(&self, page: Page, version: u64, clear: &Clear) -> Tag {
+        let mut room = [0; PAGE_BYTES];
+        self.formed(clear, |bytes| {
+            let room = &mut room[..bytes.len()];
+            room.copy_from_slice(bytes);
+            self.seal_in_place(page, version, room)
+        })
+    }
+
+    fn seal_in_place(&self, page: Page, version: u64, bytes: &mut [u8]) -> Tag {
+        let aad = Aad::from(associated(page, version));
+        let tag = self.key.seal_in_place_separate_tag(nonce(version), aad, bytes);
+        let tag = tag.expect("a page is far smaller than what one nonce may seal");
+        let mut known = Tag::default();
+        known.0.copy_from_slice(tag.as_ref());
+        known
+    }
+
+    /// Gives what is to be sealed of a page.
+    fn formed<T>(&self, clear: &Clear, what: impl FnOnce(&[u8]) -> T) -> T {
+        match (self.form, clear) {
+            (Form::AsGiven, _) | (Form::Whole, Clear::Whole(_)) => what(clear.parts()),
+            (Form::Whole, Clear::Packed(_)) => {
+                let mut bytes = [0; PAGE_BYTES];
+                clear.unpack(&mut bytes);
+                what(&bytes)
+            }
+        }
+    }
 }
 
 impl Sealer {
@@ -46,8 +92,10 @@ impl Sealer {
         SystemRandom::new().fill(&mut key)?;
         SystemRandom::new().fill(&mut marks)?;
         Ok(Sealer {
-            form,
-            key: LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &key)?),
+            crypt: Arc::new(Crypt {
+                form,
+                key: LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &key)?),
+            }),
             blocks: Arc::new(BlockCipher::new(&key, &marks)),
             tags: Vec::new(),
         })
@@ -58,27 +106,23 @@ impl Sealer {
         Arc::clone(&self.blocks)
     }
 
-    /// What is to be sealed of a page.
-    fn formed(&self, clear: &Clear) -> Vec<u8> {
-        match self.form {
-            Form::AsGiven => clear.parts().to_vec(),
-            Form::Whole => {
-                let mut bytes = [0; PAGE_BYTES];
-                clear.unpack(&mut bytes);
-                bytes.to_vec()
-            }
-        }
+    /// What seals without this.
+    pub(crate) fn crypt(&self) -> Arc<Crypt> {
+        Arc::clone(&self.crypt)
     }
 
-    /// Whether this is what was sealed last of the page, under this version. What is sealed for it goes nowhere, so that no version seals two pages.
-    pub(crate) fn is_same(&self, page: Page, version: u64, clear: &Clear) -> bool {
-        let mut sealed = self.formed(clear);
-        let aad = Aad::from(associated(page, version));
-        let tag = self
-            .key
-            .seal_in_place_separate_tag(nonce(version), aad, &mut sealed);
-        let known = self.tags.get(page.0 as usize);
-        tag.is_ok_and(|tag| known.is_some_and(|known| known.0[..] == *tag.as_ref()))
+    /// What proves what was sealed last of the page.
+    pub(crate) fn tag(&self, page: Page) -> Option<Tag> {
+        self.tags.get(page.0 as usize).copied()
+    }
+
+    /// The page has been sealed, and is put now.
+    pub(crate) fn tell(&mut self, page: Page, tag: Tag) {
+        let index = page.0 as usize;
+        if index >= self.tags.len() {
+            self.tags.resize(index + 1, Tag::default());
+        }
+        self.tags[index] = tag;
     }
 }
 
@@ -91,18 +135,9 @@ impl Seals for Sealer {
     }
 
     fn seal(&mut self, page: Page, version: u64, clear: &Clear) -> Arc<[u8]> {
-        let mut sealed = self.formed(clear);
-        let aad = Aad::from(associated(page, version));
-        let tag = self
-            .key
-            .seal_in_place_separate_tag(nonce(version), aad, &mut sealed);
-        let tag = tag.expect("a page is far smaller than what one nonce may seal");
-        let index = page.0 as usize;
-        if index >= self.tags.len() {
-            self.tags.resize(index + 1, Tag::default());
-        }
-        self.tags[index].0.copy_from_slice(tag.as_ref());
-        sealed.into()
+        let (sealed, tag) = self.crypt.seal(page, version, clear);
+        self.tell(page, tag);
+        sealed
     }
 
     fn open(&self, page: Page, version: u64, sealed: &[u8]) -> Option<Box<Clear>> {
@@ -116,7 +151,7 @@ impl Seals for Sealer {
         whole[..length].copy_from_slice(sealed);
         whole[length..].copy_from_slice(&tag.0);
         let aad = Aad::from(associated(page, version));
-        let opened = self.key.open_in_place(nonce(version), aad, whole).ok()?;
+        let opened = self.crypt.key.open_in_place(nonce(version), aad, whole).ok()?;
         Some(Box::new(Clear::of(opened)))
     }
 
@@ -160,7 +195,9 @@ mod tests {
         let mut bytes = sealed.to_vec();
         assert!(bytes.iter().filter(|byte| **byte == 7).count() < 100);
         assert_eq!(*sealer.open(Page(3), 9, &bytes).unwrap(), page);
-        assert!(sealer.is_same(Page(3), 9, &page));
+        let is_same =
+            |sealer: &Sealer, clear: &Clear| sealer.tag(Page(3)) == Some(sealer.crypt.tag(Page(3), 9, clear));
+        assert!(is_same(&sealer, &page));
         assert!(sealer.open(Page(4), 9, &bytes).is_none());
         assert!(sealer.open(Page(3), 8, &bytes).is_none());
         assert!(sealer.open(Page(3), 9, &bytes[1..]).is_none());
@@ -170,7 +207,7 @@ mod tests {
         bytes[4095] ^= 1;
         assert!(sealer.open(Page(3), 9, &bytes).is_none());
         let packed = Clear::pack(&[7; PAGE_BYTES]).unwrap();
-        assert!(!sealer.is_same(Page(3), 9, &packed));
+        assert!(!is_same(&sealer, &packed));
         let sealed = sealer.seal(Page(3), 11, &packed);
         assert_eq!(*sealer.open(Page(3), 11, &sealed).unwrap(), packed);
         assert!(sealer.open(Page(3), 11, &sealed[1..]).is_none());
@@ -187,8 +224,9 @@ mod tests {
         let packed = Clear::pack(&clear).unwrap();
         let sealed = sealer.seal(Page(3), 9, &packed);
         assert_eq!(sealed.len(), PAGE_BYTES);
-        assert!(sealer.is_same(Page(3), 9, &packed));
-        assert!(sealer.is_same(Page(3), 9, &Clear::whole(&clear)));
+        for same in [&packed, &Clear::whole(&clear)] {
+            assert_eq!(sealer.tag(Page(3)), Some(sealer.crypt.tag(Page(3), 9, same)));
+        }
         assert_eq!(*sealer.open(Page(3), 9, &sealed).unwrap(), Clear::whole(&clear));
         let numbers = [255, 0, 17, 18];
         let part = |bytes: &[u8], number: u8| {

@@ -230,7 +230,7 @@ fn what_compresses_well_needs_no_lender_and_what_does_not_takes_no_room_for_it()
     let dir = dir();
     let _lender = lender(&dir, 0, 8 << 20);
     let settings = ArenaConfig {
-        packed_bytes: None,
+        packed_bytes: Some(FRAMES as u64 / 4 * 4096),
         ..config(&dir, 1, 1)
     };
     let Some(arena) = open(settings) else {

@@ -103,15 +103,16 @@ pub fn parse_replacement(word: &str) -> Result<Replacement, SettingsError> {
         .ok_or(SettingsError::Unknown {
             word: word.to_owned(),
             what: "replacement",
-            known: "lru, clock, random, fifo",
+            known: "lru, clock, random, fifo, dueling",
         })
 }
 
-const REPLACEMENTS: [(Replacement, &str); 4] = [
+const REPLACEMENTS: [(Replacement, &str); 5] = [
     (Replacement::Lru, "lru"),
     (Replacement::Clock, "clock"),
     (Replacement::Random, "random"),
     (Replacement::Fifo, "fifo"),
+    (Replacement::Dueling, "dueling"),
 ];
 
 /// A first touch by its name.

@@ -79,6 +79,7 @@ fn rows_count_what_is_counted_one_by_one() {
             Replacement::Clock,
             Replacement::Random,
             Replacement::Fifo,
+            Replacement::Dueling,
         ] {
             let configs = configs(replacement, seed % 2 == 0);
             let mut study = Study::new(PAGE_BYTES, &configs);

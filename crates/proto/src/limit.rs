@@ -135,6 +135,8 @@ pub const DEPOSIT_FRAMES_MAX: usize = 4;
 pub const DEPOSIT_GROW_SLOTS: u32 = 4096;
 /// Pages that an owner fetches at once in order to give them a second place. They need memory of which it has little.
 pub const MENDS_MAX: usize = FRAME_PAGES_MAX;
+/// Pages that wait to be put at a lender before they take turns with those that are wanted from there: less is sent when nothing is wanted.
+pub const PUTS_PILED: usize = 8 * FRAME_PAGES_MAX;
 /// Short pages that an owner looks at in one step, for some that can be mended: tens of µs.
 pub const MEND_LOOK_MAX: usize = 4096;
 /// Pages that an owner has asked for before they were wanted, and has not used yet: a megabyte.
@@ -162,8 +164,16 @@ pub const PATCH_PAGE_BYTES: u32 = 96;
 pub const UNPACKED_RUN_MAX: u32 = 7;
 /// Pages that leave an arena together: what one frame holds.
 pub const EVICT_PAGES: usize = FRAME_PAGES_MAX;
-/// Pages that are asked for ahead of one thread's faults, at most.
-pub const AHEAD_PAGES_MAX: u32 = 32;
+/// Pages that an arena hides together, at most: most of what that takes is to tell the other cores, once a run.
+pub const HIDE_PAGES_MAX: usize = 64;
+/// A batch that is hidden is one frame of the cap in so many.
+pub const HIDE_SHARE: usize = 64;
+/// Pages that are asked for ahead of one thread's faults, at most: each run costs some wake-ups, 3 us a page with runs of 32.
+pub const AHEAD_PAGES_MAX: u32 = 128;
+/// Places on a thread's way that are looked at for pages that are away: those that are here are passed over.
+pub const AHEAD_PLACES_MAX: usize = 4 * AHEAD_PAGES_MAX as usize;
+/// Courses of one thread's faults that are followed at once.
+pub const COURSES_MAX: usize = 8;
 /// What a page's counter of words begins with, at least: then the first word brings the page.
 pub const COUNTER_MIN: u32 = 1;
 /// And at most: a page has no more blocks, and a byte counts them.

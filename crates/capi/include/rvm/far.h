@@ -53,10 +53,11 @@ typedef struct rvm_far *rvm_far_t;
 
 /* Which page leaves when another one comes. */
 typedef enum {
-    rvm_far_fifo = 0,  /* the one that has been here for longest */
-    rvm_far_clock = 1, /* that, unless it was referenced since it was looked at last */
-    rvm_far_lru = 2,   /* the one that was referenced longest ago, as far as that is seen */
-    rvm_far_random = 3
+    rvm_far_dueling = 0, /* the one that has been here for longest; or most that come, so that others stay: whichever brings less */
+    rvm_far_fifo = 1,    /* the one that has been here for longest */
+    rvm_far_clock = 2,   /* that, unless it was referenced since it was looked at last */
+    rvm_far_lru = 3,     /* the one that was referenced longest ago, as far as that is seen */
+    rvm_far_random = 4
 } rvm_far_replacement_t;
 
 /* For `words`. */
@@ -82,7 +83,7 @@ typedef struct {
     rvm_length_t lender_bytes;         /* the most bytes at each lender; 0: as many as it lends */
     rvm_length_t hidden_bytes;         /* of the cap, for pages on their way out; 0: an eighth */
     rvm_length_t packed_bytes;         /* of the cap, for pages that stay here compressed; ~0: a quarter; 0: none */
-    rvm_far_replacement_t replacement; /* rvm_far_fifo */
+    rvm_far_replacement_t replacement; /* rvm_far_dueling */
     unsigned threads;                  /* so many faults are served at once; 4 */
     rvm_bool_t user_faults_only;       /* needs no right to userfaultfd, but system calls on pages that are away are EFAULT */
     const char *wait;                  /* "spin", "yield:MICROSECONDS", "block"; NULL: yield:50 */

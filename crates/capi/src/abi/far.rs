@@ -165,10 +165,11 @@ fn patched_bytes(chosen: Length) -> Option<u64> {
 
 fn replacement(chosen: c_int) -> Result<Replacement, Failure> {
     match chosen {
-        0 => Ok(Replacement::Fifo),
-        1 => Ok(Replacement::Clock),
-        2 => Ok(Replacement::Lru),
-        3 => Ok(Replacement::Random),
+        0 => Ok(Replacement::Dueling),
+        1 => Ok(Replacement::Fifo),
+        2 => Ok(Replacement::Clock),
+        3 => Ok(Replacement::Lru),
+        4 => Ok(Replacement::Random),
         other => Err(wrong(format!(
             "`replacement` {other} is no rvm_far_replacement_t"
         ))),

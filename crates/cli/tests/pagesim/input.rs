@@ -27,7 +27,7 @@ fn what_cannot_be_studied_is_refused_before_anything_runs() {
     refused(&["run", "trans", "--machine", "vax"], "mascots96, rdma, tcp, cxl");
     refused(
         &["run", "trans", "--replacement", "mru"],
-        "lru, clock, random, fifo",
+        "lru, clock, random, fifo, dueling",
     );
     refused(&["run", "quake"], "trans, mvec, gauss, sort");
     let sizes = vec!["8MiB"; 60].join(",");

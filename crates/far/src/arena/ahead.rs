@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
+use std::time::Instant;
 
-use netram_proto::arena::{Arrive, Page};
+use netram_proto::arena::{Arena as Machine, Arrive, Page};
 use netram_proto::limit::{AHEAD_PAGES_MAX, PAGE_BYTES};
 
 use super::handler::{EndGuard, enlist};
@@ -22,6 +23,7 @@ pub(super) fn run(core: &Arc<Core>) {
     enlist(core);
     let mut room = vec![ZEROS; TOGETHER];
     let mut awaited: VecDeque<Page> = VecDeque::with_capacity(AWAITED_MAX);
+    let mut pace = Pace::default();
     loop {
         let idle = |state: &mut super::moves::State| {
             awaited.is_empty() && !core.hub.is_stopping() && !state.machine.has_ahead()
@@ -42,6 +44,35 @@ pub(super) fn run(core: &Arc<Core>) {
         if let Some(run) = run {
             let came = core.fetch_run(&run[..run.len().min(TOGETHER)], &mut room);
             awaited.drain(..came);
+            pace.came(core, came, awaited.is_empty());
+        }
+    }
+}
+
+/// How fast pages come, in ns a page, while more are awaited.
+#[derive(Debug, Default)]
+struct Pace {
+    since: Option<Instant>,
+    pages: u32,
+}
+
+impl Pace {
+    /// Pages that are measured together: the clock and the lock are nothing then.
+    const TOGETHER: u32 = 64;
+
+    fn came(&mut self, core: &Core, pages: usize, last: bool) {
+        self.pages += pages as u32;
+        if let Some(since) = self.since
+            && self.pages >= Self::TOGETHER
+        {
+            let ns = since.elapsed().as_nanos() as u64 / u64::from(self.pages);
+            core.hub.lock().machine.ahead_took(ns);
+            self.since = None;
+        }
+        if last {
+            self.since = None;
+        } else if self.since.is_none() {
+            (self.since, self.pages) = (Some(Instant::now()), 0);
         }
     }
 }
@@ -81,7 +112,7 @@ impl Core {
         }
         drop(shape);
         let put_pages = { pages.iter().zip(&put) }.filter_map(|(page, put)| put.then_some(*page));
-        self.all_came(put_pages);
+        self.tell_all(put_pages, Machine::came);
         for (((page, bytes), arrive), put) in pages.iter().zip(bytes).zip(arrivals).zip(put) {
             match arrive {
                 Arrive::Hold(berth) => self.hold(*page, berth, bytes),

@@ -3,14 +3,14 @@
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use netram_proto::arena::{Berth, Effort, Next, Page, Work};
+use netram_proto::arena::{Arena as Machine, Berth, Next, Page, Work};
 use netram_proto::limit::PAGE_BYTES;
 use rustix::io::Errno;
 
+use super::compressor::Compressor;
 use super::handler::{EndGuard, enlist};
 use super::moves::{Core, ZEROS, berth_offset, offset};
 use crate::pack::Clear;
-use crate::seal::Bytes;
 
 /// How often a page is tried that the kernel is busy with.
 const TRIES: usize = 8;
@@ -38,11 +38,11 @@ pub(super) fn run(core: &Arc<Core>) {
     let thread = enlist(core);
     core.hub.lock().copier = core.exchange.is_none().then_some(thread);
     let mut stuck = None;
-    let mut effort = Effort::default();
+    let mut compressor = Compressor::default();
     while let Some(work) = next_work(core, &mut stuck) {
         match work {
             Work::Hide(pages) => hide(core, &pages),
-            Work::Send(pages) => send(core, &pages, &mut effort),
+            Work::Send(pages) => send(core, &pages, &mut compressor),
             Work::Pass(pages) => pass(core, &pages),
         }
     }
@@ -84,9 +84,8 @@ fn next_work(core: &Core, since: &mut Option<Instant>) -> Option<Work> {
 fn hide(core: &Core, pages: &[(Page, Berth)]) {
     for run in pages.chunk_by(|one, next| (one.0.0 + 1, one.1.0 + 1) == (next.0.0, next.1.0)) {
         let (moved, rest) = run.split_at(move_out_run(core, run));
-        moved
-            .iter()
-            .for_each(|(page, _)| tell_hidden(core, *page, Hid::Moved));
+        let moved = moved.iter().map(|(page, _)| *page);
+        core.tell_all(moved, |machine, page| machine.hid(page, true));
         for (page, berth) in rest {
             let hid = match core.exchange.is_some() {
                 true => move_out(core, *page, *berth),
@@ -188,45 +187,32 @@ fn copy_out(core: &Core, page: Page, berth: Berth) -> Hid {
     Hid::Moved
 }
 
-fn send(core: &Core, pages: &[(Page, Berth)], effort: &mut Effort) {
-    let mut dropped = Vec::with_capacity(pages.len());
+fn send(core: &Core, pages: &[(Page, Berth)], compressor: &mut Compressor) {
+    compressor.begin(core);
+    let (mut zeros, mut leaving) = (Vec::new(), Vec::with_capacity(pages.len()));
+    let mut packed_berths = Vec::new();
     for (page, berth) in pages {
-        let mut bytes = ZEROS;
-        core.backstage.read(berth_offset(*berth), &mut bytes);
-        match leave(core, *page, &bytes, effort) {
-            Next::Drop(berth) | Next::Forget(berth) => dropped.push(berth),
-            next => core.follow(*page, next),
+        let mut bytes = Box::new(ZEROS);
+        core.backstage.read(berth_offset(*berth), &mut bytes[..]);
+        if *bytes == ZEROS {
+            core.depot.forget(*page);
+            zeros.push(*page);
+            continue;
+        }
+        match compressor.compress(core, &bytes) {
+            Some(packed) if compressor.packs() => match stay(core, *page, packed) {
+                Next::Drop(berth) | Next::Forget(berth) => packed_berths.push(berth),
+                next => core.follow(*page, next),
+            },
+            Some(packed) => leaving.push((*page, packed)),
+            None => leaving.push((*page, Clear::Whole(bytes))),
         }
     }
-    core.drop_berths(dropped);
-}
-
-fn leave(core: &Core, page: Page, bytes: &Bytes, effort: &mut Effort) -> Next {
-    if *bytes == ZEROS {
-        core.depot.forget(page);
-        return core.tell(page, |machine| machine.sent(page, false));
-    }
-    let packed = if core.compresses {
-        compress(bytes, effort)
-    } else {
-        None
-    };
-    let clear = match packed {
-        Some(packed) if core.packs => return stay(core, page, packed),
-        Some(packed) => packed,
-        None => Clear::whole(bytes),
-    };
-    core.depot.keep(page, &clear);
-    core.tell(page, |machine| machine.sent(page, true))
-}
-
-fn compress(bytes: &Bytes, effort: &mut Effort) -> Option<Clear> {
-    if !effort.is_worth_it() {
-        return None;
-    }
-    let packed = Clear::pack(bytes);
-    effort.tried(packed.is_some());
-    packed
+    core.drop_berths(packed_berths);
+    core.tell_all(zeros.into_iter(), |machine, page| machine.sent(page, false));
+    core.depot.keep(&leaving);
+    let left = leaving.iter().map(|(page, _)| *page);
+    core.tell_all(left, |machine, page| machine.sent(page, true));
 }
 
 /// The page goes into the pack, unless somebody wants it, or has thrown it away.
@@ -245,12 +231,14 @@ fn stay(core: &Core, page: Page, packed: Clear) -> Next {
 
 /// The oldest of the pack go on, as they are.
 fn pass(core: &Core, pages: &[Page]) {
-    for page in pages {
+    let packed = |page: &Page| {
         let packed = core.pack().get(page).cloned();
-        let packed = packed.expect("nobody else takes a page that is passed on");
-        core.depot.keep(*page, &packed);
-        core.pack().remove(page);
-        let next = core.tell(*page, |machine| machine.passed(*page));
-        core.follow(*page, next);
-    }
+        (*page, packed.expect("nobody else takes a page that is passed on"))
+    };
+    let leaving: Vec<(Page, Clear)> = pages.iter().map(packed).collect();
+    core.depot.keep(&leaving);
+    let mut pack = core.pack();
+    pages.iter().for_each(|page| drop(pack.remove(page)));
+    drop(pack);
+    core.tell_all(pages.iter().copied(), Machine::passed);
 }

@@ -89,7 +89,7 @@ fn serve(core: &Core, fault: Fault, meanwhile: &mut dyn Meanwhile) {
     }
     let serve = state.machine.fault(fault.page);
     let area = 0..core.pages();
-    state.machine.note(fault.thread, fault.page, serve, &area);
+    state.machine.note(fault.thread, fault.at, serve, &area);
     core.hub.spread(&state);
     drop(state);
     core.serve(fault.page, serve, fault.thread, meanwhile);

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `moves.rs` | the moves, and what the kernel tells |
 //! | `handler.rs` | faults; `ear.rs`: which handler hears of them |
-//! | `evictor.rs` | hides pages and gives them to the depot |
+//! | `evictor.rs` | hides pages and gives them to the depot; `compressor.rs`: which of them compressed |
 //! | `ahead.rs` | what comes before it is wanted |
 //! | `words.rs` | words of pages that stay away |
 //! | `patches.rs` | words that are written to them |
@@ -17,6 +17,7 @@
 //! takes the mark off.
 
 mod ahead;
+mod compressor;
 mod ear;
 mod evictor;
 mod handler;
@@ -37,7 +38,7 @@ use netram_transport::{WaitPolicy, Waker};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-use self::moves::{Core, Hub, ZEROS};
+use self::moves::{Core, Hub, ZEROS, offset};
 pub(crate) use self::patches::Written;
 pub use self::words::WordAccess;
 pub(crate) use self::words::{Found, NUMBERS};
@@ -60,7 +61,9 @@ const NEEDED: Features = Features::REMOVE
     .and(Features::REMAP)
     .and(Features::THREAD_ID);
 /// What it uses where it is to be had.
-const WELCOME: Features = Features::POISON.and(Features::PROTECT);
+const WELCOME: Features = Features::POISON
+    .and(Features::PROTECT)
+    .and(Features::EXACT_ADDRESS);
 
 /// Settings of an arena. Take the default, and name lenders and sizes.
 #[derive(Clone, Debug)]
@@ -73,7 +76,7 @@ pub struct ArenaConfig {
     /// an eighth.
     pub hidden_bytes: Option<u64>,
     /// Bytes of the cap for pages that stay here compressed, and come back without a lender; with the hidden ones at most three quarters of it. Pages that do not
-    /// compress take none of it. `None`: a quarter.
+    /// compress take none of it. `None`: a quarter, while that spares more than it costs.
     pub packed_bytes: Option<u64>,
     /// Bytes of the cap for words that were written to pages that are away, where [`words`](Self::words) are allowed: about 120 for the first of a page. With what is hidden and compressed
     /// at most three quarters of the cap. When most of it is taken, the pages that were written first come home. `None`: an eighth, or what the others leave of
@@ -104,7 +107,7 @@ impl Default for ArenaConfig {
             hidden_bytes: None,
             packed_bytes: None,
             patched_bytes: None,
-            replacement: Replacement::Fifo,
+            replacement: Replacement::Dueling,
             handlers: 4,
             user_faults_only: false,
             words: WordAccess::Never,
@@ -327,7 +330,9 @@ impl Arena {
         let mut serve = state.machine.want(page);
         if serve != Serve::There {
             let thread = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
-            state.machine.note(thread, page, serve, &(0..core.pages()));
+            state
+                .machine
+                .note(thread, offset(page) as u64, serve, &(0..core.pages()));
             core.hub.spread(&state);
         }
         let mut since = None;
@@ -499,6 +504,7 @@ fn check(config: &ArenaConfig) -> Result<(u32, Settings), ArenaError> {
         frames: local,
         hidden,
         pack,
+        packs_always: config.packed_bytes.is_some(),
         patched: match config.words {
             WordAccess::Never => 0,
             _ => patched,

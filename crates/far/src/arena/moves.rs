@@ -20,6 +20,8 @@ pub(super) static ZEROS: Bytes = [0; PAGE_BYTES];
 
 /// How often a thread that waits looks whether its patience is over.
 const LOOK: Duration = Duration::from_millis(100);
+/// One page in so many is measured where words are not counted by what it costs: that takes 0.1 us.
+const MEASURED: u32 = 8;
 /// Between two attempts when the machine has no memory at all.
 const NO_MEMORY_WAIT: Duration = Duration::from_millis(5);
 
@@ -68,6 +70,8 @@ pub(super) struct State {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fault {
     pub(super) page: Page,
+    /// The byte of the arena, if the kernel tells it; else where the page begins.
+    pub(super) at: u64,
     pub(super) thread: u32,
 }
 
@@ -210,7 +214,10 @@ impl Core {
             Serve::Check | Serve::Zero => self.put_into_sight(page, &ZEROS),
             Serve::Show(berth) => self.show(page, berth),
             Serve::Unpack => self.unpack(page),
-            Serve::Fetch if self.measures => self.fetch_measured(page, meanwhile),
+            // By what a page costs words are counted, and pages are packed.
+            Serve::Fetch if self.measures || page.0.is_multiple_of(MEASURED) => {
+                self.fetch_measured(page, meanwhile);
+            }
             Serve::Fetch => self.fetch(page, meanwhile),
             Serve::Lost if self.poisons => self.wake(page),
             Serve::Lost => signal_thread(thread, Signal::BUS),
@@ -237,7 +244,9 @@ impl Core {
         let began = Instant::now();
         self.fetch(page, meanwhile);
         let ns = began.elapsed().as_nanos() as u64;
-        self.hub.lock().worth.page_took(ns);
+        let mut state = self.hub.lock();
+        state.worth.page_took(ns);
+        state.machine.fetch_took(ns);
     }
 
     /// Brings a page from the depot.
@@ -398,14 +407,26 @@ impl Core {
         self.follow(page, next);
     }
 
-    /// The same for some pages.
-    pub(super) fn all_came(&self, pages: impl Iterator<Item = Page>) {
+    /// Tells the machine of the same move of each of these, and does what is left to do for them; berths are emptied together.
+    pub(super) fn tell_all(
+        &self,
+        pages: impl Iterator<Item = Page>,
+        what: impl Fn(&mut Machine, Page) -> Next,
+    ) {
         let mut state = self.hub.lock();
-        let came = |page| (page, self.ask(&mut state, page, |machine| machine.came(page)));
-        let next: Vec<(Page, Next)> = pages.map(came).collect();
+        let tell = |page| (page, self.ask(&mut state, page, |machine| what(machine, page)));
+        let next: Vec<(Page, Next)> = pages.map(tell).collect();
         self.told(&state);
         drop(state);
-        next.into_iter().for_each(|(page, next)| self.follow(page, next));
+        let mut dropped = Vec::new();
+        for (page, next) in next {
+            match next {
+                Next::Done => (),
+                Next::Drop(berth) | Next::Forget(berth) => dropped.push(berth),
+                next => self.follow(page, next),
+            }
+        }
+        self.drop_berths(dropped);
     }
 
     /// Does what is left to do for a page.
@@ -465,6 +486,9 @@ impl Core {
 
     /// Empties berths, and tells who waits for a frame.
     pub(super) fn drop_berths(&self, mut berths: Vec<Berth>) {
+        if berths.is_empty() {
+            return;
+        }
         berths.sort_unstable();
         self.empty(&berths);
         let mut state = self.hub.lock();
@@ -495,8 +519,8 @@ impl Core {
             };
             match message {
                 Message::Fault { address, thread, .. } => {
-                    if let Some(page) = self.page_at(address) {
-                        return Some(Fault { page, thread });
+                    if let Some((page, at)) = self.place_of(address) {
+                        return Some(Fault { page, at, thread });
                     }
                     // A part of the arena that was moved away from it.
                     signal_thread(thread, Signal::BUS);
@@ -546,9 +570,9 @@ impl Core {
         discarded.drop
     }
 
-    fn page_at(&self, address: usize) -> Option<Page> {
+    fn place_of(&self, address: usize) -> Option<(Page, u64)> {
         let offset = address.checked_sub(self.memory.address())?;
-        (offset < self.memory.bytes()).then_some(Page((offset / PAGE_BYTES) as u32))
+        (offset < self.memory.bytes()).then_some((Page((offset / PAGE_BYTES) as u32), offset as u64))
     }
 }
 

@@ -14,6 +14,7 @@ use netram_transport::{ConnectError, Events, Interest, Link, LinkError, Poller, 
 use super::Shared;
 use super::disk::Disk;
 use super::lead::{LEAD_MAX, Meanwhile};
+use super::pace::Pace;
 use crate::seal::Sealer;
 
 const WAKER: u64 = u64::MAX;
@@ -43,6 +44,7 @@ struct Session {
     heard: Instant,
     pinged: Instant,
     waits_to_write: bool,
+    pace: Pace,
 }
 
 /// Why a session ends.
@@ -291,6 +293,7 @@ impl Driver {
                 heard: self.now,
                 pinged: self.now,
                 waits_to_write: false,
+                pace: Pace::default(),
             };
             let header = session.header(FrameKind::Deposit, self.shared.owner());
             let added = self.poller.add(&session.link, lender as u64, Interest::Read);
@@ -316,7 +319,12 @@ impl Driver {
                 Ok(Some(packet)) => {
                     session.heard = self.now;
                     let told = match Frame::parse(packet) {
-                        Ok(frame) => hear(&self.shared, lender, &frame, now),
+                        Ok(frame) => {
+                            if frame.header.kind == FrameKind::Stashed {
+                                session.pace.landed(self.now, &self.shared.byte_ps);
+                            }
+                            hear(&self.shared, lender, &frame, now)
+                        }
                         Err(_) => Err(Ending::Misconduct),
                     };
                     match told {
@@ -471,6 +479,9 @@ fn send_all(shared: &Shared, session: &mut Session, lender: usize, now: Time) ->
         };
         outgoing.header.who = shared.owner();
         let parts: Vec<&[u8]> = outgoing.parts::<Sealer>().collect();
+        if outgoing.header.kind == FrameKind::Put {
+            session.pace.sent(parts.iter().map(|part| part.len()).sum());
+        }
         session.say(&outgoing.header, &parts)?;
     }
     Ok(())

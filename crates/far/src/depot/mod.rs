@@ -6,10 +6,11 @@ mod arena;
 mod disk;
 mod driver;
 mod lead;
+mod pace;
 mod words;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
@@ -22,7 +23,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use crate::blocks::BlockCipher;
 use crate::config::Config;
 use crate::pack::Clear;
-use crate::seal::{Bytes, Form, Sealer};
+use crate::seal::{Bytes, Crypt, Form, Sealer};
 use crate::spill::SpillFile;
 use disk::Disk;
 use driver::Driver;
@@ -107,10 +108,14 @@ struct Shared {
     shelf: Mutex<Shelf<Sealer>>,
     /// Opens blocks without the lock.
     blocks: Arc<BlockCipher>,
+    /// Seals pages without the lock.
+    crypt: Arc<Crypt>,
     /// Something has come, or been stashed, or all is over.
     changed: Condvar,
     seat: Seat,
     stopping: AtomicBool,
+    /// What a byte that is put takes of a link that has more to carry, in ps. 0: no link had.
+    byte_ps: AtomicU64,
     failed: AtomicBool,
     /// Called when bytes have gone from aside.
     listener: OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -168,10 +173,12 @@ impl Depot {
         let shared = Arc::new(Shared {
             id: DepositId(u128::from_le_bytes(id)),
             blocks: sealer.blocks(),
+            crypt: sealer.crypt(),
             shelf: Mutex::new(Shelf::new(Machine::new(&settings), sealer)),
             changed: Condvar::new(),
             seat: Seat::new(waker),
             stopping: AtomicBool::new(false),
+            byte_ps: AtomicU64::new(0),
             failed: AtomicBool::new(false),
             listener: OnceLock::new(),
             config,

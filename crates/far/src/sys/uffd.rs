@@ -40,6 +40,8 @@ impl Features {
     /// A page that is missed is a bus error, and is not told.
     pub(crate) const SIGBUS: Features = Features(1 << 7);
     pub(crate) const THREAD_ID: Features = Features(1 << 8);
+    /// Faults are told by the byte, not by the page.
+    pub(crate) const EXACT_ADDRESS: Features = Features(1 << 11);
     pub(crate) const POISON: Features = Features(1 << 14);
     pub(crate) const MOVE: Features = Features(1 << 16);
 

@@ -210,7 +210,7 @@ fn words_of_pages_that_are_packed_are_had_here_until_their_page_has_earned_to_co
     let dir = dir();
     let _lender = lender(&dir, 0, 8 << 20);
     let settings = ArenaConfig {
-        packed_bytes: None,
+        packed_bytes: Some(FRAMES as u64 / 4 * 4096),
         ..counted(3)(config(&dir, 1, 1))
     };
     let Some(arena) = open(settings) else { return };

@@ -17,7 +17,7 @@ impl Arena {
         if !self.marks.wants(self.free()) || self.is_crowded() {
             return None;
         }
-        if self.pack.is_over() {
+        if self.pack.is_over(self.saving.packs()) {
             return Some(Work::Pass(self.choose_packed()));
         }
         let over = self.hidden_count.saturating_sub(self.settings.hidden);
@@ -45,9 +45,10 @@ impl Arena {
 
     /// Pages in sight that are to be hidden, in their order, as their berths are.
     fn choose_seen(&mut self) -> Vec<(Page, Berth)> {
-        let (mut pages, mut berths) = (Vec::with_capacity(EVICT_PAGES), Vec::with_capacity(EVICT_PAGES));
+        let most = Self::hidden_together(&self.settings);
+        let (mut pages, mut berths) = (Vec::with_capacity(most), Vec::with_capacity(most));
         let mut passed = 0;
-        while pages.len() < EVICT_PAGES && passed < PASSED_MAX {
+        while pages.len() < most && passed < PASSED_MAX {
             let Some(berth) = self.berths.take() else {
                 break;
             };
@@ -59,7 +60,7 @@ impl Arena {
             if record.pins > 0 {
                 passed += 1;
                 let touched = record.touched;
-                self.frames.add(page, touched);
+                self.frames.add_again(page, touched);
                 self.berths.untake(berth);
                 continue;
             }
@@ -106,10 +107,9 @@ impl Arena {
                 return self.come_to_nothing(page);
             }
             let wanted = core::mem::take(&mut record.wanted);
-            self.be_here(page, now);
+            self.be_here(page, now, true);
             return if wanted { Next::Wake } else { Next::Done };
         }
-        record.marker = false;
         if record.wanted {
             // What was thrown away shows in `arrive`.
             record.state = State::Showing(berth);
@@ -174,6 +174,7 @@ impl Arena {
             return (false, next);
         }
         (record.state, record.spent) = (state, 0);
+        self.saving.left();
         (true, Next::Drop(berth))
     }
 

@@ -23,6 +23,7 @@
 //! | `pages.rs` | where each page is, and what becomes of it next |
 //! | `leaving.rs` | what eviction does: which pages are hidden, which leave |
 //! | `pack.rs` | which pages stay here compressed, and whether to try |
+//! | `saving.rs` | whether packing is worth it |
 //! | `ages.rs` | which of what is packed or patched is the oldest |
 //! | `marks.rs` | when it begins and ends |
 //! | `trend.rs` | which pages a thread will want |
@@ -40,6 +41,7 @@ mod marks;
 mod pack;
 mod pages;
 mod patches;
+mod saving;
 mod trend;
 mod words;
 mod worth;
@@ -58,8 +60,11 @@ pub struct Settings {
     pub frames: u32,
     /// Of these, pages that are hidden for a while before they leave; at most half. 0: a page leaves as soon as it is chosen.
     pub hidden: u32,
-    /// Of the cap, what pages may take that stay here compressed; with those that are hidden at most three quarters. 0: none do.
+    /// Of the cap, what pages may take that stay here compressed, while that spares more than it costs; with those that are hidden at most three quarters.
+    /// 0: none do.
     pub pack: u32,
+    /// Pages are packed whatever that spares.
+    pub packs_always: bool,
     /// Of the cap, what may be taken by words that were written to pages that are away; with what is hidden and packed at most three quarters. 0: the page comes to
     /// be written.
     pub patched: u32,

@@ -32,9 +32,9 @@ impl Pack {
         self.bytes.div_ceil(PAGE_BYTES as u64) as u32
     }
 
-    /// Whether some have to go on.
-    pub(super) fn is_over(&self) -> bool {
-        self.bytes > self.bytes_max
+    /// Whether some have to go on: all, while no pages are packed.
+    pub(super) fn is_over(&self, packs: bool) -> bool {
+        self.bytes > if packs { self.bytes_max } else { 0 }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -102,12 +102,12 @@ mod tests {
     fn the_oldest_go_on_and_what_was_taken_out_does_not() {
         let mut pack = Pack::new(2);
         (0..9).for_each(|page| pack.add(Page(page), 1000 - PACK_PAGE_BYTES));
-        assert!((pack.frames(), pack.is_over()) == (3, true));
+        assert!((pack.frames(), pack.is_over(true)) == (3, true));
         pack.remove(Page(1));
         pack.add(Page(1), 1000 - PACK_PAGE_BYTES);
         assert_eq!(pack.oldest(3), [Page(0), Page(2), Page(3)]);
         pack.remove(Page(0));
-        assert!((pack.frames(), pack.is_over()) == (2, false));
+        assert!((pack.frames(), pack.is_over(true), pack.is_over(false)) == (2, false, true));
         assert_eq!(pack.oldest(9).last(), Some(&Page(1)));
         for page in 1..9 {
             pack.remove(Page(page));

@@ -8,10 +8,14 @@ use super::berths::Berths;
 use super::marks::Marks;
 use super::pack::Pack;
 use super::patches::Patches;
+use super::saving::{From, Saving};
 use super::trend::Trend;
 use super::{Arrive, Berth, Discarded, Next, Page, Serve, Settings};
 use crate::far::{Frames, Touches};
-use crate::limit::{AHEAD_PAGES_MAX, ARENA_FRAMES_MIN, EVICT_PAGES, TRENDS_MAX};
+use crate::limit::{
+    AHEAD_PAGES_MAX, AHEAD_PLACES_MAX, ARENA_FRAMES_MIN, EVICT_PAGES, HIDE_PAGES_MAX, HIDE_SHARE,
+    PACK_PAGE_BYTES, PAGE_BYTES, TRENDS_MAX,
+};
 
 /// Where a page is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,7 +63,7 @@ pub(super) struct Record {
     pub(super) kept: bool,
     /// It waits for a frame.
     queued: bool,
-    /// It is the marker of a run: it stays out of sight when it comes.
+    /// It came, or comes, as the marker of a run: it stays out of sight until it is referenced.
     pub(super) marker: bool,
 }
 
@@ -149,6 +153,7 @@ pub struct Arena {
     pub(super) hidden: VecDeque<(Page, u64)>,
     pub(super) hidden_count: u32,
     pub(super) pack: Pack,
+    pub(super) saving: Saving,
     pub(super) patches: Patches,
     pub(super) berths: Berths,
     /// Frames with a page in them, or one on its way.
@@ -186,6 +191,7 @@ impl Arena {
             hidden: VecDeque::new(),
             hidden_count: 0,
             pack: Pack::new(settings.pack),
+            saving: Saving::new(settings.pack, settings.hidden, settings.packs_always),
             patches: Patches::new(settings.patched),
             berths: Berths::new(Self::taken_max(&settings)),
             used: 0,
@@ -206,7 +212,12 @@ impl Arena {
 
     /// Berths for what is hidden, for two batches on their way, and for markers.
     fn taken_max(settings: &Settings) -> u32 {
-        settings.hidden + 2 * EVICT_PAGES as u32 + AHEAD_PAGES_MAX
+        settings.hidden + (EVICT_PAGES + Self::hidden_together(settings)) as u32 + AHEAD_PAGES_MAX
+    }
+
+    /// Pages that are hidden together.
+    pub(super) fn hidden_together(settings: &Settings) -> usize {
+        (settings.frames as usize / HIDE_SHARE).clamp(EVICT_PAGES, HIDE_PAGES_MAX)
     }
 
     /// Frames that are free.
@@ -228,6 +239,26 @@ impl Arena {
     /// Frames that words take which were written to pages that are away.
     pub fn patch_frames(&self) -> u32 {
         self.patches.frames()
+    }
+
+    /// Whether pages that leave are to be packed, rather than sent.
+    pub fn packs(&self) -> bool {
+        self.saving.packs()
+    }
+
+    /// A page that somebody waited for was fetched in so many ns.
+    pub fn fetch_took(&mut self, ns: u64) {
+        self.saving.fetch_took(ns);
+    }
+
+    /// Pages that nobody waited for yet came one so many ns after the other, while more were to come.
+    pub fn ahead_took(&mut self, ns: u64) {
+        self.saving.ahead_took(ns);
+    }
+
+    /// Compressing a page took so many ns, and it has so many bytes then: some are tried even while none are packed.
+    pub fn packing_took(&mut self, ns: u64, bytes: u32) {
+        self.saving.packing_took(ns, bytes + PACK_PAGE_BYTES);
     }
 
     /// Whether the page is in the pack.
@@ -310,24 +341,30 @@ impl Arena {
         serve
     }
 
-    /// The page that a thread has referenced was served so. If it comes from elsewhere, what the thread will want next, in an area of this extent, is asked
-    /// for ahead.
-    pub fn note(&mut self, thread: u32, page: Page, serve: Serve, area: &Range<u32>) {
+    /// What a thread has referenced, at this byte of the arena, was served so. If it comes from elsewhere, what the thread will want next, in an area of this
+    /// extent, is asked for ahead.
+    pub fn note(&mut self, thread: u32, at: u64, serve: Serve, area: &Range<u32>) {
         // What comes as zeros costs no link, and so is no reason to look ahead.
         if matches!(serve, Serve::Fetch | Serve::Show(_) | Serve::Unpack | Serve::Wait) {
-            self.look_ahead(thread, page, area);
+            self.look_ahead(thread, at, area);
         }
     }
 
     fn bring(&mut self, page: Page) -> Serve {
         self.used += 1;
         let record = self.records.of(page);
+        record.marker = false;
+        let distance = left_since(self.now, record);
         match core::mem::replace(&mut record.state, State::Coming) {
             State::Away => {
+                self.saving.came_back(distance, From::Depot);
+                self.frames.missed(page);
                 self.tally.fetched += 1;
                 Serve::Fetch
             }
             State::Packed => {
+                self.saving.came_back(distance, From::Pack);
+                self.frames.missed(page);
                 self.pack.remove(page);
                 self.tally.unpacked += 1;
                 Serve::Unpack
@@ -346,28 +383,45 @@ impl Arena {
         }
     }
 
-    fn look_ahead(&mut self, thread: u32, page: Page, area: &Range<u32>) {
+    fn look_ahead(&mut self, thread: u32, at: u64, area: &Range<u32>) {
         let spare = self.marks.spare(self.free());
         if self.trends.len() >= TRENDS_MAX && !self.trends.contains_key(&thread) {
             // Numbers of threads that have ended are the reason that there are so many.
             self.trends.clear();
         }
         let trend = self.trends.entry(thread).or_default();
-        let (ahead, proved) = trend.on_fault(page, area, spare);
-        self.tally.proved += u64::from(proved);
-        let Some(ahead) = ahead else { return };
-        for (index, page) in ahead.pages().enumerate() {
-            if self.records.state(page) != State::Away {
-                continue;
+        let Some(ahead) = trend.on_fault(at, spare) else {
+            return;
+        };
+        self.tally.proved += u64::from(ahead.proved);
+        let page_of = |place: u64| u32::try_from(place / PAGE_BYTES as u64).ok();
+        let (mut last, mut marker, mut pages) = (at, None, Vec::new());
+        for place in ahead.places().take(AHEAD_PLACES_MAX) {
+            let Some(page) = page_of(place).filter(|page| area.contains(page)).map(Page) else {
+                break;
+            };
+            if self.records.state(page) == State::Away {
+                if marker.is_some() && pages.len() >= ahead.count as usize {
+                    break;
+                }
+                // Without a frame to spare the marker still tells whether the course goes on.
+                marker.get_or_insert(page);
+                pages.extend((ahead.count > 0).then_some(page));
             }
-            self.tally.ahead += 1;
+            last = place;
+        }
+        trend.asked(ahead, marker, last);
+        self.tally.ahead += pages.len() as u64;
+        for (index, page) in pages.into_iter().enumerate() {
             self.ask_ahead(page, index == 0);
         }
     }
 
     /// A page that is away is to be brought before anybody waits for it.
     pub(super) fn ask_ahead(&mut self, page: Page, marker: bool) {
+        self.frames.missed(page);
         let record = self.records.of(page);
+        self.saving.came_back(left_since(self.now, record), From::Ahead);
         record.state = State::Coming;
         // One that a thread waits for comes into sight: nothing else would wake it.
         record.marker = marker && !record.queued;
@@ -446,11 +500,14 @@ impl Arena {
     pub fn came(&mut self, page: Page) -> Next {
         let now = self.tick();
         let record = self.records.of(page);
-        if let State::Showing(berth) = record.state {
+        let again = if let State::Showing(berth) = record.state {
             self.berths.give_back(berth);
+            // A marker comes by its first reference.
+            !record.marker
         } else {
             assert!(record.state == State::Coming, "it is being brought");
-        }
+            false
+        };
         assert!(
             !self.patches.has(page),
             "what was written to it has been taken along"
@@ -459,7 +516,7 @@ impl Arena {
             return self.come_to_nothing(page);
         }
         (record.wanted, record.marker) = (false, false);
-        self.be_here(page, now);
+        self.be_here(page, now, again);
         Next::Done
     }
 
@@ -549,11 +606,15 @@ impl Arena {
         Next::Done
     }
 
-    pub(super) fn be_here(&mut self, page: Page, now: u64) {
+    /// `again`: it had not left.
+    pub(super) fn be_here(&mut self, page: Page, now: u64, again: bool) {
         let record = self.records.of(page);
         (record.state, record.touched) = (State::Here, now);
         self.here += 1;
-        self.frames.add(page, now);
+        match again {
+            true => self.frames.add_again(page, now),
+            false => self.frames.add(page, now),
+        }
         self.frames.tidy(self.here as usize, &self.records);
     }
 
@@ -567,4 +628,9 @@ impl Arena {
         self.berths.give_back(berth);
         self.used -= 1;
     }
+}
+
+/// How many pages have left since this one did: each of them has come and been hidden, two ticks.
+fn left_since(now: u64, record: &Record) -> u64 {
+    (now - record.touched) / 2
 }

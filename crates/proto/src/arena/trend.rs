@@ -1,117 +1,220 @@
-//! Which pages a thread will want: the step that most of its last faults had, and how far ahead that has proved true.
+//! Which pages a thread will want: where its faults go, and how far ahead that has proved true.
+//!
+//! A thread may follow several *courses* at once: what it reads, what it writes. A fault belongs to the course whose last one it is next to. A course has a step: the one that
+//! most of its last faults had, or most of the thread's. Faults are told by the byte, where the kernel does, so that the column of a matrix is followed exactly: its
+//! rows need not be whole pages.
 //!
 //! Pages that are brought ahead make no faults, so that their use is not seen. Therefore the first page of each run is the *marker*: it is
-//! brought, too, but kept out of sight. Its fault proves the trend and asks for the next run, which comes while the program is at
+//! brought, too, but kept out of sight. Its fault proves the course and asks for the next run, which comes while the program is at
 //! this one. A run whose marker was never wanted halves the next.
 //!
 //! After Maruf and Chowdhury, *Effectively Prefetching Remote Memory with Leap* (ATC'20): the majority of the last few steps, and of more if
 //! these have none.
 
-use core::ops::Range;
+use alloc::vec::Vec;
 
 use super::Page;
-use crate::limit::AHEAD_PAGES_MAX;
+use crate::limit::{AHEAD_PAGES_MAX, COURSES_MAX, PAGE_BYTES};
 
 /// Steps that vote, first the fewer.
 const VOTERS: [usize; 2] = [4, 8];
+/// A fault that is farther from all courses begins one.
+const NEAR_BYTES: u64 = 1 << 20;
+const PAGE: i64 = PAGE_BYTES as i64;
 
 /// One thread's faults.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Trend {
-    last: Option<u32>,
-    /// The last steps, the newest first; 0: none yet.
-    steps: [i64; VOTERS[1]],
+    courses: Vec<Course>,
+    votes: Votes,
+    /// The last fault, and how far it was from the one before.
+    last: Option<(u64, i64)>,
+    faults: u64,
+}
+
+/// Faults next to each other.
+#[derive(Clone, Debug)]
+struct Course {
+    last: u64,
+    votes: Votes,
     /// Pages that the next run has.
     window: u32,
     run: Option<Run>,
+    /// The thread's fault that was its last.
+    used: u64,
 }
 
 /// Pages that were asked for and have not been proved wanted.
 #[derive(Clone, Copy, Debug)]
 struct Run {
-    marker: u32,
-    last: u32,
+    marker: Page,
+    /// Up to here.
+    last: u64,
     step: i64,
 }
 
-/// Pages to be brought, in their order; the first one is the marker.
+/// What is to come ahead: every `step` bytes from the one behind `from` on, so many pages of those that are away. Then [`Trend::asked`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ahead {
-    first: u32,
+    course: usize,
+    from: u64,
     step: i64,
-    count: u32,
+    pub(super) count: u32,
+    /// A run before it was proved.
+    pub(super) proved: bool,
 }
 
 impl Ahead {
-    pub(super) fn pages(self) -> impl Iterator<Item = Page> {
-        let at = move |index: u32| i64::from(self.first) + i64::from(index) * self.step;
-        (0..self.count).map(move |index| Page(at(index) as u32))
+    /// The places on the way, without end.
+    pub(super) fn places(self) -> impl Iterator<Item = u64> {
+        (1..).map_while(move |index| self.from.checked_add_signed(self.step.checked_mul(index)?))
     }
 }
 
 impl Trend {
-    /// The thread has made a fault in this area. What is to come ahead, of `spare` pages at most, and whether the fault proved the last run.
-    pub(super) fn on_fault(&mut self, page: Page, area: &Range<u32>, spare: u32) -> (Option<Ahead>, bool) {
-        let before = self.last.replace(page.0);
-        if let Some(run) = self.run.filter(|run| run.marker == page.0) {
-            self.window = (2 * self.window).clamp(1, AHEAD_PAGES_MAX);
-            return (self.ask(i64::from(run.last), run.step, area, spare), true);
+    /// The thread has made a fault at this byte. What is to come ahead, of `spare` pages at most.
+    pub(super) fn on_fault(&mut self, at: u64, spare: u32) -> Option<Ahead> {
+        self.faults += 1;
+        let page = page_of(at);
+        let jump = self
+            .last
+            .map_or(0, |(last, _)| at.wrapping_sub(last).cast_signed());
+        let before = self.last.replace((at, jump));
+        if let Some(index) = self.proved(page) {
+            let course = &mut self.courses[index];
+            (course.last, course.used) = (at, self.faults);
+            let run = course.run.take()?;
+            course.window = (2 * course.window).clamp(1, AHEAD_PAGES_MAX);
+            return Some(ahead(index, course, (run.last, run.step), spare, true));
         }
-        let step = before.map_or(0, |before| i64::from(page.0) - i64::from(before));
-        if step == 0 {
-            return (None, false);
+        // A step longer than any course is near: three faults in a row are one.
+        let long = before.is_some_and(|(_, step)| step == jump && jump.unsigned_abs() > NEAR_BYTES);
+        let index = self.course(at, if long { at.wrapping_add_signed(-jump) } else { at });
+        let course = &mut self.courses[index];
+        let step = at.wrapping_sub(course.last).cast_signed();
+        let pages = i64::from(page.0) - i64::from(page_of(course.last).0);
+        (course.last, course.used) = (at, self.faults);
+        self.votes.add(step, pages);
+        if pages == 0 {
+            return None;
         }
-        self.steps.rotate_right(1);
-        self.steps[0] = step;
-        if self.majority() != Some(step) {
-            return (None, false);
-        }
-        self.window = match self.run {
-            Some(_) => self.window / 2,
-            None => self.window.max(1),
+        course.votes.add(step, pages);
+        let agreed = if long {
+            Some(jump)
+        } else {
+            course
+                .votes
+                .agree(VOTERS[0], step, pages)
+                .or_else(|| { VOTERS.iter() }.find_map(|voters| self.votes.agree(*voters, step, pages)))
         };
-        (self.ask(i64::from(page.0), step, area, spare), false)
+        let step = agreed?;
+        course.window = match course.run {
+            Some(_) => course.window / 2,
+            None => course.window.max(1),
+        };
+        Some(ahead(index, course, (at, step), spare, false))
     }
 
-    fn ask(&mut self, from: i64, step: i64, area: &Range<u32>, spare: u32) -> Option<Ahead> {
-        let inside = |at: i64| u32::try_from(at).ok().filter(|at| area.contains(at));
-        self.run = None;
-        let first = inside(from + step)?;
-        let room = match step > 0 {
-            true => i64::from(area.end - 1 - first) / step,
-            false => i64::from(first - area.start) / -step,
-        };
-        let count = self.window.min(spare).min(room as u32 + 1);
-        // Without a frame to spare the marker still tells whether the trend goes on.
-        let last = i64::from(first) + i64::from(count.max(1) - 1) * step;
-        self.run = Some(Run {
-            marker: first,
-            last: last as u32,
-            step,
+    /// What was said of what is to come ahead has been done: the first of these pages, and the last place that was looked at. None of them: the course ends.
+    pub(super) fn asked(&mut self, ahead: Ahead, marker: Option<Page>, last: u64) {
+        self.courses[ahead.course].run = marker.map(|marker| Run {
+            marker,
+            last,
+            step: ahead.step,
         });
-        (count > 0).then_some(Ahead { first, step, count })
     }
 
-    /// The step of more than half of the last ones.
-    fn majority(&self) -> Option<i64> {
-        VOTERS.iter().find_map(|voters| {
-            let votes = &self.steps[..*voters];
-            let many = |step: &&i64| 2 * votes.iter().filter(|vote| vote == step).count() > *voters;
-            votes.iter().filter(|step| **step != 0).find(many).copied()
-        })
+    fn proved(&self, page: Page) -> Option<usize> {
+        let is_marker = |course: &Course| course.run.is_some_and(|run| run.marker == page);
+        self.courses.iter().position(is_marker)
+    }
+
+    /// The course that has a fault, one of which the last was `near`, or a new one in place of the one that has rested longest.
+    fn course(&mut self, at: u64, near: u64) -> usize {
+        let far = |course: &Course| course.last.abs_diff(near);
+        let nearest = (0..self.courses.len()).min_by_key(|index| far(&self.courses[*index]));
+        if let Some(index) = nearest.filter(|index| far(&self.courses[*index]) <= NEAR_BYTES) {
+            return index;
+        }
+        let new = Course {
+            last: at,
+            votes: Votes::default(),
+            window: 0,
+            run: None,
+            used: self.faults,
+        };
+        if self.courses.len() < COURSES_MAX {
+            self.courses.push(new);
+            return self.courses.len() - 1;
+        }
+        let oldest = (0..self.courses.len()).min_by_key(|index| self.courses[*index].used);
+        let index = oldest.unwrap_or_default();
+        self.courses[index] = new;
+        index
+    }
+}
+
+fn page_of(at: u64) -> Page {
+    Page((at / PAGE_BYTES as u64) as u32)
+}
+
+fn ahead(index: usize, course: &Course, (from, step): (u64, i64), spare: u32, proved: bool) -> Ahead {
+    Ahead {
+        course: index,
+        from,
+        step,
+        count: course.window.min(spare),
+        proved,
+    }
+}
+
+/// The last steps, the newest first; 0: none yet, or a course began.
+#[derive(Clone, Copy, Debug, Default)]
+struct Votes {
+    bytes: [i64; VOTERS[1]],
+    pages: [i64; VOTERS[1]],
+}
+
+impl Votes {
+    fn add(&mut self, bytes: i64, pages: i64) {
+        self.bytes.rotate_right(1);
+        self.pages.rotate_right(1);
+        (self.bytes[0], self.pages[0]) = (bytes, pages);
+    }
+
+    /// How the course goes on if the newest step is what more than half of the last ones were: by bytes where they agree in that, else by pages.
+    fn agree(&self, voters: usize, bytes: i64, pages: i64) -> Option<i64> {
+        let many =
+            |votes: &[i64], step| 2 * votes[..voters].iter().filter(|vote| **vote == step).count() > voters;
+        if bytes.abs() >= PAGE && many(&self.bytes, bytes) {
+            return Some(bytes);
+        }
+        many(&self.pages, pages).then_some(pages * PAGE)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::vec::Vec;
+    use alloc::vec;
 
-    const AREA: Range<u32> = 0..10_000;
+    /// Pages that are asked for by a fault at this byte, where all are away.
+    fn ask_at(trend: &mut Trend, at: u64) -> Vec<u32> {
+        let Some(ahead) = trend.on_fault(at, u32::MAX) else {
+            return Vec::new();
+        };
+        let places: Vec<u64> = ahead.places().take(ahead.count.max(1) as usize).collect();
+        trend.asked(
+            ahead,
+            places.first().map(|place| page_of(*place)),
+            places[places.len() - 1],
+        );
+        let asked = &places[..ahead.count as usize];
+        asked.iter().map(|place| page_of(*place).0).collect()
+    }
 
     fn ask(trend: &mut Trend, page: u32) -> Vec<u32> {
-        let (ahead, _) = trend.on_fault(Page(page), &AREA, u32::MAX);
-        ahead.map_or_else(Vec::new, |ahead| ahead.pages().map(|page| page.0).collect())
+        ask_at(trend, u64::from(page) * PAGE_BYTES as u64)
     }
 
     #[test]
@@ -140,20 +243,67 @@ mod tests {
     }
 
     #[test]
+    fn what_is_read_and_what_is_written_are_followed_each_by_itself() {
+        let mut trend = Trend::default();
+        let both = |trend: &mut Trend, index: u32| [ask(trend, 100 + index), ask(trend, 9000 + 2 * index)];
+        assert!((0..3).all(|index| both(&mut trend, index).concat().is_empty()));
+        assert_eq!(both(&mut trend, 3), [vec![104], vec![9008]]);
+        assert_eq!(both(&mut trend, 4), [vec![105, 106], vec![9010, 9012]]);
+    }
+
+    #[test]
+    fn a_column_is_followed_by_the_byte() {
+        for row in [8680, 48_000, 3 << 20, -8680] {
+            let mut trend = Trend::default();
+            let place = |index: i64| (1_u64 << 40).wrapping_add_signed(row * index);
+            let (mut row_number, mut asked) = (0, Vec::new());
+            while asked.len() < 40 {
+                let next = ask_at(&mut trend, place(row_number));
+                row_number = match next.first() {
+                    // The thread's next fault is on the marker.
+                    Some(marker) => (0..).find(|row| page_of(place(*row)).0 == *marker).unwrap(),
+                    None => row_number + 1,
+                };
+                assert!(row_number <= 4 || !next.is_empty(), "the column is followed");
+                asked.extend(next);
+            }
+            let first = (0..).find(|row| page_of(place(*row)).0 == asked[0]).unwrap();
+            let rows: Vec<u32> = (first..)
+                .take(asked.len())
+                .map(|row| page_of(place(row)).0)
+                .collect();
+            assert_eq!(asked, rows, "{row}");
+        }
+    }
+
+    #[test]
+    fn records_that_lie_across_pages_are_a_scan() {
+        let mut trend = Trend::default();
+        let asked: Vec<_> = (0..6_u64)
+            .map(|page| ask_at(&mut trend, (page * 4096).next_multiple_of(100)))
+            .collect();
+        assert_eq!(asked[3..5], [vec![4], vec![5, 6]]);
+    }
+
+    #[test]
     fn what_was_not_wanted_halves_what_comes_until_nothing_does() {
         let mut trend = Trend::default();
         (0..4).for_each(|page| drop(ask(&mut trend, page)));
         let mut marker = 4;
-        while trend.window < 32 {
+        while trend.courses[0].window < 32 {
             marker = ask(&mut trend, marker)[0];
         }
         let mut asked = Vec::new();
         for start in 1..8 {
             // Each time a few in a row, and never what would have come next.
-            let pages = (0..4).map(|index| start * 1000 + 7 * start * index);
+            let pages = (0..4).map(|index| start * 20 + 7 * start * index);
             asked.push(pages.map(|page| ask(&mut trend, page).len()).max().unwrap());
         }
-        assert_eq!(asked, [16, 8, 4, 2, 1, 0, 0]);
+        assert!(
+            asked[0] <= 16 && asked.is_sorted_by(|one, next| one >= next),
+            "{asked:?}"
+        );
+        assert_eq!(asked[5..], [0, 0]);
     }
 
     #[test]
@@ -167,26 +317,17 @@ mod tests {
     }
 
     #[test]
-    fn nothing_beyond_the_area_is_asked_for() {
-        let mut trend = Trend::default();
-        for page in [9_996, 9_997, 9_998] {
-            assert_eq!(ask(&mut trend, page), []);
-        }
-        trend.window = 32;
-        assert_eq!(ask(&mut trend, 9_999), []);
-        for page in [3, 2, 1] {
-            ask(&mut trend, page);
-        }
-        assert_eq!(ask(&mut trend, 0), []);
-    }
-
-    #[test]
     fn without_a_frame_to_spare_the_trend_is_followed_and_nothing_brought() {
         let mut trend = Trend::default();
         (0..3).for_each(|page| drop(ask(&mut trend, page)));
-        assert_eq!(trend.on_fault(Page(3), &AREA, 0), (None, false));
-        assert_eq!(trend.on_fault(Page(4), &AREA, 0), (None, true));
-        let (ahead, proved) = trend.on_fault(Page(5), &AREA, 2);
-        assert!(proved && ahead.is_some_and(|ahead| ahead.count == 2));
+        let mut fault = |page: u64, spare| {
+            let ahead = trend.on_fault(page * PAGE_BYTES as u64, spare).unwrap();
+            let place = ahead.places().next().unwrap();
+            trend.asked(ahead, Some(page_of(place)), place);
+            (ahead.count, ahead.proved)
+        };
+        assert_eq!(fault(3, 0), (0, false));
+        assert_eq!(fault(4, 0), (0, true));
+        assert_eq!(fault(5, 2), (2, true));
     }
 }

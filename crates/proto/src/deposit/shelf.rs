@@ -168,10 +168,26 @@ impl<S: Seals> Shelf<S> {
         &self.seals
     }
 
+    /// What seals, to be told of what was sealed elsewhere.
+    pub fn seals_mut(&mut self) -> &mut S {
+        &mut self.seals
+    }
+
     /// The page leaves, as it is. Whoever waits for it has it.
     pub fn put(&mut self, page: Page, clear: &S::Clear) {
-        let version = self.depot.put(page);
+        let version = self.reserve();
         let sealed = self.seals.seal(page, version, clear);
+        self.put_sealed(page, version, sealed, clear);
+    }
+
+    /// A version for a page that is sealed while others have the shelf: then [`put_sealed`](Self::put_sealed), unless it need not leave.
+    pub fn reserve(&mut self) -> u64 {
+        self.depot.reserve()
+    }
+
+    /// As [`put`](Self::put), sealed already under a version that was reserved for it.
+    pub fn put_sealed(&mut self, page: Page, version: u64, sealed: S::Sealed, clear: &S::Clear) {
+        self.depot.put_as(page, version);
         self.aside.insert(page, (version, sealed));
         self.replace(page, || Box::new(clear.clone()));
     }

@@ -228,6 +228,9 @@ impl Policy {
             false => Backing::Zeros,
         };
         self.records[page.0 as usize].backing = backing;
+        if again {
+            self.frames.missed(page);
+        }
         match (backing, again) {
             (Backing::Disk, true) => self.tally.disk_again += 1,
             (Backing::Disk, false) => self.tally.disk_first += 1,
@@ -265,6 +268,7 @@ impl Policy {
 
     /// Brings a page from remote memory.
     fn fetch(&mut self, page: Page) {
+        self.frames.missed(page);
         let keeps = self.config.keep_copies;
         // What leaves for it may have its place.
         self.remote -= u32::from(!keeps);

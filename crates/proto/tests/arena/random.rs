@@ -44,6 +44,7 @@ fn settings(hidden: u32, replacement: Replacement) -> Settings {
         frames: 100,
         hidden,
         pack: 0,
+        packs_always: false,
         patched: 0,
         replacement,
         seed: 3,
@@ -57,6 +58,7 @@ fn a_reference_sees_what_was_written_last_whatever_the_schedule() {
         let hidden = [0, 12, 50][seed as usize % 3];
         let replacement = [
             Replacement::Fifo,
+            Replacement::Dueling,
             Replacement::Clock,
             Replacement::Random,
             Replacement::Lru,
@@ -77,7 +79,7 @@ fn what_was_packed_is_what_was_written_last() {
     for seed in 200..224 {
         eprintln!("seed {seed}");
         let hidden = [0, 12, 30][seed as usize % 3];
-        let pack = [1, 25, 45][seed as usize / 3 % 3];
+        let pack = [8, 25, 45][seed as usize / 3 % 3];
         let settings = Settings {
             pack,
             ..settings(hidden, Replacement::Fifo)

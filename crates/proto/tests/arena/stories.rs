@@ -1,7 +1,7 @@
 //! What becomes of a page, told move by move.
 
 use netram_proto::arena::{Arena, Arrive, Next, Page, Reach, Replacement, Serve, Settings, Work};
-use netram_proto::limit::{ARENA_FRAMES_MIN, EVICT_PAGES};
+use netram_proto::limit::{ARENA_FRAMES_MIN, EVICT_PAGES, PAGE_BYTES};
 
 use crate::world::{Act, World};
 
@@ -10,6 +10,7 @@ fn settings(hidden: u32) -> Settings {
         frames: ARENA_FRAMES_MIN,
         hidden,
         pack: 0,
+        packs_always: false,
         patched: 0,
         replacement: Replacement::Fifo,
         seed: 1,
@@ -217,7 +218,7 @@ fn a_page_that_somebody_waits_for_comes_into_sight_when_another_asks_for_it_ahea
     let mut ahead = 0;
     for page in (0..4).map(Page) {
         let serve = arena.want(page);
-        arena.note(1, page, serve, &(0..100));
+        arena.note(1, u64::from(page.0) * PAGE_BYTES as u64, serve, &(0..100));
         if serve == Serve::Fetch {
             assert_eq!(arena.arrive(page), Arrive::Bytes);
             assert_eq!(arena.came(page), Next::Done);

@@ -84,8 +84,12 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(settings: Settings, threads: usize, seed: u64) -> World {
+        let mut arena = Arena::new(settings);
+        // A pack is worth nearly anything, so that there is one most of the time.
+        (0..200).for_each(|_| arena.fetch_took(1 << 30));
+        (0..200).for_each(|_| arena.packing_took(1, PACKED));
         World {
-            arena: Arena::new(settings),
+            arena,
             settings,
             seed,
             sight: BTreeMap::new(),
@@ -290,7 +294,12 @@ impl World {
         match step {
             Step::Fault(thread, page) => {
                 let serve = self.arena.fault(page);
-                self.arena.note(thread as u32, page, serve, &(0..PAGES));
+                self.arena.note(
+                    thread as u32,
+                    u64::from(page.0) * PAGE_BYTES as u64,
+                    serve,
+                    &(0..PAGES),
+                );
                 self.serve(page, serve);
             }
             Step::Fetch(page) => match self.depot.get(&page).copied() {
@@ -351,7 +360,7 @@ impl World {
             Step::Send(page, berth) => {
                 let content = self.berths[&berth];
                 // Some pages never compress.
-                if self.settings.pack > 0 && content != 0 && !page.0.is_multiple_of(3) {
+                if self.arena.packs() && content != 0 && !page.0.is_multiple_of(3) {
                     self.steps.push_back(Step::Packed(page, content));
                     return;
                 }

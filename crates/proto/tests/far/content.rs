@@ -139,6 +139,7 @@ fn replacements() -> impl Strategy<Value = Replacement> {
         Just(Replacement::Clock),
         Just(Replacement::Random),
         Just(Replacement::Fifo),
+        Just(Replacement::Dueling),
     ]
 }
 

@@ -181,12 +181,13 @@ pub(crate) fn open_arena(
 
 fn replacement(name: &str) -> PyResult<Replacement> {
     match name {
+        "dueling" => Ok(Replacement::Dueling),
         "fifo" => Ok(Replacement::Fifo),
         "clock" => Ok(Replacement::Clock),
         "lru" => Ok(Replacement::Lru),
         "random" => Ok(Replacement::Random),
         other => Err(PyValueError::new_err(format!(
-            "no replacement {other:?}: choose \"fifo\", \"clock\", \"lru\" or \"random\""
+            "no replacement {other:?}: choose \"dueling\", \"fifo\", \"clock\", \"lru\" or \"random\""
         ))),
     }
 }

@@ -94,7 +94,7 @@ pub(super) struct Choice {
         default_value = "disk,ram-disk,remote-main,counters:64,software-counters:64"
     )]
     policy: Vec<Chosen>,
-    /// Which page leaves: lru, clock, random, fifo
+    /// Which page leaves: lru, clock, random, fifo, dueling
     #[arg(long, value_name = "NAME", default_value = "lru", value_parser = parse_replacement)]
     replacement: Replacement,
     /// Where a page comes from at its first reference: disk (an input file, as in the paper), zeros

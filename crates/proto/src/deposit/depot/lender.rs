@@ -6,7 +6,9 @@ use alloc::vec::Vec;
 use super::request::PickId;
 use super::{Item, LenderStatus, Misconduct, Send};
 use crate::id::{Epoch, Incarnation};
-use crate::limit::{DEPOSIT_FRAMES_MAX, DEPOSIT_RETRY, DEPOSIT_SILENCE, DEPOSIT_SLOTS_MAX, FRAME_PAGES_MAX};
+use crate::limit::{
+    DEPOSIT_FRAMES_MAX, DEPOSIT_RETRY, DEPOSIT_SILENCE, DEPOSIT_SLOTS_MAX, FRAME_PAGES_MAX, PUTS_PILED,
+};
 use crate::time::{Span, Time};
 
 /// A frame on its way. Lenders answer in order.
@@ -63,6 +65,8 @@ pub(super) struct Lender {
     picks: VecDeque<PickId>,
     /// The frame before was of picks.
     picked: bool,
+    /// The frame before asked for pages.
+    got: bool,
     /// What is on its way, and since when.
     pub(super) flights: VecDeque<(Time, Flight)>,
     number: u32,
@@ -90,6 +94,7 @@ impl Lender {
             gets: VecDeque::new(),
             picks: VecDeque::new(),
             picked: false,
+            got: false,
             flights: VecDeque::new(),
             number: 0,
         }
@@ -295,15 +300,23 @@ impl Lender {
     pub(super) fn poll(
         &mut self,
         now: Time,
-        put_matters: impl FnMut(&Item) -> bool,
+        mut put_matters: impl FnMut(&Item) -> bool,
         get_matters: impl FnMut(&Item) -> bool,
     ) -> Option<Send> {
         if !self.may_send() {
             return None;
         }
         self.picked = false;
+        // What has piled up takes frames of the cap; and the link carries the two in different directions.
+        if core::mem::take(&mut self.got)
+            && self.puts.len() > PUTS_PILED
+            && let Some(send) = self.poll_puts(now, &mut put_matters)
+        {
+            return Some(send);
+        }
         let gets = batch(&mut self.gets, get_matters);
         if !gets.is_empty() {
+            self.got = true;
             let number = self.next_number();
             self.flights.push_back((now, Flight::Get(number, gets.clone())));
             return Some(Send::Get(number, gets));
@@ -313,7 +326,11 @@ impl Lender {
             self.asked = self.asked.max(slots);
             return Some(Send::Resize(slots));
         }
-        let puts = batch(&mut self.puts, put_matters);
+        self.poll_puts(now, put_matters)
+    }
+
+    fn poll_puts(&mut self, now: Time, matters: impl FnMut(&Item) -> bool) -> Option<Send> {
+        let puts = batch(&mut self.puts, matters);
         if puts.is_empty() {
             return None;
         }

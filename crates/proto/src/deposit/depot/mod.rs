@@ -247,17 +247,34 @@ impl Depot {
     /// The page's bytes leave. Returns their version, under which they are to be sealed and kept aside; whatever was put before is void.
     /// Always succeeds: without room they stay aside.
     pub fn put(&mut self, page: Page) -> u64 {
+        let version = self.reserve();
+        self.put_as(page, version);
+        version
+    }
+
+    /// A version for a page that will be put: it may be sealed meanwhile.
+    pub fn reserve(&mut self) -> u64 {
+        self.version += 1;
+        self.version
+    }
+
+    /// As [`put`](Self::put), under a version that was reserved for this.
+    pub fn put_as(&mut self, page: Page, version: u64) {
         let index = page.0 as usize;
         if index >= self.pages.len() {
             self.pages.resize(index + 1, Entry::default());
         }
-        self.version += 1;
+        assert!(version <= self.version, "it was reserved");
+        assert!(
+            version > self.pages[index].version,
+            "a page leaves under a new version"
+        );
         self.gets.remove(&page);
         if !self.planted.is(Fault::OldBlocksGiven) {
             self.unpick(page);
         }
         let entry = &mut self.pages[index];
-        (entry.version, entry.aside, entry.lost) = (self.version, true, LenderSet::default());
+        (entry.version, entry.aside, entry.lost) = (version, true, LenderSet::default());
         for spot in &mut entry.spots {
             let Some(place) = spot else { continue };
             let lender = &mut self.lenders[usize::from(place.lender)];
@@ -265,7 +282,7 @@ impl Depot {
                 place.held = false;
                 lender.put(Item {
                     page,
-                    version: self.version,
+                    version,
                     slot: place.slot,
                 });
             } else {
@@ -277,7 +294,6 @@ impl Depot {
         }
         self.place(page);
         self.settle(page);
-        self.version
     }
 
     /// The page is wanted back.

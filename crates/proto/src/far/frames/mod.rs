@@ -5,13 +5,17 @@
 //!
 //! **LRU** is exact: a heap has every page with a time at which it was referenced; the least comes out, and goes in again if its
 //! page has been referenced since. A page goes in again at most once between two references to it, so that this is cheap where references
-//! are far more frequent than faults. **Clock** is a queue: a page that was referenced since it was last in front goes to the back.
+//! are far more frequent than faults. **Clock** is a queue: a page that was referenced since it was last in front goes to the back. **Dueling** (`duel.rs`) knows of no
+//! references, only of pages that come.
+
+mod duel;
 
 use alloc::collections::{BTreeSet, BinaryHeap, VecDeque};
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
 use super::Page;
+use duel::Duel;
 
 /// What replacement knows of pages.
 pub(crate) trait Touches {
@@ -38,6 +42,8 @@ pub enum Replacement {
     Random,
     /// The one that came first.
     Fifo,
+    /// The one that came first, or last: whichever has had to be brought again less often of late.
+    Dueling,
 }
 
 /// The pages in local memory. One that has left by another way stays here until its turn comes.
@@ -48,6 +54,7 @@ pub(crate) enum Frames {
     /// The pages, and the state of the generator.
     Random(Vec<Page>, u64),
     Fifo(VecDeque<Page>),
+    Dueling(Duel),
 }
 
 impl Frames {
@@ -57,12 +64,30 @@ impl Frames {
             Replacement::Clock => Frames::Clock(VecDeque::new()),
             Replacement::Random => Frames::Random(Vec::new(), seed),
             Replacement::Fifo => Frames::Fifo(VecDeque::new()),
+            Replacement::Dueling => Frames::Dueling(Duel::new(seed)),
         }
     }
 
-    /// A page is in local memory from now on.
+    /// A page that was in local memory once has to be brought again.
+    pub(crate) fn missed(&mut self, page: Page) {
+        if let Frames::Dueling(duel) = self {
+            duel.missed(page);
+        }
+    }
+
+    /// A page that has been brought is in local memory from now on.
     pub(crate) fn add(&mut self, page: Page, now: u64) {
+        self.put(page, now, false);
+    }
+
+    /// A page that was to leave, and was referenced before it had, is in local memory from now on; or one that may not leave.
+    pub(crate) fn add_again(&mut self, page: Page, now: u64) {
+        self.put(page, now, true);
+    }
+
+    fn put(&mut self, page: Page, now: u64, again: bool) {
         match self {
+            Frames::Dueling(duel) => duel.add(page, again),
             Frames::Lru(heap) => heap.push(Reverse((now, page))),
             Frames::Clock(queue) | Frames::Fifo(queue) => queue.push_back(page),
             Frames::Random(pages, _) => pages.push(page),
@@ -77,6 +102,7 @@ impl Frames {
                 Frames::Clock(queue) => pop_unreferenced(queue, known)?,
                 Frames::Random(pages, state) => pop_any(pages, state)?,
                 Frames::Fifo(queue) => queue.pop_front()?,
+                Frames::Dueling(duel) => duel.take()?,
             };
             if known.is_local(page) {
                 return Some(page);
@@ -99,6 +125,7 @@ impl Frames {
                 *queue = kept.into_iter().rev().collect();
             }
             Frames::Random(pages, _) => pages.retain(stays),
+            Frames::Dueling(duel) => duel.retain(stays),
         }
     }
 
@@ -107,6 +134,7 @@ impl Frames {
             Frames::Lru(heap) => heap.len(),
             Frames::Clock(queue) | Frames::Fifo(queue) => queue.len(),
             Frames::Random(pages, _) => pages.len(),
+            Frames::Dueling(duel) => duel.length(),
         }
     }
 }
