@@ -21,8 +21,8 @@ const DEAL: u32 = 32;
 const KEPT_SHARE: u64 = 32;
 /// One page in so many of those in sight passes through, where most do.
 const PASSING_SHARE: usize = 8;
-/// At least so many: what is brought ahead is not to leave before it is referenced.
-const PASSING_MIN: usize = 96;
+/// At least so many, twice what comes ahead of a small cap: that is not to leave before it is referenced.
+const PASSING_MIN: usize = 192;
 /// Pages that one team has to bring more than the other before the third follows the other.
 const LEAD: i32 = 48;
 const LEAD_MAX: i32 = 2 * LEAD;
