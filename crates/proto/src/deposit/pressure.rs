@@ -45,14 +45,18 @@ pub struct Pressure {
 }
 
 impl Pressure {
-    /// Nobody is short of memory.
-    pub fn new(settings: PressureSettings) -> Pressure {
-        Pressure {
+    /// Deposits' part takes so many bytes now; what it lacks was given back before.
+    pub fn new(settings: PressureSettings, taken: u64) -> Pressure {
+        let mut pressure = Pressure {
             limit: settings.most,
             settings,
             calm: None,
             stepped: None,
+        };
+        if pressure.is_on() {
+            pressure.limit = settings.most.min(taken);
         }
+        pressure
     }
 
     /// Whether anything is looked at.
@@ -121,19 +125,20 @@ impl Pressure {
     }
 }
 
-/// The size above which each of these gives back what it has, so that together they have `limit` at most; `None`: they have no more than that.
-pub fn level(sizes: impl Iterator<Item = u64>, limit: u64) -> Option<u64> {
+/// The size above which each of these gives back what it has, so that together they have `limit` at most. If they have no more than that: the size that one of them
+/// could grow to.
+pub fn level(sizes: impl Iterator<Item = u64>, limit: u64) -> u64 {
     let mut sizes: Vec<u64> = sizes.collect();
     sizes.sort_unstable();
-    let (mut left, mut count) = (limit, sizes.len() as u64);
+    let (mut left, mut count, mut largest) = (limit, sizes.len() as u64, 0);
     for size in sizes {
         let share = left / count;
         if size > share {
-            return Some(share);
+            return share;
         }
-        (left, count) = (left - size, count - 1);
+        (left, count, largest) = (left - size, count - 1, size);
     }
-    None
+    largest + left
 }
 
 /// How many slots a deposit is told to keep: not fewer than `level`, and those from the highest on, a part at a time, so that what cannot move keeps only that part.
@@ -152,12 +157,13 @@ mod tests {
     const CALM: Span = Span::from_ms(10_000);
 
     fn pressure(keep_free: u64, waits: u32) -> Pressure {
-        Pressure::new(PressureSettings {
+        let settings = PressureSettings {
             most: MOST,
             keep_free,
             waits,
             calm: CALM,
-        })
+        };
+        Pressure::new(settings, MOST)
     }
 
     fn available(bytes: u64) -> Reading {
@@ -239,6 +245,25 @@ mod tests {
     }
 
     #[test]
+    fn what_was_given_back_before_is_lent_again_like_the_rest() {
+        let settings = pressure(1000, 0).settings;
+        let mut pressure = Pressure::new(settings, 600);
+        assert!(pressure.is_pressed());
+        pressure.read(Time(0), available(9000), 600);
+        assert_eq!(pressure.limit(), 600);
+        pressure.read(Time(0) + CALM, available(9000), 600);
+        assert!(!pressure.is_pressed());
+        let never = PressureSettings {
+            keep_free: 0,
+            ..settings
+        };
+        assert!(
+            !Pressure::new(never, 600).is_pressed(),
+            "nobody would see when it is over"
+        );
+    }
+
+    #[test]
     fn waits_do_not_count_while_much_more_is_available_than_is_to_stay() {
         let mut pressure = pressure(1000, 1000);
         pressure.read(Time(0), both(2000, 9999), MOST);
@@ -262,15 +287,16 @@ mod tests {
     #[test]
     fn those_with_the_most_give_back_until_all_have_as_much() {
         let of = |sizes: &[u64], limit| level(sizes.iter().copied(), limit);
-        assert_eq!(of(&[], 0), None);
-        assert_eq!(of(&[5, 9, 1], 15), None);
-        assert_eq!(of(&[5, 9, 1], 14), Some(8));
-        assert_eq!(of(&[5, 9, 1], 9), Some(4));
-        assert_eq!(of(&[5, 9, 1], 2), Some(0));
-        assert_eq!(of(&[7], 0), Some(0));
+        assert_eq!(of(&[], 3), 3);
+        assert_eq!(of(&[5, 9, 1], 17), 11, "there is room");
+        assert_eq!(of(&[5, 9, 1], 15), 9);
+        assert_eq!(of(&[5, 9, 1], 14), 8);
+        assert_eq!(of(&[5, 9, 1], 9), 4);
+        assert_eq!(of(&[5, 9, 1], 2), 0);
+        assert_eq!(of(&[7], 0), 0);
         for limit in 0..40 {
             let sizes = [3, 8, 8, 20];
-            let level = of(&sizes, limit).unwrap_or(u64::MAX);
+            let level = of(&sizes, limit);
             let kept: u64 = sizes.iter().map(|size| level.min(*size)).sum();
             assert!(
                 kept <= limit.min(39) && (limit - kept < 4 || limit >= 39),

@@ -112,7 +112,7 @@ impl Machine {
     pub(super) fn ask_back(&mut self, id: DepositId, epoch: Epoch) -> Option<Header> {
         let sizes = self.deposits.values();
         let sizes = sizes.map(|(holder, _)| u64::from(holder.slots()));
-        let level = { self.limit }.map(|limit| level(sizes, limit.into()).unwrap_or(u64::MAX));
+        let level = { self.limit }.map(|limit| level(sizes, limit.into()));
         let level = level.map(|level| level.min(DEPOSIT_SLOTS_MAX.into()) as u32);
         let (holder, _) = self.deposits.get_mut(&id)?;
         let keep = wish(holder.slots(), holder.keep(), level);

@@ -7,8 +7,9 @@ use netram_proto::time::{Span, Time};
 use super::{LEASE, World};
 use crate::check;
 
-/// By then every link stands, and what is short has another place.
-const PATIENCE: Span = Span::from_ms(9000);
+/// By then every link stands, and what is short has another place: a disk that began to stand still at the last moment is given up 7 s later at the latest, and
+/// opened again after 2.5 s.
+const PATIENCE: Span = Span::from_ms(10_000);
 
 impl World {
     pub(super) fn rest(&mut self) {
