@@ -188,13 +188,12 @@ impl Lender {
 
     /// Gives slots back, once nothing is in them any more: all, if it is about to stop, and those that it wants back.
     pub(super) fn want_fewer(&mut self) {
-        if !self.linked || self.is_asking() {
-            return;
-        }
-        if self.leaving && self.slots.count() > 0 && self.slots.used() == 0 {
-            self.wanted = Some(0);
-        } else if self.takes() && self.slots.is_vacated() {
-            self.wanted = Some(self.slots.keep());
+        let fewer = match self.leaving {
+            true => (self.slots.count() > 0 && self.slots.used() == 0).then_some(0),
+            false => self.slots.is_vacated().then_some(self.slots.keep()),
+        };
+        if fewer.is_some() && self.linked && !self.is_asking() {
+            self.wanted = fewer;
         }
     }
 
