@@ -426,6 +426,7 @@ mod tests {
             watched("keep-free = '1MiB'\npressure = 2.5").unwrap(),
             (1 << 20, 250)
         );
+        assert_eq!(watched("pressure = 5").unwrap(), (100 * 1024, 500));
         assert_eq!(watched("keep-free = '0'\npressure = 0.0").unwrap(), (0, 0));
         for bad in ["pressure = 100.5", "pressure = -1.0", "pressure = nan"] {
             assert!(watched(bad).unwrap_err().is::<Usage>(), "{bad}");

@@ -358,6 +358,7 @@ impl Depot {
         if !self.lenders[lender].linked {
             return;
         }
+        let wished = self.lenders[lender].slots.has_wish();
         for item in self.lenders[lender].on_unlinked(now) {
             let Some(entry) = self.pages.get_mut(item.page.0 as usize) else {
                 continue;
@@ -376,7 +377,9 @@ impl Depot {
         for get in self.gets.values_mut().filter(|get| get.at == Some(lender as u8)) {
             get.at = None;
         }
-        self.note_all(lender);
+        if wished {
+            self.note_all(lender);
+        }
         self.reroute();
         self.replace_all();
     }

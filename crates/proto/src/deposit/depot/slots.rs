@@ -50,6 +50,11 @@ impl Slots {
         self.keep
     }
 
+    /// Whether the lender has said how many it wants to be kept.
+    pub(super) fn has_wish(&self) -> bool {
+        self.keep < DEPOSIT_SLOTS_MAX
+    }
+
     /// Slots that the lender wants back.
     pub(super) fn asked_back(&self) -> u32 {
         self.count.saturating_sub(self.keep)
