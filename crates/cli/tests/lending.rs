@@ -2,9 +2,14 @@
 
 mod common;
 
-use common::{Lender, run};
+use std::time::{Duration, Instant};
+
+use common::{Lender, available, run};
 use rustix::process::Signal;
 use serde_json::Value;
+
+/// How long a lender may take to see what its machine says.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
@@ -32,6 +37,50 @@ fn status_shows_lenders_that_answer_and_those_that_do_not() {
         both.out
     );
     assert!(both.out.contains("cannot reach"), "{}", both.out);
+}
+
+#[test]
+fn status_tells_of_a_lender_whose_machine_is_short_of_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    available(folder.path(), 1 << 30);
+    let proc = folder.path().to_str().unwrap();
+    let listen = ["--listen", "tcp://127.0.0.1:0", "--insecure", "--pressure", "7.5"];
+    let watch = ["--keep-free", "512MiB", "--proc", proc];
+    let lender = Lender::start("short", &[listen.as_slice(), &watch].concat());
+    let until_short = |short: bool| {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let memory = lender.status()["memory"].clone();
+            let lent = if short { 0 } else { 8 << 20 };
+            let given = (8 << 20) - lent;
+            if memory["deposits_limit"] == lent && memory["given_back"] == given {
+                return run(["status", &lender.address, "--insecure"]).out;
+            }
+            assert!(Instant::now() < until, "{memory}");
+        }
+    };
+    assert!(!until_short(false).contains("short of memory"));
+    available(folder.path(), 0);
+    let out = until_short(true);
+    assert!(out.contains("lending, insecure, short of memory"), "{out}");
+    assert!(
+        out.contains("deposits may have 0 B of 8.0 MiB, 0 slots are asked back, and 8.0 MiB given back"),
+        "{out}"
+    );
+}
+
+#[test]
+fn how_short_of_memory_a_machine_may_be_is_checked() {
+    let lend = ["lend", "--listen", "unix:/nowhere/a.sock", "--insecure"];
+    for (option, value, says) in [
+        ("--pressure", "101", "a percentage of the time, from 0 to 100"),
+        ("--pressure", "much", "invalid value"),
+        ("--keep-free", "much", "is no size"),
+    ] {
+        let ran = run([lend.as_slice(), &[option, value]].concat());
+        assert_eq!(ran.code, 2, "{}", ran.err);
+        assert!(ran.err.contains(says), "{}", ran.err);
+    }
 }
 
 #[test]

@@ -3,14 +3,17 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use netram_proto::limit::{DEPOSIT_LEASE, DOMAIN_BYTES_MAX, WINDOW_BYTES_MAX, WINDOW_BYTES_MIN};
+use netram_proto::limit::{
+    DEPOSIT_LEASE, DOMAIN_BYTES_MAX, PRESSURE_CALM, WINDOW_BYTES_MAX, WINDOW_BYTES_MIN,
+};
 use netram_transport::{Address, Group, Security, WaitPolicy};
 
 use crate::error::StartError;
+use crate::file::bytes_of;
 use crate::limit::{
     CHUNK_BYTES_DEFAULT, CONNECTIONS_MAX_DEFAULT, DEPOSITS_PART, FIRST_FRAME_TIMEOUT, IDLE_TIMEOUT_DEFAULT,
-    JOURNALS_MAX_DEFAULT, MEMORY_BYTES_DEFAULT, NAME_BYTES_MAX, PENDING_MAX_DEFAULT, SHARDS_MAX,
-    SLOW_READER_TIMEOUT_DEFAULT,
+    JOURNALS_MAX_DEFAULT, KEEP_FREE_PART, MEMORY_BYTES_DEFAULT, NAME_BYTES_MAX, PENDING_MAX_DEFAULT,
+    SHARDS_MAX, SLOW_READER_TIMEOUT_DEFAULT, WAITS_DEFAULT,
 };
 use crate::store::StoreConfig;
 
@@ -51,10 +54,50 @@ pub struct Config {
     pub huge_pages: bool,
     /// The processor that each shard is pinned to, in order; shards beyond the list are not pinned.
     pub pin: Vec<usize>,
+    /// When deposits are asked for memory back.
+    pub watch: MemoryWatch,
     /// Bounds on what clients may keep busy.
     pub limits: Limits,
     /// Whether a store on a disk is accepted. For tests: it is never taken up again.
     pub allow_disk: bool,
+}
+
+/// When a machine is short of memory, so that deposits are asked for some.
+#[derive(Clone, Debug)]
+pub struct MemoryWatch {
+    /// So many bytes are to stay available; 0: that is not looked at.
+    pub keep_free: u64,
+    /// The part of the time, in hundredths of a percent, for which some program may wait for memory; 0: that is not looked at.
+    pub waits: u32,
+    /// More is lent again when memory has been available for so long.
+    pub calm: Duration,
+    /// Where the kernel says how much there is.
+    pub proc: PathBuf,
+}
+
+impl MemoryWatch {
+    /// As `netram lend` does unless it is told otherwise: a twentieth of the machine's memory stays available, and programs wait for a tenth of the time at most.
+    pub fn usual(proc: PathBuf) -> MemoryWatch {
+        let meminfo = std::fs::read_to_string(proc.join("meminfo")).unwrap_or_default();
+        MemoryWatch {
+            keep_free: bytes_of(&meminfo, "MemTotal:").unwrap_or(0) / KEEP_FREE_PART,
+            waits: WAITS_DEFAULT,
+            proc,
+            ..MemoryWatch::default()
+        }
+    }
+}
+
+impl Default for MemoryWatch {
+    /// Nothing is looked at.
+    fn default() -> MemoryWatch {
+        MemoryWatch {
+            keep_free: 0,
+            waits: 0,
+            calm: Duration::from_nanos(PRESSURE_CALM.0),
+            proc: PathBuf::from("/proc"),
+        }
+    }
 }
 
 /// Listeners for data sessions alone: whoever holds only the cluster key gets at no copy of a volume.
@@ -116,6 +159,7 @@ impl Default for Config {
             mlock: false,
             huge_pages: false,
             pin: Vec::new(),
+            watch: MemoryWatch::default(),
             limits: Limits::default(),
             allow_disk: false,
         }
@@ -168,6 +212,12 @@ impl Config {
         }
         if self.shards > SHARDS_MAX {
             return bad("the number of shards", "at most 64");
+        }
+        if self.watch.waits > 10_000 {
+            return bad(
+                "the part of the time for which programs may wait for memory",
+                "at most all of it",
+            );
         }
         if self.limits.connections_max == 0 || self.limits.pending_max == 0 {
             return bad("the limits on connections", "one at least");
@@ -223,6 +273,13 @@ mod tests {
             },
             Config {
                 quota: Some(4096),
+                ..good.clone()
+            },
+            Config {
+                watch: MemoryWatch {
+                    waits: 10_001,
+                    ..MemoryWatch::default()
+                },
                 ..good.clone()
             },
             Config {

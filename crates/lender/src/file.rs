@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock, fstatfs};
+use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom, fallocate, flock, fstatfs, seek};
 use rustix::io::Errno;
 
 use crate::error::StoreError;
@@ -52,8 +52,44 @@ pub(crate) fn open_locked(path: &Path) -> Result<File, StoreError> {
 
 /// Whether the file lies in memory.
 pub(crate) fn is_memory(file: &File) -> io::Result<bool> {
-    let kind = fstatfs(file)?.f_type as u64 & u64::from(u32::MAX);
+    let kind = kind(file)?;
     Ok(kind == TMPFS_MAGIC || kind == HUGETLBFS_MAGIC)
+}
+
+/// Whether the file lies in huge pages that were set aside for such: nobody else has anything of one that is free.
+pub(crate) fn is_set_aside(file: &File) -> io::Result<bool> {
+    Ok(kind(file)? == HUGETLBFS_MAGIC)
+}
+
+fn kind(file: &File) -> io::Result<u64> {
+    Ok(fstatfs(file)?.f_type as u64 & u64::from(u32::MAX))
+}
+
+/// Whether there is memory behind each byte of the file; if not, some was given back.
+pub(crate) fn is_whole(file: &File) -> io::Result<bool> {
+    let length = file.metadata()?.len();
+    match seek(file, SeekFrom::Hole(0)) {
+        Ok(hole) => Ok(hole >= length),
+        // It does not say.
+        Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(true),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Whether there is no memory behind some of these bytes.
+pub(crate) fn has_hole(file: &File, at: u64, length: u64) -> io::Result<bool> {
+    Ok(seek(file, SeekFrom::Hole(at))? < at + length)
+}
+
+/// Gives the memory behind these bytes back to the machine; they are zeros then, and nobody may touch them until they are [`filled`](fill) again.
+pub(crate) fn hollow(file: &File, at: u64, length: u64) -> io::Result<()> {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    Ok(fallocate(file, flags, at, length)?)
+}
+
+/// Takes memory for these bytes again.
+pub(crate) fn fill(file: &File, at: u64, length: u64) -> io::Result<()> {
+    Ok(fallocate(file, FallocateFlags::empty(), at, length)?)
 }
 
 /// Empties the file and reserves `asked` bytes of memory for it, all zero.
@@ -77,17 +113,19 @@ pub(crate) fn reserve(file: &File, asked: u64, path: &Path) -> Result<(), StoreE
 }
 
 /// Bytes that can be reserved: what the file system allows and what the machine has.
-fn free_bytes(file: &File) -> io::Result<u64> {
+pub(crate) fn free_bytes(file: &File) -> io::Result<u64> {
     let system = fstatfs(file)?;
     let allowed = (system.f_bavail as u64).saturating_mul(system.f_bsize as u64);
     let meminfo = std::fs::read_to_string("/proc/meminfo")?;
-    let available = meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))
-        .and_then(|rest| rest.trim().strip_suffix(" kB"))
-        .and_then(|kib| kib.parse::<u64>().ok());
-    let available = available.map_or(u64::MAX, |kib| kib.saturating_mul(1024));
+    let available = bytes_of(&meminfo, "MemAvailable:").unwrap_or(u64::MAX);
     Ok(allowed.min(available).min(group_bytes().unwrap_or(u64::MAX)))
+}
+
+/// What a line of /proc/meminfo says, in bytes.
+pub(crate) fn bytes_of(meminfo: &str, name: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
+    let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kib.saturating_mul(1024))
 }
 
 /// Bytes that this process's control group may still take, if it is bounded: a container or a service is killed

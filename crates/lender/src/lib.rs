@@ -21,7 +21,8 @@
 //! | `lender`, `shared` | starting and stopping |
 //! | [`limit`] | every bound |
 //!
-//! *Not here*: memory pressure and power loss; the lender lends what it was told to until it is stopped.
+//! *Not here*: power loss; and journals' windows are lent until the lender is stopped, however short of memory its machine is. Deposits are not
+//! (`deposit/pressure.rs`).
 #![deny(unsafe_code)]
 
 mod accept;
@@ -47,7 +48,7 @@ mod superblock;
 #[allow(unsafe_code, reason = "the crate's one unsafe module")]
 mod sys;
 
-pub use config::{Config, DataDoor, Limits};
+pub use config::{Config, DataDoor, Limits, MemoryWatch};
 pub use data::{DataPermit, DataService, DataSession};
 pub use error::{StartError, StoreError};
 pub use lender::{Lender, Stopped};

@@ -25,6 +25,15 @@ pub const DEPOSITS_MAX: usize = 1024;
 /// Of the memory, what deposits may take in all by default: this part. The rest stays for windows, which hold what is promised to be safe.
 pub const DEPOSITS_PART: u64 = 2;
 
+/// Bytes that are given back to the machine, or taken again, before deposits are served on: some milliseconds.
+pub const HOLLOW_BYTES_A_TURN: u64 = 32 << 20;
+/// How often the machine's memory is looked at. Two small files are read: 50 µs.
+pub const PRESSURE_LOOK: Duration = Duration::from_millis(500);
+/// Of the machine's memory, the part that `netram lend` leaves available by default.
+pub const KEEP_FREE_PART: u64 = 20;
+/// The part of the time, in hundredths of a percent, that programs may wait for memory by default.
+pub const WAITS_DEFAULT: u32 = 1000;
+
 /// Datagrams that a shard takes before it looks at its connections again.
 pub const DATAGRAMS_A_TURN: usize = 64;
 /// Shards of one lender.

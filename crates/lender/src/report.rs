@@ -82,6 +82,19 @@ pub struct MemoryReport {
     /// The most that all deposits may have.
     #[serde(default)]
     pub deposits_max: u64,
+    /// What they may have now; less while the machine is short of memory. `None`: the lender does not look.
+    #[serde(default)]
+    pub deposits_limit: Option<u64>,
+    /// Of what is reserved, given back to the machine for now.
+    #[serde(default)]
+    pub given_back: u64,
+}
+
+impl MemoryReport {
+    /// Whether deposits get less than they may have, for the machine is short of memory.
+    pub fn is_short(&self) -> bool {
+        self.deposits_limit.is_some_and(|limit| limit < self.deposits_max)
+    }
 }
 
 /// What happened since the lender's process started.
@@ -156,6 +169,9 @@ pub struct DepositReport {
     pub connected: bool,
     /// The number of its last session.
     pub session: u32,
+    /// Slots that its owner has been asked for, and has not given back.
+    #[serde(default)]
+    pub asked_back: u32,
 }
 
 /// One copy of a volume.

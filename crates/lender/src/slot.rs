@@ -210,7 +210,7 @@ mod tests {
     fn slot() -> Slot {
         let file = tempfile::tempfile().unwrap();
         file.set_len(4096).unwrap();
-        Slot::new(Region::map(&file, 4096).unwrap())
+        Slot::new(Region::map(&file, 4096, true).unwrap())
     }
 
     fn state(held: u64) -> SlotState {

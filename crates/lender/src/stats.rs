@@ -86,6 +86,7 @@ pub(crate) struct DepositStats {
     puts: Counter,
     gets: Counter,
     refusals: [Counter; REFUSALS],
+    limit: AtomicU64,
     list: Mutex<BTreeMap<DepositId, DepositReport>>,
 }
 
@@ -101,6 +102,15 @@ impl DepositStats {
 
     pub(crate) fn refused(&self, byte: u8) {
         self.refusals[usize::from(byte).min(REFUSALS - 1)].add(1);
+    }
+
+    /// The most bytes that all deposits may have now.
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit.load(Relaxed)
+    }
+
+    pub(crate) fn set_limit(&self, bytes: u64) {
+        self.limit.store(bytes, Relaxed);
     }
 
     pub(crate) fn list(&self, id: DepositId, report: DepositReport) {

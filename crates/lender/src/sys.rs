@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, compiler_fence};
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, MlockFlags, ProtFlags, madvise, mlock, mlock_with, mmap, munmap};
 
 /// The mapping itself; unmapped with the last of its regions.
 struct Mapping {
@@ -45,13 +45,16 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Maps the first `length` bytes of `file`, all of which exist, and touches every page.
-    pub(crate) fn map(file: &File, length: usize) -> io::Result<Region> {
+    /// Maps the first `length` bytes of `file`, all of which exist. `whole`: every page is touched.
+    pub(crate) fn map(file: &File, length: usize, whole: bool) -> io::Result<Region> {
         assert!(file.metadata()?.len() >= length as u64);
-        let (protection, flags) = (
-            ProtFlags::READ | ProtFlags::WRITE,
-            MapFlags::SHARED | MapFlags::POPULATE,
-        );
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let touched = if whole {
+            MapFlags::POPULATE
+        } else {
+            MapFlags::empty()
+        };
+        let flags = MapFlags::SHARED | touched;
         // SAFETY: the kernel chooses a fresh range; nothing else refers to it.
         let base = unsafe { mmap(std::ptr::null_mut(), length, protection, flags, file, 0) }?;
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -69,11 +72,23 @@ impl Region {
         Ok(())
     }
 
-    /// Keeps the bytes from being swapped out.
-    pub(crate) fn lock(&self) -> io::Result<()> {
-        // SAFETY: the range is mapped; locking changes no byte.
-        unsafe { mlock(self.base.as_ptr().cast(), self.length) }?;
+    /// Keeps the bytes from being swapped out. `whole`: at once; else each page when it is touched first.
+    pub(crate) fn lock(&self, whole: bool) -> io::Result<()> {
+        let base = self.base.as_ptr().cast();
+        if whole {
+            // SAFETY: the range is mapped; locking changes no byte.
+            unsafe { mlock(base, self.length) }?;
+        } else {
+            // SAFETY: as above.
+            unsafe { mlock_with(base, self.length, MlockFlags::ONFAULT) }?;
+        }
         Ok(())
+    }
+
+    /// Touches every page, so that none of them is new to whoever writes first. Without that the region works all the same.
+    pub(crate) fn touch(&mut self) {
+        // SAFETY: the range is mapped, and `&mut self` is the only path to it; the advice changes no byte. A kernel before 5.14 refuses it.
+        let _ = unsafe { madvise(self.base.as_ptr().cast(), self.length, Advice::LinuxPopulateWrite) };
     }
 
     /// Cuts the region in two.
@@ -135,7 +150,7 @@ mod tests {
     fn split_regions_are_disjoint_and_cover_the_whole() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(8192).unwrap();
-        let whole = Region::map(&file, 8192).unwrap();
+        let whole = Region::map(&file, 8192, true).unwrap();
         let (mut front, mut back) = whole.split(5000);
         front.write(4990, &[1; 10]);
         back.write(0, &[2; 10]);

@@ -137,6 +137,8 @@ pub const DEPOSIT_GROW_SLOTS: u32 = 4096;
 pub const MENDS_MAX: usize = FRAME_PAGES_MAX;
 /// Pages that wait to be put at a lender before they take turns with those that are wanted from there: less is sent when nothing is wanted.
 pub const PUTS_PILED: usize = 8 * FRAME_PAGES_MAX;
+/// Pages that wait to be sent beyond which an owner fetches none to be moved: what lenders take is slower, and the bytes would gather here.
+pub const MOVES_QUEUED_MAX: usize = DEPOSIT_FRAMES_MAX * FRAME_PAGES_MAX;
 /// Short pages that an owner looks at in one step, for some that can be mended: tens of µs.
 pub const MEND_LOOK_MAX: usize = 4096;
 /// Pages that an owner has asked for before they were wanted, and has not used yet: a megabyte.
@@ -149,6 +151,18 @@ pub const DEPOSIT_DETECT: Span = Span::from_ms(2_000);
 pub const DEPOSIT_LEASE: Span = Span::from_ms(30_000);
 /// A lender that owes an answer for so long is gone, whatever its link says.
 pub const DEPOSIT_SILENCE: Span = Span::from_ms(5_000);
+/// Slots that a lender asks of a deposit at once, when it wants some back: 16 MiB. What cannot move keeps no more than that from being given back.
+pub const ASK_SLOTS_MAX: u32 = 4096;
+/// The time over which the kernel means its shortest measure of waits for memory: what was done shows no sooner.
+pub const PRESSURE_AVERAGE: Span = Span::from_ms(10_000);
+/// Of what deposits may have, the part that is asked back at a time when nothing is known but that programs wait.
+pub const PRESSURE_STEPS: u64 = 16;
+/// Waits for memory count while less than so many times what is to stay free is available.
+pub const PRESSURE_NEAR: u64 = 2;
+/// Memory is lent again when more than is to stay free is available, and this part of it: else lending it would make it scarce again.
+pub const PRESSURE_MARGIN_PART: u64 = 4;
+/// It is lent again when that has lasted for so long.
+pub const PRESSURE_CALM: Span = Span::from_ms(10_000);
 /// A lender that had no room is asked again after so long.
 pub const DEPOSIT_RETRY: Span = Span::from_ms(2_000);
 

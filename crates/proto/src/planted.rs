@@ -82,13 +82,17 @@ pub enum Fault {
     UnwrittenCounts,
     /// (14) Blocks that were asked for are given although their page was put anew meanwhile.
     OldBlocksGiven,
+    /// (14) An owner gives slots that were asked back up while pages are in them.
+    SlotsBeforePages,
+    /// (14) An owner that comes back looks for slots that it has given up, and takes a deposit without them for another one.
+    GivenUpIsCounted,
     /// (0) A listener that takes longer than the timer is taken for one that hears nothing.
     SlowIsDeaf,
 }
 
 impl Fault {
     /// All of them, in the order of the rules.
-    pub const ALL: [Fault; 39] = [
+    pub const ALL: [Fault; 41] = [
         Fault::AnyInsteadOfRule,
         Fault::StaleAckCounts,
         Fault::CastIsHeld,
@@ -127,6 +131,8 @@ impl Fault {
         Fault::SlotLeaked,
         Fault::UnwrittenCounts,
         Fault::OldBlocksGiven,
+        Fault::SlotsBeforePages,
+        Fault::GivenUpIsCounted,
         Fault::SlowIsDeaf,
     ];
 }

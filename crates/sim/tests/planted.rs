@@ -12,7 +12,7 @@ const SEEDS_MAX: u64 = 100_000;
 const OF_NODES: [Fault; 3] = [Fault::DiskVotes, Fault::ViewBeforeServer, Fault::UnkeptDropped];
 
 /// These need an owner with pages at lenders; all other worlds are left out.
-const OF_DEPOSITS: [Fault; 7] = [
+const OF_DEPOSITS: [Fault; 9] = [
     Fault::SessionUnfenced,
     Fault::OldAckCounts,
     Fault::GoneBeforeStashed,
@@ -20,6 +20,8 @@ const OF_DEPOSITS: [Fault; 7] = [
     Fault::SlotLeaked,
     Fault::UnwrittenCounts,
     Fault::OldBlocksGiven,
+    Fault::SlotsBeforePages,
+    Fault::GivenUpIsCounted,
 ];
 
 /// These need a data lender; the worlds that have none are left out.
@@ -102,6 +104,8 @@ faults! {
     a_slot_that_leaks_is_found: SlotLeaked breaks [14];
     a_write_that_failed_and_counts_is_found: UnwrittenCounts breaks [14];
     blocks_of_a_page_that_was_put_anew_are_found: OldBlocksGiven breaks [14];
+    slots_given_up_before_their_pages_have_moved_are_found: SlotsBeforePages breaks [14];
+    taking_a_deposit_that_gave_slots_back_for_another_one_is_found: GivenUpIsCounted breaks [14];
     taking_the_slow_for_deaf_is_found: SlowIsDeaf breaks [0];
 }
 

@@ -111,6 +111,8 @@ fn no_rule_is_broken_and_the_worlds_are_not_idle() {
         "far: lenders that died",
         "far: lenders that were full",
         "far: lenders that were left in time",
+        "far: lenders under pressure",
+        "far: slots given up that were wanted back",
         "far: owners that died",
         "far: pages written to a spill file",
         "far: pages read from a spill file",

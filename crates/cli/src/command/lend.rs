@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use netram_lender::{Config, DataDoor, DataService, Lender};
+use netram_lender::{Config, DataDoor, DataService, Lender, MemoryWatch};
 use netram_transport::{Address, Group, Security, WaitPolicy};
 use netram_volume::replica::{Keeper, KeeperLimits};
 use serde::Deserialize;
@@ -24,7 +24,9 @@ const GRACE_DEFAULT: Duration = Duration::from_secs(5);
 ///
 /// The lender reserves its memory at start, in a file on a memory file system,
 /// and never takes more. What journals keep here survives a restart of the
-/// process, not one of the machine. SIGTERM and SIGINT stop it gracefully:
+/// process, not one of the machine. When the machine is short of memory, pages of
+/// other machines' far memory are asked to leave, and the memory is given back
+/// until it is not short any more; journals' windows stay. SIGTERM and SIGINT stop it gracefully:
 /// clients are told to move away first; a second signal ends it at once.
 ///
 /// Settings come from flags, then from NETRAM_* variables, then from the
@@ -83,6 +85,15 @@ struct Settings {
     /// Of the memory, the most that pages of other machines' far memory may take in all; 0: none are taken [default: half]
     #[arg(long, value_name = "SIZE", env = "NETRAM_DEPOSITS")]
     deposits: Option<Size>,
+    /// Of this machine's memory, what is to stay available: if less is, far memory has to leave, and what it leaves is given back to the machine; 0: never [default: a twentieth]
+    #[arg(long, value_name = "SIZE", env = "NETRAM_KEEP_FREE")]
+    keep_free: Option<Size>,
+    /// The percentage of the time for which some program here may wait for memory, before far memory has to leave; counts while less than twice --keep-free is available; 0: it is not looked at [default: 10]
+    #[arg(long, value_name = "PERCENT", env = "NETRAM_PRESSURE")]
+    pressure: Option<f64>,
+    /// Where the kernel says how much memory there is [default: /proc]
+    #[arg(long, value_name = "DIR", hide = true)]
+    proc: Option<PathBuf>,
     /// What feeds this machine with power; copies under one label are lost together [default: default]
     #[arg(long, value_name = "LABEL", env = "NETRAM_DOMAIN")]
     domain: Option<String>,
@@ -148,6 +159,9 @@ impl Settings {
             memory: self.memory.or(file.memory),
             quota: self.quota.or(file.quota),
             deposits: self.deposits.or(file.deposits),
+            keep_free: self.keep_free.or(file.keep_free),
+            pressure: self.pressure.or(file.pressure),
+            proc: self.proc.or(file.proc),
             domain: self.domain.or(file.domain),
             name: self.name.or(file.name),
             shards: self.shards.or(file.shards),
@@ -173,6 +187,7 @@ impl Settings {
         }
         let security = security(self.key_file.as_ref(), self.insecure)?;
         let data_door = self.data_door(&security)?;
+        let watch = self.watch()?;
         let default = Config::default();
         Ok(Config {
             listen: self.listen,
@@ -182,6 +197,7 @@ impl Settings {
             memory: self.memory.map_or(default.memory, |size| size.0),
             quota: self.quota.map(|size| size.0),
             deposits: self.deposits.map(|size| size.0),
+            watch,
             domain: self.domain.unwrap_or(default.domain),
             name: self.name.unwrap_or(default.name),
             shards: self.shards.unwrap_or(default.shards),
@@ -196,6 +212,25 @@ impl Settings {
 }
 
 impl Settings {
+    /// When this machine is short of memory.
+    fn watch(&self) -> Result<MemoryWatch> {
+        let usual = MemoryWatch::usual(self.proc.clone().unwrap_or_else(|| PathBuf::from("/proc")));
+        let waits = match self.pressure {
+            None => usual.waits,
+            Some(percent) if (0.0..=100.0).contains(&percent) => (percent * 100.0).round() as u32,
+            Some(percent) => {
+                let sentence =
+                    format!("--pressure is a percentage of the time, from 0 to 100, not {percent}");
+                return Err(Usage(sentence).into());
+            }
+        };
+        Ok(MemoryWatch {
+            keep_free: self.keep_free.map_or(usual.keep_free, |size| size.0),
+            waits,
+            ..usual
+        })
+    }
+
     /// What copies are granted.
     fn keeper_limits(&self) -> Result<KeeperLimits> {
         if self.data.is_none() && (self.data_quota.is_some() || self.data_scrub_interval.is_some()) {
@@ -375,6 +410,27 @@ mod tests {
                 .to_string()
                 .contains("tcp://")
         );
+    }
+
+    #[test]
+    fn how_short_of_memory_the_machine_may_be_is_set_and_has_defaults() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("meminfo"), "MemTotal:  2000 kB\n").unwrap();
+        let watched = |text: &str| {
+            let mut settings = file(text).unwrap();
+            settings.proc = Some(dir.path().to_owned());
+            settings.watch().map(|watch| (watch.keep_free, watch.waits))
+        };
+        assert_eq!(watched("").unwrap(), (100 * 1024, 1000));
+        assert_eq!(
+            watched("keep-free = '1MiB'\npressure = 2.5").unwrap(),
+            (1 << 20, 250)
+        );
+        assert_eq!(watched("pressure = 5").unwrap(), (100 * 1024, 500));
+        assert_eq!(watched("keep-free = '0'\npressure = 0.0").unwrap(), (0, 0));
+        for bad in ["pressure = 100.5", "pressure = -1.0", "pressure = nan"] {
+            assert!(watched(bad).unwrap_err().is::<Usage>(), "{bad}");
+        }
     }
 
     #[test]

@@ -24,6 +24,8 @@ const WATCH_EVERY: Duration = Duration::from_secs(1);
 /// from TRIM to HELD; what is below TRIM is on the client's own disk. One line a
 /// lender that was multicast to: appends that came so, holes in them, and what was
 /// dropped because it came twice, did not open, or was of no channel heard here.
+/// A lender whose machine is short of memory says so, with how much it lends to far
+/// memory meanwhile, and how many slots it has asked back.
 ///
 ///   netram status tcp://10.0.0.2:7420 tcp://10.0.0.3:7420 --key-file /etc/netram/key
 ///   netram status unix:/run/netram.sock --insecure --json
@@ -193,7 +195,7 @@ fn show(answers: &[Answer]) -> Result<()> {
             report.name.clone(),
             answer.address.clone(),
             report.domain.clone(),
-            state(report).to_owned(),
+            state(report),
             output::bytes(memory.used),
             output::bytes(memory.free),
             output::bytes(memory.reserved),
@@ -227,6 +229,11 @@ fn show(answers: &[Answer]) -> Result<()> {
             output::line(kept(&report.name, &copies))?;
         }
     }
+    for report in answers.iter().filter_map(|answer| answer.report.as_ref()) {
+        if let Some(line) = short(report) {
+            output::line(line)?;
+        }
+    }
     if any {
         output::line(journals)?;
     }
@@ -239,7 +246,15 @@ fn show(answers: &[Answer]) -> Result<()> {
 /// Pages of far memory, by owner; `None`: there are none.
 fn deposits(answers: &[Answer]) -> Option<String> {
     let mut table = output::table(
-        &["deposit", "lender", "owner", "slots", "with a page", "bytes"],
+        &[
+            "deposit",
+            "lender",
+            "owner",
+            "slots",
+            "with a page",
+            "asked back",
+            "bytes",
+        ],
         3,
     );
     let mut any = false;
@@ -253,6 +268,7 @@ fn deposits(answers: &[Answer]) -> Option<String> {
                 owner.to_owned(),
                 deposit.slots.to_string(),
                 deposit.held.to_string(),
+                deposit.asked_back.to_string(),
                 output::bytes(deposit.bytes),
             ]);
         }
@@ -296,6 +312,24 @@ fn multicast(answers: &[Answer]) -> Option<String> {
     any.then(|| table.to_string())
 }
 
+/// What a lender does whose machine is short of memory.
+fn short(report: &Report) -> Option<String> {
+    let memory = report.memory;
+    let limit = memory.deposits_limit.filter(|_| memory.is_short())?;
+    let asked = report
+        .deposits
+        .iter()
+        .map(|deposit| u64::from(deposit.asked_back));
+    Some(format!(
+        "{} is short of memory: deposits may have {} of {}, {} asked back, and {} given back to the machine",
+        report.name,
+        output::bytes(limit),
+        output::bytes(memory.deposits_max),
+        output::counted(asked.sum(), "slot is", "slots are"),
+        output::bytes(memory.given_back),
+    ))
+}
+
 /// What a data lender's copies take.
 fn kept(name: &str, copies: &CopiesReport) -> String {
     let quota = copies.quota.map_or_else(String::new, |quota| {
@@ -309,10 +343,15 @@ fn kept(name: &str, copies: &CopiesReport) -> String {
     )
 }
 
-fn state(report: &Report) -> &'static str {
-    match (report.stopping, report.secure) {
-        (true, _) => "stopping",
-        (false, true) => "lending",
-        (false, false) => "lending, insecure",
+fn state(report: &Report) -> String {
+    if report.stopping {
+        return "stopping".to_owned();
     }
+    let insecure = if report.secure { "" } else { ", insecure" };
+    let short = if report.memory.is_short() {
+        ", short of memory"
+    } else {
+        ""
+    };
+    format!("lending{insecure}{short}")
 }

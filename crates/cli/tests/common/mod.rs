@@ -59,6 +59,14 @@ pub(crate) fn ran(output: Output) -> Ran {
     }
 }
 
+/// What a machine says of its memory, to a lender that is told to look there (`--proc`).
+pub(crate) fn available(proc: &Path, bytes: u64) {
+    let whole = proc.join("new");
+    let meminfo = format!("MemTotal: 4194304 kB\nMemAvailable: {} kB\n", bytes / 1024);
+    std::fs::write(&whole, meminfo).expect("the folder is the test's");
+    std::fs::rename(whole, proc.join("meminfo")).expect("the folder is the test's");
+}
+
 /// A lender process, killed when dropped, its memory given back.
 pub(crate) struct Lender {
     child: Child,
@@ -91,6 +99,9 @@ impl Lender {
             ])
             .arg(&store)
             .args(arguments)
+            // However short of memory the machine is that runs the tests.
+            .env("NETRAM_KEEP_FREE", "0")
+            .env("NETRAM_PRESSURE", "0")
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
         let mut child = start(&mut command);
@@ -117,6 +128,13 @@ impl Lender {
 
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// What it says of itself.
+    pub(crate) fn status(&self) -> serde_json::Value {
+        let ran = run(["status", "--insecure", "--json", &self.address]);
+        let answers: serde_json::Value = serde_json::from_str(&ran.out).expect("the status is JSON");
+        answers[0]["report"].clone()
     }
 
     /// Where its memory is.

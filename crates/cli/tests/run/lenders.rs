@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
+use super::common::available;
 use super::{Site, compiled, finish, library, netram, start, text};
 
 const SIGBUS: i32 = 7;
@@ -49,6 +50,37 @@ fn with_two_copies_a_lender_that_is_killed_costs_the_program_nothing() {
     let waiting = Waiting::start(&site, &[], &heap);
     settled(&site);
     site.lenders[1].stop(Signal::KILL);
+    let (status, found, said) = waiting.look();
+    assert_eq!((status.code(), found.as_str()), (Some(0), "same\n"), "{said}");
+}
+
+/// Its one copy of each page moves before the lender gives the memory back.
+#[test]
+fn a_lender_whose_machine_is_short_of_memory_costs_the_program_nothing() {
+    let Some(mut site) = Site::new("short", 2, "64MiB") else {
+        return;
+    };
+    let (_folder, heap) = compiled("heap", &[]);
+    let address = site.lenders[0].address.clone();
+    let proc = site.folder.path().to_owned();
+    available(&proc, 1 << 40);
+    site.lenders[0].stop(Signal::KILL);
+    let watch = ["--keep-free", "1GiB", "--proc", proc.to_str().unwrap()];
+    let listen = ["--listen", &address, "--insecure", "--deposits", "64MiB"];
+    let options = [listen.as_slice(), &watch].concat();
+    site.lenders[0] = super::Lender::with_memory("64MiB", "run-short-again", &options);
+    let waiting = Waiting::start(&site, &["--copies", "1"], &heap);
+    let until = Instant::now() + Duration::from_secs(60);
+    let held = |lender| site.status(lender)["deposits"][0]["held"].as_u64().unwrap_or(0);
+    while held(0) + held(1) < 7 * 256 {
+        assert!(Instant::now() < until, "{} and {}", held(0), held(1));
+    }
+    assert!(held(0) > 0, "or nothing could move");
+    available(&proc, 0);
+    while site.status(0)["memory"]["given_back"] != 64 << 20 {
+        assert!(Instant::now() < until, "{}", site.status(0));
+    }
+    assert_eq!(site.status(0)["memory"]["deposits"], 0);
     let (status, found, said) = waiting.look();
     assert_eq!((status.code(), found.as_str()), (Some(0), "same\n"), "{said}");
 }

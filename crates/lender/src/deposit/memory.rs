@@ -33,6 +33,11 @@ impl DepositMemory {
         (self.chunks.len() as u64) << self.shared.store.chunk_shift()
     }
 
+    /// Chunks of the store that it takes.
+    pub(crate) fn chunks(&self) -> usize {
+        self.chunks.len()
+    }
+
     /// The first so many bytes of a slot.
     pub(crate) fn piece(&self, slot: u32, bytes: usize) -> &[u8] {
         let (chunk, within) = self.place(slot);
@@ -50,7 +55,7 @@ impl SlotMemory for DepositMemory {
     fn resize(&mut self, slots: u32) -> Result<(), NoSlots> {
         let bytes = u64::from(slots) * PAGE_BYTES as u64;
         let count = bytes.div_ceil(1 << self.shared.store.chunk_shift()) as usize;
-        let limit = self.shared.config.deposits_bytes();
+        let limit = self.shared.deposits.limit();
         self.shared
             .store
             .resize_deposit(&mut self.chunks, count, limit)

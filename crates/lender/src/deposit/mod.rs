@@ -6,6 +6,7 @@
 //! *Absent:* deposits do not outlive the process, as windows do. Their chunks are in no slot of the store, so the next process finds them free.
 
 mod memory;
+mod pressure;
 mod session;
 
 use std::collections::BTreeMap;
@@ -13,8 +14,9 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use netram_proto::deposit::Holder;
+use netram_proto::deposit::{Holder, level, wish};
 use netram_proto::id::{DepositId, Epoch};
+use netram_proto::limit::{DEPOSIT_SLOTS_MAX, PAGE_BYTES};
 use netram_proto::time::{Span, Time};
 use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
 use netram_transport::{Events, Interest, Link, LinkError, Poller, WaitPolicy, WaitStep};
@@ -24,6 +26,7 @@ use crate::report::DepositReport;
 use crate::shared::{Permit, Shared};
 use crate::superblock::fresh_incarnation;
 use memory::DepositMemory;
+use pressure::Watch;
 use session::{Ending, Session};
 
 const WAKER: u64 = u64::MAX;
@@ -53,6 +56,7 @@ pub(crate) struct Keeper {
     inbox: Receiver<DepositArrival>,
     deposits: BTreeMap<DepositId, Deposit>,
     sessions: Vec<Option<Session>>,
+    watch: Watch,
     now: Instant,
     housekeeping: Instant,
 }
@@ -63,6 +67,7 @@ impl Keeper {
         poller.add(shared.keeper_waker(), WAKER, Interest::Read)?;
         let now = Instant::now();
         Ok(Keeper {
+            watch: Watch::new(Arc::clone(&shared), now),
             shared,
             poller,
             inbox,
@@ -194,6 +199,7 @@ impl Keeper {
             // Packets behind the first may have left the kernel already, which will not tell of them.
             (Ok(()), Ok(())) => {
                 self.serve(index);
+                self.ask_back();
                 if self.shared.stopping() {
                     self.withdraw_from(index);
                 }
@@ -248,6 +254,7 @@ impl Keeper {
             watch(&self.poller, session, index);
             let again = !session.outbox.stuck() && session.outbox.link.has_buffered();
             if resized {
+                self.ask_back();
                 self.publish(id);
             }
             if !again {
@@ -278,6 +285,10 @@ impl Keeper {
 
     /// Looks at timers. `true`: the thread is done.
     fn keep_house(&mut self) -> bool {
+        let time = self.time();
+        if self.watch.look(self.now, time) || self.watch.is_pressed() {
+            self.ask_back();
+        }
         let limits = self.shared.config.limits;
         for index in 0..self.sessions.len() {
             let overdue = self.sessions[index].as_ref().and_then(|session| {
@@ -350,6 +361,38 @@ impl Keeper {
         }
     }
 
+    /// Tells owners what the machine wants back of their slots, or that it wants nothing any more; each once, as soon as it reads its answers.
+    fn ask_back(&mut self) {
+        let shift = self.shared.store.chunk_shift();
+        let sizes = self
+            .deposits
+            .values()
+            .map(|deposit| deposit.memory.chunks() as u64);
+        let level = { self.watch.is_pressed() }.then(|| level(sizes, self.watch.limit() >> shift));
+        let most = u64::from(DEPOSIT_SLOTS_MAX);
+        let level = level.map(|chunks| most.min((chunks << shift) / PAGE_BYTES as u64) as u32);
+        for index in 0..self.sessions.len() {
+            let Some(session) = self.sessions[index]
+                .as_mut()
+                .filter(|session| !session.outbox.stuck())
+            else {
+                continue;
+            };
+            let Some(deposit) = self.deposits.get_mut(&session.id) else {
+                unreachable!("a deposit outlives its session")
+            };
+            let holder = &mut deposit.holder;
+            let Some(header) = holder.ask_back(wish(holder.slots(), holder.keep(), level)) else {
+                continue;
+            };
+            let said = session.say(&header, &[], self.now);
+            watch(&self.poller, session, index);
+            if let Err(ending) = said {
+                self.end(index, ending);
+            }
+        }
+    }
+
     /// Brings what a report says of a deposit up to date.
     fn publish(&self, id: DepositId) {
         let Some(deposit) = self.deposits.get(&id) else {
@@ -364,6 +407,7 @@ impl Keeper {
                 bytes: deposit.memory.lent_bytes(),
                 connected: deposit.holder.is_attended(),
                 session: deposit.holder.epoch().0,
+                asked_back: deposit.holder.asked_back(),
             },
         );
     }

@@ -8,7 +8,7 @@ use crate::id::{DepositId, Epoch, Incarnation, Lsn, WriterId};
 use crate::limit::{BLOCK_BYTES, DEPOSIT_SLOTS_MAX, FRAME_PAGES_MAX};
 use crate::planted::{Fault, Planted};
 use crate::time::{Span, Time};
-use crate::wire::{Frame, FrameKind, Header, Refusal};
+use crate::wire::{Flag, Frame, FrameKind, Header, Refusal};
 
 /// Memory for slots, as a lender has it.
 pub trait SlotMemory {
@@ -81,6 +81,8 @@ pub struct Holder {
     held: u32,
     /// When its session ended; `None`: it stands.
     left: Option<Time>,
+    /// How many slots the session's owner has been told to keep; `None`: as many as it likes.
+    keep: Option<u32>,
     planted: Planted,
 }
 
@@ -96,6 +98,7 @@ impl Holder {
             slots: Vec::new(),
             held: 0,
             left: Some(now),
+            keep: None,
             planted: Planted::NONE,
         }
     }
@@ -150,6 +153,7 @@ impl Holder {
         self.epoch = header.epoch;
         self.owner = WriterId(header.who);
         self.left = None;
+        self.keep = None;
         let mut answer = self.deposited();
         answer.mark = (lease.ms() / 1000) as u32;
         answer
@@ -166,6 +170,30 @@ impl Holder {
     pub fn is_over(&self, now: Time, lease: Span) -> bool {
         self.left
             .is_some_and(|left| self.slots.is_empty() || now.since(left) >= lease)
+    }
+
+    /// The owner is to keep so many slots at most; `None`: as many as it likes. Returns what to tell it, unless it has been told just that, or nobody is
+    /// there. It is a wish: the owner moves its pages first, and keeps those for which it finds no other place.
+    pub fn ask_back(&mut self, keep: Option<u32>) -> Option<Header> {
+        if self.left.is_some() || keep == self.keep {
+            return None;
+        }
+        self.keep = keep;
+        let mut header = self.header(FrameKind::Withdraw);
+        header.flags = Flag::SOME;
+        header.lsn = Lsn(keep.unwrap_or(DEPOSIT_SLOTS_MAX).into());
+        Some(header)
+    }
+
+    /// How many slots the owner has been told to keep.
+    pub fn keep(&self) -> Option<u32> {
+        self.keep.filter(|_| self.left.is_none())
+    }
+
+    /// Slots that the owner has been asked for, and that it has not given back.
+    pub fn asked_back(&self) -> u32 {
+        let more = |keep| self.slots().saturating_sub(keep);
+        self.keep().map_or(0, more)
     }
 
     /// Takes a frame of a session and says what to answer. About a copy of each page; nothing is allocated but by `Resize` and `Gather`.

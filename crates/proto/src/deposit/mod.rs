@@ -9,6 +9,8 @@
 //! | `holder.rs` | a lender's side of one deposit: who may speak for it, its slots, what is in them, when it ends |
 //! | `depot/mod.rs` | an owner's side: in which slots of which lenders each page is, what is asked of whom |
 //! | `depot/lender.rs` | one lender, as its owner sees it: link, slots, what is on the way |
+//! | `depot/slots.rs` | its slots: which are free, and which it wants back |
+//! | `depot/back.rs` | pages that leave slots which a lender wants back |
 //! | `depot/route.rs` | of whom a page is asked |
 //! | `depot/mend.rs` | pages that have fewer places than they should |
 //! | `spill.rs` | the spill file's side: a deposit on this machine's own disk |
@@ -16,6 +18,7 @@
 //! | `depot/words.rs` | blocks of pages that stay where they are |
 //! | `depot/request.rs` | what came of blocks that were asked for |
 //! | `unproven.rs` | which of the blocks that were given a page proves when it comes home |
+//! | `pressure.rs` | how much a lender whose machine is short of memory lends, and what it asks of whom |
 //! | `pages.rs`, `words.rs` | pages, and blocks of pages, in the bodies of frames |
 //!
 //! *Not here*: what is in a page. The owner seals it under its version before it leaves, and opens it when it is back ([`Seals`]); a lender
@@ -24,6 +27,7 @@
 mod depot;
 mod holder;
 mod pages;
+mod pressure;
 mod shelf;
 mod spill;
 mod unproven;
@@ -36,6 +40,7 @@ pub use depot::{
 };
 pub use holder::{Holder, Lent, NoSlots, SlotMemory};
 pub use pages::{Asked, BadPages, Cut, Stored, page_head};
+pub use pressure::{Pressure, PressureSettings, Reading, level, wish};
 pub use shelf::{Heard, Offence, Outgoing, Seals, Shelf, Sought};
 pub use spill::{SlotFile, Spill};
 pub use unproven::{Mark, SealedBlock};
@@ -49,6 +54,11 @@ impl LenderSet {
     /// Adds a lender.
     pub fn insert(&mut self, lender: usize) {
         self.0 |= 1 << lender;
+    }
+
+    /// Takes a lender out.
+    pub fn remove(&mut self, lender: usize) {
+        self.0 &= !(1 << lender);
     }
 
     /// Whether a lender is among them.

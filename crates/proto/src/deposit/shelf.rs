@@ -17,7 +17,7 @@ use super::{
 use crate::id::{Incarnation, Lsn};
 use crate::limit::{PAGE_HEADER_BYTES, SHELF_AHEAD_MAX};
 use crate::time::{Span, Time};
-use crate::wire::{Frame, FrameKind, Header, Refusal};
+use crate::wire::{Flag, Frame, FrameKind, Header, Refusal};
 
 /// How pages are sealed before they leave, and proven when they come back.
 pub trait Seals {
@@ -306,6 +306,9 @@ impl<S: Seals> Shelf<S> {
             }
             FrameKind::Gathered => self.on_gathered(lender, header.mark, frame.body, &mut heard)?,
             FrameKind::Pong => (),
+            FrameKind::Withdraw if header.flags & Flag::SOME != 0 => {
+                self.depot.on_asked_back(lender, slots(header.lsn)?);
+            }
             FrameKind::Withdraw => self.depot.on_withdraw(lender),
             FrameKind::Refuse => match Refusal::from_byte(header.flags) {
                 Some(Refusal::NoRoom) => {

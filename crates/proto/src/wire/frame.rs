@@ -86,7 +86,7 @@ pub enum FrameKind {
     Report = 70,
     /// The request was refused. `flags`: a [`Refusal`]; `epoch`: the epoch seen; `lsn`, `stable`: its numbers.
     Refuse = 71,
-    /// The lender is about to stop lending: move away. No answer expected.
+    /// The lender is about to stop lending: move away. No answer expected. To a deposit's owner with flag `SOME`: it wants slots back from `lsn` on.
     Withdraw = 72,
     /// Answers `Tune`. `lsn`: the channel's number. The lender listens.
     Tuned = 73,
@@ -189,6 +189,8 @@ impl Flag {
     pub const ENDED: u8 = 1;
     /// `Ack`: the append lay beyond what was received; send again from `stable` (received).
     pub const GAP: u8 = 2;
+    /// `Withdraw`: the lender goes on, and wants some slots of the deposit back.
+    pub const SOME: u8 = 1;
     /// `Ack`, `Pong`: datagrams of the channel have come since the last such answer.
     pub const HEARD: u8 = 128;
     /// `Append`: everything before is on the writer's disk; a member that lacks some of it begins anew here.

@@ -73,7 +73,7 @@ proptest! {
     /// An owner bears whatever a lender answers: what fits nothing is misconduct, and changes nothing.
     #[test]
     fn an_owner_bears_any_answers(
-        steps in prop::collection::vec((0..7u8, 0..8u32, prop_oneof![0..12u32, any::<u32>()], claimed()), 1..80),
+        steps in prop::collection::vec((0..9u8, 0..8u32, prop_oneof![0..12u32, any::<u32>()], claimed()), 1..80),
     ) {
         let mut depot = Depot::new(&Settings { copies: 2, slots_max: vec![6; 3], grow: 3, spill_max: 0 });
         let mut now = Time(1);
@@ -104,6 +104,7 @@ proptest! {
                 4 => {
                     let _ = (depot.on_resized(lender, number), depot.on_no_room(lender, number, now));
                 }
+                6 => depot.on_asked_back(lender, number),
                 5 if depot.status().lenders[lender].linked => depot.on_unlinked(lender, now),
                 5 => {
                     depot.next_session(lender);
@@ -116,6 +117,14 @@ proptest! {
             }
             for lender in depot.status().lenders {
                 prop_assert!(lender.slots <= 6 && lender.used <= lender.slots);
+            }
+            for at in 0..3 {
+                let places = (0..8).map(Page).flat_map(|page| depot.places(page));
+                let taken = places.filter(|(lender, ..)| *lender == at).map(|(_, slot, _)| slot);
+                let mut slots: Vec<u32> = taken.chain(depot.free_slots(at)).collect();
+                slots.sort_unstable();
+                let all: Vec<u32> = (0..depot.status().lenders[at].slots).collect();
+                prop_assert_eq!(slots, all, "each slot is one page's, or nobody's");
             }
             while depot.news().is_some() {}
         }

@@ -3,9 +3,10 @@
 use netram_proto::deposit::{
     Depot, LenderSet, Mark, Offence, Page, SealedBlock, Seals, Settings, Shelf, Sought,
 };
-use netram_proto::limit::SHELF_AHEAD_MAX;
+use netram_proto::id::Lsn;
+use netram_proto::limit::{DEPOSIT_SLOTS_MAX, SHELF_AHEAD_MAX};
 use netram_proto::time::Time;
-use netram_proto::wire::{Frame, FrameKind, Header};
+use netram_proto::wire::{Flag, Frame, FrameKind, Header};
 
 use super::world::{Lender, OWNER};
 
@@ -110,6 +111,48 @@ impl World {
 
 fn only() -> LenderSet {
     LenderSet(1)
+}
+
+/// What a lender says unasked, as it comes over the link.
+fn wish(world: &mut World, flags: u8, keep: u64) -> Result<(), Offence> {
+    let mut header = Header::new(FrameKind::Withdraw);
+    (header.flags, header.lsn) = (flags, Lsn(keep));
+    let frame = Frame { header, body: &[] };
+    world.shelf.hear(0, &frame, world.now).map(|_| ())
+}
+
+#[test]
+fn a_lender_that_wants_slots_back_is_told_from_one_that_stops() {
+    let mut world = World::new();
+    (0..9).for_each(|page| world.shelf.put(Page(page), &7));
+    world.settle();
+    (3..9).for_each(|page| world.shelf.forget(Page(page)));
+    wish(&mut world, Flag::SOME, 5).unwrap();
+    world.settle();
+    assert_eq!(world.lender.holder.slots(), 5);
+    wish(&mut world, Flag::SOME, DEPOSIT_SLOTS_MAX.into()).unwrap();
+    world.settle();
+    assert_eq!(world.lender.holder.slots(), 1024, "as many as are wanted at most");
+    let beyond = u64::from(u32::MAX) + 1;
+    assert_eq!(wish(&mut world, Flag::SOME, beyond), Err(Offence::Misconduct));
+    (0..3).for_each(|page| world.shelf.forget(Page(page)));
+    wish(&mut world, 0, 5).unwrap();
+    world.shelf.links().tick(world.now);
+    world.settle();
+    assert_eq!(world.lender.holder.slots(), 0);
+}
+
+#[test]
+fn a_wish_without_a_session_changes_nothing() {
+    let mut world = World::new();
+    world.shelf.put(Page(1), &7);
+    world.settle();
+    let slots = world.shelf.depot().status().lenders[0].slots;
+    world.shelf.links().on_unlinked(0, world.now);
+    wish(&mut world, Flag::SOME, 0).unwrap();
+    assert_eq!(world.shelf.depot().status().lenders[0].asked_back, 0);
+    world.link();
+    assert_eq!(world.lender.holder.slots(), slots);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use netram_proto::deposit::{
 use netram_proto::id::{DepositId, Incarnation, Lsn};
 use netram_proto::limit::{DEPOSIT_LEASE, PAGE_BYTES};
 use netram_proto::time::Time;
-use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
+use netram_proto::wire::{Flag, Frame, FrameKind, Header, Refusal};
 
 pub(crate) const OWNER: u64 = 7;
 
@@ -155,6 +155,9 @@ impl World {
                     && let Some(send) = self.depot.poll(lender, self.now)
                 {
                     idle = false;
+                    if let Send::Resize(slots) = send {
+                        self.looks_at_what_is_given_up(lender, slots);
+                    }
                     let (header, body) = self.frame(lender, send);
                     let (answer, body) = self.lenders[lender].ask(header, &body);
                     self.hear(lender, &answer, &body).unwrap();
@@ -171,6 +174,41 @@ impl World {
             if idle {
                 return;
             }
+        }
+    }
+
+    /// The lender wants slots back; `None`: no more. What is to be sent is left.
+    pub(crate) fn ask_back(&mut self, lender: usize, keep: Option<u32>) {
+        let Some(wish) = self.lenders[lender].holder.ask_back(keep) else {
+            panic!("a wish is told once")
+        };
+        self.hear(lender, &wish, &[]).unwrap();
+    }
+
+    /// Whatever is in slots that are given up is aside, or somewhere else.
+    pub(crate) fn looks_at_what_is_given_up(&self, lender: usize, slots: u32) {
+        for page in 0..100 {
+            let Some(version) = self.depot.version(Page(page)) else {
+                continue;
+            };
+            let places = self.depot.places(Page(page));
+            let mut there = places.filter(|(at, slot, _)| (*at, *slot >= slots) == (lender, true));
+            assert_eq!(there.next(), None, "page {page} is in a slot that is given up");
+            let holder = &self.lenders[lender].holder;
+            if !(slots..holder.slots()).any(|slot| holder.version(slot) == Some(version)) {
+                continue;
+            }
+            let has = |(at, one): (usize, &Lender)| {
+                let slots = 0..if at == lender { slots } else { one.holder.slots() };
+                slots
+                    .into_iter()
+                    .any(|slot| one.holder.version(slot) == Some(version))
+            };
+            let elsewhere = self.lenders.iter().enumerate().any(has);
+            assert!(
+                elsewhere || self.aside.contains_key(&Page(page)),
+                "page {page} is nowhere"
+            );
         }
     }
 
@@ -231,6 +269,10 @@ impl World {
                 self.depot
                     .on_gathered(lender, header.mark, body, given)
                     .map(|_| ())
+            }
+            FrameKind::Withdraw if header.flags == Flag::SOME => {
+                self.depot.on_asked_back(lender, header.lsn.0 as u32);
+                Ok(())
             }
             FrameKind::Refuse if header.flags == Refusal::NoRoom as u8 => {
                 self.depot.on_no_room(lender, header.stable.0 as u32, self.now)

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use netram_proto::deposit::{Holder, Lent, NoSlots, SlotMemory, page_head};
+use netram_proto::deposit::{Holder, Lent, NoSlots, SlotMemory, level, page_head, wish};
 use netram_proto::id::{DepositId, Epoch, Incarnation, WriterId};
+use netram_proto::limit::DEPOSIT_SLOTS_MAX;
 use netram_proto::planted::Planted;
 use netram_proto::time::Time;
 use netram_proto::wire::{Frame, FrameKind, Header};
@@ -46,6 +47,10 @@ pub(super) struct Machine {
     pub(super) room: u32,
     pub(super) paused_until: Time,
     pub(super) leaving: bool,
+    /// It wants all deposits together to have no more slots than these.
+    pub(super) limit: Option<u32>,
+    /// Counts when it has wanted that, or something else.
+    pub(super) pressed: u64,
     hostile: bool,
     deposits: BTreeMap<DepositId, (Holder, Memory)>,
     /// Something that was put here once: what a liar gives.
@@ -60,6 +65,8 @@ impl Machine {
             room,
             paused_until: Time(0),
             leaving: false,
+            limit: None,
+            pressed: 0,
             hostile,
             deposits: BTreeMap::new(),
             old: vec![0; PAGE],
@@ -74,6 +81,7 @@ impl Machine {
     pub(super) fn die(&mut self) {
         self.up = false;
         self.leaving = false;
+        self.limit = None;
         self.boot += 1;
         self.deposits.clear();
     }
@@ -100,6 +108,17 @@ impl Machine {
         }
     }
 
+    /// What a deposit is to be told of what it may keep, if it has not been told.
+    pub(super) fn ask_back(&mut self, id: DepositId, epoch: Epoch) -> Option<Header> {
+        let sizes = self.deposits.values();
+        let sizes = sizes.map(|(holder, _)| u64::from(holder.slots()));
+        let level = { self.limit }.map(|limit| level(sizes, limit.into()));
+        let level = level.map(|level| level.min(DEPOSIT_SLOTS_MAX.into()) as u32);
+        let (holder, _) = self.deposits.get_mut(&id)?;
+        let keep = wish(holder.slots(), holder.keep(), level);
+        (holder.epoch() == epoch).then(|| holder.ask_back(keep)).flatten()
+    }
+
     /// A session's first frame. `life`: for a deposit that begins here.
     pub(super) fn open(
         &mut self,
@@ -119,7 +138,8 @@ impl Machine {
 
     /// Any other frame; `None`: the deposit has ended, and so does the session.
     pub(super) fn handle(&mut self, frame: &Frame<'_>, id: DepositId, rng: &mut Rng) -> Option<Vec<u8>> {
-        let free = self.room.saturating_sub(self.lent());
+        let room = self.room.min(self.limit.unwrap_or(u32::MAX));
+        let free = room.saturating_sub(self.lent());
         let hostile = self.hostile;
         let (holder, memory) = self.deposits.get_mut(&id)?;
         memory.free = free;

@@ -12,6 +12,7 @@
 //! | `lenders` | lenders: holders, their memory, and what is left of it |
 //! | `net` | connections |
 //! | `spill` | an owner's spill file, and its disk |
+//! | `pressure` | lenders that want back what they have lent |
 //! | `nemesis` | what goes wrong |
 //! | `rest` | what must hold when nothing goes wrong any more |
 
@@ -20,6 +21,7 @@ mod nature;
 mod nemesis;
 mod net;
 mod owner;
+mod pressure;
 mod rest;
 mod spill;
 mod words;
@@ -54,6 +56,7 @@ enum Event {
     Dial { arena: usize, life: u64, lender: usize },
     MachineUp { machine: usize },
     Stop { machine: usize },
+    Relieve { machine: usize, turn: u64 },
     ArenaUp { arena: usize },
     Program { arena: usize, life: u64 },
     OpenDisk { arena: usize, life: u64 },
@@ -137,6 +140,7 @@ impl World {
             Event::Dial { arena, life, lender } => self.dial(arena, life, lender),
             Event::MachineUp { machine } => self.machines[machine].up = true,
             Event::Stop { machine } => self.on_stop(machine),
+            Event::Relieve { machine, turn } => self.on_relieve(machine, turn),
             Event::ArenaUp { arena } => self.start_arena(arena),
             Event::Program { arena, life } => self.on_program(arena, life),
             Event::OpenDisk { arena, life } => self.open_disk(arena, life),
@@ -151,6 +155,7 @@ impl World {
         for machine in &mut self.machines {
             machine.end_leases(self.now);
         }
+        self.ask_back();
         for arena in 0..self.arenas.len() {
             let now = self.now;
             if let Some(arena) = &mut self.arenas[arena] {

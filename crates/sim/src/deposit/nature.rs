@@ -17,6 +17,8 @@ pub(super) enum Action {
     Kill,
     /// A lender says that it stops; a moment later it does.
     Withdraw,
+    /// A lender wants back some of what it has lent, for a while.
+    Press,
     /// A lender has less room than it had, or more.
     Room,
     /// An owner dies; another begins in its place.
@@ -33,12 +35,13 @@ pub(super) enum Action {
     DiskRoom,
 }
 
-const ACTIONS: [Action; 12] = [
+const ACTIONS: [Action; 13] = [
     Action::Break,
     Action::Partition,
     Action::Pause,
     Action::Kill,
     Action::Withdraw,
+    Action::Press,
     Action::Room,
     Action::KillOwner,
     Action::DiskFails,

@@ -79,6 +79,10 @@ impl World {
             }
             Action::Kill => self.kill(lender),
             Action::Withdraw => self.withdraw(lender),
+            Action::Press => {
+                let ms = self.rng.pick(&[50, 1000, 4000]);
+                self.press(lender, Span::from_ms(ms));
+            }
             Action::Room => {
                 let most = u64::from(self.nature.room[lender]);
                 self.machines[lender].room = self.rng.between(0, most) as u32;

@@ -135,6 +135,10 @@ impl World {
             self.coverage.hit("far: frames of a dead connection delivered");
         }
         let id = super::owner::deposit_of(life);
+        if frame.header.kind == FrameKind::Resize {
+            self.looks_at_what_is_given_up(conn, &frame);
+        }
+        let machine = &mut self.machines[lender];
         let answer = if frame.header.kind == FrameKind::Deposit {
             let new = self.rng.draw();
             Some(machine.open(&frame, id, new, self.now, self.planted))

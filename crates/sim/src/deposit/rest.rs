@@ -7,8 +7,9 @@ use netram_proto::time::{Span, Time};
 use super::{LEASE, World};
 use crate::check;
 
-/// By then every link stands, and what is short has another place.
-const PATIENCE: Span = Span::from_ms(9000);
+/// By then every link stands, and what is short has another place: a disk that began to stand still at the last moment is given up 7 s later at the latest, and
+/// opened again after 2.5 s.
+const PATIENCE: Span = Span::from_ms(10_000);
 
 impl World {
     pub(super) fn rest(&mut self) {
@@ -24,12 +25,15 @@ impl World {
             machine.room = *room;
             machine.paused_until = Time(0);
             machine.leaving = false;
+            machine.limit = None;
         }
         self.heal_disks();
         for row in &mut self.blocked {
             row.fill(Time(0));
         }
         self.run_for(PATIENCE);
+        (0..self.arenas.len()).for_each(|arena| self.look_at(arena));
+        self.press_one(PATIENCE);
         for arena in 0..self.arenas.len() {
             self.look_at(arena);
             self.ask_for_all(arena);
@@ -58,7 +62,7 @@ impl World {
             if !lender.linked {
                 check::fail(0, format!("owner {arena} never came back to lender {index}"));
             }
-            let mut slots: Vec<u32> = owner.depot().free_slots(index).to_vec();
+            let mut slots: Vec<u32> = owner.depot().free_slots(index).collect();
             for page in owner.pages() {
                 let places = owner.depot().places(page);
                 slots.extend(

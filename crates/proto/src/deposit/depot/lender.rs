@@ -4,6 +4,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use super::request::PickId;
+use super::slots::Slots;
 use super::{Item, LenderStatus, Misconduct, Send};
 use crate::id::{Epoch, Incarnation};
 use crate::limit::{
@@ -50,10 +51,9 @@ pub(super) struct Lender {
     pub(super) shunned: bool,
     /// It has said that it stops.
     pub(super) leaving: bool,
-    slots: u32,
+    pub(super) slots: Slots,
     /// The most slots that it was ever asked for.
     asked: u32,
-    free: Vec<u32>,
     /// No slots are asked for before one is needed: there are disks that want to be left alone.
     unused: bool,
     /// Slots to ask for with the next frame.
@@ -84,9 +84,8 @@ impl Lender {
             lease: Span(0),
             shunned: true,
             leaving: false,
-            slots: 0,
+            slots: Slots::none(),
             asked: 0,
-            free: Vec::new(),
             unused: false,
             wanted: None,
             full_until: None,
@@ -112,17 +111,10 @@ impl Lender {
         LenderStatus {
             linked: self.linked,
             full: self.is_full(),
-            slots: self.slots,
-            used: self.slots - self.free.len() as u32,
+            slots: self.slots.count(),
+            used: self.slots.used(),
+            asked_back: self.slots.asked_back(),
         }
-    }
-
-    pub(super) fn slots(&self) -> u32 {
-        self.slots
-    }
-
-    pub(super) fn free(&self) -> &[u32] {
-        &self.free
     }
 
     /// Whether pages may go there, now or when it has given more slots.
@@ -130,14 +122,38 @@ impl Lender {
         self.linked && !self.leaving
     }
 
+    /// Whether a page may go there now.
+    pub(super) fn has_free(&self) -> bool {
+        self.takes() && self.slots.free() > 0
+    }
+
+    /// Whether it wants this slot back.
+    pub(super) fn wants_back(&self, slot: u32) -> bool {
+        self.takes() && self.slots.wants_back(slot)
+    }
+
     /// Whether more slots may come.
     pub(super) fn may_grow(&self) -> bool {
-        self.is_asking() || (self.slots < self.slots_max && self.full_until.is_none())
+        let more = |slots: u32| slots > self.slots.count();
+        self.asking().any(more) || (more(self.slots_most()) && self.full_until.is_none())
+    }
+
+    /// Slots that it may be asked for.
+    fn slots_most(&self) -> u32 {
+        self.slots_max.min(self.slots.keep())
+    }
+
+    /// The numbers of slots that it is asked for, or is to be.
+    fn asking(&self) -> impl Iterator<Item = u32> {
+        let sent = self.flights.iter().filter_map(|(_, flight)| match flight {
+            Flight::Resize(slots) => Some(*slots),
+            _ => None,
+        });
+        sent.chain(self.wanted)
     }
 
     fn is_asking(&self) -> bool {
-        let sent = |(_, flight): &(Time, Flight)| matches!(flight, Flight::Resize(_));
-        self.wanted.is_some() || self.flights.iter().any(sent)
+        self.asking().next().is_some()
     }
 
     pub(super) fn is_full(&self) -> bool {
@@ -147,33 +163,57 @@ impl Lender {
     /// A slot that is free now.
     pub(super) fn take(&mut self) -> Option<u32> {
         self.unused = false;
-        let slot = self.free.pop();
+        let slot = self.slots.take();
         self.want_more();
         slot
     }
 
+    /// A page is to go there, and there is no room yet.
+    pub(super) fn want_room(&mut self) {
+        self.unused = false;
+        self.want_more();
+    }
+
     pub(super) fn give(&mut self, slot: u32) {
-        self.free.push(slot);
+        self.slots.give(slot);
     }
 
     /// Asks for more slots before there are none.
     pub(super) fn want_more(&mut self) {
-        let enough = self.free.len() as u32 > self.grow / 4;
+        let enough = self.slots.free() > self.grow / 4;
         if self.unused || enough || self.is_asking() || !self.takes() || self.full_until.is_some() {
             return;
         }
-        let wanted = self.slots.saturating_add(self.grow).min(self.slots_max);
-        if wanted > self.slots {
+        let wanted = { self.slots.count() }.saturating_add(self.grow);
+        let wanted = wanted.min(self.slots_most());
+        if wanted > self.slots.count() {
             self.wanted = Some(wanted);
         }
     }
 
-    /// Gives all back, once nothing is there any more and it is about to stop.
-    pub(super) fn want_none(&mut self) {
-        let idle = self.flights.is_empty() && self.wanted.is_none();
-        if self.leaving && self.linked && idle && self.slots > 0 && self.free.len() as u32 == self.slots {
-            self.wanted = Some(0);
+    /// Gives slots back, once nothing is in them any more: all, if it is about to stop, and those that it wants back.
+    pub(super) fn want_fewer(&mut self) {
+        let fewer = match self.leaving {
+            true => (self.slots.count() > 0 && self.slots.used() == 0).then_some(0),
+            false => self.slots.is_vacated().then_some(self.slots.keep()),
+        };
+        if fewer.is_some() && self.linked && !self.is_asking() {
+            self.wanted = fewer;
         }
+    }
+
+    /// It wants back all slots from `keep` on, and what it wanted before it does not want any more.
+    pub(super) fn on_asked_back(&mut self, keep: u32) {
+        self.slots.ask_back(keep);
+        // What has been thought of and not said is thought of anew.
+        self.wanted = None;
+        self.want_more();
+        self.want_fewer();
+    }
+
+    /// Gives up all slots from this one on.
+    pub(super) fn want(&mut self, slots: u32) {
+        self.wanted = Some(slots);
     }
 
     pub(super) fn on_linked(&mut self, life: Incarnation, slots: u32, lease: Span) {
@@ -187,22 +227,25 @@ impl Lender {
         self.on_slots(slots.min(self.asked));
     }
 
-    /// The deposit has so many slots now. They are numbered from 0, and it loses none that we did not give back.
+    /// The deposit has so many slots now.
     pub(super) fn on_slots(&mut self, slots: u32) {
-        if slots < self.slots {
-            self.free.retain(|slot| *slot < slots);
-        }
-        // The lowest are taken first.
-        let new: Vec<u32> = (self.slots..slots).rev().collect();
-        self.free.splice(0..0, new);
-        self.slots = slots;
+        self.slots.resize(slots);
         self.want_more();
+        self.want_fewer();
+    }
+
+    /// Slots that it is told to take back count no more, whether it answers or not: it may have heard that.
+    pub(super) fn on_given_up(&mut self, slots: u32) {
+        if slots < self.slots.count() {
+            self.slots.resize(slots);
+        }
     }
 
     /// There is no room for what was asked; so much could be had.
     pub(super) fn on_no_room(&mut self, possible: u32, now: Time) {
-        if possible > self.slots {
-            self.wanted = Some(possible.min(self.slots_max));
+        let possible = possible.min(self.slots_most());
+        if possible > self.slots.count() {
+            self.wanted = Some(possible);
         } else {
             self.full_until = Some(now + DEPOSIT_RETRY);
         }
@@ -213,7 +256,7 @@ impl Lender {
             self.full_until = None;
         }
         self.want_more();
-        self.want_none();
+        self.want_fewer();
     }
 
     /// An answer has come. Lenders answer in order, so it is to the frame that was sent first; if it does not fit that, it fits none, and
@@ -269,6 +312,8 @@ impl Lender {
         self.linked = false;
         self.away_since = now;
         self.wanted = None;
+        // A wish is over with its session.
+        self.slots.ask_back(DEPOSIT_SLOTS_MAX);
         self.gets.clear();
         self.picks.clear();
         let mut puts: Vec<Item> = Vec::new();
@@ -284,19 +329,23 @@ impl Lender {
     /// Nothing that was there is there any more.
     pub(super) fn forget(&mut self) {
         self.life = None;
-        self.slots = 0;
-        self.free.clear();
+        self.slots = Slots::none();
     }
 
     pub(super) fn put(&mut self, item: Item) {
         self.puts.push_back(item);
     }
 
+    /// Pages that wait to be sent there.
+    pub(super) fn queued(&self) -> usize {
+        self.puts.len()
+    }
+
     pub(super) fn get(&mut self, item: Item) {
         self.gets.push_back(item);
     }
 
-    /// The next frame to send: what is waited for first. `still` says which puts and gets still matter.
+    /// The next frame to send: what is waited for first, in turns with puts that have piled up. `put_matters` and `get_matters` say which still matter.
     pub(super) fn poll(
         &mut self,
         now: Time,

@@ -3,7 +3,8 @@
 //! A place counts if its lender is there, or has been away for only a moment, and does not stop. A page that has too few is *short*. If its
 //! bytes are aside it is put in another place as soon as one is to be had; else it is fetched for that, a few at a time.
 //!
-//! The spill file is a place if no lender may take the page, and counts like any; but when a lender has room the page moves there.
+//! The spill file is a place if no lender may take the page, and counts like any; but when a lender has room the page moves there. A slot that its lender
+//! wants back counts as well, and its page moves when there is any other place.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -11,7 +12,7 @@ use core::ops::Bound;
 
 use super::lender::Lender;
 use super::{Depot, Entry, Get, Item, LenderSet, News, Page, Spot};
-use crate::limit::{COPIES_MAX, MEND_LOOK_MAX, MENDS_MAX};
+use crate::limit::{COPIES_MAX, MEND_LOOK_MAX, MENDS_MAX, MOVES_QUEUED_MAX};
 use crate::planted::Fault;
 
 impl Depot {
@@ -22,7 +23,7 @@ impl Depot {
         while let Some(lender) = self.next_place(page)
             && let Some(slot) = self.lenders[lender].take()
         {
-            let Some(at) = self.vacancy(&self.pages[index]) else {
+            let Some(at) = self.vacancy(&self.pages[index], lender) else {
                 unreachable!("fewer places count than there are")
             };
             let entry = &mut self.pages[index];
@@ -32,6 +33,8 @@ impl Depot {
                 held: false,
                 slot,
             };
+            // Who lost it in an earlier life has it again; if it leaves from there that is no loss.
+            entry.lost.remove(lender);
             if let Some(old) = entry.spots[at].replace(spot) {
                 self.lenders[usize::from(old.lender)].give(old.slot);
             }
@@ -47,51 +50,44 @@ impl Depot {
             self.short.remove(&page);
             self.waiting.remove(&page);
         }
-        self.note_spilled(page);
+        self.note(page);
     }
 
     /// Where a page is to go next: to a lender, as long as it is at too few of them; into the spill file only if no lender may take it.
     pub(super) fn next_place(&self, page: Page) -> Option<usize> {
         let entry = &self.pages[page.0 as usize];
         let counted = self.counted(entry);
-        let spilled =
-            { self.spill }.is_some_and(|spill| self.has_at(entry, spill) && self.lenders[spill].counts());
-        let lender = { self.candidate(page) }.filter(|_| counted - usize::from(spilled) < self.copies);
-        lender.or_else(|| { self.spill_for(entry) }.filter(|_| counted < self.copies))
+        let second = self.counted_if(entry, |spot| self.is_second(spot));
+        let wanted_back = self.counted_if(entry, |spot| self.wants_back(spot));
+        let lender = { self.candidate(page) }.filter(|_| counted - second < self.copies);
+        lender.or_else(|| { self.spill_for(entry) }.filter(|_| counted - wanted_back < self.copies))
     }
 
     /// The spill file, if it may take a page, and no lender may.
     fn spill_for(&self, entry: &Entry) -> Option<usize> {
         let file = &self.lenders[self.spill?];
-        let may = file.takes() && (!file.free().is_empty() || file.may_grow());
+        let may = file.has_free() || file.takes() && file.may_grow();
         { self.spill }.filter(|spill| may && !self.has_at(entry, *spill) && !self.may_find_lender(entry))
     }
 
-    /// Which of its places a page gives up for another one: none, if it has too few; one that does not count; else that in the spill file. Its bytes are here.
-    fn vacancy(&self, entry: &Entry) -> Option<usize> {
-        let mut spots = entry.spots[..self.copies].iter();
-        let useless =
-            |spot: &Option<Spot>| spot.is_none_or(|spot| !self.lenders[usize::from(spot.lender)].counts());
-        let spilled =
-            |spot: &Option<Spot>| spot.is_some_and(|spot| self.spill == Some(usize::from(spot.lender)));
-        { spots.clone() }
-            .position(useless)
-            .or_else(|| spots.position(spilled))
+    /// Which of its places a page gives up for another one: where it is already, if it goes to a lower slot there; else none, if it has too few; one that does not
+    /// count; one that is wanted back; that in the spill file. Its bytes are here.
+    fn vacancy(&self, entry: &Entry, lender: usize) -> Option<usize> {
+        let of = |spot: &Option<Spot>| spot.map(|spot| usize::from(spot.lender));
+        let same = |spot: &Option<Spot>| of(spot) == Some(lender);
+        let useless = |spot: &Option<Spot>| of(spot).is_none_or(|at| !self.lenders[at].counts());
+        let wanted_back = |spot: &Option<Spot>| spot.is_some_and(|spot| self.wants_back(&spot));
+        let spilled = |spot: &Option<Spot>| of(spot).is_some() && of(spot) == self.spill;
+        let spots = &entry.spots[..self.copies];
+        { spots.iter().position(same) }
+            .or_else(|| spots.iter().position(useless))
+            .or_else(|| spots.iter().position(wanted_back))
+            .or_else(|| spots.iter().position(spilled))
     }
 
     fn has_at(&self, entry: &Entry, lender: usize) -> bool {
         let mut spots = entry.spots.iter().flatten();
         spots.any(|spot| usize::from(spot.lender) == lender)
-    }
-
-    /// The page's places have changed.
-    fn note_spilled(&mut self, page: Page) {
-        let Some(spill) = self.spill else { return };
-        if self.has_at(&self.pages[page.0 as usize], spill) {
-            self.spilled.insert(page);
-        } else {
-            self.spilled.remove(&page);
-        }
     }
 
     /// Whether the bytes of a page need not be kept aside any more: everybody who is to have them has, nobody else may be found soon, and one who has them
@@ -116,15 +112,13 @@ impl Depot {
         self.news.push_back(News::Stashed(page, version, held));
     }
 
-    /// A lender that could take the page now.
-    pub(super) fn candidate(&self, page: Page) -> Option<usize> {
+    /// A lender that could take the page now: one where it is in a slot that is wanted back, for that needs nobody else's room, or one where it is not.
+    fn candidate(&self, page: Page) -> Option<usize> {
         let entry = &self.pages[page.0 as usize];
         let count = self.lender_count();
-        let order = (0..count).map(|step| (self.turn + step) % count);
-        { order }.find(|&lender| {
-            let other = !self.has_at(entry, lender);
-            other && self.lenders[lender].takes() && !self.lenders[lender].free().is_empty()
-        })
+        let mut order = (0..count).map(|step| (self.turn + step) % count);
+        let other = |lender: &usize| !self.has_at(entry, *lender) && self.lenders[*lender].has_free();
+        { self.lower_slot(entry) }.or_else(|| order.find(other))
     }
 
     /// Whether the page may get another place, perhaps when somebody has been asked for room.
@@ -133,19 +127,22 @@ impl Depot {
     }
 
     fn may_find_lender(&self, entry: &Entry) -> bool {
-        let lenders = self.lenders[..self.lender_count()].iter().enumerate();
-        { lenders }.any(|(index, lender)| {
-            let room = lender.takes() && (!lender.free().is_empty() || lender.may_grow());
+        let mut lenders = self.lenders[..self.lender_count()].iter().enumerate();
+        let other = |(index, lender): (usize, &Lender)| {
+            let room = lender.has_free() || lender.takes() && lender.may_grow();
             room && !self.has_at(entry, index)
-        })
+        };
+        self.lower_slot(entry).is_some() || lenders.any(other)
     }
 
     /// Places of the page that count.
     fn counted(&self, entry: &Entry) -> usize {
-        let spots = entry.spots.iter().flatten();
-        { spots }
-            .filter(|spot| self.lenders[usize::from(spot.lender)].counts())
-            .count()
+        self.counted_if(entry, |_| true)
+    }
+
+    fn counted_if(&self, entry: &Entry, which: impl Fn(&Spot) -> bool) -> usize {
+        let counts = |spot: &&Spot| self.lenders[usize::from(spot.lender)].counts() && which(spot);
+        entry.spots.iter().flatten().filter(counts).count()
     }
 
     /// Something has changed for those whose bytes wait here: places may be had, or none will be.
@@ -157,12 +154,12 @@ impl Depot {
         }
     }
 
-    /// Fetches short pages that can have another place, and then those that need not be in the spill file any more; a few at a time, from where it stopped
-    /// the last time.
+    /// Fetches short pages that can have another place, and then those that move; a few at a time, from where it stopped the last time.
     pub(super) fn mend(&mut self) {
         let mut found = Vec::new();
         let (mut whole, mut looks) = (Vec::new(), MEND_LOOK_MAX);
         let mut room = self.mend_room();
+        let mut narrow = None;
         for &page in round(&self.short, self.mend_from) {
             if room == 0 || looks == 0 {
                 break;
@@ -172,21 +169,26 @@ impl Depot {
             if self.counted(&self.pages[page.0 as usize]) >= self.copies {
                 // Who had been away for too long has come back.
                 whole.push(page);
-            } else if self.can_move(page) {
+            } else if self.can_move(page, &mut narrow) {
                 room -= usize::from(!self.comes(page));
                 found.push(page);
             }
         }
-        for &page in round(&self.spilled, self.move_from) {
-            if room == 0 || looks == 0 {
+        let queued: usize = self.lenders.iter().map(Lender::queued).sum();
+        let moves = queued < MOVES_QUEUED_MAX;
+        for &page in round(&self.moving, self.move_from) {
+            if room == 0 || looks == 0 || !moves {
                 break;
             }
             looks -= 1;
             self.move_from = page;
-            if !self.short.contains(&page) && self.can_move(page) {
+            if !self.short.contains(&page) && self.can_move(page, &mut narrow) {
                 room -= usize::from(!self.comes(page));
                 found.push(page);
             }
+        }
+        if let Some(lender) = narrow {
+            self.lenders[lender].want_room();
         }
         for page in whole {
             self.short.remove(&page);
@@ -212,10 +214,18 @@ impl Depot {
         get.is_some_and(|get| get.mend && get.at.is_some())
     }
 
-    /// Whether the page can be had, and has somewhere to go.
-    fn can_move(&self, page: Page) -> bool {
+    /// Whether the page can be had, and has somewhere to go. `narrow`: where that would be if there were room.
+    fn can_move(&self, page: Page, narrow: &mut Option<usize>) -> bool {
         let entry = &self.pages[page.0 as usize];
-        !entry.aside && self.reachable(entry).is_some() && self.next_place(page).is_some()
+        if entry.aside || self.reachable(entry).is_none() {
+            return false;
+        }
+        let Some(lender) = self.next_place(page) else {
+            return false;
+        };
+        let free = self.lenders[lender].has_free();
+        *narrow = { *narrow }.or((!free).then_some(lender));
+        free
     }
 
     /// A lender's places count no more, though they may still be read.
@@ -254,7 +264,7 @@ impl Depot {
         if !gone {
             return;
         }
-        self.note_spilled(page);
+        self.note(page);
         let entry = &self.pages[page.0 as usize];
         let (aside, nowhere) = (entry.aside, entry.spots == [None; COPIES_MAX]);
         let lost: LenderSet = entry.lost;

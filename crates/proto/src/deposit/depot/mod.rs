@@ -9,15 +9,17 @@
 //! session that has begun fences all before it, and because a page is only ever asked for by its version.
 //!
 //! The *spill file* is one more lender to it, numbered behind the last one, of a second class: it gets what no lender may take, is asked for nothing
-//! that a lender can give, and what is in it moves to lenders when they have room.
+//! that a lender can give, and what is in it moves to lenders when they have room. So does what is in slots that a lender wants back.
 //!
 //! What it never does: let bytes go before all their places have them, ask for a page by a version that it is not, count a place in a
 //! life that has ended, or use one slot for two pages.
 
+mod back;
 mod lender;
 mod mend;
 mod request;
 mod route;
+mod slots;
 mod words;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -144,6 +146,8 @@ pub struct LenderStatus {
     pub slots: u32,
     /// Of these, slots with a page.
     pub used: u32,
+    /// Slots that the lender wants back.
+    pub asked_back: u32,
 }
 
 /// A place of a page.
@@ -193,14 +197,14 @@ pub struct Depot {
     short: BTreeSet<Page>,
     /// Of these, those whose bytes are aside.
     waiting: BTreeSet<Page>,
-    /// Pages in the spill file.
-    spilled: BTreeSet<Page>,
+    /// Pages that move when there is room: in the spill file, or in slots that their lender wants back.
+    moving: BTreeSet<Page>,
     gets: BTreeMap<Page, Get>,
     /// Blocks that were asked for.
     requests: Requests,
     /// Where the search for a short page to mend goes on.
     mend_from: Page,
-    /// Where the search for a page to be taken out of the spill file goes on.
+    /// Where the search for a page that moves goes on.
     move_from: Page,
     /// The lender whose turn it is.
     turn: usize,
@@ -228,7 +232,7 @@ impl Depot {
             version: 0,
             short: BTreeSet::new(),
             waiting: BTreeSet::new(),
-            spilled: BTreeSet::new(),
+            moving: BTreeSet::new(),
             gets: BTreeMap::new(),
             requests: Requests::default(),
             mend_from: Page(0),
@@ -328,7 +332,7 @@ impl Depot {
         self.unpick(page);
         self.short.remove(&page);
         self.waiting.remove(&page);
-        self.spilled.remove(&page);
+        self.moving.remove(&page);
     }
 
     /// The number of the session that is about to begin with a lender.
@@ -353,7 +357,7 @@ impl Depot {
             return Err(Misconduct);
         }
         let known = self.lenders[lender].life;
-        let same = known == Some(life) && slots >= self.lenders[lender].slots();
+        let same = known == Some(life) && slots >= self.lenders[lender].slots.count();
         let ignored = known.is_some() && self.planted.is(Fault::LifeIgnored);
         if !(same || ignored) {
             self.lose_all(lender);
@@ -370,6 +374,7 @@ impl Depot {
         if !self.lenders[lender].linked {
             return;
         }
+        let wished = self.lenders[lender].slots.has_wish();
         for item in self.lenders[lender].on_unlinked(now) {
             let Some(entry) = self.pages.get_mut(item.page.0 as usize) else {
                 continue;
@@ -387,6 +392,9 @@ impl Depot {
         }
         for get in self.gets.values_mut().filter(|get| get.at == Some(lender as u8)) {
             get.at = None;
+        }
+        if wished {
+            self.note_all(lender);
         }
         self.reroute();
         self.replace_all();
@@ -434,7 +442,7 @@ impl Depot {
                 self.settle(item.page);
             }
         }
-        self.lenders[lender].want_none();
+        self.lenders[lender].want_fewer();
         Ok(())
     }
 
@@ -462,7 +470,7 @@ impl Depot {
                 });
             }
         }
-        self.lenders[lender].want_none();
+        self.lenders[lender].want_fewer();
         Ok(due)
     }
 
@@ -584,8 +592,8 @@ impl Depot {
     }
 
     /// Slots of a lender that no page has. For tests.
-    pub fn free_slots(&self, lender: usize) -> &[u32] {
-        self.lenders[lender].free()
+    pub fn free_slots(&self, lender: usize) -> impl Iterator<Item = u32> {
+        self.lenders[lender].slots.vacant()
     }
 
     fn entry(&self, page: Page) -> Option<&Entry> {

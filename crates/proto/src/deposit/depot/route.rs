@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use super::{Depot, Entry, Get, Item, Page, Send, Spot};
+use crate::planted::Fault;
 use crate::time::Time;
 
 impl Depot {
@@ -67,11 +68,17 @@ impl Depot {
             gets.get(&item.page)
                 .is_some_and(|get| get.at == Some(lender as u8))
         };
-        self.lenders[lender].poll(
+        let send = self.lenders[lender].poll(
             now,
             |item| current(item, false),
             |item| asked(item) && current(item, true),
-        )
+        );
+        if let Some(Send::Resize(slots)) = send
+            && !self.planted.is(Fault::GivenUpIsCounted)
+        {
+            self.lenders[lender].on_given_up(slots);
+        }
+        send
     }
 
     pub(super) fn reroute(&mut self) {

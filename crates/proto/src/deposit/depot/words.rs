@@ -117,7 +117,7 @@ impl Depot {
                 self.route_pick(id);
             }
         }
-        self.lenders[lender].want_none();
+        self.lenders[lender].want_fewer();
         Ok(whole)
     }
 

@@ -4,8 +4,12 @@
 //! superblock (a page) | slots, one a journal | chunks, of which windows are made
 //! ```
 //!
+//! What is in no window and no deposit may be given back to the machine while that is short of memory (`hollow.rs`).
+//!
 //! A store found whole, of this boot and this shape, keeps its incarnation and its journals. Anything else starts
 //! empty under a fresh random incarnation, so that nobody takes it for a member that holds data.
+
+mod hollow;
 
 use std::fs::File;
 use std::io;
@@ -18,7 +22,7 @@ use netram_proto::limit::WINDOW_BYTES_MAX;
 use netram_proto::member::{Member, MemberState, Window};
 
 use crate::error::StoreError;
-use crate::file::{failed, is_memory, open_locked, reserve};
+use crate::file::{failed, has_hole, is_memory, is_whole, open_locked, reserve};
 use crate::limit::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, CHUNKS_MAX, JOURNALS_MAX};
 use crate::memory::{Chunk, JournalMemory};
 use crate::slot::{Found, Slot, SlotState, slot_bytes};
@@ -86,11 +90,14 @@ pub struct Store {
     chunk_shift: u32,
     pools: Mutex<Pools>,
     chunks_free: AtomicU64,
+    chunks_hollow: AtomicU64,
 }
 
 #[derive(Default)]
 struct Pools {
     chunks: Vec<Chunk>,
+    /// Chunks that nobody has, with no memory behind them.
+    hollow: Vec<Chunk>,
     slots: Slots,
     /// Chunks that deposits have.
     deposits: u64,
@@ -136,6 +143,7 @@ impl Store {
                 .min(geometry.chunks * geometry.chunk_bytes),
             chunk_shift: geometry.chunk_bytes.trailing_zeros(),
             chunks_free: AtomicU64::new(pools.chunks.len() as u64),
+            chunks_hollow: AtomicU64::new(pools.hollow.len() as u64),
             pools: Mutex::new(pools),
         });
         let (over, going_on): (Vec<Occupied>, Vec<Occupied>) = slots
@@ -167,7 +175,7 @@ impl Store {
         self.geometry.chunks * self.geometry.chunk_bytes
     }
 
-    /// Bytes that are not lent.
+    /// Bytes that are not lent, and not given back to the machine.
     pub fn free(&self) -> u64 {
         self.chunks_free.load(Ordering::Relaxed) * self.geometry.chunk_bytes
     }
@@ -207,6 +215,7 @@ impl Store {
     /// `count` chunks, or the bytes that are free.
     pub(crate) fn take_chunks(&self, count: usize) -> Result<Vec<Chunk>, u64> {
         let mut pools = self.pools();
+        self.fill_for(&mut pools, count);
         let Some(keep) = pools.chunks.len().checked_sub(count) else {
             return Err(pools.chunks.len() as u64 * self.geometry.chunk_bytes);
         };
@@ -347,7 +356,8 @@ fn read_superblock(file: &File) -> io::Result<Option<Superblock>> {
 
 /// What a valid superblock promises, or `None` if the slots do not keep it.
 fn take_up(file: &File, geometry: Geometry, config: &StoreConfig) -> Result<Option<Laid>, StoreError> {
-    let (superblock, slots, chunks) = lay_out(file, geometry, config)?;
+    let whole = is_whole(file).map_err(failed(&config.path, "inspect"))?;
+    let (superblock, slots, chunks) = lay_out(file, geometry, config, whole)?;
     let mut bytes = [0; superblock::BYTES];
     bytes.copy_from_slice(superblock.bytes(0, superblock::BYTES));
     let Some(block) = Superblock::decode(&bytes) else {
@@ -374,8 +384,15 @@ fn take_up(file: &File, geometry: Geometry, config: &StoreConfig) -> Result<Opti
             }
         }
     }
+    let is_hollow = |chunk: &Chunk| {
+        let at = chunk_at(geometry, chunk);
+        // One that cannot be looked at is filled before it is used.
+        !whole && has_hole(file, at, geometry.chunk_bytes).unwrap_or(true)
+    };
+    let (hollow, chunks) = chunks.into_iter().flatten().rev().partition(is_hollow);
     let pools = Pools {
-        chunks: chunks.into_iter().flatten().rev().collect(),
+        chunks,
+        hollow,
         slots: Slots::all_empty(free),
         deposits: 0,
     };
@@ -391,7 +408,7 @@ fn start_empty(
 ) -> Result<Laid, StoreError> {
     let path = &config.path;
     reserve(file, geometry.file_bytes(), path)?;
-    let (mut superblock, slots, mut chunks) = lay_out(file, geometry, config)?;
+    let (mut superblock, slots, mut chunks) = lay_out(file, geometry, config, true)?;
     let incarnation = fresh_incarnation().map_err(failed(path, "draw an incarnation for"))?;
     superblock.write(
         0,
@@ -406,30 +423,39 @@ fn start_empty(
     chunks.reverse();
     let pools = Pools {
         chunks,
+        hollow: Vec::new(),
         slots: Slots::all_empty(slots),
         deposits: 0,
     };
     Ok((incarnation, pools, Vec::new()))
 }
 
+/// Where a chunk is in the file.
+fn chunk_at(geometry: Geometry, chunk: &Chunk) -> u64 {
+    let first = geometry.file_bytes() - geometry.chunks * geometry.chunk_bytes;
+    first + u64::from(chunk.index) * geometry.chunk_bytes
+}
+
+/// Cuts the file. `touch`: there is memory behind all of it, and it is to be at hand.
 fn lay_out(
     file: &File,
     geometry: Geometry,
     config: &StoreConfig,
+    touch: bool,
 ) -> Result<(Region, Vec<Slot>, Vec<Chunk>), StoreError> {
     let path = &config.path;
     let length = usize::try_from(geometry.file_bytes()).map_err(|_| StoreError::NoMemory {
         asked: geometry.file_bytes(),
         free: usize::MAX as u64,
     })?;
-    let whole = Region::map(file, length).map_err(failed(path, "map"))?;
+    let whole = Region::map(file, length, touch).map_err(failed(path, "map"))?;
     if config.huge_pages
         && let Err(error) = whole.advise_huge_pages()
     {
         tracing::warn!(%error, "no huge pages for the lent memory; going on with ordinary ones");
     }
     if config.mlock {
-        whole.lock().map_err(|source| StoreError::Lock {
+        whole.lock(touch).map_err(|source| StoreError::Lock {
             asked: length as u64,
             source,
         })?;
