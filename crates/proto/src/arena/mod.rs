@@ -26,6 +26,7 @@
 //! | `saving.rs` | whether packing is worth it |
 //! | `ages.rs` | which of what is packed or patched is the oldest |
 //! | `marks.rs` | when it begins and ends |
+//! | `ahead.rs` | what comes before anybody waits for it |
 //! | `trend.rs` | which pages a thread will want |
 //! | `words.rs` | whether words of a page that is away are fetched, or the page |
 //! | `patches.rs` | what was written to a page that is away, and when that page comes for it |
@@ -35,6 +36,7 @@
 //! program has thrown away. *Not here*: where pages are at lenders, and whether they are lost (`deposit`); which system call does a move.
 
 mod ages;
+mod ahead;
 mod berths;
 mod leaving;
 mod marks;
