@@ -1,10 +1,18 @@
-//! Programs of others, at a quarter of the memory that they take: what they find is what they find without.
+//! Programs of others, at three quarters, half and a quarter of the memory that they take: what they find is what they find without.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::{Site, output, skipped, start, text};
+
+/// How much of what a program takes may be here, in percent.
+const LOCALS: [u64; 3] = [75, 50, 25];
+
+/// Such a share of a program's memory, as it is said to `netram run`.
+fn share(memory_mib: u64, percent: u64) -> String {
+    format!("{}KiB", (memory_mib << 10) * percent / 100)
+}
 
 /// Where a program is that a test needs, as no script. `None`: nowhere, and that was said.
 fn find(program: &str) -> Option<PathBuf> {
@@ -35,14 +43,16 @@ fn sort_sorts_as_ever() {
     std::fs::write(&input, lines).unwrap();
     let words = ["-S", "48M", "--parallel=2"];
     let native = output(Command::new(&sort).args(words).arg(&input).env("LC_ALL", "C"));
-    let far = output(
-        site.run("4MiB", &[], &sort)
-            .args(words)
-            .arg(&input)
-            .env("LC_ALL", "C"),
-    );
-    assert!(far.status.success(), "{}", text(&far.stderr));
-    assert!(far.stdout == native.stdout, "another order");
+    for percent in LOCALS {
+        let far = output(
+            site.run(&share(16, percent), &[], &sort)
+                .args(words)
+                .arg(&input)
+                .env("LC_ALL", "C"),
+        );
+        assert!(far.status.success(), "{percent} %: {}", text(&far.stderr));
+        assert!(far.stdout == native.stdout, "{percent} %: another order");
+    }
     // It ends by `_exit`, and so tells nothing. What compresses is packed here, and the rest away.
     let gets = site.status(0)["counters"]["deposit_gets"].as_u64().unwrap();
     assert!(gets > 100, "{gets}");
@@ -80,9 +90,11 @@ fn a_database_in_memory_answers_as_ever() {
     };
     let native = ask(Command::new(&sqlite));
     assert!(native.contains("ok"), "{native}");
-    // Its pages are allocated one by one.
-    let far = ask(site.run("3MiB", &["--threshold", "1KiB"], &sqlite));
-    assert_eq!(far, native);
+    for percent in LOCALS {
+        // Its pages are allocated one by one.
+        let far = ask(site.run(&share(12, percent), &["--threshold", "1KiB"], &sqlite));
+        assert_eq!(far, native, "{percent} %");
+    }
     assert!(site.returned() > 768);
 }
 
@@ -100,9 +112,11 @@ c = numpy.sort(b.ravel() % 1013)
 print(a.sum(), b[7, 11], c[0], c[-1], c.sum(), (a + b.reshape(a.shape)).std())
 ";
     let native = output(Command::new(&python).args(["-c", job]));
-    let far = output(site.run("12MiB", &[], &python).args(["-c", job]));
-    assert!(far.status.success(), "{}", text(&far.stderr));
-    assert_eq!(text(&far.stdout), text(&native.stdout));
+    for percent in LOCALS {
+        let far = output(site.run(&share(48, percent), &[], &python).args(["-c", job]));
+        assert!(far.status.success(), "{percent} %: {}", text(&far.stderr));
+        assert_eq!(text(&far.stdout), text(&native.stdout), "{percent} %");
+    }
     assert!(site.returned() > 1024);
 }
 

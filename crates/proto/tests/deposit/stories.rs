@@ -2,7 +2,10 @@
 
 use netram_proto::deposit::{Depot, Found, LenderSet, Misconduct, News, Page, Send, Settings};
 use netram_proto::id::{Epoch, Incarnation, Lsn};
-use netram_proto::limit::{DEPOSIT_DETECT, DEPOSIT_LEASE, DEPOSIT_SILENCE, MENDS_MAX, PAGE_BYTES};
+use netram_proto::limit::{
+    DEPOSIT_DETECT, DEPOSIT_FRAMES_MAX, DEPOSIT_LEASE, DEPOSIT_SILENCE, FRAME_PAGES_MAX, MENDS_MAX,
+    PAGE_BYTES, PUTS_PILED,
+};
 use netram_proto::time::Time;
 use netram_proto::wire::{FrameKind, Header, Refusal};
 
@@ -39,6 +42,42 @@ fn a_page_is_in_two_places_before_its_bytes_go_and_comes_back_from_either() {
         world.link(dead);
     }
     assert_eq!(world.depot.get(Page(40)), Found::Never);
+}
+
+#[test]
+fn what_has_piled_up_takes_turns_with_what_is_wanted() {
+    // Pages that were wanted again and again had all frames of the link: what was to leave took more and more of an arena's cap, and at last no page could leave any more.
+    let first = DEPOSIT_FRAMES_MAX * FRAME_PAGES_MAX;
+    let rest = PUTS_PILED + FRAME_PAGES_MAX;
+    let slots = (first + rest) as u32;
+    let mut depot = Depot::new(&Settings {
+        copies: 1,
+        slots_max: vec![slots],
+        grow: slots,
+        spill_max: 0,
+    });
+    depot.next_session(0);
+    depot.on_linked(0, Incarnation(1), slots, DEPOSIT_LEASE).unwrap();
+    (0..first as u32).for_each(|page| drop(depot.put(Page(page))));
+    while let Some(frame) = depot.poll(0, Time(0)) {
+        match frame {
+            Send::Resize(slots) => depot.on_resized(0, slots).unwrap(),
+            Send::Put(number, _) => depot.on_stashed(0, number).unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+    (first as u32..slots).for_each(|page| drop(depot.put(Page(page))));
+    for page in 0..3 * FRAME_PAGES_MAX as u32 {
+        assert_eq!(depot.get(Page(page)), Found::Asked);
+    }
+    let kind = |frame: Send| match frame {
+        Send::Put(..) => "put",
+        Send::Get(..) => "get",
+        other => panic!("{other:?}"),
+    };
+    let kinds: Vec<_> = std::iter::from_fn(|| depot.poll(0, Time(0))).map(kind).collect();
+    // After the first no more than a pile is left, and what is wanted goes first again.
+    assert_eq!(kinds, ["get", "put", "get", "get"]);
 }
 
 #[test]
