@@ -178,10 +178,17 @@ pub const PATCH_PAGE_BYTES: u32 = 96;
 pub const UNPACKED_RUN_MAX: u32 = 7;
 /// Pages that leave an arena together: what one frame holds.
 pub const EVICT_PAGES: usize = FRAME_PAGES_MAX;
-/// Pages that an arena hides together, at most: most of what that takes is to tell the other cores, once a run.
-pub const HIDE_PAGES_MAX: usize = 64;
-/// A batch that is hidden is one frame of the cap in so many.
-pub const HIDE_SHARE: usize = 64;
+/// Pages of an arena that are on their way to lenders, at which no more leave as long as those arrive: one frame of the cap in so many, at least what keeps a link busy,
+/// and at most what 2 ms bring. What is on its way still takes frames: with more of it the program would see less, and nothing would be free any sooner.
+pub const FLOW_SHARE: u32 = 32;
+/// See [`FLOW_SHARE`].
+pub const FLOW_MIN: u32 = 2 * (DEPOSIT_FRAMES_MAX * FRAME_PAGES_MAX) as u32;
+/// See [`FLOW_SHARE`].
+pub const FLOW_MAX: u32 = 512;
+/// Pages that an arena hides, and empties, together, at most: most of what that takes is to tell the other cores, once a run.
+pub const TOGETHER_MAX: usize = 64;
+/// Such a batch is one frame of the cap in so many; what one frame of a link holds at least.
+pub const TOGETHER_SHARE: usize = 64;
 /// Pages that are asked for ahead of one thread's faults, at most: each run costs some wake-ups, 3 us a page with runs of 32.
 pub const AHEAD_PAGES_MAX: u32 = 128;
 /// Places on a thread's way that are looked at for pages that are away: those that are here are passed over.

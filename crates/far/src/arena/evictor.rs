@@ -16,6 +16,8 @@ use crate::pack::Clear;
 const TRIES: usize = 8;
 /// Between two words of faults for which no lender has room, and before the first: while lenders are being connected there is none either.
 const COMPLAINT: Duration = Duration::from_secs(5);
+/// How long what is on its way to lenders may take to get less before more leaves.
+const FLOW: Duration = Duration::from_millis(5);
 /// How long nothing is looked for unless somebody calls. In tests who is not called sleeps for good: else a call that is missing would only make
 /// them slow.
 const NAP: Duration = match cfg!(test) {
@@ -51,13 +53,27 @@ pub(super) fn run(core: &Arc<Core>) {
 /// Waits for work. `None`: all is over. `since`: from when on nothing can leave, or when that was said last.
 fn next_work(core: &Core, since: &mut Option<Instant>) -> Option<Work> {
     let mut state = core.hub.lock();
+    let mut flow: Option<(usize, Instant)> = None;
     loop {
         if core.hub.is_stopping() {
             return None;
         }
-        state.machine.stashing(core.depot.aside() as u32);
+        let aside = core.depot.aside();
+        state.machine.stashing(aside as u32);
         if state.has_waiting() {
             core.hub.ring(&state);
+        }
+        if flow.is_none_or(|(before, _)| aside < before) {
+            flow = Some((aside, Instant::now()));
+        }
+        let left = flow.map_or(FLOW, |(_, since)| FLOW.saturating_sub(since.elapsed()));
+        if state.machine.flows() && !left.is_zero() {
+            if state.machine.is_low() {
+                core.depot.hasten();
+            }
+            let waited = core.hub.evict.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            continue;
         }
         if let Some(work) = state.machine.work() {
             *since = None;

@@ -185,7 +185,7 @@ impl Hub {
 
     /// Whoever has something to do after a fault was noted is woken.
     pub(super) fn spread(&self, state: &State) {
-        if state.machine.is_low() {
+        if state.machine.is_low() && !state.machine.flows() {
             self.evict.notify_one();
         }
         if state.machine.has_ahead() {

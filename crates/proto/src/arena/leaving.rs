@@ -45,7 +45,7 @@ impl Arena {
 
     /// Pages in sight that are to be hidden, in their order, as their berths are.
     fn choose_seen(&mut self) -> Vec<(Page, Berth)> {
-        let most = Self::hidden_together(&self.settings);
+        let most = Self::together(&self.settings);
         let (mut pages, mut berths) = (Vec::with_capacity(most), Vec::with_capacity(most));
         let mut passed = 0;
         while pages.len() < most && passed < PASSED_MAX {
@@ -78,8 +78,9 @@ impl Arena {
 
     /// Of the hidden pages the longest hidden ones.
     fn choose_hidden(&mut self, pages: u32) -> Vec<(Page, Berth)> {
-        let mut chosen = Vec::with_capacity(EVICT_PAGES);
-        while chosen.len() < EVICT_PAGES.min(pages as usize)
+        let most = Self::together(&self.settings).min(pages as usize);
+        let mut chosen = Vec::with_capacity(most);
+        while chosen.len() < most
             && let Some((page, since)) = self.hidden.pop_front()
         {
             let record = self.records.of(page);

@@ -12,7 +12,8 @@ use super::trend::Trend;
 use super::{Arrive, Berth, Discarded, Next, Page, Serve, Settings};
 use crate::far::{Frames, Touches};
 use crate::limit::{
-    AHEAD_PAGES_MAX, ARENA_FRAMES_MIN, EVICT_PAGES, HIDE_PAGES_MAX, HIDE_SHARE, PACK_PAGE_BYTES,
+    AHEAD_PAGES_MAX, ARENA_FRAMES_MIN, EVICT_PAGES, FLOW_MAX, FLOW_MIN, FLOW_SHARE, PACK_PAGE_BYTES,
+    TOGETHER_MAX, TOGETHER_SHARE,
 };
 
 /// Where a page is.
@@ -210,12 +211,12 @@ impl Arena {
 
     /// Berths for what is hidden, for two batches on their way, and for markers.
     fn taken_max(settings: &Settings) -> u32 {
-        settings.hidden + (EVICT_PAGES + Self::hidden_together(settings)) as u32 + AHEAD_PAGES_MAX
+        settings.hidden + 2 * Self::together(settings) as u32 + AHEAD_PAGES_MAX
     }
 
-    /// Pages that are hidden together.
-    pub(super) fn hidden_together(settings: &Settings) -> usize {
-        (settings.frames as usize / HIDE_SHARE).clamp(EVICT_PAGES, HIDE_PAGES_MAX)
+    /// Pages that are hidden together, and then leave together.
+    pub(super) fn together(settings: &Settings) -> usize {
+        (settings.frames as usize / TOGETHER_SHARE).clamp(EVICT_PAGES, TOGETHER_MAX)
     }
 
     /// Frames that are free.
@@ -297,6 +298,11 @@ impl Arena {
     /// Whether so much of the cap is taken by pages that no lender has room for that eviction frees nothing.
     pub fn is_crowded(&self) -> bool {
         self.stashing >= (self.settings.frames / 4).max(2 * EVICT_PAGES as u32)
+    }
+
+    /// Whether so much is on its way to lenders that more need not leave, as long as it arrives.
+    pub fn flows(&self) -> bool {
+        self.stashing >= (self.settings.frames / FLOW_SHARE).clamp(FLOW_MIN, FLOW_MAX)
     }
 
     /// A thread has referenced a page that the kernel did not find.
