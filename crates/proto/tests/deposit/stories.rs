@@ -58,7 +58,9 @@ fn what_has_piled_up_takes_turns_with_what_is_wanted() {
     });
     depot.next_session(0);
     depot.on_linked(0, Incarnation(1), slots, DEPOSIT_LEASE).unwrap();
-    (0..first as u32).for_each(|page| drop(depot.put(Page(page))));
+    for page in 0..first as u32 {
+        depot.put(Page(page));
+    }
     while let Some(frame) = depot.poll(0, Time(0)) {
         match frame {
             Send::Resize(slots) => depot.on_resized(0, slots).unwrap(),
@@ -66,7 +68,9 @@ fn what_has_piled_up_takes_turns_with_what_is_wanted() {
             other => panic!("{other:?}"),
         }
     }
-    (first as u32..slots).for_each(|page| drop(depot.put(Page(page))));
+    for page in first as u32..slots {
+        depot.put(Page(page));
+    }
     for page in 0..3 * FRAME_PAGES_MAX as u32 {
         assert_eq!(depot.get(Page(page)), Found::Asked);
     }
