@@ -111,7 +111,7 @@ impl ArenaStatus {
 /// Returns at once; lenders are connected meanwhile. Raises OpenError.
 #[pyfunction]
 #[pyo3(signature = (size, local, *, lenders = Vec::new(), key_file = None, insecure = false, copies = 2, per_lender = None,
-    spill = None, spill_size = None, hidden = None, packed = None, words = None, patched = None, replacement = "fifo", threads = 4, user_faults_only = false, wait = None, patience = 30.0))]
+    spill = None, spill_size = None, hidden = None, packed = None, words = None, patched = None, replacement = "dueling", threads = 4, user_faults_only = false, wait = None, patience = 30.0))]
 #[allow(
     clippy::too_many_arguments,
     reason = "they are Python's keywords, each optional"
