@@ -103,7 +103,7 @@ impl ArenaStatus {
 /// directory on a local disk, for a file that is the second copy where there is one lender, and the only one where there is none; spill_size: its
 /// most bytes.
 /// words: netram.far.gather() and scatter() leave pages away until so many blocks of 16 bytes of one were used, or "measured"; pages come whole unless given. patched: bytes of local for what was scattered so.
-/// hidden: bytes of local for pages on their way out, at most half; an eighth unless given. packed: bytes of local for pages that stay here compressed; a quarter unless given. replacement: which page leaves, "fifo",
+/// hidden: bytes of local for pages on their way out, at most half; an eighth unless given. packed: bytes of local for pages that stay here compressed; a quarter unless given. replacement: which page leaves, "dueling", "fifo",
 /// "clock", "lru" or "random". threads: so many faults are served at once. user_faults_only=True needs no right to userfaultfd, but
 /// system calls on pages that are away (reading a file into an array) fail with EFAULT. patience: seconds that growing waits while no
 /// lender has room.
