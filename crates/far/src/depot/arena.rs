@@ -29,7 +29,7 @@ impl Plan {
 impl Depot {
     /// As [`put`](Depot::put) for each of these, but for those that are what they were when they left last, and whose copies still stand: nothing is sent of them.
     ///
-    /// A page is sealed once more under the version that it had: the same tag means the same bytes. 1.0 us, and no write of the program
+    /// A page is sealed once more under the version that it had: the same tag means the same bytes. 1.2 us, and no write of the program
     /// has to be watched. Nobody else puts or forgets these pages meanwhile; they are sealed while others have the shelf.
     pub(crate) fn keep(&self, pages: &[(Page, Clear)]) {
         let mut shelf = self.shared.lock();
