@@ -53,6 +53,8 @@ pub struct Settings {
     pub spill_bytes: u64,
     /// Bytes of the cap for pages that stay here compressed. `None`: as many as every arena has.
     pub packed_bytes: Option<u64>,
+    /// Pages come before the program waits for them.
+    pub look_ahead: bool,
     /// Programs that the program starts have an arena each, too.
     pub children: bool,
     /// What was moved is told at the end.
@@ -92,6 +94,7 @@ impl Settings {
             bytes: self.size_bytes,
             local_bytes: self.local_bytes,
             packed_bytes: self.packed_bytes,
+            look_ahead: self.look_ahead,
             patience: PATIENCE,
             depot: Config {
                 lenders: self.lenders.clone(),
@@ -127,6 +130,9 @@ impl fmt::Display for Settings {
         if let Some(bytes) = self.packed_bytes {
             writeln!(out, "packed {bytes}")?;
         }
+        if !self.look_ahead {
+            writeln!(out, "look-ahead no")?;
+        }
         if self.children {
             writeln!(out, "children yes")?;
         }
@@ -145,7 +151,7 @@ impl FromStr for Settings {
         let (mut local, mut size, mut threshold, mut copies) = (None, None, None, None);
         let (mut netram, mut lenders, mut key_file) = (None, Vec::new(), None);
         let (mut spill, mut spill_bytes, mut packed) = (None, None, None);
-        let (mut children, mut report) = (false, Report::None);
+        let (mut look_ahead, mut children, mut report) = (true, false, Report::None);
         for line in text.lines() {
             let bad = || SettingsError::Line(line.to_owned());
             let number = |value: &str| value.parse::<u64>().map(Some).map_err(|_| bad());
@@ -160,6 +166,7 @@ impl FromStr for Settings {
                 ("spill", value) => spill = Some(PathBuf::from(value)),
                 ("spill-bytes", value) => spill_bytes = number(value)?,
                 ("packed", value) => packed = number(value)?,
+                ("look-ahead", "no") => look_ahead = false,
                 ("children", "yes") => children = true,
                 ("report", "line") => report = Report::Line,
                 ("report-file", value) => report = Report::File(PathBuf::from(value)),
@@ -177,6 +184,7 @@ impl FromStr for Settings {
             spill,
             spill_bytes: spill_bytes.ok_or(SettingsError::Missing("spill-bytes"))?,
             packed_bytes: packed,
+            look_ahead,
             children,
             report,
         })
@@ -202,6 +210,7 @@ mod tests {
             spill: Some("/var/tmp/a folder".into()),
             spill_bytes: 1 << 30,
             packed_bytes: Some(1 << 18),
+            look_ahead: false,
             children: true,
             report: Report::File("/tmp/a report".into()),
         }
@@ -214,6 +223,7 @@ mod tests {
             key_file: None,
             spill: None,
             packed_bytes: None,
+            look_ahead: true,
             children: false,
             report: Report::Line,
             ..settings()

@@ -193,7 +193,7 @@ pub(super) fn pages(site: &Site, skipped: &mut Vec<String>) -> Result<Vec<Figure
             .map(|megabits| Delay::narrow(site.program(), lender.address(), megabits, site.folder()))
             .transpose()?;
         let address = { narrow.as_ref() }.map_or(lender.address(), |(_, address)| address);
-        let Some(filled) = filled(site, address, table, WordAccess::Never, skipped)? else {
+        let Some(filled) = filled(site, address, table, (WordAccess::Never, true), skipped)? else {
             return Ok(figures);
         };
         if megabits.is_none() {

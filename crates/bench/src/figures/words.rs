@@ -39,13 +39,14 @@ pub(super) fn filled(
     site: &Site,
     lender: &Address,
     (length, local_bytes): (usize, u64),
-    words: WordAccess,
+    (words, look_ahead): (WordAccess, bool),
     skipped: &mut Vec<String>,
 ) -> Result<Option<Filled>, BenchError> {
     let config = ArenaConfig {
         bytes: (length * 8) as u64,
         local_bytes,
         words,
+        look_ahead,
         depot: Config {
             lenders: vec![lender.clone()],
             security: site.security(true),
@@ -157,26 +158,32 @@ pub(super) fn words(site: &Site, skipped: &mut Vec<String>) -> Result<Vec<Figure
     let lender = site.lender_of_pages(volume::spec(None), MEMORY)?;
     let mut figures = Vec::new();
     let (matrix, table) = ((SIDE * SIDE, TRANS_LOCAL), (TABLE, TABLE_LOCAL));
-    let Some(mut filled_matrix) = filled(site, lender.address(), matrix, WordAccess::Measured, skipped)?
-    else {
-        return Ok(figures);
-    };
-    let by_words = exchange(&mut filled_matrix, true)?;
-    in_place(&filled_matrix, true)?;
-    let by_pages = exchange(&mut filled_matrix, false)?;
-    in_place(&filled_matrix, false)?;
-    drop(filled_matrix);
-    let what = format!(
-        "TRANS: {COLUMNS} columns of {SIDE} x {SIDE} values exchanged with its rows, 16 MiB local, by words; floor: by pages"
-    );
-    figures.push(Figure::faster("far-trans", what, "s", by_words, by_pages, 100.0));
-    let Some(by_pages) = filled(site, lender.address(), table, WordAccess::Never, skipped)? else {
+    // Pages one by one, as in the paper; then with what comes ahead.
+    for (id, look_ahead, floor) in [
+        ("far-trans", false, "by pages, none of which comes ahead"),
+        ("far-trans-ahead", true, "by pages that come ahead"),
+    ] {
+        let access = (WordAccess::Measured, look_ahead);
+        let Some(mut filled_matrix) = filled(site, lender.address(), matrix, access, skipped)? else {
+            return Ok(figures);
+        };
+        let by_words = exchange(&mut filled_matrix, true)?;
+        in_place(&filled_matrix, true)?;
+        let by_pages = exchange(&mut filled_matrix, false)?;
+        in_place(&filled_matrix, false)?;
+        let what = format!(
+            "TRANS: {COLUMNS} columns of {SIDE} x {SIDE} values exchanged with its rows, 16 MiB local, by words; floor: {floor}"
+        );
+        figures.push(Figure::faster(id, what, "s", by_words, by_pages, 100.0));
+    }
+    let Some(by_pages) = filled(site, lender.address(), table, (WordAccess::Never, true), skipped)? else {
         return Ok(figures);
     };
     let paged = lookups(&by_pages, None)?;
     drop(by_pages);
     for (id, batch, least) in [("far-lookups", BATCH, 5.0), ("far-lookup", 1, 1.0)] {
-        let Some(by_words) = filled(site, lender.address(), table, WordAccess::Measured, skipped)? else {
+        let access = (WordAccess::Measured, true);
+        let Some(by_words) = filled(site, lender.address(), table, access, skipped)? else {
             return Ok(figures);
         };
         let each = lookups(&by_words, Some(batch))?;

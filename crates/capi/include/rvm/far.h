@@ -89,7 +89,7 @@ typedef struct {
     const char *wait;                  /* "spin", "yield:MICROSECONDS", "block"; NULL: yield:50 */
     rvm_length_t words;                /* rvm_far_gather() and its like leave a page away until so many blocks of 16 bytes of it were used, 1 to 256;
                                           or RVM_FAR_MEASURED_WORDS; RVM_FAR_NO_WORDS. Blocks are proven when their page comes, not before */
-    rvm_length_t patched_bytes;        /* of the cap, for what was scattered to pages that are away; 0: an eighth; ~0: none */
+    rvm_length_t patched_bytes;        /* of the cap, for what was scattered to pages that are away; 0: a quarter; ~0: none */
     rvm_length_t reserved;             /* 0 */
 } rvm_far_options_t;
 

@@ -54,7 +54,7 @@ const HIDDEN_SHARE: u32 = 8;
 /// One frame in so many may be taken by compressed pages, by default. With pages that take a third, as much more fits into the cap as these take.
 const PACKED_SHARE: u32 = 4;
 /// One frame in so many may be taken by words that were written to pages that are away, by default, if what is hidden and packed leaves so many.
-const PATCHED_SHARE: u32 = 8;
+const PATCHED_SHARE: u32 = 4;
 /// What every arena needs of the kernel.
 const NEEDED: Features = Features::REMOVE
     .and(Features::UNMAP)
@@ -70,7 +70,7 @@ const WELCOME: Features = Features::POISON
 pub struct ArenaConfig {
     /// Bytes of addresses, up to 1 TiB; rounded up to whole pages. They cost nothing until they are used.
     pub bytes: u64,
-    /// The cap: bytes of local memory, 256 KiB at least. What is known of pages is not counted: 72 bytes for each that was ever used.
+    /// The cap: bytes of local memory, 256 KiB at least. What is known of pages is not counted: 80 bytes for each that was ever used.
     pub local_bytes: u64,
     /// Bytes of the cap for pages that are on their way out, and come back without a lender if they are referenced; at most half of it. `None`:
     /// an eighth.
@@ -79,9 +79,11 @@ pub struct ArenaConfig {
     /// compress take none of it. `None`: a quarter, while that spares more than it costs.
     pub packed_bytes: Option<u64>,
     /// Bytes of the cap for words that were written to pages that are away, where [`words`](Self::words) are allowed: about 120 for the first of a page. With what is hidden and compressed
-    /// at most three quarters of the cap. When most of it is taken, the pages that were written first come home. `None`: an eighth, or what the others leave of
+    /// at most three quarters of the cap. When most of it is taken, the pages that were written first come home. `None`: a quarter, or what the others leave of
     /// three quarters.
     pub patched_bytes: Option<u64>,
+    /// Whether pages come before anybody waits for them, where a thread's faults tell which.
+    pub look_ahead: bool,
     /// Which page leaves.
     pub replacement: Replacement,
     /// Threads that serve faults, 2 to 64: so many may wait for lenders at once.
@@ -107,6 +109,7 @@ impl Default for ArenaConfig {
             hidden_bytes: None,
             packed_bytes: None,
             patched_bytes: None,
+            look_ahead: true,
             replacement: Replacement::Dueling,
             handlers: 4,
             user_faults_only: false,
@@ -505,6 +508,7 @@ fn check(config: &ArenaConfig) -> Result<(u32, Settings), ArenaError> {
         hidden,
         pack,
         packs_always: config.packed_bytes.is_some(),
+        looks_ahead: config.look_ahead,
         patched: match config.words {
             WordAccess::Never => 0,
             _ => patched,

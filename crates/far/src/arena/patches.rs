@@ -66,9 +66,9 @@ pub(super) fn is_missing(number: u8, patch: &Patch) -> bool {
 }
 
 /// The blocks as they are, out of those that were missing.
-pub(super) fn complete(numbers: &[u8], patch: &Patch, came: &[u8]) -> Vec<u8> {
+pub(super) fn complete(numbers: &[u8], patch: &Patch, came: &[u8], bytes: &mut Vec<u8>) {
     let mut came = came.chunks_exact(BLOCK_BYTES);
-    let mut bytes = Vec::with_capacity(numbers.len() * BLOCK_BYTES);
+    bytes.clear();
     for number in numbers {
         let start = bytes.len();
         match is_missing(*number, patch) {
@@ -77,5 +77,4 @@ pub(super) fn complete(numbers: &[u8], patch: &Patch, came: &[u8]) -> Vec<u8> {
         }
         patch.overlay(*number, &mut bytes[start..]);
     }
-    bytes
 }

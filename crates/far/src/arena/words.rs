@@ -145,7 +145,7 @@ impl Arena {
         let came = self.fetch_missing(missing);
         let mut came = came.iter().flat_map(Words::pages);
         let mut words = 0;
-        let mut completed;
+        let mut completed = Vec::new();
         for ((_, numbers), whence) in sought.wanted.iter().zip(&sought.whences) {
             let found = match whence {
                 Whence::Zeros => Found::Zeros,
@@ -162,7 +162,7 @@ impl Arena {
                     };
                     match bytes {
                         Some(bytes) => {
-                            completed = complete(numbers, patch, bytes);
+                            complete(numbers, patch, bytes, &mut completed);
                             Found::Blocks(&completed)
                         }
                         None => Found::Page,

@@ -75,6 +75,11 @@ impl SlotMemory for DepositMemory {
         let (chunk, within) = self.place(slot);
         into.copy_from_slice(self.chunks[chunk].region.bytes(within + at, into.len()));
     }
+
+    fn soon(&self, slot: u32, at: usize) {
+        let (chunk, within) = self.place(slot);
+        self.chunks[chunk].region.soon(within + at);
+    }
 }
 
 impl Drop for DepositMemory {

@@ -1,14 +1,21 @@
 //! Pages with something of each, the oldest first: those that are packed, and those that are patched.
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 
 use super::Page;
 
-/// What of pages is kept, and in which order it came.
+/// No place.
+const NONE: u32 = u32::MAX;
+
+/// What of pages is kept, and in which order it came. To find it is two looks, for words are read and written by the thousand.
 #[derive(Clone, Debug)]
 pub(super) struct Ages<V> {
-    /// When each came, and what it has.
-    pages: BTreeMap<Page, (u64, V)>,
+    /// By page: its place.
+    places: Vec<u32>,
+    /// When each came, and what it has. `None`: a place that is free.
+    kept: Vec<Option<(u64, V)>>,
+    free: Vec<u32>,
     /// The oldest first. What has been taken out since is passed over.
     order: VecDeque<(Page, u64)>,
     count: u64,
@@ -17,49 +24,77 @@ pub(super) struct Ages<V> {
 impl<V> Ages<V> {
     pub(super) fn new() -> Ages<V> {
         Ages {
-            pages: BTreeMap::new(),
+            places: Vec::new(),
+            kept: Vec::new(),
+            free: Vec::new(),
             order: VecDeque::new(),
             count: 0,
         }
     }
 
+    fn len(&self) -> usize {
+        self.kept.len() - self.free.len()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
-        self.pages.is_empty()
+        self.len() == 0
     }
 
     pub(super) fn has(&self, page: Page) -> bool {
-        self.pages.contains_key(&page)
+        self.entry(page).is_some()
     }
 
     pub(super) fn get(&self, page: Page) -> Option<&V> {
-        self.pages.get(&page).map(|(_, kept)| kept)
+        self.entry(page).map(|(_, kept)| kept)
+    }
+
+    fn entry(&self, page: Page) -> Option<&(u64, V)> {
+        let place = self.places.get(page.0 as usize)?;
+        self.kept.get(*place as usize)?.as_ref()
     }
 
     /// What is kept of the page. One of which nothing is becomes the youngest, with what `first` makes.
     pub(super) fn get_or_add(&mut self, page: Page, first: impl FnOnce() -> V) -> &mut V {
-        if self.order.len() > 2 * self.pages.len() + 64 {
-            let pages = &self.pages;
-            let there = |(page, at): &(Page, u64)| pages.get(page).is_some_and(|known| known.0 == *at);
-            self.order.retain(there);
+        if !self.has(page) {
+            self.add(page, first());
         }
-        let (order, count) = (&mut self.order, &mut self.count);
-        let (_, kept) = self.pages.entry(page).or_insert_with(|| {
-            *count += 1;
-            order.push_back((page, *count));
-            (*count, first())
-        });
+        let place = self.places[page.0 as usize] as usize;
+        let (_, kept) = self.kept[place].as_mut().expect("it was there, or was added");
         kept
+    }
+
+    fn add(&mut self, page: Page, value: V) {
+        if self.order.len() > 2 * self.len() + 64 {
+            let mut order = core::mem::take(&mut self.order);
+            order.retain(|(page, at)| self.entry(*page).is_some_and(|known| known.0 == *at));
+            self.order = order;
+        }
+        self.count += 1;
+        self.order.push_back((page, self.count));
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.kept.push(None);
+            (self.kept.len() - 1) as u32
+        });
+        self.kept[place as usize] = Some((self.count, value));
+        let index = page.0 as usize;
+        if index >= self.places.len() {
+            self.places.resize(index + 1, NONE);
+        }
+        self.places[index] = place;
     }
 
     /// Nothing is kept of the page any more.
     pub(super) fn remove(&mut self, page: Page) -> Option<V> {
-        self.pages.remove(&page).map(|(_, kept)| kept)
+        let place = core::mem::replace(self.places.get_mut(page.0 as usize)?, NONE);
+        let (_, kept) = self.kept.get_mut(place as usize)?.take()?;
+        self.free.push(place);
+        Some(kept)
     }
 
     /// The oldest page. It stays until [`Ages::remove`], and is not named twice.
     pub(super) fn oldest(&mut self) -> Option<Page> {
         while let Some((page, at)) = self.order.pop_front() {
-            if self.pages.get(&page).is_some_and(|known| known.0 == at) {
+            if self.entry(page).is_some_and(|known| known.0 == at) {
                 return Some(page);
             }
         }
@@ -89,7 +124,7 @@ mod tests {
             ages.get_or_add(Page(5), || 1);
             ages.remove(Page(5));
         }
-        assert!(ages.order.len() < 100);
+        assert!(ages.order.len() < 100 && ages.kept.len() < 10);
         assert_eq!((ages.get(Page(5)), ages.is_empty()), (None, false));
     }
 }

@@ -13,7 +13,8 @@ impl Arena {
     /// extent, is asked for ahead.
     pub fn note(&mut self, thread: u32, at: u64, serve: Serve, area: &Range<u32>) {
         // What comes as zeros costs no link, and so is no reason to look ahead.
-        if matches!(serve, Serve::Fetch | Serve::Show(_) | Serve::Unpack | Serve::Wait) {
+        let from_elsewhere = matches!(serve, Serve::Fetch | Serve::Show(_) | Serve::Unpack | Serve::Wait);
+        if self.settings.looks_ahead && from_elsewhere {
             self.look_ahead(thread, at, area);
         }
     }

@@ -70,6 +70,8 @@ pub struct Settings {
     /// Of the cap, what may be taken by words that were written to pages that are away; with what is hidden and packed at most three quarters. 0: the page comes to
     /// be written.
     pub patched: u32,
+    /// Pages come before anybody waits for them, where a thread's faults tell which ([`Arena::note`]).
+    pub looks_ahead: bool,
     /// Which page is chosen. Of references it knows what faults tell: when a page came, or was shown again.
     pub replacement: Replacement,
     /// For random replacement.

@@ -20,7 +20,13 @@ pub trait SlotMemory {
 
     /// Copies bytes of a slot out, from `at` on. They were written.
     fn read(&self, slot: u32, at: usize, into: &mut [u8]);
+
+    /// A byte of a slot is about to be read. A hint: what comes from where no cache has it comes meanwhile.
+    fn soon(&self, _slot: u32, _at: usize) {}
 }
+
+/// Runs of blocks between the one that is read and the one that is hinted at. Each lies in a page of its own, so each would wait for memory.
+const READ_AHEAD: usize = 8;
 
 /// There are not so many slots to be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -268,8 +274,11 @@ impl Holder {
         if !runs.iter().all(|run| run.slot < self.slots()) {
             return self.malformed();
         }
-        let mut body = Vec::new();
-        for run in runs {
+        let mut body = Vec::with_capacity(words::answer_bytes(&runs));
+        for (index, run) in runs.iter().enumerate() {
+            if let Some(later) = runs.get(index + READ_AHEAD) {
+                memory.soon(later.slot, later.blocks().next().unwrap_or(0) * BLOCK_BYTES);
+            }
             let slot = self.slots[run.slot as usize];
             let whole = |block: usize| (block + 1) * BLOCK_BYTES <= usize::from(slot.bytes);
             let there = slot.version == run.version && run.blocks().all(whole);

@@ -337,9 +337,7 @@ impl<S: Seals> Shelf<S> {
         })?;
         marks.clear();
         self.seals.mark(blocks, marks);
-        for (block, mark) in blocks.iter().zip(&*marks) {
-            self.unproven.add(block.page, block.number, *mark);
-        }
+        self.unproven.add_all(blocks, marks);
         Ok(())
     }
 

@@ -238,6 +238,11 @@ pub(super) fn parse(body: &[u8]) -> Result<Vec<Run<'_>>, BadRuns> {
     Ok(runs)
 }
 
+/// Bytes of the answer to these runs, if all is there.
+pub(super) fn answer_bytes(runs: &[Run<'_>]) -> usize {
+    runs.iter().map(|run| given_bytes(run.count)).sum()
+}
+
 /// Whether this is the answer to runs of so many blocks: of each all, or none.
 pub(super) fn answers(body: &[u8], mut counts: impl Iterator<Item = usize>) -> bool {
     let mut given = Given(Cursor::new(body));

@@ -45,6 +45,7 @@ fn settings(hidden: u32, replacement: Replacement) -> Settings {
         hidden,
         pack: 0,
         packs_always: false,
+        looks_ahead: true,
         patched: 0,
         replacement,
         seed: 3,

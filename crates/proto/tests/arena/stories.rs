@@ -11,6 +11,7 @@ fn settings(hidden: u32) -> Settings {
         hidden,
         pack: 0,
         packs_always: false,
+        looks_ahead: true,
         patched: 0,
         replacement: Replacement::Fifo,
         seed: 1,
@@ -231,6 +232,32 @@ fn a_page_that_somebody_waits_for_comes_into_sight_when_another_asks_for_it_ahea
         }
     }
     assert!(ahead > 0, "none of them was asked for ahead");
+}
+
+#[test]
+fn nothing_is_asked_for_ahead_where_that_is_not_wanted() {
+    for looks_ahead in [true, false] {
+        let mut arena = Arena::new(Settings {
+            looks_ahead,
+            ..settings(0)
+        });
+        let mut work = Some(fill(&mut arena, 0));
+        while let Some(next) = work {
+            evict(&mut arena, next);
+            work = arena.work();
+        }
+        let mut asked = 0;
+        for page in (0..8).map(Page) {
+            let serve = arena.want(page);
+            arena.note(1, u64::from(page.0) * PAGE_BYTES as u64, serve, &(0..100));
+            if serve == Serve::Fetch {
+                assert_eq!(arena.arrive(page), Arrive::Bytes);
+                assert_eq!(arena.came(page), Next::Done);
+            }
+            asked += arena.next_ahead(usize::MAX).len();
+        }
+        assert_eq!(asked > 0, looks_ahead);
+    }
 }
 
 #[test]

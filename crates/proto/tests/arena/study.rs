@@ -33,6 +33,7 @@ fn settings(replacement: Replacement, hidden: u32) -> Settings {
         hidden,
         pack: 0,
         packs_always: false,
+        looks_ahead: true,
         patched: 0,
         replacement,
         seed: 1,

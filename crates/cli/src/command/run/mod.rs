@@ -74,6 +74,9 @@ pub(crate) struct Run {
     /// How much of --local pages may have that stay here compressed; without this, a quarter
     #[arg(long, value_name = "SIZE")]
     packed: Option<Size>,
+    /// Let pages come only when the program waits for them: none ahead, where its faults tell which is next
+    #[arg(long)]
+    no_look_ahead: bool,
     /// The most far memory that the program may have
     #[arg(long, value_name = "SIZE", default_value_t = Size(SIZE_DEFAULT))]
     size: Size,
@@ -145,6 +148,7 @@ impl Run {
             spill: self.spill.as_ref().map(absolute).transpose()?,
             spill_bytes: self.spill_size.map_or(u64::MAX, |size| size.0),
             packed_bytes: self.packed.map(|size| size.0),
+            look_ahead: !self.no_look_ahead,
             children: self.children,
             report,
         })
