@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::{code, tree};
 
 /// Every crate and its layer. A crate that is not here is refused, so the table cannot fall behind.
-const LAYERS: [(&str, u8); 23] = [
+const LAYERS: [(&str, u8); 25] = [
     ("netram", 4),
     ("netram-capi", 4),
     ("netram-bench", 4),
@@ -18,6 +18,7 @@ const LAYERS: [(&str, u8); 23] = [
     ("netram-python", 4),
     ("netram-home", 3),
     ("netram-volume", 3),
+    ("netram-mount", 3),
     ("netram-shared", 3),
     ("netram-oo7", 3),
     ("netram-farrun", 3),
@@ -32,6 +33,7 @@ const LAYERS: [(&str, u8); 23] = [
     ("netram-transport", 1),
     ("netram-rvm", 1),
     ("netram-disk", 1),
+    ("netram-files", 1),
     ("netram-pagesim", 1),
     ("netram-proto", 0),
 ];
@@ -39,9 +41,10 @@ const LAYERS: [(&str, u8); 23] = [
 /// Arrows between equals that are wanted: the command line offers `netram bench`, a volume has a home's settings, a shared
 /// region's server is a home, OO7 runs on shared regions, and a
 /// device of the kernel's NBD client has its server.
-const LEVEL_ARROWS: [(&str, &str); 5] = [
+const LEVEL_ARROWS: [(&str, &str); 6] = [
     ("netram", "netram-bench"),
     ("netram-volume", "netram-home"),
+    ("netram-mount", "netram-home"),
     ("netram-shared", "netram-home"),
     ("netram-oo7", "netram-shared"),
     ("netram-attach", "netram-nbd"),

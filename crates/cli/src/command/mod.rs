@@ -7,6 +7,7 @@ mod journal;
 mod key;
 mod lend;
 mod manual;
+mod mount;
 mod pagesim;
 mod run;
 mod rvm;
@@ -29,6 +30,9 @@ pub(crate) enum Command {
     Rvm(rvm::Rvm),
     #[command(subcommand)]
     Disk(disk::Disk),
+    Mount(mount::Mount),
+    Unmount(mount::Unmount),
+    Recover(mount::Recover),
     #[command(subcommand)]
     Shared(shared::Shared),
     #[command(subcommand)]
@@ -79,6 +83,9 @@ impl Command {
             Command::Journal(journal) => journal.run(),
             Command::Rvm(rvm) => rvm.run(),
             Command::Disk(disk) => disk.run(),
+            Command::Mount(mount) => mount.run(),
+            Command::Unmount(unmount) => unmount.run(),
+            Command::Recover(recover) => recover.run(),
             Command::Shared(shared) => shared.run(),
             Command::Pagesim(pagesim) => pagesim.run(),
             Command::Run(run) => run.run(),

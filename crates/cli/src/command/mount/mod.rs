@@ -1,0 +1,289 @@
+//! `netram mount`, `netram unmount`, `netram recover`.
+
+mod settings;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use netram_mount::{Options, Report};
+use netram_proto::journal::CommitRule;
+use netram_proto::port::Durability;
+use netram_transport::Address;
+use serde_json::json;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::notify::notify;
+use crate::options::{Size, Span, Usage};
+use crate::output;
+
+/// Bytes of a new journal: what may be written before the disk has to have it.
+const JOURNAL_BYTES_DEFAULT: u64 = 256 << 20;
+
+/// Mount a folder whose synced files are held in other machines' memory
+///
+/// For any program's log: a write and a sync of a file in DIR wait for the lenders,
+/// not for the disk, to which everything goes in the background. The program is not
+/// changed, and finds the files that were there before.
+///
+/// While DIR is mounted its files are beneath it; should everything stop, DIR is
+/// empty until `netram mount` or `netram recover` has brought what was acknowledged
+/// to them. `netram unmount`, SIGTERM and SIGINT end it, once nobody has a file open
+/// there.
+///
+/// A JOURNAL that there is not yet is made, with what is said of lenders here in its
+/// settings file (netram.toml in it), which may be edited.
+///
+///   netram mount /var/lib/postgresql/15/main/pg_wal --on /var/lib/netram/wal \
+///       --lender tcp://10.0.0.2:7420 --lender tcp://10.0.0.3:7420 --key-file /etc/netram/key
+///   netram mount /var/lib/postgresql/15/main/pg_wal --on /var/lib/netram/wal
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Mount {
+    /// The folder
+    dir: PathBuf,
+    /// The journal's directory, elsewhere; made unless it is there
+    #[arg(long, value_name = "JOURNAL")]
+    on: PathBuf,
+    /// Bytes of a journal that is made: what may be written before the disk has it
+    #[arg(long, value_name = "SIZE", default_value_t = Size(JOURNAL_BYTES_DEFAULT))]
+    journal_size: Size,
+    #[command(flatten)]
+    lenders: Lenders,
+    /// What a sync waits for: remote (as many lenders as the rule wants, or the disk), disk or both
+    #[arg(long, value_name = "WHERE", default_value = "remote", value_parser = ["remote", "disk", "both"])]
+    sync: String,
+    /// Everything is brought to the disk once in so long; sooner when the journal is half full
+    #[arg(long, value_name = "TIME", default_value = "5s")]
+    checkpoint: Span,
+    /// Threads that answer the kernel: 1 to 64
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
+    threads: u8,
+    /// Let the kernel read files by itself that nobody has open to write. Whoever opens one of them to write meanwhile cannot map it
+    #[arg(long)]
+    passthrough: bool,
+    /// Go on although acknowledged writes may be missing
+    #[arg(long)]
+    accept_loss: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// End when the process that started this one ends
+    #[arg(long, hide = true)]
+    with_parent: bool,
+}
+
+/// What the settings of a journal that is made say.
+#[derive(Debug, Args)]
+struct Lenders {
+    /// A lender that may hold the newest writes; several may be given, in order of preference
+    #[arg(long, value_name = "ADDRESS")]
+    lender: Vec<Address>,
+    /// The cluster key's file, for the lenders
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+    /// No key and no encryption; only for lenders on this machine
+    #[arg(long)]
+    insecure: bool,
+    /// How many lenders hold a copy; the others are spares
+    #[arg(long, value_name = "COUNT")]
+    members: Option<usize>,
+    /// How many of them must hold a write: all, any, or a number
+    #[arg(long, value_name = "RULE")]
+    rule: Option<CommitRule>,
+    /// What feeds this machine with power
+    #[arg(long, value_name = "LABEL")]
+    domain: Option<String>,
+    /// Allow all members in this machine's power domain
+    #[arg(long)]
+    one_domain: bool,
+    /// How long an opening waits for lenders that must answer, as 500ms, 30s or 2m; 30s without it
+    #[arg(long, value_name = "TIME")]
+    patience: Option<Span>,
+}
+
+impl Mount {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        if self.with_parent {
+            netram_bench::child::die_with_parent()?;
+        }
+        netram_mount::check(&self.dir, &self.on)?;
+        self.make_journal()?;
+        let options = Options {
+            durability: match self.sync.as_str() {
+                "disk" => Durability::Disk,
+                "both" => Durability::Both,
+                _ => Durability::Remote,
+            },
+            checkpoint: self.checkpoint.0,
+            threads: self.threads.into(),
+            passthrough: self.passthrough,
+            accept_loss: self.accept_loss,
+        };
+        // Before anything is mounted: a signal in between must not leave it so.
+        let signals = Signals::new([SIGTERM, SIGINT]).context("waiting for signals")?;
+        let (mount, report) = netram_mount::Mount::begin(&self.dir, &self.on, options)?;
+        tell(&self.dir, &report, self.json)?;
+        notify("READY=1");
+        until_unmounted(mount, signals)?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// The journal, with its settings, unless it is there.
+    fn make_journal(&self) -> Result<()> {
+        let what = || format!("making {}", self.on.display());
+        if self.on.join("image").exists() {
+            let sentence = format!(
+                "{0} is a volume: `netram disk attach {0}` makes a device of it, for a file system that is mounted as any other",
+                self.on.display()
+            );
+            return Err(Usage(sentence).into());
+        }
+        let settings = self.lenders.table()?;
+        let made = netram_mount::create_journal(&self.on, self.journal_size.0).with_context(what)?;
+        match made {
+            true => settings::write(&self.on, &settings).inspect_err(|_| {
+                // Nobody can have written to it yet.
+                let _ = std::fs::remove_dir_all(&self.on);
+            }),
+            false if settings.is_empty() => Ok(()),
+            false => {
+                let file = self.on.join(settings::FILE);
+                let sentence = format!(
+                    "{} is there, and what it says of lenders is in {}: edit that",
+                    self.on.display(),
+                    file.display()
+                );
+                Err(Usage(sentence).into())
+            }
+        }
+    }
+}
+
+fn tell(dir: &Path, report: &Report, json: bool) -> Result<()> {
+    let again = report.recovered;
+    if json {
+        return output::json(&json!({
+            "folder": dir,
+            "files": report.nodes,
+            "records": again.records,
+            "bytes": again.bytes,
+            "made": again.made,
+            "removed": again.removed,
+            "renamed": again.renamed,
+        }));
+    }
+    if again.records > 0 {
+        output::line(format_args!(
+            "{} records were done again, {} in files",
+            again.records,
+            output::bytes(again.bytes)
+        ))?;
+    }
+    output::line(format_args!(
+        "mounted {}, {} files and folders",
+        dir.display(),
+        report.nodes
+    ))
+}
+
+/// Waits until it is unmounted, by anybody; tries to when a signal says so.
+fn until_unmounted(mount: netram_mount::Mount, mut signals: Signals) -> Result<()> {
+    let (handle, dir) = (signals.handle(), mount.dir().to_path_buf());
+    let waiting = std::thread::Builder::new()
+        .name("netram-waiting".to_owned())
+        .spawn(move || {
+            let ended = mount.wait();
+            handle.close();
+            ended
+        })?;
+    for _ in signals.forever() {
+        if let Err(error) = netram_mount::unmount(&dir) {
+            tracing::warn!(%error, "it stays mounted");
+        }
+    }
+    let ended = waiting.join();
+    Ok(ended.map_err(|_| anyhow::anyhow!("waiting for the mount panicked"))??)
+}
+
+/// Unmount a folder that `netram mount` has mounted
+///
+/// Fails, naming who it is, while somebody has a file open there. Afterwards whoever
+/// had it mounted brings everything to the disk and gives the folder back, which this
+/// waits for.
+///
+///   netram unmount /var/lib/postgresql/15/main/pg_wal
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Unmount {
+    /// The folder
+    dir: PathBuf,
+    /// How long to wait until the folder is given back, as 500ms, 30s or 2m
+    #[arg(long, value_name = "TIME", default_value = "60s")]
+    patience: Span,
+}
+
+impl Unmount {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let served = netram_mount::unmount(&self.dir)?;
+        if !served {
+            anyhow::bail!(
+                "whoever had {0} mounted is gone; it is unmounted now, and empty until `netram recover {0}` or `netram mount`",
+                self.dir.display()
+            );
+        }
+        match netram_mount::is_given_back_within(&self.dir, self.patience.0) {
+            true => Ok(ExitCode::SUCCESS),
+            false => anyhow::bail!(
+                "{0} is unmounted, and its files are not back yet: if no `netram mount` is at work on it, run `netram recover {0}`",
+                self.dir.display()
+            ),
+        }
+    }
+}
+
+/// Bring a folder's files to what was acknowledged, and give it back
+///
+/// For a folder that was mounted when everything stopped: the journal, with what its
+/// lenders have, is written to the files, and these are where they were before
+/// `netram mount`. What cannot be proven complete is refused, with the lenders that
+/// are missing. --accept-loss goes on all the same.
+///
+///   netram recover /var/lib/postgresql/15/main/pg_wal
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Recover {
+    /// The folder
+    dir: PathBuf,
+    /// Go on although acknowledged writes may be missing
+    #[arg(long)]
+    accept_loss: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Recover {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let again = netram_mount::recover(&self.dir, self.accept_loss)?;
+        match self.json {
+            true => output::json(&json!({
+                "folder": self.dir,
+                "records": again.records,
+                "bytes": again.bytes,
+                "made": again.made,
+                "removed": again.removed,
+                "renamed": again.renamed,
+            }))?,
+            false => output::line(format_args!(
+                "{}: {} records were done again, {} in files",
+                self.dir.display(),
+                again.records,
+                output::bytes(again.bytes)
+            ))?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}

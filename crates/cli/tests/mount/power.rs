@@ -1,0 +1,118 @@
+//! The power fails: what was not synced is gone from the disk, where it had been in the kernel's memory. Lenders are other machines, and have theirs.
+//!
+//! Folder and journal lie on ext4 on a loop device. Its image is copied in the moment in which the server is killed: that is what the platter has. Whatever ext4 had
+//! not written by then is not in the copy, which is mounted in the first one's place.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::mount::{UnmountFlags, unmount};
+
+use crate::common::finish;
+use crate::kills::{last_said, last_written, writer};
+use crate::{Mounted, cannot_mount};
+
+/// A disk in a file.
+pub(crate) struct Disk {
+    /// Where its file system is mounted.
+    pub(crate) at: PathBuf,
+    image: PathBuf,
+    lives: u32,
+}
+
+impl Disk {
+    /// `None`: there are no loop devices here, and it was said aloud.
+    fn new(folder: &Path) -> Option<Disk> {
+        let disk = Disk {
+            at: folder.join("disk"),
+            image: folder.join("image-0"),
+            lives: 0,
+        };
+        fs::create_dir(&disk.at).unwrap();
+        File::create(&disk.image).unwrap().set_len(96 << 20).unwrap();
+        let made = finish(Command::new("mkfs.ext4").arg("-q").arg(&disk.image));
+        assert_eq!(made.code, 0, "{}", made.err);
+        let mounted = disk.mount();
+        match mounted {
+            Ok(()) => Some(disk),
+            Err(reason) => {
+                eprintln!("SKIPPED: no loop device can be mounted here: {reason}");
+                None
+            }
+        }
+    }
+
+    fn mount(&self) -> Result<(), String> {
+        let ran = finish(
+            Command::new("mount")
+                .args(["-o", "loop"])
+                .arg(&self.image)
+                .arg(&self.at),
+        );
+        if ran.code == 0 { Ok(()) } else { Err(ran.err) }
+    }
+
+    /// What has not got to the platter by now is gone.
+    fn power_off(&mut self) {
+        self.lives += 1;
+        let copy = self.image.with_file_name(format!("image-{}", self.lives));
+        fs::copy(&self.image, &copy).unwrap();
+        unmount(&self.at, UnmountFlags::DETACH).unwrap();
+        fs::remove_file(&self.image).unwrap();
+        self.image = copy;
+        self.mount().unwrap();
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = unmount(&self.at, UnmountFlags::DETACH);
+    }
+}
+
+#[test]
+fn what_was_synced_is_there_after_a_power_failure_and_the_disk_did_not_have_it() {
+    if cannot_mount() {
+        return;
+    }
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let Some(disk) = Disk::new(folder.path()) else {
+        return;
+    };
+    let mut mounted = Mounted::with(folder, Some(disk), "power", 2, "2MiB");
+    let said = mounted.folder.path().join("said");
+    File::create(&said).unwrap();
+    let (mut from, mut behind) = (0, 0);
+    for round in 0..8_u64 {
+        let mut child = writer(&mounted.dir(), from, &said);
+        std::thread::sleep(Duration::from_millis(300 + round * 71 % 400));
+        mounted.kill();
+        child.wait().unwrap();
+        unmount(mounted.dir(), UnmountFlags::DETACH).unwrap();
+        mounted.disk.as_mut().unwrap().power_off();
+        // What a database would have found there without the journal.
+        let beneath = mounted.dir().join(".netram/files");
+        let bytes: u64 = { fs::read_dir(beneath).unwrap() }
+            .map(|entry| entry.unwrap().metadata().unwrap().len())
+            .sum();
+        mounted.mount();
+        let (synced, there) = (last_said(&said), last_written(&mounted.dir()));
+        assert!(there >= synced, "{synced} were synced, and {there} are there");
+        let now: u64 = { fs::read_dir(mounted.dir()).unwrap() }
+            .map(|entry| entry.unwrap().metadata().unwrap().len())
+            .sum();
+        behind += u64::from(bytes < now);
+        from = there;
+        writeln!(OpenOptions::new().append(true).open(&said).unwrap(), "{there}").unwrap();
+    }
+    assert!(
+        behind > 4,
+        "the disk alone had everything in {} of 8 rounds",
+        8 - behind
+    );
+    assert_eq!(mounted.unmount().code, 0);
+    assert_eq!(last_written(&mounted.dir()), from);
+}

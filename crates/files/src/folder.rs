@@ -1,0 +1,573 @@
+//! An open folder.
+//!
+//! **What is in a file** is done to the disk's file first and then recorded: nobody has been promised anything before the record is held, so a file
+//! that is ahead of the journal is one whose last writes were not synced.
+//!
+//! **What things are called** is recorded first, and held, before it is done: names on the disk are never ahead of the journal. So recovery finds every
+//! file that the catalog or a record names, whatever the disk has kept of what was done since. A name that was changed is durable at once.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, Weak};
+
+use netram_proto::id::{JournalId, Lsn};
+use netram_proto::port::{AppendError, Durability, IoError, Log, LogState, Ticket, Votes};
+
+use crate::catalog::Catalog;
+use crate::change::{Allocation, Attributes, Change, Made, Node, NodeKind, Place, WRITE_HEADER_BYTES};
+use crate::error::{ChangeError, CheckpointError, OpenError};
+use crate::limit::CHECKPOINT_PERCENT;
+use crate::names::{NameError, Names};
+use crate::recover::{self, Recovered};
+use crate::tree::{Keep, Tree};
+
+/// How a folder is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Which journal it is.
+    pub journal: JournalId,
+    /// What a sync waits for.
+    pub durability: Durability,
+    /// The journal's last records may be missing, and that is accepted: names on the disk that are ahead of it are taken as they are.
+    pub loss_accepted: bool,
+}
+
+/// How a folder stands.
+#[derive(Clone, Copy, Debug)]
+pub struct FolderStatus {
+    /// Files, folders and links.
+    pub nodes: usize,
+    /// Of them, those that the disk is to be synced for.
+    pub dirty: usize,
+    /// Where its journal stands.
+    pub log: LogState,
+    /// Why nothing is changed any more.
+    pub failed: Option<CheckpointError>,
+}
+
+/// An open file: one for each node, whoever has opened it.
+#[derive(Debug)]
+pub struct File<F> {
+    node: Node,
+    file: F,
+    /// What is written to it is recorded in the order in which it is written.
+    order: Mutex<()>,
+}
+
+impl<F> File<F> {
+    /// Which node.
+    pub fn node(&self) -> Node {
+        self.node
+    }
+
+    /// The disk's file.
+    pub fn inner(&self) -> &F {
+        &self.file
+    }
+}
+
+/// What has changed since the last checkpoint.
+struct Books<F> {
+    /// What the disk is to be synced for, with the file if that is open.
+    dirty: HashMap<Node, Option<Arc<File<F>>>>,
+    /// The last record of each node.
+    last: HashMap<Node, Ticket>,
+    /// Where the catalog is.
+    catalog: Lsn,
+}
+
+/// A folder of files whose changes are in a journal.
+pub struct Folder<L, T: Tree, K> {
+    log: L,
+    tree: T,
+    keep: K,
+    options: Options,
+    /// Who changes names holds it until that is done on the disk.
+    turn: Mutex<()>,
+    names: RwLock<Names>,
+    books: Mutex<Books<T::File>>,
+    open: Mutex<HashMap<Node, Weak<File<T::File>>>>,
+    checkpoint: Mutex<()>,
+    failed: OnceLock<CheckpointError>,
+}
+
+impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
+    /// Opens the folder on this disk, and does again what the journal has of it.
+    pub fn open(
+        log: L,
+        tree: T,
+        keep: K,
+        options: Options,
+    ) -> Result<(Folder<L, T, K>, Recovered), OpenError> {
+        let (names, recovered) = recover::recover(&log, &tree, &keep, &options)?;
+        let catalog = log.state().tail;
+        let folder = Folder {
+            log,
+            tree,
+            keep,
+            options,
+            turn: Mutex::new(()),
+            names: RwLock::new(names),
+            books: Mutex::new(Books {
+                dirty: HashMap::new(),
+                last: HashMap::new(),
+                catalog,
+            }),
+            open: Mutex::new(HashMap::new()),
+            checkpoint: Mutex::new(()),
+            failed: OnceLock::new(),
+        };
+        Ok((folder, recovered))
+    }
+
+    /// The names as they are.
+    pub fn names(&self) -> RwLockReadGuard<'_, Names> {
+        self.names.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The disk beneath.
+    pub fn tree(&self) -> &T {
+        &self.tree
+    }
+
+    /// The journal.
+    pub fn log(&self) -> &L {
+        &self.log
+    }
+
+    /// How it stands.
+    pub fn status(&self) -> FolderStatus {
+        FolderStatus {
+            nodes: self.names().len(),
+            dirty: lock(&self.books).dirty.len(),
+            log: self.log.state(),
+            failed: self.failed.get().copied(),
+        }
+    }
+
+    /// A file that somebody has open.
+    pub fn opened(&self, node: Node) -> Option<Arc<File<T::File>>> {
+        lock(&self.open).get(&node).and_then(Weak::upgrade)
+    }
+
+    /// Opens a file.
+    pub fn open_file(&self, node: Node) -> Result<Arc<File<T::File>>, ChangeError> {
+        let mut open = lock(&self.open);
+        if let Some(file) = open.get(&node).and_then(Weak::upgrade) {
+            return Ok(file);
+        }
+        let names = self.names();
+        match names.kind(node) {
+            None => return Err(NameError::Missing.into()),
+            Some(NodeKind::File) => (),
+            Some(_) => return Err(NameError::IsFolder.into()),
+        }
+        // While the names are held nobody calls it otherwise.
+        let path = names.path(node).ok_or(NameError::Missing)?;
+        let file = self.tree.open(&path).map_err(ChangeError::Disk)?;
+        drop(names);
+        let file = Arc::new(File {
+            node,
+            file,
+            order: Mutex::new(()),
+        });
+        if open.len() > 64 {
+            open.retain(|_, file| file.strong_count() > 0);
+        }
+        open.insert(node, Arc::downgrade(&file));
+        Ok(file)
+    }
+
+    /// Writes. Held as soon as [`Folder::sync`] has returned.
+    pub fn write(&self, file: &Arc<File<T::File>>, offset: u64, bytes: &[u8]) -> Result<(), ChangeError> {
+        self.is_sound()?;
+        let _order = lock(&file.order);
+        self.tree
+            .write(&file.file, offset, bytes)
+            .map_err(ChangeError::Disk)?;
+        let most = self.log.state().payload_max - WRITE_HEADER_BYTES;
+        let mut at = offset;
+        for bytes in bytes.chunks(most) {
+            let node = file.node;
+            self.record(
+                Some(file),
+                node,
+                &Change::Write {
+                    node,
+                    offset: at,
+                    bytes,
+                },
+            )?;
+            at += bytes.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Gives a file a length.
+    pub fn resize(&self, file: &Arc<File<T::File>>, size: u64) -> Result<(), ChangeError> {
+        self.is_sound()?;
+        let _order = lock(&file.order);
+        self.tree.resize(&file.file, size).map_err(ChangeError::Disk)?;
+        self.record(
+            Some(file),
+            file.node,
+            &Change::Resize {
+                node: file.node,
+                size,
+            },
+        )
+    }
+
+    /// Allocates a part of a file.
+    pub fn allocate(
+        &self,
+        file: &Arc<File<T::File>>,
+        how: Allocation,
+        offset: u64,
+        length: u64,
+    ) -> Result<(), ChangeError> {
+        self.is_sound()?;
+        let _order = lock(&file.order);
+        self.tree
+            .allocate(&file.file, how, offset, length)
+            .map_err(ChangeError::Disk)?;
+        let change = Change::Allocate {
+            node: file.node,
+            how,
+            offset,
+            length,
+        };
+        self.record(Some(file), file.node, &change)
+    }
+
+    /// Sets attributes.
+    pub fn set(&self, node: Node, attributes: Attributes) -> Result<(), ChangeError> {
+        let change = Change::Set { node, attributes };
+        self.dress(node, &change, |tree, path| tree.set(path, &attributes))
+    }
+
+    /// Sets an extended attribute, or takes it away.
+    pub fn label(&self, node: Node, name: &[u8], value: Option<&[u8]>) -> Result<(), ChangeError> {
+        let change = Change::Label { node, name, value };
+        self.dress(node, &change, |tree, path| tree.label(path, name, value))
+    }
+
+    /// Makes a node, which is durable with its name when this returns.
+    pub fn make(&self, at: Place<'_>, made: Made<'_>) -> Result<Node, ChangeError> {
+        let mut node = Node::ROOT;
+        self.alter(&mut |names| {
+            node = names.next();
+            Ok(Change::Make { at, node, made })
+        })?;
+        Ok(node)
+    }
+
+    /// Gives a file one more name.
+    pub fn link(&self, node: Node, at: Place<'_>) -> Result<(), ChangeError> {
+        self.alter(&mut |_| Ok(Change::Link { node, at }))
+    }
+
+    /// Takes a name away, of a folder or of anything else.
+    pub fn remove(&self, at: Place<'_>, folder: bool) -> Result<(), ChangeError> {
+        self.alter(&mut |names| {
+            let node = names.look_up(at).ok_or(NameError::Missing)?;
+            match (names.kind(node) == Some(NodeKind::Folder), folder) {
+                (true, false) => Err(NameError::IsFolder),
+                (false, true) => Err(NameError::NotFolder),
+                _ => Ok(Change::Remove { at }),
+            }
+        })
+    }
+
+    /// Gives a node another name; over the one that has it if it may be `over` it.
+    pub fn rename(
+        &self,
+        from: Place<'_>,
+        to: Place<'_>,
+        over: bool,
+        exchange: bool,
+    ) -> Result<(), ChangeError> {
+        self.alter(&mut |names| match over || names.look_up(to).is_none() {
+            true => Ok(Change::Rename { from, to, exchange }),
+            false => Err(NameError::Exists),
+        })
+    }
+
+    /// Waits until all that was done to a node is held.
+    pub fn sync(&self, node: Node) -> Result<Option<Votes>, ChangeError> {
+        let last = lock(&self.books).last.get(&node).copied();
+        let Some(ticket) = last else {
+            self.is_sound()?;
+            return Ok(None);
+        };
+        let votes = self.log.wait(ticket, self.options.durability)?;
+        Ok(Some(votes))
+    }
+
+    /// Whether it is time for a checkpoint: the journal is half full.
+    pub fn is_crowded(&self) -> bool {
+        let state = self.log.state();
+        let used = state.tail.0 - lock(&self.books).catalog.0;
+        used > state.capacity / 100 * CHECKPOINT_PERCENT
+    }
+
+    /// Brings everything that was done before to the disk, and gives up the journal's records of it.
+    pub fn checkpoint(&self) -> Result<(), CheckpointError> {
+        let _one = lock(&self.checkpoint);
+        if let Some(failed) = self.failed.get() {
+            return Err(*failed);
+        }
+        let done = self.bring_down();
+        if let Err(error) = done {
+            // What the disk has of it nobody knows, and a later sync would not tell.
+            let _ = self.failed.set(error);
+        }
+        done
+    }
+
+    /// The last checkpoint: afterwards the disk alone has everything, and the catalog is given up. Returns the journal.
+    pub fn close(self) -> Result<L, CheckpointError> {
+        self.checkpoint()?;
+        self.keep.clear().map_err(CheckpointError::Keep)?;
+        Ok(self.log)
+    }
+
+    fn bring_down(&self) -> Result<(), CheckpointError> {
+        let (lsn, names, dirty) = {
+            let _turn = lock(&self.turn);
+            // The tail first: what is recorded before it is marked by now.
+            let lsn = self.log.state().tail;
+            let mut books = lock(&self.books);
+            if books.catalog == lsn {
+                return Ok(());
+            }
+            (lsn, self.names().clone(), std::mem::take(&mut books.dirty))
+        };
+        let open = dirty.values().flatten();
+        for file in open {
+            self.tree.sync_file(&file.file).map_err(CheckpointError::Sync)?;
+        }
+        {
+            // Nobody calls them otherwise meanwhile.
+            let _turn = lock(&self.turn);
+            let shut = dirty.iter().filter(|(_, file)| file.is_none());
+            for (node, _) in shut {
+                let path = self.names().path(*node);
+                let Some(path) = path else { continue };
+                self.tree.sync(&path).map_err(CheckpointError::Sync)?;
+            }
+        }
+        let before = Ticket { lsn, end: lsn };
+        self.log
+            .wait(before, Durability::Disk)
+            .map_err(CheckpointError::Wait)?;
+        let catalog = Catalog {
+            journal: self.options.journal,
+            lsn,
+            names,
+        };
+        self.keep
+            .store(&catalog.encode())
+            .map_err(CheckpointError::Keep)?;
+        self.log.trim(lsn).map_err(CheckpointError::Log)?;
+        let mut books = lock(&self.books);
+        books.catalog = lsn;
+        books.last.retain(|_, ticket| ticket.end > lsn);
+        Ok(())
+    }
+
+    fn is_sound(&self) -> Result<(), ChangeError> {
+        match self.failed.get() {
+            Some(error) => Err(ChangeError::Failed(*error)),
+            None => Ok(()),
+        }
+    }
+
+    /// Changes what a node looks like.
+    fn dress(
+        &self,
+        node: Node,
+        change: &Change<'_>,
+        act: impl FnOnce(&T, &[u8]) -> Result<(), IoError>,
+    ) -> Result<(), ChangeError> {
+        self.is_sound()?;
+        {
+            let _turn = lock(&self.turn);
+            let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
+            let path = names.path(node).ok_or(NameError::Missing)?;
+            act(&self.tree, &path).map_err(ChangeError::Disk)?;
+            names.apply(change)?;
+        }
+        self.record(None, node, change)
+    }
+
+    /// Records what has been done to a node.
+    fn record(
+        &self,
+        file: Option<&Arc<File<T::File>>>,
+        node: Node,
+        change: &Change<'_>,
+    ) -> Result<(), ChangeError> {
+        if self.names().kind(node).is_none() {
+            // It has no name any more, and is gone with whoever has it open.
+            return Ok(());
+        }
+        loop {
+            {
+                let mut books = lock(&self.books);
+                let marked = books.dirty.entry(node).or_default();
+                *marked = marked.take().or_else(|| file.cloned());
+            }
+            match self.append(change) {
+                Err(AppendError::Full { .. }) => self.checkpoint().map_err(ChangeError::Failed)?,
+                appended => {
+                    let ticket = appended?;
+                    let mut books = lock(&self.books);
+                    let last = books.last.entry(node).or_insert(ticket);
+                    *last = (*last).max(ticket);
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn append(&self, change: &Change<'_>) -> Result<Ticket, AppendError> {
+        let (head, tail) = (change.head(), change.tail());
+        self.log
+            .append(change.kind(), head.len() + tail.len(), &mut |into| {
+                let (front, back) = into.split_at_mut(head.len());
+                front.copy_from_slice(&head);
+                back.copy_from_slice(tail);
+            })
+    }
+
+    /// Changes names: recorded and held, then done.
+    fn alter<'c>(
+        &self,
+        change: &mut dyn FnMut(&Names) -> Result<Change<'c>, NameError>,
+    ) -> Result<(), ChangeError> {
+        loop {
+            self.is_sound()?;
+            let turn = lock(&self.turn);
+            let (change, deed) = {
+                let names = self.names();
+                let change = change(&names)?;
+                names.check(&change)?;
+                let deed = Deed::of(&names, &change).ok_or(NameError::Missing)?;
+                (change, deed)
+            };
+            let ticket = match self.append(&change) {
+                Err(AppendError::Full { .. }) => {
+                    drop(turn);
+                    self.checkpoint().map_err(ChangeError::Failed)?;
+                    continue;
+                }
+                appended => appended?,
+            };
+            self.log.wait(ticket, self.options.durability)?;
+            if let Err(error) = deed.carry_out(&self.tree) {
+                drop(turn);
+                self.take_back(ticket)?;
+                return Err(ChangeError::Disk(error));
+            }
+            self.have_done(&change, &deed);
+            return Ok(());
+        }
+    }
+
+    /// The disk has refused what was recorded: nobody may do it again.
+    fn take_back(&self, ticket: Ticket) -> Result<(), ChangeError> {
+        match self.append(&Change::Refused { lsn: ticket.lsn }) {
+            // With the record itself this one is given up.
+            Err(AppendError::Full { .. }) => self.checkpoint().map_err(ChangeError::Failed),
+            appended => {
+                self.log.wait(appended?, self.options.durability)?;
+                Ok(())
+            }
+        }
+    }
+
+    fn have_done(&self, change: &Change<'_>, deed: &Deed) {
+        let made = match change {
+            Change::Make { node, .. } => Some(*node),
+            _ => None,
+        };
+        let identity = made.and_then(|_| self.tree.identity(&deed.path).ok());
+        let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
+        let applied = names.apply(change);
+        assert!(
+            applied.is_ok(),
+            "it was checked, and nobody else changes names meanwhile"
+        );
+        if let Some(entry) = made.and_then(|node| names.entry_mut(node)) {
+            entry.identity = identity;
+        }
+        drop(names);
+        let mut books = lock(&self.books);
+        for node in deed.folders.into_iter().flatten().chain(made) {
+            books.dirty.entry(node).or_default();
+        }
+    }
+}
+
+/// A change of names in the words of the disk.
+struct Deed {
+    step: Step,
+    path: Vec<u8>,
+    /// The folders in which names change.
+    folders: [Option<Node>; 2],
+}
+
+enum Step {
+    Make(NodeKind, u32, crate::change::Owner, Vec<u8>),
+    Link(Vec<u8>),
+    Remove(bool),
+    Rename(Vec<u8>, bool),
+}
+
+impl Deed {
+    /// `None`: a folder that it names is gone.
+    fn of(names: &Names, change: &Change<'_>) -> Option<Deed> {
+        let deed = |path, step, folders| Some(Deed { step, path, folders });
+        match *change {
+            Change::Make { at, made, .. } => {
+                let step = Step::Make(made.kind, made.mode, made.owner, made.target.to_vec());
+                deed(names.path_of(at)?, step, [Some(at.folder), None])
+            }
+            Change::Link { node, at } => {
+                let step = Step::Link(names.path(node)?);
+                deed(names.path_of(at)?, step, [Some(at.folder), None])
+            }
+            Change::Remove { at } => {
+                let folder = names.kind(names.look_up(at)?) == Some(NodeKind::Folder);
+                deed(names.path_of(at)?, Step::Remove(folder), [Some(at.folder), None])
+            }
+            Change::Rename { from, to, exchange } => {
+                let step = Step::Rename(names.path_of(to)?, exchange);
+                deed(names.path_of(from)?, step, [Some(from.folder), Some(to.folder)])
+            }
+            _ => None,
+        }
+    }
+
+    fn carry_out<T: Tree>(&self, tree: &T) -> Result<(), IoError> {
+        match &self.step {
+            Step::Make(kind, mode, owner, target) => tree.make(
+                &self.path,
+                &Made {
+                    kind: *kind,
+                    mode: *mode,
+                    owner: *owner,
+                    target,
+                },
+            ),
+            Step::Link(of) => tree.link(of, &self.path),
+            Step::Remove(folder) => tree.remove(&self.path, *folder),
+            Step::Rename(to, exchange) => tree.rename(&self.path, to, *exchange),
+        }
+    }
+}
+
+/// What is behind it is sound at every moment: a thread that panicked has left it so.
+fn lock<V>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

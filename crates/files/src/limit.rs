@@ -1,0 +1,16 @@
+//! Bounds, each with its reason.
+
+/// Bytes of a name, as Linux has it.
+pub const NAME_BYTES_MAX: usize = 255;
+/// Bytes of a path that the kernel takes.
+pub const PATH_BYTES_MAX: usize = 4095;
+/// Bytes of where a symbolic link leads, as Linux has it.
+pub const TARGET_BYTES_MAX: usize = 4095;
+/// Bytes of an extended attribute, as Linux has it.
+pub const LABEL_BYTES_MAX: usize = 64 << 10;
+/// Nodes in a folder: each takes about 300 bytes, and the catalog has all of them whenever the journal is trimmed.
+pub const NODES_MAX: usize = 1 << 20;
+/// The name under which recovery lays a node aside, before its number.
+pub const ASIDE: &[u8] = b".netram-aside-";
+/// Percent of the journal's capacity at which what is in it is brought to the disk.
+pub const CHECKPOINT_PERCENT: u64 = 50;

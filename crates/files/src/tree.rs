@@ -1,0 +1,69 @@
+//! What a folder needs of the disk beneath it. `netram-mount` has the real one.
+
+use netram_proto::port::IoError;
+
+use crate::change::{Allocation, Attributes, Made, NodeKind};
+use crate::names::Identity;
+
+/// Something that was found in a folder of the disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its name.
+    pub name: Vec<u8>,
+    /// What it is. `None`: something that folders do not have, as a socket.
+    pub kind: Option<NodeKind>,
+    /// Which it is.
+    pub identity: Identity,
+}
+
+/// Folders and files on a disk. Paths begin at the one that is meant, which is the empty path; they are not followed out of it, nor through symbolic links.
+///
+/// Nothing is durable before [`Tree::sync`].
+pub trait Tree: Send + Sync {
+    /// A file that is open to be written.
+    type File: Send + Sync;
+
+    /// Opens a file.
+    fn open(&self, path: &[u8]) -> Result<Self::File, IoError>;
+    /// Writes all of `bytes`.
+    fn write(&self, file: &Self::File, offset: u64, bytes: &[u8]) -> Result<(), IoError>;
+    /// Gives a file a length.
+    fn resize(&self, file: &Self::File, size: u64) -> Result<(), IoError>;
+    /// Allocates a part of it.
+    fn allocate(&self, file: &Self::File, how: Allocation, offset: u64, length: u64) -> Result<(), IoError>;
+    /// Makes what was done to an open file durable, as [`Tree::sync`].
+    fn sync_file(&self, file: &Self::File) -> Result<(), IoError>;
+    /// Makes what was done to a file, or to the names in a folder, durable; of a symbolic link by way of its folder. After an error nothing done since the last good sync may be believed to be on the
+    /// disk, and a later good sync does not change that.
+    fn sync(&self, path: &[u8]) -> Result<(), IoError>;
+
+    /// Makes a node.
+    fn make(&self, path: &[u8], made: &Made<'_>) -> Result<(), IoError>;
+    /// Gives a file one more name.
+    fn link(&self, path: &[u8], new: &[u8]) -> Result<(), IoError>;
+    /// Takes a name away: of an empty folder, or of anything else.
+    fn remove(&self, path: &[u8], folder: bool) -> Result<(), IoError>;
+    /// Renames, over what is there; or exchanges the two.
+    fn rename(&self, from: &[u8], to: &[u8], exchange: bool) -> Result<(), IoError>;
+    /// Sets attributes, of a symbolic link itself.
+    fn set(&self, path: &[u8], attributes: &Attributes) -> Result<(), IoError>;
+    /// Sets an extended attribute, or takes it away.
+    fn label(&self, path: &[u8], name: &[u8], value: Option<&[u8]>) -> Result<(), IoError>;
+
+    /// What is in a folder.
+    fn list(&self, path: &[u8]) -> Result<Vec<Found>, IoError>;
+    /// Which file a path names.
+    fn identity(&self, path: &[u8]) -> Result<Identity, IoError>;
+    /// Permissions and owner of what a path names: of folders, to make them again.
+    fn ownership(&self, path: &[u8]) -> Result<(u32, crate::change::Owner), IoError>;
+}
+
+/// Where the catalog is kept: one value, replaced whole.
+pub trait Keep: Send + Sync {
+    /// What is kept. `None`: nothing.
+    fn load(&self) -> Result<Option<Vec<u8>>, IoError>;
+    /// Keeps this instead; durable when it returns. After a crash it is this or the one before.
+    fn store(&self, bytes: &[u8]) -> Result<(), IoError>;
+    /// Keeps nothing any more; durable when it returns.
+    fn clear(&self) -> Result<(), IoError>;
+}

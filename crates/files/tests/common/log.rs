@@ -1,0 +1,154 @@
+//! A journal that keeps, in a crash, what was waited for, and as much of the rest as chance wants.
+
+use std::sync::{Arc, Mutex};
+
+use netram_proto::id::{Epoch, Lsn};
+use netram_proto::port::{
+    AppendError, Durability, Kind, Log, LogError, LogState, Record, Ticket, Votes, WaitError,
+};
+
+#[derive(Clone, Default)]
+struct Inside {
+    records: Vec<(Lsn, Kind, Vec<u8>)>,
+    head: Lsn,
+    tail: Lsn,
+    waited: Lsn,
+}
+
+/// Handles are of one journal.
+#[derive(Clone)]
+pub(crate) struct MemoryLog {
+    inside: Arc<Mutex<Inside>>,
+    capacity: u64,
+}
+
+/// Bytes of a record beside its payload.
+const RECORD_BYTES: u64 = 40;
+
+impl MemoryLog {
+    pub(crate) fn new(capacity: u64) -> MemoryLog {
+        MemoryLog {
+            inside: Arc::default(),
+            capacity,
+        }
+    }
+
+    /// The journal as it is found after a crash: what was waited for, and of the rest the first so many records.
+    pub(crate) fn crash(&self, more: usize) -> MemoryLog {
+        let mut inside = self.inside.lock().unwrap().clone();
+        let held = { inside.records.iter() }
+            .filter(|(lsn, ..)| *lsn < inside.waited)
+            .count();
+        inside.records.truncate(held + more);
+        let end = |(lsn, _, payload): &(Lsn, Kind, Vec<u8>)| Lsn(lsn.0 + RECORD_BYTES + payload.len() as u64);
+        inside.tail = inside.records.last().map_or(inside.head, end);
+        inside.waited = inside.tail;
+        MemoryLog {
+            inside: Arc::new(Mutex::new(inside)),
+            capacity: self.capacity,
+        }
+    }
+
+    /// The journal without what is behind this, although somebody has waited for it.
+    pub(crate) fn cut(&self, end: Lsn) -> MemoryLog {
+        self.inside.lock().unwrap().waited = end;
+        self.crash(0)
+    }
+
+    /// How many records there are that nobody has waited for.
+    pub(crate) fn open_records(&self) -> usize {
+        let inside = self.inside.lock().unwrap();
+        { inside.records.iter() }
+            .filter(|(lsn, ..)| *lsn >= inside.waited)
+            .count()
+    }
+
+    /// All records that ever were, those that were given up among them.
+    pub(crate) fn records(&self) -> Vec<(Lsn, Kind, Vec<u8>)> {
+        self.inside.lock().unwrap().records.clone()
+    }
+}
+
+impl Log for MemoryLog {
+    fn append(
+        &self,
+        kind: Kind,
+        length: usize,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<Ticket, AppendError> {
+        let mut inside = self.inside.lock().unwrap();
+        let bytes = RECORD_BYTES + length as u64;
+        let used = inside.tail.0 - inside.head.0;
+        if used + bytes > self.capacity {
+            return Err(AppendError::Full {
+                used,
+                capacity: self.capacity,
+            });
+        }
+        let mut payload = vec![0; length];
+        fill(&mut payload);
+        let lsn = inside.tail;
+        inside.tail = Lsn(lsn.0 + bytes);
+        inside.records.push((lsn, kind, payload));
+        Ok(Ticket {
+            lsn,
+            end: inside.tail,
+        })
+    }
+
+    fn wait(&self, ticket: Ticket, _durability: Durability) -> Result<Votes, WaitError> {
+        let mut inside = self.inside.lock().unwrap();
+        assert!(ticket.end <= inside.tail);
+        inside.waited = inside.waited.max(ticket.end);
+        Ok(Votes::default())
+    }
+
+    fn state(&self) -> LogState {
+        let inside = self.inside.lock().unwrap();
+        LogState {
+            head: inside.head,
+            stable: inside.waited,
+            acked: inside.waited,
+            tail: inside.tail,
+            capacity: self.capacity,
+            payload_max: 600,
+        }
+    }
+
+    fn read(&self, from: Lsn, each: &mut dyn FnMut(Record<'_>) -> bool) -> Result<Lsn, LogError> {
+        let inside = self.inside.lock().unwrap().clone();
+        let mut at = from;
+        for (lsn, kind, payload) in inside.records.iter().filter(|(lsn, ..)| *lsn >= from) {
+            if *lsn >= inside.waited {
+                break;
+            }
+            let next = Lsn(lsn.0 + RECORD_BYTES + payload.len() as u64);
+            at = next;
+            let record = Record {
+                lsn: *lsn,
+                next,
+                epoch: Epoch(1),
+                kind: *kind,
+                payload,
+            };
+            if !each(record) {
+                return Ok(*lsn);
+            }
+        }
+        Ok(at.max(if inside.records.is_empty() {
+            inside.tail
+        } else {
+            at
+        }))
+    }
+
+    fn trim(&self, head: Lsn) -> Result<(), LogError> {
+        let mut inside = self.inside.lock().unwrap();
+        assert!(
+            inside.head <= head && head <= inside.waited,
+            "only what is stable is given up"
+        );
+        inside.head = head;
+        Ok(())
+    }
+}

@@ -1,0 +1,349 @@
+//! The disk beneath: a folder, and all that is in it.
+//!
+//! Paths begin at the folder, are not followed out of it and through no symbolic link: the kernel sees to that.
+
+use std::ffi::{CString, OsStr};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use netram_files::{Allocation, Attributes, Found, Identity, Made, Moment, NodeKind, Owner, Tree};
+use netram_proto::port::IoError;
+use rustix::fs::{
+    AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags, RawMode, RenameFlags, ResolveFlags, Stat, StatVfs,
+    StatxFlags, Timespec, Timestamps, UTIME_OMIT, XattrFlags, chmodat, chownat, fallocate, fchmod, fchown,
+    fremovexattr, fsetxattr, fstatvfs, fsync, ftruncate, linkat, mkdirat, openat2, readlinkat, renameat_with,
+    statat, statx, symlinkat, unlinkat, utimensat,
+};
+use rustix::io::Errno;
+use rustix::process::{Gid, Uid};
+
+const PERMISSIONS: u32 = 0o7777;
+
+/// A folder on a disk.
+#[derive(Debug)]
+pub(crate) struct Beneath {
+    root: OwnedFd,
+}
+
+fn failed(errno: Errno) -> IoError {
+    IoError {
+        errno: errno.raw_os_error(),
+    }
+}
+
+fn told(error: &io::Error) -> IoError {
+    IoError {
+        errno: error.raw_os_error().unwrap_or(IoError::EIO.errno),
+    }
+}
+
+/// As system calls take it: the folder itself is a dot.
+fn called(path: &[u8]) -> &Path {
+    let path = if path.is_empty() { b"." } else { path };
+    Path::new(OsStr::from_bytes(path))
+}
+
+impl Beneath {
+    /// The folder at `path`.
+    pub(crate) fn at(path: &Path) -> io::Result<Beneath> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Beneath {
+            root: rustix::fs::open(path, flags, Mode::empty())?,
+        })
+    }
+
+    fn descriptor(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        openat2(&self.root, called(path), flags, Mode::empty(), resolve)
+    }
+
+    /// What the system says of a path.
+    pub(crate) fn stat(&self, path: &[u8]) -> Result<Stat, IoError> {
+        statat(&self.root, called(path), AtFlags::SYMLINK_NOFOLLOW).map_err(failed)
+    }
+
+    /// Where a symbolic link leads.
+    pub(crate) fn target(&self, path: &[u8]) -> Result<CString, IoError> {
+        readlinkat(&self.root, called(path), Vec::new()).map_err(failed)
+    }
+
+    /// How much room there is.
+    pub(crate) fn room(&self) -> Result<StatVfs, IoError> {
+        fstatvfs(&self.root).map_err(failed)
+    }
+
+    /// An extended attribute. `None`: there is none of that name.
+    pub(crate) fn label_of(&self, path: &[u8], name: &[u8]) -> Result<Option<Vec<u8>>, IoError> {
+        let file = match self.descriptor(path, OFlags::RDONLY) {
+            // Links have none.
+            Err(Errno::LOOP) => return Ok(None),
+            opened => opened.map_err(failed)?,
+        };
+        let mut value = vec![0; netram_files::limit::LABEL_BYTES_MAX];
+        match rustix::fs::fgetxattr(&file, OsStr::from_bytes(name), &mut value[..]) {
+            Ok(length) => {
+                value.truncate(length);
+                Ok(Some(value))
+            }
+            Err(Errno::NODATA) => Ok(None),
+            Err(errno) => Err(failed(errno)),
+        }
+    }
+
+    /// The names of the extended attributes, each with a zero behind it.
+    pub(crate) fn labels_of(&self, path: &[u8]) -> Result<Vec<u8>, IoError> {
+        let file = match self.descriptor(path, OFlags::RDONLY) {
+            Err(Errno::LOOP) => return Ok(Vec::new()),
+            opened => opened.map_err(failed)?,
+        };
+        let mut names = vec![0_u8; netram_files::limit::LABEL_BYTES_MAX];
+        let length = rustix::fs::flistxattr(&file, &mut names[..]).map_err(failed)?;
+        names.truncate(length);
+        Ok(names)
+    }
+
+    fn dress(&self, fd: BorrowedFd<'_>, made: &Made<'_>) -> Result<(), Errno> {
+        let there = rustix::fs::fstat(fd)?;
+        let Owner { user, group } = made.owner;
+        // Who is not root may not even say what is so already.
+        if (there.st_uid, there.st_gid) != (user, group) {
+            fchown(fd, Some(Uid::from_raw(user)), Some(Gid::from_raw(group)))?;
+        }
+        fchmod(fd, Mode::from_raw_mode(made.mode & PERMISSIONS))
+    }
+
+    fn make_file(&self, path: &[u8], made: &Made<'_>) -> Result<(), Errno> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        let file = openat2(&self.root, called(path), flags, Mode::RUSR | Mode::WUSR, resolve)?;
+        self.dress(file.as_fd(), made)
+    }
+
+    fn make_folder(&self, path: &[u8], made: &Made<'_>) -> Result<(), Errno> {
+        mkdirat(&self.root, called(path), Mode::RWXU)?;
+        let folder = self.descriptor(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        self.dress(folder.as_fd(), made)
+    }
+
+    fn make_symlink(&self, path: &[u8], made: &Made<'_>) -> Result<(), Errno> {
+        symlinkat(called(made.target), &self.root, called(path))?;
+        let there = statat(&self.root, called(path), AtFlags::SYMLINK_NOFOLLOW)?;
+        let Owner { user, group } = made.owner;
+        if (there.st_uid, there.st_gid) == (user, group) {
+            return Ok(());
+        }
+        let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
+        chownat(
+            &self.root,
+            called(path),
+            Some(user),
+            Some(group),
+            AtFlags::SYMLINK_NOFOLLOW,
+        )
+    }
+}
+
+impl Tree for Beneath {
+    type File = File;
+
+    fn open(&self, path: &[u8]) -> Result<File, IoError> {
+        let flags = OFlags::RDWR;
+        let opened = match self.descriptor(path, flags) {
+            // A file that its owner has made unwritable, served by the owner: it can be read.
+            Err(Errno::ACCESS) => self.descriptor(path, OFlags::RDONLY),
+            opened => opened,
+        };
+        opened.map(File::from).map_err(failed)
+    }
+
+    fn write(&self, file: &File, offset: u64, bytes: &[u8]) -> Result<(), IoError> {
+        file.write_all_at(bytes, offset).map_err(|error| told(&error))
+    }
+
+    fn resize(&self, file: &File, size: u64) -> Result<(), IoError> {
+        ftruncate(file, size).map_err(failed)
+    }
+
+    fn allocate(&self, file: &File, how: Allocation, offset: u64, length: u64) -> Result<(), IoError> {
+        let flags = match how {
+            Allocation::Extend => FallocateFlags::empty(),
+            Allocation::KeepSize => FallocateFlags::KEEP_SIZE,
+            Allocation::Punch => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+            Allocation::Zero => FallocateFlags::ZERO_RANGE,
+            Allocation::ZeroKeepSize => FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
+        };
+        fallocate(file, flags, offset, length).map_err(failed)
+    }
+
+    fn sync_file(&self, file: &File) -> Result<(), IoError> {
+        fsync(file).map_err(failed)
+    }
+
+    fn sync(&self, path: &[u8]) -> Result<(), IoError> {
+        let there = self.stat(path)?;
+        let path = match FileType::from_raw_mode(there.st_mode) {
+            // It cannot be opened; its folder's sync has it on a disk with a journal of its own.
+            FileType::Symlink => {
+                let slash = path.iter().rposition(|byte| *byte == b'/');
+                &path[..slash.unwrap_or(0)]
+            }
+            _ => path,
+        };
+        let file = self.descriptor(path, OFlags::RDONLY).map_err(failed)?;
+        fsync(&file).map_err(failed)
+    }
+
+    fn make(&self, path: &[u8], made: &Made<'_>) -> Result<(), IoError> {
+        let done = match made.kind {
+            NodeKind::File => self.make_file(path, made),
+            NodeKind::Folder => self.make_folder(path, made),
+            NodeKind::Symlink => self.make_symlink(path, made),
+        };
+        if matches!(done, Err(errno) if errno != Errno::EXIST) {
+            // Half of it is worse than none.
+            let _ = self.remove(path, made.kind == NodeKind::Folder);
+        }
+        done.map_err(failed)
+    }
+
+    fn link(&self, path: &[u8], new: &[u8]) -> Result<(), IoError> {
+        linkat(
+            &self.root,
+            called(path),
+            &self.root,
+            called(new),
+            AtFlags::empty(),
+        )
+        .map_err(failed)
+    }
+
+    fn remove(&self, path: &[u8], folder: bool) -> Result<(), IoError> {
+        let flags = match folder {
+            true => AtFlags::REMOVEDIR,
+            false => AtFlags::empty(),
+        };
+        unlinkat(&self.root, called(path), flags).map_err(failed)
+    }
+
+    fn rename(&self, from: &[u8], to: &[u8], exchange: bool) -> Result<(), IoError> {
+        let flags = match exchange {
+            true => RenameFlags::EXCHANGE,
+            false => RenameFlags::empty(),
+        };
+        renameat_with(&self.root, called(from), &self.root, called(to), flags).map_err(failed)
+    }
+
+    fn set(&self, path: &[u8], attributes: &Attributes) -> Result<(), IoError> {
+        let Attributes {
+            mode,
+            user,
+            group,
+            accessed,
+            modified,
+        } = *attributes;
+        if user.is_some() || group.is_some() {
+            let (user, group) = (user.map(Uid::from_raw), group.map(Gid::from_raw));
+            chownat(&self.root, called(path), user, group, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
+        }
+        // After the owner: another one takes set-user-id away.
+        if let Some(mode) = mode {
+            let mode = Mode::from_raw_mode(mode as RawMode & PERMISSIONS);
+            chmodat(&self.root, called(path), mode, AtFlags::empty()).map_err(failed)?;
+        }
+        if accessed.is_some() || modified.is_some() {
+            let times = Timestamps {
+                last_access: moment(accessed),
+                last_modification: moment(modified),
+            };
+            utimensat(&self.root, called(path), &times, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    fn label(&self, path: &[u8], name: &[u8], value: Option<&[u8]>) -> Result<(), IoError> {
+        let file = self.descriptor(path, OFlags::RDONLY).map_err(failed)?;
+        let name = OsStr::from_bytes(name);
+        match value {
+            Some(value) => fsetxattr(&file, name, value, XattrFlags::empty()).map_err(failed),
+            // Done again after a crash, it may be gone by then.
+            None => match fremovexattr(&file, name) {
+                Err(Errno::NODATA) => Ok(()),
+                done => done.map_err(failed),
+            },
+        }
+    }
+
+    fn list(&self, path: &[u8]) -> Result<Vec<Found>, IoError> {
+        let folder = self
+            .descriptor(path, OFlags::RDONLY | OFlags::DIRECTORY)
+            .map_err(failed)?;
+        let mut all = Vec::new();
+        for entry in Dir::read_from(&folder).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name().to_bytes();
+            if matches!(name, b"." | b"..") {
+                continue;
+            }
+            let (kind, identity) = identify(folder.as_fd(), name).map_err(failed)?;
+            all.push(Found {
+                name: name.to_vec(),
+                kind,
+                identity,
+            });
+        }
+        Ok(all)
+    }
+
+    fn identity(&self, path: &[u8]) -> Result<Identity, IoError> {
+        let (_, identity) = identify(self.root.as_fd(), path).map_err(failed)?;
+        Ok(identity)
+    }
+
+    fn ownership(&self, path: &[u8]) -> Result<(u32, Owner), IoError> {
+        let there = self.stat(path)?;
+        let owner = Owner {
+            user: there.st_uid,
+            group: there.st_gid,
+        };
+        Ok((there.st_mode & PERMISSIONS, owner))
+    }
+}
+
+fn moment(moment: Option<Moment>) -> Timespec {
+    match moment {
+        Some(Moment { s, ns }) => Timespec {
+            tv_sec: s,
+            tv_nsec: ns.into(),
+        },
+        None => Timespec {
+            tv_sec: 0,
+            tv_nsec: UTIME_OMIT,
+        },
+    }
+}
+
+fn identify(folder: BorrowedFd<'_>, path: &[u8]) -> Result<(Option<NodeKind>, Identity), Errno> {
+    let wanted = StatxFlags::TYPE | StatxFlags::INO | StatxFlags::BTIME;
+    let there = statx(folder, called(path), AtFlags::SYMLINK_NOFOLLOW, wanted)?;
+    let kind = match FileType::from_raw_mode(there.stx_mode.into()) {
+        FileType::RegularFile => Some(NodeKind::File),
+        FileType::Directory => Some(NodeKind::Folder),
+        FileType::Symlink => Some(NodeKind::Symlink),
+        _ => None,
+    };
+    let born = there.stx_btime;
+    let made_ns = match StatxFlags::from_bits_retain(there.stx_mask).contains(StatxFlags::BTIME) {
+        true => born.tv_sec.cast_unsigned().wrapping_mul(1_000_000_000) + u64::from(born.tv_nsec),
+        false => 0,
+    };
+    let identity = Identity {
+        inode: there.stx_ino,
+        made_ns,
+    };
+    Ok((kind, identity))
+}

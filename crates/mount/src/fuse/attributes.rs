@@ -1,0 +1,128 @@
+//! What the kernel is told of a node.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use fuser::{Errno, FileAttr, FileType, INodeNo, TimeOrNow};
+use netram_files::{ChangeError, Moment, NameError, Node, NodeKind};
+use netram_proto::port::IoError;
+use rustix::fs::Stat;
+
+pub(super) fn file_type(kind: NodeKind) -> FileType {
+    match kind {
+        NodeKind::File => FileType::RegularFile,
+        NodeKind::Folder => FileType::Directory,
+        NodeKind::Symlink => FileType::Symlink,
+    }
+}
+
+pub(super) fn attributes(node: Node, kind: NodeKind, there: &Stat) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(node.0),
+        size: there.st_size.cast_unsigned(),
+        blocks: there.st_blocks.cast_unsigned(),
+        atime: time(there.st_atime, there.st_atime_nsec),
+        mtime: time(there.st_mtime, there.st_mtime_nsec),
+        ctime: time(there.st_ctime, there.st_ctime_nsec),
+        crtime: UNIX_EPOCH,
+        kind: file_type(kind),
+        perm: (there.st_mode & 0o7777) as u16,
+        nlink: u32::try_from(there.st_nlink).unwrap_or(u32::MAX),
+        uid: there.st_uid,
+        gid: there.st_gid,
+        rdev: 0,
+        blksize: u32::try_from(there.st_blksize).unwrap_or(4096),
+        flags: 0,
+    }
+}
+
+#[allow(
+    clippy::unnecessary_fallible_conversions,
+    reason = "how wide the parts are depends on the machine"
+)]
+fn time(s: impl TryInto<i64>, ns: impl TryInto<u32>) -> SystemTime {
+    let (s, ns) = (s.try_into().unwrap_or(0), ns.try_into().unwrap_or(0));
+    let whole = Duration::from_secs(s.unsigned_abs());
+    let whole = match s < 0 {
+        true => UNIX_EPOCH.checked_sub(whole),
+        false => UNIX_EPOCH.checked_add(whole),
+    };
+    whole
+        .and_then(|whole| whole.checked_add(Duration::from_nanos(ns.into())))
+        .unwrap_or(UNIX_EPOCH)
+}
+
+pub(super) fn moment(time: TimeOrNow) -> Moment {
+    let time = match time {
+        TimeOrNow::SpecificTime(time) => time,
+        TimeOrNow::Now => SystemTime::now(),
+    };
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => Moment {
+            s: since.as_secs().cast_signed(),
+            ns: since.subsec_nanos(),
+        },
+        Err(before) => {
+            // Nanoseconds count forward from the second before.
+            let before = before.duration();
+            let part = before.subsec_nanos();
+            Moment {
+                s: -before.as_secs().cast_signed() - i64::from(part > 0),
+                ns: if part > 0 { 1_000_000_000 - part } else { 0 },
+            }
+        }
+    }
+}
+
+/// What a program is told. Why the journal or a checkpoint failed is in netram's own log.
+pub(super) fn errno(error: &ChangeError) -> Errno {
+    match error {
+        ChangeError::Name(name) => match name {
+            NameError::Missing => Errno::ENOENT,
+            NameError::Exists => Errno::EEXIST,
+            NameError::NotFolder => Errno::ENOTDIR,
+            NameError::IsFolder => Errno::EISDIR,
+            NameError::NotEmpty => Errno::ENOTEMPTY,
+            NameError::Loop | NameError::Reserved => Errno::EINVAL,
+            NameError::TooLong => Errno::ENAMETOOLONG,
+            NameError::TooMany => Errno::ENOSPC,
+        },
+        ChangeError::Disk(error) => of_disk(*error),
+        ChangeError::Append(error) => {
+            tracing::error!(%error, "the journal takes nothing");
+            Errno::EIO
+        }
+        ChangeError::Wait(error) => {
+            tracing::error!(%error, "what was written may be lost in a crash");
+            Errno::EIO
+        }
+        ChangeError::Failed(error) => {
+            tracing::error!(%error, "nothing is changed any more");
+            Errno::EIO
+        }
+    }
+}
+
+pub(super) fn of_disk(error: IoError) -> Errno {
+    Errno::from_i32(error.errno)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_before_1970_count_forward_from_the_second_before() {
+        let before = UNIX_EPOCH - Duration::from_millis(1500);
+        assert_eq!(
+            moment(TimeOrNow::SpecificTime(before)),
+            Moment {
+                s: -2,
+                ns: 500_000_000
+            }
+        );
+        assert_eq!(time(-2_i64, 500_000_000_i64), before);
+        let after = UNIX_EPOCH + Duration::new(3, 7);
+        assert_eq!(moment(TimeOrNow::SpecificTime(after)), Moment { s: 3, ns: 7 });
+        assert_eq!(time(3_i64, 7_i64), after);
+    }
+}

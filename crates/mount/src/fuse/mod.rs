@@ -1,0 +1,532 @@
+//! What the kernel asks, answered by the folder.
+//!
+//! The kernel may keep what it has been told, names and attributes as well as what it has read: nobody changes anything but through it.
+
+mod attributes;
+mod face;
+mod handles;
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use fuser::{
+    BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
+    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty,
+    ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use netram_files::{
+    Allocation, Attributes, ChangeError, NameError, Node, NodeKind, Place, limit::LABEL_BYTES_MAX,
+};
+
+use self::attributes::{errno, file_type, moment, of_disk};
+use self::face::{Opening, is_synced};
+use self::handles::Way;
+
+pub(crate) use self::face::Face;
+
+/// How long the kernel may keep what it was told.
+const KEPT: Duration = Duration::from_secs(3600);
+/// A node's number is never used for another one.
+const GENERATION: Generation = Generation(0);
+/// Bytes of a request. Larger writes come in several.
+const REQUEST_BYTES_MAX: u32 = 1 << 20;
+fn node(number: INodeNo) -> Node {
+    Node(number.0)
+}
+
+fn place(folder: INodeNo, name: &OsStr) -> Place<'_> {
+    Place {
+        folder: node(folder),
+        name: name.as_bytes(),
+    }
+}
+
+/// An answer to whoever waits for no more than that it is done.
+fn done(done: Result<(), ChangeError>, reply: ReplyEmpty) {
+    match done {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(errno(&error)),
+    }
+}
+
+impl Filesystem for Face {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        // Without it every write asks first whether the file has capabilities.
+        let wanted = InitFlags::FUSE_HANDLE_KILLPRIV_V2
+            | InitFlags::FUSE_PARALLEL_DIROPS
+            | InitFlags::FUSE_CACHE_SYMLINKS
+            | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP
+            | InitFlags::FUSE_ASYNC_DIO;
+        for flag in wanted.iter() {
+            let _ = config.add_capabilities(flag);
+        }
+        self.passes &= config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok()
+            && config.set_max_stack_depth(1).is_ok();
+        let _ = config.set_max_write(REQUEST_BYTES_MAX);
+        Ok(())
+    }
+
+    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let found = self.held.folder.names().look_up(place(parent, name));
+        match found {
+            Some(node) => self.entry(node, reply),
+            None => reply.error(Errno::ENOENT),
+        }
+    }
+
+    fn getattr(&self, _request: &Request, number: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
+        let _open = handle.and_then(|handle| self.handles.get(handle));
+        match self.look(node(number)) {
+            Ok(attributes) => reply.attr(&KEPT, &attributes),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn setattr(
+        &self,
+        _request: &Request,
+        number: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _handle: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let node = node(number);
+        let set = Attributes {
+            mode: mode.map(|mode| mode & 0o7777),
+            user: uid,
+            group: gid,
+            accessed: atime.map(moment),
+            modified: mtime.map(moment),
+        };
+        let resized = size.map_or(Ok(()), |size| self.set_size(node, size));
+        let set = resized.and_then(|()| match set == Attributes::default() {
+            true => Ok(()),
+            false => self.held.folder.set(node, set),
+        });
+        match set.map_err(|error| errno(&error)).and_then(|()| self.look(node)) {
+            Ok(attributes) => reply.attr(&KEPT, &attributes),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn readlink(&self, _request: &Request, number: INodeNo, reply: ReplyData) {
+        let target = self
+            .path(node(number))
+            .and_then(|path| self.held.folder.tree().target(&path).map_err(of_disk));
+        match target {
+            Ok(target) => reply.data(target.as_bytes()),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        _rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        let regular = rustix::fs::FileType::from_raw_mode(mode) == rustix::fs::FileType::RegularFile;
+        if !regular {
+            // Sockets, pipes and devices have nothing to be kept.
+            return reply.error(Errno::EPERM);
+        }
+        match self.make(request, place(parent, name), NodeKind::File, mode, b"") {
+            Ok(node) => self.entry(node, reply),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        reply: ReplyEntry,
+    ) {
+        match self.make(request, place(parent, name), NodeKind::Folder, mode, b"") {
+            Ok(node) => self.entry(node, reply),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let target = target.as_os_str().as_bytes();
+        match self.make(request, place(parent, name), NodeKind::Symlink, 0o777, target) {
+            Ok(node) => self.entry(node, reply),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        done(self.held.folder.remove(place(parent, name), false), reply);
+    }
+
+    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        done(self.held.folder.remove(place(parent, name), true), reply);
+    }
+
+    fn rename(
+        &self,
+        _request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        newparent: INodeNo,
+        newname: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        if flags.contains(RenameFlags::RENAME_WHITEOUT) {
+            return reply.error(Errno::EINVAL);
+        }
+        let exchange = flags.contains(RenameFlags::RENAME_EXCHANGE);
+        let over = !flags.contains(RenameFlags::RENAME_NOREPLACE);
+        let (from, to) = (place(parent, name), place(newparent, newname));
+        done(self.held.folder.rename(from, to, over, exchange), reply);
+    }
+
+    fn link(
+        &self,
+        _request: &Request,
+        number: INodeNo,
+        newparent: INodeNo,
+        newname: &OsStr,
+        reply: ReplyEntry,
+    ) {
+        match self.held.folder.link(node(number), place(newparent, newname)) {
+            Ok(()) => self.entry(node(number), reply),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn open(&self, _request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let opening = match self.open_file(node(number), flags.0, self.passes) {
+            Ok(opening) => opening,
+            Err(errno) => return reply.error(errno),
+        };
+        let flags = opening.flags();
+        let Opening { file, synced, way } = opening;
+        if way != Way::Passed {
+            let handle = self.handles.add(file, synced, way);
+            return reply.opened(handle, flags);
+        }
+        match reply.open_backing(file.inner()) {
+            Ok(backing) => {
+                // The reply has to name it, and it has to live until the file is closed: so it is given to the handle behind the answer.
+                let handle = self.handles.add(file, synced, way);
+                reply.opened_passthrough(handle, flags, &backing);
+                self.handles.keep(handle, backing);
+            }
+            Err(_) => {
+                self.handles.give_up(file.node(), way);
+                let handle = self.handles.add(file, synced, Way::Direct);
+                reply.opened(handle, FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH);
+            }
+        }
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let opened = self
+            .make(request, place(parent, name), NodeKind::File, mode, b"")
+            .and_then(|node| Ok((self.look(node)?, self.open_file(node, flags, false)?)));
+        let (attributes, opening) = match opened {
+            Ok(opened) => opened,
+            Err(errno) => return reply.error(errno),
+        };
+        let flags = opening.flags();
+        let handle = self.handles.add(opening.file, opening.synced, opening.way);
+        reply.created(&KEPT, &attributes, GENERATION, handle, flags);
+    }
+
+    fn read(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let Some(handle) = self.handles.get(handle) else {
+            return reply.error(Errno::EBADF);
+        };
+        let mut bytes = vec![0; size as usize];
+        let mut read = 0;
+        while read < bytes.len() {
+            match handle
+                .file
+                .inner()
+                .read_at(&mut bytes[read..], offset + read as u64)
+            {
+                Ok(0) => break,
+                Ok(more) => read += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
+                Err(error) => return reply.error(Errno::from_i32(error.raw_os_error().unwrap_or(5))),
+            }
+        }
+        reply.data(&bytes[..read]);
+    }
+
+    fn write(
+        &self,
+        _request: &Request,
+        number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let folder = &self.held.folder;
+        let written = || -> Result<(), ChangeError> {
+            let handle = self.handles.get(handle).ok_or(NameError::Missing)?;
+            if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
+                self.take_ids(node(number))?;
+            }
+            folder.write(&handle.file, offset, data)?;
+            // Only a write that comes from a program, and not out of the cache, says how it was asked for.
+            if handle.synced || is_synced(flags.0) && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+                folder.sync(handle.file.node())?;
+            }
+            Ok(())
+        };
+        match written() {
+            Ok(()) => reply.written(data.len() as u32),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn fallocate(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let how = match mode {
+            0 => Allocation::Extend,
+            0x01 => Allocation::KeepSize,
+            0x03 => Allocation::Punch,
+            0x10 => Allocation::Zero,
+            0x11 => Allocation::ZeroKeepSize,
+            _ => return reply.error(Errno::EOPNOTSUPP),
+        };
+        match self.handles.get(handle) {
+            Some(handle) => done(
+                self.held.folder.allocate(&handle.file, how, offset, length),
+                reply,
+            ),
+            None => reply.error(Errno::EBADF),
+        }
+    }
+
+    fn fsync(
+        &self,
+        _request: &Request,
+        number: INodeNo,
+        _handle: FileHandle,
+        _data: bool,
+        reply: ReplyEmpty,
+    ) {
+        done(self.held.folder.sync(node(number)).map(drop), reply);
+    }
+
+    fn fsyncdir(
+        &self,
+        _request: &Request,
+        number: INodeNo,
+        _handle: FileHandle,
+        _data: bool,
+        reply: ReplyEmpty,
+    ) {
+        done(self.held.folder.sync(node(number)).map(drop), reply);
+    }
+
+    fn release(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.handles.drop(handle);
+        reply.ok();
+    }
+
+    fn opendir(&self, _request: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let folder = node(number);
+        let names = self.held.folder.names();
+        if names.kind(folder) != Some(NodeKind::Folder) {
+            return reply.error(Errno::ENOENT);
+        }
+        let mut entries = vec![
+            (folder, NodeKind::Folder, b".".to_vec()),
+            (names.parent(folder), NodeKind::Folder, b"..".to_vec()),
+        ];
+        entries.extend({ names.inside(folder) }.map(|(name, node)| {
+            let kind = names.kind(node).unwrap_or(NodeKind::File);
+            (node, kind, name.to_vec())
+        }));
+        drop(names);
+        reply.opened(self.handles.add_listing(entries), FopenFlags::empty());
+    }
+
+    fn readdir(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let Some(listing) = self.handles.listing(handle) else {
+            return reply.error(Errno::EBADF);
+        };
+        let from = usize::try_from(offset).unwrap_or(usize::MAX);
+        for (index, (node, kind, name)) in listing.entries.iter().enumerate().skip(from) {
+            let name = OsStr::from_bytes(name);
+            if reply.add(INodeNo(node.0), index as u64 + 1, file_type(*kind), name) {
+                break;
+            }
+        }
+        reply.ok();
+    }
+
+    fn releasedir(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        _flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        self.handles.drop_listing(handle);
+        reply.ok();
+    }
+
+    fn statfs(&self, _request: &Request, _number: INodeNo, reply: ReplyStatfs) {
+        match self.held.folder.tree().room() {
+            Ok(room) => reply.statfs(
+                room.f_blocks,
+                room.f_bfree,
+                room.f_bavail,
+                room.f_files,
+                room.f_ffree,
+                u32::try_from(room.f_bsize).unwrap_or(4096),
+                u32::try_from(room.f_namemax).unwrap_or(255),
+                u32::try_from(room.f_frsize).unwrap_or(4096),
+            ),
+            Err(error) => reply.error(of_disk(error)),
+        }
+    }
+
+    fn setxattr(
+        &self,
+        _request: &Request,
+        number: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        if is_of_system(name) {
+            return reply.error(Errno::EOPNOTSUPP);
+        }
+        let there = match self.label_of(node(number), name) {
+            Ok(there) => there,
+            Err(errno) => return reply.error(errno),
+        };
+        // XATTR_CREATE and XATTR_REPLACE.
+        match (flags, there) {
+            (1, Some(_)) => return reply.error(Errno::EEXIST),
+            (2, None) => return reply.error(Errno::ENODATA),
+            _ => (),
+        }
+        done(
+            self.held.folder.label(node(number), name.as_bytes(), Some(value)),
+            reply,
+        );
+    }
+
+    fn getxattr(&self, _request: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        if is_of_system(name) {
+            return reply.error(Errno::EOPNOTSUPP);
+        }
+        match self.label_of(node(number), name) {
+            Ok(Some(value)) => give(&value, size, reply),
+            Ok(None) => reply.error(Errno::ENODATA),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn listxattr(&self, _request: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
+        let names = self
+            .path(node(number))
+            .and_then(|path| self.held.folder.tree().labels_of(&path).map_err(of_disk));
+        match names {
+            Ok(names) => give(&names, size, reply),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn removexattr(&self, _request: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        match self.label_of(node(number), name) {
+            Ok(Some(_)) => done(self.held.folder.label(node(number), name.as_bytes(), None), reply),
+            Ok(None) => reply.error(Errno::ENODATA),
+            Err(errno) => reply.error(errno),
+        }
+    }
+}
+
+/// Access lists and the like are the kernel's to follow, which it does not for this file system.
+fn is_of_system(name: &OsStr) -> bool {
+    name.as_bytes().starts_with(b"system.")
+}
+
+fn give(value: &[u8], size: u32, reply: ReplyXattr) {
+    const _: () = assert!(LABEL_BYTES_MAX <= u32::MAX as usize);
+    match size as usize {
+        0 => reply.size(value.len() as u32),
+        room if room >= value.len() => reply.data(value),
+        _ => reply.error(Errno::ERANGE),
+    }
+}

@@ -1,0 +1,31 @@
+//! A folder on this machine whose synced files are held in other machines' RAM: for any program's log.
+//!
+//! [`Mount::begin`] takes a folder, does again what its journal has of it, and mounts a FUSE file system in its place. Programs find their files there as
+//! before. A sync waits for the lenders, and not for the disk, to which everything goes in the background.
+//!
+//! | module | does |
+//! |---|---|
+//! | `mount` | taking, mounting, ending, recovering |
+//! | `fuse` | what the kernel asks, answered by `netram_files::Folder` |
+//! | `beneath` | the disk beneath |
+//! | `ground` | a folder that is taken: where its files are meanwhile |
+//! | `catalog_file` | the catalog's file |
+//! | [`users`] | who has something open there |
+//!
+//! What programs may expect: `docs/mount.md`.
+#![forbid(unsafe_code)]
+
+mod beneath;
+mod catalog_file;
+mod error;
+mod fuse;
+mod ground;
+mod mount;
+mod users;
+
+pub use error::MountError;
+pub use ground::GroundError;
+pub use mount::{
+    Mount, Options, Report, check, create_journal, is_given_back_within, is_mounted, recover, unmount,
+};
+pub use users::{User, users};

@@ -1,0 +1,393 @@
+//! Taking a folder, mounting it, ending that, and recovering one that was mounted when everything stopped.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
+use netram_client::{Journal, Layout, Place};
+use netram_files::{Folder, FolderStatus, OpenError, Recovered};
+use netram_home::Home;
+use netram_proto::port::Durability;
+use rustix::mount::{UnmountFlags, unmount as unmount_at};
+
+use crate::beneath::Beneath;
+use crate::catalog_file::CatalogFile;
+use crate::error::MountError;
+use crate::fuse::Face;
+use crate::ground::Ground;
+use crate::users::users;
+
+/// How often it is looked whether the journal is to be emptied.
+const LOOK: Duration = Duration::from_millis(50);
+/// What the kernel calls what is mounted.
+const SOURCE: &str = "netram";
+
+/// How a folder is mounted.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// What a sync waits for.
+    pub durability: Durability,
+    /// Everything is brought to the disk once in so long; sooner if the journal is half full.
+    pub checkpoint: Duration,
+    /// Threads that answer the kernel.
+    pub threads: usize,
+    /// Files that are only read are read by the kernel itself. Whoever writes to one meanwhile cannot map it.
+    pub passthrough: bool,
+    /// Go on although acknowledged writes may be missing.
+    pub accept_loss: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            durability: Durability::Remote,
+            checkpoint: Duration::from_secs(5),
+            threads: 4,
+            passthrough: false,
+            accept_loss: false,
+        }
+    }
+}
+
+/// What was found at the beginning.
+#[derive(Clone, Copy, Debug)]
+pub struct Report {
+    /// What of the journal was done again.
+    pub recovered: Recovered,
+    /// Files, folders and links.
+    pub nodes: usize,
+}
+
+/// A folder with its journal and its disk.
+pub(crate) struct Held {
+    pub(crate) folder: Folder<Journal, Beneath, CatalogFile>,
+    dir: PathBuf,
+    ground: Ground,
+}
+
+/// A folder that is mounted.
+pub struct Mount {
+    held: Arc<Held>,
+    session: BackgroundSession,
+    keeper: JoinHandle<()>,
+    end: Sender<()>,
+}
+
+/// Whether such a folder could be mounted on such a journal, which need not be there yet.
+pub fn check(dir: &Path, journal: &Path) -> Result<(), MountError> {
+    let dir = resolve(dir)?;
+    let journal = match journal.canonicalize() {
+        Ok(journal) => journal,
+        Err(_) => std::path::absolute(journal).unwrap_or_else(|_| journal.to_path_buf()),
+    };
+    are_apart(&dir, &journal)
+}
+
+fn are_apart(dir: &Path, journal: &Path) -> Result<(), MountError> {
+    match journal.starts_with(dir) || dir.starts_with(journal) {
+        true => Err(MountError::Nested {
+            dir: dir.to_path_buf(),
+            journal: journal.to_path_buf(),
+        }),
+        false => Ok(()),
+    }
+}
+
+/// Makes a journal for a folder, unless it is there. `true`: it was made.
+pub fn create_journal(journal: &Path, log_bytes: u64) -> Result<bool, MountError> {
+    if Place::at(journal).log().exists() {
+        return Ok(false);
+    }
+    Place::of(journal, Layout::Directory).create(log_bytes)?;
+    Ok(true)
+}
+
+impl Mount {
+    /// Takes a folder, brings it to where the journal ends, and mounts it.
+    pub fn begin(dir: &Path, journal: &Path, options: Options) -> Result<(Mount, Report), MountError> {
+        let dir = resolve(dir)?;
+        if is_mounted(&dir) {
+            match is_dead(&dir) {
+                true => detach(&dir)?,
+                false => return Err(MountError::Mounted { dir }),
+            }
+        }
+        let journal = journal.canonicalize().map_err(|source| MountError::Folder {
+            dir: journal.to_path_buf(),
+            source,
+        })?;
+        let (held, recovered) = hold(&dir, &journal, options.durability, options.accept_loss)?;
+        let held = Arc::new(held);
+        let report = Report {
+            recovered,
+            nodes: held.folder.names().len() - 1,
+        };
+        let session = start(&held, options).map_err(|source| MountError::Fuse {
+            dir: held.dir.clone(),
+            source,
+        });
+        let session = match session {
+            Ok(session) => session,
+            Err(error) => {
+                give_back(held)?;
+                return Err(error);
+            }
+        };
+        let (end, ended) = channel();
+        let kept = Arc::clone(&held);
+        let body = move || keep(&kept, options.checkpoint, &ended);
+        let keeper = std::thread::Builder::new()
+            .name("netram-keeper".to_owned())
+            .spawn(body)
+            .map_err(|source| MountError::Fuse {
+                dir: held.dir.clone(),
+                source,
+            })?;
+        let mount = Mount {
+            held,
+            session,
+            keeper,
+            end,
+        };
+        Ok((mount, report))
+    }
+
+    /// Where it is.
+    pub fn dir(&self) -> &Path {
+        &self.held.dir
+    }
+
+    /// How it stands.
+    pub fn status(&self) -> FolderStatus {
+        self.held.folder.status()
+    }
+
+    /// How its journal stands.
+    pub fn journal(&self) -> &Journal {
+        self.held.folder.log()
+    }
+
+    /// Waits until somebody has unmounted it, brings everything to the disk, and gives the folder back.
+    pub fn wait(self) -> Result<(), MountError> {
+        let Mount {
+            held,
+            session,
+            keeper,
+            end,
+        } = self;
+        let ended = session.join();
+        if let Err(error) = ended {
+            tracing::error!(%error, "the kernel's side of the mount ended with an error");
+        }
+        drop(end);
+        let _ = keeper.join();
+        give_back(held)
+    }
+}
+
+/// Brings a folder to where its journal ends, and gives it back: as if it had been mounted and unmounted. Its journal is found beside it.
+pub fn recover(dir: &Path, accept_loss: bool) -> Result<Recovered, MountError> {
+    let dir = resolve(dir)?;
+    if is_mounted(&dir) {
+        match is_dead(&dir) {
+            true => detach(&dir)?,
+            false => return Err(MountError::Mounted { dir }),
+        }
+    }
+    let journal = Ground::at(&dir).journal()?;
+    let (held, recovered) = hold(&dir, &journal, Durability::Remote, accept_loss)?;
+    give_back(Arc::new(held))?;
+    Ok(recovered)
+}
+
+/// Unmounts a folder. Whoever serves it gives it back then; `false`: nobody does any more, and it is to be recovered.
+pub fn unmount(dir: &Path) -> Result<bool, MountError> {
+    let dir = resolve(dir)?;
+    if !is_mounted(&dir) {
+        return Err(MountError::NotMounted { dir });
+    }
+    if is_dead(&dir) {
+        detach(&dir)?;
+        return Ok(false);
+    }
+    let asked = unmount_at(&dir, UnmountFlags::empty()).map(|()| true);
+    asked.map_err(|errno| match (errno, users(&dir).into_iter().next()) {
+        (rustix::io::Errno::BUSY, Some(user)) => MountError::InUse { dir, user },
+        _ => MountError::Unmount {
+            dir,
+            source: errno.into(),
+        },
+    })
+}
+
+/// Whether a folder is free again within so long.
+pub fn is_given_back_within(dir: &Path, patience: Duration) -> bool {
+    let (ground, until) = (Ground::at(dir), Instant::now() + patience);
+    while ground.is_taken() {
+        if Instant::now() > until {
+            return false;
+        }
+        std::thread::sleep(LOOK);
+    }
+    true
+}
+
+/// Whether netram has mounted something there.
+pub fn is_mounted(dir: &Path) -> bool {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let is_it = |line: &str| {
+        let (mount, source) = line.split_once(" - ")?;
+        let at = mount.split(' ').nth(4)?;
+        // `fuse`, or `fuse.netram` where fusermount3 has mounted it.
+        let mut source = source.split(' ');
+        let ours = source.next()?.starts_with("fuse") && source.next()? == SOURCE;
+        Some(ours && unescape(at) == dir)
+    };
+    table.lines().any(|line| is_it(line) == Some(true))
+}
+
+/// The kernel writes spaces, tabs, line ends and backslashes as `\040` and so on.
+fn unescape(text: &str) -> PathBuf {
+    let mut parts = text.split('\\');
+    let mut path = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (digits, rest) = part.split_at_checked(3).unwrap_or((part, ""));
+        match u8::from_str_radix(digits, 8) {
+            Ok(byte) => path.push(byte.into()),
+            Err(_) => path.push_str(digits),
+        }
+        path.push_str(rest);
+    }
+    path.into()
+}
+
+/// Whether nobody answers there any more. Attributes the kernel has kept; how much room there is it asks each time.
+fn is_dead(dir: &Path) -> bool {
+    rustix::fs::statvfs(dir).is_err_and(|errno| errno == rustix::io::Errno::NOTCONN)
+}
+
+fn detach(dir: &Path) -> Result<(), MountError> {
+    unmount_at(dir, UnmountFlags::DETACH).map_err(|errno| MountError::Unmount {
+        dir: dir.to_path_buf(),
+        source: errno.into(),
+    })
+}
+
+/// The folder's path without links. A mount whose server is gone cannot be looked at, so the last name is not.
+fn resolve(dir: &Path) -> Result<PathBuf, MountError> {
+    let failed = |source| MountError::Folder {
+        dir: dir.to_path_buf(),
+        source,
+    };
+    match dir.canonicalize() {
+        Ok(dir) if dir.is_dir() || is_mounted(&dir) => Ok(dir),
+        Ok(_) => Err(failed(io::ErrorKind::NotADirectory.into())),
+        Err(error) => {
+            let whole = std::path::absolute(dir).map_err(failed)?;
+            let (Some(parent), Some(name)) = (whole.parent(), whole.file_name()) else {
+                return Err(failed(error));
+            };
+            let there = parent.canonicalize().map_err(failed)?.join(name);
+            match is_mounted(&there) {
+                true => Ok(there),
+                false => Err(failed(error)),
+            }
+        }
+    }
+}
+
+fn hold(
+    dir: &Path,
+    journal: &Path,
+    durability: Durability,
+    accept_loss: bool,
+) -> Result<(Held, Recovered), MountError> {
+    are_apart(dir, journal)?;
+    let mut settings = Home::at(journal).settings()?;
+    settings.accept_loss |= accept_loss;
+    let loss_accepted = settings.accept_loss;
+    let config = settings.journal_config()?;
+    let ground = Ground::at(dir);
+    // What is open now would go on to be written where nobody records it.
+    if let Some(user) = users(dir).into_iter().next() {
+        return Err(MountError::InUse {
+            dir: dir.to_path_buf(),
+            user,
+        });
+    }
+    let (log, _) = Journal::open(journal, config)?;
+    ground.take(journal)?;
+    let failed = |source: OpenError| MountError::Open {
+        dir: dir.to_path_buf(),
+        source,
+    };
+    let files = ground.files();
+    let beneath = Beneath::at(&files).map_err(|source| MountError::Folder { dir: files, source })?;
+    let options = netram_files::Options {
+        journal: log.id(),
+        durability,
+        loss_accepted,
+    };
+    let catalog = CatalogFile::of(journal);
+    let (folder, recovered) = Folder::open(log, beneath, catalog, options).map_err(failed)?;
+    let held = Held {
+        folder,
+        dir: dir.to_path_buf(),
+        ground,
+    };
+    Ok((held, recovered))
+}
+
+fn start(held: &Arc<Held>, options: Options) -> io::Result<BackgroundSession> {
+    let root = rustix::process::geteuid().is_root();
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::FSName(SOURCE.to_owned()),
+        MountOption::Subtype(SOURCE.to_owned()),
+        MountOption::DefaultPermissions,
+        MountOption::NoDev,
+        MountOption::NoSuid,
+        MountOption::NoAtime,
+    ];
+    config.acl = if root { SessionACL::All } else { SessionACL::Owner };
+    config.n_threads = Some(options.threads);
+    config.clone_fd = options.threads > 1;
+    let face = Face::new(Arc::clone(held), options.passthrough);
+    Session::new(face, &held.dir, &config)?.spawn()
+}
+
+/// Brings everything to the disk from time to time.
+fn keep(held: &Held, every: Duration, ended: &Receiver<()>) {
+    let mut last = Instant::now();
+    while ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+        if last.elapsed() < every && !held.folder.is_crowded() {
+            continue;
+        }
+        if let Err(error) = held.folder.checkpoint() {
+            tracing::error!(
+                folder = %held.dir.display(),
+                %error,
+                "nothing more is written: the disk failed. The journal has everything; mend the disk, unmount, and mount again"
+            );
+            return;
+        }
+        last = Instant::now();
+    }
+}
+
+fn give_back(held: Arc<Held>) -> Result<(), MountError> {
+    let Some(held) = Arc::into_inner(held) else {
+        unreachable!("the threads that had it have ended");
+    };
+    let Held { folder, dir, ground } = held;
+    let log = folder
+        .close()
+        .map_err(|source| MountError::Close { dir, source })?;
+    drop(log);
+    Ok(ground.give_back()?)
+}
