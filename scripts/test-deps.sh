@@ -33,6 +33,7 @@ wanted=(
 	"qemu-$(uname -m) qemu-user runs programs as they are, and tells their references"
 	"iverilog iverilog simulates the paper's switch, which is studied in turn"
 	"sqlite3 sqlite3 keeps a database in far memory"
+	"mariadbd mariadb-server runs transactions whose redo log is on a mount that is killed under it"
 	"setpriv util-linux is another user, who may do less"
 	"ps procps shows what a failed test left running, and its limits"
 )
@@ -51,6 +52,15 @@ if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
 	echo "test-deps: no \`venv\` for python3 (package python3-venv): builds and tests the Python package"
 	missing+=(python3-venv)
 fi
+
+# Engines that a test's own programs have inside of them: header, package.
+for line in "lmdb.h liblmdb-dev" "db.h libdb5.3-dev" "rocksdb/c.h librocksdb-dev"; do
+	read -r header package <<<"$line"
+	if [[ ! -e /usr/include/$header ]]; then
+		echo "test-deps: no \`$header\` (package $package): a database on a mount that is killed under it"
+		missing+=("$package")
+	fi
+done
 
 # Any python3 that has it will do.
 if ! python3 -c 'import numpy' 2>/dev/null && ! /usr/bin/python3 -c 'import numpy' 2>/dev/null; then

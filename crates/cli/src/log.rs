@@ -36,8 +36,8 @@ enum LogFormat {
 pub(crate) fn start(args: &LogArgs, quiet: bool) {
     let level = match args.verbose {
         0 if quiet => "error",
-        0 => "warn,netram_lender=info",
-        1 => "info",
+        0 => "warn,netram_lender=info,fuser=off",
+        1 => "info,fuser=warn",
         2 => "debug",
         _ => "trace",
     };

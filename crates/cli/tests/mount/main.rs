@@ -5,11 +5,13 @@
 #[path = "../common/mod.rs"]
 mod common;
 
-mod databases;
+mod engines;
 mod files;
 mod input;
 mod kills;
 mod power;
+mod servers;
+mod sqlite;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};

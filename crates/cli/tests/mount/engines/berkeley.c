@@ -1,0 +1,59 @@
+/* `berkeley write DIR FROM`: one number a transaction from FROM + 1 on, each said when it is committed. `berkeley check DIR`: recovers, and says how many there are,
+   and the last. */
+#include <db.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void sure(int rc, const char *what) {
+    if (rc) {
+        fprintf(stderr, "%s: %s\n", what, db_strerror(rc));
+        exit(1);
+    }
+}
+
+int main(int argc, char **argv) {
+    DB_ENV *env;
+    DB *db;
+    DB_TXN *txn;
+    DBT key, value;
+    char filler[2000];
+    memset(filler, 'x', sizeof filler);
+    if (argc < 3) return 2;
+    sure(db_env_create(&env, 0), "create");
+    sure(env->open(env, argv[2], DB_CREATE | DB_INIT_TXN | DB_INIT_LOG | DB_INIT_MPOOL | DB_INIT_LOCK | DB_RECOVER | DB_PRIVATE, 0600), "open");
+    sure(db_create(&db, env, 0), "db");
+    sure(db->open(db, NULL, "numbers.db", NULL, DB_BTREE, DB_CREATE | DB_AUTO_COMMIT, 0600), "open numbers.db");
+    memset(&key, 0, sizeof key);
+    memset(&value, 0, sizeof value);
+    if (argc > 3) {
+        for (unsigned number = (unsigned)atoi(argv[3]) + 1;; number++) {
+            unsigned char bytes[4] = {number >> 24, number >> 16, number >> 8, number};
+            key.data = bytes, key.size = 4;
+            value.data = filler, value.size = number % sizeof filler;
+            sure(env->txn_begin(env, NULL, &txn, 0), "begin");
+            sure(db->put(db, txn, &key, &value, 0), "put");
+            sure(txn->commit(txn, 0), "commit");
+            printf("%u\n", number);
+            fflush(stdout);
+            if (number % 500 == 0) sure(env->txn_checkpoint(env, 0, 0, 0), "checkpoint");
+        }
+    }
+    unsigned count = 0, last = 0;
+    DBC *cursor;
+    sure(db->cursor(db, NULL, &cursor, 0), "cursor");
+    while (cursor->get(cursor, &key, &value, DB_NEXT) == 0) {
+        const unsigned char *b = key.data;
+        count++;
+        last = (unsigned)b[0] << 24 | (unsigned)b[1] << 16 | (unsigned)b[2] << 8 | b[3];
+        if (value.size != last % sizeof filler || memcmp(value.data, filler, value.size)) {
+            fprintf(stderr, "number %u has not what was put\n", last);
+            return 1;
+        }
+    }
+    sure(cursor->close(cursor), "close");
+    sure(db->close(db, 0), "close");
+    sure(env->close(env, 0), "close");
+    printf("%u %u\n", count, last);
+    return 0;
+}

@@ -1,0 +1,57 @@
+/* `lmdb write DIR FROM`: one number a transaction from FROM + 1 on, each said when it is committed. `lmdb check DIR`: how many there are, and the last. */
+#include <lmdb.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void sure(int rc, const char *what) {
+    if (rc) {
+        fprintf(stderr, "%s: %s\n", what, mdb_strerror(rc));
+        exit(1);
+    }
+}
+
+static unsigned number_of(const MDB_val *key) {
+    const unsigned char *b = key->mv_data;
+    return (unsigned)b[0] << 24 | (unsigned)b[1] << 16 | (unsigned)b[2] << 8 | b[3];
+}
+
+int main(int argc, char **argv) {
+    MDB_env *env;
+    MDB_dbi dbi;
+    MDB_txn *txn;
+    char filler[2000];
+    memset(filler, 'x', sizeof filler);
+    if (argc < 3) return 2;
+    sure(mdb_env_create(&env), "create");
+    sure(mdb_env_set_mapsize(env, 64 << 20), "mapsize");
+    sure(mdb_env_open(env, argv[2], 0, 0600), "open");
+    if (argc > 3) {
+        for (unsigned number = (unsigned)atoi(argv[3]) + 1;; number++) {
+            unsigned char bytes[4] = {number >> 24, number >> 16, number >> 8, number};
+            MDB_val key = {4, bytes}, value = {number % sizeof filler, filler};
+            sure(mdb_txn_begin(env, NULL, 0, &txn), "begin");
+            sure(mdb_dbi_open(txn, NULL, 0, &dbi), "dbi");
+            sure(mdb_put(txn, dbi, &key, &value, 0), "put");
+            sure(mdb_txn_commit(txn), "commit");
+            printf("%u\n", number);
+            fflush(stdout);
+        }
+    }
+    unsigned count = 0, last = 0;
+    MDB_cursor *cursor;
+    MDB_val key, value;
+    sure(mdb_txn_begin(env, NULL, MDB_RDONLY, &txn), "begin");
+    sure(mdb_dbi_open(txn, NULL, 0, &dbi), "dbi");
+    sure(mdb_cursor_open(txn, dbi, &cursor), "cursor");
+    while (mdb_cursor_get(cursor, &key, &value, MDB_NEXT) == 0) {
+        count++;
+        last = number_of(&key);
+        if (value.mv_size != last % sizeof filler || memcmp(value.mv_data, filler, value.mv_size)) {
+            fprintf(stderr, "number %u has not what was put\n", last);
+            return 1;
+        }
+    }
+    printf("%u %u\n", count, last);
+    return 0;
+}
