@@ -5,6 +5,7 @@
 mod attributes;
 mod face;
 mod handles;
+mod near;
 
 use std::ffi::OsStr;
 use std::io;
@@ -299,7 +300,7 @@ impl Filesystem for Face {
 
     fn write(
         &self,
-        _request: &Request,
+        request: &Request,
         number: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -309,6 +310,7 @@ impl Filesystem for Face {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        near::follow(request.pid());
         let folder = &self.held.folder;
         let written = || -> Result<(), ChangeError> {
             let handle = self.handles.get(handle).ok_or(NameError::Missing)?;
@@ -355,14 +357,8 @@ impl Filesystem for Face {
         }
     }
 
-    fn fsync(
-        &self,
-        _request: &Request,
-        number: INodeNo,
-        _handle: FileHandle,
-        _data: bool,
-        reply: ReplyEmpty,
-    ) {
+    fn fsync(&self, request: &Request, number: INodeNo, _handle: FileHandle, _data: bool, reply: ReplyEmpty) {
+        near::follow(request.pid());
         done(self.held.folder.sync(node(number)).map(drop), reply);
     }
 
