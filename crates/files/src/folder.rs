@@ -1,7 +1,7 @@
 //! An open folder.
 //!
-//! **What is in a file** is done to the disk's file first and then recorded: nobody has been promised anything before the record is held, so a file
-//! that is ahead of the journal is one whose last writes were not synced.
+//! **What is in a file** is done to the disk's file first, and recorded when it is synced: nobody has been promised anything before the record is held, so a
+//! file that is ahead of the journal is one whose last writes were not synced.
 //!
 //! **What things are called** is recorded first, and held, before it is done: names on the disk are never ahead of the journal. So recovery finds every
 //! file that the catalog or a record names, whatever the disk has kept of what was done since. A name that was changed is durable at once.
@@ -17,6 +17,7 @@ use crate::change::{Allocation, Attributes, Change, Made, Node, NodeKind, Place,
 use crate::error::{ChangeError, CheckpointError, OpenError};
 use crate::limit::CHECKPOINT_PERCENT;
 use crate::names::{NameError, Names};
+use crate::pending::Pending;
 use crate::recover::{self, Recovered};
 use crate::tree::{Keep, Tree};
 
@@ -49,8 +50,8 @@ pub struct FolderStatus {
 pub struct File<F> {
     node: Node,
     file: F,
-    /// What is written to it is recorded in the order in which it is written.
-    order: Mutex<()>,
+    /// What is not recorded yet. Who holds it writes alone, so that records are in the order of what they say.
+    pending: Mutex<Pending>,
 }
 
 impl<F> File<F> {
@@ -168,7 +169,7 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
         let file = Arc::new(File {
             node,
             file,
-            order: Mutex::new(()),
+            pending: Mutex::default(),
         });
         if open.len() > 64 {
             open.retain(|_, file| file.strong_count() > 0);
@@ -180,24 +181,47 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
     /// Writes. Held as soon as [`Folder::sync`] has returned.
     pub fn write(&self, file: &Arc<File<T::File>>, offset: u64, bytes: &[u8]) -> Result<(), ChangeError> {
         self.is_sound()?;
-        let _order = lock(&file.order);
+        let mut pending = lock(&file.pending);
         self.tree
             .write(&file.file, offset, bytes)
             .map_err(ChangeError::Disk)?;
+        self.mark(Some(file), file.node);
+        pending.add(offset, bytes.len() as u64);
+        if pending.is_much() {
+            self.record_pending(file, &mut pending)?;
+        }
+        Ok(())
+    }
+
+    /// Records what was written, as it is in the file by now. What cannot be recorded stays pending: no later sync may pass it over.
+    fn record_pending(&self, file: &Arc<File<T::File>>, pending: &mut Pending) -> Result<(), ChangeError> {
+        while let Some((from, to)) = pending.take_first() {
+            if let Err(error) = self.record_range(file, from, to) {
+                pending.add(from, to - from);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn record_range(&self, file: &Arc<File<T::File>>, from: u64, to: u64) -> Result<(), ChangeError> {
+        let node = file.node;
         let most = self.log.state().payload_max - WRITE_HEADER_BYTES;
-        let mut at = offset;
-        for bytes in bytes.chunks(most) {
-            let node = file.node;
-            self.record(
-                Some(file),
-                node,
-                &Change::Write {
-                    node,
-                    offset: at,
-                    bytes,
-                },
-            )?;
-            at += bytes.len() as u64;
+        let mut bytes = vec![0; most.min((to - from) as usize)];
+        let mut offset = from;
+        while offset < to {
+            let room = bytes.len().min((to - offset) as usize);
+            let read = self
+                .tree
+                .read(&file.file, offset, &mut bytes[..room])
+                .map_err(ChangeError::Disk)?;
+            if read == 0 {
+                // The file has become shorter meanwhile, which has a record of its own.
+                break;
+            }
+            let bytes = &bytes[..read];
+            self.record(Some(file), node, &Change::Write { node, offset, bytes })?;
+            offset += read as u64;
         }
         Ok(())
     }
@@ -205,7 +229,8 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
     /// Gives a file a length.
     pub fn resize(&self, file: &Arc<File<T::File>>, size: u64) -> Result<(), ChangeError> {
         self.is_sound()?;
-        let _order = lock(&file.order);
+        let mut pending = lock(&file.pending);
+        self.record_pending(file, &mut pending)?;
         self.tree.resize(&file.file, size).map_err(ChangeError::Disk)?;
         self.record(
             Some(file),
@@ -226,7 +251,8 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
         length: u64,
     ) -> Result<(), ChangeError> {
         self.is_sound()?;
-        let _order = lock(&file.order);
+        let mut pending = lock(&file.pending);
+        self.record_pending(file, &mut pending)?;
         self.tree
             .allocate(&file.file, how, offset, length)
             .map_err(ChangeError::Disk)?;
@@ -263,6 +289,7 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
 
     /// Gives a file one more name.
     pub fn link(&self, node: Node, at: Place<'_>) -> Result<(), ChangeError> {
+        self.record_file(node)?;
         self.alter(&mut |_| Ok(Change::Link { node, at }))
     }
 
@@ -279,6 +306,8 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
     }
 
     /// Gives a node another name; over the one that has it if it may be `over` it.
+    ///
+    /// What was written to it is recorded before: many programs write a file, rename it over another one, and take it for granted that one of the two is there.
     pub fn rename(
         &self,
         from: Place<'_>,
@@ -286,6 +315,8 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
         over: bool,
         exchange: bool,
     ) -> Result<(), ChangeError> {
+        let renamed = self.names().look_up(from);
+        renamed.map_or(Ok(()), |node| self.record_file(node))?;
         self.alter(&mut |names| match over || names.look_up(to).is_none() {
             true => Ok(Change::Rename { from, to, exchange }),
             false => Err(NameError::Exists),
@@ -294,6 +325,7 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
 
     /// Waits until all that was done to a node is held.
     pub fn sync(&self, node: Node) -> Result<Option<Votes>, ChangeError> {
+        self.record_file(node)?;
         let last = lock(&self.books).last.get(&node).copied();
         let Some(ticket) = last else {
             self.is_sound()?;
@@ -301,6 +333,21 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
         };
         let votes = self.log.wait(ticket, self.options.durability)?;
         Ok(Some(votes))
+    }
+
+    /// Records what was written and not synced, so that lenders have it soon: a program whose server is killed may have closed its files, and think no more of
+    /// them.
+    pub fn record_written(&self) -> Result<(), ChangeError> {
+        let written: Vec<Arc<File<T::File>>> = lock(&self.books).dirty.values().flatten().cloned().collect();
+        { written.iter() }.try_for_each(|file| self.record_pending(file, &mut lock(&file.pending)))
+    }
+
+    fn record_file(&self, node: Node) -> Result<(), ChangeError> {
+        // One that nobody has open, and that is not marked, has been synced by a checkpoint since it was written.
+        match self.opened(node) {
+            Some(file) => self.record_pending(&file, &mut lock(&file.pending)),
+            None => Ok(()),
+        }
     }
 
     /// Whether it is time for a checkpoint: the journal is half full.
@@ -337,24 +384,19 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
             // The tail first: what is recorded before it is marked by now.
             let lsn = self.log.state().tail;
             let mut books = lock(&self.books);
-            if books.catalog == lsn {
+            if books.catalog == lsn && books.dirty.is_empty() {
                 return Ok(());
             }
             (lsn, self.names().clone(), std::mem::take(&mut books.dirty))
         };
-        let open = dirty.values().flatten();
-        for file in open {
-            self.tree.sync_file(&file.file).map_err(CheckpointError::Sync)?;
-        }
-        {
-            // Nobody calls them otherwise meanwhile.
-            let _turn = lock(&self.turn);
-            let shut = dirty.iter().filter(|(_, file)| file.is_none());
-            for (node, _) in shut {
-                let path = self.names().path(*node);
-                let Some(path) = path else { continue };
-                self.tree.sync(&path).map_err(CheckpointError::Sync)?;
+        if let Err(error) = self.sync_all(&dirty) {
+            // Nothing may be forgotten of a file that was not synced.
+            let mut books = lock(&self.books);
+            for (node, file) in dirty {
+                let marked = books.dirty.entry(node).or_default();
+                *marked = marked.take().or(file);
             }
+            return Err(CheckpointError::Sync(error));
         }
         let before = Ticket { lsn, end: lsn };
         self.log
@@ -375,6 +417,21 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
         Ok(())
     }
 
+    fn sync_all(&self, dirty: &HashMap<Node, Option<Arc<File<T::File>>>>) -> Result<(), IoError> {
+        for file in dirty.values().flatten() {
+            self.tree.sync_file(&file.file)?;
+        }
+        // Nobody calls them otherwise meanwhile.
+        let _turn = lock(&self.turn);
+        for (node, _) in dirty.iter().filter(|(_, file)| file.is_none()) {
+            let path = self.names().path(*node);
+            if let Some(path) = path {
+                self.tree.sync(&path)?;
+            }
+        }
+        Ok(())
+    }
+
     fn is_sound(&self) -> Result<(), ChangeError> {
         match self.failed.get() {
             Some(error) => Err(ChangeError::Failed(*error)),
@@ -390,6 +447,8 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
         act: impl FnOnce(&T, &[u8]) -> Result<(), IoError>,
     ) -> Result<(), ChangeError> {
         self.is_sound()?;
+        // A time that is set is the file's until it is written again, and not until that is recorded.
+        self.record_file(node)?;
         {
             let _turn = lock(&self.turn);
             let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
@@ -412,11 +471,7 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
             return Ok(());
         }
         loop {
-            {
-                let mut books = lock(&self.books);
-                let marked = books.dirty.entry(node).or_default();
-                *marked = marked.take().or_else(|| file.cloned());
-            }
+            self.mark(file, node);
             match self.append(change) {
                 Err(AppendError::Full { .. }) => self.checkpoint().map_err(ChangeError::Failed)?,
                 appended => {
@@ -428,6 +483,13 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
                 }
             }
         }
+    }
+
+    /// The next checkpoint syncs the node. A file stays open until that is done, with what is not recorded of it.
+    fn mark(&self, file: Option<&Arc<File<T::File>>>, node: Node) {
+        let mut books = lock(&self.books);
+        let marked = books.dirty.entry(node).or_default();
+        *marked = marked.take().or_else(|| file.cloned());
     }
 
     fn append(&self, change: &Change<'_>) -> Result<Ticket, AppendError> {

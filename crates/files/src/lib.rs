@@ -22,6 +22,7 @@ mod error;
 mod folder;
 pub mod limit;
 mod names;
+mod pending;
 mod recover;
 mod tree;
 

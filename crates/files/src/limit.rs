@@ -14,3 +14,7 @@ pub const NODES_MAX: usize = 1 << 20;
 pub const ASIDE: &[u8] = b".netram-aside-";
 /// Percent of the journal's capacity at which what is in it is brought to the disk.
 pub const CHECKPOINT_PERCENT: u64 = 50;
+/// Bytes of a file that are written and not recorded: what a sync has to send at most, but for what is written meanwhile.
+pub const PENDING_BYTES_MAX: u64 = 1 << 20;
+/// Parts of a file in which they lie.
+pub const PENDING_RANGES_MAX: usize = 64;

@@ -25,6 +25,8 @@ pub trait Tree: Send + Sync {
 
     /// Opens a file.
     fn open(&self, path: &[u8]) -> Result<Self::File, IoError>;
+    /// Reads what there is from there on, up to as much as fits. Fewer bytes: the file ends.
+    fn read(&self, file: &Self::File, offset: u64, into: &mut [u8]) -> Result<usize, IoError>;
     /// Writes all of `bytes`.
     fn write(&self, file: &Self::File, offset: u64, bytes: &[u8]) -> Result<(), IoError>;
     /// Gives a file a length.

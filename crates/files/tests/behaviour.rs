@@ -214,3 +214,52 @@ fn where_loss_is_accepted_names_that_are_ahead_of_the_journal_stay() {
     folder.close().unwrap();
     assert_eq!(is_there(&disk, "ahead").unwrap(), b"again");
 }
+
+#[test]
+fn what_could_not_be_recorded_is_not_passed_over_by_the_next_sync() {
+    let (log, disk, folder) = new();
+    let node = make(&folder, "log").unwrap();
+    let file = folder.open_file(node).unwrap();
+    folder.write(&file, 0, b"written").unwrap();
+    log.close(true);
+    assert!(matches!(folder.sync(node), Err(ChangeError::Append(_))));
+    assert!(matches!(folder.record_written(), Err(ChangeError::Append(_))));
+    log.close(false);
+    folder.sync(node).unwrap();
+    drop((file, folder));
+    disk.power_off(|| false);
+    open(&log.crash(0), &disk).unwrap();
+    assert_eq!(is_there(&disk, "log").unwrap(), b"written");
+}
+
+#[test]
+fn what_was_written_to_a_file_has_its_record_before_the_file_has_another_name() {
+    let (log, disk, folder) = new();
+    let node = make(&folder, "new").unwrap();
+    make(&folder, "current").unwrap();
+    let file = folder.open_file(node).unwrap();
+    folder.write(&file, 0, b"whole").unwrap();
+    folder.rename(at("new"), at("current"), true, false).unwrap();
+    drop((file, folder));
+    disk.power_off(|| false);
+    open(&log.crash(0), &disk).unwrap();
+    assert_eq!(is_there(&disk, "current").unwrap(), b"whole");
+    assert_eq!(is_there(&disk, "new"), None);
+}
+
+#[test]
+fn what_is_written_again_and_again_is_recorded_once() {
+    let (log, _, folder) = new();
+    let node = make(&folder, "log").unwrap();
+    let file = folder.open_file(node).unwrap();
+    let before = log.records().len();
+    for round in 0..100_u8 {
+        folder
+            .write(&file, u64::from(round % 4) * 100, &[round; 100])
+            .unwrap();
+    }
+    folder.sync(node).unwrap();
+    assert_eq!(log.records().len(), before + 1);
+    folder.sync(node).unwrap();
+    assert_eq!(log.records().len(), before + 1, "and not once more");
+}

@@ -155,7 +155,7 @@ fn file_of(folder: &Tested, number: u8, files: &mut Vec<Arc<File<u64>>>) -> Opti
     Some(file)
 }
 
-fn do_it(folder: &Tested, wish: &Wish, files: &mut Vec<Arc<File<u64>>>) -> Result<(), ChangeError> {
+fn do_it(folder: &Tested, wish: &Wish) -> Result<(), ChangeError> {
     let names: Vec<String> = (0..4).map(|name| format!("n{name}")).collect();
     match wish {
         Wish::Make {
@@ -181,33 +181,8 @@ fn do_it(folder: &Tested, wish: &Wish, files: &mut Vec<Arc<File<u64>>>) -> Resul
             let (from, to) = (place_of(folder, *from, &names), place_of(folder, *to, &names));
             folder.rename(from, to, true, *exchange)
         }
-        Wish::Write { node, offset, bytes } => match file_of(folder, *node, files) {
-            Some(file) => folder.write(&file, (*offset).into(), bytes),
-            None => Ok(()),
-        },
-        Wish::Resize { node, size } => match file_of(folder, *node, files) {
-            Some(file) => folder.resize(&file, (*size).into()),
-            None => Ok(()),
-        },
-        Wish::Allocate {
-            node,
-            how,
-            offset,
-            length,
-        } => {
-            let ways = [
-                Allocation::Extend,
-                Allocation::KeepSize,
-                Allocation::Punch,
-                Allocation::Zero,
-                Allocation::ZeroKeepSize,
-            ];
-            match file_of(folder, *node, files) {
-                Some(file) => {
-                    folder.allocate(&file, ways[usize::from(*how)], (*offset).into(), (*length).into())
-                }
-                None => Ok(()),
-            }
+        Wish::Write { .. } | Wish::Resize { .. } | Wish::Allocate { .. } => {
+            unreachable!("these are of files")
         }
         Wish::Mode { node, mode } => {
             let attributes = Attributes {
@@ -222,6 +197,36 @@ fn do_it(folder: &Tested, wish: &Wish, files: &mut Vec<Arc<File<u64>>>) -> Resul
         }
         Wish::Sync { node } => folder.sync(node_of(folder, *node)).map(drop),
         Wish::Checkpoint => folder.checkpoint().map_err(ChangeError::Failed),
+    }
+}
+
+impl Wish {
+    /// Which file is changed, if one is.
+    fn node(&self) -> Option<u8> {
+        match self {
+            Wish::Write { node, .. } | Wish::Resize { node, .. } | Wish::Allocate { node, .. } => Some(*node),
+            _ => None,
+        }
+    }
+}
+
+fn change(folder: &Tested, file: &Arc<File<u64>>, wish: &Wish) -> Result<(), ChangeError> {
+    match wish {
+        Wish::Write { offset, bytes, .. } => folder.write(file, (*offset).into(), bytes),
+        Wish::Resize { size, .. } => folder.resize(file, (*size).into()),
+        Wish::Allocate {
+            how, offset, length, ..
+        } => {
+            let ways = [
+                Allocation::Extend,
+                Allocation::KeepSize,
+                Allocation::Punch,
+                Allocation::Zero,
+                Allocation::ZeroKeepSize,
+            ];
+            folder.allocate(file, ways[usize::from(*how)], (*offset).into(), (*length).into())
+        }
+        _ => unreachable!("the others are of no file"),
     }
 }
 
@@ -295,6 +300,29 @@ fn told(
     (disk.contents(), called)
 }
 
+/// What must be in files, whatever happens: what was in them when they were synced, as long as nobody has changed them since.
+type Promised = BTreeMap<Node, Vec<u8>>;
+
+/// What becomes of it with a wish that was granted.
+fn promise(folder: &Tested, disk: &MemoryDisk, wish: &Wish, changed: Option<Node>, promised: &mut Promised) {
+    let names = folder.names();
+    let contents = disk.contents();
+    let bytes = |node: Node| {
+        let path = names.path(node)?;
+        let inode = contents.get(&path)?;
+        (inode.kind == NodeKind::File).then(|| inode.bytes.clone())
+    };
+    match wish {
+        Wish::Sync { node } => {
+            let nodes: Vec<Node> = names.nodes().collect();
+            let node = nodes[usize::from(*node) % nodes.len()];
+            promised.extend(bytes(node).map(|bytes| (node, bytes)));
+        }
+        Wish::Checkpoint => promised.extend({ names.nodes() }.filter_map(|node| Some((node, bytes(node)?)))),
+        _ => drop(changed.map(|node| promised.remove(&node))),
+    }
+}
+
 /// Nodes of which records got lost: nobody has synced those, so that anything may be in them.
 fn of_lost(all: &[(Lsn, netram_proto::port::Kind, Vec<u8>)], kept: usize) -> BTreeSet<Node> {
     let node = |(_, kind, payload): &(Lsn, netram_proto::port::Kind, Vec<u8>)| match Change::decode(
@@ -312,7 +340,7 @@ fn of_lost(all: &[(Lsn, netram_proto::port::Kind, Vec<u8>)], kept: usize) -> BTr
     all[kept..].iter().filter_map(node).collect()
 }
 
-fn is_as_told(log: &MemoryLog, disk: &MemoryDisk, lost: &BTreeSet<Node>) {
+fn is_as_told(log: &MemoryLog, disk: &MemoryDisk, lost: &BTreeSet<Node>, promised: &Promised) {
     let (expected, called) = told(&log.records());
     let found = disk.contents();
     assert_eq!(
@@ -322,8 +350,20 @@ fn is_as_told(log: &MemoryLog, disk: &MemoryDisk, lost: &BTreeSet<Node>) {
     );
     for (path, inode) in &expected {
         assert_eq!(found[path].kind, inode.kind);
-        if !lost.contains(&called[path]) {
-            assert_eq!(&found[path], inode, "{}", path.escape_ascii());
+        let (found, node) = (&found[path], called[path]);
+        if !lost.contains(&node) {
+            let but_bytes = |inode: &Inode| (inode.mode, inode.owner, inode.labels.clone());
+            assert_eq!(but_bytes(found), but_bytes(inode), "{}", path.escape_ascii());
+        }
+        if let Some(bytes) = promised.get(&node) {
+            assert!(
+                &found.bytes == bytes,
+                "{}: not what was synced",
+                path.escape_ascii()
+            );
+        }
+        if inode.kind != NodeKind::File {
+            assert_eq!(found.bytes, inode.bytes);
         }
     }
     for (one, node) in &called {
@@ -366,13 +406,22 @@ proptest! {
     ) {
         let disk = MemoryDisk::new();
         let mut log = MemoryLog::new(capacity);
-        let mut lost = BTreeSet::new();
+        let (mut lost, mut promised) = (BTreeSet::new(), Promised::new());
         for (wishes, end, more, cut) in lives {
             let (folder, _) = open(&log, &disk);
-            is_as_told(&log, &disk, &lost);
+            is_as_told(&log, &disk, &lost, &promised);
             let mut files = Vec::new();
             for wish in &wishes {
-                let done = do_it(&folder, wish, &mut files);
+                let (mut changed, mut done) = (None, Ok(()));
+                if let Some(file) = wish.node().and_then(|number| file_of(&folder, number, &mut files)) {
+                    changed = Some(file.node());
+                    done = change(&folder, &file, wish);
+                } else if wish.node().is_none() {
+                    done = do_it(&folder, wish);
+                }
+                if done.is_ok() {
+                    promise(&folder, &disk, wish, changed, &mut promised);
+                }
                 prop_assert!(matches!(done, Ok(()) | Err(ChangeError::Name(_))), "{wish:?}: {done:?}");
             }
             let all = log.records();
@@ -394,11 +443,11 @@ proptest! {
             }
         }
         let (folder, _) = open(&log, &disk);
-        is_as_told(&log, &disk, &lost);
+        is_as_told(&log, &disk, &lost, &promised);
         let log = folder.close().unwrap();
         // All is on the platter, and the folder is one that anybody may change.
         disk.power_off(|| false);
-        is_as_told(&log, &disk, &lost);
+        is_as_told(&log, &disk, &lost, &promised);
         disk.intrude(b"new");
         let (folder, recovered) = open(&log, &disk);
         prop_assert_eq!(recovered, Recovered::default());

@@ -161,6 +161,19 @@ impl Tree for Beneath {
         opened.map(File::from).map_err(failed)
     }
 
+    fn read(&self, file: &File, offset: u64, into: &mut [u8]) -> Result<usize, IoError> {
+        let mut read = 0;
+        while read < into.len() {
+            match file.read_at(&mut into[read..], offset + read as u64) {
+                Ok(0) => break,
+                Ok(more) => read += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
+                Err(error) => return Err(told(&error)),
+            }
+        }
+        Ok(read)
+    }
+
     fn write(&self, file: &File, offset: u64, bytes: &[u8]) -> Result<(), IoError> {
         file.write_all_at(bytes, offset).map_err(|error| told(&error))
     }

@@ -365,6 +365,9 @@ fn start(held: &Arc<Held>, options: Options) -> io::Result<BackgroundSession> {
 fn keep(held: &Held, every: Duration, ended: &Receiver<()>) {
     let mut last = Instant::now();
     while ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+        if let Err(error) = held.folder.record_written() {
+            tracing::error!(folder = %held.dir.display(), %error, "what was written is not recorded");
+        }
         if last.elapsed() < every && !held.folder.is_crowded() {
             continue;
         }

@@ -18,6 +18,7 @@ while True:
     number += 1
     os.write(file, b'%08d %s\n' % (number, b'x' * (number % 3000)))
     if number % 50 == 0:
+        # Not synced: a file that is renamed has what was written to it.
         os.close(file)
         os.rename(folder + '/log', folder + '/log.%08d' % number)
         file = os.open(folder + '/log', os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)

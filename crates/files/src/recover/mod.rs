@@ -9,7 +9,7 @@
 //!    since the catalog is removed too, for the journal has all of it.
 //! 3. Folders and files are made, or brought from aside, to where they belong.
 //! 4. What was written is written again, in order.
-//! 5. All of it is synced; only then the catalog is replaced and the journal trimmed.
+//! 5. All of it is synced, and all else that is there; only then the catalog is replaced and the journal trimmed.
 //!
 //! Each step may be cut off, and be done again from the beginning: identities and the journal are as they were.
 
@@ -59,6 +59,7 @@ pub(crate) fn recover<L: Log, T: Tree, K: Keep>(
             return Err(OpenError::NoCatalog);
         }
         let names = take_stock(tree)?;
+        sync_all(tree, &names)?;
         finish(log, keep, journal, &names)?;
         return Ok((names, Recovered::default()));
     };
@@ -80,14 +81,28 @@ pub(crate) fn recover<L: Log, T: Tree, K: Keep>(
     settling.lay_aside()?;
     settling.build()?;
     settling.write_again(log, catalog.lsn)?;
-    let mut recovered = settling.sync()?;
+    let mut recovered = settling.done();
     recovered.records = story.records;
     match options.loss_accepted {
         true => names = take_stock(tree)?,
         false => identify(tree, &mut names)?,
     }
+    sync_all(tree, &names)?;
     finish(log, keep, journal, &names)?;
     Ok((names, recovered))
+}
+
+/// All of it is on the disk: what whoever was here before had written and not synced, too. A program that finds it there syncs the file, and may rely on it
+/// then.
+fn sync_all<T: Tree>(tree: &T, names: &Names) -> Result<(), OpenError> {
+    // Folders last: nothing is named that is not there.
+    let is_folder = |node: &Node| names.kind(*node) == Some(NodeKind::Folder);
+    let (folders, files): (Vec<Node>, Vec<Node>) = names.nodes().partition(is_folder);
+    for node in files.into_iter().chain(folders) {
+        let path = names.path(node).unwrap_or_default();
+        tree.sync(&path).map_err(at(&path))?;
+    }
+    Ok(())
 }
 
 fn finish<L: Log, K: Keep>(log: &L, keep: &K, journal: JournalId, names: &Names) -> Result<(), OpenError> {

@@ -38,8 +38,6 @@ pub(super) struct Settling<'s, T: Tree> {
     /// Nodes that are laid aside, or where they belong.
     aside: BTreeSet<Node>,
     in_place: BTreeMap<Node, Vec<u8>>,
-    /// Paths that are to be synced.
-    touched: BTreeSet<Node>,
     recovered: Recovered,
     /// What the journal does not account for is let be.
     lenient: bool,
@@ -83,7 +81,6 @@ impl<'s, T: Tree> Settling<'s, T> {
             there,
             aside: BTreeSet::new(),
             in_place: BTreeMap::from([(Node::ROOT, Vec::new())]),
-            touched: BTreeSet::from([Node::ROOT]),
             recovered: Recovered::default(),
             lenient,
             lost: BTreeSet::new(),
@@ -203,8 +200,6 @@ impl<'s, T: Tree> Settling<'s, T> {
         if self.lost.contains(&node) || self.in_place.get(&node).is_some_and(|place| place == path) {
             return Ok(());
         }
-        let folder = self.node_at(parent(path)).unwrap_or(Node::ROOT);
-        self.touched.insert(folder);
         if self.aside.remove(&node) {
             self.tree.rename(&aside(node), path, false).map_err(at(path))?;
             self.recovered.renamed += 1;
@@ -219,7 +214,6 @@ impl<'s, T: Tree> Settling<'s, T> {
         } else {
             self.make(path, node)?;
         }
-        self.touched.insert(node);
         self.in_place.insert(node, path.to_vec());
         Ok(())
     }
@@ -266,7 +260,6 @@ impl<'s, T: Tree> Settling<'s, T> {
                 // It is gone by now.
                 return Ok(());
             };
-            self.touched.insert(node);
             let failed = |error| at(path)(error);
             if let Change::Set { attributes, .. } = &change {
                 return self.tree.set(path, attributes).map_err(failed);
@@ -296,18 +289,8 @@ impl<'s, T: Tree> Settling<'s, T> {
         })
     }
 
-    pub(super) fn sync(self) -> Result<Recovered, OpenError> {
-        let folders = |node: &Node| self.story.names.kind(*node) == Some(NodeKind::Folder);
-        let all: Vec<Node> = self.story.names.nodes().collect();
-        // Of folders all: what was removed from which, nobody has written down.
-        let files = self.touched.iter().filter(|node| !folders(node));
-        for node in files.chain(all.iter().filter(|node| folders(node))) {
-            let Some(path) = self.in_place.get(node) else {
-                continue;
-            };
-            self.tree.sync(path).map_err(at(path))?;
-        }
-        Ok(self.recovered)
+    pub(super) fn done(self) -> Recovered {
+        self.recovered
     }
 }
 

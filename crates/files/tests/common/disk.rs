@@ -275,6 +275,15 @@ impl Tree for MemoryDisk {
         self.inside.lock().unwrap().find(path)
     }
 
+    fn read(&self, file: &u64, offset: u64, into: &mut [u8]) -> Result<usize, IoError> {
+        let inside = self.inside.lock().unwrap();
+        let bytes = &inside.inodes.get(file).ok_or(ENOENT)?.bytes;
+        let there = bytes.get(offset as usize..).unwrap_or_default();
+        let length = there.len().min(into.len());
+        into[..length].copy_from_slice(&there[..length]);
+        Ok(length)
+    }
+
     fn write(&self, file: &u64, offset: u64, bytes: &[u8]) -> Result<(), IoError> {
         let mut inside = self.inside.lock().unwrap();
         let used: usize = inside.inodes.values().map(|inode| inode.bytes.len()).sum();

@@ -13,6 +13,7 @@ struct Inside {
     head: Lsn,
     tail: Lsn,
     waited: Lsn,
+    closed: bool,
 }
 
 /// Handles are of one journal.
@@ -55,6 +56,11 @@ impl MemoryLog {
         self.crash(0)
     }
 
+    /// Takes nothing any more, or again.
+    pub(crate) fn close(&self, closed: bool) {
+        self.inside.lock().unwrap().closed = closed;
+    }
+
     /// How many records there are that nobody has waited for.
     pub(crate) fn open_records(&self) -> usize {
         let inside = self.inside.lock().unwrap();
@@ -77,6 +83,9 @@ impl Log for MemoryLog {
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> Result<Ticket, AppendError> {
         let mut inside = self.inside.lock().unwrap();
+        if inside.closed {
+            return Err(AppendError::Closed);
+        }
         let bytes = RECORD_BYTES + length as u64;
         let used = inside.tail.0 - inside.head.0;
         if used + bytes > self.capacity {

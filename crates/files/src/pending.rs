@@ -1,0 +1,119 @@
+//! What was written to a file and is not recorded yet: where, and not what, for that is in the file.
+//!
+//! Nobody is promised anything before a sync, so records wait for that: what is written several times is recorded once, and a write wakes nobody.
+
+use std::collections::BTreeMap;
+
+use crate::limit::{PENDING_BYTES_MAX, PENDING_RANGES_MAX};
+
+/// Ranges of a file, none of which touch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Pending {
+    /// Where each begins and ends.
+    ranges: BTreeMap<u64, u64>,
+    bytes: u64,
+}
+
+impl Pending {
+    /// So many bytes were written there.
+    pub(crate) fn add(&mut self, offset: u64, length: u64) {
+        if length == 0 {
+            return;
+        }
+        let (mut start, mut end) = (offset, offset.saturating_add(length));
+        // The last one that begins no later than this ends, and so on: all that touch it.
+        while let Some((from, to)) = self
+            .ranges
+            .range(..=end)
+            .next_back()
+            .map(|(from, to)| (*from, *to))
+        {
+            if to < start {
+                break;
+            }
+            self.ranges.remove(&from);
+            self.bytes -= to - from;
+            (start, end) = (start.min(from), end.max(to));
+        }
+        self.ranges.insert(start, end);
+        self.bytes += end - start;
+    }
+
+    /// Whether it is better recorded now.
+    pub(crate) fn is_much(&self) -> bool {
+        self.bytes >= PENDING_BYTES_MAX || self.ranges.len() >= PENDING_RANGES_MAX
+    }
+
+    /// The first range, which is taken out.
+    pub(crate) fn take_first(&mut self) -> Option<(u64, u64)> {
+        let (from, to) = self.ranges.pop_first()?;
+        self.bytes -= to - from;
+        Some((from, to))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(ranges: &[(u64, u64)]) -> Pending {
+        let mut pending = Pending::default();
+        ranges
+            .iter()
+            .for_each(|(offset, length)| pending.add(*offset, *length));
+        pending
+    }
+
+    fn all(mut pending: Pending) -> Vec<(u64, u64)> {
+        let all = std::iter::from_fn(|| pending.take_first()).collect();
+        assert_eq!(pending, Pending::default());
+        all
+    }
+
+    #[test]
+    fn ranges_that_touch_are_one() {
+        assert_eq!(all(of(&[(0, 8), (0, 8), (4, 8)])), [(0, 12)]);
+        assert_eq!(all(of(&[(0, 8), (16, 8), (8, 8)])), [(0, 24)]);
+        assert_eq!(all(of(&[(10, 5), (20, 5), (30, 5), (0, 100)])), [(0, 100)]);
+        assert_eq!(
+            all(of(&[(10, 5), (16, 4), (0, 9), (5, 0)])),
+            [(0, 9), (10, 15), (16, 20)]
+        );
+        assert_eq!(all(of(&[(0, 100), (10, 5)])), [(0, 100)]);
+    }
+
+    #[test]
+    fn they_cover_what_was_written_and_nothing_else() {
+        let mut state = 7_u64;
+        let mut next = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) % below
+        };
+        for _ in 0..500 {
+            let (mut pending, mut bytes) = (Pending::default(), [false; 64]);
+            for _ in 0..next(12) {
+                let (offset, length) = (next(50), next(14));
+                pending.add(offset, length);
+                bytes[offset as usize..(offset + length) as usize].fill(true);
+            }
+            let count = bytes.iter().filter(|byte| **byte).count() as u64;
+            assert_eq!(pending.bytes, count);
+            for (from, to) in all(pending) {
+                bytes[from as usize..to as usize].iter_mut().for_each(|byte| {
+                    assert!(*byte);
+                    *byte = false;
+                });
+            }
+            assert!(!bytes.contains(&true));
+        }
+    }
+
+    #[test]
+    fn much_is_told() {
+        assert!(!of(&[(0, PENDING_BYTES_MAX - 1)]).is_much() && of(&[(7, PENDING_BYTES_MAX)]).is_much());
+        let apart: Vec<(u64, u64)> = (0..PENDING_RANGES_MAX as u64)
+            .map(|index| (index * 9, 8))
+            .collect();
+        assert!(of(&apart).is_much() && !of(&apart[1..]).is_much());
+    }
+}
