@@ -14,6 +14,7 @@ use netram_proto::port::{AppendError, Durability, IoError, Log, LogState, Ticket
 
 use crate::catalog::Catalog;
 use crate::change::{Allocation, Attributes, Change, Made, Node, NodeKind, Place, WRITE_HEADER_BYTES};
+use crate::deed::Deed;
 use crate::error::{ChangeError, CheckpointError, OpenError};
 use crate::limit::CHECKPOINT_PERCENT;
 use crate::names::{NameError, Names};
@@ -567,64 +568,6 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
         let mut books = lock(&self.books);
         for node in deed.folders.into_iter().flatten().chain(made) {
             books.dirty.entry(node).or_default();
-        }
-    }
-}
-
-/// A change of names in the words of the disk.
-struct Deed {
-    step: Step,
-    path: Vec<u8>,
-    /// The folders in which names change.
-    folders: [Option<Node>; 2],
-}
-
-enum Step {
-    Make(NodeKind, u32, crate::change::Owner, Vec<u8>),
-    Link(Vec<u8>),
-    Remove(bool),
-    Rename(Vec<u8>, bool),
-}
-
-impl Deed {
-    /// `None`: a folder that it names is gone.
-    fn of(names: &Names, change: &Change<'_>) -> Option<Deed> {
-        let deed = |path, step, folders| Some(Deed { step, path, folders });
-        match *change {
-            Change::Make { at, made, .. } => {
-                let step = Step::Make(made.kind, made.mode, made.owner, made.target.to_vec());
-                deed(names.path_of(at)?, step, [Some(at.folder), None])
-            }
-            Change::Link { node, at } => {
-                let step = Step::Link(names.path(node)?);
-                deed(names.path_of(at)?, step, [Some(at.folder), None])
-            }
-            Change::Remove { at } => {
-                let folder = names.kind(names.look_up(at)?) == Some(NodeKind::Folder);
-                deed(names.path_of(at)?, Step::Remove(folder), [Some(at.folder), None])
-            }
-            Change::Rename { from, to, exchange } => {
-                let step = Step::Rename(names.path_of(to)?, exchange);
-                deed(names.path_of(from)?, step, [Some(from.folder), Some(to.folder)])
-            }
-            _ => None,
-        }
-    }
-
-    fn carry_out<T: Tree>(&self, tree: &T) -> Result<(), IoError> {
-        match &self.step {
-            Step::Make(kind, mode, owner, target) => tree.make(
-                &self.path,
-                &Made {
-                    kind: *kind,
-                    mode: *mode,
-                    owner: *owner,
-                    target,
-                },
-            ),
-            Step::Link(of) => tree.link(of, &self.path),
-            Step::Remove(folder) => tree.remove(&self.path, *folder),
-            Step::Rename(to, exchange) => tree.rename(&self.path, to, *exchange),
         }
     }
 }

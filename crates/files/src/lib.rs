@@ -18,6 +18,7 @@
 
 mod catalog;
 mod change;
+mod deed;
 mod error;
 mod folder;
 pub mod limit;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::common::{Ran, finish, forks};
 use crate::sqlite::last_said;
-use crate::{Mounted, cannot_mount};
+use crate::{Mounted, cannot_mount, wait_until};
 
 /// A program around an engine; `None`: the engine is not here, and it was said aloud.
 fn compiled(name: &str, header: &str, package: &str, library: &str, folder: &Path) -> Option<PathBuf> {
@@ -60,7 +60,10 @@ fn engine(name: &str, header: &str, package: &str, library: &str) {
                 .spawn()
                 .unwrap()
         };
-        std::thread::sleep(Duration::from_millis(400 + round * 131));
+        wait_until("a commit", || {
+            last_said(&said) > last || writer.try_wait().unwrap().is_some()
+        });
+        std::thread::sleep(Duration::from_millis(200 + round * 131));
         // The one or the other first.
         if round % 2 == 0 {
             writer.kill().unwrap();

@@ -17,6 +17,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use common::{Lender, Ran, finish, netram, start};
 use rustix::mount::{UnmountFlags, unmount};
@@ -34,6 +35,15 @@ fn cannot_mount() -> bool {
     };
     eprintln!("SKIPPED: mounting needs {missing}");
     true
+}
+
+/// Waits until that is so: a machine may be busy with other tests.
+fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(60);
+    while !so() {
+        assert!(Instant::now() < until, "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// A folder with a journal and lenders, mounted by a process of its own.
@@ -152,7 +162,7 @@ impl Mounted {
             if joined {
                 break;
             }
-            std::thread::sleep(std::time::Duration::from_millis(20));
+            std::thread::sleep(Duration::from_millis(20));
         }
         fs::remove_file(&probe).unwrap();
     }

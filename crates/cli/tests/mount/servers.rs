@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{Ran, finish, forks};
 use crate::sqlite::last_said;
-use crate::{Mounted, cannot_mount};
+use crate::{Mounted, cannot_mount, wait_until};
 
 /// A server of one of them.
 trait Database {
@@ -135,7 +135,10 @@ fn survives(database: Box<dyn Database>, mounted: &mut Mounted) {
                 .stderr(Stdio::null());
             command.spawn().unwrap()
         };
-        std::thread::sleep(Duration::from_millis(600 + round * 170));
+        wait_until("a commit", || {
+            last_said(&said) > last || client.try_wait().unwrap().is_some()
+        });
+        std::thread::sleep(Duration::from_millis(200 + round * 170));
         match round {
             // The database; the mount beneath it; a lender, and then both.
             0 => running.kill(),

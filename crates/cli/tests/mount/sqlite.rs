@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::common::{finish, forks};
-use crate::{Mounted, cannot_mount};
+use crate::{Mounted, cannot_mount, wait_until};
 
 /// What was acknowledged, a number a line, the last one perhaps cut.
 pub(crate) fn last_said(said: &Path) -> u64 {
@@ -55,7 +55,8 @@ fn sqlite(mode: &str, rounds: u64) {
                 .spawn()
                 .unwrap()
         };
-        std::thread::sleep(Duration::from_millis(150 + round * 53 % 300));
+        wait_until("some commits", || last_said(&said) > last + 5);
+        std::thread::sleep(Duration::from_millis(round * 53 % 300));
         // The one or the other first.
         if round % 2 == 0 {
             child.kill().unwrap();
