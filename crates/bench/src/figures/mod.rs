@@ -5,6 +5,7 @@
 mod crash;
 mod far;
 mod memory;
+mod mount;
 mod pages;
 mod paper;
 mod shared;
@@ -155,6 +156,8 @@ pub enum Part {
     Crashes,
     /// Volumes.
     Volumes,
+    /// Files on a mount.
+    Mounts,
     /// Shared memory.
     Shared,
     /// Far memory.
@@ -163,11 +166,12 @@ pub enum Part {
 
 impl Part {
     /// All of them.
-    pub const ALL: [Part; 6] = [
+    pub const ALL: [Part; 7] = [
         Part::Commits,
         Part::Memory,
         Part::Crashes,
         Part::Volumes,
+        Part::Mounts,
         Part::Shared,
         Part::Far,
     ];
@@ -189,6 +193,7 @@ pub fn measure(
             Part::Memory => recoverable_memory(site, quick, tell)?,
             Part::Crashes => crashes(site, quick, tell)?,
             Part::Volumes => volume::volumes(site, quick, tell, &mut skipped)?,
+            Part::Mounts => mounts(site, quick, tell, &mut skipped)?,
             Part::Shared => shared::regions(site, effort, quick, tell, &mut skipped)?,
             Part::Far => far_memory(site, tell, &mut skipped)?,
         });
@@ -229,6 +234,16 @@ fn recoverable_memory(
     tell("transactions that do not wait, and TPC-A beside the disk");
     figures.extend(paper::experiments(site, quick)?);
     Ok(figures)
+}
+
+fn mounts(
+    site: &Site,
+    quick: bool,
+    tell: &mut dyn FnMut(&str),
+    skipped: &mut Vec<String>,
+) -> Result<Vec<Figure>, BenchError> {
+    tell("files on a mount beside files on its disk");
+    mount::files(site, quick, skipped)
 }
 
 fn far_memory(

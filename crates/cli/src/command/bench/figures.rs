@@ -35,6 +35,8 @@ enum Which {
     Crashes,
     /// Volumes
     Volumes,
+    /// Files on a mount
+    Mounts,
     /// Shared memory
     Shared,
     /// Far memory: the study of paging
@@ -48,6 +50,7 @@ impl Which {
             Which::Memory => Part::Memory,
             Which::Crashes => Part::Crashes,
             Which::Volumes => Part::Volumes,
+            Which::Mounts => Part::Mounts,
             Which::Shared => Part::Shared,
             Which::Far => Part::Far,
         }
