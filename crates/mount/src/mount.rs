@@ -363,9 +363,11 @@ fn start(held: &Arc<Held>, options: Options) -> io::Result<BackgroundSession> {
 
 /// Brings everything to the disk from time to time.
 fn keep(held: &Held, every: Duration, ended: &Receiver<()>) {
-    let mut last = Instant::now();
+    let (mut last, mut told) = (Instant::now(), false);
     while ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
-        if let Err(error) = held.folder.record_written() {
+        if let Err(error) = held.folder.record_written()
+            && !std::mem::replace(&mut told, true)
+        {
             tracing::error!(folder = %held.dir.display(), %error, "what was written is not recorded");
         }
         if last.elapsed() < every && !held.folder.is_crowded() {
