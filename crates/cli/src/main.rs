@@ -8,6 +8,7 @@ mod log;
 mod notify;
 mod options;
 mod output;
+mod settings;
 
 use std::io;
 use std::process::ExitCode;

@@ -111,6 +111,17 @@ pub enum Allocation {
     ZeroKeepSize,
 }
 
+impl Allocation {
+    /// All of them.
+    pub const ALL: [Allocation; 5] = [
+        Allocation::Extend,
+        Allocation::KeepSize,
+        Allocation::Punch,
+        Allocation::Zero,
+        Allocation::ZeroKeepSize,
+    ];
+}
+
 /// What is done to a folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<'a> {
@@ -459,14 +470,7 @@ pub(crate) fn node_kind(number: u64) -> Result<NodeKind, DecodeError> {
 }
 
 fn allocation(number: u64) -> Result<Allocation, DecodeError> {
-    let ways = [
-        Allocation::Extend,
-        Allocation::KeepSize,
-        Allocation::Punch,
-        Allocation::Zero,
-        Allocation::ZeroKeepSize,
-    ];
-    { ways.into_iter() }
+    { Allocation::ALL.into_iter() }
         .find(|way| *way as u64 == number)
         .ok_or(DecodeError::Fields)
 }

@@ -22,6 +22,9 @@ pub enum ChangeError {
     /// What becomes of it in a crash is not known.
     #[error("the journal: {0}")]
     Wait(#[from] WaitError),
+    /// The journal is full, and could not be emptied. Nothing was changed by this; the next one tries again.
+    #[error("the journal is full, and could not be emptied: {0}")]
+    Full(CheckpointError),
     /// A checkpoint has failed before, and nothing more is changed: the journal keeps all since the one before it. Mend the disk, and open the folder again.
     #[error("an earlier checkpoint failed ({0}), and nothing more is changed; mend the disk and mount again")]
     Failed(CheckpointError),
@@ -33,9 +36,12 @@ pub enum CheckpointError {
     /// A sync failed: nobody knows what of it is on the disk.
     #[error("syncing: {0}")]
     Sync(IoError),
-    /// The catalog could not be written.
+    /// The catalog could not be written. The one before is as good as it was.
     #[error("writing the catalog: {0}")]
     Keep(IoError),
+    /// A file could not be looked at.
+    #[error("looking at a file: {0}")]
+    Identity(IoError),
     /// The journal's own log failed.
     #[error("the journal: {0}")]
     Log(LogError),
@@ -56,6 +62,9 @@ pub enum OpenError {
     /// The catalog is of another journal.
     #[error("the catalog belongs to another journal")]
     OtherJournal,
+    /// The catalog is of a folder that is not this one.
+    #[error("the journal is another folder's, or this one is a copy of its folder; mount that folder on it")]
+    OtherFolder,
     /// The journal has records, and the catalog by which they name files is gone.
     #[error("the journal has records of files, and the catalog that names them is missing; restore it")]
     NoCatalog,

@@ -120,6 +120,12 @@ impl Names {
         self.nodes.keys().copied()
     }
 
+    /// Nodes of which it is not known which files they are.
+    pub(crate) fn unidentified(&self) -> impl Iterator<Item = Node> {
+        let unknown = |(node, entry): (&Node, &Entry)| entry.identity.is_none().then_some(*node);
+        self.nodes.iter().filter_map(unknown)
+    }
+
     /// How many names it has.
     pub fn links(&self, node: Node) -> usize {
         self.nodes.get(&node).map_or(0, |entry| entry.places.len())

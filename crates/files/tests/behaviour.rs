@@ -263,3 +263,62 @@ fn what_is_written_again_and_again_is_recorded_once() {
     folder.sync(node).unwrap();
     assert_eq!(log.records().len(), before + 1, "and not once more");
 }
+
+#[test]
+fn a_catalog_that_finds_no_room_is_written_later() {
+    let (log, disk, folder) = new();
+    let node = make(&folder, "log").unwrap();
+    write(&folder, node, b"first").unwrap();
+    disk.set_keeps(false);
+    let full = CheckpointError::Keep(IoError::ENOSPC);
+    assert_eq!(folder.checkpoint(), Err(full));
+    // Nothing is in doubt: the journal has everything, and takes more.
+    write(&folder, node, b"second").unwrap();
+    make(&folder, "other").unwrap();
+    assert_eq!(folder.status().failed, None);
+    disk.set_keeps(true);
+    folder.checkpoint().unwrap();
+    assert_eq!(log.state().head, log.state().tail);
+    drop(folder);
+    disk.power_off(|| false);
+    open(&log.crash(0), &disk).unwrap();
+    assert_eq!(is_there(&disk, "log").unwrap(), b"second");
+    assert!(is_there(&disk, "other").is_some());
+}
+
+#[test]
+fn a_full_journal_that_cannot_be_emptied_takes_nothing_and_goes_on_when_it_can() {
+    let (log, disk) = (MemoryLog::new(2_000), MemoryDisk::new());
+    let folder = open(&log, &disk).unwrap();
+    let node = make(&folder, "log").unwrap();
+    disk.set_keeps(false);
+    let refused = (0..100_u8).find_map(|round| write(&folder, node, &[round; 300]).err());
+    let full = ChangeError::Full(CheckpointError::Keep(IoError::ENOSPC));
+    assert_eq!(refused, Some(full));
+    disk.set_keeps(true);
+    write(&folder, node, b"again").unwrap();
+    drop(folder);
+    disk.power_off(|| false);
+    open(&log.crash(0), &disk).unwrap();
+    assert_eq!(is_there(&disk, "log").unwrap()[..5], *b"again");
+}
+
+#[test]
+fn a_journal_is_not_brought_to_another_folder() {
+    let (log, disk, folder) = new();
+    make(&folder, "log").unwrap();
+    drop(folder);
+    let other = MemoryDisk::number(1);
+    let catalog = netram_files::Keep::load(&disk).unwrap().unwrap();
+    netram_files::Keep::store(&other, &catalog).unwrap();
+    assert_eq!(open(&log, &other).err(), Some(OpenError::OtherFolder));
+    assert!(other.contents().is_empty());
+    let folder = open(&log, &disk).unwrap();
+    // By now its disk has all of it.
+    folder.checkpoint().unwrap();
+    drop(folder);
+    let catalog = netram_files::Keep::load(&disk).unwrap().unwrap();
+    netram_files::Keep::store(&other, &catalog).unwrap();
+    open(&log, &other).unwrap();
+    assert!(is_there(&disk, "log").is_some());
+}

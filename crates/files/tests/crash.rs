@@ -69,6 +69,26 @@ enum Wish {
     Checkpoint,
 }
 
+/// Something under way when all stops: the disk does so many steps of it, the journal takes so many records, and gives up its oldest or not.
+#[derive(Clone, Debug)]
+struct Last {
+    wish: Wish,
+    steps: u64,
+    records: u64,
+    trims: bool,
+}
+
+fn last() -> impl Strategy<Value = Last> {
+    // A checkpoint has the most steps.
+    let wish = prop_oneof![wish(), Just(Wish::Checkpoint)];
+    (wish, 0..12_u64, 0..4_u64, any::<bool>()).prop_map(|(wish, steps, records, trims)| Last {
+        wish,
+        steps,
+        records,
+        trims,
+    })
+}
+
 /// How it ends.
 #[derive(Clone, Debug)]
 enum End {
@@ -216,28 +236,33 @@ fn change(folder: &Tested, file: &Arc<File<u64>>, wish: &Wish) -> Result<(), Cha
         Wish::Resize { size, .. } => folder.resize(file, (*size).into()),
         Wish::Allocate {
             how, offset, length, ..
-        } => {
-            let ways = [
-                Allocation::Extend,
-                Allocation::KeepSize,
-                Allocation::Punch,
-                Allocation::Zero,
-                Allocation::ZeroKeepSize,
-            ];
-            folder.allocate(file, ways[usize::from(*how)], (*offset).into(), (*length).into())
-        }
+        } => folder.allocate(
+            file,
+            Allocation::ALL[usize::from(*how)],
+            (*offset).into(),
+            (*length).into(),
+        ),
         _ => unreachable!("the others are of no file"),
     }
 }
 
+/// One of the journal's.
+type Record = (Lsn, netram_proto::port::Kind, Vec<u8>);
+
 /// What the records say, done to an empty disk one after the other: paths and what is there.
-fn told(
-    records: &[(Lsn, netram_proto::port::Kind, Vec<u8>)],
-) -> (BTreeMap<Vec<u8>, Inode>, BTreeMap<Vec<u8>, Node>) {
+fn told<'r>(records: &'r [Record]) -> (BTreeMap<Vec<u8>, Inode>, BTreeMap<Vec<u8>, Node>) {
     let disk = MemoryDisk::new();
     let mut names = Names::new(0o700, Owner::default());
-    for (_, kind, payload) in records {
-        let change = Change::decode(*kind, payload).unwrap().expect("a folder's");
+    let decoded = |(lsn, kind, payload): &'r Record| {
+        (*lsn, Change::decode(*kind, payload).unwrap().expect("a folder's"))
+    };
+    let all: Vec<(Lsn, Change<'_>)> = records.iter().map(decoded).collect();
+    let refused = |(_, change): &(Lsn, Change<'_>)| match change {
+        Change::Refused { lsn } => Some(*lsn),
+        _ => None,
+    };
+    let refused: BTreeSet<Lsn> = all.iter().filter_map(refused).collect();
+    for (_, change) in all.into_iter().filter(|(lsn, _)| !refused.contains(lsn)) {
         let path = |node: Node| names.path(node);
         match change {
             Change::Make { at, made, .. } => disk.make(&names.path_of(at).unwrap(), &made).unwrap(),
@@ -287,7 +312,7 @@ fn told(
                     disk.label(&path, name, value).unwrap();
                 }
             }
-            Change::Refused { .. } => unreachable!("this disk refuses nothing"),
+            Change::Refused { .. } => (),
         }
         let _ = names.apply(&change);
     }
@@ -324,10 +349,8 @@ fn promise(folder: &Tested, disk: &MemoryDisk, wish: &Wish, changed: Option<Node
 }
 
 /// Nodes of which records got lost: nobody has synced those, so that anything may be in them.
-fn of_lost(all: &[(Lsn, netram_proto::port::Kind, Vec<u8>)], kept: usize) -> BTreeSet<Node> {
-    let node = |(_, kind, payload): &(Lsn, netram_proto::port::Kind, Vec<u8>)| match Change::decode(
-        *kind, payload,
-    ) {
+fn of_lost(all: &[Record], kept: usize) -> BTreeSet<Node> {
+    let node = |(_, kind, payload): &Record| match Change::decode(*kind, payload) {
         Ok(Some(
             Change::Write { node, .. }
             | Change::Resize { node, .. }
@@ -399,7 +422,7 @@ proptest! {
     #[test]
     fn a_folder_is_as_its_journal_says(
         lives in prop::collection::vec(
-            (prop::collection::vec(wish(), 0..40), prop_oneof![Just(End::Kill), any::<u64>().prop_map(End::Power)], any::<u8>(), 0..60_u64),
+            (prop::collection::vec(wish(), 0..40), last(), prop_oneof![Just(End::Kill), any::<u64>().prop_map(End::Power)], any::<u8>(), 0..60_u64),
             1..4,
         ),
         capacity in prop_oneof![Just(1_u64 << 30), 3_000..20_000_u64],
@@ -407,7 +430,7 @@ proptest! {
         let disk = MemoryDisk::new();
         let mut log = MemoryLog::new(capacity);
         let (mut lost, mut promised) = (BTreeSet::new(), Promised::new());
-        for (wishes, end, more, cut) in lives {
+        for (wishes, last, end, more, cut) in lives {
             let (folder, _) = open(&log, &disk);
             is_as_told(&log, &disk, &lost, &promised);
             let mut files = Vec::new();
@@ -423,6 +446,31 @@ proptest! {
                     promise(&folder, &disk, wish, changed, &mut promised);
                 }
                 prop_assert!(matches!(done, Ok(()) | Err(ChangeError::Name(_))), "{wish:?}: {done:?}");
+            }
+            // Between any two of its steps all stops.
+            disk.fail_after(last.steps);
+            log.stop_after(last.records, last.trims);
+            let (mut changed, before) = (None, promised.clone());
+            let dressed = match last.wish {
+                Wish::Mode { node, .. } | Wish::Label { node, .. } => Some(node_of(&folder, node)),
+                _ => None,
+            };
+            let done = match last.wish.node().map(|number| file_of(&folder, number, &mut files)) {
+                None => do_it(&folder, &last.wish),
+                Some(None) => Ok(()),
+                Some(Some(file)) => {
+                    changed = Some(file.node());
+                    change(&folder, &file, &last.wish)
+                }
+            };
+            match done {
+                Ok(()) => promise(&folder, &disk, &last.wish, changed, &mut promised),
+                Err(_) => {
+                    // Done by half, perhaps; but a sync or a checkpoint changes nothing.
+                    promised = before;
+                    changed.map(|node| promised.remove(&node));
+                    lost.extend(dressed);
+                }
             }
             let all = log.records();
             let kept = usize::from(more) % (log.open_records() + 1);

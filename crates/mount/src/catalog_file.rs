@@ -1,11 +1,13 @@
 //! The catalog's file: a new one takes the old one's place.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use netram_files::Keep;
 use netram_proto::port::IoError;
+
+use crate::durable;
 
 /// The file that has the catalog.
 #[derive(Debug)]
@@ -26,20 +28,6 @@ impl CatalogFile {
             path: journal.join("catalog"),
         }
     }
-
-    fn replace(&self, bytes: &[u8]) -> io::Result<()> {
-        let new = self.path.with_extension("new");
-        let mut file = File::create(&new)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&new, &self.path)?;
-        self.sync_folder()
-    }
-
-    fn sync_folder(&self) -> io::Result<()> {
-        let folder = self.path.parent().unwrap_or(Path::new("."));
-        File::open(folder)?.sync_all()
-    }
 }
 
 impl Keep for CatalogFile {
@@ -52,14 +40,14 @@ impl Keep for CatalogFile {
     }
 
     fn store(&self, bytes: &[u8]) -> Result<(), IoError> {
-        self.replace(bytes).map_err(told)
+        durable::replace(&self.path, bytes).map_err(told)
     }
 
     fn clear(&self) -> Result<(), IoError> {
         match fs::remove_file(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) => Err(told(error)),
-            Ok(()) => self.sync_folder().map_err(told),
+            Ok(()) => durable::sync(self.path.parent().unwrap_or(Path::new("."))).map_err(told),
         }
     }
 }

@@ -14,17 +14,24 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, Permissions};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 
+use crate::durable;
+
 const HOLD: &str = ".netram";
 const NOTE: &str = "NETRAM-READ-ME";
 /// What a file system's own folder is called.
 const LOST_AND_FOUND: &str = "lost+found";
+
+/// Whether no file may be called so that is in the folder itself: it could not be given back.
+pub(crate) fn is_kept(name: &OsStr) -> bool {
+    [HOLD, NOTE, LOST_AND_FOUND].iter().any(|kept| name == *kept)
+}
 
 /// A folder, and where its files are while it is taken.
 #[derive(Clone, Debug)]
@@ -115,16 +122,9 @@ impl Ground {
 
     /// Takes it for this journal, or goes on with that.
     pub(crate) fn take(&self, journal: &Path) -> Result<(), GroundError> {
-        match self.journal() {
-            Ok(other) if other != journal => {
-                return Err(GroundError::OtherJournal {
-                    dir: self.dir.clone(),
-                    journal: other,
-                });
-            }
-            Ok(_) => (),
+        match self.is_of(journal) {
             Err(GroundError::Free { .. }) => self.begin(journal)?,
-            Err(error) => return Err(error),
+            known => known?,
         }
         if self.marker().exists() {
             return self.is_untouched();
@@ -151,19 +151,27 @@ impl Ground {
     }
 
     fn begin(&self, journal: &Path) -> Result<(), GroundError> {
-        let hold = self.hold();
         let files = self.files();
         let mut private = DirBuilder::new();
         private.mode(0o700).recursive(true);
         private.create(&files).map_err(at(&files))?;
         let path = self.journal_file();
-        let written = File::create(&path).and_then(|mut file| {
-            file.write_all(journal.as_os_str().as_bytes())?;
-            file.sync_all()
-        });
-        written.map_err(at(&path))?;
-        sync(&hold)?;
+        match durable::create(&path, journal.as_os_str().as_bytes()) {
+            // Somebody else has begun to take it in this moment.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return self.is_of(journal),
+            made => made.map_err(at(&path))?,
+        }
         sync(&self.dir)
+    }
+
+    fn is_of(&self, journal: &Path) -> Result<(), GroundError> {
+        match self.journal()? {
+            other if other == journal => Ok(()),
+            other => Err(GroundError::OtherJournal {
+                dir: self.dir.clone(),
+                journal: other,
+            }),
+        }
     }
 
     /// Gives everything back: what is beneath has all there is.
@@ -178,8 +186,11 @@ impl Ground {
         }
         let note = self.dir.join(NOTE);
         forgive(fs::remove_file(&note)).map_err(at(&note))?;
-        let hold = self.hold();
-        fs::remove_dir_all(&hold).map_err(at(&hold))?;
+        // One by one: whatever else is there is not ours to remove.
+        let (files, journal, hold) = (self.files(), self.journal_file(), self.hold());
+        forgive(fs::remove_dir(&files)).map_err(at(&files))?;
+        forgive(fs::remove_file(&journal)).map_err(at(&journal))?;
+        fs::remove_dir(&hold).map_err(at(&hold))?;
         sync(&self.dir)
     }
 
@@ -198,8 +209,7 @@ impl Ground {
         let mut names = Vec::new();
         for entry in fs::read_dir(folder).map_err(at(folder))? {
             let name = entry.map_err(at(folder))?.file_name();
-            let ours = folder == self.dir && [HOLD, NOTE, LOST_AND_FOUND].iter().any(|ours| name == *ours);
-            if !ours {
+            if folder != self.dir || !is_kept(&name) {
                 names.push(name);
             }
         }
@@ -257,9 +267,7 @@ fn forgive(done: io::Result<()>) -> io::Result<()> {
 }
 
 fn sync(folder: &Path) -> Result<(), GroundError> {
-    File::open(folder)
-        .and_then(|folder| folder.sync_all())
-        .map_err(at(folder))
+    durable::sync(folder).map_err(at(folder))
 }
 
 #[cfg(test)]
@@ -317,6 +325,20 @@ mod tests {
         assert_eq!(names(&ground.files()), ["a", "d"]);
         ground.give_back().unwrap();
         assert_eq!(names(folder.path()), ["a", "d"]);
+    }
+
+    #[test]
+    fn a_folder_is_one_journals_whoever_comes_at_the_same_time() {
+        let (_folder, ground) = folder();
+        let (first, second) = (Path::new("/first"), Path::new("/second"));
+        ground.begin(first).unwrap();
+        // Had not seen it a moment before.
+        assert!(matches!(
+            ground.begin(second),
+            Err(GroundError::OtherJournal { .. })
+        ));
+        ground.begin(first).unwrap();
+        assert_eq!(ground.journal().unwrap(), first);
     }
 
     #[test]

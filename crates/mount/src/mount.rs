@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -239,31 +240,33 @@ pub fn is_given_back_within(dir: &Path, patience: Duration) -> bool {
 
 /// Whether netram has mounted something there.
 pub fn is_mounted(dir: &Path) -> bool {
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let is_it = |line: &str| {
-        let (mount, source) = line.split_once(" - ")?;
-        let at = mount.split(' ').nth(4)?;
-        // `fuse`, or `fuse.netram` where fusermount3 has mounted it.
-        let mut source = source.split(' ');
-        let ours = source.next()?.starts_with("fuse") && source.next()? == SOURCE;
-        Some(ours && unescape(at) == dir)
-    };
-    table.lines().any(|line| is_it(line) == Some(true))
+    let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    table
+        .split(|byte| *byte == b'\n')
+        .any(|line| is_mount_at(line, dir))
 }
 
-/// The kernel writes spaces, tabs, line ends and backslashes as `\040` and so on.
-fn unescape(text: &str) -> PathBuf {
-    let mut parts = text.split('\\');
-    let mut path = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let (digits, rest) = part.split_at_checked(3).unwrap_or((part, ""));
-        match u8::from_str_radix(digits, 8) {
-            Ok(byte) => path.push(byte.into()),
-            Err(_) => path.push_str(digits),
+fn is_mount_at(line: &[u8], dir: &Path) -> bool {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let at = fields.nth(4);
+    // How many fields come before the dash is for each mount to say.
+    let mut behind = fields.skip_while(|field| *field != b"-").skip(1);
+    // `fuse`, or `fuse.netram` where fusermount3 has mounted it.
+    let ours = behind.next().is_some_and(|kind| kind.starts_with(b"fuse"))
+        && behind.next() == Some(SOURCE.as_bytes());
+    ours && at == Some(&escaped(dir)[..])
+}
+
+/// As the kernel writes a path there: spaces, tabs, line ends and backslashes as `\040` and so on.
+fn escaped(path: &Path) -> Vec<u8> {
+    let mut to = Vec::new();
+    for byte in path.as_os_str().as_bytes() {
+        match byte {
+            b' ' | b'\t' | b'\n' | b'\\' => to.extend_from_slice(format!("\\{byte:03o}").as_bytes()),
+            byte => to.push(*byte),
         }
-        path.push_str(rest);
     }
-    path.into()
+    to
 }
 
 /// Whether nobody answers there any more. Attributes the kernel has kept; how much room there is it asks each time.
@@ -321,10 +324,17 @@ fn hold(
         });
     }
     let (log, _) = Journal::open(journal, config)?;
+    let was_taken = ground.is_taken();
     ground.take(journal)?;
-    let failed = |source: OpenError| MountError::Open {
-        dir: dir.to_path_buf(),
-        source,
+    let failed = |source: OpenError| {
+        // Recovery that finds something wrong has changed nothing: who was not mounted before does not miss his files now.
+        if !was_taken && let Err(error) = ground.give_back() {
+            tracing::warn!(folder = %dir.display(), %error, "it could not be given back; `netram recover` does that");
+        }
+        MountError::Open {
+            dir: dir.to_path_buf(),
+            source,
+        }
     };
     let files = ground.files();
     let beneath = Beneath::at(&files).map_err(|source| MountError::Folder { dir: files, source })?;
@@ -395,4 +405,27 @@ fn give_back(held: Arc<Held>) -> Result<(), MountError> {
         .map_err(|source| MountError::Close { dir, source })?;
     drop(log);
     Ok(ground.give_back()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_is_known_by_its_source_and_its_place_whatever_that_is_called() {
+        let line =
+            b"41 30 0:39 / /srv/my\\040log rw,nosuid,nodev,noatime shared:20 - fuse netram rw,user_id=0";
+        assert!(is_mount_at(line, Path::new("/srv/my log")));
+        assert!(!is_mount_at(line, Path::new("/srv/my")));
+        let by_helper = b"41 30 0:39 / /a rw - fuse.netram netram rw";
+        assert!(is_mount_at(by_helper, Path::new("/a")));
+        for other in [
+            &b"41 30 0:39 / /a rw - fuse sshfs rw"[..],
+            b"41 30 0:39 / /a rw - ext4 netram rw",
+            b"41 30 0:39 / /a rw",
+            b"",
+        ] {
+            assert!(!is_mount_at(other, Path::new("/a")));
+        }
+    }
 }

@@ -100,6 +100,59 @@ fn without_the_lender_that_may_have_more_nothing_is_mounted_and_it_is_named() {
 }
 
 #[test]
+fn a_folder_that_cannot_be_mounted_keeps_its_files() {
+    if cannot_mount() {
+        return;
+    }
+    let mounted = Mounted::new("socket", 0, "1MiB");
+    fs::write(mounted.dir().join("kept"), b"kept").unwrap();
+    drop(std::os::unix::net::UnixListener::bind(mounted.dir().join("socket")).unwrap());
+    let error = mounted.refused();
+    assert!(
+        error.contains("socket is no file, folder or symbolic link"),
+        "{error}"
+    );
+    assert_eq!(fs::read(mounted.dir().join("kept")).unwrap(), b"kept");
+    assert_eq!(
+        fs::read_dir(mounted.dir()).unwrap().count(),
+        2,
+        "nothing else is there"
+    );
+}
+
+#[test]
+fn names_that_are_netrams_own_beneath_are_not_given() {
+    if cannot_mount() {
+        return;
+    }
+    let mut mounted = Mounted::new("names", 1, "1MiB");
+    let dir = mounted.dir();
+    fs::write(dir.join("a"), b"").unwrap();
+    for name in [".netram", "NETRAM-READ-ME", "lost+found"] {
+        let name = dir.join(name);
+        for refused in [
+            fs::write(&name, b""),
+            fs::create_dir(&name),
+            fs::rename(dir.join("a"), &name),
+            fs::hard_link(dir.join("a"), &name),
+            std::os::unix::fs::symlink("a", &name),
+        ] {
+            let error = refused.unwrap_err();
+            assert_eq!(
+                error.kind(),
+                std::io::ErrorKind::PermissionDenied,
+                "{}",
+                name.display()
+            );
+        }
+    }
+    fs::create_dir(dir.join("d")).unwrap();
+    fs::create_dir(dir.join("d/.netram")).unwrap();
+    assert_eq!(mounted.unmount().code, 0);
+    assert!(dir.join("d/.netram").is_dir());
+}
+
+#[test]
 fn a_full_disk_is_told_to_whoever_writes_and_what_was_synced_stays() {
     if cannot_mount() {
         return;

@@ -58,10 +58,7 @@ pub(crate) fn recover<L: Log, T: Tree, K: Keep>(
         if state.head < state.tail {
             return Err(OpenError::NoCatalog);
         }
-        let names = take_stock(tree)?;
-        sync_all(tree, &names)?;
-        finish(log, keep, journal, &names)?;
-        return Ok((names, Recovered::default()));
+        return begin(log, tree, keep, journal);
     };
     let catalog = Catalog::decode(&bytes).map_err(OpenError::Catalog)?;
     if catalog.journal != journal {
@@ -74,6 +71,16 @@ pub(crate) fn recover<L: Log, T: Tree, K: Keep>(
             tail: state.tail,
         });
     }
+    let root = tree.identity(b"").map_err(at(b""))?;
+    let known = catalog.names.entry(Node::ROOT).and_then(|entry| entry.identity);
+    // Where loss is accepted a copy will do.
+    if known != Some(root) && !options.loss_accepted {
+        return match catalog.lsn < state.tail {
+            true => Err(OpenError::OtherFolder),
+            // The other one's disk has all that there was.
+            false => begin(log, tree, keep, journal),
+        };
+    }
     let story = Story::read(log, &catalog)?;
     let mut names = story.names.clone();
     let mut settling = Settling::new(tree, &catalog, &story, options.loss_accepted)?;
@@ -83,13 +90,27 @@ pub(crate) fn recover<L: Log, T: Tree, K: Keep>(
     settling.write_again(log, catalog.lsn)?;
     let mut recovered = settling.done();
     recovered.records = story.records;
-    match options.loss_accepted {
-        true => names = take_stock(tree)?,
-        false => identify(tree, &mut names)?,
+    if options.loss_accepted {
+        names = take_stock(tree)?;
     }
+    identify(tree, &mut names)?;
     sync_all(tree, &names)?;
     finish(log, keep, journal, &names)?;
     Ok((names, recovered))
+}
+
+/// A folder as it is, of which the journal has nothing.
+fn begin<L: Log, T: Tree, K: Keep>(
+    log: &L,
+    tree: &T,
+    keep: &K,
+    journal: JournalId,
+) -> Result<(Names, Recovered), OpenError> {
+    let mut names = take_stock(tree)?;
+    identify(tree, &mut names)?;
+    sync_all(tree, &names)?;
+    finish(log, keep, journal, &names)?;
+    Ok((names, Recovered::default()))
 }
 
 /// All of it is on the disk: what whoever was here before had written and not synced, too. A program that finds it there syncs the file, and may rely on it

@@ -49,6 +49,10 @@ struct Inside {
     left: Option<u64>,
     /// So many bytes there is room for.
     room: Option<u64>,
+    /// No catalog is kept any more.
+    keeps_none: bool,
+    /// Which disk it is.
+    disk: u64,
 }
 
 /// Handles are of one disk.
@@ -167,7 +171,13 @@ impl Inside {
 
 impl MemoryDisk {
     pub(crate) fn new() -> MemoryDisk {
+        MemoryDisk::number(0)
+    }
+
+    /// One that can be told from others.
+    pub(crate) fn number(number: u64) -> MemoryDisk {
         let disk = MemoryDisk::default();
+        disk.inside.lock().unwrap().disk = number;
         let root = Inode {
             kind: NodeKind::Folder,
             bytes: Vec::new(),
@@ -222,6 +232,7 @@ impl MemoryDisk {
             names,
             count: inside.count,
             room: inside.room,
+            disk: inside.disk,
             ..Inside::default()
         };
     }
@@ -229,6 +240,11 @@ impl MemoryDisk {
     /// After so many more operations all fail.
     pub(crate) fn fail_after(&self, operations: u64) {
         self.inside.lock().unwrap().left = Some(operations);
+    }
+
+    /// Catalogs are kept, or there is no room for them.
+    pub(crate) fn set_keeps(&self, keeps: bool) {
+        self.inside.lock().unwrap().keeps_none = !keeps;
     }
 
     /// There is room for so many bytes in all. `None`: for any number.
@@ -419,7 +435,12 @@ impl Tree for MemoryDisk {
 
     fn identity(&self, path: &[u8]) -> Result<Identity, IoError> {
         let inode = self.open(path)?;
-        Ok(Identity { inode, made_ns: 0 })
+        let made_ns = if inode == 0 {
+            self.inside.lock().unwrap().disk
+        } else {
+            0
+        };
+        Ok(Identity { inode, made_ns })
     }
 
     fn ownership(&self, path: &[u8]) -> Result<(u32, Owner), IoError> {
@@ -435,7 +456,11 @@ impl Keep for MemoryDisk {
     }
 
     fn store(&self, bytes: &[u8]) -> Result<(), IoError> {
-        self.inside.lock().unwrap().step()?;
+        let mut inside = self.inside.lock().unwrap();
+        inside.step()?;
+        if inside.keeps_none {
+            return Err(IoError::ENOSPC);
+        }
         *self.catalog.lock().unwrap() = Some(bytes.to_vec());
         Ok(())
     }

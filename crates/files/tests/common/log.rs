@@ -14,6 +14,9 @@ struct Inside {
     tail: Lsn,
     waited: Lsn,
     closed: bool,
+    /// So many records are taken yet.
+    left: Option<u64>,
+    trims: bool,
 }
 
 /// Handles are of one journal.
@@ -29,7 +32,10 @@ const RECORD_BYTES: u64 = 40;
 impl MemoryLog {
     pub(crate) fn new(capacity: u64) -> MemoryLog {
         MemoryLog {
-            inside: Arc::default(),
+            inside: Arc::new(Mutex::new(Inside {
+                trims: true,
+                ..Inside::default()
+            })),
             capacity,
         }
     }
@@ -44,6 +50,7 @@ impl MemoryLog {
         let end = |(lsn, _, payload): &(Lsn, Kind, Vec<u8>)| Lsn(lsn.0 + RECORD_BYTES + payload.len() as u64);
         inside.tail = inside.records.last().map_or(inside.head, end);
         inside.waited = inside.tail;
+        (inside.left, inside.trims) = (None, true);
         MemoryLog {
             inside: Arc::new(Mutex::new(inside)),
             capacity: self.capacity,
@@ -54,6 +61,12 @@ impl MemoryLog {
     pub(crate) fn cut(&self, end: Lsn) -> MemoryLog {
         self.inside.lock().unwrap().waited = end;
         self.crash(0)
+    }
+
+    /// Takes so many records more, and gives none up any more unless it is to.
+    pub(crate) fn stop_after(&self, records: u64, trims: bool) {
+        let mut inside = self.inside.lock().unwrap();
+        (inside.left, inside.trims) = (Some(records), trims);
     }
 
     /// Takes nothing any more, or again.
@@ -85,6 +98,9 @@ impl Log for MemoryLog {
         let mut inside = self.inside.lock().unwrap();
         if inside.closed {
             return Err(AppendError::Closed);
+        }
+        if let Some(left) = &mut inside.left {
+            *left = left.checked_sub(1).ok_or(AppendError::Closed)?;
         }
         let bytes = RECORD_BYTES + length as u64;
         let used = inside.tail.0 - inside.head.0;
@@ -153,6 +169,9 @@ impl Log for MemoryLog {
 
     fn trim(&self, head: Lsn) -> Result<(), LogError> {
         let mut inside = self.inside.lock().unwrap();
+        if !inside.trims {
+            return Err(LogError::Closed);
+        }
         assert!(
             inside.head <= head && head <= inside.waited,
             "only what is stable is given up"

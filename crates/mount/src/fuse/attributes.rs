@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{Errno, FileAttr, FileType, INodeNo, TimeOrNow};
-use netram_files::{ChangeError, Moment, NameError, Node, NodeKind};
+use netram_files::{ChangeError, CheckpointError, Moment, NameError, Node, NodeKind};
 use netram_proto::port::IoError;
 use rustix::fs::Stat;
 
@@ -93,6 +93,12 @@ pub(super) fn errno(error: &ChangeError) -> Errno {
         }
         ChangeError::Wait(error) => {
             tracing::error!(%error, "what was written may be lost in a crash");
+            Errno::EIO
+        }
+        // The disk that has the journal's directory, and not the one beneath.
+        ChangeError::Full(CheckpointError::Keep(error)) => of_disk(*error),
+        ChangeError::Full(error) => {
+            tracing::error!(%error, "the journal is full, and cannot be emptied");
             Errno::EIO
         }
         ChangeError::Failed(error) => {

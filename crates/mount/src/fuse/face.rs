@@ -11,6 +11,7 @@ use rustix::fs::{OFlags, fstat};
 use super::attributes::{attributes, errno, of_disk};
 use super::handles::{Handles, Way};
 use super::{GENERATION, KEPT};
+use crate::ground::is_kept;
 use crate::mount::Held;
 
 /// Set-user-id and set-group-id: writing takes them away.
@@ -51,8 +52,9 @@ impl Face {
         self.held.folder.names().path(node).ok_or(Errno::ENOENT)
     }
 
-    pub(super) fn entry(&self, node: Node, reply: ReplyEntry) {
-        match self.look(node) {
+    /// Tells of a node that was found or made.
+    pub(super) fn entry(&self, node: Result<Node, Errno>, reply: ReplyEntry) {
+        match node.and_then(|node| self.look(node)) {
             Ok(attributes) => reply.entry(&KEPT, &attributes, GENERATION),
             Err(errno) => reply.error(errno),
         }
@@ -67,6 +69,7 @@ impl Face {
         mode: u32,
         target: &[u8],
     ) -> Result<Node, Errno> {
+        is_allowed(at)?;
         let folder = self.look(at.folder)?;
         let inherits = u32::from(folder.perm) & SET_GROUP_ID != 0;
         let owner = Owner {
@@ -100,6 +103,14 @@ impl Face {
     pub(super) fn set_size(&self, node: Node, size: u64) -> Result<(), ChangeError> {
         let file = self.held.folder.open_file(node)?;
         self.held.folder.resize(&file, size)
+    }
+}
+
+/// Some names in the folder itself are netram's own beneath the mount.
+pub(super) fn is_allowed(at: Place<'_>) -> Result<(), Errno> {
+    match at.folder == Node::ROOT && is_kept(OsStr::from_bytes(at.name)) {
+        true => Err(Errno::EPERM),
+        false => Ok(()),
     }
 }
 

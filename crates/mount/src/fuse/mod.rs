@@ -24,7 +24,7 @@ use netram_files::{
 };
 
 use self::attributes::{errno, file_type, moment, of_disk};
-use self::face::{Opening, is_synced};
+use self::face::{Opening, is_allowed, is_synced};
 use self::handles::Way;
 
 pub(crate) use self::face::Face;
@@ -73,10 +73,7 @@ impl Filesystem for Face {
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let found = self.held.folder.names().look_up(place(parent, name));
-        match found {
-            Some(node) => self.entry(node, reply),
-            None => reply.error(Errno::ENOENT),
-        }
+        self.entry(found.ok_or(Errno::ENOENT), reply);
     }
 
     fn getattr(&self, _request: &Request, number: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
@@ -149,10 +146,10 @@ impl Filesystem for Face {
             // Sockets, pipes and devices have nothing to be kept.
             return reply.error(Errno::EPERM);
         }
-        match self.make(request, place(parent, name), NodeKind::File, mode, b"") {
-            Ok(node) => self.entry(node, reply),
-            Err(errno) => reply.error(errno),
-        }
+        self.entry(
+            self.make(request, place(parent, name), NodeKind::File, mode, b""),
+            reply,
+        );
     }
 
     fn mkdir(
@@ -164,18 +161,16 @@ impl Filesystem for Face {
         _umask: u32,
         reply: ReplyEntry,
     ) {
-        match self.make(request, place(parent, name), NodeKind::Folder, mode, b"") {
-            Ok(node) => self.entry(node, reply),
-            Err(errno) => reply.error(errno),
-        }
+        self.entry(
+            self.make(request, place(parent, name), NodeKind::Folder, mode, b""),
+            reply,
+        );
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let target = target.as_os_str().as_bytes();
-        match self.make(request, place(parent, name), NodeKind::Symlink, 0o777, target) {
-            Ok(node) => self.entry(node, reply),
-            Err(errno) => reply.error(errno),
-        }
+        let made = self.make(request, place(parent, name), NodeKind::Symlink, 0o777, target);
+        self.entry(made, reply);
     }
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -202,6 +197,9 @@ impl Filesystem for Face {
         let exchange = flags.contains(RenameFlags::RENAME_EXCHANGE);
         let over = !flags.contains(RenameFlags::RENAME_NOREPLACE);
         let (from, to) = (place(parent, name), place(newparent, newname));
+        if let Err(errno) = is_allowed(to) {
+            return reply.error(errno);
+        }
         done(self.held.folder.rename(from, to, over, exchange), reply);
     }
 
@@ -213,10 +211,10 @@ impl Filesystem for Face {
         newname: &OsStr,
         reply: ReplyEntry,
     ) {
-        match self.held.folder.link(node(number), place(newparent, newname)) {
-            Ok(()) => self.entry(node(number), reply),
-            Err(error) => reply.error(errno(&error)),
-        }
+        let (node, at) = (node(number), place(newparent, newname));
+        let linked =
+            is_allowed(at).and_then(|()| self.held.folder.link(node, at).map_err(|error| errno(&error)));
+        self.entry(linked.map(|()| node), reply);
     }
 
     fn open(&self, _request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {

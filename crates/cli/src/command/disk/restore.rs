@@ -14,9 +14,10 @@ use netram_volume::Place;
 use netram_volume::replica::restore::{DataLender, Restored, restore};
 use serde_json::json;
 
-use super::create::{key_path, write_settings};
+use super::create::write_settings;
 use crate::options::{SecurityArgs, Usage, security};
 use crate::output;
+use crate::settings::key_path;
 
 /// Make a volume anew from its data lender's copy, after its own disk was lost
 ///

@@ -6,17 +6,17 @@
 //! **What things are called** is recorded first, and held, before it is done: names on the disk are never ahead of the journal. So recovery finds every
 //! file that the catalog or a record names, whatever the disk has kept of what was done since. A name that was changed is durable at once.
 
+mod checkpoint;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, Weak};
 
 use netram_proto::id::{JournalId, Lsn};
 use netram_proto::port::{AppendError, Durability, IoError, Log, LogState, Ticket, Votes};
 
-use crate::catalog::Catalog;
 use crate::change::{Allocation, Attributes, Change, Made, Node, NodeKind, Place, WRITE_HEADER_BYTES};
 use crate::deed::Deed;
 use crate::error::{ChangeError, CheckpointError, OpenError};
-use crate::limit::CHECKPOINT_PERCENT;
 use crate::names::{NameError, Names};
 use crate::pending::Pending;
 use crate::recover::{self, Recovered};
@@ -351,88 +351,6 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
         }
     }
 
-    /// Whether it is time for a checkpoint: the journal is half full.
-    pub fn is_crowded(&self) -> bool {
-        let state = self.log.state();
-        let used = state.tail.0 - lock(&self.books).catalog.0;
-        used > state.capacity / 100 * CHECKPOINT_PERCENT
-    }
-
-    /// Brings everything that was done before to the disk, and gives up the journal's records of it.
-    pub fn checkpoint(&self) -> Result<(), CheckpointError> {
-        let _one = lock(&self.checkpoint);
-        if let Some(failed) = self.failed.get() {
-            return Err(*failed);
-        }
-        let done = self.bring_down();
-        if let Err(error) = done {
-            // What the disk has of it nobody knows, and a later sync would not tell.
-            let _ = self.failed.set(error);
-        }
-        done
-    }
-
-    /// The last checkpoint: afterwards the disk alone has everything, and the catalog is given up. Returns the journal.
-    pub fn close(self) -> Result<L, CheckpointError> {
-        self.checkpoint()?;
-        self.keep.clear().map_err(CheckpointError::Keep)?;
-        Ok(self.log)
-    }
-
-    fn bring_down(&self) -> Result<(), CheckpointError> {
-        let (lsn, names, dirty) = {
-            let _turn = lock(&self.turn);
-            // The tail first: what is recorded before it is marked by now.
-            let lsn = self.log.state().tail;
-            let mut books = lock(&self.books);
-            if books.catalog == lsn && books.dirty.is_empty() {
-                return Ok(());
-            }
-            (lsn, self.names().clone(), std::mem::take(&mut books.dirty))
-        };
-        if let Err(error) = self.sync_all(&dirty) {
-            // Nothing may be forgotten of a file that was not synced.
-            let mut books = lock(&self.books);
-            for (node, file) in dirty {
-                let marked = books.dirty.entry(node).or_default();
-                *marked = marked.take().or(file);
-            }
-            return Err(CheckpointError::Sync(error));
-        }
-        let before = Ticket { lsn, end: lsn };
-        self.log
-            .wait(before, Durability::Disk)
-            .map_err(CheckpointError::Wait)?;
-        let catalog = Catalog {
-            journal: self.options.journal,
-            lsn,
-            names,
-        };
-        self.keep
-            .store(&catalog.encode())
-            .map_err(CheckpointError::Keep)?;
-        self.log.trim(lsn).map_err(CheckpointError::Log)?;
-        let mut books = lock(&self.books);
-        books.catalog = lsn;
-        books.last.retain(|_, ticket| ticket.end > lsn);
-        Ok(())
-    }
-
-    fn sync_all(&self, dirty: &HashMap<Node, Option<Arc<File<T::File>>>>) -> Result<(), IoError> {
-        for file in dirty.values().flatten() {
-            self.tree.sync_file(&file.file)?;
-        }
-        // Nobody calls them otherwise meanwhile.
-        let _turn = lock(&self.turn);
-        for (node, _) in dirty.iter().filter(|(_, file)| file.is_none()) {
-            let path = self.names().path(*node);
-            if let Some(path) = path {
-                self.tree.sync(&path)?;
-            }
-        }
-        Ok(())
-    }
-
     fn is_sound(&self) -> Result<(), ChangeError> {
         match self.failed.get() {
             Some(error) => Err(ChangeError::Failed(*error)),
@@ -474,7 +392,7 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
         loop {
             self.mark(file, node);
             match self.append(change) {
-                Err(AppendError::Full { .. }) => self.checkpoint().map_err(ChangeError::Failed)?,
+                Err(AppendError::Full { .. }) => self.make_room()?,
                 appended => {
                     let ticket = appended?;
                     let mut books = lock(&self.books);
@@ -521,15 +439,14 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
             let ticket = match self.append(&change) {
                 Err(AppendError::Full { .. }) => {
                     drop(turn);
-                    self.checkpoint().map_err(ChangeError::Failed)?;
+                    self.make_room()?;
                     continue;
                 }
                 appended => appended?,
             };
             self.log.wait(ticket, self.options.durability)?;
             if let Err(error) = deed.carry_out(&self.tree) {
-                drop(turn);
-                self.take_back(ticket)?;
+                self.take_back(ticket, turn)?;
                 return Err(ChangeError::Disk(error));
             }
             self.have_done(&change, &deed);
@@ -537,11 +454,13 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
         }
     }
 
-    /// The disk has refused what was recorded: nobody may do it again.
-    fn take_back(&self, ticket: Ticket) -> Result<(), ChangeError> {
-        match self.append(&Change::Refused { lsn: ticket.lsn }) {
-            // With the record itself this one is given up.
-            Err(AppendError::Full { .. }) => self.checkpoint().map_err(ChangeError::Failed),
+    /// The disk has refused what was recorded: nobody may do it again. That is said before anybody else changes names: he would be given the same node.
+    fn take_back(&self, ticket: Ticket, turn: MutexGuard<'_, ()>) -> Result<(), ChangeError> {
+        let appended = self.append(&Change::Refused { lsn: ticket.lsn });
+        drop(turn);
+        match appended {
+            // With the record itself this one is given up, and there is no room for a longer one before.
+            Err(AppendError::Full { .. }) => self.make_room(),
             appended => {
                 self.log.wait(appended?, self.options.durability)?;
                 Ok(())

@@ -1,16 +1,13 @@
 //! `netram mount`, `netram unmount`, `netram recover`.
 
-mod settings;
-
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use netram_home::Settings;
 use netram_mount::{Options, Report};
-use netram_proto::journal::CommitRule;
 use netram_proto::port::Durability;
-use netram_transport::Address;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -18,6 +15,7 @@ use signal_hook::iterator::Signals;
 use crate::notify::notify;
 use crate::options::{Size, Span, Usage};
 use crate::output;
+use crate::settings::{self, LenderArgs, put};
 
 /// Bytes of a new journal: what may be written before the disk has to have it.
 const JOURNAL_BYTES_DEFAULT: u64 = 256 << 20;
@@ -51,7 +49,7 @@ pub(crate) struct Mount {
     #[arg(long, value_name = "SIZE", default_value_t = Size(JOURNAL_BYTES_DEFAULT))]
     journal_size: Size,
     #[command(flatten)]
-    lenders: Lenders,
+    lenders: LenderArgs,
     /// What a sync waits for: remote (as many lenders as the rule wants, or the disk), disk or both
     #[arg(long, value_name = "WHERE", default_value = "remote", value_parser = ["remote", "disk", "both"])]
     sync: String,
@@ -75,34 +73,8 @@ pub(crate) struct Mount {
     with_parent: bool,
 }
 
-/// What the settings of a journal that is made say.
-#[derive(Debug, Args)]
-struct Lenders {
-    /// A lender that may hold the newest writes; several may be given, in order of preference
-    #[arg(long, value_name = "ADDRESS")]
-    lender: Vec<Address>,
-    /// The cluster key's file, for the lenders
-    #[arg(long, value_name = "FILE")]
-    key_file: Option<PathBuf>,
-    /// No key and no encryption; only for lenders on this machine
-    #[arg(long)]
-    insecure: bool,
-    /// How many lenders hold a copy; the others are spares
-    #[arg(long, value_name = "COUNT")]
-    members: Option<usize>,
-    /// How many of them must hold a write: all, any, or a number
-    #[arg(long, value_name = "RULE")]
-    rule: Option<CommitRule>,
-    /// What feeds this machine with power
-    #[arg(long, value_name = "LABEL")]
-    domain: Option<String>,
-    /// Allow all members in this machine's power domain
-    #[arg(long)]
-    one_domain: bool,
-    /// How long an opening waits for lenders that must answer, as 500ms, 30s or 2m; 30s without it
-    #[arg(long, value_name = "TIME")]
-    patience: Option<Span>,
-}
+/// The settings file in a journal's directory.
+const SETTINGS: &str = "netram.toml";
 
 impl Mount {
     pub(crate) fn run(self) -> Result<ExitCode> {
@@ -141,24 +113,29 @@ impl Mount {
             );
             return Err(Usage(sentence).into());
         }
-        let settings = self.lenders.table()?;
-        let made = netram_mount::create_journal(&self.on, self.journal_size.0).with_context(what)?;
-        match made {
-            true => settings::write(&self.on, &settings).inspect_err(|_| {
-                // Nobody can have written to it yet.
-                let _ = std::fs::remove_dir_all(&self.on);
-            }),
-            false if settings.is_empty() => Ok(()),
-            false => {
-                let file = self.on.join(settings::FILE);
-                let sentence = format!(
-                    "{} is there, and what it says of lenders is in {}: edit that",
-                    self.on.display(),
-                    file.display()
-                );
-                Err(Usage(sentence).into())
+        let (mut settings, file) = (self.lenders.table()?, self.on.join(SETTINGS));
+        if !netram_mount::create_journal(&self.on, self.journal_size.0).with_context(what)? {
+            if settings.is_empty() {
+                return Ok(());
             }
+            let sentence = format!(
+                "{} is there, and what it says of lenders is in {}: edit that",
+                self.on.display(),
+                file.display()
+            );
+            return Err(Usage(sentence).into());
         }
+        put(&mut settings, "key-file", self.lenders.key()?);
+        let read = |path: &Path| {
+            Settings::load(path)?
+                .journal_config()
+                .map(drop)
+                .map_err(Into::into)
+        };
+        settings::write(&file, &settings, read).inspect_err(|_| {
+            // Nobody can have written to it yet.
+            let _ = std::fs::remove_dir_all(&self.on);
+        })
     }
 }
 
