@@ -145,7 +145,11 @@ impl Caster {
         // Of the interface; what lies behind it is not asked.
         let datagram_bytes = match datagram_bytes {
             Some(bytes) => bytes,
-            None => fitting(sys::path_mtu(&socket)?),
+            // Asked for the way of the connected socket, the kernel has been seen to answer for another interface.
+            None => fitting(match &group.interface {
+                Some(name) => sys::interface_mtu(&socket, name)?,
+                None => sys::path_mtu(&socket)?,
+            }),
         };
         assert!((DATAGRAM_BYTES_MIN..=DATAGRAM_BYTES_MAX).contains(&datagram_bytes));
         let segments = sys::set_segment(&socket, datagram_bytes).is_ok();

@@ -34,6 +34,26 @@ pub(crate) fn path_mtu(socket: &impl AsFd) -> io::Result<usize> {
     usize::try_from(value).map_err(io::Error::other)
 }
 
+/// The largest packet of IP, in bytes, that an interface sends whole.
+pub(crate) fn interface_mtu(socket: &impl AsFd, name: &str) -> io::Result<usize> {
+    // SAFETY: zeros are a request that names no interface.
+    let mut request: libc::ifreq = unsafe { mem::zeroed() };
+    // The last byte ends the name.
+    if name.len() >= request.ifr_name.len() {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    for (to, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = byte.cast_signed();
+    }
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: the request is a local one, of the form that this command takes; `fd` is open while it is borrowed.
+    let done = unsafe { libc::ioctl(fd, libc::SIOCGIFMTU, &raw mut request) };
+    checked(done)?;
+    // SAFETY: this is the field that the command has filled, and any bytes are a number.
+    let mtu = unsafe { request.ifr_ifru.ifru_mtu };
+    usize::try_from(mtu).map_err(io::Error::other)
+}
+
 /// Takes datagrams that have come, without waiting: each into a piece of `slots` of `slot_bytes`, its length into `lengths`. How
 /// many. What is longer than its slot is cut. About 50 ns beside the system call.
 pub(crate) fn receive_many(
