@@ -17,6 +17,8 @@ LIBRVM  := packaging/librvm/install.sh
 TRACER  := $(TARGET)/release/libnetram_tracer.so
 # What `netram run` has programs load. It looks for it there, too.
 FARRUN  := $(TARGET)/release/libnetram_farrun.so
+# SQLite's extension, which programs load by its path.
+SQLITE  := $(TARGET)/release/libnetram_sqlite.so
 OWN     := $(DESTDIR)$(PREFIX)/lib/netram
 # The loader finds a library once its cache knows it; a stage, or an install without root, is not in the cache.
 LDCONFIG := @if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ] && command -v ldconfig >/dev/null; then ldconfig; fi
@@ -32,7 +34,7 @@ help:
 	@echo "make guest             a volume attached by the kernel's ublk, in a guest under QEMU that is cut off"
 	@echo "make soak [SECONDS=]   all long tests one after the other: simulator, faults, users and others (default an hour)"
 	@echo "make bench [ARGS=]     measure every figure beside its floor (ARGS=--quick: under two minutes)"
-	@echo "make build             the program, the C library, and what netram pagesim and netram run have programs load"
+	@echo "make build             the program, the C library, and what netram pagesim, netram run and SQLite load"
 	@echo "make install [PREFIX=] binary, C library, man pages, completions, systemd unit (default $(PREFIX))"
 	@echo "make uninstall         remove what install put there"
 	@echo "make wheel             the Python package, as $(TARGET)/wheels/netram-*.whl"
@@ -62,7 +64,7 @@ bench: program
 	$(NETRAM) bench figures $(ARGS)
 
 build: need-cargo
-	cargo build --release -p netram -p netram-capi -p netram-tracer -p netram-farrun
+	cargo build --release -p netram -p netram-capi -p netram-tracer -p netram-farrun -p netram-sqlite
 	$(LIBRVM) names $(TARGET)/release
 
 program: need-cargo
@@ -73,10 +75,11 @@ wheel: need-cargo
 
 # An install as root after a build by a user must not build anew: root may have no cargo.
 install:
-	@test -x $(NETRAM) -a -e $(TARGET)/release/librvm.so -a -e $(TARGET)/release/librvm-names -a -e $(TRACER) -a -e $(FARRUN) || $(MAKE) --no-print-directory build
+	@test -x $(NETRAM) -a -e $(TARGET)/release/librvm.so -a -e $(TARGET)/release/librvm-names -a -e $(TRACER) -a -e $(FARRUN) -a -e $(SQLITE) || $(MAKE) --no-print-directory build
 	install -D -m 755 $(NETRAM) $(BIN)/netram
 	install -D -m 644 $(TRACER) $(OWN)/libnetram_tracer.so
 	install -D -m 644 $(FARRUN) $(OWN)/libnetram_farrun.so
+	install -D -m 644 $(SQLITE) $(OWN)/libnetram_sqlite.so
 	install -d $(SHARE)/man/man1
 	$(NETRAM) man $(SHARE)/man/man1
 	install -d $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d
@@ -93,7 +96,7 @@ install:
 	$(LDCONFIG)
 
 uninstall:
-	rm -f $(OWN)/libnetram_tracer.so $(OWN)/libnetram_farrun.so
+	rm -f $(OWN)/libnetram_tracer.so $(OWN)/libnetram_farrun.so $(OWN)/libnetram_sqlite.so
 	rm -f $(BIN)/netram $(SHARE)/man/man1/netram.1 $(SHARE)/man/man1/netram-*.1
 	rm -f $(SHARE)/bash-completion/completions/netram $(SHARE)/zsh/site-functions/_netram
 	rm -f $(SHARE)/fish/vendor_completions.d/netram.fish $(UNITS)/netram-lend.service $(UNITS)/netram-disk@.service

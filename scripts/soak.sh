@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that can go on for as long as it is let, one after the other; docs/testing.md says what each does.
 #
-#   scripts/soak.sh [SECONDS] [PART...]     an hour unless said otherwise, shared equally; parts: sim nbd rvm faults mount guest users c
+#   scripts/soak.sh [SECONDS] [PART...]     an hour unless said otherwise, shared equally; parts: sim nbd rvm faults mount sqlite guest users c
 #
 # A part that fails does not stop the others: the last lines say which failed, and the output above how to repeat it.
 set -uo pipefail
@@ -13,7 +13,7 @@ seconds=${1:-3600}
 	exit 2
 }
 shift
-known=(sim nbd rvm faults mount guest users c)
+known=(sim nbd rvm faults mount sqlite guest users c)
 parts=("${@:-${known[@]}}")
 for part in "${parts[@]}"; do
 	[[ " ${known[*]} " == *" $part "* ]] || {
@@ -43,6 +43,7 @@ part() {
 	nbd) NETRAM_SECONDS=$share cargo test -q --release -p netram-nbd --test hostile -- --ignored --nocapture ;;
 	rvm) cargo run -q --release -p netram -- rvm bash --for "${share}s" ;;
 	faults) again cargo test -q -p netram --test faults ;;
+	sqlite) NETRAM_SEEDS=300000 again cargo test -q -p netram-sqlite -p netram --test model --test sqlite ;;
 	mount) again cargo test -q -p netram --test mount -- --include-ignored ;;
 	guest) again cargo test -q -p netram --test guest -- --include-ignored ;;
 	users) scripts/users.sh "$share" ;;

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::{code, tree};
 
 /// Every crate and its layer. A crate that is not here is refused, so the table cannot fall behind.
-const LAYERS: [(&str, u8); 25] = [
+const LAYERS: [(&str, u8); 26] = [
     ("netram", 4),
     ("netram-capi", 4),
     ("netram-bench", 4),
@@ -19,6 +19,7 @@ const LAYERS: [(&str, u8); 25] = [
     ("netram-home", 3),
     ("netram-volume", 3),
     ("netram-mount", 3),
+    ("netram-sqlite", 3),
     ("netram-shared", 3),
     ("netram-oo7", 3),
     ("netram-farrun", 3),
@@ -41,10 +42,11 @@ const LAYERS: [(&str, u8); 25] = [
 /// Arrows between equals that are wanted: the command line offers `netram bench`, a volume has a home's settings, a shared
 /// region's server is a home, OO7 runs on shared regions, and a
 /// device of the kernel's NBD client has its server.
-const LEVEL_ARROWS: [(&str, &str); 6] = [
+const LEVEL_ARROWS: [(&str, &str); 7] = [
     ("netram", "netram-bench"),
     ("netram-volume", "netram-home"),
     ("netram-mount", "netram-home"),
+    ("netram-sqlite", "netram-home"),
     ("netram-shared", "netram-home"),
     ("netram-oo7", "netram-shared"),
     ("netram-attach", "netram-nbd"),

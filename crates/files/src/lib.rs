@@ -35,5 +35,6 @@ pub use change::{
 pub use error::{ChangeError, CheckpointError, OpenError};
 pub use folder::{File, Folder, FolderStatus, Options};
 pub use names::{Identity, NameError, Names};
+pub use pending::Pending;
 pub use recover::Recovered;
 pub use tree::{Found, Keep, Tree};

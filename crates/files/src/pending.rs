@@ -8,7 +8,7 @@ use crate::limit::{PENDING_BYTES_MAX, PENDING_RANGES_MAX};
 
 /// Ranges of a file, none of which touch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Pending {
+pub struct Pending {
     /// Where each begins and ends.
     ranges: BTreeMap<u64, u64>,
     bytes: u64,
@@ -16,7 +16,7 @@ pub(crate) struct Pending {
 
 impl Pending {
     /// So many bytes were written there.
-    pub(crate) fn add(&mut self, offset: u64, length: u64) {
+    pub fn add(&mut self, offset: u64, length: u64) {
         if length == 0 {
             return;
         }
@@ -40,12 +40,29 @@ impl Pending {
     }
 
     /// Whether it is better recorded now.
-    pub(crate) fn is_much(&self) -> bool {
+    pub fn is_much(&self) -> bool {
         self.bytes >= PENDING_BYTES_MAX || self.ranges.len() >= PENDING_RANGES_MAX
     }
 
-    /// The first range, which is taken out.
-    pub(crate) fn take_first(&mut self) -> Option<(u64, u64)> {
+    /// Bytes in them.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The file ends there by now.
+    pub fn cut(&mut self, size: u64) {
+        let behind = self.ranges.split_off(&size);
+        self.bytes -= behind.iter().map(|(from, to)| to - from).sum::<u64>();
+        if let Some((_, to)) = self.ranges.iter_mut().next_back()
+            && *to > size
+        {
+            self.bytes -= *to - size;
+            *to = size;
+        }
+    }
+
+    /// The first range, which is taken out: where it begins and ends.
+    pub fn take_first(&mut self) -> Option<(u64, u64)> {
         let (from, to) = self.ranges.pop_first()?;
         self.bytes -= to - from;
         Some((from, to))
@@ -106,6 +123,25 @@ mod tests {
             }
             assert!(!bytes.contains(&true));
         }
+    }
+
+    #[test]
+    fn what_is_behind_the_end_is_not_kept() {
+        let whole = [(10, 5), (20, 5), (30, 5)];
+        let cut = |size| {
+            let mut pending = of(&whole);
+            pending.cut(size);
+            let ranges = all(pending.clone());
+            assert_eq!(
+                pending.bytes(),
+                ranges.iter().map(|(from, to)| to - from).sum::<u64>()
+            );
+            ranges
+        };
+        assert_eq!(cut(22), [(10, 15), (20, 22)]);
+        assert_eq!(cut(20), [(10, 15)]);
+        assert_eq!(cut(0), []);
+        assert_eq!(cut(35), [(10, 15), (20, 25), (30, 35)]);
     }
 
     #[test]

@@ -8,17 +8,17 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 /// Makes a file with these bytes, durable with its name. One that is there stays, and is [`io::ErrorKind::AlreadyExists`].
-pub(crate) fn create(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub fn create(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write(path, bytes, RenameFlags::NOREPLACE)
 }
 
 /// The same, in the place of the one that is there.
-pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write(path, bytes, RenameFlags::empty())
 }
 
 /// Makes names in a folder durable.
-pub(crate) fn sync(folder: &Path) -> io::Result<()> {
+pub fn sync(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 

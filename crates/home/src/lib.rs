@@ -18,12 +18,14 @@
 //!
 //! | module | does |
 //! |---|---|
+//! | [`durable`] | files that are there whole or not at all |
 //! | [`heap`] | a segment with a heap for C programs |
 //! | [`home`] | the files: creating, opening |
 //! | [`loader`] | the page by which C programs find a segment's regions and their addresses |
 //! | [`settings`] | the settings: file, environment, what they mean |
 #![forbid(unsafe_code)]
 
+pub mod durable;
 pub mod heap;
 pub mod home;
 pub mod loader;

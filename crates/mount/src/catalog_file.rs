@@ -5,9 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use netram_files::Keep;
+use netram_home::durable;
 use netram_proto::port::IoError;
-
-use crate::durable;
 
 /// The file that has the catalog.
 #[derive(Debug)]

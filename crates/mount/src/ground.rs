@@ -19,9 +19,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
+use netram_home::durable;
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
-
-use crate::durable;
 
 const HOLD: &str = ".netram";
 const NOTE: &str = "NETRAM-READ-ME";

@@ -9,7 +9,7 @@
 //! | `fuse` | what the kernel asks, answered by `netram_files::Folder` |
 //! | `beneath` | the disk beneath |
 //! | `ground` | a folder that is taken: where its files are meanwhile |
-//! | `catalog_file`, `durable` | the catalog's file; files that are there whole or not at all |
+//! | `catalog_file` | the catalog's file |
 //! | [`users`] | who has something open there |
 //!
 //! What programs may expect: `docs/mount.md`.
@@ -17,7 +17,6 @@
 
 mod beneath;
 mod catalog_file;
-mod durable;
 mod error;
 mod fuse;
 mod ground;

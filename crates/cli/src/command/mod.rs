@@ -12,6 +12,7 @@ mod pagesim;
 mod run;
 mod rvm;
 mod shared;
+mod sqlite;
 mod status;
 
 use std::process::ExitCode;
@@ -33,6 +34,8 @@ pub(crate) enum Command {
     Mount(mount::Mount),
     Unmount(mount::Unmount),
     Recover(mount::Recover),
+    #[command(subcommand)]
+    Sqlite(sqlite::Sqlite),
     #[command(subcommand)]
     Shared(shared::Shared),
     #[command(subcommand)]
@@ -86,6 +89,7 @@ impl Command {
             Command::Mount(mount) => mount.run(),
             Command::Unmount(unmount) => unmount.run(),
             Command::Recover(recover) => recover.run(),
+            Command::Sqlite(sqlite) => sqlite.run(),
             Command::Shared(shared) => shared.run(),
             Command::Pagesim(pagesim) => pagesim.run(),
             Command::Run(run) => run.run(),

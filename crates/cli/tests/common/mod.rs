@@ -1,6 +1,7 @@
 //! Running the program as its users do.
 #![allow(dead_code, reason = "each test file uses some of it")]
 
+pub(crate) mod disk;
 pub(crate) mod rvm;
 pub(crate) mod shared;
 
@@ -57,6 +58,32 @@ pub(crate) fn ran(output: Output) -> Ran {
         out: text(output.stdout),
         err: text(output.stderr),
     }
+}
+
+/// A library that programs load, of this package of the workspace. Cargo makes it for its own package's tests only, so it is asked for it.
+pub(crate) fn library(package: &str) -> PathBuf {
+    let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
+    let folder = Path::new(env!("CARGO_BIN_EXE_netram")).parent().unwrap();
+    let profile = match folder.file_name().and_then(|name| name.to_str()) {
+        Some("debug") | None => "test",
+        Some(profile) => profile,
+    };
+    let mut command = Command::new("timeout");
+    command.arg("500").arg(cargo).args(["build", "--quiet"]);
+    command.args(["--package", package, "--profile", profile]);
+    // What cargo tells this test of its package would have build scripts run anew, and much be compiled twice.
+    std::env::vars_os()
+        .map(|(name, _)| name)
+        .filter(|name| {
+            name.to_str()
+                .is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
+        })
+        .for_each(|name| {
+            command.env_remove(name);
+        });
+    let built = command.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
+    assert!(built.status.success(), "{built:?}");
+    folder.join(format!("lib{}.so", package.replace('-', "_")))
 }
 
 /// What a machine says of its memory, to a lender that is told to look there (`--proc`).

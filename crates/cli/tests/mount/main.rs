@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use common::disk::Disk;
 use common::{Lender, Ran, finish, netram, start};
 use rustix::mount::{UnmountFlags, unmount};
 use tempfile::TempDir;
@@ -51,7 +52,7 @@ struct Mounted {
     folder: TempDir,
     lenders: Vec<Lender>,
     server: Option<Child>,
-    disk: Option<power::Disk>,
+    disk: Option<Disk>,
 }
 
 impl Mounted {
@@ -62,13 +63,7 @@ impl Mounted {
         Mounted::with(folder, None, name, lenders, journal)
     }
 
-    fn with(
-        folder: TempDir,
-        disk: Option<power::Disk>,
-        name: &str,
-        lenders: usize,
-        journal: &str,
-    ) -> Mounted {
+    fn with(folder: TempDir, disk: Option<Disk>, name: &str, lenders: usize, journal: &str) -> Mounted {
         let lenders = (0..lenders).map(|number| {
             let socket = format!("unix:{}/lender-{number}", folder.path().display());
             Lender::start(&format!("{name}-{number}"), &["--insecure", "--listen", &socket])

@@ -5,73 +5,13 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use rustix::mount::{UnmountFlags, unmount};
 
-use crate::common::finish;
+use crate::common::disk::Disk;
 use crate::kills::{last_said, last_written, writer};
 use crate::{Mounted, cannot_mount, wait_until};
-
-/// A disk in a file.
-pub(crate) struct Disk {
-    /// Where its file system is mounted.
-    pub(crate) at: PathBuf,
-    image: PathBuf,
-    lives: u32,
-}
-
-impl Disk {
-    /// `None`: there are no loop devices here, and it was said aloud.
-    fn new(folder: &Path) -> Option<Disk> {
-        let disk = Disk {
-            at: folder.join("disk"),
-            image: folder.join("image-0"),
-            lives: 0,
-        };
-        fs::create_dir(&disk.at).unwrap();
-        File::create(&disk.image).unwrap().set_len(96 << 20).unwrap();
-        let made = finish(Command::new("mkfs.ext4").arg("-q").arg(&disk.image));
-        assert_eq!(made.code, 0, "{}", made.err);
-        let mounted = disk.mount();
-        match mounted {
-            Ok(()) => Some(disk),
-            Err(reason) => {
-                eprintln!("SKIPPED: no loop device can be mounted here: {reason}");
-                None
-            }
-        }
-    }
-
-    fn mount(&self) -> Result<(), String> {
-        let ran = finish(
-            Command::new("mount")
-                .args(["-o", "loop"])
-                .arg(&self.image)
-                .arg(&self.at),
-        );
-        if ran.code == 0 { Ok(()) } else { Err(ran.err) }
-    }
-
-    /// What has not got to the platter by now is gone.
-    fn power_off(&mut self) {
-        self.lives += 1;
-        let copy = self.image.with_file_name(format!("image-{}", self.lives));
-        fs::copy(&self.image, &copy).unwrap();
-        unmount(&self.at, UnmountFlags::DETACH).unwrap();
-        fs::remove_file(&self.image).unwrap();
-        self.image = copy;
-        self.mount().unwrap();
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        let _ = unmount(&self.at, UnmountFlags::DETACH);
-    }
-}
 
 #[test]
 fn what_was_synced_is_there_after_a_power_failure_and_the_disk_did_not_have_it() {

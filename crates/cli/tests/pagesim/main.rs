@@ -31,39 +31,7 @@ fn has(program: &str) -> bool {
 /// The library to which programs tell their references. Cargo makes it for its own package's tests only, so it is asked for it.
 fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
-        let folder = Path::new(env!("CARGO_BIN_EXE_netram")).parent().unwrap();
-        let profile = match folder.file_name().and_then(|name| name.to_str()) {
-            Some("debug") | None => "test",
-            Some(profile) => profile,
-        };
-        let mut build = Command::new("timeout");
-        // What cargo says to this test, a build script would take for news, and all above it would be built again.
-        for (name, _) in std::env::vars().filter(|(name, _)| {
-            ["CARGO_MANIFEST_", "CARGO_PKG_"]
-                .iter()
-                .any(|told| name.starts_with(told))
-        }) {
-            build.env_remove(name);
-        }
-        let built = build
-            .arg("500")
-            .arg(cargo)
-            .args([
-                "build",
-                "--quiet",
-                "--package",
-                "netram-tracer",
-                "--profile",
-                profile,
-            ])
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .output()
-            .unwrap();
-        assert!(built.status.success(), "{built:?}");
-        folder.join("libnetram_tracer.so")
-    })
+    LIBRARY.get_or_init(|| common::library("netram-tracer"))
 }
 
 /// `netram pagesim`, where it finds the library.

@@ -20,33 +20,10 @@ use common::{Lender, finish, netram, start};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// The library that programs load. Cargo makes it for its own package's tests only, so it is asked for it.
+/// The library that programs load.
 fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
-        let folder = Path::new(env!("CARGO_BIN_EXE_netram")).parent().unwrap();
-        let profile = match folder.file_name().and_then(|name| name.to_str()) {
-            Some("debug") | None => "test",
-            Some(profile) => profile,
-        };
-        let mut command = Command::new("timeout");
-        command.arg("500").arg(cargo).args(["build", "--quiet"]);
-        command.args(["--package", "netram-farrun", "--profile", profile]);
-        // What cargo tells this test of its package would have build scripts run anew, and much be compiled twice.
-        std::env::vars_os()
-            .map(|(name, _)| name)
-            .filter(|name| {
-                name.to_str()
-                    .is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
-            })
-            .for_each(|name| {
-                command.env_remove(name);
-            });
-        let built = command.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
-        assert!(built.status.success(), "{built:?}");
-        folder.join("libnetram_farrun.so")
-    })
+    LIBRARY.get_or_init(|| common::library("netram-farrun"))
 }
 
 /// A program of the folder of these tests, compiled.

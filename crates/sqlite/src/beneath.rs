@@ -1,0 +1,32 @@
+//! What a database's party needs of the disk beneath, and of the other processes.
+
+use netram_proto::port::IoError;
+
+use crate::change::Role;
+
+/// The files of one database, and what its processes share on the disk.
+pub trait Beneath {
+    /// Keeps all other processes from settling while it lives.
+    type Alone;
+    /// Keeps a dead process's slot from being taken while it lives.
+    type Held;
+
+    /// Waits until no process settles.
+    fn alone(&self) -> Result<Self::Alone, IoError>;
+    /// Takes the slot of a process that is dead. `None`: it lives.
+    fn dead(&self, slot: usize) -> Option<Self::Held>;
+    /// Makes all that was written to the files, and their names, durable.
+    fn sync(&self) -> Result<(), IoError>;
+    /// The number below which records do not count: what they say is on the disk.
+    fn start(&self) -> Result<u64, IoError>;
+    /// Sets it, durably.
+    fn set_start(&self, start: u64) -> Result<(), IoError>;
+    /// Whether there is such a file.
+    fn exists(&self, role: Role) -> Result<bool, IoError>;
+    /// Writes to a file, which is made if there is none.
+    fn write(&self, role: Role, offset: u64, bytes: &[u8]) -> Result<(), IoError>;
+    /// Gives a file a length; it is made if there is none.
+    fn resize(&self, role: Role, size: u64) -> Result<(), IoError>;
+    /// Removes a file, if it is there.
+    fn remove(&self, role: Role) -> Result<(), IoError>;
+}

@@ -1,0 +1,462 @@
+//! A database that this process has open: its files' locks, its journal, and the thread that looks after both.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use netram_client::{Journal, JournalConfig, OpenError as JournalError};
+use netram_home::{Settings, SettingsError};
+use netram_proto::port::{Durability, Log};
+use rustix::fs::{FlockOperation, flock};
+
+use crate::beneath::Beneath;
+use crate::change::Role;
+use crate::disk::{Disk, Lock, lock_file, try_lock};
+use crate::ledger::{Ledger, SLOTS};
+use crate::party::{Contents, Counts, Party, PartyError, Synced};
+use crate::place::{Place, PlaceError};
+use crate::recover::{RecoverError, Recovered, recover};
+use crate::vfs::Mapping;
+
+/// How often it is looked whether the journal is to be emptied.
+const LOOK: Duration = Duration::from_millis(50);
+/// Everything is brought to the disk once in so long; sooner if the journal is half full.
+const CHECKPOINT: Duration = Duration::from_secs(5);
+/// Whoever commits once and goes does so by the disk: a journal takes as long to open.
+const FIRST: Duration = Duration::from_millis(20);
+/// A journal that could not be opened is tried again after this.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// Why a database is not opened. What was committed is in its journals, and at their lenders.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// It is not held, or not where it should be.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    /// The settings are of no use.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// A journal could not be recovered: a lender is missing, for one.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// What the journals have could not be brought into the database.
+    #[error("{}: {source}", .path.display())]
+    Recover {
+        /// The database.
+        path: PathBuf,
+        /// Why.
+        source: RecoverError,
+    },
+    /// What a process left that was killed could not be brought to the disk.
+    #[error("{}: {source}", .path.display())]
+    Party {
+        /// The database.
+        path: PathBuf,
+        /// Why.
+        source: PartyError,
+    },
+    /// Too many have it open.
+    #[error("{} is open in {SLOTS} processes already", .path.display())]
+    Crowded {
+        /// The database.
+        path: PathBuf,
+    },
+    /// Somebody has it open.
+    #[error("{} is open in another process; close it there first", .path.display())]
+    InUse {
+        /// The database.
+        path: PathBuf,
+    },
+    /// The system refused.
+    #[error("{}: {source}", .path.display())]
+    Io {
+        /// What was opened, or mapped.
+        path: PathBuf,
+        /// What it said.
+        source: io::Error,
+    },
+}
+
+/// How a database stands in this process.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// What was done.
+    pub counts: Counts,
+    /// The journal, if this process has one: which seat it is, and its status.
+    pub journal: Option<netram_client::JournalStatus>,
+    /// Why it has none, if that is an error.
+    pub trouble: Option<String>,
+}
+
+/// A database that this process has open.
+pub struct Database {
+    inner: Arc<Inner>,
+    seat: JoinHandle<()>,
+}
+
+struct Inner {
+    place: Place,
+    party: Party<Journal, Disk>,
+    config: JournalConfig,
+    keeper: Mutex<Keeper>,
+    wake: Condvar,
+    /// Shared with other processes that have it open.
+    _open: File,
+    _slot: Lock,
+}
+
+#[derive(Default)]
+struct Keeper {
+    /// Somebody has synced: there is to be a journal.
+    wanted: bool,
+    ended: bool,
+    trouble: Option<String>,
+}
+
+fn at(path: PathBuf) -> impl FnOnce(io::Error) -> OpenError {
+    move |source| OpenError::Io { path, source }
+}
+
+impl Database {
+    /// Opens a database that netram holds. The first one after a crash of the machine brings the journals into it.
+    pub fn open(place: &Place) -> Result<(Database, Recovered), OpenError> {
+        if !place.is_held() {
+            let path = place.path().to_path_buf();
+            return Err(PlaceError::Free { path }.into());
+        }
+        let config = config(place, false)?;
+        let main = place.file(Role::Main);
+        let disk = Disk::at(place).map_err(at(main))?;
+        let ledger = Mapping::of(&place.ledger()).map_err(at(place.ledger()))?;
+        let ledger = Ledger::new(Box::new(ledger));
+        let (open, recovered) = come_in(place, &disk, &ledger, &config)?;
+        let (number, slot) = take_slot(place)?;
+        let party =
+            Party::join(disk, ledger, number, Durability::Remote).map_err(|source| OpenError::Party {
+                path: place.path().to_path_buf(),
+                source,
+            })?;
+        let inner = Arc::new(Inner {
+            place: place.clone(),
+            party,
+            config,
+            keeper: Mutex::default(),
+            wake: Condvar::new(),
+            _open: open,
+            _slot: slot,
+        });
+        let kept = Arc::clone(&inner);
+        let seat = std::thread::Builder::new()
+            .name("netram-seat".to_owned())
+            .spawn(move || kept.keep())
+            .map_err(at(place.path().to_path_buf()))?;
+        Ok((Database { inner, seat }, recovered))
+    }
+
+    /// Where it is.
+    pub fn place(&self) -> &Place {
+        &self.inner.place
+    }
+
+    /// Writes to one of its files.
+    pub fn write<T>(&self, role: Role, offset: u64, length: u64, act: impl FnOnce() -> T) -> T {
+        self.inner.party.write(role, offset, length, act)
+    }
+
+    /// Gives one of its files a length.
+    pub fn resize<T>(&self, role: Role, size: u64, act: impl FnOnce() -> T) -> T {
+        self.inner.party.resize(role, size, act)
+    }
+
+    /// Removes one of its files, which is durable when this returns.
+    pub fn remove<T, E: From<PartyError>>(
+        &self,
+        role: Role,
+        act: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.want();
+        self.inner.party.remove(role, act)
+    }
+
+    /// Makes what was written to one of its files durable.
+    pub fn sync(&self, role: Role, file: &mut dyn Contents) -> Result<Synced, PartyError> {
+        self.want();
+        self.inner.party.sync(role, file)
+    }
+
+    /// The first that is made durable is by the disk, while the journal is opened. Whoever only reads needs none.
+    fn want(&self) {
+        let mut keeper = self.inner.keeper();
+        if !keeper.wanted {
+            keeper.wanted = true;
+            self.inner.wake.notify_all();
+        }
+    }
+
+    /// How it stands.
+    pub fn status(&self) -> Status {
+        Status {
+            counts: self.inner.party.counts(),
+            journal: self.inner.party.log().map(|log| log.status()),
+            trouble: self.inner.keeper().trouble.clone(),
+        }
+    }
+
+    /// Has a journal, and waits until lenders are members of it, for so long at most.
+    pub fn wait_for_journal(&self, patience: Duration) -> Option<Status> {
+        self.want();
+        let until = Instant::now() + patience;
+        while Instant::now() < until {
+            if let Some(log) = self.inner.party.log() {
+                let _ = log.wait_for_members(until - Instant::now());
+                return Some(self.status());
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        None
+    }
+
+    /// Brings all of it to the disk, and needs no lender any more.
+    pub fn close(self) -> Result<(), PartyError> {
+        let Database { inner, seat } = self;
+        inner.keeper().ended = true;
+        inner.wake.notify_all();
+        // It has the database's file open, too, which must not be closed when somebody has opened it anew.
+        let _ = seat.join();
+        let closed = match inner.party.has_records() {
+            true => inner.party.checkpoint(),
+            false => Ok(()),
+        };
+        drop(inner.party.give_up());
+        closed
+    }
+}
+
+impl Inner {
+    fn keeper(&self) -> MutexGuard<'_, Keeper> {
+        self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks after the journal, until the database is closed.
+    fn keep(&self) {
+        let (mut tried, mut last, mut told): (Option<Instant>, _, _) = (None, Instant::now(), false);
+        loop {
+            {
+                // Who only reads is not looked after.
+                let idle = |keeper: &mut Keeper| !keeper.wanted && !keeper.ended;
+                let keeper = self.wake.wait_while(self.keeper(), idle);
+                let keeper = keeper.unwrap_or_else(PoisonError::into_inner);
+                let pause = if tried.is_some() { LOOK } else { FIRST };
+                let paused = self
+                    .wake
+                    .wait_timeout_while(keeper, pause, |keeper| !keeper.ended);
+                if paused.unwrap_or_else(PoisonError::into_inner).0.ended {
+                    return;
+                }
+            }
+            if self.party.log().is_none() && tried.is_none_or(|tried| tried.elapsed() > AGAIN) {
+                tried = Some(Instant::now());
+                self.sit();
+            }
+            let due = last.elapsed() > CHECKPOINT && self.party.has_records();
+            if due || self.party.is_crowded() {
+                last = Instant::now();
+                if let Err(error) = self.party.checkpoint()
+                    && !std::mem::replace(&mut told, true)
+                {
+                    tracing::error!(database = %self.place.path().display(), %error, "it is not brought to the disk");
+                }
+            }
+        }
+    }
+
+    /// Takes a journal that no other process has.
+    fn sit(&self) {
+        let sat = self.try_to_sit();
+        if let Err(trouble) = &sat {
+            tracing::warn!(database = %self.place.path().display(), %trouble, "no journal: commits go to the disk");
+        }
+        self.keeper().trouble = sat.err();
+    }
+
+    fn try_to_sit(&self) -> Result<(), String> {
+        // Afterwards nothing counts that is in any journal: whoever of its lenders are gone, nothing is missing.
+        self.party.settle().map_err(|error| error.to_string())?;
+        for seat in self.place.seats() {
+            let config = JournalConfig {
+                accept_loss: true,
+                patience: Duration::ZERO,
+                ..self.config.clone()
+            };
+            match Journal::open(&seat, config) {
+                Ok((journal, _)) => {
+                    let trimmed = journal.trim(journal.state().tail);
+                    trimmed.map_err(|error| error.to_string())?;
+                    self.party.adopt(journal);
+                    return Ok(());
+                }
+                Err(JournalError::InUse { .. }) => (),
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        Err(
+            "all journals are other processes'; `netram sqlite create --seats` says how many there are"
+                .to_owned(),
+        )
+    }
+}
+
+/// The lenders, and how they are used.
+fn config(place: &Place, accept_loss: bool) -> Result<JournalConfig, OpenError> {
+    let file = place.settings();
+    let settings = match file.exists() {
+        true => Settings::load(&file)?,
+        false => Settings::default(),
+    };
+    let mut settings = settings.with_environment(&|name| std::env::var(name).ok())?;
+    settings.accept_loss |= accept_loss;
+    Ok(settings.journal_config()?)
+}
+
+/// What the machine's memory has lived since, as a number that is not 0.
+fn boot() -> u64 {
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+    u64::from_str_radix(&digits, 16).unwrap_or(1) | 1
+}
+
+/// Joins those that have it open. Whoever is the first since the machine's memory was lost recovers it.
+fn come_in(
+    place: &Place,
+    disk: &Disk,
+    ledger: &Ledger,
+    config: &JournalConfig,
+) -> Result<(File, Recovered), OpenError> {
+    let path = place.open();
+    let file = lock_file(&path).map_err(at(path.clone()))?;
+    let mut recovered = Recovered::default();
+    loop {
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() && !ledger.is_of(boot()) {
+            recovered = recover_all(place, disk, config)?;
+            ledger.begin(boot(), recovered.next);
+        }
+        flock(&file, FlockOperation::LockShared).map_err(|errno| at(path.clone())(errno.into()))?;
+        // Whoever was the first may have failed, and left.
+        if ledger.is_of(boot()) {
+            return Ok((file, recovered));
+        }
+    }
+}
+
+fn recover_all(place: &Place, disk: &Disk, config: &JournalConfig) -> Result<Recovered, OpenError> {
+    let journals = place.seats().into_iter().map(|seat| {
+        let (journal, _) = Journal::open(&seat, config.clone())?;
+        Ok(journal)
+    });
+    let journals = journals.collect::<Result<Vec<Journal>, JournalError>>()?;
+    recover(&journals, disk).map_err(|source| OpenError::Recover {
+        path: place.path().to_path_buf(),
+        source,
+    })
+}
+
+fn take_slot(place: &Place) -> Result<(usize, Lock), OpenError> {
+    for number in 0..SLOTS {
+        let path = place.slot(number);
+        if let Some(lock) = try_lock(&path).map_err(at(path))? {
+            return Ok((number, lock));
+        }
+    }
+    Err(OpenError::Crowded {
+        path: place.path().to_path_buf(),
+    })
+}
+
+/// Whoever has the database open, and nobody else.
+fn alone(place: &Place) -> Result<Lock, OpenError> {
+    let path = place.open();
+    let lock = try_lock(&path).map_err(at(path))?;
+    lock.ok_or_else(|| OpenError::InUse {
+        path: place.path().to_path_buf(),
+    })
+}
+
+/// Brings what the journals have into a database that nobody has open, whatever the machine's memory has. `accept_loss`: although it may not be all that was
+/// committed.
+pub fn recover_database(place: &Place, accept_loss: bool) -> Result<Recovered, OpenError> {
+    if !place.is_held() {
+        let path = place.path().to_path_buf();
+        return Err(PlaceError::Free { path }.into());
+    }
+    let _alone = alone(place)?;
+    let config = config(place, accept_loss)?;
+    let disk = Disk::at(place).map_err(at(place.file(Role::Main)))?;
+    let ledger = Mapping::of(&place.ledger()).map_err(at(place.ledger()))?;
+    let ledger = Ledger::new(Box::new(ledger));
+    let recovered = recover_all(place, &disk, &config)?;
+    ledger.begin(boot(), recovered.next);
+    Ok(recovered)
+}
+
+/// Gives a database back that nobody has open: all of it is in the file, where it was.
+pub fn release(place: &Place, accept_loss: bool) -> Result<(), OpenError> {
+    if place.is_half_given_back() {
+        return Ok(place.give_back()?);
+    }
+    if !place.is_held() {
+        let path = place.path().to_path_buf();
+        return Err(PlaceError::Free { path }.into());
+    }
+    let lock = alone(place)?;
+    let disk = Disk::at(place).map_err(at(place.file(Role::Main)))?;
+    let ledger = Mapping::of(&place.ledger()).map_err(at(place.ledger()))?;
+    if Ledger::new(Box::new(ledger)).is_of(boot()) {
+        // The machine's memory has all of it.
+        disk.sync().map_err(|error| OpenError::Party {
+            path: place.path().to_path_buf(),
+            source: error.into(),
+        })?;
+    } else {
+        recover_all(place, &disk, &config(place, accept_loss)?)?;
+    }
+    place.give_back()?;
+    drop(lock);
+    Ok(())
+}
+
+/// How a database stands that netram holds, seen from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// A process has it open.
+    pub open: bool,
+    /// The machine's memory was lost since it was written: whoever opens it next recovers it.
+    pub to_recover: bool,
+    /// Journals that there are.
+    pub seats: usize,
+    /// Of them, those that processes have.
+    pub taken: usize,
+}
+
+/// Looks at a database that netram holds, and changes nothing.
+pub fn look(place: &Place) -> Result<Look, OpenError> {
+    if !place.is_held() {
+        let path = place.path().to_path_buf();
+        return Err(PlaceError::Free { path }.into());
+    }
+    let open = try_lock(&place.open()).map_err(at(place.open()))?.is_none();
+    let ledger = Mapping::of(&place.ledger()).map_err(at(place.ledger()))?;
+    let seats = place.seats();
+    let taken = { seats.iter() }
+        .map(|seat| netram_client::Place::at(seat).is_locked())
+        .filter(|locked| matches!(locked, Ok(true)))
+        .count();
+    Ok(Look {
+        open,
+        to_recover: !Ledger::new(Box::new(ledger)).is_of(boot()),
+        seats: seats.len(),
+        taken,
+    })
+}

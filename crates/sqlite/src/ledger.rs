@@ -1,0 +1,180 @@
+//! What the processes that have a database open know of each other: a page of words that all of them map.
+//!
+//! Each process has a slot. In it stands, for every file of the database, how far the process has got with writing it, and how far what it wrote is
+//! *safe*: recorded in a journal and held, or on the disk. So whoever syncs a file knows whether there are writes of others that no record covers yet,
+//! be the other alive, or killed in the middle of a write.
+//!
+//! The page lives as long as the machine's memory does, as what was written to the files and not synced does. After the machine has crashed its mark is of
+//! another boot, and nothing in it counts.
+//!
+//! ```text
+//! word 0        mark of the boot, 0: none
+//! word 1        number of the next record, of whichever process
+//! word 8 + 6n   slot n: writes begun and ended (odd: one is going on) of each of the three files, then what of them is safe
+//! ```
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::change::Role;
+
+/// Processes that may have one database open.
+pub const SLOTS: usize = 64;
+/// Words that a ledger takes.
+pub const WORDS: usize = FIRST_SLOT + SLOTS * SLOT_WORDS;
+
+const BOOT: usize = 0;
+const NEXT: usize = 1;
+const FIRST_SLOT: usize = 8;
+const SLOT_WORDS: usize = 2 * Role::ALL.len();
+
+/// Memory that several processes have.
+pub trait Words: Send + Sync {
+    /// At least [`WORDS`] of them.
+    fn words(&self) -> &[AtomicU64];
+}
+
+impl Words for std::sync::Arc<[AtomicU64]> {
+    fn words(&self) -> &[AtomicU64] {
+        self
+    }
+}
+
+/// The page.
+pub struct Ledger {
+    words: Box<dyn Words>,
+}
+
+impl Ledger {
+    /// The one in this memory.
+    pub fn new(words: Box<dyn Words>) -> Ledger {
+        assert!(words.words().len() >= WORDS);
+        Ledger { words }
+    }
+
+    fn word(&self, index: usize) -> &AtomicU64 {
+        &self.words.words()[index]
+    }
+
+    fn written_word(&self, slot: usize, role: Role) -> &AtomicU64 {
+        self.word(FIRST_SLOT + slot * SLOT_WORDS + role as usize)
+    }
+
+    fn safe_word(&self, slot: usize, role: Role) -> &AtomicU64 {
+        self.word(FIRST_SLOT + slot * SLOT_WORDS + Role::ALL.len() + role as usize)
+    }
+
+    /// Whether it was begun under this boot's mark: what was written to the files is in the machine's memory, if not on the disk.
+    pub fn is_of(&self, boot: u64) -> bool {
+        self.word(BOOT).load(Ordering::SeqCst) == boot
+    }
+
+    /// Begins it anew: everything is on the disk, and the next record has this number. Nobody else has the database open.
+    pub fn begin(&self, boot: u64, next: u64) {
+        // Whoever is cut off in between leaves a page that is of no boot.
+        self.word(BOOT).store(0, Ordering::SeqCst);
+        self.words
+            .words()
+            .iter()
+            .skip(FIRST_SLOT)
+            .for_each(|word| word.store(0, Ordering::SeqCst));
+        self.word(NEXT).store(next, Ordering::SeqCst);
+        self.word(BOOT).store(boot, Ordering::SeqCst);
+    }
+
+    /// The next record's number.
+    pub fn next(&self) -> u64 {
+        self.word(NEXT).load(Ordering::SeqCst)
+    }
+
+    /// A number for a record. What the record says must be read from the file after this: so of two records of the same bytes the one with the higher number
+    /// has what was there later.
+    pub fn take_number(&self) -> u64 {
+        self.word(NEXT).fetch_add(1, Ordering::SeqCst)
+    }
+
+    /// How far a process has got with writing a file.
+    pub fn written(&self, slot: usize, role: Role) -> u64 {
+        self.written_word(slot, role).load(Ordering::SeqCst)
+    }
+
+    /// A write begins. One at a time for each slot and file.
+    pub fn begin_write(&self, slot: usize, role: Role) {
+        self.written_word(slot, role).fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// It has ended, however it has.
+    pub fn end_write(&self, slot: usize, role: Role) {
+        self.written_word(slot, role).fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Ends the write of a process that was killed in the middle of it. Returns how far it had got.
+    pub fn end_write_of_the_dead(&self, slot: usize, role: Role) -> u64 {
+        let word = self.written_word(slot, role);
+        let written = word.load(Ordering::SeqCst);
+        let ended = written + written % 2;
+        word.store(ended, Ordering::SeqCst);
+        ended
+    }
+
+    /// All that was written to a file up to there is safe.
+    pub fn make_safe(&self, slot: usize, role: Role, written: u64) {
+        debug_assert!(written.is_multiple_of(2));
+        self.safe_word(slot, role).fetch_max(written, Ordering::SeqCst);
+    }
+
+    /// Whether a process wrote to a file what is not safe.
+    pub fn is_dirty(&self, slot: usize, role: Role) -> bool {
+        // What is safe first: it does not pass what was written by then.
+        let safe = self.safe_word(slot, role).load(Ordering::SeqCst);
+        self.written(slot, role) != safe
+    }
+
+    /// Whether any process but this one did. 64 loads: some 50 ns.
+    pub fn is_dirty_but_for(&self, slot: usize, role: Role) -> bool {
+        (0..SLOTS).any(|other| other != slot && self.is_dirty(other, role))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn ledger() -> Ledger {
+        let words: Arc<[AtomicU64]> = (0..WORDS).map(|_| AtomicU64::new(7)).collect();
+        let ledger = Ledger::new(Box::new(words));
+        ledger.begin(9, 100);
+        ledger
+    }
+
+    #[test]
+    fn what_is_written_is_dirty_until_it_is_safe_and_while_it_is_being_written() {
+        let ledger = ledger();
+        assert!(ledger.is_of(9) && !ledger.is_of(8));
+        assert!(Role::ALL.iter().all(|role| !ledger.is_dirty_but_for(0, *role)));
+        ledger.begin_write(3, Role::Wal);
+        assert!(ledger.is_dirty_but_for(0, Role::Wal) && !ledger.is_dirty_but_for(3, Role::Wal));
+        assert!(!ledger.is_dirty_but_for(0, Role::Main));
+        ledger.end_write(3, Role::Wal);
+        let written = ledger.written(3, Role::Wal);
+        ledger.begin_write(3, Role::Wal);
+        ledger.make_safe(3, Role::Wal, written);
+        assert!(ledger.is_dirty(3, Role::Wal), "it goes on");
+        let ended = ledger.end_write_of_the_dead(3, Role::Wal);
+        assert_eq!((ended, ledger.written(3, Role::Wal)), (4, 4));
+        ledger.make_safe(3, Role::Wal, ended);
+        // What somebody else says later, of earlier, changes nothing.
+        ledger.make_safe(3, Role::Wal, written);
+        assert!(!ledger.is_dirty(3, Role::Wal));
+    }
+
+    #[test]
+    fn numbers_are_given_once() {
+        let ledger = ledger();
+        assert_eq!(
+            (ledger.take_number(), ledger.take_number(), ledger.next()),
+            (100, 101, 102)
+        );
+    }
+}

@@ -1,0 +1,420 @@
+//! Where a database is while netram holds it, taking it and giving it back.
+//!
+//! ```text
+//! app.db                a note, which SQLite says is no database
+//! app.db-netram/app.db  the database; beside it its -wal, -journal and -shm
+//!               held    it is held: the database is here, whatever else was cut off
+//!               netram.toml, seat-0/, seat-1/, ...   lenders, and the journals of processes
+//!               start   the number below which records do not count
+//!               ledger, open, settling, slot-0, ...  what its processes share
+//! ```
+//!
+//! So a program that opens `app.db` without netram finds no database, instead of one that the journals are ahead of, and changes nothing. Both ways the database
+//! itself changes places with the note in one step.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+
+use netram_client::file::DiskFile;
+use netram_client::{CreateError, Layout, Place as JournalPlace};
+use netram_home::durable;
+use netram_proto::journal::Slots;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+use crate::change::Role;
+use crate::disk::{START_BYTES, START_MAGIC};
+
+/// What the folder's name has that the database's has not.
+const FOLDER_SUFFIX: &str = "-netram";
+/// Journals at most, each of a process.
+pub const SEATS_MAX: usize = 16;
+
+/// Where a database is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// What it is called by its users.
+    path: PathBuf,
+    folder: PathBuf,
+    name: OsString,
+}
+
+/// Why a database is not taken, or not given back. Nothing is lost by trying again.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    /// A path that names no file.
+    #[error("{}: name the database's file", .path.display())]
+    Name {
+        /// The path.
+        path: PathBuf,
+    },
+    /// It is held already.
+    #[error("{} is held already; `netram sqlite status` says how it stands", .path.display())]
+    Held {
+        /// The database.
+        path: PathBuf,
+    },
+    /// It is not held.
+    #[error("netram does not hold {0}; `netram sqlite create {0}` makes it do so", .path.display())]
+    Free {
+        /// The database.
+        path: PathBuf,
+    },
+    /// It was not closed.
+    #[error(
+        "{} has what is not in the database yet; have SQLite bring it there: `sqlite3 {} 'pragma wal_checkpoint(truncate)'`",
+        .left.display(), .path.display()
+    )]
+    Unfinished {
+        /// The database.
+        path: PathBuf,
+        /// What a program left that was killed, or has it open.
+        left: PathBuf,
+    },
+    /// It is none.
+    #[error("{} is no SQLite database", .path.display())]
+    Other {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A journal could not be made.
+    #[error(transparent)]
+    Journal(#[from] CreateError),
+    /// The system refused.
+    #[error("{}: {source}", .path.display())]
+    Io {
+        /// What was to be made, moved or read.
+        path: PathBuf,
+        /// What it said.
+        source: io::Error,
+    },
+}
+
+fn at(path: &Path) -> impl FnOnce(io::Error) -> PlaceError {
+    let path = path.to_path_buf();
+    move |source| PlaceError::Io { path, source }
+}
+
+impl Place {
+    /// The database of this name, held or not.
+    pub fn of(path: &Path) -> Result<Place, PlaceError> {
+        let nameless = || PlaceError::Name {
+            path: path.to_path_buf(),
+        };
+        let name = path.file_name().ok_or_else(nameless)?;
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let parent = parent.unwrap_or(Path::new("."));
+        let parent = parent.canonicalize().map_err(at(parent))?;
+        let found = Place::inside(&parent, name);
+        Ok(found.unwrap_or_else(|| Place::new(&parent, name)))
+    }
+
+    fn new(parent: &Path, name: &OsStr) -> Place {
+        let mut folder = name.to_os_string();
+        folder.push(FOLDER_SUFFIX);
+        Place {
+            path: parent.join(name),
+            folder: parent.join(folder),
+            name: name.to_os_string(),
+        }
+    }
+
+    /// By where it is while it is held.
+    fn inside(folder: &Path, name: &OsStr) -> Option<Place> {
+        let place = Place::new(folder.parent()?, name);
+        (place.folder == folder && place.is_held()).then_some(place)
+    }
+
+    /// What it is called by its users.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where all of it is.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// One of its files.
+    pub fn file(&self, role: Role) -> PathBuf {
+        self.beside(role.suffix())
+    }
+
+    fn beside(&self, suffix: &str) -> PathBuf {
+        let mut name = self.name.clone();
+        name.push(suffix);
+        self.folder.join(name)
+    }
+
+    /// The lenders, and how they are used.
+    pub fn settings(&self) -> PathBuf {
+        self.folder.join("netram.toml")
+    }
+
+    pub(crate) fn start(&self) -> PathBuf {
+        self.folder.join("start")
+    }
+
+    pub(crate) fn ledger(&self) -> PathBuf {
+        self.folder.join("ledger")
+    }
+
+    pub(crate) fn open(&self) -> PathBuf {
+        self.folder.join("open")
+    }
+
+    pub(crate) fn settling(&self) -> PathBuf {
+        self.folder.join("settling")
+    }
+
+    pub(crate) fn slot(&self, slot: usize) -> PathBuf {
+        self.folder.join(format!("slot-{slot}"))
+    }
+
+    /// Its processes' journals.
+    pub fn seats(&self) -> Vec<PathBuf> {
+        { (0..SEATS_MAX).map(|seat| self.seat(seat)) }
+            .take_while(|seat| seat.exists())
+            .collect()
+    }
+
+    fn seat(&self, seat: usize) -> PathBuf {
+        self.folder.join(format!("seat-{seat}"))
+    }
+
+    fn marker(&self) -> PathBuf {
+        self.folder.join("held")
+    }
+
+    /// Whether netram holds it.
+    pub fn is_held(&self) -> bool {
+        self.marker().exists()
+    }
+
+    /// Takes a database, or makes an empty one, with so many journals of `log_bytes`. `write_settings` writes the settings.
+    pub fn create<E: From<PlaceError>>(
+        &self,
+        seats: usize,
+        log_bytes: u64,
+        write_settings: impl FnOnce(&Path) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if self.is_held() {
+            let path = self.path.clone();
+            return Err(PlaceError::Held { path }.into());
+        }
+        let owner = self.check()?;
+        let begun = self.begin(seats, log_bytes);
+        let written = begun
+            .map_err(E::from)
+            .and_then(|()| write_settings(&self.settings()));
+        if let Err(error) = written {
+            // Nobody can have written to it yet, and the database is where it was.
+            if !self.file(Role::Main).exists() {
+                let _ = fs::remove_dir_all(&self.folder);
+            }
+            return Err(error);
+        }
+        Ok(self.take(owner)?)
+    }
+
+    /// Whose it is; `None`: there is none yet.
+    fn check(&self) -> Result<Option<(u32, u32)>, PlaceError> {
+        let path = self.path.clone();
+        for suffix in ["-wal", "-journal"] {
+            let mut left = path.clone().into_os_string();
+            left.push(suffix);
+            let left = PathBuf::from(left);
+            if fs::metadata(&left).is_ok_and(|found| found.len() > 0) {
+                return Err(PlaceError::Unfinished { path, left });
+            }
+        }
+        match fs::metadata(&path) {
+            // An earlier attempt was cut off behind the exchange.
+            Ok(found) if self.file(Role::Main).exists() => Ok(Some((found.uid(), found.gid()))),
+            Ok(found) => {
+                let head = fs::read(&path).map_err(at(&path))?;
+                match head.is_empty() || head.starts_with(b"SQLite format 3\0") {
+                    true => Ok(Some((found.uid(), found.gid()))),
+                    false => Err(PlaceError::Other { path }),
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(at(&path)(error)),
+        }
+    }
+
+    fn begin(&self, seats: usize, log_bytes: u64) -> Result<(), PlaceError> {
+        let mut folder = DirBuilder::new();
+        folder.mode(0o700).recursive(true);
+        folder.create(&self.folder).map_err(at(&self.folder))?;
+        for seat in 0..seats {
+            let place = JournalPlace::of(&self.seat(seat), Layout::Directory);
+            if !place.log().exists() {
+                place.create(log_bytes)?;
+            }
+        }
+        let path = self.start();
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .map_err(at(&path))?;
+        let told = |error: netram_proto::port::IoError| at(&path)(io::Error::from_raw_os_error(error.errno));
+        Slots::create(
+            &DiskFile::new(file),
+            START_MAGIC,
+            START_BYTES,
+            &0_u64.to_le_bytes(),
+        )
+        .map_err(told)?;
+        Ok(())
+    }
+
+    fn take(&self, owner: Option<(u32, u32)>) -> Result<(), PlaceError> {
+        let inside = self.file(Role::Main);
+        if !inside.exists() {
+            if owner.is_none() {
+                File::create_new(&self.path).map_err(at(&self.path))?;
+            }
+            self.write_note(&inside)?;
+            renameat_with(CWD, &inside, CWD, &self.path, RenameFlags::EXCHANGE)
+                .map_err(|errno| at(&inside)(errno.into()))?;
+        }
+        if let Some((uid, gid)) = owner
+            && rustix::process::geteuid().is_root()
+        {
+            give(&self.folder, uid, gid)?;
+        }
+        let parent = self.path.parent().unwrap_or(Path::new("/"));
+        for folder in [&self.folder, parent] {
+            durable::sync(folder).map_err(at(folder))?;
+        }
+        let marker = self.marker();
+        durable::replace(&marker, b"").map_err(at(&marker))
+    }
+
+    /// What stands in the database's place. Longer than a database's header, so that SQLite looks at it and says what it is not.
+    fn write_note(&self, path: &Path) -> Result<(), PlaceError> {
+        let mut text = format!(
+            "This is not the database: netram holds it, with its newest commits in other machines' memory.\n\
+             Programs open it by file:{name}?vfs=netram, with netram's extension loaded.\n\
+             `netram sqlite status {name}` says how it stands; `netram sqlite release {name}` puts it back here.\n",
+            name = self.path.display()
+        );
+        while text.len() < 512 {
+            text.push('\n');
+        }
+        durable::replace(path, text.as_bytes()).map_err(at(path))?;
+        fs::set_permissions(path, Permissions::from_mode(0o444)).map_err(at(path))
+    }
+
+    /// Puts the database back. All of it is on the disk, and nobody has it open.
+    pub(crate) fn give_back(&self) -> Result<(), PlaceError> {
+        let marker = self.marker();
+        match fs::remove_file(&marker) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(at(&marker)(error)),
+            _ => durable::sync(&self.folder).map_err(at(&self.folder))?,
+        }
+        // The note is there until the database is: a log of it is nobody's in between.
+        for role in [Role::Wal, Role::Journal, Role::Main] {
+            let (inside, mut outside) = (self.file(role), self.path.clone().into_os_string());
+            outside.push(role.suffix());
+            if inside.exists() {
+                fs::rename(&inside, &outside).map_err(at(&inside))?;
+            }
+        }
+        let parent = self.path.parent().unwrap_or(Path::new("/"));
+        durable::sync(parent).map_err(at(parent))?;
+        for seat in self.seats() {
+            fs::remove_dir_all(&seat).map_err(at(&seat))?;
+        }
+        let slots = (0..crate::ledger::SLOTS).map(|slot| self.slot(slot));
+        let ours = [
+            self.beside("-shm"),
+            self.settings(),
+            self.start(),
+            self.ledger(),
+            self.open(),
+            self.settling(),
+        ];
+        for file in slots.chain(ours) {
+            let _ = fs::remove_file(file);
+        }
+        // Whatever else is there is not ours to remove.
+        fs::remove_dir(&self.folder).map_err(at(&self.folder))
+    }
+
+    /// Whether giving it back was cut off.
+    pub(crate) fn is_half_given_back(&self) -> bool {
+        !self.is_held() && self.folder.exists()
+    }
+}
+
+fn give(path: &Path, uid: u32, gid: u32) -> Result<(), PlaceError> {
+    chown(path, Some(uid), Some(gid)).map_err(at(path))?;
+    if path.is_dir() {
+        for entry in fs::read_dir(path).map_err(at(path))? {
+            give(&entry.map_err(at(path))?.path(), uid, gid)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn create(place: &Place) -> Result<(), PlaceError> {
+        place.create(2, 1 << 20, |path| fs::write(path, "").map_err(at(path)))
+    }
+
+    #[test]
+    fn a_database_that_is_taken_is_no_database_where_it_was_and_comes_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("app.db");
+        let text = [&b"SQLite format 3\0"[..], &[7; 5000]].concat();
+        fs::write(&path, &text).unwrap();
+        let place = Place::of(&path).unwrap();
+        assert!(!place.is_held());
+        create(&place).unwrap();
+        assert!(place.is_held() && fs::read(&path).unwrap().starts_with(b"This is not"));
+        assert_eq!(fs::read(place.file(Role::Main)).unwrap(), text);
+        assert_eq!(place.seats().len(), 2);
+        assert_eq!(Place::of(&place.file(Role::Main)).unwrap(), place);
+        assert!(matches!(create(&place), Err(PlaceError::Held { .. })));
+        fs::write(place.file(Role::Wal), b"w").unwrap();
+        place.give_back().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), text);
+        assert_eq!(fs::read(folder.path().join("app.db-wal")).unwrap(), b"w");
+        assert!(!place.folder().exists());
+        assert!(matches!(create(&place), Err(PlaceError::Unfinished { .. })));
+    }
+
+    #[test]
+    fn what_was_cut_off_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("new.db");
+        let place = Place::of(&path).unwrap();
+        create(&place).unwrap();
+        fs::remove_file(place.marker()).unwrap();
+        assert!(place.is_half_given_back());
+        create(&place).unwrap();
+        assert_eq!(fs::read(place.file(Role::Main)).unwrap(), b"");
+        fs::remove_file(place.marker()).unwrap();
+        place.give_back().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"");
+    }
+
+    #[test]
+    fn what_is_no_database_stays_where_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("letter");
+        fs::write(&path, "Dear").unwrap();
+        let place = Place::of(&path).unwrap();
+        assert!(matches!(create(&place), Err(PlaceError::Other { .. })));
+        assert!(!place.folder().exists() && fs::read(&path).unwrap() == b"Dear");
+    }
+}

@@ -1,0 +1,57 @@
+//! The ledger's page, in the memory of all processes that have the database open.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::ptr::NonNull;
+use std::slice;
+use std::sync::atomic::AtomicU64;
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use crate::disk::lock_file;
+use crate::ledger::{WORDS, Words};
+
+const BYTES: usize = WORDS * size_of::<u64>();
+
+/// A file of words, mapped.
+pub(crate) struct Mapping {
+    base: NonNull<AtomicU64>,
+    _file: File,
+}
+
+// SAFETY: the words are atomic, and stay mapped as long as the value lives.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the file, which is made of zeros if there is none.
+    pub(crate) fn of(path: &Path) -> io::Result<Mapping> {
+        let file = lock_file(path)?;
+        if file.metadata()?.len() < BYTES as u64 {
+            file.set_len(BYTES as u64)?;
+        }
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping at an address of the kernel's choosing aliases nothing.
+        let base = unsafe { mmap(std::ptr::null_mut(), BYTES, access, MapFlags::SHARED, &file, 0) }?;
+        Ok(Mapping {
+            base: NonNull::new(base.cast()).expect("the kernel maps nothing at zero"),
+            _file: file,
+        })
+    }
+}
+
+impl Words for Mapping {
+    fn words(&self) -> &[AtomicU64] {
+        // SAFETY: so many words are mapped, aligned to a page, and any bytes are words; others change them atomically too.
+        unsafe { slice::from_raw_parts(self.base.as_ptr(), WORDS) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `of`, and no reference outlives the value.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), BYTES) };
+    }
+}

@@ -1,0 +1,78 @@
+//! The databases that this process has open, each once, however many connections have it.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::change::Role;
+use crate::database::{Database, OpenError};
+use crate::party::PartyError;
+use crate::place::Place;
+
+struct Entry {
+    /// The database's file.
+    main: PathBuf,
+    database: Arc<Database>,
+    connections: usize,
+}
+
+static OPENED: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+
+fn opened() -> MutexGuard<'static, Vec<Entry>> {
+    OPENED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Opens a database for one more connection.
+pub(super) fn open(place: &Place) -> Result<Arc<Database>, OpenError> {
+    let (mut all, main) = (opened(), place.file(Role::Main));
+    if let Some(entry) = all.iter_mut().find(|entry| entry.main == main) {
+        entry.connections += 1;
+        return Ok(Arc::clone(&entry.database));
+    }
+    let (database, _) = Database::open(place)?;
+    let database = Arc::new(database);
+    all.push(Entry {
+        main,
+        database: Arc::clone(&database),
+        connections: 1,
+    });
+    Ok(database)
+}
+
+/// A connection has closed its file; with the last one the database is closed. Nobody opens one meanwhile: closing a database's file ends all locks that the
+/// process has on it.
+pub(super) fn close(database: Arc<Database>) -> Result<(), PartyError> {
+    let mut all = opened();
+    let Some(index) = { all.iter() }.position(|entry| Arc::ptr_eq(&entry.database, &database)) else {
+        return Ok(());
+    };
+    drop(database);
+    all[index].connections -= 1;
+    if all[index].connections > 0 {
+        return Ok(());
+    }
+    let entry = all.swap_remove(index);
+    match Arc::try_unwrap(entry.database) {
+        Ok(database) => database.close(),
+        // A log of it is still open, which SQLite does not do: it stays as it is.
+        Err(database) => {
+            all.push(Entry {
+                database,
+                connections: 0,
+                ..entry
+            });
+            Ok(())
+        }
+    }
+}
+
+/// The open database of which this is a log, and which one.
+pub(super) fn of_log(path: &Path) -> Option<(Arc<Database>, Role)> {
+    use std::os::unix::ffi::OsStrExt;
+    let name = path.as_os_str().as_bytes();
+    let all = opened();
+    [Role::Wal, Role::Journal].into_iter().find_map(|role| {
+        let main = name.strip_suffix(role.suffix().as_bytes())?;
+        let found = { all.iter() }.find(|entry| entry.main.as_os_str().as_bytes() == main)?;
+        Some((Arc::clone(&found.database), role))
+    })
+}
