@@ -49,6 +49,21 @@ impl Pending {
         self.bytes
     }
 
+    /// Parts in which they lie.
+    pub fn ranges(&self) -> usize {
+        self.ranges.len()
+    }
+
+    /// Makes them one, with what lies between.
+    pub fn cover(&mut self) {
+        let ends = self.ranges.first_key_value().zip(self.ranges.last_key_value());
+        if let Some(((from, _), (_, to))) = ends {
+            let (from, length) = (*from, to - from);
+            *self = Pending::default();
+            self.add(from, length);
+        }
+    }
+
     /// The file ends there by now.
     pub fn cut(&mut self, size: u64) {
         let behind = self.ranges.split_off(&size);
@@ -142,6 +157,14 @@ mod tests {
         assert_eq!(cut(20), [(10, 15)]);
         assert_eq!(cut(0), []);
         assert_eq!(cut(35), [(10, 15), (20, 25), (30, 35)]);
+    }
+
+    #[test]
+    fn many_may_be_made_one() {
+        let mut pending = of(&[(10, 5), (20, 5), (30, 5)]);
+        pending.cover();
+        assert_eq!((pending.ranges(), pending.bytes()), (1, 25));
+        assert_eq!(all(pending), [(10, 35)]);
     }
 
     #[test]

@@ -344,10 +344,12 @@ fn come_in(
             ledger.begin(boot(), recovered.next);
         }
         flock(&file, FlockOperation::LockShared).map_err(|errno| at(path.clone())(errno.into()))?;
-        // Whoever was the first may have failed, and left.
         if ledger.is_of(boot()) {
             return Ok((file, recovered));
         }
+        // Whoever was the first has failed, and is about to leave.
+        flock(&file, FlockOperation::Unlock).map_err(|errno| at(path.clone())(errno.into()))?;
+        std::thread::sleep(LOOK);
     }
 }
 

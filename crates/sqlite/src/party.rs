@@ -18,6 +18,8 @@ use crate::ledger::{Ledger, SLOTS};
 
 /// A sync that has more to record than this part of the journal settles instead.
 const LARGE_PART: u64 = 4;
+/// Ranges of a file that are kept apart: who never syncs is not to need memory for each page.
+const RANGES_MAX: usize = 4096;
 /// Percent of the journal's capacity at which it is settled.
 const CROWDED_PERCENT: u64 = 50;
 
@@ -187,6 +189,9 @@ impl<L: Log, B: Beneath> Party<L, B> {
         let done = act();
         // Whether or not it was: what of it is in the file is recorded.
         unrecorded.pending.add(offset, length);
+        if unrecorded.pending.ranges() > RANGES_MAX {
+            unrecorded.pending.cover();
+        }
         self.ledger.end_write(self.slot, role);
         done
     }

@@ -14,7 +14,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
@@ -29,8 +29,22 @@ use crate::disk::{START_BYTES, START_MAGIC};
 
 /// What the folder's name has that the database's has not.
 const FOLDER_SUFFIX: &str = "-netram";
+/// What the note begins with.
+const NOTE_HEAD: &[u8] = b"This is not the database";
+/// What a database begins with.
+const DATABASE_HEAD: &[u8] = b"SQLite format 3\0";
 /// Journals at most, each of a process.
 pub const SEATS_MAX: usize = 16;
+
+/// What is in the place of a database that is not held.
+enum Found {
+    /// There is to be one.
+    Nothing,
+    /// It is there.
+    Database,
+    /// The note: taking it, or giving it back, was cut off.
+    Note,
+}
 
 /// Where a database is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -184,6 +198,11 @@ impl Place {
         self.folder.join(format!("seat-{seat}"))
     }
 
+    /// The note before it has its place; then, for a moment, the database before it has its own.
+    fn note(&self) -> PathBuf {
+        self.folder.join("note")
+    }
+
     fn marker(&self) -> PathBuf {
         self.folder.join("held")
     }
@@ -204,23 +223,23 @@ impl Place {
             let path = self.path.clone();
             return Err(PlaceError::Held { path }.into());
         }
-        let owner = self.check()?;
+        let found = self.check()?;
         let begun = self.begin(seats, log_bytes);
         let written = begun
             .map_err(E::from)
             .and_then(|()| write_settings(&self.settings()));
         if let Err(error) = written {
-            // Nobody can have written to it yet, and the database is where it was.
-            if !self.file(Role::Main).exists() {
-                let _ = fs::remove_dir_all(&self.folder);
+            // The database is where it was, and nobody can have written to a journal yet.
+            if !matches!(found, Found::Note) {
+                self.clear();
             }
             return Err(error);
         }
-        Ok(self.take(owner)?)
+        Ok(self.take(&found)?)
     }
 
-    /// Whose it is; `None`: there is none yet.
-    fn check(&self) -> Result<Option<(u32, u32)>, PlaceError> {
+    /// What is in the database's place.
+    fn check(&self) -> Result<Found, PlaceError> {
         let path = self.path.clone();
         for suffix in ["-wal", "-journal"] {
             let mut left = path.clone().into_os_string();
@@ -230,30 +249,29 @@ impl Place {
                 return Err(PlaceError::Unfinished { path, left });
             }
         }
-        match fs::metadata(&path) {
-            // An earlier attempt was cut off behind the exchange.
-            Ok(found) if self.file(Role::Main).exists() => Ok(Some((found.uid(), found.gid()))),
-            Ok(found) => {
-                let head = fs::read(&path).map_err(at(&path))?;
-                match head.is_empty() || head.starts_with(b"SQLite format 3\0") {
-                    true => Ok(Some((found.uid(), found.gid()))),
-                    false => Err(PlaceError::Other { path }),
-                }
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        let mut head = Vec::new();
+        let read = File::open(&path).and_then(|file| {
+            let most = NOTE_HEAD.len() as u64;
+            file.take(most).read_to_end(&mut head)?;
+            Ok(())
+        });
+        match read {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Found::Nothing),
             Err(error) => Err(at(&path)(error)),
+            Ok(()) if head == NOTE_HEAD => Ok(Found::Note),
+            Ok(()) if head.is_empty() || head.starts_with(DATABASE_HEAD) => Ok(Found::Database),
+            Ok(()) => Err(PlaceError::Other { path }),
         }
     }
 
+    /// Whatever there is of journals is of no use: before it was held nobody has written to them, and afterwards everything was on the disk.
     fn begin(&self, seats: usize, log_bytes: u64) -> Result<(), PlaceError> {
+        self.clear();
         let mut folder = DirBuilder::new();
         folder.mode(0o700).recursive(true);
         folder.create(&self.folder).map_err(at(&self.folder))?;
         for seat in 0..seats {
-            let place = JournalPlace::of(&self.seat(seat), Layout::Directory);
-            if !place.log().exists() {
-                place.create(log_bytes)?;
-            }
+            JournalPlace::of(&self.seat(seat), Layout::Directory).create(log_bytes)?;
         }
         let path = self.start();
         let file = OpenOptions::new()
@@ -273,20 +291,23 @@ impl Place {
         Ok(())
     }
 
-    fn take(&self, owner: Option<(u32, u32)>) -> Result<(), PlaceError> {
-        let inside = self.file(Role::Main);
-        if !inside.exists() {
-            if owner.is_none() {
+    /// Each step may be cut off: what is in the database's place says where it goes on.
+    fn take(&self, found: &Found) -> Result<(), PlaceError> {
+        let (inside, note) = (self.file(Role::Main), self.note());
+        if !matches!(found, Found::Note) {
+            if matches!(found, Found::Nothing) {
                 File::create_new(&self.path).map_err(at(&self.path))?;
             }
-            self.write_note(&inside)?;
-            renameat_with(CWD, &inside, CWD, &self.path, RenameFlags::EXCHANGE)
-                .map_err(|errno| at(&inside)(errno.into()))?;
+            self.write_note(&note)?;
+            renameat_with(CWD, &note, CWD, &self.path, RenameFlags::EXCHANGE)
+                .map_err(|errno| at(&note)(errno.into()))?;
         }
-        if let Some((uid, gid)) = owner
-            && rustix::process::geteuid().is_root()
-        {
-            give(&self.folder, uid, gid)?;
+        if !inside.exists() {
+            fs::rename(&note, &inside).map_err(at(&note))?;
+        }
+        let owner = fs::metadata(&inside).map_err(at(&inside))?;
+        if rustix::process::geteuid().is_root() {
+            give(&self.folder, owner.uid(), owner.gid())?;
         }
         let parent = self.path.parent().unwrap_or(Path::new("/"));
         for folder in [&self.folder, parent] {
@@ -299,9 +320,10 @@ impl Place {
     /// What stands in the database's place. Longer than a database's header, so that SQLite looks at it and says what it is not.
     fn write_note(&self, path: &Path) -> Result<(), PlaceError> {
         let mut text = format!(
-            "This is not the database: netram holds it, with its newest commits in other machines' memory.\n\
+            "{}: netram holds it, with its newest commits in other machines' memory.\n\
              Programs open it by file:{name}?vfs=netram, with netram's extension loaded.\n\
              `netram sqlite status {name}` says how it stands; `netram sqlite release {name}` puts it back here.\n",
+            String::from_utf8_lossy(NOTE_HEAD),
             name = self.path.display()
         );
         while text.len() < 512 {
@@ -328,8 +350,18 @@ impl Place {
         }
         let parent = self.path.parent().unwrap_or(Path::new("/"));
         durable::sync(parent).map_err(at(parent))?;
+        self.clear();
+        match self.folder.exists() {
+            false => Ok(()),
+            // Whatever else is there is not ours to remove.
+            true => fs::remove_dir(&self.folder).map_err(at(&self.folder)),
+        }
+    }
+
+    /// Removes what there is beside database and logs.
+    fn clear(&self) {
         for seat in self.seats() {
-            fs::remove_dir_all(&seat).map_err(at(&seat))?;
+            let _ = fs::remove_dir_all(seat);
         }
         let slots = (0..crate::ledger::SLOTS).map(|slot| self.slot(slot));
         let ours = [
@@ -343,8 +375,8 @@ impl Place {
         for file in slots.chain(ours) {
             let _ = fs::remove_file(file);
         }
-        // Whatever else is there is not ours to remove.
-        fs::remove_dir(&self.folder).map_err(at(&self.folder))
+        // Where nothing is left, there was nothing to begin with.
+        let _ = fs::remove_dir(&self.folder);
     }
 
     /// Whether giving it back was cut off.
@@ -406,6 +438,31 @@ mod tests {
         fs::remove_file(place.marker()).unwrap();
         place.give_back().unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"");
+    }
+
+    #[test]
+    fn between_any_two_steps_the_database_is_not_lost() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("app.db");
+        let text = [DATABASE_HEAD, &[7; 5000]].concat();
+        fs::write(&path, &text).unwrap();
+        let place = Place::of(&path).unwrap();
+        create(&place).unwrap();
+        // As it was before the database had its name inside; then, as it was before the exchange.
+        fs::remove_file(place.marker()).unwrap();
+        fs::rename(place.file(Role::Main), place.note()).unwrap();
+        let refused = place.create(1, 7, |_| unreachable!("the size is refused before"));
+        assert!(matches!(refused, Err(PlaceError::Journal(_))));
+        create(&place).unwrap();
+        assert_eq!(fs::read(place.file(Role::Main)).unwrap(), text);
+        fs::remove_file(place.marker()).unwrap();
+        fs::rename(place.file(Role::Main), &path).unwrap();
+        place.write_note(&place.note()).unwrap();
+        create(&place).unwrap();
+        assert_eq!(fs::read(place.file(Role::Main)).unwrap(), text);
+        assert!(fs::read(&path).unwrap().starts_with(NOTE_HEAD));
+        place.give_back().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), text);
     }
 
     #[test]

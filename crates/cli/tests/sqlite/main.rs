@@ -116,11 +116,12 @@ impl Site {
     /// A process that inserts numbers of its own, each in a transaction of its own, and says which are committed.
     fn writer(&self, mode: &str, from: u64, step: u64, said: &Path) -> Child {
         let script = self.folder.path().join(format!("script-{}", from % step));
-        let mut text = self.prelude();
+        // What the settings say is no commit.
+        let mut text = self.prelude() + ".output /dev/null\n";
         text.push_str(&format!(
             "pragma journal_mode={mode};\npragma synchronous=full;\n"
         ));
-        text.push_str("pragma wal_autocheckpoint=50;\n");
+        text.push_str("pragma wal_autocheckpoint=50;\n.output stdout\n");
         for number in 0..20_000 {
             let number = from + number * step;
             let bytes = number * 37 % 3000;
@@ -139,6 +140,13 @@ impl Site {
         command.args(["-oL", "sqlite3", "-batch", "-bail"]);
         command.stdin(fs::File::open(&script).unwrap()).stdout(told);
         start(command.stderr(Stdio::null()))
+    }
+
+    /// How many of its journals processes have.
+    fn seats_taken(&self) -> u64 {
+        let said = finish(self.netram("status").arg("--json"));
+        let status: serde_json::Value = serde_json::from_str(&said.out).unwrap();
+        status["seats_taken"].as_u64().unwrap()
     }
 
     /// Every number that was said to be committed is there, and the database is whole. How many there are.
@@ -160,4 +168,9 @@ impl Site {
 /// How much was said.
 fn said_bytes(said: &Path) -> u64 {
     fs::metadata(said).map_or(0, |found| found.len())
+}
+
+/// How much was said by all of them.
+fn total(said: &[PathBuf]) -> u64 {
+    said.iter().map(|said| said_bytes(said)).sum()
 }

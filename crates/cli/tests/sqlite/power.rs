@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustix::mount::{UnmountFlags, unmount};
 
 use crate::common::disk::Disk;
-use crate::{Site, finish, no_shell, said_bytes, wait_until};
+use crate::{Site, finish, no_shell, total, wait_until};
 
 fn power(mode: &str, rounds: u64) {
     if no_shell() {
@@ -26,15 +26,17 @@ fn power(mode: &str, rounds: u64) {
     assert_eq!(made.code, 0, "{}", made.err);
     let said = [0, 1].map(|number| site.folder.path().join(format!("said-{number}")));
     let mut again = 0;
-    for round in 0..rounds {
+    // Now and then the disk has everything: one that has no journal yet was the last to commit.
+    for round in 0..20 {
+        if round >= rounds && again > 0 {
+            break;
+        }
         let first = 1 + round * 40_002;
         let mut writers = [0, 1].map(|number| site.writer(mode, first + number, 2, &said[number as usize]));
-        let before = said.each_ref().map(|said| said_bytes(said));
-        wait_until("some commits of both", || {
-            said.iter()
-                .zip(before)
-                .all(|(said, before)| said_bytes(said) > before + 60)
-        });
+        // Until then commits go to the disk, which has them.
+        wait_until("one has a journal", || site.seats_taken() > 0);
+        let before = total(&said);
+        wait_until("some commits", || total(&said) > before + 120);
         std::thread::sleep(Duration::from_millis(200 + round * 71 % 300));
         writers[0].kill().unwrap();
         std::thread::sleep(Duration::from_millis(round * 31 % 50));
@@ -50,7 +52,7 @@ fn power(mode: &str, rounds: u64) {
         again += recovered["records"].as_u64().unwrap();
         said.iter().for_each(|said| assert!(site.check(said) > 10));
     }
-    assert!(again > rounds, "{again} records were done again");
+    assert!(again > 0, "the disk had everything each time");
     let root = site.disk.as_ref().unwrap().at.clone();
     let released = finish(&mut site.netram("release"));
     assert_eq!(released.code, 0, "{}", released.err);

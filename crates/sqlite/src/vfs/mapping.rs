@@ -7,6 +7,7 @@ use std::ptr::NonNull;
 use std::slice;
 use std::sync::atomic::AtomicU64;
 
+use rustix::fs::FallocateFlags;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::disk::lock_file;
@@ -30,7 +31,11 @@ impl Mapping {
     pub(crate) fn of(path: &Path) -> io::Result<Mapping> {
         let file = lock_file(path)?;
         if file.metadata()?.len() < BYTES as u64 {
-            file.set_len(BYTES as u64)?;
+            // Not by its length alone: writing to a hole on a full disk is a bus error, and not one that is returned.
+            match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, BYTES as u64) {
+                Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(BYTES as u64)?,
+                allocated => allocated?,
+            }
         }
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh mapping at an address of the kernel's choosing aliases nothing.

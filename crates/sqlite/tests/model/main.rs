@@ -65,6 +65,7 @@ impl Now {
     fn bytes(&self) -> Result<Vec<u8>, IoError> {
         step(&self.world, self.process)?;
         let file = self.world.lock().unwrap().cache[self.role as usize].clone();
+        step(&self.world, self.process)?;
         Ok(file.map_or(Vec::new(), |(_, bytes)| bytes))
     }
 }
@@ -266,12 +267,41 @@ impl Model {
             if let Some(member) = self.members[other].clone() {
                 let (between, world) = (self.doing(), Arc::clone(&self.world));
                 let hook: Hook = Box::new(move || do_it(&world, &member, other, between));
-                self.world.lock().unwrap().hook = Some(hook);
+                let steps = self.random.below(6) as u32;
+                self.world.lock().unwrap().hook = Some((steps, hook));
             }
         }
+        self.have_another_thread_write(process, &member, doing);
         do_it(&self.world, &member, process, doing);
-        self.world.lock().unwrap().hook = None;
+        {
+            let mut world = self.world.lock().unwrap();
+            (world.hook, world.waiting) = (None, None);
+        }
         self.bury();
+    }
+
+    /// In the middle of a sync or a checkpoint.
+    fn have_another_thread_write(&mut self, process: usize, member: &Member, doing: Doing) {
+        let (role, offset) = (Role::ALL[self.random.below(3)], self.random.below(SIZE - 8));
+        let role = if let Doing::Sync(role) = doing { role } else { role };
+        let between = Doing::Write(
+            role,
+            offset,
+            1 + self.random.below(8),
+            1 + self.random.below(255) as u8,
+        );
+        if !self.random.one_in(3) {
+            return;
+        }
+        let (member, world) = (Arc::clone(member), Arc::clone(&self.world));
+        let hook: Hook = Box::new(move || do_it(&world, &member, process, between));
+        let steps = self.random.below(4) as u32;
+        let mut world = self.world.lock().unwrap();
+        match doing {
+            Doing::Sync(_) => world.waiting = Some((process, hook)),
+            Doing::Checkpoint => world.hook = Some((steps, hook)),
+            _ => (),
+        }
     }
 
     fn lose_power(&mut self, seed: u64) {

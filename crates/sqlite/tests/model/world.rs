@@ -51,8 +51,10 @@ pub(super) struct World {
     pub(super) alive: [bool; PROCESSES],
     /// Steps until the process is killed.
     pub(super) left: [Option<u32>; PROCESSES],
-    /// What others do in the middle of the next step.
-    pub(super) hook: Option<Hook>,
+    /// What another one does in the middle of what is done, after so many steps.
+    pub(super) hook: Option<(u32, Hook)>,
+    /// What another thread of this process does while a record is waited for.
+    pub(super) waiting: Option<(usize, Hook)>,
     /// Each file as it was after each thing that was done to it.
     pub(super) story: [Vec<File>; 3],
     /// Which of them must be there, or a later one.
@@ -86,9 +88,16 @@ pub(super) fn step(world: &Shared, process: usize) -> Result<(), IoError> {
                 }
             }
         }
-        world.hook.take()
+        match &mut world.hook {
+            Some((0, _)) => world.hook.take(),
+            Some((steps, _)) => {
+                *steps -= 1;
+                None
+            }
+            None => None,
+        }
     };
-    if let Some(hook) = hook {
+    if let Some((_, hook)) = hook {
         hook();
     }
     Ok(())
@@ -278,6 +287,11 @@ impl Log for Journal {
             let log = &mut world.logs[self.seat];
             assert!(ticket.end <= log.tail);
             log.waited = log.waited.max(ticket.end);
+        }
+        let of_this = |(process, _): &mut (usize, Hook)| *process == self.process;
+        let waiting = self.world.lock().unwrap().waiting.take_if(of_this);
+        if let Some((_, hook)) = waiting {
+            hook();
         }
         step(&self.world, self.process).map_err(|_| WaitError::Closed)?;
         Ok(Votes::default())
