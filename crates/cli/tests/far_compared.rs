@@ -71,7 +71,7 @@ fn each_way_is_gone_or_it_is_said_why_not() {
         .map(|why| why.as_str().unwrap().split(':').next().unwrap())
         .collect();
     for why in report["skipped"].as_array().unwrap() {
-        eprintln!("SKIPPED: {why}");
+        common::skipped(format_args!("{why}"));
     }
     let cells = report["cells"].as_array().unwrap();
     for program in ["scan", "lookups"] {

@@ -16,10 +16,10 @@ use crate::beneath::Beneath;
 use crate::change::Role;
 use crate::disk::{Disk, Lock, lock_file, try_lock};
 use crate::ledger::{Ledger, SLOTS};
-use crate::party::{Contents, Counts, Party, PartyError, Synced};
+use crate::party::{Contents, Party, PartyError, Synced};
 use crate::place::{Place, PlaceError};
 use crate::recover::{RecoverError, Recovered, recover};
-use crate::vfs::Mapping;
+use crate::vfs::{Mapping, warn};
 
 /// How often it is looked whether the journal is to be emptied.
 const LOOK: Duration = Duration::from_millis(50);
@@ -80,17 +80,6 @@ pub enum OpenError {
     },
 }
 
-/// How a database stands in this process.
-#[derive(Clone, Debug)]
-pub struct Status {
-    /// What was done.
-    pub counts: Counts,
-    /// The journal, if this process has one: which seat it is, and its status.
-    pub journal: Option<netram_client::JournalStatus>,
-    /// Why it has none, if that is an error.
-    pub trouble: Option<String>,
-}
-
 /// A database that this process has open.
 pub struct Database {
     inner: Arc<Inner>,
@@ -113,6 +102,7 @@ struct Keeper {
     /// Somebody has synced: there is to be a journal.
     wanted: bool,
     ended: bool,
+    /// Why there is none, as it was told last.
     trouble: Option<String>,
 }
 
@@ -133,6 +123,11 @@ impl Database {
         let ledger = Mapping::of(&place.ledger()).map_err(at(place.ledger()))?;
         let ledger = Ledger::new(Box::new(ledger));
         let (open, recovered) = come_in(place, &disk, &ledger, &config)?;
+        // It was given back while this waited to come in.
+        if !place.is_held() {
+            let path = place.path().to_path_buf();
+            return Err(PlaceError::Free { path }.into());
+        }
         let (number, slot) = take_slot(place)?;
         let party =
             Party::join(disk, ledger, number, Durability::Remote).map_err(|source| OpenError::Party {
@@ -196,29 +191,6 @@ impl Database {
         }
     }
 
-    /// How it stands.
-    pub fn status(&self) -> Status {
-        Status {
-            counts: self.inner.party.counts(),
-            journal: self.inner.party.log().map(|log| log.status()),
-            trouble: self.inner.keeper().trouble.clone(),
-        }
-    }
-
-    /// Has a journal, and waits until lenders are members of it, for so long at most.
-    pub fn wait_for_journal(&self, patience: Duration) -> Option<Status> {
-        self.want();
-        let until = Instant::now() + patience;
-        while Instant::now() < until {
-            if let Some(log) = self.inner.party.log() {
-                let _ = log.wait_for_members(until - Instant::now());
-                return Some(self.status());
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        None
-    }
-
     /// Brings all of it to the disk, and needs no lender any more.
     pub fn close(self) -> Result<(), PartyError> {
         let Database { inner, seat } = self;
@@ -267,7 +239,8 @@ impl Inner {
                 if let Err(error) = self.party.checkpoint()
                     && !std::mem::replace(&mut told, true)
                 {
-                    tracing::error!(database = %self.place.path().display(), %error, "it is not brought to the disk");
+                    let database = self.place.path().display();
+                    warn(&format!("{database} is not brought to the disk: {error}"));
                 }
             }
         }
@@ -275,11 +248,16 @@ impl Inner {
 
     /// Takes a journal that no other process has.
     fn sit(&self) {
-        let sat = self.try_to_sit();
-        if let Err(trouble) = &sat {
-            tracing::warn!(database = %self.place.path().display(), %trouble, "no journal: commits go to the disk");
+        let trouble = self.try_to_sit().err();
+        let before = std::mem::replace(&mut self.keeper().trouble, trouble.clone());
+        if let Some(trouble) = trouble
+            && before.as_ref() != Some(&trouble)
+        {
+            let database = self.place.path().display();
+            warn(&format!(
+                "{database} has no journal, and its commits go to the disk: {trouble}"
+            ));
         }
-        self.keeper().trouble = sat.err();
     }
 
     fn try_to_sit(&self) -> Result<(), String> {
@@ -346,6 +324,12 @@ fn come_in(
         flock(&file, FlockOperation::LockShared).map_err(|errno| at(path.clone())(errno.into()))?;
         if ledger.is_of(boot()) {
             return Ok((file, recovered));
+        }
+        if ledger.has_failed() {
+            return Err(OpenError::Party {
+                path: place.path().to_path_buf(),
+                source: PartyError::Failed,
+            });
         }
         // Whoever was the first has failed, and is about to leave.
         flock(&file, FlockOperation::Unlock).map_err(|errno| at(path.clone())(errno.into()))?;

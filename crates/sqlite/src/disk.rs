@@ -4,7 +4,6 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::OnceLock;
 
 use netram_client::file::{DiskFile, io_error};
 use netram_home::durable;
@@ -26,8 +25,6 @@ pub(crate) struct Disk {
     place: Place,
     /// Open as long as the database is, and not read: closing any descriptor of a file ends all locks that the process has on it, SQLite's too.
     main: File,
-    /// A sync failed. What the disk has is not known, and a later good sync would not tell.
-    failed: OnceLock<IoError>,
 }
 
 /// A file that nobody else locks while it is open.
@@ -77,7 +74,6 @@ impl Disk {
         Ok(Disk {
             place: place.clone(),
             main,
-            failed: OnceLock::new(),
         })
     }
 
@@ -87,16 +83,6 @@ impl Disk {
             role => lock_file(&self.place.file(role)).and_then(|file| act(&file)),
         };
         done.map_err(|error| told(&error))
-    }
-
-    fn sync_all(&self) -> Result<(), IoError> {
-        self.main.sync_data().map_err(|error| told(&error))?;
-        for role in [Role::Wal, Role::Journal] {
-            if let Some(file) = forgive(File::open(self.place.file(role)))? {
-                file.sync_data().map_err(|error| told(&error))?;
-            }
-        }
-        durable::sync(self.place.folder()).map_err(|error| told(&error))
     }
 
     /// Opened anew each time: other processes write to it.
@@ -129,12 +115,13 @@ impl Beneath for Disk {
     }
 
     fn sync(&self) -> Result<(), IoError> {
-        if let Some(error) = self.failed.get() {
-            return Err(*error);
+        self.main.sync_data().map_err(|error| told(&error))?;
+        for role in [Role::Wal, Role::Journal] {
+            if let Some(file) = forgive(File::open(self.place.file(role)))? {
+                file.sync_data().map_err(|error| told(&error))?;
+            }
         }
-        self.sync_all().inspect_err(|error| {
-            let _ = self.failed.set(*error);
-        })
+        durable::sync(self.place.folder()).map_err(|error| told(&error))
     }
 
     fn start(&self) -> Result<u64, IoError> {

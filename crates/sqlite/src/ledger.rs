@@ -10,6 +10,7 @@
 //! ```text
 //! word 0        mark of the boot, 0: none
 //! word 1        number of the next record, of whichever process
+//! word 2        not 0: a sync of the disk has failed
 //! word 8 + 6n   slot n: writes begun and ended (odd: one is going on) of each of the three files, then what of them is safe
 //! ```
 
@@ -24,6 +25,7 @@ pub const WORDS: usize = FIRST_SLOT + SLOTS * SLOT_WORDS;
 
 const BOOT: usize = 0;
 const NEXT: usize = 1;
+const FAILED: usize = 2;
 const FIRST_SLOT: usize = 8;
 const SLOT_WORDS: usize = 2 * Role::ALL.len();
 
@@ -65,7 +67,18 @@ impl Ledger {
 
     /// Whether it was begun under this boot's mark: what was written to the files is in the machine's memory, if not on the disk.
     pub fn is_of(&self, boot: u64) -> bool {
-        self.word(BOOT).load(Ordering::SeqCst) == boot
+        self.word(BOOT).load(Ordering::SeqCst) == boot && !self.has_failed()
+    }
+
+    /// A sync of the disk failed. The system takes what it could not write for written, so that nobody's later sync tells: the memory is not to be believed any
+    /// more, by no process, until the journals were brought into the files anew.
+    pub fn fail(&self) {
+        self.word(FAILED).store(1, Ordering::SeqCst);
+    }
+
+    /// Whether one did.
+    pub fn has_failed(&self) -> bool {
+        self.word(FAILED).load(Ordering::SeqCst) != 0
     }
 
     /// Begins it anew: everything is on the disk, and the next record has this number. Nobody else has the database open.
@@ -78,6 +91,7 @@ impl Ledger {
             .skip(FIRST_SLOT)
             .for_each(|word| word.store(0, Ordering::SeqCst));
         self.word(NEXT).store(next, Ordering::SeqCst);
+        self.word(FAILED).store(0, Ordering::SeqCst);
         self.word(BOOT).store(boot, Ordering::SeqCst);
     }
 
@@ -129,7 +143,7 @@ impl Ledger {
         self.written(slot, role) != safe
     }
 
-    /// Whether any process but this one did. 64 loads: some 50 ns.
+    /// Whether any process but this one did. Two loads for each slot.
     pub fn is_dirty_but_for(&self, slot: usize, role: Role) -> bool {
         (0..SLOTS).any(|other| other != slot && self.is_dirty(other, role))
     }
@@ -167,6 +181,15 @@ mod tests {
         // What somebody else says later, of earlier, changes nothing.
         ledger.make_safe(3, Role::Wal, written);
         assert!(!ledger.is_dirty(3, Role::Wal));
+    }
+
+    #[test]
+    fn after_a_sync_that_failed_the_memory_is_not_believed_until_it_is_begun_anew() {
+        let ledger = ledger();
+        ledger.fail();
+        assert!(ledger.has_failed() && !ledger.is_of(9));
+        ledger.begin(9, 100);
+        assert!(!ledger.has_failed() && ledger.is_of(9));
     }
 
     #[test]

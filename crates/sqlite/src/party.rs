@@ -46,6 +46,11 @@ pub enum PartyError {
     /// The disk failed.
     #[error("the disk: {0}")]
     Disk(IoError),
+    /// A sync of the disk failed before, in whichever process.
+    #[error(
+        "the disk failed before, and what it has is not known; mend it, and close the database in all processes: whoever opens it then brings the journals into it"
+    )]
+    Failed,
     /// Somebody else has this process's journal: the folder was copied, and both are used.
     #[error(
         "another process has taken this one's journal over; was the folder copied, and is the copy in use? Stop one of them"
@@ -144,11 +149,6 @@ impl<L: Log, B: Beneath> Party<L, B> {
             party.settle()?;
         }
         Ok(party)
-    }
-
-    /// The disk beneath.
-    pub fn beneath(&self) -> &B {
-        &self.beneath
     }
 
     /// What was done so far.
@@ -413,6 +413,9 @@ impl<L: Log, B: Beneath> Party<L, B> {
     pub fn settle(&self) -> Result<Option<Lsn>, PartyError> {
         let _turn = lock(&self.settling);
         let _alone = self.beneath.alone()?;
+        if self.ledger.has_failed() {
+            return Err(PartyError::Failed);
+        }
         let others = (0..SLOTS).filter(|slot| *slot != self.slot);
         // Held until it is said that what they wrote is safe: whoever takes the slot meanwhile goes on counting where they were.
         let dead: Vec<(usize, B::Held)> = others
@@ -433,8 +436,7 @@ impl<L: Log, B: Beneath> Party<L, B> {
             (self.ledger.next(), end)
         };
         // What has a lower number was written before this.
-        self.beneath.sync()?;
-        self.beneath.set_start(start)?;
+        self.put_down(start).inspect_err(|_| self.ledger.fail())?;
         for (slot, written) in written.iter().enumerate() {
             for role in Role::ALL {
                 let written = written[role as usize];
@@ -453,6 +455,11 @@ impl<L: Log, B: Beneath> Party<L, B> {
         }
         lock(&self.counts).settled += 1;
         Ok(end)
+    }
+
+    fn put_down(&self, start: u64) -> Result<(), IoError> {
+        self.beneath.sync()?;
+        self.beneath.set_start(start)
     }
 
     /// Settles, and gives this process's journal back what it needs no more. `Ok` also where it has none.

@@ -93,6 +93,14 @@ pub enum PlaceError {
         /// The file.
         path: PathBuf,
     },
+    /// There is one, and another one in the folder.
+    #[error("{} is there, and so is {}, which netram took before; move one of them away", .path.display(), .inside.display())]
+    Both {
+        /// What is in its place.
+        path: PathBuf,
+        /// What was taken from there.
+        inside: PathBuf,
+    },
     /// A journal could not be made.
     #[error(transparent)]
     Journal(#[from] CreateError),
@@ -249,18 +257,22 @@ impl Place {
                 return Err(PlaceError::Unfinished { path, left });
             }
         }
-        let mut head = Vec::new();
-        let read = File::open(&path).and_then(|file| {
-            let most = NOTE_HEAD.len() as u64;
-            file.take(most).read_to_end(&mut head)?;
-            Ok(())
-        });
-        match read {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Found::Nothing),
-            Err(error) => Err(at(&path)(error)),
-            Ok(()) if head == NOTE_HEAD => Ok(Found::Note),
-            Ok(()) if head.is_empty() || head.starts_with(DATABASE_HEAD) => Ok(Found::Database),
-            Ok(()) => Err(PlaceError::Other { path }),
+        let found = match head_of(&path).map_err(at(&path))? {
+            None => Found::Nothing,
+            Some(head) if head == NOTE_HEAD => Found::Note,
+            Some(head) if head.is_empty() || head.starts_with(DATABASE_HEAD) => Found::Database,
+            Some(_) => return Err(PlaceError::Other { path }),
+        };
+        let note = self.note();
+        // Before it has its name inside, an empty one is as good as none.
+        let waits =
+            { head_of(&note).map_err(at(&note))? }.is_some_and(|head| head.starts_with(DATABASE_HEAD));
+        let inside = if waits { note } else { self.file(Role::Main) };
+        match found {
+            Found::Nothing | Found::Database if waits || inside.exists() => {
+                Err(PlaceError::Both { path, inside })
+            }
+            found => Ok(found),
         }
     }
 
@@ -385,6 +397,17 @@ impl Place {
     }
 }
 
+/// How a file begins, if it is there.
+fn head_of(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        file => file?,
+    };
+    let mut head = Vec::new();
+    file.take(NOTE_HEAD.len() as u64).read_to_end(&mut head)?;
+    Ok(Some(head))
+}
+
 fn give(path: &Path, uid: u32, gid: u32) -> Result<(), PlaceError> {
     chown(path, Some(uid), Some(gid)).map_err(at(path))?;
     if path.is_dir() {
@@ -463,6 +486,23 @@ mod tests {
         assert!(fs::read(&path).unwrap().starts_with(NOTE_HEAD));
         place.give_back().unwrap();
         assert_eq!(fs::read(&path).unwrap(), text);
+    }
+
+    #[test]
+    fn a_database_that_was_taken_is_not_written_over_by_another_one_in_its_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("app.db");
+        fs::write(&path, [DATABASE_HEAD, b"the first"].concat()).unwrap();
+        let place = Place::of(&path).unwrap();
+        create(&place).unwrap();
+        fs::remove_file(place.marker()).unwrap();
+        fs::remove_file(&path).unwrap();
+        assert!(matches!(create(&place), Err(PlaceError::Both { .. })));
+        fs::rename(place.file(Role::Main), place.note()).unwrap();
+        assert!(matches!(create(&place), Err(PlaceError::Both { .. })));
+        fs::write(&path, [DATABASE_HEAD, b"another"].concat()).unwrap();
+        assert!(matches!(create(&place), Err(PlaceError::Both { .. })));
+        assert!(fs::read(place.note()).unwrap().ends_with(b"the first"));
     }
 
     #[test]

@@ -33,7 +33,7 @@ impl Disk {
         match mounted {
             Ok(()) => Some(disk),
             Err(reason) => {
-                eprintln!("SKIPPED: no loop device can be mounted here: {reason}");
+                super::skipped(format_args!("no loop device can be mounted here: {reason}"));
                 None
             }
         }

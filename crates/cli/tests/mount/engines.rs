@@ -12,7 +12,7 @@ use crate::{Mounted, cannot_mount, wait_until};
 /// A program around an engine; `None`: the engine is not here, and it was said aloud.
 fn compiled(name: &str, header: &str, package: &str, library: &str, folder: &Path) -> Option<PathBuf> {
     if !Path::new("/usr/include").join(header).exists() {
-        eprintln!("SKIPPED: no {header} here (`apt-get install {package}`)");
+        crate::common::skipped(format_args!("no {header} here (`apt-get install {package}`)"));
         return None;
     }
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/mount/engines/{name}.c"));

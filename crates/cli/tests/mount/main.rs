@@ -34,7 +34,7 @@ fn cannot_mount() -> bool {
         (false, _) => "root",
         (true, false) => "/dev/fuse (`modprobe fuse`)",
     };
-    eprintln!("SKIPPED: mounting needs {missing}");
+    common::skipped(format_args!("mounting needs {missing}"));
     true
 }
 

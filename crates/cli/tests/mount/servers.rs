@@ -247,7 +247,7 @@ fn postgresql_has_every_commit_that_it_acknowledged() {
         return;
     }
     let (Some(programs), Some(user)) = (postgres_programs(), number_of("postgres")) else {
-        eprintln!("SKIPPED: no PostgreSQL here (`apt-get install postgresql`)");
+        crate::common::skipped("no PostgreSQL here (`apt-get install postgresql`)");
         return;
     };
     let mut mounted = Mounted::new("postgresql", 3, "4MiB");
@@ -335,7 +335,7 @@ fn mariadb_has_every_commit_that_it_acknowledged() {
         return;
     }
     let (true, Some(user)) = (Path::new("/usr/sbin/mariadbd").exists(), number_of("mysql")) else {
-        eprintln!("SKIPPED: no MariaDB here (`apt-get install mariadb-server`)");
+        crate::common::skipped("no MariaDB here (`apt-get install mariadb-server`)");
         return;
     };
     let mut mounted = Mounted::new("mariadb", 3, "4MiB");

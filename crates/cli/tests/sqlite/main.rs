@@ -22,7 +22,7 @@ use tempfile::TempDir;
 fn no_shell() -> bool {
     let there = Command::new("sqlite3").arg("--version").output().is_ok();
     if !there {
-        eprintln!("SKIPPED: there is no `sqlite3`, the shell of SQLite");
+        common::skipped("there is no `sqlite3`, the shell of SQLite");
     }
     !there
 }

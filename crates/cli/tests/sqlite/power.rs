@@ -12,7 +12,7 @@ fn power(mode: &str, rounds: u64) {
         return;
     }
     if !rustix::process::geteuid().is_root() {
-        eprintln!("SKIPPED: a loop device needs root");
+        crate::common::skipped("a loop device needs root");
         return;
     }
     let folder = tempfile::tempdir_in("/var/tmp").unwrap();

@@ -14,6 +14,8 @@ pub(super) const IOERR_FSYNC: c_int = 10 | (4 << 8);
 pub(super) const IOERR_DELETE: c_int = 10 | (10 << 8);
 /// An extension that stays.
 pub(super) const OK_LOAD_PERMANENTLY: c_int = 1 << 8;
+/// What is worth a line in SQLite's log.
+pub(super) const WARNING: c_int = 28;
 /// What went wrong in general.
 pub(super) const ERROR: c_int = 1;
 

@@ -130,6 +130,11 @@ fn report(code: c_int, text: &str) {
     let _ = writeln!(std::io::stderr(), "netram: {text}");
 }
 
+/// Tells of what is no error of any call.
+pub(crate) fn warn(text: &str) {
+    report(abi::WARNING, text);
+}
+
 fn base() -> *mut Vfs {
     // Whoever calls the VFS has it from `register`.
     BASE.get().map_or(std::ptr::null_mut(), |base| base.vfs)

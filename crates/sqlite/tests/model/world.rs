@@ -1,5 +1,6 @@
 //! A disk, journals, and a power line that may fail.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use netram_proto::id::{Epoch, Lsn};
@@ -61,6 +62,9 @@ pub(super) struct World {
     pub(super) synced: [usize; 3],
     pub(super) logs: [Inside; SEATS],
     pub(super) recovers: bool,
+    pub(super) sync_fails: bool,
+    /// The ledger's words.
+    pub(super) words: Option<Arc<[AtomicU64]>>,
 }
 
 #[derive(Clone, Default)]
@@ -109,6 +113,15 @@ impl World {
         if !self.recovers {
             let now = self.cache[role as usize].clone();
             self.story[role as usize].push(now);
+        }
+    }
+
+    /// Whoever is killed in a sync does not say that it failed.
+    pub(super) fn the_dead_are_silent(&self) {
+        if !self.sync_fails
+            && let Some(words) = &self.words
+        {
+            words[2].store(0, Ordering::SeqCst);
         }
     }
 
@@ -215,6 +228,9 @@ impl Beneath for Disk {
 
     fn sync(&self) -> Result<(), IoError> {
         step(&self.world, self.process)?;
+        if self.world.lock().unwrap().sync_fails {
+            return Err(IoError::EIO);
+        }
         {
             let mut world = self.world.lock().unwrap();
             world.platter = world.cache.clone();
