@@ -21,7 +21,7 @@ const SEATS_DEFAULT: u8 = 4;
 /// SQLite databases whose commits are held in other machines' memory
 ///
 /// A database that netram holds is opened by programs as file:app.db?vfs=netram, with
-/// netram's extension loaded (libnetram_sqlite). Rollback and WAL modes, any number of
+/// netram's extension loaded (libnetram_sqlite). Rollback and WAL modes, up to 64
 /// processes; SQLite is not changed.
 #[derive(Debug, Subcommand)]
 #[command(verbatim_doc_comment)]
