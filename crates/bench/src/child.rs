@@ -16,6 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
+use crate::databases::sqlite;
 use crate::error::{BenchError, Context};
 use crate::far::job::Job;
 use crate::lnd::device;
@@ -56,6 +57,8 @@ pub enum Role {
     Player(player::Player),
     /// Runs a program on memory of which a part is elsewhere.
     Far(Job),
+    /// Commits rows to a SQLite database.
+    Sqlite(sqlite::Job),
 }
 
 /// Plays `role`; returns when the other side is done.
@@ -71,6 +74,7 @@ pub fn play(role: &Role) -> Result<(), BenchError> {
         Role::Attach(server) => server.run(),
         Role::Player(player) => player.run(),
         Role::Far(job) => job.run(),
+        Role::Sqlite(job) => job.run(),
     }
 }
 

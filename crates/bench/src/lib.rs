@@ -19,10 +19,11 @@
 //! | [`zeo`] | ZODB with ZEO: OO7's traversals between two clients of a server |
 //! | [`shared`] | nodes of a shared region: an update's way, kept locks, followers, deaths |
 //! | [`far`] | far memory beside swap, compressed memory and a mapped file |
+//! | [`databases`] | databases that people run, with their log on a mount, on a volume, as they are |
 //! | [`failures`] | a volume under a file system, through every failure of LND's Table 1 |
 //! | [`figures`] | the scoreboard: every figure that the project holds itself to |
 //! | [`echo`], [`disk`] | the floors |
-//! | [`delay`] | a longer wire |
+//! | [`delay`], [`slow_disk`] | a longer wire, a slower disk |
 //! | [`site`], [`child`] | lenders and other processes, ended with the measurement |
 //! | [`curves`] | points of a figure, and the order in which they are measured |
 //! | [`step`] | what whoever watches an experiment is told |
@@ -35,6 +36,7 @@
 pub mod child;
 pub mod commit;
 pub mod curves;
+pub mod databases;
 pub mod delay;
 pub mod disk;
 pub mod echo;
@@ -47,12 +49,14 @@ pub mod histogram;
 pub mod lnd;
 pub mod machine;
 pub mod mascots96;
+mod mounted;
 pub mod oo7;
 pub mod osdi94;
 pub mod paper;
 pub mod share;
 pub mod shared;
 pub mod site;
+pub mod slow_disk;
 mod socket;
 pub mod step;
 #[allow(unsafe_code, reason = "the crate's one unsafe module")]

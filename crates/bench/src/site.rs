@@ -370,6 +370,13 @@ impl Site {
     }
 }
 
+impl Drop for Site {
+    fn drop(&mut self) {
+        // Its own guard tries once; a process that is just ending may still be making something there.
+        gone(|| std::fs::remove_dir_all(self.folder.path()));
+    }
+}
+
 /// Failure detection that does not take a lender for dead that was paused while its floor was measured.
 pub fn patient() -> Timing {
     Timing {

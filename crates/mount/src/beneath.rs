@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::Duration;
 
 use netram_files::{Allocation, Attributes, Found, Identity, Made, Moment, NodeKind, Owner, Tree};
 use netram_proto::port::IoError;
@@ -27,6 +28,8 @@ const PERMISSIONS: u32 = 0o7777;
 #[derive(Debug)]
 pub(crate) struct Beneath {
     root: OwnedFd,
+    /// Slept in every sync; zero unless a benchmark models a slower disk.
+    sync_delay: Duration,
 }
 
 fn failed(errno: Errno) -> IoError {
@@ -48,11 +51,12 @@ fn called(path: &[u8]) -> &Path {
 }
 
 impl Beneath {
-    /// The folder at `path`.
-    pub(crate) fn at(path: &Path) -> io::Result<Beneath> {
+    /// The folder at `path`, with `sync_delay` added to every sync.
+    pub(crate) fn at(path: &Path, sync_delay: Duration) -> io::Result<Beneath> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Beneath {
             root: rustix::fs::open(path, flags, Mode::empty())?,
+            sync_delay,
         })
     }
 
@@ -194,6 +198,7 @@ impl Tree for Beneath {
     }
 
     fn sync_file(&self, file: &File) -> Result<(), IoError> {
+        std::thread::sleep(self.sync_delay);
         fsync(file).map_err(failed)
     }
 
@@ -208,6 +213,7 @@ impl Tree for Beneath {
             _ => path,
         };
         let file = self.descriptor(path, OFlags::RDONLY).map_err(failed)?;
+        std::thread::sleep(self.sync_delay);
         fsync(&file).map_err(failed)
     }
 

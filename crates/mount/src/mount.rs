@@ -41,6 +41,8 @@ pub struct Options {
     pub passthrough: bool,
     /// Go on although acknowledged writes may be missing.
     pub accept_loss: bool,
+    /// Added to every sync of the disk: a benchmark models a slower one. Zero otherwise.
+    pub modelled_sync_delay: Duration,
 }
 
 impl Default for Options {
@@ -51,6 +53,7 @@ impl Default for Options {
             threads: 4,
             passthrough: false,
             accept_loss: false,
+            modelled_sync_delay: Duration::ZERO,
         }
     }
 }
@@ -122,7 +125,7 @@ impl Mount {
             dir: journal.to_path_buf(),
             source,
         })?;
-        let (held, recovered) = hold(&dir, &journal, options.durability, options.accept_loss)?;
+        let (held, recovered) = hold(&dir, &journal, options)?;
         let held = Arc::new(held);
         let report = Report {
             recovered,
@@ -201,7 +204,11 @@ pub fn recover(dir: &Path, accept_loss: bool) -> Result<Recovered, MountError> {
         }
     }
     let journal = Ground::at(&dir).journal()?;
-    let (held, recovered) = hold(&dir, &journal, Durability::Remote, accept_loss)?;
+    let options = Options {
+        accept_loss,
+        ..Options::default()
+    };
+    let (held, recovered) = hold(&dir, &journal, options)?;
     give_back(Arc::new(held))?;
     Ok(recovered)
 }
@@ -304,17 +311,13 @@ fn resolve(dir: &Path) -> Result<PathBuf, MountError> {
     }
 }
 
-fn hold(
-    dir: &Path,
-    journal: &Path,
-    durability: Durability,
-    accept_loss: bool,
-) -> Result<(Held, Recovered), MountError> {
+fn hold(dir: &Path, journal: &Path, asked: Options) -> Result<(Held, Recovered), MountError> {
     are_apart(dir, journal)?;
     let mut settings = Home::at(journal).settings()?;
-    settings.accept_loss |= accept_loss;
+    settings.accept_loss |= asked.accept_loss;
     let loss_accepted = settings.accept_loss;
-    let config = settings.journal_config()?;
+    let mut config = settings.journal_config()?;
+    config.modelled_sync_delay = asked.modelled_sync_delay;
     let ground = Ground::at(dir);
     // What is open now would go on to be written where nobody records it.
     if let Some(user) = users(dir).into_iter().next() {
@@ -337,10 +340,11 @@ fn hold(
         }
     };
     let files = ground.files();
-    let beneath = Beneath::at(&files).map_err(|source| MountError::Folder { dir: files, source })?;
+    let beneath = Beneath::at(&files, asked.modelled_sync_delay)
+        .map_err(|source| MountError::Folder { dir: files, source })?;
     let options = netram_files::Options {
         journal: log.id(),
-        durability,
+        durability: asked.durability,
         loss_accepted,
     };
     let catalog = CatalogFile::of(journal);

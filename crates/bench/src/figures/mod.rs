@@ -9,6 +9,7 @@ mod mount;
 mod pages;
 mod paper;
 mod shared;
+mod sqlite;
 mod throughput;
 mod volume;
 mod words;
@@ -156,7 +157,7 @@ pub enum Part {
     Crashes,
     /// Volumes.
     Volumes,
-    /// Files on a mount.
+    /// Files on a mount, and SQLite's.
     Mounts,
     /// Shared memory.
     Shared,
@@ -243,7 +244,10 @@ fn mounts(
     skipped: &mut Vec<String>,
 ) -> Result<Vec<Figure>, BenchError> {
     tell("files on a mount beside files on its disk");
-    mount::files(site, quick, skipped)
+    let mut figures = mount::files(site, quick, skipped)?;
+    tell("SQLite's commits beside those of recoverable memory");
+    figures.extend(sqlite::commits(site, quick)?);
+    Ok(figures)
 }
 
 fn far_memory(

@@ -2,17 +2,16 @@
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 
 use super::{Figure, volume};
-use crate::child::Child;
 use crate::error::{BenchError, Context};
 use crate::histogram::median;
-use crate::site::{Site, forget_mount, remember_mount};
+use crate::mounted::{self, Mount};
+use crate::site::Site;
 
 /// Bytes of a write: a record of a database's log.
 const BYTES: usize = 512;
@@ -22,58 +21,6 @@ const ROUNDS: usize = 5;
 const WARM_UP: Duration = Duration::from_millis(300);
 /// What a slower disk adds to each sync, in µs.
 const SLOW_SYNC_US: f64 = 1000.0;
-
-/// A mount, served by a process of its own.
-struct Mounted {
-    dir: PathBuf,
-    program: PathBuf,
-    server: Child,
-}
-
-impl Mounted {
-    fn begin(site: &Site, lender: &str) -> Result<Mounted, BenchError> {
-        let (dir, journal) = (
-            site.folder().join("mounted"),
-            site.folder().join("mounted.journal"),
-        );
-        std::fs::create_dir(&dir).context("make a folder")?;
-        remember_mount(&dir);
-        let text = |path: &Path| path.display().to_string();
-        let words = [
-            "mount",
-            &text(&dir),
-            "--on",
-            &text(&journal),
-            "--lender",
-            lender,
-            "--key-file",
-            &text(site.key_file()),
-            "--one-domain",
-            "--with-parent",
-        ];
-        let mut server = Child::start(site.program(), words, "mount", site.folder())?;
-        server.ready("mounted ")?;
-        Ok(Mounted {
-            dir,
-            program: site.program().to_owned(),
-            server,
-        })
-    }
-
-    fn end(mut self) -> Result<(), BenchError> {
-        let unmounted = Command::new(&self.program)
-            .arg("unmount")
-            .arg(&self.dir)
-            .stdin(Stdio::null())
-            .status()
-            .context("unmount a folder")?;
-        forget_mount(&self.dir);
-        match (unmounted.success(), self.server.ended()?) {
-            (true, Some(_)) => Ok(()),
-            ended => Err(BenchError::Asked(format!("a mount did not end: {ended:?}"))),
-        }
-    }
-}
 
 /// How a write is synced.
 #[derive(Clone, Copy)]
@@ -123,15 +70,15 @@ fn round(dir: &Path, way: Way, time: Duration) -> Result<f64, BenchError> {
 
 /// `skipped` says why nothing is measured where this process may not mount.
 pub(super) fn files(site: &Site, quick: bool, skipped: &mut Vec<String>) -> Result<Vec<Figure>, BenchError> {
-    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-        skipped.push("files on a mount: it needs root and /dev/fuse".to_owned());
+    if let Err(missing) = mounted::possible() {
+        skipped.push(format!("files on a mount: {missing}"));
         return Ok(Vec::new());
     }
     let time = Duration::from_millis(if quick { 200 } else { 600 });
     let lender = volume::lender(site, None)?;
     let plain = site.folder().join("plain");
     std::fs::create_dir(&plain).context("make a folder")?;
-    let mounted = Mounted::begin(site, &lender.address().to_string())?;
+    let mounted = Mount::begin(site, lender.address(), 0)?;
     let mut figures = Vec::new();
     for (id, slow, way, what) in [
         (
@@ -142,10 +89,10 @@ pub(super) fn files(site: &Site, quick: bool, skipped: &mut Vec<String>) -> Resu
         ),
         ("mount-dsync", None, Way::Open, "write to a file opened O_DSYNC"),
     ] {
-        round(&mounted.dir, way, WARM_UP)?;
+        round(mounted.dir(), way, WARM_UP)?;
         let (mut on_mount, mut beside) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
-            on_mount.push(round(&mounted.dir, way, time)?);
+            on_mount.push(round(mounted.dir(), way, time)?);
             beside.push(round(&plain, way, time)?);
         }
         let (on_mount, beside) = (median(on_mount), median(beside));

@@ -103,7 +103,7 @@ impl Attachment {
     }
 
     /// The volume in a directory, served from the client's side of `network` if there is one.
-    pub(super) fn of_volume(
+    pub(crate) fn of_volume(
         site: &Site,
         volume: &Path,
         what: What,

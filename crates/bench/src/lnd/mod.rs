@@ -13,17 +13,16 @@
 //! | `world` | what they stand on, and one of them set up |
 //! | [`device`] | block devices and file systems on them, taken away afterwards |
 //! | [`fio`] | one measurement of writes |
-//! | [`database`], [`postgres`] | one of a database |
+//! | [`transactions`] | one of PostgreSQL; MariaDB's is [`mariadb`] |
 //! | [`facts`] | what the paper states |
 //! | [`output`] | files for programs and people |
 
-pub mod database;
 pub mod device;
 pub mod facts;
 pub mod fio;
 pub mod output;
-pub mod postgres;
 pub mod system;
+pub mod transactions;
 mod world;
 
 use std::time::Duration;
@@ -31,17 +30,18 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::curves::{self, OnCurve};
+use crate::databases::mariadb::{self, Mariadb, Operations};
+use crate::databases::postgres::Postgres;
 use crate::error::BenchError;
 use crate::machine::Machine;
 use crate::site::Site;
 use crate::step::Step;
 use crate::volume::Place;
 use crate::volume::serve::What;
-use database::{Database, Operations};
 use device::Attachment;
 use fio::Written;
-use postgres::{Postgres, Transactions};
 use system::{Kept, Network, System};
+use transactions::Transactions;
 use world::{Target, World};
 
 /// Numbers of the figures.
@@ -213,11 +213,11 @@ fn databases(
 ) -> Result<(), BenchError> {
     let plan = report.plan.clone();
     if plan.wants(TABLE) {
-        match Database::found(world.site) {
+        match Mariadb::found(world.site) {
             Ok(database) => {
                 report.database = Some(database.version().to_owned());
                 report.table = on_each(world, "table 2", tell, |mounted| {
-                    database.measure(world.site, mounted, plan.quick)
+                    mariadb::measure(&database, world.site, mounted, plan.quick)
                 })?;
             }
             Err(missing) => report.skipped.push(format!("table 2: {missing}")),
@@ -228,7 +228,7 @@ fn databases(
             Ok(postgres) => {
                 report.postgres = Some(postgres.version().to_owned());
                 report.transactions = on_each(world, "PostgreSQL", tell, |mounted| {
-                    postgres.measure(world.site, mounted, &plan)
+                    transactions::measure(&postgres, world.site, mounted, &plan)
                 })?;
             }
             Err(missing) => report.skipped.push(format!("PostgreSQL: {missing}")),

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use plotters::style::RGBColor;
 
-use super::database::Operations;
 use super::facts::Facts;
-use super::postgres::Transactions;
 use super::system::{Network, System};
+use super::transactions::Transactions;
 use super::{Figure, Report};
+use crate::databases::mariadb::Operations;
 use crate::error::BenchError;
 use crate::paper::output::{Results, Run};
 use crate::paper::page::number;

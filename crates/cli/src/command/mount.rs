@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -71,6 +72,9 @@ pub(crate) struct Mount {
     /// End when the process that started this one ends
     #[arg(long, hide = true)]
     with_parent: bool,
+    /// Microseconds added to every sync of the disk, for `netram bench`
+    #[arg(long, hide = true, value_name = "N", default_value_t = 0)]
+    modelled_sync_us: u32,
 }
 
 /// The settings file in a journal's directory.
@@ -93,6 +97,7 @@ impl Mount {
             threads: self.threads.into(),
             passthrough: self.passthrough,
             accept_loss: self.accept_loss,
+            modelled_sync_delay: Duration::from_micros(self.modelled_sync_us.into()),
         };
         // Before anything is mounted: a signal in between must not leave it so.
         let signals = Signals::new([SIGTERM, SIGINT]).context("waiting for signals")?;

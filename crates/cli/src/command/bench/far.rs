@@ -12,7 +12,7 @@ use netram_bench::far::{BYTES_MIN, Cell, LOCAL_BYTES_MIN, Report, Spec, Way, com
 use netram_bench::paper::output::Run;
 use netram_bench::step::Step;
 
-use super::Common;
+use super::{Common, chosen};
 use crate::options::{Size, Span, Usage};
 use crate::output;
 
@@ -184,15 +184,6 @@ impl Far {
             copies: usize::from(self.copies),
         })
     }
-}
-
-/// Those that are named, in the order of the tables; all if none is.
-fn chosen<N, T: Copy + PartialEq>(names: &[N], value: impl Fn(&N) -> T, all: &[T]) -> Vec<T> {
-    let named: Vec<T> = names.iter().map(value).collect();
-    all.iter()
-        .copied()
-        .filter(|value| named.is_empty() || named.contains(value))
-        .collect()
 }
 
 fn show(report: &Report) -> Result<()> {

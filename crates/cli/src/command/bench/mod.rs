@@ -1,6 +1,7 @@
 //! `netram bench`: measurements, each beside its floor.
 
 mod commit;
+mod databases;
 mod failures;
 mod far;
 mod figures;
@@ -41,6 +42,7 @@ use crate::output;
 pub(crate) enum Bench {
     Figures(figures::Figures),
     Commit(commit::Commit),
+    Databases(databases::Databases),
     Failures(failures::Failures),
     Far(far::Far),
     Tpca(tpca::Tpca),
@@ -69,6 +71,7 @@ impl Bench {
         match self {
             Bench::Figures(figures) => figures.run(),
             Bench::Commit(commit) => commit.run(),
+            Bench::Databases(databases) => databases.run(),
             Bench::Failures(failures) => failures.run(),
             Bench::Far(far) => far.run(),
             Bench::Tpca(tpca) => tpca.run(),
@@ -160,6 +163,15 @@ fn file_system(folder: &Path) -> String {
         ),
         _ => folder.display().to_string(),
     }
+}
+
+/// Those that are named, in the order of the tables; all if none is.
+fn chosen<N, T: Copy + PartialEq>(names: &[N], value: impl Fn(&N) -> T, all: &[T]) -> Vec<T> {
+    let named: Vec<T> = names.iter().map(value).collect();
+    all.iter()
+        .copied()
+        .filter(|value| named.is_empty() || named.contains(value))
+        .collect()
 }
 
 #[cfg(test)]

@@ -1,0 +1,281 @@
+//! A MariaDB server: rows inserted, tables created, dropped, created and dropped, as in LND's table 2; each statement its own
+//! transaction, each flushed unless a setting says otherwise.
+
+use std::fmt::Write;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::child::Child;
+use crate::error::{BenchError, Context};
+use crate::lnd::device::is_here;
+use crate::site::Site;
+use crate::tool::tool as run;
+
+/// Starts the command behind it so that it ends with this process: a server of somebody else's must not be left behind.
+const WITH_PARENT: [&str; 3] = ["setpriv", "--pdeathsig", "KILL"];
+const SERVER: &str = "mariadbd";
+const CLIENT: &str = "mariadb";
+const INSTALLER: &str = "mariadb-install-db";
+/// How long the server may take to start: it makes its log first.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Operations a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Operations {
+    /// Rows inserted.
+    pub insert: f64,
+    /// Tables created.
+    pub create: f64,
+    /// Tables dropped.
+    pub drop: f64,
+    /// Tables created and dropped, pairs.
+    pub create_and_drop: f64,
+}
+
+/// An empty database, to be copied to each device.
+#[derive(Debug)]
+pub struct Mariadb {
+    template: PathBuf,
+    version: String,
+}
+
+impl Mariadb {
+    /// Makes the empty database; `Err`: there is no MariaDB here.
+    pub fn found(site: &Site) -> Result<Mariadb, BenchError> {
+        for name in [SERVER, CLIENT, INSTALLER, WITH_PARENT[0]] {
+            if !is_here(name) {
+                return Err(BenchError::Asked(format!(
+                    "there is no `{name}` (package mariadb-server)"
+                )));
+            }
+        }
+        let version = run(SERVER, &["--version"])?;
+        let version = version.split_whitespace().find(|word| word.contains("MariaDB"));
+        let version = version.unwrap_or("MariaDB").to_owned();
+        let template = site.folder().join("database");
+        let folder = format!("--datadir={}", template.display());
+        run(
+            INSTALLER,
+            &[
+                "--no-defaults",
+                "--user=root",
+                "--auth-root-authentication-method=normal",
+                "--skip-test-db",
+                &folder,
+            ],
+        )?;
+        Ok(Mariadb { template, version })
+    }
+
+    /// Its version.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// Copies the database to `data`, where nothing is yet.
+    pub(crate) fn copy_to(&self, data: &Path) -> Result<(), BenchError> {
+        run(
+            "cp",
+            &["-a", &self.template.to_string_lossy(), &data.to_string_lossy()],
+        )
+        .map(drop)
+    }
+
+    /// Starts a server, which is killed with this process if it comes to that.
+    pub(crate) fn start(&self, site: &Site, data: &Path, setup: &Setup) -> Result<Server, BenchError> {
+        let server = Server::start(site, data, setup)?;
+        server.statements(&[
+            "create database if not exists bench",
+            "create table if not exists bench.rows \
+             (id int primary key auto_increment, a int, b varchar(64)) engine=innodb",
+        ])?;
+        Ok(server)
+    }
+}
+
+/// LND's table 2: copies the database to `folder`, runs it there, and measures.
+pub(crate) fn measure(
+    mariadb: &Mariadb,
+    site: &Site,
+    folder: &Path,
+    quick: bool,
+) -> Result<Operations, BenchError> {
+    let data = folder.join("data");
+    mariadb.copy_to(&data)?;
+    let mut server = mariadb.start(site, &data, &Setup::default())?;
+    let (rows, tables) = if quick { (200, 10) } else { (2_000, 60) };
+    let operations = Operations {
+        insert: server.insert(rows)?,
+        create: server.create(tables)?,
+        drop: server.drop_tables(tables)?,
+        create_and_drop: server.create_and_drop(tables)?,
+    };
+    server.must_have_all()?;
+    Ok(operations)
+}
+
+/// What a server is told beside where its data is.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Setup {
+    /// Its options, behind the usual ones.
+    pub(crate) options: Vec<String>,
+    /// Its environment, beside what it inherits.
+    pub(crate) environment: Vec<(String, String)>,
+}
+
+/// A running server; killed when dropped, as it must be able to bear.
+pub(crate) struct Server {
+    child: Child,
+    data: PathBuf,
+    socket: PathBuf,
+    script: PathBuf,
+    /// Rows that it has acknowledged.
+    rows: usize,
+}
+
+impl Server {
+    fn start(site: &Site, data: &Path, setup: &Setup) -> Result<Server, BenchError> {
+        // Not on the device: a killed server leaves it.
+        let number = site.number();
+        let socket = site.folder().join(format!("database-{number}.sock"));
+        let flags = [
+            "--no-defaults".to_owned(),
+            "--user=root".to_owned(),
+            "--skip-networking".to_owned(),
+            "--skip-grant-tables".to_owned(),
+            "--innodb-flush-log-at-trx-commit=1".to_owned(),
+            "--innodb-buffer-pool-size=64M".to_owned(),
+            "--innodb-log-file-size=32M".to_owned(),
+            format!("--datadir={}", data.display()),
+            format!("--socket={}", socket.display()),
+            format!("--pid-file={}.pid", socket.display()),
+        ];
+        let [first, others @ ..] = WITH_PARENT;
+        let environment = { setup.environment.iter() }.map(|(name, value)| format!("{name}={value}"));
+        let words: Vec<String> = { others.into_iter().map(str::to_owned) }
+            .chain(["env".to_owned()])
+            .chain(environment)
+            .chain([SERVER.to_owned()])
+            .chain(flags)
+            .chain(setup.options.iter().cloned())
+            .collect();
+        let words = words.iter().map(String::as_str);
+        let child = Child::start(Path::new(first), words, "database", site.folder())?;
+        let server = Server {
+            child,
+            data: data.to_owned(),
+            socket,
+            script: site.folder().join(format!("script-{number}.sql")),
+            rows: 0,
+        };
+        let deadline = Instant::now() + PATIENCE;
+        while server.statements(&["select 1"]).is_err() {
+            if Instant::now() > deadline {
+                return Err(server.child.failed("it does not answer"));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(server)
+    }
+
+    /// So many rows, one after the other: how many a second.
+    pub(crate) fn insert(&mut self, count: usize) -> Result<f64, BenchError> {
+        let rate = self.per_second(count, |n| {
+            vec![format!(
+                "insert into bench.rows (a, b) values ({n}, 'a row of a table')"
+            )]
+        })?;
+        self.rows += count;
+        Ok(rate)
+    }
+
+    /// So many tables.
+    pub(crate) fn create(&self, count: usize) -> Result<f64, BenchError> {
+        self.per_second(count, |n| vec![creation(n)])
+    }
+
+    /// Those tables, away again.
+    pub(crate) fn drop_tables(&self, count: usize) -> Result<f64, BenchError> {
+        self.per_second(count, |n| vec![removal(n)])
+    }
+
+    /// Pairs of both.
+    pub(crate) fn create_and_drop(&self, count: usize) -> Result<f64, BenchError> {
+        self.per_second(count, |n| vec![creation(n), removal(n)])
+    }
+
+    /// Fails unless every acknowledged row is there.
+    pub(crate) fn must_have_all(&self) -> Result<(), BenchError> {
+        let found = self.statements(&["select count(*) from bench.rows"])?;
+        if found.trim() == self.rows.to_string() {
+            return Ok(());
+        }
+        let why = format!("{} rows are there, {} were acknowledged", found.trim(), self.rows);
+        let place = self.data.clone();
+        Err(BenchError::Wrong { place, why })
+    }
+
+    /// Lets it write everything and end.
+    pub(crate) fn stop(mut self) -> Result<(), BenchError> {
+        self.statements(&["shutdown"])?;
+        let deadline = Instant::now() + PATIENCE;
+        while self.child.ended()?.is_none() {
+            if Instant::now() > deadline {
+                return Err(self.child.failed("it does not end"));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    /// How many of `count` groups of statements a second: the server's own clock before and after them.
+    fn per_second(&self, count: usize, group: impl Fn(usize) -> Vec<String>) -> Result<f64, BenchError> {
+        const CLOCK: &str = "select unix_timestamp(sysdate(6))";
+        let mut all = vec![CLOCK.to_owned()];
+        (0..count).for_each(|n| all.extend(group(n)));
+        all.push(CLOCK.to_owned());
+        let all: Vec<&str> = all.iter().map(String::as_str).collect();
+        let said = self.statements(&all)?;
+        let times: Vec<f64> = said.lines().filter_map(|line| line.trim().parse().ok()).collect();
+        match times[..] {
+            [began, ended] if ended > began => Ok(count as f64 / (ended - began)),
+            _ => Err(self.child.failed(&format!("it told no times: {said}"))),
+        }
+    }
+
+    /// Runs statements one after the other, each its own transaction; returns what they said.
+    fn statements(&self, all: &[&str]) -> Result<String, BenchError> {
+        let mut text = String::new();
+        for statement in all {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "{statement};");
+        }
+        std::fs::write(&self.script, text).context("write a script")?;
+        let output = Command::new(CLIENT)
+            .args(["--no-defaults", "--batch", "--skip-column-names", "--user=root"])
+            .arg(format!("--socket={}", self.socket.display()))
+            .stdin(File::open(&self.script).context("open a script")?)
+            .stdout(Stdio::piped())
+            .output()
+            .context("run the database's client")?;
+        match output.status.success() {
+            true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+            false => Err(BenchError::Asked(format!(
+                "the database: {}",
+                String::from_utf8_lossy(&output.stderr).trim()
+            ))),
+        }
+    }
+}
+
+fn creation(n: usize) -> String {
+    format!("create table bench.t{n} (id int primary key, a int) engine=innodb")
+}
+
+fn removal(n: usize) -> String {
+    format!("drop table bench.t{n}")
+}

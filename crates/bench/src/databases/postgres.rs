@@ -1,0 +1,294 @@
+//! A PostgreSQL server under its own benchmark, pgbench. Each transaction's commit is flushed, unless a setting says otherwise.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::child::Child;
+use crate::error::{BenchError, Context};
+use crate::lnd::device::is_here;
+use crate::site::Site;
+use crate::tool::{finish, tool};
+
+/// The server insists on a user who is not root; the package makes this one.
+pub(crate) const USER: &str = "postgres";
+/// Where Debian puts each version's programs.
+const VERSIONS: &str = "/usr/lib/postgresql";
+/// Branches; each has 100,000 accounts, 15 MB.
+const SCALE: &str = "4";
+/// A small commit: one row.
+const INSERT: &str = "insert into small values (1);\n";
+/// How long the server may take to start, and to recover.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A filled database, to be copied to where it is measured.
+#[derive(Debug)]
+pub struct Postgres {
+    programs: PathBuf,
+    template: PathBuf,
+    /// Sockets, scripts and logs, which are not on what is measured.
+    beside: PathBuf,
+    version: String,
+}
+
+/// What a server is told beside where its data is.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Setup {
+    /// Settings, as NAME=VALUE.
+    pub(crate) settings: Vec<String>,
+    /// Its environment, beside what it inherits.
+    pub(crate) environment: Vec<(String, String)>,
+}
+
+/// What pgbench does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Load {
+    /// TPC-B in form: three updates, a question, an insertion.
+    TpcB,
+    /// One insertion of one row.
+    Insert,
+}
+
+/// A running server. Whoever only drops it kills it.
+pub(crate) struct Server<'p> {
+    postgres: &'p Postgres,
+    child: Child,
+    data: PathBuf,
+    sockets: PathBuf,
+}
+
+impl Postgres {
+    /// Makes the database; `Err`: what is missing here.
+    pub fn found(site: &Site) -> Result<Postgres, BenchError> {
+        let versions = fs::read_dir(VERSIONS).into_iter().flatten().flatten();
+        let newest = versions.map(|version| version.path().join("bin")).max();
+        let programs = newest.unwrap_or_default();
+        let absent = ["postgres", "initdb", "pgbench", "psql", "pg_ctl", "pg_basebackup"]
+            .into_iter()
+            .find(|name| !programs.join(name).is_file());
+        if absent.is_some() || !is_here("setpriv") || tool("id", &["-u", USER]).is_err() {
+            let what = "there is no PostgreSQL (package postgresql)";
+            return Err(BenchError::Asked(what.to_owned()));
+        }
+        // Others may pass through; what is in it stays its owner's.
+        let through = fs::Permissions::from_mode(0o711);
+        fs::set_permissions(site.folder(), through).context("let PostgreSQL through to its folder")?;
+        let beside = site.folder().join("postgres");
+        fs::create_dir(&beside).context("make a folder for PostgreSQL")?;
+        fs::write(beside.join("insert.sql"), INSERT).context("write a script")?;
+        let mut postgres = Postgres {
+            programs,
+            template: beside.join("template"),
+            beside,
+            version: String::new(),
+        };
+        postgres.give(&postgres.beside)?;
+        if finish(&mut postgres.as_user(Path::new("test"), &["-x", "."])).is_err() {
+            return Err(BenchError::Asked(format!(
+                "its user `{USER}` cannot get through to {}; choose another folder with --dir",
+                postgres.beside.display()
+            )));
+        }
+        postgres.version = finish(&mut postgres.program("postgres", &["--version"]))?;
+        let template = postgres.template.to_string_lossy().into_owned();
+        let quick = ["--auth=trust", "--locale=C", "--no-sync", "-D", &template];
+        finish(&mut postgres.program("initdb", &quick))?;
+        let server = postgres.start(site, &postgres.template, &Setup::default())?;
+        server.run("pgbench", &["--initialize", "--quiet", "--scale", SCALE])?;
+        server.run("psql", &["--command", "create table small (n int)"])?;
+        server.stop()?;
+        Ok(postgres)
+    }
+
+    /// Its version.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// Copies the database to `data`, where nothing is yet.
+    pub(crate) fn copy_to(&self, data: &Path) -> Result<(), BenchError> {
+        tool(
+            "cp",
+            &["-a", &self.template.to_string_lossy(), &data.to_string_lossy()],
+        )?;
+        tool("sync", &[])?;
+        Ok(())
+    }
+
+    /// Gives a path, and all in it, to the server's user.
+    pub(crate) fn give(&self, path: &Path) -> Result<(), BenchError> {
+        tool("chown", &["-R", &format!("{USER}:"), &path.to_string_lossy()]).map(drop)
+    }
+
+    /// A program of somebody's, as the server's user.
+    fn as_user(&self, program: &Path, arguments: &[&str]) -> Command {
+        let mut command = Command::new("setpriv");
+        command
+            .args([
+                &format!("--reuid={USER}"),
+                &format!("--regid={USER}"),
+                "--clear-groups",
+            ])
+            .arg(program)
+            .args(arguments)
+            .current_dir(&self.beside);
+        command
+    }
+
+    /// One of its programs.
+    fn program(&self, program: &str, arguments: &[&str]) -> Command {
+        self.as_user(&self.programs.join(program), arguments)
+    }
+
+    /// Starts a server, which is killed with this process if it comes to that.
+    pub(crate) fn start(&self, site: &Site, data: &Path, setup: &Setup) -> Result<Server<'_>, BenchError> {
+        let sockets = self.beside.join(format!("sockets-{}", site.number()));
+        fs::create_dir(&sockets).context("make a folder for sockets")?;
+        self.give(&sockets)?;
+        let program = self.programs.join("postgres");
+        let [reuid, regid] = ["reuid", "regid"].map(|id| format!("--{id}={USER}"));
+        let mut words = vec!["--pdeathsig", "KILL", &reuid, &regid, "--clear-groups", "env"];
+        let environment: Vec<String> = { setup.environment.iter() }
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        words.extend(environment.iter().map(String::as_str));
+        let (program, data_text) = (program.to_string_lossy(), data.to_string_lossy());
+        let sockets_text = sockets.to_string_lossy();
+        words.extend([&*program, "-D", &data_text, "-k", &sockets_text]);
+        let usual = [
+            "listen_addresses=",
+            "shared_buffers=64MB",
+            "max_wal_size=128MB",
+            "autovacuum=off",
+        ];
+        for setting in usual.into_iter().chain(setup.settings.iter().map(String::as_str)) {
+            words.extend(["-c", setting]);
+        }
+        let child = Child::start(Path::new("setpriv"), words, "postgres", site.folder())?;
+        let server = Server {
+            postgres: self,
+            child,
+            data: data.to_owned(),
+            sockets,
+        };
+        let deadline = Instant::now() + PATIENCE;
+        while server.run("psql", &["--command", "select 1"]).is_err() {
+            if Instant::now() > deadline {
+                return Err(server.child.failed("it does not answer"));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(server)
+    }
+}
+
+impl Server<'_> {
+    /// One of PostgreSQL's programs, connected to this server, to its end.
+    pub(crate) fn run(&self, program: &str, arguments: &[&str]) -> Result<String, BenchError> {
+        self.run_with("", program, arguments)
+    }
+
+    /// The same, with options for the server's side of its sessions.
+    fn run_with(&self, options: &str, program: &str, arguments: &[&str]) -> Result<String, BenchError> {
+        let mut command = self.postgres.program(program, arguments);
+        command
+            .env("PGDATA", &self.data)
+            .env("PGHOST", &self.sockets)
+            .env("PGDATABASE", "postgres")
+            .env("PGOPTIONS", options);
+        finish(&mut command)
+    }
+
+    /// pgbench, for a time that it counts in whole seconds; that in which clients connect is among it. `options`: of its sessions.
+    pub(crate) fn bench(
+        &self,
+        load: Load,
+        clients: usize,
+        time: Duration,
+        options: &str,
+    ) -> Result<Run, BenchError> {
+        let seconds = time.as_secs_f64().ceil().max(1.0).to_string();
+        let clients = clients.to_string();
+        let mut flags = vec!["--no-vacuum", "--time", &seconds, "--client", &clients];
+        let script = self.postgres.beside.join("insert.sql");
+        let script = script.to_string_lossy();
+        if load == Load::Insert {
+            flags.extend(["--protocol", "prepared", "--file", &script]);
+        }
+        let said = self.run_with(options, "pgbench", &flags)?;
+        Run::parse(&said).ok_or_else(|| BenchError::Asked(format!("pgbench told no figures: {said}")))
+    }
+
+    /// Rows of a table.
+    pub(crate) fn rows(&self, table: &str) -> Result<u64, BenchError> {
+        let ask = format!("select count(*) from {table}");
+        let said = self.run("psql", &["--no-align", "--tuples-only", "--command", &ask])?;
+        said.parse().context(format_args!("count the rows of {table}"))
+    }
+
+    /// Fails unless so many rows are there.
+    pub(crate) fn must_have(&self, table: &str, acknowledged: u64) -> Result<(), BenchError> {
+        let found = self.rows(table)?;
+        if found == acknowledged {
+            return Ok(());
+        }
+        let why = format!("{found} rows of {table} are there, {acknowledged} were acknowledged");
+        let place = self.data.clone();
+        Err(BenchError::Wrong { place, why })
+    }
+
+    /// Lets it write everything: whoever is killed leaves its children for a moment, and what they have open.
+    pub(crate) fn stop(self) -> Result<(), BenchError> {
+        self.run("pg_ctl", &["stop", "--mode=fast", "--wait"]).map(drop)
+    }
+}
+
+/// What pgbench says at its end.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Run {
+    pub(crate) transactions: u64,
+    pub(crate) per_second: f64,
+    pub(crate) average_ms: f64,
+}
+
+impl Run {
+    fn parse(said: &str) -> Option<Run> {
+        let after = |name: &str| {
+            let rest = said.lines().find_map(|line| line.strip_prefix(name))?;
+            rest.split([' ', '/']).next()
+        };
+        let transactions = after("number of transactions actually processed: ")?;
+        let transactions = transactions.parse().ok()?;
+        if transactions == 0 {
+            // On a very busy machine; it tells no rates then.
+            return Some(Run::default());
+        }
+        Some(Run {
+            transactions,
+            per_second: after("tps = ")?.parse().ok()?,
+            average_ms: after("latency average = ")?.parse().ok()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_pgbench_says_is_read() {
+        let said = "pgbench (15.1)\nscaling factor: 4\nnumber of transactions actually processed: 3210\n\
+                    number of failed transactions: 0 (0.000%)\nlatency average = 0.623 ms\n\
+                    initial connection time = 2.1 ms\ntps = 1605.17 (without initial connection time)\n";
+        let run = Run::parse(said).unwrap();
+        assert_eq!(
+            (run.transactions, run.per_second, run.average_ms),
+            (3210, 1605.17, 0.623)
+        );
+        assert!(Run::parse("pgbench: error: no connection").is_none());
+        let none = Run::parse("number of transactions actually processed: 0\n").unwrap();
+        assert_eq!((none.transactions, none.per_second), (0, 0.0));
+    }
+}

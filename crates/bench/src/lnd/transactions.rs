@@ -1,0 +1,55 @@
+//! An application of today: a PostgreSQL server with all its data on the device, under its own benchmark (TPC-B in form), from
+//! one client and from several. Each transaction's commit is flushed.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::Plan;
+use crate::databases::postgres::{Load, Postgres, Run, Setup};
+use crate::error::BenchError;
+use crate::histogram::median;
+use crate::site::Site;
+
+const CLIENTS: usize = 8;
+
+/// Transactions a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Transactions {
+    /// From one client.
+    pub one: f64,
+    /// What one of these took, in milliseconds, on average.
+    pub one_ms: f64,
+    /// From eight clients.
+    pub eight: f64,
+    /// The same of these.
+    pub eight_ms: f64,
+}
+
+/// Copies the database to `folder`, runs it there, and measures.
+pub(super) fn measure(
+    postgres: &Postgres,
+    site: &Site,
+    folder: &Path,
+    plan: &Plan,
+) -> Result<Transactions, BenchError> {
+    let data = folder.join("postgres");
+    postgres.copy_to(&data)?;
+    let server = postgres.start(site, &data, &Setup::default())?;
+    let (mut one, mut eight) = (vec![], vec![]);
+    let time = (plan.cap * 6).max(std::time::Duration::from_secs(2));
+    for _ in 0..plan.rounds {
+        one.push(server.bench(Load::TpcB, 1, time, "")?);
+        eight.push(server.bench(Load::TpcB, CLIENTS, time, "")?);
+    }
+    let told = one.iter().chain(&eight).map(|run| run.transactions).sum();
+    server.must_have("pgbench_history", told)?;
+    server.stop()?;
+    let of = |runs: &[Run], field: fn(&Run) -> f64| median(runs.iter().map(field).collect());
+    Ok(Transactions {
+        one: of(&one, |run| run.per_second),
+        one_ms: of(&one, |run| run.average_ms),
+        eight: of(&eight, |run| run.per_second),
+        eight_ms: of(&eight, |run| run.average_ms),
+    })
+}

@@ -1,0 +1,89 @@
+//! A MODELLED slow disk for programs of other people: a preloaded library lets their syncs take longer.
+//!
+//! Only files on one device are slowed, so that what is mounted by netram, or on a volume, takes what it takes. netram's own
+//! processes make system calls past the C library, and are told of the slower disk by their own settings.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::error::{BenchError, Context};
+use crate::tool::tool;
+
+/// The library.
+const SOURCE: &str = include_str!("slow_disk.c");
+/// What tells it which disk is slow, and by how much.
+const VARIABLE: &str = "NETRAM_SLOW_DISK";
+const PRELOAD: &str = "LD_PRELOAD";
+
+/// The library, compiled here.
+#[derive(Clone, Debug)]
+pub struct SlowDisk {
+    library: PathBuf,
+}
+
+impl SlowDisk {
+    /// Compiles it in `folder`. `Err`: there is no C compiler, or it says why.
+    pub fn make(folder: &Path) -> Result<SlowDisk, BenchError> {
+        let (source, library) = (folder.join("slow_disk.c"), folder.join("slow_disk.so"));
+        let mut file = File::create(&source).context("write the slow disk's source")?;
+        file.write_all(SOURCE.as_bytes())
+            .context("write the slow disk's source")?;
+        let (from, to) = (source.to_string_lossy(), library.to_string_lossy());
+        tool("cc", &["-O2", "-Wall", "-shared", "-fPIC", "-o", &to, &from])?;
+        Ok(SlowDisk { library })
+    }
+
+    /// The environment in which a program finds every sync of a file on `place`'s device to take `microseconds` longer.
+    pub fn environment(
+        &self,
+        place: &Path,
+        microseconds: u32,
+    ) -> Result<[(&'static str, String); 2], BenchError> {
+        let device = place
+            .metadata()
+            .context(format_args!("look at {}", place.display()))?
+            .dev();
+        Ok([
+            (PRELOAD, self.library.display().to_string()),
+            (VARIABLE, format!("{device} {microseconds}")),
+        ])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+    use std::time::{Duration, Instant};
+
+    /// How long `dd` takes for eight synced writes with the given environment.
+    fn eight_writes(folder: &Path, environment: &[(&str, String)]) -> Duration {
+        let mut command = Command::new("dd");
+        command
+            .arg("if=/dev/zero")
+            .arg(format!("of={}", folder.join("file").display()))
+            .args(["bs=512", "count=8", "oflag=dsync", "status=none"])
+            .envs(environment.iter().map(|(name, value)| (*name, value)));
+        let began = Instant::now();
+        let status = command.status().unwrap();
+        assert_eq!((status.code(), status.signal()), (Some(0), None));
+        began.elapsed()
+    }
+
+    #[test]
+    fn a_sync_on_the_slow_device_takes_longer_and_no_other_does() {
+        let folder = tempfile::tempdir().unwrap();
+        let slow = SlowDisk::make(folder.path()).unwrap();
+        let environment = slow.environment(folder.path(), 100_000).unwrap();
+        assert!(eight_writes(folder.path(), &environment) >= Duration::from_millis(800));
+        // A device that is another one's.
+        let mut other = environment.clone();
+        other[1].1 = "1 100000000".to_owned();
+        assert!(eight_writes(folder.path(), &other) < Duration::from_secs(100));
+        let text = std::fs::read_to_string("/proc/self/environ").unwrap_or_default();
+        assert!(!text.contains(VARIABLE), "only those who are told are slowed");
+    }
+}
