@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::{code, tree};
 
 /// Every crate and its layer. A crate that is not here is refused, so the table cannot fall behind.
-const LAYERS: [(&str, u8); 26] = [
+const LAYERS: [(&str, u8); 27] = [
     ("netram", 4),
     ("netram-capi", 4),
     ("netram-bench", 4),
@@ -22,6 +22,7 @@ const LAYERS: [(&str, u8); 26] = [
     ("netram-sqlite", 3),
     ("netram-shared", 3),
     ("netram-oo7", 3),
+    ("netram-rex", 3),
     ("netram-farrun", 3),
     ("netram-sim", 3),
     ("netram-lender", 2),
@@ -40,15 +41,17 @@ const LAYERS: [(&str, u8); 26] = [
 ];
 
 /// Arrows between equals that are wanted: the command line offers `netram bench`, a volume has a home's settings, a shared
-/// region's server is a home, OO7 runs on shared regions, and a
+/// region's server is a home, OO7 runs on shared regions, and beside them in SQLite with netram's VFS, and a
 /// device of the kernel's NBD client has its server.
-const LEVEL_ARROWS: [(&str, &str); 7] = [
+const LEVEL_ARROWS: [(&str, &str); 9] = [
     ("netram", "netram-bench"),
     ("netram-volume", "netram-home"),
     ("netram-mount", "netram-home"),
     ("netram-sqlite", "netram-home"),
     ("netram-shared", "netram-home"),
     ("netram-oo7", "netram-shared"),
+    ("netram-rex", "netram-oo7"),
+    ("netram-rex", "netram-sqlite"),
     ("netram-attach", "netram-nbd"),
 ];
 

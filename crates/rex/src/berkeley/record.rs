@@ -1,0 +1,210 @@
+//! The tables, and how an object lies in its record.
+//!
+//! Keys are in big-endian order, so that a btree has them in the order of their numbers. Records are numbers of four bytes, little endian:
+//!
+//! ```text
+//! module     kind, date, top assembly, bytes of the manual
+//! manual     its bytes
+//! complex,   kind, date, module, parent or 0, children, private and shared components: three counts,
+//! base         then three lists
+//! composite  kind, date, root part, parts, private and shared users: three counts, then three lists
+//! document   composite, title (40 bytes), text
+//! part       kind, date, x, y, document, composite, connections out and in: two counts, then
+//!              for each of them the other part, kind, length
+//! title      composite            by the title
+//! date       nothing              by date and part
+//! state      0: whole; 1: transactions that were noted
+//! ```
+
+use netram_oo7::StoreError;
+
+macro_rules! tables {
+    ($($variant:ident $file:literal,)*) => {
+        /// A btree.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(super) enum Table { $($variant,)* }
+
+        impl Table {
+            pub(super) const ALL: [Table; [$($file,)*].len()] = [$(Table::$variant,)*];
+            pub(super) const COUNT: usize = Table::ALL.len();
+
+            /// Its file's name.
+            pub(super) fn file(self) -> &'static str {
+                match self { $(Table::$variant => $file,)* }
+            }
+        }
+    };
+}
+
+tables! {
+    State "state.db",
+    Module "module.db",
+    Manual "manual.db",
+    Complex "complex.db",
+    Base "base.db",
+    Composite "composite.db",
+    Document "document.db",
+    Title "title.db",
+    Part "part.db",
+    Date "date.db",
+}
+
+/// What a record is found by, where that is one number.
+pub(super) type Key = u32;
+
+/// Bytes of a document's record before its text.
+pub(super) const DOCUMENT_HEAD: usize = 4 + 40;
+
+/// The bit of an assembly's reference that says that it is a base assembly: the two count for themselves.
+const BASE: u32 = 1 << 31;
+
+/// An assembly's reference.
+pub(super) fn assembly_reference(id: u32, base: bool) -> u32 {
+    if base { id | BASE } else { id }
+}
+
+/// Where an assembly is.
+pub(super) fn assembly_place(reference: u32) -> (Table, Key) {
+    match reference & BASE {
+        0 => (Table::Complex, reference),
+        _ => (Table::Base, reference & !BASE),
+    }
+}
+
+/// The key in the index of dates.
+pub(super) fn dated(date: u32, part: u32) -> [u8; 8] {
+    let mut key = [0; 8];
+    key[..4].copy_from_slice(&date.to_be_bytes());
+    key[4..].copy_from_slice(&part.to_be_bytes());
+    key
+}
+
+/// The part of such a key.
+pub(super) fn part_of(key: [u8; 8]) -> u32 {
+    let [.., a, b, c, d] = key;
+    u32::from_be_bytes([a, b, c, d])
+}
+
+/// A record as it was read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Record<'r> {
+    pub(super) what: &'static str,
+    pub(super) key: Key,
+    pub(super) bytes: &'r [u8],
+}
+
+impl<'r> Record<'r> {
+    /// The number at this place; zero where the record has ended, which [`Record::whole`] has looked for.
+    pub(super) fn word(&self, at: usize) -> u32 {
+        let word = self.bytes.get(4 * at..).and_then(|bytes| bytes.first_chunk());
+        word.map_or(0, |word| u32::from_le_bytes(*word))
+    }
+
+    /// Numbers from `head` on, in lists of as many items as the numbers before `head` say, each of `wide` numbers. `list` counts from zero.
+    pub(super) fn list(
+        &self,
+        head: usize,
+        lists: usize,
+        wide: usize,
+        list: usize,
+    ) -> Result<impl ExactSizeIterator<Item = u32> + use<'r>, StoreError> {
+        let count = |at: usize| self.word(head - lists + at) as usize * wide;
+        let before: usize = head + (0..list).map(count).sum::<usize>();
+        let bytes = self.bytes.get(4 * before..4 * (before + count(list)));
+        let bytes = bytes.ok_or(StoreError::Damaged {
+            what: self.what,
+            at: self.key.into(),
+        })?;
+        Ok(bytes
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .map(|word| u32::from_le_bytes(*word)))
+    }
+}
+
+/// A record to be changed: its numbers, and its lists.
+#[derive(Clone, Debug)]
+pub(super) struct Draft {
+    head: Vec<u32>,
+    wide: usize,
+    lists: Vec<Vec<u32>>,
+}
+
+impl Draft {
+    /// One with so many empty lists.
+    pub(super) fn new(head: &[u32], wide: usize, lists: usize) -> Draft {
+        Draft {
+            head: head.to_vec(),
+            wide,
+            lists: vec![Vec::new(); lists],
+        }
+    }
+
+    /// What was read.
+    pub(super) fn of(
+        record: Record<'_>,
+        head: usize,
+        lists: usize,
+        wide: usize,
+    ) -> Result<Draft, StoreError> {
+        let read = |list| Ok(record.list(head, lists, wide, list)?.collect());
+        Ok(Draft {
+            head: (0..head - lists).map(|at| record.word(at)).collect(),
+            wide,
+            lists: (0..lists).map(read).collect::<Result<_, StoreError>>()?,
+        })
+    }
+
+    /// A number that may be set.
+    pub(super) fn word(&mut self, at: usize) -> &mut u32 {
+        &mut self.head[at]
+    }
+
+    /// A list that may be changed.
+    pub(super) fn list(&mut self, list: usize) -> &mut Vec<u32> {
+        &mut self.lists[list]
+    }
+
+    /// Its bytes.
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        let counts = self.lists.iter().map(|list| (list.len() / self.wide) as u32);
+        let numbers = self.head.iter().copied().chain(counts);
+        let numbers = numbers.chain(self.lists.iter().flatten().copied());
+        numbers.flat_map(u32::to_le_bytes).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_draft_is_read_as_it_was_written() {
+        let mut draft = Draft::new(&[7, 8], 1, 3);
+        draft.list(0).extend([1, 2]);
+        draft.list(2).push(3);
+        let bytes = draft.bytes();
+        let record = Record {
+            what: "a test's record",
+            key: 1,
+            bytes: &bytes,
+        };
+        assert_eq!(record.word(1), 8);
+        let lists = [0, 1, 2].map(|list| record.list(5, 3, 1, list).unwrap().collect::<Vec<u32>>());
+        assert_eq!(lists, [vec![1, 2], vec![], vec![3]]);
+        assert_eq!(Draft::of(record, 5, 3, 1).unwrap().bytes(), bytes);
+        let cut = Record {
+            bytes: &bytes[..bytes.len() - 1],
+            ..record
+        };
+        assert!(cut.list(5, 3, 1, 2).is_err());
+    }
+
+    #[test]
+    fn the_order_of_dates_is_the_order_of_their_keys() {
+        assert!(dated(255, 9) < dated(256, 1));
+        assert!(dated(256, 1) < dated(256, 256));
+        assert_eq!(part_of(dated(3, 70_000)), 70_000);
+    }
+}

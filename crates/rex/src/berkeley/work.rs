@@ -1,0 +1,524 @@
+//! What the benchmark asks, as records.
+
+use netram_oo7::store::{Assembly, Connection, Design, Direction, Index, Link, Part, Use};
+use netram_oo7::{StoreError, Work};
+
+use super::record::{
+    DOCUMENT_HEAD, Draft, Key, Record, Table, assembly_place, assembly_reference, dated, part_of,
+};
+use super::{BerkeleyOpen, COMPLETE, below, end};
+
+/// Where the lists of assemblies and composites begin, and how many there are. Their items are one number.
+const ASSEMBLY: (usize, usize, usize) = (7, 3, 1);
+const COMPOSITE: (usize, usize, usize) = (6, 3, 1);
+/// The lists of a part; their items are three numbers.
+const PART: (usize, usize, usize) = (8, 2, 3);
+/// Where a part's date is in its record, and its x with y behind it.
+const DATE_AT: u32 = 4;
+const PLACE_AT: u32 = 8;
+
+impl BerkeleyOpen<'_> {
+    /// A record, if it is there.
+    pub(super) fn find(&mut self, table: Table, key: Key) -> Result<Option<Record<'_>>, StoreError> {
+        let inner = &mut *self.inner;
+        let read = &mut inner.read[table as usize];
+        if read.key != Some(key) {
+            read.key = None;
+            let found = inner
+                .engine
+                .get(table as usize, &key.to_be_bytes(), &mut read.record);
+            if !found.map_err(below)? {
+                return Ok(None);
+            }
+            read.key = Some(key);
+        }
+        Ok(Some(Record {
+            what: table.file(),
+            key,
+            bytes: &read.record,
+        }))
+    }
+
+    /// One that must be there.
+    pub(super) fn record(
+        &mut self,
+        what: &'static str,
+        table: Table,
+        key: Key,
+    ) -> Result<Record<'_>, StoreError> {
+        self.find(table, key)?.ok_or(damaged(what, key))
+    }
+
+    pub(super) fn put(&mut self, table: Table, key: Key, record: &[u8]) -> Result<(), StoreError> {
+        let inner = &mut *self.inner;
+        inner.read[table as usize].key = None;
+        let put = inner.engine.put(table as usize, &key.to_be_bytes(), record);
+        put.map_err(below)
+    }
+
+    /// Replaces bytes of a record that was just read.
+    fn set(&mut self, table: Table, key: Key, from: u32, new: &[u8]) -> Result<(), StoreError> {
+        let inner = &mut *self.inner;
+        let read = &mut inner.read[table as usize];
+        assert_eq!(read.key, Some(key));
+        let set = inner.engine.set(table as usize, &key.to_be_bytes(), from, new);
+        if let Err(error) = set {
+            read.key = None;
+            return Err(below(error));
+        }
+        read.record[from as usize..][..new.len()].copy_from_slice(new);
+        Ok(())
+    }
+
+    fn delete(&mut self, what: &'static str, table: Table, id: Key, key: &[u8]) -> Result<(), StoreError> {
+        let inner = &mut *self.inner;
+        inner.read[table as usize].key = None;
+        match inner.engine.delete(table as usize, key).map_err(below)? {
+            true => Ok(()),
+            false => Err(damaged(what, id)),
+        }
+    }
+
+    fn there(&mut self, table: Table, key: Key) -> Result<Option<Key>, StoreError> {
+        Ok(self.find(table, key)?.map(|_| key))
+    }
+
+    fn assembly_record(&mut self, assembly: u32) -> Result<Record<'_>, StoreError> {
+        let (table, key) = assembly_place(assembly);
+        self.record("an assembly", table, key)
+    }
+
+    fn composite_record(&mut self, composite: u32) -> Result<Record<'_>, StoreError> {
+        self.record("a composite", Table::Composite, composite)
+    }
+
+    fn part_record(&mut self, part: u32) -> Result<Record<'_>, StoreError> {
+        self.record("a part", Table::Part, part)
+    }
+
+    fn document_record(&mut self, document: u32) -> Result<Record<'_>, StoreError> {
+        let record = self.record("a document", Table::Document, document)?;
+        match record.bytes.len() {
+            DOCUMENT_HEAD.. => Ok(record),
+            _ => Err(damaged("a document", document)),
+        }
+    }
+
+    /// All keys of a table.
+    fn keys(&mut self, table: Table, into: &mut Vec<u32>) -> Result<(), StoreError> {
+        let give = |key| into.push(u32::from_be_bytes(key));
+        let gone = self.inner.engine.keys(table as usize, [0; 4], [0xff; 4], give);
+        gone.map_err(below)
+    }
+
+    fn count<const N: usize>(&mut self, table: Table) -> Result<u64, StoreError> {
+        let mut count = 0;
+        let all = ([0_u8; N], [0xff; N]);
+        let gone = self
+            .inner
+            .engine
+            .keys(table as usize, all.0, all.1, |_| count += 1);
+        gone.map_err(below)?;
+        Ok(count)
+    }
+
+    fn draft(
+        &mut self,
+        what: &'static str,
+        place: (Table, Key),
+        (head, lists, wide): (usize, usize, usize),
+        change: impl FnOnce(&mut Draft),
+    ) -> Result<(), StoreError> {
+        let record = self.record(what, place.0, place.1)?;
+        let mut draft = Draft::of(record, head, lists, wide)?;
+        change(&mut draft);
+        self.put(place.0, place.1, &draft.bytes())
+    }
+}
+
+fn damaged(what: &'static str, id: Key) -> StoreError {
+    StoreError::Damaged { what, at: id.into() }
+}
+
+/// The list of uses of a kind, behind the parts or children.
+fn list_of(how: Use) -> usize {
+    match how {
+        Use::Private => 1,
+        Use::Shared => 2,
+    }
+}
+
+fn lent(
+    record: Record<'_>,
+    (head, lists, wide): (usize, usize, usize),
+    list: usize,
+    into: &mut Vec<u32>,
+) -> Result<(), StoreError> {
+    into.extend(record.list(head, lists, wide, list)?);
+    Ok(())
+}
+
+fn design(record: Record<'_>) -> Design {
+    Design {
+        id: record.key,
+        kind: record.word(0),
+        date: record.word(1),
+    }
+}
+
+impl Work for BerkeleyOpen<'_> {
+    type Module = u32;
+    type Assembly = u32;
+    type Composite = u32;
+    type Part = u32;
+    type Document = u32;
+
+    fn module(&mut self, id: u32) -> Result<Option<u32>, StoreError> {
+        self.there(Table::Module, id)
+    }
+
+    fn base_assembly(&mut self, id: u32) -> Result<Option<u32>, StoreError> {
+        let found = self.there(Table::Base, id)?;
+        Ok(found.map(|id| assembly_reference(id, true)))
+    }
+
+    fn composite(&mut self, id: u32) -> Result<Option<u32>, StoreError> {
+        self.there(Table::Composite, id)
+    }
+
+    fn part(&mut self, id: u32) -> Result<Option<u32>, StoreError> {
+        self.there(Table::Part, id)
+    }
+
+    fn document(&mut self, id: u32) -> Result<Option<u32>, StoreError> {
+        self.there(Table::Document, id)
+    }
+
+    fn document_titled(&mut self, title: &[u8]) -> Result<Option<u32>, StoreError> {
+        let mut found = Vec::new();
+        let there = self
+            .inner
+            .engine
+            .get(Table::Title as usize, title, &mut found)
+            .map_err(below)?;
+        let id = found.first_chunk().map(|id| u32::from_le_bytes(*id));
+        Ok(id.filter(|_| there))
+    }
+
+    fn parts_dated(&mut self, first: u32, last: u32, into: &mut Vec<u32>) -> Result<(), StoreError> {
+        let give = |key| into.push(part_of(key));
+        let (first, last) = (dated(first, 0), dated(last, u32::MAX));
+        self.inner
+            .engine
+            .keys(Table::Date as usize, first, last, give)
+            .map_err(below)
+    }
+
+    fn all_parts(&mut self, into: &mut Vec<u32>) -> Result<(), StoreError> {
+        self.keys(Table::Part, into)
+    }
+
+    fn all_base_assemblies(&mut self, into: &mut Vec<u32>) -> Result<(), StoreError> {
+        let first = into.len();
+        self.keys(Table::Base, into)?;
+        into[first..]
+            .iter_mut()
+            .for_each(|id| *id = assembly_reference(*id, true));
+        Ok(())
+    }
+
+    fn all_composites(&mut self, into: &mut Vec<u32>) -> Result<(), StoreError> {
+        self.keys(Table::Composite, into)
+    }
+
+    fn entries(&mut self, index: Index) -> Result<u64, StoreError> {
+        match index {
+            Index::Module => self.count::<4>(Table::Module),
+            Index::Base => self.count::<4>(Table::Base),
+            Index::Composite => self.count::<4>(Table::Composite),
+            Index::Document => self.count::<4>(Table::Document),
+            Index::Title => self.count::<40>(Table::Title),
+            Index::Part => self.count::<4>(Table::Part),
+            Index::Date => self.count::<8>(Table::Date),
+        }
+    }
+
+    fn module_design(&mut self, module: u32) -> Result<Design, StoreError> {
+        self.record("a module", Table::Module, module).map(design)
+    }
+
+    fn top(&mut self, module: u32) -> Result<u32, StoreError> {
+        Ok(self.record("a module", Table::Module, module)?.word(2))
+    }
+
+    fn manual(&mut self, module: u32, read: &mut dyn FnMut(&[u8])) -> Result<(), StoreError> {
+        read(self.record("a manual", Table::Manual, module)?.bytes);
+        Ok(())
+    }
+
+    fn manual_ends(&mut self, module: u32) -> Result<(u8, u8), StoreError> {
+        let length = self.record("a module", Table::Module, module)?.word(3);
+        let last = length.checked_sub(2).ok_or(damaged("a manual", module))?;
+        let mut byte = |at| {
+            let byte = self
+                .inner
+                .engine
+                .byte(Table::Manual as usize, &module.to_be_bytes(), at);
+            byte.map_err(below)?.ok_or(damaged("a manual", module))
+        };
+        Ok((byte(0)?, byte(last)?))
+    }
+
+    fn assembly(&mut self, assembly: u32) -> Result<Assembly, StoreError> {
+        let base = assembly_place(assembly).0 == Table::Base;
+        let design = design(self.assembly_record(assembly)?);
+        Ok(Assembly { design, base })
+    }
+
+    fn parent(&mut self, assembly: u32) -> Result<Option<u32>, StoreError> {
+        let parent = self.assembly_record(assembly)?.word(3);
+        Ok((parent != 0).then_some(parent))
+    }
+
+    fn module_of(&mut self, assembly: u32) -> Result<u32, StoreError> {
+        Ok(self.assembly_record(assembly)?.word(2))
+    }
+
+    fn children(&mut self, assembly: u32, into: &mut Vec<u32>) -> Result<(), StoreError> {
+        lent(self.assembly_record(assembly)?, ASSEMBLY, 0, into)
+    }
+
+    fn components(&mut self, assembly: u32, how: Use, into: &mut Vec<u32>) -> Result<(), StoreError> {
+        lent(self.assembly_record(assembly)?, ASSEMBLY, list_of(how), into)
+    }
+
+    fn composite_design(&mut self, composite: u32) -> Result<Design, StoreError> {
+        self.composite_record(composite).map(design)
+    }
+
+    fn root_part(&mut self, composite: u32) -> Result<u32, StoreError> {
+        match self.composite_record(composite)?.word(2) {
+            0 => Err(damaged("a root part", composite)),
+            root => Ok(root),
+        }
+    }
+
+    fn parts(&mut self, composite: u32, into: &mut Vec<u32>) -> Result<(), StoreError> {
+        lent(self.composite_record(composite)?, COMPOSITE, 0, into)
+    }
+
+    fn documentation(&mut self, composite: u32) -> Result<u32, StoreError> {
+        // They have the same id, and each composite has one.
+        Ok(composite)
+    }
+
+    fn users(&mut self, composite: u32, how: Use, into: &mut Vec<u32>) -> Result<(), StoreError> {
+        lent(self.composite_record(composite)?, COMPOSITE, list_of(how), into)
+    }
+
+    fn document_id(&mut self, document: u32) -> Result<u32, StoreError> {
+        Ok(self.document_record(document)?.key)
+    }
+
+    fn title(&mut self, document: u32) -> Result<[u8; 40], StoreError> {
+        let record = self.document_record(document)?;
+        let title = record.bytes[4..].first_chunk();
+        Ok(*title.expect("a document's record has a head"))
+    }
+
+    fn described(&mut self, document: u32) -> Result<u32, StoreError> {
+        Ok(self.document_record(document)?.word(0))
+    }
+
+    fn text(&mut self, document: u32, read: &mut dyn FnMut(&[u8])) -> Result<(), StoreError> {
+        read(&self.document_record(document)?.bytes[DOCUMENT_HEAD..]);
+        Ok(())
+    }
+
+    fn part_values(&mut self, part: u32) -> Result<Part, StoreError> {
+        let record = self.part_record(part)?;
+        Ok(Part {
+            design: design(record),
+            x: record.word(2),
+            y: record.word(3),
+            document: record.word(4),
+        })
+    }
+
+    fn composite_of(&mut self, part: u32) -> Result<u32, StoreError> {
+        Ok(self.part_record(part)?.word(5))
+    }
+
+    fn targets(&mut self, part: u32, into: &mut Vec<(u32, u32)>) -> Result<(), StoreError> {
+        let (head, lists, wide) = PART;
+        let outward = self.part_record(part)?.list(head, lists, wide, 0)?;
+        into.extend(outward.step_by(wide).map(|target| (target, target)));
+        Ok(())
+    }
+
+    fn links(
+        &mut self,
+        part: u32,
+        direction: Direction,
+        into: &mut Vec<Link<u32>>,
+    ) -> Result<(), StoreError> {
+        let (head, lists, wide) = PART;
+        let list = match direction {
+            Direction::Out => 0,
+            Direction::In => 1,
+        };
+        let mut numbers = self.part_record(part)?.list(head, lists, wide, list)?;
+        while let (Some(other), Some(kind), Some(length)) = (numbers.next(), numbers.next(), numbers.next()) {
+            let (from, to) = match direction {
+                Direction::Out => (part, other),
+                Direction::In => (other, part),
+            };
+            let connection = Connection { kind, length };
+            into.push(Link { from, to, connection });
+        }
+        Ok(())
+    }
+
+    fn swap(&mut self, part: u32) -> Result<(), StoreError> {
+        let record = self.part_record(part)?;
+        let (x, y) = (record.word(2), record.word(3));
+        let new = [y.to_le_bytes(), x.to_le_bytes()];
+        self.set(Table::Part, part, PLACE_AT, new.as_flattened())
+    }
+
+    fn set_date(&mut self, part: u32, date: u32) -> Result<(), StoreError> {
+        let before = self.part_record(part)?.word(1);
+        self.set(Table::Part, part, DATE_AT, &date.to_le_bytes())?;
+        self.delete("a date", Table::Date, part, &dated(before, part))?;
+        let put = self
+            .inner
+            .engine
+            .put(Table::Date as usize, &dated(date, part), &[]);
+        put.map_err(below)
+    }
+
+    fn set_text(&mut self, document: u32, text: &[u8]) -> Result<(), StoreError> {
+        let head = &self.document_record(document)?.bytes[..DOCUMENT_HEAD];
+        let record = [head, text].concat();
+        self.put(Table::Document, document, &record)
+    }
+
+    fn add_module(&mut self, design: Design, manual: &[u8]) -> Result<u32, StoreError> {
+        let Design { id, kind, date } = design;
+        let length = u32::try_from(manual.len()).expect("manuals are far smaller than 4 GiB");
+        let record = [kind, date, 0, length].map(u32::to_le_bytes);
+        self.put(Table::Module, id, record.as_flattened())?;
+        self.put(Table::Manual, id, manual)?;
+        Ok(id)
+    }
+
+    fn add_assembly(
+        &mut self,
+        module: u32,
+        parent: Option<u32>,
+        assembly: Assembly,
+    ) -> Result<u32, StoreError> {
+        let Design { id, kind, date } = assembly.design;
+        let reference = assembly_reference(id, assembly.base);
+        let draft = Draft::new(&[kind, date, module, parent.unwrap_or(0)], 1, 3);
+        let (table, key) = assembly_place(reference);
+        self.put(table, key, &draft.bytes())?;
+        match parent {
+            Some(parent) => {
+                let add = |draft: &mut Draft| draft.list(0).push(reference);
+                self.draft("an assembly", assembly_place(parent), ASSEMBLY, add)?;
+            }
+            None => {
+                self.record("a module", Table::Module, module)?;
+                self.set(Table::Module, module, 8, &reference.to_le_bytes())?;
+            }
+        }
+        Ok(reference)
+    }
+
+    fn add_composite(&mut self, design: Design, title: [u8; 40], text: &[u8]) -> Result<u32, StoreError> {
+        let Design { id, kind, date } = design;
+        self.put(Table::Composite, id, &Draft::new(&[kind, date, 0], 1, 3).bytes())?;
+        let document = [&id.to_le_bytes(), &title[..], text].concat();
+        self.put(Table::Document, id, &document)?;
+        let titled = self
+            .inner
+            .engine
+            .put(Table::Title as usize, &title, &id.to_le_bytes());
+        titled.map_err(below)?;
+        Ok(id)
+    }
+
+    fn add_part(&mut self, composite: u32, part: Part) -> Result<u32, StoreError> {
+        let Part {
+            design: Design { id, kind, date },
+            x,
+            y,
+            document,
+        } = part;
+        let draft = Draft::new(&[kind, date, x, y, document, composite], 3, 2);
+        self.put(Table::Part, id, &draft.bytes())?;
+        let put = self.inner.engine.put(Table::Date as usize, &dated(date, id), &[]);
+        put.map_err(below)?;
+        self.draft("a composite", (Table::Composite, composite), COMPOSITE, |draft| {
+            if draft.list(0).is_empty() {
+                *draft.word(2) = id;
+            }
+            draft.list(0).push(id);
+        })?;
+        Ok(id)
+    }
+
+    fn connect(&mut self, link: Link<u32>) -> Result<(), StoreError> {
+        let Connection { kind, length } = link.connection;
+        for (list, part, other) in [(0, link.from, link.to), (1, link.to, link.from)] {
+            let add = |draft: &mut Draft| draft.list(list).extend([other, kind, length]);
+            self.draft("a part", (Table::Part, part), PART, add)?;
+        }
+        Ok(())
+    }
+
+    fn add_use(&mut self, assembly: u32, how: Use, composite: u32) -> Result<(), StoreError> {
+        let add = |draft: &mut Draft| draft.list(list_of(how)).push(composite);
+        self.draft("an assembly", assembly_place(assembly), ASSEMBLY, add)?;
+        let add = |draft: &mut Draft| draft.list(list_of(how)).push(assembly);
+        self.draft("a composite", (Table::Composite, composite), COMPOSITE, add)
+    }
+
+    fn remove_composite(&mut self, composite: u32) -> Result<(), StoreError> {
+        for how in [Use::Private, Use::Shared] {
+            let mut users = Vec::new();
+            self.users(composite, how, &mut users)?;
+            users.sort_unstable();
+            users.dedup();
+            for user in users {
+                let remove = |draft: &mut Draft| draft.list(list_of(how)).retain(|used| *used != composite);
+                self.draft("an assembly", assembly_place(user), ASSEMBLY, remove)?;
+            }
+        }
+        let mut parts = Vec::new();
+        self.parts(composite, &mut parts)?;
+        for part in parts {
+            let date = self.part_record(part)?.word(1);
+            self.delete("a date", Table::Date, part, &dated(date, part))?;
+            self.delete("a part", Table::Part, part, &part.to_be_bytes())?;
+        }
+        let title = self.title(composite)?;
+        self.delete("a title", Table::Title, composite, &title)?;
+        self.delete("a document", Table::Document, composite, &composite.to_be_bytes())?;
+        self.delete(
+            "a composite",
+            Table::Composite,
+            composite,
+            &composite.to_be_bytes(),
+        )
+    }
+
+    fn complete(&mut self) -> Result<(), StoreError> {
+        self.put(Table::State, COMPLETE, &1_u32.to_le_bytes())
+    }
+
+    fn commit(self) -> Result<(), StoreError> {
+        end(self)
+    }
+}

@@ -1,0 +1,36 @@
+//! OO7 on the storage managers of today.
+//!
+//! TR-190 put remote memory beneath EXODUS, and called it REX. Nobody has EXODUS any more; programs have SQLite and Berkeley DB inside of them. This is the same
+//! benchmark over both, unchanged, so that what is measured is where their logs are: on a disk, or on memory elsewhere.
+//!
+//! | module | does |
+//! |---|---|
+//! | [`sqlite`] | a database in SQLite: tables, indexes, statements |
+//! | [`berkeley`] | a database in Berkeley DB: records of objects in btrees |
+//!
+//! Unsafe is what is in `sys` alone: the functions of Berkeley DB, which is loaded where it is installed, as this crate is not linked to it.
+//! Schemas and results: `docs/oo7.md`.
+
+pub mod berkeley;
+pub mod sqlite;
+mod sys;
+
+use netram_oo7::{Store, StoreError};
+
+pub use berkeley::BerkeleyStore;
+pub use sqlite::{Files, Journal, SqliteStore};
+pub use sys::{EngineError, LoadError, Shim};
+
+/// A storage manager: a store that keeps a log, and can be told to be done with it.
+pub trait Manager: Store {
+    /// Has the open transaction say in a row of its own that it was: then its commit is logged, whatever else it does.
+    ///
+    /// EXODUS logs each transaction. These two do not log those that only read.
+    fn note(open: &mut Self::Open<'_>) -> Result<(), StoreError>;
+
+    /// How many transactions have said so.
+    fn noted(open: &mut Self::Open<'_>) -> Result<u32, StoreError>;
+
+    /// Brings everything from the log into the database's files.
+    fn checkpoint(&self) -> Result<(), StoreError>;
+}

@@ -1,0 +1,54 @@
+//! The tables: a class of objects each, and the indexes that the benchmark wants.
+//!
+//! Objects name each other by their ids; an assembly's key is twice its id, and one more if it is a base assembly, as the two count for
+//! themselves. What belongs to a part or an assembly lies together: such tables have no row ids.
+
+/// Makes an empty database.
+pub(super) const CREATE: &str = "
+    create table state (name text primary key, value integer not null) without rowid;
+    create table module (
+        id integer primary key, kind integer not null, date integer not null, top integer,
+        manual blob not null);
+    create table assembly (
+        key integer primary key, kind integer not null, date integer not null,
+        module integer not null, parent integer);
+    create index assembly_parent on assembly (parent);
+    create table composite (
+        id integer primary key, kind integer not null, date integer not null, root integer);
+    create table document (
+        id integer primary key, composite integer not null, title blob not null, text blob not null);
+    create unique index document_title on document (title);
+    create table part (
+        id integer primary key, kind integer not null, date integer not null,
+        x integer not null, y integer not null, document integer not null, composite integer not null);
+    create index part_date on part (date);
+    create index part_composite on part (composite);
+    create table connection (
+        source integer not null, place integer not null, target integer not null,
+        kind integer not null, length integer not null,
+        primary key (source, place)) without rowid;
+    create index connection_target on connection (target);
+    create table component (
+        assembly integer not null, how integer not null, place integer not null, composite integer not null,
+        primary key (assembly, how, place)) without rowid;
+    create index component_composite on component (composite, how);
+    insert into state values ('complete', 0), ('noted', 0);
+";
+
+/// The next place among those that belong to a part.
+pub(super) const CONNECT: &str = "
+    insert into connection select ?1, coalesce(max(place) + 1, 0), ?2, ?3, ?4 from connection where source = ?1";
+
+/// The next place among the composites that an assembly uses so.
+pub(super) const ADD_USE: &str = "
+    insert into component select ?1, ?2, coalesce(max(place) + 1, 0), ?3
+        from component where assembly = ?1 and how = ?2";
+
+/// What goes with a composite, in this order.
+pub(super) const REMOVE: [&str; 5] = [
+    "delete from component where composite = ?1",
+    "delete from connection where source in (select id from part where composite = ?1)",
+    "delete from part where composite = ?1",
+    "delete from document where id = ?1",
+    "delete from composite where id = ?1",
+];
