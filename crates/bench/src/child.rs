@@ -23,7 +23,7 @@ use crate::lnd::device;
 use crate::shared::player;
 use crate::site::stand_still_if_abandoned;
 use crate::volume::{flood, serve, sink};
-use crate::{delay, echo, teller};
+use crate::{delay, echo, rex, teller};
 
 /// How long a child may take to say that it is ready: it may have to reserve memory on a loaded machine.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
@@ -59,6 +59,8 @@ pub enum Role {
     Far(Job),
     /// Commits rows to a SQLite database.
     Sqlite(sqlite::Job),
+    /// Does OO7's operations in a database.
+    Oo7(rex::Job),
 }
 
 /// Plays `role`; returns when the other side is done.
@@ -75,6 +77,7 @@ pub fn play(role: &Role) -> Result<(), BenchError> {
         Role::Player(player) => player.run(),
         Role::Far(job) => job.run(),
         Role::Sqlite(job) => job.run(),
+        Role::Oo7(job) => job.run(),
     }
 }
 
@@ -98,12 +101,34 @@ impl Child {
         Child::start(program, [PLAY, argument.as_str()], name, folder)
     }
 
+    /// The same with more in its environment.
+    pub(crate) fn play_in(
+        program: &Path,
+        role: &Role,
+        name: &'static str,
+        folder: &Path,
+        environment: &[(&str, String)],
+    ) -> Result<Child, BenchError> {
+        let argument = serde_json::to_string(role).context("describe a role")?;
+        Child::start_in(program, [PLAY, argument.as_str()], name, folder, environment)
+    }
+
     /// Starts `program` with `arguments`; its messages go to a file in `folder`.
     pub fn start<'a>(
         program: &Path,
         arguments: impl IntoIterator<Item = &'a str>,
         role: &'static str,
         folder: &Path,
+    ) -> Result<Child, BenchError> {
+        Child::start_in(program, arguments, role, folder, &[])
+    }
+
+    fn start_in<'a>(
+        program: &Path,
+        arguments: impl IntoIterator<Item = &'a str>,
+        role: &'static str,
+        folder: &Path,
+        environment: &[(&str, String)],
     ) -> Result<Child, BenchError> {
         stand_still_if_abandoned();
         let what = format_args!("start a {role} process");
@@ -115,6 +140,7 @@ impl Child {
             .context(what)?;
         let process = Command::new(program)
             .args(arguments)
+            .envs(environment.iter().map(|(name, value)| (*name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(file)

@@ -16,6 +16,7 @@
 //! | [`osdi94`] | the experiments of log-based coherency: pages and updates |
 //! | [`heap`] | the persistent heap beside malloc, and under a long load |
 //! | [`oo7`] | OO7, the benchmark of object databases, on a persistent heap |
+//! | [`rex`] | OO7 in SQLite and Berkeley DB, their files on a disk and on memory elsewhere |
 //! | [`zeo`] | ZODB with ZEO: OO7's traversals between two clients of a server |
 //! | [`shared`] | nodes of a shared region: an update's way, kept locks, followers, deaths |
 //! | [`far`] | far memory beside swap, compressed memory and a mapped file |
@@ -53,6 +54,7 @@ mod mounted;
 pub mod oo7;
 pub mod osdi94;
 pub mod paper;
+pub mod rex;
 pub mod share;
 pub mod shared;
 pub mod site;

@@ -24,7 +24,7 @@ use crate::site::{Lender, LenderSpec, Site, Wire};
 /// Repetitions below which nothing is between the first and the last.
 pub const REPETITIONS_MIN: usize = 3;
 /// The seed of the operations' random choices.
-const SEED: u64 = 1;
+pub(crate) const SEED: u64 = 1;
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -263,13 +263,13 @@ impl Place {
 /// What must be done around an operation so that it can be repeated: documents that were changed are changed back,
 /// what was inserted is deleted.
 #[derive(Clone, Copy)]
-struct Around {
-    before: Option<Operation>,
-    after: Option<Operation>,
+pub(crate) struct Around {
+    pub(crate) before: Option<Operation>,
+    pub(crate) after: Option<Operation>,
 }
 
 impl Around {
-    fn of(operation: Operation) -> Around {
+    pub(crate) fn of(operation: Operation) -> Around {
         let (before, after) = match operation {
             Operation::T5Do => (None, Some(Operation::T5Undo)),
             Operation::T5Undo => (Some(Operation::T5Do), None),

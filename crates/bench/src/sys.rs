@@ -1,9 +1,7 @@
-//! The crate's one unsafe module: an allocator that counts, because an allocator cannot be written without, a file that is mapped, and
-//! SQLite's C functions.
+//! The crate's one unsafe module: an allocator that counts, because an allocator cannot be written without, and a file that is mapped.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::ffi::{c_char, c_int, c_void};
 use std::fs::File;
 use std::io;
 use std::ptr::NonNull;
@@ -86,29 +84,6 @@ unsafe impl GlobalAlloc for CountingAllocator {
         // SAFETY: as for `dealloc`; the caller upholds the conditions on `size`.
         unsafe { System.realloc(block, layout, size) }
     }
-}
-
-/// Registers netram's VFS with the SQLite that is part of this program.
-pub(crate) fn register_sqlite_vfs() -> Result<(), netram_sqlite::RegisterError> {
-    use rusqlite::ffi;
-    // SAFETY: it may be called at any time, and again.
-    unsafe { ffi::sqlite3_initialize() };
-    type Find = unsafe extern "C" fn(*const c_char) -> *mut ffi::sqlite3_vfs;
-    type Register = unsafe extern "C" fn(*mut ffi::sqlite3_vfs, c_int) -> c_int;
-    let (find, register): (Find, Register) = (ffi::sqlite3_vfs_find, ffi::sqlite3_vfs_register);
-    let functions = netram_sqlite::Sqlite {
-        // SAFETY: a pointer to a structure instead of one to anything: to a call they are the same.
-        vfs_find: unsafe {
-            std::mem::transmute::<Find, unsafe extern "C" fn(*const c_char) -> *mut c_void>(find)
-        },
-        // SAFETY: as above.
-        vfs_register: unsafe {
-            std::mem::transmute::<Register, unsafe extern "C" fn(*mut c_void, c_int) -> c_int>(register)
-        },
-        log: Some(ffi::sqlite3_log),
-    };
-    // SAFETY: they are of one SQLite, which is initialised, and part of this program.
-    unsafe { netram_sqlite::register(functions) }
 }
 
 /// A file's bytes as memory, shared with the file.

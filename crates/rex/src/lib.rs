@@ -19,7 +19,7 @@ use netram_oo7::{Store, StoreError};
 
 pub use berkeley::BerkeleyStore;
 pub use sqlite::{Files, Journal, SqliteStore};
-pub use sys::{EngineError, LoadError, Shim};
+pub use sys::{EngineError, LoadError, Shim, register_vfs};
 
 /// A storage manager: a store that keeps a log, and can be told to be done with it.
 pub trait Manager: Store {

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use netram_rex::register_vfs;
 use rusqlite::{Connection, OpenFlags, params};
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +14,6 @@ use super::kinds::{Storage, Work};
 use crate::child::{PLAY, Role};
 use crate::error::{BenchError, Context};
 use crate::site::Site;
-use crate::sys::register_sqlite_vfs;
 use crate::tool::{finish, tool};
 
 /// Bytes of a row's text: what the other engines put.
@@ -37,7 +37,7 @@ pub(crate) fn open(path: &Path, vfs: bool, synchronous: &str) -> Result<Connecti
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
     let connection = match vfs {
         true => {
-            register_sqlite_vfs().context("register the VFS")?;
+            register_vfs().context("register the VFS")?;
             Connection::open_with_flags_and_vfs(path, flags, "netram")
         }
         false => Connection::open_with_flags(path, flags),

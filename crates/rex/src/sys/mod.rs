@@ -5,4 +5,4 @@ mod sqlite;
 
 pub(crate) use berkeley::Engine;
 pub use berkeley::{EngineError, LoadError, Shim};
-pub(crate) use sqlite::register_vfs;
+pub use sqlite::register_vfs;

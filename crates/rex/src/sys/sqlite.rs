@@ -15,8 +15,8 @@ unsafe extern "C" fn add(vfs: *mut c_void, as_usual: c_int) -> c_int {
     unsafe { ffi::sqlite3_vfs_register(vfs.cast(), as_usual) }
 }
 
-/// Registers it; again, it does nothing.
-pub(crate) fn register_vfs() -> Result<(), RegisterError> {
+/// Registers netram's VFS with the SQLite that this program is linked with; again, it does nothing.
+pub fn register_vfs() -> Result<(), RegisterError> {
     // SAFETY: it takes nothing, and may be called at any time.
     unsafe { ffi::sqlite3_initialize() };
     let functions = Sqlite {
