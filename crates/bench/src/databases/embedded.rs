@@ -87,6 +87,7 @@ impl Engine {
             ground,
             mode: match storage {
                 Storage::Off => "nosync",
+                Storage::Mount => "dsync",
                 _ => "sync",
             },
             committed: 0,

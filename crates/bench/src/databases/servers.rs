@@ -49,6 +49,9 @@ impl<'p> OnPostgres<'p> {
             settings: Vec::new(),
             environment: ground.environment().to_vec(),
         };
+        if storage == Storage::Mount {
+            setup.settings.push("wal_sync_method=open_datasync".to_owned());
+        }
         if storage == Storage::RemoteWrite {
             setup.settings.push("synchronous_standby_names=*".to_owned());
         }
@@ -147,6 +150,9 @@ impl OnMariadb {
             fs::copy(data.join(name), log.join(name)).context("move the redo log")?;
             fs::remove_file(data.join(name)).context("move the redo log")?;
             options.push(format!("--innodb-log-group-home-dir={}", log.display()));
+        }
+        if storage == Storage::Mount {
+            options.push("--innodb-flush-method=O_DSYNC".to_owned());
         }
         if storage == Storage::Off {
             options.push("--innodb-flush-log-at-trx-commit=2".to_owned());

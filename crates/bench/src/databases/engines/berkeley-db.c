@@ -9,11 +9,13 @@ static u_int32_t how;
 
 static void is_done(int code, const char *what) { sure(code == 0, what, db_strerror(code)); }
 
-static void open_engine(const char *dir, int synced)
+static void open_engine(const char *dir, enum mode mode)
 {
-    how = synced ? DB_TXN_SYNC : DB_TXN_WRITE_NOSYNC;
+    how = mode == NOSYNC ? DB_TXN_WRITE_NOSYNC : DB_TXN_SYNC;
     is_done(db_env_create(&env, 0), "make an environment");
     is_done(env->set_cachesize(env, 0, 64 << 20, 1), "give it memory");
+    if (mode == DSYNC)
+        is_done(env->log_set_config(env, DB_LOG_DSYNC, 1), "have its log opened O_DSYNC");
     is_done(env->open(env, dir,
                       DB_CREATE | DB_INIT_TXN | DB_INIT_LOG | DB_INIT_LOCK | DB_INIT_MPOOL | DB_RECOVER | DB_PRIVATE, 0600),
             "open the environment");

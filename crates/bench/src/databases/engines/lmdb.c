@@ -8,12 +8,12 @@ static MDB_dbi db;
 
 static void is_done(int code, const char *what) { sure(code == 0, what, mdb_strerror(code)); }
 
-static void open_engine(const char *dir, int synced)
+static void open_engine(const char *dir, enum mode mode)
 {
     MDB_txn *open;
     is_done(mdb_env_create(&env), "make an environment");
     is_done(mdb_env_set_mapsize(env, (size_t)1 << 30), "give it room");
-    is_done(mdb_env_open(env, dir, synced ? 0 : MDB_NOSYNC, 0600), "open the environment");
+    is_done(mdb_env_open(env, dir, mode == NOSYNC ? MDB_NOSYNC : 0, 0600), "open the environment");
     is_done(mdb_txn_begin(env, NULL, 0, &open), "begin");
     is_done(mdb_dbi_open(open, NULL, 0, &db), "open the database");
     is_done(mdb_txn_commit(open), "commit");

@@ -1,7 +1,8 @@
 /* What the programs around storage engines have in common.
  *
  * `ENGINE put DIR MODE SECONDS FIRST` commits one record of 100 bytes after the other, its key a number from FIRST on, for so long, and says
- * how many, in how many seconds, and the median and the 99th percentile in microseconds. MODE is `sync`: each is synced; or `nosync`.
+ * how many, in how many seconds, and the median and the 99th percentile in microseconds. MODE is `sync`: each is synced; `dsync`: likewise, by
+ * writes to a log that is opened O_DSYNC, if the engine has that; or `nosync`.
  * `ENGINE count DIR` says how many records there are. */
 #define _GNU_SOURCE
 #include <stdint.h>
@@ -12,7 +13,9 @@
 
 #define RECORD_BYTES 100
 
-static void open_engine(const char *dir, int synced);
+enum mode { SYNC, DSYNC, NOSYNC };
+
+static void open_engine(const char *dir, enum mode mode);
 static void put(uint64_t number, const char *record);
 static uint64_t count(void);
 static void close_engine(void);
@@ -48,18 +51,18 @@ static int by_size(const void *one, const void *other)
 int main(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "count") == 0) {
-        open_engine(argv[2], 1);
+        open_engine(argv[2], SYNC);
         printf("%llu\n", (unsigned long long)count());
         close_engine();
         return 0;
     }
     if (argc != 6 || strcmp(argv[1], "put") != 0) {
-        fprintf(stderr, "put DIR sync|nosync SECONDS FIRST, or count DIR\n");
+        fprintf(stderr, "put DIR sync|dsync|nosync SECONDS FIRST, or count DIR\n");
         return 2;
     }
     char record[RECORD_BYTES];
     memset(record, 'x', sizeof record);
-    open_engine(argv[2], strcmp(argv[3], "sync") == 0);
+    open_engine(argv[2], strcmp(argv[3], "dsync") == 0 ? DSYNC : strcmp(argv[3], "sync") == 0 ? SYNC : NOSYNC);
     uint64_t number = strtoull(argv[5], NULL, 10), done = 0, room = 1 << 16;
     uint32_t *took = malloc(room * sizeof *took);
     uint64_t began = now_ns(), until = began + (uint64_t)(atof(argv[4]) * 1e9), last = began;

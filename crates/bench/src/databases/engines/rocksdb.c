@@ -6,7 +6,7 @@
 static rocksdb_t *db;
 static rocksdb_writeoptions_t *writing;
 
-static void open_engine(const char *dir, int synced)
+static void open_engine(const char *dir, enum mode mode)
 {
     char *error = NULL;
     rocksdb_options_t *options = rocksdb_options_create();
@@ -14,7 +14,7 @@ static void open_engine(const char *dir, int synced)
     db = rocksdb_open(options, dir, &error);
     sure(error == NULL, "open", error);
     writing = rocksdb_writeoptions_create();
-    rocksdb_writeoptions_set_sync(writing, (unsigned char)synced);
+    rocksdb_writeoptions_set_sync(writing, mode != NOSYNC);
 }
 
 static void put(uint64_t number, const char *record)
