@@ -72,7 +72,7 @@ impl Disk {
 }
 
 /// Where attachments are recorded, and where their links are. `NETRAM_DISK_RUN` puts both elsewhere.
-fn registry() -> Registry {
+pub(super) fn registry() -> Registry {
     match std::env::var_os("NETRAM_DISK_RUN").map(PathBuf::from) {
         Some(folder) => Registry::new(&folder, &folder.join("dev")),
         None => Registry::new(Path::new("/run/netram-disk"), Path::new("/dev/netram")),

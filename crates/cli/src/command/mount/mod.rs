@@ -1,5 +1,7 @@
 //! `netram mount`, `netram unmount`, `netram recover`.
 
+mod volume;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -35,31 +37,39 @@ const JOURNAL_BYTES_DEFAULT: u64 = 256 << 20;
 /// A JOURNAL that there is not yet is made, with what is said of lenders here in its
 /// settings file (netram.toml in it), which may be edited.
 ///
+/// On a VOLUME (netram disk create) DIR is the file system that is on it: all of a
+/// database, instead of its log. The volume is attached, and what is on it mounted;
+/// --format makes a file system on a new one. DIR has to be empty.
+///
 ///   netram mount /var/lib/postgresql/15/main/pg_wal --on /var/lib/netram/wal \
 ///       --lender tcp://10.0.0.2:7420 --lender tcp://10.0.0.3:7420 --key-file /etc/netram/key
 ///   netram mount /var/lib/postgresql/15/main/pg_wal --on /var/lib/netram/wal
+///   netram mount /srv/db --on /var/lib/netram/db --format ext4      # a volume
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Mount {
     /// The folder
     dir: PathBuf,
-    /// The journal's directory, elsewhere; made unless it is there
-    #[arg(long, value_name = "JOURNAL")]
+    /// The journal's directory, elsewhere, made unless it is there; or a volume's
+    #[arg(long, value_name = "JOURNAL|VOLUME")]
     on: PathBuf,
-    /// Bytes of a journal that is made: what may be written before the disk has it
-    #[arg(long, value_name = "SIZE", default_value_t = Size(JOURNAL_BYTES_DEFAULT))]
-    journal_size: Size,
+    /// Make this file system on the volume, on which there is none
+    #[arg(long, value_name = "KIND", value_parser = volume::FORMATS)]
+    format: Option<String>,
+    /// Bytes of a journal that is made: what may be written before the disk has it [default: 256MiB]
+    #[arg(long, value_name = "SIZE")]
+    journal_size: Option<Size>,
     #[command(flatten)]
     lenders: LenderArgs,
-    /// What a sync waits for: remote (as many lenders as the rule wants, or the disk), disk or both
-    #[arg(long, value_name = "WHERE", default_value = "remote", value_parser = ["remote", "disk", "both"])]
-    sync: String,
-    /// Everything is brought to the disk once in so long; sooner when the journal is half full
-    #[arg(long, value_name = "TIME", default_value = "5s")]
-    checkpoint: Span,
-    /// Threads that answer the kernel: 1 to 64
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
-    threads: u8,
+    /// What a sync waits for: remote (as many lenders as the rule wants, or the disk), disk or both [default: remote]
+    #[arg(long, value_name = "WHERE", value_parser = ["remote", "disk", "both"])]
+    sync: Option<String>,
+    /// Everything is brought to the disk once in so long; sooner when the journal is half full [default: 5s]
+    #[arg(long, value_name = "TIME")]
+    checkpoint: Option<Span>,
+    /// Threads that answer the kernel: 1 to 64 [default: 4]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
+    threads: Option<u8>,
     /// Let the kernel read files by itself that nobody has open to write. Whoever opens one of them to write meanwhile cannot map it
     #[arg(long)]
     passthrough: bool,
@@ -85,16 +95,27 @@ impl Mount {
         if self.with_parent {
             netram_bench::child::die_with_parent()?;
         }
+        if volume::is_volume(&self.on) {
+            return self.on_volume();
+        }
+        if self.format.is_some() {
+            let sentence = format!(
+                "--format makes a file system on a volume, and {} is none",
+                self.on.display()
+            );
+            return Err(Usage(sentence).into());
+        }
         netram_mount::check(&self.dir, &self.on)?;
         self.make_journal()?;
+        let usual = Options::default();
         let options = Options {
-            durability: match self.sync.as_str() {
-                "disk" => Durability::Disk,
-                "both" => Durability::Both,
+            durability: match self.sync.as_deref() {
+                Some("disk") => Durability::Disk,
+                Some("both") => Durability::Both,
                 _ => Durability::Remote,
             },
-            checkpoint: self.checkpoint.0,
-            threads: self.threads.into(),
+            checkpoint: self.checkpoint.map_or(usual.checkpoint, |time| time.0),
+            threads: self.threads.map_or(usual.threads, usize::from),
             passthrough: self.passthrough,
             accept_loss: self.accept_loss,
             modelled_sync_delay: Duration::from_micros(self.modelled_sync_us.into()),
@@ -108,18 +129,51 @@ impl Mount {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// The journal, with its settings, unless it is there.
-    fn make_journal(&self) -> Result<()> {
-        let what = || format!("making {}", self.on.display());
-        if self.on.join("image").exists() {
+    /// All of the folder on a volume.
+    fn on_volume(&self) -> Result<ExitCode> {
+        let lenders = !self.lenders.table()?.is_empty();
+        let journals = [
+            ("--lender and what belongs to it", lenders),
+            ("--journal-size", self.journal_size.is_some()),
+            ("--sync", self.sync.is_some()),
+            ("--checkpoint", self.checkpoint.is_some()),
+            ("--threads", self.threads.is_some()),
+            ("--passthrough", self.passthrough),
+            ("--accept-loss", self.accept_loss),
+        ];
+        if let Some((flag, _)) = journals.into_iter().find(|(_, given)| *given) {
             let sentence = format!(
-                "{0} is a volume: `netram disk attach {0}` makes a device of it, for a file system that is mounted as any other",
+                "{} is a volume, whose settings are in its netram.toml: {flag} is of a journal",
                 self.on.display()
             );
             return Err(Usage(sentence).into());
         }
+        if !rustix::process::geteuid().is_root() {
+            anyhow::bail!(
+                "mounting a volume needs root: block devices belong to the kernel; run it with sudo"
+            );
+        }
+        let signals = Signals::new([SIGTERM, SIGINT]).context("waiting for signals")?;
+        let mounted = volume::OnVolume::begin(&self.dir, &self.on, self.format.as_deref())?;
+        match self.json {
+            true => output::json(&json!({ "folder": self.dir, "device": mounted.device() }))?,
+            false => output::line(format_args!(
+                "mounted {}, {}",
+                self.dir.display(),
+                mounted.device().display()
+            ))?,
+        }
+        notify("READY=1");
+        mounted.wait(signals)?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// The journal, with its settings, unless it is there.
+    fn make_journal(&self) -> Result<()> {
+        let what = || format!("making {}", self.on.display());
+        let bytes = self.journal_size.map_or(JOURNAL_BYTES_DEFAULT, |size| size.0);
         let (mut settings, file) = (self.lenders.table()?, self.on.join(SETTINGS));
-        if !netram_mount::create_journal(&self.on, self.journal_size.0).with_context(what)? {
+        if !netram_mount::create_journal(&self.on, bytes).with_context(what)? {
             if settings.is_empty() {
                 return Ok(());
             }
@@ -209,6 +263,9 @@ pub(crate) struct Unmount {
 
 impl Unmount {
     pub(crate) fn run(self) -> Result<ExitCode> {
+        if volume::unmount(&self.dir, self.patience.0)? {
+            return Ok(ExitCode::SUCCESS);
+        }
         let served = netram_mount::unmount(&self.dir)?;
         if !served {
             anyhow::bail!(
