@@ -108,7 +108,7 @@ fn completions_exist_for_the_common_shells() {
 
 #[test]
 fn flags_that_make_no_sense_end_in_code_2_and_say_what_to_write() {
-    let cases: [(&[&str], &str); 14] = [
+    let cases: [(&[&str], &str); 16] = [
         (&[], "Usage: netram"),
         (&["lned"], "lend"),
         (&["lend"], "--listen tcp://HOST:PORT"),
@@ -133,6 +133,8 @@ fn flags_that_make_no_sense_end_in_code_2_and_say_what_to_write() {
             &["lend", "--listen", "unix:/tmp/a", "--insecure", "--grace", "soon"],
             "500ms",
         ),
+        (&["bench", "oo7", "--on", "exodus"], "berkeley-db"),
+        (&["bench", "oo7", "--on", "sqlite", "--shared"], "cannot be used with"),
         (&["status"], "ADDR"),
         (
             &["status", "unix:/tmp/a", "--insecure", "--key-file", "/tmp/b"],

@@ -9,6 +9,7 @@ mod engines;
 mod files;
 mod input;
 mod kills;
+mod oo7;
 mod power;
 mod servers;
 mod sqlite;
