@@ -134,7 +134,10 @@ fn flags_that_make_no_sense_end_in_code_2_and_say_what_to_write() {
             "500ms",
         ),
         (&["bench", "oo7", "--on", "exodus"], "berkeley-db"),
-        (&["bench", "oo7", "--on", "sqlite", "--shared"], "cannot be used with"),
+        (
+            &["bench", "oo7", "--on", "sqlite", "--shared"],
+            "cannot be used with",
+        ),
         (&["status"], "ADDR"),
         (
             &["status", "unix:/tmp/a", "--insecure", "--key-file", "/tmp/b"],

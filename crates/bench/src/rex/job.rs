@@ -47,10 +47,8 @@ impl Job {
                 self.with(&SqliteStore::open(&self.place, journal, files).context(OPEN)?)?;
             }
             None => {
-                let shim = self
-                    .shim
-                    .as_deref()
-                    .expect("whoever asks for Berkeley DB has it compiled");
+                let shim = self.shim.as_deref();
+                let shim = shim.ok_or(BenchError::Asked("there is no Berkeley DB here".to_owned()))?;
                 let shim = Shim::load(shim).context("load Berkeley DB")?;
                 self.with(&BerkeleyStore::open(shim, &self.place).context(OPEN)?)?;
             }

@@ -109,7 +109,11 @@ fn connect(shim: Shim, folder: &Path) -> Result<BerkeleyStore, StoreError> {
 fn end(mut open: BerkeleyOpen<'_>) -> Result<(), StoreError> {
     let synced = open.inner.synced;
     open.ended = true;
-    open.inner.engine.commit(synced).map_err(below)
+    let committed = open.inner.engine.commit(synced);
+    if committed.is_err() {
+        open.inner.read = Default::default();
+    }
+    committed.map_err(below)
 }
 
 impl Store for BerkeleyStore {
