@@ -22,6 +22,7 @@ use crate::child::{Child, Role};
 use crate::error::{BenchError, Context};
 use crate::histogram::median;
 use crate::site::{Site, Wire};
+use crate::tool::until;
 
 /// How long a process may take for all operations.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -274,7 +275,12 @@ fn heard(site: &Site, job: &mut Job, placed: &Placed) -> Result<Vec<String>, Ben
         &placed.environment,
     )?;
     let lines = child.ready_within(DONE, PATIENCE)?;
-    match child.ended()? {
+    let mut ended = None;
+    until("a database's process has ended", || {
+        ended = child.ended()?;
+        Ok(ended.is_some())
+    })?;
+    match ended {
         Some(status) if status.success() => Ok(lines),
         _ => Err(child.failed("it did not end well")),
     }
