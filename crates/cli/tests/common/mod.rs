@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses some of it")]
 
 pub(crate) mod disk;
+pub(crate) mod mounted;
 pub(crate) mod rvm;
 pub(crate) mod shared;
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_child_subreaper, waitpid};
 
 use crate::common::start;
 
@@ -56,6 +56,19 @@ pub(crate) fn has(program: &str) -> Result<(), String> {
     tool("sh", &["-c", &format!("command -v {program}")])
         .map(drop)
         .map_err(|_| format!("there is no {program}"))
+}
+
+/// From here on orphans of what this process starts are its own, and [`reap`] ends them. Not every machine's first process does that at once, and until then a
+/// killed process is still in the process table: who looks there takes it for one that may yet write.
+pub(crate) fn adopt_orphans() {
+    set_child_subreaper(Some(rustix::process::getpid())).expect("the kernel has it since 3.4");
+}
+
+/// Waits until a killed process is gone, if it was ours or its parent is gone.
+pub(crate) fn reap(pid: Pid) {
+    until("a killed process ends", || {
+        !matches!(waitpid(Some(pid), WaitOptions::NOHANG), Ok(None))
+    });
 }
 
 /// A process, killed with all that it started when this is dropped.
@@ -126,7 +139,14 @@ struct Member {
 
 impl Member {
     fn is_there(&self) -> bool {
-        stat(self.pid).is_some_and(|(_, start, zombie)| start == self.start && !zombie)
+        let found = stat(self.pid).filter(|(_, start, _)| *start == self.start);
+        let Some((_, _, ended)) = found else {
+            return false;
+        };
+        if let Some(pid) = Pid::from_raw(self.pid).filter(|_| ended) {
+            reap(pid);
+        }
+        !ended
     }
 
     fn kill(&self) {
@@ -184,6 +204,6 @@ pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
             Instant::now() < deadline,
             "waited {PATIENCE:?} in vain until {what}"
         );
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(5));
     }
 }

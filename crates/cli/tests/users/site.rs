@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::common::{Lender, Ran, finish, netram};
 use crate::file_system::FileSystem;
-use crate::process::{has, tool, until};
+use crate::process::{adopt_orphans, has, reap, tool, until};
 
 /// Bytes of the volume: XFS refuses less than 300 MB.
 const VOLUME: &str = "512MiB";
@@ -100,6 +100,7 @@ impl Site {
             skipped(test, &missing);
             return None;
         }
+        adopt_orphans();
         let group = (way == Way::Multicast).then(free_group);
         let more: &[&str] = match &group {
             Some(group) => &["--multicast", group],
@@ -349,6 +350,27 @@ impl Site {
         self.mount();
     }
 
+    /// The same without its own checker, which takes a while.
+    #[allow(dead_code, reason = "for the tests of databases")]
+    pub(crate) fn recover_unchecked(&self) {
+        self.unmount();
+        self.attach();
+        self.mount();
+    }
+
+    /// Waits until every lender is a member, which holds what is written.
+    #[allow(dead_code, reason = "for the tests of databases")]
+    pub(crate) fn wait_for_members(&self) {
+        until("all lenders are members", || {
+            let shown = self.disk(&["show", "db", "--json"]).out;
+            let shown: Value = serde_json::from_str(&shown).unwrap_or_default();
+            let lenders = shown["live"]["lenders"].as_array();
+            lenders.is_some_and(|lenders| {
+                lenders.len() == self.lenders.len() && lenders.iter().all(|lender| lender["member"] == true)
+            }) && shown["live"]["journal"]["blocked"].is_null()
+        });
+    }
+
     /// Everything closed as its user would, and looked at once more.
     pub(crate) fn close(self) {
         self.unmount();
@@ -415,5 +437,6 @@ fn kill(process: &Value) {
     let number = process.as_i64().and_then(|number| i32::try_from(number).ok());
     if let Some(pid) = number.and_then(Pid::from_raw) {
         let _ = kill_process(pid, Signal::KILL);
+        reap(pid);
     }
 }

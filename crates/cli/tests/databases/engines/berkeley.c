@@ -1,9 +1,11 @@
-/* `berkeley write DIR FROM`: one number a transaction from FROM + 1 on, each said when it is committed. `berkeley check DIR`: recovers, and says how many there are,
-   and the last. */
+/* `berkeley write DIR FROM`: one number a transaction from FROM + 1 on, each said when it is committed; the same transaction removes the one that is KEPT older.
+   `berkeley check DIR`: recovers, says the first number and the last, after all between them were found, and verifies the file. */
 #include <db.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define KEPT 1000
 
 static void sure(int rc, const char *what) {
     if (rc) {
@@ -12,40 +14,57 @@ static void sure(int rc, const char *what) {
     }
 }
 
+static void put_number(unsigned char *bytes, unsigned number) {
+    for (int i = 0; i < 4; i++) bytes[i] = (unsigned char)(number >> (24 - 8 * i));
+}
+
 int main(int argc, char **argv) {
     DB_ENV *env;
     DB *db;
     DB_TXN *txn;
-    DBT key, value;
+    DBT key, old, value;
     char filler[2000];
     memset(filler, 'x', sizeof filler);
     if (argc < 3) return 2;
     sure(db_env_create(&env, 0), "create");
+    /* Small, so that logs are finished, and removed once a checkpoint is behind them. */
+    sure(env->set_lg_max(env, 1 << 20), "set_lg_max");
+    sure(env->log_set_config(env, DB_LOG_AUTO_REMOVE, 1), "log_set_config");
     sure(env->open(env, argv[2], DB_CREATE | DB_INIT_TXN | DB_INIT_LOG | DB_INIT_MPOOL | DB_INIT_LOCK | DB_RECOVER | DB_PRIVATE, 0600), "open");
     sure(db_create(&db, env, 0), "db");
     sure(db->open(db, NULL, "numbers.db", NULL, DB_BTREE, DB_CREATE | DB_AUTO_COMMIT, 0600), "open numbers.db");
     memset(&key, 0, sizeof key);
+    memset(&old, 0, sizeof old);
     memset(&value, 0, sizeof value);
     if (argc > 3) {
         for (unsigned number = (unsigned)atoi(argv[3]) + 1;; number++) {
-            unsigned char bytes[4] = {number >> 24, number >> 16, number >> 8, number};
+            unsigned char bytes[4], old_bytes[4];
+            put_number(bytes, number);
+            put_number(old_bytes, number - KEPT);
             key.data = bytes, key.size = 4;
+            old.data = old_bytes, old.size = 4;
             value.data = filler, value.size = number % sizeof filler;
             sure(env->txn_begin(env, NULL, &txn, 0), "begin");
             sure(db->put(db, txn, &key, &value, 0), "put");
+            if (number > KEPT) sure(db->del(db, txn, &old, 0), "del");
             sure(txn->commit(txn, 0), "commit");
             printf("%u\n", number);
             fflush(stdout);
             if (number % 500 == 0) sure(env->txn_checkpoint(env, 0, 0, 0), "checkpoint");
         }
     }
-    unsigned count = 0, last = 0;
+    unsigned first = 0, last = 0;
     DBC *cursor;
     sure(db->cursor(db, NULL, &cursor, 0), "cursor");
     while (cursor->get(cursor, &key, &value, DB_NEXT) == 0) {
         const unsigned char *b = key.data;
-        count++;
-        last = (unsigned)b[0] << 24 | (unsigned)b[1] << 16 | (unsigned)b[2] << 8 | b[3];
+        unsigned number = (unsigned)b[0] << 24 | (unsigned)b[1] << 16 | (unsigned)b[2] << 8 | b[3];
+        if (last && number != last + 1) {
+            fprintf(stderr, "after %u comes %u\n", last, number);
+            return 1;
+        }
+        if (!first) first = number;
+        last = number;
         if (value.size != last % sizeof filler || memcmp(value.data, filler, value.size)) {
             fprintf(stderr, "number %u has not what was put\n", last);
             return 1;
@@ -53,7 +72,9 @@ int main(int argc, char **argv) {
     }
     sure(cursor->close(cursor), "close");
     sure(db->close(db, 0), "close");
+    sure(db_create(&db, env, 0), "db");
+    sure(db->verify(db, "numbers.db", NULL, NULL, 0), "verify");
     sure(env->close(env, 0), "close");
-    printf("%u %u\n", count, last);
+    printf("%u %u\n", first, last);
     return 0;
 }
