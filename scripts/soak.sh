@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that can go on for as long as it is let, one after the other; docs/testing.md says what each does.
 #
-#   scripts/soak.sh [SECONDS] [PART...]     an hour unless said otherwise, shared equally; parts: sim nbd rvm faults mount sqlite guest users c
+#   scripts/soak.sh [SECONDS] [PART...]     an hour unless said otherwise, shared equally; parts: sim nbd rvm faults mount databases sqlite guest users c
 #
 # A part that fails does not stop the others: the last lines say which failed, and the output above how to repeat it.
 set -uo pipefail
@@ -13,7 +13,7 @@ seconds=${1:-3600}
 	exit 2
 }
 shift
-known=(sim nbd rvm faults mount sqlite guest users c)
+known=(sim nbd rvm faults mount databases sqlite guest users c)
 parts=("${@:-${known[@]}}")
 for part in "${parts[@]}"; do
 	[[ " ${known[*]} " == *" $part "* ]] || {
@@ -37,6 +37,14 @@ worlds() {
 	cargo xtask sim --seeds 2000 --from $((RANDOM * 32768 * 2000 + RANDOM * 2000))
 }
 
+# Each database on each ground has an equal part, of rounds that take most of a second.
+databases() {
+	local test=(cargo test -q -p netram --test databases -- --ignored --test-threads 1)
+	local count
+	count=$("${test[@]}" --list | grep -c ': test$') || return 1
+	NETRAM_KILL_ROUNDS=$((share / count + 1)) "${test[@]}" --nocapture
+}
+
 part() {
 	case $1 in
 	sim) again worlds ;;
@@ -45,6 +53,7 @@ part() {
 	faults) again cargo test -q -p netram --test faults ;;
 	sqlite) NETRAM_SEEDS=300000 again cargo test -q -p netram-sqlite -p netram --test model --test sqlite ;;
 	mount) again cargo test -q -p netram --test mount -- --include-ignored ;;
+	databases) databases ;;
 	guest) again cargo test -q -p netram --test guest -- --include-ignored ;;
 	users) scripts/users.sh "$share" ;;
 	c) again cargo test -q -p netram-capi --test shared --test shared_more -- --include-ignored ;;
