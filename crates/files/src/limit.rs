@@ -18,3 +18,7 @@ pub const CHECKPOINT_PERCENT: u64 = 50;
 pub const PENDING_BYTES_MAX: u64 = 1 << 20;
 /// Parts of a file in which they lie.
 pub const PENDING_RANGES_MAX: usize = 64;
+
+/// Where a record of a part of a range may end. Programs that write whole pages, and have no second copy of one under way, rely on a disk's never mixing an older
+/// and a newer one, within what a file system writes as one.
+pub const PAGE_BYTES: u64 = 4096;

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::limit::{PENDING_BYTES_MAX, PENDING_RANGES_MAX};
+use crate::limit::{PAGE_BYTES, PENDING_BYTES_MAX, PENDING_RANGES_MAX};
 
 /// Ranges of a file, none of which touch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -84,9 +84,36 @@ impl Pending {
     }
 }
 
+/// How many bytes the next record has of a range, of which `left` are left from `offset` on: at most `most`, and no part of a page that the record behind it has the
+/// rest of. The journal may end between the two.
+pub fn share(offset: u64, left: u64, most: usize) -> usize {
+    let room = left.min(most as u64);
+    let end = offset + room;
+    match end - end % PAGE_BYTES {
+        whole if room < left && whole > offset => (whole - offset) as usize,
+        _ => room as usize,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Berkeley DB lost commits, and pages of its tree: half of a page came from one record, and the other half was older, for the next one was never sent.
+    #[test]
+    fn a_page_is_in_one_record() {
+        assert_eq!(share(0, 100, 5000), 100);
+        assert_eq!(share(8192, 8192, 8192), 8192);
+        assert_eq!(share(8192, 20_000, 10_000), 8192);
+        assert_eq!(share(8292, 20_000, 10_000), 8092);
+        assert_eq!(share(100, 20_000, 3000), 3000, "a page has no room in it");
+        let (mut offset, to) = (4096, 4096 * 100);
+        while offset < to {
+            offset += share(offset, to - offset, 65_000) as u64;
+            assert_eq!(offset % PAGE_BYTES, 0);
+        }
+        assert_eq!(offset, to);
+    }
 
     fn of(ranges: &[(u64, u64)]) -> Pending {
         let mut pending = Pending::default();

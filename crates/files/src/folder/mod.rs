@@ -18,7 +18,7 @@ use crate::change::{Allocation, Attributes, Change, Made, Node, NodeKind, Place,
 use crate::deed::Deed;
 use crate::error::{ChangeError, CheckpointError, OpenError};
 use crate::names::{NameError, Names};
-use crate::pending::Pending;
+use crate::pending::{Pending, share};
 use crate::recover::{self, Recovered};
 use crate::tree::{Keep, Tree};
 
@@ -211,7 +211,7 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
         let mut bytes = vec![0; most.min((to - from) as usize)];
         let mut offset = from;
         while offset < to {
-            let room = bytes.len().min((to - offset) as usize);
+            let room = share(offset, to - offset, bytes.len());
             let read = self
                 .tree
                 .read(&file.file, offset, &mut bytes[..room])
