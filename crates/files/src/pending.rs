@@ -86,7 +86,7 @@ impl Pending {
 
 /// How many bytes the next record has of a range, of which `left` are left from `offset` on: at most `most`, and no part of a page that the record behind it has the
 /// rest of. The journal may end between the two.
-pub fn share(offset: u64, left: u64, most: usize) -> usize {
+pub(crate) fn share(offset: u64, left: u64, most: usize) -> usize {
     let room = left.min(most as u64);
     let end = offset + room;
     match end - end % PAGE_BYTES {
