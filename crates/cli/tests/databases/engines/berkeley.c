@@ -1,9 +1,11 @@
 /* `berkeley write DIR FROM`: one number a transaction from FROM + 1 on, each said when it is committed; the same transaction removes the one that is KEPT older.
    `berkeley check DIR`: recovers, says the first number and the last, after all between them were found, and verifies the file. */
 #include <db.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define KEPT 1000
 
@@ -22,6 +24,53 @@ static void on_event(DB_ENV *env, u_int32_t event, void *info) {
     if (event == DB_EVENT_PANIC) panicked = 1;
 }
 
+/* Berkeley DB 5.3 now and then says of a commit that it went well after a call of it has failed. So nothing is said to be committed once one has, because the
+   files' server is gone. */
+static void heed(int failed) {
+    if (failed && (errno == ECONNABORTED || errno == ENOTCONN || errno == EIO)) {
+        perror("the files are gone");
+        _exit(3);
+    }
+}
+
+static int sync_file(int fd) {
+    int rc = fdatasync(fd);
+    heed(rc);
+    return rc;
+}
+
+static ssize_t write_file(int fd, const void *from, size_t length) {
+    ssize_t done = write(fd, from, length);
+    heed(done < 0);
+    return done;
+}
+
+static ssize_t write_file_at(int fd, const void *from, size_t length, off_t at) {
+    ssize_t done = pwrite(fd, from, length, at);
+    heed(done < 0);
+    return done;
+}
+
+static ssize_t read_file_at(int fd, void *into, size_t length, off_t at) {
+    ssize_t done = pread(fd, into, length, at);
+    heed(done < 0);
+    return done;
+}
+
+static int remove_file(const char *path) {
+    int rc = unlink(path);
+    heed(rc);
+    return rc;
+}
+
+static void look_at_every_call(void) {
+    db_env_set_func_fsync(sync_file);
+    db_env_set_func_write(write_file);
+    db_env_set_func_pwrite(write_file_at);
+    db_env_set_func_pread(read_file_at);
+    db_env_set_func_unlink(remove_file);
+}
+
 static void put_number(unsigned char *bytes, unsigned number) {
     for (int i = 0; i < 4; i++) bytes[i] = (unsigned char)(number >> (24 - 8 * i));
 }
@@ -34,6 +83,7 @@ int main(int argc, char **argv) {
     char filler[2000];
     memset(filler, 'x', sizeof filler);
     if (argc < 3) return 2;
+    look_at_every_call();
     sure(db_env_create(&env, 0), "create");
     sure(env->set_event_notify(env, on_event), "set_event_notify");
     /* Small, so that logs are finished, and removed once a checkpoint is behind them. */
