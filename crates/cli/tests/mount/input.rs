@@ -1,9 +1,11 @@
 //! What is refused, and what is said then.
 
 use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
+use std::process::Stdio;
 
-use crate::common::{Lender, finish, netram};
+use crate::common::{Lender, finish, netram, start};
 use crate::{Mounted, cannot_mount};
 
 #[test]
@@ -202,4 +204,32 @@ fn a_wrong_word_is_told_before_anything_is_made() {
     assert!(!beside.exists());
     let ran = mount(&["--on", beside.to_str().unwrap(), "--threads", "0"]);
     assert_eq!(ran.code, 2);
+}
+
+#[test]
+fn lenders_that_do_not_count_are_told_of() {
+    if cannot_mount() {
+        return;
+    }
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let (dir, journal) = (folder.path().join("dir"), folder.path().join("journal"));
+    fs::create_dir(&dir).unwrap();
+    let lender = Lender::start("feed", &["--insecure", "--listen", "tcp://127.0.0.1:0"]);
+    let mut command = netram();
+    command.arg("mount").arg(&dir).arg("--on").arg(&journal);
+    command.args(["--insecure", "--lender", &lender.address]);
+    let mut server = start(command.stdout(Stdio::null()).stderr(Stdio::piped()));
+    let mut said = String::new();
+    let mut lines = BufReader::new(server.stderr.take().unwrap());
+    while !said.contains("syncs wait for the disk") {
+        said.clear();
+        assert_ne!(lines.read_line(&mut said).unwrap(), 0, "it ended");
+    }
+    assert!(
+        said.contains("power domain") && said.contains("--domain"),
+        "{said}"
+    );
+    let ran = finish(netram().arg("unmount").arg(&dir));
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert!(server.wait().unwrap().success());
 }

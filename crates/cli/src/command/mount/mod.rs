@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use netram_home::Settings;
 use netram_mount::{Options, Report};
+use netram_proto::journal::Blocked;
 use netram_proto::port::Durability;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -87,6 +88,8 @@ pub(crate) struct Mount {
     modelled_sync_us: u32,
 }
 
+/// How long lenders may take to become members before it is said that they are none.
+const MEMBERS_PATIENCE: Duration = Duration::from_secs(3);
 /// The settings file in a journal's directory.
 const SETTINGS: &str = "netram.toml";
 
@@ -125,6 +128,7 @@ impl Mount {
         let (mount, report) = netram_mount::Mount::begin(&self.dir, &self.on, options)?;
         tell(&self.dir, &report, self.json)?;
         notify("READY=1");
+        tell_of_waiting(&mount);
         until_unmounted(mount, signals)?;
         Ok(ExitCode::SUCCESS)
     }
@@ -223,6 +227,25 @@ fn tell(dir: &Path, report: &Report, json: bool) -> Result<()> {
         dir.display(),
         report.nodes
     ))
+}
+
+/// Says why syncs wait for the disk, where there are lenders and none counts: nothing else is to be seen of it, but that it is slow.
+fn tell_of_waiting(mount: &netram_mount::Mount) {
+    let journal = mount.journal();
+    if journal.status().writer.lenders.is_empty() {
+        return;
+    }
+    let why = match journal.wait_for_members(MEMBERS_PATIENCE) {
+        Ok(()) => return,
+        Err(Blocked::OneDomain) => {
+            "every lender is in this machine's power domain: say what feeds each with `netram lend --domain`, or allow it with --one-domain"
+                .to_owned()
+        }
+        Err(Blocked::TooFewMembers { have, min }) => {
+            format!("{} of the {min} that it takes are members", output::count(have as u64, "lender"))
+        }
+    };
+    output::remark(format_args!("syncs wait for the disk: {why}"));
 }
 
 /// Waits until it is unmounted, by anybody; tries to when a signal says so.
