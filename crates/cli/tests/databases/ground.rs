@@ -8,6 +8,7 @@ use tempfile::TempDir;
 
 use crate::common::mounted::{Mounted, cannot_mount};
 use crate::file_system::FileSystem;
+use crate::process::adopt_orphans;
 use crate::site::Site;
 
 /// On a mount three lenders have to hold a write, on a volume two. The journal of a mount is so small that it is emptied on the way.
@@ -39,6 +40,7 @@ impl Ground {
 
     /// A folder on ext4 on an attached volume.
     pub(crate) fn volume(name: &str) -> Option<Ground> {
+        adopt_orphans();
         Site::new(name, FileSystem::Ext4, &[]).map(|site| Ground::new(Kind::Volume(site)))
     }
 

@@ -59,7 +59,9 @@ pub(crate) fn has(program: &str) -> Result<(), String> {
 }
 
 /// From here on orphans of what this process starts are its own, and [`reap`] ends them. Not every machine's first process does that at once, and until then a
-/// killed process is still in the process table: who looks there takes it for one that may yet write.
+/// killed process is still in the process table: who looks there takes it for one that may yet write. Not where a program is started that has orphans of its own, and
+/// waits for them to be gone.
+#[allow(dead_code, reason = "for the tests of databases")]
 pub(crate) fn adopt_orphans() {
     set_child_subreaper(Some(rustix::process::getpid())).expect("the kernel has it since 3.4");
 }

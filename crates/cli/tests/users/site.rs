@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::common::{Lender, Ran, finish, netram};
 use crate::file_system::FileSystem;
-use crate::process::{adopt_orphans, has, reap, tool, until};
+use crate::process::{has, reap, tool, until};
 
 /// Bytes of the volume: XFS refuses less than 300 MB.
 const VOLUME: &str = "512MiB";
@@ -100,7 +100,6 @@ impl Site {
             skipped(test, &missing);
             return None;
         }
-        adopt_orphans();
         let group = (way == Way::Multicast).then(free_group);
         let more: &[&str] = match &group {
             Some(group) => &["--multicast", group],
