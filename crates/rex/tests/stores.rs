@@ -102,11 +102,10 @@ fn the_small_database_has_its_digest() {
     let store = berkeley_in(shim, folder.path());
     build(&store, &parameters).unwrap();
     look(&|| audited(&store, &parameters));
-    for (operation, count) in [
-        (Operation::T4, 83_106),
-        (Operation::T5Do, 495),
-        (Operation::Q3, 1_002),
-    ] {
+    let plain = Plain::default();
+    build(&plain, &parameters).unwrap();
+    for operation in [Operation::T4, Operation::T5Do, Operation::Q3] {
+        let count = run(&plain, operation, &parameters);
         assert_eq!(run(&store, operation, &parameters), count, "{operation}");
     }
 }
