@@ -31,7 +31,7 @@ const TIME_QUICK: Duration = Duration::from_millis(400);
 /// 1 ms longer. Each row says what a crash may lose of it.
 ///
 /// It needs root, and says what it skips of databases that are not installed. In the
-/// end every row that was acknowledged must be there. About twenty minutes.
+/// end every row that was acknowledged must be there.
 ///
 ///   netram bench databases --quick
 ///   netram bench databases --databases sqlite,rocksdb --disks local
@@ -106,7 +106,7 @@ names!(
 impl Databases {
     pub(super) fn run(self) -> Result<ExitCode> {
         let spec = self.spec()?;
-        // Before twenty minutes are spent: the results must have a place.
+        // Before the time is spent: the results must have a place.
         if let Some(out) = &self.out {
             std::fs::create_dir_all(out)
                 .map_err(|error| Usage(format!("cannot make the folder {}: {error}", out.display())))?;
