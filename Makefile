@@ -17,8 +17,8 @@ LIBRVM  := packaging/librvm/install.sh
 TRACER  := $(TARGET)/release/libnetram_tracer.so
 # What `netram run` has programs load. It looks for it there, too.
 FARRUN  := $(TARGET)/release/libnetram_farrun.so
-# SQLite's extension, which programs load by its path.
-SQLITE  := $(TARGET)/release/libnetram_sqlite.so
+# SQLite's extension, which programs load by its path, as libnetram_sqlite.
+SQLITE  := $(TARGET)/release/libnetram_sqlext.so
 OWN     := $(DESTDIR)$(PREFIX)/lib/netram
 # The loader finds a library once its cache knows it; a stage, or an install without root, is not in the cache.
 LDCONFIG := @if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ] && command -v ldconfig >/dev/null; then ldconfig; fi
@@ -64,7 +64,7 @@ bench: program
 	$(NETRAM) bench figures $(ARGS)
 
 build: need-cargo
-	cargo build --release -p netram -p netram-capi -p netram-tracer -p netram-farrun -p netram-sqlite
+	cargo build --release -p netram -p netram-capi -p netram-tracer -p netram-farrun -p netram-sqlext
 	$(LIBRVM) names $(TARGET)/release
 
 program: need-cargo

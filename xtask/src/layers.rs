@@ -10,9 +10,10 @@ use serde_json::Value;
 use crate::{code, tree};
 
 /// Every crate and its layer. A crate that is not here is refused, so the table cannot fall behind.
-const LAYERS: [(&str, u8); 27] = [
+const LAYERS: [(&str, u8); 28] = [
     ("netram", 4),
     ("netram-capi", 4),
+    ("netram-sqlext", 4),
     ("netram-bench", 4),
     ("netram-drawing", 4),
     ("netram-python", 4),

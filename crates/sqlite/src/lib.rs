@@ -1,7 +1,7 @@
 //! SQLite databases whose commits are held in other machines' RAM.
 //!
 //! SQLite does its files' reading, writing and locking through a *VFS*. This one does with them what SQLite's own does, and when a file is synced it records
-//! what was written in a journal, which lenders hold before the disk has it. No change to SQLite: the library is an extension that any program loads, or a
+//! what was written in a journal, which lenders hold before the disk has it. No change to SQLite: any program loads an extension (`crates/sqlext`), or a
 //! Rust program calls [`register`]. Then `file:app.db?vfs=netram` is such a database, once `netram sqlite create app.db` has taken it.
 //!
 //! | module | does |

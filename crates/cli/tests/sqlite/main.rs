@@ -30,7 +30,7 @@ fn no_shell() -> bool {
 /// The extension.
 fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| common::library("netram-sqlite"))
+    LIBRARY.get_or_init(|| common::library("netram-sqlext"))
 }
 
 fn wait_until(what: &str, mut so: impl FnMut() -> bool) {

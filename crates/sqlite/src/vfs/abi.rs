@@ -12,8 +12,6 @@ pub(super) const IOERR_SHORT_READ: c_int = 10 | (2 << 8);
 pub(super) const IOERR_FSYNC: c_int = 10 | (4 << 8);
 /// It is not removed, or not durably.
 pub(super) const IOERR_DELETE: c_int = 10 | (10 << 8);
-/// An extension that stays.
-pub(super) const OK_LOAD_PERMANENTLY: c_int = 1 << 8;
 /// What is worth a line in SQLite's log.
 pub(super) const WARNING: c_int = 28;
 /// What went wrong in general.
@@ -86,12 +84,4 @@ pub(super) struct Vfs {
     pub(super) current_time: Option<unsafe extern "C" fn(*mut Vfs, *mut c_double) -> c_int>,
     pub(super) last_error: Option<unsafe extern "C" fn(*mut Vfs, c_int, *mut c_char) -> c_int>,
     pub(super) current_time_ms: Option<unsafe extern "C" fn(*mut Vfs, *mut i64) -> c_int>,
-}
-
-/// Where functions are in what an extension is given (`sqlite3_api_routines`), which only ever grows at its end.
-pub(super) mod routine {
-    pub(in super::super) const VFS_FIND: usize = 141;
-    pub(in super::super) const VFS_REGISTER: usize = 142;
-    pub(in super::super) const LOG: usize = 167;
-    pub(in super::super) const MPRINTF: usize = 69;
 }

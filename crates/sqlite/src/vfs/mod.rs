@@ -8,10 +8,8 @@
 //! | `file` | an open file |
 //! | `opened` | the databases that this process has open |
 //! | `mapping` | the ledger's page |
-//! | `extension` | what SQLite calls when it loads the library |
 
 mod abi;
-mod extension;
 mod file;
 mod mapping;
 mod opened;
@@ -32,9 +30,12 @@ use crate::place::{Place, PlaceError};
 /// What the VFS is called: `file:app.db?vfs=netram`.
 pub const NAME: &CStr = c"netram";
 
-type Find = unsafe extern "C" fn(*const c_char) -> *mut c_void;
-type Register = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
-type Log = unsafe extern "C" fn(c_int, *const c_char, ...);
+/// `sqlite3_vfs_find`
+pub type Find = unsafe extern "C" fn(*const c_char) -> *mut c_void;
+/// `sqlite3_vfs_register`
+pub type Register = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
+/// `sqlite3_log`
+pub type Log = unsafe extern "C" fn(c_int, *const c_char, ...);
 
 /// Functions of the SQLite that is to have the VFS.
 #[derive(Clone, Copy, Debug)]

@@ -1,10 +1,23 @@
-//! What SQLite calls when it loads the library: `.load libnetram_sqlite`, `select load_extension('libnetram_sqlite')`.
+//! What SQLite calls when it loads the library.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::mem::transmute;
 
-use super::abi::{ERROR, OK_LOAD_PERMANENTLY, routine};
-use super::{Find, Log, Register, Sqlite, register};
+use netram_sqlite::vfs::{Find, Log, Register};
+use netram_sqlite::{Sqlite, register};
+
+/// An extension that stays.
+const OK_LOAD_PERMANENTLY: c_int = 1 << 8;
+/// What went wrong in general.
+const ERROR: c_int = 1;
+
+/// Where functions are in what an extension is given (`sqlite3_api_routines`), which only ever grows at its end.
+mod routine {
+    pub(super) const VFS_FIND: usize = 141;
+    pub(super) const VFS_REGISTER: usize = 142;
+    pub(super) const LOG: usize = 167;
+    pub(super) const MPRINTF: usize = 69;
+}
 
 /// SQLite's way to a string that it frees.
 type Print = unsafe extern "C" fn(*const c_char, ...) -> *mut c_char;
@@ -14,7 +27,7 @@ type Print = unsafe extern "C" fn(*const c_char, ...) -> *mut c_char;
 /// # Safety
 /// SQLite calls it, with what it gives to extensions.
 #[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn sqlite3_extension_init(
+pub(crate) unsafe extern "C" fn sqlite3_extension_init(
     _database: *mut c_void,
     error: *mut *mut c_char,
     routines: *const *const c_void,
