@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use netram_client::{Journal, JournalConfig, OpenError as JournalError};
 use netram_home::{Settings, SettingsError};
+use netram_proto::journal::Blocked;
 use netram_proto::port::{Durability, Log};
 use rustix::fs::{FlockOperation, flock};
 
@@ -29,6 +30,9 @@ const CHECKPOINT: Duration = Duration::from_secs(5);
 const FIRST: Duration = Duration::from_millis(20);
 /// A journal that could not be opened is tried again after this.
 const AGAIN: Duration = Duration::from_secs(5);
+
+/// How long lenders may take to become members before it is said that commits wait for the disk.
+const JOINING: Duration = Duration::from_secs(3);
 
 /// Why a database is not opened. What was committed is in its journals, and at their lenders.
 #[derive(Debug, thiserror::Error)]
@@ -215,6 +219,7 @@ impl Inner {
     /// Looks after the journal, until the database is closed.
     fn keep(&self) {
         let (mut tried, mut last, mut told): (Option<Instant>, _, _) = (None, Instant::now(), false);
+        let mut joining = true;
         loop {
             {
                 // Who only reads is not looked after.
@@ -233,6 +238,7 @@ impl Inner {
                 tried = Some(Instant::now());
                 self.sit();
             }
+            joining = joining && !self.has_looked_at_lenders(tried);
             let due = last.elapsed() > CHECKPOINT && self.party.has_records();
             if due || self.party.is_crowded() {
                 last = Instant::now();
@@ -244,6 +250,23 @@ impl Inner {
                 }
             }
         }
+    }
+
+    /// Says once why lenders do not count, unless they do; they are given time for it. Whether it has been looked.
+    fn has_looked_at_lenders(&self, sat_down: Option<Instant>) -> bool {
+        let Some(log) = self.party.log() else {
+            return false;
+        };
+        if sat_down.is_none_or(|at| at.elapsed() < JOINING) {
+            return false;
+        }
+        if let Err(why) = members(&log, Duration::ZERO) {
+            warn(&format!(
+                "{}: commits wait for the disk: {why}",
+                self.place.path().display()
+            ));
+        }
+        true
     }
 
     /// Takes a journal that no other process has.
@@ -297,6 +320,27 @@ fn config(place: &Place, accept_loss: bool) -> Result<JournalConfig, OpenError> 
     let mut settings = settings.with_environment(&|name| std::env::var(name).ok())?;
     settings.accept_loss |= accept_loss;
     Ok(settings.journal_config()?)
+}
+
+/// Whether lenders count, or why they do not, if the settings name any.
+fn members(journal: &Journal, patience: Duration) -> Result<(), Blocked> {
+    match journal.status().writer.lenders.is_empty() {
+        true => Ok(()),
+        false => journal.wait_for_members(patience),
+    }
+}
+
+/// Why commits of a database will wait for the disk that has just been taken, and that nobody has written to. `None`: lenders count, or there are to be none;
+/// or the journal is somebody's already, who says it.
+pub fn why_lenders_wait(place: &Place) -> Result<Option<Blocked>, OpenError> {
+    let Some(seat) = place.seats().into_iter().next() else {
+        return Ok(None);
+    };
+    match Journal::open(&seat, config(place, false)?) {
+        Ok((journal, _)) => Ok(members(&journal, JOINING).err()),
+        Err(JournalError::InUse { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// What the machine's memory has lived since, as a number that is not 0.

@@ -31,7 +31,7 @@ pub mod vfs;
 
 pub use beneath::Beneath;
 pub use change::{Change, DecodeError, Deed, Role};
-pub use database::{Database, Look, OpenError, look, recover_database, release};
+pub use database::{Database, Look, OpenError, look, recover_database, release, why_lenders_wait};
 pub use ledger::{Ledger, SLOTS, WORDS, Words};
 pub use party::{Contents, Counts, Party, PartyError, Synced};
 pub use place::{Place, PlaceError, SEATS_MAX};

@@ -86,6 +86,12 @@ impl Create {
             settings::write(path, &table, read)
         });
         made.with_context(|| format!("holding {}", self.database.display()))?;
+        match netram_sqlite::why_lenders_wait(&place) {
+            Ok(None) => (),
+            Ok(Some(why)) => output::remark(format_args!("commits wait for the disk: {why}")),
+            // It is held all the same, and whoever opens it is told.
+            Err(error) => output::remark(format_args!("commits wait for the disk: {error}")),
+        }
         match self.json {
             true => output::json(&json!({
                 "database": place.path(),

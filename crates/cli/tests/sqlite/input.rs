@@ -1,8 +1,10 @@
 //! What is refused, and what is said then.
 
 use std::fs;
-use std::process::Command;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
 
+use crate::common::{Lender, netram, start};
 use crate::{Site, finish, no_shell};
 
 #[test]
@@ -104,4 +106,44 @@ fn what_cannot_be_proven_complete_is_refused_with_the_lenders_that_are_missing()
     let accepted = finish(site.netram("recover").arg("--accept-loss"));
     assert_eq!(accepted.code, 0, "{}", accepted.err);
     assert_eq!(site.shell("pragma integrity_check;\n").out.trim(), "ok");
+}
+
+/// When it is taken, and to whoever commits. A process that stays for less long than lenders may take to join is told nothing.
+#[test]
+fn lenders_that_do_not_count_are_told_of() {
+    if no_shell() {
+        return;
+    }
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let database = folder.path().join("app.db");
+    let lender = Lender::start("sqlite-feed", &["--insecure", "--listen", "tcp://127.0.0.1:0"]);
+    let mut create = netram();
+    create.args(["sqlite", "create"]).arg(&database);
+    let made = finish(create.args(["--insecure", "--lender", &lender.address]));
+    assert_eq!(made.code, 0, "{}", made.err);
+    let told =
+        |said: &str| said.contains("commits wait for the disk") && said.contains("netram lend --domain");
+    assert!(told(&made.err), "{}", made.err);
+    let mut shell = Command::new("sqlite3");
+    shell
+        .args(["-batch", "-bail"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null());
+    let mut shell = start(shell.stderr(Stdio::piped()));
+    let text = format!(
+        ".load {}\n.open file:{}?vfs=netram\ncreate table t(n);\ninsert into t values(7);\n",
+        crate::library().with_extension("").display(),
+        database.display()
+    );
+    // It stays, with its input open, until it has said so.
+    let mut input = shell.stdin.take().unwrap();
+    input.write_all(text.as_bytes()).unwrap();
+    let mut lines = BufReader::new(shell.stderr.take().unwrap());
+    let mut said = String::new();
+    while !told(&said) {
+        said.clear();
+        assert_ne!(lines.read_line(&mut said).unwrap(), 0, "it ended");
+    }
+    drop(input);
+    assert!(shell.wait().unwrap().success());
 }

@@ -10,7 +10,6 @@ use anyhow::{Context, Result};
 use clap::Args;
 use netram_home::Settings;
 use netram_mount::{Options, Report};
-use netram_proto::journal::Blocked;
 use netram_proto::port::Durability;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -235,17 +234,9 @@ fn tell_of_waiting(mount: &netram_mount::Mount) {
     if journal.status().writer.lenders.is_empty() {
         return;
     }
-    let why = match journal.wait_for_members(MEMBERS_PATIENCE) {
-        Ok(()) => return,
-        Err(Blocked::OneDomain) => {
-            "every lender is in this machine's power domain: say what feeds each with `netram lend --domain`, or allow it with --one-domain"
-                .to_owned()
-        }
-        Err(Blocked::TooFewMembers { have, min }) => {
-            format!("{} of the {min} that it takes are members", output::count(have as u64, "lender"))
-        }
-    };
-    output::remark(format_args!("syncs wait for the disk: {why}"));
+    if let Err(why) = journal.wait_for_members(MEMBERS_PATIENCE) {
+        output::remark(format_args!("syncs wait for the disk: {why}"));
+    }
 }
 
 /// Waits until it is unmounted, by anybody; tries to when a signal says so.

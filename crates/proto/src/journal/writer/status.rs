@@ -2,6 +2,7 @@
 
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::fmt;
 
 use crate::id::{Epoch, Incarnation, Lsn};
 use crate::wire::Refusal;
@@ -21,6 +22,20 @@ pub enum Blocked {
     },
     /// All members are in this machine's power domain, and nobody allowed that.
     OneDomain,
+}
+
+impl fmt::Display for Blocked {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Blocked::TooFewMembers { have, min } => {
+                write!(out, "of the {min} lenders that it takes, {have} are members")
+            }
+            Blocked::OneDomain => out.write_str(
+                "every lender is in this machine's power domain: say what feeds each with `netram lend --domain`, \
+                 or allow it with one-domain",
+            ),
+        }
+    }
 }
 
 /// One lender's standing.
