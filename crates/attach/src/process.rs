@@ -7,7 +7,9 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
-/// Of the fields of `/proc/ID/stat` behind the program's name, which may have spaces and brackets in it: proc(5)'s 22nd.
+/// Of the fields of `/proc/ID/stat` behind the program's name, which may have spaces and brackets in it: proc(5)'s third, 20th and 22nd.
+const STATE_FIELD: usize = 0;
+const THREADS_FIELD: usize = 17;
 const START_FIELD: usize = 19;
 
 /// One process, and no other that has its number later.
@@ -22,16 +24,16 @@ pub struct Process {
 impl Process {
     /// The process that has the number `id` now.
     pub fn of(id: u32) -> io::Result<Process> {
-        let path = format!("/proc/{id}/stat");
-        let text = fs::read_to_string(&path)
-            .map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))?;
-        let start = start_in(&text).ok_or_else(|| io::Error::other(format!("{path} has no start time")))?;
+        let text = stat_of(id)?;
+        let start =
+            start_in(&text).ok_or_else(|| io::Error::other(format!("/proc/{id}/stat has no start time")))?;
         Ok(Process { id, start })
     }
 
-    /// Whether it is still there, be it as a zombie.
+    /// Whether it is still there and does something. One that has ended is not, although its parent has not asked for its status yet (a zombie): the kernel has
+    /// closed its files by then. A parent in a container may never ask.
     pub fn is_alive(&self) -> bool {
-        Process::of(self.id).is_ok_and(|now| now == *self)
+        stat_of(self.id).is_ok_and(|stat| start_in(&stat) == Some(self.start) && !has_ended(&stat))
     }
 
     /// Signals this process; `false` if it is gone, whoever has its number by now.
@@ -56,9 +58,24 @@ impl Process {
     }
 }
 
-fn start_in(stat: &str) -> Option<u64> {
+fn stat_of(id: u32) -> io::Result<String> {
+    let path = format!("/proc/{id}/stat");
+    fs::read_to_string(&path).map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))
+}
+
+fn field(stat: &str, number: usize) -> Option<&str> {
     let (_, behind_name) = stat.rsplit_once(") ")?;
-    behind_name.split(' ').nth(START_FIELD)?.parse().ok()
+    behind_name.split(' ').nth(number)
+}
+
+fn start_in(stat: &str) -> Option<u64> {
+    field(stat, START_FIELD)?.parse().ok()
+}
+
+/// A zombie. If only its first thread has ended, it looks like one, and has others.
+fn has_ended(stat: &str) -> bool {
+    let threads = || field(stat, THREADS_FIELD)?.parse().ok();
+    matches!(field(stat, STATE_FIELD), Some("Z" | "X")) && threads().is_none_or(|count: u32| count <= 1)
 }
 
 #[cfg(test)]
@@ -72,5 +89,32 @@ mod tests {
         assert_eq!(start_in(&stat), Some(22));
         assert_eq!(start_in("7 (a) R 1"), None);
         assert_eq!(start_in(""), None);
+    }
+
+    #[test]
+    fn who_has_ended_is_not_alive_although_nobody_has_asked_for_its_status() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let process = Process::of(child.id()).unwrap();
+        assert!(process.is_alive());
+        child.kill().unwrap();
+        let ended = || stat_of(child.id()).is_ok_and(|stat| field(&stat, STATE_FIELD) == Some("Z"));
+        while !ended() {
+            std::thread::yield_now();
+        }
+        assert!(!process.is_alive());
+        assert!(!process.signal(Signal::TERM).unwrap());
+        child.wait().unwrap();
+        assert!(!process.is_alive());
+    }
+
+    #[test]
+    fn a_process_whose_first_thread_alone_has_ended_is_alive() {
+        let stat = |state: &str, threads: u32| {
+            let between = "1 ".repeat(THREADS_FIELD - 1);
+            format!("7 (a) {state} {between}{threads} 0 22")
+        };
+        assert!(!has_ended(&stat("S", 1)) && !has_ended(&stat("Z", 3)));
+        assert!(has_ended(&stat("Z", 1)));
+        assert_eq!(start_in(&stat("Z", 3)), Some(22));
     }
 }
