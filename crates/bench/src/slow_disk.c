@@ -1,11 +1,14 @@
 /* A slower disk for a program that knows nothing of it.
  *
  * Preloaded, it lets every sync of a file on one device take so much longer: fsync, fdatasync, msync, and a write to a
- * file that was opened O_DSYNC or O_SYNC. NETRAM_SLOW_DISK is "DEVICE MICROSECONDS", the device's number in decimal. Files on
- * other devices, what netram mounts among them, take what they take. Whoever makes system calls past the C library is not slowed. */
+ * file that was opened O_DSYNC or O_SYNC. NETRAM_SLOW_DISK is "DEVICE MICROSECONDS", the device's number in decimal; or
+ * "DEVICE MICROSECONDS RATE", and a sync takes longer still for the bytes that the process has written to files there since the one
+ * before, RATE MB a second. Files on other devices, what netram mounts among them, take what they take. Whoever makes system calls
+ * past the C library is not slowed. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -19,12 +22,15 @@
 
 static unsigned long long slow_device;
 static long delay_us;
+/* A MB a second is a byte a microsecond. 0: bytes take no time. */
+static long bytes_per_us;
+static atomic_llong unsynced;
 
 __attribute__((constructor)) static void begin(void)
 {
     const char *wanted = getenv("NETRAM_SLOW_DISK");
-    if (wanted == NULL || sscanf(wanted, "%llu %ld", &slow_device, &delay_us) != 2)
-        delay_us = 0;
+    if (wanted == NULL || sscanf(wanted, "%llu %ld %ld", &slow_device, &delay_us, &bytes_per_us) < 2)
+        delay_us = bytes_per_us = 0;
     /* A timer that is late by the usual 50 us would be a slower disk than it says. Threads inherit it. */
     if (delay_us > 0)
         prctl(PR_SET_TIMERSLACK, 1000UL, 0, 0, 0);
@@ -33,7 +39,10 @@ __attribute__((constructor)) static void begin(void)
 static void sleep_it(void)
 {
     int before = errno;
-    struct timespec left = {delay_us / 1000000, delay_us % 1000000 * 1000};
+    long us = delay_us;
+    if (bytes_per_us > 0)
+        us += (long)(atomic_exchange(&unsynced, 0) / bytes_per_us);
+    struct timespec left = {us / 1000000, us % 1000000 * 1000};
     while (nanosleep(&left, &left) != 0 && errno == EINTR)
         ;
     errno = before;
@@ -55,6 +64,8 @@ static ssize_t written(int fd, ssize_t done)
     int before, flags;
     if (delay_us == 0 || done < 0)
         return done;
+    if (bytes_per_us > 0 && is_slow(fd))
+        atomic_fetch_add(&unsynced, done);
     before = errno;
     flags = fcntl(fd, F_GETFL);
     errno = before;

@@ -3,6 +3,7 @@
 //! Only files on one device are slowed, so that what is mounted by netram, or on a volume, takes what it takes. netram's own
 //! processes make system calls past the C library, and are told of the slower disk by their own settings.
 
+use std::fmt;
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
@@ -41,13 +42,31 @@ impl SlowDisk {
         place: &Path,
         microseconds: u32,
     ) -> Result<[(&'static str, String); 2], BenchError> {
+        self.told(place, format_args!("{microseconds}"))
+    }
+
+    /// The same, and longer still for the bytes that it has written since the sync before, of which the disk takes so many MB a second.
+    pub fn environment_of_rate(
+        &self,
+        place: &Path,
+        microseconds: u32,
+        mb_per_s: u32,
+    ) -> Result<[(&'static str, String); 2], BenchError> {
+        self.told(place, format_args!("{microseconds} {mb_per_s}"))
+    }
+
+    fn told(
+        &self,
+        place: &Path,
+        slower: fmt::Arguments<'_>,
+    ) -> Result<[(&'static str, String); 2], BenchError> {
         let device = place
             .metadata()
             .context(format_args!("look at {}", place.display()))?
             .dev();
         Ok([
             (PRELOAD, self.library.display().to_string()),
-            (VARIABLE, format!("{device} {microseconds}")),
+            (VARIABLE, format!("{device} {slower}")),
         ])
     }
 }
@@ -79,6 +98,19 @@ mod tests {
         let slow = SlowDisk::make(folder.path()).unwrap();
         let environment = slow.environment(folder.path(), 100_000).unwrap();
         assert!(eight_writes(folder.path(), &environment) >= Duration::from_millis(800));
+        let rated = slow.environment_of_rate(folder.path(), 1, 1).unwrap();
+        let mut large = Command::new("dd");
+        large
+            .arg("if=/dev/zero")
+            .arg(format!("of={}", folder.path().join("large").display()))
+            .args(["bs=100k", "count=5", "conv=fsync", "status=none"])
+            .envs(rated);
+        let began = Instant::now();
+        assert!(large.status().unwrap().success());
+        assert!(
+            began.elapsed() >= Duration::from_millis(512),
+            "512,000 bytes at 1 MB a second"
+        );
         // A device that is another one's.
         let mut other = environment.clone();
         other[1].1 = "1 100000000".to_owned();

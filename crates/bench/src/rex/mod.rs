@@ -85,13 +85,24 @@ pub enum Disk {
     Local,
     /// The local one with 8 ms added to each sync: what TR-190's disks took.
     Modelled,
+    /// That one, and its bytes take time, too: [`HARD_DISK_MB_PER_S`], as those of a hard disk of today. Disks of TR-190's time had less than a tenth of it.
+    Hard,
 }
+
+impl Disk {
+    /// All of them.
+    pub const ALL: [Disk; 3] = [Disk::Local, Disk::Modelled, Disk::Hard];
+}
+
+/// What a hard disk takes a second, one byte behind the other.
+pub const HARD_DISK_MB_PER_S: u32 = 150;
 
 impl fmt::Display for Disk {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
             Disk::Local => "local",
             Disk::Modelled => "modelled",
+            Disk::Hard => "hard",
         })
     }
 }

@@ -7,7 +7,7 @@ use netram_oo7::{Parameters, build};
 use netram_rex::{BerkeleyStore, Files, LoadError, Manager, Shim, SqliteStore};
 use netram_transport::WaitPolicy;
 
-use super::{Disk, Engine, Spec, Way};
+use super::{Disk, Engine, HARD_DISK_MB_PER_S, Spec, Way};
 use crate::error::{BenchError, Context};
 use crate::mounted::{self, Mount};
 use crate::paper::system::MODELLED_SYNC;
@@ -106,14 +106,9 @@ impl<'s> World<'s> {
         let built = self.folder(self.site.folder(), &format!("built-{engine}"))?;
         self.build(engine, &built)?;
         let mut places = Vec::new();
-        for disk in [Disk::Local, Disk::Modelled] {
-            let environment = match (disk, &self.slow) {
-                (Disk::Local, _) => Vec::new(),
-                (Disk::Modelled, Some(slow)) => {
-                    let micros = MODELLED_SYNC.as_micros() as u32;
-                    slow.environment(self.site.folder(), micros)?.to_vec()
-                }
-                (Disk::Modelled, None) => continue,
+        for disk in Disk::ALL {
+            let Some(environment) = self.environment(disk)? else {
+                continue;
             };
             let folder = self.folder(self.site.folder(), &format!("{disk}-{engine}"))?;
             places.push(Placed {
@@ -141,6 +136,18 @@ impl<'s> World<'s> {
             });
         }
         Ok(places)
+    }
+
+    /// What the process finds in its environment whose database is on this disk. `None`: there is no such disk here.
+    fn environment(&self, disk: Disk) -> Result<Option<Vec<(&'static str, String)>>, BenchError> {
+        let (micros, place) = (MODELLED_SYNC.as_micros() as u32, self.site.folder());
+        let told = match (disk, &self.slow) {
+            (Disk::Local, _) => return Ok(Some(Vec::new())),
+            (_, None) => return Ok(None),
+            (Disk::Modelled, Some(slow)) => slow.environment(place, micros)?,
+            (Disk::Hard, Some(slow)) => slow.environment_of_rate(place, micros, HARD_DISK_MB_PER_S)?,
+        };
+        Ok(Some(told.to_vec()))
     }
 
     fn folder(&self, parent: &Path, name: &str) -> Result<PathBuf, BenchError> {

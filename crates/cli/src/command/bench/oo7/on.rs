@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use netram_bench::rex::{self, Disk, Measured, Report, Way};
+use netram_bench::rex::{self, Disk, HARD_DISK_MB_PER_S, Measured, Report, Way};
 use netram_bench::site::{Site, Wire};
 use netram_oo7::Operation;
 
@@ -62,8 +62,9 @@ fn show(report: &Report) -> Result<()> {
 
 fn table(report: &Report, measured: &Measured, disk: Disk) -> Result<()> {
     let disk_words = match disk {
-        Disk::Local => "the local disk",
-        Disk::Modelled => "a MODELLED disk, 8 ms added to each sync",
+        Disk::Local => "the local disk".to_owned(),
+        Disk::Modelled => "a MODELLED disk, 8 ms added to each sync".to_owned(),
+        Disk::Hard => format!("a MODELLED hard disk, 8 ms added to each sync and {HARD_DISK_MB_PER_S} MB/s"),
     };
     output::line(format_args!(
         "\n{}, {}, on {disk_words}; µs of operation and commit, median of {}:",
