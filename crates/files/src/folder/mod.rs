@@ -8,7 +8,7 @@
 
 mod checkpoint;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, Weak};
 
 use netram_proto::id::{JournalId, Lsn};
@@ -69,8 +69,8 @@ impl<F> File<F> {
 
 /// What has changed since the last checkpoint.
 struct Books<F> {
-    /// What the disk is to be synced for, with the file if that is open.
-    dirty: HashMap<Node, Option<Arc<File<F>>>>,
+    /// What the disk is to be synced for, with the file if that is open. In order: the simulator wants the same one again.
+    dirty: BTreeMap<Node, Option<Arc<File<F>>>>,
     /// The last record of each node.
     last: HashMap<Node, Ticket>,
     /// Where the catalog is.
@@ -110,7 +110,7 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
             turn: Mutex::new(()),
             names: RwLock::new(names),
             books: Mutex::new(Books {
-                dirty: HashMap::new(),
+                dirty: BTreeMap::new(),
                 last: HashMap::new(),
                 catalog,
             }),
