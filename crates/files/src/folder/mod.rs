@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, Weak};
 
 use netram_proto::id::{JournalId, Lsn};
+use netram_proto::planted::{Fault, Planted};
 use netram_proto::port::{AppendError, Durability, IoError, Log, LogState, Ticket, Votes};
 
 use crate::change::{Allocation, Attributes, Change, Made, Node, NodeKind, Place, WRITE_HEADER_BYTES};
@@ -90,6 +91,7 @@ pub struct Folder<L, T: Tree, K> {
     open: Mutex<HashMap<Node, Weak<File<T::File>>>>,
     checkpoint: Mutex<()>,
     failed: OnceLock<CheckpointError>,
+    planted: Planted,
 }
 
 impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
@@ -117,8 +119,14 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
             open: Mutex::new(HashMap::new()),
             checkpoint: Mutex::new(()),
             failed: OnceLock::new(),
+            planted: Planted::NONE,
         };
         Ok((folder, recovered))
+    }
+
+    /// Plants a fault, for the simulator.
+    pub fn plant(&mut self, planted: Planted) {
+        self.planted = planted;
     }
 
     /// The names as they are.
@@ -211,7 +219,10 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
         let mut bytes = vec![0; most.min((to - from) as usize)];
         let mut offset = from;
         while offset < to {
-            let room = share(offset, to - offset, bytes.len());
+            let room = match self.planted.is(Fault::PageCut) {
+                true => bytes.len().min((to - offset) as usize),
+                false => share(offset, to - offset, bytes.len()),
+            };
             let read = self
                 .tree
                 .read(&file.file, offset, &mut bytes[..room])
