@@ -12,6 +12,7 @@
 //! | [`Change`], [`Catalog`] | the formats |
 //! | [`Tree`], [`Keep`] | what is needed of the disk |
 //! | [`limit`] | every bound |
+//! | `model` | with the feature of that name, for tests and the simulator: a disk in memory that fails when it is told to |
 //!
 //! It knows the journal only as `netram_proto::port::Log`. Formats and crash arguments: `docs/mount.md`.
 #![forbid(unsafe_code)]
@@ -22,6 +23,8 @@ mod deed;
 mod error;
 mod folder;
 pub mod limit;
+#[cfg(feature = "model")]
+pub mod model;
 mod names;
 mod pending;
 mod recover;

@@ -39,6 +39,10 @@ pub trait Tree: Send + Sync {
     /// disk, and a later good sync does not change that.
     fn sync(&self, path: &[u8]) -> Result<(), IoError>;
 
+    /// What is read of a file from now on is what the disk has, as far as that can be had. After a sync that failed the page cache shows bytes that the disk never
+    /// got, and syncs that succeed do not change that: whoever did not see the failure would take them for safe.
+    fn forget(&self, path: &[u8]);
+
     /// Makes a node.
     fn make(&self, path: &[u8], made: &Made<'_>) -> Result<(), IoError>;
     /// Gives a file one more name.

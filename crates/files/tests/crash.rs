@@ -5,8 +5,8 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use common::disk::{Inode, MemoryDisk};
 use common::log::MemoryLog;
+use netram_files::model::{Inode, MemoryDisk};
 use netram_files::{
     Allocation, Attributes, Change, ChangeError, File, Folder, Made, Names, Node, NodeKind, Options, Owner,
     Place, Recovered, Tree,

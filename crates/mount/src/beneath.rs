@@ -217,6 +217,13 @@ impl Tree for Beneath {
         fsync(&file).map_err(failed)
     }
 
+    fn forget(&self, path: &[u8]) {
+        // Dirty pages stay, and they are what the next sync writes. A system that refuses keeps what it has.
+        if let Ok(file) = self.descriptor(path, OFlags::RDONLY) {
+            let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
+        }
+    }
+
     fn make(&self, path: &[u8], made: &Made<'_>) -> Result<(), IoError> {
         let done = match made.kind {
             NodeKind::File => self.make_file(path, made),

@@ -40,6 +40,8 @@ pub enum Fault {
     SpoolAfterFlush,
     /// (6) What is spooled is forgotten when something must be safe.
     SpoolDropped,
+    /// (6) A page of a file is cut in two records, between which the journal may end.
+    PageCut,
     /// (7) Records are accepted without checking that they chain to their predecessor.
     ChainUnchecked,
     /// (8) A bad record below the stable LSN is taken for the end of the log.
@@ -92,7 +94,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them, in the order of the rules.
-    pub const ALL: [Fault; 41] = [
+    pub const ALL: [Fault; 42] = [
         Fault::AnyInsteadOfRule,
         Fault::StaleAckCounts,
         Fault::CastIsHeld,
@@ -110,6 +112,7 @@ impl Fault {
         Fault::TornRecordTaken,
         Fault::SpoolAfterFlush,
         Fault::SpoolDropped,
+        Fault::PageCut,
         Fault::ChainUnchecked,
         Fault::CorruptionIsEnd,
         Fault::CutOffIsDone,

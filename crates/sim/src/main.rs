@@ -1,4 +1,4 @@
-//! `netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept|--shared|--regions|--deposits] [--verbose]`: runs seeds, reports, exits with 1 if any
+//! `netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept|--shared|--regions|--deposits|--files] [--verbose]`: runs seeds, reports, exits with 1 if any
 //! seed broke a rule.
 #![forbid(unsafe_code)]
 
@@ -8,12 +8,12 @@ use std::process::ExitCode;
 use netram_proto::planted::{Fault, Planted};
 use netram_sim::region::REGION_RULES;
 use netram_sim::runner::{Failure, Summary, run_seeds};
-use netram_sim::scenario::{has_data_lender, is_deposit, is_region, is_shared};
+use netram_sim::scenario::{has_data_lender, is_deposit, is_files, is_region, is_shared};
 
 const USAGE: &str = "\
 netram-sim: runs netram's machines in a virtual world with seeded faults
 
-usage: netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept|--shared|--regions|--deposits] [--verbose]
+usage: netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept|--shared|--regions|--deposits|--files] [--verbose]
 
   --seeds N      how many worlds to run
   --from S       the first world's seed (0)
@@ -23,6 +23,7 @@ usage: netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept|--sh
   --shared       of these only the tenth among which are all worlds whose journal is a shared region's node's
   --regions      of these only those, one in seventeen, of several nodes that share a region
   --deposits     of these only those, one in twenty-six, of owners with pages at lenders
+  --files        of these only those, one in thirty-seven, of a folder of files
   --verbose      print the whole story kept of a failing seed, and all counters
 ";
 /// Failing seeds after which a run stops.
@@ -41,6 +42,7 @@ struct Arguments {
     shared: bool,
     regions: bool,
     deposits: bool,
+    files: bool,
     verbose: bool,
 }
 
@@ -73,6 +75,7 @@ fn main() -> ExitCode {
                 && (!arguments.shared || is_shared(seed))
                 && (!arguments.regions || is_region(seed))
                 && (!arguments.deposits || is_deposit(seed))
+                && (!arguments.files || is_files(seed))
         },
         &progress,
     );
@@ -144,6 +147,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
         shared: false,
         regions: false,
         deposits: false,
+        files: false,
         verbose: false,
     };
     while let Some(word) = words.next() {
@@ -161,6 +165,10 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
         }
         if word == "--deposits" {
             arguments.deposits = true;
+            continue;
+        }
+        if word == "--files" {
+            arguments.files = true;
             continue;
         }
         if word == "--regions" {

@@ -6,6 +6,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use netram_files::model::MemoryDisk;
 use netram_proto::id::{Epoch, Incarnation, JournalId, Lsn};
 use netram_proto::journal::{LogFile, ServerKept, Slots, View};
 use netram_proto::limit::SLOT_BYTES;
@@ -223,6 +224,8 @@ pub struct World {
     pub(crate) changes: Changes,
     /// Reigns that ended, in worlds with a data lender.
     pub(crate) past: Vec<Past>,
+    /// The disk beneath a folder of files, beside the first host's other one, in worlds that have one.
+    pub(crate) tree: Option<MemoryDisk>,
     /// What members had acknowledged while the data lender was in service.
     pub(crate) kept_promise: Lsn,
 }
@@ -267,6 +270,7 @@ impl World {
             volume_bytes: 0,
             changes: Changes::default(),
             past: Vec::new(),
+            tree: None,
             kept_promise: Lsn(0),
         };
         world.plan_nemesis();

@@ -83,6 +83,7 @@ faults! {
     taking_a_torn_record_is_found: TornRecordTaken breaks [5, 6, 7];
     logging_the_spool_after_what_came_later_is_found: SpoolAfterFlush breaks [6];
     dropping_the_spool_is_found: SpoolDropped breaks [6];
+    cutting_a_page_in_two_records_is_found: PageCut breaks [6];
     taking_a_record_that_does_not_chain_is_found: ChainUnchecked breaks [2, 5, 6, 7];
     taking_damage_for_the_end_is_found: CorruptionIsEnd breaks [5];
     reporting_a_cut_off_commit_as_done_is_found: CutOffIsDone breaks [8];

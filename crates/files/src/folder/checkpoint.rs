@@ -3,7 +3,7 @@
 //! What is in the catalog is what the disk has by then. Between any two steps all may stop: until the catalog is replaced the one before holds, with the
 //! records since.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use netram_proto::port::{Durability, IoError, Log, Ticket};
@@ -107,7 +107,7 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
         Ok(())
     }
 
-    fn sync_all(&self, dirty: &HashMap<Node, Option<Arc<File<T::File>>>>) -> Result<(), IoError> {
+    fn sync_all(&self, dirty: &BTreeMap<Node, Option<Arc<File<T::File>>>>) -> Result<(), IoError> {
         for file in dirty.values().flatten() {
             self.tree.sync_file(&file.file)?;
         }

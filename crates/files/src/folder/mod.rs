@@ -8,10 +8,11 @@
 
 mod checkpoint;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, Weak};
 
 use netram_proto::id::{JournalId, Lsn};
+use netram_proto::planted::{Fault, Planted};
 use netram_proto::port::{AppendError, Durability, IoError, Log, LogState, Ticket, Votes};
 
 use crate::change::{Allocation, Attributes, Change, Made, Node, NodeKind, Place, WRITE_HEADER_BYTES};
@@ -69,8 +70,8 @@ impl<F> File<F> {
 
 /// What has changed since the last checkpoint.
 struct Books<F> {
-    /// What the disk is to be synced for, with the file if that is open.
-    dirty: HashMap<Node, Option<Arc<File<F>>>>,
+    /// What the disk is to be synced for, with the file if that is open. In order: the simulator wants the same one again.
+    dirty: BTreeMap<Node, Option<Arc<File<F>>>>,
     /// The last record of each node.
     last: HashMap<Node, Ticket>,
     /// Where the catalog is.
@@ -90,6 +91,7 @@ pub struct Folder<L, T: Tree, K> {
     open: Mutex<HashMap<Node, Weak<File<T::File>>>>,
     checkpoint: Mutex<()>,
     failed: OnceLock<CheckpointError>,
+    planted: Planted,
 }
 
 impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
@@ -110,15 +112,21 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
             turn: Mutex::new(()),
             names: RwLock::new(names),
             books: Mutex::new(Books {
-                dirty: HashMap::new(),
+                dirty: BTreeMap::new(),
                 last: HashMap::new(),
                 catalog,
             }),
             open: Mutex::new(HashMap::new()),
             checkpoint: Mutex::new(()),
             failed: OnceLock::new(),
+            planted: Planted::NONE,
         };
         Ok((folder, recovered))
+    }
+
+    /// Plants a fault, for the simulator.
+    pub fn plant(&mut self, planted: Planted) {
+        self.planted = planted;
     }
 
     /// The names as they are.
@@ -211,7 +219,10 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
         let mut bytes = vec![0; most.min((to - from) as usize)];
         let mut offset = from;
         while offset < to {
-            let room = share(offset, to - offset, bytes.len());
+            let room = match self.planted.is(Fault::PageCut) {
+                true => bytes.len().min((to - offset) as usize),
+                false => share(offset, to - offset, bytes.len()),
+            };
             let read = self
                 .tree
                 .read(&file.file, offset, &mut bytes[..room])

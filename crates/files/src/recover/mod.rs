@@ -114,7 +114,7 @@ fn begin<L: Log, T: Tree, K: Keep>(
 }
 
 /// All of it is on the disk: what whoever was here before had written and not synced, too. A program that finds it there syncs the file, and may rely on it
-/// then.
+/// then. What a sync has lost that failed for whoever was here before is not found any more.
 fn sync_all<T: Tree>(tree: &T, names: &Names) -> Result<(), OpenError> {
     // Folders last: nothing is named that is not there.
     let is_folder = |node: &Node| names.kind(*node) == Some(NodeKind::Folder);
@@ -122,6 +122,9 @@ fn sync_all<T: Tree>(tree: &T, names: &Names) -> Result<(), OpenError> {
     for node in files.into_iter().chain(folders) {
         let path = names.path(node).unwrap_or_default();
         tree.sync(&path).map_err(at(&path))?;
+        if names.kind(node) == Some(NodeKind::File) {
+            tree.forget(&path);
+        }
     }
     Ok(())
 }

@@ -1,5 +1,4 @@
-//! A journal and a disk in memory that can crash, each at its worst.
+//! A journal in memory that can crash at its worst. The disk is `netram_files::model`.
 #![allow(dead_code, reason = "each test file uses some of it")]
 
-pub(crate) mod disk;
 pub(crate) mod log;

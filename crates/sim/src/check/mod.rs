@@ -4,6 +4,7 @@
 //! with [`crate::history::History`]; never with another machine's word.
 
 pub mod cast;
+pub mod files;
 pub mod liveness;
 pub mod rule01;
 pub mod rule02;

@@ -35,6 +35,7 @@ impl World {
         length: usize,
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> Result<Ticket, AppendError> {
+        self.died_of_tree(process);
         let mut begun = self.now;
         loop {
             let Some(serving) = self.serving(process) else {
@@ -135,6 +136,7 @@ impl World {
         ticket: Ticket,
         durability: Durability,
     ) -> Result<Votes, WaitError> {
+        self.died_of_tree(process);
         if durability == Durability::Lazy {
             return Ok(self.votes(process, ticket.end));
         }
@@ -275,6 +277,7 @@ impl World {
 
     /// [`Log::trim`].
     pub fn trim(&mut self, process: usize, head: Lsn) -> Result<(), LogError> {
+        self.died_of_tree(process);
         let trimmed = self.with_serving(process, |world, serving| {
             if head < serving.superblock.head.lsn || head > serving.writer.stable() {
                 return Err(LogError::OutOfRange(head));

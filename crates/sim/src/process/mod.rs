@@ -6,10 +6,12 @@
 //! | `open.rs` | opening a journal: claim, scan, recover, assemble, release |
 //! | `serve.rs` | a journal that serves: ring, disk writer, view writer, frames |
 //! | `log.rs` | what a client program calls: append, wait, trim, read |
+//! | `tree.rs` | the disk beneath a folder of files |
 
 mod log;
 mod open;
 mod serve;
+mod tree;
 
 pub use log::SimLog;
 pub(crate) use log::WAIT_MAX;
@@ -110,6 +112,7 @@ impl World {
         if power_cut {
             self.hosts[host].disk.borrow_mut().power_cut();
         }
+        self.stop_tree(power_cut);
         self.refresh_view(host);
     }
 

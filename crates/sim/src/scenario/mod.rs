@@ -1,6 +1,7 @@
 //! The stories that seeds tell: what the client program does while the nemesis visits.
 
 mod distant;
+mod files;
 mod journal;
 mod member;
 mod replica;
@@ -46,6 +47,17 @@ const REGION_DRAW: u64 = 0x7265_6769_6F6E_2121;
 /// Mixed into a seed to draw which worlds are those of deposits.
 const DEPOSIT_DRAW: u64 = 0x6661_7221_6661_7221;
 
+/// Mixed into a seed to draw which worlds are those of a folder of files.
+const FILES_DRAW: u64 = 0x6669_6C65_7321_2121;
+
+/// Drawn for no other kind of world.
+const FILES_KIND: u64 = 100;
+
+/// Whether the world of `seed` is that of a folder of files.
+pub fn is_files(seed: u64) -> bool {
+    !is_region(seed) && !is_deposit(seed) && Rng::new(seed ^ FILES_DRAW).chance(30)
+}
+
 /// Whether the world of `seed` is that of owners with pages at lenders.
 pub fn is_deposit(seed: u64) -> bool {
     !is_region(seed) && Rng::new(seed ^ DEPOSIT_DRAW).chance(40)
@@ -78,7 +90,10 @@ pub fn run(seed: u64, planted: Planted, story: Option<Story>) -> Outcome {
         return Outcome { hash, coverage };
     }
     let mut profile = Profile::draw(&mut rng);
-    let kind = rng.below(100);
+    let kind = match is_files(seed) {
+        true => FILES_KIND,
+        false => rng.below(100),
+    };
     if (70..80).contains(&kind) {
         profile.hostile = Some(rng.index(profile.lenders));
     }
@@ -111,6 +126,7 @@ pub fn run(seed: u64, planted: Planted, story: Option<Story>) -> Outcome {
         60..70 => second::run(&mut world),
         80..84 => member::run(&mut world),
         84..95 => world = rvm::run(world),
+        FILES_KIND => world = files::run(world),
         _ => world = volume::run(world),
     }
     outcome(&mut world)

@@ -1,19 +1,32 @@
-//! A disk that keeps, in a power failure, what was synced; and of the rest any first part of what was done to names, and of what was done in files any of it.
+//! A disk in memory that fails when it is told to: what the tests and the simulator have beneath a folder. Of no use to anybody else, and only there with
+//! the feature `model`.
+//!
+//! It keeps, in a power failure, what was synced; and of the rest any first part of what was done to names, and of what was done in files any of it, a write page
+//! by page.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use netram_files::{Allocation, Attributes, Found, Identity, Keep, Made, NodeKind, Owner, Tree};
 use netram_proto::port::IoError;
+
+use crate::change::{Allocation, Attributes, Made, NodeKind, Owner};
+use crate::limit::PAGE_BYTES;
+use crate::names::Identity;
+use crate::tree::{Found, Keep, Tree};
 
 /// What an inode is, and what is in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Inode {
-    pub(crate) kind: NodeKind,
-    pub(crate) bytes: Vec<u8>,
-    pub(crate) mode: u32,
-    pub(crate) owner: Owner,
-    pub(crate) labels: BTreeMap<Vec<u8>, Vec<u8>>,
+pub struct Inode {
+    /// What it is.
+    pub kind: NodeKind,
+    /// What is in a file, or where a symbolic link leads.
+    pub bytes: Vec<u8>,
+    /// Its permissions.
+    pub mode: u32,
+    /// Whose it is.
+    pub owner: Owner,
+    /// Its extended attributes.
+    pub labels: BTreeMap<Vec<u8>, Vec<u8>>,
     made: u64,
 }
 
@@ -47,6 +60,10 @@ struct Inside {
     count: u64,
     /// Operations that are done until all fail, as if the power were gone.
     left: Option<u64>,
+    /// One that was not done, for that.
+    stopped: bool,
+    /// Operations until one fails, and no other.
+    slip: Option<u64>,
     /// So many bytes there is room for.
     room: Option<u64>,
     /// No catalog is kept any more.
@@ -55,9 +72,9 @@ struct Inside {
     disk: u64,
 }
 
-/// Handles are of one disk.
-#[derive(Clone, Default)]
-pub(crate) struct MemoryDisk {
+/// The disk, and where the catalog is kept. Handles are of one disk.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryDisk {
     inside: Arc<Mutex<Inside>>,
     catalog: Arc<Mutex<Option<Vec<u8>>>>,
 }
@@ -129,20 +146,50 @@ fn put(names: &mut BTreeMap<Vec<u8>, u64>, path: &[u8], moved: Vec<(Vec<u8>, u64
 
 impl Inside {
     fn step(&mut self) -> Result<(), IoError> {
-        if let Some(left) = &mut self.left {
-            *left = left.checked_sub(1).ok_or(IoError::EIO)?;
+        match self.left {
+            Some(0) => {
+                self.stopped = true;
+                return Err(IoError::EIO);
+            }
+            Some(left) => self.left = Some(left - 1),
+            None => (),
+        }
+        match self.slip {
+            Some(0) => {
+                self.slip = None;
+                return Err(IoError::EIO);
+            }
+            slip => self.slip = slip.map(|left| left - 1),
         }
         Ok(())
     }
 
     fn act(&mut self, inode: u64, act: Act) -> Result<(), IoError> {
         self.step()?;
+        self.done(inode, act)
+    }
+
+    fn done(&mut self, inode: u64, act: Act) -> Result<(), IoError> {
         let Some(there) = self.inodes.get_mut(&inode) else {
             return Err(ENOENT);
         };
         act.carry_out(there);
         self.acts.entry(inode).or_default().push(act);
         Ok(())
+    }
+
+    /// What the platter has of it: at first only that it was made.
+    fn on_platter(&self, inode: u64) -> Option<Inode> {
+        if let Some(synced) = self.synced_inodes.get(&inode) {
+            return Some(synced.clone());
+        }
+        let mut new = self.inodes.get(&inode)?.clone();
+        new.labels.clear();
+        // Where a link leads is with its name.
+        if new.kind != NodeKind::Symlink {
+            new.bytes.clear();
+        }
+        Some(new)
     }
 
     fn name(&mut self, naming: Naming) -> Result<(), IoError> {
@@ -170,12 +217,13 @@ impl Inside {
 }
 
 impl MemoryDisk {
-    pub(crate) fn new() -> MemoryDisk {
+    /// An empty one.
+    pub fn new() -> MemoryDisk {
         MemoryDisk::number(0)
     }
 
     /// One that can be told from others.
-    pub(crate) fn number(number: u64) -> MemoryDisk {
+    pub fn number(number: u64) -> MemoryDisk {
         let disk = MemoryDisk::default();
         disk.inside.lock().unwrap().disk = number;
         let root = Inode {
@@ -193,13 +241,14 @@ impl MemoryDisk {
         disk
     }
 
-    /// The process is gone, and what it has done is not.
-    pub(crate) fn kill(&self) {
-        self.inside.lock().unwrap().left = None;
+    /// The process is gone, and what it has done is not. The next one begins, and the disk does again what it is asked to.
+    pub fn kill(&self) {
+        let mut inside = self.inside.lock().unwrap();
+        (inside.left, inside.stopped, inside.slip) = (None, false, None);
     }
 
     /// The power is gone. `keep` says of each thing that was not synced whether it got to the platter: of names, the first that did not ends it.
-    pub(crate) fn power_off(&self, mut keep: impl FnMut() -> bool) {
+    pub fn power_off(&self, mut keep: impl FnMut() -> bool) {
         let mut inside = self.inside.lock().unwrap();
         let inside = &mut *inside;
         let mut names = inside.synced_names.clone();
@@ -208,18 +257,7 @@ impl MemoryDisk {
         }
         let mut inodes = BTreeMap::new();
         for inode in names.values().chain(&[0]) {
-            let mut there = match inside.synced_inodes.get(inode) {
-                Some(synced) => synced.clone(),
-                None => {
-                    let mut new = inside.inodes[inode].clone();
-                    new.labels.clear();
-                    // Where a link leads is with its name.
-                    if new.kind != NodeKind::Symlink {
-                        new.bytes.clear();
-                    }
-                    new
-                }
-            };
+            let mut there = inside.on_platter(*inode).expect("what is named is there");
             for act in inside.acts.get(inode).into_iter().flatten().filter(|_| keep()) {
                 act.carry_out(&mut there);
             }
@@ -238,22 +276,32 @@ impl MemoryDisk {
     }
 
     /// After so many more operations all fail.
-    pub(crate) fn fail_after(&self, operations: u64) {
+    pub fn fail_after(&self, operations: u64) {
         self.inside.lock().unwrap().left = Some(operations);
     }
 
+    /// Whether an operation was not done for that.
+    pub fn has_stopped(&self) -> bool {
+        self.inside.lock().unwrap().stopped
+    }
+
+    /// After so many more operations one fails, and no other.
+    pub fn slip_after(&self, operations: u64) {
+        self.inside.lock().unwrap().slip = Some(operations);
+    }
+
     /// Catalogs are kept, or there is no room for them.
-    pub(crate) fn set_keeps(&self, keeps: bool) {
+    pub fn set_keeps(&self, keeps: bool) {
         self.inside.lock().unwrap().keeps_none = !keeps;
     }
 
     /// There is room for so many bytes in all. `None`: for any number.
-    pub(crate) fn set_room(&self, room: Option<u64>) {
+    pub fn set_room(&self, room: Option<u64>) {
         self.inside.lock().unwrap().room = room;
     }
 
     /// What somebody does who goes behind the folder's back.
-    pub(crate) fn intrude(&self, path: &[u8]) {
+    pub fn intrude(&self, path: &[u8]) {
         self.make(
             path,
             &Made {
@@ -267,7 +315,7 @@ impl MemoryDisk {
     }
 
     /// All paths, and what is there.
-    pub(crate) fn contents(&self) -> BTreeMap<Vec<u8>, Inode> {
+    pub fn contents(&self) -> BTreeMap<Vec<u8>, Inode> {
         let inside = self.inside.lock().unwrap();
         let there = |(path, inode): (&Vec<u8>, &u64)| {
             let mut inode = inside.inodes[inode].clone();
@@ -278,7 +326,7 @@ impl MemoryDisk {
     }
 
     /// Which names are one file's.
-    pub(crate) fn same(&self, one: &[u8], other: &[u8]) -> bool {
+    pub fn same(&self, one: &[u8], other: &[u8]) -> bool {
         let inside = self.inside.lock().unwrap();
         inside.find(one) == inside.find(other)
     }
@@ -306,7 +354,15 @@ impl Tree for MemoryDisk {
         if inside.room.is_some_and(|room| (used + bytes.len()) as u64 > room) {
             return Err(IoError::ENOSPC);
         }
-        inside.act(*file, Act::Write(offset, bytes.to_vec()))
+        inside.step()?;
+        let (mut at, mut rest) = (offset, bytes);
+        while !rest.is_empty() {
+            let room = (PAGE_BYTES - at % PAGE_BYTES).min(rest.len() as u64);
+            let (page, more) = rest.split_at(room as usize);
+            inside.done(*file, Act::Write(at, page.to_vec()))?;
+            (at, rest) = (at + room, more);
+        }
+        Ok(())
     }
 
     fn resize(&self, file: &u64, size: u64) -> Result<(), IoError> {
@@ -329,10 +385,19 @@ impl Tree for MemoryDisk {
 
     fn sync_file(&self, file: &u64) -> Result<(), IoError> {
         let mut inside = self.inside.lock().unwrap();
-        inside.step()?;
-        inside.acts.remove(file);
-        if let Some(inode) = inside.inodes.get(file).cloned() {
-            inside.synced_inodes.insert(*file, inode);
+        let step = inside.step();
+        if inside.stopped {
+            return step;
+        }
+        if step.is_err() {
+            // As Linux has it: what a sync that fails should have carried is taken for clean, and no later one carries it.
+            inside.acts.remove(file);
+            return step;
+        }
+        let acts = inside.acts.remove(file).unwrap_or_default();
+        if let Some(mut there) = inside.on_platter(*file) {
+            acts.iter().for_each(|act| act.carry_out(&mut there));
+            inside.synced_inodes.insert(*file, there);
         }
         Ok(())
     }
@@ -347,6 +412,17 @@ impl Tree for MemoryDisk {
             inside.namings.clear();
         }
         Ok(())
+    }
+
+    fn forget(&self, path: &[u8]) {
+        let mut inside = self.inside.lock().unwrap();
+        let inode = inside.find(path).ok();
+        let there = inode.and_then(|inode| Some((inode, inside.on_platter(inode)?)));
+        if let Some((inode, mut there)) = there {
+            let acts = inside.acts.get(&inode).into_iter().flatten();
+            acts.for_each(|act| act.carry_out(&mut there));
+            inside.inodes.insert(inode, there);
+        }
     }
 
     fn make(&self, path: &[u8], made: &Made<'_>) -> Result<(), IoError> {

@@ -1,0 +1,387 @@
+//! A folder of files: after a crash its names are those of a moment at or after the last change of names that was acknowledged; a file that was synced and
+//! not changed since has the bytes that it had; of others each page is whole, and no older than when it was synced.
+//!
+//! By their first letter names say how a file is written: `p` by whole pages, each with a stamp of its own all over it; `l` at any place.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::fail;
+
+/// Programs that write whole pages of this size rely on never finding a part of one.
+pub const PAGE: usize = 4096;
+
+/// The model's number of a file or folder, whatever it is called.
+pub type Thing = u64;
+
+type Names = BTreeMap<Vec<u8>, Thing>;
+
+/// What is at a path of the disk.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Which file it is.
+    pub inode: u64,
+    /// Whether it is a folder.
+    pub folder: bool,
+    /// What is in it.
+    pub bytes: Vec<u8>,
+}
+
+/// What is on the disk, by path.
+pub type OnDisk = BTreeMap<Vec<u8>, Found>;
+
+/// A change of names, by path.
+#[derive(Clone, Debug)]
+pub enum Naming {
+    /// A file is made, or with `true` a folder.
+    Make(Vec<u8>, bool),
+    /// A file has one more name.
+    Link(Vec<u8>, Vec<u8>),
+    /// A name is taken away.
+    Remove(Vec<u8>),
+    /// Something is called otherwise; with `true` two things exchange their names.
+    Rename(Vec<u8>, Vec<u8>, bool),
+}
+
+/// What each page of a file that is written by pages may be after a crash: its stamp, which is zero where nothing was written.
+#[derive(Clone, Debug)]
+struct Pages {
+    stamps: Vec<BTreeSet<u64>>,
+    lengths: BTreeSet<usize>,
+}
+
+#[derive(Clone, Debug)]
+struct Content {
+    /// As the program sees it.
+    bytes: Vec<u8>,
+    /// After any crash it is just that.
+    held: bool,
+    /// Only of a file that is written by pages.
+    pages: Option<Pages>,
+}
+
+/// The reference model of a folder.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// Names as they were found, and after each change since.
+    moments: Vec<Names>,
+    /// The last of these that was acknowledged.
+    held: usize,
+    /// `None`: a folder.
+    things: BTreeMap<Thing, Option<Content>>,
+    count: u64,
+}
+
+/// Whether a file with this path is written by whole pages.
+pub fn is_paged(path: &[u8]) -> bool {
+    name(path).starts_with(b"p")
+}
+
+/// The last part of a path.
+pub fn name(path: &[u8]) -> &[u8] {
+    path.rsplit(|byte| *byte == b'/').next().unwrap_or_default()
+}
+
+/// A page with this stamp.
+pub fn page(stamp: u64) -> Vec<u8> {
+    stamp.to_le_bytes().repeat(PAGE / 8)
+}
+
+/// The stamp of a page; `None`: it is none, or of two.
+fn stamp(page: &[u8]) -> Option<u64> {
+    let (stamps, rest) = page.as_chunks::<8>();
+    let first = stamps.first()?;
+    let whole = page.len() == PAGE && rest.is_empty() && stamps.iter().all(|stamp| stamp == first);
+    whole.then(|| u64::from_le_bytes(*first))
+}
+
+impl Content {
+    fn new(bytes: Vec<u8>, paged: bool) -> Content {
+        let mut content = Content {
+            bytes,
+            held: true,
+            pages: paged.then(|| Pages {
+                stamps: Vec::new(),
+                lengths: BTreeSet::new(),
+            }),
+        };
+        content.hold();
+        content
+    }
+
+    /// It is safe as it is.
+    fn hold(&mut self) {
+        self.held = true;
+        if let Some(pages) = &mut self.pages {
+            pages.stamps = stamps_of(&self.bytes)
+                .map(|stamp| BTreeSet::from([stamp]))
+                .collect();
+            pages.lengths = BTreeSet::from([self.bytes.len()]);
+        }
+    }
+
+    fn resize(&mut self, size: usize) {
+        self.held = false;
+        self.bytes.resize(size, 0);
+        if let Some(pages) = &mut self.pages {
+            let count = size / PAGE;
+            // What was cut off may be there again in part: the record of a write before has come, and that of the cut has not.
+            let most = pages.stamps.len().max(count);
+            pages.lengths.extend((count..=most).map(|page| page * PAGE));
+            pages.stamps.iter_mut().skip(count).for_each(|stamps| {
+                stamps.insert(0);
+            });
+            while pages.stamps.len() < count {
+                pages.stamps.push(BTreeSet::from([0]));
+            }
+        }
+    }
+
+    fn write(&mut self, offset: usize, bytes: &[u8]) {
+        let end = offset + bytes.len();
+        self.held = false;
+        if end > self.bytes.len() {
+            self.resize(end);
+        }
+        self.bytes[offset..end].copy_from_slice(bytes);
+        if let Some(pages) = &mut self.pages {
+            // What came before it may be lost, and the rest of it.
+            let ends = (offset / PAGE + 1)..=end / PAGE;
+            pages.lengths.extend(ends.map(|page| page * PAGE));
+            for (stamps, stamp) in pages.stamps[offset / PAGE..].iter_mut().zip(stamps_of(bytes)) {
+                stamps.insert(stamp);
+            }
+        }
+    }
+
+    /// Whether a crash may leave it so.
+    fn may_be(&self, found: &[u8]) -> Result<(), String> {
+        if self.held && self.bytes != found {
+            return Err(String::from("is not as it was synced"));
+        }
+        let Some(pages) = &self.pages else {
+            return Ok(());
+        };
+        if !pages.lengths.contains(&found.len()) {
+            return Err(format!("has {} bytes, which it never had", found.len()));
+        }
+        for (index, stamp) in stamps_of(found).enumerate() {
+            if !pages.stamps[index].contains(&stamp) {
+                return Err(format!(
+                    "has page {index} of {stamp}, and may have {:?}",
+                    pages.stamps[index]
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn stamps_of(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    bytes.chunks(PAGE).map(|page| stamp(page).unwrap_or(u64::MAX))
+}
+
+impl Model {
+    /// An empty folder.
+    pub fn empty() -> Model {
+        Model {
+            moments: vec![Names::new()],
+            held: 0,
+            things: BTreeMap::new(),
+            count: 0,
+        }
+    }
+
+    /// A number that was never given before: for a thing, or a page.
+    pub fn number(&mut self) -> u64 {
+        self.count += 1;
+        self.count
+    }
+
+    /// What things are called now.
+    pub fn names(&self) -> &BTreeMap<Vec<u8>, Thing> {
+        &self.moments[self.moments.len() - 1]
+    }
+
+    /// Whether it is a folder.
+    pub fn is_folder(&self, thing: Thing) -> bool {
+        matches!(self.things.get(&thing), Some(None))
+    }
+
+    /// How long a file is.
+    pub fn length(&self, thing: Thing) -> usize {
+        let content = self.things.get(&thing).and_then(Option::as_ref);
+        content.map_or(0, |content| content.bytes.len())
+    }
+
+    /// Names were changed, and that is acknowledged; or else it is in doubt.
+    pub fn name(&mut self, naming: &Naming, held: bool) {
+        let mut names = self.names().clone();
+        match naming {
+            Naming::Make(path, folder) => {
+                let thing = self.number();
+                let content = (!folder).then(|| Content::new(Vec::new(), is_paged(path)));
+                self.things.insert(thing, content);
+                names.insert(path.clone(), thing);
+            }
+            Naming::Link(of, path) => {
+                if let Some(thing) = names.get(of).copied() {
+                    names.insert(path.clone(), thing);
+                }
+            }
+            Naming::Remove(path) => drop(names.remove(path)),
+            // Two names of one file: nothing happens.
+            Naming::Rename(from, to, _) if names.get(from) == names.get(to) => (),
+            Naming::Rename(from, to, exchange) => rename(&mut names, from, to, *exchange),
+        }
+        self.moments.push(names);
+        if held {
+            self.held = self.moments.len() - 1;
+        }
+    }
+
+    /// Bytes were written to a file, and perhaps not synced.
+    pub fn write(&mut self, thing: Thing, offset: usize, bytes: &[u8]) {
+        if let Some(Some(content)) = self.things.get_mut(&thing) {
+            content.write(offset, bytes);
+        }
+    }
+
+    /// A file was given a length, and that is perhaps not synced.
+    pub fn resize(&mut self, thing: Thing, size: usize) {
+        if let Some(Some(content)) = self.things.get_mut(&thing) {
+            content.resize(size);
+        }
+    }
+
+    /// What is in a file is safe.
+    pub fn synced(&mut self, thing: Thing) {
+        if let Some(Some(content)) = self.things.get_mut(&thing) {
+            content.hold();
+        }
+    }
+
+    /// What is in all files is safe.
+    pub fn synced_all(&mut self) {
+        self.things.values_mut().flatten().for_each(Content::hold);
+    }
+
+    /// The folder was opened after a crash. Returns how many changes of names in doubt were found. All that was found is safe.
+    pub fn reopened(&mut self, found: OnDisk) -> usize {
+        whole_pages(&found);
+        let mut why = String::new();
+        for moment in self.held..self.moments.len() {
+            match self.may_be(&self.moments[moment], &found) {
+                Ok(()) => {
+                    let in_doubt = moment - self.held;
+                    self.adopt(found);
+                    return in_doubt;
+                }
+                Err(reason) => why = reason,
+            }
+        }
+        fail(6, format!("the folder is that of no moment it may have: {why}"));
+    }
+
+    /// The same after a loss that was accepted: nothing is promised of it but whole pages.
+    pub fn reopened_with_loss(&mut self, found: OnDisk) {
+        whole_pages(&found);
+        self.adopt(found);
+    }
+
+    /// The folder as it is with nobody dead in between.
+    pub fn seen(&self, found: &OnDisk, when: &str) {
+        let bytes = |thing: &Thing| self.things[thing].as_ref().map(|content| &content.bytes);
+        let is_so = |(path, thing)| bytes(thing).is_none_or(|bytes| *bytes == found[path].bytes);
+        if let Err(why) = same_names(self.names(), found) {
+            fail(6, format!("{when}, {why}"));
+        }
+        if !self.names().iter().all(is_so) {
+            fail(6, format!("{when}, a file is not what was written"));
+        }
+    }
+
+    fn may_be(&self, names: &Names, found: &OnDisk) -> Result<(), String> {
+        same_names(names, found)?;
+        for (path, thing) in names {
+            let (content, found) = (&self.things[thing], &found[path]);
+            let path = path.escape_ascii();
+            if content.is_none() != found.folder {
+                return Err(format!(
+                    "{path} is a file where a folder was, or the other way round"
+                ));
+            }
+            if let Some(content) = content {
+                { content.may_be(&found.bytes) }.map_err(|why| format!("{path} {why}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn adopt(&mut self, found: OnDisk) {
+        let (mut names, mut known) = (Names::new(), BTreeMap::new());
+        self.things.clear();
+        for (path, Found { inode, folder, bytes }) in found {
+            let thing = *known.entry(inode).or_insert_with(|| self.number());
+            let content = (!folder).then(|| Content::new(bytes, is_paged(&path)));
+            self.things.insert(thing, content);
+            names.insert(path, thing);
+        }
+        (self.moments, self.held) = (vec![names], 0);
+    }
+}
+
+/// The same paths, and those of one file are one file's.
+fn same_names(names: &Names, found: &OnDisk) -> Result<(), String> {
+    if !names.keys().eq(found.keys()) {
+        let told = |path: &Vec<u8>| path.escape_ascii().to_string();
+        let expected: Vec<String> = names.keys().map(told).collect();
+        let found: Vec<String> = found.keys().map(told).collect();
+        return Err(format!("names are {found:?} instead of {expected:?}"));
+    }
+    let pairs = names.values().zip(found.values().map(|found| found.inode));
+    let pairs: BTreeSet<(Thing, u64)> = pairs.map(|(thing, inode)| (*thing, inode)).collect();
+    let things: BTreeSet<Thing> = pairs.iter().map(|pair| pair.0).collect();
+    let inodes: BTreeSet<u64> = pairs.iter().map(|pair| pair.1).collect();
+    match pairs.len() == things.len() && pairs.len() == inodes.len() {
+        true => Ok(()),
+        false => Err(String::from(
+            "one file with two names is two files, or the other way round",
+        )),
+    }
+}
+
+/// Where only whole pages are written, each page is whole.
+fn whole_pages(found: &OnDisk) {
+    for (path, found) in { found.iter() }.filter(|(path, found)| !found.folder && is_paged(path)) {
+        if let Some(index) = { found.bytes.chunks(PAGE) }.position(|page| stamp(page).is_none()) {
+            fail(
+                6,
+                format!(
+                    "page {index} of {} is cut: half of it is of one write",
+                    path.escape_ascii()
+                ),
+            );
+        }
+    }
+}
+
+fn rename(names: &mut Names, from: &[u8], to: &[u8], exchange: bool) {
+    let (one, other) = (take(names, from), take(names, to));
+    names.extend(one.into_iter().map(|(rest, thing)| ([to, &rest].concat(), thing)));
+    if exchange {
+        names.extend(
+            other
+                .into_iter()
+                .map(|(rest, thing)| ([from, &rest].concat(), thing)),
+        );
+    }
+}
+
+/// What is at a path, and below it.
+fn take(names: &mut Names, path: &[u8]) -> Vec<(Vec<u8>, Thing)> {
+    let below = [path, b"/"].concat();
+    let taken = names.extract_if(.., |other, _| other == path || other.starts_with(&below));
+    taken
+        .map(|(other, thing)| (other[path.len()..].to_vec(), thing))
+        .collect()
+}
