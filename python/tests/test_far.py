@@ -181,13 +181,13 @@ def test_elements_are_gathered_and_scattered_without_their_pages(lender: Callabl
     own = numpy.random.default_rng(3).random((2000, 512))
     far = arena.empty((2000, 512))
     far[:] = own
-    # Of the first 1000 rows, a page each, hardly one is here, and nothing is on its way.
+    # Of the first 1000 rows, a page each, no more are here than of all; which, the arena chooses. Nothing is on its way.
     until(lambda: arena.status().aside == 0 and arena.status().used < arena.status().cap)
     before = arena.status()
     column = numpy.arange(1000) * 512
     assert (netram.far.gather(far, column + 7) == own[:1000, 7]).all()
     after = arena.status()
-    assert after.fetched == before.fetched and 900 < after.words <= 1000
+    assert after.fetched == before.fetched and 1000 - before.used <= after.words <= 1000
     netram.far.scatter(far, column + 8, own[:1000, 7])
     own[:1000, 8] = own[:1000, 7]
     # Some pages may come: where no frame was free for what is kept of them.
