@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use netram_proto::id::Lsn;
 use netram_proto::port::{Durability, IoError, Log, Ticket};
 
 use super::{File, Folder, lock};
@@ -66,15 +67,30 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
             self.identify(&mut names).map_err(CheckpointError::Identity)?;
             (lsn, names, std::mem::take(&mut books.dirty))
         };
-        if let Err(error) = self.sync_all(&dirty) {
-            // Nothing may be forgotten of a file that was not synced.
+        if let Err(error) = self.put_down(lsn, names, &dirty) {
+            // Nothing may be forgotten of a file before a catalog has it: not that it was not synced, and not what of it has no record yet. Of a file that
+            // was made since the catalog before, recovery knows only what has one.
             let mut books = lock(&self.books);
             for (node, file) in dirty {
                 let marked = books.dirty.entry(node).or_default();
                 *marked = marked.take().or(file);
             }
-            return Err(CheckpointError::Sync(error));
+            return Err(error);
         }
+        let mut books = lock(&self.books);
+        books.catalog = lsn;
+        books.last.retain(|_, ticket| ticket.end > lsn);
+        Ok(())
+    }
+
+    /// Everything that was done before is on the disk, with a catalog that says so.
+    fn put_down(
+        &self,
+        lsn: Lsn,
+        names: Names,
+        dirty: &BTreeMap<Node, Option<Arc<File<T::File>>>>,
+    ) -> Result<(), CheckpointError> {
+        self.sync_all(dirty).map_err(CheckpointError::Sync)?;
         let before = Ticket { lsn, end: lsn };
         self.log
             .wait(before, Durability::Disk)
@@ -87,11 +103,7 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
         self.keep
             .store(&catalog.encode())
             .map_err(CheckpointError::Keep)?;
-        self.log.trim(lsn).map_err(CheckpointError::Log)?;
-        let mut books = lock(&self.books);
-        books.catalog = lsn;
-        books.last.retain(|_, ticket| ticket.end > lsn);
-        Ok(())
+        self.log.trim(lsn).map_err(CheckpointError::Log)
     }
 
     /// Without knowing which file it is no node may be in a catalog: nothing would ever be found for it.
