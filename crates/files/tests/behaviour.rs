@@ -310,6 +310,25 @@ fn a_catalog_that_finds_no_room_is_written_later() {
     assert!(is_there(&disk, "other").is_some());
 }
 
+/// The file is as it was on the disk, and yet a crash makes it anew from its records: the catalog that would know it has found no room.
+#[test]
+fn what_is_not_recorded_yet_outlives_a_checkpoint_without_a_catalog() {
+    let (log, disk, folder) = new();
+    let node = make(&folder, "log").unwrap();
+    {
+        let file = folder.open_file(node).unwrap();
+        folder.write(&file, 0, b"written, and not recorded").unwrap();
+    }
+    disk.set_keeps(false);
+    folder.checkpoint().unwrap_err();
+    folder.sync(node).unwrap();
+    disk.set_keeps(true);
+    drop(folder);
+    disk.kill();
+    open(&log.crash(0), &disk).unwrap();
+    assert_eq!(is_there(&disk, "log").unwrap(), b"written, and not recorded");
+}
+
 #[test]
 fn a_full_journal_that_cannot_be_emptied_takes_nothing_and_goes_on_when_it_can() {
     let (log, disk) = (MemoryLog::new(2_000), MemoryDisk::new());
@@ -345,4 +364,50 @@ fn a_journal_is_not_brought_to_another_folder() {
     netram_files::Keep::store(&other, &catalog).unwrap();
     open(&log, &other).unwrap();
     assert!(is_there(&disk, "log").is_some());
+}
+
+/// A file that is shorter already, while nobody has recorded it, is not written again: the journal has the newest part of it alone.
+#[test]
+fn a_file_is_shortened_whole_or_not_at_all() {
+    let (log, disk, folder) = new();
+    let node = make(&folder, "log").unwrap();
+    write(&folder, node, b"checkpointed, ").unwrap();
+    folder.checkpoint().unwrap();
+    let file = folder.open_file(node).unwrap();
+    folder.write(&file, 14, b"and recorded").unwrap();
+    folder.sync(node).unwrap();
+    log.stop_after(0, true);
+    assert!(folder.resize(&file, 0).is_err());
+    drop((file, folder));
+    disk.kill();
+    let log = log.crash(0);
+    let folder = open(&log, &disk).unwrap();
+    let whole = b"checkpointed, and recorded".to_vec();
+    assert_eq!(is_there(&disk, "log"), Some(whole));
+    let file = folder.open_file(node).unwrap();
+    folder.resize(&file, 5).unwrap();
+    drop((file, folder));
+    disk.power_off(|| false);
+    open(&log.crash(0), &disk).unwrap();
+    assert_eq!(
+        is_there(&disk, "log"),
+        Some(b"check".to_vec()),
+        "held when it returned"
+    );
+}
+
+#[test]
+fn a_length_that_the_disk_refuses_is_not_given_again() {
+    let (log, disk, folder) = new();
+    let node = make(&folder, "log").unwrap();
+    write(&folder, node, b"something").unwrap();
+    let file = folder.open_file(node).unwrap();
+    disk.slip_after(0);
+    assert!(matches!(folder.resize(&file, 3), Err(ChangeError::Disk(_))));
+    folder.write(&file, 9, b" else").unwrap();
+    folder.sync(node).unwrap();
+    drop((file, folder));
+    disk.kill();
+    open(&log.crash(0), &disk).unwrap();
+    assert_eq!(is_there(&disk, "log"), Some(b"something else".to_vec()));
 }

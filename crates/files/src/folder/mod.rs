@@ -238,20 +238,35 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
         Ok(())
     }
 
-    /// Gives a file a length.
+    /// Gives a file a length: recorded and held, then done. The other way round a crash in between left a file that is shorter, into which what was written
+    /// before is written again: the part that the journal has of it, behind zeros.
     pub fn resize(&self, file: &Arc<File<T::File>>, size: u64) -> Result<(), ChangeError> {
-        self.is_sound()?;
         let mut pending = lock(&file.pending);
-        self.record_pending(file, &mut pending)?;
-        self.tree.resize(&file.file, size).map_err(ChangeError::Disk)?;
-        self.record(
-            Some(file),
-            file.node,
-            &Change::Resize {
-                node: file.node,
-                size,
-            },
-        )
+        loop {
+            self.is_sound()?;
+            self.record_pending(file, &mut pending)?;
+            let (node, turn) = (file.node, lock(&self.turn));
+            if self.names().kind(node).is_none() {
+                return self.tree.resize(&file.file, size).map_err(ChangeError::Disk);
+            }
+            self.mark(Some(file), node);
+            let ticket = match self.append(&Change::Resize { node, size }) {
+                Err(AppendError::Full { .. }) => {
+                    drop(turn);
+                    self.make_room()?;
+                    continue;
+                }
+                appended => appended?,
+            };
+            // Until it is done no checkpoint takes it for done.
+            self.log.wait(ticket, self.options.durability)?;
+            if let Err(error) = self.tree.resize(&file.file, size) {
+                self.take_back(ticket, turn)?;
+                return Err(ChangeError::Disk(error));
+            }
+            self.is_last(node, ticket);
+            return Ok(());
+        }
     }
 
     /// Allocates a part of a file.
@@ -405,14 +420,18 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
             match self.append(change) {
                 Err(AppendError::Full { .. }) => self.make_room()?,
                 appended => {
-                    let ticket = appended?;
-                    let mut books = lock(&self.books);
-                    let last = books.last.entry(node).or_insert(ticket);
-                    *last = (*last).max(ticket);
+                    self.is_last(node, appended?);
                     return Ok(());
                 }
             }
         }
+    }
+
+    /// A sync of the node waits for this record.
+    fn is_last(&self, node: Node, ticket: Ticket) {
+        let mut books = lock(&self.books);
+        let last = books.last.entry(node).or_insert(ticket);
+        *last = (*last).max(ticket);
     }
 
     /// The next checkpoint syncs the node. A file stays open until that is done, with what is not recorded of it.

@@ -124,9 +124,7 @@ impl Content {
         self.bytes.resize(size, 0);
         if let Some(pages) = &mut self.pages {
             let count = size / PAGE;
-            // What was cut off may be there again in part: the record of a write before has come, and that of the cut has not.
-            let most = pages.stamps.len().max(count);
-            pages.lengths.extend((count..=most).map(|page| page * PAGE));
+            pages.lengths.insert(size);
             pages.stamps.iter_mut().skip(count).for_each(|stamps| {
                 stamps.insert(0);
             });

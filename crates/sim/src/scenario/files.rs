@@ -405,9 +405,15 @@ impl Program {
         self.tell(|| format!("{thing} is made {size} bytes long: {done:?}"));
         match done {
             Err(ChangeError::Disk(_)) => true,
-            done => {
+            // It is held when it returns, with what was written before; what is in doubt is done whole or not at all.
+            Ok(()) => {
                 self.model.resize(thing, size);
-                done.is_ok()
+                self.model.synced(thing);
+                true
+            }
+            Err(_) => {
+                self.model.resize(thing, size);
+                false
             }
         }
     }
