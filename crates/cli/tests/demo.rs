@@ -150,6 +150,54 @@ fn users_of_oo7_at_nodes_of_their_own_are_measured() {
     assert_eq!(left_behind(folder.path()), 0);
 }
 
+/// Between rounds t3a moves dates, so q2 finds other parts; all places of a round must find the same ones.
+#[test]
+fn oo7_counts_the_same_in_databases_wherever_they_are() {
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let dir = folder.path().to_str().unwrap();
+    let words = "bench oo7 --on sqlite,sqlite-rollback,berkeley-db --operations q2,t3a,t6 --repetitions 2 --json --database tiny-3 --dir";
+    let ran = run(words.split(' ').chain([dir]));
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let json: Value = serde_json::from_str(&ran.out).unwrap();
+    let skipped = json["rows"]["skipped"].as_array().unwrap();
+    for why in skipped {
+        common::skipped(why.as_str().unwrap());
+    }
+    let stores = json["rows"]["stores"].as_array().unwrap();
+    let berkeley = usize::from(!skipped.iter().any(|why| why.to_string().contains("Berkeley")));
+    assert_eq!(stores.len(), 2 + berkeley);
+    let rows = |store: &Value| store["rows"].as_array().unwrap().clone();
+    for store in stores {
+        let told: Vec<(String, bool)> = rows(store)
+            .iter()
+            .map(|row| {
+                (
+                    row["operation"].as_str().unwrap().to_owned(),
+                    row["logged"].as_bool().unwrap(),
+                )
+            })
+            .collect();
+        let expected = [("q2", false), ("t3a", false), ("t6", false), ("t6", true)];
+        assert_eq!(told, expected.map(|(name, logged)| (name.to_owned(), logged)));
+        let counts = |of: &Value| {
+            rows(of)
+                .iter()
+                .map(|row| row["count"].as_u64().unwrap())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(counts(store)[1..], [2_187, 2_187, 2_187]);
+        assert_eq!(counts(store), counts(&stores[0]), "all stores count the same");
+        let places = store["places"].as_array().unwrap().len();
+        assert!(places >= 1);
+        for row in rows(store) {
+            let times = row["times_us"].as_array().unwrap();
+            assert_eq!(times.len(), places);
+            assert!(times.iter().all(|time| time.as_f64().unwrap() > 0.0), "{row}");
+        }
+    }
+    assert_eq!(left_behind(folder.path()), 0);
+}
+
 #[test]
 fn the_heap_is_measured_beside_malloc_and_holds_together_under_load() {
     let folder = tempfile::tempdir().unwrap();

@@ -6,6 +6,7 @@
 
 mod job;
 mod place;
+mod times;
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,9 +19,9 @@ use serde::{Deserialize, Serialize};
 pub use self::job::Job;
 use self::job::{AUDITED, DONE, TOOK};
 use self::place::{Placed, World};
+use self::times::Times;
 use crate::child::{Child, Role};
 use crate::error::{BenchError, Context};
-use crate::histogram::median;
 use crate::site::{Site, Wire};
 use crate::tool::until;
 
@@ -186,7 +187,7 @@ pub struct Row {
     pub operation: Operation,
     /// Its transaction wrote a row that says that it was.
     pub logged: bool,
-    /// What it counted.
+    /// What it counted in the first round. Dates move in each, so queries of dates count otherwise in the next.
     pub count: u64,
     /// The median of each place, with the commit.
     pub times_us: Vec<f64>,
@@ -236,32 +237,33 @@ fn store(
         database: spec.database,
         steps: steps(&spec.operations),
     };
-    // Of each step in each place: times in µs, and what it counted.
-    let mut times = vec![vec![Vec::new(); places.len()]; job.steps.len()];
-    let mut counts: Vec<Option<u64>> = vec![None; job.steps.len()];
+    let mut times = Times::of(job.steps.len(), places.len());
     for round in 1..=spec.rounds {
         tick(engine, &format!("round {round} of {}", spec.rounds));
+        times.round();
         for (at, placed) in places.iter().enumerate() {
-            for line in heard(site, &mut job, placed)? {
-                let Some((step, took_us, count)) = parse(&line) else {
-                    continue;
-                };
-                if *counts[step].get_or_insert(count) != count {
-                    return Err(BenchError::Wrong {
+            for (step, took_us, count) in heard(site, &mut job, placed)?
+                .iter()
+                .filter_map(|line| parse(line))
+            {
+                times
+                    .heard(step, at, took_us, count)
+                    .map_err(|other| BenchError::Wrong {
                         place: placed.place.clone(),
-                        why: format!("{} counted otherwise elsewhere", job.steps[step].operation),
-                    });
-                }
-                times[step][at].push(took_us);
+                        why: format!(
+                            "{} counted {count}, and elsewhere {other}",
+                            job.steps[step].operation
+                        ),
+                    })?;
             }
         }
     }
-    let rows = job.steps.iter().zip(counts).zip(times);
-    let rows = rows.map(|((step, count), times)| Row {
+    let rows = job.steps.iter().zip(times.rows());
+    let rows = rows.map(|(step, (count, times_us))| Row {
         operation: step.operation,
         logged: step.logged,
-        count: count.unwrap_or(0),
-        times_us: times.into_iter().map(median).collect(),
+        count,
+        times_us,
     });
     let rows = rows.collect();
     tick(engine, "auditing the databases");
