@@ -19,9 +19,9 @@ use serde::{Deserialize, Serialize};
 use crate::databases::sqlite;
 use crate::error::{BenchError, Context};
 use crate::far::job::Job;
+use crate::leftovers::Cleaner;
 use crate::lnd::device;
 use crate::shared::player;
-use crate::site::stand_still_if_abandoned;
 use crate::volume::{flood, serve, sink};
 use crate::{delay, echo, rex, teller};
 
@@ -61,11 +61,16 @@ pub enum Role {
     Sqlite(sqlite::Job),
     /// Does OO7's operations in a database.
     Oo7(rex::Job),
+    /// Takes away what a measurement has left.
+    Clean(Cleaner),
 }
 
 /// Plays `role`; returns when the other side is done.
 pub fn play(role: &Role) -> Result<(), BenchError> {
-    die_with_parent()?;
+    // A cleaner was its parent's child before.
+    if !matches!(role, Role::Clean(_)) {
+        die_with_parent()?;
+    }
     match role {
         Role::Echo(echo) => echo.run(),
         Role::Delay(delay) => delay.run(),
@@ -78,6 +83,7 @@ pub fn play(role: &Role) -> Result<(), BenchError> {
         Role::Far(job) => job.run(),
         Role::Sqlite(job) => job.run(),
         Role::Oo7(job) => job.run(),
+        Role::Clean(cleaner) => cleaner.run(),
     }
 }
 
@@ -130,7 +136,6 @@ impl Child {
         folder: &Path,
         environment: &[(&str, String)],
     ) -> Result<Child, BenchError> {
-        stand_still_if_abandoned();
         let what = format_args!("start a {role} process");
         let (file, log) = tempfile::Builder::new()
             .prefix(&format!("{role}-"))

@@ -25,7 +25,7 @@
 //! | [`figures`] | the scoreboard: every figure that the project holds itself to |
 //! | [`echo`], [`disk`] | the floors |
 //! | [`delay`], [`slow_disk`] | a longer wire, a slower disk |
-//! | [`site`], [`child`] | lenders and other processes, ended with the measurement |
+//! | [`site`], [`child`], [`leftovers`] | lenders and other processes, ended with the measurement, and what they leave |
 //! | [`curves`] | points of a figure, and the order in which they are measured |
 //! | [`step`] | what whoever watches an experiment is told |
 //! | [`histogram`], [`machine`] | percentiles, cores, load, processor time |
@@ -47,6 +47,7 @@ pub mod far;
 pub mod figures;
 pub mod heap;
 pub mod histogram;
+pub mod leftovers;
 pub mod lnd;
 pub mod machine;
 pub mod mascots96;

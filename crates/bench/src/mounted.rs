@@ -7,7 +7,8 @@ use netram_transport::Address;
 
 use crate::child::Child;
 use crate::error::{BenchError, Context};
-use crate::site::{Site, forget_mount, remember_mount};
+use crate::leftovers::{Leftover, forget, remember, unmount};
+use crate::site::Site;
 use crate::tool::until;
 
 /// A mounted folder. Dropped without [`Mount::end`], as after an error, it is unmounted whoever uses it.
@@ -34,7 +35,7 @@ impl Mount {
         let mut journal = dir.clone().into_os_string();
         journal.push(".journal");
         std::fs::create_dir(&dir).context("make a folder")?;
-        remember_mount(&dir);
+        remember(Leftover::Mount(dir.clone()));
         let mut mount = Mount {
             dir,
             journal: journal.into(),
@@ -81,7 +82,7 @@ impl Mount {
         if !unmounted.success() {
             return Err(server.failed("it could not be unmounted"));
         }
-        forget_mount(&self.dir);
+        forget(&Leftover::Mount(self.dir.clone()));
         // The folder is given back by now; closing the journal may take a slow disk a while.
         until("a mount's process ends", || Ok(server.ended()?.is_some()))
     }
@@ -92,8 +93,8 @@ impl Drop for Mount {
         if let Some(server) = self.server.take() {
             server.kill();
             // Nobody answers there any more.
-            let _ = Command::new("umount").arg("--lazy").arg(&self.dir).status();
-            forget_mount(&self.dir);
+            let _ = unmount(&self.dir);
+            forget(&Leftover::Mount(self.dir.clone()));
         }
         // What remains is removed with the site.
         let _ = std::fs::remove_dir_all(&self.journal);

@@ -1,9 +1,7 @@
 //! Where a measurement takes place: a temporary folder, a cluster key, and lenders as processes of their own.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use netram_client::{Journal, JournalConfig};
@@ -16,130 +14,14 @@ use tempfile::TempDir;
 
 use crate::child::{Child, listening};
 use crate::error::{BenchError, Context};
-use crate::far::{group, swap};
+use crate::leftovers::{Leftover, gone, remember};
 use crate::machine;
-use crate::paper::namespaces::{self, Namespaces};
+use crate::paper::namespaces::Namespaces;
 
 /// How long members may take to join: they are processes on this machine.
 pub(crate) const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes that a benchmark's lender lends: some journals' windows.
 const LENDER_MEMORY: &str = "96MiB";
-
-/// What must not outlive this process, for [`abandon`].
-static LEFTOVERS: Mutex<Vec<Leftover>> = Mutex::new(Vec::new());
-/// [`abandon`] is removing them.
-static ABANDONED: AtomicBool = AtomicBool::new(false);
-
-#[derive(PartialEq, Eq)]
-enum Leftover {
-    Path(PathBuf),
-    Namespace(String),
-    Mount(PathBuf),
-    Swap(PathBuf),
-    Group(PathBuf),
-}
-
-/// Removes the files and network namespaces of every site of this process, whose guards will not be dropped because a
-/// signal ends it. The children end with the process, by the kernel's hand.
-pub fn abandon() {
-    ABANDONED.store(true, Ordering::SeqCst);
-    let mut leftovers = std::mem::take(&mut *leftovers());
-    leftovers.sort_by_key(Leftover::turn);
-    for leftover in leftovers {
-        leftover.remove();
-    }
-}
-
-/// Whoever measures starts nothing any more once everything is being removed.
-pub(crate) fn stand_still_if_abandoned() {
-    while ABANDONED.load(Ordering::SeqCst) {
-        std::thread::park();
-    }
-}
-
-impl Leftover {
-    /// Processes end before what they swap to is taken away; and that, and what is mounted, before the folders that they are in, or
-    /// their contents would be removed one by one.
-    fn turn(&self) -> u8 {
-        match self {
-            Leftover::Group(_) => 0,
-            Leftover::Mount(_) | Leftover::Swap(_) => 1,
-            Leftover::Path(_) | Leftover::Namespace(_) => 2,
-        }
-    }
-
-    /// Whatever is gone already was removed by its guard.
-    fn remove(self) {
-        let _ = match self {
-            Leftover::Path(path) if path.is_dir() => gone(|| std::fs::remove_dir_all(&path)),
-            Leftover::Path(path) => std::fs::remove_file(path).is_ok(),
-            Leftover::Namespace(name) => namespaces::ip(&["netns", "delete", &name]).is_ok(),
-            Leftover::Mount(path) => Command::new("umount").arg("--lazy").arg(path).status().is_ok(),
-            Leftover::Swap(path) => swap::end(&path).is_ok(),
-            Leftover::Group(path) => group::end(&path),
-        };
-    }
-}
-
-/// Tries for a second: somebody may be just making something in it, or ending.
-pub(crate) fn gone(mut remove: impl FnMut() -> std::io::Result<()>) -> bool {
-    (0..100).any(|_| match remove() {
-        Ok(()) => true,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => true,
-        Err(_) => {
-            std::thread::sleep(std::time::Duration::from_millis(10));
-            false
-        }
-    })
-}
-
-fn leftovers() -> MutexGuard<'static, Vec<Leftover>> {
-    LEFTOVERS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn remember(path: &Path) {
-    leftovers().push(Leftover::Path(path.to_owned()));
-}
-
-/// A network namespace is about to be made: [`abandon`] removes it too.
-pub(crate) fn remember_namespace(name: &str) {
-    leftovers().push(Leftover::Namespace(name.to_owned()));
-}
-
-/// Something is about to be mounted on this folder: [`abandon`] unmounts it. What it was mounted from ends with that.
-pub(crate) fn remember_mount(path: &Path) {
-    leftovers().push(Leftover::Mount(path.to_owned()));
-}
-
-/// It is about to be swapped to: [`abandon`] ends that.
-pub(crate) fn remember_swap(path: &Path) {
-    leftovers().push(Leftover::Swap(path.to_owned()));
-}
-
-/// Nothing is swapped to it any more.
-pub(crate) fn forget_swap(path: &Path) {
-    leftovers().retain(|leftover| *leftover != Leftover::Swap(path.to_owned()));
-}
-
-/// A group of processes is there: [`abandon`] removes it.
-pub(crate) fn remember_group(path: &Path) {
-    leftovers().push(Leftover::Group(path.to_owned()));
-}
-
-/// It has been removed.
-pub(crate) fn forget_group(path: &Path) {
-    leftovers().retain(|leftover| *leftover != Leftover::Group(path.to_owned()));
-}
-
-/// It has been unmounted.
-pub(crate) fn forget_mount(path: &Path) {
-    leftovers().retain(|leftover| *leftover != Leftover::Mount(path.to_owned()));
-}
-
-/// It has been removed.
-pub(crate) fn forget_namespace(name: &str) {
-    leftovers().retain(|leftover| *leftover != Leftover::Namespace(name.to_owned()));
-}
 
 /// The kind of socket between client and lender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -196,7 +78,7 @@ impl Site {
     pub fn new(program: PathBuf, parent: &Path) -> Result<Site, BenchError> {
         let folder = tempfile::Builder::new().prefix("netram-").tempdir_in(parent);
         let folder = folder.context(format_args!("make a folder in {}", parent.display()))?;
-        remember(folder.path());
+        remember(Leftover::Path(folder.path().to_owned()));
         let key = ClusterKey::generate();
         let key_file = folder.path().join("cluster.key");
         key.save_new(&key_file).context("save a cluster key")?;
@@ -297,7 +179,7 @@ impl Site {
         let number = self.number();
         let name = format!("bench-{}-{number}", std::process::id());
         let store = PathBuf::from(format!("/dev/shm/netram-{name}.mem"));
-        remember(&store);
+        remember(Leftover::Path(store.clone()));
         let mut arguments = vec!["lend".to_owned(), "--listen".to_owned(), listen.to_string()];
         let mut flag = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
         if !more.iter().any(|word| word == "--memory") {

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use crate::error::{BenchError, Context};
-use crate::site::{forget_mount, remember_mount};
+use crate::leftovers::{Leftover, forget, remember};
 use crate::tool::{tool, until};
 
 const BYTES: u64 = 1 << 30;
@@ -29,7 +29,7 @@ impl ClientDisk {
         tool("mkfs.ext4", &["-q", "-F", &path])?;
         let device = tool("losetup", &["--find", "--show", &path])?;
         let disk = ClientDisk { root, image, device };
-        remember_mount(&disk.root);
+        remember(Leftover::Mount(disk.root.clone()));
         disk.mount()?;
         Ok(disk)
     }
@@ -67,7 +67,7 @@ impl Drop for ClientDisk {
             let _ = tool("umount", &["--lazy", &root]);
         }
         let _ = tool("losetup", &["--detach", &self.device]);
-        forget_mount(&self.root);
+        forget(&Leftover::Mount(self.root.clone()));
         // What remains is removed with the site; a round after this one needs the room.
         let _ = fs::remove_dir(&self.root);
         let _ = fs::remove_file(&self.image);

@@ -10,8 +10,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::error::{BenchError, Context};
+use crate::leftovers::{Leftover, forget, remember};
 use crate::paper::namespaces::Namespaces;
-use crate::site::{Lender, LenderSpec, Site, Wire, forget_mount, remember_mount};
+use crate::site::{Lender, LenderSpec, Site, Wire};
 use crate::tool::{PATIENCE, finish, tool, until};
 use crate::volume::{Holders, Place};
 
@@ -108,7 +109,7 @@ impl<'s> Rig<'s> {
             run: site.folder().join(format!("run-{number}")),
             processes: Vec::new(),
         };
-        remember_mount(&rig.mount);
+        remember(Leftover::Mount(rig.mount.clone()));
         rig.attach(&[])?;
         rig.until_members(MEMBERS)?;
         tool("mkfs.ext4", &["-q", "-F", &rig.device()])?;
@@ -384,7 +385,7 @@ impl Drop for Rig<'_> {
         if tool("umount", &[&mount]).is_err() {
             let _ = tool("umount", &["--lazy", &mount]);
         }
-        forget_mount(&self.mount);
+        forget(&Leftover::Mount(self.mount.clone()));
     }
 }
 

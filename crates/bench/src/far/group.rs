@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::job::MEMBERS;
-use crate::site::{forget_group, gone, remember_group};
+use crate::leftovers::{Leftover, forget, gone, remember};
 
 /// Where the first interface has its controllers of memory, and the second all.
 const FIRST: &str = "/sys/fs/cgroup/memory";
@@ -24,8 +24,8 @@ impl Group {
         let name = format!("netram-bench-{}-{number}", std::process::id());
         let (above, limit) = interface()?;
         let folder = above.join(name);
+        remember(Leftover::Group(folder.clone()));
         fs::create_dir(&folder).map_err(|error| format!("no group with a limit of memory: {error}"))?;
-        remember_group(&folder);
         let group = Group { folder };
         let limited = fs::write(group.folder.join(limit), bytes.to_string());
         limited.map_err(|error| format!("no limit of memory: {error}"))?;
@@ -40,7 +40,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         end(&self.folder);
-        forget_group(&self.folder);
+        forget(&Leftover::Group(self.folder.clone()));
     }
 }
 

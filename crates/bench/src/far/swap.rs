@@ -6,8 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::{BenchError, Context};
+use crate::leftovers::{Leftover, forget, gone, remember};
 use crate::lnd::device::Attachment;
-use crate::site::{Site, forget_swap, gone, remember_swap};
+use crate::site::Site;
 use crate::tool::tool;
 
 /// Above that of everything that an administrator has set up.
@@ -59,7 +60,7 @@ impl Swap {
         };
         let text = path.to_string_lossy().into_owned();
         tool("mkswap", &[&text])?;
-        remember_swap(&path);
+        remember(Leftover::Swap(path.clone()));
         let swap = Swap { path, _below: below };
         tool("swapon", &["--priority", PRIORITY, &text])?;
         Ok(swap)
@@ -70,7 +71,7 @@ impl Drop for Swap {
     fn drop(&mut self) {
         // Fails where it was never on. Nobody is left to be told if it fails otherwise.
         let _ = end(&self.path);
-        forget_swap(&self.path);
+        forget(&Leftover::Swap(self.path.clone()));
     }
 }
 

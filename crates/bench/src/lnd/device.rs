@@ -1,5 +1,5 @@
 //! Block devices of this machine, and file systems on them. Whatever is made is taken away: by the guards, or, when a signal
-//! ends the measurement, by [`crate::site::abandon`].
+//! ends the measurement, by [`crate::leftovers::abandon`].
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -11,9 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::child::{PLAY, Role};
 use crate::error::{BenchError, Context};
+use crate::leftovers::{Leftover, forget, remember};
 use crate::paper::namespaces::Namespaces;
 use crate::paper::stage::write_in_full;
-use crate::site::{Site, forget_mount, remember_mount};
+use crate::site::Site;
 use crate::tool::tool as run;
 use crate::volume::serve::What;
 
@@ -230,7 +231,7 @@ impl Mounted {
         let (device, text) = (device.to_string_lossy(), path.to_string_lossy());
         let quiet = if kind == "ext4" { "-F" } else { "-f" };
         run(&format!("mkfs.{kind}"), &["-q", quiet, &device])?;
-        remember_mount(&path);
+        remember(Leftover::Mount(path.clone()));
         let mounted = run("mount", &["-t", kind, &device, &text]);
         let guard = Mounted {
             path,
@@ -263,7 +264,7 @@ impl Mounted {
             return Ok(());
         }
         run("umount", &[&self.path.to_string_lossy()])?;
-        forget_mount(&self.path);
+        forget(&Leftover::Mount(self.path.clone()));
         std::fs::remove_dir(&self.path).context("remove a mount point")
     }
 }
@@ -273,7 +274,7 @@ impl Drop for Mounted {
         if self.end().is_err() {
             // Whoever still uses it keeps it; nobody new comes.
             let _ = run("umount", &["--lazy", &self.path.to_string_lossy()]);
-            forget_mount(&self.path);
+            forget(&Leftover::Mount(self.path.clone()));
         }
     }
 }

@@ -13,7 +13,7 @@ use netram_transport::Address;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::error::{BenchError, Context};
-use crate::site::{forget_namespace, remember_namespace};
+use crate::leftovers::{Leftover, forget, remember};
 use crate::tool::tool;
 
 const CLIENT_HOST: &str = "10.190.0.1";
@@ -44,8 +44,7 @@ impl Namespaces {
             lender: format!("{prefix}-lender"),
         };
         for name in [&pair.client, &pair.lender] {
-            // Remembered before it is made: a signal between the two would leave it.
-            remember_namespace(name);
+            remember(Leftover::Namespace(name.clone()));
             ip(&["netns", "add", name])?;
         }
         let (client, lender) = (pair.client.as_str(), pair.lender.as_str());
@@ -146,7 +145,7 @@ impl Drop for Namespaces {
         for name in [&self.client, &self.lender] {
             // Fails only when making it had failed, or when the operator removed it.
             let _ = ip(&["netns", "delete", name]);
-            forget_namespace(name);
+            forget(&Leftover::Namespace(name.clone()));
         }
     }
 }

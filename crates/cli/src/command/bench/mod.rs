@@ -134,8 +134,7 @@ fn clean_up_on_signal() -> Result<()> {
     std::thread::spawn(move || {
         if let Some(signal) = signals.forever().next() {
             INTERRUPTED.store(true, Ordering::SeqCst);
-            netram_bench::site::abandon();
-            std::process::exit(128 + signal);
+            netram_bench::leftovers::abandon(128 + signal);
         }
     });
     Ok(())
