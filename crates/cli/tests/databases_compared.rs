@@ -130,33 +130,54 @@ fn servers_are_measured_in_every_way() {
     );
 }
 
-#[test]
-fn an_interrupted_comparison_leaves_nothing() {
-    let place = tempfile::tempdir_in("/var/tmp").unwrap();
+/// The names in the one folder that a measurement makes.
+fn made(place: &Path) -> Vec<String> {
+    let folders = fs::read_dir(place).unwrap().flatten();
+    let entries = folders.flat_map(|folder| fs::read_dir(folder.path()).into_iter().flatten().flatten());
+    entries
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect()
+}
+
+/// Interrupts a comparison once it has come so far, or after some seconds: where nothing may be mounted there is a folder at least.
+fn interrupted(place: &Path, so_far: impl Fn() -> bool) {
     let mut command = netram();
     command.args(["bench", "databases", "--databases", "sqlite", "--rounds", "100"]);
     command
         .arg("--dir")
-        .arg(place.path())
+        .arg(place)
         .stderr(Stdio::null())
         .stdout(Stdio::null());
     let mut process = start(&mut command);
     let begun = Instant::now();
-    // As soon as something is mounted; where nothing may be there is a folder at least.
-    while mounts(place.path()).is_empty()
-        && begun.elapsed() < Duration::from_secs(5)
-        && process.try_wait().unwrap().is_none()
-    {
+    while !so_far() && begun.elapsed() < Duration::from_secs(5) && process.try_wait().unwrap().is_none() {
         std::thread::sleep(Duration::from_millis(2));
     }
     kill_process(Pid::from_child(&process), Signal::INT).unwrap();
-    while process.try_wait().unwrap().is_none() {
-        assert!(begun.elapsed() < PATIENCE, "it goes on");
+    let status = loop {
+        match process.try_wait().unwrap() {
+            Some(status) => break status,
+            None => assert!(begun.elapsed() < PATIENCE, "it goes on"),
+        }
         std::thread::sleep(Duration::from_millis(10));
-    }
-    assert_eq!(mounts(place.path()), Vec::<String>::new());
-    let left = fs::read_dir(place.path()).unwrap().next();
-    assert!(left.is_none(), "{left:?}");
+    };
+    assert_eq!(status.code(), Some(130));
+    assert_eq!(mounts(place), Vec::<String>::new());
+    let left = fs::read_dir(place).unwrap().next();
+    assert!(left.is_none(), "{left:?}: {:?}", made(place));
+}
+
+#[test]
+fn an_interrupted_comparison_leaves_nothing() {
+    let place = tempfile::tempdir_in("/var/tmp").unwrap();
+    let place = place.path();
+    let is_mounted = || !mounts(place).is_empty();
+    let is_made = |what: &str| made(place).iter().any(|name| name.starts_with(what));
+    interrupted(place, is_mounted);
+    // In the midst of making a device, with a mount beside it that has not been given back.
+    interrupted(place, || is_made("attached"));
+    // Before the mount's process has mounted anything.
+    interrupted(place, || is_made("mounted-"));
 }
 
 #[test]
