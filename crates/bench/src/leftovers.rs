@@ -20,6 +20,7 @@ use crate::child::{PLAY, Role};
 use crate::error::{BenchError, Context};
 use crate::far::{group, swap};
 use crate::paper::namespaces;
+use crate::sys::ignore_interruptions;
 
 /// The program that runs.
 const THIS_PROGRAM: &str = "/proc/self/exe";
@@ -59,8 +60,8 @@ fn leftovers() -> MutexGuard<'static, Vec<Leftover>> {
 }
 
 /// In the order in which they can be taken away.
-fn in_turn() -> Vec<Leftover> {
-    let mut all = leftovers().clone();
+fn in_turn(leftovers: &[Leftover]) -> Vec<Leftover> {
+    let mut all = leftovers.to_vec();
     all.sort_by_key(Leftover::turn);
     all
 }
@@ -68,11 +69,14 @@ fn in_turn() -> Vec<Leftover> {
 /// Ends this process with the exit code `code`, its children, and whatever they would leave.
 pub fn abandon(code: i32) -> ! {
     // While those who serve it still answer.
-    in_turn()
+    let used = leftovers().clone();
+    in_turn(&used)
         .into_iter()
         .filter(Leftover::is_in_use)
         .for_each(Leftover::remove);
-    let remaining = in_turn();
+    // Held to the end: nothing more is made that has to be remembered first.
+    let all = leftovers();
+    let remaining = in_turn(&all);
     if let Ok(list) = listed(&remaining) {
         // Returns only if it fails.
         let _ = clean(code, list);
@@ -90,6 +94,8 @@ fn listed(leftovers: &[Leftover]) -> io::Result<File> {
 }
 
 fn clean(code: i32, list: File) -> io::Result<()> {
+    // Whoever is impatient asks twice.
+    ignore_interruptions();
     // Those whose own parents end with it come here. Any process turns that on.
     rustix::process::set_child_subreaper(Some(Pid::INIT))?;
     let role = serde_json::to_string(&Role::Clean(Cleaner { code }))?;
@@ -215,8 +221,17 @@ mod tests {
         remember(kept.clone());
         remember(gone.clone());
         forget(&kept);
-        assert!(in_turn().contains(&gone) && !in_turn().contains(&kept));
+        let all = leftovers().clone();
+        assert!(all.contains(&gone) && !all.contains(&kept));
         forget(&gone);
+    }
+
+    #[test]
+    fn what_is_in_use_goes_first() {
+        let [path, mount, group] =
+            [Leftover::Path, Leftover::Mount, Leftover::Group].map(|kind| kind("somewhere".into()));
+        let all = [path.clone(), mount.clone(), group.clone()];
+        assert_eq!(in_turn(&all), [group, mount, path]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The crate's one unsafe module: an allocator that counts, because an allocator cannot be written without, and a file that is mapped.
+//! The crate's one unsafe module: an allocator that counts, because an allocator cannot be written without, a file that is mapped, and signals that are ignored.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -50,6 +50,14 @@ pub fn count_allocations<T>(work: impl FnOnce() -> T) -> (T, Allocations) {
             all: after.all - before.all,
         },
     )
+}
+
+/// From now on SIGINT and SIGTERM do not end this process, nor the program that it becomes.
+pub(crate) fn ignore_interruptions() {
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: an ignored signal runs no code, and nothing is passed but numbers.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
 }
 
 fn count() {

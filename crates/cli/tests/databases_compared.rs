@@ -159,6 +159,8 @@ fn interrupted(place: &Path, so_far: impl Fn() -> bool) {
             Some(status) => break status,
             None => assert!(begun.elapsed() < PATIENCE, "it goes on"),
         }
+        // Whoever is impatient asks twice, and loses nothing by it.
+        kill_process(Pid::from_child(&process), Signal::INT).unwrap();
         std::thread::sleep(Duration::from_millis(10));
     };
     assert_eq!(status.code(), Some(130));
