@@ -13,7 +13,7 @@ use crate::child::Child;
 use crate::error::{BenchError, Context};
 use crate::lnd::device::is_here;
 use crate::site::Site;
-use crate::tool::tool as run;
+use crate::tool::{finish, tool as run};
 
 /// Starts the command behind it so that it ends with this process: a server of somebody else's must not be left behind.
 const WITH_PARENT: [&str; 3] = ["setpriv", "--pdeathsig", "KILL"];
@@ -57,17 +57,17 @@ impl Mariadb {
         let version = version.split_whitespace().find(|word| word.contains("MariaDB"));
         let version = version.unwrap_or("MariaDB").to_owned();
         let template = site.folder().join("database");
-        let folder = format!("--datadir={}", template.display());
-        run(
-            INSTALLER,
-            &[
-                "--no-defaults",
-                "--user=root",
-                "--auth-root-authentication-method=normal",
-                "--skip-test-db",
-                &folder,
-            ],
-        )?;
+        let words = [
+            "--no-defaults",
+            "--user=root",
+            "--auth-root-authentication-method=normal",
+            "--skip-test-db",
+        ];
+        let mut install = Command::new(INSTALLER);
+        install
+            .args(words)
+            .arg(format!("--datadir={}", template.display()));
+        finish(install.env("TMPDIR", temporary(site, site.number())?))?;
         Ok(Mariadb { template, version })
     }
 
@@ -127,6 +127,13 @@ pub(crate) struct Setup {
     pub(crate) environment: Vec<(String, String)>,
 }
 
+/// A new folder for a server's temporary files: one that starts removes what another has put into the same one.
+fn temporary(site: &Site, number: u32) -> Result<PathBuf, BenchError> {
+    let folder = site.folder().join(format!("database-{number}.tmp"));
+    std::fs::create_dir(&folder).context("make a folder for temporary files")?;
+    Ok(folder)
+}
+
 /// A running server; killed when dropped, as it must be able to bear.
 pub(crate) struct Server {
     child: Child,
@@ -151,6 +158,7 @@ impl Server {
             "--innodb-buffer-pool-size=64M".to_owned(),
             "--innodb-log-file-size=32M".to_owned(),
             format!("--datadir={}", data.display()),
+            format!("--tmpdir={}", temporary(site, number)?.display()),
             format!("--socket={}", socket.display()),
             format!("--pid-file={}.pid", socket.display()),
         ];

@@ -89,7 +89,7 @@ impl Mariadb {
         install.args(["--no-defaults", "--user=mysql", "--skip-test-db"]);
         install.arg("--auth-root-authentication-method=normal");
         install.arg(format!("--datadir={}", data.display()));
-        end(&mut install, PATIENCE).unwrap();
+        end(install.env("TMPDIR", &beside), PATIENCE).unwrap();
         Mariadb { data, beside }
     }
 
@@ -102,6 +102,8 @@ impl Mariadb {
         let log = self.beside.join("log");
         let file = File::options().create(true).append(true).open(&log).unwrap();
         let mut command = Command::new("mariadbd");
+        // One that starts removes what another has put into the same one.
+        command.env("TMPDIR", &self.beside);
         command.args(["--no-defaults", "--user=mysql", "--skip-networking"]);
         // Small logs, so that checkpoints are part of every run; and every commit durable.
         command.args(["--innodb-log-file-size=8M", "--innodb-buffer-pool-size=8M"]);

@@ -158,6 +158,8 @@ pub(crate) fn as_user(user: &str, program: &Path, folder: &Path) -> Command {
         .args([format!("--reuid={user}"), format!("--regid={user}")])
         .args(["--clear-groups", "--"])
         .arg(program)
-        .current_dir(folder);
+        .current_dir(folder)
+        // A MariaDB that starts removes what another has put into the same one.
+        .env("TMPDIR", folder);
     command
 }
