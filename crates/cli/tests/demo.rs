@@ -155,7 +155,7 @@ fn users_of_oo7_at_nodes_of_their_own_are_measured() {
 fn oo7_counts_the_same_in_databases_wherever_they_are() {
     let folder = tempfile::tempdir_in("/var/tmp").unwrap();
     let dir = folder.path().to_str().unwrap();
-    let words = "bench oo7 --on sqlite,sqlite-rollback,berkeley-db --operations q2,t3a,t6 --repetitions 2 --json --database tiny-3 --dir";
+    let words = "bench oo7 --on sqlite,sqlite-rollback,berkeley-db --operations q2,t3a,t6 --repetitions 3 --json --database tiny-3 --dir";
     let ran = run(words.split(' ').chain([dir]));
     assert_eq!(ran.code, 0, "{}", ran.err);
     let json: Value = serde_json::from_str(&ran.out).unwrap();
