@@ -12,7 +12,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::fs::IFlags;
-use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
 use serde::{Deserialize, Serialize};
 
@@ -117,14 +116,15 @@ impl Cleaner {
     pub(crate) fn run(&self) -> Result<(), BenchError> {
         let listed: Vec<Leftover> =
             serde_json::from_reader(io::stdin()).context("read what a measurement has left")?;
-        kill_children()?;
+        kill_children();
         listed.into_iter().for_each(Leftover::remove);
         std::process::exit(self.code)
     }
 }
 
-/// Most were killed by the kernel, with the thread that had started them; one that was just starting had not asked for it.
-fn kill_children() -> Result<(), BenchError> {
+/// Most were killed by the kernel, with the thread that had started them; one that was just starting had not asked for it. One that the kernel does not let go of
+/// must not hold up the rest.
+fn kill_children() {
     for _ in 0..LOOKS {
         for child in children() {
             // It is not reaped but here: its id is still its own.
@@ -134,14 +134,12 @@ fn kill_children() -> Result<(), BenchError> {
             match wait(WaitOptions::NOHANG) {
                 Ok(Some(_)) => (),
                 Ok(None) => break,
-                Err(Errno::CHILD) => return Ok(()),
-                Err(error) => return Err(error).context("wait for a measurement's processes"),
+                // There is none any more.
+                Err(_) => return,
             }
         }
         std::thread::sleep(PAUSE);
     }
-    // One that the kernel does not let go of must not hold up the rest.
-    Ok(())
 }
 
 /// The processes whose parent this one is.
