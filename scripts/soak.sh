@@ -39,7 +39,7 @@ worlds() {
 
 # Each database on each ground has an equal part, of rounds that take most of a second.
 databases() {
-	local test=(cargo test -q -p netram --test databases -- --ignored --test-threads 1)
+	local test=(cargo test -q -p netram --test all databases:: -- --ignored --test-threads 1)
 	local count
 	count=$("${test[@]}" --list | grep -c ': test$') || return 1
 	NETRAM_KILL_ROUNDS=$((share / count + 1)) "${test[@]}" --nocapture
@@ -48,15 +48,15 @@ databases() {
 part() {
 	case $1 in
 	sim) again worlds ;;
-	nbd) NETRAM_SECONDS=$share cargo test -q --release -p netram-nbd --test hostile -- --ignored --nocapture ;;
+	nbd) NETRAM_SECONDS=$share cargo test -q --release -p netram-nbd --test all hostile:: -- --ignored --nocapture ;;
 	rvm) cargo run -q --release -p netram -- rvm bash --for "${share}s" ;;
-	faults) again cargo test -q -p netram --test faults ;;
-	sqlite) NETRAM_SEEDS=300000 again cargo test -q -p netram-sqlite -p netram --test model --test sqlite ;;
-	mount) again cargo test -q -p netram --test mount -- --include-ignored ;;
+	faults) again cargo test -q -p netram --test all faults:: ;;
+	sqlite) NETRAM_SEEDS=300000 again cargo test -q -p netram-sqlite -p netram --test all -- sqlite:: model:: ;;
+	mount) again cargo test -q -p netram --test all mount:: -- --include-ignored ;;
 	databases) databases ;;
-	guest) again cargo test -q -p netram --test guest -- --include-ignored ;;
+	guest) again cargo test -q -p netram --test all guest:: -- --include-ignored ;;
 	users) scripts/users.sh "$share" ;;
-	c) again cargo test -q -p netram-capi --test shared --test shared_more -- --include-ignored ;;
+	c) again cargo test -q -p netram-capi --test all shared -- --include-ignored ;;
 	esac
 }
 

@@ -2,6 +2,8 @@
 //!
 //! A test binary of its own: the counting allocator sees every thread of the process.
 
+#[allow(dead_code, reason = "the other tests need more of it")]
+#[path = "all/common/mod.rs"]
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -1,5 +1,7 @@
 //! Serving requests allocates nothing: not for reads, holes, writes of any length, zeros, flushes or refusals.
 
+#[allow(dead_code, reason = "the other tests need more of it")]
+#[path = "all/common/mod.rs"]
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -13,7 +13,7 @@ pub const TABLE_BYTES: u64 = 2 * TABLE_SLOT_BYTES as u64;
 
 /// Regions that one transaction touches. A commit holds all their locks at once, on the stack: a
 /// frame of some 500 bytes for every 16, so that the most take 32 to 48 KiB (measured by running
-/// `crates/rvm/tests/regions.rs` on stacks of these sizes).
+/// `crates/rvm/tests/all/regions.rs` on stacks of these sizes).
 pub const TRANSACTION_REGIONS_MAX: usize = 1024;
 /// Ranges that one transaction declares before merging. Bounds the list (16 bytes each).
 pub const TRANSACTION_RANGES_MAX: usize = 1 << 24;

@@ -1,5 +1,7 @@
 //! Many more regions than file descriptors. Alone in its process, whose limit it lowers.
 
+#[allow(dead_code, reason = "the other tests need more of it")]
+#[path = "all/common/mod.rs"]
 mod common;
 
 use common::{Folder, Machine};

@@ -1,5 +1,7 @@
 //! The way of a commit allocates nothing: not on the heap, in no thread, with or without encryption.
 
+#[allow(dead_code, reason = "the other tests need more of it")]
+#[path = "all/common/mod.rs"]
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -1,0 +1,375 @@
+//! A machine's worth of a test: an image, what is attached and mounted, and that all of it goes again.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use netram_attach::{Attached, Process, Record, Registry, Release, Request, Serving, User, Way, attach};
+use rustix::process::Signal;
+
+use crate::device::cache::SERVE;
+
+/// How long anything may take that is not itself under test: the machine may be slow and busy.
+const PATIENCE: Duration = Duration::from_secs(180);
+const PAUSE: Duration = Duration::from_millis(5);
+/// What the tools get, in seconds.
+const TOOL_PATIENCE: &str = "150";
+
+const NAME: &str = "test";
+
+/// Where the devices of one test are.
+pub(crate) struct Machine {
+    folder: tempfile::TempDir,
+    registry: Registry,
+    attached: Option<Attached>,
+    /// The server of a device whose supervisor is gone.
+    left: Option<Process>,
+}
+
+/// A mounted file system, unmounted when dropped, if need be as soon as it can be.
+pub(crate) struct Mounted {
+    at: PathBuf,
+    mounted: bool,
+    server: Process,
+}
+
+impl Machine {
+    /// An image of `bytes` zeros. `Err`: what this machine lacks.
+    pub(crate) fn new(bytes: u64) -> Result<Machine, String> {
+        if !rustix::process::geteuid().is_root() {
+            return Err("this is not root".into());
+        }
+        for path in ["/dev/fuse", "/dev/loop-control"] {
+            let opened = File::options().read(true).write(true).open(path);
+            opened.map_err(|error| format!("{path}: {error}"))?;
+        }
+        let fuse = rustix::mount::fsopen("fuse", rustix::mount::FsOpenFlags::FSOPEN_CLOEXEC);
+        fuse.map_err(|errno| format!("mounting FUSE: {errno}"))?;
+        tool("mkfs.ext4", &["-V"])?;
+        has_loop_device()?;
+        has_ext4()?;
+        let folder = tempfile::Builder::new().prefix("netram-attach-").tempdir();
+        let folder = folder.map_err(|error| error.to_string())?;
+        let registry = Registry::new(&folder.path().join("run"), &folder.path().join("dev"));
+        let machine = Machine {
+            folder,
+            registry,
+            attached: None,
+            left: None,
+        };
+        let image = File::create(machine.image()).and_then(|file| file.set_len(bytes));
+        image.map_err(|error| error.to_string())?;
+        fs::create_dir(machine.mount_point()).map_err(|error| error.to_string())?;
+        Ok(machine)
+    }
+
+    pub(crate) fn image(&self) -> PathBuf {
+        self.folder.path().join("image")
+    }
+
+    fn mount_point(&self) -> PathBuf {
+        self.folder.path().join("mount")
+    }
+
+    /// Attaches the image, or says why not.
+    pub(crate) fn try_attach(&mut self, block_bytes: u32) -> Result<(), String> {
+        let volume = self.image();
+        let claim = self.registry.claim(NAME, &volume);
+        let request = Request {
+            volume,
+            block_bytes,
+            read_only: false,
+            way: Way::Fuse,
+            // The test's disk forgets what was not flushed.
+            restart: false,
+            hung_after: None,
+        };
+        let worker = std::env::current_exe().expect("this test has a path");
+        let mut server = Command::new(worker);
+        server
+            .args(["--exact", "device::server", "--nocapture", "--test-threads", "1"])
+            .env(SERVE, self.image())
+            .stderr(log(self.folder.path()));
+        let claim = claim.map_err(|error| error.to_string())?;
+        let attached = attach(claim, &request, server).map_err(|error| error.to_string())?;
+        self.attached = Some(attached);
+        Ok(())
+    }
+
+    pub(crate) fn attach(&mut self, block_bytes: u32) {
+        // A process that is being started elsewhere may have the lock's file for an instant.
+        let mut refused = String::new();
+        until("the image is attached", || {
+            refused = self.try_attach(block_bytes).err().unwrap_or_default();
+            assert!(
+                refused.is_empty() || refused.contains("already") || refused.contains("being attached"),
+                "{refused}"
+            );
+            refused.is_empty()
+        });
+    }
+
+    pub(crate) fn record(&self) -> Record {
+        self.attached.as_ref().expect("it is attached").record().clone()
+    }
+
+    pub(crate) fn device(&self) -> PathBuf {
+        self.record().device
+    }
+
+    /// Flushes that arrived so far.
+    pub(crate) fn flushes(&self) -> u64 {
+        let counted = fs::metadata(self.image().with_extension("flushes"));
+        counted.map_or(0, |file| file.len())
+    }
+
+    /// Takes the device away, or says who has it.
+    pub(crate) fn try_detach(&mut self) -> Result<(), Vec<User>> {
+        match self.release() {
+            Release::Closing(_) => unreachable!("it was waited for"),
+            Release::Going(mut going) => {
+                let mut ended = None;
+                until("the server ends", || {
+                    ended = going.ended(Instant::now()).expect("it is our child");
+                    ended.is_some()
+                });
+                assert!(
+                    ended.is_some_and(|status| status.success()),
+                    "{ended:?}: {}",
+                    self.log()
+                );
+                Ok(())
+            }
+            Release::InUse(attached, users) => {
+                self.attached = Some(*attached);
+                Err(users)
+            }
+        }
+    }
+
+    /// What comes of letting the device go, once that is known.
+    fn release(&mut self) -> Release {
+        let mut release = None;
+        until("it is known who has the device", || {
+            match self.attached.take().expect("it is attached").release() {
+                Release::Closing(attached) => self.attached = Some(*attached),
+                known => release = Some(known),
+            }
+            release.is_some()
+        });
+        release.expect("it was waited for")
+    }
+
+    /// Begins to let the device go, which waits for what was written to it.
+    pub(crate) fn begin_to_detach(&mut self) {
+        match self.attached.take().expect("it is attached").release() {
+            Release::Closing(attached) => self.attached = Some(*attached),
+            Release::Going(_) => panic!("nothing is left to be written: {}", self.log()),
+            Release::InUse(_, users) => panic!("somebody has it: {users:?}"),
+        }
+    }
+
+    pub(crate) fn detach(&mut self) {
+        // A program that looks at new disks may have it for a moment.
+        until("the device is let go", || self.try_detach().is_ok());
+    }
+
+    /// The supervisor goes without a word. What it leaves: the device, the server's process.
+    pub(crate) fn leave(&mut self) -> (PathBuf, Process) {
+        let record = self.record();
+        self.attached = None;
+        self.left = Some(record.server);
+        (record.device, record.server)
+    }
+
+    pub(crate) fn signal_server(&self, signal: Signal) {
+        let sent = self.record().server.signal(signal);
+        assert!(sent.expect("it is signalled"), "the server is gone");
+    }
+
+    /// Returns once no thread of the server runs. A signal is on its way for a moment, in which the server would answer.
+    pub(crate) fn stop_server(&self) {
+        self.signal_server(Signal::STOP);
+        let threads = PathBuf::from(format!("/proc/{}/task", self.record().server.id));
+        let is_stopped = |thread: PathBuf| {
+            let line = fs::read_to_string(thread.join("stat")).unwrap_or_default();
+            // The name before it may have spaces and brackets.
+            line.rsplit_once(") ")
+                .is_some_and(|(_, state)| state.starts_with('T'))
+        };
+        until("the server stands still", || {
+            let mut entries = fs::read_dir(&threads).expect("the server's threads").flatten();
+            entries.all(|thread| is_stopped(thread.path()))
+        });
+    }
+
+    pub(crate) fn kill_server(&self) {
+        self.signal_server(Signal::KILL);
+    }
+
+    /// The supervisor sees that its server was killed, and gives the device up.
+    pub(crate) fn wait_for_loss(&mut self) {
+        let mut attached = self.attached.take().expect("it is attached");
+        let mut ended = None;
+        until("the server's end is seen", || {
+            let serving = attached.look(Instant::now()).expect("it is our child");
+            ended = match serving {
+                Serving::Ended(status) => Some(status),
+                Serving::Well | Serving::Waiting => None,
+            };
+            ended.is_some()
+        });
+        assert!(ended.is_some_and(|status| !status.success()));
+        attached.abandon();
+    }
+
+    pub(crate) fn make_ext4(&self) {
+        let device = self.device().display().to_string();
+        tool("mkfs.ext4", &["-q", "-F", &device]).expect("a file system is made");
+    }
+
+    /// Checks the unmounted file system; nothing may have to be repaired.
+    pub(crate) fn check_ext4(&self) {
+        let device = self.device().display().to_string();
+        tool("fsck.ext4", &["-f", "-n", &device]).expect("the file system is clean");
+    }
+
+    pub(crate) fn mount(&self) -> Mounted {
+        let (device, at) = (self.device().display().to_string(), self.mount_point());
+        tool("mount", &["-t", "ext4", &device, &at.display().to_string()]).expect("it mounts");
+        Mounted {
+            at,
+            mounted: true,
+            server: self.record().server,
+        }
+    }
+
+    /// Servers of this machine's image that run.
+    pub(crate) fn servers(&self) -> usize {
+        let image = format!("{SERVE}={}\0", self.image().display());
+        let processes = fs::read_dir("/proc").expect("/proc is there").flatten();
+        processes
+            .filter_map(|process| fs::read(process.path().join("environ")).ok())
+            .filter(|environment| String::from_utf8_lossy(environment).contains(&image))
+            .count()
+    }
+
+    /// Where the link to the device is when it is attached.
+    pub(crate) fn link(&self) -> PathBuf {
+        self.folder.path().join("dev").join(NAME)
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let attached = self.attached.as_ref().map(|attached| attached.record().server);
+        // Ends every request with an error, so that nothing hangs on a device whose test has failed.
+        attached.into_iter().chain(self.left).for_each(kill);
+        if std::thread::panicking() {
+            let _ = writeln!(std::io::stderr(), "the server said: {}", self.log());
+        }
+    }
+}
+
+impl Mounted {
+    pub(crate) fn at(&self) -> &Path {
+        &self.at
+    }
+
+    pub(crate) fn unmount(mut self) {
+        let at = self.at.display().to_string();
+        until("nobody uses the file system", || tool("umount", &[&at]).is_ok());
+        self.mounted = false;
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if self.mounted {
+            // A server that is stuck would hold up the unmounting for ever: it goes first.
+            kill(self.server);
+            let _ = tool("umount", &["--lazy", &self.at.display().to_string()]);
+        }
+    }
+}
+
+fn kill(server: Process) {
+    // It may have ended a moment ago; what else has its number by now is left alone.
+    let _ = server.signal(Signal::KILL);
+}
+
+/// In a container the driver may be there, but not the devices that it makes.
+fn has_loop_device() -> Result<(), String> {
+    let free = tool("losetup", &["--find"])?;
+    // Somebody may have made a plain file of it, by copying an image there.
+    let kind = fs::metadata(&free)
+        .map_err(|error| format!("{free}: {error}"))?
+        .file_type();
+    if !kind.is_block_device() {
+        return Err(format!("{free} is no block device"));
+    }
+    let opened = File::options().read(true).write(true).open(&free);
+    opened.map(drop).map_err(|error| format!("{free}: {error}"))
+}
+
+fn has_ext4() -> Result<(), String> {
+    let known = || {
+        let listed = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+        listed.lines().any(|line| line.trim() == "ext4")
+    };
+    // It may be a module that nobody has needed yet.
+    match known() || tool("modprobe", &["ext4"]).is_ok() && known() {
+        true => Ok(()),
+        false => Err("this kernel has no ext4".into()),
+    }
+}
+
+fn log(folder: &Path) -> File {
+    let file = File::options().create(true).append(true).open(folder.join("log"));
+    file.expect("a log file is made")
+}
+
+/// Waits until `condition` holds; panics when it never does.
+pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(
+            Instant::now() < deadline,
+            "waited {PATIENCE:?} in vain until {what}"
+        );
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Runs a tool to its end, which is near: what it printed, or why it failed.
+pub(crate) fn tool(program: &str, arguments: &[&str]) -> Result<String, String> {
+    let run = Command::new("timeout")
+        .args(["--signal=KILL", TOOL_PATIENCE, program])
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output();
+    let output = run.map_err(|error| format!("timeout {program}: {error}"))?;
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat())
+        .trim()
+        .to_owned();
+    match output.status.success() {
+        true => Ok(said),
+        false => Err(format!(
+            "{program} {}: {}: {said}",
+            arguments.join(" "),
+            output.status
+        )),
+    }
+}
+
+/// Says aloud that a test did not run.
+pub(crate) fn skipped(test: &str, missing: &str) {
+    let _ = writeln!(std::io::stderr(), "\nSKIPPED {test}: {missing}");
+}

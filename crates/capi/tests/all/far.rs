@@ -1,0 +1,121 @@
+//! Programs in C and C++ whose memory is at lenders.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+
+use crate::common::{Installed, LANGUAGES, Language, compilers};
+use netram_lender::{Config, Lender};
+use netram_transport::Address;
+use tempfile::TempDir;
+
+const CASES: [&str; 10] = [
+    "layout",
+    "refused",
+    "refused_words",
+    "larger",
+    "spilled",
+    "at_once",
+    "forked",
+    "words",
+    "pages_for_words",
+    "words_at_once",
+];
+/// What a program says that cannot run on this machine.
+const NOT_HERE: i32 = 77;
+/// Bytes that each lender lends: what all that is written takes, and the little that a slot does.
+const LENT: u64 = 64 << 20;
+
+struct World {
+    lenders: Vec<Lender>,
+    names: String,
+    folder: TempDir,
+}
+
+impl World {
+    fn start() -> World {
+        let folder = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
+        let at = |name: String| folder.path().join(name);
+        let sockets = ["one", "two"].map(|name| Address::Unix(at(format!("{name}.sock"))));
+        let lenders = sockets.iter().enumerate().map(|(index, socket)| {
+            let lender = Lender::start(Config {
+                name: format!("capi-far-{index}"),
+                listen: vec![socket.clone()],
+                memory: LENT,
+                deposits: Some(LENT),
+                chunk_bytes: 16 * 1024,
+                store: Some(at(format!("lender-{index}.mem"))),
+                ..Config::default()
+            });
+            lender.expect("a lender starts")
+        });
+        World {
+            lenders: lenders.collect(),
+            names: sockets.map(|socket| socket.to_string()).join(" "),
+            folder,
+        }
+    }
+
+    fn case(&self, mut command: Command, case: &str) -> Command {
+        command.arg(case).arg(self.folder.path());
+        command.env("LENDERS", &self.names);
+        command
+    }
+}
+
+/// Whether the machine has no far memory; says aloud so.
+fn not_here(code: Option<i32>, said: &str) -> bool {
+    let not_here = code == Some(NOT_HERE);
+    if not_here {
+        let _ = writeln!(std::io::stderr(), "\nSKIPPED: {said}");
+    }
+    not_here
+}
+
+#[test]
+fn programs_have_more_memory_than_is_here_and_what_is_wrong_is_refused() {
+    if !compilers() {
+        return;
+    }
+    let installed = Installed::new();
+    for language in LANGUAGES {
+        let program = installed.compile("far", language, &["-lrvm", "-lpthread"]);
+        let world = World::start();
+        for case in CASES {
+            let output = world.case(installed.command(&program), case).output();
+            let output = output.expect("the program starts");
+            let said = String::from_utf8_lossy(&output.stdout);
+            if not_here(output.status.code(), &said) {
+                return;
+            }
+            assert!(output.status.success(), "{case} ({language:?}): {output:?}");
+        }
+    }
+}
+
+#[test]
+fn a_lender_dies_and_a_program_goes_on() {
+    if !compilers() {
+        return;
+    }
+    let installed = Installed::new();
+    let program = installed.compile("far", Language::C, &["-lrvm", "-lpthread"]);
+    let mut world = World::start();
+    let mut command = world.case(installed.command(&program), "survives");
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut said = String::new();
+    let output = child.stdout.take().expect("it is piped");
+    BufReader::new(output).read_line(&mut said).expect("it speaks");
+    if said != "both have it\n" {
+        let code = child.wait().expect("it is ours").code();
+        assert!(not_here(code, &said), "{code:?}: {said}");
+        return;
+    }
+    drop(world.lenders.remove(0));
+    let mut input = child.stdin.take().expect("it is piped");
+    input.write_all(b"\n").expect("it listens");
+    assert!(child.wait().expect("it is ours").success());
+}

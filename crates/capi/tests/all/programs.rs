@@ -1,0 +1,194 @@
+//! Programs in C and C++, each case in a process of its own.
+
+use crate::common::{Installed, LANGUAGES, Language, compilers, has, succeed};
+
+/// Programs and their cases; those of one list follow each other in one directory.
+const PROGRAMS: &[(&str, &[&[&str]])] = &[
+    ("layout", &[&["values"]]),
+    ("records", &[&["names"], &["offsets"], &["defaults"], &["heap"]]),
+    (
+        "start",
+        &[
+            &["version"],
+            &["before"],
+            &["after"],
+            &["twice"],
+            &["no_log"],
+            &["named_late"],
+            &["options"],
+            &["missing"],
+            &["exists"],
+            &["original"],
+            &["in_use"],
+            &["forked"],
+            &["not_utf8"],
+        ],
+    ),
+    (
+        "transactions",
+        &[
+            &["modes"],
+            &["overlaps"],
+            &["stale"],
+            &["ranges"],
+            &["nothing", "nothing_after"],
+            &["too_big"],
+            &["many", "many_after"],
+            &["query"],
+            &["query_freed"],
+        ],
+    ),
+    (
+        "regions",
+        &[
+            &["rounding"],
+            &["refused"],
+            &["stale_remap"],
+            &["addresses"],
+            &["large"],
+            &["several"],
+            &["no_memory"],
+        ],
+    ),
+    (
+        "segments",
+        &[
+            &["create"],
+            &["load", "load_again"],
+            &["refused", "another_version"],
+        ],
+    ),
+    (
+        "statistics",
+        &[&["refused"], &["counts"], &["beside_truncation"], &["print"]],
+    ),
+    (
+        "threads",
+        &[
+            &["many", "many_after"],
+            &["unmap_refused"],
+            &["texts"],
+            &["signals_are_the_programs"],
+            &["cancelled"],
+            &["cancellation_is_the_threads"],
+        ],
+    ),
+    (
+        "crash",
+        &[&["leave", "leave_after"], &["ends_well", "open_after"]],
+    ),
+    ("failing", &[&["log_fails", "log_after"]]),
+    ("lenders", &[&["alone"], &["alone_with_log"]]),
+    (
+        "heap",
+        &[
+            &["make", "made"],
+            &["codes"],
+            &["no_restore_abort"],
+            &["intentions"],
+            &["figures"],
+            &["occupied"],
+            &["damaged"],
+            &["own_region"],
+            &["threads"],
+            &["killed"],
+        ],
+    ),
+    (
+        "heap_at_once",
+        &[
+            &["ended"],
+            &["cleared"],
+            &["stopped"],
+            &["unloaded"],
+            &["not_unloaded"],
+        ],
+    ),
+];
+
+/// What valgrind does not run: what maps more than it can follow, what takes minutes under it, and a child of fork, which
+/// has lost the stacks of its parent's threads and what they held.
+const NOT_UNDER_VALGRIND: [&str; 5] = ["large", "no_memory", "many", "leave", "forked"];
+
+/// Cases that ask the library to print.
+const PRINTING: [&str; 2] = ["print", "figures"];
+
+fn run_all(installed: &Installed, language: Language, wrap: &[&str], left_out: &[&str]) {
+    for (name, sequences) in PROGRAMS {
+        let program = installed.compile(name, language, &["-lrvm", "-lpthread"]);
+        for sequence in sequences.iter().filter(|cases| !left_out.contains(&cases[0])) {
+            let place = tempfile::tempdir().expect("a temporary directory");
+            for case in *sequence {
+                let mut command = match wrap {
+                    [] => installed.command(&program),
+                    [first, rest @ ..] => {
+                        let mut command = installed.command(first);
+                        command.args(rest).arg(&program);
+                        command
+                    }
+                };
+                let said = succeed(
+                    command.arg(case).arg(place.path()),
+                    &format!("{name} {case} ({language:?})"),
+                );
+                // The original's library chatted, and programs that speak a protocol on stdout suffered.
+                assert!(
+                    said.is_empty() || PRINTING.contains(case),
+                    "{name} {case}: {said}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn every_case_holds_in_c_and_in_cpp() {
+    if !compilers() {
+        return;
+    }
+    let installed = Installed::new();
+    for language in LANGUAGES {
+        run_all(&installed, language, &[], &[]);
+    }
+}
+
+#[test]
+fn every_case_of_the_programs_is_in_the_list() {
+    if !compilers() {
+        return;
+    }
+    let installed = Installed::new();
+    for (name, sequences) in PROGRAMS {
+        let program = installed.compile(name, Language::C, &["-lrvm", "-lpthread"]);
+        let told = succeed(&mut installed.command(&program), name);
+        let listed: Vec<&str> = sequences.iter().flat_map(|cases| cases.iter().copied()).collect();
+        // Cases that need more than a directory are run by tests of their own.
+        let apart = [
+            "run",
+            "look",
+            "add",
+            "open_at_the_end",
+            "die",
+            "recover",
+            "held",
+            "nobody",
+            "wrong_settings",
+            "interrupted",
+            "made_by_its_tool",
+        ];
+        for case in told.lines().filter(|case| !apart.contains(case)) {
+            assert!(listed.contains(&case), "{name} {case} is never run");
+        }
+    }
+}
+
+#[test]
+fn the_programs_are_clean_under_valgrind() {
+    if !compilers() || !has("valgrind") {
+        return;
+    }
+    let installed = Installed::new();
+    let valgrind = installed.valgrind();
+    let valgrind: Vec<&str> = valgrind.iter().map(String::as_str).collect();
+    run_all(&installed, Language::C, &valgrind, &NOT_UNDER_VALGRIND);
+}

@@ -1,0 +1,191 @@
+//! Running the program as its users do.
+
+pub(crate) mod disk;
+pub(crate) mod mounted;
+pub(crate) mod rvm;
+pub(crate) mod shared;
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What a run of the program said and how it ended.
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+/// The program, without the settings of whoever runs the tests.
+pub(crate) fn netram() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_netram"));
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("NETRAM_")) {
+        command.env_remove(name);
+    }
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Held while a process is started, and while a test closes what it has locked: a child that has not become another
+/// program yet has copies of this process's files, and with them its locks.
+pub(crate) fn forks() -> MutexGuard<'static, ()> {
+    static FORKS: Mutex<()> = Mutex::new(());
+    FORKS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Starts a command.
+pub(crate) fn start(command: &mut Command) -> Child {
+    let _alone = forks();
+    command.spawn().expect("the program starts")
+}
+
+/// Runs a command to its end.
+pub(crate) fn finish(command: &mut Command) -> Ran {
+    let child = start(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
+    ran(child.wait_with_output().expect("it is our child"))
+}
+
+/// Runs the program to its end.
+pub(crate) fn run<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Ran {
+    finish(netram().args(arguments))
+}
+
+pub(crate) fn ran(output: Output) -> Ran {
+    let text = |bytes| String::from_utf8(bytes).expect("the program speaks UTF-8");
+    Ran {
+        code: output.status.code().expect("the program was not killed"),
+        out: text(output.stdout),
+        err: text(output.stderr),
+    }
+}
+
+/// Says why a test is not made here: past the test harness, which would swallow it where the test passes.
+pub(crate) fn skipped(why: impl std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "\nSKIPPED: {why}");
+}
+
+/// A library that programs load, of this package of the workspace. Cargo makes it for its own package's tests only, so it is asked for it.
+pub(crate) fn library(package: &str) -> PathBuf {
+    let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
+    let folder = Path::new(env!("CARGO_BIN_EXE_netram")).parent().unwrap();
+    let profile = match folder.file_name().and_then(|name| name.to_str()) {
+        Some("debug") | None => "test",
+        Some(profile) => profile,
+    };
+    let mut command = Command::new("timeout");
+    command.arg("500").arg(cargo).args(["build", "--quiet"]);
+    command.args(["--package", package, "--profile", profile]);
+    // What cargo tells this test of its package would have build scripts run anew, and much be compiled twice.
+    std::env::vars_os()
+        .map(|(name, _)| name)
+        .filter(|name| {
+            name.to_str()
+                .is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
+        })
+        .for_each(|name| {
+            command.env_remove(name);
+        });
+    let built = command.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
+    assert!(built.status.success(), "{built:?}");
+    folder.join(format!("lib{}.so", package.replace('-', "_")))
+}
+
+/// What a machine says of its memory, to a lender that is told to look there (`--proc`).
+pub(crate) fn available(proc: &Path, bytes: u64) {
+    let whole = proc.join("new");
+    let meminfo = format!("MemTotal: 4194304 kB\nMemAvailable: {} kB\n", bytes / 1024);
+    std::fs::write(&whole, meminfo).expect("the folder is the test's");
+    std::fs::rename(whole, proc.join("meminfo")).expect("the folder is the test's");
+}
+
+/// A lender process, killed when dropped, its memory given back.
+pub(crate) struct Lender {
+    child: Child,
+    pub(crate) address: String,
+    /// Where data sessions alone come in, if they do.
+    pub(crate) data_address: Option<String>,
+    store: PathBuf,
+}
+
+impl Lender {
+    /// Starts a lender with `arguments` beside those that every test needs, and waits until it listens.
+    pub(crate) fn start(name: &str, arguments: &[&str]) -> Lender {
+        Lender::with_memory("16MiB", name, arguments)
+    }
+
+    /// The same, with so much memory.
+    pub(crate) fn with_memory(memory: &str, name: &str, arguments: &[&str]) -> Lender {
+        let name = format!("test-{}-{name}", std::process::id());
+        let store = PathBuf::from(format!("/dev/shm/netram-{name}.mem"));
+        let mut command = netram();
+        command
+            .args([
+                "lend",
+                "--with-parent",
+                "--memory",
+                memory,
+                "--name",
+                &name,
+                "--store",
+            ])
+            .arg(&store)
+            .args(arguments)
+            // However short of memory the machine is that runs the tests.
+            .env("NETRAM_KEEP_FREE", "0")
+            .env("NETRAM_PRESSURE", "0")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        let mut child = start(&mut command);
+        let output = child.stdout.take().expect("the output is piped");
+        let mut lender = Lender {
+            child,
+            address: String::new(),
+            data_address: None,
+            store,
+        };
+        for line in BufReader::new(output).lines() {
+            let line = line.expect("the lender speaks UTF-8");
+            if let Some(address) = line.strip_prefix("data sessions ") {
+                lender.data_address = Some(address.to_owned());
+            } else if let Some(address) = line.strip_prefix("listening ") {
+                lender.address = address.to_owned();
+            }
+            if line == "ready" {
+                return lender;
+            }
+        }
+        panic!("the lender ended before it was ready");
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it says of itself.
+    pub(crate) fn status(&self) -> serde_json::Value {
+        let ran = run(["status", "--insecure", "--json", &self.address]);
+        let answers: serde_json::Value = serde_json::from_str(&ran.out).expect("the status is JSON");
+        answers[0]["report"].clone()
+    }
+
+    /// Where its memory is.
+    pub(crate) fn store(&self) -> &Path {
+        &self.store
+    }
+
+    /// Sends a signal and waits for the end. Returns the exit code, if it was not killed.
+    pub(crate) fn stop(&mut self, signal: rustix::process::Signal) -> Option<i32> {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal)
+            .expect("it runs");
+        self.child.wait().expect("it is our child").code()
+    }
+}
+
+impl Drop for Lender {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_file(&self.store);
+    }
+}

@@ -1,0 +1,165 @@
+//! Databases that are servers of their own, with clients beside them.
+
+pub(crate) mod mariadb;
+pub(crate) mod postgres;
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::common::{Ran, finish};
+use crate::databases::story::Database;
+use crate::users::process::{Running, until};
+
+/// More than a client gets through before the kill.
+const SCRIPT: u64 = 8000;
+/// The table is emptied when it has more.
+const KEPT: u64 = 5000;
+
+/// What tells one server from another.
+pub(crate) trait Kind {
+    /// The server, in the foreground.
+    fn server(&self) -> Command;
+
+    /// A client that does what a file says, and stops where something fails.
+    fn client(&self, script: &Path) -> Command;
+
+    /// A client that asks this.
+    fn asking(&self, question: &str) -> Command;
+
+    /// What is done once, when the server is there for the first time.
+    fn preparation(&self) -> &str;
+
+    /// Inserts a number, and says it when that is committed.
+    fn insertion(&self, number: u64) -> String;
+
+    /// How many other clients there are.
+    fn sessions(&self) -> &str;
+
+    /// Has the database check its table, which is `t(n, filler)`. Something follows that asks for one line more.
+    fn own_check(&self) -> &str;
+
+    /// Whether all is well, by what was said to that. It may be nothing.
+    fn is_well(&self, line: &str) -> bool;
+}
+
+pub(crate) struct Server<K> {
+    kind: K,
+    beside: PathBuf,
+    running: Option<Running>,
+    /// The first number that is in the table, if it is not empty.
+    first: u64,
+    is_prepared: bool,
+}
+
+impl<K: Kind> Server<K> {
+    pub(crate) fn new(kind: K, beside: PathBuf) -> Server<K> {
+        Server {
+            kind,
+            beside,
+            running: None,
+            first: 1,
+            is_prepared: false,
+        }
+    }
+
+    fn ask(&self, question: &str) -> Ran {
+        finish(&mut self.kind.asking(question))
+    }
+
+    fn sure(&self, question: &str) -> String {
+        let ran = self.ask(question);
+        assert_eq!(ran.code, 0, "{question}: {}", ran.err);
+        ran.out
+    }
+}
+
+impl<K: Kind> Database for Server<K> {
+    fn start(&mut self) {
+        if self.running.is_some() {
+            return;
+        }
+        let path = self.beside.join("log");
+        let log = OpenOptions::new().append(true).create(true).open(&path).unwrap();
+        let mut command = self.kind.server();
+        command.stdout(log.try_clone().unwrap()).stderr(log);
+        let mut running = Running::start(&mut command);
+        until("the database answers", || {
+            let ended = running.child().try_wait().unwrap();
+            let log = || std::fs::read_to_string(&path).unwrap_or_default();
+            assert!(ended.is_none(), "it ended: {}", log());
+            self.ask("select 1").code == 0
+        });
+        self.running = Some(running);
+        if !std::mem::replace(&mut self.is_prepared, true) {
+            self.sure(self.kind.preparation());
+        }
+    }
+
+    fn client(&self, from: u64, said: File) -> Running {
+        let path = self.beside.join("script");
+        let lines: String = (from + 1..=from + SCRIPT)
+            .map(|number| self.kind.insertion(number) + "\n")
+            .collect();
+        File::create(&path).unwrap().write_all(lines.as_bytes()).unwrap();
+        let mut command = self.kind.client(&path);
+        Running::start(command.stdout(said).stderr(Stdio::null()))
+    }
+
+    fn is_in_client(&self) -> bool {
+        false
+    }
+
+    fn kill(&mut self) {
+        if let Some(running) = self.running.take() {
+            running.kill();
+        }
+    }
+
+    fn settle(&self) {
+        until("the killed client's session is over", || {
+            self.sure(self.kind.sessions()).trim() == "0"
+        });
+    }
+
+    fn check(&self) -> u64 {
+        let first = self.first;
+        let said = self.sure(&format!(
+            "{}; select count(*), coalesce(min(n), {first}), coalesce(max(n), {first} - 1), \
+             coalesce(sum(case when filler = repeat('x', mod(n, 900)) then 0 else 1 end), 0) from t",
+            self.kind.own_check()
+        ));
+        let mut lines: Vec<&str> = said.lines().collect();
+        let numbers: Vec<u64> = { lines.pop().unwrap().split(['|', '\t']) }
+            .map(|number| number.trim().parse().unwrap())
+            .collect();
+        assert!(lines.iter().all(|line| self.kind.is_well(line)), "{said}");
+        let [count, lowest, last, wrong] = numbers[..] else {
+            panic!("{said}");
+        };
+        assert_eq!((lowest, wrong), (first, 0), "{said}");
+        assert_eq!(last + 1 - first, count, "each of them, from {first} on: {said}");
+        last
+    }
+
+    fn shorten(&mut self, last: u64) {
+        if last > self.first + KEPT {
+            self.sure("truncate table t");
+            self.first = last + 1;
+        }
+    }
+}
+
+/// A program that is another user's.
+pub(crate) fn as_user(user: &str, program: &Path, folder: &Path) -> Command {
+    let mut command = Command::new("setpriv");
+    command
+        .args([format!("--reuid={user}"), format!("--regid={user}")])
+        .args(["--clear-groups", "--"])
+        .arg(program)
+        .current_dir(folder)
+        // A MariaDB that starts removes what another has put into the same one.
+        .env("TMPDIR", folder);
+    command
+}

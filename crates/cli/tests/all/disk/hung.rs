@@ -1,0 +1,252 @@
+//! The server of an attached volume hangs, or is replaced, and its supervisor goes on minding everything else.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::common::{Lender, netram, start};
+use crate::disk::restart::can_be_replaced;
+use crate::disk::{Place, Started, can_attach, check_files, kill, skipped, tool, until, write_synced};
+
+fn signal(process: &Value, signal: Signal) {
+    let number = i32::try_from(process.as_i64().unwrap()).unwrap();
+    kill_process(Pid::from_raw(number).unwrap(), signal).unwrap();
+}
+
+/// Stops a process, and waits until all of it stands still: a thread that runs goes on for a moment, and might do what the test says cannot be done.
+fn halt(process: &Value) {
+    signal(process, Signal::STOP);
+    let threads = PathBuf::from(format!("/proc/{process}/task"));
+    until("it stands still", || {
+        let mut threads = fs::read_dir(&threads).unwrap().flatten();
+        threads.all(|thread| {
+            let line = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            // The name before it may have spaces and brackets.
+            let state = line.rsplit_once(") ").map(|(_, state)| state);
+            state.is_some_and(|state| state.starts_with('T'))
+        })
+    });
+}
+
+#[test]
+fn a_file_system_only_waits_when_its_server_hangs() {
+    const NAME: &str = "a_file_system_only_waits_when_its_server_hangs";
+    // It hung for good, and so did whoever used it.
+    if let Err(missing) = can_attach().and_then(|()| can_be_replaced()) {
+        return skipped(NAME, &missing);
+    }
+    let place = Place::new();
+    place.json(&["create", "db", "--size", "64MiB", "--journal-size", "16MiB"]);
+    // On a busy machine a server that is well may be silent for some seconds.
+    place.json(&["attach", "db", "--way", "fuse", "--hung-after", "8s"]);
+    let (device, mount) = place.device_and_mount();
+    tool("mkfs.ext4", &["-q", "-F", &device]).unwrap();
+    tool("mount", &["-t", "ext4", &device, &mount]).unwrap();
+    let (stop, folder) = (AtomicBool::new(false), PathBuf::from(&mount));
+    let written = || fs::read_dir(&folder).unwrap().count() as u64;
+    let synced = std::thread::scope(|scope| {
+        // Any error ends the test: nobody is to notice.
+        let writing = scope.spawn(|| {
+            let mut number = 0;
+            while !stop.load(Ordering::Relaxed) {
+                write_synced(&folder, number);
+                number += 1;
+            }
+            number
+        });
+        until("files are being written", || {
+            written() > 20 || writing.is_finished()
+        });
+        let hung = place.json(&["list"])[0]["attached"]["server"]["id"].clone();
+        let command = fs::read(format!("/proc/{hung}/cmdline")).unwrap();
+        assert!(
+            command.starts_with(b"@"),
+            "systemd would kill it before it unmounts"
+        );
+        halt(&hung);
+        until("another server has taken over", || {
+            let listed = place.json(&["list"]);
+            let attached = &listed[0]["attached"];
+            attached["server"]["id"] != hung && attached["restarts"] == 1 || writing.is_finished()
+        });
+        let reached = written();
+        until("it goes on", || written() > reached + 20 || writing.is_finished());
+        stop.store(true, Ordering::Relaxed);
+        writing.join().unwrap()
+    });
+    let log = fs::read_to_string(place.path("run/db/log")).unwrap();
+    assert!(log.contains("it must hang"), "{log}");
+    tool("umount", &[&mount]).unwrap();
+    check_files(&device, &mount, synced);
+    place.json(&["detach", "db"]);
+}
+
+#[test]
+fn a_device_that_is_to_go_while_its_server_is_replaced_keeps_what_was_written_to_it() {
+    const NAME: &str = "a_device_that_is_to_go_while_its_server_is_replaced_keeps_what_was_written_to_it";
+    // The supervisor closed the device, which waits for what was written, and the server died meanwhile: nobody was there to
+    // replace it, and what had been written was lost.
+    if let Err(missing) = can_attach().and_then(|()| can_be_replaced()) {
+        return skipped(NAME, &missing);
+    }
+    let place = Place::new();
+    let lender = Lender::start(
+        "hung-a",
+        &["--listen", "tcp://127.0.0.1:0", "--insecure", "--domain", "ups-1"],
+    );
+    let made = [
+        "create",
+        "db",
+        "--size",
+        "16MiB",
+        "--journal-size",
+        "4MiB",
+        "--insecure",
+    ];
+    place.json(&[&made[..], &["--lender", &lender.address, "--patience", "1h"]].concat());
+    place.attach();
+    until("the lender is a member", || {
+        place.json(&["show", "db"])["members"]
+            .as_array()
+            .is_some_and(|members| !members.is_empty())
+    });
+    let server = || place.json(&["list"])[0]["attached"]["server"]["id"].clone();
+    let log = || fs::read_to_string(place.path("run/db/log")).unwrap();
+    // The kernel has it, and nobody asked it to give it to the server.
+    let device = File::options()
+        .write(true)
+        .open(place.path("run/dev/db"))
+        .unwrap();
+    device.write_all_at(&[7; 4096], 8192).unwrap();
+    halt(&lender.id().into());
+    let first = server();
+    kill(&first);
+    until("another server recovers", || server() != first);
+    drop(device);
+    let mut command = netram();
+    command
+        .args(["disk", "detach", "db"])
+        .current_dir(place.folder.path());
+    command.env("NETRAM_DISK_RUN", place.path("run"));
+    let mut detach = Started(start(command.stdout(Stdio::null())));
+    until("the supervisor has heard", || {
+        log().contains("the device is to go")
+    });
+    let second = server();
+    kill(&second);
+    until("a third recovers", || server() != second);
+    signal(&lender.id().into(), Signal::CONT);
+    let mut ended = None;
+    until("the device is gone", || {
+        ended = detach.0.try_wait().unwrap();
+        ended.is_some()
+    });
+    assert!(ended.is_some_and(|status| status.success()), "{}", log());
+    place.attach();
+    let mut found = [0; 4096];
+    let device = File::open(place.path("run/dev/db")).unwrap();
+    device.read_exact_at(&mut found, 8192).unwrap();
+    drop(device);
+    assert!(found == [7; 4096], "what was written is lost");
+    place.json(&["detach", "db"]);
+}
+
+#[test]
+fn a_server_that_dies_while_its_device_is_let_go_is_replaced() {
+    const NAME: &str = "a_server_that_dies_while_its_device_is_let_go_is_replaced";
+    // The supervisor waited for the server in the only thread that could have replaced it: signals were not heard, and what had been
+    // written and not synced was lost with the server.
+    if let Err(missing) = can_attach().and_then(|()| can_be_replaced()) {
+        return skipped(NAME, &missing);
+    }
+    let place = Place::new();
+    place.json(&["create", "db", "--size", "16MiB", "--journal-size", "4MiB"]);
+    place.attach();
+    let server = || place.json(&["list"])[0]["attached"]["server"]["id"].clone();
+    let log = || fs::read_to_string(place.path("run/db/log")).unwrap();
+    let first = server();
+    halt(&first);
+    let device = File::options()
+        .write(true)
+        .open(place.path("run/dev/db"))
+        .unwrap();
+    device.write_all_at(&[7; 4096], 8192).unwrap();
+    drop(device);
+    let mut command = netram();
+    command
+        .args(["disk", "detach", "db"])
+        .current_dir(place.folder.path());
+    command.env("NETRAM_DISK_RUN", place.path("run"));
+    let mut detach = Started(start(command.stdout(Stdio::null())));
+    // On a busy machine the server may be seen to be silent before the device is begun to be let go.
+    until("the supervisor says what it waits for", || {
+        log().contains("the device is to go")
+    });
+    kill(&first);
+    let mut ended = None;
+    until("the device is gone", || {
+        ended = detach.0.try_wait().unwrap();
+        ended.is_some()
+    });
+    assert!(ended.is_some_and(|status| status.success()), "{}", log());
+    place.attach();
+    let mut found = [0; 4096];
+    let device = File::open(place.path("run/dev/db")).unwrap();
+    device.read_exact_at(&mut found, 8192).unwrap();
+    drop(device);
+    assert!(found == [7; 4096], "what was written is lost");
+    place.json(&["detach", "db"]);
+}
+
+#[test]
+fn a_forced_detach_waits_for_no_recovery() {
+    const NAME: &str = "a_forced_detach_waits_for_no_recovery";
+    if let Err(missing) = can_attach().and_then(|()| can_be_replaced()) {
+        return skipped(NAME, &missing);
+    }
+    let place = Place::new();
+    let lender = Lender::start(
+        "hung-b",
+        &["--listen", "tcp://127.0.0.1:0", "--insecure", "--domain", "ups-1"],
+    );
+    let made = [
+        "create",
+        "db",
+        "--size",
+        "16MiB",
+        "--journal-size",
+        "4MiB",
+        "--insecure",
+    ];
+    place.json(&[&made[..], &["--lender", &lender.address, "--patience", "1h"]].concat());
+    place.attach();
+    until("the lender is a member", || {
+        place.json(&["show", "db"])["members"]
+            .as_array()
+            .is_some_and(|members| !members.is_empty())
+    });
+    halt(&lender.id().into());
+    let first = place.json(&["list"])[0]["attached"]["server"]["id"].clone();
+    kill(&first);
+    let log = || fs::read_to_string(place.path("run/db/log")).unwrap();
+    until("it is said who is waited for", || {
+        log().contains(&lender.address) && log().contains("patience")
+    });
+    place.json(&["detach", "db", "--force"]);
+    assert_eq!(place.json(&["list"]), Value::Array(Vec::new()));
+    // Whoever attaches is told the same, and waits as long as he says.
+    let refused = place.refused(&["attach", "db", "--way", "fuse", "--patience", "1s"], 1);
+    let told = |what: &str| refused.contains(what);
+    assert!(
+        told(&lender.address) && told("NETRAM_PATIENCE") && told("--accept-loss"),
+        "{refused}"
+    );
+    signal(&lender.id().into(), Signal::CONT);
+    let closed = place.json(&["show", "db"]);
+    assert_eq!(closed["in_use"], false);
+}

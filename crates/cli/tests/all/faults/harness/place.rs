@@ -1,0 +1,167 @@
+//! Where one test keeps its files, and the seed of its faults.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use netram_client::Journal;
+use netram_transport::ClusterKey;
+use tempfile::TempDir;
+
+use super::random::Random;
+use super::{Client, Lender};
+use crate::faults::worker::{Task, Work, bank};
+
+/// Lines of each process's log that a failed test shows.
+const LOG_LINES_SHOWN: usize = 25;
+
+/// One test's files: journals and segments on the disk, lenders' memory and sockets in memory. Removed at the end.
+pub(crate) struct Place {
+    disk: TempDir,
+    memory: TempDir,
+    pub(crate) random: Random,
+    rounds: u64,
+}
+
+impl Place {
+    pub(crate) fn new() -> Place {
+        let seed = std::env::var("NETRAM_FAULT_SEED")
+            .ok()
+            .and_then(|seed| seed.parse().ok());
+        let seed = seed.unwrap_or_else(|| Random::here().next() % 1_000_000);
+        let rounds = std::env::var("NETRAM_FAULT_ROUNDS")
+            .ok()
+            .and_then(|rounds| rounds.parse().ok());
+        eprintln!("replay with NETRAM_FAULT_SEED={seed}");
+        let disk = tempfile::Builder::new()
+            .prefix("faults-")
+            .tempdir_in(env!("CARGO_TARGET_TMPDIR"));
+        let memory = tempfile::Builder::new()
+            .prefix("netram-faults-")
+            .tempdir_in("/dev/shm");
+        let place = Place {
+            disk: disk.expect("the build folder takes files"),
+            memory: memory.expect("tests need /dev/shm"),
+            random: Random(seed),
+            rounds: rounds.unwrap_or(1).max(1),
+        };
+        ClusterKey::generate()
+            .save_new(&place.key())
+            .expect("a key is saved");
+        place
+    }
+
+    /// How often to try a fault that is tried `few` times in a short run.
+    pub(crate) fn rounds(&self, few: u64) -> u64 {
+        few * self.rounds
+    }
+
+    pub(crate) fn disk(&self) -> &Path {
+        self.disk.path()
+    }
+
+    pub(crate) fn memory(&self) -> &Path {
+        self.memory.path()
+    }
+
+    pub(crate) fn key(&self) -> PathBuf {
+        self.memory.path().join("cluster.key")
+    }
+
+    /// A lender that listens on a socket of this place.
+    pub(crate) fn lender(&self, name: &str) -> Lender {
+        Lender::start(
+            self,
+            name,
+            &format!("unix:{}", self.memory().join(name).display()),
+            &[],
+            &[],
+        )
+    }
+
+    /// A client with a new journal of `log_bytes` in the folder `at`, which numbers records and gives up old ones.
+    pub(crate) fn journal_in(
+        &self,
+        at: &Path,
+        log_bytes: u64,
+        lenders: &[&Lender],
+        members: usize,
+    ) -> Client {
+        let journal = at.join("journal");
+        Journal::create(&journal, log_bytes).expect("a journal is made");
+        let work = Work {
+            journal,
+            lenders: lenders.iter().map(|lender| lender.address.clone()).collect(),
+            key: Some(self.key()),
+            multicast: None,
+            rule: "all".to_owned(),
+            members,
+            window_bytes: 256 * 1024,
+            disk_delay_ms: 1,
+            patience_ms: 4000,
+            accept_loss: false,
+            durability: "remote".to_owned(),
+            threads: 2,
+            bytes_max: 600,
+            task: Task::Journal { trim: true },
+            commits: None,
+            acked: vec![0; bank::THREADS],
+            trimmed: 0,
+        };
+        Client::new(work, self.memory().join("client.log"))
+    }
+
+    /// The same with a log so small that it wraps all the time.
+    pub(crate) fn wrapping(&self, lenders: &[&Lender], members: usize) -> Client {
+        let mut client = self.journal_in(self.disk(), 128 * 1024, lenders, members);
+        client.work.window_bytes = 32 * 1024;
+        client
+    }
+
+    /// A client that numbers records in a log large enough for any test.
+    pub(crate) fn journal(&self, lenders: &[&Lender], members: usize) -> Client {
+        self.journal_in(self.disk(), 64 << 20, lenders, members)
+    }
+
+    /// A client that keeps a bank in the folder `at`, made and closed once.
+    pub(crate) fn bank_in(&self, at: &Path, lenders: &[&Lender], members: usize, sparse: bool) -> Client {
+        let mut client = self.journal_in(at, 256 * 1024, lenders, members);
+        client.work.window_bytes = 64 * 1024;
+        client.work.task = Task::Bank {
+            segment: at.join("bank.data"),
+            table: at.join("bank.segments"),
+            sparse,
+        };
+        client.work.threads = 3;
+        client
+    }
+
+    pub(crate) fn bank(&self, lenders: &[&Lender], members: usize) -> Client {
+        let mut client = self.bank_in(self.disk(), lenders, members, false);
+        client.recover();
+        client
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        let Ok(entries) = std::fs::read_dir(self.memory.path()) else {
+            return;
+        };
+        for path in entries.flatten().map(|entry| entry.path()) {
+            if path.extension().is_some_and(|extension| extension == "log") {
+                let text = std::fs::read_to_string(&path).unwrap_or_default();
+                let lines: Vec<&str> = text.lines().collect();
+                let shown = &lines[lines.len().saturating_sub(LOG_LINES_SHOWN)..];
+                eprintln!("--- {}\n{}", path.display(), shown.join("\n"));
+            }
+        }
+    }
+}
+
+/// Says that a test cannot run here, past the test runner that would keep it to itself, on a line of its own.
+pub(crate) fn skipped(test: &str, missing: &str) {
+    let _ = writeln!(std::io::stderr(), "\nSKIPPED {test}: {missing}");
+}

@@ -1,0 +1,346 @@
+//! Two machines: this one, with a server in a network of its own, and a guest, which is a whole kernel in a process.
+
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::faults::harness::process::tool;
+use crate::guest::part;
+
+/// How long a guest or a server may be silent: the machine may be slow and busy.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// The kernel that is a process.
+const KERNEL: &str = "linux.uml";
+const MEMORY: &str = "192M";
+/// Where guests have their memory, and how much must be free there for all that run at a time.
+pub(crate) const SHARED: &str = "/dev/shm";
+pub(crate) const SHARED_FREE: u64 = 1 << 30;
+/// The first process, which takes commands.
+const INIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/all/guest/init.sh");
+const TAP: &str = "tap";
+const HOST: &str = "10.78.0.1";
+const PORT: u16 = 10809;
+
+static NETWORKS: AtomicU32 = AtomicU32::new(0);
+
+/// A network namespace with one cable to a guest; removed when dropped.
+pub(crate) struct Cable {
+    namespace: String,
+}
+
+impl Cable {
+    /// `Err`: what this machine lacks.
+    pub(crate) fn new() -> Result<Cable, String> {
+        let number = NETWORKS.fetch_add(1, Ordering::Relaxed);
+        let cable = Cable {
+            namespace: format!("ng{:x}{number:x}", std::process::id()),
+        };
+        let name = &cable.namespace;
+        tool("ip", &["netns", "add", name])?;
+        tool("ip", &["-n", name, "tuntap", "add", TAP, "mode", "tap"])?;
+        tool(
+            "ip",
+            &["-n", name, "address", "add", &format!("{HOST}/24"), "dev", TAP],
+        )?;
+        tool("ip", &["-n", name, "link", "set", TAP, "up"])?;
+        Ok(cable)
+    }
+
+    /// Where a server of this end listens.
+    pub(crate) fn address() -> String {
+        format!("tcp://{HOST}:{PORT}")
+    }
+
+    /// What makes a guest's device `/dev/nbd0` of that server's export.
+    pub(crate) fn client(connections: u32) -> String {
+        format!("nbd-client {HOST} {PORT} /dev/nbd0 -N db -C {connections}")
+    }
+
+    /// The command that runs the one behind it at this end, and not longer than this test.
+    fn here(&self) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.namespace]);
+        command.args(["setpriv", "--pdeathsig", "KILL"]);
+        command
+    }
+}
+
+impl Drop for Cable {
+    fn drop(&mut self) {
+        let _ = tool("ip", &["netns", "delete", &self.namespace]);
+    }
+}
+
+/// What every guest needs. `Err`: what this machine lacks.
+pub(crate) fn can_boot() -> Result<(), String> {
+    if !rustix::process::geteuid().is_root() {
+        return Err("this is not root".into());
+    }
+    let version = tool(KERNEL, &["--version"]).map_err(|why| format!("{why} (package user-mode-linux)"))?;
+    let driver = PathBuf::from(format!(
+        "/usr/lib/uml/modules/{version}/kernel/drivers/block/nbd.ko"
+    ));
+    driver
+        .metadata()
+        .map_err(|error| format!("{}: {error}", driver.display()))?;
+    let free = rustix::fs::statvfs(SHARED).map_err(|errno| format!("{SHARED}: {errno}"))?;
+    if free.f_bavail * free.f_frsize < SHARED_FREE {
+        return Err(format!("{SHARED} has less than {} MiB free", SHARED_FREE >> 20));
+    }
+    for program in [
+        "nbd-client",
+        "mkfs.ext4",
+        "setpriv",
+        "unshare",
+        "strace",
+        "insmod",
+        "resize2fs",
+    ] {
+        tool("which", &[program]).map_err(|_| format!("there is no `{program}`"))?;
+    }
+    Ok(())
+}
+
+/// A server of this end, killed when dropped.
+pub(crate) struct Server {
+    child: Child,
+}
+
+impl Server {
+    /// Starts `netram disk serve`. With `slow_disk` each sync of the journal's file takes 200 ms longer, so that what was
+    /// written meanwhile is in this process's memory and the lender's only.
+    pub(crate) fn of_volume(cable: &Cable, volume: &Path, slow_disk: bool) -> Server {
+        let mut command = cable.here();
+        if slow_disk {
+            command.args(["strace", "-D", "-f", "-q", "--seccomp-bpf", "-o", "/dev/null"]);
+            command.args([
+                "-e",
+                "trace=fdatasync",
+                "-e",
+                "inject=fdatasync:delay_enter=200000",
+            ]);
+        }
+        command.args([env!("CARGO_BIN_EXE_netram"), "disk", "serve", "--insecure"]);
+        command.args(["--name", "db", "--listen", &Cable::address()]);
+        Server::start(command.arg(volume))
+    }
+
+    /// Serves a disk that forgets what is not flushed when it is killed.
+    pub(crate) fn of_image(cable: &Cable, image: &Path) -> Server {
+        let part = format!("serve {} {}", image.display(), Cable::address());
+        let (program, arguments, (name, value)) = part::process(&part);
+        let mut command = cable.here();
+        Server::start(command.arg(program).args(arguments).env(name, value))
+    }
+
+    fn start(command: &mut Command) -> Server {
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut server = Server {
+            child: child.expect("it starts"),
+        };
+        let output = server.child.stdout.take().expect("its output is a pipe");
+        let ready = BufReader::new(output)
+            .lines()
+            .map_while(Result::ok)
+            .any(|line| line == "ready");
+        assert!(ready, "the server ended before it was ready");
+        server
+    }
+
+    pub(crate) fn kill(mut self) {
+        self.end();
+    }
+
+    /// Tells it to end, and waits until it has closed its volume.
+    pub(crate) fn stop(mut self) {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).expect("it runs");
+        assert!(self.child.wait().expect("it is our child").success());
+    }
+
+    fn end(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A kernel with its processes, on a read-only view of this machine's files. Cut off when dropped.
+pub(crate) struct Guest {
+    child: Child,
+    /// What it has its root from, if that is a process.
+    files: Option<Child>,
+    input: ChildStdin,
+    said: Receiver<String>,
+    /// Everything, for whoever reads of a failure.
+    story: String,
+}
+
+impl Guest {
+    /// Boots, and waits until it takes commands. `Err`: it cannot be had on this machine.
+    pub(crate) fn boot(cable: Option<&Cable>, folder: &Path) -> Result<Guest, String> {
+        let mut command = match cable {
+            Some(cable) => cable.here(),
+            None => Command::new("setpriv"),
+        };
+        if cable.is_none() {
+            command.args(["--pdeathsig", "KILL"]);
+        }
+        // All of a guest's processes go with the first of them.
+        command.args(["unshare", "--pid", "--fork", "--kill-child", KERNEL]);
+        command.args([
+            &format!("mem={MEMORY}"),
+            "root=/dev/root",
+            "rootfstype=hostfs",
+            "rootflags=/",
+            "ro",
+        ]);
+        command.args([
+            &format!("init={INIT}"),
+            "con0=fd:0,fd:1",
+            "con=null",
+            "ssl=null",
+            "quiet",
+        ]);
+        command.arg(format!("uml_dir={}", folder.display()));
+        // Without `gro` it loses what the host sends in large pieces.
+        if cable.is_some() {
+            command.arg(format!("vec0:transport=tap,ifname={TAP},depth=128,gro=1"));
+        }
+        Guest::start(&mut command, KERNEL, None)
+    }
+
+    /// Starts `program` by `command`, and waits until it takes commands. `files` serves its root, and ends with it.
+    pub(crate) fn start(command: &mut Command, program: &str, files: Option<Child>) -> Result<Guest, String> {
+        let child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn();
+        let mut child = child.map_err(|error| format!("{program}: {error}"))?;
+        let input = child.stdin.take().expect("its input is a pipe");
+        let mut output = BufReader::new(child.stdout.take().expect("its output is a pipe"));
+        let (tell, said) = channel();
+        std::thread::spawn(move || {
+            let mut line = Vec::new();
+            while matches!(output.read_until(b'\n', &mut line), Ok(1..)) {
+                if tell
+                    .send(String::from_utf8_lossy(&line).trim().to_owned())
+                    .is_err()
+                {
+                    // Nobody listens; the guest must not wait for that.
+                    let _ = std::io::copy(&mut output.by_ref(), &mut std::io::sink());
+                }
+                line.clear();
+            }
+        });
+        let mut guest = Guest {
+            child,
+            files,
+            input,
+            said,
+            story: String::new(),
+        };
+        match guest.find(|line| (line == "guest: ready").then_some(())) {
+            Some(()) => Ok(guest),
+            None => Err(format!("{program} ended before it had booted: {}", guest.story)),
+        }
+    }
+
+    /// The next line that `wanted` takes; `None` when the guest has ended.
+    fn find<T>(&mut self, mut wanted: impl FnMut(&str) -> Option<T>) -> Option<T> {
+        loop {
+            match self.said.recv_timeout(PATIENCE) {
+                Ok(line) => {
+                    let _ = writeln!(self.story, "{line}");
+                    if let Some(found) = wanted(&line) {
+                        return Some(found);
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Timeout) => panic!("the guest is silent: {}", self.story),
+            }
+        }
+    }
+
+    /// Gives a command, and does not wait for its end.
+    pub(crate) fn tell(&mut self, command: &str) {
+        let _ = writeln!(self.story, "$ {command}");
+        writeln!(self.input, "{command}").expect("the guest listens");
+    }
+
+    /// Runs a command to its end: what it said, and how it ended.
+    pub(crate) fn run(&mut self, command: &str) -> (String, i32) {
+        self.tell(command);
+        self.end_of_command()
+    }
+
+    /// What the command that runs still says, and how it ends.
+    pub(crate) fn end_of_command(&mut self) -> (String, i32) {
+        let mut said = String::new();
+        let code = self.find(|line| {
+            let code = line.strip_prefix("guest: done ");
+            if code.is_none() && !line.is_empty() {
+                let _ = writeln!(said, "{line}");
+            }
+            code.map(|code| code.parse().expect("an exit code"))
+        });
+        let code = code.unwrap_or_else(|| panic!("the guest has ended: {}", self.story));
+        (said, code)
+    }
+
+    /// Runs a command that must go well: what it said.
+    pub(crate) fn must(&mut self, command: &str) -> String {
+        let (said, code) = self.run(command);
+        assert_eq!(code, 0, "{command}: {said}\nthe guest: {}", self.story);
+        said
+    }
+
+    /// Waits until `count` more files are synced: how many are now.
+    pub(crate) fn wait_for_synced(&mut self, count: u64) -> u64 {
+        let mut left = count;
+        let last = self.find(|line| {
+            let number = part::acknowledged(line)?;
+            left -= 1;
+            (left == 0).then_some(number)
+        });
+        last.unwrap_or_else(|| panic!("the guest has ended: {}", self.story)) + 1
+    }
+
+    /// Ends everything of it at once, wherever it is: how many files were synced by then, if more than `synced`.
+    pub(crate) fn cut(mut self, synced: u64) -> u64 {
+        self.kill();
+        let mut count = synced;
+        // Its output ends with its last process.
+        self.find(|line| {
+            count = part::acknowledged(line).map_or(count, |number| number + 1);
+            None::<()>
+        });
+        count
+    }
+
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if let Some(files) = &mut self.files {
+            let _ = files.kill();
+            let _ = files.wait();
+        }
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

@@ -1,0 +1,32 @@
+//! The program as its users meet it: several real processes, real sockets, real disks.
+//!
+//! One program, because each is linked to everything: a module is a story or several of one kind.
+
+mod command_line;
+mod common;
+mod data_lender;
+mod databases;
+mod databases_compared;
+mod demo;
+mod disk;
+mod far_compared;
+mod faults;
+mod guest;
+mod lending;
+mod mount;
+mod mount_volume;
+mod pagesim;
+mod paper;
+mod paper_lnd;
+mod paper_osdi94;
+mod replica;
+mod run;
+mod rvm_bash;
+mod rvm_damage;
+mod rvm_tools;
+mod shared;
+mod shared_figures;
+mod shared_served;
+mod sqlite;
+mod users;
+mod volume_figures;

@@ -1,0 +1,11 @@
+//! `netram mount` with real lenders, real programs and real SIGKILLs: what was synced there is there afterwards. Databases on a mount: `tests/databases`.
+//!
+//! Where this process may not mount, these tests say so and leave.
+
+mod files;
+mod input;
+mod kills;
+mod oo7;
+mod power;
+
+use crate::common::mounted::{Mounted, cannot_mount, wait_until};

@@ -1,0 +1,94 @@
+//! The experiments of log-based coherency, as quick as they get: every file is there, every curve has every place.
+//! Which numbers come out is not the tests' business.
+
+use std::io::Write;
+
+use crate::common::run;
+use serde_json::Value;
+
+#[test]
+fn a_quick_run_measures_the_table_and_every_curve() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let disk = folder.path().join("disk");
+    std::fs::create_dir(&disk).unwrap();
+    let ran = run([
+        "bench",
+        "paper",
+        "--only",
+        "osdi94",
+        "--quick",
+        "--png",
+        "--json",
+        "--out",
+        out.to_str().unwrap(),
+        "--dir",
+        disk.to_str().unwrap(),
+    ]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let json: Value = serde_json::from_str(&ran.out).unwrap();
+    let skipped = json["report"]["skipped"].as_array().unwrap();
+    for reason in skipped {
+        // Written past the test harness, which would swallow it.
+        writeln!(std::io::stderr(), "SKIPPED: {reason}").unwrap();
+        assert!(
+            reason.as_str().unwrap().contains("note"),
+            "only the kernel's notes may be missing"
+        );
+    }
+    let costs = std::fs::read_to_string(out.join("osdi94-table2.csv")).unwrap();
+    for id in [
+        "copy-cold",
+        "compare-warm",
+        "send-tcp",
+        "send-unix",
+        "fault-signal",
+        "protect-trap",
+    ] {
+        assert!(
+            costs.lines().any(|line| line.starts_with(&format!("{id},"))),
+            "{id}: {costs}"
+        );
+    }
+    for (number, curves) in [(4, 5), (5, 3), (6, 3), (7, 4)] {
+        let file = out.join(format!("osdi94-fig{number:02}.csv"));
+        let text = std::fs::read_to_string(&file).unwrap();
+        let rows: Vec<Vec<&str>> = text
+            .lines()
+            .skip(1)
+            .map(|line| line.split(',').collect())
+            .collect();
+        let missing = if skipped.is_empty() {
+            0
+        } else {
+            1 + usize::from(number == 4)
+        };
+        let curves = curves - if number == 5 || number == 6 { 0 } else { missing };
+        assert_eq!(rows.len(), curves * 2, "{text}");
+        assert!(
+            rows.iter().all(|row| row[4].parse::<f64>().unwrap() >= 0.0),
+            "{text}"
+        );
+        for kind in ["svg", "png"] {
+            assert!(
+                file.with_extension(kind).metadata().unwrap().len() > 1000,
+                "{kind}"
+            );
+        }
+    }
+    let bars = std::fs::read_to_string(out.join("osdi94-fig01-03.csv")).unwrap();
+    let ways = if skipped.is_empty() { 6 } else { 4 };
+    assert_eq!(bars.lines().count(), 1 + 8 * ways, "{bars}");
+    // What follows from the benchmark is counted, whatever the machine.
+    let log = bars.lines().find(|line| line.starts_with("2,t2b,log,")).unwrap();
+    assert!(log.contains(",43740,9900,79200,"), "{log}");
+    let columns = std::fs::read_to_string(out.join("osdi94-fig08.csv")).unwrap();
+    assert_eq!(columns.lines().count(), 1 + 5, "{columns}");
+    let tables = std::fs::read_to_string(out.join("osdi94.md")).unwrap();
+    assert!(tables.contains("Table 2") && tables.contains("Table 3") && tables.contains("Cpy/Cmp"));
+    assert_eq!(
+        std::fs::read_dir(&disk).unwrap().count(),
+        0,
+        "nothing is left behind"
+    );
+}

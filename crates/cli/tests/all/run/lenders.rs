@@ -1,0 +1,188 @@
+//! Lenders that die under a program, and lenders that are full.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use super::{Site, compiled, finish, library, netram, start, text};
+use crate::common::available;
+
+const SIGBUS: i32 = 7;
+
+/// A program that has written its memory, and waits for a word before it looks.
+struct Waiting {
+    child: Child,
+    out: BufReader<std::process::ChildStdout>,
+}
+
+impl Waiting {
+    fn start(site: &Site, options: &[&str], heap: &std::path::Path) -> Waiting {
+        let mut command = site.run("1MiB", options, heap);
+        command.arg("waits").stdin(Stdio::piped());
+        let mut child = start(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        assert_eq!(line, "written\n");
+        Waiting { child, out }
+    }
+
+    /// Has it look. How it ended, what it found, and what was said.
+    fn look(mut self) -> (ExitStatus, String, String) {
+        // If it has ended, it says so below.
+        let _ = self.child.stdin.take().unwrap().write_all(b"look\n");
+        let mut found = String::new();
+        self.out.read_line(&mut found).unwrap();
+        let ended = self.child.wait_with_output().unwrap();
+        (ended.status, found, text(&ended.stderr))
+    }
+}
+
+#[test]
+fn with_two_copies_a_lender_that_is_killed_costs_the_program_nothing() {
+    let Some(mut site) = Site::new("killed", 2, "64MiB") else {
+        return;
+    };
+    let (_folder, heap) = compiled("heap", &[]);
+    let waiting = Waiting::start(&site, &[], &heap);
+    settled(&site);
+    site.lenders[1].stop(Signal::KILL);
+    let (status, found, said) = waiting.look();
+    assert_eq!((status.code(), found.as_str()), (Some(0), "same\n"), "{said}");
+}
+
+/// Its one copy of each page moves before the lender gives the memory back.
+#[test]
+fn a_lender_whose_machine_is_short_of_memory_costs_the_program_nothing() {
+    let Some(mut site) = Site::new("short", 2, "64MiB") else {
+        return;
+    };
+    let (_folder, heap) = compiled("heap", &[]);
+    let address = site.lenders[0].address.clone();
+    let proc = site.folder.path().to_owned();
+    available(&proc, 1 << 40);
+    site.lenders[0].stop(Signal::KILL);
+    let watch = ["--keep-free", "1GiB", "--proc", proc.to_str().unwrap()];
+    let listen = ["--listen", &address, "--insecure", "--deposits", "64MiB"];
+    let options = [listen.as_slice(), &watch].concat();
+    site.lenders[0] = super::Lender::with_memory("64MiB", "run-short-again", &options);
+    let waiting = Waiting::start(&site, &["--copies", "1"], &heap);
+    let until = Instant::now() + Duration::from_secs(60);
+    let held = |lender| site.status(lender)["deposits"][0]["held"].as_u64().unwrap_or(0);
+    while held(0) + held(1) < 7 * 256 {
+        assert!(Instant::now() < until, "{} and {}", held(0), held(1));
+    }
+    assert!(held(0) > 0, "or nothing could move");
+    available(&proc, 0);
+    while site.status(0)["memory"]["given_back"] != 64 << 20 {
+        assert!(Instant::now() < until, "{}", site.status(0));
+    }
+    assert_eq!(site.status(0)["memory"]["deposits"], 0);
+    let (status, found, said) = waiting.look();
+    assert_eq!((status.code(), found.as_str()), (Some(0), "same\n"), "{said}");
+}
+
+#[test]
+fn a_page_whose_last_copy_is_lost_is_a_bus_error_and_a_sentence_that_names_its_lender() {
+    let Some(mut site) = Site::new("lost", 1, "64MiB") else {
+        return;
+    };
+    let (_folder, heap) = compiled("heap", &[]);
+    let waiting = Waiting::start(&site, &["--copies", "1"], &heap);
+    let address = site.lenders[0].address.clone();
+    site.lenders[0].stop(Signal::KILL);
+    // One that is there again has nothing: nobody need wait for the lease.
+    site.lenders[0] =
+        super::Lender::with_memory("64MiB", "lost-again", &["--listen", &address, "--insecure"]);
+    let (status, found, said) = waiting.look();
+    // `timeout` ends as its child does.
+    assert!(
+        status.signal() == Some(SIGBUS) || status.code() == Some(128 + SIGBUS),
+        "{status}: {said}"
+    );
+    assert_eq!(found, "", "never zeros");
+    assert!(said.contains("is lost") && said.contains(&address), "{said}");
+}
+
+#[test]
+fn a_file_on_a_disk_does_for_lenders() {
+    // Asks whether page faults are served here.
+    let Some(site) = Site::new("spill", 1, "64MiB") else {
+        return;
+    };
+    let (_folder, heap) = compiled("heap", &[]);
+    let spills = |size: &str| {
+        let mut command = netram();
+        command
+            .env_remove("NETRAM_LENDERS")
+            .args(["run", "--local=2MiB", "--spill-size", size, "--spill"])
+            .arg(site.folder.path())
+            .arg(format!("--report={}", site.report().display()))
+            .arg("--")
+            .arg(&heap)
+            .arg("works")
+            .env("NETRAM_FARRUN", library());
+        finish(&mut command)
+    };
+    let ran = spills("64MiB");
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert_eq!(ran.out, "all is as it was written\n");
+    assert!(site.told("fetched") > 50);
+    let ran = spills("1");
+    assert_eq!(ran.code, 1, "{}", ran.err);
+    assert!(
+        ran.err
+            .contains("the most bytes of a spill file; it must be a page at least"),
+        "{}",
+        ran.err
+    );
+}
+
+/// What it asks for then is refused; what it had asked for before, and writes for the first time, waits for room.
+#[test]
+fn without_room_at_lenders_the_program_gets_no_memory_or_waits_and_that_is_said() {
+    let Some(site) = Site::new("full", 1, "4MiB") else {
+        return;
+    };
+    let (_folder, heap) = compiled("heap", &[]);
+    let mut command = site.run("1MiB", &["--copies=1", "--threshold=1KiB"], &heap);
+    let mut child = start(
+        command
+            .arg("hoards")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped()),
+    );
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+    let told = said.find(|line| {
+        line.as_ref()
+            .is_ok_and(|line| line.contains("no lender has room"))
+    });
+    assert!(told.is_some(), "it ended without a word");
+    // By this `timeout` ends the program as well.
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), Signal::TERM).unwrap();
+    let ended = child.wait_with_output().unwrap();
+    assert!(!text(&ended.stdout).contains("endless"), "{ended:?}");
+}
+
+/// Waits until both lenders have all that the program wrote: what came to one before the other was there is mended a little later.
+fn settled(site: &Site) {
+    // 8 MiB, of which 1 is here.
+    const PAGES: u64 = 7 * 256;
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let held = |lender: usize| {
+            let report = site.status(lender);
+            let deposits = report["deposits"].as_array().unwrap();
+            let held = deposits.iter().filter_map(|deposit| deposit["held"].as_u64());
+            held.max().unwrap_or(0)
+        };
+        if held(0) == held(1) && held(0) >= PAGES {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{} and {}", held(0), held(1));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,186 @@
+//! `netram run` on real programs with real lenders: at a quarter of their memory they do what they do without it.
+//!
+//! Where this process may not have page faults served, these tests say so and leave.
+
+mod children;
+mod ends;
+mod input;
+mod lenders;
+mod programs;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+
+use crate::common::{Lender, finish, netram, start};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The library that programs load.
+fn library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| crate::common::library("netram-farrun"))
+}
+
+/// A program of the folder of these tests, compiled.
+fn compiled(name: &str, words: &[&str]) -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join(name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/all/run/{name}.c"));
+    let mut command = Command::new("cc");
+    command.args(["-O1", "-Wall", "-Werror"]).args(words);
+    command.arg("-o").arg(&program).arg(source).arg("-pthread");
+    let ran = finish(&mut command);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    (folder, program)
+}
+
+/// Lenders of a test, and where runs tell what they moved.
+struct Site {
+    lenders: Vec<Lender>,
+    folder: TempDir,
+}
+
+impl Site {
+    /// `None`: this process may not have page faults served, and that was said.
+    fn new(name: &str, count: usize, memory: &str) -> Option<Site> {
+        let folder = tempfile::tempdir().unwrap();
+        let lender = |index: usize| {
+            let address = format!("unix:{}/{index}.sock", folder.path().display());
+            let listen = ["--listen", &address, "--insecure", "--deposits", memory];
+            Lender::with_memory(memory, &format!("run-{name}-{index}"), &listen)
+        };
+        let site = Site {
+            lenders: (0..count).map(lender).collect(),
+            folder,
+        };
+        let ran = finish(site.run("256KiB", &[], Path::new("true")).arg("word"));
+        if ran.err.contains("may not have page faults served") || ran.err.contains("this kernel has no") {
+            skipped(&ran.err);
+            return None;
+        }
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        Some(site)
+    }
+
+    fn addresses(&self) -> String {
+        let all: Vec<&str> = self
+            .lenders
+            .iter()
+            .map(|lender| lender.address.as_str())
+            .collect();
+        all.join(",")
+    }
+
+    /// A program with so much local memory; its words are to be added.
+    fn run(&self, local: &str, options: &[&str], program: &Path) -> Command {
+        // What hangs must not keep the lenders' memory.
+        let mut command = Command::new("timeout");
+        command.args(["--signal=KILL", "120"]);
+        let inner = netram();
+        command.arg(inner.get_program());
+        for (name, _) in inner.get_envs() {
+            command.env_remove(name);
+        }
+        command
+            .args(["run", "--insecure", "--local", local, "--lenders"])
+            .arg(self.addresses())
+            .arg(format!("--report={}", self.report().display()))
+            .args(options)
+            .arg("--")
+            .arg(program)
+            .env("NETRAM_FARRUN", library())
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn report(&self) -> PathBuf {
+        self.folder.path().join("report")
+    }
+
+    /// What lenders say of themselves.
+    fn status(&self, lender: usize) -> Value {
+        let ran = finish(netram().args(["status", "--insecure", "--json", &self.lenders[lender].address]));
+        let answers: Value = serde_json::from_str(&ran.out).unwrap();
+        answers[0]["report"].clone()
+    }
+
+    /// Faults of the last run on pages that were away, or here and compressed.
+    fn returned(&self) -> u64 {
+        self.told("fetched") + self.told("unpacked")
+    }
+
+    /// What the last run has told of itself.
+    fn told(&self, what: &str) -> u64 {
+        let text = std::fs::read_to_string(self.report()).unwrap();
+        let report: Value = serde_json::from_str(&text).unwrap();
+        report[what].as_u64().unwrap_or_else(|| panic!("{text}"))
+    }
+}
+
+/// Says aloud that a test cannot be run here.
+fn skipped(missing: &str) {
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    // Written past the test harness, which would swallow it.
+    let _ = writeln!(std::io::stderr(), "\nSKIPPED {test}: {missing}");
+}
+
+/// Runs a command to its end, however it ends.
+fn output(command: &mut Command) -> Output {
+    let child = start(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
+    child.wait_with_output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn a_program_at_a_quarter_of_its_memory_finds_what_it_wrote() {
+    let Some(site) = Site::new("quarter", 2, "64MiB") else {
+        return;
+    };
+    let (_folder, heap) = compiled("heap", &[]);
+    let native = finish(Command::new(&heap).arg("works"));
+    assert_eq!(native.code, 0, "{}", native.err);
+    let far = finish(site.run("2MiB", &[], &heap).arg("works"));
+    assert_eq!(far.code, 0, "{}", far.err);
+    assert_eq!(far.out, native.out);
+    let pages = 2 * 256;
+    // Most comes ahead of need, and is not counted there.
+    assert!(site.told("fetched") > 50 && site.told("sent") > pages);
+    assert!(site.told("used_bytes") <= 2 << 20);
+}
+
+#[test]
+fn small_allocations_lie_there_too_if_that_is_asked_for() {
+    let Some(site) = Site::new("small", 2, "64MiB") else {
+        return;
+    };
+    let (_folder, heap) = compiled("heap", &[]);
+    let far = finish(site.run("2MiB", &["--threshold=1KiB"], &heap).arg("crumbles"));
+    assert_eq!(far.code, 0, "{}", far.err);
+    assert_eq!(far.out, "all is as it was written\n");
+    assert!(site.returned() > 256, "of 8 MiB a quarter was here");
+}
+
+#[test]
+fn what_was_moved_is_told_in_a_line_as_well() {
+    let Some(site) = Site::new("line", 1, "64MiB") else {
+        return;
+    };
+    let (_folder, heap) = compiled("heap", &[]);
+    let mut command = netram();
+    command
+        .args(["run", "--insecure", "--local=2MiB", "--report", "--lenders"])
+        .arg(site.addresses())
+        .arg("--")
+        .arg(&heap)
+        .arg("works")
+        .env("NETRAM_FARRUN", library());
+    let ran = finish(&mut command);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let told = |line: &str| line.starts_with("netram run: ") && line.contains(" fetched (");
+    assert!(ran.err.lines().any(told), "{}", ran.err);
+}

@@ -1,0 +1,356 @@
+//! `netram shared`: what an operator sees and does of a region that is served: in its directory, and at its address.
+
+use std::fs;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::common::run;
+use crate::common::shared::{PATIENCE, Place, Server};
+use netram_proto::id::{Incarnation, JournalId};
+use netram_proto::journal::{View, ViewMember};
+use netram_proto::port::Durability;
+use netram_proto::shared::message::Join;
+use netram_proto::shared::{Hold, LockId, ToNode, ToServer};
+use netram_proto::wire::Link;
+use netram_rvm::Mode;
+use netram_shared::channel::{Arrival, Channel, Door, DoorConfig, Service};
+use netram_shared::server::Report;
+use netram_shared::server::serve::report::{NodeReport, RegionReport};
+use netram_shared::{Node, Options};
+use netram_transport::{Address, ClusterKey, Security};
+use serde_json::Value;
+
+/// A node, which has said nothing but that it joins.
+fn joined(address: &Address, view: View) -> Channel {
+    let mut node = Channel::open(address, &Security::Insecure, PATIENCE).unwrap();
+    let join: ToServer<Vec<u8>> = ToServer::Join(Join {
+        region: None,
+        name: "desk".to_owned(),
+        view,
+        key: Vec::new(),
+        begins: Link::default(),
+        lazy: false,
+        link: 0,
+    });
+    let mut head = Vec::new();
+    join.head(&mut head);
+    node.queue(&[&head]);
+    let began = Instant::now();
+    loop {
+        node.flush().unwrap();
+        if let Some(message) = node.receive().unwrap() {
+            assert!(matches!(
+                ToNode::decode(message),
+                Ok(ToNode::Joined(_) | ToNode::Kept { .. })
+            ));
+            return node;
+        }
+        assert!(began.elapsed() < PATIENCE, "nobody is let in");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < 3 * PATIENCE, "never: {what}");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_region_is_served_shown_and_stopped() {
+    let place = Place::new();
+    assert_eq!(place.made().code, 0);
+    // The node that is played by hand says nothing more.
+    let mut server = Server::start(&place, "plan", &["--lease", "60s"]);
+    let address = server.address.parse().unwrap();
+    let _node = joined(&address, View::first(JournalId(5)));
+    let shown = place.json("status", "plan");
+    assert_eq!(
+        (&shown["served"], &shown["server"]["nodes"][0]["name"]),
+        (&true.into(), &"desk".into())
+    );
+    let told = place.shared("status", "plan", &[]);
+    assert!(
+        told.out.contains("served at tcp://") && told.out.contains("node 1 is live"),
+        "{}",
+        told.out
+    );
+    let afar = run(["shared", "status", &server.address, "--insecure", "--json"]);
+    assert_eq!(afar.code, 0, "{}", afar.err);
+    let afar: Value = serde_json::from_str(&afar.out).unwrap();
+    for name in [
+        "id",
+        "bytes",
+        "address",
+        "locks",
+        "position",
+        "nodes",
+        "nodes_gone",
+        "losses_accepted",
+        "served",
+    ] {
+        assert_eq!(afar[name], shown[name], "{name}");
+    }
+    for name in ["addresses", "lease_ms", "nodes"] {
+        assert_eq!(afar["server"][name], shown["server"][name], "{name}");
+    }
+    let people = run(["shared", "status", &server.address, "--insecure"]);
+    for word in ["16 locks", "served at tcp://", "node 1 is live"] {
+        assert!(people.out.contains(word), "{word}: {}", people.out);
+    }
+    let lenders = run(["status", &server.address, "--insecure"]);
+    assert!(
+        lenders.code == 1 && lenders.out.contains("shared status"),
+        "{}",
+        lenders.out
+    );
+    let other = place.shared("serve", "plan", &["--insecure", "--listen", "tcp://127.0.0.1:0"]);
+    assert!(other.code == 1 && other.err.contains("serving"), "{}", other.err);
+    let nowhere = place.shared("serve", "plan", &["--insecure"]);
+    assert!(
+        nowhere.code == 2 && nowhere.err.contains("--listen"),
+        "{}",
+        nowhere.err
+    );
+    for (node, sentence) in [
+        ("1", "node 1 (desk) is live: nothing"),
+        ("9", "there is no node 9"),
+    ] {
+        let refused = place.shared("accept-loss", "plan", &["--node", node]);
+        assert!(
+            refused.code == 1 && refused.err.contains(sentence),
+            "{}",
+            refused.err
+        );
+    }
+    let pid = rustix::process::Pid::from_child(&server.child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert!(server.child.wait().unwrap().success());
+    let shown = place.json("status", "plan");
+    assert_eq!(
+        (&shown["served"], &shown["server"]),
+        (&false.into(), &Value::Null)
+    );
+    let ended = run(["shared", "status", &server.address, "--insecure"]);
+    assert!(
+        ended.code == 1 && ended.err.contains("cannot reach"),
+        "{}",
+        ended.err
+    );
+    let unserved = place.shared("accept-loss", "plan", &["--node", "1"]);
+    assert!(unserved.err.contains("nobody serves"), "{}", unserved.err);
+    assert_eq!(
+        shown["nodes"][0]["standing"], "live",
+        "it goes on with the next server"
+    );
+}
+
+#[test]
+fn a_status_that_cannot_be_had_says_what_to_do() {
+    let place = Place::new();
+    let key = place.path("key");
+    let (right, wrong) = (ClusterKey::generate(), place.path("other"));
+    right.save_new(&key).unwrap();
+    ClusterKey::generate().save_new(&wrong).unwrap();
+    let folder = key.display().to_string();
+    for (arguments, code, sentence) in [
+        (&["tcp://127.0.0.1:1"][..], 2, "no cluster key is given"),
+        (&["http://plan:7440", "--insecure"], 2, "http://plan:7440"),
+        (
+            &["tcp://10.0.0.9:7440", "--insecure"],
+            1,
+            "is not on this machine",
+        ),
+        (&["tcp://127.0.0.1:1", "--key-file", &folder], 1, "cannot reach"),
+        (&["nowhere"], 1, "netram shared create"),
+    ] {
+        let refused = run([&["shared", "status"], arguments].concat());
+        assert!(
+            refused.code == code && refused.err.contains(sentence),
+            "{arguments:?}: {} {}",
+            refused.code,
+            refused.err
+        );
+    }
+    assert_eq!(place.made().code, 0);
+    let server = Server::start_with_key(&place, "plan", &key);
+    let ask = |key: &std::path::Path| {
+        run([
+            "shared",
+            "status",
+            &server.address,
+            "--key-file",
+            key.to_str().unwrap(),
+        ])
+    };
+    let answered = ask(&key);
+    assert!(
+        answered.code == 0 && answered.out.contains("16 locks"),
+        "{}",
+        answered.err
+    );
+    let refused = ask(&wrong);
+    assert!(
+        refused.code == 1 && refused.err.contains("cluster key is not ours") && refused.out.is_empty(),
+        "{}",
+        refused.err
+    );
+    let refused = run(["shared", "status", &server.address, "--insecure"]);
+    assert!(
+        refused.code == 1 && refused.err.contains("requires the cluster key"),
+        "{}",
+        refused.err
+    );
+    let refused = run(["shared", "accept-loss", &server.address, "--node", "1"]);
+    assert!(
+        refused.code == 2 && refused.err.contains("directory"),
+        "{}",
+        refused.err
+    );
+}
+
+/// A server that answers with whatever it likes.
+struct Liar(Vec<u8>);
+
+impl Service for Liar {
+    fn take(&self, mut arrival: Arrival) {
+        arrival.channel.queue(&[&self.0]);
+        assert!(arrival.channel.flush().unwrap(), "it is short");
+    }
+}
+
+/// Asks a server that answers so, as people do. Returns all that a terminal is given.
+fn told_by_liar(answer: &Value) -> String {
+    let listen = vec!["tcp://127.0.0.1:0".parse().unwrap()];
+    let config = DoorConfig {
+        tells_status: true,
+        ..DoorConfig::new(listen, Security::Insecure)
+    };
+    let door = Door::open(config, Arc::new(Liar(serde_json::to_vec(answer).unwrap()))).unwrap();
+    let address = door.addresses()[0].to_string();
+    let told = run(["shared", "status", &address, "--insecure"]);
+    told.out + &told.err
+}
+
+#[test]
+fn whatever_a_server_says_a_terminal_only_shows_it() {
+    let red = "\u{1b}[31m";
+    let report = Report {
+        region: Some(RegionReport {
+            id: red.to_owned(),
+            ..RegionReport::default()
+        }),
+        addresses: vec![red.to_owned()],
+        nodes: vec![NodeReport {
+            standing: red.to_owned(),
+            name: red.to_owned(),
+            why: Some(red.to_owned()),
+            ..NodeReport::default()
+        }],
+        missing: vec![red.to_owned()],
+        shortened: true,
+        ..Report::default()
+    };
+    for (answer, times) in [
+        (serde_json::json!({ "status": report }), 7),
+        (serde_json::json!({ "refused": red }), 1),
+        (serde_json::json!({ red: 1 }), 1),
+    ] {
+        let shown = told_by_liar(&answer);
+        assert!(
+            !shown.contains(|letter: char| letter.is_control() && letter != '\n'),
+            "{shown:?}"
+        );
+        assert_eq!(shown.matches("\\u{1b}[31m").count(), times, "{shown}");
+    }
+}
+
+#[test]
+fn what_a_lost_lender_had_is_shown_afar_and_given_up_on_the_spot() {
+    let place = Place::new();
+    assert_eq!(place.made().code, 0);
+    let server = Server::start(&place, "plan", &["--lease", "300ms"]);
+    let lender = place.path("lender.sock");
+    let view = View {
+        counting: true,
+        members: vec![ViewMember {
+            incarnation: Incarnation(7),
+            address: format!("unix:{}", lender.display()),
+            domain: String::new(),
+        }],
+        ..View::first(JournalId(5))
+    };
+    drop(joined(&server.address.parse().unwrap(), view));
+    let afar = || run(["shared", "status", &server.address, "--insecure"]).out;
+    until("it is stuck", || afar().contains("these must answer"));
+    let told = afar();
+    for word in [
+        "lender.sock",
+        "accept-loss --node 1",
+        "after record 0 may be lost",
+    ] {
+        assert!(told.contains(word), "{word}: {told}");
+    }
+    let json = |flags: &[&str]| -> Value {
+        let ran = place.shared(
+            "accept-loss",
+            "plan",
+            &[&["--node", "1", "--json"], flags].concat(),
+        );
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        serde_json::from_str(&ran.out).unwrap()
+    };
+    let shown = json(&["--show"]);
+    assert_eq!(
+        (&shown["accepted"], &shown["records"]),
+        (&false.into(), &0.into())
+    );
+    assert!(
+        shown["lenders"][0].as_str().unwrap().contains("lender.sock"),
+        "{shown}"
+    );
+    assert_eq!(json(&[])["accepted"], true);
+    until("it is gone, and that is written down", || {
+        afar().contains("node 1 is gone with record 0")
+    });
+}
+
+#[test]
+fn a_region_whose_server_is_lost_is_made_again_with_a_log_as_chosen() {
+    let place = Place::new();
+    let made = place.shared("create", "plan", &["--size", "64KiB", "--log-size", "1MiB"]);
+    assert_eq!(made.code, 0, "{}", made.err);
+    // It must end, and not before the node has written, on a busy machine either.
+    let server = Server::start(&place, "plan", &["--lease", "5s"]);
+    let node = Node::join(Options {
+        name: "desk".to_owned(),
+        patience: PATIENCE,
+        ..Options::new(
+            server.address.parse().unwrap(),
+            Security::Insecure,
+            place.path("node"),
+        )
+    })
+    .unwrap();
+    let mut txn = node.begin(Mode::Restore).unwrap();
+    txn.acquire(LockId(0), Hold::Exclusive).unwrap();
+    txn.write(0, b"drawn").unwrap();
+    txn.commit(Durability::Remote).unwrap();
+    drop(server);
+    let copy = place.path("copy");
+    until("the node has no lease", || node.save_copy(&copy).is_ok());
+    let rescue = |size: &str| {
+        let copy = copy.to_str().unwrap();
+        place.shared("rescue", "again", &[copy, "--log-size", size, "--json"])
+    };
+    let small = rescue("1KiB");
+    assert!(small.code == 1 && !place.path("again").exists(), "{}", small.err);
+    let made = rescue("2MiB");
+    assert_eq!(made.code, 0, "{}", made.err);
+    let log = fs::metadata(place.path("again/log")).unwrap().len();
+    assert!((2 << 20..3 << 20).contains(&log), "{log}");
+    assert_eq!(place.json("verify", "again")["damage"], serde_json::json!([]));
+    assert_eq!(fs::read(place.path("again/region")).unwrap()[..5], *b"drawn");
+}

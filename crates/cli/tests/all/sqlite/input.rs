@@ -1,0 +1,149 @@
+//! What is refused, and what is said then.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+
+use crate::common::{Lender, netram, start};
+use crate::sqlite::{Site, finish, no_shell};
+
+#[test]
+fn without_netram_it_is_no_database_and_stays_as_it_is() {
+    if no_shell() {
+        return;
+    }
+    let site = Site::new("sqlite-plain", 0);
+    let made = site.shell("create table t(n);\ninsert into t values(7);\nselect n from t;\n");
+    assert_eq!((made.code, made.out.trim()), (0, "7"), "{}", made.err);
+    let plain = finish(
+        Command::new("sqlite3")
+            .arg(site.database())
+            .arg("create table u(n)"),
+    );
+    assert!(
+        plain.code != 0 && plain.err.contains("not a database"),
+        "{}",
+        plain.err
+    );
+    let found = site.shell("select n from t;\n.tables\n");
+    assert_eq!(found.out.split_whitespace().collect::<Vec<_>>(), ["7", "t"]);
+    let twice = finish(&mut site.netram("create"));
+    assert!(
+        twice.code != 0 && twice.err.contains("held already"),
+        "{}",
+        twice.err
+    );
+}
+
+#[test]
+fn what_netram_does_not_hold_is_not_opened_and_it_is_said_how_it_would_be() {
+    if no_shell() {
+        return;
+    }
+    let site = Site::new("sqlite-free", 0);
+    assert_eq!(finish(&mut site.netram("release")).code, 0);
+    let refused = site.shell("select 1;\n");
+    assert!(refused.err.contains("netram sqlite create"), "{}", refused.err);
+    for what in ["release", "recover", "status"] {
+        let refused = finish(&mut site.netram(what));
+        assert!(
+            refused.code != 0 && refused.err.contains("does not hold"),
+            "{}",
+            refused.err
+        );
+    }
+    fs::write(site.database(), "a letter").unwrap();
+    let refused = finish(&mut site.netram("create"));
+    assert!(refused.err.contains("no SQLite database"), "{}", refused.err);
+}
+
+#[test]
+fn while_somebody_has_it_open_it_is_not_given_back() {
+    if no_shell() {
+        return;
+    }
+    let site = Site::new("sqlite-open", 0);
+    let made = site.shell(&format!(
+        "create table t(n);\n.shell {} sqlite release {} 2>&1 || true\n",
+        env!("CARGO_BIN_EXE_netram"),
+        site.database().display()
+    ));
+    assert!(
+        made.out.contains("open in another process"),
+        "{} {}",
+        made.out,
+        made.err
+    );
+    let settled = finish(site.netram("status").arg("--json"));
+    let status: serde_json::Value = serde_json::from_str(&settled.out).unwrap();
+    assert_eq!((&status["open"], &status["seats"]), (&false.into(), &2.into()));
+}
+
+/// Both lenders are lost with what only they had: that is said, and not passed over.
+#[test]
+fn what_cannot_be_proven_complete_is_refused_with_the_lenders_that_are_missing() {
+    if no_shell() {
+        return;
+    }
+    let mut site = Site::new("sqlite-lost", 2);
+    let made = site.shell("pragma journal_mode=wal;\ncreate table t(n integer primary key, filler);\n");
+    assert_eq!(made.code, 0, "{}", made.err);
+    let said = site.folder.path().join("said");
+    let mut writer = site.writer("wal", 1, 1, &said);
+    crate::sqlite::wait_until("some commits", || {
+        site.seats_taken() == 1 && crate::sqlite::said_bytes(&said) > 3000
+    });
+    writer.kill().unwrap();
+    writer.wait().unwrap();
+    let addresses: Vec<String> = site.lenders.iter().map(|lender| lender.address.clone()).collect();
+    site.lenders.clear();
+    let refused = finish(&mut site.netram("recover"));
+    assert!(
+        refused.code != 0 && refused.err.contains(&addresses[0]),
+        "{}",
+        refused.err
+    );
+    let accepted = finish(site.netram("recover").arg("--accept-loss"));
+    assert_eq!(accepted.code, 0, "{}", accepted.err);
+    assert_eq!(site.shell("pragma integrity_check;\n").out.trim(), "ok");
+}
+
+/// When it is taken, and to whoever commits. A process that stays for less long than lenders may take to join is told nothing.
+#[test]
+fn lenders_that_do_not_count_are_told_of() {
+    if no_shell() {
+        return;
+    }
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let database = folder.path().join("app.db");
+    let lender = Lender::start("sqlite-feed", &["--insecure", "--listen", "tcp://127.0.0.1:0"]);
+    let mut create = netram();
+    create.args(["sqlite", "create"]).arg(&database);
+    let made = finish(create.args(["--insecure", "--lender", &lender.address]));
+    assert_eq!(made.code, 0, "{}", made.err);
+    let told =
+        |said: &str| said.contains("commits wait for the disk") && said.contains("netram lend --domain");
+    assert!(told(&made.err), "{}", made.err);
+    let mut shell = Command::new("sqlite3");
+    shell
+        .args(["-batch", "-bail"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null());
+    let mut shell = start(shell.stderr(Stdio::piped()));
+    let text = format!(
+        ".load {}\n.open file:{}?vfs=netram\ncreate table t(n);\ninsert into t values(7);\n",
+        crate::sqlite::library().with_extension("").display(),
+        database.display()
+    );
+    // It stays, with its input open, until it has said so.
+    let mut input = shell.stdin.take().unwrap();
+    input.write_all(text.as_bytes()).unwrap();
+    let mut lines = BufReader::new(shell.stderr.take().unwrap());
+    let mut said = String::new();
+    while !told(&said) {
+        said.clear();
+        assert_ne!(lines.read_line(&mut said).unwrap(), 0, "it ended");
+    }
+    drop(input);
+    assert!(shell.wait().unwrap().success());
+}

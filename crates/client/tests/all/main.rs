@@ -1,0 +1,11 @@
+//! A journal with real lenders: opening, writing, closing, dying.
+//!
+//! One program, because each is linked to everything: a module is a story or several of one kind.
+
+mod closing;
+mod common;
+mod follow;
+mod grow;
+mod journal;
+mod shared;
+mod shared_kill;

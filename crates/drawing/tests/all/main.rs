@@ -1,0 +1,5 @@
+//! The example program.
+//!
+//! One program, because each is linked to everything: a module is a story or several of one kind.
+
+mod demo;

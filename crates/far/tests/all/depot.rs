@@ -1,0 +1,203 @@
+//! A depot with real lenders, which die.
+
+use std::time::Duration;
+
+use crate::common::content::{check, content};
+use crate::common::{PATIENCE, address, dir, lender, lender_config, until};
+use netram_far::{Config, Depot, GetError, Got, OpenError, Page};
+use netram_lender::Lender;
+use tempfile::TempDir;
+
+fn open(dir: &TempDir, lenders: usize, copies: usize) -> Depot {
+    let depot = Depot::open(Config {
+        lenders: (0..lenders).map(|index| address(dir, index)).collect(),
+        copies,
+        pages_max: 1024,
+        grow: 128,
+        ..Config::default()
+    })
+    .unwrap();
+    until("all lenders are linked", || {
+        depot.status().lenders.iter().all(|lender| lender.linked)
+    });
+    depot
+}
+
+#[test]
+fn pages_come_back_from_where_they_are_aside_or_away() {
+    let dir = dir();
+    let lenders = [lender(&dir, 0, 8 << 20), lender(&dir, 1, 8 << 20)];
+    let depot = open(&dir, 2, 2);
+    for round in 0..3 {
+        (0..500).for_each(|page| depot.put(Page(page), &content(page, round)));
+        check(&depot, 400..500, round);
+        assert!(depot.flush(PATIENCE));
+        depot.prefetch((0..64).map(Page));
+        check(&depot, 0..500, round);
+    }
+    depot.forget(Page(7));
+    let mut bytes = [1; 4096];
+    assert_eq!(depot.get(Page(7), &mut bytes), Ok(Got::Zeros));
+    assert_eq!(bytes, [0; 4096]);
+    assert_eq!(depot.get(Page(9999), &mut bytes), Ok(Got::Zeros));
+    assert!(depot.status().lenders.iter().all(|lender| lender.used == 499));
+    drop(depot);
+    until("lenders are empty", || {
+        lenders.iter().all(|lender| lender.report().memory.deposits == 0)
+    });
+}
+
+#[test]
+fn a_lender_that_dies_costs_no_page_and_its_pages_get_another_place() {
+    let dir = dir();
+    let mut lenders: Vec<Lender> = (0..3).map(|index| lender(&dir, index, 8 << 20)).collect();
+    let depot = open(&dir, 3, 2);
+    (0..300).for_each(|page| depot.put(Page(page), &content(page, 1)));
+    assert!(depot.flush(PATIENCE));
+    for dead in 0..3 {
+        let stopped = lenders.remove(dead);
+        stopped.stop_and_forget(Duration::ZERO);
+        check(&depot, 0..300, 1);
+        lenders.insert(dead, lender(&dir, dead, 8 << 20));
+        // It comes back without what it had: that is mended before the next one dies.
+        until("every page has two places again", || {
+            let status = depot.status();
+            status.short == 0 && status.aside == 0 && status.lenders.iter().all(|lender| lender.linked)
+        });
+    }
+    check(&depot, 0..300, 1);
+}
+
+#[test]
+fn a_page_whose_only_lender_has_lost_it_is_lost_by_name_and_the_depot_goes_on() {
+    let dir = dir();
+    let first = lender(&dir, 0, 8 << 20);
+    let depot = open(&dir, 1, 1);
+    depot.put(Page(3), &content(3, 1));
+    assert!(depot.flush(PATIENCE));
+    first.stop_and_forget(Duration::ZERO);
+    drop(first);
+    let _second = lender(&dir, 0, 8 << 20);
+    let lost = GetError::Lost {
+        page: Page(3),
+        lenders: vec![address(&dir, 0)],
+        spilled: false,
+    };
+    let mut bytes = [1; 4096];
+    assert_eq!(depot.get(Page(3), &mut bytes), Err(lost));
+    depot.put(Page(3), &content(3, 2));
+    assert!(depot.flush(PATIENCE));
+    check(&depot, 3..4, 2);
+}
+
+/// Whoever waited for a page was not told when it was put anew, and slept until the lease of the lender that was away was over.
+#[test]
+fn all_who_wait_for_a_page_get_it_when_it_is_put_anew() {
+    let dir = dir();
+    let first = lender(&dir, 0, 8 << 20);
+    let depot = open(&dir, 1, 1);
+    depot.put(Page(3), &content(3, 1));
+    assert!(depot.flush(PATIENCE));
+    first.stop(Duration::ZERO);
+    until("the lender is gone", || !depot.status().lenders[0].linked);
+    std::thread::scope(|scope| {
+        let (sender, came) = std::sync::mpsc::channel();
+        let depot = &depot;
+        for _ in 0..3 {
+            let sender = sender.clone();
+            scope.spawn(move || {
+                let mut bytes = [0; 4096];
+                let got = depot.get(Page(3), &mut bytes);
+                sender.send((got, bytes)).unwrap();
+            });
+        }
+        // That they wait by then is likely, and the test holds if not.
+        assert!(came.recv_timeout(Duration::from_millis(100)).is_err());
+        depot.put(Page(3), &content(3, 2));
+        for _ in 0..3 {
+            assert_eq!(came.recv_timeout(PATIENCE), Ok((Ok(Got::Page), content(3, 2))));
+        }
+    });
+}
+
+/// Whoever waits has the links: threads take them from each other and from the keeper, who takes them when they have lain for some milliseconds.
+#[test]
+fn threads_that_take_the_links_from_each_other_lose_no_page() {
+    const THREADS: u32 = 6;
+    const PAGES: u32 = 24;
+    let dir = dir();
+    let mut lenders: Vec<Lender> = (0..2).map(|index| lender(&dir, index, 8 << 20)).collect();
+    let depot = open(&dir, 2, 2);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let depot = &depot;
+            scope.spawn(move || {
+                let mine = thread * PAGES..(thread + 1) * PAGES;
+                for round in 0..60 {
+                    { mine.clone() }.for_each(|page| depot.put(Page(page), &content(page, round)));
+                    match (round + u64::from(thread)) % 4 {
+                        0 => assert!(depot.flush(PATIENCE)),
+                        1 => depot.prefetch(mine.clone().map(Page)),
+                        rest => std::thread::sleep(Duration::from_millis(rest)),
+                    }
+                    check(depot, mine.clone(), round);
+                }
+            });
+        }
+        for dead in [0, 1] {
+            lenders.remove(dead).stop_and_forget(Duration::ZERO);
+            std::thread::sleep(Duration::from_millis(20));
+            lenders.insert(dead, lender(&dir, dead, 8 << 20));
+            until("every page has two places again", || {
+                let status = depot.status();
+                status.short == 0 && status.aside == 0 && status.lenders.iter().all(|lender| lender.linked)
+            });
+        }
+    });
+    assert!(depot.flush(PATIENCE));
+    check(&depot, 0..THREADS * PAGES, 59);
+}
+
+#[test]
+fn one_lender_named_twice_is_refused_and_one_by_two_names_holds_one_copy() {
+    let dir = dir();
+    let twice = Config {
+        lenders: vec![address(&dir, 0), address(&dir, 1), address(&dir, 0)],
+        ..Config::default()
+    };
+    assert!(matches!(
+        Depot::open(twice),
+        Err(OpenError::NamedTwice { address: named }) if named == address(&dir, 0)
+    ));
+    let _lender = Lender::start(netram_lender::Config {
+        listen: vec![address(&dir, 0), address(&dir, 1)],
+        ..lender_config(&dir, 0, 8 << 20)
+    })
+    .unwrap();
+    let depot = Depot::open(Config {
+        lenders: vec![address(&dir, 0), address(&dir, 1)],
+        copies: 2,
+        ..Config::default()
+    })
+    .unwrap();
+    (0..20).for_each(|page| depot.put(Page(page), &content(page, 1)));
+    assert!(depot.flush(PATIENCE));
+    let status = depot.status();
+    assert_eq!(status.short, 20);
+    assert_eq!(status.lenders.iter().map(|lender| lender.used).sum::<u32>(), 20);
+    check(&depot, 0..20, 1);
+}
+
+#[test]
+fn without_room_pages_stay_aside_and_nothing_is_lost() {
+    let dir = dir();
+    let _lender = lender(&dir, 0, 1 << 20);
+    let depot = open(&dir, 1, 1);
+    (0..300).for_each(|page| depot.put(Page(page), &content(page, 1)));
+    until("the lender is full", || depot.status().lenders[0].used == 256);
+    assert!(!depot.flush(Duration::from_millis(50)));
+    check(&depot, 0..300, 1);
+    (0..100).for_each(|page| depot.forget(Page(page)));
+    assert!(depot.flush(PATIENCE), "what is forgotten makes room");
+    check(&depot, 100..300, 1);
+}

@@ -1,0 +1,411 @@
+//! What a folder does when the disk, or somebody behind its back, does what it should not.
+
+use crate::common::log::MemoryLog;
+use netram_files::model::MemoryDisk;
+use netram_files::{
+    ChangeError, CheckpointError, Folder, Made, Node, NodeKind, OpenError, Options, Owner, Place, Tree,
+};
+use netram_proto::id::JournalId;
+use netram_proto::port::{Durability, IoError, Log};
+
+type Tested = Folder<MemoryLog, MemoryDisk, MemoryDisk>;
+
+const OPTIONS: Options = Options {
+    journal: JournalId(5),
+    durability: Durability::Remote,
+    loss_accepted: false,
+};
+
+fn new() -> (MemoryLog, MemoryDisk, Tested) {
+    let (log, disk) = (MemoryLog::new(1 << 20), MemoryDisk::new());
+    let folder = open(&log, &disk).unwrap();
+    (log, disk, folder)
+}
+
+fn open(log: &MemoryLog, disk: &MemoryDisk) -> Result<Tested, OpenError> {
+    Folder::open(log.clone(), disk.clone(), disk.clone(), OPTIONS).map(|(folder, _)| folder)
+}
+
+fn at(name: &str) -> Place<'_> {
+    Place {
+        folder: Node::ROOT,
+        name: name.as_bytes(),
+    }
+}
+
+fn make(folder: &Tested, name: &str) -> Result<Node, ChangeError> {
+    let made = Made {
+        kind: NodeKind::File,
+        mode: 0o600,
+        owner: Owner::default(),
+        target: b"",
+    };
+    folder.make(at(name), made)
+}
+
+fn write(folder: &Tested, node: Node, bytes: &[u8]) -> Result<(), ChangeError> {
+    let file = folder.open_file(node)?;
+    folder.write(&file, 0, bytes)?;
+    folder.sync(node).map(drop)
+}
+
+fn is_there(disk: &MemoryDisk, name: &str) -> Option<Vec<u8>> {
+    let inode = disk.contents().remove(name.as_bytes())?;
+    Some(inode.bytes)
+}
+
+#[test]
+fn a_sync_that_fails_ends_all_changes_and_loses_nothing() {
+    let (log, disk, folder) = new();
+    let node = make(&folder, "log").unwrap();
+    write(&folder, node, b"first").unwrap();
+    disk.fail_after(0);
+    assert_eq!(folder.checkpoint(), Err(CheckpointError::Sync(IoError::EIO)));
+    // The disk says yes again, and is not believed.
+    disk.kill();
+    let failed = CheckpointError::Sync(IoError::EIO);
+    assert_eq!(folder.checkpoint(), Err(failed));
+    assert_eq!(write(&folder, node, b"second"), Err(ChangeError::Failed(failed)));
+    assert_eq!(make(&folder, "other"), Err(ChangeError::Failed(failed)));
+    assert_eq!(folder.status().failed, Some(failed));
+    drop(folder);
+    disk.power_off(|| false);
+    open(&log.crash(0), &disk).unwrap();
+    assert_eq!(is_there(&disk, "log").unwrap(), b"first");
+}
+
+/// The page cache shows what a sync that failed should have carried. A program that found it there once the folder was open again, and synced it, relied on
+/// bytes that the next power failure took: seed 40730 of the simulator.
+#[test]
+fn what_a_failed_sync_has_lost_is_not_found_and_taken_for_safe() {
+    let (log, disk, folder) = new();
+    let node = make(&folder, "log").unwrap();
+    write(&folder, node, b"first").unwrap();
+    folder.checkpoint().unwrap();
+    let file = folder.open_file(node).unwrap();
+    folder.write(&file, 0, b"other").unwrap();
+    disk.slip_after(0);
+    assert_eq!(folder.checkpoint(), Err(CheckpointError::Sync(IoError::EIO)));
+    drop((file, folder));
+    disk.kill();
+    let log = log.crash(0);
+    let folder = open(&log, &disk).unwrap();
+    let found = is_there(&disk, "log");
+    folder.sync(node).unwrap();
+    drop(folder);
+    disk.power_off(|| false);
+    open(&log.crash(0), &disk).unwrap();
+    assert_eq!(is_there(&disk, "log"), found);
+}
+
+#[test]
+fn a_name_that_the_disk_refuses_is_not_given_by_recovery() {
+    let (log, disk, folder) = new();
+    make(&folder, "first").unwrap();
+    disk.fail_after(0);
+    assert_eq!(make(&folder, "second"), Err(ChangeError::Disk(IoError::EIO)));
+    disk.kill();
+    // It is free, as whoever was refused believes.
+    make(&folder, "second").unwrap();
+    folder.remove(at("second"), false).unwrap();
+    drop(folder);
+    open(&log.crash(usize::MAX / 2), &disk).unwrap();
+    assert_eq!(is_there(&disk, "second"), None);
+    assert!(is_there(&disk, "first").is_some());
+}
+
+#[test]
+fn what_does_not_fit_on_the_disk_is_not_recorded() {
+    let (log, disk, folder) = new();
+    let node = make(&folder, "log").unwrap();
+    write(&folder, node, b"fits").unwrap();
+    disk.set_room(Some(6));
+    let tail = folder.log().state().tail;
+    assert_eq!(
+        write(&folder, node, b"does not"),
+        Err(ChangeError::Disk(IoError::ENOSPC))
+    );
+    assert_eq!(folder.log().state().tail, tail);
+    drop(folder);
+    disk.set_room(None);
+    disk.power_off(|| false);
+    open(&log.crash(0), &disk).unwrap();
+    assert_eq!(is_there(&disk, "log").unwrap(), b"fits");
+}
+
+#[test]
+fn what_somebody_has_put_there_or_taken_away_stops_recovery_before_it_changes_anything() {
+    let (log, disk, folder) = new();
+    let node = make(&folder, "log").unwrap();
+    folder.checkpoint().unwrap();
+    write(&folder, node, b"newer").unwrap();
+    drop(folder);
+    disk.intrude(b"strange");
+    let path = b"strange".to_vec();
+    assert_eq!(open(&log, &disk).err(), Some(OpenError::Stranger { path }));
+    disk.remove(b"strange", false).unwrap();
+    disk.remove(b"log", false).unwrap();
+    let path = b"log".to_vec();
+    assert_eq!(
+        open(&log, &disk).err(),
+        Some(OpenError::Missing { path: path.clone() })
+    );
+    // Another one under its name is not it.
+    disk.intrude(b"log");
+    assert_eq!(open(&log, &disk).err(), Some(OpenError::Missing { path }));
+    assert_eq!(is_there(&disk, "log").unwrap(), b"");
+}
+
+#[test]
+fn a_journal_goes_with_its_catalog_and_with_no_other() {
+    let (log, disk, folder) = new();
+    make(&folder, "log").unwrap();
+    drop(folder);
+    let other = Options {
+        journal: JournalId(6),
+        ..OPTIONS
+    };
+    let opened = Folder::open(log.clone(), disk.clone(), disk.clone(), other);
+    assert!(matches!(opened, Err(OpenError::OtherJournal)));
+    netram_files::Keep::clear(&disk).unwrap();
+    assert_eq!(open(&log, &disk).err(), Some(OpenError::NoCatalog));
+    let opened = Folder::open(MemoryLog::new(1 << 20), disk.clone(), disk, OPTIONS);
+    assert!(opened.is_ok(), "an empty journal takes what there is");
+}
+
+#[test]
+fn a_full_journal_is_emptied_by_whoever_meets_it() {
+    let (log, disk) = (MemoryLog::new(2_000), MemoryDisk::new());
+    let folder = open(&log, &disk).unwrap();
+    let node = make(&folder, "log").unwrap();
+    for round in 0..100_u8 {
+        write(&folder, node, &[round; 300]).unwrap();
+        let name = format!("file-{round}");
+        make(&folder, &name).unwrap();
+        folder.rename(at(&name), at("current"), true, false).unwrap();
+    }
+    drop(folder);
+    disk.power_off(|| false);
+    open(&log.crash(0), &disk).unwrap();
+    assert_eq!(is_there(&disk, "log").unwrap(), [99; 300]);
+    assert_eq!(disk.contents().len(), 2);
+}
+
+#[test]
+fn an_open_file_without_a_name_is_written_to_and_forgotten() {
+    let (log, disk, folder) = new();
+    let node = make(&folder, "log").unwrap();
+    let file = folder.open_file(node).unwrap();
+    folder.write(&file, 0, b"named").unwrap();
+    folder.remove(at("log"), false).unwrap();
+    folder.write(&file, 0, b"nameless").unwrap();
+    assert_eq!(folder.sync(node), Ok(folder.sync(node).unwrap()));
+    assert_eq!(
+        folder.open_file(node).unwrap().node(),
+        node,
+        "whoever has it open still finds it"
+    );
+    drop((file, folder));
+    open(&log.crash(0), &disk).unwrap();
+    assert!(disk.contents().is_empty());
+}
+
+#[test]
+fn where_loss_is_accepted_names_that_are_ahead_of_the_journal_stay() {
+    let (log, disk, folder) = new();
+    let node = make(&folder, "known").unwrap();
+    write(&folder, node, b"known").unwrap();
+    folder.checkpoint().unwrap();
+    make(&folder, "kept").unwrap();
+    let before = log.state().tail;
+    let ahead = make(&folder, "ahead").unwrap();
+    write(&folder, ahead, b"ahead").unwrap();
+    folder.remove(at("known"), false).unwrap();
+    drop(folder);
+    let shorter = log.cut(before);
+    assert!(matches!(open(&shorter, &disk), Err(OpenError::Missing { .. })));
+    let lossy = Options {
+        loss_accepted: true,
+        ..OPTIONS
+    };
+    let (folder, _) = Folder::open(shorter, disk.clone(), disk.clone(), lossy).unwrap();
+    assert_eq!(is_there(&disk, "ahead").unwrap(), b"ahead");
+    assert!(is_there(&disk, "kept").is_some() && is_there(&disk, "known").is_none());
+    let ahead = folder.names().look_up(at("ahead")).unwrap();
+    write(&folder, ahead, b"again").unwrap();
+    folder.close().unwrap();
+    assert_eq!(is_there(&disk, "ahead").unwrap(), b"again");
+}
+
+#[test]
+fn what_could_not_be_recorded_is_not_passed_over_by_the_next_sync() {
+    let (log, disk, folder) = new();
+    let node = make(&folder, "log").unwrap();
+    let file = folder.open_file(node).unwrap();
+    folder.write(&file, 0, b"written").unwrap();
+    log.close(true);
+    assert!(matches!(folder.sync(node), Err(ChangeError::Append(_))));
+    assert!(matches!(folder.record_written(), Err(ChangeError::Append(_))));
+    log.close(false);
+    folder.sync(node).unwrap();
+    drop((file, folder));
+    disk.power_off(|| false);
+    open(&log.crash(0), &disk).unwrap();
+    assert_eq!(is_there(&disk, "log").unwrap(), b"written");
+}
+
+#[test]
+fn what_was_written_to_a_file_has_its_record_before_the_file_has_another_name() {
+    let (log, disk, folder) = new();
+    let node = make(&folder, "new").unwrap();
+    make(&folder, "current").unwrap();
+    let file = folder.open_file(node).unwrap();
+    folder.write(&file, 0, b"whole").unwrap();
+    folder.rename(at("new"), at("current"), true, false).unwrap();
+    drop((file, folder));
+    disk.power_off(|| false);
+    open(&log.crash(0), &disk).unwrap();
+    assert_eq!(is_there(&disk, "current").unwrap(), b"whole");
+    assert_eq!(is_there(&disk, "new"), None);
+}
+
+#[test]
+fn what_is_written_again_and_again_is_recorded_once() {
+    let (log, _, folder) = new();
+    let node = make(&folder, "log").unwrap();
+    let file = folder.open_file(node).unwrap();
+    let before = log.records().len();
+    for round in 0..100_u8 {
+        folder
+            .write(&file, u64::from(round % 4) * 100, &[round; 100])
+            .unwrap();
+    }
+    folder.sync(node).unwrap();
+    assert_eq!(log.records().len(), before + 1);
+    folder.sync(node).unwrap();
+    assert_eq!(log.records().len(), before + 1, "and not once more");
+}
+
+#[test]
+fn a_catalog_that_finds_no_room_is_written_later() {
+    let (log, disk, folder) = new();
+    let node = make(&folder, "log").unwrap();
+    write(&folder, node, b"first").unwrap();
+    disk.set_keeps(false);
+    let full = CheckpointError::Keep(IoError::ENOSPC);
+    assert_eq!(folder.checkpoint(), Err(full));
+    // Nothing is in doubt: the journal has everything, and takes more.
+    write(&folder, node, b"second").unwrap();
+    make(&folder, "other").unwrap();
+    assert_eq!(folder.status().failed, None);
+    disk.set_keeps(true);
+    folder.checkpoint().unwrap();
+    assert_eq!(log.state().head, log.state().tail);
+    drop(folder);
+    disk.power_off(|| false);
+    open(&log.crash(0), &disk).unwrap();
+    assert_eq!(is_there(&disk, "log").unwrap(), b"second");
+    assert!(is_there(&disk, "other").is_some());
+}
+
+/// The file is as it was on the disk, and yet a crash makes it anew from its records: the catalog that would know it has found no room.
+#[test]
+fn what_is_not_recorded_yet_outlives_a_checkpoint_without_a_catalog() {
+    let (log, disk, folder) = new();
+    let node = make(&folder, "log").unwrap();
+    {
+        let file = folder.open_file(node).unwrap();
+        folder.write(&file, 0, b"written, and not recorded").unwrap();
+    }
+    disk.set_keeps(false);
+    folder.checkpoint().unwrap_err();
+    folder.sync(node).unwrap();
+    disk.set_keeps(true);
+    drop(folder);
+    disk.kill();
+    open(&log.crash(0), &disk).unwrap();
+    assert_eq!(is_there(&disk, "log").unwrap(), b"written, and not recorded");
+}
+
+#[test]
+fn a_full_journal_that_cannot_be_emptied_takes_nothing_and_goes_on_when_it_can() {
+    let (log, disk) = (MemoryLog::new(2_000), MemoryDisk::new());
+    let folder = open(&log, &disk).unwrap();
+    let node = make(&folder, "log").unwrap();
+    disk.set_keeps(false);
+    let refused = (0..100_u8).find_map(|round| write(&folder, node, &[round; 300]).err());
+    let full = ChangeError::Full(CheckpointError::Keep(IoError::ENOSPC));
+    assert_eq!(refused, Some(full));
+    disk.set_keeps(true);
+    write(&folder, node, b"again").unwrap();
+    drop(folder);
+    disk.power_off(|| false);
+    open(&log.crash(0), &disk).unwrap();
+    assert_eq!(is_there(&disk, "log").unwrap()[..5], *b"again");
+}
+
+#[test]
+fn a_journal_is_not_brought_to_another_folder() {
+    let (log, disk, folder) = new();
+    make(&folder, "log").unwrap();
+    drop(folder);
+    let other = MemoryDisk::number(1);
+    let catalog = netram_files::Keep::load(&disk).unwrap().unwrap();
+    netram_files::Keep::store(&other, &catalog).unwrap();
+    assert_eq!(open(&log, &other).err(), Some(OpenError::OtherFolder));
+    assert!(other.contents().is_empty());
+    let folder = open(&log, &disk).unwrap();
+    // By now its disk has all of it.
+    folder.checkpoint().unwrap();
+    drop(folder);
+    let catalog = netram_files::Keep::load(&disk).unwrap().unwrap();
+    netram_files::Keep::store(&other, &catalog).unwrap();
+    open(&log, &other).unwrap();
+    assert!(is_there(&disk, "log").is_some());
+}
+
+/// A file that is shorter already, while nobody has recorded it, is not written again: the journal has the newest part of it alone.
+#[test]
+fn a_file_is_shortened_whole_or_not_at_all() {
+    let (log, disk, folder) = new();
+    let node = make(&folder, "log").unwrap();
+    write(&folder, node, b"checkpointed, ").unwrap();
+    folder.checkpoint().unwrap();
+    let file = folder.open_file(node).unwrap();
+    folder.write(&file, 14, b"and recorded").unwrap();
+    folder.sync(node).unwrap();
+    log.stop_after(0, true);
+    assert!(folder.resize(&file, 0).is_err());
+    drop((file, folder));
+    disk.kill();
+    let log = log.crash(0);
+    let folder = open(&log, &disk).unwrap();
+    let whole = b"checkpointed, and recorded".to_vec();
+    assert_eq!(is_there(&disk, "log"), Some(whole));
+    let file = folder.open_file(node).unwrap();
+    folder.resize(&file, 5).unwrap();
+    drop((file, folder));
+    disk.power_off(|| false);
+    open(&log.crash(0), &disk).unwrap();
+    assert_eq!(
+        is_there(&disk, "log"),
+        Some(b"check".to_vec()),
+        "held when it returned"
+    );
+}
+
+#[test]
+fn a_length_that_the_disk_refuses_is_not_given_again() {
+    let (log, disk, folder) = new();
+    let node = make(&folder, "log").unwrap();
+    write(&folder, node, b"something").unwrap();
+    let file = folder.open_file(node).unwrap();
+    disk.slip_after(0);
+    assert!(matches!(folder.resize(&file, 3), Err(ChangeError::Disk(_))));
+    folder.write(&file, 9, b" else").unwrap();
+    folder.sync(node).unwrap();
+    drop((file, folder));
+    disk.kill();
+    open(&log.crash(0), &disk).unwrap();
+    assert_eq!(is_there(&disk, "log"), Some(b"something else".to_vec()));
+}

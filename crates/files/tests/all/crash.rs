@@ -1,0 +1,503 @@
+//! Whatever is done to a folder, and whenever it is cut off: what was synced is there afterwards, and names are as some moment had them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::common::log::MemoryLog;
+use netram_files::model::{Inode, MemoryDisk};
+use netram_files::{
+    Allocation, Attributes, Change, ChangeError, File, Folder, Made, Names, Node, NodeKind, Options, Owner,
+    Place, Recovered, Tree,
+};
+use netram_proto::id::{JournalId, Lsn};
+use netram_proto::port::Durability;
+use proptest::prelude::*;
+
+type Tested = Folder<MemoryLog, MemoryDisk, MemoryDisk>;
+
+/// Somebody's wish. Numbers choose among what there is.
+#[derive(Clone, Debug)]
+enum Wish {
+    Make {
+        folder: u8,
+        name: u8,
+        kind: u8,
+    },
+    Link {
+        node: u8,
+        folder: u8,
+        name: u8,
+    },
+    Remove {
+        folder: u8,
+        name: u8,
+    },
+    Rename {
+        from: (u8, u8),
+        to: (u8, u8),
+        exchange: bool,
+    },
+    Write {
+        node: u8,
+        offset: u16,
+        bytes: Vec<u8>,
+    },
+    Resize {
+        node: u8,
+        size: u16,
+    },
+    Allocate {
+        node: u8,
+        how: u8,
+        offset: u16,
+        length: u16,
+    },
+    Mode {
+        node: u8,
+        mode: u16,
+    },
+    Label {
+        node: u8,
+        name: u8,
+        value: Option<Vec<u8>>,
+    },
+    Sync {
+        node: u8,
+    },
+    Checkpoint,
+}
+
+/// Something under way when all stops: the disk does so many steps of it, the journal takes so many records, and gives up its oldest or not.
+#[derive(Clone, Debug)]
+struct Last {
+    wish: Wish,
+    steps: u64,
+    records: u64,
+    trims: bool,
+}
+
+fn last() -> impl Strategy<Value = Last> {
+    // A checkpoint has the most steps.
+    let wish = prop_oneof![wish(), Just(Wish::Checkpoint)];
+    (wish, 0..12_u64, 0..4_u64, any::<bool>()).prop_map(|(wish, steps, records, trims)| Last {
+        wish,
+        steps,
+        records,
+        trims,
+    })
+}
+
+/// How it ends.
+#[derive(Clone, Debug)]
+enum End {
+    /// The process is killed.
+    Kill,
+    /// The power fails. What gets to the platter is drawn from this.
+    Power(u64),
+}
+
+fn wish() -> impl Strategy<Value = Wish> {
+    let place = || (0..4_u8, 0..4_u8);
+    prop_oneof![
+        4 => (place(), 0..6_u8).prop_map(|((folder, name), kind)| Wish::Make { folder, name, kind }),
+        1 => (any::<u8>(), place()).prop_map(|(node, (folder, name))| Wish::Link { node, folder, name }),
+        2 => place().prop_map(|(folder, name)| Wish::Remove { folder, name }),
+        3 => (place(), place(), prop::bool::weighted(0.2))
+            .prop_map(|(from, to, exchange)| Wish::Rename { from, to, exchange }),
+        6 => (any::<u8>(), 0..900_u16, prop::collection::vec(any::<u8>(), 1..900))
+            .prop_map(|(node, offset, bytes)| Wish::Write { node, offset, bytes }),
+        1 => (any::<u8>(), 0..2000_u16).prop_map(|(node, size)| Wish::Resize { node, size }),
+        1 => (any::<u8>(), 0..5_u8, 0..900_u16, 1..900_u16)
+            .prop_map(|(node, how, offset, length)| Wish::Allocate { node, how, offset, length }),
+        1 => (any::<u8>(), 0..0o777_u16).prop_map(|(node, mode)| Wish::Mode { node, mode }),
+        1 => (any::<u8>(), 0..2_u8, prop::option::of(prop::collection::vec(any::<u8>(), 0..9)))
+            .prop_map(|(node, name, value)| Wish::Label { node, name, value }),
+        3 => any::<u8>().prop_map(|node| Wish::Sync { node }),
+        1 => Just(Wish::Checkpoint),
+    ]
+}
+
+fn options() -> Options {
+    Options {
+        journal: JournalId(5),
+        durability: Durability::Remote,
+        loss_accepted: false,
+    }
+}
+
+fn open(log: &MemoryLog, disk: &MemoryDisk) -> (Tested, Recovered) {
+    Folder::open(log.clone(), disk.clone(), disk.clone(), options()).expect("it opens")
+}
+
+fn made(kind: u8) -> Made<'static> {
+    Made {
+        kind: match kind {
+            0 | 1 => NodeKind::Folder,
+            2 => NodeKind::Symlink,
+            _ => NodeKind::File,
+        },
+        mode: 0o600,
+        owner: Owner { user: 7, group: 8 },
+        target: if kind == 2 { b"elsewhere" } else { b"" },
+    }
+}
+
+fn folder_of(folder: &Tested, number: u8) -> Node {
+    let names = folder.names();
+    let folders: Vec<Node> = { names.nodes() }
+        .filter(|node| names.kind(*node) == Some(NodeKind::Folder))
+        .collect();
+    folders[usize::from(number) % folders.len()]
+}
+
+fn node_of(folder: &Tested, number: u8) -> Node {
+    let nodes: Vec<Node> = folder.names().nodes().collect();
+    nodes[usize::from(number) % nodes.len()]
+}
+
+fn place_of<'n>(folder: &Tested, (number, name): (u8, u8), names: &'n [String]) -> Place<'n> {
+    Place {
+        folder: folder_of(folder, number),
+        name: names[usize::from(name)].as_bytes(),
+    }
+}
+
+/// The file of that number, open as long as somebody has it.
+fn file_of(folder: &Tested, number: u8, files: &mut Vec<Arc<File<u64>>>) -> Option<Arc<File<u64>>> {
+    // Now and then one that was opened before, and may have no name any more.
+    if number.is_multiple_of(3) && !files.is_empty() {
+        return Some(Arc::clone(&files[usize::from(number) % files.len()]));
+    }
+    let file = folder.open_file(node_of(folder, number)).ok()?;
+    files.push(Arc::clone(&file));
+    Some(file)
+}
+
+fn do_it(folder: &Tested, wish: &Wish) -> Result<(), ChangeError> {
+    let names: Vec<String> = (0..4).map(|name| format!("n{name}")).collect();
+    match wish {
+        Wish::Make {
+            folder: at,
+            name,
+            kind,
+        } => {
+            let at = place_of(folder, (*at, *name), &names);
+            folder.make(at, made(*kind)).map(drop)
+        }
+        Wish::Link {
+            node,
+            folder: at,
+            name,
+        } => folder.link(node_of(folder, *node), place_of(folder, (*at, *name), &names)),
+        Wish::Remove { folder: at, name } => {
+            let at = place_of(folder, (*at, *name), &names);
+            let node = folder.names().look_up(at);
+            let is_folder = node.and_then(|node| folder.names().kind(node)) == Some(NodeKind::Folder);
+            folder.remove(at, is_folder)
+        }
+        Wish::Rename { from, to, exchange } => {
+            let (from, to) = (place_of(folder, *from, &names), place_of(folder, *to, &names));
+            folder.rename(from, to, true, *exchange)
+        }
+        Wish::Write { .. } | Wish::Resize { .. } | Wish::Allocate { .. } => {
+            unreachable!("these are of files")
+        }
+        Wish::Mode { node, mode } => {
+            let attributes = Attributes {
+                mode: Some((*mode).into()),
+                ..Attributes::default()
+            };
+            folder.set(node_of(folder, *node), attributes)
+        }
+        Wish::Label { node, name, value } => {
+            let name = format!("user.{name}");
+            folder.label(node_of(folder, *node), name.as_bytes(), value.as_deref())
+        }
+        Wish::Sync { node } => folder.sync(node_of(folder, *node)).map(drop),
+        Wish::Checkpoint => folder.checkpoint().map_err(ChangeError::Failed),
+    }
+}
+
+impl Wish {
+    /// Which file is changed, if one is.
+    fn node(&self) -> Option<u8> {
+        match self {
+            Wish::Write { node, .. } | Wish::Resize { node, .. } | Wish::Allocate { node, .. } => Some(*node),
+            _ => None,
+        }
+    }
+}
+
+fn change(folder: &Tested, file: &Arc<File<u64>>, wish: &Wish) -> Result<(), ChangeError> {
+    match wish {
+        Wish::Write { offset, bytes, .. } => folder.write(file, (*offset).into(), bytes),
+        Wish::Resize { size, .. } => folder.resize(file, (*size).into()),
+        Wish::Allocate {
+            how, offset, length, ..
+        } => folder.allocate(
+            file,
+            Allocation::ALL[usize::from(*how)],
+            (*offset).into(),
+            (*length).into(),
+        ),
+        _ => unreachable!("the others are of no file"),
+    }
+}
+
+/// One of the journal's.
+type Record = (Lsn, netram_proto::port::Kind, Vec<u8>);
+
+/// What the records say, done to an empty disk one after the other: paths and what is there.
+fn told<'r>(records: &'r [Record]) -> (BTreeMap<Vec<u8>, Inode>, BTreeMap<Vec<u8>, Node>) {
+    let disk = MemoryDisk::new();
+    let mut names = Names::new(0o700, Owner::default());
+    let decoded = |(lsn, kind, payload): &'r Record| {
+        (*lsn, Change::decode(*kind, payload).unwrap().expect("a folder's"))
+    };
+    let all: Vec<(Lsn, Change<'_>)> = records.iter().map(decoded).collect();
+    let refused = |(_, change): &(Lsn, Change<'_>)| match change {
+        Change::Refused { lsn } => Some(*lsn),
+        _ => None,
+    };
+    let refused: BTreeSet<Lsn> = all.iter().filter_map(refused).collect();
+    for (_, change) in all.into_iter().filter(|(lsn, _)| !refused.contains(lsn)) {
+        let path = |node: Node| names.path(node);
+        match change {
+            Change::Make { at, made, .. } => disk.make(&names.path_of(at).unwrap(), &made).unwrap(),
+            Change::Link { node, at } => disk
+                .link(&path(node).unwrap(), &names.path_of(at).unwrap())
+                .unwrap(),
+            Change::Remove { at } => {
+                let node = names.look_up(at).unwrap();
+                let is_folder = names.kind(node) == Some(NodeKind::Folder);
+                disk.remove(&names.path_of(at).unwrap(), is_folder).unwrap();
+            }
+            Change::Rename { from, to, exchange } => disk
+                .rename(
+                    &names.path_of(from).unwrap(),
+                    &names.path_of(to).unwrap(),
+                    exchange,
+                )
+                .unwrap(),
+            Change::Write { node, offset, bytes } => {
+                if let Some(path) = path(node) {
+                    disk.write(&disk.open(&path).unwrap(), offset, bytes).unwrap();
+                }
+            }
+            Change::Resize { node, size } => {
+                if let Some(path) = path(node) {
+                    disk.resize(&disk.open(&path).unwrap(), size).unwrap();
+                }
+            }
+            Change::Allocate {
+                node,
+                how,
+                offset,
+                length,
+            } => {
+                if let Some(path) = path(node) {
+                    disk.allocate(&disk.open(&path).unwrap(), how, offset, length)
+                        .unwrap();
+                }
+            }
+            Change::Set { node, attributes } => {
+                if let Some(path) = path(node) {
+                    disk.set(&path, &attributes).unwrap();
+                }
+            }
+            Change::Label { node, name, value } => {
+                if let Some(path) = path(node) {
+                    disk.label(&path, name, value).unwrap();
+                }
+            }
+            Change::Refused { .. } => (),
+        }
+        let _ = names.apply(&change);
+    }
+    let mut called = BTreeMap::new();
+    for node in names.nodes() {
+        for at in names.places(node) {
+            called.insert(names.path_of(at).unwrap(), node);
+        }
+    }
+    (disk.contents(), called)
+}
+
+/// What must be in files, whatever happens: what was in them when they were synced, as long as nobody has changed them since.
+type Promised = BTreeMap<Node, Vec<u8>>;
+
+/// What becomes of it with a wish that was granted.
+fn promise(folder: &Tested, disk: &MemoryDisk, wish: &Wish, changed: Option<Node>, promised: &mut Promised) {
+    let names = folder.names();
+    let contents = disk.contents();
+    let bytes = |node: Node| {
+        let path = names.path(node)?;
+        let inode = contents.get(&path)?;
+        (inode.kind == NodeKind::File).then(|| inode.bytes.clone())
+    };
+    match wish {
+        Wish::Sync { node } => {
+            let nodes: Vec<Node> = names.nodes().collect();
+            let node = nodes[usize::from(*node) % nodes.len()];
+            promised.extend(bytes(node).map(|bytes| (node, bytes)));
+        }
+        Wish::Checkpoint => promised.extend({ names.nodes() }.filter_map(|node| Some((node, bytes(node)?)))),
+        _ => drop(changed.map(|node| promised.remove(&node))),
+    }
+}
+
+/// Nodes of which records got lost: nobody has synced those, so that anything may be in them.
+fn of_lost(all: &[Record], kept: usize) -> BTreeSet<Node> {
+    let node = |(_, kind, payload): &Record| match Change::decode(*kind, payload) {
+        Ok(Some(
+            Change::Write { node, .. }
+            | Change::Resize { node, .. }
+            | Change::Allocate { node, .. }
+            | Change::Set { node, .. }
+            | Change::Label { node, .. },
+        )) => Some(node),
+        _ => None,
+    };
+    all[kept..].iter().filter_map(node).collect()
+}
+
+fn is_as_told(log: &MemoryLog, disk: &MemoryDisk, lost: &BTreeSet<Node>, promised: &Promised) {
+    let (expected, called) = told(&log.records());
+    let found = disk.contents();
+    assert_eq!(
+        found.keys().collect::<Vec<_>>(),
+        expected.keys().collect::<Vec<_>>(),
+        "names"
+    );
+    for (path, inode) in &expected {
+        assert_eq!(found[path].kind, inode.kind);
+        let (found, node) = (&found[path], called[path]);
+        if !lost.contains(&node) {
+            let but_bytes = |inode: &Inode| (inode.mode, inode.owner, inode.labels.clone());
+            assert_eq!(but_bytes(found), but_bytes(inode), "{}", path.escape_ascii());
+        }
+        if let Some(bytes) = promised.get(&node) {
+            assert!(
+                &found.bytes == bytes,
+                "{}: not what was synced",
+                path.escape_ascii()
+            );
+        }
+        if inode.kind != NodeKind::File {
+            assert_eq!(found.bytes, inode.bytes);
+        }
+    }
+    for (one, node) in &called {
+        for (other, its) in &called {
+            assert_eq!(
+                disk.same(one, other),
+                node == its,
+                "one file with two names, or two files"
+            );
+        }
+    }
+}
+
+fn chance(seed: u64) -> impl FnMut() -> bool {
+    let mut state = seed | 1;
+    move || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        state >> 62 != 0
+    }
+}
+
+/// More of them find more: `PROPTEST_CASES`.
+fn cases() -> u32 {
+    let asked = std::env::var("PROPTEST_CASES").ok();
+    asked.and_then(|cases| cases.parse().ok()).unwrap_or(2000)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(cases()))]
+
+    #[test]
+    fn a_folder_is_as_its_journal_says(
+        lives in prop::collection::vec(
+            (prop::collection::vec(wish(), 0..40), last(), prop_oneof![Just(End::Kill), any::<u64>().prop_map(End::Power)], any::<u8>(), 0..60_u64),
+            1..4,
+        ),
+        capacity in prop_oneof![Just(1_u64 << 30), 3_000..20_000_u64],
+    ) {
+        let disk = MemoryDisk::new();
+        let mut log = MemoryLog::new(capacity);
+        let (mut lost, mut promised) = (BTreeSet::new(), Promised::new());
+        for (wishes, last, end, more, cut) in lives {
+            let (folder, _) = open(&log, &disk);
+            is_as_told(&log, &disk, &lost, &promised);
+            let mut files = Vec::new();
+            for wish in &wishes {
+                let (mut changed, mut done) = (None, Ok(()));
+                if let Some(file) = wish.node().and_then(|number| file_of(&folder, number, &mut files)) {
+                    changed = Some(file.node());
+                    done = change(&folder, &file, wish);
+                } else if wish.node().is_none() {
+                    done = do_it(&folder, wish);
+                }
+                if done.is_ok() {
+                    promise(&folder, &disk, wish, changed, &mut promised);
+                }
+                prop_assert!(matches!(done, Ok(()) | Err(ChangeError::Name(_))), "{wish:?}: {done:?}");
+            }
+            // Between any two of its steps all stops.
+            disk.fail_after(last.steps);
+            log.stop_after(last.records, last.trims);
+            let (mut changed, before) = (None, promised.clone());
+            let dressed = match last.wish {
+                Wish::Mode { node, .. } | Wish::Label { node, .. } => Some(node_of(&folder, node)),
+                _ => None,
+            };
+            let done = match last.wish.node().map(|number| file_of(&folder, number, &mut files)) {
+                None => do_it(&folder, &last.wish),
+                Some(None) => Ok(()),
+                Some(Some(file)) => {
+                    changed = Some(file.node());
+                    change(&folder, &file, &last.wish)
+                }
+            };
+            match done {
+                Ok(()) => promise(&folder, &disk, &last.wish, changed, &mut promised),
+                Err(_) => {
+                    // Done by half, perhaps; but a sync or a checkpoint changes nothing.
+                    promised = before;
+                    changed.map(|node| promised.remove(&node));
+                    lost.extend(dressed);
+                }
+            }
+            let all = log.records();
+            let kept = usize::from(more) % (log.open_records() + 1);
+            log = log.crash(kept);
+            // What was not recorded any more may yet be in files, and stays there.
+            lost.extend(of_lost(&all, log.records().len()));
+            match end {
+                End::Kill => disk.kill(),
+                End::Power(seed) => disk.power_off(chance(seed)),
+            }
+            // Recovery itself is cut off, and its disk may lose what it did not sync.
+            disk.fail_after(cut);
+            drop(folder);
+            let cut_off = Folder::open(log.clone(), disk.clone(), disk.clone(), options());
+            disk.kill();
+            if let (Err(_), End::Power(seed)) = (&cut_off, &end) {
+                disk.power_off(chance(seed ^ 0x5555));
+            }
+        }
+        let (folder, _) = open(&log, &disk);
+        is_as_told(&log, &disk, &lost, &promised);
+        let log = folder.close().unwrap();
+        // All is on the platter, and the folder is one that anybody may change.
+        disk.power_off(|| false);
+        is_as_told(&log, &disk, &lost, &promised);
+        disk.intrude(b"new");
+        let (folder, recovered) = open(&log, &disk);
+        prop_assert_eq!(recovered, Recovered::default());
+        let place = Place { folder: Node::ROOT, name: b"new" };
+        prop_assert!(folder.names().look_up(place).is_some());
+    }
+}

@@ -1,0 +1,133 @@
+//! Damaged heaps are refused, by what is damaged.
+
+use crate::common::machine::Machine;
+use crate::common::{PAGE, PATH, World, world};
+use netram_heap::{AllocError, BlockError, Damage, FreeError, Heap, OpenError, ResizeError, inspect};
+use netram_rvm::Mode;
+
+#[test]
+fn a_damaged_header_is_refused() {
+    assert_eq!(damaged(world(3), |bytes| bytes[0] ^= 1), Err(OpenError::Foreign));
+    for at in 8..36 {
+        assert_eq!(
+            damaged(world(3), |bytes| bytes[at] ^= 0x10),
+            Err(OpenError::Header),
+            "byte {at}"
+        );
+    }
+}
+
+#[test]
+fn a_damaged_table_is_refused() {
+    let descriptor = |page: usize| PAGE + page * 8;
+    let world_with_blocks = || {
+        let world = world(30);
+        world.allocate(3 * PAGE);
+        world.allocate(100);
+        world
+    };
+    // The extent is at page 2, the run at page 5.
+    for page in [2, 5] {
+        for bit in 0..64 {
+            let found = damaged(world_with_blocks(), |bytes| {
+                bytes[descriptor(page) + bit / 8] ^= 1 << (bit % 8)
+            });
+            let expected = Damage::Descriptor { page: page as u32 };
+            assert_eq!(found, Err(OpenError::Damaged(expected)), "page {page}, bit {bit}");
+        }
+    }
+    let inside = damaged(world_with_blocks(), |bytes| bytes[descriptor(3)] = 1);
+    assert_eq!(inside, Err(OpenError::Damaged(Damage::Descriptor { page: 3 })));
+}
+
+#[test]
+fn a_block_inside_another_is_refused() {
+    let world = world(30);
+    let large = world.allocate(8 * PAGE);
+    // A descriptor that is right in itself, inside the extent of another.
+    let inner = large.offset() as usize / PAGE + 3;
+    let mut other = crate::common::world(30);
+    while other.allocate(PAGE).offset() as usize / PAGE != inner {}
+    other.rvm.truncate().unwrap();
+    let stolen = other.machine.file(PATH)[PAGE + inner * 8..][..8].to_vec();
+    other.machine = Machine::new(1 << 16);
+    let found = damaged(world, |bytes| {
+        bytes[PAGE + inner * 8..][..8].copy_from_slice(&stolen)
+    });
+    let overlap = Damage::Overlap {
+        page: inner as u32,
+        by: (large.offset() as usize / PAGE) as u32,
+    };
+    assert_eq!(found, Err(OpenError::Damaged(overlap)));
+}
+
+#[test]
+fn a_damaged_run_is_refused_by_the_check_and_by_whoever_needs_it() {
+    let run = 2 * PAGE;
+    let world_with_run = || {
+        let world = world(30);
+        world.allocate(100);
+        world
+    };
+    for at in 0..16 {
+        let found = damaged(world_with_run(), |bytes| bytes[run + at] ^= 4);
+        assert_eq!(
+            found,
+            Err(OpenError::Damaged(Damage::Run { page: 2 })),
+            "byte {at}"
+        );
+    }
+    let found = damaged(world_with_run(), |bytes| bytes[run + 16 + 5] ^= 4);
+    assert_eq!(found, Err(OpenError::Damaged(Damage::Slot { page: 2, slot: 5 })));
+
+    let World { machine, rvm, heap } = world_with_run();
+    drop(heap);
+    rvm.truncate().unwrap();
+    machine.change_file(PATH, |bytes| bytes[run + 4] ^= 4);
+    let heap = Heap::open(rvm.map(PATH, 0, 0).unwrap()).unwrap();
+    let mut open = rvm.begin(Mode::Restore);
+    let refused = heap.allocate(&mut open, 100);
+    assert_eq!(refused, Err(AllocError::Damaged(Damage::Run { page: 2 })));
+    assert!(heap.allocate(&mut open, PAGE).is_ok(), "other blocks can be had");
+}
+
+#[test]
+fn a_free_slot_that_a_stray_store_calls_taken_is_refused_to_whoever_frees_it() {
+    let world = world(30);
+    let block = world.allocate(100);
+    let other = world.allocate(100);
+    world.free(other).unwrap();
+    // The run is at page 2, the block in its first slot, the other in its second.
+    let state = 2 * PAGE + 16 + 1;
+    let region = world.heap.region();
+    let taken: u8 = region.get(state - 1).unwrap();
+    region.put_back(state, &[taken]).unwrap();
+    let damage = Damage::Slot { page: 2, slot: 1 };
+    let damaged = FreeError::Block(BlockError::Damaged(damage));
+    assert_eq!(world.free(other), Err(damaged.clone()));
+    let resized = world.commit(|open| world.heap.resize(open, other, 1000));
+    assert_eq!(resized.unwrap_err(), ResizeError::Free(damaged));
+    world.free(block).unwrap();
+}
+
+/// The file that truncation would leave, changed, and what opening says of it.
+fn damaged(world: World, change: impl FnOnce(&mut Vec<u8>)) -> Result<(), OpenError> {
+    let World { machine, rvm, heap } = world;
+    drop(heap);
+    rvm.truncate().unwrap();
+    machine.change_file(PATH, change);
+    let opened = Heap::open(rvm.map(PATH, 0, 0).unwrap());
+    let inspected = inspect(&machine.file(PATH));
+    match opened {
+        Err(error) => {
+            assert_eq!(inspected, Err(error));
+            Err(error)
+        }
+        // Opening reads no run; the check does.
+        Ok(heap) => {
+            let checked = heap.check();
+            assert_eq!(checked, inspected);
+            checked.map(drop)
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Opening a large heap touches its table and nothing else. In a process of its own: it counts page faults.
+
+use crate::common::PAGE;
+use crate::common::machine::{Folder, Machine};
+use netram_heap::{Heap, Ptr};
+use netram_proto::port::Durability;
+use netram_rvm::{Allocation, Mode};
+
+const HEAP_BYTES: u64 = 1 << 30;
+/// Pages of the table: eight bytes for each of the heap's.
+const TABLE_PAGES: u64 = HEAP_BYTES / PAGE as u64 * 8 / PAGE as u64;
+
+/// Pages that this process was given since it began.
+fn faults() -> u64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    // Behind the name, which may hold anything: state, then numbers; the eighth field is the faults without a read.
+    let fields = stat.rsplit(')').next().unwrap();
+    fields.split_whitespace().nth(7).unwrap().parse().unwrap()
+}
+
+#[test]
+fn opening_a_heap_of_a_gibibyte_reads_its_table_only() {
+    let (folder, machine) = (Folder::new(), Machine::new(8 << 20));
+    let rvm = folder.open(&machine).unwrap();
+    let path = folder.path("heap");
+    rvm.create_segment(&path, HEAP_BYTES, Allocation::Sparse).unwrap();
+    let heap = Heap::format(&rvm, rvm.map(&path, 0, 0).unwrap()).unwrap();
+    let mut blocks: Vec<Ptr<u8>> = Vec::new();
+    for round in 0..500 {
+        let mut open = rvm.begin(Mode::NoRestore);
+        blocks.push(heap.allocate(&mut open, 1 + round % 3000).unwrap());
+        blocks.push(heap.allocate(&mut open, 1 << 20).unwrap());
+        open.commit(Durability::Lazy).unwrap();
+    }
+    drop(heap);
+    rvm.truncate().unwrap();
+    let region = rvm.map(&path, 0, 0).unwrap();
+    let before = faults();
+    let heap = Heap::open(region).unwrap();
+    let touched = faults() - before;
+    // Beside the table: the volatile lists, and what the test's own machinery does.
+    assert!(
+        touched < TABLE_PAGES * 3,
+        "{touched} of {} pages",
+        HEAP_BYTES / PAGE as u64
+    );
+    let report = heap.check().unwrap();
+    assert_eq!(report.blocks.len(), blocks.len());
+    assert!(blocks.iter().all(|block| heap.block_bytes(*block).is_ok()));
+}

@@ -1,0 +1,106 @@
+//! Real files, private mappings, and pointers that hold wherever the segment is mapped.
+
+use crate::common::machine::{Folder, Machine};
+use netram_heap::{AccessError, Heap, Ptr, Slice};
+use netram_proto::port::Durability;
+use netram_rvm::{Allocation, Mode};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// A member of a list, with what it needs stored in place.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, Debug)]
+#[repr(C)]
+struct Person {
+    next: Ptr<Person>,
+    name: Slice<u8>,
+    born: u64,
+}
+
+const PEOPLE: [(&str, u64); 4] = [
+    ("Ada", 1815),
+    ("Grace", 1906),
+    ("Edsger", 1930),
+    ("Barbara", 1939),
+];
+
+#[test]
+fn a_list_is_the_same_wherever_it_is_mapped_and_after_a_crash() {
+    let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
+    let rvm = folder.open(&machine).unwrap();
+    let path = folder.path("heap");
+    rvm.create_segment(&path, 1 << 20, Allocation::Sparse).unwrap();
+    let heap = Heap::format(&rvm, rvm.map(&path, 0, 0).unwrap()).unwrap();
+    for (name, born) in PEOPLE {
+        let mut open = rvm.begin(Mode::Restore);
+        let name = heap.alloc_slice(&mut open, name.as_bytes()).unwrap();
+        let next = heap.root(0).unwrap();
+        let person = heap.alloc(&mut open, &Person { next, name, born }).unwrap();
+        heap.set_root(&mut open, 0, person).unwrap();
+        open.commit(Durability::Remote).unwrap();
+    }
+    let first = heap.region().as_ptr().addr();
+    // Elsewhere, with the records still in the log: mapping applies them.
+    let elsewhere = first.wrapping_sub(1 << 32);
+    drop(heap);
+    let heap = Heap::open(rvm.map_at(&path, 0, 0, elsewhere).unwrap()).unwrap();
+    assert_eq!(heap.region().as_ptr().addr(), elsewhere);
+    assert_eq!(read(&heap), PEOPLE.map(|(name, born)| (name.to_owned(), born)));
+
+    let mut lost = rvm.begin(Mode::NoRestore);
+    let person: Ptr<Person> = heap.root(0).unwrap();
+    heap.edit(&mut lost).get_mut(person).unwrap().born = 0;
+    drop((lost, heap, rvm));
+    machine.crash(3);
+    let rvm = folder.open(&machine).unwrap();
+    let heap = Heap::open(rvm.map(&path, 0, 0).unwrap()).unwrap();
+    assert_eq!(read(&heap), PEOPLE.map(|(name, born)| (name.to_owned(), born)));
+    assert_eq!(heap.check().unwrap().blocks.len(), 2 * PEOPLE.len());
+}
+
+/// The people in the order in which they came.
+fn read(heap: &Heap) -> Vec<(String, u64)> {
+    let view = heap.view();
+    let mut people = Vec::new();
+    let mut next: Ptr<Person> = view.root(0).unwrap();
+    while !next.is_null() {
+        let person = view.get(next).unwrap();
+        let name = view.slice(person.name).unwrap();
+        people.push((String::from_utf8(name.to_vec()).unwrap(), person.born));
+        next = person.next;
+    }
+    people.reverse();
+    people
+}
+
+#[test]
+fn a_value_that_is_not_aligned_for_its_type_is_copied_not_lent() {
+    let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
+    let rvm = folder.open(&machine).unwrap();
+    let path = folder.path("heap");
+    rvm.create_segment(&path, 1 << 20, Allocation::Sparse).unwrap();
+    let heap = Heap::format(&rvm, rvm.map(&path, 0, 0).unwrap()).unwrap();
+    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, Debug, PartialEq)]
+    #[repr(C, align(64))]
+    struct Wide([u8; 64]);
+    let mut open = rvm.begin(Mode::Restore);
+    let blocks: Vec<Ptr<Wide>> = (0..4)
+        .map(|_| heap.alloc(&mut open, &Wide([3; 64])).unwrap())
+        .collect();
+    let lent = blocks
+        .iter()
+        .filter(|block| heap.view().get(**block).is_ok())
+        .count();
+    let aligned = blocks
+        .iter()
+        .filter(|block| block.offset().is_multiple_of(64))
+        .count();
+    assert_eq!(lent, aligned);
+    for block in &blocks {
+        assert_eq!(heap.get(*block).unwrap(), Wide([3; 64]));
+    }
+    let odd = blocks
+        .iter()
+        .find(|block| !block.offset().is_multiple_of(64))
+        .unwrap();
+    let refused = heap.edit(&mut open).get_mut(*odd).map(|_| ());
+    assert_eq!(refused, Err(AccessError::Unaligned { at: odd.offset() }));
+}

@@ -1,0 +1,7 @@
+//! A log's directory and all that belongs to it.
+//!
+//! One program, because each is linked to everything: a module is a story or several of one kind.
+
+mod home;
+mod spool;
+mod two_processes;

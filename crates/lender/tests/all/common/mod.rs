@@ -1,0 +1,228 @@
+//! A small client: enough of a writer to drive a lender from a test.
+
+pub(crate) mod owner;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use netram_lender::{Config, Lender, Report};
+use netram_proto::id::{Epoch, JournalId, Lsn, WriterId};
+use netram_proto::limit::RECORD_HEADER_BYTES;
+use netram_proto::port::Kind;
+use netram_proto::wire::{self, Frame, FrameKind, Header, RecordHeader, Refusal, finish_record};
+use netram_transport::{Address, Link, LinkError, Security, connect};
+use tempfile::TempDir;
+
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const WINDOW: u64 = 64 * 1024;
+pub(crate) const START: Lsn = Lsn(64);
+
+/// A directory in memory, for stores and sockets.
+pub(crate) fn memory_dir() -> TempDir {
+    tempfile::Builder::new()
+        .prefix("netram-test-")
+        .tempdir_in("/dev/shm")
+        .unwrap()
+}
+
+pub(crate) fn config(dir: &TempDir) -> Config {
+    Config {
+        name: "test".to_owned(),
+        domain: "mains-a".to_owned(),
+        listen: vec![Address::Unix(socket(dir))],
+        memory: 1 << 20,
+        chunk_bytes: 16 * 1024,
+        journals_max: 64,
+        store: Some(dir.path().join("store")),
+        ..Config::default()
+    }
+}
+
+pub(crate) fn socket(dir: &TempDir) -> PathBuf {
+    dir.path().join("socket")
+}
+
+pub(crate) fn start(dir: &TempDir) -> Lender {
+    Lender::start(config(dir)).unwrap()
+}
+
+pub(crate) fn dial(address: &Address) -> Link {
+    connect(address, &Security::Insecure, PATIENCE).unwrap()
+}
+
+/// A frame as received, owned.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) header: Header,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Answer {
+    pub(crate) fn refusal(&self) -> Option<Refusal> {
+        (self.header.kind == FrameKind::Refuse).then(|| Refusal::from_byte(self.header.flags).unwrap())
+    }
+}
+
+/// The next frame; `Err` when the lender has ended the session.
+pub(crate) fn receive(link: &mut Link) -> Result<Answer, LinkError> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        link.flush()?;
+        if let Some(packet) = link.receive()? {
+            let frame = Frame::parse(packet).unwrap();
+            return Ok(Answer {
+                header: frame.header,
+                body: frame.body.to_vec(),
+            });
+        }
+        assert!(Instant::now() < deadline, "the lender does not answer");
+        std::thread::yield_now();
+    }
+}
+
+pub(crate) fn send(link: &mut Link, header: Header, body: &[u8]) {
+    loop {
+        match link.send(&[&header.encode(body.len()), body]) {
+            Ok(_) => return,
+            Err(LinkError::Congested) => {
+                link.flush().unwrap();
+                std::thread::yield_now();
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// One writer of one journal at one lender.
+pub(crate) struct Writer {
+    pub(crate) link: Link,
+    pub(crate) journal: JournalId,
+    pub(crate) epoch: Epoch,
+    pub(crate) writer: WriterId,
+    /// Where the next record goes.
+    pub(crate) at: wire::Link,
+    pub(crate) stable: Lsn,
+    pub(crate) incarnation: u64,
+}
+
+impl Writer {
+    /// Connects and binds.
+    pub(crate) fn bind(address: &Address, journal: u128, epoch: u32) -> Writer {
+        let mut writer = Writer {
+            link: dial(address),
+            journal: JournalId(journal),
+            epoch: Epoch(epoch),
+            writer: WriterId(u64::from(epoch) + 1000),
+            at: wire::Link { lsn: START, chain: 9 },
+            stable: Lsn(0),
+            incarnation: 0,
+        };
+        let header = writer.header(FrameKind::Bind);
+        let bound = writer.ask(header, &journal.to_le_bytes());
+        assert_eq!(bound.header.kind, FrameKind::Bound, "{bound:?}");
+        assert_eq!(bound.body, b"mains-a");
+        writer.incarnation = bound.header.who;
+        writer
+    }
+
+    /// Binds, seals and joins.
+    pub(crate) fn join(address: &Address, journal: u128, epoch: u32) -> Writer {
+        let mut writer = Writer::bind(address, journal, epoch);
+        assert_eq!(writer.seal().header.kind, FrameKind::Sealed);
+        let joined = writer.join_window(WINDOW, 1);
+        assert_eq!(joined.header.kind, FrameKind::Ack, "{joined:?}");
+        writer
+    }
+
+    pub(crate) fn header(&self, kind: FrameKind) -> Header {
+        Header {
+            epoch: self.epoch,
+            who: self.writer.0,
+            ..Header::new(kind)
+        }
+    }
+
+    pub(crate) fn ask(&mut self, header: Header, body: &[u8]) -> Answer {
+        send(&mut self.link, header, body);
+        receive(&mut self.link).unwrap()
+    }
+
+    pub(crate) fn seal(&mut self) -> Answer {
+        self.ask(self.header(FrameKind::Seal), &[])
+    }
+
+    pub(crate) fn join_window(&mut self, bytes: u64, generation: u64) -> Answer {
+        let mut header = self.header(FrameKind::Join);
+        header.lsn = self.at.lsn;
+        header.mark = self.at.chain;
+        header.stable = Lsn(generation);
+        self.ask(header, &bytes.to_le_bytes())
+    }
+
+    /// The next record of this journal.
+    pub(crate) fn record(&mut self, payload: &[u8]) -> Vec<u8> {
+        let header = RecordHeader::new(self.at, self.epoch, self.stable, Kind(16), false, payload.len());
+        let mut bytes = vec![0; header.length];
+        header.write(&mut bytes);
+        bytes[RECORD_HEADER_BYTES..][..payload.len()].copy_from_slice(payload);
+        let chain = finish_record(&mut bytes, self.journal.into());
+        self.at = wire::Link {
+            lsn: header.next(),
+            chain,
+        };
+        bytes
+    }
+
+    /// Sends the next record without waiting for its answer. Returns its bytes.
+    pub(crate) fn append(&mut self, payload: &[u8]) -> Vec<u8> {
+        let mut header = self.header(FrameKind::Append);
+        header.lsn = self.at.lsn;
+        header.mark = self.at.chain;
+        header.stable = self.stable;
+        let record = self.record(payload);
+        send(&mut self.link, header, &record);
+        record
+    }
+
+    /// Waits until everything sent is acknowledged.
+    pub(crate) fn acked(&mut self) {
+        loop {
+            let ack = receive(&mut self.link).unwrap();
+            assert_eq!(ack.header.kind, FrameKind::Ack, "{ack:?}");
+            if ack.header.lsn == self.at.lsn {
+                return;
+            }
+        }
+    }
+
+    /// Reads `length` bytes of the window, in as many frames as it takes.
+    pub(crate) fn read(&mut self, from: Lsn, length: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while bytes.len() < length {
+            let mut header = self.header(FrameKind::Read);
+            header.lsn = from.plus(bytes.len() as u64);
+            let data = self.ask(header, &((length - bytes.len()) as u32).to_le_bytes());
+            assert_eq!(data.header.kind, FrameKind::Data, "{data:?}");
+            assert!(!data.body.is_empty());
+            bytes.extend(data.body);
+        }
+        bytes
+    }
+}
+
+pub(crate) fn status(address: &Address) -> Report {
+    let mut link = dial(address);
+    send(&mut link, Header::new(FrameKind::Status), &[]);
+    let answer = receive(&mut link).unwrap();
+    assert_eq!(answer.header.kind, FrameKind::Report);
+    Report::from_frame_body(&answer.body).unwrap()
+}
+
+/// Waits until `holds`, which somebody else brings about.
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        std::thread::yield_now();
+    }
+}

@@ -1,0 +1,383 @@
+//! Deposits at a real lender: what it keeps, gives, refuses, and when it ends. Lenders and owners that are killed are processes of their own: this
+//! test binary, started again with the name of one test.
+
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use crate::common::owner::{Owner, PAGE, content};
+use crate::common::{WINDOW, Writer, config, dial, memory_dir, receive, send, socket, status, until};
+use netram_lender::{Config, Lender};
+use netram_proto::deposit::{page_head, write_run};
+use netram_proto::id::{Epoch, Lsn};
+use netram_proto::wire::{FrameKind, Header, Refusal};
+use netram_transport::{Address, Security, connect};
+use tempfile::TempDir;
+
+const DIR: &str = "NETRAM_TEST_DEPOSIT_DIR";
+/// Slots that half of the memory makes.
+const ROOM: u32 = (1 << 19) / PAGE as u32;
+
+fn started(dir: &TempDir, lease_ms: u64) -> (Lender, Address) {
+    let mut config = config(dir);
+    config.limits.deposit_lease = Duration::from_millis(lease_ms);
+    (Lender::start(config).unwrap(), Address::Unix(socket(dir)))
+}
+
+#[test]
+fn pages_come_back_in_the_version_that_was_put_or_not_at_all() {
+    let dir = memory_dir();
+    let (_lender, address) = started(&dir, 30_000);
+    let mut owner = Owner::open(&address, 5, 1).unwrap();
+    assert_eq!(owner.resize(40).header.kind, FrameKind::Deposited);
+    for first in (0..40_u32).step_by(10) {
+        let pages: Vec<(u32, u64)> = (first..first + 10)
+            .map(|slot| (slot, u64::from(slot) + 100))
+            .collect();
+        let stashed = owner.put(&pages);
+        assert_eq!(
+            (stashed.header.kind, stashed.header.mark),
+            (FrameKind::Stashed, 77)
+        );
+    }
+    owner.put(&[(3, 200)]);
+    assert_eq!(
+        owner.get(&[(2, 102), (3, 103), (3, 200), (39, 139), (39, 0)]),
+        [true, false, true, true, false]
+    );
+    // What a smaller deposit has kept is still there; what it gives back and gets again is empty.
+    assert_eq!(owner.resize(8).header.lsn, Lsn(8));
+    assert_eq!(owner.resize(40).header.lsn, Lsn(40));
+    assert_eq!(owner.get(&[(7, 107), (8, 108), (39, 139)]), [true, false, false]);
+    let report = status(&address);
+    assert_eq!((report.deposits[0].slots, report.deposits[0].held), (40, 8));
+    assert!(report.deposits[0].connected && report.memory.deposits >= 40 * PAGE as u64);
+}
+
+#[test]
+fn blocks_of_pages_come_in_the_order_asked_for_and_of_that_version_only() {
+    let dir = memory_dir();
+    let (_lender, address) = started(&dir, 30_000);
+    let mut owner = Owner::open(&address, 5, 1).unwrap();
+    owner.resize(40);
+    owner.put(&[(3, 100), (39, 101)]);
+    let (listed, spaced) = ([255, 0, 7], [2, 102, 202]);
+    let mut body = Vec::new();
+    write_run(39, 101, &listed, &mut body);
+    write_run(3, 100, &spaced, &mut body);
+    write_run(3, 99, &listed, &mut body);
+    let answer = owner.ask(FrameKind::Gather, 0, &body);
+    assert_eq!(
+        (answer.header.kind, answer.header.mark),
+        (FrameKind::Gathered, 77)
+    );
+    let run = |slot: u32, version: u64, blocks: [usize; 3]| {
+        let page = content(slot, version);
+        let bytes = blocks
+            .map(|block| page[16 * block..16 * block + 16].to_vec())
+            .concat();
+        [&[3, 0][..], &bytes].concat()
+    };
+    let expected = [run(39, 101, [255, 0, 7]), run(3, 100, [2, 102, 202]), vec![0, 0]];
+    assert_eq!(answer.body, expected.concat());
+    let mut beyond = Vec::new();
+    write_run(40, 1, &listed, &mut beyond);
+    assert_eq!(
+        owner.ask(FrameKind::Gather, 0, &beyond).refusal(),
+        Some(Refusal::Malformed)
+    );
+}
+
+#[test]
+fn a_full_lender_refuses_with_what_it_has_left_and_windows_keep_their_part() {
+    let dir = memory_dir();
+    let (_lender, address) = started(&dir, 30_000);
+    let mut first = Owner::open(&address, 1, 1).unwrap();
+    let mut second = Owner::open(&address, 2, 1).unwrap();
+    assert_eq!(first.resize(ROOM - 8).header.kind, FrameKind::Deposited);
+    let refused = second.resize(9);
+    assert_eq!(refused.refusal(), Some(Refusal::NoRoom));
+    assert_eq!((refused.header.lsn, refused.header.stable), (Lsn(9), Lsn(8)));
+    assert_eq!(second.resize(8).header.kind, FrameKind::Deposited);
+    // The other half is for journals.
+    for journal in 0..8 {
+        Writer::join(&address, journal, 1);
+    }
+    let report = status(&address);
+    assert_eq!(report.memory.deposits, report.memory.deposits_max);
+    assert_eq!(
+        report.memory.free, 0,
+        "8 windows of {WINDOW} bytes and all deposits"
+    );
+    // What the first gives back the second may have.
+    first.resize(0);
+    assert_eq!(second.resize(ROOM).header.kind, FrameKind::Deposited);
+}
+
+#[test]
+fn a_deposit_outlives_its_session_and_obeys_the_newest_one_only() {
+    let dir = memory_dir();
+    let (_lender, address) = started(&dir, 30_000);
+    let mut owner = Owner::open(&address, 9, 1).unwrap();
+    owner.resize(4);
+    owner.put(&[(1, 11)]);
+    let mut next = Owner::open(&address, 9, 2).unwrap();
+    assert_eq!((next.life, next.slots), (owner.life, 4));
+    assert!(receive(&mut owner.link).is_err(), "the session before is over");
+    assert_eq!(next.get(&[(1, 11)]), [true]);
+    let fenced = Owner::open(&address, 9, 2).err().unwrap();
+    assert_eq!(fenced.refusal(), Some(Refusal::Fenced));
+    drop(next);
+    let mut last = Owner::open(&address, 9, 3).unwrap();
+    assert_eq!(last.get(&[(1, 11)]), [true]);
+    // Somebody else's deposit has nothing of it.
+    let mut other = Owner::open(&address, 10, 1).unwrap();
+    other.resize(4);
+    assert_eq!(other.get(&[(1, 11)]), [false]);
+}
+
+#[test]
+fn an_owner_that_is_gone_leaves_nothing_after_the_lease() {
+    let dir = memory_dir();
+    let (_lender, address) = started(&dir, 200);
+    let mut owner = Owner::open(&address, 9, 1).unwrap();
+    let life = owner.life;
+    owner.resize(16);
+    owner.put(&[(1, 11)]);
+    drop(owner);
+    until("its memory is free again", || {
+        let report = status(&address);
+        report.memory.deposits == 0 && report.deposits.is_empty()
+    });
+    let back = Owner::open(&address, 9, 2).unwrap();
+    assert_eq!(back.slots, 0);
+    assert_ne!(back.life, life, "who comes back learns that it is gone");
+}
+
+#[test]
+fn a_lender_without_deposits_refuses_them() {
+    let dir = memory_dir();
+    let lender = Lender::start(Config {
+        deposits: Some(0),
+        ..config(&dir)
+    });
+    let _lender = lender.unwrap();
+    let refused = Owner::open(&Address::Unix(socket(&dir)), 1, 1).err().unwrap();
+    assert_eq!(refused.refusal(), Some(Refusal::NoDeposit));
+}
+
+#[test]
+fn frames_that_make_no_sense_end_the_session_and_nothing_else() {
+    let dir = memory_dir();
+    let (_lender, address) = started(&dir, 30_000);
+    let mut owner = Owner::open(&address, 3, 1).unwrap();
+    owner.resize(4);
+    owner.put(&[(0, 5)]);
+    let beyond = [&page_head(4, 9, 8)[..], &[0; 8]].concat();
+    let long = [&page_head(0, 9, PAGE)[..], &[0; PAGE - 1]].concat();
+    let mut epoch = 1;
+    for (kind, body) in [
+        (FrameKind::Put, &beyond[..]),
+        (FrameKind::Put, &long),
+        (FrameKind::Put, &[]),
+        (FrameKind::Put, &page_head(0, 0, 0)),
+        (FrameKind::Get, &page_head(u32::MAX, 9, 0)),
+        (FrameKind::Get, &beyond),
+        (FrameKind::Append, &[]),
+        (FrameKind::Deposit, &3_u128.to_le_bytes()),
+        (FrameKind::Got, &[]),
+    ] {
+        assert_eq!(
+            owner.ask(kind, 0, body).refusal(),
+            Some(Refusal::Malformed),
+            "{kind:?}"
+        );
+        assert!(receive(&mut owner.link).is_err(), "the session is over");
+        epoch += 1;
+        owner = Owner::open(&address, 3, epoch).unwrap();
+        assert_eq!(owner.get(&[(0, 5)]), [true]);
+    }
+    for (epoch, body) in [(1, &[1, 2][..]), (1, &[0; 17]), (0, &[0; 16])] {
+        let mut link = dial(&address);
+        let mut header = Header::new(FrameKind::Deposit);
+        header.epoch = Epoch(epoch);
+        send(&mut link, header, body);
+        assert_eq!(receive(&mut link).unwrap().refusal(), Some(Refusal::Malformed));
+    }
+    assert_eq!(owner.resize(u32::MAX).refusal(), Some(Refusal::NoRoom));
+}
+
+#[test]
+fn a_lender_that_stops_tells_owners_and_waits_for_them() {
+    let dir = memory_dir();
+    let (lender, address) = started(&dir, 30_000);
+    let mut owner = Owner::open(&address, 3, 1).unwrap();
+    owner.resize(4);
+    owner.put(&[(0, 5)]);
+    let stopping = std::thread::spawn(move || lender.stop(crate::common::PATIENCE));
+    assert_eq!(receive(&mut owner.link).unwrap().header.kind, FrameKind::Withdraw);
+    assert_eq!(
+        owner.get(&[(0, 5)]),
+        [true],
+        "until it has moved away it is served"
+    );
+    owner.resize(0);
+    assert!(!stopping.join().unwrap().failed);
+}
+
+/// One that did not read its answers at that moment was never told.
+#[test]
+fn an_owner_that_is_behind_with_its_answers_is_told_when_it_has_read_them() {
+    const ASKED: usize = 100;
+    let dir = memory_dir();
+    let (lender, address) = started(&dir, 30_000);
+    let mut owner = Owner::open(&address, 3, 1).unwrap();
+    owner.resize(14);
+    owner.put(&(0..14).map(|slot| (slot, 5)).collect::<Vec<_>>());
+    let heads: Vec<u8> = (0..14).flat_map(|slot| page_head(slot, 5, 0)).collect();
+    for number in 0..ASKED {
+        let mut header = owner.header(FrameKind::Get);
+        header.mark = number as u32;
+        send(&mut owner.link, header, &heads);
+    }
+    until("it answers", || status(&address).counters.deposit_gets > 2);
+    let stopping = std::thread::spawn(move || lender.stop(crate::common::PATIENCE));
+    // By then it knows, most likely; it holds in any case.
+    std::thread::sleep(Duration::from_millis(100));
+    let mut kinds = Vec::new();
+    while kinds.len() < ASKED + 1 {
+        kinds.push(receive(&mut owner.link).unwrap().header.kind);
+    }
+    assert_eq!(
+        kinds.iter().filter(|kind| **kind == FrameKind::Got).count(),
+        ASKED
+    );
+    assert_eq!(
+        kinds.iter().filter(|kind| **kind == FrameKind::Withdraw).count(),
+        1
+    );
+    owner.resize(0);
+    assert!(!stopping.join().unwrap().failed);
+}
+
+/// Not a test of its own: the lender that is killed.
+#[test]
+fn lender_process() {
+    let Ok(path) = std::env::var(DIR) else { return };
+    let path = std::path::PathBuf::from(path);
+    let lender = Lender::start(Config {
+        name: "test".to_owned(),
+        domain: "mains-a".to_owned(),
+        listen: vec![Address::Unix(path.join("socket"))],
+        memory: 1 << 20,
+        chunk_bytes: 16 * 1024,
+        journals_max: 64,
+        store: Some(path.join("store")),
+        ..Config::default()
+    })
+    .unwrap();
+    lender.wait();
+}
+
+/// Not a test of its own: the owner that is killed. It puts pages as fast as it can.
+#[test]
+fn owner_process() {
+    let Ok(path) = std::env::var(DIR) else { return };
+    let address = Address::Unix(std::path::PathBuf::from(path).join("socket"));
+    let mut owner = Owner::open(&address, 4, 1).unwrap();
+    owner.resize(32);
+    for version in 1.. {
+        owner.put(&[(version as u32 % 32, version)]);
+    }
+}
+
+/// A process of this binary, killed with the test.
+struct Process(Child);
+
+impl Process {
+    fn start(dir: &TempDir, test: &str) -> Process {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", test, "--nocapture"])
+            .env(DIR, dir.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        Process(child)
+    }
+
+    fn lender(dir: &TempDir) -> Process {
+        let process = Process::start(dir, "deposit::lender_process");
+        let address = Address::Unix(socket(dir));
+        until("the lender listens", || {
+            connect(&address, &Security::Insecure, Duration::from_secs(1)).is_ok()
+        });
+        process
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn after_a_lender_was_killed_deposits_are_gone_and_known_to_be_and_windows_are_not() {
+    let dir = memory_dir();
+    let address = Address::Unix(socket(&dir));
+    let process = Process::lender(&dir);
+    let mut owner = Owner::open(&address, 3, 1).unwrap();
+    owner.resize(16);
+    owner.put(&[(0, 5), (15, 6)]);
+    let mut writer = Writer::join(&address, 7, 1);
+    writer.append(&[1; 100]);
+    writer.acked();
+    drop(process);
+    let _process = Process::lender(&dir);
+    let mut back = Owner::open(&address, 3, 2).unwrap();
+    assert_eq!((back.slots, back.life == owner.life), (0, false));
+    back.resize(16);
+    assert_eq!(back.get(&[(0, 5), (15, 6)]), [false, false]);
+    let mut reader = Writer::bind(&address, 7, 2);
+    assert_eq!(
+        reader.seal().header.lsn,
+        writer.at.lsn,
+        "the journal lost nothing"
+    );
+    assert_eq!(
+        status(&address).memory.deposits,
+        16 * PAGE as u64,
+        "nothing of the dead process's is still taken"
+    );
+}
+
+#[test]
+fn what_a_killed_owner_put_is_whole_for_the_lease() {
+    let dir = memory_dir();
+    let (_lender, address) = started(&dir, 30_000);
+    let process = Process::start(&dir, "deposit::owner_process");
+    until("the owner has put many pages", || {
+        status(&address).counters.deposit_puts > 500
+    });
+    drop(process);
+    until("its session is over", || {
+        status(&address).deposits.iter().all(|deposit| !deposit.connected)
+    });
+    let mut heir = Owner::open(&address, 4, 2).unwrap();
+    // It puts one version after the other into one slot after the other: the last 32 are there, and each is whole.
+    let puts = status(&address).counters.deposit_puts;
+    for slot in 0..32 {
+        let mut versions =
+            (puts.saturating_sub(64)..=puts).filter(|version| *version % 32 == slot && *version > 0);
+        let held = versions
+            .by_ref()
+            .filter(|version| heir.get(&[(slot as u32, *version)]) == [true])
+            .count();
+        assert_eq!(held, 1, "slot {slot}");
+    }
+    heir.resize(0);
+    drop(heir);
+    // Nothing is in it: there is nothing to wait for.
+    until("it has ended", || status(&address).deposits.is_empty());
+}

@@ -1,0 +1,296 @@
+//! Peers that misbehave cost themselves their session and nobody else anything.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use crate::common::{PATIENCE, Writer, config, dial, memory_dir, receive, send, socket, start, until};
+use netram_lender::{Config, Lender, Limits};
+use netram_proto::id::Lsn;
+use netram_proto::limit::FRAME_BODY_BYTES_MAX;
+use netram_proto::wire::{FrameKind, Header, Refusal};
+use netram_transport::{Link, LinkError};
+
+/// Appends and reads back through a session of its own.
+fn assert_serves(lender: &Lender, journal: u128) {
+    let mut writer = Writer::join(&lender.addresses()[0], journal, 1);
+    let record = writer.append(b"still here");
+    writer.acked();
+    assert_eq!(writer.read(crate::common::START, record.len()), record);
+}
+
+/// A generator of bytes that a failing run can repeat.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn bytes(&mut self, length: usize) -> Vec<u8> {
+        (0..length).map(|_| self.next() as u8).collect()
+    }
+}
+
+fn assert_dropped(link: &mut Link) {
+    let ended = loop {
+        match receive(link) {
+            Ok(answer) => assert!(
+                matches!(answer.refusal(), Some(Refusal::Malformed))
+                    || answer.header.kind == FrameKind::Bound,
+                "{answer:?}"
+            ),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(ended, LinkError::Closed), "{ended:?}");
+}
+
+#[test]
+fn packets_that_are_no_frames_end_only_their_session() {
+    let dir = memory_dir();
+    let lender = start(&dir);
+    let address = &lender.addresses()[0];
+    let mut random = Random(0x5EED);
+    for round in 0..100 {
+        let mut link = dial(address);
+        let length = 1 + random.next() as usize % 2000;
+        // A first byte that is no kind of frame.
+        let bytes = [vec![200], random.bytes(length)].concat();
+        link.send(&[&bytes]).unwrap();
+        assert_dropped(&mut link);
+        let mut bound = Writer::bind(address, 1000 + round, 1);
+        bound.link.send(&[&bytes]).unwrap();
+        assert_dropped(&mut bound.link);
+    }
+    assert_serves(&lender, 1);
+    until("malformed frames are counted", || {
+        lender
+            .report()
+            .counters
+            .refusals
+            .get("Malformed")
+            .is_some_and(|count| *count >= 100)
+    });
+}
+
+#[test]
+fn random_frames_never_stop_the_lender() {
+    let dir = memory_dir();
+    let lender = Lender::start(Config {
+        journals_max: 4096,
+        ..config(&dir)
+    })
+    .unwrap();
+    let address = &lender.addresses()[0];
+    let mut random = Random(0xBAD);
+    let kinds = [
+        FrameKind::Seal,
+        FrameKind::Join,
+        FrameKind::Append,
+        FrameKind::Ping,
+        FrameKind::Read,
+        FrameKind::Leave,
+    ];
+    for session in 0..200 {
+        let mut writer = Writer::bind(address, session, 1);
+        for _ in 0..50 {
+            let mut header = writer.header(kinds[random.next() as usize % kinds.len()]);
+            let mut number = || match random.next() % 4 {
+                0 => random.next() % 100_000,
+                1 => u64::MAX - random.next() % 100_000,
+                2 => crate::common::WINDOW,
+                _ => random.next(),
+            };
+            (header.lsn, header.stable, header.mark) = (Lsn(number()), Lsn(number()), number() as u32);
+            let body = number().to_le_bytes();
+            let length = [0, 4, 8][random.next() as usize % 3];
+            if writer
+                .link
+                .send(&[&header.encode(length), &body[..length]])
+                .is_err()
+            {
+                break;
+            }
+            // A refusal as malformed ends the session; all else is answered.
+            match receive(&mut writer.link) {
+                Ok(_) => (),
+                Err(_) => break,
+            }
+        }
+    }
+    assert_serves(&lender, 1 << 100);
+}
+
+#[test]
+fn frames_before_a_bind_and_second_binds_are_misconduct() {
+    let dir = memory_dir();
+    let lender = start(&dir);
+    let address = &lender.addresses()[0];
+    for kind in [
+        FrameKind::Append,
+        FrameKind::Seal,
+        FrameKind::Ack,
+        FrameKind::Withdraw,
+    ] {
+        let mut link = dial(address);
+        send(&mut link, Header::new(kind), &[]);
+        assert_eq!(receive(&mut link).unwrap().refusal(), Some(Refusal::Malformed));
+        assert!(receive(&mut link).is_err());
+    }
+    let mut twice = Writer::bind(address, 5, 1);
+    assert_eq!(
+        twice.ask(Header::new(FrameKind::Bind), &[0; 16]).refusal(),
+        Some(Refusal::Malformed)
+    );
+    let mut short = dial(address);
+    send(&mut short, Header::new(FrameKind::Bind), &[0; 3]);
+    assert_dropped(&mut short);
+    assert_serves(&lender, 1);
+}
+
+#[test]
+fn raw_bytes_oversized_lengths_and_cut_packets_leave_the_lender_serving() {
+    let dir = memory_dir();
+    let lender = start(&dir);
+    let hello = *b"NETRAM\x01\x00\x00\x00\x01\x00\x01\x00\x00\x00";
+    for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xFF; 4096], &hello[..7], b""] {
+        let mut raw = UnixStream::connect(socket(&dir)).unwrap();
+        // It may have been closed on us already.
+        let _ = raw.write_all(bytes);
+    }
+    for packet in [&[0xFF, 0xFF, 1, 2, 3][..], &[0, 0], &[10, 0, 1], &[40]] {
+        let mut raw = UnixStream::connect(socket(&dir)).unwrap();
+        raw.set_read_timeout(Some(PATIENCE)).unwrap();
+        raw.write_all(&hello).unwrap();
+        raw.read_exact(&mut [0; 16]).unwrap();
+        raw.write_all(packet).unwrap();
+    }
+    assert_serves(&lender, 1);
+    until("all of them are gone", || lender.report().connections == 0);
+}
+
+#[test]
+fn a_thousand_idle_strangers_do_not_keep_others_out() {
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let raised = rustix::process::Rlimit {
+        current: files.maximum,
+        ..files
+    };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
+    let dir = memory_dir();
+    let limits = Limits {
+        pending_max: 64,
+        ..Limits::default()
+    };
+    let lender = Lender::start(Config {
+        limits,
+        ..config(&dir)
+    })
+    .unwrap();
+    let hello = *b"NETRAM\x01\x00\x00\x00\x01\x00\x01\x00\x00\x00";
+    let strangers: Vec<UnixStream> = (0..1000)
+        .map(|index| {
+            let mut raw = UnixStream::connect(socket(&dir)).unwrap();
+            // Some say nothing, some drip, some shake hands and fall silent.
+            raw.write_all(&hello[..[0, 5, 16][index % 3]]).unwrap();
+            raw
+        })
+        .collect();
+    // An honest client retries when it is told that the lender is busy, as clients do.
+    let mut tries = 0;
+    let link = loop {
+        match netram_transport::connect(
+            &lender.addresses()[0],
+            &netram_transport::Security::Insecure,
+            PATIENCE,
+        ) {
+            Ok(link) => break link,
+            Err(error) => assert!(tries < 100, "{error}"),
+        }
+        tries += 1;
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    drop(link);
+    assert_serves(&lender, 1);
+    assert!(lender.report().connections <= 66);
+    drop(strangers);
+}
+
+#[test]
+fn idle_sessions_end_and_talking_ones_stay() {
+    let dir = memory_dir();
+    let limits = Limits {
+        idle_timeout: Duration::from_millis(600),
+        ..Limits::default()
+    };
+    let lender = Lender::start(Config {
+        limits,
+        ..config(&dir)
+    })
+    .unwrap();
+    let mut talking = Writer::join(&lender.addresses()[0], 1, 1);
+    let mut silent = Writer::bind(&lender.addresses()[0], 2, 1);
+    until("the silent session ends", || {
+        talking.append(b"on and on");
+        talking.acked();
+        talking.stable = talking.at.lsn;
+        lender.report().connections == 1
+    });
+    assert!(matches!(receive(&mut silent.link), Err(LinkError::Closed)));
+    talking.append(b"and on");
+    talking.acked();
+}
+
+#[test]
+fn a_reader_that_does_not_read_is_dropped_and_others_are_served_meanwhile() {
+    let dir = memory_dir();
+    let limits = Limits {
+        slow_reader_timeout: Duration::from_millis(400),
+        ..Limits::default()
+    };
+    let lender = Lender::start(Config {
+        limits,
+        ..config(&dir)
+    })
+    .unwrap();
+    let mut slow = Writer::join(&lender.addresses()[0], 2, 1);
+    slow.append(&vec![7; 50_000]);
+    slow.acked();
+    let mut other = Writer::join(&lender.addresses()[0], 1, 1);
+    let mut read = slow.header(FrameKind::Read);
+    read.lsn = crate::common::START;
+    until("the slow reader is dropped", || {
+        // It asks for more and more, and never takes what it asked for.
+        let _ = slow
+            .link
+            .send(&[&read.encode(4), &(FRAME_BODY_BYTES_MAX as u32).to_le_bytes()]);
+        other.append(b"meanwhile");
+        other.acked();
+        other.stable = other.at.lsn;
+        lender.report().connections == 1
+    });
+}
+
+#[test]
+fn positions_at_the_end_of_numbers_end_the_session_and_not_the_lender() {
+    let dir = memory_dir();
+    let lender = start(&dir);
+    for at in [u64::MAX, u64::MAX - 7, u64::MAX / 2] {
+        let mut writer = Writer::join(&lender.addresses()[0], u128::from(at), 1);
+        let mut header = writer.header(FrameKind::Append);
+        (header.lsn, header.stable) = (Lsn(at), Lsn(u64::MAX));
+        assert_eq!(writer.ask(header, &[0; 64]).refusal(), Some(Refusal::Malformed));
+        let mut writer = Writer::bind(&lender.addresses()[0], u128::from(at) + 1, 1);
+        writer.seal();
+        writer.at.lsn = Lsn(at);
+        assert_eq!(
+            writer.join_window(crate::common::WINDOW, 1).refusal(),
+            Some(Refusal::Malformed)
+        );
+    }
+    assert_serves(&lender, 1);
+}

@@ -1,0 +1,293 @@
+//! What a store promises between processes.
+
+use std::fs;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::Path;
+
+use crate::common::memory_dir;
+use netram_lender::{JournalMemory, Origin, Store, StoreConfig, StoreError};
+use netram_proto::id::{Epoch, JournalId, Lsn, WriterId};
+use netram_proto::member::{MemberState, Window};
+use netram_proto::wire::{Refusal, crc32c};
+
+const CHUNK: u64 = 4096;
+
+fn config(path: &Path) -> StoreConfig {
+    StoreConfig {
+        path: path.to_owned(),
+        memory: 32 * CHUNK,
+        chunk_bytes: CHUNK,
+        quota: 20 * CHUNK,
+        journals_max: 4,
+        mlock: false,
+        huge_pages: false,
+        allow_disk: false,
+    }
+}
+
+fn sealed(epoch: u32) -> MemberState {
+    MemberState {
+        epoch: Epoch(epoch),
+        writer: WriterId(7),
+        ..MemberState::default()
+    }
+}
+
+/// A window that is joined and empty.
+fn join(memory: &mut JournalMemory, bytes: u64) {
+    memory.reserve(bytes).unwrap();
+    let empty = MemberState {
+        joined: true,
+        window_epoch: Epoch(1),
+        generation: 1,
+        ..sealed(1)
+    };
+    memory.save(&empty);
+}
+
+#[test]
+fn a_reopened_store_keeps_its_incarnation_its_seals_and_its_windows() {
+    let dir = memory_dir();
+    let config = config(&dir.path().join("store"));
+    let (store, kept) = Store::open(&config).unwrap();
+    assert_eq!((store.origin(), kept.len()), (Origin::New, 0));
+    let incarnation = store.incarnation();
+    let mut memory = store.journal(JournalId(5)).unwrap().1;
+    join(&mut memory, 3 * CHUNK + 100);
+    drop((store, memory));
+    let (store, mut kept) = Store::open(&config).unwrap();
+    assert_eq!((store.origin(), store.incarnation()), (Origin::Kept, incarnation));
+    let kept = kept.pop().unwrap();
+    assert_eq!(kept.memory.journal(), JournalId(5));
+    assert_eq!(kept.member.state().epoch, Epoch(1));
+    assert!(kept.member.state().joined);
+    assert_eq!(kept.memory.capacity(), 3 * CHUNK + 100);
+    assert_eq!(
+        store.free(),
+        28 * CHUNK,
+        "a window of three chunks and a bit takes four"
+    );
+}
+
+#[test]
+fn a_journal_that_nobody_sealed_leaves_no_trace() {
+    let dir = memory_dir();
+    let config = config(&dir.path().join("store"));
+    let (store, _) = Store::open(&config).unwrap();
+    let memory = store.journal(JournalId(5)).unwrap().1;
+    drop((store, memory));
+    assert!(Store::open(&config).unwrap().1.is_empty());
+}
+
+#[test]
+fn another_boot_another_shape_and_damage_start_empty_under_a_fresh_incarnation() {
+    let dir = memory_dir();
+    let config = config(&dir.path().join("store"));
+    let make = || {
+        let (store, _) = Store::open(&config).unwrap();
+        store.journal(JournalId(5)).unwrap().1.save(&sealed(3));
+        store.incarnation()
+    };
+    let check = |config: &StoreConfig, origin, before| {
+        let (store, kept) = Store::open(config).unwrap();
+        assert_eq!((store.origin(), kept.len()), (origin, 0));
+        assert_ne!(store.incarnation(), before);
+    };
+    let edit = |offset: u64, bytes: &[u8]| {
+        let file = fs::OpenOptions::new().write(true).open(&config.path).unwrap();
+        file.write_all_at(bytes, offset).unwrap();
+    };
+
+    let before = make();
+    let mut block = fs::read(&config.path).unwrap()[..72].to_vec();
+    block[24] ^= 1;
+    let crc = crc32c(&block[..68]);
+    block[68..].copy_from_slice(&crc.to_le_bytes());
+    edit(0, &block);
+    check(&config, Origin::OtherBoot, before);
+
+    let before = make();
+    check(
+        &StoreConfig {
+            memory: 16 * CHUNK,
+            ..config.clone()
+        },
+        Origin::OtherShape,
+        before,
+    );
+
+    let before = make();
+    edit(3, &[0xFF]);
+    check(&config, Origin::Damaged, before);
+
+    let before = make();
+    // Both copies of the first slot: a seal was there, and nobody knows whose.
+    edit(4096 + 10, &[0xFF]);
+    edit(4096 + 128 + 10, &[0xFF]);
+    check(&config, Origin::Damaged, before);
+
+    let before = make();
+    fs::OpenOptions::new()
+        .write(true)
+        .open(&config.path)
+        .unwrap()
+        .set_len(9000)
+        .unwrap();
+    check(&config, Origin::Damaged, before);
+}
+
+#[test]
+fn a_window_whose_bytes_do_not_check_is_dropped_and_its_seal_kept() {
+    let dir = memory_dir();
+    let config = config(&dir.path().join("store"));
+    let (store, _) = Store::open(&config).unwrap();
+    let mut memory = store.journal(JournalId(5)).unwrap().1;
+    memory.reserve(4 * CHUNK).unwrap();
+    let lying = MemberState {
+        joined: true,
+        held: Lsn(4096),
+        received: Lsn(4096),
+        ..sealed(9)
+    };
+    memory.save(&lying);
+    drop((store, memory));
+    let (store, mut kept) = Store::open(&config).unwrap();
+    let kept = kept.pop().unwrap();
+    assert!(kept.window_lost);
+    assert!(!kept.member.state().joined);
+    assert_eq!(
+        (kept.member.state().epoch, kept.member.state().writer),
+        (Epoch(9), WriterId(7))
+    );
+    assert_eq!(store.free(), store.memory());
+}
+
+#[test]
+fn windows_never_exceed_the_reserve_nor_the_quota() {
+    let dir = memory_dir();
+    let (store, _) = Store::open(&config(&dir.path().join("store"))).unwrap();
+    let mut first = store.journal(JournalId(1)).unwrap().1;
+    let mut second = store.journal(JournalId(2)).unwrap().1;
+    let over = first.reserve(20 * CHUNK + 1).unwrap_err();
+    assert_eq!(
+        (over.refusal, over.asked, over.limit),
+        (Refusal::OverQuota, 20 * CHUNK + 1, 20 * CHUNK)
+    );
+    join(&mut first, 20 * CHUNK);
+    let full = second.reserve(12 * CHUNK + 1).unwrap_err();
+    assert_eq!(
+        (full.refusal, full.asked, full.limit),
+        (Refusal::NoRoom, 12 * CHUNK + 1, 12 * CHUNK)
+    );
+    join(&mut second, 12 * CHUNK);
+    assert_eq!(store.free(), 0);
+    first.release();
+    assert_eq!(store.free(), 20 * CHUNK);
+    first.reserve(CHUNK).unwrap();
+    assert_eq!(store.free(), 19 * CHUNK);
+    let length = fs::metadata(store.path()).unwrap().len();
+    assert_eq!(length, 4096 + 4 * 4096 + 32 * CHUNK);
+}
+
+#[test]
+fn a_window_is_a_ring_of_exactly_its_bytes_whatever_its_chunks() {
+    let dir = memory_dir();
+    let (store, _) = Store::open(&config(&dir.path().join("store"))).unwrap();
+    let mut memory = store.journal(JournalId(1)).unwrap().1;
+    let bytes = 2 * CHUNK + 24;
+    memory.reserve(bytes).unwrap();
+    let at = Lsn(bytes * 5 - 100);
+    let data: Vec<u8> = (0..bytes).map(|index| (index % 251) as u8).collect();
+    memory.write(at, &data);
+    let mut back = vec![0; data.len()];
+    netram_proto::member::copy_out(&memory, at, &mut back);
+    assert_eq!(back, data);
+    assert_eq!(
+        memory.piece(at, usize::MAX).len(),
+        76,
+        "to the end of a whole chunk"
+    );
+    assert_eq!(
+        memory.piece(at.plus(76), usize::MAX).len(),
+        24,
+        "to the end of the ring"
+    );
+}
+
+#[test]
+fn the_table_of_slots_is_bounded_and_unsealed_slots_are_used_again() {
+    let dir = memory_dir();
+    let (store, _) = Store::open(&config(&dir.path().join("store"))).unwrap();
+    let all: Vec<_> = (0..4).map(|id| store.journal(JournalId(id)).unwrap()).collect();
+    assert!(store.journal(JournalId(9)).is_none());
+    drop(all);
+}
+
+#[test]
+fn two_lenders_never_share_a_store() {
+    let dir = memory_dir();
+    let config = config(&dir.path().join("store"));
+    let held = Store::open(&config).unwrap();
+    assert!(matches!(Store::open(&config), Err(StoreError::InUse { .. })));
+    drop(held);
+    Store::open(&config).unwrap();
+}
+
+#[test]
+fn what_does_not_fit_names_the_free_memory_and_leaves_nothing_reserved() {
+    let dir = memory_dir();
+    let path = dir.path().join("store");
+    let huge = StoreConfig {
+        memory: 1 << 44,
+        chunk_bytes: 1 << 30,
+        ..config(&path)
+    };
+    match Store::open(&huge) {
+        Err(StoreError::NoMemory { asked, free }) => assert!(asked > 1 << 44 && free < 1 << 44),
+        other => panic!("{:?}", other.map(|_| ())),
+    }
+    assert_eq!(fs::metadata(&path).unwrap().len(), 0);
+}
+
+#[test]
+fn a_store_on_a_disk_or_open_to_others_is_refused() {
+    let dir = memory_dir();
+    let path = dir.path().join("store");
+    fs::write(&path, b"").unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    assert!(matches!(
+        Store::open(&config(&path)),
+        Err(StoreError::NotPrivate { mode: 0o644, .. })
+    ));
+
+    let disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = disk.path().join("store");
+    match Store::open(&config(&path)) {
+        Err(StoreError::NotMemory { .. }) => (),
+        Ok(_) => return eprintln!("skipped: the build directory is in memory itself"),
+        Err(error) => panic!("{error}"),
+    }
+    let allowed = StoreConfig {
+        allow_disk: true,
+        ..config(&path)
+    };
+    let first = Store::open(&allowed).unwrap().0.incarnation();
+    let second = Store::open(&allowed).unwrap().0;
+    assert_eq!(second.origin(), Origin::OnDisk);
+    assert_ne!(first, second.incarnation());
+}
+
+#[test]
+fn locked_memory_on_huge_pages_works_or_says_what_to_do() {
+    let dir = memory_dir();
+    let locked = StoreConfig {
+        mlock: true,
+        huge_pages: true,
+        ..config(&dir.path().join("store"))
+    };
+    match Store::open(&locked) {
+        Ok((store, _)) => assert_eq!(store.free(), store.memory()),
+        Err(error @ StoreError::Lock { .. }) => assert!(error.to_string().contains("ulimit -l")),
+        Err(error) => panic!("{error}"),
+    }
+}

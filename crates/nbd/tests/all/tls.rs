@@ -1,0 +1,184 @@
+//! Encrypted connections, with certificates made for each test, driven by libnbd.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::common::*;
+use netram_nbd::{MemoryDevice, Server, StartError, Tls, TlsError, TlsFiles, TlsKeys};
+use rcgen::{
+    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+};
+
+/// An authority, and what it signed for a server and a client, in the files that libnbd and nbdkit expect.
+fn make_certificates(folder: &Path) {
+    fs::create_dir_all(folder).unwrap();
+    let write = |name: &str, text: String| fs::write(folder.join(name), text).unwrap();
+    let mut params = CertificateParams::new(vec![]).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+    let key = KeyPair::generate().unwrap();
+    write("ca-cert.pem", params.self_signed(&key).unwrap().pem());
+    let authority = Issuer::new(params, key);
+    for (name, usage) in [
+        ("server", ExtendedKeyUsagePurpose::ServerAuth),
+        ("client", ExtendedKeyUsagePurpose::ClientAuth),
+    ] {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec!["localhost".into(), "127.0.0.1".into()]).unwrap();
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![usage];
+        write(
+            &format!("{name}-cert.pem"),
+            params.signed_by(&key, &authority).unwrap().pem(),
+        );
+        write(&format!("{name}-key.pem"), key.serialize_pem());
+    }
+}
+
+fn keys(folder: &Path) -> TlsKeys {
+    make_certificates(folder);
+    TlsKeys::load(&TlsFiles::in_folder(folder)).unwrap()
+}
+
+fn serve_with(place: &Place, tls: Tls) -> Server {
+    let mut config = config(place, Arc::new(MemoryDevice::new(8 << 20)));
+    config.tls = tls;
+    Server::start(config).unwrap()
+}
+
+#[test]
+fn a_server_that_requires_tls_refuses_everything_in_clear() {
+    let place = Place::new();
+    let server = serve_with(&place, Tls::Require(keys(&place.path("pki"))));
+    let mut client = Client::connect(&place.socket());
+    client.send(&3_u32.to_be_bytes());
+    client.send(&option(3, b""));
+    let reply = client.take(20);
+    assert_eq!(reply[12..16], 0x8000_0005_u32.to_be_bytes());
+    let mut old = Client::connect(&place.socket());
+    old.send(&3_u32.to_be_bytes());
+    old.send(&option(1, b""));
+    assert!(old.is_closed());
+    drop((client, old));
+    assert_eq!(server.stop(), 0);
+}
+
+#[test]
+fn bytes_in_clear_behind_the_request_to_encrypt_end_the_connection() {
+    let place = Place::new();
+    let _server = serve_with(&place, Tls::On(keys(&place.path("pki"))));
+    let mut client = Client::connect(&place.socket());
+    let mut bytes = 3_u32.to_be_bytes().to_vec();
+    bytes.extend(option(5, b""));
+    bytes.extend(option(7, b"\0\0\0\0\0\0"));
+    client.send(&bytes);
+    assert!(client.is_closed());
+}
+
+#[test]
+fn what_is_no_tls_after_the_request_ends_the_connection() {
+    let place = Place::new();
+    let server = serve_with(&place, Tls::On(keys(&place.path("pki"))));
+    let mut client = Client::connect(&place.socket());
+    client.send(&3_u32.to_be_bytes());
+    client.send(&option(5, b""));
+    client.take(20);
+    client.send(&pattern(1, 500));
+    wait_until("the client is refused", || server.stats().rejected == 1);
+}
+
+#[test]
+fn libnbd_reads_and_writes_through_tls() {
+    let Some(python) = nbd_python() else { return };
+    let place = Place::new();
+    let pki = place.path("pki");
+    for policy in [Tls::On, Tls::Require] {
+        let server = serve_with(&place, policy(keys(&pki)));
+        let script = format!(
+            r#"
+h.set_tls(nbd.TLS_REQUIRE)
+h.set_tls_certificates("{pki}")
+h.add_meta_context(nbd.CONTEXT_BASE_ALLOCATION)
+h.connect_unix("{socket}")
+assert h.get_tls_negotiated() and h.get_structured_replies_negotiated()
+data = bytes(range(256)) * 8192
+h.pwrite(data, 4096)
+h.flush()
+assert h.pread(len(data), 4096) == data
+for i in range(200):
+    h.pwrite(data[:512], i * 512, nbd.CMD_FLAG_FUA)
+assert h.pread(512, 199 * 512) == data[:512]
+h.shutdown()
+"#,
+            pki = pki.display(),
+            socket = place.socket().display(),
+        );
+        succeed(python, &["-m", "nbd", "-c", &script]);
+        assert_eq!(server.stop(), 0);
+    }
+}
+
+#[test]
+fn a_client_without_a_certificate_of_ours_is_refused() {
+    let Some(python) = nbd_python() else { return };
+    let place = Place::new();
+    let server = serve_with(&place, Tls::Require(keys(&place.path("pki"))));
+    // Another authority's client, which trusts our server.
+    let other = place.path("other");
+    make_certificates(&other);
+    fs::copy(place.path("pki").join("ca-cert.pem"), other.join("ca-cert.pem")).unwrap();
+    let script = format!(
+        "h.set_tls(nbd.TLS_REQUIRE)\nh.set_tls_certificates('{}')\nh.connect_unix('{}')\nh.pread(512, 0)",
+        other.display(),
+        place.socket().display(),
+    );
+    let output = run(python, &["-m", "nbd", "-c", &script]);
+    assert!(!output.status.success(), "the stranger got in");
+    wait_until("the client is refused", || server.stats().rejected == 1);
+    assert_eq!(server.stats().sessions, 0);
+}
+
+#[test]
+fn other_machines_are_served_only_encrypted_or_by_insistence() {
+    let place = Place::new();
+    let pki = keys(&place.path("pki"));
+    let start = |tls: Tls, insecure: bool| {
+        let mut config = config(&place, Arc::new(MemoryDevice::new(4096)));
+        config.listen = vec!["tcp://0.0.0.0:0".parse().unwrap()];
+        config.tls = tls;
+        config.insecure = insecure;
+        Server::start(config)
+    };
+    for tls in [Tls::Off, Tls::On(pki.clone())] {
+        let refused = start(tls, false).err().expect("refused");
+        assert!(matches!(refused, StartError::InsecureRefused { .. }), "{refused}");
+    }
+    assert!(start(Tls::Require(pki), false).is_ok());
+    assert!(start(Tls::Off, true).is_ok());
+}
+
+#[test]
+fn certificates_that_cannot_be_used_are_named() {
+    let place = Place::new();
+    let pki = place.path("pki");
+    make_certificates(&pki);
+    let files = TlsFiles::in_folder(&pki);
+    fs::write(&files.authority, "").unwrap();
+    let refused = TlsKeys::load(&files).expect_err("refused");
+    assert!(
+        matches!(&refused, TlsError::Empty { path } if *path == files.authority),
+        "{refused}"
+    );
+    make_certificates(&pki);
+    fs::remove_file(&files.key).unwrap();
+    let refused = TlsKeys::load(&files).expect_err("refused");
+    assert!(
+        matches!(&refused, TlsError::Unreadable { path, .. } if *path == files.key),
+        "{refused}"
+    );
+    make_certificates(&pki);
+    fs::copy(pki.join("client-key.pem"), &files.key).unwrap();
+    let refused = TlsKeys::load(&files).expect_err("the key is another's");
+    assert!(matches!(refused, TlsError::Unusable(_)), "{refused}");
+}

@@ -1,0 +1,272 @@
+//! Stores that are found, not declared: the same bytes after a crash as declared ones, the same undone by an
+//! abort, whatever finds them.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::common::{Folder, Machine, Random};
+use netram_proto::port::Durability;
+use netram_rvm::{
+    Allocation, Capture, CaptureError, CommitError, Find, Mode, RangeError, RealStorage, Region, Rvm,
+};
+
+const LENGTH: usize = 10 * 4096 + 100;
+
+type FolderRvm = Rvm<Machine, RealStorage>;
+
+/// Every way that this machine offers; says aloud which it does not.
+fn ways() -> Vec<Capture> {
+    let folder = Folder::new();
+    let (_rvm, mut region) = opened(&folder, &Machine::new(1 << 20));
+    let mut ways = vec![
+        Capture::Twins(Find::Trap),
+        Capture::Pages(Find::Trap),
+        Capture::Twins(Find::Watch),
+        Capture::Pages(Find::Watch),
+    ];
+    if let Err(refused) = region.set_capture(Capture::Twins(Find::Watch)) {
+        assert!(matches!(refused, CaptureError::NoWatch { .. }), "{refused}");
+        crate::common::skipped(refused);
+        ways.truncate(2);
+    }
+    ways
+}
+
+fn opened(folder: &Folder, machine: &Machine) -> (FolderRvm, Region) {
+    let rvm = folder.open(machine).unwrap();
+    let path = folder.path("a");
+    if !std::path::Path::new(&path).exists() {
+        rvm.create_segment(&path, LENGTH as u64, Allocation::Sparse)
+            .unwrap();
+    }
+    let region = rvm.map(&path, 0, 0).unwrap();
+    (rvm, region)
+}
+
+/// One program of transactions, stores and aborts; the region's bytes after a crash, and before it.
+fn run(capture: Capture, seed: u64) -> (Vec<u8>, Vec<u8>) {
+    let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
+    let (rvm, mut region) = opened(&folder, &machine);
+    region.set_capture(capture).unwrap();
+    let declared = capture == Capture::Declared;
+    let mut random = Random(seed);
+    for round in 0..40 {
+        let mut transaction = rvm.begin(Mode::Restore);
+        if !declared {
+            transaction.capture(&region).unwrap();
+        }
+        for _ in 0..random.below(12) {
+            let at = random.below(LENGTH as u64 - 300) as usize;
+            let bytes = vec![random.below(4) as u8; random.below(300) as usize];
+            match declared || random.below(4) == 0 {
+                true => transaction.write(&region, at, &bytes).unwrap(),
+                false => region.put_back(at, &bytes).unwrap(),
+            }
+            // The other ways draw once more.
+            if declared {
+                random.below(4);
+            }
+        }
+        match random.below(4) {
+            0 => transaction.abort(),
+            _ => drop(transaction.commit(Durability::Remote).unwrap()),
+        }
+        if round % 7 == 0 {
+            rvm.truncate_step().unwrap();
+        }
+    }
+    let before = region.read().to_vec();
+    drop((region, rvm));
+    machine.crash(seed);
+    let (_rvm, region) = opened(&folder, &machine);
+    let after = region.read().to_vec();
+    (before, after)
+}
+
+#[test]
+fn found_stores_leave_the_same_bytes_as_declared_ones() {
+    let ways = ways();
+    for seed in 0..12 {
+        let (before, after) = run(Capture::Declared, seed);
+        assert!(before == after, "seed {seed}");
+        for way in &ways {
+            let found = run(*way, seed);
+            assert!(found.0 == before, "memory, {way:?}, seed {seed}");
+            assert!(found.1 == after, "after the crash, {way:?}, seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn twins_log_exactly_the_bytes_that_differ_and_pages_whole_pages() {
+    for way in ways() {
+        let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
+        let (rvm, mut region) = opened(&folder, &machine);
+        region.set_capture(way).unwrap();
+        for round in 1..3u8 {
+            let before = rvm.statistics().bytes_committed;
+            let mut transaction = rvm.begin(Mode::NoRestore);
+            transaction.capture(&region).unwrap();
+            region.put_back(4095, &[round, round]).unwrap();
+            region.put_back(9000, &[round, 0, round]).unwrap();
+            transaction.commit(Durability::Remote).unwrap();
+            let logged = rvm.statistics().bytes_committed - before;
+            match way {
+                // The middle one of three stays 0.
+                Capture::Twins(_) => assert_eq!(logged, 4, "{way:?}"),
+                _ => assert_eq!(logged, 3 * 4096, "{way:?}"),
+            }
+        }
+        let mut nothing = rvm.begin(Mode::Restore);
+        nothing.capture(&region).unwrap();
+        assert_eq!(
+            nothing.commit(Durability::Remote).unwrap().ticket,
+            None,
+            "{way:?}"
+        );
+    }
+}
+
+#[test]
+fn one_transaction_at_a_time_has_a_region_that_is_captured_by_page() {
+    for way in ways() {
+        let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
+        let (rvm, mut region) = opened(&folder, &machine);
+        region.set_capture(way).unwrap();
+        let mut first = rvm.begin(Mode::Restore);
+        let mut second = rvm.begin(Mode::Restore);
+        first.set_range(&region, 0, 8).unwrap();
+        assert_eq!(second.set_range(&region, 8, 8), Err(RangeError::Captured));
+        assert_eq!(
+            second.edit(&region).range_mut(8, 8).err(),
+            Some(RangeError::Captured)
+        );
+        assert_eq!(
+            region.set_capture(Capture::Declared),
+            Err(CaptureError::Uncommitted { transactions: 1 })
+        );
+        region.put_back(0, b"first").unwrap();
+        first.abort();
+        second.set_range(&region, 8, 8).unwrap();
+        region.put_back(100, b"second").unwrap();
+        second.commit(Durability::Remote).unwrap();
+        assert_eq!(&region.read()[..5], [0; 5], "{way:?}");
+        region.set_capture(Capture::Declared).unwrap();
+        assert_eq!(&region.read()[100..106], b"second");
+    }
+}
+
+#[test]
+fn a_refused_commit_stays_open_with_all_that_was_stored() {
+    for way in ways() {
+        let (folder, machine) = (Folder::new(), Machine::new(30_000));
+        let (rvm, mut region) = opened(&folder, &machine);
+        region.set_capture(way).unwrap();
+        let mut transaction = rvm.begin(Mode::Restore);
+        transaction.capture(&region).unwrap();
+        region.put_back(0, &vec![7; LENGTH]).unwrap();
+        let refused = transaction.try_commit(Durability::Remote);
+        assert!(matches!(refused, Err(CommitError::TooLarge { .. })), "{way:?}");
+        // What was too much is undone by the program, which stores where it was found already.
+        region.put_back(4096, &vec![0; LENGTH - 4096]).unwrap();
+        match way {
+            Capture::Twins(_) => drop(transaction.commit(Durability::Remote).unwrap()),
+            _ => transaction.abort(),
+        }
+        let first = if matches!(way, Capture::Twins(_)) { 7 } else { 0 };
+        drop((region, rvm));
+        machine.crash(1);
+        let (_rvm, region) = opened(&folder, &machine);
+        assert!(region.read()[..4096].iter().all(|byte| *byte == first), "{way:?}");
+        assert!(region.read()[4096..].iter().all(|byte| *byte == 0), "{way:?}");
+    }
+}
+
+#[test]
+fn an_abort_without_restoring_leaves_bytes_that_are_never_logged() {
+    for way in ways() {
+        let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
+        let (rvm, mut region) = opened(&folder, &machine);
+        region.set_capture(way).unwrap();
+        let mut left = rvm.begin(Mode::NoRestore);
+        left.capture(&region).unwrap();
+        region.put_back(50, b"left").unwrap();
+        left.abort();
+        assert_eq!(&region.read()[50..54], b"left");
+        let mut kept = rvm.begin(Mode::Restore);
+        kept.capture(&region).unwrap();
+        region.put_back(8192, b"kept").unwrap();
+        kept.commit(Durability::Remote).unwrap();
+        drop((region, rvm));
+        machine.crash(1);
+        let (_rvm, region) = opened(&folder, &machine);
+        assert_eq!(
+            (&region.read()[50..54], &region.read()[8192..8196]),
+            (&[0; 4][..], &b"kept"[..])
+        );
+    }
+}
+
+#[test]
+fn what_a_thread_stores_while_another_commits_is_logged_by_this_or_the_next() {
+    for way in ways() {
+        let (folder, machine) = (Folder::new(), Machine::new(8 << 20));
+        let (rvm, mut region) = opened(&folder, &machine);
+        region.set_capture(way).unwrap();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|threads| {
+            let (region, done) = (&region, &done);
+            threads.spawn(move || {
+                for round in 0..400u32 {
+                    let at = (round as usize * 37) % (LENGTH / 8) * 8 + 4;
+                    region.put_back(at, &(round + 1).to_le_bytes()).unwrap();
+                }
+                done.store(true, Ordering::SeqCst);
+            });
+            let mut round = 0u32;
+            while !done.load(Ordering::SeqCst) {
+                let mut transaction = rvm.begin(Mode::NoRestore);
+                transaction.capture(region).unwrap();
+                let at = (round as usize * 53) % (LENGTH / 8) * 8;
+                region.put_back(at, &round.to_le_bytes()).unwrap();
+                transaction.commit(Durability::Lazy).unwrap();
+                round += 1;
+                machine.log_syncs();
+                rvm.truncate().unwrap();
+            }
+        });
+        let mut last = rvm.begin(Mode::NoRestore);
+        last.capture(&region).unwrap();
+        last.commit(Durability::Remote).unwrap();
+        let before = region.read().to_vec();
+        drop((region, rvm));
+        machine.crash(1);
+        let (_rvm, region) = opened(&folder, &machine);
+        assert!(region.read()[..] == before[..], "{way:?}");
+    }
+}
+
+#[test]
+fn memory_that_is_not_pages_is_declared() {
+    let machine = Machine::new(1 << 16);
+    let rvm = machine.open().unwrap();
+    rvm.create_segment("a", 4096, Allocation::Sparse).unwrap();
+    let mut region = rvm.map("a", 0, 0).unwrap();
+    let refused = region.set_capture(Capture::Twins(Find::Trap));
+    assert_eq!(refused, Err(CaptureError::NotPages));
+    let mut transaction = rvm.begin(Mode::Restore);
+    transaction.set(&region, 0, &1u64).unwrap();
+    transaction.commit(Durability::Remote).unwrap();
+}
+
+#[test]
+fn a_region_kept_unmapped_can_be_stored_to() {
+    let (folder, machine) = (Folder::new(), Machine::new(1 << 16));
+    let (_rvm, mut region) = opened(&folder, &machine);
+    region.set_capture(Capture::Twins(Find::Trap)).unwrap();
+    region.keep_unmapped().unwrap();
+    // Its slot is free again, and no handler waits for it: another region takes its place.
+    let (folder, machine) = (Folder::new(), Machine::new(1 << 16));
+    let (_rvm, mut region) = opened(&folder, &machine);
+    region.set_capture(Capture::Pages(Find::Trap)).unwrap();
+    region.put_back(0, b"x").unwrap();
+}

@@ -1,0 +1,551 @@
+//! A log and files in memory that lose what was not synced when they crash.
+//!
+//! What must be survived: at a crash each unsynced write is on the disk whole, torn at a sector, or not at
+//! all, in any combination; acknowledged records stay, of the later ones any prefix. A crash can be planned
+//! for the Nth operation: that one and all later ones fail until the reboot.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use netram_proto::id::{Epoch, JournalId, Lsn};
+use netram_proto::port::{
+    AppendError, Durability, File, IoError, Kind, Log, LogError, LogState, Record, Ticket, Votes, WaitError,
+};
+use netram_proto::time::Time;
+use netram_rvm::limit::TABLE_BYTES;
+use netram_rvm::{Allocation, Identity, Memory, OpenError, Options, Placement, RealStorage, Rvm, Storage};
+
+pub(crate) const JOURNAL: JournalId = JournalId(0x1234);
+/// Recoverable memory on the machine.
+pub(crate) type TestRvm = Rvm<Machine, MachineStorage>;
+
+const SECTOR: usize = 512;
+const RECORD_HEADER: u64 = 40;
+const TABLE: &str = "table";
+/// Bytes on the heap lie where they lie.
+const NOT_SUPPORTED: IoError = IoError { errno: 95 };
+
+/// The machine: clone it to reach it after a crash.
+#[derive(Clone)]
+pub(crate) struct Machine(Arc<Mutex<State>>);
+
+struct State {
+    files: BTreeMap<String, Contents>,
+    log: LogContents,
+    operations: u64,
+    /// How often the time was asked.
+    asked: u64,
+    crash_at: Option<u64>,
+    crashed: bool,
+    /// Writes to segments fail with this.
+    segments_fail: Option<IoError>,
+    syncs_fail: u32,
+    table_syncs_fail: u32,
+    identities: u8,
+}
+
+#[derive(Default, Clone)]
+struct Contents {
+    durable: Vec<u8>,
+    current: Vec<u8>,
+    unsynced: Vec<(usize, Vec<u8>)>,
+    identity: Identity,
+}
+
+struct LogContents {
+    records: VecDeque<(Lsn, Kind, usize, usize)>,
+    bytes: Vec<u8>,
+    head: Lsn,
+    stable: Lsn,
+    acked: Lsn,
+    tail: Lsn,
+    capacity: u64,
+}
+
+/// A small generator, so that a test's seed says everything.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (self.0 >> 33) % bound
+    }
+}
+
+impl Machine {
+    pub(crate) fn new(log_capacity: u64) -> Machine {
+        let table = Contents {
+            durable: vec![0; TABLE_BYTES as usize],
+            current: vec![0; TABLE_BYTES as usize],
+            ..Contents::default()
+        };
+        let first = Lsn(64);
+        Machine(Arc::new(Mutex::new(State {
+            files: BTreeMap::from([(TABLE.to_owned(), table)]),
+            log: LogContents {
+                records: VecDeque::with_capacity(1 << 14),
+                bytes: Vec::with_capacity(log_capacity as usize),
+                head: first,
+                stable: first,
+                acked: first,
+                tail: first,
+                capacity: log_capacity,
+            },
+            operations: 0,
+            asked: 0,
+            crash_at: None,
+            crashed: false,
+            segments_fail: None,
+            syncs_fail: 0,
+            table_syncs_fail: 0,
+            identities: 0,
+        })))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    /// Small batches, so that small logs take several.
+    pub(crate) fn options() -> Options {
+        Options {
+            truncation_batch_bytes: 1000,
+            ..Options::new(JOURNAL)
+        }
+    }
+
+    pub(crate) fn open(&self) -> Result<TestRvm, netram_rvm::OpenError> {
+        Rvm::open(self.clone(), self.storage(), Machine::options())
+    }
+
+    /// The operation after `operations` more ones fails, and everything after it.
+    pub(crate) fn crash_after(&self, operations: u64) {
+        let mut state = self.state();
+        state.crash_at = Some(state.operations + operations);
+    }
+
+    pub(crate) fn has_crashed(&self) -> bool {
+        self.state().crashed
+    }
+
+    pub(crate) fn operations(&self) -> u64 {
+        self.state().operations
+    }
+
+    pub(crate) fn fail_segment_writes(&self, error: Option<IoError>) {
+        self.state().segments_fail = error;
+    }
+
+    pub(crate) fn fail_syncs(&self, count: u32) {
+        self.state().syncs_fail = count;
+    }
+
+    /// Syncs of the segment table fail although the disk took what was written.
+    pub(crate) fn fail_table_syncs(&self, count: u32) {
+        self.state().table_syncs_fail = count;
+    }
+
+    /// Power loss and reboot.
+    pub(crate) fn crash(&self, seed: u64) {
+        let mut random = Random(seed);
+        let state = &mut *self.state();
+        for contents in state.files.values_mut() {
+            let unsynced = std::mem::take(&mut contents.unsynced);
+            for (offset, bytes) in unsynced {
+                let kept = match random.below(3) {
+                    0 => 0,
+                    1 => bytes.len(),
+                    _ => {
+                        // Torn where a sector of the disk ends.
+                        let cut = random.below(bytes.len() as u64 + 1) as usize;
+                        ((offset + cut) / SECTOR * SECTOR).saturating_sub(offset)
+                    }
+                };
+                contents.durable[offset..offset + kept].copy_from_slice(&bytes[..kept]);
+            }
+            contents.current.clone_from(&contents.durable);
+        }
+        state.log.crash(&mut random);
+        state.crashed = false;
+        state.crash_at = None;
+        state.segments_fail = None;
+    }
+
+    /// The local disk catches up with the log.
+    pub(crate) fn log_syncs(&self) {
+        let log = &mut self.state().log;
+        log.stable = log.tail;
+        log.acked = log.tail;
+    }
+
+    pub(crate) fn acked(&self) -> Lsn {
+        self.state().log.acked
+    }
+
+    pub(crate) fn file(&self, path: &str) -> Vec<u8> {
+        self.state().files[path].current.clone()
+    }
+
+    pub(crate) fn change_file(&self, path: &str, change: impl FnOnce(&mut Vec<u8>)) {
+        let state = &mut *self.state();
+        let contents = state.files.get_mut(path).unwrap();
+        change(&mut contents.current);
+        contents.durable.clone_from(&contents.current);
+    }
+
+    pub(crate) fn remove_file(&self, path: &str) {
+        self.state().files.remove(path);
+    }
+
+    /// Puts another file in a segment's place.
+    pub(crate) fn replace_file(&self, path: &str) {
+        self.state().files.get_mut(path).unwrap().identity = [0xff; 16];
+    }
+
+    pub(crate) fn change_log(&self, change: impl FnOnce(&mut Vec<u8>)) {
+        change(&mut self.state().log.bytes);
+    }
+}
+
+impl State {
+    /// Counts an operation; `false` from the planned crash on.
+    fn operate(&mut self) -> bool {
+        self.operations += 1;
+        self.crashed |= self.crash_at.is_some_and(|at| self.operations > at);
+        !self.crashed
+    }
+}
+
+impl LogContents {
+    fn crash(&mut self, random: &mut Random) {
+        while let Some((lsn, ..)) = self.records.back().copied() {
+            if lsn < self.acked || random.below(3) == 0 {
+                break;
+            }
+            self.tail = lsn;
+            self.records.pop_back();
+        }
+        // The log's own recovery puts what it took on the disk before it serves.
+        self.acked = self.tail;
+        self.stable = self.tail;
+    }
+}
+
+impl Log for Machine {
+    fn append(
+        &self,
+        kind: Kind,
+        length: usize,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<Ticket, AppendError> {
+        let state = &mut *self.state();
+        if !state.operate() {
+            return Err(AppendError::Closed);
+        }
+        let log = &mut state.log;
+        let max = log.capacity as usize / 4;
+        if length > max {
+            return Err(AppendError::TooLarge { bytes: length, max });
+        }
+        let used = log.tail.since(log.head);
+        let end = log.tail.plus(RECORD_HEADER + length as u64);
+        if end.since(log.head) > log.capacity {
+            return Err(AppendError::Full {
+                used,
+                capacity: log.capacity,
+            });
+        }
+        if log.records.is_empty() {
+            log.bytes.clear();
+        }
+        let from = log.bytes.len();
+        log.bytes.resize(from + length, 0xee);
+        fill(&mut log.bytes[from..]);
+        let lsn = log.tail;
+        log.records.push_back((lsn, kind, from, length));
+        log.tail = end;
+        Ok(Ticket { lsn, end })
+    }
+
+    fn wait(&self, ticket: Ticket, durability: Durability) -> Result<Votes, WaitError> {
+        let state = &mut *self.state();
+        if durability == Durability::Lazy {
+            return Ok(Votes::default());
+        }
+        if !state.operate() {
+            return Err(WaitError::Closed);
+        }
+        state.log.acked = state.log.acked.max(ticket.end);
+        if durability != Durability::Remote {
+            state.log.stable = state.log.stable.max(ticket.end);
+        }
+        Ok(Votes {
+            members: 1,
+            rule: true,
+            disk: durability != Durability::Remote,
+        })
+    }
+
+    fn state(&self) -> LogState {
+        let log = &Machine::state(self).log;
+        LogState {
+            head: log.head,
+            stable: log.stable,
+            acked: log.acked,
+            tail: log.tail,
+            capacity: log.capacity,
+            payload_max: log.capacity as usize / 4,
+        }
+    }
+
+    fn read(&self, from: Lsn, each: &mut dyn FnMut(Record<'_>) -> bool) -> Result<Lsn, LogError> {
+        let state = &mut *Machine::state(self);
+        if !state.operate() {
+            return Err(LogError::Closed);
+        }
+        let log = &state.log;
+        if from < log.head || from > log.stable {
+            return Err(LogError::OutOfRange(from));
+        }
+        let mut next = from;
+        for (lsn, kind, at, length) in &log.records {
+            if *lsn < from || *lsn >= log.stable {
+                continue;
+            }
+            next = lsn.plus(RECORD_HEADER + *length as u64);
+            let payload = &log.bytes[*at..*at + *length];
+            if !each(Record {
+                lsn: *lsn,
+                next,
+                epoch: Epoch(1),
+                kind: *kind,
+                payload,
+            }) {
+                break;
+            }
+        }
+        Ok(next)
+    }
+
+    fn trim(&self, head: Lsn) -> Result<(), LogError> {
+        let state = &mut *Machine::state(self);
+        if !state.operate() {
+            return Err(LogError::Closed);
+        }
+        let log = &mut state.log;
+        assert!(head <= log.stable, "only stable records may be trimmed");
+        while log.records.front().is_some_and(|record| record.0 < head) {
+            log.records.pop_front();
+        }
+        assert!(
+            log.records.front().is_none_or(|record| record.0 == head),
+            "trimmed inside a record"
+        );
+        log.head = log.head.max(head);
+        Ok(())
+    }
+}
+
+/// A file of the machine.
+pub(crate) struct MachineFile {
+    machine: Machine,
+    path: String,
+}
+
+impl File for MachineFile {
+    fn size(&self) -> Result<u64, IoError> {
+        let state = self.machine.state();
+        state
+            .files
+            .get(&self.path)
+            .map(|contents| contents.current.len() as u64)
+            .ok_or(IoError::ENOENT)
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), IoError> {
+        let state = &mut *self.machine.state();
+        if !state.operate() {
+            return Err(IoError::EIO);
+        }
+        let contents = &state.files[&self.path].current;
+        let from = contents.get(offset as usize..).ok_or(IoError::EOF)?;
+        into.copy_from_slice(from.get(..into.len()).ok_or(IoError::EOF)?);
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), IoError> {
+        let state = &mut *self.machine.state();
+        let works = state.operate();
+        if let (true, Some(error)) = (self.path != TABLE, state.segments_fail) {
+            return Err(error);
+        }
+        let contents = state.files.get_mut(&self.path).unwrap();
+        let offset = offset as usize;
+        assert!(
+            offset + bytes.len() <= contents.current.len(),
+            "nothing here lets a file grow"
+        );
+        // The write that meets the crash may have reached the disk in part; later ones never began.
+        if works || state.crash_at == Some(state.operations - 1) {
+            contents.unsynced.push((offset, bytes.to_vec()));
+        }
+        if !works {
+            return Err(IoError::EIO);
+        }
+        contents.current[offset..offset + bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<(), IoError> {
+        let state = &mut *self.machine.state();
+        if !state.operate() {
+            return Err(IoError::EIO);
+        }
+        let contents = state.files.get_mut(&self.path).unwrap();
+        if state.syncs_fail > 0 && self.path != TABLE {
+            state.syncs_fail -= 1;
+            // As Linux does it: the pages count as clean now, and are lost when memory is.
+            contents.unsynced.clear();
+            return Err(IoError::EIO);
+        }
+        for (offset, bytes) in contents.unsynced.drain(..) {
+            contents.durable[offset..offset + bytes.len()].copy_from_slice(&bytes);
+        }
+        if state.table_syncs_fail > 0 && self.path == TABLE {
+            state.table_syncs_fail -= 1;
+            return Err(IoError::EIO);
+        }
+        Ok(())
+    }
+}
+
+/// The machine's files, with the table's file at hand.
+pub(crate) struct MachineStorage {
+    machine: Machine,
+    table: MachineFile,
+}
+
+impl Machine {
+    pub(crate) fn storage(&self) -> MachineStorage {
+        let table = MachineFile {
+            machine: self.clone(),
+            path: TABLE.to_owned(),
+        };
+        MachineStorage {
+            machine: self.clone(),
+            table,
+        }
+    }
+}
+
+impl Storage for MachineStorage {
+    type File = MachineFile;
+
+    fn name(&self, path: &str) -> Result<String, IoError> {
+        match self.machine.state().files.contains_key(path) {
+            true => Ok(path.to_owned()),
+            false => Err(IoError::ENOENT),
+        }
+    }
+
+    fn create_segment(&self, path: &str, length: u64, _: Allocation) -> Result<(), IoError> {
+        let state = &mut *self.machine.state();
+        if !state.operate() {
+            return Err(IoError::EIO);
+        }
+        let zeros = vec![0; length as usize];
+        let contents = Contents {
+            durable: zeros.clone(),
+            current: zeros,
+            ..Contents::default()
+        };
+        match state.files.insert(path.to_owned(), contents) {
+            None => Ok(()),
+            Some(_) => Err(IoError { errno: 17 }),
+        }
+    }
+
+    fn open_segment(&self, path: &str) -> Result<MachineFile, IoError> {
+        self.name(path)?;
+        Ok(MachineFile {
+            machine: self.machine.clone(),
+            path: path.to_owned(),
+        })
+    }
+
+    fn map(
+        &self,
+        file: &MachineFile,
+        offset: u64,
+        length: usize,
+        placement: Placement,
+    ) -> Result<Memory, IoError> {
+        if placement != Placement::ANYWHERE {
+            return Err(NOT_SUPPORTED);
+        }
+        let mut bytes = vec![0; length].into_boxed_slice();
+        file.read_at(offset, &mut bytes)?;
+        Ok(Memory::from_bytes(bytes))
+    }
+
+    fn identity(&self, file: &MachineFile) -> Result<Identity, IoError> {
+        Ok(self.machine.state().files[&file.path].identity)
+    }
+
+    fn assign_identity(&self, file: &MachineFile) -> Result<Identity, IoError> {
+        let state = &mut *self.machine.state();
+        state.identities += 1;
+        let identity = [state.identities; 16];
+        state.files.get_mut(&file.path).unwrap().identity = identity;
+        Ok(identity)
+    }
+
+    fn table(&self) -> &MachineFile {
+        &self.table
+    }
+
+    fn now(&self) -> Time {
+        // Asked around steps and waits: now and then a chance for other threads to get in between.
+        let (asked, operations) = {
+            let state = &mut *self.machine.state();
+            state.asked += 1;
+            (state.asked, state.operations)
+        };
+        if asked.is_multiple_of(23) {
+            std::thread::sleep(std::time::Duration::from_micros(200));
+        }
+        Time(operations)
+    }
+}
+
+/// Real files, under the machine's log.
+pub(crate) struct Folder(pub(crate) tempfile::TempDir);
+
+impl Folder {
+    pub(crate) fn new() -> Folder {
+        Folder(tempfile::tempdir().unwrap())
+    }
+
+    pub(crate) fn path(&self, name: &str) -> String {
+        self.0.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    pub(crate) fn open(&self, machine: &Machine) -> Result<Rvm<Machine, RealStorage>, OpenError> {
+        let table = self.path("table");
+        let storage = RealStorage::open(&table)
+            .or_else(|_| RealStorage::create(&table))
+            .unwrap();
+        Rvm::open(machine.clone(), storage, Machine::options())
+    }
+}
+
+/// Says aloud that a test, or a part of it, cannot be run here: what is merely printed is kept back while a test passes.
+pub(crate) fn skipped(missing: impl std::fmt::Display) {
+    use std::io::Write;
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    // Nobody is left to be told if this cannot be written.
+    let _ = writeln!(std::io::stderr(), "\nSKIPPED {test}: {missing}");
+}

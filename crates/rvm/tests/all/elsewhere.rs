@@ -1,0 +1,142 @@
+//! A log whose records are applied elsewhere: nothing is written to segments here, and the log is trimmed when told.
+
+use std::time::Duration;
+
+use crate::common::{Machine, TestRvm};
+use netram_proto::id::Lsn;
+use netram_proto::port::{Durability, Log};
+use netram_rvm::{
+    CommitError, ForgetError, Mode, OpenError, Options, Region, Rvm, TruncateError, Truncation,
+};
+
+/// Longer than any test takes: a commit that waits so long has not been woken.
+const LONG: Duration = Duration::from_secs(100);
+
+fn open(machine: &Machine, patience: Duration) -> Result<TestRvm, OpenError> {
+    let options = Options {
+        truncation: Truncation::Elsewhere { patience },
+        ..Machine::options()
+    };
+    Rvm::open(machine.clone(), machine.storage(), options)
+}
+
+fn mapped(patience: Duration) -> (Machine, TestRvm, Region) {
+    let machine = Machine::new(8 * 1024);
+    let rvm = open(&machine, patience).unwrap();
+    rvm.create_segment("a", 8192, Default::default()).unwrap();
+    let a = rvm.map("a", 0, 0).unwrap();
+    (machine, rvm, a)
+}
+
+fn commit(rvm: &TestRvm, region: &Region, value: u64) -> Result<Lsn, CommitError> {
+    let mut transaction = rvm.begin(Mode::NoRestore);
+    transaction.set(region, 64, &[value; 64]).unwrap();
+    let commit = transaction.commit(Durability::Both)?;
+    Ok(commit.ticket.unwrap().end)
+}
+
+#[test]
+fn nothing_is_applied_here_and_the_log_keeps_all_until_told() {
+    let (machine, rvm, a) = mapped(Duration::ZERO);
+    rvm.start_truncation().unwrap();
+    let ends: Vec<Lsn> = (1..=10).map(|value| commit(&rvm, &a, value).unwrap()).collect();
+    assert!(rvm.wants_truncation());
+    assert_eq!(rvm.truncate(), Err(TruncateError::Elsewhere));
+    drop((a, rvm));
+    let before = Log::state(&machine);
+    let rvm = open(&machine, Duration::ZERO).unwrap();
+    assert_eq!(Log::state(&machine), before);
+    assert_eq!(
+        (rvm.recovery().start, rvm.recovery().end),
+        (before.head, before.tail)
+    );
+    assert_eq!(rvm.recovery().transactions, 0);
+    let a = rvm.map("a", 0, 0).unwrap();
+    assert_eq!(a.get(64), Ok(0u64), "the segment is as it was put there");
+    assert!(machine.file("a").iter().all(|byte| *byte == 0));
+    assert_eq!(rvm.trim(ends[3]), Ok(ends[3]));
+    assert_eq!(rvm.trim(ends[1]), Ok(ends[3]), "it has been told more");
+    assert_eq!(Log::state(&machine).head, ends[3]);
+    assert!(machine.file("a").iter().all(|byte| *byte == 0));
+    drop(a);
+    let refused = rvm.forget_segment("a");
+    assert_eq!(refused, Err(ForgetError::Truncate(TruncateError::Elsewhere)));
+    rvm.trim(ends[9]).unwrap();
+    rvm.forget_segment("a").unwrap();
+}
+
+#[test]
+fn a_log_is_trimmed_as_far_as_its_disk_has_it() {
+    let (machine, rvm, a) = mapped(Duration::ZERO);
+    let first = commit(&rvm, &a, 1).unwrap();
+    let mut transaction = rvm.begin(Mode::NoRestore);
+    transaction.set(&a, 64, &2u64).unwrap();
+    let second = transaction
+        .commit(Durability::Remote)
+        .unwrap()
+        .ticket
+        .unwrap()
+        .end;
+    assert_eq!(rvm.trim(second), Ok(first));
+    machine.log_syncs();
+    assert_eq!(rvm.trim(second), Ok(second));
+}
+
+#[test]
+fn a_full_log_is_an_error_that_says_who_did_not_trim() {
+    let (_, rvm, a) = mapped(Duration::ZERO);
+    let mut last = None;
+    let refused = loop {
+        match commit(&rvm, &a, 1) {
+            Ok(end) => last = Some(end),
+            Err(error) => break error,
+        }
+    };
+    let CommitError::Full { cause, .. } = &refused else {
+        panic!("{refused}")
+    };
+    assert_eq!(*cause, Some(TruncateError::NotTrimmed { patience_ms: 0 }));
+    rvm.trim(last.unwrap()).unwrap();
+    commit(&rvm, &a, 2).unwrap();
+}
+
+#[test]
+fn a_commit_that_finds_the_log_full_waits_to_be_given_room() {
+    let (_, rvm, a) = mapped(LONG);
+    let (kept, keep) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let rvm = &rvm;
+        scope.spawn(move || {
+            let mut asked = 0;
+            for end in keep {
+                // The log is full at least once before any of it is given up.
+                asked += 1;
+                if asked % 20 == 0 {
+                    rvm.trim(end).unwrap();
+                }
+            }
+        });
+        let a = &a;
+        scope.spawn(move || {
+            for value in 0..200 {
+                // Of 14 records in the log the 12th is already the keeper's to give up.
+                let end = commit(rvm, a, value).unwrap();
+                (0..20).for_each(|_| kept.send(end).unwrap());
+            }
+        });
+    });
+    let statistics = rvm.statistics();
+    assert_eq!((statistics.flush_commits, statistics.rounds), (200, 0));
+}
+
+#[test]
+fn a_log_applied_here_is_nobody_elses_to_trim() {
+    let machine = Machine::new(8 * 1024);
+    let rvm = machine.open().unwrap();
+    rvm.create_segment("a", 8192, Default::default()).unwrap();
+    let a = rvm.map("a", 0, 0).unwrap();
+    let end = commit(&rvm, &a, 1).unwrap();
+    assert_eq!(rvm.trim(end), Err(TruncateError::Here));
+    rvm.truncate().unwrap();
+    assert_eq!(machine.file("a")[64], 1);
+}

@@ -1,0 +1,258 @@
+//! Foreign records in regions whose stores are found by page: pages shared by spans of which some are the program's and others are
+//! somebody else's. What is logged is what the program stored, where it might; everything else is refused.
+
+use std::ops::Range;
+
+use crate::common::{Folder, Machine, Random};
+use netram_proto::port::{Durability, Log};
+use netram_rvm::record::{KIND_COMPACT, decode, encode};
+use netram_rvm::{
+    Allocation, Capture, CaptureError, CommitError, Find, Mode, RangeView, RealStorage, Region, Rvm,
+};
+
+const PAGE: usize = 4096;
+const LENGTH: usize = 6 * PAGE + 100;
+
+type FolderRvm = Rvm<Machine, RealStorage>;
+
+struct World {
+    machine: Machine,
+    rvm: FolderRvm,
+    region: Region,
+    _folder: Folder,
+}
+
+impl World {
+    fn new(capture: Capture) -> World {
+        let (folder, machine) = (Folder::new(), Machine::new(4 << 20));
+        let rvm = folder.open(&machine).unwrap();
+        let path = folder.path("a");
+        rvm.create_segment(&path, LENGTH as u64, Allocation::Sparse)
+            .unwrap();
+        let mut region = rvm.map(&path, 0, 0).unwrap();
+        region.set_capture(capture).unwrap();
+        World {
+            machine,
+            rvm,
+            region,
+            _folder: folder,
+        }
+    }
+
+    fn apply(&self, offset: usize, bytes: &[u8]) {
+        let range = RangeView {
+            segment: self.region.segment_number(),
+            offset: offset as u64,
+            bytes,
+        };
+        let payload = encode(b"", &[range]);
+        let changes = decode(KIND_COMPACT, &payload).unwrap();
+        self.region.apply(&changes).unwrap();
+    }
+
+    /// The ranges of all records that the log has, with their bytes.
+    fn logged(&self) -> Vec<(usize, Vec<u8>)> {
+        self.machine.log_syncs();
+        let mut logged = Vec::new();
+        let mut each = |record: netram_proto::port::Record<'_>| {
+            let changes = decode(KIND_COMPACT, record.payload).unwrap();
+            logged.extend(
+                changes
+                    .ranges()
+                    .map(|range| (range.offset as usize, range.bytes.to_vec())),
+            );
+            true
+        };
+        self.machine
+            .read(Log::state(&self.machine).head, &mut each)
+            .unwrap();
+        logged
+    }
+}
+
+/// Every way that this machine offers; says aloud which it does not.
+fn ways() -> Vec<Capture> {
+    let mut ways = vec![
+        Capture::Adaptive,
+        Capture::Twins(Find::Trap),
+        Capture::Pages(Find::Trap),
+        Capture::Twins(Find::Watch),
+        Capture::Pages(Find::Watch),
+    ];
+    let mut world = World::new(Capture::Declared);
+    if let Err(refused) = world.region.set_capture(Capture::Twins(Find::Watch)) {
+        assert!(matches!(refused, CaptureError::NoWatch { .. }), "{refused}");
+        crate::common::skipped(refused);
+        ways.truncate(3);
+    }
+    ways
+}
+
+/// Cuts the region into spans, often several to a page, sometimes several pages long.
+fn spans(random: &mut Random, aligned: bool) -> Vec<Range<usize>> {
+    let mut spans = Vec::new();
+    let mut at = 0;
+    while at < LENGTH {
+        let length = match aligned {
+            true => PAGE * (1 + random.below(2) as usize),
+            false => {
+                let most = [20, 300, 1200][random.below(3) as usize];
+                8 * (1 + random.below(most) as usize)
+            }
+        };
+        spans.push(at..LENGTH.min(at + length));
+        at += length;
+    }
+    spans
+}
+
+/// Somewhere in a span.
+fn place(random: &mut Random, span: &Range<usize>) -> (usize, Vec<u8>) {
+    let at = span.start + random.below(span.len() as u64) as usize;
+    let length = 1 + random.below(80) as usize;
+    (at, vec![random.below(5) as u8; length.min(span.end - at)])
+}
+
+/// Random transactions under random spans while others' records come at every moment: the log and the others' records make the
+/// same bytes as the region has, after every transaction.
+fn run(capture: Capture, mode: Mode, aligned: bool, seed: u64) {
+    let world = World::new(capture);
+    let mut random = Random(seed);
+    let spans = spans(&mut random, aligned);
+    let mut expected = vec![0; LENGTH];
+    let mut done = 0;
+    for round in 0..40 {
+        let context = format!("{capture:?}, {mode:?}, aligned {aligned}, seed {seed}, round {round}");
+        let mine: Vec<Range<usize>> = spans.iter().filter(|_| random.below(3) == 0).cloned().collect();
+        let theirs: Vec<_> = spans.iter().filter(|span| !mine.contains(span)).collect();
+        let foreign = |random: &mut Random, expected: &mut Vec<u8>| {
+            for _ in 0..random.below(4) {
+                let Some(span) = theirs.get(random.below(theirs.len().max(1) as u64) as usize) else {
+                    return;
+                };
+                let (at, bytes) = place(random, span);
+                world.apply(at, &bytes);
+                expected[at..at + bytes.len()].copy_from_slice(&bytes);
+            }
+        };
+        foreign(&mut random, &mut expected);
+        let mut transaction = world.rvm.begin(mode);
+        transaction.confine(&world.region, &mine).unwrap();
+        foreign(&mut random, &mut expected);
+        for _ in 0..random.below(40) {
+            let Some(span) = mine.get(random.below(mine.len().max(1) as u64) as usize) else {
+                break;
+            };
+            let (at, bytes) = place(&mut random, span);
+            if capture == Capture::Adaptive {
+                transaction.write(&world.region, at, &bytes).unwrap();
+            } else {
+                world.region.put_back(at, &bytes).unwrap();
+            }
+            if random.below(8) == 0 {
+                foreign(&mut random, &mut expected);
+            }
+        }
+        if random.below(3) == 0 {
+            // A refused commit is no more than this.
+            transaction.gather().unwrap();
+            foreign(&mut random, &mut expected);
+        }
+        if mode == Mode::Restore && random.below(4) == 0 {
+            transaction.abort();
+        } else {
+            transaction.gather().unwrap();
+            for found in transaction.gathered(&world.region) {
+                for at in found {
+                    assert!(mine.iter().any(|span| span.contains(&at)), "{at}: {context}");
+                }
+            }
+            foreign(&mut random, &mut expected);
+            transaction.commit_gathered(Durability::Remote).unwrap();
+        }
+        let logged = world.logged();
+        for (at, bytes) in &logged[done..] {
+            expected[*at..*at + bytes.len()].copy_from_slice(bytes);
+        }
+        done = logged.len();
+        let region = world.region.read();
+        let wrong = (0..LENGTH).find(|at| region[*at] != expected[*at]);
+        assert_eq!(wrong, None, "{context}");
+    }
+}
+
+#[test]
+fn the_log_and_the_records_of_others_make_the_regions_bytes() {
+    for capture in ways() {
+        for seed in 0..5 {
+            run(capture, Mode::Restore, false, seed);
+            run(capture, Mode::Restore, true, seed);
+            // Whole pages have no twins then, unless foreign bytes came.
+            run(capture, Mode::NoRestore, true, seed);
+            let partly_whole = matches!(capture, Capture::Pages(_));
+            if !partly_whole {
+                run(capture, Mode::NoRestore, false, seed);
+            }
+        }
+    }
+}
+
+#[test]
+fn foreign_bytes_alone_make_no_record() {
+    for capture in ways() {
+        let world = World::new(capture);
+        world.apply(100, &[7; 5000]);
+        let mut transaction = world.rvm.begin(Mode::Restore);
+        transaction
+            .confine(&world.region, std::slice::from_ref(&(0..LENGTH)))
+            .unwrap();
+        world.apply(4000, &[8; 2000]);
+        transaction.commit(Durability::Remote).unwrap();
+        assert_eq!(world.logged(), [], "{capture:?}");
+        assert_eq!(world.region.get(5000), Ok(8u8));
+    }
+}
+
+#[test]
+fn a_store_outside_of_what_may_change_is_refused_named_and_undone() {
+    for capture in ways().into_iter().filter(|way| *way != Capture::Adaptive) {
+        for foreign in [false, true] {
+            let world = World::new(capture);
+            if foreign {
+                world.apply(0, &[9; 2 * PAGE]);
+            }
+            let before = world.region.read().to_vec();
+            let mut transaction = world.rvm.begin(Mode::Restore);
+            transaction
+                .confine(&world.region, std::slice::from_ref(&(0..1000)))
+                .unwrap();
+            world.region.put_back(500, &[1; 8]).unwrap();
+            // Beside what it may change, and on a page of which it may change nothing.
+            world.region.put_back(1001, &[2; 3]).unwrap();
+            world.region.put_back(PAGE + 5, &[3; 1]).unwrap();
+            for _ in 0..2 {
+                let refused = transaction.try_commit(Durability::Remote);
+                let Err(CommitError::Outside { first, count }) = refused else {
+                    panic!("{capture:?}: {refused:?}");
+                };
+                assert_eq!(
+                    (first.region_offset, first.length, count),
+                    (1001, 3, 2),
+                    "{capture:?}"
+                );
+                assert_eq!(first.address, world.region.as_ptr().addr() + 1001);
+            }
+            transaction.abort();
+            assert!(*world.region.read() == *before, "{capture:?}");
+            assert_eq!(world.logged(), [], "{capture:?}");
+            // It is over: the next transaction is not to blame.
+            let mut transaction = world.rvm.begin(Mode::Restore);
+            transaction
+                .confine(&world.region, std::slice::from_ref(&(0..1000)))
+                .unwrap();
+            world.region.put_back(500, &[1; 8]).unwrap();
+            transaction.commit(Durability::Remote).unwrap();
+            assert!(!world.logged().is_empty(), "{capture:?}");
+        }
+    }
+}

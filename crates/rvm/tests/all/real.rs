@@ -1,0 +1,172 @@
+//! Real files and private mappings under the in-memory log.
+
+use crate::common::{Folder, Machine};
+use netram_proto::port::Durability;
+use netram_rvm::{
+    Allocation, MapError, Mode, OpenError, Options, RealStorage, Rvm, SegmentError, TruncateError,
+};
+
+#[test]
+fn committed_bytes_survive_and_uncommitted_ones_do_not() {
+    let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
+    let rvm = folder.open(&machine).unwrap();
+    let path = folder.path("a");
+    rvm.create_segment(&path, 1 << 20, Allocation::Preallocated)
+        .unwrap();
+    let refused = rvm.create_segment(&path, 1 << 20, Allocation::Preallocated);
+    assert_eq!(refused, Err(SegmentError::Exists { path: path.clone() }));
+    let a = rvm.map(&path, 0, 0).unwrap();
+    let mut transaction = rvm.begin(Mode::Restore);
+    transaction.write(&a, 500_000, b"kept").unwrap();
+    transaction.commit(Durability::Remote).unwrap();
+    let mut open = rvm.begin(Mode::NoRestore);
+    open.write(&a, 500_004, b"lost").unwrap();
+    drop((open, a, rvm));
+    machine.crash(1);
+    let rvm = folder.open(&machine).unwrap();
+    assert_eq!(rvm.recovery().bytes, 4);
+    let a = rvm.map(&path, 0, 0).unwrap();
+    assert_eq!(&a.read()[499_999..500_008], b"\0kept\0\0\0\0");
+}
+
+#[test]
+fn truncation_under_a_mapping_changes_nothing_that_is_seen() {
+    let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
+    let rvm = folder.open(&machine).unwrap();
+    let path = folder.path("a");
+    rvm.create_segment(&path, 64 * 4096, Allocation::Sparse).unwrap();
+    let a = rvm.map(&path, 0, 0).unwrap();
+    let mut model = vec![0u8; 64 * 4096];
+    let mut random = crate::common::Random(5);
+    for round in 0..300u64 {
+        let mut transaction = rvm.begin(Mode::Restore);
+        for _ in 0..4 {
+            let (at, length) = (random.below(63 * 4096) as usize, random.below(3000) as usize);
+            let bytes = vec![round as u8; length];
+            transaction.write(&a, at, &bytes).unwrap();
+            if round % 3 != 0 {
+                model[at..at + length].copy_from_slice(&bytes);
+            }
+        }
+        // Declared and never stored to: logs what the untouched page shows.
+        transaction.set_range(&a, 0, 10).unwrap();
+        match round % 3 {
+            0 => transaction.abort(),
+            _ => drop(transaction.commit(Durability::Disk).unwrap()),
+        }
+        rvm.truncate_step().unwrap();
+        assert!(a.read()[..] == model[..], "round {round}");
+    }
+    a.unmap().unwrap();
+    assert!(rvm.map(&path, 0, 0).unwrap().read()[..] == model[..]);
+    rvm.truncate().unwrap();
+    assert!(std::fs::read(&path).unwrap() == model);
+}
+
+#[test]
+fn opening_a_huge_segment_costs_nothing() {
+    let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
+    let rvm = folder.open(&machine).unwrap();
+    let path = folder.path("huge");
+    // Far more than the machine's memory; beyond 4 GiB, where the original's ancestors broke.
+    let length = 1u64 << 40;
+    if rvm.create_segment(&path, length, Allocation::Sparse).is_err() {
+        crate::common::skipped("this file system holds no sparse file of 1 TiB");
+        return;
+    }
+    let huge = rvm.map(&path, 0, 0).unwrap();
+    let at = length as usize - 8;
+    let mut transaction = rvm.begin(Mode::Restore);
+    transaction.set(&huge, at, &7u64).unwrap();
+    transaction.commit(Durability::Remote).unwrap();
+    huge.unmap().unwrap();
+    assert_eq!(rvm.map(&path, length - 4096, 0).unwrap().get(4088), Ok(7u64));
+}
+
+#[test]
+fn two_names_of_one_file_are_one_segment() {
+    let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
+    let rvm = folder.open(&machine).unwrap();
+    let (path, link) = (folder.path("a"), folder.path("link"));
+    rvm.create_segment(&path, 4096, Allocation::Sparse).unwrap();
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    let _a = rvm.map(&path, 0, 0).unwrap();
+    assert!(matches!(rvm.map(&link, 0, 0), Err(MapError::Overlap { .. })));
+}
+
+#[test]
+fn a_segment_of_another_log_is_in_use() {
+    let (first, second) = (Folder::new(), Folder::new());
+    let (one, two) = (Machine::new(1 << 20), Machine::new(1 << 20));
+    let (one, two) = (first.open(&one).unwrap(), second.open(&two).unwrap());
+    let path = first.path("a");
+    one.create_segment(&path, 4096, Allocation::Sparse).unwrap();
+    let _a = one.map(&path, 0, 0).unwrap();
+    let refused = two.map(&path, 0, 0).unwrap_err();
+    assert!(
+        matches!(refused, MapError::Segment(SegmentError::InUse { .. })),
+        "{refused}"
+    );
+}
+
+#[test]
+fn a_segment_replaced_while_open_is_neither_mapped_nor_written() {
+    let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
+    let rvm = folder.open(&machine).unwrap();
+    let (path, aside) = (folder.path("a"), folder.path("aside"));
+    rvm.create_segment(&path, 8192, Allocation::Sparse).unwrap();
+    let a = rvm.map(&path, 0, 4096).unwrap();
+    let mut transaction = rvm.begin(Mode::Restore);
+    transaction.set(&a, 0, &7u64).unwrap();
+    transaction.commit(Durability::Disk).unwrap();
+
+    std::fs::rename(&path, &aside).unwrap();
+    let missing = SegmentError::Missing { path: path.clone() };
+    assert_eq!(rvm.truncate(), Err(TruncateError::Segment(missing)));
+    std::fs::write(&path, [0; 8192]).unwrap();
+    let foreign = SegmentError::Foreign { path: path.clone() };
+    assert_eq!(rvm.truncate(), Err(TruncateError::Segment(foreign.clone())));
+    assert!(
+        std::fs::read(&aside).unwrap() == [0; 8192],
+        "the log has it still"
+    );
+
+    std::fs::rename(&aside, &path).unwrap();
+    rvm.truncate().unwrap();
+    assert_eq!(std::fs::read(&path).unwrap()[0], 7);
+
+    // Nothing is left to be written to it, but the next mapping would commit to the file that is gone.
+    drop(a);
+    std::fs::rename(&path, &aside).unwrap();
+    std::fs::write(&path, [0; 8192]).unwrap();
+    assert_eq!(rvm.map(&path, 0, 0).unwrap_err(), MapError::Segment(foreign));
+    rvm.forget_segment(&path).unwrap();
+    assert_eq!(rvm.map(&path, 0, 0).unwrap().get(0), Ok(0u64));
+}
+
+#[test]
+fn a_replaced_segment_is_refused_until_adopted() {
+    let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
+    let rvm = folder.open(&machine).unwrap();
+    let path = folder.path("a");
+    rvm.create_segment(&path, 4096, Allocation::Sparse).unwrap();
+    let a = rvm.map(&path, 0, 0).unwrap();
+    let mut transaction = rvm.begin(Mode::Restore);
+    transaction.set(&a, 0, &7u64).unwrap();
+    transaction.commit(Durability::Remote).unwrap();
+    drop((a, rvm));
+    machine.crash(1);
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, bytes).unwrap();
+    match folder.open(&machine) {
+        Err(OpenError::Recovery(TruncateError::Segment(SegmentError::Foreign { .. }))) => {}
+        Ok(_) => crate::common::skipped("this file system keeps no extended attributes"),
+        other => panic!("{other:?}"),
+    }
+    let storage = RealStorage::open(&folder.path("table")).unwrap();
+    let mut options = Options::new(crate::common::JOURNAL);
+    options.adopt_segments = true;
+    let rvm = Rvm::open(machine, storage, options).unwrap();
+    assert_eq!(rvm.map(&path, 0, 0).unwrap().get(0), Ok(7u64));
+}

@@ -1,0 +1,192 @@
+//! What several stories need.
+
+pub(crate) mod history;
+pub(crate) mod lists;
+pub(crate) mod processes;
+pub(crate) mod scene;
+pub(crate) mod script;
+pub(crate) mod world;
+
+use std::process::{Child, Command};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use netram_proto::wire::{FrameKind, Header};
+use netram_shared::channel::{Arrival, Channel, ChannelError, Door, DoorConfig, Service};
+use netram_transport::{Address, ClusterKey, Link, LinkError, Security, connect};
+
+/// Longer than any step takes on a loaded machine; a test that reaches it has failed.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A small generator, so that a test's seed says everything.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        self.0 >> 33
+    }
+
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    pub(crate) fn bytes(&mut self, length: usize) -> Vec<u8> {
+        (0..length).map(|_| self.next() as u8).collect()
+    }
+}
+
+/// Waits for what happens elsewhere.
+pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < end, "never: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Returns when no thread of a process that was told to stop runs any more. The signal is on its way for a moment, in which the process
+/// would still answer, and hear what the test does next.
+pub(crate) fn until_stopped(process: u32) {
+    until("the process stands still", || {
+        let threads = std::fs::read_dir(format!("/proc/{process}/task")).expect("it is there");
+        threads.flatten().all(|thread| {
+            let line = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            // The name before it may have spaces and brackets.
+            line.rsplit_once(") ")
+                .is_some_and(|(_, state)| state.starts_with('T'))
+        })
+    });
+}
+
+/// A process, which a test that fails does not leave behind.
+pub(crate) struct Process(pub(crate) Child);
+
+impl Process {
+    pub(crate) fn signal(&self, signal: &str) {
+        let status = Command::new("kill")
+            .args([signal, &self.0.id().to_string()])
+            .status();
+        assert!(status.unwrap().success());
+    }
+
+    pub(crate) fn freeze(&self) {
+        self.signal("-STOP");
+        until_stopped(self.0.id());
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Hands every arrival to the test.
+pub(crate) struct Lobby(Mutex<Sender<Arrival>>);
+
+impl Service for Lobby {
+    fn take(&self, arrival: Arrival) {
+        // The test may be over.
+        let _ = self.0.lock().unwrap().send(arrival);
+    }
+}
+
+/// A server's door, and those who came in.
+pub(crate) struct House {
+    pub(crate) door: Door,
+    pub(crate) security: Security,
+    arrivals: Receiver<Arrival>,
+}
+
+impl House {
+    /// On loopback, with a key.
+    pub(crate) fn open() -> House {
+        House::open_with(|_| ())
+    }
+
+    pub(crate) fn open_with(choose: impl FnOnce(&mut DoorConfig)) -> House {
+        let security = Security::Key(ClusterKey::generate());
+        let listen = vec!["tcp://127.0.0.1:0".parse().unwrap()];
+        let mut config = DoorConfig::new(listen, security);
+        choose(&mut config);
+        let security = config.security.clone();
+        let (sender, arrivals) = channel();
+        let door = Door::open(config, Arc::new(Lobby(Mutex::new(sender)))).unwrap();
+        House {
+            door,
+            security,
+            arrivals,
+        }
+    }
+
+    pub(crate) fn address(&self) -> &Address {
+        &self.door.addresses()[0]
+    }
+
+    /// A node's channel, and the server's end of it.
+    pub(crate) fn pair(&self) -> (Channel, Arrival) {
+        let node = Channel::open(self.address(), &self.security, PATIENCE).unwrap();
+        (node, self.arrival())
+    }
+
+    /// The next who comes in.
+    pub(crate) fn arrival(&self) -> Arrival {
+        let mut arrival = self.arrivals.recv_timeout(PATIENCE).unwrap();
+        arrival.channel.let_in();
+        arrival
+    }
+
+    /// A link whose first packet is the test's.
+    pub(crate) fn dial(&self) -> Link {
+        connect(self.address(), &self.security, PATIENCE).unwrap()
+    }
+
+    /// A node that sends packets as it likes, and the server's end, which has not let it in.
+    pub(crate) fn raw(&self) -> (Link, Arrival) {
+        let mut link = self.dial();
+        link.send(&[&Header::new(FrameKind::Share).encode(0)]).unwrap();
+        assert_eq!(receive(&mut link).unwrap()[0], FrameKind::Shared as u8);
+        (link, self.arrivals.recv_timeout(PATIENCE).unwrap())
+    }
+}
+
+/// The link's next packet.
+pub(crate) fn receive(link: &mut Link) -> Result<Vec<u8>, LinkError> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        link.flush()?;
+        if let Some(packet) = link.receive()? {
+            return Ok(packet.to_vec());
+        }
+        assert!(Instant::now() < end, "nothing came");
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+/// The channel's next message.
+pub(crate) fn next(channel: &mut Channel) -> Result<Vec<u8>, ChannelError> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        channel.flush()?;
+        if let Some(message) = channel.receive()? {
+            return Ok(message.to_vec());
+        }
+        assert!(Instant::now() < end, "nothing came");
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+/// Says aloud that a test, or a part of it, cannot be run here: what is merely printed is kept back while a test passes.
+pub(crate) fn skipped(missing: impl std::fmt::Display) {
+    use std::io::Write;
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    // Nobody is left to be told if this cannot be written.
+    let _ = writeln!(std::io::stderr(), "\nSKIPPED {test}: {missing}");
+}

@@ -1,0 +1,159 @@
+//! The process that merges is killed at random points: region, versions and numbers are of one moment, and nothing that was
+//! kept is missing.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::common::Random;
+use crate::common::history::{Model, go_on, open, plan};
+use netram_shared::server::{OpenError, Plan, Spans, Store, TableError};
+
+/// A child that has not become another program yet has copies of this process's files, and with them its locks: no test opens a region
+/// while another one starts a child.
+static ALONE: Mutex<()> = Mutex::new(());
+
+const PLACE: &str = "NETRAM_TEST_REGION";
+const SEED: u64 = 11;
+const ROUNDS: u64 = 10;
+/// A log that is truncated again and again.
+const LOG_BYTES: u64 = 64 * 1024;
+/// A round ends after that long, however slow the disk is, and well before the merger gives up.
+const ROUND: Duration = Duration::from_secs(10);
+
+/// Should it ever wait in vain, it ends, and the other test with it.
+fn end_some_day() {
+    std::thread::spawn(|| {
+        std::thread::sleep(Duration::from_secs(120));
+        std::process::exit(3);
+    });
+}
+
+/// Goes on with the history where the region stands, and says what is kept.
+#[test]
+#[ignore = "the process that the other test kills"]
+fn merger() {
+    let Some(root) = std::env::var_os(PLACE).map(PathBuf::from) else {
+        return;
+    };
+    end_some_day();
+    let mut store = open(&root);
+    let mut model = Model::after(SEED, store.table().counters.position.0);
+    let mut out = std::io::stdout().lock();
+    loop {
+        go_on(&mut store, &mut model, 1);
+        while let Some(kept) = store.next_kept() {
+            writeln!(out, "kept {}", kept.position).unwrap();
+            out.flush().unwrap();
+        }
+    }
+}
+
+fn child(test: &str, root: &Path) -> std::process::Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--ignored", "--nocapture"])
+        .env(PLACE, root)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// Lets the merger go on until so many more records are kept, or there is no more time, and kills it. Returns the last that was kept.
+fn run_and_kill(root: &Path, records: u64) -> u64 {
+    let began = Instant::now();
+    let mut merger = child("kill::merger", root);
+    let mut lines = BufReader::new(merger.stdout.take().unwrap()).lines();
+    let (mut first, mut last) = (None, 0);
+    for line in &mut lines {
+        let line = line.unwrap();
+        // The harness of the tests prints lines of its own, one without an end.
+        let Some((_, position)) = line.split_once("kept ") else {
+            continue;
+        };
+        last = position.parse().unwrap();
+        if last >= *first.get_or_insert(last) + records || began.elapsed() > ROUND {
+            break;
+        }
+    }
+    assert!(merger.try_wait().unwrap().is_none(), "the merger ended by itself");
+    merger.kill().unwrap();
+    // What it said before it died counts too.
+    for line in lines.map_while(Result::ok) {
+        if let Some(position) = line.strip_prefix("kept ") {
+            // Cut off in the middle it would be a smaller number.
+            last = last.max(position.parse().unwrap_or(0));
+        }
+    }
+    merger.wait().unwrap();
+    last
+}
+
+#[test]
+fn a_killed_server_has_everything_that_was_kept_and_halves_of_nothing() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("region");
+    Store::create(&root, &plan(LOG_BYTES)).unwrap();
+    let mut random = Random(7);
+    let mut before = 0;
+    for round in 0..ROUNDS {
+        let records = random.below(400);
+        let kept = run_and_kill(&root, records);
+        let store = open(&root);
+        let position = store.table().counters.position.0;
+        assert!(kept > before, "round {round}: nothing was kept");
+        assert!(
+            position >= kept,
+            "round {round}: {kept} records were kept, {position} are there"
+        );
+        Model::after(SEED, position).assert_is(&store);
+        before = position;
+    }
+}
+
+fn many_spans() -> Plan {
+    let bytes = 1 << 22;
+    Plan {
+        bytes,
+        spans: Spans::even(bytes, 64).unwrap(),
+        ..plan(LOG_BYTES)
+    }
+}
+
+#[test]
+#[ignore = "the process that the other test kills"]
+fn maker() {
+    if let Some(root) = std::env::var_os(PLACE).map(PathBuf::from) {
+        Store::create(&root, &many_spans()).unwrap();
+    }
+}
+
+/// Killed as soon as each of its files is there.
+#[test]
+fn a_region_whose_making_was_cut_short_is_whole_or_says_that_it_is_none() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = tempfile::tempdir().unwrap();
+    for round in 0..15 {
+        let root = folder.path().join(round.to_string());
+        let awaited = root.join(["log", "nodes.toml", "region", "table", "table"][round % 5]);
+        let mut maker = child("kill::maker", &root);
+        while !awaited.exists() && maker.try_wait().unwrap().is_none() {
+            std::thread::yield_now();
+        }
+        // It may have ended meanwhile.
+        let _ = maker.kill();
+        let made = maker.wait().unwrap().success();
+        match Store::open(&root, || ()) {
+            Ok((store, _)) => assert_eq!(store.table().spans, many_spans().spans),
+            Err(OpenError::Table {
+                cause: TableError::Unfinished,
+                ..
+            }) => assert!(!made, "round {round}"),
+            Err(OpenError::Nothing(_) | OpenError::Home(_)) => assert!(!made, "round {round}"),
+            Err(error) => panic!("round {round}: {error}"),
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Links between two ends of one test.
+
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use netram_transport::{
+    Address, ClusterKey, ConnectError, HandshakeError, Link, LinkError, Listener, Pending, Progress,
+    Security, connect,
+};
+
+/// Longer than any step takes on a loaded machine; a test that reaches it has failed.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A folder for sockets, gone with the value.
+pub(crate) struct Place(tempfile::TempDir);
+
+impl Place {
+    pub(crate) fn new() -> Place {
+        Place(tempfile::tempdir().unwrap())
+    }
+
+    pub(crate) fn unix(&self, name: &str) -> Address {
+        Address::Unix(self.path(name))
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+}
+
+pub(crate) fn tcp() -> Address {
+    "tcp://127.0.0.1:0".parse().unwrap()
+}
+
+/// The four kinds of link.
+pub(crate) fn kinds(place: &Place) -> Vec<(Address, Security)> {
+    let key = Security::Key(ClusterKey::generate());
+    vec![
+        (tcp(), Security::Insecure),
+        (tcp(), key.clone()),
+        (place.unix("plain"), Security::Insecure),
+        (place.unix("secure"), key),
+    ]
+}
+
+/// Accepts the one client that comes.
+pub(crate) fn accept(listener: &Listener) -> Pending {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(pending) = listener.accept(Instant::now()).unwrap() {
+            return pending;
+        }
+        assert!(Instant::now() < end, "nobody connected");
+        thread::sleep(Duration::from_micros(100));
+    }
+}
+
+/// Drives a handshake to its end.
+pub(crate) fn finish(pending: &mut Pending) -> Result<Link, HandshakeError> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Progress::Done(link) = pending.advance(Instant::now())? {
+            return Ok(link);
+        }
+        assert!(Instant::now() < end, "the handshake hangs");
+        thread::sleep(Duration::from_micros(100));
+    }
+}
+
+/// Both ends' outcome of one handshake between differently secured sides.
+pub(crate) fn meet(
+    address: &Address,
+    client: Security,
+    lender: Security,
+) -> (Result<Link, ConnectError>, Result<Link, HandshakeError>) {
+    let listener = Listener::bind(address, lender).unwrap();
+    let address = listener.address().clone();
+    let client = thread::spawn(move || connect(&address, &client, PATIENCE));
+    let mut pending = accept(&listener);
+    let lender = finish(&mut pending);
+    drop(pending);
+    (client.join().unwrap(), lender)
+}
+
+/// Two ends of a link.
+pub(crate) fn pair(address: &Address, security: &Security) -> (Link, Link) {
+    let (client, lender) = meet(address, security.clone(), security.clone());
+    (client.unwrap(), lender.unwrap())
+}
+
+/// Two ends of a Unix link through a middleman who sees, and may change, the wire.
+pub(crate) fn pair_with_middleman(place: &Place, security: &Security) -> (Link, Link, Middleman) {
+    let listener = Listener::bind(&place.unix("lender"), security.clone()).unwrap();
+    let front = UnixListener::bind(place.path("middleman")).unwrap();
+    let (target, middleman) = (place.unix("middleman"), place.path("lender"));
+    let client_security = security.clone();
+    let secure = matches!(security, Security::Key(_));
+    let client = thread::spawn(move || connect(&target, &client_security, PATIENCE));
+    let (client_side, _) = front.accept().unwrap();
+    let lender_side = UnixStream::connect(middleman).unwrap();
+    let mut middleman = Middleman {
+        client_side,
+        lender_side,
+    };
+    let mut pending = accept(&listener);
+    middleman.pass_to_lender(16);
+    let mut pass = |middleman: &mut Middleman, bytes| {
+        let _ = pending
+            .advance(Instant::now())
+            .map(|progress| assert!(matches!(progress, Progress::NeedRead)));
+        middleman.pass_to_client(bytes);
+    };
+    if secure {
+        pass(&mut middleman, 16);
+        middleman.pass_to_lender(48);
+        pass(&mut middleman, 48);
+        middleman.pass_to_lender(16);
+    }
+    let lender = finish(&mut pending).unwrap();
+    if !secure {
+        middleman.pass_to_client(16);
+    }
+    (client.join().unwrap().unwrap(), lender, middleman)
+}
+
+/// Holds both halves of a cut connection.
+pub(crate) struct Middleman {
+    pub(crate) client_side: UnixStream,
+    pub(crate) lender_side: UnixStream,
+}
+
+impl Middleman {
+    pub(crate) fn take_from_client(&mut self, bytes: usize) -> Vec<u8> {
+        let mut taken = vec![0; bytes];
+        self.client_side.read_exact(&mut taken).unwrap();
+        taken
+    }
+
+    pub(crate) fn pass_to_lender(&mut self, bytes: usize) {
+        let taken = self.take_from_client(bytes);
+        self.lender_side.write_all(&taken).unwrap();
+    }
+
+    pub(crate) fn pass_to_client(&mut self, bytes: usize) {
+        let mut taken = vec![0; bytes];
+        self.lender_side.read_exact(&mut taken).unwrap();
+        self.client_side.write_all(&taken).unwrap();
+    }
+}
+
+/// Waits for the next packet.
+pub(crate) fn receive(link: &mut Link) -> Result<Vec<u8>, LinkError> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(packet) = link.receive()? {
+            return Ok(packet.to_vec());
+        }
+        assert!(Instant::now() < end, "no packet came");
+        thread::yield_now();
+    }
+}
+
+/// A packet whose bytes tell its number and their place.
+pub(crate) fn packet(number: usize, length: usize) -> Vec<u8> {
+    (0..length)
+        .map(|at| (number.wrapping_mul(31) + at + at / 251) as u8)
+        .collect()
+}

@@ -1,0 +1,369 @@
+//! Who becomes a link, who does not, and what strangers cost.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::common::*;
+use netram_transport::{
+    Address, BindError, ClusterKey, ConnectError, HANDSHAKE_TIMEOUT, HandshakeError, Listener, PENDING_MAX,
+    Pending, Progress, Security, Versions, connect,
+};
+
+const HELLO_PLAIN: [u8; 16] = *b"NETRAM\x01\x00\x00\x00\x01\x00\x01\x00\x00\x00";
+const HELLO_SECURE: [u8; 16] = *b"NETRAM\x01\x00\x01\x00\x01\x00\x01\x00\x00\x00";
+const V1: Versions = Versions { oldest: 1, newest: 1 };
+
+fn key() -> Security {
+    Security::Key(ClusterKey::generate())
+}
+
+/// A lender, and a raw connection to it.
+fn stranger(place: &Place, security: Security) -> (Listener, Pending, UnixStream) {
+    let listener = Listener::bind(&place.unix("lender"), security).unwrap();
+    let raw = UnixStream::connect(place.path("lender")).unwrap();
+    let pending = accept(&listener);
+    (listener, pending, raw)
+}
+
+/// A client, and a raw connection from it.
+fn impostor(place: &Place, security: Security) -> (thread::JoinHandle<Result<(), ConnectError>>, UnixStream) {
+    let listener = std::os::unix::net::UnixListener::bind(place.path("impostor")).unwrap();
+    let address = place.unix("impostor");
+    let client = thread::spawn(move || connect(&address, &security, PATIENCE).map(drop));
+    (client, listener.accept().unwrap().0)
+}
+
+/// Everything the lender has answered.
+fn answers(pending: Pending, mut raw: UnixStream) -> Vec<u8> {
+    drop(pending);
+    let mut answers = Vec::new();
+    // A reset after unread bytes is an end too.
+    let _ = raw.read_to_end(&mut answers);
+    answers
+}
+
+#[test]
+fn another_key_is_named_on_both_sides() {
+    let place = Place::new();
+    for address in [tcp(), place.unix("a")] {
+        let (client, lender) = meet(&address, key(), key());
+        assert!(matches!(client, Err(ConnectError::WrongKey)), "{client:?}");
+        assert!(matches!(lender, Err(HandshakeError::WrongKey)), "{lender:?}");
+    }
+}
+
+#[test]
+fn a_client_without_a_key_learns_that_one_is_required() {
+    let (client, lender) = meet(&tcp(), Security::Insecure, key());
+    assert!(matches!(client, Err(ConnectError::SecureRequired)), "{client:?}");
+    assert!(
+        matches!(lender, Err(HandshakeError::SecureRequired)),
+        "{lender:?}"
+    );
+}
+
+#[test]
+fn a_client_with_a_key_never_talks_in_the_clear() {
+    let (client, lender) = meet(&tcp(), key(), Security::Insecure);
+    assert!(
+        matches!(client, Err(ConnectError::InsecureRequired)),
+        "{client:?}"
+    );
+    assert!(
+        matches!(lender, Err(HandshakeError::InsecureRequired)),
+        "{lender:?}"
+    );
+
+    // Nor when somebody in between says that all is well.
+    let place = Place::new();
+    let (client, mut raw) = impostor(&place, key());
+    raw.read_exact(&mut [0; 16]).unwrap();
+    raw.write_all(&HELLO_PLAIN).unwrap();
+    assert!(matches!(
+        client.join().unwrap(),
+        Err(ConnectError::InsecureRequired)
+    ));
+    let mut rest = Vec::new();
+    let _ = raw.read_to_end(&mut rest);
+    assert!(rest.is_empty(), "nothing follows the plain answer");
+}
+
+#[test]
+fn different_versions_are_named_with_the_remedy_on_both_sides() {
+    let place = Place::new();
+    let (_listener, mut pending, mut raw) = stranger(&place, key());
+    raw.write_all(b"NETRAM\x04\x00\x09\x00\x03\x00\x04\x00\x07\x07")
+        .unwrap();
+    let error = finish(&mut pending).unwrap_err();
+    let theirs = Versions { oldest: 3, newest: 4 };
+    assert!(matches!(error, HandshakeError::WrongVersion { ours: V1, theirs: seen } if seen == theirs));
+    assert!(
+        error.to_string().contains("3 to 4, this process 1; run the same"),
+        "{error}"
+    );
+    assert_eq!(answers(pending, raw)[..10], *b"NETRAM\x01\x00\x01\x01");
+
+    let (client, mut raw) = impostor(&place, key());
+    raw.read_exact(&mut [0; 16]).unwrap();
+    raw.write_all(b"NETRAM\x04\x00\x01\x01\x03\x00\x04\x00\x00\x00")
+        .unwrap();
+    let error = client.join().unwrap().unwrap_err();
+    assert!(matches!(error, ConnectError::WrongVersion { ours: V1, theirs: seen } if seen == theirs));
+    assert!(
+        error.to_string().contains("3 to 4, this one 1; run the same"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_client_cut_off_at_any_byte_is_known_as_such() {
+    for (security, length) in [(Security::Insecure, 16), (key(), 16 + 48 + 16)] {
+        for cut in 0..length {
+            let place = Place::new();
+            let listener = Listener::bind(&place.unix("lender"), security.clone()).unwrap();
+            let (client, mut from_client) = impostor(&place, security.clone());
+            let mut to_lender = UnixStream::connect(place.path("lender")).unwrap();
+            let mut pending = accept(&listener);
+            // Client bytes pass until the cut; the lender's answers pass whole.
+            let mut passed = 0;
+            for (asked, answered) in [(16, 16), (48, 48), (16, 0)] {
+                let mut bytes = vec![0; asked.min(cut - passed)];
+                from_client.read_exact(&mut bytes).unwrap();
+                to_lender.write_all(&bytes).unwrap();
+                passed += bytes.len();
+                if bytes.len() < asked || passed == cut && answered == 0 {
+                    break;
+                }
+                assert!(matches!(pending.advance(Instant::now()), Ok(Progress::NeedRead)));
+                let mut answer = vec![0; answered];
+                to_lender.read_exact(&mut answer).unwrap();
+                from_client.write_all(&answer).unwrap();
+            }
+            drop(to_lender);
+            drop(from_client);
+            let outcome = finish(&mut pending);
+            assert!(
+                matches!(outcome, Err(HandshakeError::CutOff)),
+                "cut at {cut}: {outcome:?}"
+            );
+            let _ = client.join().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_lender_cut_off_at_any_byte_is_known_as_such() {
+    for cut in 0..16 + 48 {
+        let place = Place::new();
+        let security = key();
+        let listener = Listener::bind(&place.unix("lender"), security.clone()).unwrap();
+        let (client, mut from_client) = impostor(&place, security);
+        let mut to_lender = UnixStream::connect(place.path("lender")).unwrap();
+        let mut pending = accept(&listener);
+        let mut passed = 0;
+        for exchanged in [16, 48] {
+            let mut bytes = vec![0; exchanged];
+            from_client.read_exact(&mut bytes).unwrap();
+            to_lender.write_all(&bytes).unwrap();
+            assert!(matches!(pending.advance(Instant::now()), Ok(Progress::NeedRead)));
+            to_lender.read_exact(&mut bytes).unwrap();
+            let passing = exchanged.min(cut - passed);
+            from_client.write_all(&bytes[..passing]).unwrap();
+            passed += passing;
+            if passing < exchanged {
+                break;
+            }
+        }
+        drop(from_client);
+        let outcome = client.join().unwrap();
+        assert!(
+            matches!(outcome, Err(ConnectError::CutOff)),
+            "cut at {cut}: {outcome:?}"
+        );
+    }
+}
+
+#[test]
+fn a_replayed_handshake_gets_no_session() {
+    let place = Place::new();
+    let security = key();
+    let listener = Listener::bind(&place.unix("lender"), security.clone()).unwrap();
+    let (client, mut from_client) = impostor(&place, security);
+    let mut to_lender = UnixStream::connect(place.path("lender")).unwrap();
+    let mut pending = accept(&listener);
+    let mut recorded = Vec::new();
+    for (asked, answered) in [(16, 16), (48, 48), (16, 0)] {
+        let mut bytes = vec![0; asked];
+        from_client.read_exact(&mut bytes).unwrap();
+        recorded.extend_from_slice(&bytes);
+        to_lender.write_all(&bytes).unwrap();
+        if answered > 0 {
+            assert!(matches!(pending.advance(Instant::now()), Ok(Progress::NeedRead)));
+            let mut answer = vec![0; answered];
+            to_lender.read_exact(&mut answer).unwrap();
+            from_client.write_all(&answer).unwrap();
+        }
+    }
+    finish(&mut pending).unwrap();
+    client.join().unwrap().unwrap();
+
+    let mut replay = UnixStream::connect(place.path("lender")).unwrap();
+    let mut pending = accept(&listener);
+    replay.write_all(&recorded).unwrap();
+    assert!(matches!(finish(&mut pending), Err(HandshakeError::WrongKey)));
+    assert_eq!(
+        answers(pending, replay).len(),
+        16 + 48,
+        "less than the 80 bytes that were sent"
+    );
+}
+
+#[test]
+fn other_programs_are_sent_away_at_once_and_unanswered() {
+    for greeting in [
+        &b"G"[..],
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"NETRAN",
+        &[0; 100],
+        &[0x16, 3, 1],
+    ] {
+        let place = Place::new();
+        let (_listener, mut pending, mut raw) = stranger(&place, key());
+        raw.write_all(greeting).unwrap();
+        assert!(matches!(finish(&mut pending), Err(HandshakeError::NotNetram)));
+        assert!(answers(pending, raw).is_empty());
+    }
+    let place = Place::new();
+    let (client, mut raw) = impostor(&place, key());
+    raw.write_all(b"SSH-2.0-OpenSSH_9.2p1 Debian-2").unwrap();
+    assert!(matches!(client.join().unwrap(), Err(ConnectError::NotNetram)));
+}
+
+#[test]
+fn no_stranger_gets_more_bytes_than_it_sent() {
+    for hello in [HELLO_PLAIN, HELLO_SECURE] {
+        for security in [Security::Insecure, key()] {
+            let place = Place::new();
+            let (_listener, mut pending, mut raw) = stranger(&place, security);
+            let noise: Vec<u8> = (0..64).collect();
+            raw.write_all(&hello).unwrap();
+            raw.write_all(&noise[..48]).unwrap();
+            let _ = finish(&mut pending);
+            assert!(answers(pending, raw).len() <= 16 + 48);
+        }
+    }
+}
+
+#[test]
+fn a_dripping_stranger_is_cut_at_the_deadline() {
+    let place = Place::new();
+    let (_listener, mut pending, mut raw) = stranger(&place, key());
+    let start = Instant::now();
+    for (at, byte) in HELLO_SECURE[..15].iter().enumerate() {
+        raw.write_all(&[*byte]).unwrap();
+        let now = start + HANDSHAKE_TIMEOUT * at as u32 / 16;
+        assert!(matches!(pending.advance(now), Ok(Progress::NeedRead)));
+    }
+    assert!(pending.deadline() <= Instant::now() + HANDSHAKE_TIMEOUT);
+    let late = pending.deadline();
+    assert!(matches!(pending.advance(late), Err(HandshakeError::TimedOut)));
+}
+
+#[test]
+fn a_silent_lender_is_left_at_the_timeout() {
+    let place = Place::new();
+    let _silent = std::os::unix::net::UnixListener::bind(place.path("silent")).unwrap();
+    let start = Instant::now();
+    let outcome = connect(&place.unix("silent"), &key(), Duration::from_millis(50));
+    assert!(matches!(outcome, Err(ConnectError::TimedOut)), "{outcome:?}");
+    assert!(start.elapsed() >= Duration::from_millis(50));
+}
+
+#[test]
+fn nobody_listening_is_unreachable() {
+    let place = Place::new();
+    let outcome = connect(&place.unix("none"), &key(), PATIENCE);
+    assert!(
+        matches!(outcome, Err(ConnectError::Unreachable { .. })),
+        "{outcome:?}"
+    );
+}
+
+#[test]
+fn a_busy_lender_says_so() {
+    let place = Place::new();
+    let security = key();
+    let listener = Listener::bind(&place.unix("lender"), security.clone()).unwrap();
+    let address = place.unix("lender");
+    let client = thread::spawn(move || connect(&address, &security, PATIENCE).map(drop));
+    let mut pending = accept(&listener);
+    pending.refuse_busy();
+    assert!(matches!(finish(&mut pending), Err(HandshakeError::Busy)));
+    assert!(matches!(client.join().unwrap(), Err(ConnectError::Busy)));
+}
+
+#[test]
+fn without_a_key_only_local_addresses_are_served_or_spoken_to() {
+    for text in ["tcp://0.0.0.0:0", "tcp://[::]:0", "tcp://192.0.2.1:7"] {
+        let address: Address = text.parse().unwrap();
+        let bound = Listener::bind(&address, Security::Insecure);
+        assert!(
+            matches!(bound, Err(BindError::InsecureRefused { .. })),
+            "{bound:?}"
+        );
+        let connected = connect(&address, &Security::Insecure, PATIENCE);
+        assert!(
+            matches!(connected, Err(ConnectError::InsecureRefused { .. })),
+            "{connected:?}"
+        );
+    }
+}
+
+#[test]
+fn thousands_of_strangers_are_bounded_and_leave_room_again() {
+    assert!(
+        size_of::<Pending>() <= 256,
+        "{} bytes a stranger",
+        size_of::<Pending>()
+    );
+    let place = Place::new();
+    let listener = Listener::bind(&place.unix("lender"), key()).unwrap();
+    let (mut strangers, mut pending) = (Vec::new(), Vec::new());
+    for _ in 0..2 * PENDING_MAX {
+        strangers.push(UnixStream::connect(place.path("lender")).unwrap());
+        pending.extend(listener.accept(Instant::now()).unwrap());
+    }
+    assert_eq!(pending.len(), PENDING_MAX);
+    assert_eq!(listener.pending_count(), PENDING_MAX);
+    assert_eq!(
+        strangers[PENDING_MAX].read(&mut [0]).unwrap(),
+        0,
+        "the surplus is closed at once"
+    );
+    pending.clear();
+    strangers.push(UnixStream::connect(place.path("lender")).unwrap());
+    assert!(listener.accept(Instant::now()).unwrap().is_some());
+}
+
+#[test]
+fn a_socket_file_is_replaced_only_when_its_lender_is_dead() {
+    let place = Place::new();
+    let address = place.unix("lender");
+    // A socket whose owner died: the file stays, nobody listens.
+    drop(std::os::unix::net::UnixListener::bind(place.path("lender")).unwrap());
+    let alive = Listener::bind(&address, key()).unwrap();
+    assert!(matches!(
+        Listener::bind(&address, key()),
+        Err(BindError::InUse { .. })
+    ));
+    drop(alive);
+    assert!(!place.path("lender").exists());
+    std::fs::write(place.path("lender"), b"precious").unwrap();
+    assert!(matches!(
+        Listener::bind(&address, key()),
+        Err(BindError::Failed { .. })
+    ));
+    assert_eq!(std::fs::read(place.path("lender")).unwrap(), b"precious");
+}
