@@ -103,7 +103,7 @@ impl World {
     }
 
     fn serve(place: &Place) -> Process {
-        Process::serve(place, "server", "server")
+        Process::serve(place, "node_kill::server", "server")
     }
 }
 
@@ -220,7 +220,7 @@ fn lenders_that_are_killed_in_turn_stop_nobody_and_nothing_is_lost() {
     let place = Place {
         directory: directory.path().to_owned(),
     };
-    let lend = |name: &str| Process::serve(&place, "lender", name);
+    let lend = |name: &str| Process::serve(&place, "node_kill::lender", name);
     let mut lenders = ["a", "b"].map(|name| Some(lend(name)));
     place.create(LOCKS as usize, &["a", "b"]);
     let _server = World::serve(&place);
@@ -290,9 +290,9 @@ fn after_a_power_cut_of_everything_what_was_kept_is_there_and_of_the_rest_the_tr
     let place = Place {
         directory: directory.path().to_owned(),
     };
-    let lender = Process::serve(&place, "lender", "a");
+    let lender = Process::serve(&place, "node_kill::lender", "a");
     place.create(LOCKS as usize, &["a"]);
-    let serves = || Process::serve(&place, "patient_server", "server");
+    let serves = || Process::serve(&place, "node_kill::patient_server", "server");
     let server = serves();
     let nodes = ["one", "two"].map(|name| Process::start(&place, "node_kill::node", name));
     nodes.iter().for_each(|node| node.commits(30));
@@ -319,7 +319,7 @@ fn after_a_power_cut_of_everything_what_was_kept_is_there_and_of_the_rest_the_tr
     });
     // The lender comes back empty. What the nodes' disks have is all that is left, and no proof.
     std::fs::remove_file(place.directory.join("a.mem")).expect("the lender had it");
-    let _lender = Process::serve(&place, "lender", "a");
+    let _lender = Process::serve(&place, "node_kill::lender", "a");
     let (mut store, _) = Store::open(&place.region(), || ()).expect("the region is whole");
     let roots = ["one", "two"].map(|name| place.directory.join(name));
     let merged = merge_left(&mut store, &roots, true).expect("it is merged");

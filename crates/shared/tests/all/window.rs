@@ -59,7 +59,7 @@ fn a_smaller_window_is_refused_while_nodes_may_have_longer_records() {
     let _lender = place.lender("a");
     place.create_with(LOCKS, &["a"], |plan| plan.log_bytes = 16 << 20);
     set_window(&place, "8MiB");
-    let first = Process::serve(&place, "server", "server");
+    let first = Process::serve(&place, "window::server", "server");
     let node = Node::join(Options {
         journal: Some(netram_client::JournalConfig {
             window_bytes: 8 << 20,

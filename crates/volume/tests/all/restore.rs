@@ -413,7 +413,7 @@ fn of_two_volumes_restored_from_one_copy_only_the_later_serves() {
 #[test]
 fn restores_that_are_killed_at_any_point_are_repeated_without_loss() {
     let lost = Lost::new();
-    let killed = lost.insist("restorer");
+    let killed = lost.insist("restore::restorer");
     assert!(killed > 0);
     let (volume, _) = Volume::open_with(&lost.folder().join("volume"), &settings(lost.folder())).unwrap();
     lost.check(&volume);
@@ -440,7 +440,7 @@ fn a_takeover_that_is_killed_when_it_releases_the_members_is_repeated_without_lo
 fn takeovers_that_are_killed_at_any_point_are_repeated_without_loss() {
     let mut lost = Lost::new();
     lost.lender = None;
-    let killed = lost.insist("taker");
+    let killed = lost.insist("restore::taker");
     assert!(killed > 0);
     let volume = take_over(lost.folder(), lost.id).unwrap();
     lost.check(&volume);
