@@ -9,7 +9,8 @@ venv="$target/python"
 export CARGO_TARGET_DIR="$target" PYTHONDONTWRITEBYTECODE=1
 
 code=0
-scripts/wheel.sh dev "$venv/wheels" || code=$?
+# With the profile of all other tests, whose compiled crates it takes over.
+scripts/wheel.sh test "$venv/wheels" || code=$?
 if ((code == 3)); then
 	echo "test-python: SKIPPED, the Python package is neither built nor tested"
 	exit 0
@@ -17,8 +18,8 @@ fi
 ((code == 0)) || exit "$code"
 "$venv/bin/pip" install --quiet --disable-pip-version-check --force-reinstall --no-deps "$venv"/wheels/netram-*.whl
 
-# The lenders of the tests. Most of it was compiled for the wheel.
-cargo build --quiet -p netram
+# The lenders of the tests.
+[[ -n ${NETRAM_TEST_BUILT-} ]] || cargo build --quiet --profile test -p netram
 
 mypy=(--config-file python/pyproject.toml --cache-dir "$venv/mypy")
 MYPYPATH=python "$venv/bin/mypy" "${mypy[@]}" python/netram python/tests python/examples

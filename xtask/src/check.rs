@@ -4,10 +4,11 @@
 //! tests.
 
 use std::io::Write;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::{Seeds, layers, links, style, tree};
+use crate::{Seeds, deny, layers, links, style, suite, tree};
 
 /// Seeds of the simulator that every change must pass. A nightly run takes many more.
 const SEEDS_PER_CHECK: u64 = 200;
@@ -27,6 +28,10 @@ enum Work {
     Gate(fn() -> Result<(), String>),
     /// Cargo with these arguments.
     Cargo(Vec<String>),
+    /// Cargo with these arguments, on what was built for testing.
+    Checked(Vec<String>),
+    /// A program that was built for testing, with these arguments.
+    Built(Vec<String>),
     /// A script of the tree.
     Script(&'static str),
 }
@@ -43,14 +48,11 @@ pub(crate) fn run(extent: Extent) -> Result<(), String> {
     let steps = steps(extent);
     let count = steps.len();
     let begun = Instant::now();
+    let mut times = Vec::new();
     for (index, step) in steps.iter().enumerate() {
         say(&format!("[{}/{count}] {}: {}", index + 1, step.name, step.rerun));
         let started = Instant::now();
-        let outcome = match &step.work {
-            Work::Gate(gate) => gate(),
-            Work::Cargo(args) => cargo(args),
-            Work::Script(path) => script(path),
-        };
+        let outcome = perform(&step.work);
         let taken = seconds(started.elapsed());
         if let Err(reason) = outcome {
             return Err(format!(
@@ -61,11 +63,13 @@ pub(crate) fn run(extent: Extent) -> Result<(), String> {
             ));
         }
         say(&format!("[{}/{count}] {} ok, {taken}", index + 1, step.name));
+        times.push(format!("{} {taken}", step.name));
     }
     let left_out = match extent {
         Extent::Full => "",
         Extent::Quick => " Left out by --quick: real-process tests, Python package, simulator seeds.",
     };
+    say(&format!("steps: {}", times.join(", ")));
     say(&format!(
         "all {count} steps ok, {}.{left_out}",
         seconds(begun.elapsed())
@@ -73,31 +77,60 @@ pub(crate) fn run(extent: Extent) -> Result<(), String> {
     Ok(())
 }
 
+fn perform(work: &Work) -> Result<(), String> {
+    match work {
+        Work::Gate(gate) => gate(),
+        Work::Cargo(args) => cargo(tree::cargo, args),
+        Work::Checked(args) => cargo(tree::checked_cargo, args),
+        Work::Built(line) => built(line),
+        Work::Script(path) => script(path),
+    }
+}
+
 /// Runs the simulator over these seeds.
 pub(crate) fn sim(seeds: Seeds) -> Result<(), String> {
-    cargo(&sim_args(seeds))
+    cargo(tree::cargo, &sim_args(seeds))
 }
 
 fn steps(extent: Extent) -> Vec<Step> {
-    let clippy = "clippy --workspace --all-targets -- -D warnings";
     let mut steps = vec![
         from_cargo("format", "fmt --all --check"),
         from_gate("layers", layers::run),
         from_gate("style", style::run),
         from_gate("docs", links::run),
-        from_cargo("clippy", clippy),
+        from_gate("deny", deny::run),
+        from_gate("build", suite::built),
     ];
     match extent {
-        Extent::Quick => steps.push(from_cargo("unit tests", "test --workspace --lib --bins")),
+        Extent::Quick => steps.push(Step {
+            name: "unit tests",
+            work: Work::Gate(|| suite::run(&[" unit ".to_string()])),
+            rerun: "cargo xtask test ' unit '".to_string(),
+        }),
         Extent::Full => {
-            steps.push(from_cargo("tests", "test --workspace"));
+            steps.push(Step {
+                name: "tests",
+                work: Work::Gate(|| suite::run(&[])),
+                rerun: "cargo xtask test".to_string(),
+            });
+            let documents = "test --workspace --doc --quiet";
+            steps.push(Step {
+                name: "documents' programs",
+                work: Work::Checked(documents.split(' ').map(String::from).collect()),
+                rerun: format!("cargo {documents}"),
+            });
             steps.push(from_script("python", "scripts/test-python.sh"));
-            let seeds = Seeds {
-                count: SEEDS_PER_CHECK,
-                from: None,
-                threads: None,
-            };
-            steps.push(from_cargo("simulator", &sim_args(seeds).join(" ")));
+            let seeds = format!("--seeds {SEEDS_PER_CHECK} --threads {}", cores());
+            steps.push(Step {
+                name: "simulator",
+                work: Work::Built(
+                    format!("netram-sim {seeds}")
+                        .split(' ')
+                        .map(String::from)
+                        .collect(),
+                ),
+                rerun: format!("cargo xtask sim {seeds}"),
+            });
         }
     }
     steps
@@ -129,9 +162,7 @@ fn from_script(name: &'static str, path: &'static str) -> Step {
 }
 
 fn sim_args(seeds: Seeds) -> Vec<String> {
-    let threads = seeds.threads.unwrap_or_else(|| {
-        std::thread::available_parallelism().map_or(1, |cores| u64::try_from(cores.get()).unwrap_or(1))
-    });
+    let threads = seeds.threads.unwrap_or_else(cores);
     let mut line = format!(
         "run --profile sim -p netram-sim -- --seeds {} --threads {threads}",
         seeds.count
@@ -142,29 +173,39 @@ fn sim_args(seeds: Seeds) -> Vec<String> {
     line.split(' ').map(String::from).collect()
 }
 
-fn cargo(args: &[String]) -> Result<(), String> {
+fn cores() -> u64 {
+    std::thread::available_parallelism().map_or(1, |cores| u64::try_from(cores.get()).unwrap_or(1))
+}
+
+fn cargo(command: fn(&Path) -> Command, args: &[String]) -> Result<(), String> {
     let line = args.join(" ");
-    let status = tree::cargo(&tree::root()?)
-        .args(args)
-        .status()
-        .map_err(|error| format!("`cargo {line}` could not be started: {error}"))?;
-    if status.success() {
-        Ok(())
-    } else {
-        Err(format!("`cargo {line}`: {status}"))
-    }
+    ended(command(&tree::root()?).args(args), &format!("cargo {line}"))
+}
+
+fn built(line: &[String]) -> Result<(), String> {
+    let root = tree::root()?;
+    let [program, args @ ..] = line else {
+        return Err("no program was named".to_string());
+    };
+    let mut command = Command::new(tree::built(&root).join(program));
+    ended(command.args(args).current_dir(&root), &line.join(" "))
 }
 
 fn script(path: &str) -> Result<(), String> {
     let root = tree::root()?;
-    let status = Command::new(root.join(path))
-        .current_dir(&root)
+    let mut command = Command::new(root.join(path));
+    tree::checked(&mut command);
+    ended(command.current_dir(&root).env(suite::BUILT, "1"), path)
+}
+
+fn ended(command: &mut Command, line: &str) -> Result<(), String> {
+    let status = command
         .status()
-        .map_err(|error| format!("`{path}` could not be started: {error}"))?;
+        .map_err(|error| format!("`{line}` could not be started: {error}"))?;
     if status.success() {
         Ok(())
     } else {
-        Err(format!("`{path}`: {status}"))
+        Err(format!("`{line}`: {status}"))
     }
 }
 
@@ -197,7 +238,7 @@ mod tests {
         assert!(
             !reruns(Extent::Quick)
                 .iter()
-                .any(|line| line.contains("netram-sim"))
+                .any(|line| line.contains("xtask sim"))
         );
     }
 

@@ -6,9 +6,11 @@
 
 mod check;
 mod code;
+mod deny;
 mod layers;
 mod links;
 mod style;
+mod suite;
 mod tree;
 
 use std::process::ExitCode;
@@ -21,9 +23,13 @@ netram's own commands
 Usage: cargo xtask <command>
 
 Commands:
-  check [--quick]   everything: format, layers, style, docs, clippy, tests, the Python package, simulator seeds.
-                    Stops at the first failure and names the command to rerun.
+  check [--quick]   everything: format, layers, style, docs, dependencies, clippy, tests, the Python package, simulator
+                    seeds. Stops at the first failure and names the command to rerun.
                     --quick leaves out the real-process tests, the Python package and the simulator
+  test [TEXT...]    all tests, each in a process of its own, or those that contain one of these texts in their crate,
+                    program or name, as in `cargo xtask test 'volume all restore::'`
+  build             what tests need, judged by clippy
+  deny              licences, sources and advisories of dependencies, by cargo-deny
   layers            dependencies between crates point down only
   style             file and function length, leftovers, where unsafe may stand
   docs              links in *.md resolve; paths named in ARCHITECTURE.md and docs/ exist
@@ -49,6 +55,9 @@ fn main() -> ExitCode {
         Command::Check(extent) => check::run(extent),
         Command::Layers => layers::run(),
         Command::Style => style::run(),
+        Command::Test(filters) => suite::run(&filters),
+        Command::Build => suite::built(),
+        Command::Deny => deny::run(),
         Command::Docs => links::run(),
         Command::Sim(seeds) => check::sim(seeds),
     };
@@ -68,6 +77,10 @@ enum Command {
     Layers,
     Style,
     Docs,
+    /// Those that contain one of these texts, or all.
+    Test(Vec<String>),
+    Build,
+    Deny,
     Sim(Seeds),
 }
 
@@ -88,6 +101,9 @@ fn parse(args: &[String]) -> Result<Command, String> {
         "help" | "--help" | "-h" => Command::Help,
         "check" => return parse_check(rest),
         "sim" => return parse_seeds(rest).map(Command::Sim),
+        "test" => return Ok(Command::Test(rest.to_vec())),
+        "build" => Command::Build,
+        "deny" => Command::Deny,
         "layers" => Command::Layers,
         "style" => Command::Style,
         "docs" => Command::Docs,

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Cargo puts this file into every folder that it fills and may be emptied, whatever the folder's name.
 const CACHE_MARK: &str = "CACHEDIR.TAG";
@@ -52,13 +53,34 @@ pub(crate) fn read(root: &Path, path: &Path) -> Result<String, String> {
 }
 
 /// `cargo` in the checkout, as if typed there.
-///
-/// `cargo xtask` itself runs under cargo, which sets variables about *this* package. Build scripts that name
-/// them (ring's does) would run anew, and rebuild half the tree, on every change between `cargo xtask` and
-/// plain `cargo`.
 pub(crate) fn cargo(root: &Path) -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut command = without_cargos_words(Command::new(
+        std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()),
+    ));
     command.current_dir(root);
+    command
+}
+
+/// `cargo`, with clippy as the compiler of the workspace's crates: it judges what it compiles.
+///
+/// All that is built for testing is built so, or it would be compiled twice: cargo keeps what another compiler made
+/// apart. `clippy-driver` makes the code that `rustc` makes.
+pub(crate) fn checked_cargo(root: &Path) -> Command {
+    let mut command = cargo(root);
+    checked(&mut command);
+    command
+}
+
+/// Sets what cargo reads, here or in a process that `command` starts.
+pub(crate) fn checked(command: &mut Command) {
+    command.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver");
+}
+
+/// Removes what `cargo xtask` tells of its own package.
+///
+/// Build scripts that name these variables (ring's does) would run anew, and rebuild half the tree, on every change
+/// between `cargo xtask` and plain `cargo`.
+pub(crate) fn without_cargos_words(mut command: Command) -> Command {
     for (name, _) in std::env::vars_os() {
         let about_us = name.to_str().is_some_and(|name| {
             ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_"]
@@ -70,4 +92,28 @@ pub(crate) fn cargo(root: &Path) -> Command {
         }
     }
     command
+}
+
+/// A file without a name, for what a process prints: a pipe would have to be read while it is written.
+pub(crate) fn unnamed_file() -> std::io::Result<fs::File> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let path = std::env::temp_dir().join(format!("netram-xtask-{}-{count}", std::process::id()));
+    let file = fs::File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(&path)?;
+    fs::remove_file(&path)?;
+    Ok(file)
+}
+
+/// The folder in which cargo leaves what it builds for testing.
+pub(crate) fn built(root: &Path) -> PathBuf {
+    target(root).join("debug")
+}
+
+/// The folder in which cargo leaves everything.
+pub(crate) fn target(root: &Path) -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
 }

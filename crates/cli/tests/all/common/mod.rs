@@ -65,10 +65,14 @@ pub(crate) fn skipped(why: impl std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "\nSKIPPED: {why}");
 }
 
-/// A library that programs load, of this package of the workspace. Cargo makes it for its own package's tests only, so it is asked for it.
+/// A library that programs load, of this package of the workspace. Cargo makes it for its own package's tests only, so it is asked for it; `cargo xtask test` has done that.
 pub(crate) fn library(package: &str) -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
     let folder = Path::new(env!("CARGO_BIN_EXE_netram")).parent().unwrap();
+    let library = folder.join(format!("lib{}.so", package.replace('-', "_")));
+    if std::env::var_os("NETRAM_TEST_BUILT").is_some() {
+        return library;
+    }
     let profile = match folder.file_name().and_then(|name| name.to_str()) {
         Some("debug") | None => "test",
         Some(profile) => profile,
@@ -88,7 +92,7 @@ pub(crate) fn library(package: &str) -> PathBuf {
         });
     let built = command.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
     assert!(built.status.success(), "{built:?}");
-    folder.join(format!("lib{}.so", package.replace('-', "_")))
+    library
 }
 
 /// What a machine says of its memory, to a lender that is told to look there (`--proc`).

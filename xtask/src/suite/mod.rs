@@ -1,0 +1,78 @@
+//! All tests of the workspace, each in a process of its own, several at a time.
+//!
+//! `cargo test` runs one program after the other, and the tests of a program as threads of one process. Most of our
+//! tests wait for processes and disks, so a machine of two cores idles; and tests that fork, change limits or lock
+//! files disturb their neighbours. Here each test is a process: it has a time, a time limit, and an end of its own.
+//! `cargo nextest` does the same; building it takes longer than all of this.
+
+mod plan;
+mod report;
+mod slots;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::tree;
+
+pub(crate) use plan::{BUILT, built};
+
+/// One test, and how to run it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Test {
+    /// Crate and program, as `netram-volume all`.
+    program: String,
+    /// The name that the program gives it.
+    name: String,
+    executable: PathBuf,
+    /// The package's folder, in which tests run.
+    folder: PathBuf,
+}
+
+impl Test {
+    fn title(&self) -> String {
+        format!("{} {}", self.program, self.name)
+    }
+}
+
+/// How a test ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Passed,
+    Failed,
+    /// The test ran longer than [`slots::LIMIT`] and was killed.
+    TooLong,
+}
+
+/// A test that was run.
+#[derive(Clone, Debug)]
+pub(super) struct Ran {
+    title: String,
+    outcome: Outcome,
+    time: Duration,
+    /// Everything that the test printed.
+    output: String,
+}
+
+/// Runs every test whose crate, program or name contains one of `filters`, or all tests if there are none.
+///
+/// # Errors
+/// Names the tests that failed, after printing what they printed.
+pub(crate) fn run(filters: &[String]) -> Result<(), String> {
+    let root = tree::root()?;
+    let mut tests = plan::tests(&plan::build(&root)?)?;
+    if !filters.is_empty() {
+        tests.retain(|test| {
+            filters
+                .iter()
+                .any(|filter| test.title().contains(filter.as_str()))
+        });
+        if tests.is_empty() {
+            return Err(format!("tests: none contains `{}`", filters.join("` or `")));
+        }
+    }
+    let times = report::times(&root);
+    plan::longest_first(&mut tests, &times);
+    let ran = slots::run(&tests);
+    report::remember(&root, times, &ran);
+    report::print(&ran)
+}

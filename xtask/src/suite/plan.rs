@@ -1,0 +1,229 @@
+//! Which tests there are: the programs that cargo builds, and the tests that each program lists.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::Test;
+use crate::tree;
+
+/// Set for tests that load a library of the workspace, or compile against one: cargo has built it already.
+pub(crate) const BUILT: &str = "NETRAM_TEST_BUILT";
+
+/// Whose packages are built together: with the same features, so that nothing is compiled twice.
+///
+/// The simulator is built by itself: it plants faults in the protocol's crate, and no product may have them.
+const TOGETHER: [&[&str]; 2] = [
+    &["--workspace", "--exclude=netram-sim"],
+    &["--package=netram-sim"],
+];
+
+/// Everything that is built for testing. Programs and C libraries are among it, which `cargo test` leaves out.
+const BUILD: [&str; 7] = [
+    "build",
+    "--lib",
+    "--bins",
+    "--tests",
+    "--examples",
+    "--profile=test",
+    "--message-format=json",
+];
+
+/// A program with tests in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Program {
+    title: String,
+    executable: PathBuf,
+    folder: PathBuf,
+}
+
+/// Builds every program with tests, and everything that tests start or load. Clippy judges it on the way, and a
+/// warning fails.
+pub(super) fn build(root: &Path) -> Result<Vec<Program>, String> {
+    let mut programs = Vec::new();
+    for packages in TOGETHER {
+        programs.extend(build_some(root, packages)?);
+    }
+    // As an installation makes them, for the tests of the C library, which would each make them anew.
+    let names = root.join("packaging/librvm/install.sh");
+    let made = Command::new(&names).arg("names").arg(tree::built(root)).status();
+    if !made.is_ok_and(|status| status.success()) {
+        return Err(format!("{} names: failed", names.display()));
+    }
+    Ok(programs)
+}
+
+fn build_some(root: &Path, packages: &[&str]) -> Result<Vec<Program>, String> {
+    let line = format!("cargo {} {}", BUILD.join(" "), packages.join(" "));
+    let mut cargo = tree::checked_cargo(root)
+        .args(BUILD)
+        .args(packages)
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("`{line}` could not be started: {error}"))?;
+    let messages = cargo.stdout.take().ok_or("cargo has no output")?;
+    let (mut programs, mut warnings) = (Vec::new(), 0);
+    for message in BufReader::new(messages).lines() {
+        let message = message.map_err(|error| format!("`{line}`: {error}"))?;
+        let message: Value = serde_json::from_str(&message).map_err(|error| format!("`{line}`: {error}"))?;
+        if let Some(rendered) = complaint(&message) {
+            eprint!("{rendered}");
+            warnings += 1;
+        }
+        programs.extend(program_of(&message));
+    }
+    let status = cargo.wait().map_err(|error| format!("`{line}`: {error}"))?;
+    if !status.success() || warnings > 0 {
+        return Err(format!("`{line}`: {status}, {warnings} warnings and errors"));
+    }
+    Ok(programs)
+}
+
+/// A warning or an error of the compiler's, as it would print it.
+fn complaint(message: &Value) -> Option<&str> {
+    if message.get("reason")?.as_str()? != "compiler-message" {
+        return None;
+    }
+    message.get("message")?.get("rendered")?.as_str()
+}
+
+/// Builds what tests need, without running any.
+pub(crate) fn built() -> Result<(), String> {
+    let programs = build(&tree::root()?)?;
+    println!("build: {} programs with tests", programs.len());
+    Ok(())
+}
+
+/// The program that a message of cargo's tells of, if it is one with tests.
+fn program_of(message: &Value) -> Option<Program> {
+    if message.get("reason")?.as_str()? != "compiler-artifact"
+        || !message.get("profile")?.get("test")?.as_bool()?
+    {
+        return None;
+    }
+    let executable = PathBuf::from(message.get("executable")?.as_str()?);
+    let folder = Path::new(message.get("manifest_path")?.as_str()?).parent()?;
+    let target = message.get("target")?;
+    let kind = target.get("kind")?.get(0)?.as_str()?;
+    let name = match kind {
+        "test" => target.get("name")?.as_str()?,
+        _ => "unit",
+    };
+    let package = folder.file_name()?.to_str()?;
+    Some(Program {
+        title: format!("{package} {name}"),
+        executable,
+        folder: folder.to_path_buf(),
+    })
+}
+
+/// The tests of these programs that are not ignored.
+pub(super) fn tests(programs: &[Program]) -> Result<Vec<Test>, String> {
+    let mut found = Vec::new();
+    for program in programs {
+        let ignored = list(program, true)?;
+        for name in list(program, false)? {
+            if !ignored.contains(&name) {
+                found.push(Test {
+                    program: program.title.clone(),
+                    name,
+                    executable: program.executable.clone(),
+                    folder: program.folder.clone(),
+                });
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn list(program: &Program, ignored: bool) -> Result<Vec<String>, String> {
+    let mut command = Command::new(&program.executable);
+    command
+        .args(["--list", "--format", "terse"])
+        .current_dir(&program.folder);
+    if ignored {
+        command.arg("--ignored");
+    }
+    let path = program.executable.display();
+    let output = command.output().map_err(|error| format!("{path}: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("{path} --list: {}", output.status));
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    Ok(names(&text).map(String::from).collect())
+}
+
+fn names(listed: &str) -> impl Iterator<Item = &str> {
+    listed.lines().filter_map(|line| line.strip_suffix(": test"))
+}
+
+/// Long tests begin first, so that none is left to itself at the end. Tests without a known time are long
+/// if they are in the program of a crate that starts processes, and short if they are in the crate's own code.
+pub(super) fn longest_first(tests: &mut [Test], times: &BTreeMap<String, Duration>) {
+    let guess = |test: &Test| match test.program.as_str() {
+        "cli all" => Duration::from_secs(5),
+        program if program.ends_with(" unit") => Duration::ZERO,
+        _ => Duration::from_secs(1),
+    };
+    tests.sort_by_cached_key(|test| {
+        let time = times.get(&test.title()).copied().unwrap_or_else(|| guess(test));
+        std::cmp::Reverse(time)
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn test(program: &str, name: &str) -> Test {
+        Test {
+            program: program.into(),
+            name: name.into(),
+            executable: PathBuf::new(),
+            folder: PathBuf::new(),
+        }
+    }
+
+    #[test]
+    fn programs_with_tests_are_told_from_what_else_cargo_builds() {
+        let message = |test: bool, kind: &str, executable: Value| {
+            serde_json::json!({
+                "reason": "compiler-artifact", "manifest_path": "/tree/crates/volume/Cargo.toml",
+                "target": {"kind": [kind], "name": "all"}, "profile": {"test": test}, "executable": executable,
+            })
+        };
+        let found = program_of(&message(true, "test", "/target/all-1".into())).expect("a program with tests");
+        assert_eq!(
+            (found.title.as_str(), found.folder.to_str()),
+            ("volume all", Some("/tree/crates/volume"))
+        );
+        let unit = program_of(&message(true, "lib", "/target/a".into())).expect("a crate's own tests");
+        assert_eq!(unit.title, "volume unit");
+        assert_eq!(program_of(&message(false, "bin", "/target/netram".into())), None);
+        assert_eq!(program_of(&message(true, "lib", Value::Null)), None);
+        assert_eq!(program_of(&serde_json::json!({"reason": "build-finished"})), None);
+    }
+
+    #[test]
+    fn benchmarks_and_empty_lines_are_no_tests() {
+        let listed = "a::b: test\nc: benchmark\n\n1 test, 1 benchmark\n";
+        assert_eq!(names(listed).collect::<Vec<_>>(), ["a::b"]);
+    }
+
+    #[test]
+    fn the_longest_test_begins_first_and_unknown_ones_by_their_program() {
+        let mut tests = [
+            test("proto unit", "a"),
+            test("cli all", "b"),
+            test("rvm all", "c"),
+            test("rvm all", "d"),
+        ];
+        let times = BTreeMap::from([("rvm all d".to_string(), Duration::from_secs(60))]);
+        longest_first(&mut tests, &times);
+        assert_eq!(tests.map(|test| test.name), ["d", "b", "c", "a"]);
+    }
+}
