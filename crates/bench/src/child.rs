@@ -16,14 +16,21 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "experiments")]
 use crate::databases::sqlite;
 use crate::error::{BenchError, Context};
+#[cfg(feature = "experiments")]
 use crate::far::job::Job;
 use crate::leftovers::Cleaner;
+#[cfg(feature = "experiments")]
 use crate::lnd::device;
+#[cfg(feature = "experiments")]
+use crate::rex;
+#[cfg(feature = "experiments")]
 use crate::shared::player;
+#[cfg(feature = "experiments")]
 use crate::volume::{flood, serve, sink};
-use crate::{delay, echo, rex, teller};
+use crate::{delay, echo, teller};
 
 /// How long a child may take to say that it is ready: it may have to reserve memory on a loaded machine.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
@@ -46,20 +53,28 @@ pub enum Role {
     /// Runs TPC-A until killed, and says what was acknowledged.
     Teller(teller::Teller),
     /// Serves a device over NBD.
+    #[cfg(feature = "experiments")]
     Serve(serve::Serve),
     /// Writes to a volume as fast as it is let.
+    #[cfg(feature = "experiments")]
     Flood(flood::Flood),
     /// Throws away what it receives.
+    #[cfg(feature = "experiments")]
     Sink(sink::Sink),
     /// Serves a device to the kernel.
+    #[cfg(feature = "experiments")]
     Attach(device::Server),
     /// Is a node of a shared region.
+    #[cfg(feature = "experiments")]
     Player(player::Player),
     /// Runs a program on memory of which a part is elsewhere.
+    #[cfg(feature = "experiments")]
     Far(Job),
     /// Commits rows to a SQLite database.
+    #[cfg(feature = "experiments")]
     Sqlite(sqlite::Job),
     /// Does OO7's operations in a database.
+    #[cfg(feature = "experiments")]
     Oo7(rex::Job),
     /// Takes away what a measurement has left.
     Clean(Cleaner),
@@ -75,13 +90,21 @@ pub fn play(role: &Role) -> Result<(), BenchError> {
         Role::Echo(echo) => echo.run(),
         Role::Delay(delay) => delay.run(),
         Role::Teller(teller) => teller.run(),
+        #[cfg(feature = "experiments")]
         Role::Serve(serve) => serve.run(),
+        #[cfg(feature = "experiments")]
         Role::Flood(flood) => flood.run(),
+        #[cfg(feature = "experiments")]
         Role::Sink(sink) => sink.run(),
+        #[cfg(feature = "experiments")]
         Role::Attach(server) => server.run(),
+        #[cfg(feature = "experiments")]
         Role::Player(player) => player.run(),
+        #[cfg(feature = "experiments")]
         Role::Far(job) => job.run(),
+        #[cfg(feature = "experiments")]
         Role::Sqlite(job) => job.run(),
+        #[cfg(feature = "experiments")]
         Role::Oo7(job) => job.run(),
         Role::Clean(cleaner) => cleaner.run(),
     }

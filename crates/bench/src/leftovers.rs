@@ -17,8 +17,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::child::{PLAY, Role};
 use crate::error::{BenchError, Context};
+#[cfg(feature = "experiments")]
 use crate::far::{group, swap};
-use crate::paper::namespaces;
+use crate::namespaces;
 use crate::sys::ignore_interruptions;
 
 /// The program that runs.
@@ -39,8 +40,10 @@ pub(crate) enum Leftover {
     /// A folder that something is mounted on. What it was mounted from ends with that.
     Mount(PathBuf),
     /// What the kernel swaps to.
+    #[cfg(feature = "experiments")]
     Swap(PathBuf),
     /// A group of processes.
+    #[cfg(feature = "experiments")]
     Group(PathBuf),
 }
 
@@ -162,8 +165,11 @@ impl Leftover {
     /// their contents would be removed one by one.
     fn turn(&self) -> u8 {
         match self {
+            #[cfg(feature = "experiments")]
             Leftover::Group(_) => 0,
-            Leftover::Mount(_) | Leftover::Swap(_) => 1,
+            #[cfg(feature = "experiments")]
+            Leftover::Swap(_) => 1,
+            Leftover::Mount(_) => 1,
             Leftover::Path(_) | Leftover::Namespace(_) => 2,
         }
     }
@@ -180,7 +186,9 @@ impl Leftover {
             Leftover::Path(path) => fs::remove_file(path).is_ok(),
             Leftover::Namespace(name) => namespaces::ip(&["netns", "delete", &name]).is_ok(),
             Leftover::Mount(path) => unmount(&path).is_ok(),
+            #[cfg(feature = "experiments")]
             Leftover::Swap(path) => !path.exists() || swap::end(&path).is_ok(),
+            #[cfg(feature = "experiments")]
             Leftover::Group(path) => group::end(&path),
         };
     }

@@ -33,41 +33,68 @@
 //! Nothing here prints but the child processes, which say on their standard output where they listen; results are
 //! values for the command line to show.
 #![deny(unsafe_code)]
+#![cfg_attr(
+    not(feature = "experiments"),
+    allow(
+        dead_code,
+        reason = "the demo needs less of what it shares with the experiments"
+    )
+)]
 
 pub mod child;
 pub mod commit;
+#[cfg(feature = "experiments")]
 pub mod curves;
+#[cfg(feature = "experiments")]
 pub mod databases;
 pub mod delay;
 pub mod disk;
 pub mod echo;
 pub mod error;
+#[cfg(feature = "experiments")]
 pub mod failures;
+#[cfg(feature = "experiments")]
 pub mod far;
+#[cfg(feature = "experiments")]
 pub mod figures;
+#[cfg(feature = "experiments")]
 pub mod heap;
 pub mod histogram;
 pub mod leftovers;
+#[cfg(feature = "experiments")]
 pub mod lnd;
 pub mod machine;
+#[cfg(feature = "experiments")]
 pub mod mascots96;
+#[cfg(feature = "experiments")]
 mod mounted;
+pub mod namespaces;
+#[cfg(feature = "experiments")]
 pub mod oo7;
+#[cfg(feature = "experiments")]
 pub mod osdi94;
+#[cfg(feature = "experiments")]
 pub mod paper;
+#[cfg(feature = "experiments")]
 pub mod rex;
+#[cfg(feature = "experiments")]
 pub mod share;
+#[cfg(feature = "experiments")]
 pub mod shared;
 pub mod site;
+#[cfg(feature = "experiments")]
 pub mod slow_disk;
 mod socket;
+#[cfg(feature = "experiments")]
 pub mod step;
 #[allow(unsafe_code, reason = "the crate's one unsafe module")]
 mod sys;
 pub mod teller;
 mod tool;
 pub mod tpca;
+#[cfg(feature = "experiments")]
 pub mod volume;
+#[cfg(feature = "experiments")]
 pub mod zeo;
 
 pub use error::BenchError;

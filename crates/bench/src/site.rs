@@ -16,7 +16,7 @@ use crate::child::{Child, listening};
 use crate::error::{BenchError, Context};
 use crate::leftovers::{Leftover, gone, remember};
 use crate::machine;
-use crate::paper::namespaces::Namespaces;
+use crate::namespaces::Namespaces;
 
 /// How long members may take to join: they are processes on this machine.
 pub(crate) const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -165,7 +165,13 @@ impl Site {
 
     /// The same on the other side of a network, where it is reached by TCP whatever `spec` says.
     pub fn lender_beyond(&self, network: &Namespaces, spec: LenderSpec) -> Result<Lender, BenchError> {
-        self.start_lender(spec, &network.listen(), &network.on_lender(), &[])
+        let before = network.on_lender();
+        self.start_lender(
+            spec,
+            &network.listen(),
+            &before.each_ref().map(String::as_str),
+            &[],
+        )
     }
 
     /// `before`: a command and its arguments that start the program given behind them, in its own place.

@@ -2,6 +2,10 @@
 //!
 //! Every subcommand is a file of [`command`]; its flags, help, man page and completions come from one table there.
 #![deny(unsafe_code)]
+#![cfg_attr(
+    not(feature = "products"),
+    allow(dead_code, reason = "the demo needs less of what the commands share")
+)]
 
 mod command;
 mod log;
@@ -55,7 +59,7 @@ fn main() -> ExitCode {
     let netram = Netram::parse();
     log::start(&netram.log, netram.command.is_quiet());
     let outcome = netram.command.run();
-    command::bench::leave_to_signal();
+    command::site::leave_to_signal();
     match outcome {
         Ok(code) => code,
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,

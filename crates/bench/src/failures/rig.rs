@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::error::{BenchError, Context};
 use crate::leftovers::{Leftover, forget, remember};
-use crate::paper::namespaces::Namespaces;
+use crate::namespaces::Namespaces;
 use crate::site::{Lender, LenderSpec, Site, Wire};
 use crate::tool::{PATIENCE, finish, tool, until};
 use crate::volume::{Holders, Place};

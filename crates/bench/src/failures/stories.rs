@@ -8,7 +8,7 @@ use super::load::{Done, Kind, Load, Span, verify};
 use super::rig::{MEMBERS, Rig};
 use super::{Failure, Reliable, Row, Spans};
 use crate::error::BenchError;
-use crate::paper::namespaces::Namespaces;
+use crate::namespaces::Namespaces;
 use crate::site::Site;
 use crate::tool::tool;
 

@@ -11,7 +11,7 @@ use super::volume::{BYTES, Effort, LARGE, SPAN_BYTES, all, lender, spec};
 use super::{Figure, Hold};
 use crate::error::BenchError;
 use crate::histogram::median;
-use crate::paper::namespaces::Namespaces;
+use crate::namespaces::Namespaces;
 use crate::site::Site;
 use crate::volume::serve::{Served, Slow, What};
 use crate::volume::sink::{self, Sink};

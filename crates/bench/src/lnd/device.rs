@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::child::{PLAY, Role};
 use crate::error::{BenchError, Context};
 use crate::leftovers::{Leftover, forget, remember};
-use crate::paper::namespaces::Namespaces;
+use crate::namespaces::Namespaces;
 use crate::paper::stage::write_in_full;
 use crate::site::Site;
 use crate::tool::tool as run;

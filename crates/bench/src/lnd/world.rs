@@ -8,7 +8,7 @@ use super::fio::{self, Written};
 use super::system::{MODELLED_SYNC_US, Network, System};
 use super::{DEVICE_BYTES, FILE_BYTES};
 use crate::error::BenchError;
-use crate::paper::namespaces::Namespaces;
+use crate::namespaces::Namespaces;
 use crate::site::{Lender, LenderSpec, Site, Wire};
 use crate::volume::serve::{Served, Slow, What};
 use crate::volume::{Holders, Place, free_group};

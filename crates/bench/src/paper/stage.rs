@@ -11,11 +11,11 @@ use netram_rvm::{Options, RealStorage, Rvm};
 use netram_transport::{Address, WaitPolicy};
 
 use super::modelled::ModelledStorage;
-use super::namespaces::Namespaces;
 use super::system::{Link, System};
 use crate::child::Child;
 use crate::delay::Delay;
 use crate::error::{BenchError, Context};
+use crate::namespaces::Namespaces;
 use crate::site::{self, Lender, LenderSpec, Seats, Site, Wire};
 use crate::tpca::Bank;
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::child::{Child, PLAY, Role, listening};
 use crate::error::{BenchError, Context};
 use crate::machine;
-use crate::paper::namespaces::Namespaces;
+use crate::namespaces::Namespaces;
 use crate::site::Site;
 
 /// Bytes of one send.
@@ -55,7 +55,11 @@ impl Sink {
         let role = serde_json::to_string(&Role::Sink(Sink { host, core })).context("describe a role")?;
         let program = site.program().to_string_lossy();
         let before = network.map(Namespaces::on_lender);
-        let mut words = before.iter().flatten().copied().chain([&*program, PLAY, &role]);
+        let mut words = before
+            .iter()
+            .flatten()
+            .map(String::as_str)
+            .chain([&*program, PLAY, &role]);
         let first = words.next().unwrap_or_default();
         let mut child = Child::start(Path::new(first), words, "sink", site.folder())?;
         let address = listening(&child.ready("listening ")?)?.into_iter().next();

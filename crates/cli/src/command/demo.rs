@@ -14,8 +14,8 @@ use netram_bench::teller::{self, Teller};
 use netram_bench::tpca::{self, LOG_BYTES, Row};
 use netram_transport::WaitPolicy;
 
-use super::bench::site;
 use super::journal::account;
+use super::site::site;
 use crate::output;
 
 const LENDERS: usize = 3;

@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use netram_lender::{Config, DataDoor, DataService, Lender, MemoryWatch};
 use netram_transport::{Address, Group, Security, WaitPolicy};
+#[cfg(feature = "products")]
 use netram_volume::replica::{Keeper, KeeperLimits};
 use serde::Deserialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -232,6 +233,7 @@ impl Settings {
     }
 
     /// What copies are granted.
+    #[cfg(feature = "products")]
     fn keeper_limits(&self) -> Result<KeeperLimits> {
         if self.data.is_none() && (self.data_quota.is_some() || self.data_scrub_interval.is_some()) {
             let sentence = "--data-quota and --data-scrub-interval are for keeping copies of volumes: name their directory with --data";
@@ -287,15 +289,24 @@ impl Lend {
         let settings = self.settings.or(file);
         let grace = settings.grace.map_or(GRACE_DEFAULT, |span| span.0);
         let forget = settings.forget;
-        let data = settings.data.clone();
-        let limits = settings.keeper_limits()?;
+        #[cfg(feature = "products")]
+        let (data, limits) = (settings.data.clone(), settings.keeper_limits()?);
+        #[cfg(not(feature = "products"))]
+        if settings.data.is_some() {
+            let sentence = "this program was built for the demo and keeps no copies of volumes: build it with `make build`";
+            return Err(Usage(sentence.to_owned()).into());
+        }
         let config = settings.config()?;
         // Before the lender starts: a signal in between must not end it without grace.
         let signals = Signals::new([SIGTERM, SIGINT]).context("waiting for signals")?;
+        #[cfg(feature = "products")]
         let keeper = data
             .map(|folder| Keeper::start_with(&folder, limits).map(Arc::new))
             .transpose()?;
+        #[cfg(feature = "products")]
         let service = keeper.clone().map(|keeper| keeper as Arc<dyn DataService>);
+        #[cfg(not(feature = "products"))]
+        let service: Option<Arc<dyn DataService>> = None;
         let lender = Arc::new(Lender::start_with(config, service).context("starting the lender")?);
         for address in lender.addresses() {
             output::line(format_args!("listening {address}"))?;
@@ -305,6 +316,7 @@ impl Lend {
         }
         output::line("ready")?;
         let served = serve(&lender, signals, grace, forget);
+        #[cfg(feature = "products")]
         if let Some(keeper) = keeper {
             keeper.stop();
         }

@@ -13,7 +13,6 @@ mod tpca;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -22,9 +21,8 @@ use netram_bench::machine::Machine;
 use netram_bench::site::Site;
 use serde::Serialize;
 use serde_json::json;
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 
+use super::site::site;
 use crate::output;
 
 /// Measure netram beside its floors
@@ -104,40 +102,6 @@ impl Common {
     fn json(&self, rows: &impl Serialize) -> Result<()> {
         output::json(&json!({ "machine": Machine::look(), "rows": rows }))
     }
-}
-
-/// A site on a disk: /tmp may be memory, whose syncs cost nothing.
-pub(crate) fn site(dir: Option<&Path>) -> Result<Site> {
-    let fallback = if Path::new("/var/tmp").is_dir() {
-        "/var/tmp".into()
-    } else {
-        std::env::temp_dir()
-    };
-    let parent = dir.map_or(fallback, Path::to_path_buf);
-    clean_up_on_signal()?;
-    Ok(Site::new(netram_bench::child::this_program()?, &parent)?)
-}
-
-/// A signal is ending this process, and is taking the files away that the measurement works on.
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-
-/// Leaves the end to the signal, if one came: the failure that its cleaning up has caused is not to be reported.
-pub(crate) fn leave_to_signal() {
-    while INTERRUPTED.load(Ordering::SeqCst) {
-        std::thread::park();
-    }
-}
-
-/// Whoever interrupts a measurement finds neither its files nor its lenders' memory afterwards.
-fn clean_up_on_signal() -> Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
-    std::thread::spawn(move || {
-        if let Some(signal) = signals.forever().next() {
-            INTERRUPTED.store(true, Ordering::SeqCst);
-            netram_bench::leftovers::abandon(128 + signal);
-        }
-    });
-    Ok(())
 }
 
 fn introduction(machine: &Machine, folder: &Path) -> String {

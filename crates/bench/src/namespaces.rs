@@ -129,8 +129,8 @@ impl Namespaces {
     }
 
     /// The command that starts the one behind it in the lender's namespace.
-    pub fn on_lender(&self) -> [&str; 4] {
-        ["ip", "netns", "exec", &self.lender]
+    pub fn on_lender(&self) -> [String; 2] {
+        ["nsenter".to_owned(), format!("--net=/run/netns/{}", self.lender)]
     }
 
     /// An address for a lender to listen on.
