@@ -12,6 +12,8 @@ use crate::guest::machine::{Guest, SHARED, SHARED_FREE};
 const EMULATOR: &str = "qemu-system-x86_64";
 /// What serves this machine's files to the guest, where distributions have it.
 const FILES: [&str; 2] = ["/usr/lib/qemu/virtiofsd", "/usr/libexec/virtiofsd"];
+/// Longest silence of a machine that is emulated while it boots.
+const BOOT_PATIENCE: Duration = Duration::from_secs(120);
 const FILES_PATIENCE: Duration = Duration::from_secs(30);
 const MEMORY: &str = "512M";
 const INIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/all/guest/emulated.sh");
@@ -108,7 +110,7 @@ impl Kernel {
         ]);
         command.args(["-display", "none", "-no-reboot", "-serial", "stdio"]);
         command.arg("-kernel").arg(&self.image).args(["-append", &line]);
-        Guest::start(&mut command, EMULATOR, Some(files))
+        Guest::start(&mut command, EMULATOR, Some(files), BOOT_PATIENCE)
     }
 }
 

@@ -36,7 +36,7 @@ fn part() {
 pub(crate) fn command(part: &str) -> String {
     let program = std::env::current_exe().expect("this test has a path");
     format!(
-        "{PART}='{part}' {} --exact part::part --nocapture --test-threads 1",
+        "{PART}='{part}' {} --exact guest::part::part --nocapture --test-threads 1",
         program.display()
     )
 }
