@@ -17,10 +17,12 @@
 //! The module leaves to others: what is written again after a failed write, and who is told.
 
 mod backoff;
+mod policy;
 #[cfg(test)]
 mod tests;
 
 pub use backoff::{RetryBackoff, RetryPause};
+pub use policy::{RetryPolicy, RetryVerdict};
 
 use core::fmt;
 
@@ -148,6 +150,12 @@ impl IoError {
     /// Names the call that left this error.
     pub const fn of(self, call: SystemCall) -> CallError {
         CallError { call, error: self }
+    }
+}
+
+impl From<CallError> for IoError {
+    fn from(failure: CallError) -> IoError {
+        failure.error
     }
 }
 

@@ -1,6 +1,7 @@
-use super::{FailureClass, RetryBackoff, SystemCall};
-use crate::limit::{RETRY_PAUSE_MAX, RETRY_PAUSE_MIN};
+use super::{FailureClass, RetryBackoff, RetryPolicy, RetryVerdict, SystemCall};
+use crate::limit::{FAILURE_PATIENCE, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN};
 use crate::port::IoError;
+use crate::time::{Span, Time};
 
 const CALLS: [SystemCall; 11] = [
     SystemCall::Open,
@@ -75,4 +76,52 @@ fn a_failure_is_news_once_for_each_cause_and_again_after_success() {
     assert!(backoff.failed(IoError::ENOSPC).news);
     backoff.succeeded();
     assert!(backoff.failed(IoError::ENOSPC).news);
+}
+
+#[test]
+fn work_ends_at_a_failed_sync_never_for_want_of_room_and_in_time_for_the_rest() {
+    let (room, sync) = (
+        IoError::ENOSPC.of(SystemCall::Write),
+        IoError::EIO.of(SystemCall::Sync),
+    );
+    let bad = IoError::EIO.of(SystemCall::Write);
+    let day = Time(0) + Span::from_ms(86_400_000);
+    let again = |verdict| matches!(verdict, RetryVerdict::Again(_));
+
+    assert_eq!(
+        RetryPolicy::new().failed(sync, Time(0), false),
+        RetryVerdict::GiveUp
+    );
+
+    let mut policy = RetryPolicy::new();
+    assert!(again(policy.failed(room, Time(0), false)));
+    assert!(again(policy.failed(room, day, false)));
+    assert_eq!(policy.failing(), Some(room));
+    // What was waited out before does not count against another failure.
+    assert!(again(policy.failed(bad, day, false)));
+    assert!(again(policy.failed(
+        bad,
+        day + Span(FAILURE_PATIENCE.0 - 1),
+        false
+    )));
+    assert_eq!(
+        policy.failed(bad, day + FAILURE_PATIENCE, false),
+        RetryVerdict::GiveUp
+    );
+
+    assert_eq!(policy.succeeded(), 4);
+    assert_eq!(policy.failing(), None);
+    assert!(again(policy.failed(bad, day + day.since(Time(0)), false)));
+}
+
+#[test]
+fn hurried_work_does_not_wait_for_room() {
+    let room = IoError::ENOSPC.of(SystemCall::Write);
+    let mut policy = RetryPolicy::new();
+    let RetryVerdict::Again(first) = policy.failed(room, Time(0), true) else {
+        panic!("it is tried again at once");
+    };
+    assert_eq!(first.pause, RETRY_PAUSE_MIN);
+    let end = Time(0) + FAILURE_PATIENCE;
+    assert_eq!(policy.failed(room, end, true), RetryVerdict::GiveUp);
 }
