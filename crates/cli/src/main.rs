@@ -4,6 +4,7 @@
 #![deny(unsafe_code)]
 
 mod command;
+mod descriptors;
 mod log;
 mod notify;
 mod options;
@@ -54,6 +55,9 @@ struct Netram {
 fn main() -> ExitCode {
     let netram = Netram::parse();
     log::start(&netram.log, netram.command.is_quiet());
+    if netram.command.is_service() {
+        descriptors::raise();
+    }
     let outcome = netram.command.run();
     command::bench::leave_to_signal();
     match outcome {
