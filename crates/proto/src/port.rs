@@ -85,7 +85,8 @@ pub trait File {
     /// Writes all of `bytes` at `offset`. Not durable before [`File::sync`].
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), IoError>;
     /// Makes everything written before durable (`fdatasync`). After an error nothing written since the last
-    /// good sync may be believed to be on the disk, and a later good sync does not change that.
+    /// good sync may be believed to be on the disk, and a later good sync does not change that. A sync that a signal
+    /// interrupted (EINTR) is the exception: it is called again.
     fn sync(&self) -> Result<(), IoError>;
 }
 
@@ -168,7 +169,7 @@ pub enum AppendError {
         /// Bytes the log can hold.
         capacity: u64,
     },
-    /// A write or sync of the local log failed; the journal is read-only. Reopen it to recover.
+    /// A sync of the local log failed, or its writes for too long; the journal is read-only. Reopen it to recover.
     DiskFailed(IoError),
     /// The journal was closed (or, in the simulator, its process has crashed).
     Closed,
