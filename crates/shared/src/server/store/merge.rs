@@ -213,11 +213,10 @@ impl Store {
         }
         let commit = transaction.commit_foreign(&self.region, foreign.changes, Durability::Lazy);
         let commit = commit.map_err(|error| {
-            let apart = |error: &ForeignError| match error {
+            self.failed = match &error {
                 ForeignError::Commit(error) => !leaves_all_as_it_was(error),
                 _ => true,
             };
-            self.failed = apart(&error);
             MergeError::Log(error)
         })?;
         let ticket = commit.ticket.expect("the server's home has no spool");

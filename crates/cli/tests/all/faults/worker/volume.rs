@@ -9,6 +9,8 @@ use super::{End, Report, Said, Work, say, say_acked};
 const BLOCK: usize = 4096;
 /// Blocks that are written.
 pub(crate) const BLOCKS: u64 = 64;
+/// How often everything is asked to be brought into the image.
+const DRAINS: u32 = 5;
 /// Changes of a stage, so that stages go into the image all the time.
 const STAGE_BYTES: u64 = 64 * 1024;
 
@@ -47,7 +49,12 @@ pub(super) fn run(work: &Work) -> End {
         }
         say_acked(0, number, Votes::default());
     }
-    let ended = volume.drain().map_err(|error| error.to_string());
+    // A refusal is its caller's to hear, and to ask again.
+    let mut drained = volume.drain();
+    for _ in 1..DRAINS {
+        drained = drained.or_else(|_| volume.drain());
+    }
+    let ended = drained.map_err(|error| error.to_string());
     match ended.and_then(|()| volume.close().map_err(|error| error.to_string())) {
         Ok(()) => End::Done,
         Err(text) => {
