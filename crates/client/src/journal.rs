@@ -222,9 +222,11 @@ impl Journal {
             let core = self.shared.core();
             (core.writer.stable(), core.writer.reigns().clone())
         };
+        // The keeper may have told a view, and been refused the write until now.
+        let told = self.shared.copy.newest().version;
         let view = View {
             reigns,
-            version: view_file.newest().version + 1,
+            version: told.max(view_file.newest().version) + 1,
             counting: false,
             base: stable,
             members: Vec::new(),
