@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that can go on for as long as it is let, one after the other; docs/testing.md says what each does.
 #
-#   scripts/soak.sh [SECONDS] [PART...]     an hour unless said otherwise, shared equally; parts: sim nbd rvm faults mount databases sqlite guest users c
+#   scripts/soak.sh [SECONDS] [PART...]     an hour unless said otherwise, shared equally; parts: sim nbd rvm faults refused constrained mount databases sqlite guest users c
 #
 # A part that fails does not stop the others: the last lines say which failed, and the output above how to repeat it.
 set -uo pipefail
@@ -13,7 +13,7 @@ seconds=${1:-3600}
 	exit 2
 }
 shift
-known=(sim nbd rvm faults mount databases sqlite guest users c)
+known=(sim nbd rvm faults refused constrained mount databases sqlite guest users c)
 parts=("${@:-${known[@]}}")
 for part in "${parts[@]}"; do
 	[[ " ${known[*]} " == *" $part "* ]] || {
@@ -51,6 +51,8 @@ part() {
 	nbd) NETRAM_SECONDS=$share cargo test -q --release -p netram-nbd --test all hostile:: -- --ignored --nocapture ;;
 	rvm) cargo run -q --release -p netram -- rvm bash --for "${share}s" ;;
 	faults) again cargo test -q -p netram --test all faults:: ;;
+	refused) cargo test -q -p netram --test all faults::refused -- --ignored ;;
+	constrained) again scripts/constrained.sh ;;
 	sqlite) NETRAM_SEEDS=300000 again cargo test -q -p netram-sqlite -p netram --test all -- sqlite:: model:: ;;
 	mount) again cargo test -q -p netram --test all mount:: -- --include-ignored ;;
 	databases) databases ;;

@@ -8,6 +8,7 @@
 )]
 
 mod command;
+mod descriptors;
 mod log;
 mod notify;
 mod options;
@@ -58,6 +59,9 @@ struct Netram {
 fn main() -> ExitCode {
     let netram = Netram::parse();
     log::start(&netram.log, netram.command.is_quiet());
+    if netram.command.is_service() {
+        descriptors::raise();
+    }
     let outcome = netram.command.run();
     command::site::leave_to_signal();
     match outcome {

@@ -1,9 +1,10 @@
 //! The state under the journal's one lock, and what its threads share beside it.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Instant;
 
+use netram_proto::failure::{CallError, RetryPolicy, RetryVerdict, SystemCall};
 use netram_proto::id::Lsn;
 use netram_proto::journal::{LogFile, Slots, Superblock, View, Writer};
 use netram_proto::port::IoError;
@@ -13,7 +14,7 @@ use netram_transport::{Caster, Link};
 
 use crate::config::JournalConfig;
 use crate::copy::CopyState;
-use crate::disk::DrainPlace;
+use crate::disk::{DiskWay, DrainPlace};
 use crate::file::DiskFile;
 use crate::links::{Broken, Links};
 use crate::place::{Lock, Place};
@@ -38,7 +39,7 @@ pub(crate) struct Core {
 pub(crate) struct LogSync {
     slots: Slots,
     superblock: Superblock,
-    failed: Option<IoError>,
+    failed: Option<CallError>,
 }
 
 /// What the disk thread waits for.
@@ -55,6 +56,26 @@ pub(crate) struct DiskState {
     /// Somebody waits for the disk: sync now.
     pub(crate) poked: bool,
     pub(crate) stop: bool,
+    /// The journal is being closed: what the disk refuses is not waited out any more.
+    pub(crate) hurried: bool,
+}
+
+/// The error numbers that keep files of the journal from being written at the moment; zero: none.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals {
+    pub(crate) log: AtomicI32,
+    pub(crate) view: AtomicI32,
+}
+
+impl Refusals {
+    /// The one that commits feel first.
+    pub(crate) fn any(&self) -> Option<IoError> {
+        [&self.log, &self.view]
+            .map(|refusal| refusal.load(Ordering::Relaxed))
+            .into_iter()
+            .find(|errno| *errno != 0)
+            .map(|errno| IoError { errno })
+    }
 }
 
 /// Counters for `status`; relaxed, each written by whoever does the thing.
@@ -96,6 +117,7 @@ pub(crate) struct Shared {
     /// Opens every sealed record; seals new ones if the configuration says so.
     pub(crate) sealer: Sealer,
     pub(crate) counters: Counters,
+    pub(crate) refusals: Refusals,
     pub(crate) place: Place,
     pub(crate) payload_max: usize,
     origin: Instant,
@@ -150,7 +172,7 @@ impl Shared {
             counting: AtomicBool::new(false),
             waiting: parts.waiting,
             disk: DiskSignal::default(),
-            drain: Mutex::new(Some(parts.drain)),
+            drain: Mutex::new(DiskWay::new(parts.drain)),
             drained: AtomicU64::new(end.lsn.0),
             copy: CopyState::new(parts.view),
             keeper: Mutex::new(false),
@@ -164,6 +186,7 @@ impl Shared {
             config: parts.config,
             sealer: parts.sealer,
             counters: Counters::default(),
+            refusals: Refusals::default(),
             place: parts.place,
             payload_max,
             origin: Instant::now(),
@@ -296,7 +319,26 @@ impl Shared {
         }
     }
 
-    /// A write or sync failed: nothing of that file is believed any more (rule 9).
+    /// Judges a failure to write `what` (the log, the view file): when to try again, or that its file is given up. Logs
+    /// what is news.
+    pub(crate) fn judge(
+        &self,
+        policy: &mut RetryPolicy,
+        failure: CallError,
+        hurried: bool,
+        what: &str,
+    ) -> RetryVerdict {
+        let verdict = policy.failed(failure, self.now(), hurried);
+        if let RetryVerdict::Again(pause) = verdict
+            && pause.news
+        {
+            let journal = self.place.root().display();
+            tracing::warn!(%failure, what, %journal, "the local disk refuses a write; trying on");
+        }
+        verdict
+    }
+
+    /// The local disk is given up: a sync failed (rule 9), or writes failed for too long.
     pub(crate) fn poison(&self, error: IoError, what: &str) {
         let mut core = self.core();
         if core.disk_error.is_none() {
@@ -309,23 +351,23 @@ impl Shared {
     }
 
     /// Syncs the log file, unless a sync of it ever failed.
-    pub(crate) fn sync_log(&self) -> Result<(), IoError> {
+    pub(crate) fn sync_log(&self) -> Result<(), CallError> {
         let mut sync = self.log_sync.lock().expect("nothing panics under this lock");
-        if let Some(error) = sync.failed {
-            return Err(error);
+        if let Some(failure) = sync.failed {
+            return Err(failure);
         }
-        let synced = self.log.sync();
-        sync.failed = synced.err();
+        let synced = self.log.sync().map_err(|error| error.of(SystemCall::Sync));
+        sync.failed = synced.err().filter(|failure| failure.is_final());
         self.counters.syncs.fetch_add(1, Ordering::Relaxed);
         synced
     }
 
     /// Makes a superblock durable that says that everything below `stable` is on the disk and, if `head` is given, that
     /// the log begins there.
-    pub(crate) fn store_superblock(&self, head: Option<Chain>, stable: Lsn) -> Result<(), IoError> {
+    pub(crate) fn store_superblock(&self, head: Option<Chain>, stable: Lsn) -> Result<(), CallError> {
         let mut sync = self.log_sync.lock().expect("nothing panics under this lock");
-        if let Some(error) = sync.failed {
-            return Err(error);
+        if let Some(failure) = sync.failed {
+            return Err(failure);
         }
         // Threads that trim at the same time come here in any order. The head never goes back: what lies below it may have
         // been overwritten already.
@@ -340,7 +382,7 @@ impl Shared {
         };
         let LogSync { slots, failed, .. } = &mut *sync;
         let stored = self.log.store(slots, &superblock);
-        *failed = stored.err();
+        *failed = stored.err().filter(|failure| failure.is_final());
         stored?;
         sync.superblock = superblock;
         Ok(())

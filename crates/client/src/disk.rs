@@ -5,13 +5,17 @@
 //! commit that only the disk can end goes itself when nobody is on the way: handing over to the thread and back would
 //! cost two context switches. Whoever holds the drain is on the way, one at a time; what others append meanwhile is the
 //! next batch. What is written are the very bytes that the members hold.
+//!
+//! A write that the system refuses (rule 17) is tried again at the same place, from the ring, which keeps the bytes until
+//! they are synced. Meanwhile commits go on as far as the members' window reaches.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
+use netram_proto::failure::{CallError, RetryPolicy, RetryVerdict, SystemCall};
 use netram_proto::id::Lsn;
-use netram_proto::port::{Durability, IoError};
+use netram_proto::port::Durability;
 
 use crate::core::Shared;
 use crate::sys::Drain;
@@ -19,17 +23,62 @@ use crate::sys::Drain;
 /// With nothing to write, the thread looks up this often all the same.
 const IDLE_MAX: Duration = Duration::from_millis(500);
 
-/// The ring's reading end; `None` once a write or sync has failed, so that nobody tries again (rule 9).
-pub(crate) type DrainPlace = Mutex<Option<Drain>>;
+/// The way to the disk.
+pub(crate) type DrainPlace = Mutex<DiskWay>;
 
-/// Runs until the journal is closed and everything is stable, or the disk has failed.
-pub(crate) fn run(shared: &Arc<Shared>) {
-    while wait_for_work(shared) {
-        let mut drain = shared.drain.lock().expect("nothing panics under this lock");
-        if !store_batch(shared, &mut drain) {
-            return;
+/// What whoever is on the way to the disk needs.
+pub(crate) struct DiskWay {
+    /// The ring's reading end; `None` once the disk was given up, so that nobody tries again (rule 9).
+    drain: Option<Drain>,
+    policy: RetryPolicy,
+}
+
+impl DiskWay {
+    pub(crate) fn new(drain: Drain) -> DiskWay {
+        DiskWay {
+            drain: Some(drain),
+            policy: RetryPolicy::new(),
         }
     }
+}
+
+/// How a way to the disk ended.
+enum Stored {
+    /// The disk has everything that the ring had.
+    Done,
+    /// The system refused; to be tried again after this time.
+    Refused(Duration),
+    /// The disk was given up, now or before.
+    GivenUp,
+}
+
+/// Runs until the journal is closed and everything is stable, or the disk was given up.
+pub(crate) fn run(shared: &Arc<Shared>) {
+    while wait_for_work(shared) {
+        let stored = {
+            let mut way = shared.drain.lock().expect("nothing panics under this lock");
+            store_batch(shared, &mut way)
+        };
+        match stored {
+            Stored::Done => (),
+            Stored::Refused(pause) => pause_for(shared, pause),
+            Stored::GivenUp => return,
+        }
+    }
+}
+
+/// Waits before a refused write is tried again, whoever asks; not longer than until the journal is to be closed.
+fn pause_for(shared: &Shared, pause: Duration) {
+    let signal = &shared.disk;
+    let state = signal.state.lock().expect("nothing panics under this lock");
+    if state.hurried {
+        drop(state);
+        return std::thread::sleep(pause);
+    }
+    let waited = signal
+        .wake
+        .wait_timeout_while(state, pause, |state| !state.hurried);
+    drop(waited.expect("nothing panics under this lock"));
 }
 
 /// Goes to the disk for a commit of this durability, if only the disk can end it and nobody is on the way; otherwise
@@ -41,27 +90,56 @@ pub(crate) fn go_or_poke(shared: &Shared, durability: Durability) {
         return shared.poke_disk();
     }
     match shared.drain.try_lock() {
-        Ok(mut drain) => {
+        // The pause after a refusal is the thread's to keep.
+        Ok(way) if way.policy.failing().is_some() => shared.poke_disk(),
+        Ok(mut way) => {
             // Members get the record before the sync, not after it.
             shared.send(&mut shared.core());
-            store_batch(shared, &mut drain);
+            if let Stored::Refused(_) = store_batch(shared, &mut way) {
+                shared.poke_disk();
+            }
         }
         Err(TryLockError::WouldBlock) => shared.poke_disk(),
         Err(TryLockError::Poisoned(_)) => unreachable!("nothing panics under this lock"),
     }
 }
 
-/// Writes and syncs what the ring has and the disk lacks. `false`: the disk has failed, now or before.
-fn store_batch(shared: &Shared, place: &mut Option<Drain>) -> bool {
-    let Some(drain) = place else { return false };
+/// Writes and syncs what the ring has and the disk lacks.
+fn store_batch(shared: &Shared, way: &mut DiskWay) -> Stored {
+    let DiskWay {
+        drain: Some(drain),
+        policy,
+    } = way
+    else {
+        return Stored::GivenUp;
+    };
     let end = shared.core().end;
     if end.lsn == drain.position() {
-        return true;
+        return Stored::Done;
     }
-    if let Err(error) = store(shared, drain, end.lsn) {
-        *place = None;
-        shared.poison(error, "log");
-        return false;
+    if let Err(failure) = store(shared, drain, end.lsn) {
+        let hurried = shared
+            .disk
+            .state
+            .lock()
+            .expect("nothing panics under this lock")
+            .hurried;
+        return match shared.judge(policy, failure, hurried, "log") {
+            RetryVerdict::Again(pause) => {
+                shared.refusals.log.store(failure.error.errno, Ordering::Relaxed);
+                Stored::Refused(Duration::from_nanos(pause.pause.0))
+            }
+            RetryVerdict::GiveUp => {
+                way.drain = None;
+                shared.poison(failure.error, "log");
+                Stored::GivenUp
+            }
+        };
+    }
+    if policy.failing().is_some() {
+        let failures = policy.succeeded();
+        shared.refusals.log.store(0, Ordering::Relaxed);
+        tracing::info!(failures, journal = %shared.place.root().display(), "the local disk takes writes again");
     }
     let mut core = shared.core();
     drain.let_go(end.lsn);
@@ -71,11 +149,12 @@ fn store_batch(shared: &Shared, place: &mut Option<Drain>) -> bool {
     shared.publish(&mut core);
     drop(core);
     shared.room.notify_all();
-    true
+    Stored::Done
 }
 
-fn store(shared: &Shared, drain: &Drain, end: Lsn) -> Result<(), IoError> {
-    shared.log.write(drain.position(), drain.up_to(end))?;
+fn store(shared: &Shared, drain: &Drain, end: Lsn) -> Result<(), CallError> {
+    let written = shared.log.write(drain.position(), drain.up_to(end));
+    written.map_err(|error| error.of(SystemCall::Write))?;
     shared.sync_log()
 }
 

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use netram_proto::failure::{CallError, SystemCall};
 use netram_proto::id::{JournalId, Lsn};
 use netram_proto::journal::{LogFile, LogFileError, Scan, Slots, Superblock, View};
 use netram_proto::limit::RECORD_BYTES_MAX;
@@ -58,7 +59,7 @@ struct State {
     superblock: Superblock,
     /// Where the durable records end.
     end: Chain,
-    /// A write or sync failed: what the disk holds is known only after a new opening (rule 9).
+    /// A sync failed, or an emptying was cut off: what the disk holds is known only after a new opening (rule 9).
     failed: Option<IoError>,
 }
 
@@ -102,7 +103,13 @@ impl Follower {
             path: place.log(),
             source: LogFileError::Io(error),
         })?;
-        if lost.is_none() && log.proof_beyond(scan.end.lsn, limit) > scan.end.lsn {
+        let beyond = log
+            .proof_beyond(scan.end.lsn, limit)
+            .map_err(|error| OpenError::Log {
+                path: place.log(),
+                source: LogFileError::Io(error),
+            })?;
+        if lost.is_none() && beyond > scan.end.lsn {
             log.erase(scan.end.lsn, limit).map_err(stored)?;
         }
         // A sync that failed may have marked clean what the disk does not have, and what its records call durable was so at the
@@ -167,7 +174,7 @@ impl Follower {
 
     /// Makes `view` durable.
     pub fn store_view(&self, view: View) -> Result<(), IoError> {
-        self.views().store(view)
+        Ok(self.views().store(view)?)
     }
 
     /// Fills `into` with the log's bytes from `from` on, sealed as they are, as far as they are durable. Returns how many
@@ -183,16 +190,15 @@ impl Follower {
         Ok(there)
     }
 
-    /// Writes bytes of the log, whose place was checked, behind what is durable. They count with [`Follower::flush`].
+    /// Writes bytes of the log, whose place was checked, behind what is durable. They count with [`Follower::flush`], which
+    /// must not come before a write that was refused has been repeated.
     pub fn write(&self, at: Lsn, bytes: &[u8]) -> Result<(), IoError> {
-        let mut state = self.state();
+        let state = self.state();
         state.check()?;
         let (head, end) = (state.superblock.head.lsn, at.plus(bytes.len() as u64));
         assert!(state.end.lsn <= at, "what is durable is not written again");
         assert!(end.since(head) <= self.log.capacity(), "the log has room for it");
-        let written = self.log.write(at, bytes);
-        state.failed = written.err();
-        written
+        self.log.write(at, bytes)
     }
 
     /// Makes the records up to `end` durable.
@@ -200,8 +206,8 @@ impl Follower {
         let mut state = self.state();
         state.check()?;
         assert!(state.end.lsn <= end.lsn, "a log does not go back");
-        let synced = self.log.sync();
-        state.failed = synced.err();
+        let synced = self.log.sync().map_err(|error| error.of(SystemCall::Sync));
+        state.failed = final_of(synced);
         synced?;
         state.end = end;
         self.stable.store(end.lsn.0, Ordering::Release);
@@ -215,6 +221,7 @@ impl Follower {
         // Records of the log before could stand where new ones will, and check.
         let end = start.lsn.plus(self.log.capacity());
         let erased = self.log.erase(start.lsn, end).and_then(|()| self.log.sync());
+        // Whatever it was: records that the superblock still names may be gone.
         state.failed = erased.err();
         erased?;
         let superblock = Superblock {
@@ -231,7 +238,7 @@ impl Follower {
 
     fn store(&self, state: &mut State, superblock: Superblock) -> Result<(), IoError> {
         let stored = self.log.store(&mut state.slots, &superblock);
-        state.failed = stored.err();
+        state.failed = final_of(stored);
         stored?;
         state.superblock = superblock;
         Ok(())
@@ -253,6 +260,12 @@ fn judge(scan: &Scan, superblock: &Superblock) -> Result<Option<Lsn>, IoError> {
         Some(error) => Err(error),
         None => Ok((scan.end.lsn < superblock.stable).then_some(superblock.stable)),
     }
+}
+
+/// The error that ends belief in the file: a failed sync, never a refused write (rule 17).
+fn final_of(done: Result<(), CallError>) -> Option<IoError> {
+    let failure = done.err().filter(|failure| failure.is_final());
+    failure.map(IoError::from)
 }
 
 impl State {

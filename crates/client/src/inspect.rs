@@ -91,7 +91,7 @@ impl Inspect {
     pub fn verify(&self, each: &mut dyn FnMut(Record<'_>) -> bool) -> Verified {
         let limit = self.superblock.head.lsn.plus(self.log.capacity());
         let (mut plain, mut forged, mut stopped) = (Vec::new(), None, false);
-        let scan = self.log.scan(self.superblock.head, limit, &mut |record| {
+        let mut scan = self.log.scan(self.superblock.head, limit, &mut |record| {
             let header = &record.header;
             let Some(payload) = self.sealer.open(header, record.bytes, &mut plain) else {
                 forged = Some(header.lsn);
@@ -111,7 +111,10 @@ impl Inspect {
         if stopped {
             proof = proof.min(scan.end.lsn);
         } else {
-            proof = proof.max(self.log.proof_beyond(scan.end.lsn, limit));
+            match self.log.proof_beyond(scan.end.lsn, limit) {
+                Ok(beyond) => proof = proof.max(beyond),
+                Err(error) => scan.unreadable = Some(error),
+            }
         }
         Verified { scan, forged, proof }
     }

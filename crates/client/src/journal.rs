@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use netram_proto::failure::{CallError, RetryPolicy, RetryVerdict};
 use netram_proto::id::{Epoch, JournalId, Lsn};
 use netram_proto::journal::{Blocked, Kept, ServerKept, View, Voter, WriterStatus};
 use netram_proto::port::{
@@ -42,6 +43,9 @@ pub struct JournalStatus {
     pub writer: WriterStatus,
     /// The local disk's failure, if it failed.
     pub disk_error: Option<IoError>,
+    /// The error with which the system refuses to write a file of the journal at the moment (ENOSPC, say). It is tried
+    /// again until it succeeds; commits wait when the members' window is full.
+    pub disk_refused: Option<IoError>,
     /// Records appended in this reign.
     pub records: u64,
     /// Syncs of the log file in this reign.
@@ -142,6 +146,7 @@ impl Journal {
             log: self.state(),
             writer,
             disk_error,
+            disk_refused: disk_error.map_or_else(|| self.shared.refusals.any(), |_| None),
             records: counters.records.load(Ordering::Relaxed),
             syncs: counters.syncs.load(Ordering::Relaxed),
             window_stalls: counters.window_stalls.load(Ordering::Relaxed),
@@ -177,6 +182,7 @@ impl Journal {
         let (Some(disk), Some(keeper)) = (self.disk.take(), self.keeper.take()) else {
             return Ok(());
         };
+        self.shared.hurry();
         let end = self.shared.core().end.lsn;
         let voter = self.shared.config.voter;
         let flushed = match voter {
@@ -205,7 +211,8 @@ impl Journal {
         };
         let failed = WaitError::DiskFailed;
         disk_error.map_or(Ok(()), |error| Err(failed(error)))?;
-        self.shared.store_superblock(None, stable).map_err(failed)
+        let stored = hurried(&self.shared, || self.shared.store_superblock(None, stable));
+        stored.map_err(|failure| failed(failure.error))
     }
 
     /// Everything is on the disk: stores a view without members, and tells the members that they may forget.
@@ -215,15 +222,18 @@ impl Journal {
             let core = self.shared.core();
             (core.writer.stable(), core.writer.reigns().clone())
         };
+        // The keeper may have told a view, and been refused the write until now.
+        let told = self.shared.copy.newest().version;
         let view = View {
             reigns,
-            version: view_file.newest().version + 1,
+            version: told.max(view_file.newest().version) + 1,
             counting: false,
             base: stable,
             members: Vec::new(),
             ..view_file.newest().clone()
         };
-        view_file.store(view).map_err(WaitError::DiskFailed)?;
+        let stored = hurried(&self.shared, || view_file.store(view.clone()));
+        stored.map_err(|failure| WaitError::DiskFailed(failure.error))?;
         let mut core = self.shared.core();
         core.writer.on_close();
         self.shared.send(&mut core);
@@ -370,12 +380,27 @@ impl Log for Journal {
             return Err(LogError::OutOfRange(head));
         }
         let stable = self.state().stable;
-        if let Err(error) = self.shared.store_superblock(Some(link), stable) {
-            self.shared.poison(error, "log");
-            return Err(LogError::Io(error));
+        if let Err(failure) = self.shared.store_superblock(Some(link), stable) {
+            // A refusal leaves the head where it was, and its caller to try again.
+            if failure.is_final() {
+                self.shared.poison(failure.error, "log");
+            }
+            return Err(LogError::Io(failure.error));
         }
         self.shared.head.fetch_max(head.0, Ordering::AcqRel);
         Ok(())
+    }
+}
+
+/// Does the last work of a journal that is being closed: what the system refuses is tried again for a moment.
+fn hurried(shared: &Shared, mut work: impl FnMut() -> Result<(), CallError>) -> Result<(), CallError> {
+    let mut policy = RetryPolicy::new();
+    loop {
+        let Err(failure) = work() else { return Ok(()) };
+        match shared.judge(&mut policy, failure, true, "end") {
+            RetryVerdict::Again(pause) => std::thread::sleep(Duration::from_nanos(pause.pause.0)),
+            RetryVerdict::GiveUp => return Err(failure),
+        }
     }
 }
 

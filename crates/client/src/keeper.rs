@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use netram_proto::failure::{CallError, RetryPolicy, RetryVerdict};
 use netram_proto::journal::{Slots, View};
-use netram_proto::port::IoError;
 use netram_transport::connect;
 
 use crate::core::Shared;
@@ -23,6 +23,15 @@ pub(crate) struct ViewFile {
     newest: View,
 }
 
+/// A view that is to be stored, and how often the system refused.
+#[derive(Default)]
+struct PendingView {
+    view: Option<View>,
+    policy: RetryPolicy,
+    /// Not before.
+    due: Option<Instant>,
+}
+
 impl ViewFile {
     pub(crate) fn new(file: DiskFile, slots: Slots, newest: View) -> ViewFile {
         ViewFile { file, slots, newest }
@@ -34,7 +43,7 @@ impl ViewFile {
     }
 
     /// Makes `view` durable.
-    pub(crate) fn store(&mut self, view: View) -> Result<(), IoError> {
+    pub(crate) fn store(&mut self, view: View) -> Result<(), CallError> {
         self.slots.store(&self.file, &view.encode())?;
         self.newest = view;
         Ok(())
@@ -43,6 +52,7 @@ impl ViewFile {
 
 /// Runs until the journal is closed. Hands the view file back for the last view.
 pub(crate) fn run(shared: &Arc<Shared>, mut view_file: ViewFile) -> ViewFile {
+    let mut pending = PendingView::default();
     loop {
         let (view, wanted) = {
             let mut core = shared.core();
@@ -68,11 +78,13 @@ pub(crate) fn run(shared: &Arc<Shared>, mut view_file: ViewFile) -> ViewFile {
             start_connecting(shared, index);
         }
         if let Some(view) = view {
-            store(shared, &mut view_file, view);
-            // More may be due at once.
-            continue;
+            announce(shared, &view);
+            pending.view = Some(view);
         }
-        rest(shared);
+        // More may be due at once.
+        if !store(shared, &mut view_file, &mut pending) {
+            rest(shared);
+        }
     }
 }
 
@@ -84,7 +96,7 @@ fn rest(shared: &Shared) {
     *waited.expect("nothing panics under this lock").0 = false;
 }
 
-fn store(shared: &Shared, view_file: &mut ViewFile, view: View) {
+fn announce(shared: &Shared, view: &View) {
     let names: Vec<&str> = view
         .members
         .iter()
@@ -93,14 +105,36 @@ fn store(shared: &Shared, view_file: &mut ViewFile, view: View) {
     tracing::info!(version = view.version, counting = view.counting, members = ?names, "new view");
     // At the same time wherever a copy of the journal is kept: the machine says when it counts.
     shared.copy.told(view.clone());
-    match view_file.store(view) {
-        Ok(()) => {
-            let mut core = shared.core();
-            core.writer.on_view_stored(shared.now());
-            shared.send(&mut core);
-        }
-        Err(error) => shared.poison(error, "view"),
+}
+
+/// Stores the view that is pending, if it is due. `true`: it is stored.
+///
+/// One that the system refuses stays pending. Until it is stored the old view and the new one must both hold a commit;
+/// whichever of the two a crash leaves in the file, its members have everything.
+fn store(shared: &Shared, view_file: &mut ViewFile, pending: &mut PendingView) -> bool {
+    let Some(view) = &pending.view else { return false };
+    if pending.due.is_some_and(|due| Instant::now() < due) {
+        return false;
     }
+    let Err(failure) = view_file.store(view.clone()) else {
+        *pending = PendingView::default();
+        shared.refusals.view.store(0, Ordering::Relaxed);
+        let mut core = shared.core();
+        core.writer.on_view_stored(shared.now());
+        shared.send(&mut core);
+        return true;
+    };
+    match shared.judge(&mut pending.policy, failure, false, "view") {
+        RetryVerdict::Again(pause) => {
+            shared.refusals.view.store(failure.error.errno, Ordering::Relaxed);
+            pending.due = Some(Instant::now() + Duration::from_nanos(pause.pause.0));
+        }
+        RetryVerdict::GiveUp => {
+            *pending = PendingView::default();
+            shared.poison(failure.error, "view");
+        }
+    }
+    false
 }
 
 /// Connects in a thread of its own: a silent host must not keep the keeper from its clock.
@@ -143,6 +177,13 @@ fn start_connecting(shared: &Arc<Shared>, index: usize) {
 }
 
 impl Shared {
+    /// The journal is about to be closed: nothing that the disk refuses is waited out any more.
+    pub(crate) fn hurry(&self) {
+        let mut state = self.disk.state.lock().expect("nothing panics under this lock");
+        state.hurried = true;
+        self.disk.wake.notify_all();
+    }
+
     /// Everything from now on refuses; whoever waits learns that it is over.
     pub(crate) fn end(&self) {
         let mut core = self.core();

@@ -305,7 +305,7 @@ impl<F: Sparse> DirtyMap<F> {
     fn store(&mut self, header: Header) -> Result<(), IoError> {
         let payload = header.encode();
         let stored = match self.torn {
-            false => self.slots.store(&self.file, &payload),
+            false => self.slots.store(&self.file, &payload).map_err(IoError::from),
             true => Slots::create(&self.file, *magic(FileKind::Dirty), SLOT_BYTES, &payload)
                 .map(|slots| self.slots = slots),
         };

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use netram_proto::id::Lsn;
 use netram_proto::journal::Slots;
-use netram_proto::port::{AppendError, Durability, File, IoError, Log, LogState, Ticket};
+use netram_proto::port::{AppendError, Durability, File, Log, LogState, Ticket};
 use netram_proto::time::Time;
 
 use crate::apply::{Applier, Progress};
@@ -153,9 +153,9 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
         change(&mut changed);
         if changed != *superblock {
             let stored = slots.store(&*file, &changed.encode());
-            stored.map_err(|cause| ApplyError::File {
+            stored.map_err(|failure| ApplyError::File {
                 file: FileKind::Superblock,
-                cause,
+                cause: failure.error,
             })?;
             *superblock = changed;
         }
@@ -355,7 +355,6 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
                 asked: bytes,
             });
         }
-        let failed = |file| move |cause: IoError| GrowError::File { file, cause };
         let image = self.image.extend(bytes).and_then(|()| self.image.sync_blocks());
         let synced = image
             .map_err(|cause| (FileKind::Image, cause))
@@ -367,9 +366,11 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
         }
         // Until the superblock says so the files are larger than they need be, which nobody minds.
         let grown = Superblock { bytes, ..*superblock };
-        slots
-            .store(&*file, &grown.encode())
-            .map_err(failed(FileKind::Superblock))?;
+        let stored = slots.store(&*file, &grown.encode());
+        stored.map_err(|failure| GrowError::File {
+            file: FileKind::Superblock,
+            cause: failure.error,
+        })?;
         *superblock = grown;
         self.bytes.store(bytes, Ordering::Release);
         Ok(())

@@ -37,6 +37,11 @@ impl Held {
         self.ends.is_empty()
     }
 
+    /// The journal was not trimmed up to `target`, which was given out to that end: it is given out again.
+    pub(crate) fn put_back(&mut self, target: Lsn) {
+        self.ends.push_front(target);
+    }
+
     /// What may go because the data lender has it too: everything below this.
     pub(crate) fn flushed(&mut self, flushed: Lsn) -> Option<Lsn> {
         let mut target = None;
@@ -94,6 +99,21 @@ mod tests {
             None,
             "nothing more is in the image"
         );
+    }
+
+    /// The system refused one trim. Nobody tried it again, and who waited for room in the journal waited for ever
+    /// (simulator seed 201333).
+    #[test]
+    fn a_trim_that_was_refused_is_asked_for_again() {
+        let mut held = held(&[100, 200, 300]);
+        let target = held.flushed(Lsn(300)).unwrap();
+        assert!(held.is_empty());
+        held.put_back(target);
+        assert_eq!(held.flushed(Lsn(300)), Some(target));
+        held.applied(Lsn(400));
+        let surplus = held.surplus(Lsn(300), Lsn(801), 400).unwrap();
+        held.put_back(surplus);
+        assert_eq!(held.surplus(Lsn(300), Lsn(801), 400), Some(surplus));
     }
 
     #[test]

@@ -29,7 +29,7 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
         }
         let flushed = Lsn(self.flushed.load(Ordering::Acquire));
         if let Some(both) = held.flushed(flushed) {
-            self.trim(both)?;
+            self.trim(both).inspect_err(|_| held.put_back(both))?;
         }
         self.give_up(held, self.kept_most())
     }
@@ -57,10 +57,12 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
         if let Some(surplus) = held.surplus(head, tail, most) {
             // Together: a resync that chooses blocks meanwhile sees neither or both.
             let mut dirty = lock(&self.dirty);
-            if let Some(map) = &mut *dirty {
-                self.mark_given_up(map, head, surplus)?;
-            }
-            self.trim(surplus)?;
+            let marked = match &mut *dirty {
+                Some(map) => self.mark_given_up(map, head, surplus),
+                None => Ok(()),
+            };
+            let trimmed = marked.and_then(|()| self.trim(surplus));
+            trimmed.inspect_err(|_| held.put_back(surplus))?;
         }
         Ok(())
     }

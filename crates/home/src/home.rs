@@ -123,7 +123,8 @@ impl Home {
     /// The settings: the file's, and those of the environment over them.
     pub fn settings(&self) -> Result<Settings, HomeError> {
         let file = self.settings_file();
-        let settings = match file.exists() {
+        // What cannot be looked up may be there: whoever opens it says why it cannot (rule 17).
+        let settings = match file.try_exists().unwrap_or(true) {
             true => Settings::load(&file)?,
             false => Settings::default(),
         };
@@ -148,7 +149,8 @@ impl Home {
 
     fn open_table(&self, journal: &Journal) -> Result<RealStorage, HomeError> {
         let path = self.segments();
-        if !path.exists() {
+        // What cannot be looked up may be there: whoever opens it says why it cannot (rule 17).
+        if !path.try_exists().unwrap_or(true) {
             let state = journal.state();
             // A crash between the making of log and table left an empty log.
             if state.head < state.tail {

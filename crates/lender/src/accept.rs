@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
+use netram_proto::failure::RetryBackoff;
 use netram_proto::id::{DepositId, JournalId};
+use netram_proto::port::IoError;
 use netram_proto::session::{Admit, Session};
 use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
 use netram_transport::strangers::{Bounds, Flood, Overdue, Room, Strangers};
@@ -78,6 +80,8 @@ pub(crate) struct Acceptor {
     keeper: Sender<DepositArrival>,
     strangers: Strangers<Stranger>,
     flood: Flood,
+    /// What the system refused when a connection was to be accepted.
+    refusals: RetryBackoff,
     now: Instant,
 }
 
@@ -108,6 +112,7 @@ impl Acceptor {
             keeper,
             strangers: Strangers::new(bounds),
             flood: Flood::new(FLOOD_LINE_EVERY, now),
+            refusals: RetryBackoff::new(),
             now,
         })
     }
@@ -139,10 +144,16 @@ impl Acceptor {
     fn accept(&mut self, listener: usize) {
         loop {
             let pending = match self.listeners[listener].accept(self.now) {
-                Ok(Some(pending)) => pending,
+                Ok(Some(pending)) => {
+                    self.refusals.succeeded();
+                    pending
+                }
                 Ok(None) => return,
                 Err(error) => {
-                    tracing::error!(%error, "no connection can be accepted; trying again");
+                    let errno = error.raw_os_error().unwrap_or(IoError::EIO.errno);
+                    if self.refusals.failed(IoError { errno }).news {
+                        tracing::error!(%error, "no connection can be accepted; trying again");
+                    }
                     std::thread::sleep(PAUSE);
                     return;
                 }
@@ -223,8 +234,9 @@ impl Acceptor {
         }
     }
 
-    /// Takes a stranger that has said what it wants out of this thread's hands.
-    fn let_go(&mut self, index: usize) -> (Link, Session, Permit) {
+    /// Takes a stranger that has said what it wants out of this thread's hands. `None`: the system refused, and the
+    /// stranger's connection is closed. It comes again.
+    fn let_go(&mut self, index: usize) -> Option<(Link, Session, Permit)> {
         let Some(Stranger {
             stage: Stage::Greeting(link, session),
             permit: Some(permit),
@@ -234,14 +246,17 @@ impl Acceptor {
             unreachable!("a stranger that bound has shaken hands, which takes a permit")
         };
         if let Err(error) = self.poller.remove(&link) {
-            panic!("a connection that is waited for cannot be let go: {error}");
+            tracing::error!(%error, "a connection could not be handed over, and is closed");
+            return None;
         }
-        (link, session, permit)
+        Some((link, session, permit))
     }
 
     /// Hands a stranger to whoever keeps copies of volumes.
     fn give_away(&mut self, index: usize, first: Vec<u8>) {
-        let (link, _, permit) = self.let_go(index);
+        let Some((link, _, permit)) = self.let_go(index) else {
+            return;
+        };
         if let Some(data) = &self.shared.data {
             data.take(DataSession {
                 link,
@@ -252,7 +267,9 @@ impl Acceptor {
     }
 
     fn hand_over(&mut self, index: usize, journal: JournalId) {
-        let (link, session, permit) = self.let_go(index);
+        let Some((link, session, permit)) = self.let_go(index) else {
+            return;
+        };
         let shard = self.shared.shard_of(journal);
         let sent = self.shards[shard].send(Arrival {
             link,
@@ -269,7 +286,9 @@ impl Acceptor {
 
     /// Hands a stranger to whoever keeps deposits.
     fn deposit(&mut self, index: usize, header: Header, id: DepositId) {
-        let (link, _, permit) = self.let_go(index);
+        let Some((link, _, permit)) = self.let_go(index) else {
+            return;
+        };
         let sent = self.keeper.send(DepositArrival {
             link,
             header,

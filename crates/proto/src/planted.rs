@@ -88,13 +88,15 @@ pub enum Fault {
     SlotsBeforePages,
     /// (14) An owner that comes back looks for slots that it has given up, and takes a deposit without them for another one.
     GivenUpIsCounted,
+    /// (17) A call that the system refused is taken for a failed sync.
+    RefusalIsFinal,
     /// (0) A listener that takes longer than the timer is taken for one that hears nothing.
     SlowIsDeaf,
 }
 
 impl Fault {
     /// All of them, in the order of the rules.
-    pub const ALL: [Fault; 42] = [
+    pub const ALL: [Fault; 43] = [
         Fault::AnyInsteadOfRule,
         Fault::StaleAckCounts,
         Fault::CastIsHeld,
@@ -136,6 +138,7 @@ impl Fault {
         Fault::OldBlocksGiven,
         Fault::SlotsBeforePages,
         Fault::GivenUpIsCounted,
+        Fault::RefusalIsFinal,
         Fault::SlowIsDeaf,
     ];
 }

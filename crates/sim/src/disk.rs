@@ -3,7 +3,8 @@
 //! A write reaches the cache; a sync carries it to the platter. At a power cut each 512-byte sector that was not synced
 //! survives or does not, by coin. A sync may fail, once: what it should have carried is then marked clean, readable from
 //! the cache and gone at the next power cut, and later syncs succeed (as Linux file systems behave). A sector may be
-//! unreadable, the disk may be full, and the machine may die between any two operations.
+//! unreadable, and the machine may die between any two operations. The system may refuse calls for a while, for want of
+//! room, descriptors, memory or rights: a write that it refuses can have been done in part.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -26,6 +27,10 @@ pub struct DiskFaults {
     pub syncs_fail: u32,
     /// This many writes fail with ENOSPC from now on.
     pub writes_fail: u32,
+    /// This many calls of any kind are refused from now on; of syncs only those that a signal may interrupt.
+    pub refusals: u32,
+    /// The error of those refusals.
+    pub refusal: Option<IoError>,
     /// At a power cut, chance in a thousand that a sector not synced survives.
     pub survives_permille: u64,
 }
@@ -60,6 +65,8 @@ pub struct DiskCounts {
     pub sync_failures: u64,
     /// Writes refused for want of space.
     pub full: u64,
+    /// Calls refused for another want.
+    pub refused: u64,
     /// Reads that met an unreadable sector.
     pub unreadable: u64,
     /// Power cuts that lost at least one sector.
@@ -191,10 +198,17 @@ impl Disk {
         self.faults.writes_fail = 1;
     }
 
+    /// The next `calls` are refused with `error`.
+    pub fn refuse(&mut self, calls: u32, error: IoError) {
+        self.faults.refusals = calls;
+        self.faults.refusal = Some(error);
+    }
+
     /// Nothing fails any more, and no fuse burns.
     pub fn heal(&mut self) {
         self.faults.syncs_fail = 0;
         self.faults.writes_fail = 0;
+        self.faults.refusals = 0;
         self.fuse = None;
     }
 
@@ -218,8 +232,27 @@ impl Disk {
         if self.dead { Err(DEAD) } else { Ok(()) }
     }
 
-    fn read(&mut self, file: usize, offset: u64, into: &mut [u8]) -> Result<(), IoError> {
+    /// Whether the system refuses this call.
+    fn admit(&mut self, sync: bool) -> Result<(), IoError> {
         self.burn()?;
+        let Some(error) = self.faults.refusal.filter(|_| self.faults.refusals > 0) else {
+            return Ok(());
+        };
+        if sync && error != IoError::EINTR {
+            return Ok(());
+        }
+        self.faults.refusals -= 1;
+        self.counts.refused += 1;
+        Err(error)
+    }
+
+    fn size(&mut self, file: usize) -> Result<u64, IoError> {
+        self.admit(false)?;
+        Ok(self.files[file].cache.len() as u64)
+    }
+
+    fn read(&mut self, file: usize, offset: u64, into: &mut [u8]) -> Result<(), IoError> {
+        self.admit(false)?;
         let state = &self.files[file];
         let start = usize::try_from(offset).map_err(|_| IoError::EOF)?;
         let end = start.checked_add(into.len()).ok_or(IoError::EOF)?;
@@ -234,12 +267,29 @@ impl Disk {
     }
 
     fn write(&mut self, file: usize, offset: u64, bytes: &[u8]) -> Result<(), IoError> {
-        self.burn()?;
+        if let Err(error) = self.admit(false) {
+            if !self.dead {
+                self.write_in_part(file, offset, bytes);
+            }
+            return Err(error);
+        }
         if self.faults.writes_fail > 0 {
             self.faults.writes_fail -= 1;
             self.counts.full += 1;
+            self.write_in_part(file, offset, bytes);
             return Err(IoError::ENOSPC);
         }
+        self.put(file, offset, bytes);
+        Ok(())
+    }
+
+    /// A write that is refused midway: some first bytes of it are in the cache.
+    fn write_in_part(&mut self, file: usize, offset: u64, bytes: &[u8]) {
+        let written = self.rng.below(bytes.len() as u64 + 1) as usize;
+        self.put(file, offset, &bytes[..written]);
+    }
+
+    fn put(&mut self, file: usize, offset: u64, bytes: &[u8]) {
         let state = &mut self.files[file];
         let start = offset as usize;
         let end = start + bytes.len();
@@ -249,11 +299,10 @@ impl Disk {
             state.dirty.insert(sector);
             state.unreadable.remove(&sector);
         }
-        Ok(())
     }
 
     fn sync(&mut self, file: usize) -> Result<(), IoError> {
-        self.burn()?;
+        self.admit(true)?;
         let dirty = core::mem::take(&mut self.files[file].dirty);
         if self.faults.syncs_fail > 0 && !dirty.is_empty() {
             self.faults.syncs_fail -= 1;
@@ -293,7 +342,7 @@ impl SimFile {
 
 impl File for SimFile {
     fn size(&self) -> Result<u64, IoError> {
-        Ok(self.disk.borrow().files[self.number].cache.len() as u64)
+        self.disk.borrow_mut().size(self.number)
     }
 
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), IoError> {
@@ -375,6 +424,24 @@ mod tests {
         assert_eq!(first(&file), 1);
         disk.borrow_mut().power_cut();
         assert_eq!(first(&file), 0);
+    }
+
+    #[test]
+    fn a_refused_call_loses_nothing_and_a_refused_write_may_be_done_in_part() {
+        let (disk, file) = disk(DiskFaults::default());
+        file.write_at(0, &[1; 8]).unwrap();
+        disk.borrow_mut().refuse(3, IoError::EMFILE);
+        assert_eq!(file.write_at(0, &[2; 8]), Err(IoError::EMFILE));
+        assert_eq!(file.size(), Err(IoError::EMFILE));
+        file.sync().unwrap();
+        assert_eq!(file.read_at(0, &mut [0; 8]), Err(IoError::EMFILE));
+        let mut found = [0; 8];
+        file.read_at(0, &mut found).unwrap();
+        let twos = found.iter().take_while(|byte| **byte == 2).count();
+        assert!(found[twos..].iter().all(|byte| *byte == 1), "{found:?}");
+        disk.borrow_mut().refuse(1, IoError::EINTR);
+        assert_eq!(file.sync(), Err(IoError::EINTR));
+        file.sync().unwrap();
     }
 
     #[test]

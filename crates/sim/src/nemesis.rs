@@ -1,6 +1,7 @@
 //! What visits a world: one fault at a time, at random moments, of the kinds its profile allows.
 
 use netram_proto::journal::{Role, View};
+use netram_proto::port::IoError;
 use netram_proto::time::{Span, Time};
 use netram_proto::wire::{FrameKind, Header};
 
@@ -39,6 +40,16 @@ impl Nemesis {
         if now < self.slow_until { self.slowness } else { 1 }
     }
 }
+
+/// What a system may refuse a call with, and grant it the next time.
+const REFUSALS: [IoError; 6] = [
+    IoError::EMFILE,
+    IoError::ENFILE,
+    IoError::ENOMEM,
+    IoError::EACCES,
+    IoError::EINTR,
+    IoError::ENOSPC,
+];
 
 impl World {
     pub(crate) fn plan_nemesis(&mut self) {
@@ -114,6 +125,12 @@ impl World {
             }
             Action::FullDisk => {
                 self.hosts[host].disk.borrow_mut().fail_next_write();
+            }
+            Action::RefuseCalls => {
+                let error = self.rng.pick(&REFUSALS);
+                // A few calls, or so many that whatever gives up must have given up.
+                let calls = self.rng.pick(&[1, 1, 2, 5, 20]);
+                self.hosts[host].disk.borrow_mut().refuse(calls, error);
             }
             Action::Rot | Action::Unreadable | Action::StaleBytes => self.damage(host, action),
             Action::SlotDamage => self.damage_slot(host),

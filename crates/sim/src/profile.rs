@@ -49,6 +49,8 @@ pub enum Action {
     FailSync,
     /// The disk is full for a moment.
     FullDisk,
+    /// The system refuses some calls in a row: no descriptors, memory, room, rights; or a signal interrupts them.
+    RefuseCalls,
     /// A sector that was on the disk rots.
     Rot,
     /// A sector cannot be read.
@@ -60,7 +62,7 @@ pub enum Action {
 }
 
 /// All of them.
-pub const ACTIONS: [Action; 19] = [
+pub const ACTIONS: [Action; 20] = [
     Action::BreakLink,
     Action::Partition,
     Action::PauseLender,
@@ -76,6 +78,7 @@ pub const ACTIONS: [Action; 19] = [
     Action::SlowDisk,
     Action::FailSync,
     Action::FullDisk,
+    Action::RefuseCalls,
     Action::Rot,
     Action::Unreadable,
     Action::StaleBytes,

@@ -131,7 +131,7 @@ impl Beneath for Disk {
     fn set_start(&self, start: u64) -> Result<(), IoError> {
         let (file, mut slots, before) = self.start_file()?;
         match start > before {
-            true => slots.store(&file, &start.to_le_bytes()),
+            true => Ok(slots.store(&file, &start.to_le_bytes())?),
             // Nobody has recorded anything since.
             false => Ok(()),
         }

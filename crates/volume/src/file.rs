@@ -10,7 +10,7 @@ use netram_client::file::{DiskFile, io_error};
 use netram_disk::Sparse;
 use netram_proto::port::{File, IoError};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
-use rustix::io::{Errno, pwritev};
+use rustix::io::{Errno, pwritev, retry_on_intr};
 
 /// Zeros that are written at once where holes cannot be punched.
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
@@ -96,7 +96,7 @@ impl Sparse for VolumeFile {
             return Ok(());
         }
         let holes = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match fallocate(&self.file, holes, offset, length) {
+        match retry_on_intr(|| fallocate(&self.file, holes, offset, length)) {
             Ok(()) => Ok(()),
             // Some file systems have no holes.
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => {

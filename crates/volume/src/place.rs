@@ -265,7 +265,8 @@ impl Place {
             |path: PathBuf| VolumeFile::open(&path, true).map_err(|source| OpenError::File { path, source });
         let map = || {
             let path = self.dirty();
-            match path.exists() {
+            // One that cannot be looked up may be there: opening it says why it cannot be (rule 17).
+            match path.try_exists().unwrap_or(true) {
                 true => open(path),
                 false => VolumeFile::create(&path).map_err(|source| OpenError::File { path, source }),
             }
@@ -337,7 +338,8 @@ impl Place {
     /// The settings: the file's, and those of the environment over them.
     pub fn settings(&self) -> Result<crate::settings::VolumeSettings, netram_home::SettingsError> {
         let file = self.settings_file();
-        let settings = match file.exists() {
+        // What cannot be looked up may be there: whoever opens it says why it cannot (rule 17).
+        let settings = match file.try_exists().unwrap_or(true) {
             true => crate::settings::VolumeSettings::load(&file)?,
             false => crate::settings::VolumeSettings::from(Settings::default()),
         };

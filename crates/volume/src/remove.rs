@@ -22,7 +22,7 @@ impl Place {
         let failed = |path: PathBuf| move |source| DeleteError::Io { path, source };
         let journal = JournalPlace::of(&self.journal(), Layout::Directory);
         // Without its lock file no process has the journal or can have it: an earlier removal got that far.
-        let _lock = match journal.lock_file().exists() {
+        let _lock = match journal.lock_file().try_exists().unwrap_or(true) {
             true => Some(journal.lock()?),
             false => None,
         };

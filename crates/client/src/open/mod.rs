@@ -308,7 +308,8 @@ impl Files {
         Ok(())
     }
 
-    fn not_stored(&self, path: std::path::PathBuf, epoch: Epoch, source: IoError) -> OpenError {
+    fn not_stored(&self, path: std::path::PathBuf, epoch: Epoch, source: impl Into<IoError>) -> OpenError {
+        let source = source.into();
         OpenError::Store { path, epoch, source }
     }
 

@@ -2,9 +2,11 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use netram_proto::deposit::{Pressure, PressureSettings, Reading};
+use netram_proto::failure::RetryBackoff;
+use netram_proto::port::IoError;
 use netram_proto::time::{Span, Time};
 
 use crate::file::bytes_of;
@@ -19,8 +21,10 @@ pub(super) struct Watch {
     /// How long programs wait; `None`: nobody looks, or the kernel does not say.
     waits: Option<PathBuf>,
     next: Instant,
-    /// Giving back has failed: it is not tried again.
-    failed: bool,
+    /// What the system refused when memory was to be given back.
+    refusals: RetryBackoff,
+    /// It is not tried again before this.
+    refused_until: Option<Instant>,
 }
 
 impl Watch {
@@ -60,7 +64,8 @@ impl Watch {
             meminfo,
             waits,
             next: now,
-            failed: false,
+            refusals: RetryBackoff::new(),
+            refused_until: None,
         }
     }
 
@@ -88,7 +93,7 @@ impl Watch {
             self.pressure.read(time, reading, taken);
             self.tell(was, most, reading);
         }
-        self.follow(most - self.limit());
+        self.follow(now, most - self.limit());
         was != self.limit()
     }
 
@@ -118,16 +123,25 @@ impl Watch {
 
     /// What deposits may not have is given back to the machine, as soon as they have left it.
     /// Windows' part is kept for them.
-    fn follow(&mut self, bytes: u64) {
-        if self.failed {
+    fn follow(&mut self, now: Instant, bytes: u64) {
+        if self.refused_until.is_some_and(|until| now < until) {
             return;
         }
         let store = &self.shared.store;
         let left = { self.shared.config.deposits_bytes() }.saturating_sub(store.deposits());
-        if let Err(error) = store.give_back(bytes.min(left)) {
-            tracing::error!(%error, "memory could not be given back to the machine, or taken again; it is not tried any more");
-            self.failed = true;
+        let Err(error) = store.give_back(bytes.min(left)) else {
+            self.refused_until = None;
+            if self.refusals.succeeded() > 0 {
+                tracing::info!("memory is given back to the machine again");
+            }
+            return;
+        };
+        let errno = error.raw_os_error().unwrap_or(IoError::EIO.errno);
+        let pause = self.refusals.failed(IoError { errno });
+        if pause.news {
+            tracing::error!(%error, "memory could not be given back to the machine, or taken again; trying on");
         }
+        self.refused_until = Some(now + Duration::from_nanos(pause.pause.0));
     }
 }
 

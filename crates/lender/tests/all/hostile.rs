@@ -176,6 +176,15 @@ fn raw_bytes_oversized_lengths_and_cut_packets_leave_the_lender_serving() {
 #[test]
 fn a_thousand_idle_strangers_do_not_keep_others_out() {
     let files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    // Both ends of every connection are here.
+    const FILES_MIN: u64 = 2200;
+    if files.maximum.is_some_and(|maximum| maximum < FILES_MIN) {
+        let _ = writeln!(
+            std::io::stderr(),
+            "\nSKIPPED: a thousand strangers need {FILES_MIN} descriptors, and the hard limit is below that"
+        );
+        return;
+    }
     let raised = rustix::process::Rlimit {
         current: files.maximum,
         ..files

@@ -3,6 +3,7 @@
 
 use alloc::vec::Vec;
 
+use crate::failure::{FailureClass, SystemCall};
 use crate::id::Lsn;
 use crate::planted::{Fault, Planted};
 use crate::port::{File, IoError};
@@ -59,7 +60,10 @@ pub enum AssembleError {
 impl core::fmt::Display for AssembleError {
     fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            AssembleError::Io(error) => write!(out, "writing the recovered log failed: {error}"),
+            AssembleError::Io(error) => write!(
+                out,
+                "reading or writing the log failed at recovery: {error}; open the journal again"
+            ),
             AssembleError::Corrupt {
                 at,
                 proof,
@@ -150,7 +154,13 @@ pub fn assemble<F: File>(
             break scan.unreadable;
         }
     };
-    proof = proof.max(log.proof_beyond(taken.end.lsn, known.limit));
+    if let Some(error) = unreadable
+        && SystemCall::Read.class(error) == FailureClass::Retry
+    {
+        // The disk was not even asked: the next attempt may read it. Nobody's word makes that a loss to accept.
+        return Err(error.into());
+    }
+    proof = proof.max(log.proof_beyond(taken.end.lsn, known.limit)?);
     // Bytes that cannot be read are no end: an acknowledged record may be among them.
     // Nor is a bad record in a member's window, which takes in whole records only: its memory has rotted, or it lies.
     let promised = windows

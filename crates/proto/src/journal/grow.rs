@@ -6,6 +6,7 @@
 //!
 //! What only the driver can do (making the file longer, before; holding the journal's lock, all the time) is left to it.
 
+use crate::failure::CallError;
 use crate::id::Lsn;
 use crate::limit::{LOG_ALIGN, LOG_BYTES_MAX, LOG_BYTES_MIN};
 use crate::port::{File, IoError};
@@ -78,6 +79,12 @@ impl From<IoError> for GrowError {
     }
 }
 
+impl From<CallError> for GrowError {
+    fn from(failure: CallError) -> GrowError {
+        failure.error.into()
+    }
+}
+
 /// The leave to grow: only [`LogFile::may_grow`] gives it, so that the log is read through once.
 #[derive(Debug)]
 pub struct Growth {
@@ -113,7 +120,7 @@ impl<F: File> LogFile<F> {
             return Err(error.into());
         }
         let proof = superblock.stable.max(base).max(scan.proof);
-        let proof = proof.max(self.proof_beyond(scan.end.lsn, limit));
+        let proof = proof.max(self.proof_beyond(scan.end.lsn, limit)?);
         if proof > scan.end.lsn {
             return Err(GrowError::Damaged {
                 at: scan.end.lsn,

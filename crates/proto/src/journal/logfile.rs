@@ -10,6 +10,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
+use crate::failure::{CallError, FailureClass, SystemCall};
 use crate::id::{JournalId, Lsn};
 use crate::limit::{LOG_ALIGN, LOG_BYTES_MAX, LOG_BYTES_MIN, RECORD_ALIGN, RECORD_HEADER_BYTES, SLOT_BYTES};
 use crate::planted::Planted;
@@ -105,6 +106,12 @@ impl core::error::Error for LogFileError {}
 impl From<IoError> for LogFileError {
     fn from(error: IoError) -> LogFileError {
         LogFileError::Io(error)
+    }
+}
+
+impl From<CallError> for LogFileError {
+    fn from(failure: CallError) -> LogFileError {
+        LogFileError::Io(failure.error)
     }
 }
 
@@ -280,7 +287,7 @@ impl<F: File> LogFile<F> {
     }
 
     /// Makes `superblock` durable.
-    pub fn store(&self, slots: &mut Slots, superblock: &Superblock) -> Result<(), IoError> {
+    pub fn store(&self, slots: &mut Slots, superblock: &Superblock) -> Result<(), CallError> {
         slots.store(&self.file, &superblock.encode())
     }
 
@@ -334,24 +341,34 @@ impl<F: File> LogFile<F> {
 
     /// Looks behind a bad record at `bad` for valid ones, and returns the highest LSN below which one of them proves
     /// that everything was on the disk. If that lies above `bad`, the bad record is damage and not the end (rule 8).
-    pub fn proof_beyond(&self, bad: Lsn, limit: Lsn) -> Lsn {
+    /// Fails when the system refused a read: the proof may lie there, and be read the next time (rule 17).
+    pub fn proof_beyond(&self, bad: Lsn, limit: Lsn) -> Result<Lsn, IoError> {
         let mut proof = Lsn(0);
         let mut buffer = vec![0; SCAN_BYTES];
         let mut from = bad;
         while from.plus(RECORD_HEADER_BYTES as u64) <= limit {
             let length = limit.since(from).min(SCAN_BYTES as u64) as usize;
-            if self.read(from, &mut buffer[..length]).is_ok() {
-                proof = proof.max(self.proof_in(&buffer[..length], from, limit));
+            if self.gives(from, &mut buffer[..length])? {
+                proof = proof.max(self.proof_in(&buffer[..length], from, limit)?);
             }
             if limit.since(from) <= length as u64 {
                 break;
             }
             from = from.plus((length - RECORD_HEADER_BYTES) as u64 / 8 * 8);
         }
-        proof
+        Ok(proof)
     }
 
-    fn proof_in(&self, bytes: &[u8], from: Lsn, limit: Lsn) -> Lsn {
+    /// Fills `into` from `at`. `false`: the disk does not give these bytes. Fails when the system refused to ask it.
+    fn gives(&self, at: Lsn, into: &mut [u8]) -> Result<bool, IoError> {
+        match self.read(at, into) {
+            Ok(()) => Ok(true),
+            Err(error) if SystemCall::Read.class(error) == FailureClass::Retry => Err(error),
+            Err(_) => Ok(false),
+        }
+    }
+
+    fn proof_in(&self, bytes: &[u8], from: Lsn, limit: Lsn) -> Result<Lsn, IoError> {
         let mut proof = Lsn(0);
         for at in (0..bytes.len()).step_by(RECORD_ALIGN) {
             let Some(front) = bytes[at..].first_chunk::<RECORD_HEADER_BYTES>() else {
@@ -373,13 +390,13 @@ impl<F: File> LogFile<F> {
                 lsn,
                 chain: header.chain,
             };
-            if self.read(lsn, &mut record).is_ok()
+            if self.gives(lsn, &mut record)?
                 && matches!(step(&record, link, self.seed, Planted::NONE), Step::Record(_))
             {
                 proof = proof.max(header.stable);
             }
         }
-        proof
+        Ok(proof)
     }
 
     fn offset(&self, at: Lsn) -> u64 {

@@ -13,6 +13,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
+use crate::failure::{CallError, SystemCall};
 use crate::port::{File, IoError};
 use crate::wire::{Crc, Cursor};
 
@@ -26,8 +27,8 @@ pub struct Slots {
     sequence: u64,
     /// The slot to be written first: one that holds no value, if there is one.
     first: u64,
-    /// A write or sync failed. What the disk holds is unknown, and a later good sync would not tell (rule 9).
-    failed: Option<IoError>,
+    /// A sync failed. What the disk holds is unknown, and a later good sync would not tell (rule 9).
+    failed: Option<CallError>,
 }
 
 /// Why no value could be read.
@@ -70,7 +71,7 @@ impl Slots {
             first: 0,
             failed: None,
         };
-        slots.write_both(file, payload)?;
+        slots.write_both(file, payload).map_err(|failure| failure.error)?;
         Ok(slots)
     }
 
@@ -118,23 +119,28 @@ impl Slots {
         }
     }
 
-    /// Replaces the value; it is durable when this returns. After an error, every later call fails alike.
-    pub fn store<F: File>(&mut self, file: &F, payload: &[u8]) -> Result<(), IoError> {
-        if let Some(error) = self.failed {
-            return Err(error);
+    /// Replaces the value; it is durable when this returns. After a failed sync every later call fails alike. After any
+    /// other error the file holds the value before or this one, and the next call may succeed.
+    pub fn store<F: File>(&mut self, file: &F, payload: &[u8]) -> Result<(), CallError> {
+        if let Some(failure) = self.failed {
+            return Err(failure);
         }
         let stored = self.write_both(file, payload);
-        self.failed = stored.err();
+        self.failed = stored.err().filter(|failure| failure.is_final());
         stored
     }
 
-    fn write_both<F: File>(&mut self, file: &F, payload: &[u8]) -> Result<(), IoError> {
+    fn write_both<F: File>(&mut self, file: &F, payload: &[u8]) -> Result<(), CallError> {
         assert!(HEADER_BYTES + payload.len() <= self.slot_bytes);
         self.sequence += 1;
         let slot = self.slot(payload);
         for index in [self.first, 1 - self.first] {
-            file.write_at(index * self.slot_bytes as u64, &slot)?;
-            file.sync()?;
+            // A write that is refused midway leaves half a value here: the next call must begin with this slot, while
+            // the other one is sound.
+            self.first = index;
+            file.write_at(index * self.slot_bytes as u64, &slot)
+                .map_err(|error| error.of(SystemCall::Write))?;
+            file.sync().map_err(|error| error.of(SystemCall::Sync))?;
         }
         self.first = 0;
         Ok(())
@@ -182,6 +188,8 @@ mod tests {
         bytes: RefCell<Vec<u8>>,
         fuse: RefCell<usize>,
         unreadable: Option<u64>,
+        /// What a write that fails says. It leaves some of its bytes if it is not EIO.
+        refusal: IoError,
     }
 
     impl Cut {
@@ -190,6 +198,7 @@ mod tests {
                 bytes: RefCell::new(bytes),
                 fuse: RefCell::new(fuse),
                 unreadable: None,
+                refusal: IoError::EIO,
             }
         }
 
@@ -214,9 +223,16 @@ mod tests {
         }
 
         fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), IoError> {
-            self.burn()?;
-            self.bytes.borrow_mut()[offset as usize..][..bytes.len()].copy_from_slice(bytes);
-            Ok(())
+            let kept = match self.burn() {
+                Ok(()) => bytes.len(),
+                Err(_) if self.refusal == IoError::EIO => 0,
+                Err(_) => HEADER_BYTES + 1,
+            };
+            self.bytes.borrow_mut()[offset as usize..][..kept].copy_from_slice(&bytes[..kept]);
+            match kept == bytes.len() {
+                true => Ok(()),
+                false => Err(self.refusal),
+            }
         }
 
         fn sync(&self) -> Result<(), IoError> {
@@ -250,7 +266,41 @@ mod tests {
                 "cut after {fuse}"
             );
             *file.fuse.borrow_mut() = usize::MAX;
-            assert!(slots.store(&file, b"newer").is_err(), "a failed store is final");
+            let failed_sync = fuse % 2 == 1;
+            assert_eq!(
+                slots.store(&file, b"newer").is_err(),
+                failed_sync,
+                "a failed sync is final, and only that"
+            );
+            assert_eq!(read(&file) == b"newer", !failed_sync);
+        }
+    }
+
+    /// A view file that found no room for a moment made its journal read-only for good.
+    #[test]
+    fn a_refused_store_leaves_a_sound_slot_at_every_step_of_the_next_one() {
+        for refused in [0, 2] {
+            for cut in 0..=4 {
+                let file = Cut {
+                    refusal: IoError::ENOSPC,
+                    ..Cut::new(stored(&[b"old"]), usize::MAX)
+                };
+                let (mut slots, _) = Slots::open(&file, MAGIC, BYTES).unwrap();
+                *file.fuse.borrow_mut() = refused;
+                let refusal = slots.store(&file, b"new").unwrap_err();
+                assert_eq!(refusal, IoError::ENOSPC.of(SystemCall::Write));
+                let before = read(&file);
+                assert_eq!(before, if refused == 0 { b"old" } else { b"new" });
+                *file.fuse.borrow_mut() = cut;
+                let stored = slots.store(&file, b"newer");
+                assert_eq!(stored.is_ok(), cut == 4);
+                let found = read(&file);
+                assert_eq!(
+                    found,
+                    if cut == 0 { before } else { b"newer".to_vec() },
+                    "cut after {cut}"
+                );
+            }
         }
     }
 

@@ -124,7 +124,9 @@ impl<'d> Story<'d> {
         let (log, slots, superblock) = LogFile::open(disk).unwrap();
         let limit = superblock.head.lsn.plus(log.capacity());
         let scan = log.scan(superblock.head, limit, &mut |_| true);
-        let proof = superblock.stable.max(log.proof_beyond(scan.end.lsn, limit));
+        let proof = superblock
+            .stable
+            .max(log.proof_beyond(scan.end.lsn, limit).unwrap());
         assert!(
             proof <= scan.end.lsn,
             "LSN {} is no damage: {proof}",

@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use netram_proto::failure::RetryBackoff;
+use netram_proto::port::IoError;
 use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
 use netram_transport::strangers::{Bounds, Flood, Overdue, Room, Strangers};
 use netram_transport::{
@@ -159,6 +161,7 @@ impl Door {
             places: Arc::clone(&places),
             strangers: Strangers::new(bounds),
             flood: Flood::new(FLOOD_LINE_EVERY, now),
+            refusals: RetryBackoff::new(),
             now,
         };
         let thread = std::thread::Builder::new()
@@ -241,6 +244,8 @@ struct Doorkeeper {
     places: Arc<Places>,
     strangers: Strangers<Stranger>,
     flood: Flood,
+    /// What the system refused when a connection was to be accepted.
+    refusals: RetryBackoff,
     now: Instant,
 }
 
@@ -272,10 +277,16 @@ impl Doorkeeper {
         // The poller tells of the rest again.
         for _ in 0..ACCEPTS_A_TURN {
             match self.listeners[listener].accept(self.now) {
-                Ok(Some(pending)) => self.place(pending),
+                Ok(Some(pending)) => {
+                    self.refusals.succeeded();
+                    self.place(pending);
+                }
                 Ok(None) => return,
                 Err(error) => {
-                    tracing::error!(%error, "no connection can be accepted; trying again");
+                    let errno = error.raw_os_error().unwrap_or(IoError::EIO.errno);
+                    if self.refusals.failed(IoError { errno }).news {
+                        tracing::error!(%error, "no connection can be accepted; trying again");
+                    }
                     std::thread::sleep(PAUSE);
                     return;
                 }
@@ -355,7 +366,9 @@ impl Doorkeeper {
             unreachable!("a stranger that was greeted has shaken hands, which takes a permit")
         };
         if let Err(error) = self.poller.remove(&link) {
-            panic!("a connection that is waited for cannot be let go: {error}");
+            // Dropping it closes it. Whoever came finds that, and comes again.
+            tracing::error!(%error, "a connection could not be handed over, and is closed");
+            return;
         }
         let permit = match errand {
             Errand::Node => permit,

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use netram_proto::port::{Log, WaitError};
+use netram_proto::failure::RetryBackoff;
+use netram_proto::port::{IoError, Log, LogError, WaitError};
+use netram_rvm::TruncateError;
 
 use super::error::Gone;
 use super::shared::Shared;
@@ -28,11 +30,21 @@ pub(super) fn run(shared: &Shared) {
 pub(super) fn trim(shared: &Shared) {
     let tails = shared.rvm.log();
     tails.set_trimmer(std::thread::current());
+    let mut refusals = RetryBackoff::new();
     while !shared.is_over() {
-        trim_once(shared);
-        std::thread::park_timeout(match tails.wants_room() {
-            true => LOOK,
-            false => LOOK_IDLY,
+        let look = if tails.wants_room() { LOOK } else { LOOK_IDLY };
+        std::thread::park_timeout(match trim_once(shared) {
+            Ok(()) => {
+                refusals.succeeded();
+                look
+            }
+            Err(error) => {
+                let pause = refusals.failed(error);
+                if pause.news {
+                    tracing::error!(%error, "the journal of a node cannot be trimmed; trying on");
+                }
+                Duration::from_nanos(pause.pause.0)
+            }
         });
     }
 }
@@ -68,33 +80,42 @@ pub(super) fn keep_time(shared: &Shared) {
     });
 }
 
-/// Gives up the log's records that the server keeps, if somebody waits for room or may soon.
-fn trim_once(shared: &Shared) {
+/// Gives up the log's records that the server keeps, if somebody waits for room or may soon. An error is a refusal (rule 17):
+/// the log is as before, and it is to be tried again. A disk that has failed ends the node.
+fn trim_once(shared: &Shared) -> Result<(), IoError> {
     let tails = shared.rvm.log();
     let state = tails.state();
     let used = state.tail.since(state.head);
     if !tails.wants_room() && used < state.capacity / TRIM_PART {
-        return;
+        return Ok(());
     }
     let (from, to) = {
         let core = shared.core();
         (core.ends.trimmed(), core.ends.trimmable(tails.trimmable()))
     };
     let Some((number, end)) = to else {
-        return;
+        return Ok(());
     };
-    let marked = shared
-        .mark
-        .write(&[(from.0, from.1.lsn), (number, end.lsn)])
-        .map_err(|error| error.to_string());
-    let trimmed = marked.and_then(|()| shared.rvm.trim(end.lsn).map_err(|error| error.to_string()));
-    match trimmed {
-        Ok(_) => shared.core().ends.on_trimmed(number),
-        Err(error) => {
-            tracing::error!(error, "the journal of a node cannot be trimmed");
-            // Without room no commit would ever end.
-            let cause = tails.journal().status().disk_error.map(WaitError::DiskFailed);
-            shared.fail(Gone::Journal(cause.unwrap_or(WaitError::Closed)));
+    // Without room no commit would ever end.
+    let fail = |error: &dyn std::fmt::Display, cause| {
+        tracing::error!(%error, "the journal of a node cannot be trimmed");
+        shared.fail(Gone::Journal(cause));
+        Ok(())
+    };
+    if let Err(failure) = shared.mark.write(&[(from.0, from.1.lsn), (number, end.lsn)]) {
+        return match failure.is_final() {
+            true => fail(&failure, WaitError::DiskFailed(failure.error)),
+            false => Err(failure.error),
+        };
+    }
+    match shared.rvm.trim(end.lsn) {
+        Ok(_) => {
+            shared.core().ends.on_trimmed(number);
+            Ok(())
         }
+        Err(error) => match (tails.journal().status().disk_error, &error) {
+            (None, TruncateError::Log(LogError::Io(refused))) => Err(*refused),
+            (cause, _) => fail(&error, cause.map_or(WaitError::Closed, WaitError::DiskFailed)),
+        },
     }
 }

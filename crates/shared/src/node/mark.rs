@@ -15,6 +15,8 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use netram_client::file::io_error;
+use netram_proto::failure::{CallError, SystemCall};
 use netram_proto::id::{JournalId, Lsn};
 use netram_proto::shared::message::OldJournal;
 use netram_proto::shared::{NodeId, Number, RegionId};
@@ -47,12 +49,14 @@ impl Mark {
             whose,
             region,
         };
-        mark.write(&[(Number(0), begins)])?;
+        let written = mark.write(&[(Number(0), begins)]);
+        written.map_err(|failure| io::Error::from_raw_os_error(failure.error.errno))?;
         Ok(mark)
     }
 
-    /// The log begins at one of these places from now on. Durable on return.
-    pub(super) fn write(&self, from: &[(Number, Lsn)]) -> io::Result<()> {
+    /// The log begins at one of these places from now on. Durable on return. After an error it says this or what it said
+    /// before; which call failed decides whether it can be tried again.
+    pub(super) fn write(&self, from: &[(Number, Lsn)]) -> Result<(), CallError> {
         let (node, journal) = (self.whose.node, self.whose.journal);
         let mut text = format!(
             "node {node}\nregion {:032x}\njournal {:032x}\n",
@@ -61,12 +65,15 @@ impl Mark {
         for (number, lsn) in from {
             text.push_str(&format!("from {number} {}\n", lsn.0));
         }
+        let of = |call| move |error: io::Error| io_error(&error).of(call);
         let new = self.root.join(NEW);
-        let mut file = File::create(&new)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&new, self.root.join(NAME))?;
-        File::open(&self.root)?.sync_all()
+        let mut file = File::create(&new).map_err(of(SystemCall::Open))?;
+        file.write_all(text.as_bytes()).map_err(of(SystemCall::Write))?;
+        file.sync_all().map_err(of(SystemCall::Sync))?;
+        // Opened before the name changes: a folder that cannot be opened has not been changed.
+        let folder = File::open(&self.root).map_err(of(SystemCall::Open))?;
+        fs::rename(&new, self.root.join(NAME)).map_err(of(SystemCall::Name))?;
+        folder.sync_all().map_err(of(SystemCall::Sync))
     }
 
     /// What the mark in a journal's directory says; `None`: it is none, so the journal never was a node's.

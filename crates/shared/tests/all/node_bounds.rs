@@ -229,3 +229,54 @@ fn a_region_with_an_address_lies_there_at_every_joining() {
     assert_eq!(other.region().as_ptr().addr(), ADDRESS);
     assert_eq!(read(&other, 1), at as u64);
 }
+
+/// The folder beneath `from` that has a file `name`.
+fn folder_of(from: &std::path::Path, name: &str) -> Option<std::path::PathBuf> {
+    let mut entries = std::fs::read_dir(from).ok()?.flatten();
+    if from.join(name).is_file() {
+        return Some(from.to_owned());
+    }
+    entries.find_map(|entry| folder_of(&entry.path(), name))
+}
+
+/// One file that could not be made for a moment ended the node for good (rule 17).
+#[test]
+fn a_trim_that_the_system_refuses_ends_no_node_and_is_done_later() {
+    const COMMITS: u64 = 60;
+    const LOG_BYTES: u64 = 64 << 10;
+    let (_directory, place) = place();
+    let _lender = place.lender("a");
+    place.create(4, &["a"]);
+    let _serving = place.serve();
+    let one = Node::join(Options {
+        log_bytes: LOG_BYTES,
+        ..place.options("one")
+    })
+    .expect("it joins");
+    // What says where the log begins is replaced whole, by a new file. Here a folder has its name.
+    let journal = folder_of(&place.directory.join("one"), "node").expect("a node's journal is marked");
+    let obstacle = journal.join("node.new");
+    std::fs::create_dir(&obstacle).expect("nothing has that name for long");
+    let done = std::sync::atomic::AtomicU64::new(0);
+    let count = || done.load(std::sync::atomic::Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..COMMITS {
+                fill(&one, 1, round as u8).expect("it commits in the end");
+                done.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            }
+        });
+        // The log has no room for more, and was to be trimmed long before.
+        until("a commit waits for room", || {
+            let before = count();
+            std::thread::sleep(std::time::Duration::from_millis(60));
+            before * SPAN as u64 > LOG_BYTES / 2 && count() == before
+        });
+        assert_eq!(one.gone(), None);
+        assert!(count() < COMMITS, "so much has no room in the log");
+        std::fs::remove_dir(&obstacle).expect("it is ours");
+    });
+    assert_eq!(count(), COMMITS);
+    assert_eq!(one.gone(), None);
+    one.leave().expect("it leaves");
+}

@@ -33,7 +33,7 @@ impl FollowLog {
         if scan.unreadable.is_some() {
             return None;
         }
-        if log.proof_beyond(scan.end.lsn, limit) > scan.end.lsn {
+        if log.proof_beyond(scan.end.lsn, limit).ok()? > scan.end.lsn {
             log.erase(scan.end.lsn, limit).ok()?;
         }
         log.sync().ok()?;

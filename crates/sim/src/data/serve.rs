@@ -2,6 +2,7 @@
 //! two operations of its disk; then nothing more is said.
 
 use netram_disk::{FetchError, Progress};
+use netram_proto::failure::CallError;
 use netram_proto::port::IoError;
 use netram_proto::replica::message::Follow;
 use netram_proto::replica::{Deed, Description, Message, Replica, Standing, message};
@@ -15,6 +16,12 @@ pub(super) struct Died;
 
 impl From<IoError> for Died {
     fn from(_: IoError) -> Died {
+        Died
+    }
+}
+
+impl From<CallError> for Died {
+    fn from(_: CallError) -> Died {
         Died
     }
 }

@@ -293,7 +293,13 @@ impl World {
                 return Err(LogError::OutOfRange(head));
             }
             let link = link_on_disk(serving, head)?;
-            serving.store_head(link).map_err(LogError::Io)?;
+            if let Err(failure) = serving.store_head(link) {
+                let planted = world.planted.is(Fault::RefusalIsFinal);
+                if failure.is_final() || planted {
+                    world.give_up(process, serving, failure);
+                }
+                return Err(LogError::Io(failure.error));
+            }
             let host = world.processes[process].host;
             world.hosts[host].history.head = head;
             world.coverage.hit("trims");

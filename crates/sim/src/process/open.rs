@@ -1,6 +1,7 @@
 //! Opening a journal, step by step as the real driver does it. Every step may be the last: the process can die between
 //! any two disk operations, and at any event while it waits for lenders.
 
+use netram_proto::failure::CallError;
 use netram_proto::id::Lsn;
 use netram_proto::journal::{
     AssembleError, Assembled, Body, Known, LogFile, LogFileError, PeerAnswer, PeerWindow, Recovery,
@@ -46,6 +47,12 @@ pub enum OpenFailure {
 impl From<IoError> for OpenFailure {
     fn from(error: IoError) -> OpenFailure {
         OpenFailure::Io(error)
+    }
+}
+
+impl From<CallError> for OpenFailure {
+    fn from(failure: CallError) -> OpenFailure {
+        OpenFailure::Io(failure.error)
     }
 }
 
@@ -362,7 +369,7 @@ impl World {
     }
 
     fn serve(&mut self, process: usize, files: Files, taken: Assembled) -> Result<(), OpenFailure> {
-        let serving = Serving::new(self, files, taken.end);
+        let serving = Serving::new(self, self.processes[process].host, files, taken.end);
         let lenders = self.lenders.len();
         self.processes[process].slots = (0..lenders).collect();
         self.processes[process].conns = vec![None; lenders];

@@ -2,13 +2,14 @@
 
 use std::collections::VecDeque;
 
+use netram_proto::failure::{CallError, RetryPolicy, RetryVerdict, SystemCall};
 use netram_proto::id::Lsn;
 use netram_proto::journal::{
     Body, CastConfig, LogFile, Outgoing, Slots, Superblock, View, Voter, Writer, WriterConfig,
 };
 use netram_proto::planted::{Fault, Planted};
 use netram_proto::port::IoError;
-use netram_proto::time::Span;
+use netram_proto::time::{Span, Time};
 use netram_proto::wire::Link;
 
 use super::Phase;
@@ -40,8 +41,15 @@ pub(crate) struct Serving {
     flushing: Option<Link>,
     /// The view that is being stored.
     storing: Option<View>,
-    /// The local disk failed; nothing more is written.
+    /// What the system refused of the log, and of the view file.
+    log_policy: RetryPolicy,
+    view_policy: RetryPolicy,
+    /// The log is not written before this.
+    log_due: Time,
+    /// The local disk was given up; nothing more is written.
     pub(crate) poisoned: Option<IoError>,
+    /// Syncs of this disk that had failed when the process began to serve.
+    pub(crate) failed_before: u64,
     planted: Planted,
     /// What the oracle saw acknowledged when the writer learnt that it is fenced.
     pub(crate) acked_at_fence: Option<Lsn>,
@@ -53,7 +61,8 @@ pub(crate) struct Serving {
 
 impl Serving {
     /// The reign that `files.view` made durable; the log ends at `end`.
-    pub(super) fn new(world: &World, files: Files, end: Link) -> Serving {
+    pub(super) fn new(world: &World, host: usize, files: Files, end: Link) -> Serving {
+        let failed_before = world.hosts[host].disk.borrow().counts.sync_failures;
         let mut writer = Writer::new(
             world.journal,
             files.view.epoch,
@@ -81,7 +90,11 @@ impl Serving {
             ends: VecDeque::new(),
             flushing: None,
             storing: None,
+            log_policy: RetryPolicy::new(),
+            view_policy: RetryPolicy::new(),
+            log_due: Time(0),
             poisoned: None,
+            failed_before,
             planted: world.planted,
             acked_at_fence: None,
             data,
@@ -130,18 +143,15 @@ impl Serving {
     }
 
     /// Stores the superblock with a new head. Durable on return.
-    pub(super) fn store_head(&mut self, head: Link) -> Result<(), IoError> {
+    pub(super) fn store_head(&mut self, head: Link) -> Result<(), CallError> {
         let superblock = Superblock {
             head,
             stable: self.superblock.stable.max(self.writer.stable()),
             ..self.superblock
         };
-        let stored = self.log.store(&mut self.log_slots, &superblock);
-        match stored {
-            Ok(()) => self.superblock = superblock,
-            Err(error) => self.poison(error),
-        }
-        stored
+        self.log.store(&mut self.log_slots, &superblock)?;
+        self.superblock = superblock;
+        Ok(())
     }
 }
 
@@ -243,28 +253,46 @@ impl World {
             };
             let stored = serving.view_slots.store(&serving.view_file, &view.encode());
             world.refresh_view(host);
-            world.hosts[host].storing = None;
             if world.hosts[host].disk.borrow().is_dead() {
+                world.hosts[host].storing = None;
                 return;
             }
+            if let Err(failure) = stored
+                && let Some(pause) = world.again(serving.planted, &mut serving.view_policy, failure)
+            {
+                world.coverage.hit("views that the disk refused for a while");
+                serving.storing = Some(view);
+                return world.at(pause, Event::ViewStored { process });
+            }
+            world.hosts[host].storing = None;
             match stored {
                 Ok(()) => {
+                    serving.view_policy.succeeded();
                     world.coverage.hit("views stored");
                     world.tell(|| format!("process {process} has stored view {}", view.version));
                     check::rule03::stored(world, process, &view);
                     serving.writer.on_view_stored(now);
                 }
-                Err(error) => {
+                Err(failure) => {
                     world.coverage.hit("views that could not be stored");
-                    serving.poison(error);
+                    world.give_up(process, serving, failure);
                 }
             }
         });
         self.settle(process);
     }
 
+    /// What the driver does after a failure: the pause before it tries again, or none, and it gives the disk up.
+    fn again(&mut self, planted: Planted, policy: &mut RetryPolicy, failure: CallError) -> Option<Span> {
+        match policy.failed(failure, self.now, false) {
+            RetryVerdict::GiveUp => None,
+            RetryVerdict::Again(_) if planted.is(Fault::RefusalIsFinal) => None,
+            RetryVerdict::Again(pause) => Some(pause.pause),
+        }
+    }
+
     fn begin_flush(&mut self, process: usize, serving: &mut Serving) {
-        if serving.flushing.is_some() || serving.poisoned.is_some() {
+        if serving.flushing.is_some() || serving.poisoned.is_some() || self.now < serving.log_due {
             return;
         }
         let Some(end) = serving.ends.back().copied() else {
@@ -279,7 +307,23 @@ impl World {
                 let delay = self.disk_time();
                 self.at(delay, Event::Flushed { process });
             }
-            Err(error) => self.disk_failed(process, serving, error),
+            Err(error) => self.not_flushed(process, serving, end, error.of(SystemCall::Write)),
+        }
+    }
+
+    /// The batch up to `end` did not get to the disk: it is written again after a pause, or the disk is given up.
+    fn not_flushed(&mut self, process: usize, serving: &mut Serving, end: Link, failure: CallError) {
+        if self.died_of_fuse_now(process) {
+            return;
+        }
+        match self.again(serving.planted, &mut serving.log_policy, failure) {
+            None => self.give_up(process, serving, failure),
+            Some(pause) => {
+                self.coverage.hit("batches that the disk refused for a while");
+                serving.ends.push_front(end);
+                serving.log_due = self.now + pause;
+                self.at(pause, Event::Flushed { process });
+            }
         }
     }
 
@@ -299,24 +343,31 @@ impl World {
             }
             match synced {
                 Ok(()) => {
+                    serving.log_policy.succeeded();
                     world.trace.mark(now, 6, end.lsn.0);
                     check::rule09::stable(world, process, end.lsn);
                     serving.stable = end;
                     serving.writer.on_stable(end, now);
                 }
-                Err(error) => world.disk_failed(process, serving, error),
+                Err(error) => world.not_flushed(process, serving, end, error.of(SystemCall::Sync)),
             }
         });
         self.settle(process);
     }
 
-    fn disk_failed(&mut self, process: usize, serving: &mut Serving, error: IoError) {
-        let host = self.processes[process].host;
-        if !self.hosts[host].disk.borrow().is_dead() {
-            self.tell(|| format!("process {process}: the disk failed: {error}"));
+    pub(super) fn give_up(&mut self, process: usize, serving: &mut Serving, failure: CallError) {
+        if !self.died_of_fuse_now(process) {
+            self.tell(|| format!("process {process}: the disk failed: {failure}"));
             self.coverage.hit("journals that went read-only");
+            check::rule17::given_up(self, process, serving, failure);
         }
-        serving.poison(error);
+        serving.poison(failure.error);
+    }
+
+    /// Whether the process's machine died in the operation that just failed.
+    fn died_of_fuse_now(&self, process: usize) -> bool {
+        let host = self.processes[process].host;
+        self.hosts[host].disk.borrow().is_dead()
     }
 
     /// Connects, and sends whatever is to be sent and has room.

@@ -143,6 +143,9 @@ fn outcome(world: &mut World) -> Outcome {
             .add("disk: writes that found no space", counts.full);
         world
             .coverage
+            .add("disk: calls that were refused", counts.refused);
+        world
+            .coverage
             .add("disk: reads of unreadable sectors", counts.unreadable);
         world
             .coverage

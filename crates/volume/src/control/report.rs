@@ -118,6 +118,8 @@ pub struct JournalReport {
     pub window_stalls: u64,
     /// The local disk's failure, if it failed.
     pub disk_error: Option<String>,
+    /// The error with which the system refuses to write the journal at the moment. It is tried again.
+    pub disk_refused: Option<String>,
 }
 
 /// A lender, as the journal sees it.
@@ -206,6 +208,7 @@ fn journal(status: &JournalStatus) -> JournalReport {
         syncs: status.syncs,
         window_stalls: status.window_stalls,
         disk_error: status.disk_error.map(|error| error.to_string()),
+        disk_refused: status.disk_refused.map(|error| error.to_string()),
     }
 }
 

@@ -150,7 +150,8 @@ fn spoil(root: &Path, standing: &mut StandingFile, why: &dyn std::fmt::Display) 
 impl Host {
     /// Opens the copy that a session is about, or makes it if the session may. `None`: there is none.
     fn open(shared: &Shared, root: &Path, session: &DataSession) -> Result<Option<Host>, HostError> {
-        if !StandingFile::path(root).exists() {
+        // What cannot be looked up may be there: whoever opens it says why it cannot (rule 17).
+        if !StandingFile::path(root).try_exists().unwrap_or(true) {
             let follow = Frame::parse(&session.first)
                 .ok()
                 .filter(|frame| frame.header.kind == FrameKind::Follow)

@@ -224,6 +224,7 @@ impl Seen {
         lines.extend(why("waits for disk", &journal.blocked));
         lines.extend(why("image fails", &report.failure));
         lines.extend(why("journal fails", &journal.disk_error));
+        lines.extend(why("journal waits", &journal.disk_refused));
         lines.push(("counters", counted(&report.counters)));
         if let Some(front) = &report.front {
             lines.push((

@@ -8,7 +8,7 @@ use crate::faults::worker::Said;
 const CALLS_FEW: u64 = 14;
 
 /// Puts the client under a tracer that does `injection` to some of its calls.
-fn traced(client: &Client, place: &Place, injection: &str) -> Client {
+pub(super) fn traced(client: &Client, place: &Place, injection: &str) -> Client {
     let trace = place.memory().join("trace").display().to_string();
     let mut traced = client.clone();
     let call = injection.split(':').next().unwrap_or_default();
@@ -31,7 +31,7 @@ fn traced(client: &Client, place: &Place, injection: &str) -> Client {
 }
 
 /// What is missing to trace a process.
-fn tracer() -> Result<(), String> {
+pub(super) fn tracer() -> Result<(), String> {
     tool(
         "strace",
         &[

@@ -11,6 +11,7 @@
 mod bad_files;
 mod bad_peers;
 mod data_disk;
+mod descriptors;
 mod failing_disk;
 mod full_disk;
 mod grow;
@@ -20,5 +21,6 @@ mod multicast;
 mod partition;
 mod pause;
 mod power;
+mod refused;
 mod shared_cast;
 mod worker;

@@ -58,6 +58,31 @@ fn sort_sorts_as_ever() {
     assert!(gets > 100, "{gets}");
 }
 
+/// A program may call `select`, whose sets end at 1,024: it gets the limit of open files that its user chose.
+#[test]
+fn a_program_gets_the_limit_of_open_files_that_its_user_has() {
+    let (Some(shell), Some(prlimit)) = (find("bash"), find("prlimit")) else {
+        return;
+    };
+    let Some(site) = Site::new("limit", 2, "16MiB") else {
+        return;
+    };
+    let inner = site.run("1MiB", &[], &shell);
+    let mut command = Command::new(prlimit);
+    command
+        .arg("--nofile=256:")
+        .arg(inner.get_program())
+        .args(inner.get_args());
+    for (name, value) in inner.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let ran = output(command.args(["-c", "ulimit -Sn"]));
+    assert_eq!(text(&ran.stdout).trim(), "256", "{}", text(&ran.stderr));
+}
+
 #[test]
 fn a_database_in_memory_answers_as_ever() {
     let Some(sqlite) = find("sqlite3") else { return };

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use netram_client::RemainsError;
 use netram_client::remains::Found;
+use netram_proto::failure::RetryBackoff;
 use netram_proto::id::Lsn;
+use netram_proto::port::IoError;
 use netram_proto::shared::server::{Closed, Deed, Fact, Session, Standing};
 use netram_proto::shared::{NodeId, Number, Server};
 use netram_proto::time::Time;
@@ -48,6 +50,9 @@ pub(super) struct Driver {
     pub(super) sessions: u64,
     /// Facts on their way to the disk: where each ends in the log, and its ticket.
     pub(super) facts: VecDeque<(Lsn, u64)>,
+    /// The deed that the disk refused, which must be done before any other; and how often it was.
+    pub(super) stalled: Option<Deed<Payload>>,
+    pub(super) refusals: RetryBackoff,
     /// Lenders that nodes are told of: any node may have a window there.
     pub(super) lenders: Vec<String>,
     /// Nodes that are gone, of whom it was said that lenders do not know.
@@ -213,15 +218,40 @@ impl Driver {
         }
     }
 
+    /// The disk refused a deed for now: it is the next one, after a pause. Links are served meanwhile, nothing is kept for
+    /// nodes, and their members hold what is not kept.
+    fn stall(&mut self, deed: Deed<Payload>, why: &dyn std::fmt::Display) {
+        self.stalled = Some(deed);
+        let pause = self.refusals.failed(IoError::ENOSPC);
+        if pause.news {
+            tracing::error!(%why, "the server's disk refuses a change; nothing more is kept until it takes it");
+        }
+        self.tick = self.tick.min(self.now + Duration::from_nanos(pause.pause.0));
+    }
+
+    fn stored(&mut self) {
+        if self.refusals.succeeded() > 0 {
+            tracing::info!("the server's disk takes changes again");
+        }
+    }
+
     /// Does what the machine says.
     pub(super) fn do_deeds(&mut self) -> Result<(), ServeError> {
-        while let Some(deed) = self.server.poll() {
+        while let Some(deed) = self.stalled.take().or_else(|| self.server.poll()) {
             match deed {
                 Deed::Store { ticket, fact } => {
-                    let end = match fact {
-                        Fact::Gone { node } if !self.has_lenders(node) => self.store.bury(node)?,
-                        fact => self.store.write_down(fact)?,
+                    let end = match &fact {
+                        Fact::Gone { node } if !self.has_lenders(*node) => self.store.bury(*node),
+                        fact => self.store.write_down(fact.clone()),
                     };
+                    let end = match end {
+                        Err(error) if error.is_refusal() => {
+                            self.stall(Deed::Store { ticket, fact }, &error);
+                            return Ok(());
+                        }
+                        end => end?,
+                    };
+                    self.stored();
                     self.facts.push_back((end, ticket));
                 }
                 Deed::Apply {
@@ -231,7 +261,21 @@ impl Driver {
                     end,
                     payload,
                 } => {
-                    let stored = self.store.merge(node, number, end, &payload)?;
+                    let stored = match self.store.merge(node, number, end, &payload) {
+                        Err(error) if error.is_refusal() => {
+                            let deed = Deed::Apply {
+                                position,
+                                node,
+                                number,
+                                end,
+                                payload,
+                            };
+                            self.stall(deed, &error);
+                            return Ok(());
+                        }
+                        stored => stored?,
+                    };
+                    self.stored();
                     assert_eq!(stored.position, position, "machine and table count alike");
                 }
                 Deed::Recover { node, journal } => {

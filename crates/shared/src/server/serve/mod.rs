@@ -37,6 +37,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use netram_home::Settings;
+use netram_proto::failure::RetryBackoff;
 use netram_proto::limit::SETTINGS_BYTES_MAX;
 use netram_proto::port::WaitError;
 use netram_proto::shared::message::Opening;
@@ -263,6 +264,8 @@ fn driver(mut store: Store, config: &ServeConfig, post: &Arc<Post>) -> Result<Dr
         lease: config.lease,
         sessions: 0,
         facts: VecDeque::new(),
+        stalled: None,
+        refusals: RetryBackoff::new(),
         lenders,
         wasted: BTreeSet::new(),
         fenced: BTreeMap::new(),

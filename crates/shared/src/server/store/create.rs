@@ -98,7 +98,8 @@ impl super::Store {
         if plan.nodes_settings.len() > SETTINGS_BYTES_MAX {
             return Err(CreateError::Settings(plan.nodes_settings.len()));
         }
-        if root.exists() {
+        // What cannot be looked up may be somebody's region, and what fails below is removed.
+        if root.try_exists().unwrap_or(true) {
             return Err(CreateError::Exists(root.to_owned()));
         }
         if root.to_str().is_none() {

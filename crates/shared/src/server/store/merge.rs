@@ -8,7 +8,7 @@ use netram_proto::wire::{Cursor, Link};
 use netram_rvm::record::{KIND_COMPACT, decode};
 use netram_rvm::{Changes, CommitError, DecodeError, ForeignError};
 
-use super::{Kept, Store, Stored, history};
+use super::{Kept, Store, Stored, history, leaves_all_as_it_was};
 use crate::server::spans::{Spans, first_outside};
 use crate::server::table::{COUNTERS_AT, MERGED_AT, Standing, merged_words};
 
@@ -110,6 +110,16 @@ pub enum MergeError {
     Failed,
 }
 
+impl MergeError {
+    /// Whether the same record can be merged later: see `StoreError::is_refusal`.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(
+            self,
+            MergeError::Log(ForeignError::Commit(CommitError::Full { .. }))
+        )
+    }
+}
+
 impl<'a> Foreign<'a> {
     /// Checks a record's payload against a region's spans; `segment` is the region's number in records.
     ///
@@ -203,8 +213,10 @@ impl Store {
         }
         let commit = transaction.commit_foreign(&self.region, foreign.changes, Durability::Lazy);
         let commit = commit.map_err(|error| {
-            // A record that is too large for the log is the only one that another can follow.
-            self.failed = !matches!(error, ForeignError::Commit(CommitError::TooLarge { .. }));
+            self.failed = match &error {
+                ForeignError::Commit(error) => !leaves_all_as_it_was(error),
+                _ => true,
+            };
             MergeError::Log(error)
         })?;
         let ticket = commit.ticket.expect("the server's home has no spool");

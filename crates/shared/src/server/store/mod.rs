@@ -140,6 +140,14 @@ pub enum OpenError {
     System(#[from] std::io::Error),
 }
 
+impl StoreError {
+    /// Whether the same change can succeed later: the log is full, and what brings it into the segments was refused by the
+    /// system (rule 17). It is tried again without anybody's doing.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self, StoreError::Log(CommitError::Full { .. }))
+    }
+}
+
 /// Why a change was not made.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -324,11 +332,18 @@ impl Store {
             written.expect("the table's places are inside its segment");
         }
         let commit = transaction.commit(Durability::Lazy);
-        let ticket = commit.inspect_err(|_| self.failed = true)?.ticket;
+        let ticket = commit
+            .inspect_err(|error| self.failed = !leaves_all_as_it_was(error))?
+            .ticket;
         let ticket = ticket.expect("the server's home has no spool");
         self.keeper.ask(ticket);
         Ok(ticket.end)
     }
+}
+
+/// Whether another change can follow one that failed so: nothing was logged, and memory is as before.
+fn leaves_all_as_it_was(error: &CommitError) -> bool {
+    matches!(error, CommitError::TooLarge { .. } | CommitError::Full { .. })
 }
 
 /// The home's settings, with what a server needs.

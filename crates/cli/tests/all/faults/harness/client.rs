@@ -109,7 +109,7 @@ impl Client {
     pub(crate) fn learn(&mut self, heard: &Heard) {
         let known = &mut self.work.acked;
         match self.work.task {
-            Task::Journal { .. } => {
+            Task::Journal { .. } | Task::Volume => {
                 let newest = heard.acked.iter().copied().max().unwrap_or(0);
                 known[0] = known[0].max(newest);
             }

@@ -19,8 +19,7 @@ pub(crate) struct Lender {
 }
 
 impl Lender {
-    /// Starts a lender that listens on `address`, by way of `wrap` (a command that runs the one behind it).
-    pub(crate) fn start(place: &Place, name: &str, address: &str, wrap: &[&str], more: &[&str]) -> Lender {
+    fn new(place: &Place, name: &str, address: &str, wrap: &[&str], more: &[&str]) -> Lender {
         let store = place.memory().join(format!("{name}.store"));
         let (key, store_path) = (place.key().display().to_string(), store.display().to_string());
         let fixed = [
@@ -54,27 +53,49 @@ impl Lender {
             command.extend(["--memory".to_owned(), "16MiB".to_owned()]);
         }
         let log = place.memory().join(format!("{name}.log"));
-        let mut lender = Lender {
+        let lender = Lender {
             address: address.to_owned(),
             log,
             store,
             command,
             process: None,
         };
+        lender
+    }
+
+    /// Starts a lender that listens on `address`, by way of `wrap` (a command that runs the one behind it).
+    pub(crate) fn start(place: &Place, name: &str, address: &str, wrap: &[&str], more: &[&str]) -> Lender {
+        let mut lender = Lender::new(place, name, address, wrap, more);
         lender.restart();
         lender
     }
 
+    /// The same; `None`: it ended before it served.
+    pub(crate) fn try_start(
+        place: &Place,
+        name: &str,
+        address: &str,
+        wrap: &[&str],
+        more: &[&str],
+    ) -> Option<Lender> {
+        let mut lender = Lender::new(place, name, address, wrap, more);
+        lender.serves().then_some(lender)
+    }
+
     /// Starts the process (again); it takes up the memory that an earlier one left. Returns when it serves.
     pub(crate) fn restart(&mut self) {
+        assert!(self.serves(), "the lender at {} did not start", self.address);
+    }
+
+    fn serves(&mut self) -> bool {
         self.process = None;
         let mut command = Command::new(&self.command[0]);
         command.args(&self.command[1..]);
         let mut process = Process::start(&mut command, &self.log);
         let mut lines = BufReader::new(process.take_stdout()).lines();
         let ready = lines.any(|line| line.is_ok_and(|line| line == "ready"));
-        assert!(ready, "the lender at {} did not start", self.address);
         self.process = Some(process);
+        ready
     }
 
     pub(crate) fn kill(&mut self) {
@@ -89,6 +110,10 @@ impl Lender {
 
     pub(crate) fn signal(&self, signal: Signal) {
         self.process.as_ref().expect("the lender runs").signal(signal);
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.process.as_ref().expect("the lender runs").pid()
     }
 
     pub(crate) fn is_alive(&mut self) -> bool {

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use super::random::Random;
 use super::{Client, Lender};
-use crate::faults::worker::{Task, Work, bank};
+use crate::faults::worker::{Task, Work, bank, volume};
 
 /// Lines of each process's log that a failed test shows.
 const LOG_LINES_SHOWN: usize = 25;
@@ -132,6 +132,17 @@ impl Place {
             sparse,
         };
         client.work.threads = 3;
+        client
+    }
+
+    /// A client that numbers the blocks of a volume, made here. It has no lenders.
+    pub(crate) fn volume(&self) -> Client {
+        let mut client = self.journal_in(self.memory(), 64 * 1024, &[], 0);
+        client.work.journal = self.disk().join("volume");
+        client.work.task = Task::Volume;
+        client.work.threads = 1;
+        let bytes = volume::BLOCKS * 4096;
+        netram_volume::Volume::create(&client.work.journal, bytes, 256 * 1024).expect("a volume is made");
         client
     }
 

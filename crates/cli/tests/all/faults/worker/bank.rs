@@ -71,14 +71,14 @@ pub(super) fn run(work: &Work, segment: &Path, table: &Path, sparse: bool) -> En
 
 fn open(journal: Journal, segment: &Path, table: &Path, sparse: bool) -> Result<(Arc<Bank>, Region), String> {
     let (path, table) = (segment.display().to_string(), table.display().to_string());
-    let storage = match Path::new(&table).exists() {
+    let storage = match Path::new(&table).try_exists().unwrap_or(true) {
         true => RealStorage::open(&table),
         false => RealStorage::create(&table),
     };
     let storage = storage.map_err(|error| format!("{table}: {error}"))?;
     let options = Options::new(journal.id());
     let rvm = Rvm::open(journal, storage, options).map_err(|error| error.to_string())?;
-    if !segment.exists() {
+    if !segment.try_exists().unwrap_or(true) {
         let allocation = match sparse {
             true => Allocation::Sparse,
             false => Allocation::Preallocated,

@@ -7,6 +7,7 @@
 pub(crate) mod bank;
 mod journal;
 mod setup;
+pub(crate) mod volume;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -63,6 +64,8 @@ pub(crate) enum Task {
         /// A file of holes, which needs disk space while it is written.
         sparse: bool,
     },
+    /// Numbered blocks of a volume; `journal` names its directory.
+    Volume,
 }
 
 /// What a client says, but for acknowledgements.
@@ -137,6 +140,7 @@ fn process() {
             table,
             sparse,
         } => bank::run(&work, segment, table, *sparse),
+        Task::Volume => volume::run(&work),
     };
     let code = match end {
         End::Done => {
