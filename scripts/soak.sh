@@ -52,7 +52,7 @@ part() {
 	rvm) cargo run -q --release -p netram -- rvm bash --for "${share}s" ;;
 	faults) again cargo test -q -p netram --test all faults:: ;;
 	sqlite) NETRAM_SEEDS=300000 again cargo test -q -p netram-sqlite -p netram --test all -- sqlite:: model:: ;;
-	mount) again cargo test -q -p netram --test all mount:: -- --include-ignored ;;
+	mount) scripts/pjdfstest.sh && again cargo test -q -p netram --test all mount:: -- --include-ignored ;;
 	databases) databases ;;
 	guest) again cargo test -q -p netram --test all guest:: -- --include-ignored ;;
 	users) scripts/users.sh "$share" ;;
