@@ -68,6 +68,8 @@ struct Inside {
     room: Option<u64>,
     /// No catalog is kept any more.
     keeps_none: bool,
+    /// No file is opened any more: the process has no descriptor left.
+    opens_none: bool,
     /// Which disk it is.
     disk: u64,
 }
@@ -206,6 +208,13 @@ impl Inside {
         }
     }
 
+    fn opens(&self, path: &[u8]) -> Result<u64, IoError> {
+        match self.opens_none {
+            true => Err(IoError::EMFILE),
+            false => self.find(path),
+        }
+    }
+
     fn free(&self, path: &[u8]) -> Result<(), IoError> {
         let slash = path.iter().rposition(|byte| *byte == b'/');
         self.find(&path[..slash.unwrap_or(0)])?;
@@ -245,6 +254,7 @@ impl MemoryDisk {
     pub fn kill(&self) {
         let mut inside = self.inside.lock().unwrap();
         (inside.left, inside.stopped, inside.slip) = (None, false, None);
+        (inside.opens_none, inside.keeps_none) = (false, false);
     }
 
     /// The power is gone. `keep` says of each thing that was not synced whether it got to the platter: of names, the first that did not ends it.
@@ -285,6 +295,12 @@ impl MemoryDisk {
         self.inside.lock().unwrap().stopped
     }
 
+    /// Whether some operation is about to fail.
+    pub fn is_failing(&self) -> bool {
+        let inside = self.inside.lock().unwrap();
+        inside.left.is_some() || inside.slip.is_some()
+    }
+
     /// After so many more operations one fails, and no other.
     pub fn slip_after(&self, operations: u64) {
         self.inside.lock().unwrap().slip = Some(operations);
@@ -293,6 +309,11 @@ impl MemoryDisk {
     /// Catalogs are kept, or there is no room for them.
     pub fn set_keeps(&self, keeps: bool) {
         self.inside.lock().unwrap().keeps_none = !keeps;
+    }
+
+    /// Files are opened and made, or there is no descriptor for them.
+    pub fn set_opens(&self, opens: bool) {
+        self.inside.lock().unwrap().opens_none = !opens;
     }
 
     /// There is room for so many bytes in all. `None`: for any number.
@@ -334,9 +355,30 @@ impl MemoryDisk {
 
 impl Tree for MemoryDisk {
     type File = u64;
+    type Held = u64;
 
     fn open(&self, path: &[u8]) -> Result<u64, IoError> {
-        self.inside.lock().unwrap().find(path)
+        self.inside.lock().unwrap().opens(path)
+    }
+
+    fn may_write(&self, _file: &u64) -> bool {
+        true
+    }
+
+    fn open_to_write(&self, path: &[u8]) -> Result<u64, IoError> {
+        self.open(path)
+    }
+
+    fn stage(&self, path: &[u8], made: &Made<'_>) -> Result<(u64, Identity), IoError> {
+        if self.inside.lock().unwrap().opens_none {
+            return Err(IoError::EMFILE);
+        }
+        if self.inside.lock().unwrap().names.contains_key(path) {
+            self.remove(path, false)?;
+        }
+        self.make(path, made)?;
+        let inode = self.open(path)?;
+        Ok((inode, Identity { inode, made_ns: 0 }))
     }
 
     fn read(&self, file: &u64, offset: u64, into: &mut [u8]) -> Result<usize, IoError> {
@@ -402,11 +444,14 @@ impl Tree for MemoryDisk {
         Ok(())
     }
 
-    fn sync(&self, path: &[u8]) -> Result<(), IoError> {
-        let inode = self.open(path)?;
-        self.sync_file(&inode)?;
+    fn hold(&self, path: &[u8]) -> Result<u64, IoError> {
+        self.open(path)
+    }
+
+    fn sync_held(&self, inode: &u64) -> Result<(), IoError> {
+        self.sync_file(inode)?;
         let mut inside = self.inside.lock().unwrap();
-        if inside.inodes[&inode].kind == NodeKind::Folder {
+        if inside.inodes[inode].kind == NodeKind::Folder {
             // As with a disk that has a journal of its own: what was done to names before is there as well.
             inside.synced_names = inside.names.clone();
             inside.namings.clear();
@@ -488,6 +533,21 @@ impl Tree for MemoryDisk {
         inside.act(inode, Act::Label(name.to_vec(), value.map(<[u8]>::to_vec)))
     }
 
+    fn set_file(&self, file: &u64, attributes: &Attributes) -> Result<(), IoError> {
+        let Attributes {
+            mode, user, group, ..
+        } = *attributes;
+        self.inside
+            .lock()
+            .unwrap()
+            .act(*file, Act::Mode(mode, user, group))
+    }
+
+    fn label_file(&self, file: &u64, name: &[u8], value: Option<&[u8]>) -> Result<(), IoError> {
+        let label = Act::Label(name.to_vec(), value.map(<[u8]>::to_vec));
+        self.inside.lock().unwrap().act(*file, label)
+    }
+
     fn list(&self, path: &[u8]) -> Result<Vec<Found>, IoError> {
         let inside = self.inside.lock().unwrap();
         inside.find(path)?;
@@ -510,7 +570,7 @@ impl Tree for MemoryDisk {
     }
 
     fn identity(&self, path: &[u8]) -> Result<Identity, IoError> {
-        let inode = self.open(path)?;
+        let inode = self.inside.lock().unwrap().find(path)?;
         let made_ns = if inode == 0 {
             self.inside.lock().unwrap().disk
         } else {

@@ -88,13 +88,17 @@ pub enum Fault {
     SlotsBeforePages,
     /// (14) An owner that comes back looks for slots that it has given up, and takes a deposit without them for another one.
     GivenUpIsCounted,
+    /// (17) Recovery removes a file that was made since the checkpoint, and makes it anew from records: it has none of bytes that were not recorded.
+    UnrecordedRemoved,
+    /// (17) A thread that upholds a promise ends at the first refusal.
+    KeeperEnds,
     /// (0) A listener that takes longer than the timer is taken for one that hears nothing.
     SlowIsDeaf,
 }
 
 impl Fault {
     /// All of them, in the order of the rules.
-    pub const ALL: [Fault; 42] = [
+    pub const ALL: [Fault; 44] = [
         Fault::AnyInsteadOfRule,
         Fault::StaleAckCounts,
         Fault::CastIsHeld,
@@ -136,6 +140,8 @@ impl Fault {
         Fault::OldBlocksGiven,
         Fault::SlotsBeforePages,
         Fault::GivenUpIsCounted,
+        Fault::UnrecordedRemoved,
+        Fault::KeeperEnds,
         Fault::SlowIsDeaf,
     ];
 }

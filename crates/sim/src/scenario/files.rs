@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use netram_files::model::MemoryDisk;
 use netram_files::{
-    ChangeError, CheckpointError, File, Folder, Made, Names, Node, NodeKind, OpenError, Options, Owner,
+    ChangeError, CheckpointError, Duty, File, Folder, Made, Names, Node, NodeKind, OpenError, Options, Owner,
     Place, Tree,
 };
+use netram_proto::limit::RETRY_PAUSE_MAX;
+use netram_proto::planted::Planted;
 use netram_proto::port::{Durability, LogError};
-use netram_proto::time::Span;
+use netram_proto::time::{Span, Time};
 
 use super::journal;
 use crate::check::files::{Found, Model, Naming, OnDisk, PAGE, Thing, is_paged, name, page};
@@ -29,6 +31,35 @@ const DEPTH_MAX: usize = 3;
 /// Files that the program has open.
 const OPEN_MAX: usize = 4;
 
+/// Files that may be open where descriptors are few.
+const FEW_FILES: usize = 10;
+/// How often the keeper looks, and how often it makes a checkpoint.
+const LOOK_MS: u64 = 50;
+const CHECKPOINT_MS: u64 = 700;
+/// With nothing in its way for so long the keeper has done all that it owes: the longest pause after a refusal, and what is owed then.
+const LULL: u64 = 2500;
+const POWER_CUTS: &str = "files: power cuts of the disk beneath";
+
+const _: () = assert!(LULL > RETRY_PAUSE_MAX.ms() + CHECKPOINT_MS + 4 * LOOK_MS);
+
+/// What the two threads of a mount owe.
+struct Keeper {
+    recorder: Duty,
+    checkpoints: Duty,
+    /// The journal takes nothing any more, and nothing is owed.
+    journal_failed: bool,
+}
+
+impl Keeper {
+    fn new(now: Time, planted: Planted) -> Keeper {
+        Keeper {
+            recorder: Duty::new(now, Span::from_ms(LOOK_MS), planted),
+            checkpoints: Duty::new(now, Span::from_ms(CHECKPOINT_MS), planted),
+            journal_failed: false,
+        }
+    }
+}
+
 type Tested = Folder<SimLog, MemoryDisk, MemoryDisk>;
 type Opened = Vec<(Thing, Arc<File<u64>>)>;
 
@@ -43,6 +74,9 @@ struct Program {
     over: bool,
     /// The disk beneath fails no more.
     healed: bool,
+    /// Power cuts before the folder was opened last.
+    cuts: u64,
+    keeper: Keeper,
 }
 
 /// Runs the story and gives the world back.
@@ -63,6 +97,8 @@ pub(super) fn run(mut world: World) -> World {
         lossy: false,
         over: false,
         healed: false,
+        cuts: 0,
+        keeper: Keeper::new(Time(0), Planted::NONE),
     };
     for _ in 0..lives {
         program.live();
@@ -142,12 +178,16 @@ impl Program {
         if let Some(steps) = cut {
             self.disk.fail_after(steps);
         }
+        let planted = self.world.borrow().planted;
+        let files_max = self.world.borrow_mut().rng.pick(&[1 << 20, 1 << 20, FEW_FILES]);
         let options = Options {
             journal,
             durability: self.durability,
             loss_accepted: self.lossy,
+            files_max,
+            planted,
         };
-        let (mut folder, recovered) = match Folder::open(log, self.disk.clone(), self.disk.clone(), options) {
+        let (folder, recovered) = match Folder::open(log, self.disk.clone(), self.disk.clone(), options) {
             Ok(opened) => opened,
             Err(error) => {
                 self.tell(|| format!("the folder is not opened: {error}"));
@@ -157,18 +197,30 @@ impl Program {
         };
         self.disk.kill();
         self.tell(|| format!("the folder is open: {recovered:?}"));
-        folder.plant(self.world.borrow().planted);
         let found = self.on_disk();
+        let cuts = self.world.borrow().coverage.get(POWER_CUTS);
+        let killed = std::mem::replace(&mut self.cuts, cuts) == cuts;
+        self.keeper = {
+            let world = self.world.borrow();
+            Keeper::new(world.now, world.planted)
+        };
         let in_doubt = match std::mem::take(&mut self.lossy) {
             true => {
                 self.hit("files: openings after a loss that was accepted");
                 self.model.reopened_with_loss(found);
                 0
             }
-            false => self.model.reopened(found),
+            false => self.model.reopened(found, killed),
         };
         let coverage = &mut self.world.borrow_mut().coverage;
         coverage.hit("files: openings");
+        if killed {
+            coverage.hit("files: openings after the server alone was killed");
+        }
+        coverage.add(
+            "files: new files without a record that were kept",
+            recovered.unrecorded.len() as u64,
+        );
         coverage.add(
             "files: changes of names in doubt that were found",
             in_doubt as u64,
@@ -223,6 +275,12 @@ impl Program {
             _ if self.healed => (),
             0..3 => self.disk.fail_after(rng.below(8)),
             3 => self.disk.slip_after(rng.below(4)),
+            4 => self.disk.set_opens(false),
+            5 => self.disk.set_keeps(false),
+            6..20 => {
+                self.disk.set_opens(true);
+                self.disk.set_keeps(true);
+            }
             _ => (),
         }
     }
@@ -235,7 +293,10 @@ impl Program {
             12..22 => return self.write(folder, opened),
             22..24 => return self.resize(folder, opened),
             24..30 => return self.sync(folder),
-            30 => return goes_on(folder.record_written()),
+            30 => {
+                self.model.asked_to_record_all();
+                return goes_on(folder.record_written());
+            }
             31 => return self.checkpoint(folder),
             32 => self.model.seen(&self.on_disk(), "while running"),
             33 if !self.healed => {
@@ -244,13 +305,88 @@ impl Program {
                 self.disk.set_room(room);
             }
             _ => {
-                let mut world = self.world.borrow_mut();
-                let ms = world.rng.pick(&[0, 1, 5, 20, 100, 600]);
-                world.run_for(Span::from_ms(ms));
-                return world.alive(process);
+                let ms = self.world.borrow_mut().rng.pick(&[0, 1, 5, 20, 100, 600, 2500]);
+                return self.keep(process, folder, ms);
             }
         }
         true
+    }
+
+    /// The program does nothing for so long, and the keeper's threads do what they owe.
+    fn keep(&mut self, process: usize, folder: &Tested, ms: u64) -> bool {
+        if ms >= LULL {
+            // Whatever was short is there again.
+            self.disk.set_opens(true);
+            self.disk.set_keeps(true);
+        }
+        let mut left = ms;
+        while left > 0 {
+            let step = left.min(LOOK_MS);
+            left -= step;
+            self.world.borrow_mut().run_for(Span::from_ms(step));
+            if !self.world.borrow().alive(process) || !self.look(folder) {
+                return false;
+            }
+            let mut world = self.world.borrow_mut();
+            if world.died_of_tree(process) || !world.alive(process) {
+                return false;
+            }
+        }
+        let sound = folder.status().failed.is_none() && !self.keeper.journal_failed;
+        if ms >= LULL && sound && !self.disk.is_failing() {
+            self.is_kept(folder);
+        }
+        true
+    }
+
+    /// What the keeper's threads do whenever they look. `false`: this life is over.
+    fn look(&mut self, folder: &Tested) -> bool {
+        let now = self.world.borrow().now;
+        if self.keeper.recorder.is_due(now, false) {
+            self.model.asked_to_record_all();
+            let done = folder.record_written();
+            self.tell(|| format!("the keeper records: {done:?}"));
+            self.keeper.journal_failed |= matches!(done, Err(ChangeError::Append(_) | ChangeError::Wait(_)));
+            if done.is_err() {
+                self.hit("files: recordings that were refused");
+            }
+            self.keeper.recorder.tried(now, done.into());
+        }
+        if self.keeper.checkpoints.is_due(now, folder.is_crowded()) {
+            let done = folder.checkpoint();
+            self.tell(|| format!("the keeper makes a checkpoint: {done:?}"));
+            match done {
+                Ok(()) => {
+                    self.hit("files: checkpoints");
+                    self.model.synced_all();
+                }
+                Err(CheckpointError::Sync(_)) => self.hit("files: syncs of the disk beneath that failed"),
+                Err(error) => {
+                    self.hit("files: checkpoints that were refused");
+                    let ended = matches!(error, CheckpointError::Log(_) | CheckpointError::Wait(_));
+                    self.keeper.journal_failed |= ended;
+                }
+            }
+            self.keeper.checkpoints.tried(now, done.into());
+            return done.is_ok() || !matches!(done, Err(CheckpointError::Sync(_)));
+        }
+        true
+    }
+
+    /// Nothing hindered the keeper for a while: all that was written is recorded and held, and a checkpoint was made.
+    fn is_kept(&mut self, folder: &Tested) {
+        self.hit("files: lulls");
+        let status = folder.status();
+        if status.dirty > 0 || status.log.head < status.log.tail {
+            fail(
+                17,
+                format!(
+                    "{} files wait for a checkpoint, the journal has {} to {}, and nothing hinders it",
+                    status.dirty, status.log.head, status.log.tail
+                ),
+            );
+        }
+        self.model.recorded_all();
     }
 
     /// Changes names.
@@ -265,7 +401,13 @@ impl Program {
             Naming::Rename(from, ..) => named(from),
             _ => None,
         };
+        taken_along
+            .into_iter()
+            .for_each(|thing| self.model.asked_to_record(thing));
         let done = carry_out(folder, &naming);
+        if folder.status().open >= FEW_FILES / 2 {
+            self.model.asked_to_record_all();
+        }
         self.tell(|| format!("names: {}: {done:?}", told(&naming)));
         match done {
             Ok(()) => {
@@ -369,6 +511,10 @@ impl Program {
             done => {
                 self.hit("files: writes");
                 self.model.write(thing, offset, &bytes);
+                if done.is_err() || folder.status().open >= FEW_FILES / 2 {
+                    // Others may have been closed for it, and recorded before.
+                    self.model.asked_to_record_all();
+                }
                 done.is_ok()
             }
         }
@@ -430,6 +576,7 @@ impl Program {
             (path.clone(), *thing)
         };
         let node = node(&folder.names(), &path);
+        self.model.asked_to_record(thing);
         let synced = folder.sync(node).map(drop);
         self.tell(|| format!("{} ({thing}) is synced: {synced:?}", path.escape_ascii()));
         if synced.is_ok() {
