@@ -1,19 +1,21 @@
 //! A program keeps a folder of files: makes, writes, syncs, renames, links, removes; checkpoints run, the disk beneath fails, machines die.
 
+mod keeper;
+
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use netram_files::model::MemoryDisk;
 use netram_files::{
-    ChangeError, CheckpointError, Duty, File, Folder, Made, Names, Node, NodeKind, OpenError, Options, Owner,
+    ChangeError, CheckpointError, File, Folder, Made, Names, Node, NodeKind, OpenError, Options, Owner,
     Place, Tree,
 };
-use netram_proto::limit::RETRY_PAUSE_MAX;
 use netram_proto::planted::Planted;
 use netram_proto::port::{Durability, LogError};
 use netram_proto::time::{Span, Time};
 
+use self::keeper::Keeper;
 use super::journal;
 use crate::check::files::{Found, Model, Naming, OnDisk, PAGE, Thing, is_paged, name, page};
 use crate::check::{fail, rule06};
@@ -33,32 +35,7 @@ const OPEN_MAX: usize = 4;
 
 /// Files that may be open where descriptors are few.
 const FEW_FILES: usize = 10;
-/// How often the keeper looks, and how often it makes a checkpoint.
-const LOOK_MS: u64 = 50;
-const CHECKPOINT_MS: u64 = 700;
-/// With nothing in its way for so long the keeper has done all that it owes: the longest pause after a refusal, and what is owed then.
-const LULL: u64 = 2500;
 const POWER_CUTS: &str = "files: power cuts of the disk beneath";
-
-const _: () = assert!(LULL > RETRY_PAUSE_MAX.ms() + CHECKPOINT_MS + 4 * LOOK_MS);
-
-/// What the two threads of a mount owe.
-struct Keeper {
-    recorder: Duty,
-    checkpoints: Duty,
-    /// The journal takes nothing any more, and nothing is owed.
-    journal_failed: bool,
-}
-
-impl Keeper {
-    fn new(now: Time, planted: Planted) -> Keeper {
-        Keeper {
-            recorder: Duty::new(now, Span::from_ms(LOOK_MS), planted),
-            checkpoints: Duty::new(now, Span::from_ms(CHECKPOINT_MS), planted),
-            journal_failed: false,
-        }
-    }
-}
 
 type Tested = Folder<SimLog, MemoryDisk, MemoryDisk>;
 type Opened = Vec<(Thing, Arc<File<u64>>)>;
@@ -312,83 +289,6 @@ impl Program {
         true
     }
 
-    /// The program does nothing for so long, and the keeper's threads do what they owe.
-    fn keep(&mut self, process: usize, folder: &Tested, ms: u64) -> bool {
-        if ms >= LULL {
-            // Whatever was short is there again.
-            self.disk.set_opens(true);
-            self.disk.set_keeps(true);
-        }
-        let mut left = ms;
-        while left > 0 {
-            let step = left.min(LOOK_MS);
-            left -= step;
-            self.world.borrow_mut().run_for(Span::from_ms(step));
-            if !self.world.borrow().alive(process) || !self.look(folder) {
-                return false;
-            }
-            let mut world = self.world.borrow_mut();
-            if world.died_of_tree(process) || !world.alive(process) {
-                return false;
-            }
-        }
-        let sound = folder.status().failed.is_none() && !self.keeper.journal_failed;
-        if ms >= LULL && sound && !self.disk.is_failing() {
-            self.is_kept(folder);
-        }
-        true
-    }
-
-    /// What the keeper's threads do whenever they look. `false`: this life is over.
-    fn look(&mut self, folder: &Tested) -> bool {
-        let now = self.world.borrow().now;
-        if self.keeper.recorder.is_due(now, false) {
-            self.model.asked_to_record_all();
-            let done = folder.record_written();
-            self.tell(|| format!("the keeper records: {done:?}"));
-            self.keeper.journal_failed |= matches!(done, Err(ChangeError::Append(_) | ChangeError::Wait(_)));
-            if done.is_err() {
-                self.hit("files: recordings that were refused");
-            }
-            self.keeper.recorder.tried(now, done.into());
-        }
-        if self.keeper.checkpoints.is_due(now, folder.is_crowded()) {
-            let done = folder.checkpoint();
-            self.tell(|| format!("the keeper makes a checkpoint: {done:?}"));
-            match done {
-                Ok(()) => {
-                    self.hit("files: checkpoints");
-                    self.model.synced_all();
-                }
-                Err(CheckpointError::Sync(_)) => self.hit("files: syncs of the disk beneath that failed"),
-                Err(error) => {
-                    self.hit("files: checkpoints that were refused");
-                    let ended = matches!(error, CheckpointError::Log(_) | CheckpointError::Wait(_));
-                    self.keeper.journal_failed |= ended;
-                }
-            }
-            self.keeper.checkpoints.tried(now, done.into());
-            return done.is_ok() || !matches!(done, Err(CheckpointError::Sync(_)));
-        }
-        true
-    }
-
-    /// Nothing hindered the keeper for a while: all that was written is recorded and held, and a checkpoint was made.
-    fn is_kept(&mut self, folder: &Tested) {
-        self.hit("files: lulls");
-        let status = folder.status();
-        if status.dirty > 0 || status.log.head < status.log.tail {
-            fail(
-                17,
-                format!(
-                    "{} files wait for a checkpoint, the journal has {} to {}, and nothing hinders it",
-                    status.dirty, status.log.head, status.log.tail
-                ),
-            );
-        }
-        self.model.recorded_all();
-    }
-
     /// Changes names.
     fn rename_or_so(&mut self, folder: &Tested) -> bool {
         let Some(naming) = self.draw_naming() else {
@@ -464,24 +364,25 @@ impl Program {
 
     /// A file: one that is open, which may have no name any more, or any other.
     fn file(&self, folder: &Tested, opened: &mut Opened) -> Option<(Thing, Arc<File<u64>>, bool)> {
-        let rng = &mut self.world.borrow_mut().rng;
+        // Whoever opens a file may have others recorded and closed, which is the world's business.
+        let index = |count| self.world.borrow_mut().rng.index(count);
         let names = self.model.names();
         let files: Vec<(&Vec<u8>, Thing)> = { names.iter() }
             .map(|(path, thing)| (path, *thing))
             .filter(|(_, thing)| !self.model.is_folder(*thing))
             .collect();
         if opened.len() > OPEN_MAX {
-            opened.swap_remove(rng.index(OPEN_MAX));
+            opened.swap_remove(index(OPEN_MAX));
         }
-        let (thing, file) = match opened.is_empty() || rng.chance(600) {
+        let (thing, file) = match opened.is_empty() || self.world.borrow_mut().rng.chance(600) {
             true if files.is_empty() => return None,
             true => {
-                let (path, thing) = files[rng.index(files.len())];
+                let (path, thing) = files[index(files.len())];
                 let file = folder.open_file(node(&folder.names(), path)).ok()?;
                 opened.push((thing, Arc::clone(&file)));
                 (thing, file)
             }
-            false => opened[rng.index(opened.len())].clone(),
+            false => opened[index(opened.len())].clone(),
         };
         // How one is written that nobody can call by its name is nobody's concern.
         let path = files.iter().find(|(_, other)| *other == thing);
