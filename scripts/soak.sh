@@ -54,7 +54,7 @@ part() {
 	refused) cargo test -q -p netram --test all faults::refused -- --ignored ;;
 	constrained) again scripts/constrained.sh ;;
 	sqlite) NETRAM_SEEDS=300000 again cargo test -q -p netram-sqlite -p netram --test all -- sqlite:: model:: ;;
-	mount) again cargo test -q -p netram --test all mount:: -- --include-ignored ;;
+	mount) scripts/pjdfstest.sh && again cargo test -q -p netram --test all mount:: -- --include-ignored ;;
 	databases) databases ;;
 	guest) again cargo test -q -p netram --test all guest:: -- --include-ignored ;;
 	users) scripts/users.sh "$share" ;;

@@ -171,7 +171,14 @@ mod tests {
                 target: b"",
             };
             let node = names.next();
-            names.apply(&Change::Make { at, node, made }).unwrap();
+            names
+                .apply(&Change::Make {
+                    at,
+                    node,
+                    made,
+                    identity: None,
+                })
+                .unwrap();
         }
         let nodes: Vec<Node> = names.nodes().collect();
         for node in nodes {

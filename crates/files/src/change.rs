@@ -12,11 +12,16 @@ use netram_proto::port::Kind;
 use netram_proto::wire::{Cursor, Short, put_varint};
 
 use crate::limit::{LABEL_BYTES_MAX, NAME_BYTES_MAX, TARGET_BYTES_MAX};
+use crate::names::Identity;
 
 /// Bytes that were written to a file.
 pub const KIND_WRITE: Kind = Kind(64);
 /// Any other change.
 pub const KIND_CHANGE: Kind = Kind(65);
+
+/// A node that is made on the disk after its record, and one that is made before it.
+const MADE_AFTER: u8 = 2;
+const MADE_BEFORE: u8 = 9;
 
 /// Bytes before those that were written.
 pub(crate) const WRITE_HEADER_BYTES: usize = 16;
@@ -160,6 +165,8 @@ pub enum Change<'a> {
         node: Node,
         /// What it is.
         made: Made<'a>,
+        /// The disk's file, which is made before its record. `None`: a folder or a link, which are made after it.
+        identity: Option<Identity>,
     },
     /// A file gets one more name.
     Link {
@@ -248,14 +255,28 @@ impl<'a> Change<'a> {
                 offset,
                 length,
             } => put(&mut to, 1, &[node.0, how as u64, offset, length]),
-            Change::Make { at, node, made } => {
+            Change::Make {
+                at,
+                node,
+                made,
+                identity,
+            } => {
                 let Owner { user, group } = made.owner;
                 let kind = made.kind as u64;
+                let which = if identity.is_some() {
+                    MADE_BEFORE
+                } else {
+                    MADE_AFTER
+                };
                 put(
                     &mut to,
-                    2,
+                    which,
                     &[node.0, kind, made.mode.into(), user.into(), group.into()],
                 );
+                if let Some(Identity { inode, made_ns }) = identity {
+                    put_varint(&mut to, inode);
+                    put_varint(&mut to, made_ns);
+                }
                 put_place(&mut to, at);
                 put_bytes(&mut to, made.target);
             }
@@ -346,12 +367,20 @@ fn decode<'a>(which: u8, from: &mut Cursor<'a>) -> Result<Change<'a>, DecodeErro
             offset: from.varint()?,
             length: from.varint()?,
         },
-        2 => {
+        MADE_AFTER | MADE_BEFORE => {
             let node = Node(from.varint()?);
             let (kind, mode) = (node_kind(from.varint()?)?, number(from)?);
             let (user, group) = (number(from)?, number(from)?);
+            let identity = match which {
+                MADE_BEFORE => Some(Identity {
+                    inode: from.varint()?,
+                    made_ns: from.varint()?,
+                }),
+                _ => None,
+            };
             Change::Make {
                 node,
+                identity,
                 at: place(from)?,
                 made: Made {
                     kind,
@@ -476,108 +505,4 @@ fn allocation(number: u64) -> Result<Allocation, DecodeError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn all() -> Vec<Change<'static>> {
-        let at = Place {
-            folder: Node::ROOT,
-            name: b"0000001",
-        };
-        let (node, other) = (
-            Node(700),
-            Place {
-                folder: Node(3),
-                name: b"b",
-            },
-        );
-        let made = Made {
-            kind: NodeKind::Symlink,
-            mode: 0o640,
-            owner: Owner { user: 113, group: 0 },
-            target: b"../elsewhere",
-        };
-        let attributes = Attributes {
-            mode: Some(0),
-            user: None,
-            group: Some(u32::MAX),
-            accessed: None,
-            modified: Some(Moment {
-                s: -3,
-                ns: 999_999_999,
-            }),
-        };
-        vec![
-            Change::Write {
-                node,
-                offset: 1 << 40,
-                bytes: b"a record",
-            },
-            Change::Write {
-                node,
-                offset: 0,
-                bytes: b"",
-            },
-            Change::Resize { node, size: u64::MAX },
-            Change::Allocate {
-                node,
-                how: Allocation::Zero,
-                offset: 4096,
-                length: 1 << 24,
-            },
-            Change::Make { at, node, made },
-            Change::Link { node, at },
-            Change::Remove { at },
-            Change::Rename {
-                from: at,
-                to: other,
-                exchange: true,
-            },
-            Change::Set { node, attributes },
-            Change::Label {
-                node,
-                name: b"user.a",
-                value: Some(b""),
-            },
-            Change::Label {
-                node,
-                name: b"user.a",
-                value: None,
-            },
-            Change::Refused { lsn: Lsn(99) },
-        ]
-    }
-
-    fn payload(change: &Change<'_>) -> Vec<u8> {
-        [&change.head(), change.tail()].concat()
-    }
-
-    #[test]
-    fn changes_come_back_as_they_were() {
-        for change in all() {
-            let payload = payload(&change);
-            assert_eq!(Change::decode(change.kind(), &payload), Ok(Some(change)));
-        }
-        assert_eq!(Change::decode(Kind(3), b"the journal's"), Ok(None));
-    }
-
-    #[test]
-    fn what_is_cut_or_goes_on_or_is_of_others_is_refused() {
-        for change in all() {
-            let payload = payload(&change);
-            if change.kind() == KIND_CHANGE {
-                for cut in 0..payload.len() {
-                    assert!(
-                        Change::decode(KIND_CHANGE, &payload[..cut]).is_err(),
-                        "{change:?} cut at {cut}"
-                    );
-                }
-                let longer = [&payload[..], &[0]].concat();
-                assert_eq!(Change::decode(KIND_CHANGE, &longer), Err(DecodeError::Fields));
-            }
-        }
-        assert_eq!(Change::decode(KIND_WRITE, &[0; 15]), Err(DecodeError::Fields));
-        assert_eq!(Change::decode(KIND_CHANGE, &[9]), Err(DecodeError::Which(9)));
-        assert_eq!(Change::decode(Kind(32), &[]), Err(DecodeError::Kind(32)));
-    }
-}
+mod tests;

@@ -36,6 +36,9 @@ pub enum CheckpointError {
     /// A sync failed: nobody knows what of it is on the disk.
     #[error("syncing: {0}")]
     Sync(IoError),
+    /// A file could not be opened to be synced, or the sync was interrupted. The catalog before is as good as it was.
+    #[error("opening a file to sync it: {0}")]
+    Open(IoError),
     /// The catalog could not be written. The one before is as good as it was.
     #[error("writing the catalog: {0}")]
     Keep(IoError),
@@ -48,6 +51,31 @@ pub enum CheckpointError {
     /// The journal ended.
     #[error("the journal: {0}")]
     Wait(WaitError),
+}
+
+impl CheckpointError {
+    /// What the system said; of a journal that ended, that it takes nothing any more.
+    pub fn io(self) -> IoError {
+        match self {
+            CheckpointError::Sync(error)
+            | CheckpointError::Open(error)
+            | CheckpointError::Keep(error)
+            | CheckpointError::Identity(error)
+            | CheckpointError::Log(LogError::Io(error)) => error,
+            CheckpointError::Log(_) | CheckpointError::Wait(_) => IoError::EIO,
+        }
+    }
+}
+
+impl ChangeError {
+    /// What the system said, as far as it was the system.
+    pub fn io(self) -> IoError {
+        match self {
+            ChangeError::Disk(error) => error,
+            ChangeError::Full(error) | ChangeError::Failed(error) => error.io(),
+            ChangeError::Name(_) | ChangeError::Append(_) | ChangeError::Wait(_) => IoError::EIO,
+        }
+    }
 }
 
 /// Why a folder could not be opened. Nothing that the journal has was lost by trying.

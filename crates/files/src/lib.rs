@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`Folder`] | an open folder: changes, syncs, checkpoints |
 //! | `recover` | the journal's way into the disk, after a crash |
+//! | [`Duty`] | what is owed again and again, and that no refusal ends it |
 //! | [`Names`] | which nodes there are, and what they are called |
 //! | [`Change`], [`Catalog`] | the formats |
 //! | [`Tree`], [`Keep`] | what is needed of the disk |
@@ -20,6 +21,7 @@
 mod catalog;
 mod change;
 mod deed;
+mod duty;
 mod error;
 mod folder;
 pub mod limit;
@@ -35,6 +37,7 @@ pub use change::{
     Allocation, Attributes, Change, DecodeError, KIND_CHANGE, KIND_WRITE, Made, Moment, Node, NodeKind,
     Owner, Place,
 };
+pub use duty::{Duty, Notice, Outcome};
 pub use error::{ChangeError, CheckpointError, OpenError};
 pub use folder::{File, Folder, FolderStatus, Options};
 pub use names::{Identity, NameError, Names};

@@ -12,6 +12,14 @@ pub const LABEL_BYTES_MAX: usize = 64 << 10;
 pub const NODES_MAX: usize = 1 << 20;
 /// The name under which recovery lays a node aside, before its number.
 pub const ASIDE: &[u8] = b".netram-aside-";
+/// The name of a new file until its record is held. One at a time is made.
+pub const STAGED: &[u8] = b".netram-aside-new";
+/// Files that are made in vain, before one is made that no record can tell from another: where inodes have no time of
+/// birth, each of them may have been used since the last checkpoint.
+pub const STAGINGS_MAX: usize = 16;
+/// Files that are synced and closed at once when too many are open, so that a program that opens one file after another
+/// does not wait for the disk each time.
+pub const CLOSED_AT_ONCE_MIN: usize = 16;
 /// Percent of the journal's capacity at which what is in it is brought to the disk.
 pub const CHECKPOINT_PERCENT: u64 = 50;
 /// Bytes of a file that are written and not recorded: what a sync has to send at most, but for what is written meanwhile.

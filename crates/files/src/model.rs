@@ -4,11 +4,14 @@
 //! It keeps, in a power failure, what was synced; and of the rest any first part of what was done to names, and of what was done in files any of it, a write page
 //! by page.
 
+mod acts;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use netram_proto::port::IoError;
 
+use self::acts::{Act, Naming};
 use crate::change::{Allocation, Attributes, Made, NodeKind, Owner};
 use crate::limit::PAGE_BYTES;
 use crate::names::Identity;
@@ -28,24 +31,6 @@ pub struct Inode {
     /// Its extended attributes.
     pub labels: BTreeMap<Vec<u8>, Vec<u8>>,
     made: u64,
-}
-
-/// Something done in a file since it was synced last.
-#[derive(Clone, Debug)]
-enum Act {
-    Write(u64, Vec<u8>),
-    Resize(u64),
-    Punch(u64, u64),
-    Mode(Option<u32>, Option<u32>, Option<u32>),
-    Label(Vec<u8>, Option<Vec<u8>>),
-}
-
-/// Something done to names.
-#[derive(Clone, Debug)]
-enum Naming {
-    Add(Vec<u8>, u64),
-    Remove(Vec<u8>),
-    Rename(Vec<u8>, Vec<u8>, bool),
 }
 
 #[derive(Clone, Debug, Default)]
@@ -68,6 +53,8 @@ struct Inside {
     room: Option<u64>,
     /// No catalog is kept any more.
     keeps_none: bool,
+    /// No file is opened any more: the process has no descriptor left.
+    opens_none: bool,
     /// Which disk it is.
     disk: u64,
 }
@@ -82,67 +69,6 @@ pub struct MemoryDisk {
 const ENOENT: IoError = IoError { errno: 2 };
 const EEXIST: IoError = IoError { errno: 17 };
 const ENOTEMPTY: IoError = IoError { errno: 39 };
-
-impl Act {
-    fn carry_out(&self, inode: &mut Inode) {
-        match self {
-            Act::Write(offset, bytes) => {
-                let end = *offset as usize + bytes.len();
-                if inode.bytes.len() < end {
-                    inode.bytes.resize(end, 0);
-                }
-                inode.bytes[*offset as usize..end].copy_from_slice(bytes);
-            }
-            Act::Resize(size) => inode.bytes.resize(*size as usize, 0),
-            Act::Punch(offset, length) => {
-                let end = ((offset + length) as usize).min(inode.bytes.len());
-                let start = (*offset as usize).min(end);
-                inode.bytes[start..end].fill(0);
-            }
-            Act::Mode(mode, user, group) => {
-                inode.mode = mode.unwrap_or(inode.mode);
-                inode.owner.user = user.unwrap_or(inode.owner.user);
-                inode.owner.group = group.unwrap_or(inode.owner.group);
-            }
-            Act::Label(name, Some(value)) => drop(inode.labels.insert(name.clone(), value.clone())),
-            Act::Label(name, None) => drop(inode.labels.remove(name)),
-        }
-    }
-}
-
-impl Naming {
-    fn carry_out(&self, names: &mut BTreeMap<Vec<u8>, u64>) {
-        match self {
-            Naming::Add(path, inode) => drop(names.insert(path.clone(), *inode)),
-            Naming::Remove(path) => drop(names.remove(path)),
-            Naming::Rename(from, to, false) => {
-                let moved = take(names, from);
-                take(names, to);
-                put(names, to, moved);
-            }
-            Naming::Rename(from, to, true) => {
-                let (first, second) = (take(names, from), take(names, to));
-                put(names, to, first);
-                put(names, from, second);
-            }
-        }
-    }
-}
-
-/// Everything at or below a path, by what is behind it.
-fn take(names: &mut BTreeMap<Vec<u8>, u64>, path: &[u8]) -> Vec<(Vec<u8>, u64)> {
-    let within = |other: &[u8]| other == path || other.starts_with(&[path, b"/"].concat());
-    let taken: Vec<(Vec<u8>, u64)> = { names.iter() }
-        .filter(|(other, _)| within(other))
-        .map(|(other, inode)| (other[path.len()..].to_vec(), *inode))
-        .collect();
-    names.retain(|other, _| !within(other));
-    taken
-}
-
-fn put(names: &mut BTreeMap<Vec<u8>, u64>, path: &[u8], moved: Vec<(Vec<u8>, u64)>) {
-    names.extend({ moved.into_iter() }.map(|(rest, inode)| ([path, &rest].concat(), inode)));
-}
 
 impl Inside {
     fn step(&mut self) -> Result<(), IoError> {
@@ -206,6 +132,13 @@ impl Inside {
         }
     }
 
+    fn opens(&self, path: &[u8]) -> Result<u64, IoError> {
+        match self.opens_none {
+            true => Err(IoError::EMFILE),
+            false => self.find(path),
+        }
+    }
+
     fn free(&self, path: &[u8]) -> Result<(), IoError> {
         let slash = path.iter().rposition(|byte| *byte == b'/');
         self.find(&path[..slash.unwrap_or(0)])?;
@@ -245,6 +178,7 @@ impl MemoryDisk {
     pub fn kill(&self) {
         let mut inside = self.inside.lock().unwrap();
         (inside.left, inside.stopped, inside.slip) = (None, false, None);
+        (inside.opens_none, inside.keeps_none) = (false, false);
     }
 
     /// The power is gone. `keep` says of each thing that was not synced whether it got to the platter: of names, the first that did not ends it.
@@ -285,6 +219,12 @@ impl MemoryDisk {
         self.inside.lock().unwrap().stopped
     }
 
+    /// Whether some operation is about to fail.
+    pub fn is_failing(&self) -> bool {
+        let inside = self.inside.lock().unwrap();
+        inside.left.is_some() || inside.slip.is_some()
+    }
+
     /// After so many more operations one fails, and no other.
     pub fn slip_after(&self, operations: u64) {
         self.inside.lock().unwrap().slip = Some(operations);
@@ -293,6 +233,11 @@ impl MemoryDisk {
     /// Catalogs are kept, or there is no room for them.
     pub fn set_keeps(&self, keeps: bool) {
         self.inside.lock().unwrap().keeps_none = !keeps;
+    }
+
+    /// Files are opened and made, or there is no descriptor for them.
+    pub fn set_opens(&self, opens: bool) {
+        self.inside.lock().unwrap().opens_none = !opens;
     }
 
     /// There is room for so many bytes in all. `None`: for any number.
@@ -334,9 +279,30 @@ impl MemoryDisk {
 
 impl Tree for MemoryDisk {
     type File = u64;
+    type Held = u64;
 
     fn open(&self, path: &[u8]) -> Result<u64, IoError> {
-        self.inside.lock().unwrap().find(path)
+        self.inside.lock().unwrap().opens(path)
+    }
+
+    fn may_write(&self, _file: &u64) -> bool {
+        true
+    }
+
+    fn open_to_write(&self, path: &[u8]) -> Result<u64, IoError> {
+        self.open(path)
+    }
+
+    fn stage(&self, path: &[u8], made: &Made<'_>) -> Result<(u64, Identity), IoError> {
+        if self.inside.lock().unwrap().opens_none {
+            return Err(IoError::EMFILE);
+        }
+        if self.inside.lock().unwrap().names.contains_key(path) {
+            self.remove(path, false)?;
+        }
+        self.make(path, made)?;
+        let inode = self.open(path)?;
+        Ok((inode, Identity { inode, made_ns: 0 }))
     }
 
     fn read(&self, file: &u64, offset: u64, into: &mut [u8]) -> Result<usize, IoError> {
@@ -402,11 +368,14 @@ impl Tree for MemoryDisk {
         Ok(())
     }
 
-    fn sync(&self, path: &[u8]) -> Result<(), IoError> {
-        let inode = self.open(path)?;
-        self.sync_file(&inode)?;
+    fn hold(&self, path: &[u8]) -> Result<u64, IoError> {
+        self.open(path)
+    }
+
+    fn sync_held(&self, inode: &u64) -> Result<(), IoError> {
+        self.sync_file(inode)?;
         let mut inside = self.inside.lock().unwrap();
-        if inside.inodes[&inode].kind == NodeKind::Folder {
+        if inside.inodes[inode].kind == NodeKind::Folder {
             // As with a disk that has a journal of its own: what was done to names before is there as well.
             inside.synced_names = inside.names.clone();
             inside.namings.clear();
@@ -488,6 +457,21 @@ impl Tree for MemoryDisk {
         inside.act(inode, Act::Label(name.to_vec(), value.map(<[u8]>::to_vec)))
     }
 
+    fn set_file(&self, file: &u64, attributes: &Attributes) -> Result<(), IoError> {
+        let Attributes {
+            mode, user, group, ..
+        } = *attributes;
+        self.inside
+            .lock()
+            .unwrap()
+            .act(*file, Act::Mode(mode, user, group))
+    }
+
+    fn label_file(&self, file: &u64, name: &[u8], value: Option<&[u8]>) -> Result<(), IoError> {
+        let label = Act::Label(name.to_vec(), value.map(<[u8]>::to_vec));
+        self.inside.lock().unwrap().act(*file, label)
+    }
+
     fn list(&self, path: &[u8]) -> Result<Vec<Found>, IoError> {
         let inside = self.inside.lock().unwrap();
         inside.find(path)?;
@@ -510,7 +494,7 @@ impl Tree for MemoryDisk {
     }
 
     fn identity(&self, path: &[u8]) -> Result<Identity, IoError> {
-        let inode = self.open(path)?;
+        let inode = self.inside.lock().unwrap().find(path)?;
         let made_ns = if inode == 0 {
             self.inside.lock().unwrap().disk
         } else {

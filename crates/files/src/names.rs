@@ -287,13 +287,30 @@ impl Names {
         outer == Node::ROOT
     }
 
+    /// The node that a change takes a name from, or puts another in the place of: it may be gone afterwards.
+    pub(crate) fn leaving(&self, change: &Change<'_>) -> Option<Node> {
+        match *change {
+            Change::Remove { at } => self.look_up(at),
+            Change::Rename { to, .. } => self.look_up(to),
+            _ => None,
+        }
+    }
+
     /// Makes a change, as far as it is of names. Returns the node that is gone with it: the one that has lost its last name.
     pub fn apply(&mut self, change: &Change<'_>) -> Result<Option<Node>, NameError> {
         self.check(change)?;
         match *change {
-            Change::Make { at, node, made } => {
+            Change::Make {
+                at,
+                node,
+                made,
+                identity,
+            } => {
                 self.add(node, &made);
                 self.name(node, at);
+                if let Some(entry) = self.nodes.get_mut(&node) {
+                    entry.identity = identity;
+                }
                 Ok(None)
             }
             Change::Link { node, at } => {
@@ -421,7 +438,13 @@ mod tests {
                 target: b"",
             },
         );
-        assert_eq!(names.apply(&Change::Make { at, node, made }), Ok(None));
+        let change = Change::Make {
+            at,
+            node,
+            made,
+            identity: None,
+        };
+        assert_eq!(names.apply(&change), Ok(None));
         node
     }
 
@@ -517,7 +540,8 @@ mod tests {
                 names.apply(&Change::Make {
                     at: place,
                     node,
-                    made
+                    made,
+                    identity: None,
                 }),
                 Err(error)
             );

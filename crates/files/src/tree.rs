@@ -18,13 +18,22 @@ pub struct Found {
 
 /// Folders and files on a disk. Paths begin at the one that is meant, which is the empty path; they are not followed out of it, nor through symbolic links.
 ///
-/// Nothing is durable before [`Tree::sync`].
+/// Nothing is durable before [`Tree::sync_held`].
 pub trait Tree: Send + Sync {
     /// A file that is open to be written.
     type File: Send + Sync;
+    /// A file or folder that is open to be synced.
+    type Held: Send + Sync;
 
-    /// Opens a file.
+    /// Opens a file, to be read only where whoever serves it may not write to it.
     fn open(&self, path: &[u8]) -> Result<Self::File, IoError>;
+    /// Whether what [`Tree::open`] has opened may be written to.
+    fn may_write(&self, file: &Self::File) -> bool;
+    /// Opens a file to be read and written, whatever its permissions: its owner may have opened it before they were
+    /// taken away, or may write and not read it.
+    fn open_to_write(&self, path: &[u8]) -> Result<Self::File, IoError>;
+    /// Makes a file, in place of a file that has this name, and opens it.
+    fn stage(&self, path: &[u8], made: &Made<'_>) -> Result<(Self::File, Identity), IoError>;
     /// Reads what there is from there on, up to as much as fits. Fewer bytes: the file ends.
     fn read(&self, file: &Self::File, offset: u64, into: &mut [u8]) -> Result<usize, IoError>;
     /// Writes all of `bytes`.
@@ -33,11 +42,13 @@ pub trait Tree: Send + Sync {
     fn resize(&self, file: &Self::File, size: u64) -> Result<(), IoError>;
     /// Allocates a part of it.
     fn allocate(&self, file: &Self::File, how: Allocation, offset: u64, length: u64) -> Result<(), IoError>;
-    /// Makes what was done to an open file durable, as [`Tree::sync`].
+    /// Makes what was done to an open file durable, as [`Tree::sync_held`].
     fn sync_file(&self, file: &Self::File) -> Result<(), IoError>;
-    /// Makes what was done to a file, or to the names in a folder, durable; of a symbolic link by way of its folder. After an error nothing done since the last good sync may be believed to be on the
+    /// Opens a file or folder to be synced; of a symbolic link its folder. An error says nothing of what was written.
+    fn hold(&self, path: &[u8]) -> Result<Self::Held, IoError>;
+    /// Makes what was done to a file, or to the names in a folder, durable. After an error nothing done since the last good sync may be believed to be on the
     /// disk, and a later good sync does not change that.
-    fn sync(&self, path: &[u8]) -> Result<(), IoError>;
+    fn sync_held(&self, held: &Self::Held) -> Result<(), IoError>;
 
     /// What is read of a file from now on is what the disk has, as far as that can be had. After a sync that failed the page cache shows bytes that the disk never
     /// got, and syncs that succeed do not change that: whoever did not see the failure would take them for safe.
@@ -51,6 +62,10 @@ pub trait Tree: Send + Sync {
     fn remove(&self, path: &[u8], folder: bool) -> Result<(), IoError>;
     /// Renames, over what is there; or exchanges the two.
     fn rename(&self, from: &[u8], to: &[u8], exchange: bool) -> Result<(), IoError>;
+    /// Sets attributes of an open file, which may have no name.
+    fn set_file(&self, file: &Self::File, attributes: &Attributes) -> Result<(), IoError>;
+    /// Sets an extended attribute of an open file, or takes it away.
+    fn label_file(&self, file: &Self::File, name: &[u8], value: Option<&[u8]>) -> Result<(), IoError>;
     /// Sets attributes, of a symbolic link itself.
     fn set(&self, path: &[u8], attributes: &Attributes) -> Result<(), IoError>;
     /// Sets an extended attribute, or takes it away.

@@ -5,19 +5,21 @@
 use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
+use netram_files::limit::LABEL_BYTES_MAX;
 use netram_files::{Allocation, Attributes, Found, Identity, Made, Moment, NodeKind, Owner, Tree};
 use netram_proto::port::IoError;
 use rustix::fs::{
     AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags, RawMode, RenameFlags, ResolveFlags, Stat, StatVfs,
     StatxFlags, Timespec, Timestamps, UTIME_OMIT, XattrFlags, chmodat, chownat, fallocate, fchmod, fchown,
-    fremovexattr, fsetxattr, fstatvfs, fsync, ftruncate, linkat, mkdirat, openat2, readlinkat, renameat_with,
-    statat, statx, symlinkat, unlinkat, utimensat,
+    fcntl_getfl, fgetxattr, flistxattr, fremovexattr, fsetxattr, fstatvfs, fsync, ftruncate, futimens,
+    getxattr, linkat, listxattr, mkdirat, openat2, readlinkat, removexattr, renameat_with, setxattr, statat,
+    statx, symlinkat, syncfs, unlinkat, utimensat,
 };
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
@@ -83,32 +85,94 @@ impl Beneath {
 
     /// An extended attribute. `None`: there is none of that name.
     pub(crate) fn label_of(&self, path: &[u8], name: &[u8]) -> Result<Option<Vec<u8>>, IoError> {
-        let file = match self.descriptor(path, OFlags::RDONLY) {
+        let mut value = vec![0; LABEL_BYTES_MAX];
+        let asked = match self.subject(path).map_err(failed)? {
             // Links have none.
-            Err(Errno::LOOP) => return Ok(None),
-            opened => opened.map_err(failed)?,
+            None => return Ok(None),
+            Some(Subject::Open(file)) => fgetxattr(&file, OsStr::from_bytes(name), &mut value[..]),
+            Some(Subject::Named { path, .. }) => getxattr(&path, OsStr::from_bytes(name), &mut value[..]),
         };
-        let mut value = vec![0; netram_files::limit::LABEL_BYTES_MAX];
-        match rustix::fs::fgetxattr(&file, OsStr::from_bytes(name), &mut value[..]) {
-            Ok(length) => {
-                value.truncate(length);
-                Ok(Some(value))
-            }
-            Err(Errno::NODATA) => Ok(None),
-            Err(errno) => Err(failed(errno)),
-        }
+        given(asked, value)
+    }
+
+    /// The same of an open file, which may have no name.
+    pub(crate) fn label_of_file(&self, file: &File, name: &[u8]) -> Result<Option<Vec<u8>>, IoError> {
+        let mut value = vec![0; LABEL_BYTES_MAX];
+        given(fgetxattr(file, OsStr::from_bytes(name), &mut value[..]), value)
     }
 
     /// The names of the extended attributes, each with a zero behind it.
     pub(crate) fn labels_of(&self, path: &[u8]) -> Result<Vec<u8>, IoError> {
-        let file = match self.descriptor(path, OFlags::RDONLY) {
-            Err(Errno::LOOP) => return Ok(Vec::new()),
-            opened => opened.map_err(failed)?,
+        let mut names = vec![0_u8; LABEL_BYTES_MAX];
+        let asked = match self.subject(path).map_err(failed)? {
+            None => return Ok(Vec::new()),
+            Some(Subject::Open(file)) => flistxattr(&file, &mut names[..]),
+            Some(Subject::Named { path, .. }) => listxattr(&path, &mut names[..]),
         };
-        let mut names = vec![0_u8; netram_files::limit::LABEL_BYTES_MAX];
-        let length = rustix::fs::flistxattr(&file, &mut names[..]).map_err(failed)?;
+        names.truncate(asked.map_err(failed)?);
+        Ok(names)
+    }
+
+    /// The same of an open file, which may have no name.
+    pub(crate) fn labels_of_file(&self, file: &File) -> Result<Vec<u8>, IoError> {
+        let mut names = vec![0_u8; LABEL_BYTES_MAX];
+        let length = flistxattr(file, &mut names[..]).map_err(failed)?;
         names.truncate(length);
         Ok(names)
+    }
+
+    /// What extended attributes are asked of. `None`: a symbolic link. Its owner may do that with a file that he may not read.
+    fn subject(&self, path: &[u8]) -> Result<Option<Subject>, Errno> {
+        match self.descriptor(path, OFlags::RDONLY) {
+            Err(Errno::LOOP) => Ok(None),
+            Err(Errno::ACCESS) => {
+                let file = self.descriptor(path, OFlags::PATH)?;
+                let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+                Ok(Some(Subject::Named { path, _file: file }))
+            }
+            opened => Ok(Some(Subject::Open(opened?))),
+        }
+    }
+
+    /// Opens what its owner has taken the permission for from himself: what was open before that goes on to be written, and recovery does that again. Root
+    /// needs none.
+    fn descriptor_of_own(&self, path: &[u8], flags: OFlags, needed: RawMode) -> Result<OwnedFd, Errno> {
+        match self.descriptor(path, flags) {
+            Err(Errno::ACCESS) => (),
+            opened => return opened,
+        }
+        let there = statat(&self.root, called(path), AtFlags::SYMLINK_NOFOLLOW)?;
+        if there.st_uid != rustix::process::geteuid().as_raw() {
+            return Err(Errno::ACCESS);
+        }
+        let set = |mode| {
+            chmodat(
+                &self.root,
+                called(path),
+                Mode::from_raw_mode(mode),
+                AtFlags::empty(),
+            )
+        };
+        let mode = there.st_mode & PERMISSIONS;
+        set(mode | needed)?;
+        let opened = self.descriptor(path, flags);
+        set(mode)?;
+        opened
+    }
+
+    /// Opens what is to be synced.
+    fn hold_open(&self, path: &[u8]) -> Result<Held, IoError> {
+        let there = self.stat(path)?;
+        let path = match FileType::from_raw_mode(there.st_mode) {
+            // It cannot be opened; its folder's sync has it on a disk with a journal of its own.
+            FileType::Symlink => {
+                let slash = path.iter().rposition(|byte| *byte == b'/');
+                &path[..slash.unwrap_or(0)]
+            }
+            _ => path,
+        };
+        let file = self.descriptor(path, OFlags::RDONLY).map_err(failed)?;
+        Ok(Held::Open(file))
     }
 
     fn dress(&self, fd: BorrowedFd<'_>, made: &Made<'_>) -> Result<(), Errno> {
@@ -152,8 +216,79 @@ impl Beneath {
     }
 }
 
+/// What extended attributes are asked of.
+enum Subject {
+    Open(OwnedFd),
+    /// By the name that it has as long as this is there.
+    Named {
+        path: String,
+        _file: OwnedFd,
+    },
+}
+
+fn given(asked: Result<usize, Errno>, mut value: Vec<u8>) -> Result<Option<Vec<u8>>, IoError> {
+    match asked {
+        Ok(length) => {
+            value.truncate(length);
+            Ok(Some(value))
+        }
+        Err(Errno::NODATA) => Ok(None),
+        Err(errno) => Err(failed(errno)),
+    }
+}
+
+/// Something to be synced.
+pub(crate) enum Held {
+    Open(OwnedFd),
+    /// Its owner has taken the permission to open it from himself: all of the disk is synced instead.
+    Disk,
+}
+
+/// Asks again as long as it is interrupted: an interrupted sync says nothing of what was written.
+fn uninterrupted(mut sync: impl FnMut() -> Result<(), Errno>) -> Result<(), IoError> {
+    loop {
+        match sync() {
+            Err(Errno::INTR) => (),
+            synced => return synced.map_err(failed),
+        }
+    }
+}
+
 impl Tree for Beneath {
     type File = File;
+    type Held = Held;
+
+    fn may_write(&self, file: &File) -> bool {
+        fcntl_getfl(file).is_ok_and(|flags| flags.contains(OFlags::RDWR))
+    }
+
+    fn open_to_write(&self, path: &[u8]) -> Result<File, IoError> {
+        let opened = self.descriptor_of_own(path, OFlags::RDWR, 0o600);
+        opened.map(File::from).map_err(failed)
+    }
+
+    fn stage(&self, path: &[u8], made: &Made<'_>) -> Result<(File, Identity), IoError> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        let make = || openat2(&self.root, called(path), flags, Mode::RUSR | Mode::WUSR, resolve);
+        let file = match make() {
+            // It was left there by one that could not be renamed.
+            Err(Errno::EXIST) => {
+                self.remove(path, false)?;
+                make()
+            }
+            made => made,
+        };
+        let file = file.map_err(failed)?;
+        let known = self
+            .dress(file.as_fd(), made)
+            .and_then(|()| identify_open(file.as_fd()));
+        if known.is_err() {
+            let _ = self.remove(path, false);
+        }
+        let (_, identity) = known.map_err(failed)?;
+        Ok((File::from(file), identity))
+    }
 
     fn open(&self, path: &[u8]) -> Result<File, IoError> {
         let flags = OFlags::RDWR;
@@ -199,22 +334,22 @@ impl Tree for Beneath {
 
     fn sync_file(&self, file: &File) -> Result<(), IoError> {
         std::thread::sleep(self.sync_delay);
-        fsync(file).map_err(failed)
+        uninterrupted(|| fsync(file))
     }
 
-    fn sync(&self, path: &[u8]) -> Result<(), IoError> {
-        let there = self.stat(path)?;
-        let path = match FileType::from_raw_mode(there.st_mode) {
-            // It cannot be opened; its folder's sync has it on a disk with a journal of its own.
-            FileType::Symlink => {
-                let slash = path.iter().rposition(|byte| *byte == b'/');
-                &path[..slash.unwrap_or(0)]
-            }
-            _ => path,
-        };
-        let file = self.descriptor(path, OFlags::RDONLY).map_err(failed)?;
+    fn hold(&self, path: &[u8]) -> Result<Held, IoError> {
+        match self.hold_open(path) {
+            Err(IoError::EACCES) => Ok(Held::Disk),
+            held => held,
+        }
+    }
+
+    fn sync_held(&self, held: &Held) -> Result<(), IoError> {
         std::thread::sleep(self.sync_delay);
-        fsync(&file).map_err(failed)
+        match held {
+            Held::Open(file) => uninterrupted(|| fsync(file)),
+            Held::Disk => uninterrupted(|| syncfs(&self.root)),
+        }
     }
 
     fn forget(&self, path: &[u8]) {
@@ -264,6 +399,35 @@ impl Tree for Beneath {
         renameat_with(&self.root, called(from), &self.root, called(to), flags).map_err(failed)
     }
 
+    fn set_file(&self, file: &File, attributes: &Attributes) -> Result<(), IoError> {
+        let Attributes {
+            mode,
+            user,
+            group,
+            accessed,
+            modified,
+        } = *attributes;
+        if user.is_some() || group.is_some() {
+            fchown(file, user.map(Uid::from_raw), group.map(Gid::from_raw)).map_err(failed)?;
+        }
+        if let Some(mode) = mode {
+            fchmod(file, Mode::from_raw_mode(mode as RawMode & PERMISSIONS)).map_err(failed)?;
+        }
+        if accessed.is_some() || modified.is_some() {
+            futimens(file, &times(accessed, modified)).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    fn label_file(&self, file: &File, name: &[u8], value: Option<&[u8]>) -> Result<(), IoError> {
+        let name = OsStr::from_bytes(name);
+        match value {
+            Some(value) => fsetxattr(file, name, value, XattrFlags::empty()),
+            None => fremovexattr(file, name),
+        }
+        .map_err(failed)
+    }
+
     fn set(&self, path: &[u8], attributes: &Attributes) -> Result<(), IoError> {
         let Attributes {
             mode,
@@ -282,31 +446,32 @@ impl Tree for Beneath {
             chmodat(&self.root, called(path), mode, AtFlags::empty()).map_err(failed)?;
         }
         if accessed.is_some() || modified.is_some() {
-            let times = Timestamps {
-                last_access: moment(accessed),
-                last_modification: moment(modified),
-            };
+            let times = times(accessed, modified);
             utimensat(&self.root, called(path), &times, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
         }
         Ok(())
     }
 
     fn label(&self, path: &[u8], name: &[u8], value: Option<&[u8]>) -> Result<(), IoError> {
-        let file = self.descriptor(path, OFlags::RDONLY).map_err(failed)?;
         let name = OsStr::from_bytes(name);
-        match value {
-            Some(value) => fsetxattr(&file, name, value, XattrFlags::empty()).map_err(failed),
+        let flags = XattrFlags::empty();
+        let done = match (self.subject(path).map_err(failed)?, value) {
+            (None, _) => Err(Errno::PERM),
+            (Some(Subject::Open(file)), Some(value)) => fsetxattr(&file, name, value, flags),
+            (Some(Subject::Named { path, .. }), Some(value)) => setxattr(&path, name, value, flags),
+            (Some(Subject::Open(file)), None) => fremovexattr(&file, name),
+            (Some(Subject::Named { path, .. }), None) => removexattr(&path, name),
+        };
+        match (done, value) {
             // Done again after a crash, it may be gone by then.
-            None => match fremovexattr(&file, name) {
-                Err(Errno::NODATA) => Ok(()),
-                done => done.map_err(failed),
-            },
+            (Err(Errno::NODATA), None) => Ok(()),
+            (done, _) => done.map_err(failed),
         }
     }
 
     fn list(&self, path: &[u8]) -> Result<Vec<Found>, IoError> {
         let folder = self
-            .descriptor(path, OFlags::RDONLY | OFlags::DIRECTORY)
+            .descriptor_of_own(path, OFlags::RDONLY | OFlags::DIRECTORY, 0o500)
             .map_err(failed)?;
         let mut all = Vec::new();
         for entry in Dir::read_from(&folder).map_err(failed)? {
@@ -340,6 +505,13 @@ impl Tree for Beneath {
     }
 }
 
+fn times(accessed: Option<Moment>, modified: Option<Moment>) -> Timestamps {
+    Timestamps {
+        last_access: moment(accessed),
+        last_modification: moment(modified),
+    }
+}
+
 fn moment(moment: Option<Moment>) -> Timespec {
     match moment {
         Some(Moment { s, ns }) => Timespec {
@@ -354,8 +526,18 @@ fn moment(moment: Option<Moment>) -> Timespec {
 }
 
 fn identify(folder: BorrowedFd<'_>, path: &[u8]) -> Result<(Option<NodeKind>, Identity), Errno> {
-    let wanted = StatxFlags::TYPE | StatxFlags::INO | StatxFlags::BTIME;
-    let there = statx(folder, called(path), AtFlags::SYMLINK_NOFOLLOW, wanted)?;
+    let there = statx(folder, called(path), AtFlags::SYMLINK_NOFOLLOW, IDENTIFYING)?;
+    Ok(identity_of(&there))
+}
+
+fn identify_open(file: BorrowedFd<'_>) -> Result<(Option<NodeKind>, Identity), Errno> {
+    let there = statx(file, c"", AtFlags::EMPTY_PATH, IDENTIFYING)?;
+    Ok(identity_of(&there))
+}
+
+const IDENTIFYING: StatxFlags = StatxFlags::TYPE.union(StatxFlags::INO).union(StatxFlags::BTIME);
+
+fn identity_of(there: &rustix::fs::Statx) -> (Option<NodeKind>, Identity) {
     let kind = match FileType::from_raw_mode(there.stx_mode.into()) {
         FileType::RegularFile => Some(NodeKind::File),
         FileType::Directory => Some(NodeKind::Folder),
@@ -371,5 +553,5 @@ fn identify(folder: BorrowedFd<'_>, path: &[u8]) -> Result<(Option<NodeKind>, Id
         inode: there.stx_ino,
         made_ns,
     };
-    Ok((kind, identity))
+    (kind, identity)
 }

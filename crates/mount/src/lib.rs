@@ -6,6 +6,8 @@
 //! | module | does |
 //! |---|---|
 //! | `mount` | taking, mounting, ending, recovering |
+//! | `keeper` | the threads that record, and that make checkpoints |
+//! | `descriptors` | how many files may be open |
 //! | `fuse` | what the kernel asks, answered by `netram_files::Folder` |
 //! | `beneath` | the disk beneath |
 //! | `ground` | a folder that is taken: where its files are meanwhile |
@@ -17,9 +19,11 @@
 
 mod beneath;
 mod catalog_file;
+mod descriptors;
 mod error;
 mod fuse;
 mod ground;
+mod keeper;
 mod mount;
 mod users;
 
@@ -28,4 +32,5 @@ pub use ground::GroundError;
 pub use mount::{
     Mount, Options, Report, check, create_journal, is_given_back_within, is_mounted, recover, unmount,
 };
+pub use netram_files::Recovered;
 pub use users::{User, users};

@@ -4,26 +4,29 @@ use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use netram_client::{Journal, Layout, Place};
 use netram_files::{Folder, FolderStatus, OpenError, Recovered};
 use netram_home::Home;
+use netram_proto::planted::Planted;
 use netram_proto::port::Durability;
+use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount as unmount_at};
 
 use crate::beneath::Beneath;
 use crate::catalog_file::CatalogFile;
+use crate::descriptors;
 use crate::error::MountError;
 use crate::fuse::Face;
 use crate::ground::Ground;
+use crate::keeper::Keeper;
 use crate::users::users;
 
-/// How often it is looked whether the journal is to be emptied.
+/// How often it is looked whether a folder is free again.
 const LOOK: Duration = Duration::from_millis(50);
 /// What the kernel calls what is mounted.
 const SOURCE: &str = "netram";
@@ -59,7 +62,7 @@ impl Default for Options {
 }
 
 /// What was found at the beginning.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Report {
     /// What of the journal was done again.
     pub recovered: Recovered,
@@ -74,12 +77,17 @@ pub(crate) struct Held {
     ground: Ground,
 }
 
+impl Held {
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+}
+
 /// A folder that is mounted.
 pub struct Mount {
     held: Arc<Held>,
     session: BackgroundSession,
-    keeper: JoinHandle<()>,
-    end: Sender<()>,
+    keeper: Keeper,
 }
 
 /// Whether such a folder could be mounted on such a journal, which need not be there yet.
@@ -142,21 +150,14 @@ impl Mount {
                 return Err(error);
             }
         };
-        let (end, ended) = channel();
-        let kept = Arc::clone(&held);
-        let body = move || keep(&kept, options.checkpoint, &ended);
-        let keeper = std::thread::Builder::new()
-            .name("netram-keeper".to_owned())
-            .spawn(body)
-            .map_err(|source| MountError::Fuse {
-                dir: held.dir.clone(),
-                source,
-            })?;
+        let keeper = Keeper::start(&held, options.checkpoint).map_err(|source| MountError::Fuse {
+            dir: held.dir.clone(),
+            source,
+        })?;
         let mount = Mount {
             held,
             session,
             keeper,
-            end,
         };
         Ok((mount, report))
     }
@@ -182,14 +183,12 @@ impl Mount {
             held,
             session,
             keeper,
-            end,
         } = self;
         let ended = session.join();
         if let Err(error) = ended {
             tracing::error!(%error, "the kernel's side of the mount ended with an error");
         }
-        drop(end);
-        let _ = keeper.join();
+        keeper.end();
         give_back(held)
     }
 }
@@ -223,14 +222,36 @@ pub fn unmount(dir: &Path) -> Result<bool, MountError> {
         detach(&dir)?;
         return Ok(false);
     }
-    let asked = unmount_at(&dir, UnmountFlags::empty()).map(|()| true);
-    asked.map_err(|errno| match (errno, users(&dir).into_iter().next()) {
-        (rustix::io::Errno::BUSY, Some(user)) => MountError::InUse { dir, user },
-        _ => MountError::Unmount {
-            dir,
-            source: errno.into(),
-        },
-    })
+    match unmount_at(&dir, UnmountFlags::empty()) {
+        Ok(()) => Ok(true),
+        Err(Errno::PERM) => by_helper(&dir, &["-u"]).map(|()| true),
+        Err(errno) => Err(match (errno, users(&dir).into_iter().next()) {
+            (Errno::BUSY, Some(user)) => MountError::InUse { dir, user },
+            _ => MountError::Unmount {
+                dir,
+                source: errno.into(),
+            },
+        }),
+    }
+}
+
+/// Whoever is not root has mounted it by way of this program, and unmounts it so.
+fn by_helper(dir: &Path, flags: &[&str]) -> Result<(), MountError> {
+    let ran = Command::new("fusermount3")
+        .args(flags)
+        .arg("--")
+        .arg(dir)
+        .output();
+    let said = match ran {
+        Ok(ran) if ran.status.success() => return Ok(()),
+        Ok(ran) => io::Error::other(String::from_utf8_lossy(&ran.stderr).trim().to_owned()),
+        Err(error) => error,
+    };
+    let dir = dir.to_path_buf();
+    match users(&dir).into_iter().next() {
+        Some(user) => Err(MountError::InUse { dir, user }),
+        None => Err(MountError::Unmount { dir, source: said }),
+    }
 }
 
 /// Whether a folder is free again within so long.
@@ -278,14 +299,17 @@ fn escaped(path: &Path) -> Vec<u8> {
 
 /// Whether nobody answers there any more. Attributes the kernel has kept; how much room there is it asks each time.
 fn is_dead(dir: &Path) -> bool {
-    rustix::fs::statvfs(dir).is_err_and(|errno| errno == rustix::io::Errno::NOTCONN)
+    rustix::fs::statvfs(dir).is_err_and(|errno| errno == Errno::NOTCONN)
 }
 
 fn detach(dir: &Path) -> Result<(), MountError> {
-    unmount_at(dir, UnmountFlags::DETACH).map_err(|errno| MountError::Unmount {
-        dir: dir.to_path_buf(),
-        source: errno.into(),
-    })
+    match unmount_at(dir, UnmountFlags::DETACH) {
+        Err(Errno::PERM) => by_helper(dir, &["-u", "-z"]),
+        done => done.map_err(|errno| MountError::Unmount {
+            dir: dir.to_path_buf(),
+            source: errno.into(),
+        }),
+    }
 }
 
 /// The folder's path without links. A mount whose server is gone cannot be looked at, so the last name is not.
@@ -346,6 +370,8 @@ fn hold(dir: &Path, journal: &Path, asked: Options) -> Result<(Held, Recovered),
         journal: log.id(),
         durability: asked.durability,
         loss_accepted,
+        files_max: descriptors::for_files(asked.threads),
+        planted: Planted::NONE,
     };
     let catalog = CatalogFile::of(journal);
     let (folder, recovered) = Folder::open(log, beneath, catalog, options).map_err(failed)?;
@@ -373,30 +399,6 @@ fn start(held: &Arc<Held>, options: Options) -> io::Result<BackgroundSession> {
     config.clone_fd = options.threads > 1;
     let face = Face::new(Arc::clone(held), options.passthrough);
     Session::new(face, &held.dir, &config)?.spawn()
-}
-
-/// Brings everything to the disk from time to time.
-fn keep(held: &Held, every: Duration, ended: &Receiver<()>) {
-    let (mut last, mut told) = (Instant::now(), false);
-    while ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
-        if let Err(error) = held.folder.record_written()
-            && !std::mem::replace(&mut told, true)
-        {
-            tracing::error!(folder = %held.dir.display(), %error, "what was written is not recorded");
-        }
-        if last.elapsed() < every && !held.folder.is_crowded() {
-            continue;
-        }
-        if let Err(error) = held.folder.checkpoint() {
-            tracing::error!(
-                folder = %held.dir.display(),
-                %error,
-                "nothing more is written: the disk failed. The journal has everything; mend the disk, unmount, and mount again"
-            );
-            return;
-        }
-        last = Instant::now();
-    }
 }
 
 fn give_back(held: Arc<Held>) -> Result<(), MountError> {

@@ -90,13 +90,17 @@ pub enum Fault {
     GivenUpIsCounted,
     /// (17) A call that the system refused is taken for a failed sync.
     RefusalIsFinal,
+    /// (17) Recovery removes a file that was made since the checkpoint, and makes it anew from records: it has none of bytes that were not recorded.
+    UnrecordedRemoved,
+    /// (17) A thread that upholds a promise ends at the first refusal.
+    KeeperEnds,
     /// (0) A listener that takes longer than the timer is taken for one that hears nothing.
     SlowIsDeaf,
 }
 
 impl Fault {
     /// All of them, in the order of the rules.
-    pub const ALL: [Fault; 43] = [
+    pub const ALL: [Fault; 45] = [
         Fault::AnyInsteadOfRule,
         Fault::StaleAckCounts,
         Fault::CastIsHeld,
@@ -139,6 +143,8 @@ impl Fault {
         Fault::SlotsBeforePages,
         Fault::GivenUpIsCounted,
         Fault::RefusalIsFinal,
+        Fault::UnrecordedRemoved,
+        Fault::KeeperEnds,
         Fault::SlowIsDeaf,
     ];
 }

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use netram_proto::failure::{FailureClass, SystemCall};
 use netram_proto::id::Lsn;
 use netram_proto::port::{Durability, IoError, Log, Ticket};
 
@@ -18,8 +19,11 @@ use crate::names::Names;
 use crate::tree::{Keep, Tree};
 
 impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
-    /// Whether it is time for a checkpoint: the journal is half full.
+    /// Whether it is time for a checkpoint: the journal is half full, or many files are open.
     pub fn is_crowded(&self) -> bool {
+        if self.open.are_many() {
+            return true;
+        }
         let state = self.log.state();
         let used = state.tail.0 - lock(&self.books).catalog.0;
         used > state.capacity / 100 * CHECKPOINT_PERCENT
@@ -31,12 +35,20 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
         if let Some(failed) = self.failed.get() {
             return Err(*failed);
         }
-        let done = self.bring_down();
-        if let Err(error @ CheckpointError::Sync(_)) = done {
-            // What the disk has of it nobody knows, and a later sync would not tell. After any other error the catalog before is as good as it was.
-            let _ = self.failed.set(error);
+        self.bring_down()
+    }
+
+    /// What a sync that failed means. What the disk has nobody knows after that, and a later sync would not tell: it is final. After any other error the
+    /// catalog before is as good as it was.
+    pub(super) fn judge_sync(&self, error: IoError) -> CheckpointError {
+        match SystemCall::Sync.class(error) {
+            FailureClass::DataLost => {
+                let failed = CheckpointError::Sync(error);
+                let _ = self.failed.set(failed);
+                failed
+            }
+            FailureClass::Retry | FailureClass::Report => CheckpointError::Open(error),
         }
-        done
     }
 
     /// Empties a full journal.
@@ -55,7 +67,7 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
     }
 
     fn bring_down(&self) -> Result<(), CheckpointError> {
-        let (lsn, names, dirty) = {
+        let (lsn, names, dirty, gone) = {
             let _turn = lock(&self.turn);
             // The tail first: what is recorded before it is marked by now.
             let lsn = self.log.state().tail;
@@ -65,12 +77,15 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
             }
             let mut names = self.names().clone();
             self.identify(&mut names).map_err(CheckpointError::Identity)?;
-            (lsn, names, std::mem::take(&mut books.dirty))
+            let books = &mut *books;
+            let (dirty, gone) = (&mut books.dirty, &mut books.gone);
+            (lsn, names, std::mem::take(dirty), std::mem::take(gone))
         };
         if let Err(error) = self.put_down(lsn, names, &dirty) {
             // Nothing may be forgotten of a file before a catalog has it: not that it was not synced, and not what of it has no record yet. Of a file that
             // was made since the catalog before, recovery knows only what has one.
             let mut books = lock(&self.books);
+            books.gone.extend(gone);
             for (node, file) in dirty {
                 let marked = books.dirty.entry(node).or_default();
                 *marked = marked.take().or(file);
@@ -90,7 +105,7 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
         names: Names,
         dirty: &BTreeMap<Node, Option<Arc<File<T::File>>>>,
     ) -> Result<(), CheckpointError> {
-        self.sync_all(dirty).map_err(CheckpointError::Sync)?;
+        self.sync_all(dirty)?;
         let before = Ticket { lsn, end: lsn };
         self.log
             .wait(before, Durability::Disk)
@@ -119,18 +134,38 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
         Ok(())
     }
 
-    fn sync_all(&self, dirty: &BTreeMap<Node, Option<Arc<File<T::File>>>>) -> Result<(), IoError> {
+    fn sync_all(&self, dirty: &BTreeMap<Node, Option<Arc<File<T::File>>>>) -> Result<(), CheckpointError> {
         for file in dirty.values().flatten() {
-            self.tree.sync_file(&file.file)?;
-        }
-        // Nobody calls them otherwise meanwhile.
-        let _turn = lock(&self.turn);
-        for (node, _) in dirty.iter().filter(|(_, file)| file.is_none()) {
-            let path = self.names().path(*node);
-            if let Some(path) = path {
-                self.tree.sync(&path)?;
+            // A record says that it is no more, or is about to; nobody finds its bytes again.
+            if self.names().kind(file.node()).is_some() {
+                self.sync_open(file)?;
             }
         }
-        Ok(())
+        // Names that a folder had which is gone went elsewhere, or with it: the outermost one stands for it.
+        let mut elsewhere = false;
+        for (node, _) in dirty.iter().filter(|(_, file)| file.is_none()) {
+            match self.hold_node(*node)? {
+                Some(held) => self.sync_held(&held)?,
+                None => elsewhere = true,
+            }
+        }
+        match self.hold_node(Node::ROOT)? {
+            Some(root) if elsewhere => self.sync_held(&root),
+            _ => Ok(()),
+        }
+    }
+
+    /// Nobody changes names while it is opened, and everybody may while it is synced. `None`: it is gone.
+    fn hold_node(&self, node: Node) -> Result<Option<T::Held>, CheckpointError> {
+        let _turn = lock(&self.turn);
+        let Some(path) = self.names().path(node) else {
+            return Ok(None);
+        };
+        let held = self.tree.hold(&path).map_err(CheckpointError::Open)?;
+        Ok(Some(held))
+    }
+
+    fn sync_held(&self, held: &T::Held) -> Result<(), CheckpointError> {
+        self.tree.sync_held(held).map_err(|error| self.judge_sync(error))
     }
 }

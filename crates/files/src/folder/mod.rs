@@ -7,21 +7,25 @@
 //! file that the catalog or a record names, whatever the disk has kept of what was done since. A name that was changed is durable at once.
 
 mod checkpoint;
+mod naming;
+mod open;
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, Weak};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
 use netram_proto::id::{JournalId, Lsn};
 use netram_proto::planted::{Fault, Planted};
 use netram_proto::port::{AppendError, Durability, IoError, Log, LogState, Ticket, Votes};
 
-use crate::change::{Allocation, Attributes, Change, Made, Node, NodeKind, Place, WRITE_HEADER_BYTES};
-use crate::deed::Deed;
+use crate::change::{Allocation, Attributes, Change, Node, WRITE_HEADER_BYTES};
 use crate::error::{ChangeError, CheckpointError, OpenError};
-use crate::names::{NameError, Names};
+use crate::names::{Identity, NameError, Names};
 use crate::pending::{Pending, share};
 use crate::recover::{self, Recovered};
 use crate::tree::{Keep, Tree};
+
+pub use self::open::File;
+use self::open::OpenFiles;
 
 /// How a folder is opened.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +36,10 @@ pub struct Options {
     pub durability: Durability,
     /// The journal's last records may be missing, and that is accepted: names on the disk that are ahead of it are taken as they are.
     pub loss_accepted: bool,
+    /// Files that may be open at a time: the descriptors that there are for them.
+    pub files_max: usize,
+    /// A fault, for the simulator.
+    pub planted: Planted,
 }
 
 /// How a folder stands.
@@ -41,31 +49,12 @@ pub struct FolderStatus {
     pub nodes: usize,
     /// Of them, those that the disk is to be synced for.
     pub dirty: usize,
+    /// Files that are open on the disk.
+    pub open: usize,
     /// Where its journal stands.
     pub log: LogState,
     /// Why nothing is changed any more.
     pub failed: Option<CheckpointError>,
-}
-
-/// An open file: one for each node, whoever has opened it.
-#[derive(Debug)]
-pub struct File<F> {
-    node: Node,
-    file: F,
-    /// What is not recorded yet. Who holds it writes alone, so that records are in the order of what they say.
-    pending: Mutex<Pending>,
-}
-
-impl<F> File<F> {
-    /// Which node.
-    pub fn node(&self) -> Node {
-        self.node
-    }
-
-    /// The disk's file.
-    pub fn inner(&self) -> &F {
-        &self.file
-    }
 }
 
 /// What has changed since the last checkpoint.
@@ -76,6 +65,8 @@ struct Books<F> {
     last: HashMap<Node, Ticket>,
     /// Where the catalog is.
     catalog: Lsn,
+    /// Files, folders and links that are no more, since the last checkpoint.
+    gone: HashSet<Identity>,
 }
 
 /// A folder of files whose changes are in a journal.
@@ -88,10 +79,9 @@ pub struct Folder<L, T: Tree, K> {
     turn: Mutex<()>,
     names: RwLock<Names>,
     books: Mutex<Books<T::File>>,
-    open: Mutex<HashMap<Node, Weak<File<T::File>>>>,
+    open: OpenFiles<T::File>,
     checkpoint: Mutex<()>,
     failed: OnceLock<CheckpointError>,
-    planted: Planted,
 }
 
 impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
@@ -115,18 +105,13 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
                 dirty: BTreeMap::new(),
                 last: HashMap::new(),
                 catalog,
+                gone: HashSet::new(),
             }),
-            open: Mutex::new(HashMap::new()),
+            open: OpenFiles::new(options.files_max),
             checkpoint: Mutex::new(()),
             failed: OnceLock::new(),
-            planted: Planted::NONE,
         };
         Ok((folder, recovered))
-    }
-
-    /// Plants a fault, for the simulator.
-    pub fn plant(&mut self, planted: Planted) {
-        self.planted = planted;
     }
 
     /// The names as they are.
@@ -149,42 +134,10 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
         FolderStatus {
             nodes: self.names().len(),
             dirty: lock(&self.books).dirty.len(),
+            open: self.open.count(),
             log: self.log.state(),
             failed: self.failed.get().copied(),
         }
-    }
-
-    /// A file that somebody has open.
-    pub fn opened(&self, node: Node) -> Option<Arc<File<T::File>>> {
-        lock(&self.open).get(&node).and_then(Weak::upgrade)
-    }
-
-    /// Opens a file.
-    pub fn open_file(&self, node: Node) -> Result<Arc<File<T::File>>, ChangeError> {
-        let mut open = lock(&self.open);
-        if let Some(file) = open.get(&node).and_then(Weak::upgrade) {
-            return Ok(file);
-        }
-        let names = self.names();
-        match names.kind(node) {
-            None => return Err(NameError::Missing.into()),
-            Some(NodeKind::File) => (),
-            Some(_) => return Err(NameError::IsFolder.into()),
-        }
-        // While the names are held nobody calls it otherwise.
-        let path = names.path(node).ok_or(NameError::Missing)?;
-        let file = self.tree.open(&path).map_err(ChangeError::Disk)?;
-        drop(names);
-        let file = Arc::new(File {
-            node,
-            file,
-            pending: Mutex::default(),
-        });
-        if open.len() > 64 {
-            open.retain(|_, file| file.strong_count() > 0);
-        }
-        open.insert(node, Arc::downgrade(&file));
-        Ok(file)
     }
 
     /// Writes. Held as soon as [`Folder::sync`] has returned.
@@ -192,9 +145,9 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
         self.is_sound()?;
         let mut pending = lock(&file.pending);
         self.tree
-            .write(&file.file, offset, bytes)
+            .write(file.inner(), offset, bytes)
             .map_err(ChangeError::Disk)?;
-        self.mark(Some(file), file.node);
+        self.mark(Some(file), file.node());
         pending.add(offset, bytes.len() as u64);
         if pending.is_much() {
             self.record_pending(file, &mut pending)?;
@@ -214,18 +167,18 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
     }
 
     fn record_range(&self, file: &Arc<File<T::File>>, from: u64, to: u64) -> Result<(), ChangeError> {
-        let node = file.node;
+        let node = file.node();
         let most = self.log.state().payload_max - WRITE_HEADER_BYTES;
         let mut bytes = vec![0; most.min((to - from) as usize)];
         let mut offset = from;
         while offset < to {
-            let room = match self.planted.is(Fault::PageCut) {
+            let room = match self.options.planted.is(Fault::PageCut) {
                 true => bytes.len().min((to - offset) as usize),
                 false => share(offset, to - offset, bytes.len()),
             };
             let read = self
                 .tree
-                .read(&file.file, offset, &mut bytes[..room])
+                .read(file.inner(), offset, &mut bytes[..room])
                 .map_err(ChangeError::Disk)?;
             if read == 0 {
                 // The file has become shorter meanwhile, which has a record of its own.
@@ -245,9 +198,9 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
         loop {
             self.is_sound()?;
             self.record_pending(file, &mut pending)?;
-            let (node, turn) = (file.node, lock(&self.turn));
+            let (node, turn) = (file.node(), lock(&self.turn));
             if self.names().kind(node).is_none() {
-                return self.tree.resize(&file.file, size).map_err(ChangeError::Disk);
+                return self.tree.resize(file.inner(), size).map_err(ChangeError::Disk);
             }
             self.mark(Some(file), node);
             let ticket = match self.append(&Change::Resize { node, size }) {
@@ -260,7 +213,7 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
             };
             // Until it is done no checkpoint takes it for done.
             self.log.wait(ticket, self.options.durability)?;
-            if let Err(error) = self.tree.resize(&file.file, size) {
+            if let Err(error) = self.tree.resize(file.inner(), size) {
                 self.take_back(ticket, turn)?;
                 return Err(ChangeError::Disk(error));
             }
@@ -281,73 +234,37 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
         let mut pending = lock(&file.pending);
         self.record_pending(file, &mut pending)?;
         self.tree
-            .allocate(&file.file, how, offset, length)
+            .allocate(file.inner(), how, offset, length)
             .map_err(ChangeError::Disk)?;
         let change = Change::Allocate {
-            node: file.node,
+            node: file.node(),
             how,
             offset,
             length,
         };
-        self.record(Some(file), file.node, &change)
+        self.record(Some(file), file.node(), &change)
     }
 
     /// Sets attributes.
     pub fn set(&self, node: Node, attributes: Attributes) -> Result<(), ChangeError> {
         let change = Change::Set { node, attributes };
-        self.dress(node, &change, |tree, path| tree.set(path, &attributes))
+        self.dress(
+            node,
+            &change,
+            |tree, path| tree.set(path, &attributes),
+            |tree, file| tree.set_file(file, &attributes),
+        )
     }
 
     /// Sets an extended attribute, or takes it away.
     pub fn label(&self, node: Node, name: &[u8], value: Option<&[u8]>) -> Result<(), ChangeError> {
         let change = Change::Label { node, name, value };
-        self.dress(node, &change, |tree, path| tree.label(path, name, value))
-    }
-
-    /// Makes a node, which is durable with its name when this returns.
-    pub fn make(&self, at: Place<'_>, made: Made<'_>) -> Result<Node, ChangeError> {
-        let mut node = Node::ROOT;
-        self.alter(&mut |names| {
-            node = names.next();
-            Ok(Change::Make { at, node, made })
-        })?;
-        Ok(node)
-    }
-
-    /// Gives a file one more name.
-    pub fn link(&self, node: Node, at: Place<'_>) -> Result<(), ChangeError> {
-        self.record_file(node)?;
-        self.alter(&mut |_| Ok(Change::Link { node, at }))
-    }
-
-    /// Takes a name away, of a folder or of anything else.
-    pub fn remove(&self, at: Place<'_>, folder: bool) -> Result<(), ChangeError> {
-        self.alter(&mut |names| {
-            let node = names.look_up(at).ok_or(NameError::Missing)?;
-            match (names.kind(node) == Some(NodeKind::Folder), folder) {
-                (true, false) => Err(NameError::IsFolder),
-                (false, true) => Err(NameError::NotFolder),
-                _ => Ok(Change::Remove { at }),
-            }
-        })
-    }
-
-    /// Gives a node another name; over the one that has it if it may be `over` it.
-    ///
-    /// What was written to it is recorded before: many programs write a file, rename it over another one, and take it for granted that one of the two is there.
-    pub fn rename(
-        &self,
-        from: Place<'_>,
-        to: Place<'_>,
-        over: bool,
-        exchange: bool,
-    ) -> Result<(), ChangeError> {
-        let renamed = self.names().look_up(from);
-        renamed.map_or(Ok(()), |node| self.record_file(node))?;
-        self.alter(&mut |names| match over || names.look_up(to).is_none() {
-            true => Ok(Change::Rename { from, to, exchange }),
-            false => Err(NameError::Exists),
-        })
+        self.dress(
+            node,
+            &change,
+            |tree, path| tree.label(path, name, value),
+            |tree, file| tree.label_file(file, name, value),
+        )
     }
 
     /// Waits until all that was done to a node is held.
@@ -363,10 +280,11 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
     }
 
     /// Records what was written and not synced, so that lenders have it soon: a program whose server is killed may have closed its files, and think no more of
-    /// them.
+    /// them. One file that cannot be read does not keep the others from being recorded.
     pub fn record_written(&self) -> Result<(), ChangeError> {
         let written: Vec<Arc<File<T::File>>> = lock(&self.books).dirty.values().flatten().cloned().collect();
-        { written.iter() }.try_for_each(|file| self.record_pending(file, &mut lock(&file.pending)))
+        let recorded = { written.iter() }.map(|file| self.record_pending(file, &mut lock(&file.pending)));
+        recorded.fold(Ok(()), Result::and)
     }
 
     fn record_file(&self, node: Node) -> Result<(), ChangeError> {
@@ -384,12 +302,13 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
         }
     }
 
-    /// Changes what a node looks like.
+    /// Changes what a node looks like: one that has a name, or a file that is only open.
     fn dress(
         &self,
         node: Node,
         change: &Change<'_>,
         act: impl FnOnce(&T, &[u8]) -> Result<(), IoError>,
+        act_on_open: impl FnOnce(&T, &T::File) -> Result<(), IoError>,
     ) -> Result<(), ChangeError> {
         self.is_sound()?;
         // A time that is set is the file's until it is written again, and not until that is recorded.
@@ -397,7 +316,10 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
         {
             let _turn = lock(&self.turn);
             let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
-            let path = names.path(node).ok_or(NameError::Missing)?;
+            let Some(path) = names.path(node) else {
+                let file = self.opened(node).ok_or(NameError::Missing)?;
+                return act_on_open(&self.tree, file.inner()).map_err(ChangeError::Disk);
+            };
             act(&self.tree, &path).map_err(ChangeError::Disk)?;
             names.apply(change)?;
         }
@@ -449,75 +371,6 @@ impl<L: Log, T: Tree, K: Keep> Folder<L, T, K> {
                 front.copy_from_slice(&head);
                 back.copy_from_slice(tail);
             })
-    }
-
-    /// Changes names: recorded and held, then done.
-    fn alter<'c>(
-        &self,
-        change: &mut dyn FnMut(&Names) -> Result<Change<'c>, NameError>,
-    ) -> Result<(), ChangeError> {
-        loop {
-            self.is_sound()?;
-            let turn = lock(&self.turn);
-            let (change, deed) = {
-                let names = self.names();
-                let change = change(&names)?;
-                names.check(&change)?;
-                let deed = Deed::of(&names, &change).ok_or(NameError::Missing)?;
-                (change, deed)
-            };
-            let ticket = match self.append(&change) {
-                Err(AppendError::Full { .. }) => {
-                    drop(turn);
-                    self.make_room()?;
-                    continue;
-                }
-                appended => appended?,
-            };
-            self.log.wait(ticket, self.options.durability)?;
-            if let Err(error) = deed.carry_out(&self.tree) {
-                self.take_back(ticket, turn)?;
-                return Err(ChangeError::Disk(error));
-            }
-            self.have_done(&change, &deed);
-            return Ok(());
-        }
-    }
-
-    /// The disk has refused what was recorded: nobody may do it again. That is said before anybody else changes names: he would be given the same node.
-    fn take_back(&self, ticket: Ticket, turn: MutexGuard<'_, ()>) -> Result<(), ChangeError> {
-        let appended = self.append(&Change::Refused { lsn: ticket.lsn });
-        drop(turn);
-        match appended {
-            // With the record itself this one is given up, and there is no room for a longer one before.
-            Err(AppendError::Full { .. }) => self.make_room(),
-            appended => {
-                self.log.wait(appended?, self.options.durability)?;
-                Ok(())
-            }
-        }
-    }
-
-    fn have_done(&self, change: &Change<'_>, deed: &Deed) {
-        let made = match change {
-            Change::Make { node, .. } => Some(*node),
-            _ => None,
-        };
-        let identity = made.and_then(|_| self.tree.identity(&deed.path).ok());
-        let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
-        let applied = names.apply(change);
-        assert!(
-            applied.is_ok(),
-            "it was checked, and nobody else changes names meanwhile"
-        );
-        if let Some(entry) = made.and_then(|node| names.entry_mut(node)) {
-            entry.identity = identity;
-        }
-        drop(names);
-        let mut books = lock(&self.books);
-        for node in deed.folders.into_iter().flatten().chain(made) {
-            books.dirty.entry(node).or_default();
-        }
     }
 }
 

@@ -5,8 +5,9 @@
 //! changed anything.
 //!
 //! 1. Names are followed from the catalog to the journal's end.
-//! 2. What is on the disk is sorted: what is where it belongs stays; what belongs elsewhere is laid aside; what is gone is removed. What was made
-//!    since the catalog is removed too, for the journal has all of it.
+//! 2. What is on the disk is sorted: what is where it belongs stays; what belongs elsewhere is laid aside; what is gone is removed. A file that was made
+//!    since the catalog is found by the identity that its record has, and stays what it is: its bytes may have no record. One that the disk has not kept
+//!    is made anew from records.
 //! 3. Folders and files are made, or brought from aside, to where they belong.
 //! 4. What was written is written again, in order.
 //! 5. All of it is synced, and all else that is there; only then the catalog is replaced and the journal trimmed.
@@ -32,7 +33,7 @@ use crate::names::{Identity, Names};
 use crate::tree::{Found, Keep, Tree};
 
 /// What was done to the disk when the folder was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// Records that were done again.
     pub records: u64,
@@ -44,6 +45,9 @@ pub struct Recovered {
     pub removed: u64,
     /// Names that were given again.
     pub renamed: u64,
+    /// Files that have bytes on the disk and no record of any: made since the last checkpoint, written, and never
+    /// recorded. They are as the disk has them.
+    pub unrecorded: Vec<Vec<u8>>,
 }
 
 /// Brings the disk to where the journal ends. Returns the names.
@@ -83,13 +87,15 @@ pub(crate) fn recover<L: Log, T: Tree, K: Keep>(
     }
     let story = Story::read(log, &catalog)?;
     let mut names = story.names.clone();
-    let mut settling = Settling::new(tree, &catalog, &story, options.loss_accepted)?;
+    let mut settling = Settling::new(tree, &catalog, &story, options)?;
     settling.sort()?;
     settling.lay_aside()?;
     settling.build()?;
+    let unrecorded = settling.unrecorded()?;
     settling.write_again(log, catalog.lsn)?;
     let mut recovered = settling.done();
     recovered.records = story.records;
+    recovered.unrecorded = unrecorded;
     if options.loss_accepted {
         names = take_stock(tree)?;
     }
@@ -121,7 +127,9 @@ fn sync_all<T: Tree>(tree: &T, names: &Names) -> Result<(), OpenError> {
     let (folders, files): (Vec<Node>, Vec<Node>) = names.nodes().partition(is_folder);
     for node in files.into_iter().chain(folders) {
         let path = names.path(node).unwrap_or_default();
-        tree.sync(&path).map_err(at(&path))?;
+        tree.hold(&path)
+            .and_then(|held| tree.sync_held(&held))
+            .map_err(at(&path))?;
         if names.kind(node) == Some(NodeKind::File) {
             tree.forget(&path);
         }
@@ -193,12 +201,10 @@ fn take_stock<T: Tree>(tree: &T) -> Result<Names, OpenError> {
                     at: place,
                     node,
                     made,
+                    identity: Some(identity),
                 })
                 .map_err(refused(&path))?;
             known.insert(identity, node);
-            if let Some(entry) = names.entry_mut(node) {
-                entry.identity = Some(identity);
-            }
             if kind == NodeKind::Folder {
                 folders.push((node, path));
             }

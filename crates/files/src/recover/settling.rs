@@ -3,13 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use netram_proto::id::Lsn;
+use netram_proto::planted::Fault;
 use netram_proto::port::{IoError, Log};
 
-use super::story::{Story, each};
+use super::story::{Born, Story, each};
 use super::{Recovered, at, below};
 use crate::catalog::Catalog;
 use crate::change::{Change, Made, Node, NodeKind, Place};
 use crate::error::OpenError;
+use crate::folder::Options;
 use crate::limit::ASIDE;
 use crate::names::{Identity, Names};
 use crate::tree::Tree;
@@ -43,6 +45,8 @@ pub(super) struct Settling<'s, T: Tree> {
     lenient: bool,
     /// Files that are not there, and that nobody insists on.
     lost: BTreeSet<Node>,
+    /// Files that were made since the catalog, and that the disk has kept.
+    kept: BTreeSet<Node>,
 }
 
 impl<'s, T: Tree> Settling<'s, T> {
@@ -50,12 +54,16 @@ impl<'s, T: Tree> Settling<'s, T> {
         tree: &'s T,
         catalog: &'s Catalog,
         story: &'s Story,
-        lenient: bool,
+        options: &Options,
     ) -> Result<Settling<'s, T>, OpenError> {
         let old = &catalog.names;
-        let known: HashMap<Identity, Node> = { old.nodes() }
+        let mut known: HashMap<Identity, Node> = { old.nodes() }
             .filter_map(|node| Some((old.entry(node)?.identity?, node)))
             .collect();
+        if !options.planted.is(Fault::UnrecordedRemoved) {
+            let born = |(node, born): (&Node, &Born)| Some((born.identity?, *node));
+            known.extend(story.born.iter().filter_map(born));
+        }
         let mut there = Vec::new();
         let mut folders = vec![Vec::new()];
         while let Some(folder) = folders.pop() {
@@ -64,16 +72,21 @@ impl<'s, T: Tree> Settling<'s, T> {
                 if found.kind == Some(NodeKind::Folder) {
                     folders.push(path.clone());
                 }
+                let node = known.get(&found.identity).copied();
                 there.push(There {
+                    node: node.or_else(|| adopted(story, &path, found.kind)),
                     path,
                     kind: found.kind,
-                    node: known.get(&found.identity).copied(),
                     stays: false,
                     strange: false,
                 });
             }
         }
         there.sort_by_key(|there| (depth(&there.path), there.path.clone()));
+        let kept = { there.iter() }
+            .filter(|there| there.kind == Some(NodeKind::File))
+            .filter_map(|there| there.node.filter(|node| story.born.contains_key(node)))
+            .collect();
         Ok(Settling {
             tree,
             story,
@@ -82,8 +95,9 @@ impl<'s, T: Tree> Settling<'s, T> {
             aside: BTreeSet::new(),
             in_place: BTreeMap::from([(Node::ROOT, Vec::new())]),
             recovered: Recovered::default(),
-            lenient,
+            lenient: options.loss_accepted,
             lost: BTreeSet::new(),
+            kept,
         })
     }
 
@@ -116,8 +130,17 @@ impl<'s, T: Tree> Settling<'s, T> {
                 return Err(OpenError::Missing { path });
             }
         }
+        // A recovery that was cut off has made it anew, for the disk had not kept the one that the record tells of.
+        let made_anew = |there: &There| {
+            let node = wanted.get(&there.path);
+            let born = node.is_some_and(|node| self.story.born.contains_key(node) && !found.contains(node));
+            born && there.kind == Some(NodeKind::File)
+        };
         for there in &mut self.there {
-            let known = there.node.is_some() || there.stays || self.story.named.contains(&there.path);
+            let known = there.node.is_some()
+                || there.stays
+                || self.story.has_named(&there.path, there.kind)
+                || made_anew(there);
             let left = name(&there.path).starts_with(ASIDE);
             if !known && !left {
                 if self.lenient {
@@ -271,7 +294,7 @@ impl<'s, T: Tree> Settling<'s, T> {
                 if open.len() >= OPEN_MAX {
                     open.clear();
                 }
-                open.insert(node, self.tree.open(path).map_err(failed)?);
+                open.insert(node, self.tree.open_to_write(path).map_err(failed)?);
             }
             let file = &open[&node];
             match change {
@@ -289,9 +312,36 @@ impl<'s, T: Tree> Settling<'s, T> {
         })
     }
 
+    /// Files with bytes that no record has, before any record is written again.
+    pub(super) fn unrecorded(&self) -> Result<Vec<Vec<u8>>, OpenError> {
+        let mut all = Vec::new();
+        for node in self.kept.difference(&self.story.written) {
+            let Some(path) = self.in_place.get(node) else {
+                continue;
+            };
+            let file = self.tree.open_to_write(path).map_err(at(path))?;
+            if self.tree.read(&file, 0, &mut [0]).map_err(at(path))? > 0 {
+                all.push(path.clone());
+            }
+        }
+        Ok(all)
+    }
+
     pub(super) fn done(self) -> Recovered {
         self.recovered
     }
+}
+
+/// A file whose record does not say which one it is, as earlier versions have written it, and with nothing recorded of
+/// its bytes: the one with its name is taken for it, lest the only copy of them be removed.
+fn adopted(story: &Story, path: &[u8], kind: Option<NodeKind>) -> Option<Node> {
+    let mut node = Node::ROOT;
+    for name in path.split(|byte| *byte == b'/') {
+        node = story.names.look_up(Place { folder: node, name })?;
+    }
+    let born = story.born.get(&node)?;
+    let unknown = born.identity.is_none() && !story.written.contains(&node);
+    (unknown && born.kind == NodeKind::File && kind == Some(NodeKind::File)).then_some(node)
 }
 
 const EEXIST: i32 = 17;

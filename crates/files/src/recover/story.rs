@@ -8,7 +8,7 @@ use netram_proto::port::Log;
 use crate::catalog::Catalog;
 use crate::change::{Change, Node, NodeKind, Owner};
 use crate::error::OpenError;
-use crate::names::Names;
+use crate::names::{Identity, Names};
 
 /// A node that was made since the catalog.
 pub(super) struct Born {
@@ -16,6 +16,7 @@ pub(super) struct Born {
     pub(super) mode: u32,
     pub(super) owner: Owner,
     pub(super) target: Vec<u8>,
+    pub(super) identity: Option<Identity>,
 }
 
 /// What the records say of names.
@@ -24,8 +25,10 @@ pub(super) struct Story {
     pub(super) names: Names,
     pub(super) refused: BTreeSet<Lsn>,
     pub(super) born: BTreeMap<Node, Born>,
-    /// Each path that a node had that was made since the catalog.
-    pub(super) named: BTreeSet<Vec<u8>>,
+    /// Each path that a node had that was made since the catalog and whose file no record tells, with the node's kind.
+    named: BTreeSet<(Vec<u8>, u64)>,
+    /// Files of which some record says what is in them.
+    pub(super) written: BTreeSet<Node>,
     pub(super) records: u64,
 }
 
@@ -36,6 +39,7 @@ impl Story {
             refused: BTreeSet::new(),
             born: BTreeMap::new(),
             named: BTreeSet::new(),
+            written: BTreeSet::new(),
             records: 0,
         };
         each(log, catalog.lsn, |_, change| {
@@ -55,13 +59,22 @@ impl Story {
         if self.refused.contains(&lsn) {
             return Ok(());
         }
+        if let Change::Write { node, .. } | Change::Resize { node, .. } | Change::Allocate { node, .. } =
+            change
+        {
+            self.written.insert(*node);
+        }
         if !change.is_of_names() {
             // Of a node that is gone by then, whoever had it open may still have written to it.
             let _ = self.names.apply(change);
             return Ok(());
         }
-        if let Change::Make { node, made, .. } = change {
+        if let Change::Make {
+            node, made, identity, ..
+        } = change
+        {
             let born = Born {
+                identity: *identity,
                 kind: made.kind,
                 mode: made.mode,
                 owner: made.owner,
@@ -75,6 +88,11 @@ impl Story {
         Ok(())
     }
 
+    /// Whether such a node had that path, of which no record says which file it is.
+    pub(super) fn has_named(&self, path: &[u8], kind: Option<NodeKind>) -> bool {
+        kind.is_some_and(|kind| self.named.contains(&(path.to_vec(), kind as u64)))
+    }
+
     /// A folder that is renamed takes what is in it along.
     fn remember(&mut self, change: &Change<'_>) {
         let mut nodes: Vec<Node> = match *change {
@@ -86,9 +104,10 @@ impl Story {
             _ => Vec::new(),
         };
         while let Some(node) = nodes.pop() {
-            if self.born.contains_key(&node) {
+            if let Some(born) = self.born.get(&node).filter(|born| born.identity.is_none()) {
+                let kind = born.kind as u64;
                 let paths = self.names.places(node).filter_map(|at| self.names.path_of(at));
-                self.named.extend(paths);
+                self.named.extend(paths.map(|path| (path, kind)));
             }
             nodes.extend(self.names.inside(node).map(|(_, node)| node));
         }

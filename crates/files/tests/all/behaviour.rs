@@ -14,6 +14,8 @@ const OPTIONS: Options = Options {
     journal: JournalId(5),
     durability: Durability::Remote,
     loss_accepted: false,
+    files_max: 1 << 20,
+    planted: netram_proto::planted::Planted::NONE,
 };
 
 fn new() -> (MemoryLog, MemoryDisk, Tested) {
@@ -408,4 +410,157 @@ fn a_length_that_the_disk_refuses_is_not_given_again() {
     disk.kill();
     open(&log.crash(0), &disk).unwrap();
     assert_eq!(is_there(&disk, "log"), Some(b"something else".to_vec()));
+}
+
+/// What was found when the folder was opened after a crash that took so many unsynced records less.
+fn recovered(log: &MemoryLog, disk: &MemoryDisk, more: usize) -> netram_files::Recovered {
+    let opened = Folder::open(log.crash(more), disk.clone(), disk.clone(), OPTIONS);
+    opened.unwrap().1
+}
+
+/// The journal's disk was full for a moment, hours before the server was killed: three files came back with no bytes in them, and the disk had had all.
+#[test]
+fn a_file_without_a_record_is_what_the_disk_has_when_the_server_is_killed() {
+    let (log, disk, folder) = new();
+    make(&folder, "earlier").unwrap();
+    disk.set_keeps(false);
+    assert_eq!(folder.checkpoint(), Err(CheckpointError::Keep(IoError::ENOSPC)));
+    disk.set_keeps(true);
+    for name in ["copied", "edited"] {
+        let file = folder.open_file(make(&folder, name).unwrap()).unwrap();
+        folder.write(&file, 0, b"of which no record is").unwrap();
+    }
+    make(&folder, "empty").unwrap();
+    let renamed = make(&folder, "renamed").unwrap();
+    write(&folder, renamed, b"and recorded").unwrap();
+    folder.rename(at("renamed"), at("there"), true, false).unwrap();
+    drop(folder);
+    let found = recovered(&log, &disk, 0);
+    assert_eq!(found.unrecorded, [b"copied".to_vec(), b"edited".to_vec()]);
+    assert_eq!(is_there(&disk, "copied").unwrap(), b"of which no record is");
+    assert_eq!(is_there(&disk, "edited").unwrap(), b"of which no record is");
+    assert_eq!(is_there(&disk, "there").unwrap(), b"and recorded");
+    assert_eq!((found.made, found.removed), (0, 0), "all of them were there");
+}
+
+/// Between its record and its name a file is called as no program can see it.
+#[test]
+fn a_file_cut_off_between_its_record_and_its_name_is_given_it() {
+    for steps in 0..3 {
+        let (log, disk, folder) = new();
+        disk.fail_after(steps);
+        let made = make(&folder, "new");
+        disk.kill();
+        let recorded = log.records().len() > log.open_records();
+        assert_eq!(made.is_ok(), steps == 2);
+        drop(folder);
+        recovered(&log, &disk, 0);
+        let names: Vec<Vec<u8>> = disk.contents().into_keys().collect();
+        match made.is_ok() {
+            true => assert_eq!(names, [b"new".to_vec()]),
+            // It was taken back, or never recorded.
+            false => assert!(names.is_empty(), "{steps} {recorded} {names:?}"),
+        }
+    }
+}
+
+/// As earlier versions have written it: without the file's identity.
+#[test]
+fn a_record_that_does_not_say_which_file_it_made_does_not_cost_its_bytes() {
+    let (log, disk, folder) = new();
+    let node = folder.names().next();
+    drop(folder);
+    let old = [2, node.0 as u8, 0, 0x80, 3, 0, 0, 1, 3, b'o', b'l', b'd', 0];
+    let ticket = log
+        .append(netram_files::KIND_CHANGE, old.len(), &mut |into| {
+            into.copy_from_slice(&old)
+        })
+        .unwrap();
+    log.wait(ticket, Durability::Disk).unwrap();
+    disk.intrude(b"old");
+    let file = disk.open(b"old").unwrap();
+    disk.write(&file, 0, b"written").unwrap();
+    let found = recovered(&log, &disk, 0);
+    assert_eq!(found.unrecorded, [b"old".to_vec()]);
+    assert_eq!(is_there(&disk, "old").unwrap(), b"written");
+}
+
+/// A file that is opened to be synced finds no descriptor: the mount was dead for good.
+#[test]
+fn a_checkpoint_without_descriptors_is_refused_and_made_later() {
+    let (log, disk, folder) = new();
+    let node = make(&folder, "log").unwrap();
+    write(&folder, node, b"first").unwrap();
+    disk.set_opens(false);
+    assert_eq!(folder.checkpoint(), Err(CheckpointError::Open(IoError::EMFILE)));
+    assert_eq!(make(&folder, "other"), Err(ChangeError::Disk(IoError::EMFILE)));
+    assert_eq!(folder.status().failed, None);
+    folder.sync(node).unwrap();
+    disk.set_opens(true);
+    folder.checkpoint().unwrap();
+    write(&folder, node, b"later").unwrap();
+    drop(folder);
+    recovered(&log, &disk, 0);
+    assert_eq!(is_there(&disk, "log").unwrap(), b"later");
+    assert_eq!(is_there(&disk, "other"), None);
+}
+
+#[test]
+fn however_many_files_are_written_few_are_open() {
+    const MAX: usize = 40;
+    let (log, disk) = (MemoryLog::new(1 << 20), MemoryDisk::new());
+    let few = Options {
+        files_max: MAX,
+        ..OPTIONS
+    };
+    let folder = Folder::open(log.clone(), disk.clone(), disk.clone(), few)
+        .unwrap()
+        .0;
+    let mut names = Vec::new();
+    for number in 0..500 {
+        let name = format!("{number}");
+        let file = folder.open_file(make(&folder, &name).unwrap()).unwrap();
+        folder.write(&file, 0, name.as_bytes()).unwrap();
+        names.push(name);
+        assert!(folder.status().open <= MAX, "{:?}", folder.status());
+    }
+    folder.record_written().unwrap();
+    // As many as there may be are held by programs.
+    let held: Vec<_> = (0..500)
+        .map_while(|number| folder.open_file(folder.names().look_up(at(&names[number]))?).ok())
+        .collect();
+    assert!((MAX / 2..=MAX).contains(&held.len()), "{}", held.len());
+    let next = folder.names().look_up(at("499")).unwrap();
+    assert_eq!(
+        folder.open_file(next).err(),
+        Some(ChangeError::Disk(IoError::ENFILE)),
+        "whoever wants one more is told so"
+    );
+    folder.sync(held[0].node()).unwrap();
+    folder.checkpoint().unwrap();
+    drop(held);
+    assert!(folder.open_file(next).is_ok());
+    folder.write(&folder.open_file(next).unwrap(), 0, b"499").unwrap();
+    drop(folder);
+    recovered(&log, &disk, usize::MAX / 2);
+    for name in names {
+        assert_eq!(is_there(&disk, &name).unwrap(), name.as_bytes());
+    }
+}
+
+/// One that was closed for another's sake goes on where it was.
+#[test]
+fn a_file_without_a_name_can_be_dressed_as_long_as_it_is_open() {
+    let (_, disk, folder) = new();
+    let node = make(&folder, "gone").unwrap();
+    let file = folder.open_file(node).unwrap();
+    folder.remove(at("gone"), false).unwrap();
+    let private = netram_files::Attributes {
+        mode: Some(0o400),
+        ..Default::default()
+    };
+    folder.set(node, private).unwrap();
+    folder.label(node, b"user.a", Some(b"b")).unwrap();
+    drop((file, folder));
+    assert!(disk.contents().is_empty());
 }

@@ -39,7 +39,7 @@ pub(super) fn attributes(node: Node, kind: NodeKind, there: &Stat) -> FileAttr {
     clippy::unnecessary_fallible_conversions,
     reason = "how wide the parts are depends on the machine"
 )]
-fn time(s: impl TryInto<i64>, ns: impl TryInto<u32>) -> SystemTime {
+pub(super) fn time(s: impl TryInto<i64>, ns: impl TryInto<u32>) -> SystemTime {
     let (s, ns) = (s.try_into().unwrap_or(0), ns.try_into().unwrap_or(0));
     let whole = Duration::from_secs(s.unsigned_abs());
     let whole = match s < 0 {
@@ -62,12 +62,12 @@ pub(super) fn moment(time: TimeOrNow) -> Moment {
             ns: since.subsec_nanos(),
         },
         Err(before) => {
-            // Nanoseconds count forward from the second before.
+            // `fuser` takes the seconds, which are negative, and the nanoseconds behind them for a distance before 1970, each by itself. So each is taken back
+            // by itself: no other moment gives the same distance.
             let before = before.duration();
-            let part = before.subsec_nanos();
             Moment {
-                s: -before.as_secs().cast_signed() - i64::from(part > 0),
-                ns: if part > 0 { 1_000_000_000 - part } else { 0 },
+                s: -before.as_secs().cast_signed(),
+                ns: before.subsec_nanos(),
             }
         }
     }
@@ -117,16 +117,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_before_1970_count_forward_from_the_second_before() {
-        let before = UNIX_EPOCH - Duration::from_millis(1500);
+    fn times_before_1970_come_as_fuser_gives_them_and_go_as_they_are() {
+        // What the kernel says as -2 s and 700,000,000 ns, which is 1.3 s before 1970.
+        let before = UNIX_EPOCH - Duration::new(2, 700_000_000);
         assert_eq!(
             moment(TimeOrNow::SpecificTime(before)),
             Moment {
                 s: -2,
-                ns: 500_000_000
+                ns: 700_000_000
             }
         );
-        assert_eq!(time(-2_i64, 500_000_000_i64), before);
+        assert_eq!(
+            time(-2_i64, 700_000_000_i64),
+            UNIX_EPOCH - Duration::from_millis(1300)
+        );
         let after = UNIX_EPOCH + Duration::new(3, 7);
         assert_eq!(moment(TimeOrNow::SpecificTime(after)), Moment { s: 3, ns: 7 });
         assert_eq!(time(3_i64, 7_i64), after);

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::io;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
-use fuser::{BackingId, FileHandle};
+use fuser::{BackingId, FileHandle, OpenAccMode};
 use netram_files::{File as NodeFile, Node, NodeKind};
 
 /// A file that a program has open.
@@ -15,22 +16,25 @@ pub(super) struct Handle {
     pub(super) synced: bool,
     way: Way,
     /// The kernel reads by itself, as long as this is there.
-    passed: OnceLock<BackingId>,
+    passed: OnceLock<Arc<BackingId>>,
 }
 
-/// What is in a folder, as it was when that was opened.
+/// What is in a folder, as it was when somebody began to read it.
 #[derive(Debug)]
 pub(super) struct Listing {
-    pub(super) entries: Vec<(Node, NodeKind, Vec<u8>)>,
+    pub(super) folder: Node,
+    pub(super) entries: Mutex<Vec<(Node, NodeKind, Vec<u8>)>>,
 }
 
 /// How a node is open, in all handles.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 struct Uses {
     /// By way of the page cache of FUSE.
     cached: u32,
-    /// By the kernel itself.
+    /// By the kernel itself, or beside that.
     passed: u32,
+    /// What the kernel reads from: one for all.
+    backing: Option<Arc<BackingId>>,
 }
 
 #[derive(Debug, Default)]
@@ -47,7 +51,7 @@ impl Inside {
             return;
         };
         uses.cached -= u32::from(way == Way::Cached);
-        uses.passed -= u32::from(way == Way::Passed);
+        uses.passed -= u32::from(way.is_passed());
         if (uses.cached, uses.passed) == (0, 0) {
             self.uses.remove(&node);
         }
@@ -67,24 +71,53 @@ pub(super) enum Way {
     Direct,
     /// The kernel reads from the disk's file.
     Passed,
+    /// The same file is read so by others, and this one is only written: each write comes here.
+    Beside,
+}
+
+impl Way {
+    /// Whether the kernel has to be told of the disk's file.
+    pub(super) fn is_passed(self) -> bool {
+        matches!(self, Way::Passed | Way::Beside)
+    }
 }
 
 impl Handles {
     /// By which way a file is opened, for which there is room from now on until [`Handles::drop`] or [`Handles::give_up`]. `passes`: a file that is only read by
     /// whoever has it open is read by the kernel itself.
-    pub(super) fn way(&self, node: Node, reads_only: bool, synced: bool, passes: bool) -> Way {
+    ///
+    /// `None`: others read it so, and this one is to be read and written. It could be mapped, and nobody here would hear of what is written to the map.
+    pub(super) fn way(&self, node: Node, access: OpenAccMode, synced: bool, passes: bool) -> Option<Way> {
         let mut inside = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let uses = inside.uses.entry(node).or_default();
+        let reads_only = access == OpenAccMode::O_RDONLY;
         let way = match () {
             () if passes && reads_only && uses.cached == 0 => Way::Passed,
-            () if uses.passed > 0 => Way::Direct,
+            () if uses.passed > 0 && access == OpenAccMode::O_WRONLY => Way::Beside,
+            () if uses.passed > 0 => return None,
             // A write that is synced is one request then, and not two. Who maps the file would not see it at once.
             () if synced && uses.cached == 0 => Way::Direct,
             () => Way::Cached,
         };
         uses.cached += u32::from(way == Way::Cached);
-        uses.passed += u32::from(way == Way::Passed);
-        way
+        uses.passed += u32::from(way.is_passed());
+        Some(way)
+    }
+
+    /// What the kernel reads a node from, made unless it is there: all who have it open name the same one.
+    pub(super) fn backing(
+        &self,
+        node: Node,
+        make: impl FnOnce() -> io::Result<BackingId>,
+    ) -> io::Result<Arc<BackingId>> {
+        let mut inside = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let uses = inside.uses.entry(node).or_default();
+        if let Some(backing) = &uses.backing {
+            return Ok(Arc::clone(backing));
+        }
+        let backing = Arc::new(make()?);
+        uses.backing = Some(Arc::clone(&backing));
+        Ok(backing)
     }
 
     /// The file is not opened after all.
@@ -109,7 +142,7 @@ impl Handles {
     }
 
     /// What the kernel reads by stays until the file is closed.
-    pub(super) fn keep(&self, number: FileHandle, passed: BackingId) {
+    pub(super) fn keep(&self, number: FileHandle, passed: Arc<BackingId>) {
         if let Some(handle) = self.get(number) {
             let _ = handle.passed.set(passed);
         }
@@ -127,11 +160,15 @@ impl Handles {
         }
     }
 
-    pub(super) fn add_listing(&self, entries: Vec<(Node, NodeKind, Vec<u8>)>) -> FileHandle {
+    pub(super) fn add_listing(&self, folder: Node) -> FileHandle {
         let mut inside = self.0.write().unwrap_or_else(PoisonError::into_inner);
         inside.next += 1;
         let number = inside.next;
-        inside.listings.insert(number, Arc::new(Listing { entries }));
+        let listing = Listing {
+            folder,
+            entries: Mutex::default(),
+        };
+        inside.listings.insert(number, Arc::new(listing));
         FileHandle(number)
     }
 

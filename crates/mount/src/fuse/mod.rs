@@ -12,19 +12,22 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::PoisonError;
 use std::time::{Duration, SystemTime};
 
 use fuser::{
     BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
     LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty,
-    ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use netram_files::{
     Allocation, Attributes, ChangeError, NameError, Node, NodeKind, Place, limit::LABEL_BYTES_MAX,
 };
 
+use rustix::fs::{SeekFrom, seek};
+
 use self::attributes::{errno, file_type, moment, of_disk};
-use self::face::{Opening, is_allowed, is_synced};
+use self::face::{Opening, fits, is_allowed, is_synced};
 use self::handles::Way;
 
 pub(crate) use self::face::Face;
@@ -35,6 +38,10 @@ const KEPT: Duration = Duration::from_secs(3600);
 const GENERATION: Generation = Generation(0);
 /// Bytes of a request. Larger writes come in several.
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
+/// Where data, and where a hole begins, as `lseek(2)` has it.
+const SEEK_DATA: i32 = 3;
+const SEEK_HOLE: i32 = 4;
+
 fn node(number: INodeNo) -> Node {
     Node(number.0)
 }
@@ -72,8 +79,13 @@ impl Filesystem for Face {
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let found = self.held.folder.names().look_up(place(parent, name));
-        self.entry(found.ok_or(Errno::ENOENT), reply);
+        let found = fits(place(parent, name))
+            .and_then(|at| self.held.folder.names().look_up(at).ok_or(Errno::ENOENT));
+        self.entry(found, reply);
+    }
+
+    fn forget(&self, _request: &Request, number: INodeNo, _lookups: u64) {
+        self.ghosts().remove(&node(number));
     }
 
     fn getattr(&self, _request: &Request, number: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
@@ -86,7 +98,7 @@ impl Filesystem for Face {
 
     fn setattr(
         &self,
-        _request: &Request,
+        request: &Request,
         number: INodeNo,
         mode: Option<u32>,
         uid: Option<u32>,
@@ -95,14 +107,14 @@ impl Filesystem for Face {
         atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
         _ctime: Option<SystemTime>,
-        _handle: Option<FileHandle>,
+        handle: Option<FileHandle>,
         _crtime: Option<SystemTime>,
         _chgtime: Option<SystemTime>,
         _bkuptime: Option<SystemTime>,
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let node = node(number);
+        let (node, _open) = (node(number), handle.and_then(|handle| self.handles.get(handle)));
         let set = Attributes {
             mode: mode.map(|mode| mode & 0o7777),
             user: uid,
@@ -110,10 +122,13 @@ impl Filesystem for Face {
             accessed: atime.map(moment),
             modified: mtime.map(moment),
         };
-        let resized = size.map_or(Ok(()), |size| self.set_size(node, size));
+        let resized = size.map_or(Ok(()), |size| self.set_size(request, node, size));
         let set = resized.and_then(|()| match set == Attributes::default() {
             true => Ok(()),
-            false => self.held.folder.set(node, set),
+            false => match self.held.folder.set(node, set) {
+                Err(ChangeError::Name(NameError::Missing)) if self.haunt(node, &set) => Ok(()),
+                set => set,
+            },
         });
         match set.map_err(|error| errno(&error)).and_then(|()| self.look(node)) {
             Ok(attributes) => reply.attr(&KEPT, &attributes),
@@ -174,11 +189,11 @@ impl Filesystem for Face {
     }
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        done(self.held.folder.remove(place(parent, name), false), reply);
+        self.remove(place(parent, name), false, reply);
     }
 
     fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        done(self.held.folder.remove(place(parent, name), true), reply);
+        self.remove(place(parent, name), true, reply);
     }
 
     fn rename(
@@ -197,10 +212,11 @@ impl Filesystem for Face {
         let exchange = flags.contains(RenameFlags::RENAME_EXCHANGE);
         let over = !flags.contains(RenameFlags::RENAME_NOREPLACE);
         let (from, to) = (place(parent, name), place(newparent, newname));
-        if let Err(errno) = is_allowed(to) {
+        if let Err(errno) = fits(from).and_then(|_| is_allowed(to)) {
             return reply.error(errno);
         }
-        done(self.held.folder.rename(from, to, over, exchange), reply);
+        let rename = || self.held.folder.rename(from, to, over, exchange);
+        done(self.bereave(to, rename), reply);
     }
 
     fn link(
@@ -218,17 +234,20 @@ impl Filesystem for Face {
     }
 
     fn open(&self, _request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let opening = match self.open_file(node(number), flags.0, self.passes) {
+        let opening = match self.open_file(node(number), flags.0) {
             Ok(opening) => opening,
             Err(errno) => return reply.error(errno),
         };
         let flags = opening.flags();
         let Opening { file, synced, way } = opening;
-        if way != Way::Passed {
+        if !way.is_passed() {
             let handle = self.handles.add(file, synced, way);
             return reply.opened(handle, flags);
         }
-        match reply.open_backing(file.inner()) {
+        let backing = self
+            .handles
+            .backing(file.node(), || reply.open_backing(file.inner()));
+        match backing {
             Ok(backing) => {
                 // The reply has to name it, and it has to live until the file is closed: so it is given to the handle behind the answer.
                 let handle = self.handles.add(file, synced, way);
@@ -253,9 +272,11 @@ impl Filesystem for Face {
         flags: i32,
         reply: ReplyCreate,
     ) {
+        let at = place(parent, name);
         let opened = self
-            .make(request, place(parent, name), NodeKind::File, mode, b"")
-            .and_then(|node| Ok((self.look(node)?, self.open_file(node, flags, false)?)));
+            .made(request, at, NodeKind::File, mode, b"")
+            .and_then(|made| self.held.folder.create(at, made).map_err(|error| errno(&error)))
+            .and_then(|file| Ok((self.look(file.node())?, self.opening(file, flags, false)?)));
         let (attributes, opening) = match opened {
             Ok(opened) => opened,
             Err(errno) => return reply.error(errno),
@@ -330,8 +351,8 @@ impl Filesystem for Face {
 
     fn fallocate(
         &self,
-        _request: &Request,
-        _number: INodeNo,
+        request: &Request,
+        number: INodeNo,
         handle: FileHandle,
         offset: u64,
         length: u64,
@@ -346,12 +367,39 @@ impl Filesystem for Face {
             0x11 => Allocation::ZeroKeepSize,
             _ => return reply.error(Errno::EOPNOTSUPP),
         };
-        match self.handles.get(handle) {
-            Some(handle) => done(
-                self.held.folder.allocate(&handle.file, how, offset, length),
-                reply,
-            ),
-            None => reply.error(Errno::EBADF),
+        let Some(handle) = self.handles.get(handle) else {
+            return reply.error(Errno::EBADF);
+        };
+        let allocated = self.held.folder.allocate(&handle.file, how, offset, length);
+        let allocated = allocated.and_then(|()| match request.uid() {
+            0 => Ok(()),
+            _ => self.take_ids(node(number)),
+        });
+        done(allocated, reply);
+    }
+
+    fn lseek(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        let Some(handle) = self.handles.get(handle) else {
+            return reply.error(Errno::EBADF);
+        };
+        let to = match (whence, u64::try_from(offset)) {
+            (_, Err(_)) => return reply.error(Errno::ENXIO),
+            (SEEK_DATA, Ok(offset)) => SeekFrom::Data(offset),
+            (SEEK_HOLE, Ok(offset)) => SeekFrom::Hole(offset),
+            // The kernel knows all others itself.
+            _ => return reply.error(Errno::EINVAL),
+        };
+        match seek(handle.file.inner(), to) {
+            Ok(found) => reply.offset(found.cast_signed()),
+            Err(errno) => reply.error(Errno::from_i32(errno.raw_os_error())),
         }
     }
 
@@ -387,20 +435,7 @@ impl Filesystem for Face {
 
     fn opendir(&self, _request: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let folder = node(number);
-        let names = self.held.folder.names();
-        if names.kind(folder) != Some(NodeKind::Folder) {
-            return reply.error(Errno::ENOENT);
-        }
-        let mut entries = vec![
-            (folder, NodeKind::Folder, b".".to_vec()),
-            (names.parent(folder), NodeKind::Folder, b"..".to_vec()),
-        ];
-        entries.extend({ names.inside(folder) }.map(|(name, node)| {
-            let kind = names.kind(node).unwrap_or(NodeKind::File);
-            (node, kind, name.to_vec())
-        }));
-        drop(names);
-        reply.opened(self.handles.add_listing(entries), FopenFlags::empty());
+        reply.opened(self.handles.add_listing(folder), FopenFlags::empty());
     }
 
     fn readdir(
@@ -414,8 +449,13 @@ impl Filesystem for Face {
         let Some(listing) = self.handles.listing(handle) else {
             return reply.error(Errno::EBADF);
         };
+        let mut entries = listing.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        if offset == 0 {
+            // Begun, or begun again: as it is now.
+            *entries = self.list(listing.folder);
+        }
         let from = usize::try_from(offset).unwrap_or(usize::MAX);
-        for (index, (node, kind, name)) in listing.entries.iter().enumerate().skip(from) {
+        for (index, (node, kind, name)) in entries.iter().enumerate().skip(from) {
             let name = OsStr::from_bytes(name);
             if reply.add(INodeNo(node.0), index as u64 + 1, file_type(*kind), name) {
                 break;
@@ -493,10 +533,7 @@ impl Filesystem for Face {
     }
 
     fn listxattr(&self, _request: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
-        let names = self
-            .path(node(number))
-            .and_then(|path| self.held.folder.tree().labels_of(&path).map_err(of_disk));
-        match names {
+        match self.labels_of(node(number)) {
             Ok(names) => give(&names, size, reply),
             Err(errno) => reply.error(errno),
         }
@@ -508,6 +545,32 @@ impl Filesystem for Face {
             Ok(None) => reply.error(Errno::ENODATA),
             Err(errno) => reply.error(errno),
         }
+    }
+}
+
+impl Face {
+    fn remove(&self, at: Place<'_>, folder: bool, reply: ReplyEmpty) {
+        match fits(at) {
+            Ok(at) => done(self.bereave(at, || self.held.folder.remove(at, folder)), reply),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    /// What is in a folder; nothing, if that is gone.
+    fn list(&self, folder: Node) -> Vec<(Node, NodeKind, Vec<u8>)> {
+        let names = self.held.folder.names();
+        if names.kind(folder) != Some(NodeKind::Folder) {
+            return Vec::new();
+        }
+        let own = [
+            (folder, NodeKind::Folder, b".".to_vec()),
+            (names.parent(folder), NodeKind::Folder, b"..".to_vec()),
+        ];
+        let inside = { names.inside(folder) }.map(|(name, node)| {
+            let kind = names.kind(node).unwrap_or(NodeKind::File);
+            (node, kind, name.to_vec())
+        });
+        own.into_iter().chain(inside).collect()
     }
 }
 

@@ -55,6 +55,9 @@ struct Content {
     bytes: Vec<u8>,
     /// After any crash it is just that.
     held: bool,
+    /// After the server alone is killed it is just that: no record has any of its bytes, and the disk has them; or records have all of them.
+    bare: bool,
+    recorded: bool,
     /// Only of a file that is written by pages.
     pages: Option<Pages>,
 }
@@ -99,6 +102,8 @@ impl Content {
         let mut content = Content {
             bytes,
             held: true,
+            bare: false,
+            recorded: false,
             pages: paged.then(|| Pages {
                 stamps: Vec::new(),
                 lengths: BTreeSet::new(),
@@ -111,6 +116,7 @@ impl Content {
     /// It is safe as it is.
     fn hold(&mut self) {
         self.held = true;
+        self.bare = false;
         if let Some(pages) = &mut self.pages {
             pages.stamps = stamps_of(&self.bytes)
                 .map(|stamp| BTreeSet::from([stamp]))
@@ -120,7 +126,7 @@ impl Content {
     }
 
     fn resize(&mut self, size: usize) {
-        self.held = false;
+        (self.held, self.recorded) = (false, false);
         self.bytes.resize(size, 0);
         if let Some(pages) = &mut self.pages {
             let count = size / PAGE;
@@ -136,7 +142,7 @@ impl Content {
 
     fn write(&mut self, offset: usize, bytes: &[u8]) {
         let end = offset + bytes.len();
-        self.held = false;
+        (self.held, self.recorded) = (false, false);
         if end > self.bytes.len() {
             self.resize(end);
         }
@@ -217,7 +223,10 @@ impl Model {
         match naming {
             Naming::Make(path, folder) => {
                 let thing = self.number();
-                let content = (!folder).then(|| Content::new(Vec::new(), is_paged(path)));
+                let content = (!folder).then(|| Content {
+                    bare: true,
+                    ..Content::new(Vec::new(), is_paged(path))
+                });
                 self.things.insert(thing, content);
                 names.insert(path.clone(), thing);
             }
@@ -247,8 +256,28 @@ impl Model {
     /// A file was given a length, and that is perhaps not synced.
     pub fn resize(&mut self, thing: Thing, size: usize) {
         if let Some(Some(content)) = self.things.get_mut(&thing) {
+            content.bare = false;
             content.resize(size);
         }
+    }
+
+    /// Somebody has had what is in a file recorded, or tried to.
+    pub fn asked_to_record(&mut self, thing: Thing) {
+        if let Some(Some(content)) = self.things.get_mut(&thing) {
+            content.bare = false;
+        }
+    }
+
+    /// The same of all files.
+    pub fn asked_to_record_all(&mut self) {
+        let all = self.things.values_mut().flatten();
+        all.for_each(|content| content.bare = false);
+    }
+
+    /// What is in all files has been recorded, and the records are held.
+    pub fn recorded_all(&mut self) {
+        let all = self.things.values_mut().flatten();
+        all.for_each(|content| (content.bare, content.recorded) = (false, true));
     }
 
     /// What is in a file is safe.
@@ -263,13 +292,17 @@ impl Model {
         self.things.values_mut().flatten().for_each(Content::hold);
     }
 
-    /// The folder was opened after a crash. Returns how many changes of names in doubt were found. All that was found is safe.
-    pub fn reopened(&mut self, found: OnDisk) -> usize {
+    /// The folder was opened after a crash, which was that of the server alone if it was `killed`. Returns how many changes of names in doubt were found. All
+    /// that was found is safe.
+    pub fn reopened(&mut self, found: OnDisk, killed: bool) -> usize {
         whole_pages(&found);
         let mut why = String::new();
         for moment in self.held..self.moments.len() {
             match self.may_be(&self.moments[moment], &found) {
                 Ok(()) => {
+                    if killed {
+                        self.is_unharmed(&self.moments[moment], &found);
+                    }
                     let in_doubt = moment - self.held;
                     self.adopt(found);
                     return in_doubt;
@@ -295,6 +328,30 @@ impl Model {
         }
         if !self.names().iter().all(is_so) {
             fail(6, format!("{when}, a file is not what was written"));
+        }
+    }
+
+    /// The disk had all that was written, and nobody took its power: what has no record is there, and what has one is as it was recorded last.
+    fn is_unharmed(&self, names: &Names, found: &OnDisk) {
+        for (path, thing) in names {
+            let Some(content) = &self.things[thing] else {
+                continue;
+            };
+            let (path, same) = (path.escape_ascii(), content.bytes == found[&path[..]].bytes);
+            if content.bare && !same {
+                fail(
+                    17,
+                    format!("{path} had no record, and is not as the disk had it when the server was killed"),
+                );
+            }
+            if content.recorded && !same {
+                fail(
+                    17,
+                    format!(
+                        "{path} was written long before the server was killed, and is not as it was written"
+                    ),
+                );
+            }
         }
     }
 

@@ -1,5 +1,7 @@
 //! A program keeps a folder of files: makes, writes, syncs, renames, links, removes; checkpoints run, the disk beneath fails, machines die.
 
+mod keeper;
+
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -9,9 +11,11 @@ use netram_files::{
     ChangeError, CheckpointError, File, Folder, Made, Names, Node, NodeKind, OpenError, Options, Owner,
     Place, Tree,
 };
+use netram_proto::planted::Planted;
 use netram_proto::port::{Durability, LogError};
-use netram_proto::time::Span;
+use netram_proto::time::{Span, Time};
 
+use self::keeper::Keeper;
 use super::journal;
 use crate::check::files::{Found, Model, Naming, OnDisk, PAGE, Thing, is_paged, name, page};
 use crate::check::{fail, rule06};
@@ -29,6 +33,10 @@ const DEPTH_MAX: usize = 3;
 /// Files that the program has open.
 const OPEN_MAX: usize = 4;
 
+/// Files that may be open where descriptors are few.
+const FEW_FILES: usize = 10;
+const POWER_CUTS: &str = "files: power cuts of the disk beneath";
+
 type Tested = Folder<SimLog, MemoryDisk, MemoryDisk>;
 type Opened = Vec<(Thing, Arc<File<u64>>)>;
 
@@ -43,6 +51,9 @@ struct Program {
     over: bool,
     /// The disk beneath fails no more.
     healed: bool,
+    /// Power cuts before the folder was opened last.
+    cuts: u64,
+    keeper: Keeper,
 }
 
 /// Runs the story and gives the world back.
@@ -63,6 +74,8 @@ pub(super) fn run(mut world: World) -> World {
         lossy: false,
         over: false,
         healed: false,
+        cuts: 0,
+        keeper: Keeper::new(Time(0), Planted::NONE),
     };
     for _ in 0..lives {
         program.live();
@@ -142,12 +155,16 @@ impl Program {
         if let Some(steps) = cut {
             self.disk.fail_after(steps);
         }
+        let planted = self.world.borrow().planted;
+        let files_max = self.world.borrow_mut().rng.pick(&[1 << 20, 1 << 20, FEW_FILES]);
         let options = Options {
             journal,
             durability: self.durability,
             loss_accepted: self.lossy,
+            files_max,
+            planted,
         };
-        let (mut folder, recovered) = match Folder::open(log, self.disk.clone(), self.disk.clone(), options) {
+        let (folder, recovered) = match Folder::open(log, self.disk.clone(), self.disk.clone(), options) {
             Ok(opened) => opened,
             Err(error) => {
                 self.tell(|| format!("the folder is not opened: {error}"));
@@ -157,18 +174,30 @@ impl Program {
         };
         self.disk.kill();
         self.tell(|| format!("the folder is open: {recovered:?}"));
-        folder.plant(self.world.borrow().planted);
         let found = self.on_disk();
+        let cuts = self.world.borrow().coverage.get(POWER_CUTS);
+        let killed = std::mem::replace(&mut self.cuts, cuts) == cuts;
+        self.keeper = {
+            let world = self.world.borrow();
+            Keeper::new(world.now, world.planted)
+        };
         let in_doubt = match std::mem::take(&mut self.lossy) {
             true => {
                 self.hit("files: openings after a loss that was accepted");
                 self.model.reopened_with_loss(found);
                 0
             }
-            false => self.model.reopened(found),
+            false => self.model.reopened(found, killed),
         };
         let coverage = &mut self.world.borrow_mut().coverage;
         coverage.hit("files: openings");
+        if killed {
+            coverage.hit("files: openings after the server alone was killed");
+        }
+        coverage.add(
+            "files: new files without a record that were kept",
+            recovered.unrecorded.len() as u64,
+        );
         coverage.add(
             "files: changes of names in doubt that were found",
             in_doubt as u64,
@@ -223,6 +252,12 @@ impl Program {
             _ if self.healed => (),
             0..3 => self.disk.fail_after(rng.below(8)),
             3 => self.disk.slip_after(rng.below(4)),
+            4 => self.disk.set_opens(false),
+            5 => self.disk.set_keeps(false),
+            6..20 => {
+                self.disk.set_opens(true);
+                self.disk.set_keeps(true);
+            }
             _ => (),
         }
     }
@@ -235,7 +270,10 @@ impl Program {
             12..22 => return self.write(folder, opened),
             22..24 => return self.resize(folder, opened),
             24..30 => return self.sync(folder),
-            30 => return goes_on(folder.record_written()),
+            30 => {
+                self.model.asked_to_record_all();
+                return goes_on(folder.record_written());
+            }
             31 => return self.checkpoint(folder),
             32 => self.model.seen(&self.on_disk(), "while running"),
             33 if !self.healed => {
@@ -244,10 +282,8 @@ impl Program {
                 self.disk.set_room(room);
             }
             _ => {
-                let mut world = self.world.borrow_mut();
-                let ms = world.rng.pick(&[0, 1, 5, 20, 100, 600]);
-                world.run_for(Span::from_ms(ms));
-                return world.alive(process);
+                let ms = self.world.borrow_mut().rng.pick(&[0, 1, 5, 20, 100, 600, 2500]);
+                return self.keep(process, folder, ms);
             }
         }
         true
@@ -265,7 +301,13 @@ impl Program {
             Naming::Rename(from, ..) => named(from),
             _ => None,
         };
+        taken_along
+            .into_iter()
+            .for_each(|thing| self.model.asked_to_record(thing));
         let done = carry_out(folder, &naming);
+        if folder.status().open >= FEW_FILES / 2 {
+            self.model.asked_to_record_all();
+        }
         self.tell(|| format!("names: {}: {done:?}", told(&naming)));
         match done {
             Ok(()) => {
@@ -322,24 +364,25 @@ impl Program {
 
     /// A file: one that is open, which may have no name any more, or any other.
     fn file(&self, folder: &Tested, opened: &mut Opened) -> Option<(Thing, Arc<File<u64>>, bool)> {
-        let rng = &mut self.world.borrow_mut().rng;
+        // Whoever opens a file may have others recorded and closed, which is the world's business.
+        let index = |count| self.world.borrow_mut().rng.index(count);
         let names = self.model.names();
         let files: Vec<(&Vec<u8>, Thing)> = { names.iter() }
             .map(|(path, thing)| (path, *thing))
             .filter(|(_, thing)| !self.model.is_folder(*thing))
             .collect();
         if opened.len() > OPEN_MAX {
-            opened.swap_remove(rng.index(OPEN_MAX));
+            opened.swap_remove(index(OPEN_MAX));
         }
-        let (thing, file) = match opened.is_empty() || rng.chance(600) {
+        let (thing, file) = match opened.is_empty() || self.world.borrow_mut().rng.chance(600) {
             true if files.is_empty() => return None,
             true => {
-                let (path, thing) = files[rng.index(files.len())];
+                let (path, thing) = files[index(files.len())];
                 let file = folder.open_file(node(&folder.names(), path)).ok()?;
                 opened.push((thing, Arc::clone(&file)));
                 (thing, file)
             }
-            false => opened[rng.index(opened.len())].clone(),
+            false => opened[index(opened.len())].clone(),
         };
         // How one is written that nobody can call by its name is nobody's concern.
         let path = files.iter().find(|(_, other)| *other == thing);
@@ -369,6 +412,10 @@ impl Program {
             done => {
                 self.hit("files: writes");
                 self.model.write(thing, offset, &bytes);
+                if done.is_err() || folder.status().open >= FEW_FILES / 2 {
+                    // Others may have been closed for it, and recorded before.
+                    self.model.asked_to_record_all();
+                }
                 done.is_ok()
             }
         }
@@ -430,6 +477,7 @@ impl Program {
             (path.clone(), *thing)
         };
         let node = node(&folder.names(), &path);
+        self.model.asked_to_record(thing);
         let synced = folder.sync(node).map(drop);
         self.tell(|| format!("{} ({thing}) is synced: {synced:?}", path.escape_ascii()));
         if synced.is_ok() {

@@ -108,6 +108,8 @@ faults! {
     blocks_of_a_page_that_was_put_anew_are_found: OldBlocksGiven breaks [14];
     slots_given_up_before_their_pages_have_moved_are_found: SlotsBeforePages breaks [14];
     taking_a_deposit_that_gave_slots_back_for_another_one_is_found: GivenUpIsCounted breaks [14];
+    removing_what_has_no_record_is_found: UnrecordedRemoved breaks [5, 17];
+    a_keeper_that_gives_up_is_found: KeeperEnds breaks [17];
     taking_the_slow_for_deaf_is_found: SlowIsDeaf breaks [0];
 }
 

@@ -202,7 +202,8 @@ impl Mount {
 }
 
 fn tell(dir: &Path, report: &Report, json: bool) -> Result<()> {
-    let again = report.recovered;
+    let again = &report.recovered;
+    tell_of_unrecorded(dir, again);
     if json {
         return output::json(&json!({
             "folder": dir,
@@ -212,6 +213,7 @@ fn tell(dir: &Path, report: &Report, json: bool) -> Result<()> {
             "made": again.made,
             "removed": again.removed,
             "renamed": again.renamed,
+            "unrecorded": told(&again.unrecorded),
         }));
     }
     if again.records > 0 {
@@ -226,6 +228,32 @@ fn tell(dir: &Path, report: &Report, json: bool) -> Result<()> {
         dir.display(),
         report.nodes
     ))
+}
+
+/// Unrecorded files that are named; of more only their number is told.
+const UNRECORDED_NAMED_MAX: usize = 20;
+
+fn told(paths: &[Vec<u8>]) -> Vec<String> {
+    let told = paths.iter().map(|path| path.escape_ascii().to_string());
+    told.collect()
+}
+
+/// Names files whose bytes only the disk has: they may be older, or fewer, than what was written last.
+fn tell_of_unrecorded(dir: &Path, again: &netram_mount::Recovered) {
+    let files = &again.unrecorded;
+    if files.is_empty() {
+        return;
+    }
+    output::remark(format_args!(
+        "{} new files were never recorded, and are as the disk has them; look at them:",
+        files.len()
+    ));
+    for path in files.iter().take(UNRECORDED_NAMED_MAX) {
+        output::remark(format_args!("  {}/{}", dir.display(), path.escape_ascii()));
+    }
+    if let Some(more @ 1..) = files.len().checked_sub(UNRECORDED_NAMED_MAX) {
+        output::remark(format_args!("  and {more} more"));
+    }
 }
 
 /// Says why syncs wait for the disk, where there are lenders and none counts: nothing else is to be seen of it, but that it is slow.
@@ -321,6 +349,7 @@ pub(crate) struct Recover {
 impl Recover {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let again = netram_mount::recover(&self.dir, self.accept_loss)?;
+        tell_of_unrecorded(&self.dir, &again);
         match self.json {
             true => output::json(&json!({
                 "folder": self.dir,
@@ -329,6 +358,7 @@ impl Recover {
                 "made": again.made,
                 "removed": again.removed,
                 "renamed": again.renamed,
+                "unrecorded": told(&again.unrecorded),
             }))?,
             false => output::line(format_args!(
                 "{}: {} records were done again, {} in files",

@@ -43,6 +43,8 @@ pub(crate) struct Mounted {
     /// Where one of them was that was lost.
     lost: Option<String>,
     name: String,
+    /// What the server is started by, with its own words behind.
+    wrap: Vec<String>,
     pub(crate) server: Option<Child>,
     pub(crate) disk: Option<Disk>,
 }
@@ -53,6 +55,59 @@ impl Mounted {
         // Not in /tmp, which may be memory.
         let folder = tempfile::tempdir_in("/var/tmp").unwrap();
         Mounted::with(folder, None, name, lenders, journal)
+    }
+
+    /// One whose server is started by another program, with one lender and these words more.
+    pub(crate) fn wrapped(name: &str, wrap: &[&str], user: Option<u32>, words: &[&str]) -> Mounted {
+        let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+        let mut mounted = Mounted::with(folder, None, name, 0, "4MiB");
+        let socket = format!("unix:{}/lender", mounted.folder.path().display());
+        mounted.lenders.push(lender(name, &socket));
+        mounted.wrap = wrap.iter().map(|word| (*word).to_owned()).collect();
+        if let Some(user) = user {
+            for path in [
+                mounted.folder.path(),
+                mounted.dir().as_path(),
+                mounted.folder.path().join("lender").as_path(),
+            ] {
+                std::os::unix::fs::chown(path, Some(user), Some(user)).unwrap();
+            }
+        }
+        let own = [
+            "--journal-size",
+            "4MiB",
+            "--insecure",
+            "--one-domain",
+            "--members",
+            "1",
+            "--lender",
+        ];
+        let words = own
+            .iter()
+            .copied()
+            .chain([&socket[..]])
+            .chain(words.iter().copied());
+        let words: Vec<String> = words.map(str::to_owned).collect();
+        mounted.mount_with(&words);
+        mounted
+    }
+
+    /// Where the catalog is.
+    pub(crate) fn catalog(&self) -> PathBuf {
+        self.journal().join("catalog")
+    }
+
+    /// Waits for a checkpoint of all that was done before.
+    pub(crate) fn wait_for_checkpoint(&self) {
+        // The first may have begun before.
+        for _ in 0..2 {
+            let before = fs::metadata(self.catalog()).unwrap().modified().unwrap();
+            wait_until("a checkpoint", || {
+                // One that has nothing to do writes no catalog.
+                let _ = fs::write(self.dir().join("touched"), b"");
+                fs::metadata(self.catalog()).is_ok_and(|there| there.modified().unwrap() > before)
+            });
+        }
     }
 
     pub(crate) fn with(
@@ -71,6 +126,7 @@ impl Mounted {
             folder,
             lost: None,
             name: name.to_owned(),
+            wrap: Vec::new(),
             server: None,
             disk,
         };
@@ -108,13 +164,27 @@ impl Mounted {
     }
 
     fn command(&self) -> Command {
-        let mut command = netram();
+        let mut command = self.program();
         command
             .arg("mount")
             .arg(self.dir())
             .arg("--on")
             .arg(self.journal());
         command.arg("--with-parent");
+        command
+    }
+
+    /// The program, started as the server is.
+    pub(crate) fn program(&self) -> Command {
+        let own = netram();
+        let Some((first, rest)) = self.wrap.split_first() else {
+            return own;
+        };
+        let mut command = Command::new(first);
+        command.args(rest).arg(own.get_program()).stdin(Stdio::null());
+        for (name, _) in own.get_envs() {
+            command.env_remove(name);
+        }
         command
     }
 
@@ -134,7 +204,9 @@ impl Mounted {
             said.push('\n');
             if line.starts_with("mounted ") {
                 self.server = Some(server);
-                self.wait_for_members();
+                if self.lenders.is_empty() || fs::read_dir(self.dir()).is_ok() {
+                    self.wait_for_members();
+                }
                 return said;
             }
         }
@@ -190,7 +262,7 @@ impl Mounted {
     }
 
     pub(crate) fn unmount(&mut self) -> Ran {
-        let ran = finish(netram().arg("unmount").arg(self.dir()));
+        let ran = finish(self.program().arg("unmount").arg(self.dir()));
         if ran.code == 0 {
             let ended = self.server.take().expect("it is mounted").wait().unwrap();
             assert!(ended.success(), "{ended:?}");
@@ -199,7 +271,7 @@ impl Mounted {
     }
 
     pub(crate) fn recover(&self) -> Ran {
-        finish(netram().arg("recover").arg(self.dir()))
+        finish(self.program().arg("recover").arg(self.dir()))
     }
 }
 

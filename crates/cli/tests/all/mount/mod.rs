@@ -5,7 +5,10 @@
 mod files;
 mod input;
 mod kills;
+mod limits;
 mod oo7;
+mod posix;
 mod power;
+mod refusals;
 
 use crate::common::mounted::{Mounted, cannot_mount, wait_until};
