@@ -42,6 +42,8 @@ pub enum Fault {
     SpoolDropped,
     /// (6) A page of a file is cut in two records, between which the journal may end.
     PageCut,
+    /// (6) A log that is a copy, or older than a segment, is applied to it all the same.
+    StampIgnored,
     /// (7) Records are accepted without checking that they chain to their predecessor.
     ChainUnchecked,
     /// (8) A bad record below the stable LSN is taken for the end of the log.
@@ -94,7 +96,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them, in the order of the rules.
-    pub const ALL: [Fault; 42] = [
+    pub const ALL: [Fault; 43] = [
         Fault::AnyInsteadOfRule,
         Fault::StaleAckCounts,
         Fault::CastIsHeld,
@@ -113,6 +115,7 @@ impl Fault {
         Fault::SpoolAfterFlush,
         Fault::SpoolDropped,
         Fault::PageCut,
+        Fault::StampIgnored,
         Fault::ChainUnchecked,
         Fault::CorruptionIsEnd,
         Fault::CutOffIsDone,

@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 
 use netram_proto::port::Log;
 
-use crate::error::{ForgetError, MapError};
+use crate::error::{ForgetError, MapError, TruncateError};
 use crate::limit::PAGE_BYTES;
 use crate::memory::Placement;
 use crate::options::Truncation;
@@ -56,7 +56,8 @@ impl<L: Log, S: Storage> Rvm<L, S> {
         }
         let mut regions = lock(&shared.regions);
         regions.retain(|region| region.strong_count() > 0);
-        let opened = lock(&shared.segments).enter(&shared.storage, &name)?;
+        let log = shared.log.state();
+        let opened = lock(&shared.segments).enter(&shared.storage, &name, log.head, log.tail)?;
         let end = end_of(&name, offset, length, opened.size)?;
         for region in regions.iter().filter_map(Weak::upgrade) {
             if *region.path == *name && pages_meet(&region, offset, end) {
@@ -112,7 +113,12 @@ impl<L: Log, S: Storage> Rvm<L, S> {
         } else {
             shared.check_trimmed()?;
         }
-        lock(&shared.segments).forget(&shared.storage, &name)
+        let log = shared.log.state();
+        let mut segments = lock(&shared.segments);
+        // Any other log may have it from now on.
+        let closed = segments.close_one(&shared.storage, mark.index, log.head, log.tail);
+        closed.map_err(TruncateError::from)?;
+        segments.forget(&shared.storage, &name)
     }
 }
 

@@ -96,7 +96,7 @@ impl<L: Log, S: Storage> Rvm<L, S> {
         if !(1..=95).contains(&percent) {
             return Err(OpenError::Threshold { percent });
         }
-        let table = Table::read(storage.table(), options.journal)?;
+        let table = Table::read(storage.table(), options.journal, storage.folder())?;
         let state = log.state();
         let mut shared = Shared {
             recovery: RecoveryReport::default(),
@@ -111,7 +111,7 @@ impl<L: Log, S: Storage> Rvm<L, S> {
             head: AtomicU64::new(state.head.0),
             last: Mutex::new(None),
             truncator: Mutex::new(Truncator::new(options.truncation_batch_bytes)),
-            segments: Mutex::new(Segments::new(table, options.journal, options.adopt_segments)),
+            segments: Mutex::new(Segments::new(table, &options)),
             regions: Mutex::new(Vec::new()),
             pool: Mutex::new(Vec::with_capacity(POOL_TRANSACTIONS_MAX)),
             open_transactions: AtomicUsize::new(0),
@@ -145,11 +145,12 @@ impl<L: Log, S: Storage> Rvm<L, S> {
         Ok(Rvm { shared, thread })
     }
 
-    /// Makes every commit so far as safe as [`Durability::Remote`], ends the truncation thread and gives the
-    /// log back, to be closed. Refused while transactions are alive; mapped regions keep their memory.
+    /// Applies every commit to its segment, ends the truncation thread and gives the log back, to be closed. Refused
+    /// while transactions are alive; mapped regions keep their memory.
     ///
-    /// It does not truncate: what the segments lack is in the log, and applied at the next opening. A region
-    /// that is still mapped shows its pages as [`Region::keep_unmapped`] says.
+    /// Afterwards the segments have everything, and say so: they, and the log, can be moved, copied and replaced. With
+    /// [`Truncation::Elsewhere`] commits are only made as safe as [`Durability::Remote`]. A region that is still mapped
+    /// shows its pages as [`Region::keep_unmapped`] says.
     ///
     /// [`Region::keep_unmapped`]: crate::Region::keep_unmapped
     pub fn close(self) -> Result<L, (CloseError, Rvm<L, S>)> {
@@ -158,6 +159,11 @@ impl<L: Log, S: Storage> Rvm<L, S> {
             return Err((CloseError::Uncommitted { transactions }, self));
         }
         if let Err(error) = self.flush(Durability::Remote) {
+            return Err((error.into(), self));
+        }
+        if self.shared.truncation == Truncation::Here
+            && let Err(error) = self.shared.apply_all()
+        {
             return Err((error.into(), self));
         }
         let Rvm { shared, thread } = self;

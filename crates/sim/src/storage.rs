@@ -8,7 +8,7 @@ use netram_disk::Sparse;
 use netram_proto::port::{File, IoError};
 use netram_proto::time::Time;
 use netram_rvm::limit::TABLE_BYTES;
-use netram_rvm::{Allocation, Identity, Memory, Placement, Storage};
+use netram_rvm::{Allocation, Identity, Memory, Placement, Stamp, StampId, Storage};
 
 use crate::disk::{SharedDisk, SimFile};
 
@@ -25,6 +25,10 @@ pub struct Directory(Rc<RefCell<Entries>>);
 struct Entries {
     table: Option<usize>,
     segments: BTreeMap<String, (usize, Identity)>,
+    /// What logs have left on the segments.
+    stamps: BTreeMap<usize, Stamp>,
+    /// Stamps drawn so far, by whichever log: no two are the same.
+    drawn: u64,
 }
 
 /// A process's view of the segments on its machine's disk.
@@ -107,6 +111,30 @@ impl Storage for SimStorage {
 
     fn assign_identity(&self, file: &SimFile) -> Result<Identity, IoError> {
         self.identity(file)
+    }
+
+    fn stamp(&self, file: &SimFile, _: &str) -> Result<Option<Stamp>, IoError> {
+        Ok(self.directory.0.borrow().stamps.get(&file.number).cloned())
+    }
+
+    fn leave_stamp(&self, file: &SimFile, _: &str, stamp: &Stamp) -> Result<bool, IoError> {
+        // What the disk beneath does not sync is not left.
+        file.sync()?;
+        let entries = &mut *self.directory.0.borrow_mut();
+        entries.stamps.insert(file.number, stamp.clone());
+        Ok(true)
+    }
+
+    fn draw_stamp(&self) -> Result<StampId, IoError> {
+        let entries = &mut *self.directory.0.borrow_mut();
+        entries.drawn += 1;
+        let mut id = [1; 16];
+        id[..8].copy_from_slice(&entries.drawn.to_le_bytes());
+        Ok(id)
+    }
+
+    fn number(&self, file: &SimFile) -> Result<u64, IoError> {
+        Ok(file.number as u64)
     }
 
     fn table(&self) -> &SimFile {

@@ -13,7 +13,9 @@ use netram_proto::port::{
 };
 use netram_proto::time::Time;
 use netram_rvm::limit::TABLE_BYTES;
-use netram_rvm::{Allocation, Identity, Memory, OpenError, Options, Placement, RealStorage, Rvm, Storage};
+use netram_rvm::{
+    Allocation, Identity, Memory, OpenError, Options, Placement, RealStorage, Rvm, Stamp, StampId, Storage,
+};
 
 pub(crate) const JOURNAL: JournalId = JournalId(0x1234);
 /// Recoverable memory on the machine.
@@ -42,6 +44,9 @@ struct State {
     syncs_fail: u32,
     table_syncs_fail: u32,
     identities: u8,
+    stamps: u64,
+    /// Tells a copy of the machine from its original.
+    machine: u8,
 }
 
 #[derive(Default, Clone)]
@@ -50,8 +55,11 @@ struct Contents {
     current: Vec<u8>,
     unsynced: Vec<(usize, Vec<u8>)>,
     identity: Identity,
+    stamp: Option<Stamp>,
+    number: u64,
 }
 
+#[derive(Clone)]
 struct LogContents {
     records: VecDeque<(Lsn, Kind, usize, usize)>,
     bytes: Vec<u8>,
@@ -102,6 +110,8 @@ impl Machine {
             syncs_fail: 0,
             table_syncs_fail: 0,
             identities: 0,
+            stamps: 0,
+            machine: 1,
         })))
     }
 
@@ -501,6 +511,39 @@ impl Storage for MachineStorage {
         let identity = [state.identities; 16];
         state.files.get_mut(&file.path).unwrap().identity = identity;
         Ok(identity)
+    }
+
+    fn stamp(&self, file: &MachineFile, _: &str) -> Result<Option<Stamp>, IoError> {
+        Ok(self.machine.state().files[&file.path].stamp.clone())
+    }
+
+    /// As a file system does it: the stamp that meets the crash may have been left or not.
+    fn leave_stamp(&self, file: &MachineFile, _: &str, stamp: &Stamp) -> Result<bool, IoError> {
+        let state = &mut *self.machine.state();
+        let works = state.operate();
+        if let Some(error) = state.segments_fail {
+            return Err(error);
+        }
+        let met = state.crash_at == Some(state.operations - 1) && stamp.id[0].is_multiple_of(2);
+        if works || met {
+            state.files.get_mut(&file.path).unwrap().stamp = Some(stamp.clone());
+        }
+        match works {
+            true => Ok(true),
+            false => Err(IoError::EIO),
+        }
+    }
+
+    fn draw_stamp(&self) -> Result<StampId, IoError> {
+        let state = &mut *self.machine.state();
+        state.stamps += 1;
+        let mut id = [state.machine; 16];
+        id[..8].copy_from_slice(&state.stamps.to_le_bytes());
+        Ok(id)
+    }
+
+    fn number(&self, file: &MachineFile) -> Result<u64, IoError> {
+        Ok(self.machine.state().files[&file.path].number)
     }
 
     fn table(&self) -> &MachineFile {
