@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 
 use netram_proto::port::Log;
 
-use crate::error::{ForgetError, MapError, TruncateError};
+use crate::error::{ForgetError, MapError};
 use crate::limit::PAGE_BYTES;
 use crate::memory::Placement;
 use crate::options::Truncation;
@@ -117,7 +117,7 @@ impl<L: Log, S: Storage> Rvm<L, S> {
         let mut segments = lock(&shared.segments);
         // Any other log may have it from now on.
         let closed = segments.close_one(&shared.storage, mark.index, log.head, log.tail);
-        closed.map_err(TruncateError::from)?;
+        closed?;
         segments.forget(&shared.storage, &name)
     }
 }

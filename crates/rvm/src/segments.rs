@@ -45,6 +45,15 @@ impl From<StampError> for MapError {
     }
 }
 
+impl From<StampError> for ForgetError {
+    fn from(error: StampError) -> ForgetError {
+        match error {
+            StampError::Segment(error) => ForgetError::Truncate(error.into()),
+            StampError::Table(error) => error.into(),
+        }
+    }
+}
+
 impl From<StampError> for TruncateError {
     fn from(error: StampError) -> TruncateError {
         match error {

@@ -42,7 +42,11 @@ struct State {
     /// Writes to segments fail with this.
     segments_fail: Option<IoError>,
     syncs_fail: u32,
-    table_syncs_fail: u32,
+    /// The sync of the table that fails, counted from the next, which is one; zero: none.
+    table_sync_fails: u32,
+    /// A copy of the disk is made before this operation.
+    copy_at: Option<u64>,
+    copy: Option<(BTreeMap<String, Contents>, LogContents)>,
     identities: u8,
     stamps: u64,
     /// Tells a copy of the machine from its original.
@@ -108,7 +112,9 @@ impl Machine {
             crashed: false,
             segments_fail: None,
             syncs_fail: 0,
-            table_syncs_fail: 0,
+            table_sync_fails: 0,
+            copy_at: None,
+            copy: None,
             identities: 0,
             stamps: 0,
             machine: 1,
@@ -153,9 +159,49 @@ impl Machine {
         self.state().syncs_fail = count;
     }
 
-    /// Syncs of the segment table fail although the disk took what was written.
-    pub(crate) fn fail_table_syncs(&self, count: u32) {
-        self.state().table_syncs_fail = count;
+    /// A sync of the segment table fails, the next or one of those after it, although the disk took what was written.
+    pub(crate) fn fail_table_sync(&self, number: u32) {
+        self.state().table_sync_fails = number;
+    }
+
+    /// Somebody copies the disk before the operation after `operations` more ones.
+    pub(crate) fn copy_after(&self, operations: u64) {
+        let mut state = self.state();
+        state.copy_at = Some(state.operations + operations);
+    }
+
+    /// A machine with the copy, as its disk is after a crash.
+    pub(crate) fn copied(&self, seed: u64) -> Option<Machine> {
+        let (files, log) = self.state().copy.clone()?;
+        let copy = Machine::new(log.capacity);
+        {
+            let mut state = copy.state();
+            (state.files, state.log) = (files, log);
+            state.machine = 2;
+        }
+        copy.crash(seed);
+        Some(copy)
+    }
+
+    /// The log as it is now, and everything else, on another machine.
+    pub(crate) fn fork(&self) -> Machine {
+        let here = self.state();
+        let copy = Machine::new(here.log.capacity);
+        {
+            let mut there = copy.state();
+            (there.files, there.log) = (here.files.clone(), here.log.clone());
+            there.machine = 2;
+        }
+        copy
+    }
+
+    /// Gives this log the segments of `other`, which share their paths: where logs lie does not say where segments do.
+    pub(crate) fn share_segments_of(&self, other: &Machine) {
+        let segments = other.state().files.clone();
+        let here = &mut *self.state();
+        let table = here.files.remove(TABLE).unwrap();
+        here.files = segments;
+        here.files.insert(TABLE.to_owned(), table);
     }
 
     /// Power loss and reboot.
@@ -223,6 +269,9 @@ impl Machine {
 impl State {
     /// Counts an operation; `false` from the planned crash on.
     fn operate(&mut self) -> bool {
+        if self.copy_at == Some(self.operations) {
+            self.copy = Some((self.files.clone(), self.log.clone()));
+        }
         self.operations += 1;
         self.crashed |= self.crash_at.is_some_and(|at| self.operations > at);
         !self.crashed
@@ -424,9 +473,11 @@ impl File for MachineFile {
         for (offset, bytes) in contents.unsynced.drain(..) {
             contents.durable[offset..offset + bytes.len()].copy_from_slice(&bytes);
         }
-        if state.table_syncs_fail > 0 && self.path == TABLE {
-            state.table_syncs_fail -= 1;
-            return Err(IoError::EIO);
+        if state.table_sync_fails > 0 && self.path == TABLE {
+            state.table_sync_fails -= 1;
+            if state.table_sync_fails == 0 {
+                return Err(IoError::EIO);
+            }
         }
         Ok(())
     }
@@ -472,10 +523,11 @@ impl Storage for MachineStorage {
             current: zeros,
             ..Contents::default()
         };
-        match state.files.insert(path.to_owned(), contents) {
-            None => Ok(()),
-            Some(_) => Err(IoError { errno: 17 }),
+        if state.files.contains_key(path) {
+            return Err(IoError { errno: 17 });
         }
+        state.files.insert(path.to_owned(), contents);
+        Ok(())
     }
 
     fn open_segment(&self, path: &str) -> Result<MachineFile, IoError> {
@@ -574,6 +626,12 @@ impl Folder {
 
     pub(crate) fn path(&self, name: &str) -> String {
         self.0.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    /// The same, as the system sees it.
+    pub(crate) fn real(&self, name: &str) -> String {
+        let folder = self.0.path().canonicalize().unwrap();
+        folder.join(name).to_str().unwrap().to_owned()
     }
 
     pub(crate) fn open(&self, machine: &Machine) -> Result<Rvm<Machine, RealStorage>, OpenError> {
