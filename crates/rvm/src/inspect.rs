@@ -113,7 +113,7 @@ impl SegmentFile {
 
 /// A file that is not to be written, whatever happens.
 #[derive(Debug)]
-pub(crate) struct ReadOnly(StdFile);
+pub(crate) struct ReadOnly(pub(crate) StdFile);
 
 impl ReadOnly {
     pub(crate) fn open(path: &Path) -> Result<ReadOnly, IoError> {

@@ -35,7 +35,10 @@ pub(crate) fn read(file: &StdFile, path: &str) -> Result<Option<Stamp>, IoError>
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
         Err(error) => return Err(io_error(error)),
     };
-    Ok([inside, beside].into_iter().flatten().max_by_key(|stamp| stamp.generation))
+    Ok([inside, beside]
+        .into_iter()
+        .flatten()
+        .max_by_key(|stamp| stamp.generation))
 }
 
 /// Leaves a stamp on `file`, which is at `path`, durably. `false`: no stamp can be kept here.
@@ -70,7 +73,10 @@ fn leave_beside(path: &str, stamp: &Stamp) -> Result<bool, IoError> {
 pub(crate) fn number(file: &StdFile) -> Result<u64, IoError> {
     let metadata = file.metadata().map_err(io_error)?;
     // A number of an inode is given again to the next file; the time of its making tells the two apart.
-    let made = metadata.created().ok().and_then(|made| made.duration_since(UNIX_EPOCH).ok());
+    let made = metadata
+        .created()
+        .ok()
+        .and_then(|made| made.duration_since(UNIX_EPOCH).ok());
     let made = made.map_or(0, |made| made.as_nanos() as u64);
     Ok(metadata.ino().wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ made)
 }

@@ -154,24 +154,44 @@ impl<L: Log, S: Storage> Rvm<L, S> {
     ///
     /// [`Region::keep_unmapped`]: crate::Region::keep_unmapped
     pub fn close(self) -> Result<L, (CloseError, Rvm<L, S>)> {
-        let transactions = self.shared.open_transactions.load(Ordering::Acquire);
-        if transactions > 0 {
-            return Err((CloseError::Uncommitted { transactions }, self));
-        }
-        if let Err(error) = self.flush(Durability::Remote) {
-            return Err((error.into(), self));
+        if let Err(error) = self.settle() {
+            return Err((error, self));
         }
         if self.shared.truncation == Truncation::Here
             && let Err(error) = self.shared.apply_all()
         {
             return Err((error.into(), self));
         }
+        Ok(self.end())
+    }
+
+    /// The same, and applies nothing, for a program that reads its log's records when it starts again. The segments say
+    /// that this log has what they lack, and are nobody else's until it was opened and closed.
+    pub fn close_unapplied(self) -> Result<L, (CloseError, Rvm<L, S>)> {
+        match self.settle() {
+            Ok(()) => Ok(self.end()),
+            Err(error) => Err((error, self)),
+        }
+    }
+
+    /// No transaction is alive, and every commit is safe.
+    fn settle(&self) -> Result<(), CloseError> {
+        let transactions = self.shared.open_transactions.load(Ordering::Acquire);
+        if transactions > 0 {
+            return Err(CloseError::Uncommitted { transactions });
+        }
+        self.flush(Durability::Remote)?;
+        Ok(())
+    }
+
+    /// Ends the truncation thread.
+    fn end(self) -> L {
         let Rvm { shared, thread } = self;
         drop(thread);
         let mut shared = shared;
         loop {
             match Arc::try_unwrap(shared) {
-                Ok(alone) => return Ok(alone.log),
+                Ok(alone) => return alone.log,
                 // Another thread is about to end the drop of a transaction that no longer counts.
                 Err(again) => shared = again,
             }

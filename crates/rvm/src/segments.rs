@@ -259,7 +259,10 @@ impl<F: File> Segments<F> {
             .collect();
         let unapplied = false;
         let coming = Coming { end, unapplied };
+        // Whoever adopts segments adopts those that are used, not all that the log has ever had.
+        let adopt = std::mem::replace(&mut self.adopt, false);
         open.retain(|at| self.open(storage, *at, coming).is_ok());
+        self.adopt = adopt;
         match open.is_empty() {
             true => Ok(()),
             false => self.stamp(storage, &open, applied, false),
@@ -495,21 +498,11 @@ impl<F: File> Segments<F> {
             return Ok(found);
         }
         let Coming { end, unapplied } = coming;
-        let path = entry.path.clone();
         let stands = standing(&entry.known, found.as_ref(), self.journal, end, unapplied);
-        let (log, journal) = match &found {
-            Some(stamp) => (log_of(&stamp.table).to_owned(), stamp.journal),
-            None => (String::new(), self.journal),
-        };
-        match (stands, &found) {
-            (Standing::Fit, Some(stamp)) if self.is_copy(storage, entry, file, stamp)? => {
-                Err(SegmentError::Copy { path, log })
-            }
-            (Standing::Fit, _) => Ok(found),
-            (Standing::Overtaken, _) => Err(SegmentError::Overtaken { path, log, journal }),
-            (Standing::Held, _) => Err(SegmentError::Held { path, log, journal }),
-            (Standing::Older, _) => Err(SegmentError::Older { path }),
-            (Standing::Lost, _) => Err(SegmentError::Foreign { path }),
+        check(stands, &entry.path, found.as_ref())?;
+        match &found {
+            Some(stamp) if self.is_copy(storage, entry, file, stamp)? => Err(copy(&entry.path, stamp)),
+            _ => Ok(found),
         }
     }
 
@@ -525,6 +518,28 @@ impl<F: File> Segments<F> {
         let io = |cause| segment_io(&entry.path, cause);
         let same = stamp.journal == self.journal && stamp.file == storage.number(file).map_err(io)?;
         Ok(same && stamp.table != storage.table_path() && storage.is_table_of(&stamp.table, self.journal))
+    }
+}
+
+/// Refuses a segment that is not this log's to change. `found` is its stamp.
+pub(crate) fn check(standing: Standing, path: &str, found: Option<&Stamp>) -> Result<(), SegmentError> {
+    let path = path.to_owned();
+    let log = found.map_or_else(String::new, |stamp| log_of(&stamp.table).to_owned());
+    let journal = found.map_or(JournalId(0), |stamp| stamp.journal);
+    match standing {
+        Standing::Fit => Ok(()),
+        Standing::Overtaken => Err(SegmentError::Overtaken { path, log, journal }),
+        Standing::Held => Err(SegmentError::Held { path, log, journal }),
+        Standing::Older => Err(SegmentError::Older { path }),
+        Standing::Lost => Err(SegmentError::Foreign { path }),
+    }
+}
+
+/// The refusal of a log that is a copy of the one that left `stamp` on the segment at `path`.
+pub(crate) fn copy(path: &str, stamp: &Stamp) -> SegmentError {
+    SegmentError::Copy {
+        path: path.to_owned(),
+        log: log_of(&stamp.table).to_owned(),
     }
 }
 

@@ -226,9 +226,20 @@ mod tests {
     #[test]
     fn a_log_that_was_overtaken_is_told_from_a_segment_that_was_put_back() {
         assert_eq!(stands(&KNOWN, &stamp(9, 9), true), Standing::Held);
-        assert_eq!(stands(&KNOWN, &clean(9, 9, JournalId(8)), true), Standing::Overtaken);
-        assert_eq!(stands(&KNOWN, &clean(9, 9, OURS), false), Standing::Overtaken, "a copy went on");
-        assert_eq!(stands(&KNOWN, &clean(9, 5, OURS), false), Standing::Overtaken, "from where this one is");
+        assert_eq!(
+            stands(&KNOWN, &clean(9, 9, JournalId(8)), true),
+            Standing::Overtaken
+        );
+        assert_eq!(
+            stands(&KNOWN, &clean(9, 9, OURS), false),
+            Standing::Overtaken,
+            "a copy went on"
+        );
+        assert_eq!(
+            stands(&KNOWN, &clean(9, 5, OURS), false),
+            Standing::Overtaken,
+            "from where this one is"
+        );
         assert_eq!(stands(&KNOWN, &clean(3, 3, OURS), false), Standing::Older);
         assert_eq!(standing(&KNOWN, None, OURS, END, false), Standing::Lost);
     }

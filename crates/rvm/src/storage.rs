@@ -202,16 +202,12 @@ impl Storage for RealStorage {
     }
 
     fn is_table_of(&self, path: &str, journal: JournalId) -> bool {
-        // A path that was cut off in front is none to be followed.
-        let other = Some(Path::new(path)).filter(|path| path.is_absolute());
-        let same = |other: &Path| self.is_same(&self.table, path).unwrap_or(false) || !other.exists();
-        let read = other.filter(|other| !same(other)).map(ReadOnly::open);
-        matches!(read, Some(Ok(file)) if Table::read(&file, journal, "").is_ok_and(|table| table.sequence > 0))
+        is_other_table(&self.table.0, path, journal)
     }
 
     fn is_same(&self, file: &RealFile, path: &str) -> Result<bool, IoError> {
-        let held = file.0.metadata().map_err(io_error)?;
-        let found = std::fs::metadata(path).map_err(io_error)?;
+        let (held, found) = (file.0.metadata(), std::fs::metadata(path));
+        let (held, found) = (held.map_err(io_error)?, found.map_err(io_error)?);
         // A number of an open file is not given to another.
         Ok((held.dev(), held.ino()) == (found.dev(), found.ino()))
     }
@@ -241,6 +237,20 @@ impl File for RealFile {
     fn sync(&self) -> Result<(), IoError> {
         self.0.sync_data().map_err(io_error)
     }
+}
+
+/// Whether there is a segment table of `journal` at `path`, which is not the file `table`.
+pub(crate) fn is_other_table(table: &StdFile, path: &str, journal: JournalId) -> bool {
+    let number = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
+    let (Ok(here), Ok(there)) = (table.metadata(), std::fs::metadata(path)) else {
+        return false;
+    };
+    // A path that was cut off in front is none to be followed.
+    if !path.starts_with('/') || number(here) == number(there) {
+        return false;
+    }
+    let read = ReadOnly::open(Path::new(path)).map(|file| Table::read(&file, journal, ""));
+    matches!(read, Ok(Ok(table)) if table.sequence > 0)
 }
 
 /// The full path of the folder that the file at `path` is in; empty where it is no UTF-8.

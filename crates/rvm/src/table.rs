@@ -102,6 +102,23 @@ impl Table {
         }
     }
 
+    /// The newest table in `file`, whose ever it is; `None` if there is none that can be read.
+    pub(crate) fn peek(file: &impl File, folder: &str) -> Option<(JournalId, Table)> {
+        let mut bytes = vec![0; TABLE_SLOT_BYTES];
+        let mut slot = |slot| {
+            file.read_at(slot_offset(slot), &mut bytes).ok()?;
+            match decode(&bytes, folder) {
+                Slot::Good { journal, table } => Some((journal, table)),
+                _ => None,
+            }
+        };
+        let slots = [slot(0), slot(1)];
+        slots
+            .into_iter()
+            .flatten()
+            .max_by_key(|(_, table)| table.sequence)
+    }
+
     /// Writes the table, which lies in `folder`, over the older slot, durably.
     pub(crate) fn write(
         &mut self,
@@ -109,7 +126,12 @@ impl Table {
         journal: JournalId,
         folder: &str,
     ) -> Result<(), TableError> {
-        let needed = HEADER_BYTES + self.entries.iter().map(|entry| entry_bytes(entry, folder)).sum::<usize>();
+        let needed = HEADER_BYTES
+            + self
+                .entries
+                .iter()
+                .map(|entry| entry_bytes(entry, folder))
+                .sum::<usize>();
         if needed > TABLE_SLOT_BYTES {
             return Err(TableError::PathsTooLong {
                 bytes: needed - TABLE_SLOT_BYTES,
@@ -406,7 +428,10 @@ mod tests {
             entries: (0..SEGMENTS_MAX as u32).map(long).collect(),
         };
         let refused = table.write(&file, JOURNAL, FOLDER);
-        assert!(matches!(refused, Err(TableError::PathsTooLong { .. })), "{refused:?}");
+        assert!(
+            matches!(refused, Err(TableError::PathsTooLong { .. })),
+            "{refused:?}"
+        );
         assert_eq!(Table::read(&file, JOURNAL, FOLDER).unwrap(), Table::default());
     }
 
@@ -463,7 +488,10 @@ mod tests {
         table.write(&file, JOURNAL, FOLDER).unwrap();
         file.0.borrow_mut()[100] ^= 1;
         file.0.borrow_mut()[TABLE_SLOT_BYTES + 100] ^= 1;
-        assert!(matches!(Table::read(&file, JOURNAL, FOLDER), Err(TableError::Damaged)));
+        assert!(matches!(
+            Table::read(&file, JOURNAL, FOLDER),
+            Err(TableError::Damaged)
+        ));
         file.0.borrow_mut().truncate(TABLE_SLOT_BYTES);
         assert!(matches!(
             Table::read(&file, JOURNAL, FOLDER),

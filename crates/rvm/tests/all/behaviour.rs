@@ -430,7 +430,10 @@ fn a_segment_whose_forgetting_failed_is_in_the_table_before_the_next_record() {
         // What was written reaches the disk all the same.
         machine.fail_table_sync(write);
         let refused = rvm.forget_segment("a");
-        assert!(matches!(refused, Err(ForgetError::Table(_))), "{write}: {refused:?}");
+        assert!(
+            matches!(refused, Err(ForgetError::Table(_))),
+            "{write}: {refused:?}"
+        );
         let a = rvm.map("a", 0, 0).unwrap();
         commit(&rvm, &a, 8, 9);
         drop((a, rvm));

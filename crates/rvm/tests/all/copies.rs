@@ -9,7 +9,9 @@ use std::process::Command;
 
 use netram_proto::id::JournalId;
 use netram_proto::port::Durability;
-use netram_rvm::{Allocation, MapError, Mode, OpenError, Options, RealStorage, Rvm, SegmentError, TruncateError};
+use netram_rvm::{
+    Allocation, MapError, Mode, OpenError, Options, RealStorage, Rvm, SegmentError, TruncateError,
+};
 
 use crate::common::{Folder, JOURNAL, Machine, Random, TestRvm};
 
@@ -51,7 +53,9 @@ fn history(rvm: &TestRvm, numbers: std::ops::Range<u64>) -> Result<u64, Box<dyn 
 fn words(machine: &Machine) -> Vec<u64> {
     let bytes = [machine.file("a"), machine.file("b")].concat();
     let words = bytes.chunks_exact(8);
-    words.map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect()
+    words
+        .map(|word| u64::from_le_bytes(word.try_into().unwrap()))
+        .collect()
 }
 
 /// All of one state: no transaction is there in part.
@@ -84,7 +88,9 @@ fn a_copied_log_is_refused_or_leaves_nothing_older_behind() {
         let acked = history(&rvm, 1..60).unwrap_or(0);
         drop(rvm);
         original.crash(seed);
-        let Some(copy) = original.copied(seed ^ 1) else { continue };
+        let Some(copy) = original.copied(seed ^ 1) else {
+            continue;
+        };
         if !has_both(&original) {
             continue;
         }
@@ -94,7 +100,10 @@ fn a_copied_log_is_refused_or_leaves_nothing_older_behind() {
             Ok(rvm) => {
                 taken += 1;
                 let after = words(&copy);
-                let older = before.iter().zip(&after).position(|(before, after)| after < before);
+                let older = before
+                    .iter()
+                    .zip(&after)
+                    .position(|(before, after)| after < before);
                 assert_eq!(older, None, "copied at {at}: {before:?} became {after:?}");
                 // What it then maps it has taken over; what it may not is refused.
                 if rvm.map("a", 0, 0).is_ok() && rvm.map("b", 0, 0).is_ok() {
@@ -116,7 +125,10 @@ fn a_copied_log_is_refused_or_leaves_nothing_older_behind() {
         match original.open() {
             // Nobody else has changed the segments.
             Ok(rvm) if before.iter().all(|word| *word < 100) => {
-                assert!(whole(&rvm) >= acked, "copied at {at}: the original has lost commits");
+                assert!(
+                    whole(&rvm) >= acked,
+                    "copied at {at}: the original has lost commits"
+                );
             }
             Ok(_) => {
                 let after = words(&original);
@@ -154,12 +166,18 @@ fn the_owner_is_never_refused() {
             }
             machine.crash(random.below(1 << 30));
             machine.fail_table_sync(0);
-            let rvm = machine.open().unwrap_or_else(|error| panic!("round {round}: {error}"));
+            let rvm = machine
+                .open()
+                .unwrap_or_else(|error| panic!("round {round}: {error}"));
             if acked > 0 {
                 let (a, b) = (rvm.map("a", 0, 0).unwrap(), rvm.map("b", 0, 0).unwrap());
                 let last: u64 = a.get(0).unwrap();
                 assert!(last >= acked, "round {round}: {acked} acknowledged, {last} found");
-                assert_eq!(b.get::<u64>(4088).unwrap(), last, "round {round}: a torn transaction");
+                assert_eq!(
+                    b.get::<u64>(4088).unwrap(),
+                    last,
+                    "round {round}: a torn transaction"
+                );
             }
         }
     }
@@ -172,7 +190,9 @@ fn open(folder: &Folder, table: &str, log: &Machine, adopt: bool) -> Result<Real
         false => JOURNAL,
     };
     let table = folder.path(table);
-    let storage = RealStorage::open(&table).or_else(|_| RealStorage::create(&table)).unwrap();
+    let storage = RealStorage::open(&table)
+        .or_else(|_| RealStorage::create(&table))
+        .unwrap();
     let options = Options {
         adopt_segments: adopt,
         ..Options::new(journal)
@@ -307,7 +327,10 @@ fn a_copied_folder_has_its_own_segments() {
     put(&rvm, &folder.path("backup/d"), 7);
     drop(rvm);
     assert_eq!(on_disk(&path), 2);
-    assert_eq!(got(&open(&folder, "store/segments", &log, false).unwrap(), &path), 2);
+    assert_eq!(
+        got(&open(&folder, "store/segments", &log, false).unwrap(), &path),
+        2
+    );
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod load;
 mod log;
 pub(crate) mod look;
 pub(crate) mod overlay;
+mod relocate;
 mod show;
 pub(crate) mod verdict;
 
@@ -40,6 +41,7 @@ pub(crate) enum Rvm {
     Dump(dump::Dump),
     Check(check::Check),
     Grow(grow::Grow),
+    Relocate(relocate::Relocate),
     Bash(bash::Bash),
 }
 
@@ -54,6 +56,7 @@ impl Rvm {
             Rvm::Dump(dump) => dump.run(),
             Rvm::Check(check) => check.run(),
             Rvm::Grow(grow) => grow.run(),
+            Rvm::Relocate(relocate) => relocate.run(),
             Rvm::Bash(bash) => bash.run(),
         }
     }
