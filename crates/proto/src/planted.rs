@@ -42,8 +42,6 @@ pub enum Fault {
     SpoolDropped,
     /// (6) A page of a file is cut in two records, between which the journal may end.
     PageCut,
-    /// (6) A log that is a copy, or older than a segment, is applied to it all the same.
-    StampIgnored,
     /// (7) Records are accepted without checking that they chain to their predecessor.
     ChainUnchecked,
     /// (8) A bad record below the stable LSN is taken for the end of the log.
@@ -90,6 +88,8 @@ pub enum Fault {
     SlotsBeforePages,
     /// (14) An owner that comes back looks for slots that it has given up, and takes a deposit without them for another one.
     GivenUpIsCounted,
+    /// (24) A log that is a copy, or older than a segment, is applied to it all the same.
+    StampIgnored,
     /// (0) A listener that takes longer than the timer is taken for one that hears nothing.
     SlowIsDeaf,
 }
@@ -115,7 +115,6 @@ impl Fault {
         Fault::SpoolAfterFlush,
         Fault::SpoolDropped,
         Fault::PageCut,
-        Fault::StampIgnored,
         Fault::ChainUnchecked,
         Fault::CorruptionIsEnd,
         Fault::CutOffIsDone,
@@ -139,6 +138,7 @@ impl Fault {
         Fault::OldBlocksGiven,
         Fault::SlotsBeforePages,
         Fault::GivenUpIsCounted,
+        Fault::StampIgnored,
         Fault::SlowIsDeaf,
     ];
 }

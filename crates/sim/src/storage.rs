@@ -31,6 +31,22 @@ struct Entries {
     drawn: u64,
 }
 
+impl Directory {
+    /// What the disk that `disk` is shows of each segment, by name.
+    pub fn contents(&self, disk: &SharedDisk) -> Vec<Vec<u8>> {
+        let (entries, disk) = (self.0.borrow(), disk.borrow());
+        let segments = entries.segments.values();
+        segments
+            .map(|(number, _)| disk.cached(*number).to_vec())
+            .collect()
+    }
+
+    /// The stamps that the segments have.
+    pub fn stamps(&self) -> Vec<Stamp> {
+        self.0.borrow().stamps.values().cloned().collect()
+    }
+}
+
 /// A process's view of the segments on its machine's disk.
 pub struct SimStorage {
     disk: SharedDisk,
@@ -51,6 +67,18 @@ impl SimStorage {
             directory: directory.clone(),
             table: SimFile::new(disk, table),
         }
+    }
+
+    /// A log on the disk `log`, a copy of the one beside the segments in `directory` on `disk`. `None`: the copy was made
+    /// before there was a segment table.
+    pub fn beside(log: &SharedDisk, disk: &SharedDisk, directory: &Directory) -> Option<SimStorage> {
+        let table = directory.0.borrow().table?;
+        let there = log.borrow().has(table);
+        there.then(|| SimStorage {
+            disk: Rc::clone(disk),
+            directory: directory.clone(),
+            table: SimFile::new(log, table),
+        })
     }
 
     fn number(&self, path: &str) -> Result<usize, IoError> {
