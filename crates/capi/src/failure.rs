@@ -100,7 +100,9 @@ pub(crate) fn text() -> *const c_char {
 impl From<SegmentError> for Failure {
     fn from(error: SegmentError) -> Failure {
         let errno = match &error {
-            SegmentError::Missing { .. } => libc::ENOENT,
+            SegmentError::Missing { .. } | SegmentError::NoFolder { .. } => libc::ENOENT,
+            SegmentError::Name { .. } => libc::EINVAL,
+            SegmentError::TooLong { .. } => libc::EFBIG,
             SegmentError::Exists { .. } => libc::EEXIST,
             SegmentError::InUse { .. } => libc::EBUSY,
             SegmentError::Short { .. } => libc::EIO,

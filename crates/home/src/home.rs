@@ -97,8 +97,31 @@ impl Home {
         text(&place.table())?;
         place.create(log_bytes)?;
         let home = Home { place };
-        home.create_table()?;
+        if let Err(error) = home.create_table() {
+            home.discard();
+            return Err(error);
+        }
         Ok(home)
+    }
+
+    /// Removes a home that was just made and never opened, so that it can be made again.
+    pub fn discard(&self) {
+        // Whoever has it open by now keeps it.
+        let Ok(_lock) = self.place.lock() else { return };
+        // The log first: without it there is no home, whatever else stays.
+        for path in [
+            self.log(),
+            self.segments(),
+            self.place.view(),
+            self.place.key(),
+            self.place.lock_file(),
+        ] {
+            let _ = std::fs::remove_file(path);
+        }
+        if self.place.layout() == Layout::Directory {
+            // Settings that somebody has put there stay, and the directory with them.
+            let _ = std::fs::remove_dir(self.path());
+        }
     }
 
     /// Whether there is a log.

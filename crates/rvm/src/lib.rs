@@ -50,6 +50,7 @@ mod radix;
 mod range;
 mod real_stamp;
 pub mod record;
+mod refusal;
 mod region;
 mod relocate;
 mod run;

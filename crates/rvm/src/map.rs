@@ -10,7 +10,7 @@ use crate::memory::Placement;
 use crate::options::Truncation;
 use crate::region::{Mapping, Region};
 use crate::rvm::Rvm;
-use crate::segments::segment_io;
+use crate::segments::{check_name, segment_io};
 use crate::storage::Storage;
 use crate::sync::lock;
 
@@ -36,6 +36,7 @@ impl<L: Log, S: Storage> Rvm<L, S> {
         placement: Placement,
     ) -> Result<Region, MapError> {
         let shared = &*self.shared;
+        check_name(path)?;
         let name = shared
             .storage
             .name(path)

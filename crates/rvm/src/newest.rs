@@ -9,7 +9,7 @@ use netram_proto::id::{JournalId, Lsn};
 use crate::error::SegmentError;
 use crate::inspect::ReadOnly;
 use crate::real_stamp::{self, number};
-use crate::segments::{check, copy};
+use crate::refusal::{check, copy};
 use crate::stamp::standing;
 use crate::storage::{folder_of, is_other_table};
 use crate::table::{Entry, Table};

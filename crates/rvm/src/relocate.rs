@@ -69,7 +69,8 @@ pub fn relocate(
             continue;
         };
         let to = full(&storage, &format!("{to}{rest}"))?;
-        if table.entries.iter().any(|other| other.path == to) {
+        let mut others = (0..table.entries.len()).filter(|other| *other != at);
+        if others.any(|other| table.entries[other].path == to) {
             return Err(RelocateError::Taken { to });
         }
         fits(&storage, &to)?;

@@ -12,7 +12,7 @@ use crate::error::{CloseError, FlushError, OpenError, SegmentError, TruncateErro
 use crate::limit::POOL_TRANSACTIONS_MAX;
 use crate::options::{Mode, Options, Truncation};
 use crate::record::range_bytes_max;
-use crate::segments::{Segments, segment_io};
+use crate::segments::{Segments, check_name, segment_io};
 use crate::shared::Shared;
 use crate::spool::Spool;
 use crate::stats::{Counters, Statistics, add};
@@ -123,6 +123,10 @@ impl<L: Log, S: Storage> Rvm<L, S> {
         };
         lock(&shared.truncator).sync_last = true;
         if shared.truncation == Truncation::Here {
+            if state.head < state.tail {
+                let judged = lock(&shared.segments).judge_all(&shared.storage, state.tail);
+                judged.map_err(TruncateError::from)?;
+            }
             shared.truncate_to(state.tail)?;
         }
         // Recovery's buffers may be large; the rounds to come bring their own.
@@ -221,8 +225,17 @@ impl<L: Log, S: Storage> Rvm<L, S> {
         length: u64,
         allocation: Allocation,
     ) -> Result<(), SegmentError> {
+        check_name(path)?;
         let created = self.shared.storage.create_segment(path, length, allocation);
-        created.map_err(|cause| segment_io(path, cause))
+        created.map_err(|cause| {
+            let name = path.to_owned();
+            match cause.errno {
+                2 => SegmentError::NoFolder { path: name },
+                // EFBIG
+                27 => SegmentError::TooLong { path: name, length },
+                _ => segment_io(path, cause),
+            }
+        })
     }
 
     /// Begins a transaction.

@@ -10,58 +10,13 @@ use netram_proto::port::{File, IoError};
 
 use netram_proto::planted::Fault;
 
-use crate::error::{ForgetError, MapError, SegmentError, TableError, TruncateError};
+use crate::error::{ForgetError, MapError, SegmentError, TableError};
 use crate::limit::{PATH_BYTES_MAX, SEGMENTS_MAX};
 use crate::options::{Options, Truncation};
-use crate::stamp::{Known, Stamp, Standing, standing};
+use crate::refusal::{StampError, check, copy};
+use crate::stamp::{Known, Stamp, standing};
 use crate::storage::{Identity, Storage};
 use crate::table::{self, Entry, Table};
-
-/// Why a stamp was not left.
-#[derive(Debug)]
-pub(crate) enum StampError {
-    Segment(SegmentError),
-    Table(TableError),
-}
-
-impl From<SegmentError> for StampError {
-    fn from(error: SegmentError) -> StampError {
-        StampError::Segment(error)
-    }
-}
-
-impl From<TableError> for StampError {
-    fn from(error: TableError) -> StampError {
-        StampError::Table(error)
-    }
-}
-
-impl From<StampError> for MapError {
-    fn from(error: StampError) -> MapError {
-        match error {
-            StampError::Segment(error) => error.into(),
-            StampError::Table(error) => error.into(),
-        }
-    }
-}
-
-impl From<StampError> for ForgetError {
-    fn from(error: StampError) -> ForgetError {
-        match error {
-            StampError::Segment(error) => ForgetError::Truncate(error.into()),
-            StampError::Table(error) => error.into(),
-        }
-    }
-}
-
-impl From<StampError> for TruncateError {
-    fn from(error: StampError) -> TruncateError {
-        match error {
-            StampError::Segment(error) => error.into(),
-            StampError::Table(error) => error.into(),
-        }
-    }
-}
 
 /// What commits need of a segment.
 #[derive(Debug)]
@@ -243,6 +198,23 @@ impl<F: File> Segments<F> {
             return Err(error.into());
         }
         self.states.remove(at);
+        Ok(())
+    }
+
+    /// Refuses a log that is not the newest of one of the segments that it may have records for, before it is applied to
+    /// any: it could change the one, be refused the other, and have taken the first from its newest log.
+    pub(crate) fn judge_all<S: Storage<File = F>>(&self, storage: &S, end: Lsn) -> Result<(), SegmentError> {
+        let unapplied = true;
+        for entry in self.table.entries.iter().filter(|entry| entry.known.open) {
+            // One that is away, or another file by now, may be one that no record names.
+            let Ok(file) = storage.open_segment(&entry.path) else {
+                continue;
+            };
+            if !matches!(storage.stamp(&file, &entry.path), Ok(Some(_))) {
+                continue;
+            }
+            self.judge(storage, entry, &file, Coming { end, unapplied })?;
+        }
         Ok(())
     }
 
@@ -493,9 +465,17 @@ impl<F: File> Segments<F> {
             return Ok(None);
         }
         let io = |cause| segment_io(&entry.path, cause);
-        let found = storage.stamp(file, &entry.path).map_err(io)?;
+        let mut found = storage.stamp(file, &entry.path).map_err(io)?;
         if self.adopt || self.blind {
             return Ok(found);
+        }
+        if let Some(stamp) = &mut found
+            && stamp.journal != self.journal
+            && stamp.table == storage.table_path()
+            && !stamp.table.is_empty()
+        {
+            // This log is where that one was: whoever deleted it has given up what it had.
+            stamp.open = false;
         }
         let Coming { end, unapplied } = coming;
         let stands = standing(&entry.known, found.as_ref(), self.journal, end, unapplied);
@@ -521,40 +501,20 @@ impl<F: File> Segments<F> {
     }
 }
 
-/// Refuses a segment that is not this log's to change. `found` is its stamp.
-pub(crate) fn check(standing: Standing, path: &str, found: Option<&Stamp>) -> Result<(), SegmentError> {
-    let path = path.to_owned();
-    let log = found.map_or_else(String::new, |stamp| log_of(&stamp.table).to_owned());
-    let journal = found.map_or(JournalId(0), |stamp| stamp.journal);
-    match standing {
-        Standing::Fit => Ok(()),
-        Standing::Overtaken => Err(SegmentError::Overtaken { path, log, journal }),
-        Standing::Held => Err(SegmentError::Held { path, log, journal }),
-        Standing::Older => Err(SegmentError::Older { path }),
-        Standing::Lost => Err(SegmentError::Foreign { path }),
-    }
-}
-
-/// The refusal of a log that is a copy of the one that left `stamp` on the segment at `path`.
-pub(crate) fn copy(path: &str, stamp: &Stamp) -> SegmentError {
-    SegmentError::Copy {
-        path: path.to_owned(),
-        log: log_of(&stamp.table).to_owned(),
-    }
-}
-
-/// What people call the log by whose segment table is at `table`: its directory, or its file.
-fn log_of(table: &str) -> &str {
-    table
-        .strip_suffix("/segments")
-        .or_else(|| table.strip_suffix(".segments"))
-        .unwrap_or(table)
-}
-
 fn open_file<S: Storage>(storage: &S, name: &str) -> Result<S::File, SegmentError> {
     storage
         .open_segment(name)
         .map_err(|cause| segment_io(name, cause))
+}
+
+/// Refuses a path that no file can have.
+pub(crate) fn check_name(path: &str) -> Result<(), SegmentError> {
+    match path.contains('\0') {
+        true => Err(SegmentError::Name {
+            path: path.to_owned(),
+        }),
+        false => Ok(()),
+    }
 }
 
 /// Sorts an I/O error by what a person must do.

@@ -314,6 +314,10 @@ fn create_file(path: &str, length: u64, allocation: Allocation) -> Result<(), Io
 }
 
 fn fill_new(file: &StdFile, length: u64, allocation: Allocation) -> Result<(), IoError> {
+    if i64::try_from(length).is_err() {
+        // EFBIG, which the system says of other lengths that are too large; it has no word for these.
+        return Err(IoError { errno: 27 });
+    }
     file.set_len(length).map_err(io_error)?;
     if allocation == Allocation::Preallocated && length > 0 {
         match allocate_ahead(file, length) {

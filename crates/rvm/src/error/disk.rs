@@ -82,6 +82,28 @@ pub enum SegmentError {
         /// The segment's path.
         path: String,
     },
+    /// The folder of a new segment does not exist.
+    #[error("there is no folder for the segment {path}; make it first, or choose another path")]
+    NoFolder {
+        /// The segment's path.
+        path: String,
+    },
+    /// A path with a zero byte, which no file can have.
+    #[error("{path:?} is no name for a segment: it has a zero byte in it; choose another")]
+    Name {
+        /// What was given.
+        path: String,
+    },
+    /// The file system has no files of that size.
+    #[error(
+        "a segment of {length} bytes at {path} is more than the file system can have in a file; choose a smaller size"
+    )]
+    TooLong {
+        /// The segment's path.
+        path: String,
+        /// The bytes asked for.
+        length: u64,
+    },
     /// A new segment would replace a file.
     #[error("there is a file {path} already; choose another path, or map that file")]
     Exists {
@@ -132,7 +154,7 @@ pub enum SegmentError {
     /// Another log has committed changes that the segment lacks.
     #[error(
         "the segment {path} belongs to the log {log} (journal {journal}), which was not closed: commits may be in that \
-         log only. Open that log and close it first; if it is lost, open once with `adopt_segments`"
+         log only. Close it first (`netram rvm apply` does); if it is lost, open once with `adopt_segments`"
     )]
     Held {
         /// The segment's path.

@@ -1,6 +1,7 @@
 //! `netram rvm`: recoverable memory from outside. Each subcommand is a file, the random test a folder; what they share
 //! is in [`look`], [`overlay`], [`verdict`] and [`heaps`].
 
+mod apply;
 pub(crate) mod bash;
 mod check;
 mod create;
@@ -41,6 +42,7 @@ pub(crate) enum Rvm {
     Dump(dump::Dump),
     Check(check::Check),
     Grow(grow::Grow),
+    Apply(apply::Apply),
     Relocate(relocate::Relocate),
     Bash(bash::Bash),
 }
@@ -56,6 +58,7 @@ impl Rvm {
             Rvm::Dump(dump) => dump.run(),
             Rvm::Check(check) => check.run(),
             Rvm::Grow(grow) => grow.run(),
+            Rvm::Apply(apply) => apply.run(),
             Rvm::Relocate(relocate) => relocate.run(),
             Rvm::Bash(bash) => bash.run(),
         }

@@ -58,9 +58,16 @@ impl Relocate {
     }
 }
 
-/// The path from the root on, which need not exist any more.
+/// The path from the root on, without links as far as it leads somewhere: it need not exist any more.
 fn full(path: &Path) -> Result<String> {
-    let absolute = std::path::absolute(path).with_context(|| path.display().to_string())?;
+    let mut absolute = std::path::absolute(path).with_context(|| path.display().to_string())?;
+    if let Some((above, real)) = absolute
+        .ancestors()
+        .find_map(|above| Some((above, above.canonicalize().ok()?)))
+    {
+        let rest = absolute.strip_prefix(above).unwrap_or(Path::new(""));
+        absolute = real.components().chain(rest.components()).collect();
+    }
     let text = absolute.into_os_string().into_string();
     text.map_err(|path| anyhow!("{} is not UTF-8; choose another name", path.display()))
 }
