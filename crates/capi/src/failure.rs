@@ -100,11 +100,17 @@ pub(crate) fn text() -> *const c_char {
 impl From<SegmentError> for Failure {
     fn from(error: SegmentError) -> Failure {
         let errno = match &error {
-            SegmentError::Missing { .. } => libc::ENOENT,
+            SegmentError::Missing { .. } | SegmentError::NoFolder { .. } => libc::ENOENT,
+            SegmentError::Name { .. } => libc::EINVAL,
+            SegmentError::TooLong { .. } => libc::EFBIG,
             SegmentError::Exists { .. } => libc::EEXIST,
             SegmentError::InUse { .. } => libc::EBUSY,
             SegmentError::Short { .. } => libc::EIO,
-            SegmentError::Foreign { .. } => libc::ESTALE,
+            SegmentError::Foreign { .. }
+            | SegmentError::Overtaken { .. }
+            | SegmentError::Older { .. }
+            | SegmentError::Copy { .. } => libc::ESTALE,
+            SegmentError::Held { .. } => libc::EBUSY,
             SegmentError::Io { cause, .. } => cause.errno,
         };
         Failure::io(errno, error)
@@ -116,7 +122,7 @@ impl From<TableError> for Failure {
         match &error {
             TableError::Io { cause } => Failure::io(cause.errno, error),
             TableError::Version { .. } => Failure::of(Code::LogVersionSkew, error),
-            TableError::Full { .. } => Failure::of(Code::TooBig, error),
+            TableError::Full { .. } | TableError::PathsTooLong { .. } => Failure::of(Code::TooBig, error),
             TableError::PathTooLong { .. } => Failure::of(Code::NameTooLong, error),
             TableError::Short { .. } | TableError::Foreign { .. } | TableError::Damaged => {
                 Failure::of(Code::Log, error)
@@ -196,6 +202,7 @@ impl From<CloseError> for Failure {
         match error {
             CloseError::Uncommitted { .. } => Failure::of(Code::Uncommitted, error),
             CloseError::Flush(error) => error.into(),
+            CloseError::Apply(error) => error.into(),
         }
     }
 }
@@ -272,14 +279,16 @@ impl From<HomeError> for Failure {
             HomeError::Table { cause, .. } => Failure::io(cause.errno, error),
             HomeError::Name { .. } => Failure::io(libc::EILSEQ, error),
             HomeError::Thread(source) => Failure::system(source, &error),
+            HomeError::Older(cause) => Failure::from(cause.clone()),
             HomeError::Memory(MemoryError::Recovery(cause)) => Failure {
                 text: error.to_string(),
                 ..Failure::from(cause.clone())
             },
             HomeError::Memory(MemoryError::Threshold { .. }) => Failure::of(Code::Options, error),
-            HomeError::Memory(_) | HomeError::Settings(_) | HomeError::TableMissing { .. } => {
-                Failure::of(Code::Log, error)
-            }
+            HomeError::Memory(_)
+            | HomeError::Settings(_)
+            | HomeError::TableMissing { .. }
+            | HomeError::Relocate(_) => Failure::of(Code::Log, error),
         }
     }
 }

@@ -106,10 +106,17 @@ impl Library {
         }
         self.fork.set()?;
         if let Some(choices) = choices {
-            if let Some(wanted) = &choices.create {
-                crate::log::create(choices.log.as_deref(), wanted)?;
+            let made = match &choices.create {
+                Some(wanted) => Some(crate::log::create(choices.log.as_deref(), wanted)?),
+                None => None,
+            };
+            if let Err(failure) = self.choose(choices) {
+                if let Some(home) = made {
+                    // Nothing was started: the next attempt is to make the log again.
+                    home.discard();
+                }
+                return Err(failure);
             }
-            self.choose(choices)?;
         }
         self.phase.store(RUNNING, Ordering::Release);
         Ok(())

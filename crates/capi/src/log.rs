@@ -202,8 +202,8 @@ fn open_apart(home: Home, settings: Settings) -> Result<Opened, Failure> {
     }
 }
 
-/// Makes a log.
-pub(crate) fn create(path: Option<&Path>, wanted: &NewLog) -> Result<(), Failure> {
+/// Makes a log, or nothing.
+pub(crate) fn create(path: Option<&Path>, wanted: &NewLog) -> Result<Home, Failure> {
     let path = path.ok_or_else(|| Failure::new(Code::Log, "no log is named in `log_dev`"))?;
     let path = absolute(path)?;
     // What an opening would refuse is refused before there is a log: the next attempt would find one.
@@ -211,11 +211,19 @@ pub(crate) fn create(path: Option<&Path>, wanted: &NewLog) -> Result<(), Failure
         .settings()?
         .journal_config()
         .map_err(HomeError::from)?;
-    Home::create(&path, Layout::Beside, wanted.bytes.max(LOG_BYTES_MIN))?;
+    let home = Home::create(&path, Layout::Beside, wanted.bytes.max(LOG_BYTES_MIN))?;
     let mode = (wanted.mode & 0o777) as u32;
-    set_mode(&path, mode)?;
+    if let Err(failure) = set_modes(&path, mode) {
+        home.discard();
+        return Err(failure);
+    }
+    Ok(home)
+}
+
+fn set_modes(path: &Path, mode: u32) -> Result<(), Failure> {
+    set_mode(path, mode)?;
     for companion in COMPANIONS {
-        let mut name = path.clone().into_os_string();
+        let mut name = path.to_path_buf().into_os_string();
         name.push(companion);
         // Whoever may use the log must be able to use these. Nobody else needs them, the key least of all.
         set_mode(Path::new(&name), mode & 0o770)?;

@@ -39,6 +39,15 @@ pub enum OpenError {
         /// What the system said.
         source: io::Error,
     },
+    /// Somebody has removed the file by which a journal has one writer at a time.
+    #[error(
+        "the lock file {path} is gone; make sure that no program has this log open, then make the file again, empty: \
+         touch {path}"
+    )]
+    NoLock {
+        /// The lock file.
+        path: PathBuf,
+    },
     /// Another process has the journal open.
     #[error("{path} is in use by process {pid}; a journal has one writer at a time: stop that process first")]
     InUse {

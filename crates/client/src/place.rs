@@ -142,7 +142,7 @@ impl Place {
         let journal = JournalId(u128::from_le_bytes(random()));
         match self.layout {
             Layout::Directory => self.create_directory(&new_parts(journal, capacity))?,
-            Layout::Beside => self.create_beside(&new_parts(journal, capacity))?,
+            Layout::Beside => self.create_in_place(&new_parts(journal, capacity))?,
         }
         Ok(journal)
     }
@@ -156,28 +156,45 @@ impl Place {
         self.create_directory(parts)
     }
 
+    /// A directory that is there must have no journal: it is empty, holds somebody's settings, or what a creation left that
+    /// was killed.
     fn create_directory(&self, parts: &Parts) -> Result<(), CreateError> {
-        match fs::create_dir(&self.root) {
-            Ok(()) => (),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                return Err(CreateError::Exists(self.root.clone()));
-            }
+        let new = match fs::create_dir(&self.root) {
+            Ok(()) => true,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
             Err(error) => return Err(self.failed(error)),
+        };
+        if !new && !self.is_free() {
+            return Err(CreateError::Exists(self.root.clone()));
         }
-        let made = new_file(&self.lock_file())
-            .and_then(|_| self.fill(&self.log(), parts))
-            .and_then(|()| File::open(&self.root)?.sync_all())
-            .and_then(|()| self.sync_parent());
-        if made.is_err() {
+        let made = self.create_in_place(parts);
+        if made.is_err() && new {
             // A half-made journal is of no use to anybody, and holds nothing.
             let _ = fs::remove_dir_all(&self.root);
         }
-        made.map_err(|error| self.failed(error))
+        made?;
+        File::open(&self.root)
+            .and_then(|folder| folder.sync_all())
+            .map_err(|error| self.failed(error))
+    }
+
+    /// Whether the directory has nothing but what a creation makes before the log, and settings. A segment table is made
+    /// behind the log: where one is, a log has been lost, which nobody may forget by accident.
+    fn is_free(&self) -> bool {
+        let made = [
+            self.lock_file(),
+            self.view(),
+            self.key(),
+            self.companion("log.new", "new"),
+        ];
+        let ours = |path: PathBuf| made.contains(&path) || path == self.settings();
+        let entries = fs::read_dir(&self.root).ok();
+        entries.is_some_and(|mut entries| entries.all(|entry| entry.is_ok_and(|entry| ours(entry.path()))))
     }
 
     /// The log appears last and whole, under its name: until then there is no journal, and the next attempt begins
     /// anew.
-    fn create_beside(&self, parts: &Parts) -> Result<(), CreateError> {
+    fn create_in_place(&self, parts: &Parts) -> Result<(), CreateError> {
         let mut options = OpenOptions::new();
         options
             .read(true)
@@ -192,10 +209,10 @@ impl Place {
             OpenError::InUse { path, .. } => CreateError::Exists(path),
             other => self.failed(io::Error::other(other)),
         })?;
-        if self.root.symlink_metadata().is_ok() {
+        if self.log().symlink_metadata().is_ok() {
             return Err(CreateError::Exists(self.root.clone()));
         }
-        let unfinished = self.companion("new", "new");
+        let unfinished = self.companion("log.new", "new");
         let made = [self.view(), self.key(), self.table(), unfinished.clone()]
             .iter()
             .try_for_each(|stale| remove(stale))
@@ -206,7 +223,7 @@ impl Place {
                     CWD,
                     &unfinished,
                     CWD,
-                    &self.root,
+                    &self.log(),
                     RenameFlags::NOREPLACE,
                 )?)
             })
@@ -246,7 +263,11 @@ impl Place {
     pub fn lock(&self) -> Result<Lock, OpenError> {
         let path = self.lock_file();
         let opened = OpenOptions::new().read(true).write(true).open(&path);
-        let mut file = opened.map_err(|source| OpenError::File { path, source })?;
+        let mut file = opened.map_err(|source| match source.kind() {
+            // A new one would let a second writer in beside one that holds the file that was removed.
+            io::ErrorKind::NotFound if self.log().exists() => OpenError::NoLock { path },
+            _ => OpenError::File { path, source },
+        })?;
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             let mut pid = String::new();
             let _ = file.read_to_string(&mut pid);

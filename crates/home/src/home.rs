@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use netram_client::{CreateError, Journal, Layout, OpenError, Place, Recovered};
+use netram_client::{CreateError, Inspect, Journal, Layout, OpenError, Place, Recovered};
 use netram_proto::port::{IoError, Log};
-use netram_rvm::{RealStorage, Region, Rvm};
+use netram_rvm::{RealStorage, Region, RelocateError, Relocated, Rvm, SegmentError, relocate};
 
 use crate::settings::{Settings, SettingsError};
 
@@ -62,6 +62,12 @@ pub enum HomeError {
         /// The path.
         path: PathBuf,
     },
+    /// The log is a copy, or older than a segment. Nothing was opened.
+    #[error("{0}")]
+    Older(SegmentError),
+    /// No segment was relocated.
+    #[error("{0}")]
+    Relocate(RelocateError),
     /// Recovery of the memory stopped. The log keeps every record.
     #[error("{0}")]
     Memory(#[from] netram_rvm::OpenError),
@@ -91,8 +97,31 @@ impl Home {
         text(&place.table())?;
         place.create(log_bytes)?;
         let home = Home { place };
-        home.create_table()?;
+        if let Err(error) = home.create_table() {
+            home.discard();
+            return Err(error);
+        }
         Ok(home)
+    }
+
+    /// Removes a home that was just made and never opened, so that it can be made again.
+    pub fn discard(&self) {
+        // Whoever has it open by now keeps it.
+        let Ok(_lock) = self.place.lock() else { return };
+        // The log first: without it there is no home, whatever else stays.
+        for path in [
+            self.log(),
+            self.segments(),
+            self.place.view(),
+            self.place.key(),
+            self.place.lock_file(),
+        ] {
+            let _ = std::fs::remove_file(path);
+        }
+        if self.place.layout() == Layout::Directory {
+            // Settings that somebody has put there stay, and the directory with them.
+            let _ = std::fs::remove_dir(self.path());
+        }
     }
 
     /// Whether there is a log.
@@ -138,13 +167,35 @@ impl Home {
 
     /// The same, and shows the recovered log before its records are applied to the segments and given up.
     pub fn open_after(&self, settings: &Settings, look: impl FnOnce(&Journal)) -> Result<Opened, HomeError> {
-        let (journal, recovered) = Journal::open(self.place.root(), settings.journal_config()?)?;
+        let config = settings.journal_config()?;
+        if !settings.adopt_segments {
+            self.refuse_older()?;
+        }
+        let (journal, recovered) = Journal::open(self.place.root(), config)?;
         look(&journal);
         let options = settings.options(journal.id());
         let storage = self.open_table(&journal)?;
         let memory = Rvm::open(journal, storage, options)?;
         memory.start_truncation().map_err(HomeError::Thread)?;
         Ok(Opened { memory, recovered })
+    }
+
+    /// Refuses a log that is a copy, or older than its segments, before the journal is opened: that would fence the
+    /// original.
+    fn refuse_older(&self) -> Result<(), HomeError> {
+        match netram_rvm::refuse_older(&self.segments()) {
+            Ok(()) => Ok(()),
+            // What was read is of a moment of whoever has it open. The opening says who that is.
+            Err(_) if self.place.is_locked().unwrap_or(true) => Ok(()),
+            Err(error) => Err(HomeError::Older(error)),
+        }
+    }
+
+    /// Calls segments by where they are now: the one at `from`, or all beneath that folder. Nobody may have the log open.
+    pub fn relocate(&self, from: &str, to: &str, adopt: bool) -> Result<Vec<Relocated>, HomeError> {
+        let journal = Inspect::open(self.path())?.superblock().journal;
+        let moved = relocate(&self.segments(), journal, from, to, adopt);
+        moved.map_err(HomeError::Relocate)
     }
 
     fn open_table(&self, journal: &Journal) -> Result<RealStorage, HomeError> {

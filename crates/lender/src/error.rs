@@ -18,6 +18,16 @@ pub enum StoreError {
         /// What is allowed.
         must: &'static str,
     },
+    /// Less than the least that can be lent, or more than the most. Lend another amount.
+    #[error("cannot lend {got} bytes of memory; choose from {least} (one chunk) to {most} bytes")]
+    Memory {
+        /// What was asked for.
+        got: u64,
+        /// Bytes of a chunk.
+        least: u64,
+        /// The most chunks, in bytes.
+        most: u64,
+    },
     /// The machine has not that much free memory. Lend less, or free some.
     #[error(
         "cannot reserve {asked} bytes to lend: {free} bytes of memory are free; lend less with a smaller memory setting"

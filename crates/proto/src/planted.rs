@@ -94,13 +94,15 @@ pub enum Fault {
     UnrecordedRemoved,
     /// (17) A thread that upholds a promise ends at the first refusal.
     KeeperEnds,
+    /// (24) A log that is a copy, or older than a segment, is applied to it all the same.
+    StampIgnored,
     /// (0) A listener that takes longer than the timer is taken for one that hears nothing.
     SlowIsDeaf,
 }
 
 impl Fault {
     /// All of them, in the order of the rules.
-    pub const ALL: [Fault; 45] = [
+    pub const ALL: [Fault; 46] = [
         Fault::AnyInsteadOfRule,
         Fault::StaleAckCounts,
         Fault::CastIsHeld,
@@ -145,6 +147,7 @@ impl Fault {
         Fault::RefusalIsFinal,
         Fault::UnrecordedRemoved,
         Fault::KeeperEnds,
+        Fault::StampIgnored,
         Fault::SlowIsDeaf,
     ];
 }

@@ -222,7 +222,13 @@ pub(crate) fn open(
     let mut home = Home::at(&path);
     match (home.exists(), create) {
         (true, _) => {}
-        (false, true) => home = make(py, path.clone(), Layout::Beside, log_size)?,
+        (false, true) => {
+            let layout = match path.is_dir() {
+                true => Layout::Directory,
+                false => Layout::Beside,
+            };
+            home = make(py, path.clone(), layout, log_size)?;
+        }
         (false, false) => {
             let path = path.display();
             let sentence =

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 
 use netram_home::Memory;
 use netram_proto::port::Durability;
-use netram_rvm::{CloseError, FlushError};
+use netram_rvm::{CloseError, FlushError, TruncateError};
 use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
 
@@ -36,6 +36,8 @@ enum CloseFailure {
     Memory(CloseError),
     /// It is closed, but its log was not: the next opening recovers it.
     Unclean(FlushError),
+    /// The same: its commits are safe, and were not applied to the segments.
+    Unapplied(TruncateError),
 }
 
 impl OpenLog {
@@ -147,6 +149,7 @@ impl OpenLog {
             Err(CloseFailure::Memory(cause @ CloseError::Uncommitted { .. })) => Err(error::busy(py, cause)),
             Err(CloseFailure::Memory(cause)) => Err(error::log_error(py, cause)),
             Err(CloseFailure::Unclean(cause)) => Err(error::flush(py, &cause)),
+            Err(CloseFailure::Unapplied(cause)) => Err(error::truncate(py, &cause)),
         }
     }
 
@@ -169,6 +172,15 @@ impl OpenLog {
             Err((CloseError::Flush(cause @ (FlushError::Refused(_) | FlushError::Unknown(_))), memory)) => {
                 drop(memory);
                 Err(cause)
+            }
+            Err((
+                CloseError::Apply(
+                    cause @ (TruncateError::Wait(_) | TruncateError::Log(_) | TruncateError::Append(_)),
+                ),
+                memory,
+            )) => {
+                drop(memory);
+                return Err(CloseFailure::Unapplied(cause));
             }
             Err((cause, memory)) => {
                 *slot = Some(memory);

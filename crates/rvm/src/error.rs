@@ -140,6 +140,9 @@ pub enum TruncateError {
     /// A segment file cannot take its bytes.
     #[error("{0}")]
     Segment(#[from] SegmentError),
+    /// A segment's stamp could not be written down in the table.
+    #[error("{0}")]
+    Table(#[from] TableError),
     /// The log could not be read or trimmed.
     #[error("{0}")]
     Log(LogError),
@@ -201,6 +204,10 @@ pub enum CloseError {
     /// Lazy commits could not be made safe.
     #[error("lazy commits could not be made safe before closing: {0}")]
     Flush(#[from] FlushError),
+    /// Commits could not be applied to their segments. The log keeps them: mend the cause and close again, or drop the
+    /// log, and the next opening applies them.
+    #[error("commits could not be applied to their segments before closing, and stay in the log: {0}")]
+    Apply(#[from] TruncateError),
 }
 
 /// Why a segment stays in the table.

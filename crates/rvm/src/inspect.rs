@@ -11,7 +11,7 @@ use netram_proto::port::{File, IoError};
 
 use crate::error::TableError;
 use crate::segments::segment_io;
-use crate::storage::{Identity, identity_of, io_error};
+use crate::storage::{Identity, folder_of, identity_of, io_error};
 use crate::table::Table;
 use crate::{RangeView, SegmentError};
 
@@ -39,7 +39,7 @@ impl TableView {
     /// Reads the table at `path`, which must belong to `journal`.
     pub fn read(path: &Path, journal: JournalId) -> Result<TableView, TableError> {
         let file = ReadOnly::open(path)?;
-        let mut segments: Vec<SegmentView> = Table::read(&file, journal)?
+        let mut segments: Vec<SegmentView> = Table::read(&file, journal, &folder_of(path))?
             .entries
             .into_iter()
             .map(|entry| SegmentView {
@@ -113,10 +113,10 @@ impl SegmentFile {
 
 /// A file that is not to be written, whatever happens.
 #[derive(Debug)]
-struct ReadOnly(StdFile);
+pub(crate) struct ReadOnly(pub(crate) StdFile);
 
 impl ReadOnly {
-    fn open(path: &Path) -> Result<ReadOnly, IoError> {
+    pub(crate) fn open(path: &Path) -> Result<ReadOnly, IoError> {
         StdFile::open(path).map(ReadOnly).map_err(io_error)
     }
 }
@@ -142,6 +142,8 @@ impl File for ReadOnly {
 
 #[cfg(test)]
 mod tests {
+    use netram_proto::id::Lsn;
+
     use super::*;
     use crate::limit::{TABLE_BYTES, TABLE_SLOT_BYTES};
     use crate::{Allocation, RealStorage, Storage};
@@ -152,11 +154,11 @@ mod tests {
     fn table(folder: &Path) -> std::path::PathBuf {
         let path = folder.join("segments");
         let storage = RealStorage::create(path.to_str().unwrap()).unwrap();
-        let mut segments = crate::segments::Segments::new(Table::default(), JOURNAL, false);
+        let mut segments = crate::segments::Segments::new(Table::default(), &crate::Options::new(JOURNAL));
         for name in ["a", "b"] {
             let name = folder.join(name).display().to_string();
             storage.create_segment(&name, 8192, Allocation::Sparse).unwrap();
-            segments.enter(&storage, &name).unwrap();
+            segments.enter(&storage, &name, Lsn(0), Lsn(0)).unwrap();
         }
         path
     }

@@ -10,7 +10,7 @@ use crate::memory::Placement;
 use crate::options::Truncation;
 use crate::region::{Mapping, Region};
 use crate::rvm::Rvm;
-use crate::segments::segment_io;
+use crate::segments::{check_name, segment_io};
 use crate::storage::Storage;
 use crate::sync::lock;
 
@@ -36,6 +36,7 @@ impl<L: Log, S: Storage> Rvm<L, S> {
         placement: Placement,
     ) -> Result<Region, MapError> {
         let shared = &*self.shared;
+        check_name(path)?;
         let name = shared
             .storage
             .name(path)
@@ -56,7 +57,8 @@ impl<L: Log, S: Storage> Rvm<L, S> {
         }
         let mut regions = lock(&shared.regions);
         regions.retain(|region| region.strong_count() > 0);
-        let opened = lock(&shared.segments).enter(&shared.storage, &name)?;
+        let log = shared.log.state();
+        let opened = lock(&shared.segments).enter(&shared.storage, &name, log.head, log.tail)?;
         let end = end_of(&name, offset, length, opened.size)?;
         for region in regions.iter().filter_map(Weak::upgrade) {
             if *region.path == *name && pages_meet(&region, offset, end) {
@@ -112,7 +114,12 @@ impl<L: Log, S: Storage> Rvm<L, S> {
         } else {
             shared.check_trimmed()?;
         }
-        lock(&shared.segments).forget(&shared.storage, &name)
+        let log = shared.log.state();
+        let mut segments = lock(&shared.segments);
+        // Any other log may have it from now on.
+        let closed = segments.close_one(&shared.storage, mark.index, log.head, log.tail);
+        closed?;
+        segments.forget(&shared.storage, &name)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use netram_proto::id::JournalId;
+use netram_proto::planted::Planted;
 
 use crate::limit::BATCH_BYTES;
 
@@ -20,8 +21,12 @@ pub struct Options {
     /// Bytes of lazy commits that are kept in memory to be merged, instead of being logged one by one; zero
     /// is off. No more than one record carries, and than a quarter of the log. See `Rvm::set_spool_bytes`.
     pub spool_bytes: usize,
-    /// Accept segment files whose identity is not the recorded one (restored from a copy) and record the new.
+    /// Accept segment files whose identity is not the recorded one (restored from a copy), and those that another log, or
+    /// another copy of this one, has changed since; make them this log's. What the other log has for them is given up, and
+    /// this log's records are applied over whatever they hold.
     pub adopt_segments: bool,
+    /// A fault, for the simulator.
+    pub planted: Planted,
 }
 
 impl Options {
@@ -34,6 +39,7 @@ impl Options {
             truncation_batch_bytes: BATCH_BYTES,
             spool_bytes: 0,
             adopt_segments: false,
+            planted: Planted::NONE,
         }
     }
 }

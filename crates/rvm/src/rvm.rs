@@ -12,7 +12,7 @@ use crate::error::{CloseError, FlushError, OpenError, SegmentError, TruncateErro
 use crate::limit::POOL_TRANSACTIONS_MAX;
 use crate::options::{Mode, Options, Truncation};
 use crate::record::range_bytes_max;
-use crate::segments::{Segments, segment_io};
+use crate::segments::{Segments, check_name, segment_io};
 use crate::shared::Shared;
 use crate::spool::Spool;
 use crate::stats::{Counters, Statistics, add};
@@ -96,7 +96,7 @@ impl<L: Log, S: Storage> Rvm<L, S> {
         if !(1..=95).contains(&percent) {
             return Err(OpenError::Threshold { percent });
         }
-        let table = Table::read(storage.table(), options.journal)?;
+        let table = Table::read(storage.table(), options.journal, storage.folder())?;
         let state = log.state();
         let mut shared = Shared {
             recovery: RecoveryReport::default(),
@@ -111,7 +111,7 @@ impl<L: Log, S: Storage> Rvm<L, S> {
             head: AtomicU64::new(state.head.0),
             last: Mutex::new(None),
             truncator: Mutex::new(Truncator::new(options.truncation_batch_bytes)),
-            segments: Mutex::new(Segments::new(table, options.journal, options.adopt_segments)),
+            segments: Mutex::new(Segments::new(table, &options)),
             regions: Mutex::new(Vec::new()),
             pool: Mutex::new(Vec::with_capacity(POOL_TRANSACTIONS_MAX)),
             open_transactions: AtomicUsize::new(0),
@@ -123,6 +123,10 @@ impl<L: Log, S: Storage> Rvm<L, S> {
         };
         lock(&shared.truncator).sync_last = true;
         if shared.truncation == Truncation::Here {
+            if state.head < state.tail {
+                let judged = lock(&shared.segments).judge_all(&shared.storage, state.tail);
+                judged.map_err(TruncateError::from)?;
+            }
             shared.truncate_to(state.tail)?;
         }
         // Recovery's buffers may be large; the rounds to come bring their own.
@@ -145,27 +149,53 @@ impl<L: Log, S: Storage> Rvm<L, S> {
         Ok(Rvm { shared, thread })
     }
 
-    /// Makes every commit so far as safe as [`Durability::Remote`], ends the truncation thread and gives the
-    /// log back, to be closed. Refused while transactions are alive; mapped regions keep their memory.
+    /// Applies every commit to its segment, ends the truncation thread and gives the log back, to be closed. Refused
+    /// while transactions are alive; mapped regions keep their memory.
     ///
-    /// It does not truncate: what the segments lack is in the log, and applied at the next opening. A region
-    /// that is still mapped shows its pages as [`Region::keep_unmapped`] says.
+    /// Afterwards the segments have everything, and say so: they, and the log, can be moved, copied and replaced. With
+    /// [`Truncation::Elsewhere`] commits are only made as safe as [`Durability::Remote`]. A region that is still mapped
+    /// shows its pages as [`Region::keep_unmapped`] says.
     ///
     /// [`Region::keep_unmapped`]: crate::Region::keep_unmapped
     pub fn close(self) -> Result<L, (CloseError, Rvm<L, S>)> {
-        let transactions = self.shared.open_transactions.load(Ordering::Acquire);
-        if transactions > 0 {
-            return Err((CloseError::Uncommitted { transactions }, self));
+        if let Err(error) = self.settle() {
+            return Err((error, self));
         }
-        if let Err(error) = self.flush(Durability::Remote) {
+        if self.shared.truncation == Truncation::Here
+            && let Err(error) = self.shared.apply_all()
+        {
             return Err((error.into(), self));
         }
+        Ok(self.end())
+    }
+
+    /// The same, and applies nothing, for a program that reads its log's records when it starts again. The segments say
+    /// that this log has what they lack, and are nobody else's until it was opened and closed.
+    pub fn close_unapplied(self) -> Result<L, (CloseError, Rvm<L, S>)> {
+        match self.settle() {
+            Ok(()) => Ok(self.end()),
+            Err(error) => Err((error, self)),
+        }
+    }
+
+    /// No transaction is alive, and every commit is safe.
+    fn settle(&self) -> Result<(), CloseError> {
+        let transactions = self.shared.open_transactions.load(Ordering::Acquire);
+        if transactions > 0 {
+            return Err(CloseError::Uncommitted { transactions });
+        }
+        self.flush(Durability::Remote)?;
+        Ok(())
+    }
+
+    /// Ends the truncation thread.
+    fn end(self) -> L {
         let Rvm { shared, thread } = self;
         drop(thread);
         let mut shared = shared;
         loop {
             match Arc::try_unwrap(shared) {
-                Ok(alone) => return Ok(alone.log),
+                Ok(alone) => return alone.log,
                 // Another thread is about to end the drop of a transaction that no longer counts.
                 Err(again) => shared = again,
             }
@@ -195,8 +225,17 @@ impl<L: Log, S: Storage> Rvm<L, S> {
         length: u64,
         allocation: Allocation,
     ) -> Result<(), SegmentError> {
+        check_name(path)?;
         let created = self.shared.storage.create_segment(path, length, allocation);
-        created.map_err(|cause| segment_io(path, cause))
+        created.map_err(|cause| {
+            let name = path.to_owned();
+            match cause.errno {
+                2 => SegmentError::NoFolder { path: name },
+                // EFBIG
+                27 => SegmentError::TooLong { path: name, length },
+                _ => segment_io(path, cause),
+            }
+        })
     }
 
     /// Begins a transaction.

@@ -8,10 +8,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use netram_proto::id::{JournalId, Lsn};
 use netram_proto::port::{File, IoError};
 
+use netram_proto::planted::Fault;
+
 use crate::error::{ForgetError, MapError, SegmentError, TableError};
 use crate::limit::{PATH_BYTES_MAX, SEGMENTS_MAX};
+use crate::options::{Options, Truncation};
+use crate::refusal::{StampError, check, copy};
+use crate::stamp::{Known, Stamp, standing};
 use crate::storage::{Identity, Storage};
-use crate::table::{Entry, Table};
+use crate::table::{self, Entry, Table};
 
 /// What commits need of a segment.
 #[derive(Debug)]
@@ -40,7 +45,12 @@ pub(crate) struct Opened<F> {
 
 pub(crate) struct Segments<F> {
     journal: JournalId,
+    /// Identities and stamps are not compared: whoever opened the log answers for its segments.
     adopt: bool,
+    /// The log is applied here, so segments have its stamp.
+    stamps: bool,
+    /// Stamps are left and not looked at: a fault, for the simulator.
+    blind: bool,
     table: Table,
     /// The table differs from what its file holds.
     unwritten: bool,
@@ -48,9 +58,24 @@ pub(crate) struct Segments<F> {
     states: Vec<State<F>>,
 }
 
+/// How a log comes to a segment.
+#[derive(Clone, Copy)]
+pub(crate) struct Coming {
+    /// Where the log ends.
+    pub(crate) end: Lsn,
+    /// It has records that change the segment.
+    pub(crate) unapplied: bool,
+}
+
 struct State<F> {
     file: Option<Arc<F>>,
     mark: Arc<Mark>,
+    /// The stamp on the file, or the one that was to be left there last.
+    stamp: Option<Stamp>,
+    /// That stamp is on the disk for certain, because this process has synced it.
+    settled: bool,
+    /// This process has left a stamp that says that the log is open.
+    opened: bool,
 }
 
 impl<F: File> State<F> {
@@ -61,20 +86,25 @@ impl<F: File> State<F> {
                 index,
                 end: AtomicU64::new(0),
             }),
+            stamp: None,
+            settled: false,
+            opened: false,
         }
     }
 }
 
 impl<F: File> Segments<F> {
-    pub(crate) fn new(table: Table, journal: JournalId, adopt: bool) -> Segments<F> {
+    pub(crate) fn new(table: Table, options: &Options) -> Segments<F> {
         let states = table
             .entries
             .iter()
             .map(|entry| State::new(entry.index))
             .collect();
         Segments {
-            journal,
-            adopt,
+            journal: options.journal,
+            adopt: options.adopt_segments,
+            stamps: options.truncation == Truncation::Here,
+            blind: options.planted.is(Fault::StampIgnored),
             table,
             unwritten: false,
             states,
@@ -95,38 +125,53 @@ impl<F: File> Segments<F> {
         Some(self.states[at].mark.clone())
     }
 
-    /// The file of segment `index`, which the table must know, and its path.
+    /// The file of segment `index`, which the table must know and which records are to be applied to, and its path.
     pub(crate) fn file<S: Storage<File = F>>(
         &mut self,
         storage: &S,
         index: u32,
+        end: Lsn,
     ) -> Result<(Arc<F>, &str), SegmentError> {
-        let at = self.table.entries.iter().position(|entry| entry.index == index);
-        let at = at.expect("records of unknown segments are refused when read");
-        let file = self.open(storage, at)?;
+        let at = self.place(index);
+        let unapplied = true;
+        let file = self.open(storage, at, Coming { end, unapplied })?;
         Ok((file, &self.table.entries[at].path))
     }
 
-    /// Opens the segment called `name` for mapping, and enters it in the table if it is new.
+    fn place(&self, index: u32) -> usize {
+        let at = self.table.entries.iter().position(|entry| entry.index == index);
+        at.expect("records of unknown segments are refused when read")
+    }
+
+    /// Opens the segment called `name` for mapping, and enters it in the table if it is new. The log, of which everything
+    /// below `applied` is in its segments, has nothing for this one.
     pub(crate) fn enter<S: Storage<File = F>>(
         &mut self,
         storage: &S,
         name: &str,
+        applied: Lsn,
+        end: Lsn,
     ) -> Result<Opened<F>, MapError> {
         let known = self.table.entries.iter().position(|entry| entry.path == name);
+        let unapplied = false;
         let at = match known {
             Some(at) => at,
-            None => self.add(storage, name)?,
+            None => self.add(storage, name, Coming { end, unapplied })?,
         };
-        let file = self.open(storage, at)?;
+        let file = self.open(storage, at, Coming { end, unapplied })?;
         let size = file.size().map_err(|cause| segment_io(name, cause))?;
         let entry = &mut self.table.entries[at];
-        if size > entry.length || self.unwritten {
+        if size > entry.length {
             // Records may now name the longer part: from here on, a shorter file is an error.
             entry.length = size;
             self.unwritten = true;
-            self.table.write(storage.table(), self.journal)?;
-            self.unwritten = false;
+        }
+        if self.stamps && !self.states[at].opened {
+            // Before any record names it: whoever finds the stamp knows that this log may have some.
+            self.stamp(storage, &[at], applied, true)?;
+        }
+        if self.unwritten {
+            self.write(storage)?;
         }
         Ok(Opened {
             file,
@@ -146,7 +191,7 @@ impl<F: File> Segments<F> {
             path: name.to_owned(),
         })?;
         let entry = self.table.entries.remove(at);
-        if let Err(error) = self.table.write(storage.table(), self.journal) {
+        if let Err(error) = self.write(storage) {
             self.table.entries.insert(at, entry);
             // The file may hold the table without it by now: written again before a record names it.
             self.unwritten = true;
@@ -156,42 +201,191 @@ impl<F: File> Segments<F> {
         Ok(())
     }
 
-    fn add<S: Storage<File = F>>(&mut self, storage: &S, name: &str) -> Result<usize, MapError> {
+    /// Refuses a log that is not the newest of one of the segments that it may have records for, before it is applied to
+    /// any: it could change the one, be refused the other, and have taken the first from its newest log.
+    pub(crate) fn judge_all<S: Storage<File = F>>(&self, storage: &S, end: Lsn) -> Result<(), SegmentError> {
+        let unapplied = true;
+        for entry in self.table.entries.iter().filter(|entry| entry.known.open) {
+            // One that is away, or another file by now, may be one that no record names.
+            let Ok(file) = storage.open_segment(&entry.path) else {
+                continue;
+            };
+            if !matches!(storage.stamp(&file, &entry.path), Ok(Some(_))) {
+                continue;
+            }
+            self.judge(storage, entry, &file, Coming { end, unapplied })?;
+        }
+        Ok(())
+    }
+
+    /// Leaves stamps that say that the log has nothing more for its segments: everything below `applied` is in them.
+    /// One that is away, or another's by now, keeps what it has.
+    pub(crate) fn close<S: Storage<File = F>>(
+        &mut self,
+        storage: &S,
+        applied: Lsn,
+        end: Lsn,
+    ) -> Result<(), StampError> {
+        let mut open: Vec<usize> = (0..self.states.len())
+            .filter(|at| self.stamps && self.table.entries[*at].known.open)
+            .collect();
+        let unapplied = false;
+        let coming = Coming { end, unapplied };
+        // Whoever adopts segments adopts those that are used, not all that the log has ever had.
+        let adopt = std::mem::replace(&mut self.adopt, false);
+        open.retain(|at| self.open(storage, *at, coming).is_ok());
+        self.adopt = adopt;
+        match open.is_empty() {
+            true => Ok(()),
+            false => self.stamp(storage, &open, applied, false),
+        }
+    }
+
+    /// The same, of one segment.
+    pub(crate) fn close_one<S: Storage<File = F>>(
+        &mut self,
+        storage: &S,
+        index: u32,
+        applied: Lsn,
+        end: Lsn,
+    ) -> Result<(), StampError> {
+        let at = self.place(index);
+        let unapplied = false;
+        let coming = Coming { end, unapplied };
+        let open = self.stamps && self.table.entries[at].known.open;
+        match open && self.open(storage, at, coming).is_ok() {
+            true => self.stamp(storage, &[at], applied, false),
+            false => Ok(()),
+        }
+    }
+
+    /// Before records below `applied` are written to the segments `indexes`, whose files are open.
+    pub(crate) fn stamp_before<S: Storage<File = F>>(
+        &mut self,
+        storage: &S,
+        indexes: &[u32],
+        applied: Lsn,
+    ) -> Result<(), StampError> {
+        if !self.stamps || indexes.is_empty() {
+            return Ok(());
+        }
+        let places: Vec<usize> = indexes.iter().map(|index| self.place(*index)).collect();
+        self.stamp(storage, &places, applied, true)
+    }
+
+    /// Leaves new stamps on the segments at `places`, whose files are open, durably.
+    ///
+    /// At every moment the stamp on the disk is one of the two in the table on the disk: first what is on the file is
+    /// made certain, then the table names that and the next, then the next is left. So a crash, or a failure, between
+    /// any two of these finds a stamp that the log knows.
+    fn stamp<S: Storage<File = F>>(
+        &mut self,
+        storage: &S,
+        places: &[usize],
+        applied: Lsn,
+        open: bool,
+    ) -> Result<(), StampError> {
+        for at in places {
+            if !self.states[*at].settled && self.states[*at].stamp.is_some() {
+                // It may be in the cache alone, left by a process that was killed or by a sync that failed.
+                self.leave(storage, *at)?;
+            }
+        }
+        let mut next = Vec::with_capacity(places.len());
+        for at in places {
+            let path = &self.table.entries[*at].path;
+            let file = self.states[*at].file.as_ref().expect("the file is open");
+            let number = storage.number(file).map_err(|cause| segment_io(path, cause))?;
+            let id = storage.draw_stamp().map_err(|cause| segment_io(path, cause))?;
+            let known = &mut self.table.entries[*at].known;
+            let before = self.states[*at].stamp.as_ref();
+            *known = Known {
+                before: before.map_or([0; 16], |stamp| stamp.id),
+                left: id,
+                generation: known.generation.max(before.map_or(0, |stamp| stamp.generation)) + 1,
+                open,
+            };
+            next.push(Stamp {
+                id,
+                journal: self.journal,
+                generation: known.generation,
+                applied,
+                open,
+                file: number,
+                table: storage.table_path().to_owned(),
+            });
+        }
+        self.unwritten = true;
+        self.write(storage)?;
+        for (at, stamp) in places.iter().zip(next) {
+            self.states[*at].stamp = Some(stamp);
+            self.states[*at].settled = false;
+            self.leave(storage, *at)?;
+            self.states[*at].opened = open;
+        }
+        Ok(())
+    }
+
+    /// Puts the stamp of the segment at `at` on its file.
+    fn leave<S: Storage<File = F>>(&mut self, storage: &S, at: usize) -> Result<(), SegmentError> {
+        let path = &self.table.entries[at].path;
+        let state = &mut self.states[at];
+        let (Some(file), Some(stamp)) = (&state.file, &state.stamp) else {
+            return Ok(());
+        };
+        let left = storage.leave_stamp(file, path, stamp);
+        let kept = left.map_err(|cause| segment_io(path, cause))?;
+        if !kept {
+            state.stamp = None;
+        }
+        state.settled = true;
+        Ok(())
+    }
+
+    fn write<S: Storage<File = F>>(&mut self, storage: &S) -> Result<(), TableError> {
+        self.table
+            .write(storage.table(), self.journal, storage.folder())?;
+        self.unwritten = false;
+        Ok(())
+    }
+
+    /// Enters a segment, which reaches the file with its first stamp.
+    fn add<S: Storage<File = F>>(
+        &mut self,
+        storage: &S,
+        name: &str,
+        coming: Coming,
+    ) -> Result<usize, MapError> {
         if self.table.entries.len() == SEGMENTS_MAX {
             return Err(TableError::Full { max: SEGMENTS_MAX }.into());
         }
-        if name.len() > PATH_BYTES_MAX {
-            let (path, bytes) = (name.to_owned(), name.len());
-            return Err(TableError::PathTooLong {
-                path,
-                bytes,
-                max: PATH_BYTES_MAX,
-            }
-            .into());
+        let bytes = table::name(name, storage.folder()).len();
+        if bytes > PATH_BYTES_MAX {
+            let (path, max) = (name.to_owned(), PATH_BYTES_MAX);
+            return Err(TableError::PathTooLong { path, bytes, max }.into());
         }
+        let io = |cause| segment_io(name, cause);
         let file = open_file(storage, name)?;
-        let length = file.size().map_err(|cause| segment_io(name, cause))?;
-        let mut identity = storage.identity(&file).map_err(|cause| segment_io(name, cause))?;
-        if identity == Identity::default() {
-            identity = storage
-                .assign_identity(&file)
-                .map_err(|cause| segment_io(name, cause))?;
-        }
         let index = (0..SEGMENTS_MAX as u32)
             .find(|index| !self.knows(*index))
             .expect("the table has room");
-        self.table.entries.push(Entry {
+        let mut entry = Entry {
             index,
             path: name.to_owned(),
-            length,
-            identity,
-        });
-        if let Err(error) = self.table.write(storage.table(), self.journal) {
-            self.table.entries.pop();
-            return Err(error.into());
+            length: file.size().map_err(io)?,
+            identity: storage.identity(&file).map_err(io)?,
+            known: Known::default(),
+        };
+        // Another log may have it: then nothing of it is changed, nor of the table.
+        let stamp = self.judge(storage, &entry, &file, coming)?;
+        if entry.identity == Identity::default() {
+            entry.identity = storage.assign_identity(&file).map_err(io)?;
         }
+        self.table.entries.push(entry);
+        self.unwritten = true;
         self.states.push(State {
             file: Some(Arc::new(file)),
+            stamp,
             ..State::new(index)
         });
         Ok(self.states.len() - 1)
@@ -199,36 +393,23 @@ impl<F: File> Segments<F> {
 
     /// The file of the entry at `at`, opened and checked on first use. Later it must still be the one at its
     /// path: what is written to a file that was replaced is lost when that is closed.
-    fn open<S: Storage<File = F>>(&mut self, storage: &S, at: usize) -> Result<Arc<F>, SegmentError> {
-        let entry = &mut self.table.entries[at];
+    fn open<S: Storage<File = F>>(
+        &mut self,
+        storage: &S,
+        at: usize,
+        coming: Coming,
+    ) -> Result<Arc<F>, SegmentError> {
+        let path = &self.table.entries[at].path;
         if let Some(file) = &self.states[at].file {
-            let path = &entry.path;
             return match storage.is_same(file, path) {
                 Ok(true) => Ok(file.clone()),
                 Ok(false) => Err(SegmentError::Foreign { path: path.clone() }),
                 Err(cause) => Err(segment_io(path, cause)),
             };
         }
-        let file = open_file(storage, &entry.path)?;
-        let identity = storage
-            .identity(&file)
-            .map_err(|cause| segment_io(&entry.path, cause))?;
-        // Zeros in the table: the file system could not keep an identity then, so there is none to compare.
-        if entry.identity != Identity::default() && entry.identity != identity {
-            if !self.adopt {
-                return Err(SegmentError::Foreign {
-                    path: entry.path.clone(),
-                });
-            }
-            // Reaches the disk when the segment is mapped; until then each opening has to adopt again.
-            entry.identity = match identity == Identity::default() {
-                true => storage
-                    .assign_identity(&file)
-                    .map_err(|cause| segment_io(&entry.path, cause))?,
-                false => identity,
-            };
-            self.unwritten = true;
-        }
+        let file = Arc::new(open_file(storage, path)?);
+        self.identify(storage, at, &file)?;
+        let entry = &self.table.entries[at];
         let found = file.size().map_err(|cause| segment_io(&entry.path, cause))?;
         if found < entry.length {
             return Err(SegmentError::Short {
@@ -237,9 +418,86 @@ impl<F: File> Segments<F> {
                 needed: entry.length,
             });
         }
-        let file = Arc::new(file);
-        self.states[at].file = Some(file.clone());
+        let stamp = self.judge(storage, entry, &file, coming)?;
+        let state = &mut self.states[at];
+        state.file = Some(file.clone());
+        state.stamp = stamp;
         Ok(file)
+    }
+
+    /// Whether it is the file that the table says.
+    fn identify<S: Storage<File = F>>(
+        &mut self,
+        storage: &S,
+        at: usize,
+        file: &F,
+    ) -> Result<(), SegmentError> {
+        let entry = &mut self.table.entries[at];
+        let io = |cause| segment_io(&entry.path, cause);
+        let identity = storage.identity(file).map_err(io)?;
+        // Zeros in the table: the file system could not keep an identity then, so there is none to compare.
+        if entry.identity == Identity::default() || entry.identity == identity {
+            return Ok(());
+        }
+        if !self.adopt {
+            return Err(SegmentError::Foreign {
+                path: entry.path.clone(),
+            });
+        }
+        // Reaches the disk when the segment is mapped; until then each opening has to adopt again.
+        entry.identity = match identity == Identity::default() {
+            true => storage.assign_identity(file).map_err(io)?,
+            false => identity,
+        };
+        self.unwritten = true;
+        Ok(())
+    }
+
+    /// The stamp on the file, if this log may change the file.
+    fn judge<S: Storage<File = F>>(
+        &self,
+        storage: &S,
+        entry: &Entry,
+        file: &F,
+        coming: Coming,
+    ) -> Result<Option<Stamp>, SegmentError> {
+        if !self.stamps {
+            return Ok(None);
+        }
+        let io = |cause| segment_io(&entry.path, cause);
+        let mut found = storage.stamp(file, &entry.path).map_err(io)?;
+        if self.adopt || self.blind {
+            return Ok(found);
+        }
+        if let Some(stamp) = &mut found
+            && stamp.journal != self.journal
+            && stamp.table == storage.table_path()
+            && !stamp.table.is_empty()
+        {
+            // This log is where that one was: whoever deleted it has given up what it had.
+            stamp.open = false;
+        }
+        let Coming { end, unapplied } = coming;
+        let stands = standing(&entry.known, found.as_ref(), self.journal, end, unapplied);
+        check(stands, &entry.path, found.as_ref())?;
+        match &found {
+            Some(stamp) if self.is_copy(storage, entry, file, stamp)? => Err(copy(&entry.path, stamp)),
+            _ => Ok(found),
+        }
+    }
+
+    /// Whether this log is a copy of the one that left `stamp`, which is still where it was then. A copy of the segment
+    /// itself is nobody's but this log's.
+    fn is_copy<S: Storage<File = F>>(
+        &self,
+        storage: &S,
+        entry: &Entry,
+        file: &F,
+        stamp: &Stamp,
+    ) -> Result<bool, SegmentError> {
+        let io = |cause| segment_io(&entry.path, cause);
+        let same = stamp.journal == self.journal && stamp.file == storage.number(file).map_err(io)?;
+        Ok(same && stamp.table != storage.table_path() && storage.is_table_of(&stamp.table, self.journal))
     }
 }
 
@@ -247,6 +505,16 @@ fn open_file<S: Storage>(storage: &S, name: &str) -> Result<S::File, SegmentErro
     storage
         .open_segment(name)
         .map_err(|cause| segment_io(name, cause))
+}
+
+/// Refuses a path that no file can have.
+pub(crate) fn check_name(path: &str) -> Result<(), SegmentError> {
+    match path.contains('\0') {
+        true => Err(SegmentError::Name {
+            path: path.to_owned(),
+        }),
+        false => Ok(()),
+    }
 }
 
 /// Sorts an I/O error by what a person must do.

@@ -201,6 +201,15 @@ impl<L: Log, S: Storage> Shared<L, S> {
         self.truncate_to(mark.end())
     }
 
+    /// Applies every commit so far and says so on the segments.
+    pub(crate) fn apply_all(&self) -> Result<(), TruncateError> {
+        let last = *lock(&self.last);
+        self.truncate_to(last.map_or(Lsn(0), |ticket| ticket.end))?;
+        let log = self.log.state();
+        lock(&self.segments).close(&self.storage, log.head, log.tail)?;
+        Ok(())
+    }
+
     pub(crate) fn step(&self) -> Result<Progress, TruncateError> {
         if self.truncation != Truncation::Here {
             return Ok(Progress::Idle);

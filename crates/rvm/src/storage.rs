@@ -3,15 +3,21 @@
 use std::fs::{File as StdFile, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
 use std::time::Instant;
 
+use netram_proto::id::JournalId;
 use netram_proto::port::{File, IoError};
 use netram_proto::time::Time;
 use rustix::fs::{FallocateFlags, FlockOperation, XattrFlags};
 use rustix::io::Errno;
 
+use crate::inspect::ReadOnly;
 use crate::limit::TABLE_BYTES;
 use crate::memory::{Memory, Placement};
+use crate::real_stamp;
+use crate::stamp::{Stamp, StampId};
+use crate::table::Table;
 
 /// Random bytes that tell one segment file from another of the same name. Zero: the file system cannot keep
 /// one, and the check is skipped.
@@ -53,6 +59,27 @@ pub trait Storage {
     fn identity(&self, file: &Self::File) -> Result<Identity, IoError>;
     /// Gives the segment a fresh identity and returns it; zeros when it cannot keep one.
     fn assign_identity(&self, file: &Self::File) -> Result<Identity, IoError>;
+    /// The stamp that a log left on the segment last; `None`: there is none that can be read.
+    fn stamp(&self, file: &Self::File, path: &str) -> Result<Option<Stamp>, IoError>;
+    /// Leaves a stamp in place of the last one, durably: after a crash one of the two is there. `false`: none can be kept
+    /// here.
+    fn leave_stamp(&self, file: &Self::File, path: &str, stamp: &Stamp) -> Result<bool, IoError>;
+    /// An id that no stamp has.
+    fn draw_stamp(&self) -> Result<StampId, IoError>;
+    /// A number that the file keeps while it exists, under whatever name, and that no copy of it has.
+    fn number(&self, file: &Self::File) -> Result<u64, IoError>;
+    /// The full path of the folder that the segment table is in; empty when there is no such thing.
+    fn folder(&self) -> &str {
+        ""
+    }
+    /// The full path of the segment table; empty when there is no such thing.
+    fn table_path(&self) -> &str {
+        ""
+    }
+    /// Whether there is a segment table of `journal` at `path`, other than the one here.
+    fn is_table_of(&self, _path: &str, _journal: JournalId) -> bool {
+        false
+    }
     /// Whether `file` is still the one at `path`, which is not so once that was replaced. ENOENT: nothing is.
     fn is_same(&self, _file: &Self::File, _path: &str) -> Result<bool, IoError> {
         Ok(true)
@@ -67,6 +94,9 @@ pub trait Storage {
 #[derive(Debug)]
 pub struct RealStorage {
     table: RealFile,
+    /// The table's full path, and its folder's; empty where they are no UTF-8.
+    path: String,
+    folder: String,
     origin: Instant,
 }
 
@@ -86,8 +116,14 @@ impl RealStorage {
 
     /// Opens the segment table beside a log.
     pub fn open(table: &str) -> Result<RealStorage, IoError> {
+        let file = open_locked(table)?;
+        let path = std::fs::canonicalize(table).map_err(io_error)?;
+        let path = path.to_str().unwrap_or_default().to_owned();
+        let folder = folder_of(Path::new(&path));
         Ok(RealStorage {
-            table: open_locked(table)?,
+            table: file,
+            path,
+            folder,
             origin: Instant::now(),
         })
     }
@@ -127,9 +163,7 @@ impl Storage for RealStorage {
     }
 
     fn assign_identity(&self, file: &RealFile) -> Result<Identity, IoError> {
-        let mut identity = Identity::default();
-        let mut random = StdFile::open("/dev/urandom").map_err(io_error)?;
-        random.read_exact(&mut identity).map_err(io_error)?;
+        let identity = random()?;
         match rustix::fs::fsetxattr(&file.0, IDENTITY_ATTRIBUTE, &identity, XattrFlags::empty()) {
             Ok(()) => {}
             // No room or no support for attributes costs only the check, never the segment.
@@ -143,9 +177,37 @@ impl Storage for RealStorage {
         Ok(identity)
     }
 
+    fn stamp(&self, file: &RealFile, path: &str) -> Result<Option<Stamp>, IoError> {
+        real_stamp::read(&file.0, path)
+    }
+
+    fn leave_stamp(&self, file: &RealFile, path: &str, stamp: &Stamp) -> Result<bool, IoError> {
+        real_stamp::leave(&file.0, path, stamp)
+    }
+
+    fn draw_stamp(&self) -> Result<StampId, IoError> {
+        random()
+    }
+
+    fn number(&self, file: &RealFile) -> Result<u64, IoError> {
+        real_stamp::number(&file.0)
+    }
+
+    fn folder(&self) -> &str {
+        &self.folder
+    }
+
+    fn table_path(&self) -> &str {
+        &self.path
+    }
+
+    fn is_table_of(&self, path: &str, journal: JournalId) -> bool {
+        is_other_table(&self.table.0, path, journal)
+    }
+
     fn is_same(&self, file: &RealFile, path: &str) -> Result<bool, IoError> {
-        let held = file.0.metadata().map_err(io_error)?;
-        let found = std::fs::metadata(path).map_err(io_error)?;
+        let (held, found) = (file.0.metadata(), std::fs::metadata(path));
+        let (held, found) = (held.map_err(io_error)?, found.map_err(io_error)?);
         // A number of an open file is not given to another.
         Ok((held.dev(), held.ino()) == (found.dev(), found.ino()))
     }
@@ -175,6 +237,39 @@ impl File for RealFile {
     fn sync(&self) -> Result<(), IoError> {
         self.0.sync_data().map_err(io_error)
     }
+}
+
+/// Whether there is a segment table of `journal` at `path`, which is not the file `table`.
+pub(crate) fn is_other_table(table: &StdFile, path: &str, journal: JournalId) -> bool {
+    let number = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
+    let (Ok(here), Ok(there)) = (table.metadata(), std::fs::metadata(path)) else {
+        return false;
+    };
+    // A path that was cut off in front is none to be followed.
+    if !path.starts_with('/') || number(here) == number(there) {
+        return false;
+    }
+    let read = ReadOnly::open(Path::new(path)).map(|file| Table::read(&file, journal, ""));
+    matches!(read, Ok(Ok(table)) if table.sequence > 0)
+}
+
+/// The full path of the folder that the file at `path` is in; empty where it is no UTF-8.
+pub(crate) fn folder_of(path: &Path) -> String {
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let folder = std::fs::canonicalize(parent).ok();
+    let folder = folder.and_then(|folder| folder.into_os_string().into_string().ok());
+    // Everything is beneath the root: names from there on would not be shorter, nor move with anything.
+    folder.filter(|folder| folder != "/").unwrap_or_default()
+}
+
+fn random() -> Result<[u8; 16], IoError> {
+    let mut bytes = [0; 16];
+    let mut random = StdFile::open("/dev/urandom").map_err(io_error)?;
+    random.read_exact(&mut bytes).map_err(io_error)?;
+    Ok(bytes)
 }
 
 /// The identity of a segment's file; zeros when it has none.
@@ -219,6 +314,10 @@ fn create_file(path: &str, length: u64, allocation: Allocation) -> Result<(), Io
 }
 
 fn fill_new(file: &StdFile, length: u64, allocation: Allocation) -> Result<(), IoError> {
+    if i64::try_from(length).is_err() {
+        // EFBIG, which the system says of other lengths that are too large; it has no word for these.
+        return Err(IoError { errno: 27 });
+    }
     file.set_len(length).map_err(io_error)?;
     if allocation == Allocation::Preallocated && length > 0 {
         match allocate_ahead(file, length) {
@@ -257,7 +356,7 @@ fn write_zeros(file: &StdFile, length: u64) -> Result<(), IoError> {
 }
 
 /// Makes the new name itself durable.
-fn sync_parent(path: &str) -> Result<(), IoError> {
+pub(crate) fn sync_parent(path: &str) -> Result<(), IoError> {
     let parent = match std::path::Path::new(path).parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => std::path::Path::new("."),
@@ -276,7 +375,7 @@ pub(crate) fn io_error(error: std::io::Error) -> IoError {
         .map_or(IoError::EIO, |errno| IoError { errno })
 }
 
-fn errno(error: rustix::io::Errno) -> IoError {
+pub(crate) fn errno(error: rustix::io::Errno) -> IoError {
     IoError {
         errno: error.raw_os_error(),
     }

@@ -9,23 +9,32 @@ use netram_proto::port::{File, IoError};
 
 use crate::error::TableError;
 use crate::limit::{PATH_BYTES_MAX, SEGMENTS_MAX, TABLE_BYTES, TABLE_SLOT_BYTES};
+use crate::stamp::Known;
 use crate::storage::Identity;
 
 /// Bytes before the entries of a slot.
 pub(crate) const HEADER_BYTES: usize = 64;
-/// Bytes of one entry.
-pub(crate) const ENTRY_BYTES: usize = 32 + 256;
+/// Bytes of an entry before its path, which is padded to a multiple of eight.
+pub(crate) const ENTRY_BYTES: usize = 72;
 const MAGIC: [u8; 8] = *b"NRAMSEGS";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// Entries of one length, without stamps, and names that are always full paths.
+const VERSION_WITHOUT_STAMPS: u32 = 1;
+const OLD_ENTRY_BYTES: usize = 32 + 256;
+/// The last stamp that the log left says that it may have records that the segment lacks.
+const OPEN: u16 = 1;
 
 /// What the table says of one segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) index: u32,
+    /// The full path. The file names a segment beneath its own folder from there, so that both can be moved.
     pub(crate) path: String,
     /// The segment's length when last mapped.
     pub(crate) length: u64,
     pub(crate) identity: Identity,
+    /// The stamps that the log has left on it.
+    pub(crate) known: Known,
 }
 
 /// The newest durable table.
@@ -44,11 +53,11 @@ enum Slot {
 }
 
 impl Table {
-    /// Reads the newest table that belongs to `journal`.
+    /// Reads the newest table that belongs to `journal` and lies in `folder`.
     ///
     /// A blank slot beside a damaged one is a first write that was torn: nothing can have referred to it,
     /// and if something did, recovery finds a segment number without an entry and refuses.
-    pub(crate) fn read(file: &impl File, journal: JournalId) -> Result<Table, TableError> {
+    pub(crate) fn read(file: &impl File, journal: JournalId, folder: &str) -> Result<Table, TableError> {
         let found = file.size()?;
         if found < TABLE_BYTES {
             return Err(TableError::Short {
@@ -61,7 +70,7 @@ impl Table {
         let mut bytes = vec![0; TABLE_SLOT_BYTES];
         for slot in 0..2 {
             file.read_at(slot_offset(slot), &mut bytes)?;
-            match decode(&bytes) {
+            match decode(&bytes, folder) {
                 Slot::Blank => blank = true,
                 Slot::Damaged => {}
                 Slot::Version(found) => {
@@ -93,15 +102,48 @@ impl Table {
         }
     }
 
-    /// Writes the table over the older slot, durably.
-    pub(crate) fn write(&mut self, file: &impl File, journal: JournalId) -> Result<(), TableError> {
+    /// The newest table in `file`, whose ever it is; `None` if there is none that can be read.
+    pub(crate) fn peek(file: &impl File, folder: &str) -> Option<(JournalId, Table)> {
+        let mut bytes = vec![0; TABLE_SLOT_BYTES];
+        let mut slot = |slot| {
+            file.read_at(slot_offset(slot), &mut bytes).ok()?;
+            match decode(&bytes, folder) {
+                Slot::Good { journal, table } => Some((journal, table)),
+                _ => None,
+            }
+        };
+        let slots = [slot(0), slot(1)];
+        slots
+            .into_iter()
+            .flatten()
+            .max_by_key(|(_, table)| table.sequence)
+    }
+
+    /// Writes the table, which lies in `folder`, over the older slot, durably.
+    pub(crate) fn write(
+        &mut self,
+        file: &impl File,
+        journal: JournalId,
+        folder: &str,
+    ) -> Result<(), TableError> {
+        let needed = HEADER_BYTES
+            + self
+                .entries
+                .iter()
+                .map(|entry| entry_bytes(entry, folder))
+                .sum::<usize>();
+        if needed > TABLE_SLOT_BYTES {
+            return Err(TableError::PathsTooLong {
+                bytes: needed - TABLE_SLOT_BYTES,
+            });
+        }
         // A failed write may have left either slot; the next attempt must go to the same one, so the number
         // only moves when the write is durable.
         let next = Table {
             sequence: self.sequence + 1,
             entries: std::mem::take(&mut self.entries),
         };
-        let bytes = encode(&next, journal);
+        let bytes = encode(&next, journal, folder);
         self.entries = next.entries;
         file.write_at(slot_offset(next.sequence % 2), &bytes)?;
         file.sync()?;
@@ -114,7 +156,27 @@ fn slot_offset(slot: u64) -> u64 {
     slot * TABLE_SLOT_BYTES as u64
 }
 
-fn encode(table: &Table, journal: JournalId) -> Vec<u8> {
+/// A segment's name in the file: from the table's folder on where it lies beneath that.
+pub(crate) fn name<'p>(path: &'p str, folder: &str) -> &'p str {
+    match path.strip_prefix(folder).and_then(|rest| rest.strip_prefix('/')) {
+        Some(inside) if !folder.is_empty() && !inside.is_empty() => inside,
+        _ => path,
+    }
+}
+
+/// The full path of a segment that the file calls `name`.
+fn full(name: &str, folder: &str) -> String {
+    match name.starts_with('/') || folder.is_empty() {
+        true => name.to_owned(),
+        false => format!("{folder}/{name}"),
+    }
+}
+
+fn entry_bytes(entry: &Entry, folder: &str) -> usize {
+    ENTRY_BYTES + name(&entry.path, folder).len().next_multiple_of(8)
+}
+
+fn encode(table: &Table, journal: JournalId, folder: &str) -> Vec<u8> {
     assert!(table.entries.len() <= SEGMENTS_MAX);
     let mut bytes = vec![0; TABLE_SLOT_BYTES];
     bytes[0..8].copy_from_slice(&MAGIC);
@@ -122,17 +184,22 @@ fn encode(table: &Table, journal: JournalId) -> Vec<u8> {
     bytes[12..16].copy_from_slice(&(table.entries.len() as u32).to_le_bytes());
     bytes[16..24].copy_from_slice(&table.sequence.to_le_bytes());
     bytes[24..40].copy_from_slice(&journal.0.to_le_bytes());
-    for (entry, into) in table
-        .entries
-        .iter()
-        .zip(bytes[HEADER_BYTES..].chunks_exact_mut(ENTRY_BYTES))
-    {
-        assert!(entry.path.len() <= PATH_BYTES_MAX);
+    let mut at = HEADER_BYTES;
+    for entry in &table.entries {
+        let name = name(&entry.path, folder);
+        assert!(name.len() <= PATH_BYTES_MAX);
+        let flags = if entry.known.open { OPEN } else { 0 };
+        let into = &mut bytes[at..at + entry_bytes(entry, folder)];
         into[0..4].copy_from_slice(&entry.index.to_le_bytes());
-        into[4..8].copy_from_slice(&(entry.path.len() as u32).to_le_bytes());
+        into[4..6].copy_from_slice(&(name.len() as u16).to_le_bytes());
+        into[6..8].copy_from_slice(&flags.to_le_bytes());
         into[8..16].copy_from_slice(&entry.length.to_le_bytes());
         into[16..32].copy_from_slice(&entry.identity);
-        into[32..32 + entry.path.len()].copy_from_slice(entry.path.as_bytes());
+        into[32..48].copy_from_slice(&entry.known.before);
+        into[48..64].copy_from_slice(&entry.known.left);
+        into[64..72].copy_from_slice(&entry.known.generation.to_le_bytes());
+        into[ENTRY_BYTES..ENTRY_BYTES + name.len()].copy_from_slice(name.as_bytes());
+        at += into.len();
     }
     let crc = checksum(&bytes);
     bytes[40..44].copy_from_slice(&crc.to_le_bytes());
@@ -149,7 +216,7 @@ fn checksum(slot: &[u8]) -> u32 {
     digest.finalize() as u32
 }
 
-fn decode(bytes: &[u8]) -> Slot {
+fn decode(bytes: &[u8], folder: &str) -> Slot {
     assert_eq!(bytes.len(), TABLE_SLOT_BYTES);
     if bytes.iter().all(|byte| *byte == 0) {
         return Slot::Blank;
@@ -157,17 +224,19 @@ fn decode(bytes: &[u8]) -> Slot {
     if bytes[0..8] != MAGIC || u32_at(bytes, 40) != checksum(bytes) {
         return Slot::Damaged;
     }
-    let version = u32_at(bytes, 8);
-    if version != VERSION {
-        return Slot::Version(version);
-    }
+    let decode_next = match u32_at(bytes, 8) {
+        VERSION => decode_entry,
+        VERSION_WITHOUT_STAMPS => decode_old_entry,
+        version => return Slot::Version(version),
+    };
     let count = u32_at(bytes, 12) as usize;
     if count > SEGMENTS_MAX {
         return Slot::Damaged;
     }
     let mut entries: Vec<Entry> = Vec::with_capacity(count);
-    for from in bytes[HEADER_BYTES..].chunks_exact(ENTRY_BYTES).take(count) {
-        match decode_entry(from) {
+    let mut rest = &bytes[HEADER_BYTES..];
+    for _ in 0..count {
+        match decode_next(&mut rest, folder) {
             Some(entry) if entries.iter().all(|other| other.index != entry.index) => entries.push(entry),
             _ => return Slot::Damaged,
         }
@@ -182,7 +251,33 @@ fn decode(bytes: &[u8]) -> Slot {
     }
 }
 
-fn decode_entry(from: &[u8]) -> Option<Entry> {
+/// Takes the next entry off `rest`.
+fn decode_entry(rest: &mut &[u8], folder: &str) -> Option<Entry> {
+    let from = rest.split_off(..ENTRY_BYTES)?;
+    let (length, flags) = (u16_at(from, 4) as usize, u16_at(from, 6));
+    let index = u32_at(from, 0);
+    if index as usize >= SEGMENTS_MAX || length > PATH_BYTES_MAX {
+        return None;
+    }
+    let name = rest.split_off(..length.next_multiple_of(8))?;
+    let name = std::str::from_utf8(&name[..length]).ok()?;
+    Some(Entry {
+        index,
+        path: full(name, folder),
+        length: u64_at(from, 8),
+        identity: sixteen(from, 16),
+        known: Known {
+            before: sixteen(from, 32),
+            left: sixteen(from, 48),
+            generation: u64_at(from, 64),
+            open: flags & OPEN != 0,
+        },
+    })
+}
+
+/// The same, of the version without stamps.
+fn decode_old_entry(rest: &mut &[u8], _: &str) -> Option<Entry> {
+    let from = rest.split_off(..OLD_ENTRY_BYTES)?;
     let index = u32_at(from, 0);
     let path = from[32..].get(..u32_at(from, 4) as usize)?;
     if index as usize >= SEGMENTS_MAX || path.len() > PATH_BYTES_MAX {
@@ -192,8 +287,17 @@ fn decode_entry(from: &[u8]) -> Option<Entry> {
         index,
         path: std::str::from_utf8(path).ok()?.to_owned(),
         length: u64_at(from, 8),
-        identity: from[16..32].try_into().expect("16 bytes"),
+        identity: sixteen(from, 16),
+        known: Known::default(),
     })
+}
+
+fn sixteen(bytes: &[u8], at: usize) -> [u8; 16] {
+    bytes[at..at + 16].try_into().expect("16 bytes")
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes(bytes[at..at + 2].try_into().expect("2 bytes"))
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -237,6 +341,7 @@ mod tests {
     }
 
     const JOURNAL: JournalId = JournalId(7);
+    const FOLDER: &str = "/segments";
 
     fn file() -> Bytes {
         Bytes(RefCell::new(vec![0; TABLE_BYTES as usize]))
@@ -248,12 +353,18 @@ mod tests {
             path: format!("/segments/{index}"),
             length: 4096,
             identity: [index as u8; 16],
+            known: Known {
+                before: [1; 16],
+                left: [index as u8; 16],
+                generation: 9,
+                open: index.is_multiple_of(2),
+            },
         }
     }
 
     #[test]
     fn a_blank_table_is_an_empty_one() {
-        assert_eq!(Table::read(&file(), JOURNAL).unwrap(), Table::default());
+        assert_eq!(Table::read(&file(), JOURNAL, FOLDER).unwrap(), Table::default());
     }
 
     #[test]
@@ -263,8 +374,65 @@ mod tests {
             sequence: 0,
             entries: (0..SEGMENTS_MAX as u32).map(entry).collect(),
         };
-        table.write(&file, JOURNAL).unwrap();
-        assert_eq!(Table::read(&file, JOURNAL).unwrap(), table);
+        table.write(&file, JOURNAL, FOLDER).unwrap();
+        assert_eq!(Table::read(&file, JOURNAL, FOLDER).unwrap(), table);
+    }
+
+    #[test]
+    fn a_table_that_was_moved_names_the_segments_that_were_moved_with_it() {
+        let file = file();
+        let mut table = Table {
+            sequence: 0,
+            entries: vec![entry(0), entry(1), entry(2)],
+        };
+        table.entries[1].path = "/segments-too/1".to_owned();
+        table.entries[2].path = "/segments/deep/2".to_owned();
+        table.write(&file, JOURNAL, FOLDER).unwrap();
+        let moved = Table::read(&file, JOURNAL, "/new/place").unwrap();
+        let paths: Vec<_> = moved.entries.iter().map(|entry| &*entry.path).collect();
+        assert_eq!(paths, ["/new/place/0", "/segments-too/1", "/new/place/deep/2"]);
+    }
+
+    /// The bytes that version 1 wrote for one segment.
+    #[test]
+    fn a_table_without_stamps_is_read() {
+        let file = file();
+        let mut slot = vec![0; TABLE_SLOT_BYTES];
+        slot[0..8].copy_from_slice(&MAGIC);
+        slot[8] = 1;
+        slot[12] = 1;
+        slot[16] = 1;
+        slot[24..40].copy_from_slice(&JOURNAL.0.to_le_bytes());
+        let path = b"/segments/0";
+        slot[64 + 4] = path.len() as u8;
+        slot[64 + 8..64 + 16].copy_from_slice(&4096u64.to_le_bytes());
+        slot[64 + 32..64 + 32 + path.len()].copy_from_slice(path);
+        let crc = checksum(&slot);
+        slot[40..44].copy_from_slice(&crc.to_le_bytes());
+        file.write_at(slot_offset(1), &slot).unwrap();
+        let read = Table::read(&file, JOURNAL, "/elsewhere").unwrap();
+        let known = Known::default();
+        let expected = Entry { known, ..entry(0) };
+        assert_eq!(read.entries, [expected]);
+    }
+
+    #[test]
+    fn paths_that_do_not_fit_together_are_refused_before_anything_is_written() {
+        let file = file();
+        let long = |index| Entry {
+            path: format!("/{index:0>250}"),
+            ..entry(index)
+        };
+        let mut table = Table {
+            sequence: 0,
+            entries: (0..SEGMENTS_MAX as u32).map(long).collect(),
+        };
+        let refused = table.write(&file, JOURNAL, FOLDER);
+        assert!(
+            matches!(refused, Err(TableError::PathsTooLong { .. })),
+            "{refused:?}"
+        );
+        assert_eq!(Table::read(&file, JOURNAL, FOLDER).unwrap(), Table::default());
     }
 
     #[test]
@@ -274,15 +442,15 @@ mod tests {
             sequence: 0,
             entries: (0..9).map(entry).collect(),
         };
-        table.write(&file, JOURNAL).unwrap();
+        table.write(&file, JOURNAL, FOLDER).unwrap();
         let old = (file.0.borrow().clone(), table.clone());
         table.entries.extend((9..18).map(entry));
-        table.write(&file, JOURNAL).unwrap();
+        table.write(&file, JOURNAL, FOLDER).unwrap();
         let new = file.0.borrow().clone();
         for sectors in 0..TABLE_BYTES as usize / 512 {
             let mut torn = old.0.clone();
             torn[..sectors * 512].copy_from_slice(&new[..sectors * 512]);
-            let read = Table::read(&Bytes(RefCell::new(torn)), JOURNAL).unwrap();
+            let read = Table::read(&Bytes(RefCell::new(torn)), JOURNAL, FOLDER).unwrap();
             assert!(read == old.1 || read == table, "torn after {sectors} sectors");
         }
     }
@@ -294,12 +462,12 @@ mod tests {
             sequence: 0,
             entries: (0..9).map(entry).collect(),
         };
-        table.write(&file, JOURNAL).unwrap();
+        table.write(&file, JOURNAL, FOLDER).unwrap();
         let new = file.0.borrow().clone();
         for sectors in 0..TABLE_BYTES as usize / 512 {
             let mut torn = vec![0; TABLE_BYTES as usize];
             torn[..sectors * 512].copy_from_slice(&new[..sectors * 512]);
-            let read = Table::read(&Bytes(RefCell::new(torn)), JOURNAL).unwrap();
+            let read = Table::read(&Bytes(RefCell::new(torn)), JOURNAL, FOLDER).unwrap();
             assert!(
                 read == Table::default() || read == table,
                 "torn after {sectors} sectors"
@@ -314,16 +482,19 @@ mod tests {
             sequence: 0,
             entries: vec![entry(0)],
         };
-        table.write(&file, JOURNAL).unwrap();
-        let foreign = Table::read(&file, JournalId(8));
+        table.write(&file, JOURNAL, FOLDER).unwrap();
+        let foreign = Table::read(&file, JournalId(8), FOLDER);
         assert!(matches!(foreign, Err(TableError::Foreign { found: JOURNAL, .. })));
-        table.write(&file, JOURNAL).unwrap();
+        table.write(&file, JOURNAL, FOLDER).unwrap();
         file.0.borrow_mut()[100] ^= 1;
         file.0.borrow_mut()[TABLE_SLOT_BYTES + 100] ^= 1;
-        assert!(matches!(Table::read(&file, JOURNAL), Err(TableError::Damaged)));
+        assert!(matches!(
+            Table::read(&file, JOURNAL, FOLDER),
+            Err(TableError::Damaged)
+        ));
         file.0.borrow_mut().truncate(TABLE_SLOT_BYTES);
         assert!(matches!(
-            Table::read(&file, JOURNAL),
+            Table::read(&file, JOURNAL, FOLDER),
             Err(TableError::Short { .. })
         ));
     }
@@ -331,13 +502,13 @@ mod tests {
     #[test]
     fn a_newer_version_is_named_not_called_damage() {
         let file = file();
-        Table::default().write(&file, JOURNAL).unwrap();
+        Table::default().write(&file, JOURNAL, FOLDER).unwrap();
         let mut bytes = file.0.borrow().clone();
         let slot = &mut bytes[TABLE_SLOT_BYTES..];
-        slot[8] = 2;
+        slot[8] = 3;
         let crc = checksum(slot);
         slot[40..44].copy_from_slice(&crc.to_le_bytes());
-        let read = Table::read(&Bytes(RefCell::new(bytes)), JOURNAL);
-        assert!(matches!(read, Err(TableError::Version { found: 2, .. })));
+        let read = Table::read(&Bytes(RefCell::new(bytes)), JOURNAL, FOLDER);
+        assert!(matches!(read, Err(TableError::Version { found: 3, .. })));
     }
 }

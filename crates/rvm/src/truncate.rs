@@ -248,16 +248,18 @@ impl<F: File> Truncator<F> {
         Ok(())
     }
 
-    /// Opens and checks every segment of the round, so that none is written when another is unusable.
+    /// Opens, checks and stamps every segment of the round, so that none is written when another is unusable.
     fn find_targets<L: Log, S: Storage<File = F>>(
         &mut self,
         world: &World<'_, L, S>,
     ) -> Result<(), TruncateError> {
         let mut segments = lock(world.segments);
+        let end = world.log.state().tail;
+        let mut fresh = Vec::new();
         for pieces in self.pieces.chunk_by(|a, b| a.segment == b.segment) {
             let last = pieces[pieces.len() - 1];
             let needed = last.offset + last.length;
-            let (file, path) = segments.file(world.storage, last.segment)?;
+            let (file, path) = segments.file(world.storage, last.segment, end)?;
             let path = path.to_owned();
             let found = file.size().map_err(|cause| segment_io(&path, cause))?;
             if found < needed {
@@ -270,8 +272,12 @@ impl<F: File> Truncator<F> {
                 .binary_search_by_key(&segment, |target| target.segment)
             {
                 self.targets.insert(at, Target { segment, path, file });
+                fresh.push(segment);
             }
         }
+        // Durable before the first byte: a copy of this log that lacks these records must find itself overtaken,
+        // however much of them a crash leaves in the segments.
+        segments.stamp_before(world.storage, &fresh, self.until)?;
         Ok(())
     }
 

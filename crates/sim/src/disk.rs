@@ -140,6 +140,11 @@ impl Disk {
         &self.files[file].durable
     }
 
+    /// Whether there is a file of this number.
+    pub fn has(&self, file: usize) -> bool {
+        file < self.files.len()
+    }
+
     /// What the running system sees.
     pub fn cached(&self, file: usize) -> &[u8] {
         &self.files[file].cache

@@ -8,7 +8,7 @@ use netram_disk::Sparse;
 use netram_proto::port::{File, IoError};
 use netram_proto::time::Time;
 use netram_rvm::limit::TABLE_BYTES;
-use netram_rvm::{Allocation, Identity, Memory, Placement, Storage};
+use netram_rvm::{Allocation, Identity, Memory, Placement, Stamp, StampId, Storage};
 
 use crate::disk::{SharedDisk, SimFile};
 
@@ -25,6 +25,26 @@ pub struct Directory(Rc<RefCell<Entries>>);
 struct Entries {
     table: Option<usize>,
     segments: BTreeMap<String, (usize, Identity)>,
+    /// What logs have left on the segments.
+    stamps: BTreeMap<usize, Stamp>,
+    /// Stamps drawn so far, by whichever log: no two are the same.
+    drawn: u64,
+}
+
+impl Directory {
+    /// What the disk that `disk` is shows of each segment, by name.
+    pub fn contents(&self, disk: &SharedDisk) -> Vec<Vec<u8>> {
+        let (entries, disk) = (self.0.borrow(), disk.borrow());
+        let segments = entries.segments.values();
+        segments
+            .map(|(number, _)| disk.cached(*number).to_vec())
+            .collect()
+    }
+
+    /// The stamps that the segments have.
+    pub fn stamps(&self) -> Vec<Stamp> {
+        self.0.borrow().stamps.values().cloned().collect()
+    }
 }
 
 /// A process's view of the segments on its machine's disk.
@@ -47,6 +67,18 @@ impl SimStorage {
             directory: directory.clone(),
             table: SimFile::new(disk, table),
         }
+    }
+
+    /// A log on the disk `log`, a copy of the one beside the segments in `directory` on `disk`. `None`: the copy was made
+    /// before there was a segment table.
+    pub fn beside(log: &SharedDisk, disk: &SharedDisk, directory: &Directory) -> Option<SimStorage> {
+        let table = directory.0.borrow().table?;
+        let there = log.borrow().has(table);
+        there.then(|| SimStorage {
+            disk: Rc::clone(disk),
+            directory: directory.clone(),
+            table: SimFile::new(log, table),
+        })
     }
 
     fn number(&self, path: &str) -> Result<usize, IoError> {
@@ -107,6 +139,30 @@ impl Storage for SimStorage {
 
     fn assign_identity(&self, file: &SimFile) -> Result<Identity, IoError> {
         self.identity(file)
+    }
+
+    fn stamp(&self, file: &SimFile, _: &str) -> Result<Option<Stamp>, IoError> {
+        Ok(self.directory.0.borrow().stamps.get(&file.number).cloned())
+    }
+
+    fn leave_stamp(&self, file: &SimFile, _: &str, stamp: &Stamp) -> Result<bool, IoError> {
+        // What the disk beneath does not sync is not left.
+        file.sync()?;
+        let entries = &mut *self.directory.0.borrow_mut();
+        entries.stamps.insert(file.number, stamp.clone());
+        Ok(true)
+    }
+
+    fn draw_stamp(&self) -> Result<StampId, IoError> {
+        let entries = &mut *self.directory.0.borrow_mut();
+        entries.drawn += 1;
+        let mut id = [1; 16];
+        id[..8].copy_from_slice(&entries.drawn.to_le_bytes());
+        Ok(id)
+    }
+
+    fn number(&self, file: &SimFile) -> Result<u64, IoError> {
+        Ok(file.number as u64)
     }
 
     fn table(&self) -> &SimFile {

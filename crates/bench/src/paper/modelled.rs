@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use netram_proto::port::{File, IoError};
 use netram_proto::time::Time;
-use netram_rvm::{Allocation, Identity, Memory, Placement, RealFile, RealStorage, Storage};
+use netram_rvm::{Allocation, Identity, Memory, Placement, RealFile, RealStorage, Stamp, StampId, Storage};
 
 /// Real segments whose syncs take longer, or as long as they take when the delay is zero.
 #[derive(Debug)]
@@ -110,6 +110,22 @@ impl Storage for ModelledStorage {
 
     fn assign_identity(&self, file: &ModelledFile) -> Result<Identity, IoError> {
         self.real.assign_identity(file.real())
+    }
+
+    fn stamp(&self, file: &ModelledFile, path: &str) -> Result<Option<Stamp>, IoError> {
+        self.real.stamp(file.real(), path)
+    }
+
+    fn leave_stamp(&self, file: &ModelledFile, path: &str, stamp: &Stamp) -> Result<bool, IoError> {
+        self.real.leave_stamp(file.real(), path, stamp)
+    }
+
+    fn draw_stamp(&self) -> Result<StampId, IoError> {
+        self.real.draw_stamp()
+    }
+
+    fn number(&self, file: &ModelledFile) -> Result<u64, IoError> {
+        self.real.number(file.real())
     }
 
     fn table(&self) -> &ModelledFile {

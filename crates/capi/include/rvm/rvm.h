@@ -216,7 +216,9 @@ extern void rvm_free_options(rvm_options_t *options);
  * Starts the library; once a process. Opening a log (options->log_dev) recovers it: everything committed is in the
  * segments when this returns. `options` may be NULL; the log is then named by rvm_set_options() or rvm_map().
  * Called again: RVM_SUCCESS, the options are not looked at. After rvm_terminate(): RVM_EINIT, for ever.
- * After an error nothing was started, and it can be tried again.
+ * After an error nothing was started, a log that was to be made is not there, and it can be tried again.
+ * RVM_EIO with errno ESTALE: the log is a copy, or older than one of its segments; EBUSY from rvm_map(): the segment is
+ * another log's that was not closed. rvm_error_text() names it and the remedy.
  *
  * Lenders are named in a file beside the log, `<log>.toml`, or in the environment: see rvm(3).
  */
@@ -224,9 +226,11 @@ extern rvm_return_t rvm_initialize(const char *version, rvm_options_t *options);
 #define RVM_INIT(options) rvm_initialize(RVM_VERSION, (options))
 
 /*
- * Flushes, closes the log and the segments. RVM_EUNCOMMIT while transactions are open: nothing is done. Regions that
- * are still mapped stay readable, as after rvm_unmap(). Called again: RVM_SUCCESS. A process may also just end: what
- * was flushed is safe.
+ * Flushes, applies the log to the segments, closes both: afterwards the segments have everything, and all of it can be
+ * moved, copied and given to another log. RVM_EUNCOMMIT while transactions are open: nothing is done. RVM_EIO when a
+ * segment cannot be written: the log is still open and has everything; mend it and call again, or end the process.
+ * Regions that are still mapped stay readable, as after rvm_unmap(). Called again: RVM_SUCCESS. A process may also just
+ * end: what was flushed is safe, and applied at the next start.
  */
 extern rvm_return_t rvm_terminate(void);
 

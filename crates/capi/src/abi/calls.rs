@@ -214,7 +214,7 @@ extern "C" fn rvm_create_log(options: *const Options, length: *const Offset, mod
         }
         // SAFETY: it is neither NULL nor misaligned, and the header asks for an offset.
         let length = unsafe { length.read() };
-        crate::log::create(named.log.as_deref(), &new_log(length, mode)?)
+        crate::log::create(named.log.as_deref(), &new_log(length, mode)?).map(drop)
     })
 }
 

@@ -18,6 +18,7 @@ const PROGRAMS: &[(&str, &[&[&str]])] = &[
             &["options"],
             &["missing"],
             &["exists"],
+            &["tried_again"],
             &["original"],
             &["in_use"],
             &["forked"],
@@ -107,8 +108,8 @@ const PROGRAMS: &[(&str, &[&[&str]])] = &[
 ];
 
 /// What valgrind does not run: what maps more than it can follow, what takes minutes under it, and a child of fork, which
-/// has lost the stacks of its parent's threads and what they held.
-const NOT_UNDER_VALGRIND: [&str; 5] = ["large", "no_memory", "many", "leave", "forked"];
+/// has lost the stacks of its parent's threads and what they held; and what leaves no descriptor to valgrind itself.
+const NOT_UNDER_VALGRIND: [&str; 6] = ["large", "no_memory", "many", "leave", "forked", "tried_again"];
 
 /// Cases that ask the library to print.
 const PRINTING: [&str; 2] = ["print", "figures"];

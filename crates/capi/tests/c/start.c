@@ -4,6 +4,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 
 #include "check.h"
@@ -205,6 +206,35 @@ static void exists(void)
     EXPECT(RVM_INIT(&options), RVM_ELOG);
 }
 
+/* Whatever runs out in the middle: the log that was to be made is not there, and the next attempt makes it. */
+static void tried_again(void)
+{
+    rvm_options_t options;
+    struct rlimit all, few;
+    rvm_return_t code = RVM_EIO;
+    int refused = 0;
+
+    rvm_init_options(&options);
+    options.log_dev = (char *)"log";
+    options.create_log_file = rvm_true;
+    options.create_log_size = RVM_MK_OFFSET(0, MIB);
+    CHECK(getrlimit(RLIMIT_NOFILE, &all) == 0);
+    few = all;
+    for (few.rlim_cur = 3; few.rlim_cur < 64; few.rlim_cur++) {
+        CHECK(setrlimit(RLIMIT_NOFILE, &few) == 0);
+        code = RVM_INIT(&options);
+        CHECK(setrlimit(RLIMIT_NOFILE, &all) == 0);
+        if (code == RVM_SUCCESS)
+            break;
+        CHECK(code == RVM_EIO);
+        CHECK(access("log", F_OK) != 0);
+        refused++;
+    }
+    CHECK(refused > 0);
+    OK(code);
+    OK(rvm_terminate());
+}
+
 /* A log of the original: the text of its status block, at the beginning of a file, or where a device has it. */
 static void original(void)
 {
@@ -338,5 +368,5 @@ static void interrupted(void)
 }
 
 MAIN(CASE(version), CASE(before), CASE(after), CASE(twice), CASE(no_log), CASE(named_late), CASE(options),
-     CASE(missing), CASE(exists), CASE(original), CASE(in_use), CASE(forked), CASE(not_utf8),
+     CASE(missing), CASE(exists), CASE(tried_again), CASE(original), CASE(in_use), CASE(forked), CASE(not_utf8),
      CASE(interrupted))

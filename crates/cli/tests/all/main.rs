@@ -15,6 +15,7 @@ mod guest;
 mod lending;
 mod mount;
 mod mount_volume;
+mod moving;
 mod pagesim;
 mod paper;
 mod paper_lnd;

@@ -19,6 +19,8 @@ use crate::transact::{Apart, Transact};
 
 /// Runs given back by one transaction. Bounds its record.
 const GIVEN_BACK_AT_ONCE: usize = 32;
+/// Bytes that are zeros in a new block that is shorter. The smallest slot has more.
+const WORD_BYTES: usize = 8;
 
 /// Which empty runs stay runs when pages are needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +44,8 @@ impl From<NoOwner> for AllocError {
 }
 
 impl Heap {
-    /// Allocates a block of at least `bytes` bytes, which keep whatever values they had. It begins at a
-    /// multiple of 16 of the region, from 3.5 KiB on often of a page.
+    /// Allocates a block of at least `bytes` bytes, which keep whatever values they had; of one shorter than eight the
+    /// first eight are zeros. It begins at a multiple of 16 of the region, from 3.5 KiB on often of a page.
     pub fn allocate<X: Transact>(&self, transaction: &mut X, bytes: usize) -> Result<Ptr<u8>, AllocError> {
         let at = self.take(transaction, bytes)?;
         Ok(Ptr::from_offset(self.inner.geometry.pointer(at)))
@@ -127,15 +129,21 @@ impl Inner {
             }
             self.more_slots(state, transaction, owner, class, asked, Keep::Few)?;
         };
+        let block = page_at(page) + RUNS[usize::from(class)].slot_at(slot);
+        let cleared = match asked < WORD_BYTES {
+            // Programs read a small block as a word. They find what they stored, and zeros.
+            true => self.ground.write(transaction, block, &[0; WORD_BYTES]),
+            false => Ok(()),
+        };
         let at = page_at(page) + state_at(slot);
-        let written = self.ground.write(transaction, at, &[SLOT_TAKEN]);
+        let written = cleared.and_then(|()| self.ground.write(transaction, at, &[SLOT_TAKEN]));
         if let Err(error) = written {
             state.lists.runs.disown(page, slot);
             state.lists.runs.give(page, slot);
             return Err(error.into());
         }
         state.note(owner, Step::TookSlot { page, slot });
-        Ok(page_at(page) + RUNS[usize::from(class)].slot_at(slot))
+        Ok(block)
     }
 
     fn take_extent<X: Transact>(

@@ -31,6 +31,20 @@ fn blocks_are_apart_aligned_and_large_enough() {
     assert_eq!(report.blocks, blocks);
 }
 
+/// A program reads a block of one byte as a word. It found bytes of the block before.
+#[test]
+fn a_new_block_shorter_than_a_word_is_zeros_up_to_one() {
+    let world = world(40);
+    for bytes in 0..8 {
+        let before = world.commit(|open| world.heap.alloc(open, &u64::MAX)).unwrap();
+        world.free(Ptr::from_offset(before.offset())).unwrap();
+        let block = world.allocate(bytes);
+        assert_eq!(block.offset(), before.offset(), "the same slot");
+        assert_eq!(world.heap.get(before).unwrap(), 0, "{bytes} bytes");
+        world.free(block).unwrap();
+    }
+}
+
 #[test]
 fn a_freed_block_is_given_out_again_only_when_its_transaction_has_committed() {
     let world = world(40);

@@ -2,6 +2,8 @@
 //!
 //! One program, because each is linked to everything: a module is a story or several of one kind.
 
+mod copies;
 mod home;
+mod making;
 mod spool;
 mod two_processes;

@@ -322,11 +322,11 @@ fn geometry(config: &StoreConfig) -> Result<Geometry, StoreError> {
     }
     let chunks = config.memory / chunk;
     if chunks == 0 || chunks > CHUNKS_MAX {
-        return bad(
-            "bytes of memory",
-            config.memory,
-            "one chunk at least, and 4,194,304 chunks at most",
-        );
+        return Err(StoreError::Memory {
+            got: config.memory,
+            least: chunk,
+            most: chunk.saturating_mul(CHUNKS_MAX),
+        });
     }
     if config.journals_max == 0 || config.journals_max > JOURNALS_MAX {
         return bad("journals", config.journals_max.into(), "from 1 to 65,536");

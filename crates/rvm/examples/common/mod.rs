@@ -9,7 +9,7 @@ use netram_proto::port::{
 };
 use netram_proto::time::Time;
 use netram_rvm::limit::TABLE_BYTES;
-use netram_rvm::{Allocation, Identity, Memory, OpenError, Options, Placement, Rvm, Storage};
+use netram_rvm::{Allocation, Identity, Memory, OpenError, Options, Placement, Rvm, Stamp, StampId, Storage};
 
 pub(crate) const REGION_BYTES: usize = 1 << 24;
 const LOG_BYTES: u64 = 1 << 40;
@@ -106,6 +106,22 @@ impl Storage for Nowhere {
 
     fn assign_identity(&self, _: &Zeros) -> Result<Identity, IoError> {
         Ok(Identity::default())
+    }
+
+    fn stamp(&self, _: &Zeros, _: &str) -> Result<Option<Stamp>, IoError> {
+        Ok(None)
+    }
+
+    fn leave_stamp(&self, _: &Zeros, _: &str, _: &Stamp) -> Result<bool, IoError> {
+        Ok(false)
+    }
+
+    fn draw_stamp(&self) -> Result<StampId, IoError> {
+        Ok(StampId::default())
+    }
+
+    fn number(&self, _: &Zeros) -> Result<u64, IoError> {
+        Ok(0)
     }
 
     fn table(&self) -> &Zeros {

@@ -49,6 +49,15 @@ pub enum TableError {
         /// The most that fit.
         max: usize,
     },
+    /// The paths of all segments together do not fit.
+    #[error(
+        "the paths of the log's segments are {bytes} bytes too long together; move segments beneath the log's \
+         folder, or forget one that is no longer used"
+    )]
+    PathsTooLong {
+        /// The bytes that are too many.
+        bytes: usize,
+    },
     /// The path does not fit an entry.
     #[error("the segment's path is {bytes} bytes long, at most {max} fit; move the segment: {path}")]
     PathTooLong {
@@ -65,10 +74,35 @@ pub enum TableError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SegmentError {
     /// There is no file of that name.
-    #[error("the segment {path} does not exist; create it, or put it back where the log last saw it")]
+    #[error(
+        "the segment {path} does not exist; create it, or put it back where the log last saw it; if it was moved, say \
+         where to with `netram rvm relocate`"
+    )]
     Missing {
         /// The segment's path.
         path: String,
+    },
+    /// The folder of a new segment does not exist.
+    #[error("there is no folder for the segment {path}; make it first, or choose another path")]
+    NoFolder {
+        /// The segment's path.
+        path: String,
+    },
+    /// A path with a zero byte, which no file can have.
+    #[error("{path:?} is no name for a segment: it has a zero byte in it; choose another")]
+    Name {
+        /// What was given.
+        path: String,
+    },
+    /// The file system has no files of that size.
+    #[error(
+        "a segment of {length} bytes at {path} is more than the file system can have in a file; choose a smaller size"
+    )]
+    TooLong {
+        /// The segment's path.
+        path: String,
+        /// The bytes asked for.
+        length: u64,
     },
     /// A new segment would replace a file.
     #[error("there is a file {path} already; choose another path, or map that file")]
@@ -102,6 +136,53 @@ pub enum SegmentError {
     Foreign {
         /// The segment's path.
         path: String,
+    },
+    /// The log left a stamp on the file, and the file has one that this log has never left: another log has changed it
+    /// since, or another copy of this one.
+    #[error(
+        "this log is not the newest of {path}: the log {log} (journal {journal}) has changed that segment since; \
+         nothing was written. Use that log. Only if its changes are to be given up, open once with `adopt_segments`"
+    )]
+    Overtaken {
+        /// The segment's path.
+        path: String,
+        /// The newer log.
+        log: String,
+        /// Its journal.
+        journal: JournalId,
+    },
+    /// Another log has committed changes that the segment lacks.
+    #[error(
+        "the segment {path} belongs to the log {log} (journal {journal}), which was not closed: commits may be in that \
+         log only. Close it first (`netram rvm apply` does); if it is lost, open once with `adopt_segments`"
+    )]
+    Held {
+        /// The segment's path.
+        path: String,
+        /// The log that has them.
+        log: String,
+        /// Its journal.
+        journal: JournalId,
+    },
+    /// The file is a state of the segment from before this log changed it last.
+    #[error(
+        "the segment {path} is older than this log: an earlier state was put back, and what the log gave to the newer \
+         one is missing. Put the newer file back, or open once with `adopt_segments` to go on from the older"
+    )]
+    Older {
+        /// The segment's path.
+        path: String,
+    },
+    /// The log is a copy, and its original is still there.
+    #[error(
+        "this log is a copy: the segment {path} belongs to its original, the log {log}. Use that one, or remove it; \
+         to go on with this one beside it, open once with `adopt_segments`"
+    )]
+    Copy {
+        /// The segment's path.
+        path: String,
+        /// The original.
+        log: String,
     },
     /// The file failed.
     #[error("the segment {path} failed: {cause}")]

@@ -6,6 +6,7 @@ mod adaptive;
 mod behaviour;
 mod capture;
 mod common;
+mod copies;
 mod crash;
 mod elsewhere;
 mod foreign;

@@ -30,6 +30,26 @@ fn committed_bytes_survive_and_uncommitted_ones_do_not() {
 }
 
 #[test]
+fn a_segment_that_cannot_be_made_says_why() {
+    let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
+    let rvm = folder.open(&machine).unwrap();
+    for (name, length, cause) in [
+        ("nowhere/a", 4096, "no folder"),
+        ("a\0b", 4096, "zero byte"),
+        ("a", 1 << 63, "smaller size"),
+    ] {
+        let refused = rvm.create_segment(&folder.path(name), length, Allocation::Preallocated);
+        let said = refused.unwrap_err().to_string();
+        assert!(said.contains(cause) && !said.contains('\0'), "{said}");
+    }
+    let said = rvm.map("a\0b", 0, 0).unwrap_err().to_string();
+    assert!(said.contains("zero byte"), "{said}");
+    // The next try works.
+    rvm.create_segment(&folder.path("a"), 4096, Allocation::Preallocated)
+        .unwrap();
+}
+
+#[test]
 fn truncation_under_a_mapping_changes_nothing_that_is_seen() {
     let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
     let rvm = folder.open(&machine).unwrap();

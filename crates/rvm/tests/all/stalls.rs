@@ -8,7 +8,8 @@ use crate::common::{Folder, Machine};
 use netram_proto::port::{Durability, File, IoError};
 use netram_proto::time::Time;
 use netram_rvm::{
-    Allocation, Identity, MapError, Memory, Mode, Options, Placement, RealFile, RealStorage, Rvm, Storage,
+    Allocation, Identity, MapError, Memory, Mode, Options, Placement, RealFile, RealStorage, Rvm, Stamp,
+    StampId, Storage,
 };
 
 const LOG_BYTES: u64 = 1 << 20;
@@ -165,6 +166,22 @@ impl Storage for GatedStorage {
 
     fn assign_identity(&self, file: &Gated) -> Result<Identity, IoError> {
         self.real.assign_identity(&file.file)
+    }
+
+    fn stamp(&self, file: &Gated, path: &str) -> Result<Option<Stamp>, IoError> {
+        self.real.stamp(&file.file, path)
+    }
+
+    fn leave_stamp(&self, file: &Gated, path: &str, stamp: &Stamp) -> Result<bool, IoError> {
+        self.real.leave_stamp(&file.file, path, stamp)
+    }
+
+    fn draw_stamp(&self) -> Result<StampId, IoError> {
+        self.real.draw_stamp()
+    }
+
+    fn number(&self, file: &Gated) -> Result<u64, IoError> {
+        self.real.number(&file.file)
     }
 
     fn table(&self) -> &Gated {

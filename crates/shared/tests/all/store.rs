@@ -354,6 +354,13 @@ fn a_region_is_made_once_and_whole_or_not_at_all() {
     let other = folder.path().join("other");
     Store::create(&other, &plan(1)).unwrap_err();
     assert!(!other.exists());
+    // What a creation left that was killed is not in the way of the next.
+    let left = folder.path().join("third.unfinished");
+    std::fs::rename(&root, &left).unwrap();
+    std::fs::remove_file(left.join("table")).unwrap();
+    Store::create(&folder.path().join("third"), &plan(LOG_BYTES)).unwrap();
+    assert!(!left.exists());
+    assert_eq!(open(&folder.path().join("third")).table().counters.position.0, 0);
     // Spans of any number and order.
     let spans = Spans::new(
         BYTES,

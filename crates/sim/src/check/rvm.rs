@@ -14,6 +14,8 @@ pub struct Transaction {
 #[derive(Clone, Debug)]
 pub struct Model {
     base: Vec<Vec<u8>>,
+    /// What made memory what it was at the last opening, from zeros on.
+    past: Vec<Transaction>,
     /// Memory as it must be now.
     pub now: Vec<Vec<u8>>,
     commits: Vec<Transaction>,
@@ -27,6 +29,7 @@ impl Model {
         let zeros = vec![vec![0; bytes]; segments];
         Model {
             base: zeros.clone(),
+            past: Vec::new(),
             now: zeros,
             commits: Vec::new(),
             acked: 0,
@@ -76,13 +79,55 @@ impl Model {
             );
         };
         let in_doubt = matching - self.acked;
+        let mut past = std::mem::take(&mut self.past);
+        past.extend(self.commits.drain(..matching));
         *self = Model {
             base: found.clone(),
+            past,
             now: found,
             commits: Vec::new(),
             acked: 0,
         };
         in_doubt
+    }
+
+    /// A copy of the log was opened over segments that were as in `before`, and left them as in `after`. Those that it may
+    /// map are in the state after some commit, which is no earlier than that of any byte before.
+    pub fn copy_opened(&self, before: &[Vec<u8>], after: &[Vec<u8>], mapped: &[bool]) {
+        let zeros = self.base.iter().map(|segment| vec![0; segment.len()]);
+        let mut image: Vec<Vec<u8>> = zeros.collect();
+        let all: Vec<&Transaction> = self.past.iter().chain(&self.commits).collect();
+        let same = |image: &[Vec<u8>]| {
+            let segments = (0..mapped.len()).filter(|segment| mapped[*segment]);
+            segments.clone().all(|segment| image[segment] == after[segment])
+        };
+        let mut shown = same(&image).then_some(0);
+        for (count, transaction) in (1..).zip(&all) {
+            apply(&mut image, transaction);
+            if same(&image) {
+                shown = Some(count);
+            }
+        }
+        let Some(shown) = shown else {
+            fail(
+                24,
+                "a copy of the log left segments in no state that commits made".to_owned(),
+            );
+        };
+        let zeros = self.base.iter().map(|segment| vec![0; segment.len()]);
+        let mut image: Vec<Vec<u8>> = zeros.collect();
+        let mut later = differing(&image, before);
+        later.retain(|(segment, _)| mapped[*segment]);
+        for transaction in &all[..shown] {
+            apply(&mut image, transaction);
+            later.retain(|(segment, at)| image[*segment][*at] != before[*segment][*at]);
+        }
+        if let Some((segment, at)) = later.first() {
+            fail(
+                24,
+                format!("a copy of the log put an older byte over a newer one, at {at} of segment {segment}"),
+            );
+        }
     }
 
     /// Memory as a running program sees it.
@@ -91,6 +136,15 @@ impl Model {
             fail(6, format!("{when}, memory is not what the commits made it"));
         }
     }
+}
+
+fn differing(a: &[Vec<u8>], b: &[Vec<u8>]) -> Vec<(usize, usize)> {
+    let segments = (0..).zip(a.iter().zip(b));
+    let bytes = segments.flat_map(|(segment, (a, b))| {
+        let places = (0..).zip(a.iter().zip(b)).filter(|(_, (a, b))| a != b);
+        places.map(move |(at, _)| (segment, at))
+    });
+    bytes.collect()
 }
 
 fn apply(image: &mut [Vec<u8>], transaction: &Transaction) {

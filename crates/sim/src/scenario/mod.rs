@@ -1,5 +1,6 @@
 //! The stories that seeds tell: what the client program does while the nemesis visits.
 
+mod copies;
 mod distant;
 mod files;
 mod journal;
@@ -50,6 +51,9 @@ const DEPOSIT_DRAW: u64 = 0x6661_7221_6661_7221;
 /// Mixed into a seed to draw which worlds are those of a folder of files.
 const FILES_DRAW: u64 = 0x6669_6C65_7321_2121;
 
+/// Mixed into a seed to draw which worlds of recoverable memory have a copy of their log.
+const COPIES_DRAW: u64 = 0x636F_7069_6573_2121;
+
 /// Drawn for no other kind of world.
 const FILES_KIND: u64 = 100;
 
@@ -71,6 +75,11 @@ pub fn is_region(seed: u64) -> bool {
 /// Whether the journal of the world of `seed` is that of a node of a shared region, if it is one in which a client journals.
 pub fn is_shared(seed: u64) -> bool {
     Rng::new(seed ^ SHARED_DRAW).chance(100)
+}
+
+/// Whether a log is copied in the world of `seed`, if it is one of recoverable memory.
+pub fn has_copy(seed: u64) -> bool {
+    Rng::new(seed ^ COPIES_DRAW).chance(300)
 }
 
 /// Whether the world of `seed` has a data lender, if it is one in which a client journals.
@@ -125,6 +134,7 @@ pub fn run(seed: u64, planted: Planted, story: Option<Story>) -> Outcome {
         0..60 | 70..80 => journal::run(&mut world),
         60..70 => second::run(&mut world),
         80..84 => member::run(&mut world),
+        84..95 if has_copy(seed) => world = copies::run(world),
         84..95 => world = rvm::run(world),
         FILES_KIND => world = files::run(world),
         _ => world = volume::run(world),

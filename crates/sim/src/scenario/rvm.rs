@@ -5,23 +5,26 @@ use std::rc::Rc;
 
 use netram_proto::port::Durability;
 use netram_proto::time::Span;
-use netram_rvm::{Allocation, CommitError, Mode, Options, Region, Rvm};
+use netram_rvm::{
+    Allocation, CommitError, Mode, OpenError, Options, Region, Rvm, SegmentError, TruncateError,
+};
 
 use super::journal;
+use crate::check::fail;
 use crate::check::rvm::{Model, Transaction};
 use crate::process::SimLog;
 use crate::storage::{Directory, SimStorage};
 use crate::world::{SharedWorld, World};
 
 const SEGMENT_BYTES: usize = 8192;
-const NAMES: [&str; 2] = ["accounts", "orders"];
+pub(super) const NAMES: [&str; 2] = ["accounts", "orders"];
 
 type Memory = Rvm<SimLog, SimStorage>;
 
-struct Program {
-    world: SharedWorld,
-    directory: Directory,
-    model: Model,
+pub(super) struct Program {
+    pub(super) world: SharedWorld,
+    pub(super) directory: Directory,
+    pub(super) model: Model,
     segments: usize,
     batch: usize,
     /// Bytes of the spool; zero is none.
@@ -29,43 +32,59 @@ struct Program {
     /// Lazy commits, in a hundred.
     lazy_percent: u64,
     /// Loss was accepted: segments may show, unsynced, what the log no longer has, and nothing is promised of them.
-    lossy: bool,
+    pub(super) lossy: bool,
+    /// Somebody copies the machine's disk when so many deeds are done.
+    pub(super) copied_after: Option<u64>,
+    /// The machine that has the copy.
+    pub(super) copy: Option<usize>,
 }
 
 /// Runs the story and gives the world back.
-pub(super) fn run(mut world: World) -> World {
-    let segments = world.rng.between(1, 2) as usize;
-    let batch = world.rng.pick(&[500, 4000, 1 << 20]);
-    let spool = world.rng.pick(&[0, 0, 300, 2000, 1 << 20]);
-    let lazy_percent = world.rng.pick(&[30, 30, 90]);
-    let lives = world.rng.between(1, 4);
-    let world = Rc::new(RefCell::new(world));
-    let mut program = Program {
-        world: Rc::clone(&world),
-        directory: Directory::default(),
-        model: Model::new(segments, SEGMENT_BYTES),
-        segments,
-        batch,
-        spool,
-        lazy_percent,
-        lossy: false,
-    };
+pub(super) fn run(world: World) -> World {
+    let mut program = Program::new(world);
+    let lives = program.world.borrow_mut().rng.between(1, 4);
     for _ in 0..lives {
         program.live();
     }
-    world.borrow_mut().heal();
+    program.world.borrow_mut().heal();
     program.live();
     program.live();
-    drop(program);
-    let Ok(world) = Rc::try_unwrap(world) else {
-        unreachable!("every log of this world is dropped")
-    };
-    world.into_inner()
+    program.end()
 }
 
 impl Program {
+    /// A program that has never run.
+    pub(super) fn new(mut world: World) -> Program {
+        let segments = world.rng.between(1, 2) as usize;
+        let batch = world.rng.pick(&[500, 4000, 1 << 20]);
+        let spool = world.rng.pick(&[0, 0, 300, 2000, 1 << 20]);
+        let lazy_percent = world.rng.pick(&[30, 30, 90]);
+        let world = Rc::new(RefCell::new(world));
+        Program {
+            world,
+            directory: Directory::default(),
+            model: Model::new(segments, SEGMENT_BYTES),
+            segments,
+            batch,
+            spool,
+            lazy_percent,
+            lossy: false,
+            copied_after: None,
+            copy: None,
+        }
+    }
+
+    /// Gives the world back.
+    pub(super) fn end(self) -> World {
+        let Program { world, .. } = self;
+        let Ok(world) = Rc::try_unwrap(world) else {
+            unreachable!("every log of this world is dropped")
+        };
+        world.into_inner()
+    }
+
     /// One process, from its opening to its end.
-    fn live(&mut self) {
+    pub(super) fn live(&mut self) {
         if self.lossy {
             return;
         }
@@ -91,6 +110,7 @@ impl Program {
         };
         let deeds = self.world.borrow_mut().rng.between(5, 60);
         for _ in 0..deeds {
+            self.copy_when_due();
             if !self.world.borrow().alive(process) || !self.deed(process, &memory, &mut regions) {
                 break;
             }
@@ -103,6 +123,16 @@ impl Program {
         }
     }
 
+    fn copy_when_due(&mut self) {
+        self.copied_after = match self.copied_after {
+            Some(0) => {
+                self.copy = Some(self.world.borrow_mut().copy_host(0));
+                None
+            }
+            deeds => deeds.map(|deeds| deeds - 1),
+        };
+    }
+
     fn count(&self, memory: &Memory) {
         let statistics = memory.statistics();
         let coverage = &mut self.world.borrow_mut().coverage;
@@ -112,18 +142,30 @@ impl Program {
         coverage.add("rvm: bytes that a spool saved", statistics.bytes_saved_between);
     }
 
-    fn open(&mut self, process: usize) -> Option<(Memory, Vec<Region>)> {
-        let (disk, journal) = {
-            let world = self.world.borrow();
-            (Rc::clone(&world.hosts[0].disk), world.journal)
-        };
-        let storage = SimStorage::new(&disk, &self.directory);
-        let options = Options {
+    /// What memory is opened with.
+    pub(super) fn options(&self) -> Options {
+        let world = self.world.borrow();
+        Options {
             truncation_batch_bytes: self.batch,
             spool_bytes: self.spool,
-            ..Options::new(journal)
-        };
-        let memory = Rvm::open(SimLog::new(&self.world, process), storage, options).ok()?;
+            planted: world.planted,
+            ..Options::new(world.journal)
+        }
+    }
+
+    fn open(&mut self, process: usize) -> Option<(Memory, Vec<Region>)> {
+        let disk = Rc::clone(&self.world.borrow().hosts[0].disk);
+        let storage = SimStorage::new(&disk, &self.directory);
+        let opened = Rvm::open(SimLog::new(&self.world, process), storage, self.options());
+        if let Err(OpenError::Recovery(TruncateError::Segment(error))) = &opened
+            && !matches!(error, SegmentError::Io { .. })
+        {
+            fail(
+                24,
+                format!("the only log there is was refused its segments: {error}"),
+            );
+        }
+        let memory = opened.ok()?;
         memory.plant(self.world.borrow().planted);
         let mut regions = Vec::new();
         for name in &NAMES[..self.segments] {

@@ -3,7 +3,7 @@
 
 use netram_proto::planted::{Fault, Planted};
 use netram_sim::runner::{Failure, run_seed};
-use netram_sim::scenario::{has_data_lender, is_deposit, is_region, is_shared};
+use netram_sim::scenario::{has_copy, has_data_lender, is_deposit, is_region, is_shared};
 
 /// Seeds that a fault may take to be found. Most take fewer than a hundred.
 const SEEDS_MAX: u64 = 100_000;
@@ -37,6 +37,7 @@ fn found(fault: Fault) -> Failure {
         .filter(|&seed| !OF_REPLICAS.contains(&fault) || has_data_lender(seed))
         .filter(|&seed| !OF_DEPOSITS.contains(&fault) || is_deposit(seed))
         .filter(|&seed| !OF_NODES.contains(&fault) || is_shared(seed))
+        .filter(|&seed| fault != Fault::StampIgnored || has_copy(seed))
         .find_map(|seed| run_seed(seed, Planted::with(fault)).err());
     match failing {
         Some(failure) => *failure,
@@ -110,6 +111,7 @@ faults! {
     taking_a_deposit_that_gave_slots_back_for_another_one_is_found: GivenUpIsCounted breaks [14];
     removing_what_has_no_record_is_found: UnrecordedRemoved breaks [5, 17];
     a_keeper_that_gives_up_is_found: KeeperEnds breaks [17];
+    applying_a_copied_log_is_found: StampIgnored breaks [24];
     taking_the_slow_for_deaf_is_found: SlowIsDeaf breaks [0];
 }
 

@@ -50,6 +50,37 @@ fn a_volume_whose_journal_has_more_than_its_image_is_seen_not_to_be_closed() {
     assert!(!Volume::inspect(&path).unwrap().unapplied);
 }
 
+/// A volume's directory names nothing outside: a copy has its own journal, image and checksums. A closed volume's journal has
+/// nothing for the image, so none of its files can be older than another.
+#[test]
+fn a_copied_volume_changes_nothing_of_its_original() {
+    let (folder, path) = place();
+    let volume = open(&path);
+    write(&volume, 1, 1);
+    let copy = folder.path().join("copy");
+    // Of a running volume, with records in the journal.
+    let copied = std::process::Command::new("cp")
+        .arg("-a")
+        .args([&path, &copy])
+        .status();
+    assert!(copied.unwrap().success());
+    (0..100).for_each(|block| write(&volume, block, 2));
+    volume.close().unwrap();
+    let (other, recovered) = Volume::open_with(&copy, &VolumeSettings::default()).unwrap();
+    assert!(recovered.disk.records > 0 && read(&other, 1) == 1);
+    write(&other, 1, 3);
+    other.close().unwrap();
+    let volume = open(&path);
+    assert!((0..100).all(|block| read(&volume, block) == 2));
+    // The original goes on, and its directory is put back as it was: the same, the other way round.
+    write(&volume, 1, 4);
+    volume.close().unwrap();
+    fs::rename(&path, folder.path().join("newer")).unwrap();
+    fs::rename(&copy, &path).unwrap();
+    assert_eq!(read(&open(&path), 1), 3);
+    assert_eq!(read(&open(&folder.path().join("newer")), 1), 4);
+}
+
 #[test]
 fn what_was_written_is_there_again() {
     let (_folder, path) = place();

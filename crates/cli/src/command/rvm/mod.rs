@@ -1,6 +1,7 @@
 //! `netram rvm`: recoverable memory from outside. Each subcommand is a file, the random test a folder; what they share
 //! is in [`look`], [`overlay`], [`verdict`] and [`heaps`].
 
+mod apply;
 pub(crate) mod bash;
 mod check;
 mod create;
@@ -12,6 +13,7 @@ mod load;
 mod log;
 pub(crate) mod look;
 pub(crate) mod overlay;
+mod relocate;
 mod show;
 pub(crate) mod verdict;
 
@@ -40,6 +42,8 @@ pub(crate) enum Rvm {
     Dump(dump::Dump),
     Check(check::Check),
     Grow(grow::Grow),
+    Apply(apply::Apply),
+    Relocate(relocate::Relocate),
     Bash(bash::Bash),
 }
 
@@ -54,6 +58,8 @@ impl Rvm {
             Rvm::Dump(dump) => dump.run(),
             Rvm::Check(check) => check.run(),
             Rvm::Grow(grow) => grow.run(),
+            Rvm::Apply(apply) => apply.run(),
+            Rvm::Relocate(relocate) => relocate.run(),
             Rvm::Bash(bash) => bash.run(),
         }
     }

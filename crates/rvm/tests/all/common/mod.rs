@@ -4,6 +4,8 @@
 //! all, in any combination; acknowledged records stay, of the later ones any prefix. A crash can be planned
 //! for the Nth operation: that one and all later ones fail until the reboot.
 
+mod storage;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -11,9 +13,10 @@ use netram_proto::id::{Epoch, JournalId, Lsn};
 use netram_proto::port::{
     AppendError, Durability, File, IoError, Kind, Log, LogError, LogState, Record, Ticket, Votes, WaitError,
 };
-use netram_proto::time::Time;
 use netram_rvm::limit::TABLE_BYTES;
-use netram_rvm::{Allocation, Identity, Memory, OpenError, Options, Placement, RealStorage, Rvm, Storage};
+use netram_rvm::{Identity, OpenError, Options, RealStorage, Rvm, Stamp};
+
+pub(crate) use storage::MachineStorage;
 
 pub(crate) const JOURNAL: JournalId = JournalId(0x1234);
 /// Recoverable memory on the machine.
@@ -40,8 +43,15 @@ struct State {
     /// Writes to segments fail with this.
     segments_fail: Option<IoError>,
     syncs_fail: u32,
-    table_syncs_fail: u32,
+    /// The sync of the table that fails, counted from the next, which is one; zero: none.
+    table_sync_fails: u32,
+    /// A copy of the disk is made before this operation.
+    copy_at: Option<u64>,
+    copy: Option<(BTreeMap<String, Contents>, LogContents)>,
     identities: u8,
+    stamps: u64,
+    /// Tells a copy of the machine from its original.
+    machine: u8,
 }
 
 #[derive(Default, Clone)]
@@ -50,8 +60,11 @@ struct Contents {
     current: Vec<u8>,
     unsynced: Vec<(usize, Vec<u8>)>,
     identity: Identity,
+    stamp: Option<Stamp>,
+    number: u64,
 }
 
+#[derive(Clone)]
 struct LogContents {
     records: VecDeque<(Lsn, Kind, usize, usize)>,
     bytes: Vec<u8>,
@@ -100,8 +113,12 @@ impl Machine {
             crashed: false,
             segments_fail: None,
             syncs_fail: 0,
-            table_syncs_fail: 0,
+            table_sync_fails: 0,
+            copy_at: None,
+            copy: None,
             identities: 0,
+            stamps: 0,
+            machine: 1,
         })))
     }
 
@@ -143,9 +160,49 @@ impl Machine {
         self.state().syncs_fail = count;
     }
 
-    /// Syncs of the segment table fail although the disk took what was written.
-    pub(crate) fn fail_table_syncs(&self, count: u32) {
-        self.state().table_syncs_fail = count;
+    /// A sync of the segment table fails, the next or one of those after it, although the disk took what was written.
+    pub(crate) fn fail_table_sync(&self, number: u32) {
+        self.state().table_sync_fails = number;
+    }
+
+    /// Somebody copies the disk before the operation after `operations` more ones.
+    pub(crate) fn copy_after(&self, operations: u64) {
+        let mut state = self.state();
+        state.copy_at = Some(state.operations + operations);
+    }
+
+    /// A machine with the copy, as its disk is after a crash.
+    pub(crate) fn copied(&self, seed: u64) -> Option<Machine> {
+        let (files, log) = self.state().copy.clone()?;
+        let copy = Machine::new(log.capacity);
+        {
+            let mut state = copy.state();
+            (state.files, state.log) = (files, log);
+            state.machine = 2;
+        }
+        copy.crash(seed);
+        Some(copy)
+    }
+
+    /// The log as it is now, and everything else, on another machine.
+    pub(crate) fn fork(&self) -> Machine {
+        let here = self.state();
+        let copy = Machine::new(here.log.capacity);
+        {
+            let mut there = copy.state();
+            (there.files, there.log) = (here.files.clone(), here.log.clone());
+            there.machine = 2;
+        }
+        copy
+    }
+
+    /// Gives this log the segments of `other`, which share their paths: where logs lie does not say where segments do.
+    pub(crate) fn share_segments_of(&self, other: &Machine) {
+        let segments = other.state().files.clone();
+        let here = &mut *self.state();
+        let table = here.files.remove(TABLE).unwrap();
+        here.files = segments;
+        here.files.insert(TABLE.to_owned(), table);
     }
 
     /// Power loss and reboot.
@@ -213,6 +270,9 @@ impl Machine {
 impl State {
     /// Counts an operation; `false` from the planned crash on.
     fn operate(&mut self) -> bool {
+        if self.copy_at == Some(self.operations) {
+            self.copy = Some((self.files.clone(), self.log.clone()));
+        }
         self.operations += 1;
         self.crashed |= self.crash_at.is_some_and(|at| self.operations > at);
         !self.crashed
@@ -414,110 +474,13 @@ impl File for MachineFile {
         for (offset, bytes) in contents.unsynced.drain(..) {
             contents.durable[offset..offset + bytes.len()].copy_from_slice(&bytes);
         }
-        if state.table_syncs_fail > 0 && self.path == TABLE {
-            state.table_syncs_fail -= 1;
-            return Err(IoError::EIO);
+        if state.table_sync_fails > 0 && self.path == TABLE {
+            state.table_sync_fails -= 1;
+            if state.table_sync_fails == 0 {
+                return Err(IoError::EIO);
+            }
         }
         Ok(())
-    }
-}
-
-/// The machine's files, with the table's file at hand.
-pub(crate) struct MachineStorage {
-    machine: Machine,
-    table: MachineFile,
-}
-
-impl Machine {
-    pub(crate) fn storage(&self) -> MachineStorage {
-        let table = MachineFile {
-            machine: self.clone(),
-            path: TABLE.to_owned(),
-        };
-        MachineStorage {
-            machine: self.clone(),
-            table,
-        }
-    }
-}
-
-impl Storage for MachineStorage {
-    type File = MachineFile;
-
-    fn name(&self, path: &str) -> Result<String, IoError> {
-        match self.machine.state().files.contains_key(path) {
-            true => Ok(path.to_owned()),
-            false => Err(IoError::ENOENT),
-        }
-    }
-
-    fn create_segment(&self, path: &str, length: u64, _: Allocation) -> Result<(), IoError> {
-        let state = &mut *self.machine.state();
-        if !state.operate() {
-            return Err(IoError::EIO);
-        }
-        let zeros = vec![0; length as usize];
-        let contents = Contents {
-            durable: zeros.clone(),
-            current: zeros,
-            ..Contents::default()
-        };
-        match state.files.insert(path.to_owned(), contents) {
-            None => Ok(()),
-            Some(_) => Err(IoError { errno: 17 }),
-        }
-    }
-
-    fn open_segment(&self, path: &str) -> Result<MachineFile, IoError> {
-        self.name(path)?;
-        Ok(MachineFile {
-            machine: self.machine.clone(),
-            path: path.to_owned(),
-        })
-    }
-
-    fn map(
-        &self,
-        file: &MachineFile,
-        offset: u64,
-        length: usize,
-        placement: Placement,
-    ) -> Result<Memory, IoError> {
-        if placement != Placement::ANYWHERE {
-            return Err(NOT_SUPPORTED);
-        }
-        let mut bytes = vec![0; length].into_boxed_slice();
-        file.read_at(offset, &mut bytes)?;
-        Ok(Memory::from_bytes(bytes))
-    }
-
-    fn identity(&self, file: &MachineFile) -> Result<Identity, IoError> {
-        Ok(self.machine.state().files[&file.path].identity)
-    }
-
-    fn assign_identity(&self, file: &MachineFile) -> Result<Identity, IoError> {
-        let state = &mut *self.machine.state();
-        state.identities += 1;
-        let identity = [state.identities; 16];
-        state.files.get_mut(&file.path).unwrap().identity = identity;
-        Ok(identity)
-    }
-
-    fn table(&self) -> &MachineFile {
-        &self.table
-    }
-
-    fn now(&self) -> Time {
-        // Asked around steps and waits: now and then a chance for other threads to get in between.
-        let (asked, operations) = {
-            let state = &mut *self.machine.state();
-            state.asked += 1;
-            (state.asked, state.operations)
-        };
-        if asked.is_multiple_of(23) {
-            std::thread::sleep(std::time::Duration::from_micros(200));
-        }
-        Time(operations)
     }
 }
 
@@ -531,6 +494,12 @@ impl Folder {
 
     pub(crate) fn path(&self, name: &str) -> String {
         self.0.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    /// The same, as the system sees it.
+    pub(crate) fn real(&self, name: &str) -> String {
+        let folder = self.0.path().canonicalize().unwrap();
+        folder.join(name).to_str().unwrap().to_owned()
     }
 
     pub(crate) fn open(&self, machine: &Machine) -> Result<Rvm<Machine, RealStorage>, OpenError> {

@@ -10,6 +10,8 @@ use netram_proto::port::Durability;
 use netram_proto::shared::RegionId;
 use netram_rvm::{CommitError, MapError, SegmentError};
 use ring::rand::{SecureRandom, SystemRandom};
+use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
+use rustix::io::Errno;
 
 use super::{NODES, PAGE_BYTES, REGION, TABLE, server_settings};
 use crate::server::spans::Spans;
@@ -78,7 +80,8 @@ pub enum CreateError {
 impl super::Store {
     /// Makes a new region of zeros in a new directory, which only its owner can read: it will have the keys of nodes' journals.
     ///
-    /// Its last act makes it a region: cut short before, it is none, and says so when it is opened.
+    /// It is made under another name, `root.unfinished`, and gets its own last: cut short before, there is none, and the
+    /// next attempt begins anew.
     pub fn create(root: &Path, plan: &Plan) -> Result<RegionId, CreateError> {
         Self::create_filled(root, plan, &mut |_| Ok(()))
     }
@@ -105,13 +108,56 @@ impl super::Store {
         if root.to_str().is_none() {
             return Err(CreateError::Name(root.to_owned()));
         }
-        let made = make(root, plan, fill);
+        let unfinished = unfinished(root);
+        let _making = begin(&unfinished)?;
+        let made = make(&unfinished, plan, fill).and_then(|id| finish(&unfinished, root).map(|()| id));
         if made.is_err() {
             // The first error is the one to report.
-            let _ = fs::remove_dir_all(root);
+            let _ = fs::remove_dir_all(&unfinished);
         }
         made
     }
+}
+
+/// Where a region is before it has its name: a creation that is killed leaves nothing in the way of the next.
+fn unfinished(root: &Path) -> PathBuf {
+    let mut name = root.as_os_str().to_owned();
+    name.push(".unfinished");
+    name.into()
+}
+
+/// An empty directory, in place of what a creation left there that was killed. Nobody else makes a region there while the
+/// answer lives.
+fn begin(unfinished: &Path) -> Result<fs::File, CreateError> {
+    let system = |cause| CreateError::System {
+        path: unfinished.to_owned(),
+        cause,
+    };
+    if let Ok(folder) = fs::File::open(unfinished) {
+        if flock(&folder, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return Err(CreateError::Exists(unfinished.to_owned()));
+        }
+        fs::remove_dir_all(unfinished).map_err(system)?;
+    }
+    fs::create_dir(unfinished).map_err(system)?;
+    let folder = fs::File::open(unfinished).map_err(system)?;
+    flock(&folder, FlockOperation::NonBlockingLockExclusive).map_err(|error| system(error.into()))?;
+    Ok(folder)
+}
+
+/// Gives the region its name, durably.
+fn finish(unfinished: &Path, root: &Path) -> Result<(), CreateError> {
+    let system = |cause| CreateError::System {
+        path: root.to_owned(),
+        cause,
+    };
+    renameat_with(CWD, unfinished, CWD, root, RenameFlags::NOREPLACE).map_err(|error| match error {
+        Errno::EXIST => CreateError::Exists(root.to_owned()),
+        error => system(error.into()),
+    })?;
+    let parent = root.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let parent = fs::File::open(parent.unwrap_or(Path::new(".")));
+    parent.and_then(|parent| parent.sync_all()).map_err(system)
 }
 
 fn make(

@@ -299,7 +299,8 @@ impl Store {
         self.memory.log().wait(ticket, Durability::Disk).map(drop)
     }
 
-    /// Makes everything durable, and closes.
+    /// Makes everything durable, and closes. The log keeps its newest records, for nodes that lack them when the server
+    /// starts again; the region's files lie beside it, and move with it.
     pub fn close(self) -> Result<(), StoreError> {
         let Store {
             keeper,
@@ -313,7 +314,7 @@ impl Store {
         let Some(memory) = Arc::into_inner(memory) else {
             return Ok(());
         };
-        let closed = memory.close().map_err(|(error, _)| error.to_string());
+        let closed = memory.close_unapplied().map_err(|(error, _)| error.to_string());
         let closed = closed.and_then(|journal| journal.close().map_err(|error| error.to_string()));
         closed.map_err(|error| {
             tracing::error!(error, "closing the region");

@@ -1,0 +1,73 @@
+//! `netram rvm relocate`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, anyhow};
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::look::existing;
+use crate::output;
+
+/// Tell a log where its segments are after they were moved
+///
+/// Segments in the log's own folder need no telling: the folder can be moved
+/// whole. FROM is a segment as `netram rvm show` calls it, or a folder with some;
+/// TO is where it is now. The file there must be the one that the log knows.
+///
+///   netram rvm relocate bank.log /old/bank.data /new/bank.data
+///   netram rvm relocate bank.log /old /new
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Relocate {
+    /// The log, which no program may have open
+    log: PathBuf,
+    /// The segment's path before, or that of a folder above
+    from: PathBuf,
+    /// Its path from now on
+    to: PathBuf,
+    /// Take the file at TO although the log does not know it: a copy that was
+    /// made without extended attributes, say
+    #[arg(long)]
+    adopt: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Relocate {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        let home = existing(&self.log)?;
+        let (from, to) = (full(&self.from)?, full(&self.to)?);
+        let moved = home
+            .relocate(&from, &to, self.adopt)
+            .with_context(|| format!("relocating segments of {}", self.log.display()))?;
+        if self.json {
+            let moved: Vec<Value> = moved
+                .iter()
+                .map(|moved| json!({ "from": moved.from, "to": moved.to }))
+                .collect();
+            output::json(&json!({ "relocated": moved }))?;
+        } else {
+            for moved in moved {
+                output::line(format!("{} is {} now", moved.from, moved.to))?;
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// The path from the root on, without links as far as it leads somewhere: it need not exist any more.
+fn full(path: &Path) -> Result<String> {
+    let mut absolute = std::path::absolute(path).with_context(|| path.display().to_string())?;
+    if let Some((above, real)) = absolute
+        .ancestors()
+        .find_map(|above| Some((above, above.canonicalize().ok()?)))
+    {
+        let rest = absolute.strip_prefix(above).unwrap_or(Path::new(""));
+        absolute = real.components().chain(rest.components()).collect();
+    }
+    let text = absolute.into_os_string().into_string();
+    text.map_err(|path| anyhow!("{} is not UTF-8; choose another name", path.display()))
+}

@@ -1,0 +1,53 @@
+//! Whether a log may change its segments, asked before the log is opened: an opening takes the journal from whoever has
+//! it, and a copy that will be refused must not have done so to its original.
+
+use std::fs::File as StdFile;
+use std::path::Path;
+
+use netram_proto::id::{JournalId, Lsn};
+
+use crate::error::SegmentError;
+use crate::inspect::ReadOnly;
+use crate::real_stamp::{self, number};
+use crate::refusal::{check, copy};
+use crate::stamp::standing;
+use crate::storage::{folder_of, is_other_table};
+use crate::table::{Entry, Table};
+
+/// Refuses a log that was not closed and that is not the newest of its segments. `table` is its segment table. Nothing
+/// is changed or locked. Whatever cannot be read is left to the opening, which says why.
+pub fn refuse_older(table: &Path) -> Result<(), SegmentError> {
+    let Ok(file) = ReadOnly::open(table) else {
+        return Ok(());
+    };
+    let Some((journal, read)) = Table::peek(&file, &folder_of(table)) else {
+        return Ok(());
+    };
+    // One that was closed has nothing for it, and nothing to overwrite anybody's bytes with.
+    for entry in read.entries.iter().filter(|entry| entry.known.open) {
+        judge(&file.0, entry, journal)?;
+    }
+    Ok(())
+}
+
+fn judge(table: &StdFile, entry: &Entry, journal: JournalId) -> Result<(), SegmentError> {
+    let path = &entry.path;
+    let Ok(ReadOnly(segment)) = ReadOnly::open(Path::new(path)) else {
+        return Ok(());
+    };
+    let (Ok(Some(stamp)), Ok(number)) = (real_stamp::read(&segment, path), number(&segment)) else {
+        return Ok(());
+    };
+    // Where the log ends is known only to whoever opens it.
+    let end = Lsn(u64::MAX);
+    check(
+        standing(&entry.known, Some(&stamp), journal, end, true),
+        path,
+        Some(&stamp),
+    )?;
+    let beside = stamp.journal == journal && stamp.file == number;
+    match beside && is_other_table(table, &stamp.table, journal) {
+        true => Err(copy(path, &stamp)),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,145 @@
+//! Where a real segment's stamp is: in an extended attribute of its file, or in a file beside it where the file system
+//! keeps no attributes. Never in the segment's own bytes, which are its user's.
+//!
+//! The attribute goes where the file goes: `mv`, `cp -a`, `rsync -aX`, hard links and bind mounts keep it. The file
+//! beside it is believed only for the very file that it was written for, since nothing ties the two together.
+
+use std::fs::{self, File as StdFile};
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::time::UNIX_EPOCH;
+
+use netram_proto::port::IoError;
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+
+use crate::stamp::{STAMP_BYTES, Stamp, decode, encode};
+use crate::storage::{errno, io_error, sync_parent};
+
+/// The extended attribute that holds a segment's stamp.
+const ATTRIBUTE: &str = "user.netram.stamp";
+/// What the name of the file beside a segment ends with.
+const BESIDE: &str = ".netram-stamp";
+
+/// The stamp of `file`, which is at `path`: of those in both places the later.
+pub(crate) fn read(file: &StdFile, path: &str) -> Result<Option<Stamp>, IoError> {
+    let mut bytes = [0; STAMP_BYTES];
+    let inside = match rustix::fs::fgetxattr(file, ATTRIBUTE, &mut bytes) {
+        Ok(length) => decode(&bytes[..length]),
+        Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::RANGE) => None,
+        Err(error) => return Err(errno(error)),
+    };
+    let number = number(file)?;
+    let beside = match fs::read(format!("{path}{BESIDE}")) {
+        Ok(bytes) => decode(&bytes).filter(|stamp| stamp.file == number),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        Err(error) => return Err(io_error(error)),
+    };
+    Ok([inside, beside]
+        .into_iter()
+        .flatten()
+        .max_by_key(|stamp| stamp.generation))
+}
+
+/// Leaves a stamp on `file`, which is at `path`, durably. `false`: no stamp can be kept here.
+pub(crate) fn leave(file: &StdFile, path: &str, stamp: &Stamp) -> Result<bool, IoError> {
+    match rustix::fs::fsetxattr(file, ATTRIBUTE, &encode(stamp), XattrFlags::empty()) {
+        Ok(()) => file.sync_all().map(|()| true).map_err(io_error),
+        // A full disk says the same as a file whose attributes are full: the file beside it finds out.
+        Err(Errno::OPNOTSUPP | Errno::NOSPC | Errno::TOOBIG | Errno::PERM) => leave_beside(path, stamp),
+        Err(error) => Err(errno(error)),
+    }
+}
+
+fn leave_beside(path: &str, stamp: &Stamp) -> Result<bool, IoError> {
+    let (place, new) = (format!("{path}{BESIDE}"), format!("{path}{BESIDE}.new"));
+    let written = StdFile::create(&new).and_then(|mut file| {
+        file.write_all(&encode(stamp))?;
+        file.sync_all()?;
+        fs::rename(&new, &place)
+    });
+    if let Err(error) = written {
+        let _ = fs::remove_file(&new);
+        return match io_error(error) {
+            // EPERM, EACCES, EROFS: a folder that is not this program's to write to.
+            IoError { errno: 1 | 13 | 30 } => Ok(false),
+            error => Err(error),
+        };
+    }
+    sync_parent(path).map(|()| true)
+}
+
+/// A number that a file keeps as long as it exists, and that no copy of it has.
+pub(crate) fn number(file: &StdFile) -> Result<u64, IoError> {
+    let metadata = file.metadata().map_err(io_error)?;
+    // A number of an inode is given again to the next file; the time of its making tells the two apart.
+    let made = metadata
+        .created()
+        .ok()
+        .and_then(|made| made.duration_since(UNIX_EPOCH).ok());
+    let made = made.map_or(0, |made| made.as_nanos() as u64);
+    Ok(metadata.ino().wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ made)
+}
+
+#[cfg(test)]
+mod tests {
+    use netram_proto::id::{JournalId, Lsn};
+
+    use super::*;
+
+    fn stamp(generation: u64, file: u64) -> Stamp {
+        Stamp {
+            id: [generation as u8; 16],
+            journal: JournalId(7),
+            generation,
+            applied: Lsn(100),
+            open: true,
+            file,
+            table: "/bank/segments".to_owned(),
+        }
+    }
+
+    /// A folder, a segment in it and that one's number.
+    fn segment() -> (tempfile::TempDir, String, StdFile, u64) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a").to_str().unwrap().to_owned();
+        fs::write(&path, [0; 4096]).unwrap();
+        let file = StdFile::open(&path).unwrap();
+        let number = number(&file).unwrap();
+        (folder, path, file, number)
+    }
+
+    #[test]
+    fn a_stamp_stays_on_its_file_under_another_name() {
+        let (folder, path, file, number) = segment();
+        assert_eq!(read(&file, &path).unwrap(), None);
+        assert!(leave(&file, &path, &stamp(1, number)).unwrap());
+        let moved = folder.path().join("b").to_str().unwrap().to_owned();
+        fs::rename(&path, &moved).unwrap();
+        let file = StdFile::open(&moved).unwrap();
+        assert_eq!(read(&file, &moved).unwrap(), Some(stamp(1, number)));
+        assert_eq!(super::number(&file).unwrap(), number);
+    }
+
+    #[test]
+    fn a_stamp_beside_a_segment_is_not_believed_of_another_file_in_its_place() {
+        let (_folder, path, file, number) = segment();
+        assert!(leave_beside(&path, &stamp(2, number)).unwrap());
+        assert_eq!(read(&file, &path).unwrap(), Some(stamp(2, number)));
+        fs::remove_file(&path).unwrap();
+        drop(file);
+        fs::write(&path, [0; 4096]).unwrap();
+        let file = StdFile::open(&path).unwrap();
+        assert_eq!(read(&file, &path).unwrap(), None);
+    }
+
+    #[test]
+    fn of_two_stamps_the_later_counts() {
+        let (_folder, path, file, number) = segment();
+        assert!(leave(&file, &path, &stamp(5, number)).unwrap());
+        assert!(leave_beside(&path, &stamp(4, number)).unwrap());
+        assert_eq!(read(&file, &path).unwrap(), Some(stamp(5, number)));
+        assert!(leave_beside(&path, &stamp(6, number)).unwrap());
+        assert_eq!(read(&file, &path).unwrap(), Some(stamp(6, number)));
+    }
+}

@@ -1,0 +1,152 @@
+//! A copy of a log over its original's segments: somebody copies a machine's disk while a program keeps its state there in
+//! recoverable memory, the program goes on and dies, and the copy is opened over the segments that the program left.
+
+use netram_proto::port::Durability;
+use netram_rvm::{Mode, OpenError, Rvm, SegmentError, TruncateError};
+
+use super::journal;
+use super::rvm::{NAMES, Program};
+use crate::check::fail;
+use crate::process::SimLog;
+use crate::storage::SimStorage;
+use crate::world::World;
+
+/// Runs the story and gives the world back.
+pub(super) fn run(world: World) -> World {
+    let mut program = Program::new(world);
+    let (lives, deeds) = {
+        let rng = &mut program.world.borrow_mut().rng;
+        (rng.between(1, 4), rng.between(0, 60))
+    };
+    program.copied_after = Some(deeds);
+    for _ in 0..lives {
+        program.live();
+    }
+    program.world.borrow_mut().heal();
+    if program.copy.is_some() && !program.lossy {
+        let stamps = program.directory.stamps();
+        open_copy(&mut program);
+        match stamps == program.directory.stamps() {
+            // The copy has changed nothing: everything is as if it had never been.
+            true => program.live(),
+            false => reopen_original(&program),
+        }
+    }
+    program.end()
+}
+
+/// The segments' bytes, as whoever reads the files sees them.
+fn contents(program: &Program) -> Vec<Vec<u8>> {
+    let world = program.world.borrow();
+    program.directory.contents(&world.hosts[0].disk)
+}
+
+fn open_copy(program: &mut Program) {
+    let Some(copy) = program.copy else { return };
+    let Some(process) = healed(program, copy) else {
+        return;
+    };
+    let storage = {
+        let world = program.world.borrow();
+        // The program that had it is dead; the disk is not.
+        world.hosts[0].disk.borrow_mut().revive();
+        SimStorage::beside(&world.hosts[copy].disk, &world.hosts[0].disk, &program.directory)
+    };
+    let before = contents(program);
+    let Some(storage) = storage else { return };
+    let opened = Rvm::open(SimLog::new(&program.world, process), storage, program.options());
+    match opened {
+        Ok(memory) => {
+            hit(program, "rvm: copies of a log that were opened");
+            judge(program, &memory, &before);
+        }
+        Err(OpenError::Recovery(TruncateError::Segment(
+            SegmentError::Overtaken { .. } | SegmentError::Held { .. },
+        ))) => {
+            if before != contents(program) {
+                fail(
+                    24,
+                    "a copy of the log was refused, and has changed segments".to_owned(),
+                );
+            }
+            hit(program, "rvm: copies of a log that were refused");
+        }
+        // The disk, or the end of the process.
+        Err(_) => {}
+    }
+    let mut world = program.world.borrow_mut();
+    let cut = world.rng.chance(500);
+    world.crash(process, cut);
+}
+
+/// What the copy left of the segments, and what its program makes of those that it may have.
+fn judge(program: &Program, memory: &Rvm<SimLog, SimStorage>, before: &[Vec<u8>]) {
+    if program.world.borrow_mut().rng.chance(300) {
+        return;
+    }
+    let after = contents(program);
+    let regions: Vec<_> = (0..after.len())
+        .map(|at| memory.map(NAMES[at], 0, 0).ok())
+        .collect();
+    let mapped: Vec<bool> = regions.iter().map(Option::is_some).collect();
+    program.model.copy_opened(before, &after, &mapped);
+    for (segment, mapped) in mapped.iter().enumerate() {
+        if !mapped && before[segment] != after[segment] {
+            fail(
+                24,
+                "a copy of the log has changed a segment that it may not have".to_owned(),
+            );
+        }
+    }
+    for region in regions.into_iter().flatten() {
+        let mut transaction = memory.begin(Mode::Restore);
+        let written = transaction.write(&region, 100, b"the copy's");
+        if written.is_err() || transaction.commit(Durability::Disk).is_err() {
+            return;
+        }
+    }
+    // A failure leaves the log as it is.
+    let _ = memory.truncate();
+}
+
+/// The original, after the copy has changed its segments: it changes nothing of that.
+fn reopen_original(program: &Program) {
+    let Some(process) = healed(program, 0) else { return };
+    let before = contents(program);
+    let storage = {
+        let world = program.world.borrow();
+        SimStorage::new(&world.hosts[0].disk, &program.directory)
+    };
+    let opened = Rvm::open(SimLog::new(&program.world, process), storage, program.options());
+    hit(
+        program,
+        match opened {
+            Ok(_) => "rvm: originals opened after their copies",
+            Err(_) => "rvm: originals refused after their copies",
+        },
+    );
+    drop(opened);
+    if before != contents(program) {
+        fail(
+            24,
+            "a log was applied to segments that its copy had taken over".to_owned(),
+        );
+    }
+    program.world.borrow_mut().crash(process, false);
+}
+
+/// A process that has the journal on `host` open; `None`: it must not be opened, or records were lost that it had.
+fn healed(program: &Program, host: usize) -> Option<usize> {
+    let accepted = || program.world.borrow().coverage.get("losses that were accepted");
+    let before = accepted();
+    let process = journal::open_healed(&mut program.world.borrow_mut(), host)?;
+    if accepted() == before {
+        return Some(process);
+    }
+    program.world.borrow_mut().crash(process, false);
+    None
+}
+
+fn hit(program: &Program, what: &'static str) {
+    program.world.borrow_mut().coverage.hit(what);
+}
