@@ -15,6 +15,7 @@
 //! | [`far`] | which page is in local memory, which beyond, and what moves when one is referenced |
 //! | [`arena`] | a program's memory of which a part is elsewhere: what a fault gets, which frame leaves, what comes ahead |
 //! | [`deposit`] | pages of one machine's arena in other machines' memory: the lender's side, the owner's side |
+//! | [`failure`] | what a failed system call means: data lost, retry, or report |
 //! | [`port`] | the traits that layer 1 speaks to: a log and a file |
 //! | [`limit`] | every bound, and the relations between bounds |
 #![no_std]
@@ -25,6 +26,7 @@ extern crate alloc;
 pub mod arena;
 pub mod cast;
 pub mod deposit;
+pub mod failure;
 pub mod far;
 pub mod id;
 pub mod journal;

@@ -55,6 +55,12 @@ pub const RECORD_ALIGN: usize = 8;
 /// Bytes of one record with its header. Bounds what a reader allocates for a length it was told.
 pub const RECORD_BYTES_MAX: usize = 64 * 1024 * 1024;
 
+/// The first pause before a refused call is repeated: shorter than a person notices, longer than a burst of calls that
+/// holds the last descriptors.
+pub const RETRY_PAUSE_MIN: Span = Span::from_ms(10);
+/// The longest such pause: a machine that lacks room costs one call a second, and goes on within one.
+pub const RETRY_PAUSE_MAX: Span = Span::from_ms(1_000);
+
 /// Bytes of the key that seals a journal's records, as a data lender is given it.
 pub const DATA_KEY_BYTES_MAX: usize = 64;
 /// Bytes of one record of a volume that a data lender takes: what it keeps in memory of a record that has come in part.

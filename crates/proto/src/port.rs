@@ -15,12 +15,38 @@ pub struct IoError {
 }
 
 impl IoError {
-    /// Input/output error.
-    pub const EIO: IoError = IoError { errno: 5 };
-    /// No space left on the device.
-    pub const ENOSPC: IoError = IoError { errno: 28 };
+    /// Operation not permitted.
+    pub const EPERM: IoError = IoError { errno: 1 };
     /// No such file.
     pub const ENOENT: IoError = IoError { errno: 2 };
+    /// The call was interrupted by a signal.
+    pub const EINTR: IoError = IoError { errno: 4 };
+    /// Input/output error.
+    pub const EIO: IoError = IoError { errno: 5 };
+    /// The resource is unavailable for now.
+    pub const EAGAIN: IoError = IoError { errno: 11 };
+    /// Out of memory.
+    pub const ENOMEM: IoError = IoError { errno: 12 };
+    /// Permission denied.
+    pub const EACCES: IoError = IoError { errno: 13 };
+    /// The device or file is in use.
+    pub const EBUSY: IoError = IoError { errno: 16 };
+    /// The system's table of open files is full.
+    pub const ENFILE: IoError = IoError { errno: 23 };
+    /// The process has no descriptor left.
+    pub const EMFILE: IoError = IoError { errno: 24 };
+    /// The program file is in use.
+    pub const ETXTBSY: IoError = IoError { errno: 26 };
+    /// No space left on the device.
+    pub const ENOSPC: IoError = IoError { errno: 28 };
+    /// No lock is left.
+    pub const ENOLCK: IoError = IoError { errno: 37 };
+    /// No buffer space is left.
+    pub const ENOBUFS: IoError = IoError { errno: 105 };
+    /// The call timed out.
+    pub const ETIMEDOUT: IoError = IoError { errno: 110 };
+    /// The user's disk quota is used up.
+    pub const EDQUOT: IoError = IoError { errno: 122 };
     /// The file is shorter than what was asked of it.
     pub const EOF: IoError = IoError { errno: 61 };
 }
@@ -29,11 +55,17 @@ impl fmt::Display for IoError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.errno {
             2 => out.write_str("no such file (ENOENT)"),
+            1 => out.write_str("operation not permitted (EPERM)"),
+            4 => out.write_str("interrupted by a signal (EINTR)"),
             5 => out.write_str("input/output error (EIO)"),
+            12 => out.write_str("out of memory (ENOMEM)"),
             13 => out.write_str("permission denied (EACCES)"),
             22 => out.write_str("invalid argument (EINVAL)"),
+            23 => out.write_str("the system has too many open files (ENFILE)"),
+            24 => out.write_str("this process has too many open files (EMFILE)"),
             28 => out.write_str("no space left on the device (ENOSPC)"),
             30 => out.write_str("read-only file system (EROFS)"),
+            122 => out.write_str("disk quota exceeded (EDQUOT)"),
             61 => out.write_str("the file ends before the bytes asked for"),
             other => write!(out, "operating system error {other}"),
         }

@@ -1,0 +1,78 @@
+use super::{FailureClass, RetryBackoff, SystemCall};
+use crate::limit::{RETRY_PAUSE_MAX, RETRY_PAUSE_MIN};
+use crate::port::IoError;
+
+const CALLS: [SystemCall; 11] = [
+    SystemCall::Open,
+    SystemCall::Stat,
+    SystemCall::Read,
+    SystemCall::Write,
+    SystemCall::SyncedWrite,
+    SystemCall::Allocate,
+    SystemCall::Name,
+    SystemCall::Map,
+    SystemCall::Lock,
+    SystemCall::Close,
+    SystemCall::Sync,
+];
+
+/// Linux's highest error number (EHWPOISON).
+const ERRNO_MAX: i32 = 133;
+
+/// The numbers that pass, by hand and not by the module's names: EPERM, EINTR, EAGAIN, ENOMEM, EACCES, EBUSY, ENFILE,
+/// EMFILE, ETXTBSY, ENOSPC, ENOLCK, ENOBUFS, ETIMEDOUT, EDQUOT.
+const PASSING: [i32; 14] = [1, 4, 11, 12, 13, 16, 23, 24, 26, 28, 37, 105, 110, 122];
+
+/// Every call with every number. A mount was dead for good because the `open` before an `fsync` found no descriptor.
+#[test]
+fn only_a_report_of_write_back_is_data_lost() {
+    let mut judged = 0;
+    for call in CALLS {
+        let syncs = [SystemCall::Sync, SystemCall::SyncedWrite, SystemCall::Close].contains(&call);
+        for errno in 1..=ERRNO_MAX {
+            let expected = match (syncs, errno) {
+                (true, 4) if call == SystemCall::Close => FailureClass::Report,
+                (_, 4) => FailureClass::Retry,
+                (true, _) => FailureClass::DataLost,
+                (false, errno) if PASSING.contains(&errno) => FailureClass::Retry,
+                (false, _) => FailureClass::Report,
+            };
+            let failure = IoError { errno }.of(call);
+            assert_eq!(failure.class(), expected, "{call:?} with errno {errno}");
+            assert_eq!(
+                failure.is_final(),
+                expected == FailureClass::DataLost,
+                "{call:?} with errno {errno}"
+            );
+            judged += 1;
+        }
+    }
+    assert_eq!(judged, 11 * 133);
+}
+
+#[test]
+fn a_pause_doubles_up_to_its_maximum_and_begins_anew_after_success() {
+    let mut backoff = RetryBackoff::new();
+    let mut last = backoff.failed(IoError::EMFILE).pause;
+    assert_eq!(last, RETRY_PAUSE_MIN);
+    for _ in 0..200 {
+        let pause = backoff.failed(IoError::EMFILE).pause;
+        assert_eq!(pause.0, (last.0 * 2).min(RETRY_PAUSE_MAX.0));
+        last = pause;
+    }
+    assert_eq!(last, RETRY_PAUSE_MAX);
+    assert_eq!(backoff.succeeded(), 201);
+    assert_eq!(backoff.succeeded(), 0);
+    assert_eq!(backoff.failed(IoError::EMFILE).pause, RETRY_PAUSE_MIN);
+}
+
+#[test]
+fn a_failure_is_news_once_for_each_cause_and_again_after_success() {
+    let mut backoff = RetryBackoff::new();
+    assert!(backoff.failed(IoError::ENOSPC).news);
+    assert!(!backoff.failed(IoError::ENOSPC).news);
+    assert!(backoff.failed(IoError::EMFILE).news);
+    assert!(backoff.failed(IoError::ENOSPC).news);
+    backoff.succeeded();
+    assert!(backoff.failed(IoError::ENOSPC).news);
+}
