@@ -88,13 +88,19 @@ pub enum Fault {
     SlotsBeforePages,
     /// (14) An owner that comes back looks for slots that it has given up, and takes a deposit without them for another one.
     GivenUpIsCounted,
+    /// (17) Recovery of a database believes the page cache that a failed sync has left.
+    CacheTrusted,
+    /// (17) A call that was refused for want of descriptors counts as a failed sync.
+    RefusalIsFailure,
+    /// (18) A process settles a database before it has the lock of the journal that it is about to empty.
+    SettledBeforeLocked,
     /// (0) A listener that takes longer than the timer is taken for one that hears nothing.
     SlowIsDeaf,
 }
 
 impl Fault {
     /// All of them, in the order of the rules.
-    pub const ALL: [Fault; 42] = [
+    pub const ALL: [Fault; 45] = [
         Fault::AnyInsteadOfRule,
         Fault::StaleAckCounts,
         Fault::CastIsHeld,
@@ -136,6 +142,9 @@ impl Fault {
         Fault::OldBlocksGiven,
         Fault::SlotsBeforePages,
         Fault::GivenUpIsCounted,
+        Fault::CacheTrusted,
+        Fault::RefusalIsFailure,
+        Fault::SettledBeforeLocked,
         Fault::SlowIsDeaf,
     ];
 }
