@@ -51,7 +51,7 @@ part() {
 	nbd) NETRAM_SECONDS=$share cargo test -q --release -p netram-nbd --test all hostile:: -- --ignored --nocapture ;;
 	rvm) cargo run -q --release -p netram -- rvm bash --for "${share}s" ;;
 	faults) again cargo test -q -p netram --test all faults:: ;;
-	sqlite) NETRAM_SEEDS=300000 again cargo test -q -p netram-sqlite -p netram --test all -- sqlite:: model:: ;;
+	sqlite) again cargo test -q -p netram --test all sqlite:: -- --include-ignored --nocapture ;;
 	mount) again cargo test -q -p netram --test all mount:: -- --include-ignored ;;
 	databases) databases ;;
 	guest) again cargo test -q -p netram --test all guest:: -- --include-ignored ;;
