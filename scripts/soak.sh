@@ -51,7 +51,7 @@ part() {
 	nbd) NETRAM_SECONDS=$share cargo test -q --release -p netram-nbd --test all hostile:: -- --ignored --nocapture ;;
 	rvm) cargo run -q --release -p netram -- rvm bash --for "${share}s" ;;
 	faults) again cargo test -q -p netram --test all faults:: ;;
-	sqlite) again cargo test -q -p netram --test all sqlite:: -- --include-ignored --nocapture ;;
+	sqlite) NETRAM_KILL_ROUNDS=$share again cargo test -q -p netram --test all sqlite:: -- --include-ignored --skip thousands_of_rounds ;;
 	mount) again cargo test -q -p netram --test all mount:: -- --include-ignored ;;
 	databases) databases ;;
 	guest) again cargo test -q -p netram --test all guest:: -- --include-ignored ;;
