@@ -53,7 +53,7 @@ part() {
 	faults) again cargo test -q -p netram --test all faults:: ;;
 	refused) cargo test -q -p netram --test all faults::refused -- --ignored ;;
 	constrained) again scripts/constrained.sh ;;
-	sqlite) NETRAM_SEEDS=300000 again cargo test -q -p netram-sqlite -p netram --test all -- sqlite:: model:: ;;
+	sqlite) NETRAM_KILL_ROUNDS=$share again cargo test -q -p netram --test all sqlite:: -- --include-ignored --skip thousands_of_rounds ;;
 	mount) scripts/pjdfstest.sh && again cargo test -q -p netram --test all mount:: -- --include-ignored ;;
 	databases) databases ;;
 	guest) again cargo test -q -p netram --test all guest:: -- --include-ignored ;;

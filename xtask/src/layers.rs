@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::{code, tree};
 
 /// Every crate and its layer. A crate that is not here is refused, so the table cannot fall behind.
-const LAYERS: [(&str, u8); 28] = [
+const LAYERS: [(&str, u8); 29] = [
     ("netram", 4),
     ("netram-capi", 4),
     ("netram-sqlext", 4),
@@ -26,6 +26,7 @@ const LAYERS: [(&str, u8); 28] = [
     ("netram-rex", 3),
     ("netram-farrun", 3),
     ("netram-sim", 3),
+    ("netram-party", 2),
     ("netram-lender", 2),
     ("netram-tracer", 2),
     ("netram-client", 2),
@@ -64,7 +65,13 @@ const TEST_ARROWS: [(&str, &str); 3] = [
 ];
 
 /// The simulator stands above the drivers but links none: a driver would bring the real clock and sockets in.
-const SIM_ARROWS: [&str; 4] = ["netram-rvm", "netram-disk", "netram-files", "netram-proto"];
+const SIM_ARROWS: [&str; 5] = [
+    "netram-rvm",
+    "netram-disk",
+    "netram-files",
+    "netram-party",
+    "netram-proto",
+];
 
 /// Builds everything else, depends on none of it.
 const OUTSIDE: &str = "xtask";

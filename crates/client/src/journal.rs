@@ -1,5 +1,6 @@
 //! The journal as its users hold it.
 
+use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
@@ -19,13 +20,18 @@ use netram_transport::Waker;
 use crate::config::JournalConfig;
 use crate::core::Shared;
 use crate::error::{CreateError, GrowError, OpenError};
+use crate::fork::ForkMark;
 use crate::keeper::ViewFile;
 use crate::open::{self, Grown, Recovered};
-use crate::place::{Layout, Place};
+use crate::place::{Layout, Lock, Place};
 use crate::records;
 
 /// An open journal: one writer, any number of threads. Closed when dropped.
+///
+/// A child of `fork` has neither the threads nor the links. There a journal appends nothing and waits for nothing
+/// ([`AppendError::Closed`]), and dropping it leaves lock, members and files to the parent.
 pub struct Journal {
+    mark: ForkMark,
     shared: Arc<Shared>,
     id: JournalId,
     disk: Option<JoinHandle<()>>,
@@ -73,7 +79,16 @@ impl Journal {
         config: JournalConfig,
         complete: &mut dyn FnMut() -> Result<(), IoError>,
     ) -> Result<(Journal, Recovered), OpenError> {
-        let opened = open::open(root, config, complete)?;
+        Journal::open_locked(Place::at(root).lock()?, config, complete)
+    }
+
+    /// The same, of a journal that the caller has locked ([`Place::lock`]): nobody else has had it since.
+    pub fn open_locked(
+        lock: Lock,
+        config: JournalConfig,
+        complete: &mut dyn FnMut() -> Result<(), IoError>,
+    ) -> Result<(Journal, Recovered), OpenError> {
+        let opened = open::open(lock, config, complete)?;
         let (shared, id) = (Arc::new(opened.shared), opened.journal);
         let system = |what| move |source| OpenError::System { what, source };
         let builder = |name: &str| std::thread::Builder::new().name(name.into());
@@ -87,6 +102,7 @@ impl Journal {
             .map_err(system("starting the keeper thread"))?;
         Ok((
             Journal {
+                mark: ForkMark::here(),
                 shared,
                 id,
                 disk: Some(disk),
@@ -110,6 +126,9 @@ impl Journal {
         length: usize,
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> Result<(Ticket, Chain), AppendError> {
+        if self.mark.is_child() {
+            return Err(AppendError::Closed);
+        }
         self.shared.append(kind, length, fill)
     }
 
@@ -182,6 +201,12 @@ impl Journal {
         let (Some(disk), Some(keeper)) = (self.disk.take(), self.keeper.take()) else {
             return Ok(());
         };
+        if self.mark.is_child() {
+            // The threads are the parent's: their handles would be given back here, and waited for in vain. So are the links
+            // and the lock, which a last owner would give up.
+            let _parents = ManuallyDrop::new((disk, keeper, Arc::clone(&self.shared)));
+            return Err(WaitError::Closed);
+        }
         self.shared.hurry();
         let end = self.shared.core().end.lsn;
         let voter = self.shared.config.voter;
@@ -336,7 +361,9 @@ impl Journal {
 
 impl Drop for Journal {
     fn drop(&mut self) {
-        if let Err(error) = self.shut_down(Voter::Disk) {
+        if let Err(error) = self.shut_down(Voter::Disk)
+            && !self.mark.is_child()
+        {
             tracing::warn!(%error, "the journal was not closed cleanly; the next opening will recover it");
         }
     }
@@ -349,10 +376,13 @@ impl Log for Journal {
         length: usize,
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> Result<Ticket, AppendError> {
-        self.shared.append(kind, length, fill).map(|(ticket, _)| ticket)
+        self.append_linked(kind, length, fill).map(|(ticket, _)| ticket)
     }
 
     fn wait(&self, ticket: Ticket, durability: Durability) -> Result<Votes, WaitError> {
+        if self.mark.is_child() {
+            return Err(WaitError::Closed);
+        }
         self.shared.wait(ticket, durability)
     }
 
@@ -375,6 +405,9 @@ impl Log for Journal {
     }
 
     fn trim(&self, head: Lsn) -> Result<(), LogError> {
+        if self.mark.is_child() {
+            return Err(LogError::Closed);
+        }
         let link = self.link_at(head)?;
         if self.server_kept().is_some_and(|kept| kept.end.lsn < head) {
             return Err(LogError::OutOfRange(head));
@@ -427,5 +460,26 @@ mod tests {
             .recv_timeout(Duration::from_secs(60))
             .expect("the closing ends");
         assert_eq!(closed, Err(WaitError::DiskFailed(IoError::EIO)));
+    }
+
+    /// As a child of `fork` has it: dropping it must leave everything to the parent, whose it is.
+    #[test]
+    fn a_copy_in_a_child_of_fork_appends_nothing_and_gives_nothing_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("journal");
+        Journal::create(&root, 1 << 20).unwrap();
+        let (mut journal, _) = Journal::open(&root, JournalConfig::default()).unwrap();
+        let ticket = journal.append(Kind(16), 8, &mut |into| into.fill(7)).unwrap();
+        let shared = Arc::clone(&journal.shared);
+        journal.mark = ForkMark::of_another();
+        let refused = journal.append(Kind(16), 8, &mut |_| ());
+        assert_eq!(refused, Err(AppendError::Closed));
+        assert_eq!(journal.wait(ticket, Durability::Disk), Err(WaitError::Closed));
+        assert_eq!(journal.trim(ticket.end), Err(LogError::Closed));
+        drop(journal);
+        let again = Journal::open(&root, JournalConfig::default());
+        assert!(matches!(again, Err(OpenError::InUse { .. })), "the parent has it");
+        // The parent's threads go on.
+        shared.wait(ticket, Durability::Disk).unwrap();
     }
 }

@@ -20,6 +20,7 @@
 //! | `keeper` | the thread that connects lenders, keeps time and stores views |
 //! | [`open`] | recovery, from the lock to the first append |
 //! | `copy` | what whoever feeds a copy elsewhere is told |
+//! | [`fork`] | a process is told from its children |
 //! | [`follow`] | a journal that is kept for a writer elsewhere |
 //! | [`left`] | what an earlier process of a shared region's node left: opened to be offered to the server |
 //! | [`remains`] | what a dead node left at its members: read by the server |
@@ -33,6 +34,7 @@ mod disk;
 pub mod error;
 pub mod file;
 pub mod follow;
+pub mod fork;
 pub mod inspect;
 mod journal;
 mod keeper;
@@ -49,9 +51,10 @@ mod waiting;
 pub use config::{JournalConfig, Multicast, OfReplica};
 pub use error::{CreateError, GrowError, OpenError};
 pub use follow::{Follower, Parts};
+pub use fork::ForkMark;
 pub use inspect::Inspect;
 pub use journal::{Journal, JournalStatus};
 pub use left::Left;
 pub use open::{Grown, Recovered};
-pub use place::{Layout, Place};
+pub use place::{Layout, Lock, Place};
 pub use remains::{Remains, RemainsError};

@@ -28,6 +28,7 @@ use rustix::io::Errno;
 use crate::error::{CreateError, OpenError};
 use crate::file::DiskFile;
 use crate::follow::Parts;
+use crate::fork::ForkMark;
 use crate::seal::DataKey;
 
 /// Zeros that are written at once to a new log.
@@ -51,10 +52,29 @@ pub struct Place {
     layout: Layout,
 }
 
-/// The right to write the journal; given up when dropped, or with the process.
+/// The right to write the journal at one place; given up when dropped, or with the process.
+///
+/// A child of `fork` has a copy of the descriptor. It gives nothing up, and dropping the lock here gives it up all the same.
 #[derive(Debug)]
 pub struct Lock {
-    _file: File,
+    file: File,
+    place: Place,
+    mark: ForkMark,
+}
+
+impl Lock {
+    /// The journal's place.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        if !self.mark.is_child() {
+            let _ = flock(&self.file, FlockOperation::Unlock);
+        }
+    }
 }
 
 impl Place {
@@ -280,7 +300,11 @@ impl Place {
         let _ = file
             .set_len(0)
             .and_then(|()| writeln!(file, "{}", std::process::id()));
-        Ok(Lock { _file: file })
+        Ok(Lock {
+            file,
+            place: self.clone(),
+            mark: ForkMark::here(),
+        })
     }
 
     /// Whether a process has the journal open. Shared, so that an opening at this moment is not in the way of others who

@@ -5,17 +5,19 @@
 //! lock, while the appender goes on. They never meet: the appender writes only from the tail on, and never so far that
 //! it would reach what the drain has not let go.
 //!
+//! Beside it a word that the kernel wipes in children of this process, for [`crate::fork`].
+//!
 //! This is the crate's only unsafe module.
 
 use std::io;
 use std::ptr::NonNull;
 use std::slice;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use netram_proto::id::Lsn;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 /// The memory and the two positions that keep its users apart.
 #[derive(Debug)]
@@ -42,6 +44,21 @@ pub(crate) struct Appender(Arc<Shared>);
 /// Reads what has not been let go yet.
 #[derive(Debug)]
 pub(crate) struct Drain(Arc<Shared>);
+
+/// A word that is zero in a child of `fork`, whatever it was in the parent. `None`: this kernel wipes no page.
+#[inline]
+pub(crate) fn word_wiped_by_fork() -> Option<&'static AtomicU64> {
+    static WORD: OnceLock<Option<&'static AtomicU64>> = OnceLock::new();
+    *WORD.get_or_init(|| {
+        let (bytes, access) = (rustix::param::page_size(), ProtFlags::READ | ProtFlags::WRITE);
+        // SAFETY: a fresh mapping at an address of the kernel's choosing aliases nothing.
+        let page = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, MapFlags::PRIVATE) }.ok()?;
+        // SAFETY: it is this page, which nobody else knows yet; the advice changes what a child of fork finds in it.
+        unsafe { madvise(page, bytes, Advice::LinuxWipeOnFork) }.ok()?;
+        // SAFETY: the page is never unmapped, is aligned for a word, and zeros are one. Only this reference is made of it.
+        Some(unsafe { &*page.cast::<AtomicU64>() })
+    })
+}
 
 /// Makes a ring of `capacity` bytes, a multiple of the page size, that is empty at `start`.
 pub(crate) fn ring(capacity: u64, start: Lsn) -> io::Result<(Appender, Drain)> {

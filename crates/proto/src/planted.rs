@@ -96,13 +96,19 @@ pub enum Fault {
     KeeperEnds,
     /// (24) A log that is a copy, or older than a segment, is applied to it all the same.
     StampIgnored,
+    /// (17) Recovery of a database believes the page cache that a failed sync has left.
+    CacheTrusted,
+    /// (17) A call that was refused for want of descriptors counts as a failed sync.
+    RefusalIsFailure,
+    /// (18) A process settles a database before it has the lock of the journal that it is about to empty.
+    SettledBeforeLocked,
     /// (0) A listener that takes longer than the timer is taken for one that hears nothing.
     SlowIsDeaf,
 }
 
 impl Fault {
     /// All of them, in the order of the rules.
-    pub const ALL: [Fault; 46] = [
+    pub const ALL: [Fault; 49] = [
         Fault::AnyInsteadOfRule,
         Fault::StaleAckCounts,
         Fault::CastIsHeld,
@@ -148,6 +154,9 @@ impl Fault {
         Fault::UnrecordedRemoved,
         Fault::KeeperEnds,
         Fault::StampIgnored,
+        Fault::CacheTrusted,
+        Fault::RefusalIsFailure,
+        Fault::SettledBeforeLocked,
         Fault::SlowIsDeaf,
     ];
 }

@@ -14,6 +14,7 @@
 //! | [`history`], `past` | what truly happened |
 //! | [`check`] | the oracles, one a rule |
 //! | [`region`] | worlds of their own: several nodes that share a region, with its server |
+//! | `party` | worlds of their own: several processes that have a database open |
 //! | [`scenario`] | what the client program does |
 //! | [`storage`] | segments on a virtual disk, for `rvm` |
 //! | [`runner`] | seeds, threads, reports |
@@ -31,6 +32,7 @@ mod lanes;
 pub mod lender;
 mod nemesis;
 mod net;
+mod party;
 mod past;
 pub mod process;
 pub mod profile;

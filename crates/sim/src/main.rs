@@ -1,4 +1,4 @@
-//! `netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept|--shared|--regions|--deposits|--files] [--verbose]`: runs seeds, reports, exits with 1 if any
+//! `netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept|--shared|--regions|--deposits|--files|--parties] [--verbose]`: runs seeds, reports, exits with 1 if any
 //! seed broke a rule.
 #![forbid(unsafe_code)]
 
@@ -8,12 +8,12 @@ use std::process::ExitCode;
 use netram_proto::planted::{Fault, Planted};
 use netram_sim::region::REGION_RULES;
 use netram_sim::runner::{Failure, Summary, run_seeds};
-use netram_sim::scenario::{has_data_lender, is_deposit, is_files, is_region, is_shared};
+use netram_sim::scenario::{has_data_lender, is_deposit, is_files, is_party, is_region, is_shared};
 
 const USAGE: &str = "\
 netram-sim: runs netram's machines in a virtual world with seeded faults
 
-usage: netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept|--shared|--regions|--deposits|--files] [--verbose]
+usage: netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept|--shared|--regions|--deposits|--files|--parties] [--verbose]
 
   --seeds N      how many worlds to run
   --from S       the first world's seed (0)
@@ -24,6 +24,7 @@ usage: netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept|--sh
   --regions      of these only those, one in seventeen, of several nodes that share a region
   --deposits     of these only those, one in twenty-six, of owners with pages at lenders
   --files        of these only those, one in thirty-seven, of a folder of files
+  --parties      of these only those, one in twenty, of several processes that have a database open
   --verbose      print the whole story kept of a failing seed, and all counters
 ";
 /// Failing seeds after which a run stops.
@@ -43,6 +44,7 @@ struct Arguments {
     regions: bool,
     deposits: bool,
     files: bool,
+    parties: bool,
     verbose: bool,
 }
 
@@ -76,6 +78,7 @@ fn main() -> ExitCode {
                 && (!arguments.regions || is_region(seed))
                 && (!arguments.deposits || is_deposit(seed))
                 && (!arguments.files || is_files(seed))
+                && (!arguments.parties || is_party(seed))
         },
         &progress,
     );
@@ -148,6 +151,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
         regions: false,
         deposits: false,
         files: false,
+        parties: false,
         verbose: false,
     };
     while let Some(word) = words.next() {
@@ -169,6 +173,10 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
         }
         if word == "--files" {
             arguments.files = true;
+            continue;
+        }
+        if word == "--parties" {
+            arguments.parties = true;
             continue;
         }
         if word == "--regions" {

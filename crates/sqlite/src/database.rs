@@ -1,25 +1,25 @@
-//! A database that this process has open: its files' locks, its journal, and the thread that looks after both.
+//! A database that this process has open: its files' locks, its journal, and the thread that looks after
+//! both.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use netram_client::{Journal, JournalConfig, OpenError as JournalError};
+use netram_client::{ForkMark, Journal, JournalConfig, Lock as JournalLock, OpenError as JournalError};
 use netram_home::{Settings, SettingsError};
+use netram_party::{
+    Contents, Ledger, Party, PartyError, RecoverError, Recovered, Role, SLOTS, Seats, Synced, recover,
+};
 use netram_proto::journal::Blocked;
-use netram_proto::port::{Durability, Log};
+use netram_proto::planted::Planted;
+use netram_proto::port::Durability;
 use rustix::fs::{FlockOperation, flock};
 
-use crate::beneath::Beneath;
-use crate::change::Role;
-use crate::disk::{Disk, Lock, lock_file, try_lock};
-use crate::ledger::{Ledger, SLOTS};
-use crate::party::{Contents, Party, PartyError, Synced};
+use crate::disk::{Disk, Lock, lock_file, try_lock, wait_for_lock};
 use crate::place::{Place, PlaceError};
-use crate::recover::{RecoverError, Recovered, recover};
 use crate::vfs::{Mapping, warn};
 
 /// How often it is looked whether the journal is to be emptied.
@@ -97,8 +97,9 @@ struct Inner {
     keeper: Mutex<Keeper>,
     wake: Condvar,
     /// Shared with other processes that have it open.
-    _open: File,
+    _open: Lock,
     _slot: Lock,
+    mark: ForkMark,
 }
 
 #[derive(Default)]
@@ -110,34 +111,29 @@ struct Keeper {
     trouble: Option<String>,
 }
 
-fn at(path: PathBuf) -> impl FnOnce(io::Error) -> OpenError {
+pub(crate) fn at(path: PathBuf) -> impl FnOnce(io::Error) -> OpenError {
     move |source| OpenError::Io { path, source }
 }
 
 impl Database {
-    /// Opens a database that netram holds. The first one after a crash of the machine brings the journals into it.
+    /// Opens a database that netram holds. The first one after a crash of the machine brings the journals
+    /// into it.
     pub fn open(place: &Place) -> Result<(Database, Recovered), OpenError> {
-        if !place.is_held() {
-            let path = place.path().to_path_buf();
-            return Err(PlaceError::Free { path }.into());
-        }
+        place.check_held()?;
         let config = config(place, false)?;
         let main = place.file(Role::Main);
         let disk = Disk::at(place).map_err(at(main))?;
-        let ledger = Mapping::of(&place.ledger()).map_err(at(place.ledger()))?;
-        let ledger = Ledger::new(Box::new(ledger));
-        let (open, recovered) = come_in(place, &disk, &ledger, &config)?;
+        let shared = Shared::of(place)?;
+        let (open, recovered) = come_in(place, &disk, &shared, &config)?;
         // It was given back while this waited to come in.
-        if !place.is_held() {
-            let path = place.path().to_path_buf();
-            return Err(PlaceError::Free { path }.into());
-        }
+        place.check_held()?;
         let (number, slot) = take_slot(place)?;
-        let party =
-            Party::join(disk, ledger, number, Durability::Remote).map_err(|source| OpenError::Party {
+        let party = Party::join(disk, shared.ledger, number, Durability::Remote, Planted::NONE).map_err(
+            |source| OpenError::Party {
                 path: place.path().to_path_buf(),
                 source,
-            })?;
+            },
+        )?;
         let inner = Arc::new(Inner {
             place: place.clone(),
             party,
@@ -146,6 +142,7 @@ impl Database {
             wake: Condvar::new(),
             _open: open,
             _slot: slot,
+            mark: ForkMark::here(),
         });
         let kept = Arc::clone(&inner);
         let seat = std::thread::Builder::new()
@@ -158,6 +155,12 @@ impl Database {
     /// Where it is.
     pub fn place(&self) -> &Place {
         &self.inner.place
+    }
+
+    /// Whether this is a child of the process that has it open. Nothing is done to it there, and it is not
+    /// closed: its threads, locks and journal are the parent's.
+    pub fn is_of_parent(&self) -> bool {
+        self.inner.mark.is_child()
     }
 
     /// Writes to one of its files.
@@ -186,7 +189,8 @@ impl Database {
         self.inner.party.sync(role, file)
     }
 
-    /// The first that is made durable is by the disk, while the journal is opened. Whoever only reads needs none.
+    /// The first that is made durable is by the disk, while the journal is opened. Whoever only reads needs
+    /// none.
     fn want(&self) {
         let mut keeper = self.inner.keeper();
         if !keeper.wanted {
@@ -197,6 +201,10 @@ impl Database {
 
     /// Brings all of it to the disk, and needs no lender any more.
     pub fn close(self) -> Result<(), PartyError> {
+        if self.is_of_parent() {
+            let _parents = std::mem::ManuallyDrop::new(self);
+            return Ok(());
+        }
         let Database { inner, seat } = self;
         inner.keeper().ended = true;
         inner.wake.notify_all();
@@ -252,7 +260,8 @@ impl Inner {
         }
     }
 
-    /// Says once why lenders do not count, unless they do; they are given time for it. Whether it has been looked.
+    /// Says once why lenders do not count, unless they do; they are given time for it. Whether it has been
+    /// looked.
     fn has_looked_at_lenders(&self, sat_down: Option<Instant>) -> bool {
         let Some(log) = self.party.log() else {
             return false;
@@ -284,34 +293,50 @@ impl Inner {
     }
 
     fn try_to_sit(&self) -> Result<(), String> {
-        // Afterwards nothing counts that is in any journal: whoever of its lenders are gone, nothing is missing.
-        self.party.settle().map_err(|error| error.to_string())?;
-        for seat in self.place.seats() {
-            let config = JournalConfig {
-                accept_loss: true,
-                patience: Duration::ZERO,
-                ..self.config.clone()
-            };
-            match Journal::open(&seat, config) {
-                Ok((journal, _)) => {
-                    let trimmed = journal.trim(journal.state().tail);
-                    trimmed.map_err(|error| error.to_string())?;
-                    self.party.adopt(journal);
-                    return Ok(());
-                }
-                Err(JournalError::InUse { .. }) => (),
-                Err(error) => return Err(error.to_string()),
-            }
+        let journals = Journals {
+            seats: self.place.seats(),
+            config: &self.config,
+        };
+        self.party.take_seat(&journals).map_err(|error| error.to_string())
+    }
+}
+
+/// A database's journals, of which this process takes one.
+struct Journals<'a> {
+    seats: Vec<PathBuf>,
+    config: &'a JournalConfig,
+}
+
+impl Seats for Journals<'_> {
+    type Lock = JournalLock;
+    type Log = Journal;
+    type Error = JournalError;
+
+    fn count(&self) -> usize {
+        self.seats.len()
+    }
+
+    fn lock(&self, seat: usize) -> Result<Option<JournalLock>, JournalError> {
+        match netram_client::Place::at(&self.seats[seat]).lock() {
+            Ok(lock) => Ok(Some(lock)),
+            Err(JournalError::InUse { .. }) => Ok(None),
+            Err(error) => Err(error),
         }
-        Err(
-            "all journals are other processes'; `netram sqlite create --seats` says how many there are"
-                .to_owned(),
-        )
+    }
+
+    /// Whoever of its lenders are gone, nothing is missing.
+    fn open(&self, _seat: usize, lock: JournalLock) -> Result<Journal, JournalError> {
+        let config = JournalConfig {
+            accept_loss: true,
+            patience: Duration::ZERO,
+            ..self.config.clone()
+        };
+        Ok(Journal::open_locked(lock, config, &mut || Ok(()))?.0)
     }
 }
 
 /// The lenders, and how they are used.
-fn config(place: &Place, accept_loss: bool) -> Result<JournalConfig, OpenError> {
+pub(crate) fn config(place: &Place, accept_loss: bool) -> Result<JournalConfig, OpenError> {
     let file = place.settings();
     let settings = match file.exists() {
         true => Settings::load(&file)?,
@@ -330,8 +355,8 @@ fn members(journal: &Journal, patience: Duration) -> Result<(), Blocked> {
     }
 }
 
-/// Why commits of a database will wait for the disk that has just been taken, and that nobody has written to. `None`: lenders count, or there are to be none;
-/// or the journal is somebody's already, who says it.
+/// Why commits of a database will wait for the disk that has just been taken, and that nobody has written to.
+/// `None`: lenders count, or there are to be none; or the journal is somebody's already, who says it.
 pub fn why_lenders_wait(place: &Place) -> Result<Option<Blocked>, OpenError> {
     let Some(seat) = place.seats().into_iter().next() else {
         return Ok(None);
@@ -343,54 +368,90 @@ pub fn why_lenders_wait(place: &Place) -> Result<Option<Blocked>, OpenError> {
     }
 }
 
-/// What the machine's memory has lived since, as a number that is not 0.
-fn boot() -> u64 {
-    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let digits: String = text.chars().filter(char::is_ascii_hexdigit).take(16).collect();
-    u64::from_str_radix(&digits, 16).unwrap_or(1) | 1
+/// What the processes of a database have in memory together.
+pub(crate) struct Shared {
+    pub(crate) ledger: Ledger,
+    /// What the ledger is marked with while it counts: this boot of the machine, and this file. A copy of it
+    /// is of no boot.
+    life: u64,
+}
+
+impl Shared {
+    pub(crate) fn of(place: &Place) -> Result<Shared, OpenError> {
+        let mapping = Mapping::of(&place.ledger()).map_err(at(place.ledger()))?;
+        let file = mapping.number().map_err(at(place.ledger()))?;
+        let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let digits: String = text.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+        let boot = u64::from_str_radix(&digits, 16).unwrap_or(1);
+        Ok(Shared {
+            ledger: Ledger::new(Box::new(mapping)),
+            life: (boot ^ file.rotate_left(32)) | 1,
+        })
+    }
+
+    /// Whether the files have all that was written, as the machine's memory shows them.
+    pub(crate) fn counts(&self) -> bool {
+        self.ledger.is_of(self.life)
+    }
+
+    /// Everything is on the disk, and the next record has this number.
+    pub(crate) fn begin(&self, next: u64) {
+        self.ledger.begin(self.life, next);
+    }
 }
 
 /// Joins those that have it open. Whoever is the first since the machine's memory was lost recovers it.
 fn come_in(
     place: &Place,
     disk: &Disk,
-    ledger: &Ledger,
+    shared: &Shared,
     config: &JournalConfig,
-) -> Result<(File, Recovered), OpenError> {
+) -> Result<(Lock, Recovered), OpenError> {
     let path = place.open();
-    let file = lock_file(&path).map_err(at(path.clone()))?;
+    let file = Arc::new(lock_file(&path).map_err(at(path.clone()))?);
     let mut recovered = Recovered::default();
     loop {
-        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() && !ledger.is_of(boot()) {
-            recovered = recover_all(place, disk, config)?;
-            ledger.begin(boot(), recovered.next);
+        let lock = Lock::of(Arc::clone(&file));
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() && !shared.counts() {
+            recovered = recover_all(place, disk, shared, config)?;
         }
-        flock(&file, FlockOperation::LockShared).map_err(|errno| at(path.clone())(errno.into()))?;
-        if ledger.is_of(boot()) {
-            return Ok((file, recovered));
+        wait_for_lock(&file, FlockOperation::LockShared).map_err(at(path.clone()))?;
+        if shared.counts() {
+            return Ok((lock, recovered));
         }
-        if ledger.has_failed() {
+        if shared.ledger.has_failed() {
             return Err(OpenError::Party {
                 path: place.path().to_path_buf(),
                 source: PartyError::Failed,
             });
         }
         // Whoever was the first has failed, and is about to leave.
-        flock(&file, FlockOperation::Unlock).map_err(|errno| at(path.clone())(errno.into()))?;
+        drop(lock);
         std::thread::sleep(LOOK);
     }
 }
 
-fn recover_all(place: &Place, disk: &Disk, config: &JournalConfig) -> Result<Recovered, OpenError> {
+/// Brings the journals into the files, of which nobody else has one open.
+pub(crate) fn recover_all(
+    place: &Place,
+    disk: &Disk,
+    shared: &Shared,
+    config: &JournalConfig,
+) -> Result<Recovered, OpenError> {
     let journals = place.seats().into_iter().map(|seat| {
         let (journal, _) = Journal::open(&seat, config.clone())?;
         Ok(journal)
     });
     let journals = journals.collect::<Result<Vec<Journal>, JournalError>>()?;
-    recover(&journals, disk).map_err(|source| OpenError::Recover {
+    // Until then nothing was changed, whatever was refused. From here on a crash leaves files that are of no
+    // moment.
+    shared.ledger.doubt();
+    let recovered = recover(&journals, disk, Planted::NONE).map_err(|source| OpenError::Recover {
         path: place.path().to_path_buf(),
         source,
-    })
+    })?;
+    shared.begin(recovered.next);
+    Ok(recovered)
 }
 
 fn take_slot(place: &Place) -> Result<(usize, Lock), OpenError> {
@@ -402,91 +463,5 @@ fn take_slot(place: &Place) -> Result<(usize, Lock), OpenError> {
     }
     Err(OpenError::Crowded {
         path: place.path().to_path_buf(),
-    })
-}
-
-/// Whoever has the database open, and nobody else.
-fn alone(place: &Place) -> Result<Lock, OpenError> {
-    let path = place.open();
-    let lock = try_lock(&path).map_err(at(path))?;
-    lock.ok_or_else(|| OpenError::InUse {
-        path: place.path().to_path_buf(),
-    })
-}
-
-/// Brings what the journals have into a database that nobody has open, whatever the machine's memory has. `accept_loss`: although it may not be all that was
-/// committed.
-pub fn recover_database(place: &Place, accept_loss: bool) -> Result<Recovered, OpenError> {
-    if !place.is_held() {
-        let path = place.path().to_path_buf();
-        return Err(PlaceError::Free { path }.into());
-    }
-    let _alone = alone(place)?;
-    let config = config(place, accept_loss)?;
-    let disk = Disk::at(place).map_err(at(place.file(Role::Main)))?;
-    let ledger = Mapping::of(&place.ledger()).map_err(at(place.ledger()))?;
-    let ledger = Ledger::new(Box::new(ledger));
-    let recovered = recover_all(place, &disk, &config)?;
-    ledger.begin(boot(), recovered.next);
-    Ok(recovered)
-}
-
-/// Gives a database back that nobody has open: all of it is in the file, where it was.
-pub fn release(place: &Place, accept_loss: bool) -> Result<(), OpenError> {
-    if place.is_half_given_back() {
-        return Ok(place.give_back()?);
-    }
-    if !place.is_held() {
-        let path = place.path().to_path_buf();
-        return Err(PlaceError::Free { path }.into());
-    }
-    let lock = alone(place)?;
-    let disk = Disk::at(place).map_err(at(place.file(Role::Main)))?;
-    let ledger = Mapping::of(&place.ledger()).map_err(at(place.ledger()))?;
-    if Ledger::new(Box::new(ledger)).is_of(boot()) {
-        // The machine's memory has all of it.
-        disk.sync().map_err(|error| OpenError::Party {
-            path: place.path().to_path_buf(),
-            source: error.into(),
-        })?;
-    } else {
-        recover_all(place, &disk, &config(place, accept_loss)?)?;
-    }
-    place.give_back()?;
-    drop(lock);
-    Ok(())
-}
-
-/// How a database stands that netram holds, seen from outside.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Look {
-    /// A process has it open.
-    pub open: bool,
-    /// The machine's memory was lost since it was written: whoever opens it next recovers it.
-    pub to_recover: bool,
-    /// Journals that there are.
-    pub seats: usize,
-    /// Of them, those that processes have.
-    pub taken: usize,
-}
-
-/// Looks at a database that netram holds, and changes nothing.
-pub fn look(place: &Place) -> Result<Look, OpenError> {
-    if !place.is_held() {
-        let path = place.path().to_path_buf();
-        return Err(PlaceError::Free { path }.into());
-    }
-    let open = try_lock(&place.open()).map_err(at(place.open()))?.is_none();
-    let ledger = Mapping::of(&place.ledger()).map_err(at(place.ledger()))?;
-    let seats = place.seats();
-    let taken = { seats.iter() }
-        .map(|seat| netram_client::Place::at(seat).is_locked())
-        .filter(|locked| matches!(locked, Ok(true)))
-        .count();
-    Ok(Look {
-        open,
-        to_recover: !Ledger::new(Box::new(ledger)).is_of(boot()),
-        seats: seats.len(),
-        taken,
     })
 }

@@ -99,12 +99,13 @@ struct Found {
 /// What is done between steps 5 and 6: the local log is complete, and the members still have what they had.
 pub(crate) type Complete<'a> = &'a mut dyn FnMut() -> Result<(), IoError>;
 
-pub(crate) fn open(root: &Path, config: JournalConfig, complete: Complete<'_>) -> Result<Opened, OpenError> {
-    let (files, taken, recovered) = Files::recovered(root, &config, complete)?;
+pub(crate) fn open(lock: Lock, config: JournalConfig, complete: Complete<'_>) -> Result<Opened, OpenError> {
+    let root = lock.place().root().to_path_buf();
+    let (files, taken, recovered) = Files::recovered_with(lock, &config, complete)?;
     if config.voter == Voter::Server && recovered.head != recovered.end {
         // The reign would begin behind records that the server may lack, and its members be emptied of them.
         return Err(OpenError::Unmerged {
-            path: root.to_path_buf(),
+            path: root,
             from: recovered.head,
             end: recovered.end,
         });
@@ -119,13 +120,23 @@ impl Files {
         config: &JournalConfig,
         complete: Complete<'_>,
     ) -> Result<(Files, Assembled, Recovered), OpenError> {
+        Files::recovered_with(Place::at(root).lock()?, config, complete)
+    }
+
+    /// The same, of a journal that the caller has locked.
+    fn recovered_with(
+        lock: Lock,
+        config: &JournalConfig,
+        complete: Complete<'_>,
+    ) -> Result<(Files, Assembled, Recovered), OpenError> {
         let began = Instant::now();
         config.check().map_err(OpenError::Config)?;
-        let mut files = Files::open(root, config)?;
+        let root = lock.place().root().to_path_buf();
+        let mut files = Files::open(lock, config)?;
         let needed = files.view_file.newest().answers();
         let claim = files.claim(config)?;
         let found = files.recover(&claim, config)?;
-        complete().map_err(|source| files.not_stored(root.to_path_buf(), claim.epoch, source))?;
+        complete().map_err(|source| files.not_stored(root, claim.epoch, source))?;
         files.release(&claim, found.taken.end.lsn)?;
         let recovered = Recovered {
             epoch: claim.epoch,
@@ -143,15 +154,14 @@ impl Files {
         Ok((files, found.taken, recovered))
     }
 
-    fn open(root: &Path, config: &JournalConfig) -> Result<Files, OpenError> {
-        let place = Place::at(root);
-        let lock = place.lock()?;
+    fn open(lock: Lock, config: &JournalConfig) -> Result<Files, OpenError> {
+        let place = lock.place().clone();
         let (log, slots, superblock) = open_log(&place, true, config.modelled_sync_delay)?;
         let view_file = open_view(&place, true)?;
         let view = view_file.newest();
         if view.journal != superblock.journal {
             return Err(OpenError::Mixed {
-                path: root.to_path_buf(),
+                path: place.root().to_path_buf(),
                 log: superblock.journal,
                 view: view.journal,
             });

@@ -17,6 +17,7 @@ use netram_proto::planted::Planted;
 
 use crate::coverage::Coverage;
 use crate::deposit;
+use crate::party;
 use crate::profile::Profile;
 use crate::region;
 use crate::rng::Rng;
@@ -53,9 +54,16 @@ const FILES_DRAW: u64 = 0x6669_6C65_7321_2121;
 
 /// Mixed into a seed to draw which worlds of recoverable memory have a copy of their log.
 const COPIES_DRAW: u64 = 0x636F_7069_6573_2121;
+/// Mixed into a seed to draw which worlds are those of a database's processes.
+const PARTY_DRAW: u64 = 0x7061_7274_7921_2121;
 
 /// Drawn for no other kind of world.
 const FILES_KIND: u64 = 100;
+
+/// Whether the world of `seed` is that of several processes that have a database open.
+pub fn is_party(seed: u64) -> bool {
+    !is_region(seed) && !is_deposit(seed) && !is_files(seed) && Rng::new(seed ^ PARTY_DRAW).chance(60)
+}
 
 /// Whether the world of `seed` is that of a folder of files.
 pub fn is_files(seed: u64) -> bool {
@@ -96,6 +104,10 @@ pub fn run(seed: u64, planted: Planted, story: Option<Story>) -> Outcome {
     }
     if is_deposit(seed) {
         let (hash, coverage) = deposit::run(rng, planted, Trace::new(story));
+        return Outcome { hash, coverage };
+    }
+    if is_party(seed) {
+        let (hash, coverage) = party::run(rng, planted, Trace::new(story));
         return Outcome { hash, coverage };
     }
     let mut profile = Profile::draw(&mut rng);

@@ -4,6 +4,7 @@
 use netram_proto::planted::{Fault, Planted};
 use netram_sim::runner::{Failure, run_seed};
 use netram_sim::scenario::{has_copy, has_data_lender, is_deposit, is_region, is_shared};
+use netram_sim::scenario::{has_data_lender, is_deposit, is_party, is_region, is_shared};
 
 /// Seeds that a fault may take to be found. Most take fewer than a hundred.
 const SEEDS_MAX: u64 = 100_000;
@@ -24,6 +25,13 @@ const OF_DEPOSITS: [Fault; 9] = [
     Fault::GivenUpIsCounted,
 ];
 
+/// These need several processes that have a database open; all other worlds are left out.
+const OF_PARTIES: [Fault; 3] = [
+    Fault::CacheTrusted,
+    Fault::RefusalIsFailure,
+    Fault::SettledBeforeLocked,
+];
+
 /// These need a data lender; the worlds that have none are left out.
 const OF_REPLICAS: [Fault; 4] = [
     Fault::FlushedBeforeSync,
@@ -35,6 +43,7 @@ const OF_REPLICAS: [Fault; 4] = [
 fn found(fault: Fault) -> Failure {
     let failing = (0..SEEDS_MAX)
         .filter(|&seed| !OF_REPLICAS.contains(&fault) || has_data_lender(seed))
+        .filter(|&seed| !OF_PARTIES.contains(&fault) || is_party(seed))
         .filter(|&seed| !OF_DEPOSITS.contains(&fault) || is_deposit(seed))
         .filter(|&seed| !OF_NODES.contains(&fault) || is_shared(seed))
         .filter(|&seed| fault != Fault::StampIgnored || has_copy(seed))
@@ -112,6 +121,9 @@ faults! {
     removing_what_has_no_record_is_found: UnrecordedRemoved breaks [5, 17];
     a_keeper_that_gives_up_is_found: KeeperEnds breaks [17];
     applying_a_copied_log_is_found: StampIgnored breaks [24];
+    believing_the_cache_after_a_failed_sync_is_found: CacheTrusted breaks [5];
+    taking_a_refusal_for_a_failed_disk_is_found: RefusalIsFailure breaks [17];
+    settling_before_the_journal_is_locked_is_found: SettledBeforeLocked breaks [5];
     taking_the_slow_for_deaf_is_found: SlowIsDeaf breaks [0];
 }
 

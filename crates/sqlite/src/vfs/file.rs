@@ -1,15 +1,15 @@
-//! An open file: what is done with it is done by SQLite's own VFS, and writes, lengths and syncs are told to the database.
+//! An open file: what is done with it is done by SQLite's own VFS, and writes, lengths and syncs are told to
+//! the database.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
+use netram_party::{Contents, Role};
 use netram_proto::port::IoError;
 
 use super::abi::{File, IOERR_FSYNC, IOERR_SHORT_READ, IoMethods, OK};
-use super::{opened, report};
-use crate::change::Role;
+use super::{FORKED, opened, report};
 use crate::database::Database;
-use crate::party::Contents;
 
 /// What SQLite has of a file of ours. The base's own follows.
 #[repr(C)]
@@ -26,6 +26,19 @@ pub(super) const BYTES: usize = size_of::<OurFile>();
 pub(super) struct State {
     pub(super) database: Arc<Database>,
     pub(super) role: Role,
+}
+
+impl State {
+    /// Whether a connection came here by `fork`. Nothing is written by it: the parent knows nothing of that,
+    /// and no record would have it.
+    fn is_of_parent(&self) -> bool {
+        let is = self.database.is_of_parent();
+        if is {
+            let path = self.database.place().path().display();
+            report(IOERR, &format!("{path} {FORKED}"));
+        }
+        is
+    }
 }
 
 /// The base's file, behind ours.
@@ -114,12 +127,16 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
     let closed = { methods.close }.map_or(OK, |close| unsafe { close(real) });
     // SAFETY: it is an `OurFile`, and nobody else has it any more.
     let ours = unsafe { &mut *file.cast::<OurFile>() };
-    if let Some(state) = ours.state.take()
-        && state.role == Role::Main
-        && let Err(error) = opened::close(state.database)
-    {
-        // What was committed is in the journal, or was on the disk.
-        report(IOERR_FSYNC, &format!("closing a database: {error}"));
+    if let Some(state) = ours.state.take() {
+        if state.database.is_of_parent() {
+            // The last one would be dropped, and with it what the parent goes on using.
+            let _parents = std::mem::ManuallyDrop::new(state);
+        } else if state.role == Role::Main
+            && let Err(error) = opened::close(state.database)
+        {
+            // What was committed is in the journal, or was on the disk.
+            report(IOERR_FSYNC, &format!("closing a database: {error}"));
+        }
     }
     closed
 }
@@ -134,6 +151,7 @@ unsafe extern "C" fn write(file: *mut File, from: *const c_void, bytes: c_int, o
     let act = || unsafe { method(real, from, bytes, offset) };
     // SAFETY: as above.
     match unsafe { state(file) } {
+        Some(state) if state.is_of_parent() => IOERR,
         Some(state) => state.database.write(
             state.role,
             offset.cast_unsigned(),
@@ -154,6 +172,7 @@ unsafe extern "C" fn truncate(file: *mut File, size: i64) -> c_int {
     let act = || unsafe { method(real, size) };
     // SAFETY: as above.
     match unsafe { state(file) } {
+        Some(state) if state.is_of_parent() => IOERR,
         Some(state) => state.database.resize(state.role, size.cast_unsigned(), act),
         None => act(),
     }
@@ -167,6 +186,9 @@ unsafe extern "C" fn sync(file: *mut File, flags: c_int) -> c_int {
         // SAFETY: the base's own, with SQLite's arguments.
         return { methods.sync }.map_or(IOERR_FSYNC, |method| unsafe { method(real, flags) });
     };
+    if state.is_of_parent() {
+        return IOERR;
+    }
     match state.database.sync(state.role, &mut Now { real, methods }) {
         Ok(_) => OK,
         Err(error) => {
@@ -201,7 +223,8 @@ impl Contents for Now<'_> {
         let bytes = c_int::try_from(there).unwrap_or(c_int::MAX);
         let method = self.methods.read.ok_or(IoError::EIO)?;
         let to = into.as_mut_ptr().cast::<c_void>();
-        // SAFETY: the base's own, of a file that is open as long as this is; at most so many bytes are written to what is that long.
+        // SAFETY: the base's own, of a file that is open as long as this is; at most so many bytes are
+        // written to what is that long.
         match unsafe { method(self.real, to, bytes, offset.cast_signed()) } {
             OK => Ok(bytes as usize),
             IOERR_SHORT_READ => Ok(0),

@@ -1,6 +1,7 @@
 //! The VFS: what SQLite calls to open, name and remove files.
 //!
-//! A layer over SQLite's own VFS for the system, which goes on doing all reading, writing, locking and mapping.
+//! A layer over SQLite's own VFS for the system, which goes on doing all reading, writing, locking and
+//! mapping.
 //!
 //! | module | does |
 //! |---|---|
@@ -20,15 +21,19 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use netram_party::{PartyError, Role};
+
 use self::abi::{CANTOPEN, File, IOERR_DELETE, OK, OPEN_MAIN_DB, OPEN_MAIN_JOURNAL, OPEN_WAL, Vfs};
 use self::file::State;
 pub(crate) use self::mapping::Mapping;
-use crate::change::Role;
-use crate::party::PartyError;
-use crate::place::{Place, PlaceError};
+use crate::place::Place;
 
 /// What the VFS is called: `file:app.db?vfs=netram`.
 pub const NAME: &CStr = c"netram";
+
+/// What is wrong with a database whose connection a child of `fork` uses.
+const FORKED: &str =
+    "was opened by the parent of this process, and connections do not survive `fork`: open one here";
 
 /// `sqlite3_vfs_find`
 pub type Find = unsafe extern "C" fn(*const c_char) -> *mut c_void;
@@ -75,7 +80,8 @@ static BASE: OnceLock<Base> = OnceLock::new();
 /// Registers the VFS with a SQLite; again, it does nothing.
 ///
 /// # Safety
-/// The functions are those of one SQLite of version 3.7 or newer, which is initialised, and stays in the process as long as that lives.
+/// The functions are those of one SQLite of version 3.7 or newer, which is initialised, and stays in
+/// the process as long as that lives.
 pub unsafe fn register(sqlite: Sqlite) -> Result<(), RegisterError> {
     // SAFETY: the caller's promise.
     let there = unsafe { (sqlite.vfs_find)(NAME.as_ptr()) };
@@ -207,7 +213,14 @@ unsafe fn state_of(name: *const c_char, flags: c_int) -> Result<Option<State>, S
         return Ok(Some(State { database, role }));
     }
     if flags & (OPEN_WAL | OPEN_MAIN_JOURNAL) != 0 {
-        return Ok(opened::of_log(path).map(|(database, role)| State { database, role }));
+        if let Some((database, role)) = opened::of_log(path) {
+            return Ok(Some(State { database, role }));
+        }
+        // Only a connection that came here by `fork` has none. No record would have what it writes.
+        return match opened::is_log_of_held(path) {
+            true => Err(format!("{} {FORKED}", path.display())),
+            false => Ok(None),
+        };
     }
     Ok(None)
 }
@@ -229,11 +242,17 @@ unsafe extern "C" fn delete(_vfs: *mut Vfs, name: *const c_char, sync: c_int) ->
         return IOERR_DELETE;
     };
     // SAFETY: SQLite gives a path.
-    let Some((database, role)) = opened::of_log(unsafe { path(name) }) else {
+    let path = unsafe { path(name) };
+    let Some((database, role)) = opened::of_log(path) else {
+        if opened::is_log_of_held(path) {
+            report(IOERR_DELETE, &format!("{} {FORKED}", path.display()));
+            return IOERR_DELETE;
+        }
         // SAFETY: the base's own, with SQLite's arguments.
         return unsafe { method(base, name, sync) };
     };
-    // Not synced: that is the journal's to do, whether or not SQLite wants it. Without, a commit that ends with it comes undone in a crash.
+    // Not synced: that is the journal's to do, whether or not SQLite wants it. Without, a commit that ends
+    // with it comes undone in a crash.
     let removed = database.remove(role, || {
         // SAFETY: the base's own, with SQLite's arguments.
         match unsafe { method(base, name, 0) } {
@@ -266,12 +285,7 @@ unsafe extern "C" fn full_pathname(
     }
     // SAFETY: the base has written a C string.
     let place = Place::of(unsafe { path(to) });
-    let place = place.and_then(|place| match place.is_held() {
-        true => Ok(place),
-        false => Err(PlaceError::Free {
-            path: place.path().to_path_buf(),
-        }),
-    });
+    let place = place.and_then(|place| place.check_held().map(|()| place));
     let inside = match place {
         Ok(place) => place.file(Role::Main),
         Err(error) => {

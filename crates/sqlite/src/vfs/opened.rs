@@ -1,11 +1,13 @@
 //! The databases that this process has open, each once, however many connections have it.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::change::Role;
+use netram_client::ForkMark;
+use netram_party::{PartyError, Role};
+
 use crate::database::{Database, OpenError};
-use crate::party::PartyError;
 use crate::place::Place;
 
 struct Entry {
@@ -15,10 +17,36 @@ struct Entry {
     connections: usize,
 }
 
-static OPENED: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+/// What one process has open.
+struct Opened {
+    process: ForkMark,
+    entries: Mutex<Vec<Entry>>,
+}
+
+/// This process's, or that of a parent of which this is a child: there its lock may be held for good, and its
+/// databases are not to be closed.
+static OPENED: AtomicPtr<Opened> = AtomicPtr::new(std::ptr::null_mut());
 
 fn opened() -> MutexGuard<'static, Vec<Entry>> {
-    OPENED.lock().unwrap_or_else(PoisonError::into_inner)
+    let mut found = OPENED.load(Ordering::Acquire);
+    loop {
+        // SAFETY: whatever the pointer has been was leaked by this function, and is there for good; or it is
+        // null.
+        if let Some(opened) = unsafe { found.as_ref() }
+            && !opened.process.is_child()
+        {
+            return opened.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        }
+        let new = Box::into_raw(Box::new(Opened {
+            process: ForkMark::here(),
+            entries: Mutex::default(),
+        }));
+        // Another thread may be the first: its is taken then, and this one is left.
+        match OPENED.compare_exchange(found, new, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => found = new,
+            Err(other) => found = other,
+        }
+    }
 }
 
 /// Opens a database for one more connection.
@@ -38,9 +66,13 @@ pub(super) fn open(place: &Place) -> Result<Arc<Database>, OpenError> {
     Ok(database)
 }
 
-/// A connection has closed its file; with the last one the database is closed. Nobody opens one meanwhile: closing a database's file ends all locks that the
-/// process has on it.
+/// A connection has closed its file; with the last one the database is closed. Nobody opens one meanwhile:
+/// closing a database's file ends all locks that the process has on it.
 pub(super) fn close(database: Arc<Database>) -> Result<(), PartyError> {
+    if database.is_of_parent() {
+        let _parents = std::mem::ManuallyDrop::new(database);
+        return Ok(());
+    }
     let mut all = opened();
     let Some(index) = { all.iter() }.position(|entry| Arc::ptr_eq(&entry.database, &database)) else {
         return Ok(());
@@ -74,5 +106,18 @@ pub(super) fn of_log(path: &Path) -> Option<(Arc<Database>, Role)> {
         let main = name.strip_suffix(role.suffix().as_bytes())?;
         let found = { all.iter() }.find(|entry| entry.main.as_os_str().as_bytes() == main)?;
         Some((Arc::clone(&found.database), role))
+    })
+}
+
+/// Whether this is the name of a log of a database that netram holds, whoever has it open.
+pub(super) fn is_log_of_held(path: &Path) -> bool {
+    use std::os::unix::ffi::OsStrExt;
+    let name = path.as_os_str().as_bytes();
+    [Role::Wal, Role::Journal].into_iter().any(|role| {
+        let Some(main) = name.strip_suffix(role.suffix().as_bytes()) else {
+            return false;
+        };
+        let main = Path::new(std::ffi::OsStr::from_bytes(main));
+        Place::of(main).is_ok_and(|place| place.is_held() && place.file(role) == path)
     })
 }

@@ -108,7 +108,8 @@ fn what_cannot_be_proven_complete_is_refused_with_the_lenders_that_are_missing()
     assert_eq!(site.shell("pragma integrity_check;\n").out.trim(), "ok");
 }
 
-/// When it is taken, and to whoever commits. A process that stays for less long than lenders may take to join is told nothing.
+/// When it is taken, and to whoever commits. A process that stays for less long than lenders may take to join
+/// is told nothing.
 #[test]
 fn lenders_that_do_not_count_are_told_of() {
     if no_shell() {
@@ -146,4 +147,86 @@ fn lenders_that_do_not_count_are_told_of() {
     }
     drop(input);
     assert!(shell.wait().unwrap().success());
+}
+
+/// `netram does not hold x.db; netram sqlite create` was all that was said, and no help: a copy is to be a
+/// plain file.
+#[test]
+fn a_plain_file_beside_it_is_opened_as_the_message_says() {
+    if no_shell() {
+        return;
+    }
+    let site = Site::new("sqlite-beside", 0);
+    let made = site.shell("create table t(n);\ninsert into t values(7);\n");
+    assert_eq!(made.code, 0, "{}", made.err);
+    let plain = site.folder.path().join("plain.db");
+    let refused = site.shell(&format!("vacuum into '{}';\n", plain.display()));
+    let remedy = format!(
+        "file:{}?vfs=unix",
+        plain.canonicalize().unwrap_or(plain.clone()).display()
+    );
+    assert!(
+        refused.code != 0 && refused.err.contains(&remedy),
+        "{}",
+        refused.err
+    );
+    let copied = site.shell(&format!("vacuum into '{remedy}';\n"));
+    assert_eq!(copied.code, 0, "{}", copied.err);
+    let refused = site.shell(&format!("attach '{}' as plain;\n", plain.display()));
+    assert!(
+        refused.code != 0 && refused.err.contains(&remedy),
+        "{}",
+        refused.err
+    );
+    let attached = site.shell(&format!("attach '{remedy}' as plain;\nselect n from plain.t;\n"));
+    assert_eq!((attached.code, attached.out.trim()), (0, "7"), "{}", attached.err);
+}
+
+#[test]
+fn who_may_not_look_into_the_folder_is_told_whose_it_is() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    if !rustix::process::geteuid().is_root() {
+        crate::common::skipped("only root can become another user");
+        return;
+    }
+    let site = Site::new("sqlite-user", 0);
+    fs::set_permissions(site.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let nobody = |command: &mut Command| finish(command.uid(65_534).gid(65_534));
+    if Command::new(env!("CARGO_BIN_EXE_netram"))
+        .arg("--version")
+        .uid(65_534)
+        .gid(65_534)
+        .output()
+        .is_err()
+    {
+        crate::common::skipped("the program lies where other users may not look");
+        return;
+    }
+    for what in ["status", "recover", "release", "create"] {
+        let refused = nobody(&mut site.netram(what));
+        assert!(
+            refused.code != 0
+                && refused.err.contains("app.db-netram belongs to user 0")
+                && refused.err.contains("run this as"),
+            "{what}: {}",
+            refused.err
+        );
+    }
+}
+
+#[test]
+fn a_folder_in_the_place_of_a_database_is_called_one() {
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let refused = finish(
+        netram()
+            .args(["sqlite", "create", "--insecure"])
+            .arg(folder.path()),
+    );
+    assert!(
+        refused.code != 0 && refused.err.contains("is a directory; name the file"),
+        "{}",
+        refused.err
+    );
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }

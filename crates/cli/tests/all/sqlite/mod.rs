@@ -1,8 +1,13 @@
-//! SQLite's own shell with netram's extension, real lenders and real SIGKILLs: what was committed is there afterwards.
+//! SQLite's own shell with netram's extension, real lenders and real SIGKILLs: what was committed is there
+//! afterwards.
 
+mod failing_disk;
+mod fork;
 mod input;
 mod kills;
 mod power;
+mod rounds;
+mod seats;
 
 use std::fs;
 use std::io::Write;
@@ -40,9 +45,12 @@ fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
 
 /// A database that netram holds, and its lenders.
 struct Site {
-    folder: TempDir,
     lenders: Vec<Lender>,
+    /// Before the folder, in which it is mounted.
     disk: Option<Disk>,
+    folder: TempDir,
+    /// Where the database is, if not in the folder or on the disk.
+    root: Option<PathBuf>,
     name: String,
 }
 
@@ -53,8 +61,18 @@ impl Site {
     }
 
     fn with(folder: TempDir, disk: Option<Disk>, name: &str, lenders: usize) -> Site {
+        Site::made(folder, None, disk, name, lenders)
+    }
+
+    /// With the database in a folder that is anywhere.
+    fn at(folder: TempDir, root: PathBuf, name: &str, lenders: usize) -> Site {
+        Site::made(folder, Some(root), None, name, lenders)
+    }
+
+    fn made(folder: TempDir, root: Option<PathBuf>, disk: Option<Disk>, name: &str, lenders: usize) -> Site {
         let mut site = Site {
             folder,
+            root,
             lenders: Vec::new(),
             disk,
             name: name.to_owned(),
@@ -63,15 +81,29 @@ impl Site {
             let lender = site.lender(number);
             site.lenders.push(lender);
         }
+        site.create(2, "1MiB");
+        site
+    }
+
+    /// Has netram hold the database, with so many journals of this size.
+    fn create(&self, seats: usize, bytes: &str) {
+        let site = self;
         let mut command = site.netram("create");
-        command.args(["--insecure", "--one-domain", "--seats", "2"]);
-        command.args(["--journal-size", "1MiB", "--patience", "2s"]);
+        command.args(["--insecure", "--one-domain", "--seats", &seats.to_string()]);
+        command.args(["--journal-size", bytes, "--patience", "2s"]);
         for lender in &site.lenders {
             command.args(["--lender", &lender.address]);
         }
         let made = finish(&mut command);
         assert_eq!(made.code, 0, "{}", made.err);
-        site
+    }
+
+    /// The same with other journals; nothing was written yet.
+    fn with_journals(self, seats: usize, bytes: &str) -> Site {
+        let released = finish(&mut self.netram("release"));
+        assert_eq!(released.code, 0, "{}", released.err);
+        self.create(seats, bytes);
+        self
     }
 
     fn lender(&self, number: usize) -> Lender {
@@ -82,7 +114,7 @@ impl Site {
 
     fn database(&self) -> PathBuf {
         let root = self.disk.as_ref().map_or(self.folder.path(), |disk| &disk.at);
-        root.join("app.db")
+        self.root.as_deref().unwrap_or(root).join("app.db")
     }
 
     fn netram(&self, what: &str) -> Command {
@@ -110,15 +142,26 @@ impl Site {
         ran(child.wait_with_output().unwrap())
     }
 
-    /// A process that inserts numbers of its own, each in a transaction of its own, and says which are committed.
+    /// A process that inserts numbers of its own, each in a transaction of its own, and says which are
+    /// committed.
     fn writer(&self, mode: &str, from: u64, step: u64, said: &Path) -> Child {
-        let script = self.folder.path().join(format!("script-{}", from % step));
+        let pragmas = format!("pragma journal_mode={mode};\npragma wal_autocheckpoint=50;");
+        self.writing(&pragmas, from, step, said, &[])
+    }
+
+    /// The same without SQLite's own checkpoints, which bring to the database what other processes have committed. With
+    /// these in its environment.
+    fn writer_to_wal(&self, from: u64, step: u64, said: &Path, set: &[(&str, &Path)]) -> Child {
+        let pragmas = "pragma journal_mode=wal;\npragma wal_autocheckpoint=0;";
+        self.writing(pragmas, from, step, said, set)
+    }
+
+    fn writing(&self, pragmas: &str, from: u64, step: u64, said: &Path, set: &[(&str, &Path)]) -> Child {
+        // Each process reads its own, in which nothing changes meanwhile.
+        let script = said.with_extension("script");
         // What the settings say is no commit.
         let mut text = self.prelude() + ".output /dev/null\n";
-        text.push_str(&format!(
-            "pragma journal_mode={mode};\npragma synchronous=full;\n"
-        ));
-        text.push_str("pragma wal_autocheckpoint=50;\n.output stdout\n");
+        text.push_str(&format!("{pragmas}\npragma synchronous=full;\n.output stdout\n"));
         for number in 0..20_000 {
             let number = from + number * step;
             let bytes = number * 37 % 3000;
@@ -135,8 +178,41 @@ impl Site {
         // Line by line, so that nothing is said late.
         let mut command = Command::new("stdbuf");
         command.args(["-oL", "sqlite3", "-batch", "-bail"]);
+        for (name, value) in set {
+            command.env(name, value);
+        }
         command.stdin(fs::File::open(&script).unwrap()).stdout(told);
         start(command.stderr(Stdio::null()))
+    }
+
+    /// A program for Python whose SQLite loads extensions, with `db` open on this; `None` where there is
+    /// none, which was said.
+    fn python(&self, text: &str) -> Option<Command> {
+        let can = "import sqlite3; sqlite3.connect(':memory:').enable_load_extension(True)";
+        let python = ["python3", "/usr/bin/python3"].into_iter().find(|python| {
+            let ran = Command::new(python).args(["-c", can]).output();
+            ran.is_ok_and(|ran| ran.status.success())
+        });
+        let Some(python) = python else {
+            crate::common::skipped("there is no Python whose sqlite3 loads extensions");
+            return None;
+        };
+        let prelude = format!(
+            "import os, resource, signal, sqlite3, sys, time\n\
+             signal.alarm(60)\n\
+             loader = sqlite3.connect(':memory:')\n\
+             loader.enable_load_extension(True)\n\
+             loader.load_extension({:?})\n\
+             path = {:?}\n\
+             def connect(): return sqlite3.connect('file:' + path + '?vfs=netram', uri=True, isolation_level=None)\n\
+             db = connect()\n\
+             db.execute('pragma synchronous=full')\n",
+            library().with_extension("").display().to_string(),
+            self.database().display().to_string()
+        );
+        let mut command = Command::new(python);
+        command.args(["-c", &(prelude + text)]);
+        Some(command)
     }
 
     /// How many of its journals processes have.

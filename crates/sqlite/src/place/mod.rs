@@ -9,23 +9,27 @@
 //!               ledger, open, settling, slot-0, ...  what its processes share
 //! ```
 //!
-//! So a program that opens `app.db` without netram finds no database, instead of one that the journals are ahead of, and changes nothing. Both ways the database
-//! itself changes places with the note in one step.
+//! So a program that opens `app.db` without netram finds no database, instead of one that the journals are
+//! ahead of, and changes nothing. Both ways the database itself changes places with the note in one step.
+
+mod error;
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use netram_client::file::DiskFile;
-use netram_client::{CreateError, Layout, Place as JournalPlace};
+use netram_client::{Layout, Place as JournalPlace};
 use netram_home::durable;
+use netram_party::{Role, SLOTS};
 use netram_proto::journal::Slots;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
-use crate::change::Role;
 use crate::disk::{START_BYTES, START_MAGIC};
+
+pub use error::PlaceError;
 
 /// What the folder's name has that the database's has not.
 const FOLDER_SUFFIX: &str = "-netram";
@@ -53,65 +57,6 @@ pub struct Place {
     path: PathBuf,
     folder: PathBuf,
     name: OsString,
-}
-
-/// Why a database is not taken, or not given back. Nothing is lost by trying again.
-#[derive(Debug, thiserror::Error)]
-pub enum PlaceError {
-    /// A path that names no file.
-    #[error("{}: name the database's file", .path.display())]
-    Name {
-        /// The path.
-        path: PathBuf,
-    },
-    /// It is held already.
-    #[error("{} is held already; `netram sqlite status` says how it stands", .path.display())]
-    Held {
-        /// The database.
-        path: PathBuf,
-    },
-    /// It is not held.
-    #[error("netram does not hold {0}; `netram sqlite create {0}` makes it do so", .path.display())]
-    Free {
-        /// The database.
-        path: PathBuf,
-    },
-    /// It was not closed.
-    #[error(
-        "{} has what is not in the database yet; have SQLite bring it there: `sqlite3 {} 'pragma wal_checkpoint(truncate)'`",
-        .left.display(), .path.display()
-    )]
-    Unfinished {
-        /// The database.
-        path: PathBuf,
-        /// What a program left that was killed, or has it open.
-        left: PathBuf,
-    },
-    /// It is none.
-    #[error("{} is no SQLite database", .path.display())]
-    Other {
-        /// The file.
-        path: PathBuf,
-    },
-    /// There is one, and another one in the folder.
-    #[error("{} is there, and so is {}, which netram took before; move one of them away", .path.display(), .inside.display())]
-    Both {
-        /// What is in its place.
-        path: PathBuf,
-        /// What was taken from there.
-        inside: PathBuf,
-    },
-    /// A journal could not be made.
-    #[error(transparent)]
-    Journal(#[from] CreateError),
-    /// The system refused.
-    #[error("{}: {source}", .path.display())]
-    Io {
-        /// What was to be made, moved or read.
-        path: PathBuf,
-        /// What it said.
-        source: io::Error,
-    },
 }
 
 fn at(path: &Path) -> impl FnOnce(io::Error) -> PlaceError {
@@ -215,21 +160,52 @@ impl Place {
         self.folder.join("held")
     }
 
-    /// Whether netram holds it.
+    /// Whether netram holds it, and this user may know.
     pub fn is_held(&self) -> bool {
         self.marker().exists()
     }
 
-    /// Takes a database, or makes an empty one, with so many journals of `log_bytes`. `write_settings` writes the settings.
+    /// Nothing, if netram holds it; or why it is not opened.
+    pub fn check_held(&self) -> Result<(), PlaceError> {
+        let marker = self.marker();
+        match marker.try_exists() {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(PlaceError::Free {
+                path: self.path.clone(),
+            }),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(self.denied(error)),
+            Err(error) => Err(at(&marker)(error)),
+        }
+    }
+
+    /// Whose the folder is that may not be looked into.
+    fn denied(&self, error: io::Error) -> PlaceError {
+        let mut folders = self.folder.ancestors();
+        let found = folders.find_map(|folder| Some((folder, fs::metadata(folder).ok()?)));
+        match found {
+            Some((folder, metadata)) => PlaceError::Denied {
+                folder: folder.to_path_buf(),
+                owner: metadata.uid(),
+            },
+            None => at(&self.folder)(error),
+        }
+    }
+
+    /// Takes a database, or makes an empty one, with so many journals of `log_bytes`. `write_settings` writes
+    /// the settings.
     pub fn create<E: From<PlaceError>>(
         &self,
         seats: usize,
         log_bytes: u64,
         write_settings: impl FnOnce(&Path) -> Result<(), E>,
     ) -> Result<(), E> {
-        if self.is_held() {
-            let path = self.path.clone();
-            return Err(PlaceError::Held { path }.into());
+        match self.check_held() {
+            Ok(()) => {
+                let path = self.path.clone();
+                return Err(PlaceError::Held { path }.into());
+            }
+            Err(PlaceError::Free { .. }) => (),
+            Err(error) => return Err(error.into()),
         }
         let found = self.check()?;
         let begun = self.begin(seats, log_bytes);
@@ -249,6 +225,11 @@ impl Place {
     /// What is in the database's place.
     fn check(&self) -> Result<Found, PlaceError> {
         let path = self.path.clone();
+        if let Ok(named) = fs::symlink_metadata(&path)
+            && let Some(what) = no_file(&named)
+        {
+            return Err(PlaceError::NoFile { path, what });
+        }
         for suffix in ["-wal", "-journal"] {
             let mut left = path.clone().into_os_string();
             left.push(suffix);
@@ -276,7 +257,8 @@ impl Place {
         }
     }
 
-    /// Whatever there is of journals is of no use: before it was held nobody has written to them, and afterwards everything was on the disk.
+    /// Whatever there is of journals is of no use: before it was held nobody has written to them, and
+    /// afterwards everything was on the disk.
     fn begin(&self, seats: usize, log_bytes: u64) -> Result<(), PlaceError> {
         self.clear();
         let mut folder = DirBuilder::new();
@@ -329,7 +311,8 @@ impl Place {
         durable::replace(&marker, b"").map_err(at(&marker))
     }
 
-    /// What stands in the database's place. Longer than a database's header, so that SQLite looks at it and says what it is not.
+    /// What stands in the database's place. Longer than a database's header, so that SQLite looks at it and
+    /// says what it is not.
     fn write_note(&self, path: &Path) -> Result<(), PlaceError> {
         let mut text = format!(
             "{}: netram holds it, with its newest commits in other machines' memory.\n\
@@ -375,7 +358,7 @@ impl Place {
         for seat in self.seats() {
             let _ = fs::remove_dir_all(seat);
         }
-        let slots = (0..crate::ledger::SLOTS).map(|slot| self.slot(slot));
+        let slots = (0..SLOTS).map(|slot| self.slot(slot));
         let ours = [
             self.beside("-shm"),
             self.settings(),
@@ -394,6 +377,17 @@ impl Place {
     /// Whether giving it back was cut off.
     pub(crate) fn is_half_given_back(&self) -> bool {
         !self.is_held() && self.folder.exists()
+    }
+}
+
+/// What it is, if it is no file. Reading a pipe would wait for whoever writes to it.
+fn no_file(named: &Metadata) -> Option<&'static str> {
+    let kind = named.file_type();
+    match () {
+        () if kind.is_file() => None,
+        () if kind.is_dir() => Some("a directory"),
+        () if kind.is_symlink() => Some("a link to another name"),
+        () => Some("no regular file"),
     }
 }
 
@@ -513,5 +507,24 @@ mod tests {
         let place = Place::of(&path).unwrap();
         assert!(matches!(create(&place), Err(PlaceError::Other { .. })));
         assert!(!place.folder().exists() && fs::read(&path).unwrap() == b"Dear");
+    }
+
+    #[test]
+    fn what_is_no_file_is_called_by_what_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let (real, link) = (folder.path().join("real.db"), folder.path().join("link.db"));
+        fs::write(&real, "").unwrap();
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        fs::create_dir(folder.path().join("folder")).unwrap();
+        for (name, what) in [("folder", "a directory"), ("link.db", "a link")] {
+            let place = Place::of(&folder.path().join(name)).unwrap();
+            let refused = create(&place).unwrap_err().to_string();
+            assert!(
+                refused.contains(what) && refused.contains("name the file"),
+                "{refused}"
+            );
+            assert!(!place.folder().exists());
+        }
+        assert!(link.is_symlink() && real.is_file());
     }
 }

@@ -4,8 +4,8 @@
 //! *safe*: recorded in a journal and held, or on the disk. So whoever syncs a file knows whether there are writes of others that no record covers yet,
 //! be the other alive, or killed in the middle of a write.
 //!
-//! The page lives as long as the machine's memory does, as what was written to the files and not synced does. After the machine has crashed its mark is of
-//! another boot, and nothing in it counts.
+//! The page lives as long as the machine's memory does, as what was written to the files and not synced does.
+//! After the machine has crashed its mark is of another boot, and nothing in it counts.
 //!
 //! ```text
 //! word 0        mark of the boot, 0: none
@@ -65,13 +65,15 @@ impl Ledger {
         self.word(FIRST_SLOT + slot * SLOT_WORDS + Role::ALL.len() + role as usize)
     }
 
-    /// Whether it was begun under this boot's mark: what was written to the files is in the machine's memory, if not on the disk.
+    /// Whether it was begun under this boot's mark: what was written to the files is in the machine's memory,
+    /// if not on the disk.
     pub fn is_of(&self, boot: u64) -> bool {
         self.word(BOOT).load(Ordering::SeqCst) == boot && !self.has_failed()
     }
 
-    /// A sync of the disk failed. The system takes what it could not write for written, so that nobody's later sync tells: the memory is not to be believed any
-    /// more, by no process, until the journals were brought into the files anew.
+    /// A sync of the disk failed. The system takes what it could not write for written, so that nobody's
+    /// later sync tells: the memory is not to be believed any more, by no process, until the journals were
+    /// brought into the files anew.
     pub fn fail(&self) {
         self.word(FAILED).store(1, Ordering::SeqCst);
     }
@@ -81,10 +83,15 @@ impl Ledger {
         self.word(FAILED).load(Ordering::SeqCst) != 0
     }
 
-    /// Begins it anew: everything is on the disk, and the next record has this number. Nobody else has the database open.
-    pub fn begin(&self, boot: u64, next: u64) {
-        // Whoever is cut off in between leaves a page that is of no boot.
+    /// The files are about to be changed by a recovery: whoever cuts it off leaves a page that is of no boot.
+    pub fn doubt(&self) {
         self.word(BOOT).store(0, Ordering::SeqCst);
+    }
+
+    /// Begins it anew: everything is on the disk, and the next record has this number. Nobody else has the
+    /// database open.
+    pub fn begin(&self, boot: u64, next: u64) {
+        self.doubt();
         self.words
             .words()
             .iter()
@@ -100,8 +107,8 @@ impl Ledger {
         self.word(NEXT).load(Ordering::SeqCst)
     }
 
-    /// A number for a record. What the record says must be read from the file after this: so of two records of the same bytes the one with the higher number
-    /// has what was there later.
+    /// A number for a record. What the record says must be read from the file after this: so of two records
+    /// of the same bytes the one with the higher number has what was there later.
     pub fn take_number(&self) -> u64 {
         self.word(NEXT).fetch_add(1, Ordering::SeqCst)
     }

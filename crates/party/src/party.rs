@@ -1,27 +1,25 @@
-//! One process of those that have a database open: what it wrote, what of it is recorded, and when all of it goes to the disk.
+//! One process of those that have a database open: what it wrote, what of it is recorded, and when all of it
+//! goes to the disk.
 //!
-//! Everything is done to the files first, which all processes of the machine see at once, and recorded when a file is synced: SQLite has promised nothing
-//! before. **Settling** syncs the files and gives all records up, of all processes. It is what a sync falls back to: when there is no journal yet, or none
-//! any more; when a transaction is too large for one; when another process wrote to the file what no record covers. So whatever happens to lenders and
-//! journals, a sync is worth no less than the disk's own.
+//! Everything is done to the files first, which all processes of the machine see at once, and recorded when a
+//! file is synced: SQLite has promised nothing before. **Settling** syncs the files and gives all records up,
+//! of all processes. It is what a sync falls back to: when there is no journal yet, or none any more; when a
+//! transaction is too large for one; when another process wrote to the file what no record covers. So
+//! whatever happens to lenders and journals, a sync is worth no less than the disk's own.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use netram_files::Pending;
+use netram_proto::failure::CallError;
 use netram_proto::id::Lsn;
+use netram_proto::planted::{Fault, Planted};
 use netram_proto::port::{AppendError, Durability, IoError, Log, Ticket, WaitError};
 
 use crate::beneath::Beneath;
 use crate::change::{Change, Deed, HEADER_BYTES, Role};
 use crate::ledger::{Ledger, SLOTS};
-
-/// A sync that has more to record than this part of the journal settles instead.
-const LARGE_PART: u64 = 4;
-/// Ranges of a file that are kept apart: who never syncs is not to need memory for each page.
-const RANGES_MAX: usize = 4096;
-/// Percent of the journal's capacity at which it is settled.
-const CROWDED_PERCENT: u64 = 50;
+use crate::limit::{CROWDED_PERCENT, LARGE_PART, RANGES_MAX};
 
 /// A file as it is now.
 pub trait Contents {
@@ -43,9 +41,12 @@ pub enum Synced {
 /// Why something is not done, or not known to be durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PartyError {
-    /// The disk failed.
-    #[error("the disk: {0}")]
-    Disk(IoError),
+    /// The system refused what is not a sync. Nothing is lost, and it is tried again.
+    #[error("the system refused: {0}; nothing is lost, and the next commit tries again")]
+    Refused(IoError),
+    /// A sync of the disk failed, by which what it has is not known. No process settles any more.
+    #[error("the disk failed in a sync: {0}")]
+    Lost(IoError),
     /// A sync of the disk failed before, in whichever process.
     #[error(
         "the disk failed before, and what it has is not known; mend it, and close the database in all processes: whoever opens it then brings the journals into it"
@@ -60,7 +61,16 @@ pub enum PartyError {
 
 impl From<IoError> for PartyError {
     fn from(error: IoError) -> PartyError {
-        PartyError::Disk(error)
+        PartyError::Refused(error)
+    }
+}
+
+impl From<CallError> for PartyError {
+    fn from(error: CallError) -> PartyError {
+        match error.is_final() {
+            true => PartyError::Lost(error.error),
+            false => PartyError::Refused(error.error),
+        }
     }
 }
 
@@ -115,6 +125,7 @@ pub struct Party<L, B> {
     counts: Mutex<Counts>,
     /// How many journals it has had.
     journals: AtomicU64,
+    planted: Planted,
 }
 
 enum RecordError {
@@ -129,6 +140,7 @@ impl<L: Log, B: Beneath> Party<L, B> {
         ledger: Ledger,
         slot: usize,
         durability: Durability,
+        planted: Planted,
     ) -> Result<Party<L, B>, PartyError> {
         let party = Party {
             beneath,
@@ -141,6 +153,7 @@ impl<L: Log, B: Beneath> Party<L, B> {
             settling: Mutex::default(),
             counts: Mutex::default(),
             journals: AtomicU64::new(0),
+            planted,
         };
         for role in Role::ALL {
             party.ledger.end_write_of_the_dead(slot, role);
@@ -149,6 +162,10 @@ impl<L: Log, B: Beneath> Party<L, B> {
             party.settle()?;
         }
         Ok(party)
+    }
+
+    pub(crate) fn planted(&self) -> Planted {
+        self.planted
     }
 
     /// What was done so far.
@@ -219,13 +236,15 @@ impl<L: Log, B: Beneath> Party<L, B> {
         self.ledger.end_write(self.slot, role);
         let done = done?;
         unrecorded.pending = Pending::default();
-        unrecorded.cut = None;
+        // Until that is recorded, or on the disk, a later sync records the whole of what has the name by then.
+        unrecorded.cut = Some(0);
         let written = self.ledger.written(self.slot, role);
         let mut held = None;
         if let Some(Kept { which, log }) = self.kept() {
             let appended = self.append(&log, role, |_| Ok(Some(Deed::Remove)), &mut Vec::new());
             match appended {
                 Ok(ticket) => {
+                    unrecorded.cut = None;
                     unrecorded.last = ticket.map(|ticket| (which, ticket));
                     drop(unrecorded);
                     held = ticket.map_or(Ok(None), |ticket| self.wait(&log, ticket))?;
@@ -241,7 +260,7 @@ impl<L: Log, B: Beneath> Party<L, B> {
         }
         match held {
             Some(()) => self.ledger.make_safe(self.slot, role, written),
-            None => drop(self.settle()?),
+            None => self.settle()?,
         }
         Ok(done)
     }
@@ -279,7 +298,8 @@ impl<L: Log, B: Beneath> Party<L, B> {
         drop(unrecorded);
         let held = match last {
             Some((which, ticket)) if which == kept.which => self.wait(log, ticket)?.is_some(),
-            // Recorded in a journal that is given up, and nobody knows what has become of that; or nothing is to be held.
+            // Recorded in a journal that is given up, and nobody knows what has become of that; or nothing is
+            // to be held.
             _ => !self.ledger.is_dirty(self.slot, role),
         };
         if !held {
@@ -290,7 +310,8 @@ impl<L: Log, B: Beneath> Party<L, B> {
         Ok(true)
     }
 
-    /// Records what was written, as it is in the file by now. What cannot be recorded stays pending: no later sync may pass it over.
+    /// Records what was written, as it is in the file by now. What cannot be recorded stays pending: no later
+    /// sync may pass it over.
     fn record(
         &self,
         kept: &Kept<L>,
@@ -361,7 +382,8 @@ impl<L: Log, B: Beneath> Party<L, B> {
         Ok(())
     }
 
-    /// Appends a record of what `deed` finds once the number is given ([`Ledger::take_number`]), if it finds something.
+    /// Appends a record of what `deed` finds once the number is given ([`Ledger::take_number`]), if it finds
+    /// something.
     fn append<'a>(
         &self,
         log: &L,
@@ -408,16 +430,22 @@ impl<L: Log, B: Beneath> Party<L, B> {
         }
     }
 
-    /// Syncs the files: all that any process has written to them is on the disk, and all records so far are given up. Returns up to where this process's
-    /// journal is not needed.
-    pub fn settle(&self) -> Result<Option<Lsn>, PartyError> {
+    /// Syncs the files: all that any process has written to them is on the disk, and all records so far are
+    /// given up.
+    pub fn settle(&self) -> Result<(), PartyError> {
+        self.settle_up_to().map(drop)
+    }
+
+    /// The same. This process's journal, if it has one, and up to where that is not needed any more.
+    fn settle_up_to(&self) -> Result<Option<(Arc<L>, Lsn)>, PartyError> {
         let _turn = lock(&self.settling);
         let _alone = self.beneath.alone()?;
         if self.ledger.has_failed() {
             return Err(PartyError::Failed);
         }
         let others = (0..SLOTS).filter(|slot| *slot != self.slot);
-        // Held until it is said that what they wrote is safe: whoever takes the slot meanwhile goes on counting where they were.
+        // Held until it is said that what they wrote is safe: whoever takes the slot meanwhile goes on
+        // counting where they were.
         let dead: Vec<(usize, B::Held)> = others
             .filter(|slot| Role::ALL.iter().any(|role| self.ledger.is_dirty(*slot, *role)))
             .filter_map(|slot| Some((slot, self.beneath.dead(slot)?)))
@@ -432,11 +460,19 @@ impl<L: Log, B: Beneath> Party<L, B> {
             .collect();
         let (start, end) = {
             let _appending = lock(&self.appending);
-            let end = self.log().map(|log| log.state().tail);
+            let end = self.log().map(|log| {
+                let tail = log.state().tail;
+                (log, tail)
+            });
             (self.ledger.next(), end)
         };
         // What has a lower number was written before this.
-        self.put_down(start).inspect_err(|_| self.ledger.fail())?;
+        self.put_down(start).inspect_err(|error| {
+            // A call that was refused says nothing of the disk, and is no other process's affair.
+            if error.is_final() || self.planted.is(Fault::RefusalIsFailure) {
+                self.ledger.fail();
+            }
+        })?;
         for (slot, written) in written.iter().enumerate() {
             for role in Role::ALL {
                 let written = written[role as usize];
@@ -457,16 +493,14 @@ impl<L: Log, B: Beneath> Party<L, B> {
         Ok(end)
     }
 
-    fn put_down(&self, start: u64) -> Result<(), IoError> {
+    fn put_down(&self, start: u64) -> Result<(), CallError> {
         self.beneath.sync()?;
         self.beneath.set_start(start)
     }
 
     /// Settles, and gives this process's journal back what it needs no more. `Ok` also where it has none.
     pub fn checkpoint(&self) -> Result<(), PartyError> {
-        let log = self.log();
-        let end = self.settle()?;
-        if let (Some(log), Some(end)) = (log, end)
+        if let Some((log, end)) = self.settle_up_to()?
             && let Err(error) = Self::trim(&log, end)
         {
             tracing::warn!(%error, "the journal is not trimmed");
@@ -505,3 +539,6 @@ impl<L: Log, B: Beneath> Party<L, B> {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests;

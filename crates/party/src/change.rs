@@ -6,7 +6,8 @@
 //! kind 82, remove  number u64 | file u8
 //! ```
 //!
-//! Little endian. Each process has a journal of its own; the number says in which order records of all of them are.
+//! Little endian. Each process has a journal of its own; the number says in which order records of all of
+//! them are.
 
 use netram_proto::port::Kind;
 use netram_proto::wire::Cursor;

@@ -1,5 +1,6 @@
 //! What a database's party needs of the disk beneath, and of the other processes.
 
+use netram_proto::failure::CallError;
 use netram_proto::port::IoError;
 
 use crate::change::Role;
@@ -15,12 +16,16 @@ pub trait Beneath {
     fn alone(&self) -> Result<Self::Alone, IoError>;
     /// Takes the slot of a process that is dead. `None`: it lives.
     fn dead(&self, slot: usize) -> Option<Self::Held>;
-    /// Makes all that was written to the files, and their names, durable.
-    fn sync(&self) -> Result<(), IoError>;
+    /// Makes all that was written to the files, and their names, durable. The error says whether a sync
+    /// itself failed.
+    fn sync(&self) -> Result<(), CallError>;
+    /// Has the page cache forgotten: a file then reads as the disk has it, or as the next [`Beneath::sync`]
+    /// makes it. After a sync that failed the cache shows, as clean, what the disk never got.
+    fn distrust_cache(&self) -> Result<(), IoError>;
     /// The number below which records do not count: what they say is on the disk.
     fn start(&self) -> Result<u64, IoError>;
     /// Sets it, durably.
-    fn set_start(&self, start: u64) -> Result<(), IoError>;
+    fn set_start(&self, start: u64) -> Result<(), CallError>;
     /// Whether there is such a file.
     fn exists(&self, role: Role) -> Result<bool, IoError>;
     /// Writes to a file, which is made if there is none.

@@ -1,0 +1,153 @@
+//! A party's promises one by one, where the simulator finds them broken once in fifty thousand worlds.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::atomic::AtomicU64;
+
+use netram_proto::failure::SystemCall;
+use netram_proto::port::{Kind, LogError, LogState, Record, Votes};
+
+use super::*;
+use crate::ledger::WORDS;
+
+/// A journal that may be full, beside a disk that may refuse.
+#[derive(Clone, Default)]
+struct Fake {
+    full: Rc<Cell<bool>>,
+    refuses: Rc<Cell<bool>>,
+    records: Rc<RefCell<Vec<(Kind, Vec<u8>)>>>,
+}
+
+impl Log for Fake {
+    fn append(
+        &self,
+        kind: Kind,
+        length: usize,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<Ticket, AppendError> {
+        if self.full.get() {
+            return Err(AppendError::Full { used: 1, capacity: 1 });
+        }
+        let mut payload = vec![0; length];
+        fill(&mut payload);
+        self.records.borrow_mut().push((kind, payload));
+        Ok(Ticket {
+            lsn: Lsn(0),
+            end: Lsn(1),
+        })
+    }
+
+    fn wait(&self, _: Ticket, _: Durability) -> Result<Votes, WaitError> {
+        Ok(Votes::default())
+    }
+
+    fn state(&self) -> LogState {
+        LogState {
+            head: Lsn(0),
+            stable: Lsn(0),
+            acked: Lsn(0),
+            tail: Lsn(0),
+            capacity: 1 << 20,
+            payload_max: 1 << 16,
+        }
+    }
+
+    fn read(&self, from: Lsn, _: &mut dyn FnMut(Record<'_>) -> bool) -> Result<Lsn, LogError> {
+        Ok(from)
+    }
+
+    fn trim(&self, _: Lsn) -> Result<(), LogError> {
+        Ok(())
+    }
+}
+
+impl Beneath for Fake {
+    type Alone = ();
+    type Held = ();
+
+    fn alone(&self) -> Result<(), IoError> {
+        Ok(())
+    }
+
+    fn dead(&self, _: usize) -> Option<()> {
+        None
+    }
+
+    fn sync(&self) -> Result<(), CallError> {
+        match self.refuses.get() {
+            true => Err(IoError::EMFILE.of(SystemCall::Open)),
+            false => Ok(()),
+        }
+    }
+
+    fn distrust_cache(&self) -> Result<(), IoError> {
+        Ok(())
+    }
+
+    fn start(&self) -> Result<u64, IoError> {
+        Ok(0)
+    }
+
+    fn set_start(&self, _: u64) -> Result<(), CallError> {
+        Ok(())
+    }
+
+    fn exists(&self, _: Role) -> Result<bool, IoError> {
+        Ok(true)
+    }
+
+    fn write(&self, _: Role, _: u64, _: &[u8]) -> Result<(), IoError> {
+        Ok(())
+    }
+
+    fn resize(&self, _: Role, _: u64) -> Result<(), IoError> {
+        Ok(())
+    }
+
+    fn remove(&self, _: Role) -> Result<(), IoError> {
+        Ok(())
+    }
+}
+
+/// A file with a few bytes.
+struct Few;
+
+impl Contents for Few {
+    fn size(&mut self) -> Result<u64, IoError> {
+        Ok(3)
+    }
+
+    fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<usize, IoError> {
+        let there = 3_u64.saturating_sub(offset).min(into.len() as u64) as usize;
+        into[..there].fill(7);
+        Ok(there)
+    }
+}
+
+/// The journal was full, and settling refused: so the removal was not durable, and said so. The next sync had nothing to
+/// record of it and said that all was well, and after a crash the old file was there (worlds 5947187 and 6344907 of a
+/// database's processes).
+#[test]
+fn after_a_removal_that_was_refused_a_sync_records_what_has_the_name() {
+    let words: Arc<[AtomicU64]> = (0..WORDS).map(|_| AtomicU64::new(0)).collect();
+    let ledger = Ledger::new(Box::new(words));
+    ledger.begin(1, 0);
+    let fake = Fake::default();
+    let party = Party::join(fake.clone(), ledger, 0, Durability::Remote, Planted::NONE).unwrap();
+    party.adopt(fake.clone());
+    fake.full.set(true);
+    fake.refuses.set(true);
+    let removed = party.remove(Role::Wal, || Ok::<(), PartyError>(()));
+    assert_eq!(removed, Err(PartyError::Refused(IoError::EMFILE)));
+    fake.full.set(false);
+    assert_eq!(party.sync(Role::Wal, &mut Few), Ok(Synced::Journal));
+    let records = fake.records.borrow();
+    let deeds: Vec<Deed<'_>> = { records.iter() }
+        .map(|(kind, payload)| Change::decode(*kind, payload).unwrap().unwrap().deed)
+        .collect();
+    let whole = Deed::Write {
+        offset: 0,
+        bytes: &[7; 3],
+    };
+    assert_eq!(deeds, [Deed::Resize { size: 3 }, whole]);
+}
