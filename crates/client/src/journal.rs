@@ -219,6 +219,7 @@ impl Journal {
             reigns,
             version: view_file.newest().version + 1,
             counting: false,
+            clean: None,
             base: stable,
             members: Vec::new(),
             ..view_file.newest().clone()

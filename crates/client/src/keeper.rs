@@ -21,11 +21,19 @@ pub(crate) struct ViewFile {
     file: DiskFile,
     slots: Slots,
     newest: View,
+    /// The last view that both slots were given.
+    full: View,
 }
 
 impl ViewFile {
     pub(crate) fn new(file: DiskFile, slots: Slots, newest: View) -> ViewFile {
-        ViewFile { file, slots, newest }
+        let full = newest.clone();
+        ViewFile {
+            file,
+            slots,
+            newest,
+            full,
+        }
     }
 
     /// The view that the file holds.
@@ -35,7 +43,7 @@ impl ViewFile {
 
     /// Makes `view` durable.
     pub(crate) fn store(&mut self, view: View) -> Result<(), IoError> {
-        self.slots.store(&self.file, &view.encode())?;
+        view.store(&mut self.slots, &self.file, &mut self.full)?;
         self.newest = view;
         Ok(())
     }

@@ -88,13 +88,27 @@ pub enum Fault {
     SlotsBeforePages,
     /// (14) An owner that comes back looks for slots that it has given up, and takes a deposit without them for another one.
     GivenUpIsCounted,
+    /// (16) A lender is a member under each of its addresses.
+    AliasJoins,
+    /// (16) Recovery takes a window that was joined anew since the view was stored.
+    JoinIgnored,
+    /// (19) A journal is called clean while the disk lacks something.
+    CleanTooEarly,
+    /// (19) Members count although the durable view calls the journal clean.
+    CountsWhileClean,
+    /// (20) Recovery believes what a member says that it holds.
+    HeldBelieved,
+    /// (20) A writer that stood still holds that against its members.
+    PauseHeldAgainst,
+    /// (20) A member that answers and never makes progress stays one.
+    StallAllowed,
     /// (0) A listener that takes longer than the timer is taken for one that hears nothing.
     SlowIsDeaf,
 }
 
 impl Fault {
     /// All of them, in the order of the rules.
-    pub const ALL: [Fault; 42] = [
+    pub const ALL: [Fault; 49] = [
         Fault::AnyInsteadOfRule,
         Fault::StaleAckCounts,
         Fault::CastIsHeld,
@@ -136,6 +150,13 @@ impl Fault {
         Fault::OldBlocksGiven,
         Fault::SlotsBeforePages,
         Fault::GivenUpIsCounted,
+        Fault::AliasJoins,
+        Fault::JoinIgnored,
+        Fault::CleanTooEarly,
+        Fault::CountsWhileClean,
+        Fault::HeldBelieved,
+        Fault::PauseHeldAgainst,
+        Fault::StallAllowed,
         Fault::SlowIsDeaf,
     ];
 }

@@ -329,6 +329,11 @@ impl World {
         self.trace
             .mark(self.now, 2, packet.first().copied().unwrap_or(0).into());
         let outcome = self.lenders[lender].on_packet(conn, packet, journal, planted);
+        if let Some(made_up) = self.perhaps_make_up(lender, packet)
+            && open
+        {
+            return self.send(conn, Way::Down, made_up);
+        }
         self.send_answer(conn, lender, open, outcome);
     }
 

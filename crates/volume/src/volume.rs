@@ -348,6 +348,7 @@ fn last_view(journal: &Journal) -> View {
     View {
         version: view.version + 1,
         counting: false,
+        clean: None,
         base: journal.state().stable,
         members: Vec::new(),
         ..view

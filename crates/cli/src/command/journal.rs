@@ -347,5 +347,6 @@ fn answer_name(answer: PeerAnswer) -> &'static str {
         PeerAnswer::Complete => "gave all it held",
         PeerAnswer::Amnesiac => "restarted without its memory",
         PeerAnswer::Beyond => "has nothing that continues the replica",
+        PeerAnswer::Overclaims => "claims more than its window can hold",
     }
 }

@@ -185,7 +185,11 @@ impl Files {
         let local = self.scan()?;
         let (grace, patience) = (span(config.grace), span(config.patience));
         let from = local.end.lsn;
-        let mut recovery = Recovery::new(claim, claim.epoch, claim.writer, from, Time(0), grace, patience);
+        let limit = self.superblock.head.lsn.plus(self.log.capacity());
+        let spares: Vec<String> = config.lenders.iter().map(ToString::to_string).collect();
+        let mut recovery = Recovery::new(claim, claim.epoch, claim.writer, from, Time(0), grace, patience)
+            .within(limit)
+            .or_at(spares.iter().map(String::as_str));
         if let Some(of_replica) = config.of_replica {
             recovery = recovery.of_replica(claim, of_replica.closed);
         }
@@ -217,8 +221,8 @@ impl Files {
         let mut plain = Vec::new();
         let mut put_together = |accept_loss| {
             let known = Known {
-                proof: self.superblock.stable.max(claim.base),
-                limit: self.superblock.head.lsn.plus(self.log.capacity()),
+                proof: self.superblock.stable.max(claim.proof()),
+                limit,
                 accept_loss,
                 here: config.of_replica.is_some().then_some(self.superblock.stable),
             };

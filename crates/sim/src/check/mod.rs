@@ -18,6 +18,7 @@ pub mod rule10;
 pub mod rule11;
 pub mod rule12;
 pub mod rule13;
+pub mod rule20;
 pub mod rvm;
 
 pub use rule02::Witness;

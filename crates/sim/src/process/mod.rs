@@ -26,6 +26,7 @@ use netram_proto::port::LogState;
 use netram_proto::time::Time;
 use netram_proto::wire::Frame;
 
+use crate::check;
 use crate::profile::Links;
 use crate::world::{Event, TICK, World};
 
@@ -186,6 +187,7 @@ impl World {
             Phase::Opening(opening) => {
                 opening.tried[slot] = now;
                 opening.recovery.on_frame(slot, &frame);
+                check::rule20::recovery(&opening.recovery, self.profile.window);
             }
             Phase::Serving(serving) => serving.writer.on_frame(slot, &frame, now),
         }

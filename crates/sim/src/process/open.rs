@@ -87,6 +87,8 @@ pub(super) struct Files {
     pub(super) view_file: SimFile,
     pub(super) view_slots: Slots,
     pub(super) view: View,
+    /// The last view that both slots were given.
+    pub(super) view_full: View,
 }
 
 impl World {
@@ -138,7 +140,7 @@ impl World {
             self.release(host, &mut files, scan.end.lsn)?;
         }
         let known = Known {
-            proof: files.superblock.stable.max(files.view.base),
+            proof: files.superblock.stable.max(files.view.proof()),
             limit,
             accept_loss,
             here: self.hosts[host].of_replica.map(|_| files.superblock.stable),
@@ -211,6 +213,7 @@ impl World {
             superblock,
             view_file,
             view_slots,
+            view_full: view.clone(),
             view,
         })
     }
@@ -243,6 +246,7 @@ impl World {
 
     fn store_view(&mut self, host: usize, files: &mut Files) -> Result<(), OpenFailure> {
         let stored = files.view_slots.store(&files.view_file, &files.view.encode());
+        files.view_full = files.view.clone();
         self.refresh_view(host);
         Ok(stored?)
     }
@@ -269,7 +273,9 @@ impl World {
             self.now,
             GRACE,
             PATIENCE,
-        );
+        )
+        .within(files.superblock.head.lsn.plus(files.log.capacity()))
+        .or_at(self.addresses().iter().map(String::as_str));
         recovery.plant(self.planted);
         if let Some(closed) = self.hosts[self.processes[process].host].of_replica {
             recovery = recovery.of_replica(view, closed);

@@ -29,6 +29,7 @@ pub(crate) struct Serving {
     pub(crate) superblock: Superblock,
     view_file: SimFile,
     view_slots: Slots,
+    view_full: View,
     ring: Vec<u8>,
     /// Where the next record goes, and what it chains to.
     pub(crate) tail: Link,
@@ -49,6 +50,13 @@ pub(crate) struct Serving {
     pub(crate) data: Option<DataLink>,
     /// The journal is a node's: its link to the server.
     pub(crate) server: Option<ServerLink>,
+}
+
+impl World {
+    /// The lenders' addresses, as the settings have them.
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        (0..self.lenders.len()).map(|index| format!("l{index}")).collect()
+    }
 }
 
 impl Serving {
@@ -75,6 +83,7 @@ impl Serving {
             superblock: files.superblock,
             view_file: files.view_file,
             view_slots: files.view_slots,
+            view_full: files.view_full,
             ring: vec![0; world.profile.window as usize],
             tail: end,
             stable: end,
@@ -148,9 +157,7 @@ impl Serving {
 fn writer_config(world: &World) -> WriterConfig {
     let profile = &world.profile;
     WriterConfig {
-        lenders: (0..world.lenders.len())
-            .map(|index| format!("l{index}"))
-            .collect(),
+        lenders: world.addresses(),
         rule: profile.rule,
         wanted: profile.wanted,
         min: profile.min,
@@ -241,7 +248,11 @@ impl World {
             let Some(view) = serving.storing.take() else {
                 return;
             };
-            let stored = serving.view_slots.store(&serving.view_file, &view.encode());
+            let stored = view.store(
+                &mut serving.view_slots,
+                &serving.view_file,
+                &mut serving.view_full,
+            );
             world.refresh_view(host);
             world.hosts[host].storing = None;
             if world.hosts[host].disk.borrow().is_dead() {
@@ -364,7 +375,11 @@ impl World {
             if operations > 0 && !world.hosts[host].disk.borrow().is_dead() {
                 world.coverage.hit("views cut off while being stored");
                 world.hosts[host].disk.borrow_mut().light_fuse(operations);
-                let _ = serving.view_slots.store(&serving.view_file, &view.encode());
+                let _ = view.store(
+                    &mut serving.view_slots,
+                    &serving.view_file,
+                    &mut serving.view_full,
+                );
             }
         });
     }

@@ -485,7 +485,8 @@ pub(super) fn is_backed(world: &World, kept: &View, end: Lsn) -> bool {
         let unheard_of = kept.epoch < state.epoch && state.epoch < kept.restored(kept.writer).epoch;
         state.joined && state.trim <= end && state.window_epoch == kept.epoch && !unheard_of
     };
-    kept.counting
+    let counted = kept.counting || kept.clean.is_some_and(|clean| clean <= end);
+    counted
         && kept.base <= end
         && kept.members.iter().all(|member| {
             let index = lender_at(&member.address);
@@ -556,5 +557,5 @@ pub(super) fn is_sealed_unheard_of(world: &World, kept: &View) -> bool {
 /// Whether the members that the view names, and nothing else, can prove that a replica whose log ends at `end` lacks nothing
 /// that they do not hold.
 pub(super) fn is_provable(kept: &View, end: Lsn) -> bool {
-    kept.counting && kept.base <= end
+    (kept.counting || kept.clean.is_some()) && kept.base <= end
 }

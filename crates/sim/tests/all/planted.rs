@@ -107,6 +107,7 @@ faults! {
     blocks_of_a_page_that_was_put_anew_are_found: OldBlocksGiven breaks [14];
     slots_given_up_before_their_pages_have_moved_are_found: SlotsBeforePages breaks [14];
     taking_a_deposit_that_gave_slots_back_for_another_one_is_found: GivenUpIsCounted breaks [14];
+    believing_what_a_member_claims_to_hold_is_found: HeldBelieved breaks [20];
     taking_the_slow_for_deaf_is_found: SlowIsDeaf breaks [0];
 }
 

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use crate::planted::Fault;
 use crate::time::Time;
 
-use super::super::view::{View, ViewMember};
+use super::super::view::{JoinId, View, ViewMember};
 use super::lender::{Control, Role};
 use super::{Set, Writer};
 
@@ -136,6 +136,10 @@ impl Writer {
         }
         let member = |index: usize| ViewMember {
             incarnation: self.lenders[index].incarnation,
+            join: Some(JoinId {
+                reign: self.lenders[index].window_epoch,
+                generation: self.lenders[index].generation,
+            }),
             address: self.lenders[index].address.clone(),
             domain: self.lenders[index].domain.clone(),
         };
@@ -146,6 +150,8 @@ impl Writer {
             writer: self.writer,
             rule: self.config.rule,
             counting: self.counts(set),
+            clean: None,
+            window_bytes: self.config.window_bytes,
             base: self.base,
             members: set.iter().map(member).collect::<Vec<_>>(),
             reigns: self.reigns.clone(),
