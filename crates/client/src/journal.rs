@@ -118,14 +118,11 @@ impl Journal {
     pub fn wait_for_members(&self, timeout: Duration) -> Result<(), Blocked> {
         let deadline = Instant::now() + timeout;
         loop {
-            if self.shared.counting.load(Ordering::SeqCst) {
-                return Ok(());
-            }
-            let blocked = self.shared.core().writer.blocked();
-            match blocked {
+            // Of a clean journal they count from the first append on.
+            match self.shared.core().writer.blocked() {
+                None => return Ok(()),
                 Some(blocked) if Instant::now() >= deadline => return Err(blocked),
-                // `None`: they count, and the commits' threads are about to be told.
-                _ => std::thread::sleep(Duration::from_millis(1)),
+                Some(_) => std::thread::sleep(Duration::from_millis(1)),
             }
         }
     }
@@ -275,7 +272,7 @@ impl Journal {
     pub fn needs_server(&self) -> bool {
         let core = self.shared.core();
         let shared = core.writer.server_kept().is_some();
-        shared && (core.writer.blocked().is_some() || core.writer.view_for_server().is_some())
+        shared && (!core.writer.counting() || core.writer.view_for_server().is_some())
     }
 
     /// The server of a shared region says that it has fenced this node. Nothing is acknowledged from now on; what was not is

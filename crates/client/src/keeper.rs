@@ -57,15 +57,13 @@ pub(crate) fn run(shared: &Arc<Shared>, mut view_file: ViewFile) -> ViewFile {
             if core.closed {
                 return view_file;
             }
-            core.writer.on_tick(shared.now());
+            // What lenders said waits in the sockets, perhaps since before a pause of this process: it comes before the clock.
             // While a commit waits, its thread polls; two at it would only fight for the lock.
-            match shared.waiting.lead() {
-                Some(_lead) => {
-                    shared.pump(&mut core);
-                    shared.publish(&mut core);
-                }
-                None => shared.send(&mut core),
+            if let Some(_lead) = shared.waiting.lead() {
+                shared.pump(&mut core);
             }
+            core.writer.on_tick(shared.now());
+            shared.send(&mut core);
             let now = shared.now();
             let wanted: Vec<usize> = (0..core.writer.lender_count())
                 .filter(|&index| core.writer.wants_connection(index, now))
@@ -98,7 +96,12 @@ fn store(shared: &Shared, view_file: &mut ViewFile, view: View) {
         .iter()
         .map(|member| member.address.as_str())
         .collect();
-    tracing::info!(version = view.version, counting = view.counting, members = ?names, "new view");
+    if view.has_windows_of(view_file.newest()) {
+        // It goes to rest, or wakes: twice an idle period.
+        tracing::debug!(version = view.version, clean = ?view.clean.map(|lsn| lsn.0), "new view of the same members");
+    } else {
+        tracing::info!(version = view.version, counting = view.counting, members = ?names, "new view");
+    }
     // At the same time wherever a copy of the journal is kept: the machine says when it counts.
     shared.copy.told(view.clone());
     match view_file.store(view) {

@@ -274,6 +274,6 @@ const _: () = assert!(
 const _: () = assert!(LENDERS_MAX <= u16::BITS as usize, "a set of lenders is two bytes");
 const _: () = assert!(LOG_BYTES_MIN.is_multiple_of(LOG_ALIGN));
 const _: () = assert!(
-    MEMBERS_MAX * (ADDRESS_BYTES_MAX + DOMAIN_BYTES_MAX + 16) + REIGNS_MAX * 20 + 256 <= SLOT_BYTES,
+    MEMBERS_MAX * (ADDRESS_BYTES_MAX + DOMAIN_BYTES_MAX + 32) + REIGNS_MAX * 20 + 256 <= SLOT_BYTES,
     "a full view fits its slot"
 );

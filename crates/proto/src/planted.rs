@@ -92,6 +92,8 @@ pub enum Fault {
     AliasJoins,
     /// (16) Recovery takes a window that was joined anew since the view was stored.
     JoinIgnored,
+    /// (16) Recovery asks the addresses in the view and no others.
+    MovedIsGone,
     /// (19) A journal is called clean while the disk lacks something.
     CleanTooEarly,
     /// (19) Members count although the durable view calls the journal clean.
@@ -108,7 +110,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them, in the order of the rules.
-    pub const ALL: [Fault; 49] = [
+    pub const ALL: [Fault; 50] = [
         Fault::AnyInsteadOfRule,
         Fault::StaleAckCounts,
         Fault::CastIsHeld,
@@ -152,6 +154,7 @@ impl Fault {
         Fault::GivenUpIsCounted,
         Fault::AliasJoins,
         Fault::JoinIgnored,
+        Fault::MovedIsGone,
         Fault::CleanTooEarly,
         Fault::CountsWhileClean,
         Fault::HeldBelieved,

@@ -158,9 +158,14 @@ impl Show {
             "view      {} (commit rule {})",
             view.version, view.rule
         ))?;
+        if let Some(clean) = view.clean {
+            output::line(format_args!(
+                "clean     at LSN {clean}: all of it is on the local disk, and recovery needs nobody"
+            ))?;
+        }
         match (view.members.is_empty(), view.counting) {
             (true, _) => output::line("members   none: the local log is complete")?,
-            (false, false) => output::line("members   do not count yet: the local log is complete")?,
+            (false, false) => output::line("members   do not count now: the local log is complete")?,
             (false, true) => {
                 output::line(format_args!("members   hold what came after LSN {}", view.base))?;
             }
@@ -197,6 +202,7 @@ pub(crate) fn view_as_json(view: &View) -> serde_json::Value {
         "rule": view.rule.to_string(),
         "counting": view.counting,
         "base": view.base.0,
+        "clean": view.clean.map(|clean| clean.0),
         "members": members,
     })
 }

@@ -17,6 +17,7 @@ mod assemble;
 mod grow;
 mod logfile;
 mod node;
+mod peer;
 mod recovery;
 mod refusal;
 mod reigns;
@@ -38,8 +39,8 @@ pub use set::Set;
 pub use slots::{SlotError, Slots};
 pub use view::{JoinId, View, ViewError, ViewMember};
 pub use writer::{
-    Blocked, CastConfig, CastStats, Kept, LenderStatus, LinkPhase, Role, ServerKept, Timing, Voter, Writer,
-    WriterConfig, WriterStatus,
+    Blocked, CastConfig, CastStats, Copies, Kept, LenderStatus, LinkPhase, Role, ServerKept, Timing, Voter,
+    Writer, WriterConfig, WriterStatus,
 };
 
 use crate::id::Lsn;

@@ -7,16 +7,17 @@
 //! A member is a memory and not an address (rule 16). Other addresses may be asked too: whoever has a member's incarnation
 //! there answers for it, once. And a window counts only as it was joined: of this join, and no larger than it was asked to be.
 
-use alloc::string::{String, ToString};
+use alloc::string::ToString;
 use alloc::vec::Vec;
 
 use crate::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
-use crate::limit::{FRAME_BODY_BYTES_MAX, LENDERS_MAX, MEMBERS_MAX};
+use crate::limit::{LENDERS_MAX, MEMBERS_MAX};
 use crate::planted::{Fault, Planted};
 use crate::time::{Span, Time};
 use crate::wire::{Cursor, Flag, Frame, FrameKind, Header, Refusal};
 
 use super::assemble::PeerWindow;
+use super::peer::{Identity, Peer, bind_body, is_answer, read_frame};
 use super::refusal::{PeerAnswer, RecoveryRefusal};
 use super::reigns;
 use super::view::{View, ViewMember};
@@ -26,34 +27,6 @@ use super::{Body, Outgoing};
 const LSN_LAST: Lsn = Lsn(1 << 62);
 /// Addresses asked: those of a view and of the settings.
 const ADDRESSES_MAX: usize = MEMBERS_MAX + LENDERS_MAX;
-
-/// Whose memory is behind an address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Identity {
-    /// That of the view's member with this number, or so the view says.
-    Member(usize),
-    /// Not known yet.
-    Unknown,
-    /// Nobody's of the view.
-    Stranger,
-}
-
-#[derive(Clone, Debug)]
-struct Peer {
-    address: String,
-    identity: Identity,
-    answer: PeerAnswer,
-    bound: bool,
-    /// It is known who sealed it before.
-    heard: bool,
-    /// The frame that has been handed out and is not answered yet.
-    asked: Option<FrameKind>,
-    /// Where its window ends, as it says.
-    held: Lsn,
-    /// Up to where it is read.
-    goal: Lsn,
-    window: PeerWindow,
-}
 
 /// Seals and reads the members of a view. Methods: `on_*` tell it what happened, [`Recovery::next_frame`] says what to
 /// send, [`Recovery::verdict`] whether it is done.
@@ -211,8 +184,18 @@ impl Recovery {
     pub fn answers(&self) -> impl Iterator<Item = (&str, PeerAnswer)> {
         (0..self.members.len()).map(|member| match self.complete(member) {
             Some(peer) => (self.peers[peer].address.as_str(), PeerAnswer::Complete),
-            None => (self.members[member].address.as_str(), self.peers[member].answer),
+            None => (self.members[member].address.as_str(), self.own_answer(member)),
         })
+    }
+
+    /// How member `index` stands that has not answered in full.
+    fn own_answer(&self, index: usize) -> PeerAnswer {
+        let peer = &self.peers[index];
+        match peer.identity == Identity::Member(index) {
+            true => peer.answer,
+            // Another's memory is at its address.
+            false => PeerAnswer::Amnesiac,
+        }
     }
 
     /// Where member `index` has answered.
@@ -234,11 +217,22 @@ impl Recovery {
 
     /// The connection to the address `index` broke.
     pub fn on_lost(&mut self, index: usize) {
+        let own = index < self.members.len();
         let peer = &mut self.peers[index];
-        if !peer.is_settled() {
-            peer.answer = PeerAnswer::Unreachable;
-        }
         peer.asked = None;
+        if matches!(
+            peer.answer,
+            PeerAnswer::Complete | PeerAnswer::Beyond | PeerAnswer::Overclaims
+        ) {
+            return;
+        }
+        peer.answer = PeerAnswer::Unreachable;
+        // Whoever is there next may be somebody else. (A stranger's refusal ends the link that brought it.)
+        if own {
+            peer.identity = Identity::Member(index);
+        } else if peer.identity == Identity::Stranger && !peer.bound {
+            peer.identity = Identity::Unknown;
+        }
     }
 
     /// The next frame for the address `index`, if it is time for one. Each is answered by one frame.
@@ -290,14 +284,20 @@ impl Recovery {
 
     /// Whether the address `index` is another one of a member that answers at its own, or is about to.
     fn stands_back(&self, index: usize) -> bool {
-        match self.peers[index].identity {
-            Identity::Member(member) if member != index => {
-                let own = self.peers[member].answer;
-                !matches!(own, PeerAnswer::Unreachable | PeerAnswer::Amnesiac)
-            }
-            Identity::Stranger => true,
-            Identity::Member(_) | Identity::Unknown => false,
-        }
+        let Identity::Member(member) = self.peers[index].identity else {
+            let unknown = self.peers[index].identity == Identity::Unknown;
+            return !unknown || self.planted.is(Fault::MovedIsGone);
+        };
+        let goes_first = |(other, peer): (usize, &Peer)| {
+            let able = !matches!(peer.answer, PeerAnswer::Unreachable | PeerAnswer::Amnesiac);
+            peer.identity == Identity::Member(member) && able && (other == member || other < index)
+        };
+        index != member
+            && self
+                .peers
+                .iter()
+                .enumerate()
+                .any(|other| other.0 != index && goes_first(other))
     }
 
     /// The address `index` sent a frame. One that answers nothing is passed over: a lender does not decide what is kept here.
@@ -369,12 +369,12 @@ impl Recovery {
 
     fn on_sealed(&mut self, index: usize, frame: &Frame<'_>) {
         let (epoch, from) = (self.epoch, self.from);
-        let Identity::Member(member) = self.peers[index].identity else {
-            return;
-        };
         if frame.header.epoch != epoch || self.peers[index].answer != PeerAnswer::Asked {
             return;
         }
+        let Some(member) = self.identify(index, Incarnation(frame.header.who)) else {
+            return;
+        };
         let holds = self.holds(member, frame) || self.planted.is(Fault::AmnesiacCounts);
         let (trim, held) = (frame.header.stable, frame.header.lsn);
         let counted = self.counts_already(index);
@@ -412,6 +412,22 @@ impl Recovery {
         } else {
             PeerAnswer::Complete
         };
+    }
+
+    /// Which member the memory behind the address `index` is. At a member's own address there may be another member's by now.
+    fn identify(&mut self, index: usize, life: Incarnation) -> Option<usize> {
+        let Identity::Member(member) = self.peers[index].identity else {
+            return None;
+        };
+        let named = self.members.iter().position(|member| member.incarnation == life);
+        match named {
+            Some(other) if self.members[member].incarnation != life => {
+                self.peers[index].identity = Identity::Member(other);
+                let answers = self.stands_back(index) || self.planted.is(Fault::MovedIsGone);
+                (!answers).then_some(other)
+            }
+            _ => Some(member),
+        }
     }
 
     /// What the member gave in part over another address is not needed twice.
@@ -513,16 +529,13 @@ impl Recovery {
 
     /// Whether nobody can still say more: each member has answered in some way, and nobody else may turn out to be one.
     fn is_settled(&self, now: Time) -> bool {
-        let own = self.members.len();
-        let members = self.peers[..own].iter().all(Peer::is_settled);
-        let elsewhere = |(at, peer): (usize, &Peer)| match peer.identity {
-            Identity::Stranger => true,
+        let is_done = |(at, peer): (usize, &Peer)| match peer.identity {
             Identity::Member(member) if self.complete(member).is_some() => true,
-            Identity::Member(member) if self.peers[member].is_settled() && self.stands_back(at) => true,
+            _ if peer.is_settled() || self.stands_back(at) => true,
             // A spare that cannot be reached at all is not waited for as long as a member.
-            _ => peer.is_settled() || peer.answer == PeerAnswer::Unreachable && now >= self.grace,
+            _ => at >= self.members.len() && peer.answer == PeerAnswer::Unreachable && now >= self.grace,
         };
-        members && self.peers.iter().enumerate().skip(own).all(elsewhere)
+        self.peers.iter().enumerate().all(is_done)
     }
 
     /// What each member that answered says it holds.
@@ -557,54 +570,5 @@ impl Recovery {
         }
         held.sort_unstable_by(|a, b| b.cmp(a));
         held[self.copies - missing - 1]
-    }
-}
-
-impl Peer {
-    fn new(address: &str, identity: Identity) -> Peer {
-        Peer {
-            address: address.to_string(),
-            identity,
-            answer: PeerAnswer::Unreachable,
-            bound: false,
-            heard: false,
-            asked: None,
-            held: Lsn(0),
-            goal: Lsn(0),
-            window: PeerWindow::default(),
-        }
-    }
-
-    /// Whether it has said all that it will.
-    fn is_settled(&self) -> bool {
-        !matches!(
-            self.answer,
-            PeerAnswer::Unreachable | PeerAnswer::Asked | PeerAnswer::Reading
-        )
-    }
-}
-
-/// Whether a frame of `kind` answers one of `asked`.
-fn is_answer(asked: FrameKind, kind: FrameKind) -> bool {
-    matches!(
-        (asked, kind),
-        (FrameKind::Bind, FrameKind::Bound)
-            | (FrameKind::Ping, FrameKind::Pong)
-            | (FrameKind::Seal, FrameKind::Sealed)
-            | (FrameKind::Read, FrameKind::Data)
-    )
-}
-
-/// The body of a `Bind`.
-pub(super) fn bind_body(journal: JournalId) -> Body {
-    Body::Inline(journal.0.to_le_bytes(), 16)
-}
-
-fn read_frame(header: Header, from: Lsn) -> Outgoing {
-    let mut body = [0; 16];
-    body[..4].copy_from_slice(&(FRAME_BODY_BYTES_MAX as u32).to_le_bytes());
-    Outgoing {
-        header: Header { lsn: from, ..header },
-        body: Body::Inline(body, 4),
     }
 }

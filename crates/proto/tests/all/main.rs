@@ -4,6 +4,7 @@
 
 mod arena;
 mod cast;
+mod claims;
 mod deposit;
 mod far;
 mod grow;

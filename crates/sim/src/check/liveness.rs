@@ -41,7 +41,7 @@ pub(crate) fn grown_back(world: &World, process: usize) {
     let Some(serving) = world.serving(process) else {
         return;
     };
-    let wanted = world.profile.wanted.min(world.lenders.len());
+    let wanted = world.profile.members_possible();
     let have = serving.writer.view().len();
     if have < wanted {
         fail(

@@ -36,7 +36,7 @@ pub(crate) struct Process {
     pub(crate) writer: WriterId,
     /// Slot of the machine inside → its connection.
     pub(crate) conns: Vec<Option<usize>>,
-    /// Slot of the machine inside → the lender it means.
+    /// Slot of the machine inside → the address it means.
     slots: Vec<usize>,
     pub(crate) phase: Phase,
     pub(crate) paused_until: Time,
@@ -235,7 +235,7 @@ impl World {
     /// The slot in which the machine inside knows a lender.
     pub(crate) fn slot_of(&self, process: usize, lender: usize) -> Option<usize> {
         let process = &self.processes[process];
-        (0..process.conns.len()).find(|&slot| process.slots[slot] == lender)
+        (0..process.conns.len()).find(|&slot| self.lives[process.slots[slot]] == Some(lender))
     }
 
     pub(crate) fn is_stream(&self) -> bool {

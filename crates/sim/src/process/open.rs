@@ -338,7 +338,7 @@ impl World {
         let now = self.now;
         for slot in 0..self.processes[process].conns.len() {
             let conn = self.processes[process].conns[slot];
-            let lender = self.processes[process].slots[slot];
+            let address = self.processes[process].slots[slot];
             let stream = self.is_stream();
             let Phase::Opening(opening) = &mut self.processes[process].phase else {
                 return;
@@ -347,7 +347,7 @@ impl World {
             let Some(conn) = conn else {
                 if due {
                     opening.tried[slot] = now;
-                    self.connect(process, slot, lender);
+                    self.connect(process, slot, address);
                 }
                 continue;
             };
@@ -369,9 +369,9 @@ impl World {
 
     fn serve(&mut self, process: usize, files: Files, taken: Assembled) -> Result<(), OpenFailure> {
         let serving = Serving::new(self, files, taken.end);
-        let lenders = self.lenders.len();
-        self.processes[process].slots = (0..lenders).collect();
-        self.processes[process].conns = vec![None; lenders];
+        let addresses = self.lives.len();
+        self.processes[process].slots = (0..addresses).collect();
+        self.processes[process].conns = vec![None; addresses];
         self.processes[process].phase = Phase::Serving(Box::new(serving));
         self.trace.mark(self.now, 5, taken.end.lsn.0);
         self.tell(|| format!("process {process} serves from {}", taken.end.lsn));
@@ -409,7 +409,7 @@ pub(super) fn brief(view: &View) -> String {
     format!("view {version} of epoch {epoch}, {members:?} counting {counting}")
 }
 
-/// The lender that an address means.
+/// The number of an address: the lender's, where none has another.
 pub(crate) fn lender_at(address: &str) -> usize {
     address
         .strip_prefix('l')

@@ -52,13 +52,6 @@ pub(crate) struct Serving {
     pub(crate) server: Option<ServerLink>,
 }
 
-impl World {
-    /// The lenders' addresses, as the settings have them.
-    pub(crate) fn addresses(&self) -> Vec<String> {
-        (0..self.lenders.len()).map(|index| format!("l{index}")).collect()
-    }
-}
-
 impl Serving {
     /// The reign that `files.view` made durable; the log ends at `end`.
     pub(super) fn new(world: &World, files: Files, end: Link) -> Serving {
@@ -340,7 +333,7 @@ impl World {
                 self.multicast(process, serving.writer.channel(), outgoing.header, &body);
             }
         }
-        for slot in 0..self.lenders.len() {
+        for slot in 0..self.lives.len() {
             if serving.writer.wants_connection(slot, now) {
                 if let Some(old) = self.processes[process].conns[slot] {
                     self.close_here(old);

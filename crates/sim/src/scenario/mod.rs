@@ -4,6 +4,7 @@ mod distant;
 mod files;
 mod journal;
 mod member;
+mod quiet;
 mod replica;
 mod restore;
 mod rvm;
@@ -13,10 +14,11 @@ mod steady;
 mod volume;
 
 use netram_proto::planted::Planted;
+use netram_proto::time::Span;
 
 use crate::coverage::Coverage;
 use crate::deposit;
-use crate::profile::Profile;
+use crate::profile::{Links, Profile};
 use crate::region;
 use crate::rng::Rng;
 use crate::trace::{Story, Trace};
@@ -50,6 +52,12 @@ const DEPOSIT_DRAW: u64 = 0x6661_7221_6661_7221;
 /// Mixed into a seed to draw which worlds are those of a folder of files.
 const FILES_DRAW: u64 = 0x6669_6C65_7321_2121;
 
+/// Mixed into a seed to draw in which worlds addresses are many, and change.
+const NAMES_DRAW: u64 = 0x6E61_6D65_7321_2121;
+
+/// Mixed into a seed to draw which worlds are quiet, and after how long a journal rests.
+const QUIET_DRAW: u64 = 0x7175_6965_7421_2121;
+
 /// Drawn for no other kind of world.
 const FILES_KIND: u64 = 100;
 
@@ -76,6 +84,11 @@ pub fn is_shared(seed: u64) -> bool {
 /// Whether the world of `seed` has a data lender, if it is one in which a client journals.
 pub fn has_data_lender(seed: u64) -> bool {
     Rng::new(seed ^ DATA_DRAW).chance(100)
+}
+
+/// Whether lenders have several addresses in the world of `seed`, or move, if its links are streams.
+pub fn has_names(seed: u64) -> bool {
+    Rng::new(seed ^ NAMES_DRAW).chance(200)
 }
 
 /// Runs `seed`. Unwinds with a [`crate::check::Violation`] when a rule is broken.
@@ -112,6 +125,16 @@ pub fn run(seed: u64, planted: Planted, story: Option<Story>) -> Outcome {
     if distant {
         profile.distant(&mut far);
     }
+    // A restore asks each address who sealed its memory before it seals: another memory there in between is one too many.
+    if has_names(seed) && profile.links == Links::Stream && !distant && !kept && kind >= 5 {
+        profile.names(&mut Rng::new(seed ^ NAMES_DRAW ^ 1));
+    }
+    let mut quietly = Rng::new(seed ^ QUIET_DRAW);
+    let quiet = (5..60).contains(&kind) && !kept && !shared && !distant && quietly.chance(40);
+    if quiet {
+        profile.quiet(&mut quietly);
+    }
+    profile.timing.idle = Span::from_ms(quietly.pick(&[50, 200, 1000]));
     if kept {
         replica::suit(&mut profile);
     }
@@ -119,6 +142,7 @@ pub fn run(seed: u64, planted: Planted, story: Option<Story>) -> Outcome {
     let description = format!("seed {seed}: {:?}", world.profile);
     world.tell(|| description);
     match kind {
+        _ if quiet => quiet::run(&mut world),
         _ if distant => distant::run(&mut world),
         _ if shared => shared::run(&mut world),
         _ if kept => world = replica::run(world),

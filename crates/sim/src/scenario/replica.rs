@@ -13,7 +13,7 @@ use super::volume::{BLOCKS, BYTES, Program, Volume};
 use crate::check::fail;
 use crate::check::rule12::{self, Changes};
 use crate::data::DataLender;
-use crate::process::{OpenFailure, lender_at};
+use crate::process::OpenFailure;
 use crate::profile::{Action, Profile};
 use crate::world::World;
 
@@ -489,7 +489,7 @@ pub(super) fn is_backed(world: &World, kept: &View, end: Lsn) -> bool {
     counted
         && kept.base <= end
         && kept.members.iter().all(|member| {
-            let index = lender_at(&member.address);
+            let index = world.lender_of(member);
             world.lenders[index].incarnation == member.incarnation && holds(index)
         })
 }
@@ -548,7 +548,7 @@ pub(super) const PROVES_NO_MORE: &str =
 pub(super) fn is_sealed_unheard_of(world: &World, kept: &View) -> bool {
     let leap = kept.restored(kept.writer).epoch;
     kept.members.iter().any(|member| {
-        let lender = &world.lenders[lender_at(&member.address)];
+        let lender = &world.lenders[world.lender_of(member)];
         let sealed = lender.state().epoch;
         lender.incarnation == member.incarnation && kept.epoch < sealed && sealed < leap
     })

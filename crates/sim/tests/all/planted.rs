@@ -107,7 +107,14 @@ faults! {
     blocks_of_a_page_that_was_put_anew_are_found: OldBlocksGiven breaks [14];
     slots_given_up_before_their_pages_have_moved_are_found: SlotsBeforePages breaks [14];
     taking_a_deposit_that_gave_slots_back_for_another_one_is_found: GivenUpIsCounted breaks [14];
+    joining_one_memory_twice_is_found: AliasJoins breaks [1, 16];
+    taking_a_window_that_was_joined_anew_is_found: JoinIgnored breaks [16];
+    passing_over_a_member_that_moved_is_found: MovedIsGone breaks [5];
+    calling_a_journal_clean_too_early_is_found: CleanTooEarly breaks [1, 5, 19];
+    counting_members_of_a_clean_journal_is_found: CountsWhileClean breaks [1, 5];
     believing_what_a_member_claims_to_hold_is_found: HeldBelieved breaks [20];
+    holding_a_writers_pause_against_its_members_is_found: PauseHeldAgainst breaks [20];
+    keeping_a_member_that_makes_no_progress_is_found: StallAllowed breaks [0, 20];
     taking_the_slow_for_deaf_is_found: SlowIsDeaf breaks [0];
 }
 
