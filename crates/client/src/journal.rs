@@ -19,7 +19,7 @@ use crate::config::JournalConfig;
 use crate::core::Shared;
 use crate::error::{CreateError, GrowError, OpenError};
 use crate::keeper::ViewFile;
-use crate::open::{self, Grown, Recovered};
+use crate::open::{self, Check, Grown, Recovered};
 use crate::place::{Layout, Place};
 use crate::records;
 
@@ -90,6 +90,16 @@ impl Journal {
             },
             opened.recovered,
         ))
+    }
+
+    /// Asks what opening the journal at `root` would come to. Nothing is changed, here or at any lender.
+    pub fn check(root: &Path, config: &JournalConfig) -> Result<Check, OpenError> {
+        open::check(root, config)
+    }
+
+    /// The same of a data lender's copy that is to be recovered at `root`: its view, and where its log ends.
+    pub fn check_copy(root: &Path, view: &View, end: Lsn, config: &JournalConfig) -> Check {
+        open::check_copy(root, view, end, config)
     }
 
     /// Gives the journal at `root`, which nobody may have open, a log of `log_bytes` (rounded up to whole pages). It is

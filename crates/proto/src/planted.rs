@@ -104,13 +104,15 @@ pub enum Fault {
     PauseHeldAgainst,
     /// (20) A member that answers and never makes progress stays one.
     StallAllowed,
+    /// (18) An opening claims and seals before it has asked whether it can succeed.
+    FenceBeforeProof,
     /// (0) A listener that takes longer than the timer is taken for one that hears nothing.
     SlowIsDeaf,
 }
 
 impl Fault {
     /// All of them, in the order of the rules.
-    pub const ALL: [Fault; 50] = [
+    pub const ALL: [Fault; 51] = [
         Fault::AnyInsteadOfRule,
         Fault::StaleAckCounts,
         Fault::CastIsHeld,
@@ -160,6 +162,7 @@ impl Fault {
         Fault::HeldBelieved,
         Fault::PauseHeldAgainst,
         Fault::StallAllowed,
+        Fault::FenceBeforeProof,
         Fault::SlowIsDeaf,
     ];
 }

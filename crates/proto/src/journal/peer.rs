@@ -7,6 +7,7 @@ use crate::limit::FRAME_BODY_BYTES_MAX;
 use crate::wire::{FrameKind, Header};
 
 use super::assemble::PeerWindow;
+use super::recovery::MemberTold;
 use super::refusal::PeerAnswer;
 use super::{Body, Outgoing};
 
@@ -36,6 +37,10 @@ pub(super) struct Peer {
     /// Up to where it is read.
     pub(super) goal: Lsn,
     pub(super) window: PeerWindow,
+    /// What it told when it was only asked.
+    pub(super) told: Option<MemberTold>,
+    /// It did not answer the question: nothing is waited for.
+    pub(super) absent: bool,
 }
 
 impl Peer {
@@ -50,7 +55,15 @@ impl Peer {
             held: Lsn(0),
             goal: Lsn(0),
             window: PeerWindow::default(),
+            told: None,
+            absent: false,
         }
+    }
+
+    /// Nothing is waited for any more.
+    pub(super) fn is_over(&self) -> bool {
+        let silent = matches!(self.answer, PeerAnswer::Unreachable | PeerAnswer::Asked);
+        self.is_settled() || self.absent && silent
     }
 
     /// Whether it has said all that it will.
@@ -67,7 +80,7 @@ pub(super) fn is_answer(asked: FrameKind, kind: FrameKind) -> bool {
     matches!(
         (asked, kind),
         (FrameKind::Bind, FrameKind::Bound)
-            | (FrameKind::Ping, FrameKind::Pong)
+            | (FrameKind::Ping, FrameKind::Pong | FrameKind::Told)
             | (FrameKind::Seal, FrameKind::Sealed)
             | (FrameKind::Read, FrameKind::Data)
     )

@@ -14,7 +14,7 @@ use crate::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
 use crate::limit::{LENDERS_MAX, MEMBERS_MAX};
 use crate::planted::{Fault, Planted};
 use crate::time::{Span, Time};
-use crate::wire::{Cursor, Flag, Frame, FrameKind, Header, Refusal};
+use crate::wire::{Frame, FrameKind, Header, Refusal};
 
 use super::assemble::PeerWindow;
 use super::peer::{Identity, Peer, bind_body, is_answer, read_frame};
@@ -22,6 +22,10 @@ use super::refusal::{PeerAnswer, RecoveryRefusal};
 use super::reigns;
 use super::view::{View, ViewMember};
 use super::{Body, Outgoing};
+
+mod inquiry;
+
+pub use inquiry::{MemberTold, NotNewest, WindowTold};
 
 /// No log gets there: a position that a later sum cannot overflow.
 const LSN_LAST: Lsn = Lsn(1 << 62);
@@ -59,6 +63,8 @@ pub struct Recovery {
     /// The log has no room beyond.
     limit: Lsn,
     fenced: Option<Epoch>,
+    /// Members are asked, and neither sealed nor read.
+    asking: bool,
     planted: Planted,
 }
 
@@ -98,6 +104,7 @@ impl Recovery {
             window_bytes: view.window_bytes_max(),
             limit: LSN_LAST,
             fenced: None,
+            asking: false,
             planted: Planted::NONE,
         }
     }
@@ -253,6 +260,7 @@ impl Recovery {
                 header: header(FrameKind::Bind),
                 body: bind_body(journal),
             },
+            PeerAnswer::Asked if self.asking => inquiry::question(),
             PeerAnswer::Asked if self.planted.is(Fault::ReadBeforeSeal) && peer.window.bytes.is_empty() => {
                 peer.window.from = self.from;
                 read_frame(header(FrameKind::Read), self.from)
@@ -308,6 +316,9 @@ impl Recovery {
             return;
         }
         peer.asked = None;
+        if self.asking && peer.bound && matches!(kind, FrameKind::Told | FrameKind::Refuse) {
+            return self.on_told(index, frame);
+        }
         if peer.identity == Identity::Unknown && matches!(kind, FrameKind::Pong | FrameKind::Refuse) {
             return self.on_identity(index, frame);
         }
@@ -368,15 +379,22 @@ impl Recovery {
     }
 
     fn on_sealed(&mut self, index: usize, frame: &Frame<'_>) {
-        let (epoch, from) = (self.epoch, self.from);
-        if frame.header.epoch != epoch || self.peers[index].answer != PeerAnswer::Asked {
+        let header = &frame.header;
+        if header.epoch != self.epoch || self.peers[index].answer != PeerAnswer::Asked {
             return;
         }
-        let Some(member) = self.identify(index, Incarnation(frame.header.who)) else {
+        let window = WindowTold::of(header, frame.body);
+        self.found(index, Incarnation(header.who), window);
+    }
+
+    /// The lender at the address `index` has this window, in the memory of this life.
+    fn found(&mut self, index: usize, life: Incarnation, window: Option<WindowTold>) {
+        let from = self.from;
+        let Some(member) = self.identify(index, life) else {
             return;
         };
-        let holds = self.holds(member, frame) || self.planted.is(Fault::AmnesiacCounts);
-        let (trim, held) = (frame.header.stable, frame.header.lsn);
+        let holds = self.holds(member, life, window) || self.planted.is(Fault::AmnesiacCounts);
+        let (trim, held) = window.map_or_else(Default::default, |window| (window.trim, window.held));
         let counted = self.counts_already(index);
         let (window_bytes, limit) = (self.window_bytes, self.limit);
         let believed = self.planted.is(Fault::HeldBelieved);
@@ -442,16 +460,16 @@ impl Recovery {
     }
 
     /// Whether the lender that was sealed has the window that the view names: of this memory, and as it was joined.
-    fn holds(&self, member: usize, frame: &Frame<'_>) -> bool {
+    fn holds(&self, member: usize, life: Incarnation, window: Option<WindowTold>) -> bool {
         let member = &self.members[member];
-        let same_memory = frame.header.who == member.incarnation.0;
-        let known = frame.header.flags & Flag::KNOWN != 0;
-        let reign = Cursor::new(frame.body).u32().map(Epoch);
-        let same_reign = self.of_reign.is_none_or(|wanted| reign == Ok(wanted));
+        let Some(window) = window.filter(|_| life == member.incarnation) else {
+            return false;
+        };
+        let same_reign = self.of_reign.is_none_or(|wanted| window.epoch == wanted);
         let same_join = member
             .join
-            .is_none_or(|join| reign == Ok(join.reign) && frame.header.mark == join.generation);
-        same_memory && known && same_reign && (same_join || self.planted.is(Fault::JoinIgnored))
+            .is_none_or(|join| window.epoch == join.reign && window.generation == join.generation);
+        same_reign && (same_join || self.planted.is(Fault::JoinIgnored))
     }
 
     /// Whether the memory behind the address `index` answers for another member already. Only a view of an earlier format can
@@ -497,7 +515,9 @@ impl Recovery {
 
     /// `None`: not done yet. `Some(Ok)`: enough members answered; their windows are in [`Recovery::windows`].
     pub fn verdict(&self, now: Time) -> Option<Result<(), RecoveryRefusal>> {
-        if let Some(seen) = self.fenced {
+        if let Some(seen) = self.fenced
+            && self.may_tell_fence(now)
+        {
             return Some(Err(RecoveryRefusal::Fenced { seen }));
         }
         let answered = (0..self.members.len())
@@ -531,7 +551,7 @@ impl Recovery {
     fn is_settled(&self, now: Time) -> bool {
         let is_done = |(at, peer): (usize, &Peer)| match peer.identity {
             Identity::Member(member) if self.complete(member).is_some() => true,
-            _ if peer.is_settled() || self.stands_back(at) => true,
+            _ if peer.is_over() || self.stands_back(at) => true,
             // A spare that cannot be reached at all is not waited for as long as a member.
             _ => at >= self.members.len() && peer.answer == PeerAnswer::Unreachable && now >= self.grace,
         };

@@ -107,7 +107,9 @@ impl core::fmt::Display for RecoveryRefusal {
             RecoveryRefusal::Fenced { seen } => {
                 write!(
                     out,
-                    "a newer writer took epoch {seen}; this is an old copy of the journal: do not use it"
+                    "another writer fenced this journal with epoch {seen}. If another directory of it is in use (a restored volume, a copy), \
+                     that one is newer: do not use this one. If none is (a restore or take-over that never served), say that this \
+                     directory is the newest: --newest"
                 )
             }
         }

@@ -8,6 +8,7 @@ use crate::limit::{ADDRESS_BYTES_MAX, DOMAIN_BYTES_MAX, MEMBERS_MAX, WINDOW_BYTE
 use crate::port::{File, IoError};
 use crate::wire::{Cursor, Short};
 
+use super::note::ClaimNote;
 use super::reigns::{self, Reigns};
 use super::rule::CommitRule;
 use super::slots::Slots;
@@ -76,6 +77,8 @@ pub struct View {
     pub members: Vec<ViewMember>,
     /// The reigns up to this one.
     pub reigns: Reigns,
+    /// Who claimed this reign, for people.
+    pub note: Option<ClaimNote>,
 }
 
 /// The payload of a view file is not a view of this version.
@@ -129,6 +132,7 @@ impl View {
             base: Lsn(0),
             members: Vec::new(),
             reigns: Reigns::default(),
+            note: None,
         }
     }
 
@@ -138,12 +142,56 @@ impl View {
             version: self.version + 1,
             epoch: self.epoch.next(),
             writer,
+            note: None,
             ..self.clone()
         };
         if claim.reigns.is_empty() {
             claim.reigns = self.adopted().reigns;
         }
         claim
+    }
+
+    /// Who reigns, in words: the claim's note, or the writer's number.
+    pub fn claimant(&self) -> String {
+        match &self.note {
+            Some(note) => String::from(note.by()),
+            None => alloc::format!("writer {}", self.writer),
+        }
+    }
+
+    /// A claim above every epoch that was seen elsewhere, on an operator's word that this directory is the newest.
+    pub fn claimed_above(&self, seen: Epoch, writer: WriterId) -> View {
+        let claim = self.claimed(writer);
+        View {
+            epoch: claim.epoch.max(seen.next()),
+            ..claim
+        }
+    }
+
+    /// Whether `other` is of a reign that came after this one's last: whoever keeps it refuses this one's writer.
+    pub fn is_fenced_by(&self, other: &View) -> bool {
+        let twin = other.epoch == self.epoch && other.writer != self.writer && other.writer != WriterId(0);
+        other.epoch > self.epoch || twin
+    }
+
+    /// Whether the reign that stored this view has served, as far as the view says: a claim that came to nothing has not.
+    pub fn has_served(&self) -> bool {
+        self.reigns.last_served() == Some((self.epoch, self.writer))
+    }
+
+    /// Whether a reign served in `other` that this history does not have: then this is not the newest.
+    pub fn lacks_reign_of(&self, other: &View) -> bool {
+        let unknown = |(epoch, writer)| self.adopted().reigns.fork(epoch, writer, Lsn(0)).is_some();
+        other.reigns.last_served().is_some_and(unknown)
+    }
+
+    /// The same, with the reign of `other` in its history: it claimed, and never served.
+    pub fn with_claim_of(&self, other: &View) -> View {
+        let mut view = self.adopted();
+        if other.epoch > view.epoch {
+            view.reigns.begin(other.epoch, other.writer, reigns::NOWHERE);
+        }
+        view
     }
 
     /// A claim of a replica, or of what was made of one. Its client may have reigned on without being heard: its epochs are
@@ -269,6 +317,9 @@ impl View {
             bytes.extend_from_slice(member.domain.as_bytes());
         }
         self.reigns.encode(&mut bytes);
+        if let Some(note) = &self.note {
+            note.encode(&mut bytes);
+        }
         bytes
     }
 
@@ -319,6 +370,7 @@ impl View {
             base,
             members,
             reigns,
+            note: ClaimNote::decode(&mut cursor),
         })
     }
 }
@@ -382,6 +434,39 @@ mod tests {
         for cut in 0..bytes.len() {
             assert!(View::decode(&bytes[..cut]).is_err());
         }
+    }
+
+    #[test]
+    fn a_view_tells_who_claimed_it_and_the_next_claim_tells_its_own() {
+        let mut view = View::first(JournalId(77)).claimed(WriterId(4));
+        view.note = Some(ClaimNote::new(12, "netram disk restore on db7"));
+        let read = View::decode(&view.encode());
+        assert_eq!(read.as_ref(), Ok(&view));
+        assert_eq!(view.released(Lsn(8)).claimant(), "netram disk restore on db7");
+        let next = view.claimed(WriterId(5));
+        assert_eq!(
+            (next.note.clone(), next.claimant()),
+            (None, alloc::format!("writer {}", WriterId(5)))
+        );
+    }
+
+    /// A restore that was refused has claimed the copy; one that served has another history.
+    #[test]
+    fn a_claim_that_never_served_is_adopted_and_a_reign_that_did_is_not_ours() {
+        let ours = View::first(JournalId(77)).claimed(WriterId(1)).released(Lsn(40));
+        let claim = ours.restored(WriterId(9));
+        assert!(ours.is_fenced_by(&claim) && !ours.lacks_reign_of(&claim));
+        let newest = ours.with_claim_of(&claim).claimed_above(claim.epoch, WriterId(2));
+        assert!(newest.epoch > claim.epoch);
+        let served = newest.released(Lsn(48));
+        assert_eq!(served.reigns.fork(claim.epoch, claim.writer, Lsn(48)), None);
+        let restored = claim.released(Lsn(40));
+        assert!(ours.is_fenced_by(&restored) && ours.lacks_reign_of(&restored));
+        let twin = View {
+            writer: WriterId(3),
+            ..ours.clone()
+        };
+        assert!(ours.is_fenced_by(&twin) && !ours.is_fenced_by(&ours));
     }
 
     #[test]
@@ -459,6 +544,10 @@ mod tests {
         let members = (0..MEMBERS_MAX).map(|_| member.clone()).collect();
         let mut view = View {
             members,
+            note: Some(ClaimNote::new(
+                u64::MAX,
+                &"n".repeat(crate::limit::NOTE_BYTES_MAX),
+            )),
             ..View::first(JournalId(1))
         };
         (1..100).for_each(|epoch| view.reigns.begin(Epoch(epoch), WriterId(1), Lsn(0)));

@@ -8,6 +8,7 @@ mod claims;
 mod deposit;
 mod far;
 mod grow;
+mod inquiry;
 mod lock;
 mod node;
 mod page_cache;

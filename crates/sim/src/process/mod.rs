@@ -44,6 +44,8 @@ pub(crate) struct Process {
     last_state: LogState,
     /// Appends by itself, beside the scenario's program.
     pub(crate) busy: bool,
+    /// All parties were asked, and it may fence.
+    pub(crate) proven: bool,
 }
 
 pub(crate) enum Phase {
@@ -71,6 +73,7 @@ impl World {
             paused_until: Time(0),
             last_state: LogState::default(),
             busy: false,
+            proven: false,
         });
         let process = self.processes.len() - 1;
         self.at(TICK, Event::Tick { process });

@@ -99,6 +99,7 @@ impl World {
         self.tell(|| {
             format!("process {process} opens the journal on host {host}, accept_loss {accept_loss}")
         });
+        let before = check::rule18::reign(self, host);
         let result = self.open_in(process, accept_loss);
         let result = match result {
             Err(_) if self.died_of_fuse(process) => Err(OpenFailure::Crashed),
@@ -108,6 +109,9 @@ impl World {
             self.tell(|| format!("process {process} could not open: {failure:?}"));
             self.bury(process);
             self.refresh_view(host);
+            if matches!(failure, OpenFailure::Refused(_)) {
+                check::rule18::refused(self, process, before);
+            }
         }
         result.map(|()| process)
     }
@@ -120,11 +124,6 @@ impl World {
             self.hosts[host].of_replica = None;
         }
         let writer = self.processes[process].writer;
-        files.view = match self.hosts[host].of_replica {
-            Some(_) => files.view.restored(writer),
-            None => files.view.claimed(writer),
-        };
-        self.store_view(host, &mut files)?;
         // An old error report does not matter: what follows reads, and syncs again.
         let _ = files.log.sync();
         // On a copied disk always: records that another machine's disk had proven stable, taken from members and lost by a
@@ -135,7 +134,13 @@ impl World {
         }
         let limit = files.superblock.head.lsn.plus(files.log.capacity());
         let scan = files.log.scan(files.superblock.head, limit, &mut |_| true);
-        let windows = self.recover(process, &files, scan, accept_loss)?;
+        files.view = match self.hosts[host].of_replica {
+            Some(_) => files.view.restored(writer),
+            None => files.view.claimed(writer),
+        };
+        let inquiry = self.inquire(process, &files, scan, accept_loss)?;
+        self.store_view(host, &mut files)?;
+        let windows = self.recover(process, &files, scan, inquiry.as_ref(), accept_loss)?;
         if self.planted.is(Fault::ReleaseBeforeSync) {
             self.release(host, &mut files, scan.end.lsn)?;
         }
@@ -257,13 +262,43 @@ impl World {
         self.store_view(host, files)
     }
 
-    fn recover(
+    /// Asks whether the reign of `files` may begin, before anything is changed (rule 18).
+    fn inquire(
         &mut self,
         process: usize,
         files: &Files,
         scan: Scan,
         accept_loss: bool,
-    ) -> Result<Vec<PeerWindow>, OpenFailure> {
+    ) -> Result<Option<Recovery>, OpenFailure> {
+        if self.planted.is(Fault::FenceBeforeProof) {
+            return Ok(None);
+        }
+        let question = self.recovery(process, files, scan).asking();
+        let Some((verdict, ..)) = self.ask(process, question, None) else {
+            return Err(OpenFailure::Crashed);
+        };
+        let Phase::Opening(opening) = &self.processes[process].phase else {
+            return Err(OpenFailure::Crashed);
+        };
+        let inquiry = opening.recovery.clone();
+        self.close_all(process);
+        match verdict {
+            Ok(()) => (),
+            Err(RecoveryRefusal::Missing { .. } | RecoveryRefusal::Unproven { .. }) if accept_loss => (),
+            Err(refusal) => return Err(OpenFailure::Refused(refusal)),
+        }
+        self.processes[process].proven = true;
+        Ok(Some(inquiry))
+    }
+
+    fn close_all(&mut self, process: usize) {
+        for conn in self.processes[process].conns.clone().into_iter().flatten() {
+            self.close_here(conn);
+        }
+    }
+
+    /// What seals and reads the members for the reign of `files`, or only asks them.
+    fn recovery(&self, process: usize, files: &Files, scan: Scan) -> Recovery {
         let view = &files.view;
         let mut recovery = Recovery::new(
             view,
@@ -280,6 +315,22 @@ impl World {
         if let Some(closed) = self.hosts[self.processes[process].host].of_replica {
             recovery = recovery.of_replica(view, closed);
         }
+        recovery
+    }
+
+    fn recover(
+        &mut self,
+        process: usize,
+        files: &Files,
+        scan: Scan,
+        inquiry: Option<&Recovery>,
+        accept_loss: bool,
+    ) -> Result<Vec<PeerWindow>, OpenFailure> {
+        let view = &files.view;
+        let mut recovery = self.recovery(process, files, scan);
+        if let Some(inquiry) = inquiry {
+            recovery = recovery.after(inquiry);
+        }
         let Some((verdict, answers, windows)) = self.ask(process, recovery, None) else {
             return Err(OpenFailure::Crashed);
         };
@@ -288,9 +339,7 @@ impl World {
             Err(RecoveryRefusal::Missing { .. } | RecoveryRefusal::Unproven { .. }) if accept_loss => (),
             Err(refusal) => return Err(OpenFailure::Refused(refusal)),
         }
-        for conn in self.processes[process].conns.clone().into_iter().flatten() {
-            self.close_here(conn);
-        }
+        self.close_all(process);
         Ok(windows)
     }
 

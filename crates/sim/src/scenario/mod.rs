@@ -4,6 +4,7 @@ mod distant;
 mod files;
 mod journal;
 mod member;
+mod operators;
 mod quiet;
 mod replica;
 mod restore;
@@ -39,6 +40,9 @@ const MULTICAST_DRAW: u64 = 0x6D63_6173_7421_7421;
 const DISTANT_DRAW: u64 = 0x6469_7374_616E_7421;
 /// Mixed into a seed to draw which worlds have a data lender.
 const DATA_DRAW: u64 = 0x6461_7461_6C65_6E64;
+
+/// Mixed into a seed to draw which worlds with two directories of a journal are those of operators.
+const OPERATORS_DRAW: u64 = 0x6F70_6572_6174_6F72;
 
 /// Mixed into a seed to draw which worlds' journals are a node's.
 const SHARED_DRAW: u64 = 0x7368_6172_6564_2121;
@@ -89,6 +93,11 @@ pub fn has_data_lender(seed: u64) -> bool {
 /// Whether lenders have several addresses in the world of `seed`, or move, if its links are streams.
 pub fn has_names(seed: u64) -> bool {
     Rng::new(seed ^ NAMES_DRAW).chance(200)
+}
+
+/// Whether the world of `seed` is one of operators who open original and copy by turns, if it is one of two directories.
+pub fn is_of_operators(seed: u64) -> bool {
+    Rng::new(seed ^ OPERATORS_DRAW).chance(500)
 }
 
 /// Runs `seed`. Unwinds with a [`crate::check::Violation`] when a rule is broken.
@@ -147,6 +156,7 @@ pub fn run(seed: u64, planted: Planted, story: Option<Story>) -> Outcome {
         _ if shared => shared::run(&mut world),
         _ if kept => world = replica::run(world),
         0..60 | 70..80 => journal::run(&mut world),
+        60..70 if is_of_operators(seed) => operators::run(&mut world),
         60..70 => second::run(&mut world),
         80..84 => member::run(&mut world),
         84..95 => world = rvm::run(world),

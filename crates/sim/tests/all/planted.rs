@@ -115,6 +115,7 @@ faults! {
     believing_what_a_member_claims_to_hold_is_found: HeldBelieved breaks [20];
     holding_a_writers_pause_against_its_members_is_found: PauseHeldAgainst breaks [20];
     keeping_a_member_that_makes_no_progress_is_found: StallAllowed breaks [0, 20];
+    fencing_before_the_proof_is_found: FenceBeforeProof breaks [18];
     taking_the_slow_for_deaf_is_found: SlowIsDeaf breaks [0];
 }
 

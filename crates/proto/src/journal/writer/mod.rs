@@ -50,6 +50,7 @@ use crate::port::Votes;
 use crate::time::{Span, Time};
 use crate::wire::Link;
 
+use super::note::ClaimNote;
 use super::reigns::Reigns;
 use super::rule::CommitRule;
 use super::set::Set;
@@ -149,6 +150,8 @@ pub struct Writer {
     cast: Cast,
     /// The journal's reigns up to this one, for its views.
     reigns: Reigns,
+    /// Who claimed this reign, for its views.
+    note: Option<ClaimNote>,
     /// What the data lender in service has, and when we were last told so.
     kept: Option<(Kept, Time)>,
     /// Of a shared journal: what its server has.
@@ -198,6 +201,7 @@ impl Writer {
             ticked: None,
             cast: Cast::new(end.lsn),
             reigns: Reigns::default(),
+            note: None,
             kept: None,
             server,
             fenced: None,
@@ -209,6 +213,12 @@ impl Writer {
     /// The journal's reigns, as the durable view has them.
     pub fn with_reigns(mut self, reigns: Reigns) -> Writer {
         self.reigns = reigns;
+        self
+    }
+
+    /// Who claimed this reign, as the durable view says.
+    pub fn with_note(mut self, note: Option<ClaimNote>) -> Writer {
+        self.note = note;
         self
     }
 

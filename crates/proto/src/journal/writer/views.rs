@@ -145,6 +145,7 @@ impl Writer {
             base: self.base,
             members: set.iter().map(member).collect::<Vec<_>>(),
             reigns: self.reigns.clone(),
+            note: self.note.clone(),
         })
     }
 
