@@ -22,7 +22,7 @@ impl World {
             kind: FrameKind::Data,
             ..frame.header
         };
-        Some(packet_of(&header, &[0x5A; FRAME_BODY_BYTES_MAX]))
+        Some(packet_of(&header, &vec![0x5A; FRAME_BODY_BYTES_MAX]))
     }
 
     /// The answer as it leaves: changed, if the lender is a liar and feels like it.
