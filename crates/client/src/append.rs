@@ -46,7 +46,12 @@ impl Shared {
         let ticket = core.append(kind, length, sealer, fill);
         let end = core.end;
         self.tail.store(ticket.end.0, Ordering::SeqCst);
+        let wakes = core.writer.view_pending();
         drop(core);
+        if wakes {
+            // The journal was clean: members count again once the keeper has stored a view that says so.
+            self.wake_keeper();
+        }
         self.counters.records.fetch_add(1, Ordering::Relaxed);
         if self.disk.parked.load(Ordering::SeqCst) {
             let _state = self.disk.state.lock().expect("nothing panics under this lock");

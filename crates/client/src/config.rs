@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use netram_proto::id::Lsn;
-use netram_proto::journal::{CastConfig, CommitRule, Timing, Voter, WriterConfig};
+use netram_proto::journal::{CastConfig, CommitRule, Timing, View, Voter, WriterConfig};
 use netram_proto::limit::{
     DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, LENDERS_MAX, LOG_ALIGN, MEMBERS_MAX, WINDOW_BYTES_MAX,
     WINDOW_BYTES_MIN,
@@ -55,6 +55,8 @@ pub struct JournalConfig {
     pub grace: Duration,
     /// Open even if acknowledged records may be missing. Never set this by default.
     pub accept_loss: bool,
+    /// The operator says that no other directory of this journal is newer, although somebody has fenced it. Never set this by default.
+    pub newest: Option<NewestClaim>,
     /// The files are a data lender's copy of a journal whose writer had a disk of its own.
     pub of_replica: Option<OfReplica>,
     /// Appends are sent once for all members, to this multicast group; `None`: to each over its own link.
@@ -65,6 +67,14 @@ pub struct JournalConfig {
     pub voter: Voter,
     /// A delay added to every sync of the log, to model a slower disk in benchmarks. Always label its results.
     pub modelled_sync_delay: Duration,
+}
+
+/// An operator's word that a journal's directory is the newest: it claims above whatever fenced it, if what lenders hold does not speak
+/// against it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NewestClaim {
+    /// The view that a data lender keeps, claimed by somebody who never served.
+    pub copy: Option<View>,
 }
 
 /// A journal opened from a data lender's copy: it must be proven that nothing acknowledged was on the writer's disk alone.
@@ -114,6 +124,7 @@ impl Default for JournalConfig {
             patience: Duration::from_secs(30),
             grace: Duration::from_millis(500),
             accept_loss: false,
+            newest: None,
             of_replica: None,
             multicast: None,
             voter: Voter::Disk,

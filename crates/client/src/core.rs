@@ -273,7 +273,7 @@ impl Shared {
             news = true;
         }
         news |= changed(&self.ruled, writer.ruled().0);
-        let counting = writer.blocked().is_none();
+        let counting = writer.counting();
         if self.counting.load(Ordering::Relaxed) != counting {
             self.counting.store(counting, Ordering::SeqCst);
             if !counting {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use netram_proto::id::{Epoch, JournalId, Lsn};
 use netram_proto::journal::{
-    AssembleError, GrowError as GrowRefusal, LogFileError, RecoveryRefusal, ViewError,
+    AssembleError, GrowError as GrowRefusal, LogFileError, NotNewest, RecoveryRefusal, ViewError,
 };
 use netram_proto::port::IoError;
 
@@ -97,6 +97,14 @@ pub enum OpenError {
         path: PathBuf,
         /// What is missing, and what to do.
         refusal: RecoveryRefusal,
+    },
+    /// The operator calls this directory the newest, and what lenders hold says otherwise.
+    #[error("{path}: {source}")]
+    NotNewest {
+        /// The journal directory.
+        path: PathBuf,
+        /// What speaks against it.
+        source: NotNewest,
     },
     /// The server of a shared region has fenced this node.
     #[error(

@@ -22,7 +22,7 @@ use crate::core::Shared;
 use crate::error::{CreateError, GrowError, OpenError};
 use crate::fork::ForkMark;
 use crate::keeper::ViewFile;
-use crate::open::{self, Grown, Recovered};
+use crate::open::{self, Check, Grown, Recovered};
 use crate::place::{Layout, Lock, Place};
 use crate::records;
 
@@ -112,6 +112,16 @@ impl Journal {
         ))
     }
 
+    /// Asks what opening the journal at `root` would come to. Nothing is changed, here or at any lender.
+    pub fn check(root: &Path, config: &JournalConfig) -> Result<Check, OpenError> {
+        open::check(root, config)
+    }
+
+    /// The same of a data lender's copy that is to be recovered at `root`: its view, and where its log ends.
+    pub fn check_copy(root: &Path, view: &View, end: Lsn, config: &JournalConfig) -> Check {
+        open::check_copy(root, view, end, config)
+    }
+
     /// Gives the journal at `root`, which nobody may have open, a log of `log_bytes` (rounded up to whole pages). It is
     /// recovered first, and must then hold no record: its user trims it before.
     pub fn grow(root: &Path, config: &JournalConfig, log_bytes: u64) -> Result<Grown, GrowError> {
@@ -141,14 +151,11 @@ impl Journal {
     pub fn wait_for_members(&self, timeout: Duration) -> Result<(), Blocked> {
         let deadline = Instant::now() + timeout;
         loop {
-            if self.shared.counting.load(Ordering::SeqCst) {
-                return Ok(());
-            }
-            let blocked = self.shared.core().writer.blocked();
-            match blocked {
+            // Of a clean journal they count from the first append on.
+            match self.shared.core().writer.blocked() {
+                None => return Ok(()),
                 Some(blocked) if Instant::now() >= deadline => return Err(blocked),
-                // `None`: they count, and the commits' threads are about to be told.
-                _ => std::thread::sleep(Duration::from_millis(1)),
+                Some(_) => std::thread::sleep(Duration::from_millis(1)),
             }
         }
     }
@@ -253,6 +260,7 @@ impl Journal {
             reigns,
             version: told.max(view_file.newest().version) + 1,
             counting: false,
+            clean: None,
             base: stable,
             members: Vec::new(),
             ..view_file.newest().clone()
@@ -309,7 +317,7 @@ impl Journal {
     pub fn needs_server(&self) -> bool {
         let core = self.shared.core();
         let shared = core.writer.server_kept().is_some();
-        shared && (core.writer.blocked().is_some() || core.writer.view_for_server().is_some())
+        shared && (!core.writer.counting() || core.writer.view_for_server().is_some())
     }
 
     /// The server of a shared region says that it has fenced this node. Nothing is acknowledged from now on; what was not is

@@ -21,6 +21,8 @@ pub(crate) struct ViewFile {
     file: DiskFile,
     slots: Slots,
     newest: View,
+    /// The last view that both slots were given.
+    full: View,
 }
 
 /// A view that is to be stored, and how often the system refused.
@@ -34,7 +36,13 @@ struct PendingView {
 
 impl ViewFile {
     pub(crate) fn new(file: DiskFile, slots: Slots, newest: View) -> ViewFile {
-        ViewFile { file, slots, newest }
+        let full = newest.clone();
+        ViewFile {
+            file,
+            slots,
+            newest,
+            full,
+        }
     }
 
     /// The view that the file holds.
@@ -44,7 +52,7 @@ impl ViewFile {
 
     /// Makes `view` durable.
     pub(crate) fn store(&mut self, view: View) -> Result<(), CallError> {
-        self.slots.store(&self.file, &view.encode())?;
+        view.store(&mut self.slots, &self.file, &mut self.full)?;
         self.newest = view;
         Ok(())
     }
@@ -59,15 +67,13 @@ pub(crate) fn run(shared: &Arc<Shared>, mut view_file: ViewFile) -> ViewFile {
             if core.closed {
                 return view_file;
             }
-            core.writer.on_tick(shared.now());
+            // What lenders said waits in the sockets, perhaps since before a pause of this process: it comes before the clock.
             // While a commit waits, its thread polls; two at it would only fight for the lock.
-            match shared.waiting.lead() {
-                Some(_lead) => {
-                    shared.pump(&mut core);
-                    shared.publish(&mut core);
-                }
-                None => shared.send(&mut core),
+            if let Some(_lead) = shared.waiting.lead() {
+                shared.pump(&mut core);
             }
+            core.writer.on_tick(shared.now());
+            shared.send(&mut core);
             let now = shared.now();
             let wanted: Vec<usize> = (0..core.writer.lender_count())
                 .filter(|&index| core.writer.wants_connection(index, now))
@@ -102,7 +108,12 @@ fn announce(shared: &Shared, view: &View) {
         .iter()
         .map(|member| member.address.as_str())
         .collect();
-    tracing::info!(version = view.version, counting = view.counting, members = ?names, "new view");
+    if view.has_windows_of(view_file.newest()) {
+        // It goes to rest, or wakes: twice an idle period.
+        tracing::debug!(version = view.version, clean = ?view.clean.map(|lsn| lsn.0), "new view of the same members");
+    } else {
+        tracing::info!(version = view.version, counting = view.counting, members = ?names, "new view");
+    }
     // At the same time wherever a copy of the journal is kept: the machine says when it counts.
     shared.copy.told(view.clone());
 }

@@ -48,13 +48,13 @@ pub mod seal;
 mod sys;
 mod waiting;
 
-pub use config::{JournalConfig, Multicast, OfReplica};
+pub use config::{JournalConfig, Multicast, NewestClaim, OfReplica};
 pub use error::{CreateError, GrowError, OpenError};
 pub use follow::{Follower, Parts};
 pub use fork::ForkMark;
 pub use inspect::Inspect;
 pub use journal::{Journal, JournalStatus};
 pub use left::Left;
-pub use open::{Grown, Recovered};
+pub use open::{Check, Grown, Recovered, claim_note};
 pub use place::{Layout, Lock, Place};
 pub use remains::{Remains, RemainsError};

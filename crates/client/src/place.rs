@@ -314,6 +314,12 @@ impl Place {
         Ok(flock(&file, FlockOperation::NonBlockingLockShared).is_err())
     }
 
+    /// Who has the journal open, by its own word.
+    pub(crate) fn holder(&self) -> String {
+        let pid = fs::read_to_string(self.lock_file()).unwrap_or_default();
+        pid.trim().to_owned()
+    }
+
     /// Opens one of the journal's files.
     pub fn open(&self, path: PathBuf, write: bool) -> Result<File, OpenError> {
         let opened = OpenOptions::new().read(true).write(write).open(&path);

@@ -73,10 +73,13 @@ pub enum RemainsError {
 
 impl Remains {
     /// Seals the members and reads what the server lacks, with the proof that it is all; waits `config.patience` for those that
-    /// must answer. Of `config` only `security`, `seal`, `patience`, `grace` and `accept_loss` count.
+    /// must answer. Of `config` only `lenders` (a member may have moved to one of these addresses), `security`, `seal`, `patience`,
+    /// `grace` and `accept_loss` count.
     pub fn read(&self, config: &JournalConfig) -> Result<Found, RemainsError> {
         let (grace, patience) = (span(config.grace), span(config.patience));
-        let mut recovery = Recovery::of_node(&self.view, self.kept.lsn, Time(0), grace, patience);
+        let spares: Vec<String> = config.lenders.iter().map(ToString::to_string).collect();
+        let mut recovery = Recovery::of_node(&self.view, self.kept.lsn, Time(0), grace, patience)
+            .or_at(spares.iter().map(String::as_str));
         let mut loss_accepted = match members::ask(&mut recovery, config) {
             Ok(()) => None,
             Err(refusal @ RecoveryRefusal::Missing { .. }) if config.accept_loss => Some(refusal.to_string()),

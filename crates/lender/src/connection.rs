@@ -164,12 +164,12 @@ impl Connection {
                         }
                     }
                     if frame.header.kind == FrameKind::Join && turn.shared.stopping() {
-                        Reply::Frame(turn.shared.refusal(Refusal::Stopping), [0; 8], 0)
+                        Reply::Frame(turn.shared.refusal(Refusal::Stopping), [0; 16], 0)
                     } else {
                         journal.handle(&frame)
                     }
                 }
-                Err(Misconduct) => Reply::Frame(turn.shared.refusal(Refusal::Malformed), [0; 8], 0),
+                Err(Misconduct) => Reply::Frame(turn.shared.refusal(Refusal::Malformed), [0; 16], 0),
             };
             ended = self.answer(reply, journal, turn);
             if ended.is_err() || !self.outbox.link.has_buffered() {

@@ -11,6 +11,9 @@ pub const ADDRESS_BYTES_MAX: usize = 256;
 /// Bytes of a power domain's label.
 pub const DOMAIN_BYTES_MAX: usize = 64;
 
+/// Bytes of the words that say who claimed a journal. Bounded so that a view with them fits its slot.
+pub const NOTE_BYTES_MAX: usize = 96;
+
 /// Bytes before a frame's body.
 pub const FRAME_HEADER_BYTES: usize = 40;
 /// Bytes of one frame's body. A Noise message carries at most 65,535 bytes with its tag; a larger record
@@ -284,6 +287,6 @@ const _: () = assert!(
 const _: () = assert!(LENDERS_MAX <= u16::BITS as usize, "a set of lenders is two bytes");
 const _: () = assert!(LOG_BYTES_MIN.is_multiple_of(LOG_ALIGN));
 const _: () = assert!(
-    MEMBERS_MAX * (ADDRESS_BYTES_MAX + DOMAIN_BYTES_MAX + 16) + REIGNS_MAX * 20 + 256 <= SLOT_BYTES,
+    MEMBERS_MAX * (ADDRESS_BYTES_MAX + DOMAIN_BYTES_MAX + 32) + REIGNS_MAX * 20 + 256 <= SLOT_BYTES,
     "a full view fits its slot"
 );

@@ -102,13 +102,31 @@ pub enum Fault {
     RefusalIsFailure,
     /// (18) A process settles a database before it has the lock of the journal that it is about to empty.
     SettledBeforeLocked,
+    /// (16) A lender is a member under each of its addresses.
+    AliasJoins,
+    /// (16) Recovery takes a window that was joined anew since the view was stored.
+    JoinIgnored,
+    /// (16) Recovery asks the addresses in the view and no others.
+    MovedIsGone,
+    /// (19) A journal is called clean while the disk lacks something.
+    CleanTooEarly,
+    /// (19) Members count although the durable view calls the journal clean.
+    CountsWhileClean,
+    /// (20) Recovery believes what a member says that it holds.
+    HeldBelieved,
+    /// (20) A writer that stood still holds that against its members.
+    PauseHeldAgainst,
+    /// (20) A member that answers and never makes progress stays one.
+    StallAllowed,
+    /// (18) An opening claims and seals before it has asked whether it can succeed.
+    FenceBeforeProof,
     /// (0) A listener that takes longer than the timer is taken for one that hears nothing.
     SlowIsDeaf,
 }
 
 impl Fault {
     /// All of them, in the order of the rules.
-    pub const ALL: [Fault; 49] = [
+    pub const ALL: [Fault; 58] = [
         Fault::AnyInsteadOfRule,
         Fault::StaleAckCounts,
         Fault::CastIsHeld,
@@ -157,6 +175,15 @@ impl Fault {
         Fault::CacheTrusted,
         Fault::RefusalIsFailure,
         Fault::SettledBeforeLocked,
+        Fault::AliasJoins,
+        Fault::JoinIgnored,
+        Fault::MovedIsGone,
+        Fault::CleanTooEarly,
+        Fault::CountsWhileClean,
+        Fault::HeldBelieved,
+        Fault::PauseHeldAgainst,
+        Fault::StallAllowed,
+        Fault::FenceBeforeProof,
         Fault::SlowIsDeaf,
     ];
 }

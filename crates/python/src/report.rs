@@ -78,6 +78,7 @@ impl Recovered {
             PeerAnswer::Unreachable => "unreachable",
             PeerAnswer::Amnesiac => "amnesiac",
             PeerAnswer::Beyond => "beyond the replica",
+            PeerAnswer::Overclaims => "overclaims",
             PeerAnswer::Asked | PeerAnswer::Reading => "no answer",
         };
         let lenders = journal.members.into_iter();

@@ -1,12 +1,30 @@
 //! A lender that lies: its answers are changed before they leave.
 
 use netram_proto::id::{Epoch, Lsn};
-use netram_proto::wire::{Frame, FrameKind};
+use netram_proto::limit::FRAME_BODY_BYTES_MAX;
+use netram_proto::wire::{Frame, FrameKind, Header};
 
 use crate::lender::packet_of;
 use crate::world::World;
 
 impl World {
+    /// The answer of a liar that is asked for what it claimed and does not have: as much as a frame can carry.
+    pub(crate) fn perhaps_make_up(&mut self, lender: usize, asked: &[u8]) -> Option<Vec<u8>> {
+        if self.profile.hostile != Some(lender) {
+            return None;
+        }
+        let frame = Frame::parse(asked).ok()?;
+        if frame.header.kind != FrameKind::Read || self.rng.chance(500) {
+            return None;
+        }
+        self.coverage.hit("bytes made up");
+        let header = Header {
+            kind: FrameKind::Data,
+            ..frame.header
+        };
+        Some(packet_of(&header, &vec![0x5A; FRAME_BODY_BYTES_MAX]))
+    }
+
     /// The answer as it leaves: changed, if the lender is a liar and feels like it.
     pub(crate) fn perhaps_lie(&mut self, lender: usize, mut packet: Vec<u8>) -> Vec<u8> {
         if self.profile.hostile != Some(lender) || self.rng.chance(600) {

@@ -109,6 +109,8 @@ pub struct Lender {
     pub dies_in_append: bool,
     /// An operator has withdrawn it: it is about to stop.
     pub withdrawn: bool,
+    /// It answers, and takes no appends in.
+    pub stalls: bool,
     /// It stands still until then.
     pub paused_until: Time,
     /// Memories that were lost, and what they had held: an acknowledgement may outlive its lender.
@@ -142,6 +144,7 @@ impl Lender {
             up: true,
             dies_in_append: false,
             withdrawn: false,
+            stalls: false,
             paused_until: Time(0),
             lives: Vec::new(),
             remembers: false,
@@ -334,6 +337,14 @@ impl Lender {
     }
 
     fn on_member_frame(&mut self, frame: &Frame<'_>, journal: JournalId, planted: Planted) -> Outcome {
+        if let Some(member) = &self.member
+            && self.stalls
+            && frame.header.kind == FrameKind::Append
+            && member.takes(frame)
+            && let Reply::Frame(header, body, length) = member.acknowledge()
+        {
+            return Outcome::Reply(packet_of(&header, &body[..length]));
+        }
         let before = self.state();
         let incarnation = self.incarnation;
         let member = self.member.get_or_insert_with(|| {

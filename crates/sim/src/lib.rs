@@ -10,6 +10,7 @@
 //! | [`profile`] | what one seed's world is like |
 //! | `net`, `lanes`, [`disk`], [`lender`], [`process`] | its parts |
 //! | `nemesis`, `damage`, `hostile` | what goes wrong |
+//! | `names` | addresses, which lender each leads to, and how that changes |
 //! | `server` | the server of a shared region, as far as one node's journal is concerned |
 //! | [`history`], `past` | what truly happened |
 //! | [`check`] | the oracles, one a rule |
@@ -30,6 +31,7 @@ pub mod history;
 mod hostile;
 mod lanes;
 pub mod lender;
+mod names;
 mod nemesis;
 mod net;
 mod party;

@@ -8,7 +8,6 @@ use netram_proto::wire::{FrameKind, Header};
 use crate::check::{self, rule01};
 use crate::lender::{LENT_BYTES, packet_of};
 use crate::net::Way;
-use crate::process::lender_at;
 use crate::profile::Action;
 use crate::world::{Event, World};
 
@@ -134,6 +133,7 @@ impl World {
             }
             Action::Rot | Action::Unreadable | Action::StaleBytes => self.damage(host, action),
             Action::SlotDamage => self.damage_slot(host),
+            Action::Move => self.move_lender(),
         }
     }
 
@@ -234,9 +234,10 @@ impl World {
                 .all(|lender| lender.role == Role::Spare || lender.member)
         });
         let survives = |view: &View| {
-            let among = view.members.iter().any(|member| {
-                lender_at(&member.address) == lender && member.incarnation == self.lenders[lender].incarnation
-            });
+            let among = view
+                .members
+                .iter()
+                .any(|member| member.incarnation == self.lenders[lender].incarnation);
             // As if it counted: the view that follows may, and names the same members until the writer learns.
             !among || rule01::intact(self, view) > view.rule.answers(view.members.len())
         };

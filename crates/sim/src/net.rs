@@ -8,6 +8,7 @@ use netram_proto::time::{Span, Time};
 
 use netram_proto::wire::{Frame, FrameKind, Header};
 
+use crate::check::rule16;
 use crate::lender::{Outcome, packet_of};
 use crate::profile::Links;
 use crate::world::{Event, World};
@@ -46,6 +47,8 @@ pub(crate) struct Conn {
     pub(crate) process: usize,
     pub(crate) slot: usize,
     pub(crate) lender: usize,
+    /// Nobody is at the address.
+    nowhere: bool,
     /// The client's end is open.
     pub(crate) open: bool,
     /// The lender's process that accepted it.
@@ -66,13 +69,15 @@ pub(crate) enum Way {
 }
 
 impl World {
-    /// A process begins to connect to a lender.
-    pub(crate) fn connect(&mut self, process: usize, slot: usize, lender: usize) {
+    /// A process begins to connect to whoever is at an address.
+    pub(crate) fn connect(&mut self, process: usize, slot: usize, address: usize) {
         let conn = self.conns.len();
+        let lender = self.lives[address];
         self.conns.push(Conn {
             process,
             slot,
-            lender,
+            lender: lender.unwrap_or_default(),
+            nowhere: lender.is_none(),
             open: true,
             boot: 0,
             up: Lane::new(),
@@ -90,12 +95,14 @@ impl World {
             slot,
             lender,
             open,
+            nowhere,
             ..
         } = self.conns[conn];
         if !open {
             return;
         }
-        let reachable = self.lenders[lender].up
+        let reachable = !nowhere
+            && self.lenders[lender].up
             && self.blocked(process, lender, Way::Up) <= self.now
             && self.blocked(process, lender, Way::Down) <= self.now;
         if reachable {
@@ -328,7 +335,14 @@ impl World {
         self.tell_packet(lender, packet, "gets");
         self.trace
             .mark(self.now, 2, packet.first().copied().unwrap_or(0).into());
+        let before = self.lenders[lender].state();
         let outcome = self.lenders[lender].on_packet(conn, packet, journal, planted);
+        rule16::not_emptied(self, &self.lenders[lender], &before);
+        if let Some(made_up) = self.perhaps_make_up(lender, packet)
+            && open
+        {
+            return self.send(conn, Way::Down, made_up);
+        }
         self.send_answer(conn, lender, open, outcome);
     }
 

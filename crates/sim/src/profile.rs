@@ -59,9 +59,11 @@ pub enum Action {
     StaleBytes,
     /// One slot of the view file or of the superblock rots, or cannot be read.
     SlotDamage,
+    /// A lender is reached by another address from now on.
+    Move,
 }
 
-/// All of them.
+/// Those that visit any world.
 pub const ACTIONS: [Action; 20] = [
     Action::BreakLink,
     Action::Partition,
@@ -135,6 +137,8 @@ pub struct Profile {
     pub within_budget: bool,
     /// The index of a lender that lies.
     pub hostile: Option<usize>,
+    /// Which lender each address of the settings leads to at first; `None`: nobody's yet.
+    pub lives: Vec<Option<usize>>,
 }
 
 impl Profile {
@@ -193,6 +197,7 @@ impl Profile {
                 ..DiskFaults::default()
             },
             timing: Timing {
+                idle: Span::from_ms(1000),
                 resend: (links == Links::Datagram).then(|| Span::from_ms(rng.between(5, 100))),
                 ..Timing::default()
             },
@@ -204,6 +209,7 @@ impl Profile {
             distant: None,
             within_budget: rng.chance(500),
             hostile: None,
+            lives: (0..lenders).map(Some).collect(),
         }
     }
 
@@ -215,7 +221,37 @@ impl Profile {
         self.lenders = self.lenders.max(2);
         self.wanted = self.wanted.max(2);
         self.domains.resize(self.lenders, String::from("d1"));
+        self.lives = (0..self.lenders).map(Some).collect();
         self.datagram_bytes = rng.pick(&[548, 1400, 8972]);
+    }
+
+    /// A world in which nothing happens but what its story tells. Lenders are near, and their links whole.
+    pub fn quiet(&mut self, rng: &mut Rng) {
+        self.links = Links::Stream;
+        self.timing.resend = None;
+        self.latency_us = rng.pick(&[(20, 60), (50, 500), (500, 3000)]);
+        self.disk_us = rng.pick(&[(80, 300), (500, 3000), (5000, 20_000)]);
+        self.loss_permille = 0;
+        self.one_domain = true;
+        self.hostile = None;
+        self.actions.clear();
+    }
+
+    /// A world in which lenders have several addresses, and move.
+    pub fn names(&mut self, rng: &mut Rng) {
+        self.links = Links::Stream;
+        self.timing.resend = None;
+        let aliases = rng.below(3);
+        for _ in 0..aliases {
+            let lender = rng.index(self.lenders);
+            let at = rng.index(self.lives.len() + 1);
+            self.lives.insert(at, Some(lender));
+        }
+        let at = rng.index(self.lives.len() + 1);
+        self.lives.insert(at, None);
+        if rng.chance(700) {
+            self.actions.push(Action::Move);
+        }
     }
 
     /// A quiet world in which one of three members that are multicast to is 5 to 50 ms away, there and back.
@@ -252,6 +288,7 @@ impl Profile {
         self.one_domain = true;
         self.domains.truncate(self.lenders);
         self.domains.resize(self.lenders, String::from("d1"));
+        self.lives = (0..self.lenders).map(Some).collect();
         self.actions = vec![Action::LoseLender, Action::BreakLink];
         self.every = Span::from_ms(rng.pick(&[100, 300, 600]));
         self.payload_max = rng.pick(&[24, 200]);
@@ -261,7 +298,24 @@ impl Profile {
     /// Whether a view of this world's lenders can ever count: only then does a wait for members *and* disk end.
     pub fn can_count(&self) -> bool {
         let elsewhere = self.domains.iter().any(|domain| domain != "d0");
-        self.hostile.is_none() && (self.one_domain || elsewhere)
+        let members = self.members_possible();
+        let enough = members >= self.min.max(self.rule.copies(members));
+        self.hostile.is_none() && (self.one_domain || elsewhere) && enough
+    }
+
+    /// Members that a view can have when all is well: with fewer copies than members, fewer of those in the client's domain.
+    pub fn members_possible(&self) -> usize {
+        let here = self.domains.iter().filter(|domain| *domain == "d0").count();
+        let room = match self.rule {
+            CommitRule::All => here,
+            rule => here.min(rule.copies(self.lenders) - 1),
+        };
+        let all = if self.one_domain {
+            self.lenders
+        } else {
+            self.lenders - here + room
+        };
+        all.min(self.wanted)
     }
 }
 

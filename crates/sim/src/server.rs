@@ -107,7 +107,7 @@ impl World {
             link.told_version = view.version;
             words.push(Word::View(Box::new(view.clone())));
         }
-        let alone = serving.writer.blocked().is_some() || serving.writer.view_for_server().is_some();
+        let alone = !serving.writer.counting() || serving.writer.view_for_server().is_some();
         let upto = match alone {
             true => serving.writer.tail(),
             false => serving.writer.acked(),

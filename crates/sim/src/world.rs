@@ -193,6 +193,8 @@ pub struct World {
     pub journal: JournalId,
     /// The lenders.
     pub lenders: Vec<Lender>,
+    /// Which lender each address of the settings leads to, at the moment.
+    pub(crate) lives: Vec<Option<usize>>,
     /// The client's machines: the first, and perhaps one with a copied disk.
     pub hosts: Vec<Host>,
     pub(crate) processes: Vec<Process>,
@@ -244,6 +246,7 @@ impl World {
         });
         let lenders: Vec<Lender> = lenders.collect();
         let host = new_host(&mut rng, &profile, journal);
+        let lives = profile.lives.clone();
         let blocked = vec![vec![(Time(0), Time(0)); lenders.len()]];
         let mut world = World {
             now: Time(1_000_000_000),
@@ -253,6 +256,7 @@ impl World {
             profile,
             journal,
             lenders,
+            lives,
             hosts: vec![host],
             processes: Vec::new(),
             conns: Vec::new(),

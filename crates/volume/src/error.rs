@@ -7,6 +7,7 @@ use netram_disk::{ApplyError, GrowError, OpenError as DiskError};
 use netram_home::SettingsError;
 use netram_proto::port::WaitError;
 
+use crate::replica::ClaimFound;
 use crate::replica::restore::RestoreError;
 
 /// Why no volume was made. Nothing that was there before was touched.
@@ -80,6 +81,48 @@ pub enum OpenError {
         path: PathBuf,
         /// Why it is not heard.
         why: Box<RestoreError>,
+    },
+    /// Somebody has claimed the copy that the data lender keeps: this directory may be an old one.
+    #[error(
+        "{path}: the data lender keeps a copy of this volume, and {claim}. If a volume that was restored or taken over from it is in use, \
+         that one is newer: do not use this one. If none is, say that this directory is the newest: `netram disk recover {path} --newest`"
+    )]
+    Claimed {
+        /// The directory.
+        path: PathBuf,
+        /// Who claimed it, and when.
+        claim: ClaimFound,
+    },
+    /// The operator calls this directory the newest, and another volume has served since.
+    #[error(
+        "{path}: this is not the newest: the data lender's copy says that {claim}, and that volume has served. Use that one"
+    )]
+    NotNewest {
+        /// The directory.
+        path: PathBuf,
+        /// Who claimed it, and when.
+        claim: ClaimFound,
+    },
+    /// The operator calls this directory the newest, and the data lender cannot be asked.
+    #[error(
+        "{path}: {address} does not say what its copy of this volume is, so nobody can tell whether another volume was restored from it. \
+         Bring the data lender back, or take it out of the settings if it is lost"
+    )]
+    Unasked {
+        /// The directory.
+        path: PathBuf,
+        /// The data lender.
+        address: String,
+    },
+    /// The client of a copy that is to be taken over may be running.
+    #[error(
+        "{path}: the volume's client was heard {heard} ago, so it may be running: a take-over would fence it, and what it acknowledges meanwhile would be lost. Switch its machine off first. If it is off, say --client-is-off"
+    )]
+    LiveClient {
+        /// The copy's directory.
+        path: PathBuf,
+        /// How long ago.
+        heard: String,
     },
     /// The thread that applies stages could not be started.
     #[error("starting the volume's threads: {0}")]

@@ -26,6 +26,7 @@
 //! | [`scrub()`] | reading all of it, to compare it with its checksums |
 //! | [`replica`] | the copy that a data lender keeps: feeding it, keeping it, restoring from it |
 //! | [`resync()`] | having the copy made equal, and waiting for it |
+//! | `proof` | what is asked before a volume opens |
 //! | `takeover` | a data lender's copy made a volume where it is |
 //! | `copier` | brings the blocks of a restored volume home |
 //! | [`file`] | a real file with holes |
@@ -36,6 +37,7 @@ mod copier;
 pub mod error;
 pub mod file;
 pub mod place;
+mod proof;
 mod remove;
 pub mod replica;
 mod resync;
@@ -48,6 +50,7 @@ pub use control::{Control, ask};
 pub use error::{CloseError, CreateError, DeleteError, InspectError, OpenError};
 pub use netram_disk::{Device, Flush};
 pub use place::{Inspected, JOURNAL_BYTES_DEFAULT, Place, unfinished_in};
+pub use proof::VolumeCheck;
 pub use resync::{ResyncError, Resynced, resync};
 pub use scrub::{Findings, Progress, scrub};
 pub use settings::{ModelledDisk, VolumeSettings};

@@ -1,8 +1,9 @@
 //! A data lender's copy made a volume of its own, where it is.
 //!
-//! 1. Refuse a copy that is not whole.
+//! 1. Refuse a copy that is not whole, or whose client was heard a moment ago.
 //! 2. Bring its log into its image.
-//! 3. Recover its journal, as a restore does: all members must answer. What they hold goes into its log.
+//! 3. Recover its journal, as a restore does: all members must answer, and are asked before anything is claimed (rule 18). What they hold goes
+//!    into its log.
 //! 4. Mark it as taken over. Only then the members are released.
 //!
 //! A crash before 4 leaves a copy that names the members, who still hold what they had: it is taken over again. After 4 it is a
@@ -15,7 +16,7 @@ use netram_proto::replica::{Condition, Standing};
 
 use crate::error::OpenError;
 use crate::place::Place;
-use crate::replica::StandingFile;
+use crate::replica::{Ago, StandingFile, heard_lately};
 use crate::settings::VolumeSettings;
 
 /// Whether the directory may be opened as a volume: any may that is no data lender's copy. `Some`: it is to be taken over.
@@ -30,7 +31,16 @@ pub(crate) fn admit(place: &Place, settings: &VolumeSettings) -> Result<Option<S
             "it is no data lender's copy, and needs no taking over: attach or serve it".to_owned(),
         )),
         None | Some(Condition::TakenOver) => Ok(None),
-        Some(Condition::Following) if settings.take_over => Ok(standing),
+        Some(Condition::Following) if settings.take_over => {
+            let heard = standing.as_ref().and_then(heard_lately);
+            match heard.filter(|_| !settings.client_is_off) {
+                None => Ok(standing),
+                Some(heard) => Err(OpenError::LiveClient {
+                    path: place.root().to_path_buf(),
+                    heard: Ago(heard).to_string(),
+                }),
+            }
+        }
         Some(Condition::Following) => Err(refused(
             "it is a data lender's copy of another machine's volume; `netram disk takeover` makes it a volume of its \
              own, after which its client is refused"
@@ -59,12 +69,7 @@ fn recover_and(
     config: JournalConfig,
     complete: &mut dyn FnMut() -> Result<(), String>,
 ) -> Result<(Journal, Recovered), OpenError> {
-    let config = JournalConfig {
-        of_replica: Some(OfReplica {
-            closed: standing.closed,
-        }),
-        ..config
-    };
+    let config = of_replica(standing, config);
     let mut unmarked = None;
     let recovered = Journal::open_and(&place.journal(), config, &mut || {
         complete().map_err(|why| {
@@ -79,6 +84,16 @@ fn recover_and(
         },
         None => error.into(),
     })
+}
+
+/// How the journal of a copy is recovered.
+pub(crate) fn of_replica(standing: Standing, config: JournalConfig) -> JournalConfig {
+    JournalConfig {
+        of_replica: Some(OfReplica {
+            closed: standing.closed,
+        }),
+        ..config
+    }
 }
 
 /// Brings a copy's log into its image, so that the recovery of its journal has all of the log's room for what the members

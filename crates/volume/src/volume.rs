@@ -21,6 +21,7 @@ use netram_transport::{Address, Security};
 use crate::copier::Copier;
 use crate::error::{CloseError, CreateError, DeleteError, InspectError, OpenError};
 use crate::place::{Inspected, Place};
+use crate::proof::{self, VolumeCheck};
 use crate::replica::restore::DataLender;
 use crate::replica::{Copy, DataLenderStatus, Feeder, FeederParts, VolumeDisk, first_word};
 use crate::settings::VolumeSettings;
@@ -87,12 +88,15 @@ impl Volume {
             let path = place.superblock();
             return Err(OpenError::File { path, source });
         }
-        let config = settings.journal_config()?;
+        let mut config = settings.journal_config()?;
         let (window_bytes, security) = (config.window_bytes, settings.data_security(&config.security)?);
         // The journal's lock is the volume's: from here on no other process has the files.
         let (journal, recovered) = match takeover::admit(&place, settings)? {
             Some(standing) => takeover::recover(&place, standing, config)?,
-            None => Journal::open(&place.journal(), config)?,
+            None => {
+                config.newest = proof::before_opening(&place, settings, &security)?;
+                Journal::open(&place.journal(), config)?
+            }
         };
         be_heard(&place, &journal, settings.data_lender.as_ref(), &security)?;
         let files = place.open_modelled_files(settings.data_lender.is_some(), settings.modelled.files)?;
@@ -141,6 +145,11 @@ impl Volume {
         volume.feeder = feeder.map_err(OpenError::Thread)?;
         volume.copier = copier.map_err(OpenError::Thread)?;
         Ok((volume, recovered))
+    }
+
+    /// Asks what opening the volume at `path` would come to, or taking it over. Nothing is changed, here or elsewhere.
+    pub fn check(path: &Path, settings: &VolumeSettings) -> Result<VolumeCheck, OpenError> {
+        proof::check(path, settings)
     }
 
     /// Looks at the volume at `path` without opening it.
@@ -348,6 +357,7 @@ fn last_view(journal: &Journal) -> View {
     View {
         version: view.version + 1,
         counting: false,
+        clean: None,
         base: journal.state().stable,
         members: Vec::new(),
         ..view

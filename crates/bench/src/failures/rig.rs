@@ -346,6 +346,7 @@ impl<'s> Rig<'s> {
             "--key-file",
             &key,
             "--one-domain",
+            "--client-is-off",
         ];
         let lenders = self
             .lenders

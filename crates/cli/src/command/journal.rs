@@ -6,12 +6,13 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
-use netram_client::{Inspect, JournalConfig, Recovered};
+use netram_client::{Inspect, JournalConfig, NewestClaim, Recovered};
 use netram_proto::journal::{PeerAnswer, View};
 use netram_transport::Security;
 use serde_json::json;
 
-use crate::options::{SecurityArgs, Size};
+use super::check;
+use crate::options::{SecurityArgs, Size, Span};
 use crate::output;
 
 /// Make, inspect and recover journals
@@ -28,6 +29,7 @@ pub(crate) enum Journal {
     Create(Create),
     Show(Show),
     Verify(Verify),
+    Check(Check),
     Recover(Recover),
 }
 
@@ -78,12 +80,42 @@ pub(crate) struct Verify {
     json: bool,
 }
 
+/// Ask whether a journal would open, and which lenders are needed
+///
+/// Nothing is changed, here or at any lender, and nobody is fenced. Exit code 0 if
+/// the journal would open, 3 if that would be refused, 1 if it could not be asked.
+///
+///   netram journal check /var/lib/bank/journal --key-file /etc/netram/key
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Check {
+    /// The journal's directory
+    dir: PathBuf,
+    #[command(flatten)]
+    security: SecurityArgs,
+    /// How long to wait for lenders that must answer, as 500ms, 30s or 2m
+    #[arg(long, value_name = "TIME")]
+    patience: Option<Span>,
+    /// Say what would come of --newest
+    #[arg(long)]
+    newest: bool,
+    /// Say what would come of --accept-loss
+    #[arg(long)]
+    accept_loss: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
 /// Recover a journal, as opening it would, and close it again
 ///
 /// The members of the durable view are asked for what the local disk lacks;
 /// afterwards the local log is complete and no lender is needed any more. If too
 /// few members answer to prove that nothing acknowledged is missing, it stops and
-/// says who is missing. --accept-loss goes on all the same.
+/// says who is missing, and nothing has changed. --accept-loss goes on all the same.
+///
+/// --newest is your word that no other copy of this directory has been written to
+/// since somebody fenced it. It is refused where lenders show that somebody did.
 ///
 ///   netram journal recover /var/lib/bank/journal --key-file /etc/netram/key
 #[derive(Debug, Args)]
@@ -96,6 +128,9 @@ pub(crate) struct Recover {
     /// Give up acknowledged records that only the missing members may hold
     #[arg(long)]
     accept_loss: bool,
+    /// No other directory of this journal is newer, although somebody has fenced it
+    #[arg(long)]
+    newest: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -107,6 +142,7 @@ impl Journal {
             Journal::Create(create) => create.run(),
             Journal::Show(show) => show.run(),
             Journal::Verify(verify) => verify.run(),
+            Journal::Check(check) => check.run(),
             Journal::Recover(recover) => recover.run(),
         }
     }
@@ -158,9 +194,14 @@ impl Show {
             "view      {} (commit rule {})",
             view.version, view.rule
         ))?;
+        if let Some(clean) = view.clean {
+            output::line(format_args!(
+                "clean     at LSN {clean}: all of it is on the local disk, and recovery needs nobody"
+            ))?;
+        }
         match (view.members.is_empty(), view.counting) {
             (true, _) => output::line("members   none: the local log is complete")?,
-            (false, false) => output::line("members   do not count yet: the local log is complete")?,
+            (false, false) => output::line("members   do not count now: the local log is complete")?,
             (false, true) => {
                 output::line(format_args!("members   hold what came after LSN {}", view.base))?;
             }
@@ -197,6 +238,7 @@ pub(crate) fn view_as_json(view: &View) -> serde_json::Value {
         "rule": view.rule.to_string(),
         "counting": view.counting,
         "base": view.base.0,
+        "clean": view.clean.map(|clean| clean.0),
         "members": members,
     })
 }
@@ -262,18 +304,48 @@ impl Verify {
     }
 }
 
+/// A journal whose view has no members needs nobody, and so no key either.
+fn security_of(arguments: &SecurityArgs) -> Result<Security> {
+    match arguments.key_file.is_some() || arguments.insecure {
+        true => arguments.security(),
+        false => Ok(Security::Insecure),
+    }
+}
+
+impl Check {
+    fn run(self) -> Result<ExitCode> {
+        let defaults = JournalConfig::default();
+        let config = JournalConfig {
+            security: security_of(&self.security)?,
+            patience: self.patience.map_or(defaults.patience, |time| time.0),
+            accept_loss: self.accept_loss,
+            newest: self.newest.then(NewestClaim::default),
+            ..defaults
+        };
+        let what = || format!("looking at the journal {}", self.dir.display());
+        let found = netram_client::Journal::check(&self.dir, &config).with_context(what)?;
+        let refusal = found
+            .refusal
+            .as_ref()
+            .map(|refusal| refusal as &dyn std::error::Error);
+        match self.json {
+            true => output::json(&json!({
+                "would_succeed": refusal.is_none(),
+                "refusal": refusal.map(ToString::to_string),
+                "journal": check::as_json(&found),
+            }))?,
+            false => check::tell(&found)?,
+        }
+        check::end(refusal, self.json)
+    }
+}
+
 impl Recover {
     fn run(self) -> Result<ExitCode> {
-        let given = self.security.key_file.is_some() || self.security.insecure;
-        // A journal whose view has no members needs nobody, and so no key either.
-        let security = if given {
-            self.security.security()?
-        } else {
-            Security::Insecure
-        };
         let config = JournalConfig {
-            security,
+            security: security_of(&self.security)?,
             accept_loss: self.accept_loss,
+            newest: self.newest.then(NewestClaim::default),
             ..JournalConfig::default()
         };
         let (journal, recovered) = netram_client::Journal::open(&self.dir, config).context("recovering")?;
@@ -339,7 +411,7 @@ pub(crate) fn account(recovered: &Recovered) -> Vec<String> {
     said
 }
 
-fn answer_name(answer: PeerAnswer) -> &'static str {
+pub(crate) fn answer_name(answer: PeerAnswer) -> &'static str {
     match answer {
         PeerAnswer::Unreachable => "unreachable",
         PeerAnswer::Asked => "did not answer",
@@ -347,5 +419,6 @@ fn answer_name(answer: PeerAnswer) -> &'static str {
         PeerAnswer::Complete => "gave all it held",
         PeerAnswer::Amnesiac => "restarted without its memory",
         PeerAnswer::Beyond => "has nothing that continues the replica",
+        PeerAnswer::Overclaims => "claims more than its window can hold",
     }
 }

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "experiments")]
 pub(crate) mod bench;
+pub(crate) mod check;
 mod demo;
 #[cfg(feature = "products")]
 mod disk;

@@ -20,6 +20,7 @@ mod pagesim;
 mod paper;
 mod paper_lnd;
 mod paper_osdi94;
+mod proof;
 mod replica;
 mod run;
 mod rvm_bash;

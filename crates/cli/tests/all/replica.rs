@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use netram_volume::{Control, Device, Volume, VolumeSettings};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::common::{Lender, Ran, finish, forks, netram, start};
@@ -62,14 +62,14 @@ fn newest(volume: &Volume) -> Vec<u64> {
 }
 
 /// A volume with one lender for its newest writes, and one for its copy.
-struct Place {
+pub(crate) struct Place {
     folder: tempfile::TempDir,
-    _member: Lender,
+    member: Lender,
     keeper: Option<Lender>,
 }
 
 /// A process that writes.
-struct Writer {
+pub(crate) struct Writer {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
     done: u64,
@@ -83,7 +83,7 @@ impl Drop for Writer {
 }
 
 impl Writer {
-    fn start(place: &Place) -> Writer {
+    pub(crate) fn start(place: &Place) -> Writer {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
             .args(["--exact", "replica::writer", "--ignored", "--nocapture"])
@@ -99,7 +99,7 @@ impl Writer {
     }
 
     /// Lets it complete so many writes more.
-    fn go_on(&mut self, count: u64) {
+    pub(crate) fn go_on(&mut self, count: u64) {
         let mut left = count;
         while left > 0 {
             let line = self.lines.next().expect("the writer goes on").unwrap();
@@ -127,7 +127,7 @@ impl Writer {
 }
 
 impl Place {
-    fn new(name: &str) -> Place {
+    pub(crate) fn new(name: &str) -> Place {
         let folder = tempfile::Builder::new()
             .prefix("netram-replica-")
             .tempdir()
@@ -135,7 +135,7 @@ impl Place {
         let member = Lender::start(&format!("{name}-member"), &listen(folder.path(), "member"));
         let mut place = Place {
             folder,
-            _member: member,
+            member,
             keeper: None,
         };
         place.start_keeper(name);
@@ -148,7 +148,7 @@ impl Place {
             "--journal-size",
             "2MiB",
             "--lender",
-            &place._member.address,
+            &place.member.address,
             "--data-lender",
             &keeper,
             "--insecure",
@@ -169,27 +169,38 @@ impl Place {
         self.keeper = Some(Lender::start(&format!("{name}-keeper"), &arguments));
     }
 
-    fn address(&self) -> String {
+    pub(crate) fn address(&self) -> String {
         self.keeper.as_ref().unwrap().address.clone()
     }
 
-    fn kill_keeper(&mut self) {
+    pub(crate) fn kill_keeper(&mut self) {
         if let Some(mut keeper) = self.keeper.take() {
             keeper.stop(Signal::KILL);
         }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    /// Stops the member where it stands, or lets it go on.
+    pub(crate) fn pause_member(&self, signal: Signal) {
+        let pid = i32::try_from(self.member.id()).ok().and_then(Pid::from_raw);
+        kill_process(pid.unwrap(), signal).unwrap();
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    fn disk(&self, arguments: &[&str]) -> Ran {
+    pub(crate) fn disk(&self, arguments: &[&str]) -> Ran {
         let mut command = netram();
         command
             .arg("disk")
             .args(arguments)
             .current_dir(self.folder.path());
         finish(command.env("NETRAM_DISK_RUN", self.path("run")))
+    }
+
+    /// Any command.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Ran {
+        finish(netram().args(arguments).current_dir(self.folder.path()))
     }
 
     /// A subcommand that must go well, with --json.
@@ -200,7 +211,7 @@ impl Place {
     }
 
     /// Waits until members keep what the data lender lacks.
-    fn await_service(&self, writer: &mut Writer) {
+    pub(crate) fn await_service(&self, writer: &mut Writer) {
         let began = Instant::now();
         while self.json(&["show", "db"])["live"]["data_lender"]["in_service"] != true {
             assert!(began.elapsed() < PATIENCE, "the data lender is never in service");
@@ -210,7 +221,7 @@ impl Place {
 
     /// Kills the writer when its data lender is in service and members hold nothing that it lacks. At any other moment a
     /// busy machine may just have put it out of service, and what follows would rightly be refused.
-    fn kill(&self, writer: Writer) -> u64 {
+    pub(crate) fn kill(&self, writer: Writer) -> u64 {
         std::fs::write(self.path("pause"), "").unwrap();
         let began = Instant::now();
         loop {
@@ -230,12 +241,12 @@ impl Place {
         done
     }
 
-    fn id(&self) -> String {
+    pub(crate) fn id(&self) -> String {
         self.json(&["show", "db"])["id"].as_str().unwrap().to_owned()
     }
 
     /// Every write that was said to be complete is there, or a later one.
-    fn check(&self, path: &Path, done: u64) {
+    pub(crate) fn check(&self, path: &Path, done: u64) {
         let settings = VolumeSettings::load(&path.join("netram.toml")).unwrap();
         let (volume, _) = Volume::open_with(path, &settings).unwrap();
         let found = newest(&volume);
@@ -274,7 +285,7 @@ fn a_client_and_its_disk_are_lost_and_everything_complete_is_restored() {
         std::fs::remove_dir_all(place.path("db")).unwrap();
         let listed = place.disk(&["replicas", &place.address(), "--insecure"]);
         assert!(listed.out.contains(&id), "{}{}", listed.out, listed.err);
-        let (from, member) = (place.address(), place._member.address.clone());
+        let (from, member) = (place.address(), place.member.address.clone());
         let arguments = [
             "restore",
             "db",
@@ -286,6 +297,7 @@ fn a_client_and_its_disk_are_lost_and_everything_complete_is_restored() {
             "--lender",
             &member,
             "--one-domain",
+            "--client-is-off",
         ];
         let restored = place.json(&arguments);
         assert_eq!(restored["loss_accepted"], Value::Null);
@@ -315,7 +327,7 @@ fn a_copy_is_taken_over_on_the_data_lenders_machine() {
     let done = place.kill(writer);
     let began = Instant::now();
     loop {
-        let taken = place.disk(&["takeover", copy, "--insecure"]);
+        let taken = place.disk(&["takeover", copy, "--insecure", "--client-is-off"]);
         if taken.code == 0 {
             break;
         }

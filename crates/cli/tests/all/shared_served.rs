@@ -277,6 +277,7 @@ fn what_a_lost_lender_had_is_shown_afar_and_given_up_on_the_spot() {
         counting: true,
         members: vec![ViewMember {
             incarnation: Incarnation(7),
+            join: None,
             address: format!("unix:{}", lender.display()),
             domain: String::new(),
         }],

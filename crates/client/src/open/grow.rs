@@ -50,7 +50,7 @@ pub(crate) fn grow(root: &Path, config: &JournalConfig, log_bytes: u64) -> Resul
     };
     let failed = |cause: io::Error| refused(Refusal::File(LogFileError::Io(io_error(&cause))));
     let capacity = log_bytes.checked_next_multiple_of(LOG_ALIGN).unwrap_or(u64::MAX);
-    let (base, before) = (view_file.newest().base, log.capacity());
+    let (base, before) = (view_file.newest().proof(), log.capacity());
     let growth = log.may_grow(&superblock, base, capacity).map_err(refused)?;
     if capacity > before {
         let file = place.open(place.log(), true)?;

@@ -85,11 +85,7 @@ fn tell(recovery: &Recovery, patience: Duration) {
         .answers()
         .filter(|(_, answer)| *answer != PeerAnswer::Complete);
     let missing: Vec<String> = missing
-        .map(|(address, answer)| match answer {
-            PeerAnswer::Unreachable => format!("{address} (unreachable)"),
-            PeerAnswer::Amnesiac => format!("{address} (restarted without its memory)"),
-            _ => format!("{address} (no answer)"),
-        })
+        .map(|(address, answer)| format!("{address} ({answer})"))
         .collect();
     tracing::warn!(
         "recovery waits for lenders that may hold acknowledged records that are nowhere else: {}. It waits {} s longer \

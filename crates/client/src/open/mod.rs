@@ -1,8 +1,8 @@
 //! Opening a journal: from the lock to the first append. Each step is durable before the next begins.
 //!
-//! 1. Lock the journal; read the view and the superblock.
-//! 2. *Claim*: store the view again under the next epoch. From here on an older writer can be fenced.
-//! 3. Read the local log's valid prefix, from the disk and not from a cache.
+//! 1. Lock the journal; read the view and the superblock. Read the local log's valid prefix, from the disk and not from a cache.
+//! 2. *Ask* the view's members whether recovery would succeed. A refusal ends here, and has changed nothing (rule 18).
+//! 3. *Claim*: store the view again under the next epoch. From here on an older writer can be fenced.
 //! 4. Seal the view's members and read their windows, until enough have answered (rule 5) or it is certain that too few
 //!    will.
 //! 5. Continue the local prefix with what they hold; write it to the local log; sync.
@@ -12,19 +12,20 @@
 
 mod files;
 mod grow;
+mod inquiry;
 pub(crate) mod members;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use netram_proto::id::{Epoch, JournalId, Lsn, WriterId};
+use netram_proto::id::{Epoch, JournalId, Lsn};
 use netram_proto::journal::{
-    AssembleError, Assembled, Known, LogFile, PeerAnswer, Recovery, RecoveryRefusal, Scan, Slots, Superblock,
-    View, Voter, Writer, assemble,
+    AssembleError, Assembled, Known, LogFile, PeerAnswer, Scan, Slots, Superblock, View, Voter, Writer,
+    assemble,
 };
 use netram_proto::planted::Planted;
 use netram_proto::port::{File, IoError};
-use netram_proto::time::{Span, Time};
+use netram_proto::time::Span;
 use netram_proto::wire::Link as Chain;
 use netram_transport::Caster;
 
@@ -33,7 +34,7 @@ use crate::core::{Parts, Shared};
 use crate::error::OpenError;
 use crate::file::DiskFile;
 use crate::keeper::ViewFile;
-use crate::place::{Lock, Place, random};
+use crate::place::{Lock, Place};
 use crate::seal::Sealer;
 use crate::sys;
 use crate::waiting::Waiting;
@@ -41,6 +42,9 @@ use crate::waiting::Waiting;
 pub(crate) use files::{open_log, open_sealer, open_view};
 pub use grow::Grown;
 pub(crate) use grow::grow;
+use inquiry::{Asked, Looked};
+pub use inquiry::{Check, claim_note};
+pub(crate) use inquiry::{check, check_copy};
 
 /// What recovery found and did.
 #[derive(Clone, Debug)]
@@ -134,8 +138,13 @@ impl Files {
         let root = lock.place().root().to_path_buf();
         let mut files = Files::open(lock, config)?;
         let needed = files.view_file.newest().answers();
-        let claim = files.claim(config)?;
-        let found = files.recover(&claim, config)?;
+        let local = files.scan()?;
+        let asked = files
+            .looked()
+            .ask(&local, config)
+            .map_err(|(_, refusal)| refusal)?;
+        files.claim(&asked.claim)?;
+        let (found, claim) = (files.recover(&asked, local, config)?, asked.claim);
         complete().map_err(|source| files.not_stored(root, claim.epoch, source))?;
         files.release(&claim, found.taken.end.lsn)?;
         let recovered = Recovered {
@@ -178,46 +187,32 @@ impl Files {
         })
     }
 
-    /// Step 2: the last view again, in the next reign.
-    fn claim(&mut self, config: &JournalConfig) -> Result<View, OpenError> {
-        let (view, writer) = (self.view_file.newest(), WriterId(u64::from_le_bytes(random())));
-        let claim = match config.of_replica {
-            Some(_) => view.restored(writer),
-            None => view.claimed(writer),
-        };
-        let stored = self.view_file.store(claim.clone());
-        stored.map_err(|source| self.not_stored(self.place.view(), claim.epoch, source))?;
-        Ok(claim)
+    /// What the question is about.
+    fn looked(&self) -> Looked<'_> {
+        Looked {
+            root: self.place.root(),
+            log: &self.log,
+            log_path: self.place.log(),
+            superblock: &self.superblock,
+            view: self.view_file.newest(),
+        }
     }
 
-    /// Steps 3 to 5.
-    fn recover(&self, claim: &View, config: &JournalConfig) -> Result<Found, OpenError> {
-        let local = self.scan()?;
-        let (grace, patience) = (span(config.grace), span(config.patience));
-        let from = local.end.lsn;
-        let mut recovery = Recovery::new(claim, claim.epoch, claim.writer, from, Time(0), grace, patience);
-        if let Some(of_replica) = config.of_replica {
-            recovery = recovery.of_replica(claim, of_replica.closed);
-        }
+    /// Step 3.
+    fn claim(&mut self, claim: &View) -> Result<(), OpenError> {
+        let stored = self.view_file.store(claim.clone());
+        stored.map_err(|source| self.not_stored(self.place.view(), claim.epoch, source))
+    }
+
+    /// Steps 4 and 5. What the members answered a moment ago may have changed, so that it may be refused after all.
+    fn recover(&self, asked: &Asked, local: Scan, config: &JournalConfig) -> Result<Found, OpenError> {
+        let claim = &asked.claim;
+        let fence = self.looked().fence(claim, local.end.lsn, config);
+        let mut recovery = fence.after(&asked.inquiry);
         let mut loss_accepted = match members::ask(&mut recovery, config) {
             Ok(()) => None,
-            Err(refusal @ (RecoveryRefusal::Missing { .. } | RecoveryRefusal::Unproven { .. }))
-                if config.accept_loss =>
-            {
-                Some(refusal.to_string())
-            }
-            Err(RecoveryRefusal::Fenced { seen }) if config.voter == Voter::Server => {
-                return Err(OpenError::NodeFenced {
-                    path: self.place.root().to_path_buf(),
-                    seen,
-                });
-            }
-            Err(refusal) => {
-                return Err(OpenError::Refused {
-                    path: self.place.root().to_path_buf(),
-                    refusal,
-                });
-            }
+            Err(refusal) if inquiry::is_accepted(&refusal, config) => Some(refusal.to_string()),
+            Err(refusal) => return Err(self.looked().refused(refusal, config)),
         };
         let windows = recovery.windows();
         let damaged = |source| OpenError::Damaged {
@@ -227,7 +222,7 @@ impl Files {
         let mut plain = Vec::new();
         let mut put_together = |accept_loss| {
             let known = Known {
-                proof: self.superblock.stable.max(claim.base),
+                proof: self.superblock.stable.max(claim.proof()),
                 limit: self.superblock.head.lsn.plus(self.log.capacity()),
                 accept_loss,
                 here: config.of_replica.is_some().then_some(self.superblock.stable),
@@ -268,30 +263,7 @@ impl Files {
 
     /// The local log's valid prefix, as the disk has it.
     fn scan(&self) -> Result<Scan, OpenError> {
-        // An error here was caused by an earlier process's writes, and has been reported now. What counts is what the
-        // disk gives back once the cache is dropped.
-        let _ = self.log.file().sync();
-        self.log.file().drop_cache();
-        let limit = self.superblock.head.lsn.plus(self.log.capacity());
-        // One record tells whether the key is the log's own; opening all of them would cost more than reading them. With
-        // another's key the journal would serve, and seal what no later opening with the right key could read.
-        let (mut own_key, mut plain) = (None, Vec::new());
-        let scan = self.log.scan(self.superblock.head, limit, &mut |record| {
-            if own_key.is_none() && record.header.sealed {
-                own_key = Some(
-                    self.sealer
-                        .open(&record.header, record.bytes, &mut plain)
-                        .is_some(),
-                );
-            }
-            own_key != Some(false)
-        });
-        match own_key {
-            Some(false) => Err(OpenError::OtherKey {
-                path: self.place.key(),
-            }),
-            _ => Ok(scan),
-        }
+        scan_log(&self.log, &self.superblock, &self.sealer, &self.place)
     }
 
     /// Step 6: everything below `end` is on the local disk, and nobody else need have it.
@@ -346,7 +318,8 @@ impl Files {
             taken.end,
             writer_config,
         )
-        .with_reigns(view.reigns.clone());
+        .with_reigns(view.reigns.clone())
+        .with_note(view.note.clone());
         let shared = Shared::new(Parts {
             writer,
             ring,
@@ -369,6 +342,33 @@ impl Files {
             view_file: self.view_file,
             recovered,
         })
+    }
+}
+
+/// The valid prefix of a log, as the disk has it.
+fn scan_log(
+    log: &LogFile<DiskFile>,
+    superblock: &Superblock,
+    sealer: &Sealer,
+    place: &Place,
+) -> Result<Scan, OpenError> {
+    // An error here was caused by an earlier process's writes, and has been reported now. What counts is what the
+    // disk gives back once the cache is dropped.
+    let _ = log.file().sync();
+    log.file().drop_cache();
+    let limit = superblock.head.lsn.plus(log.capacity());
+    // One record tells whether the key is the log's own; opening all of them would cost more than reading them. With
+    // another's key the journal would serve, and seal what no later opening with the right key could read.
+    let (mut own_key, mut plain) = (None, Vec::new());
+    let scan = log.scan(superblock.head, limit, &mut |record| {
+        if own_key.is_none() && record.header.sealed {
+            own_key = Some(sealer.open(&record.header, record.bytes, &mut plain).is_some());
+        }
+        own_key != Some(false)
+    });
+    match own_key {
+        Some(false) => Err(OpenError::OtherKey { path: place.key() }),
+        _ => Ok(scan),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::common::{KIND, Place, append, commit, payloads};
+use crate::common::{KIND, Place, append, commit, copy_of, payloads};
 use netram_client::{Journal, JournalConfig, Multicast, OpenError};
 use netram_proto::journal::CommitRule;
 use netram_proto::port::{AppendError, Durability, Log};
@@ -273,16 +273,6 @@ fn a_copy_of_the_journal_fences_the_original_which_never_acknowledges_again() {
         }
     };
     assert!(matches!(error, AppendError::Fenced { .. }), "{error}");
-}
-
-/// The journal's directory as a crash at this moment would leave it, beside the running one.
-fn copy_of(place: &Place) -> std::path::PathBuf {
-    let copy = place.directory.path().join("copy");
-    std::fs::create_dir(&copy).unwrap();
-    for name in ["log", "view", "data.key", "lock"] {
-        std::fs::copy(place.journal().join(name), copy.join(name)).unwrap();
-    }
-    copy
 }
 
 #[test]

@@ -17,7 +17,10 @@ mod assemble;
 mod grow;
 mod logfile;
 mod node;
+mod note;
+mod peer;
 mod recovery;
+mod refusal;
 mod reigns;
 mod rule;
 mod set;
@@ -29,15 +32,17 @@ pub use assemble::{AssembleError, Assembled, Known, PeerWindow, assemble};
 pub use grow::{GrowError, Growth};
 pub use logfile::{LogFile, LogFileError, Scan, Superblock};
 pub use node::{Forget, NodeReadError, node_records};
-pub use recovery::{PeerAnswer, Recovery, RecoveryRefusal};
+pub use note::ClaimNote;
+pub use recovery::{MemberTold, NotNewest, Recovery, WindowTold};
+pub use refusal::{PeerAnswer, RecoveryRefusal};
 pub use reigns::Reigns;
 pub use rule::{CommitRule, RuleError};
 pub use set::Set;
 pub use slots::{SlotError, Slots};
-pub use view::{View, ViewError, ViewMember};
+pub use view::{JoinId, View, ViewError, ViewMember};
 pub use writer::{
-    Blocked, CastConfig, CastStats, Kept, LenderStatus, LinkPhase, Role, ServerKept, Timing, Voter, Writer,
-    WriterConfig, WriterStatus,
+    Blocked, CastConfig, CastStats, Copies, Kept, LenderStatus, LinkPhase, Role, ServerKept, Timing, Voter,
+    Writer, WriterConfig, WriterStatus,
 };
 
 use crate::id::Lsn;

@@ -11,7 +11,7 @@ use crate::planted::Planted;
 use crate::wire::{Checked, Flag, Frame, FrameKind, Header, Link, Seed, Step, step};
 
 use super::assemble::{PeerWindow, from, walk};
-use super::recovery::bind_body;
+use super::peer::bind_body;
 use super::{Body, Outgoing, View};
 
 /// No log gets there.

@@ -3,121 +3,34 @@
 //! Seal first, read after (rule 4): a member that has promised the new epoch takes nothing more from the old one, so
 //! what is read afterwards is all there will ever be. Only members of the same incarnation as the view names count as
 //! answers (rule 5): a lender that restarted without its memory answers "unknown", and is no evidence of absence.
+//!
+//! A member is a memory and not an address (rule 16). Other addresses may be asked too: whoever has a member's incarnation
+//! there answers for it, once. And a window counts only as it was joined: of this join, and no larger than it was asked to be.
 
-use alloc::string::String;
+use alloc::string::ToString;
 use alloc::vec::Vec;
 
-use crate::id::{Epoch, JournalId, Lsn, WriterId};
-use crate::limit::FRAME_BODY_BYTES_MAX;
+use crate::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
+use crate::limit::{LENDERS_MAX, MEMBERS_MAX};
 use crate::planted::{Fault, Planted};
 use crate::time::{Span, Time};
-use crate::wire::{Cursor, Flag, Frame, FrameKind, Header, Refusal};
+use crate::wire::{Frame, FrameKind, Header, Refusal};
 
 use super::assemble::PeerWindow;
+use super::peer::{Identity, Peer, bind_body, is_answer, read_frame};
+use super::refusal::{PeerAnswer, RecoveryRefusal};
 use super::reigns;
 use super::view::{View, ViewMember};
 use super::{Body, Outgoing};
 
-/// How one member stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PeerAnswer {
-    /// No connection yet, or it broke.
-    Unreachable,
-    /// Connected; not sealed yet.
-    Asked,
-    /// Sealed; its window is being read.
-    Reading,
-    /// Sealed and read.
-    Complete,
-    /// The lender is there, but it does not hold the window: it restarted without its memory, or gave it up.
-    Amnesiac,
-    /// Its window begins above the replica's end, or a reign that the replica was never told of has sealed it: the client went
-    /// on without its data lender.
-    Beyond,
-}
+mod inquiry;
 
-/// Why recovery cannot go on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RecoveryRefusal {
-    /// Too few members answered: an acknowledged record could be at those that are missing.
-    Missing {
-        /// Members that must answer.
-        needed: usize,
-        /// Members that did.
-        answered: usize,
-        /// The addresses that did not, and how each stands.
-        missing: Vec<(String, PeerAnswer)>,
-        /// The local log's end: what is in doubt begins here.
-        from: Lsn,
-    },
-    /// A newer writer owns the journal.
-    Fenced {
-        /// Its epoch.
-        seen: Epoch,
-    },
-    /// Of a replica: its view names nobody who could tell whether the client's disk had more.
-    Unproven {
-        /// The replica's end: what is in doubt begins here.
-        from: Lsn,
-    },
-}
+pub use inquiry::{MemberTold, NotNewest, WindowTold};
 
-impl core::fmt::Display for RecoveryRefusal {
-    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            RecoveryRefusal::Missing {
-                needed,
-                answered,
-                missing,
-                from,
-            } => {
-                write!(
-                    out,
-                    "cannot prove that every acknowledged record was found: {answered} of {needed} needed members answered; missing:"
-                )?;
-                for (address, answer) in missing {
-                    let why = match answer {
-                        PeerAnswer::Amnesiac => "restarted without its memory",
-                        PeerAnswer::Unreachable => "unreachable",
-                        PeerAnswer::Beyond => "the client went on without its data lender",
-                        _ => "no answer",
-                    };
-                    write!(out, " {address} ({why})")?;
-                }
-                write!(
-                    out,
-                    "; in doubt: LSN {from} and above. Bring a missing lender back, or give up what only it may hold with --accept-loss"
-                )
-            }
-            RecoveryRefusal::Unproven { from } => write!(
-                out,
-                "no member can tell whether the client's disk had more than the replica: commits waited for the disk alone when it was last heard. In doubt: LSN {from} and above. Use the client's disk, or give up what only it may have with --accept-loss"
-            ),
-            RecoveryRefusal::Fenced { seen } => {
-                write!(
-                    out,
-                    "a newer writer took epoch {seen}; this is an old copy of the journal: do not use it"
-                )
-            }
-        }
-    }
-}
-
-impl core::error::Error for RecoveryRefusal {}
-
-#[derive(Clone, Debug)]
-struct Peer {
-    member: ViewMember,
-    answer: PeerAnswer,
-    bound: bool,
-    /// It is known who sealed it before.
-    heard: bool,
-    /// The next control frame has been handed out and is not answered yet.
-    asked: bool,
-    trim: Lsn,
-    held: Lsn,
-    window: PeerWindow,
-}
+/// No log gets there: a position that a later sum cannot overflow.
+const LSN_LAST: Lsn = Lsn(1 << 62);
+/// Addresses asked: those of a view and of the settings.
+const ADDRESSES_MAX: usize = MEMBERS_MAX + LENDERS_MAX;
 
 /// Seals and reads the members of a view. Methods: `on_*` tell it what happened, [`Recovery::next_frame`] says what to
 /// send, [`Recovery::verdict`] whether it is done.
@@ -142,8 +55,16 @@ pub struct Recovery {
     grace: Time,
     /// Until then it waits for those needed.
     deadline: Time,
+    members: Vec<ViewMember>,
+    /// At the members' own addresses, in the view's order; then at others.
     peers: Vec<Peer>,
+    /// Bytes that a member's window can hold.
+    window_bytes: u64,
+    /// The log has no room beyond.
+    limit: Lsn,
     fenced: Option<Epoch>,
+    /// Members are asked, and neither sealed nor read.
+    asking: bool,
     planted: Planted,
 }
 
@@ -159,16 +80,8 @@ impl Recovery {
         grace: Span,
         patience: Span,
     ) -> Recovery {
-        let peer = |member: &ViewMember| Peer {
-            member: member.clone(),
-            answer: PeerAnswer::Unreachable,
-            bound: false,
-            heard: false,
-            asked: false,
-            trim: Lsn(0),
-            held: Lsn(0),
-            window: PeerWindow::default(),
-        };
+        let peer =
+            |(index, member): (usize, &ViewMember)| Peer::new(&member.address, Identity::Member(index));
         Recovery {
             journal: view.journal,
             epoch,
@@ -186,10 +99,35 @@ impl Recovery {
             of_reign: None,
             grace: now + grace.min(patience),
             deadline: now + patience,
-            peers: view.members.iter().map(peer).collect(),
+            members: view.members.clone(),
+            peers: view.members.iter().enumerate().map(peer).collect(),
+            window_bytes: view.window_bytes_max(),
+            limit: LSN_LAST,
             fenced: None,
+            asking: false,
             planted: Planted::NONE,
         }
+    }
+
+    /// Asks at these addresses too, for a member may have moved: whoever has its memory answers for it.
+    pub fn or_at<'a>(mut self, addresses: impl IntoIterator<Item = &'a str>) -> Recovery {
+        for address in addresses {
+            if self.peers.len() < ADDRESSES_MAX && self.peers.iter().all(|peer| peer.address != address) {
+                self.peers.push(Peer::new(address, Identity::Unknown));
+            }
+        }
+        self
+    }
+
+    /// The log has no room at `limit` and beyond: nothing is read from there, whatever a member says.
+    pub fn within(mut self, limit: Lsn) -> Recovery {
+        self.limit = limit;
+        self
+    }
+
+    /// Bytes of the members' windows in memory.
+    pub fn bytes_read(&self) -> u64 {
+        self.peers.iter().map(|peer| peer.window.bytes.len() as u64).sum()
     }
 
     /// Plants a fault (tests of the simulator only); before [`Recovery::of_replica`].
@@ -214,13 +152,14 @@ impl Recovery {
         if self.planted.is(Fault::RestoreUnproven) {
             return self;
         }
-        self.needed = self.peers.len();
+        self.needed = self.members.len();
         self.of_replica = true;
         let sealed_first = self.planted.is(Fault::SealedBeforeAsked);
         self.peers.iter_mut().for_each(|peer| peer.heard = sealed_first);
         self.last_heard = view.reigns.served();
         let complete = closed.is_some_and(|end| end <= self.from);
-        self.unproven = !complete && (!view.counting || view.base > self.from);
+        let counted = view.counting || view.clean.is_some();
+        self.unproven = !complete && (!counted || view.base > self.from);
         self
     }
 
@@ -243,42 +182,72 @@ impl Recovery {
         }
     }
 
-    /// Members to ask, in the view's order; `index` below is a place in it.
+    /// Where to ask: the members' addresses in the view's order, then others; `index` below is a place in it.
     pub fn addresses(&self) -> impl Iterator<Item = &str> {
-        self.peers.iter().map(|peer| peer.member.address.as_str())
+        self.peers.iter().map(|peer| peer.address.as_str())
     }
 
     /// How each member stands, for progress and for the report.
     pub fn answers(&self) -> impl Iterator<Item = (&str, PeerAnswer)> {
-        self.peers
-            .iter()
-            .map(|peer| (peer.member.address.as_str(), peer.answer))
+        (0..self.members.len()).map(|member| match self.complete(member) {
+            Some(peer) => (self.peers[peer].address.as_str(), PeerAnswer::Complete),
+            None => (self.members[member].address.as_str(), self.own_answer(member)),
+        })
     }
 
-    /// A connection to member `index` stands.
+    /// How member `index` stands that has not answered in full.
+    fn own_answer(&self, index: usize) -> PeerAnswer {
+        let peer = &self.peers[index];
+        match peer.identity == Identity::Member(index) {
+            true => peer.answer,
+            // Another's memory is at its address.
+            false => PeerAnswer::Amnesiac,
+        }
+    }
+
+    /// Where member `index` has answered.
+    fn complete(&self, index: usize) -> Option<usize> {
+        let answers =
+            |peer: &Peer| peer.identity == Identity::Member(index) && peer.answer == PeerAnswer::Complete;
+        self.peers.iter().position(answers)
+    }
+
+    /// A connection to the address `index` stands.
     pub fn on_connected(&mut self, index: usize) {
         let peer = &mut self.peers[index];
         if peer.answer == PeerAnswer::Unreachable {
             peer.answer = PeerAnswer::Asked;
         }
         peer.bound = false;
-        peer.asked = false;
+        peer.asked = None;
     }
 
-    /// The connection to member `index` broke.
+    /// The connection to the address `index` broke.
     pub fn on_lost(&mut self, index: usize) {
+        let own = index < self.members.len();
         let peer = &mut self.peers[index];
-        if !matches!(peer.answer, PeerAnswer::Complete | PeerAnswer::Beyond) {
-            peer.answer = PeerAnswer::Unreachable;
+        peer.asked = None;
+        if matches!(
+            peer.answer,
+            PeerAnswer::Complete | PeerAnswer::Beyond | PeerAnswer::Overclaims
+        ) {
+            return;
         }
-        peer.asked = false;
+        peer.answer = PeerAnswer::Unreachable;
+        // Whoever is there next may be somebody else. (A stranger's refusal ends the link that brought it.)
+        if own {
+            peer.identity = Identity::Member(index);
+        } else if peer.identity == Identity::Stranger && !peer.bound {
+            peer.identity = Identity::Unknown;
+        }
     }
 
-    /// The next frame for member `index`, if it is time for one. Each is answered by one frame.
+    /// The next frame for the address `index`, if it is time for one. Each is answered by one frame.
     pub fn next_frame(&mut self, index: usize) -> Option<Outgoing> {
         let (journal, epoch, writer) = (self.journal, self.epoch, self.writer);
+        let held_up = self.stands_back(index);
         let peer = &mut self.peers[index];
-        if peer.asked {
+        if peer.asked.is_some() || held_up {
             return None;
         }
         let header = |kind| Header {
@@ -291,15 +260,18 @@ impl Recovery {
                 header: header(FrameKind::Bind),
                 body: bind_body(journal),
             },
+            PeerAnswer::Asked if self.asking => inquiry::question(),
             PeerAnswer::Asked if self.planted.is(Fault::ReadBeforeSeal) && peer.window.bytes.is_empty() => {
                 peer.window.from = self.from;
                 read_frame(header(FrameKind::Read), self.from)
             }
-            PeerAnswer::Asked if self.of_replica && !peer.heard => Outgoing {
-                // Its refusal names the highest epoch that sealed it.
-                header: header(FrameKind::Ping),
-                body: Body::NONE,
-            },
+            PeerAnswer::Asked if self.of_replica && !peer.heard || peer.identity == Identity::Unknown => {
+                Outgoing {
+                    // Its refusal names its memory, and the highest epoch that sealed it. Nothing is changed by asking.
+                    header: header(FrameKind::Ping),
+                    body: Body::NONE,
+                }
+            }
             PeerAnswer::Asked => Outgoing {
                 header: header(FrameKind::Seal),
                 body: Body::NONE,
@@ -308,19 +280,50 @@ impl Recovery {
                 let next = peer.window.from.plus(peer.window.bytes.len() as u64);
                 read_frame(header(FrameKind::Read), next)
             }
-            PeerAnswer::Unreachable | PeerAnswer::Complete | PeerAnswer::Amnesiac | PeerAnswer::Beyond => {
-                return None;
-            }
+            PeerAnswer::Unreachable
+            | PeerAnswer::Complete
+            | PeerAnswer::Amnesiac
+            | PeerAnswer::Beyond
+            | PeerAnswer::Overclaims => return None,
         };
-        peer.asked = true;
+        peer.asked = Some(outgoing.header.kind);
         Some(outgoing)
     }
 
-    /// Member `index` sent a frame.
+    /// Whether the address `index` is another one of a member that answers at its own, or is about to.
+    fn stands_back(&self, index: usize) -> bool {
+        let Identity::Member(member) = self.peers[index].identity else {
+            let unknown = self.peers[index].identity == Identity::Unknown;
+            return !unknown || self.planted.is(Fault::MovedIsGone);
+        };
+        let goes_first = |(other, peer): (usize, &Peer)| {
+            let able = !matches!(peer.answer, PeerAnswer::Unreachable | PeerAnswer::Amnesiac);
+            peer.identity == Identity::Member(member) && able && (other == member || other < index)
+        };
+        index != member
+            && self
+                .peers
+                .iter()
+                .enumerate()
+                .any(|other| other.0 != index && goes_first(other))
+    }
+
+    /// The address `index` sent a frame. One that answers nothing is passed over: a lender does not decide what is kept here.
     pub fn on_frame(&mut self, index: usize, frame: &Frame<'_>) {
         let peer = &mut self.peers[index];
-        peer.asked = false;
-        match frame.header.kind {
+        let kind = frame.header.kind;
+        if kind != FrameKind::Refuse && !peer.asked.is_some_and(|asked| is_answer(asked, kind)) {
+            return;
+        }
+        peer.asked = None;
+        if self.asking && peer.bound && matches!(kind, FrameKind::Told | FrameKind::Refuse) {
+            return self.on_told(index, frame);
+        }
+        if peer.identity == Identity::Unknown && matches!(kind, FrameKind::Pong | FrameKind::Refuse) {
+            return self.on_identity(index, frame);
+        }
+        let peer = &mut self.peers[index];
+        match kind {
             FrameKind::Bound => peer.bound = true,
             FrameKind::Pong => peer.heard = true,
             FrameKind::Sealed => self.on_sealed(index, frame),
@@ -341,35 +344,73 @@ impl Recovery {
         }
     }
 
-    /// Member `index` was last sealed by the reign `seen`, below ours: the last one that the replica was told of or one before,
+    /// Whose memory is behind the address `index`: an answer of any kind names it, once the journal is bound.
+    fn on_identity(&mut self, index: usize, frame: &Frame<'_>) {
+        let life = Incarnation(frame.header.who);
+        let named = self.members.iter().position(|member| member.incarnation == life);
+        let refusal = Refusal::from_byte(frame.header.flags);
+        let peer = &mut self.peers[index];
+        if !peer.bound {
+            // It would not take the journal at all; it may in a moment.
+            peer.answer = PeerAnswer::Unreachable;
+            return;
+        }
+        match named {
+            Some(member) => {
+                peer.identity = Identity::Member(member);
+                match (frame.header.kind, refusal) {
+                    (FrameKind::Refuse, Some(Refusal::Fenced)) => self.fenced = Some(frame.header.epoch),
+                    _ => self.on_heard(index, frame.header.epoch),
+                }
+            }
+            None => peer.identity = Identity::Stranger,
+        }
+    }
+
+    /// The address `index` was last sealed by the reign `seen`, below ours: the last one that the replica was told of or one before,
     /// or an earlier attempt to restore.
     fn on_heard(&mut self, index: usize, seen: Epoch) {
         let peer = &mut self.peers[index];
         peer.heard = true;
         let unheard_of = |last: Epoch| last < seen && seen < reigns::after_any(last);
-        if self.last_heard.is_some_and(unheard_of) {
+        if self.of_replica && self.last_heard.is_some_and(unheard_of) {
             peer.answer = PeerAnswer::Beyond;
         }
     }
 
     fn on_sealed(&mut self, index: usize, frame: &Frame<'_>) {
-        let (epoch, from) = (self.epoch, self.from);
-        let peer = &mut self.peers[index];
-        if frame.header.epoch != epoch || peer.answer != PeerAnswer::Asked {
+        let header = &frame.header;
+        if header.epoch != self.epoch || self.peers[index].answer != PeerAnswer::Asked {
             return;
         }
-        let same_memory = frame.header.who == peer.member.incarnation.0;
-        let known = frame.header.flags & Flag::KNOWN != 0;
-        let window_epoch = Cursor::new(frame.body).u32().map(Epoch);
-        let same_reign = self.of_reign.is_none_or(|reign| window_epoch == Ok(reign));
-        let holds = same_memory && known && same_reign || self.planted.is(Fault::AmnesiacCounts);
-        if !holds {
+        let window = WindowTold::of(header, frame.body);
+        self.found(index, Incarnation(header.who), window);
+    }
+
+    /// The lender at the address `index` has this window, in the memory of this life.
+    fn found(&mut self, index: usize, life: Incarnation, window: Option<WindowTold>) {
+        let from = self.from;
+        let Some(member) = self.identify(index, life) else {
+            return;
+        };
+        let holds = self.holds(member, life, window) || self.planted.is(Fault::AmnesiacCounts);
+        let (trim, held) = window.map_or_else(Default::default, |window| (window.trim, window.held));
+        let counted = self.counts_already(index);
+        let (window_bytes, limit) = (self.window_bytes, self.limit);
+        let believed = self.planted.is(Fault::HeldBelieved);
+        self.drop_other_readings(index, member);
+        let peer = &mut self.peers[index];
+        if !holds || counted {
             peer.answer = PeerAnswer::Amnesiac;
             return;
         }
-        peer.trim = frame.header.stable;
-        peer.held = frame.header.lsn;
-        if (self.of_replica || self.of_reign.is_some()) && peer.trim > from {
+        if (held < trim || held > LSN_LAST || held.since(trim) > window_bytes) && !believed {
+            peer.answer = PeerAnswer::Overclaims;
+            return;
+        }
+        peer.held = held;
+        peer.goal = if believed { held } else { held.min(limit) };
+        if (self.of_replica || self.of_reign.is_some()) && trim > from {
             peer.answer = PeerAnswer::Beyond;
             return;
         }
@@ -379,16 +420,70 @@ impl Recovery {
         }
         // A window that begins above our end cannot be chained to, but its beginning proves what had been durable.
         peer.window = PeerWindow {
-            trim: peer.trim,
-            from: peer.trim.max(from),
+            trim,
+            from: trim.max(from),
             bytes: Vec::new(),
             promised: Lsn(0),
         };
-        peer.answer = if peer.held > peer.window.from {
+        peer.answer = if peer.goal > peer.window.from {
             PeerAnswer::Reading
         } else {
             PeerAnswer::Complete
         };
+    }
+
+    /// Which member the memory behind the address `index` is. At a member's own address there may be another member's by now.
+    fn identify(&mut self, index: usize, life: Incarnation) -> Option<usize> {
+        let Identity::Member(member) = self.peers[index].identity else {
+            return None;
+        };
+        let named = self.members.iter().position(|member| member.incarnation == life);
+        match named {
+            Some(other) if self.members[member].incarnation != life => {
+                self.peers[index].identity = Identity::Member(other);
+                let answers = self.stands_back(index) || self.planted.is(Fault::MovedIsGone);
+                (!answers).then_some(other)
+            }
+            _ => Some(member),
+        }
+    }
+
+    /// What the member gave in part over another address is not needed twice.
+    fn drop_other_readings(&mut self, index: usize, member: usize) {
+        for (other, peer) in self.peers.iter_mut().enumerate() {
+            let same = peer.identity == Identity::Member(member);
+            if same && other != index && peer.answer == PeerAnswer::Reading {
+                peer.answer = PeerAnswer::Asked;
+                peer.window = PeerWindow::default();
+            }
+        }
+    }
+
+    /// Whether the lender that was sealed has the window that the view names: of this memory, and as it was joined.
+    fn holds(&self, member: usize, life: Incarnation, window: Option<WindowTold>) -> bool {
+        let member = &self.members[member];
+        let Some(window) = window.filter(|_| life == member.incarnation) else {
+            return false;
+        };
+        let same_reign = self.of_reign.is_none_or(|wanted| window.epoch == wanted);
+        let same_join = member
+            .join
+            .is_none_or(|join| window.epoch == join.reign && window.generation == join.generation);
+        same_reign && (same_join || self.planted.is(Fault::JoinIgnored))
+    }
+
+    /// Whether the memory behind the address `index` answers for another member already. Only a view of an earlier format can
+    /// name one memory twice without telling its joins apart.
+    fn counts_already(&self, index: usize) -> bool {
+        let Identity::Member(named) = self.peers[index].identity else {
+            return false;
+        };
+        let life = self.members[named].incarnation;
+        let other = |peer: &Peer| {
+            let answers = matches!(peer.answer, PeerAnswer::Reading | PeerAnswer::Complete);
+            matches!(peer.identity, Identity::Member(member) if answers && member != named && self.members[member].incarnation == life)
+        };
+        self.peers.iter().any(other)
     }
 
     fn on_data(&mut self, index: usize, frame: &Frame<'_>) {
@@ -408,24 +503,27 @@ impl Recovery {
         let wanted = if early {
             usize::MAX
         } else {
-            peer.held.since(next) as usize
+            peer.goal.since(next) as usize
         };
         peer.window
             .bytes
             .extend_from_slice(&frame.body[..frame.body.len().min(wanted)]);
-        if !early && peer.window.from.plus(peer.window.bytes.len() as u64) >= peer.held {
+        if !early && peer.window.from.plus(peer.window.bytes.len() as u64) >= peer.goal {
             peer.answer = PeerAnswer::Complete;
         }
     }
 
     /// `None`: not done yet. `Some(Ok)`: enough members answered; their windows are in [`Recovery::windows`].
     pub fn verdict(&self, now: Time) -> Option<Result<(), RecoveryRefusal>> {
-        if let Some(seen) = self.fenced {
+        if let Some(seen) = self.fenced
+            && self.may_tell_fence(now)
+        {
             return Some(Err(RecoveryRefusal::Fenced { seen }));
         }
-        let answered = self.count(PeerAnswer::Complete);
-        let settled = answered + self.count(PeerAnswer::Amnesiac) + self.count(PeerAnswer::Beyond);
-        let all_settled = settled == self.peers.len();
+        let answered = (0..self.members.len())
+            .filter(|&member| self.complete(member).is_some())
+            .count();
+        let all_settled = answered == self.members.len() || self.is_settled(now);
         if self.unproven && (all_settled || now >= self.deadline) {
             return Some(Err(RecoveryRefusal::Unproven { from: self.from }));
         }
@@ -434,64 +532,63 @@ impl Recovery {
         }
         if all_settled || now >= self.deadline {
             let missing = self
-                .peers
-                .iter()
-                .filter(|peer| peer.answer != PeerAnswer::Complete);
+                .answers()
+                .filter(|(_, answer)| *answer != PeerAnswer::Complete);
             return Some(Err(RecoveryRefusal::Missing {
                 needed: self.needed,
                 answered,
                 missing: missing
-                    .map(|peer| (peer.member.address.clone(), peer.answer))
+                    .map(|(address, answer)| (address.to_string(), answer))
                     .collect(),
                 from: self.from,
+                shown: self.held().into_iter().max(),
             }));
         }
         None
     }
 
+    /// Whether nobody can still say more: each member has answered in some way, and nobody else may turn out to be one.
+    fn is_settled(&self, now: Time) -> bool {
+        let is_done = |(at, peer): (usize, &Peer)| match peer.identity {
+            Identity::Member(member) if self.complete(member).is_some() => true,
+            _ if peer.is_over() || self.stands_back(at) => true,
+            // A spare that cannot be reached at all is not waited for as long as a member.
+            _ => at >= self.members.len() && peer.answer == PeerAnswer::Unreachable && now >= self.grace,
+        };
+        self.peers.iter().enumerate().all(is_done)
+    }
+
+    /// What each member that answered says it holds.
+    fn held(&self) -> Vec<Lsn> {
+        (0..self.members.len())
+            .filter_map(|member| self.complete(member))
+            .map(|peer| self.peers[peer].held)
+            .collect()
+    }
+
     /// What the members that answered hold above the local end. (With `--accept-loss` also asked after a refusal.)
     pub fn windows(&mut self) -> Vec<PeerWindow> {
         let promised = self.promised();
-        let complete = self
-            .peers
-            .iter_mut()
-            .filter(|peer| peer.answer == PeerAnswer::Complete);
-        let with_promise = |peer: &mut Peer| PeerWindow {
+        let complete: Vec<usize> = (0..self.members.len())
+            .filter_map(|member| self.complete(member))
+            .collect();
+        let with_promise = |peer: usize| PeerWindow {
             promised,
-            ..core::mem::take(&mut peer.window)
+            ..core::mem::take(&mut self.peers[peer].window)
         };
-        complete.map(with_promise).collect()
+        complete.into_iter().map(with_promise).collect()
     }
 
     /// Below this, records may have been acknowledged: what as many members as the rule demands hold, if those that did
     /// not answer hold everything. The word of one member that lies does not suffice where the rule asks for more.
     fn promised(&self) -> Lsn {
-        let complete = |peer: &&Peer| peer.answer == PeerAnswer::Complete;
-        let mut held: Vec<Lsn> = self.peers.iter().filter(complete).map(|peer| peer.held).collect();
-        let missing = self.peers.len() - held.len();
+        let mut held = self.held();
+        let missing = self.members.len() - held.len();
         // With `--accept-loss` so many may be missing that nothing can be said.
         if missing >= self.copies || self.planted.is(Fault::ReadBeforeSeal) {
             return Lsn(0);
         }
         held.sort_unstable_by(|a, b| b.cmp(a));
         held[self.copies - missing - 1]
-    }
-
-    fn count(&self, answer: PeerAnswer) -> usize {
-        self.peers.iter().filter(|peer| peer.answer == answer).count()
-    }
-}
-
-/// The body of a `Bind`.
-pub(super) fn bind_body(journal: JournalId) -> Body {
-    Body::Inline(journal.0.to_le_bytes(), 16)
-}
-
-fn read_frame(header: Header, from: Lsn) -> Outgoing {
-    let mut body = [0; 16];
-    body[..4].copy_from_slice(&(FRAME_BODY_BYTES_MAX as u32).to_le_bytes());
-    Outgoing {
-        header: Header { lsn: from, ..header },
-        body: Body::Inline(body, 4),
     }
 }

@@ -67,6 +67,13 @@ impl Reigns {
         self.0.iter().rev().find(served).map(|reign| reign.epoch)
     }
 
+    /// The last reign that served, and its writer.
+    pub(super) fn last_served(&self) -> Option<(Epoch, WriterId)> {
+        let last = self.served()?;
+        let named = |reign: &&Reign| reign.epoch == last;
+        self.0.iter().find(named).map(|reign| (reign.epoch, reign.writer))
+    }
+
     pub(super) fn encode(&self, bytes: &mut Vec<u8>) {
         assert!(self.0.len() <= REIGNS_MAX);
         bytes.push(self.0.len() as u8);

@@ -25,8 +25,10 @@ pub struct Slots {
     magic: [u8; 8],
     slot_bytes: usize,
     sequence: u64,
-    /// The slot to be written first: one that holds no value, if there is one.
+    /// The slot to be written first: one that holds no value, or the older one.
     first: u64,
+    /// Both slots hold a value.
+    sound: bool,
     /// A sync failed. What the disk holds is unknown, and a later good sync would not tell (rule 9).
     failed: Option<CallError>,
 }
@@ -69,6 +71,7 @@ impl Slots {
             slot_bytes,
             sequence: 0,
             first: 0,
+            sound: false,
             failed: None,
         };
         slots.write_both(file, payload).map_err(|failure| failure.error)?;
@@ -79,7 +82,8 @@ impl Slots {
     pub fn open<F: File>(file: &F, magic: [u8; 8], slot_bytes: usize) -> Result<(Slots, Vec<u8>), SlotError> {
         let mut newest: Option<(u64, Vec<u8>)> = None;
         let (mut ours, mut unreadable) = (false, None);
-        let mut first = 0;
+        let mut missing = None;
+        let mut newer = 0;
         for index in 0..2u64 {
             let mut slot = vec![0; slot_bytes];
             match file.read_at(index * slot_bytes as u64, &mut slot) {
@@ -87,17 +91,18 @@ impl Slots {
                 // One unreadable slot is what the other is for.
                 Err(error @ IoError::EIO) => {
                     unreadable = Some(error);
-                    first = index;
+                    missing = Some(index);
                     continue;
                 }
                 Err(error) => return Err(error.into()),
             }
             ours |= slot.starts_with(&magic);
             let Some((sequence, payload)) = parse(&slot, &magic) else {
-                first = index;
+                missing = Some(index);
                 continue;
             };
-            if newest.as_ref().is_none_or(|(newer, _)| sequence > *newer) {
+            if newest.as_ref().is_none_or(|(found, _)| sequence > *found) {
+                newer = index;
                 newest = Some((sequence, payload.to_vec()));
             }
         }
@@ -107,7 +112,8 @@ impl Slots {
                     magic,
                     slot_bytes,
                     sequence,
-                    first,
+                    first: missing.unwrap_or(1 - newer),
+                    sound: missing.is_none(),
                     failed: None,
                 },
                 payload,
@@ -130,20 +136,42 @@ impl Slots {
         stored
     }
 
-    fn write_both<F: File>(&mut self, file: &F, payload: &[u8]) -> Result<(), CallError> {
-        assert!(HEADER_BYTES + payload.len() <= self.slot_bytes);
-        self.sequence += 1;
-        let slot = self.slot(payload);
-        for index in [self.first, 1 - self.first] {
-            // A write that is refused midway leaves half a value here: the next call must begin with this slot, while
-            // the other one is sound.
-            self.first = index;
-            file.write_at(index * self.slot_bytes as u64, &slot)
-                .map_err(|error| error.of(SystemCall::Write))?;
-            file.sync().map_err(|error| error.of(SystemCall::Sync))?;
+    /// Replaces the value with one in whose place the value before may come back: should this one rot, it does. Half of the
+    /// syncs that [`Slots::store`] takes. Errors are those of [`Slots::store`].
+    pub fn store_loosely<F: File>(&mut self, file: &F, payload: &[u8]) -> Result<(), CallError> {
+        if !self.sound {
+            return self.store(file, payload);
         }
-        self.first = 0;
+        if let Some(failure) = self.failed {
+            return Err(failure);
+        }
+        self.sequence += 1;
+        // Always the newer slot: the older one keeps the last value that nothing but itself may stand for.
+        let older = self.first;
+        let stored = self.write_slot(file, 1 - older, payload);
+        self.failed = stored.err().filter(|failure| failure.is_final());
+        stored?;
+        (self.first, self.sound) = (older, true);
         Ok(())
+    }
+
+    fn write_both<F: File>(&mut self, file: &F, payload: &[u8]) -> Result<(), CallError> {
+        self.sequence += 1;
+        for index in [self.first, 1 - self.first] {
+            self.write_slot(file, index, payload)?;
+        }
+        self.sound = true;
+        Ok(())
+    }
+
+    /// Writes one slot and syncs it. A write that is refused midway leaves half a value there: the next call must begin with
+    /// that slot, while the other one is sound.
+    fn write_slot<F: File>(&mut self, file: &F, index: u64, payload: &[u8]) -> Result<(), CallError> {
+        assert!(HEADER_BYTES + payload.len() <= self.slot_bytes);
+        (self.first, self.sound) = (index, false);
+        file.write_at(index * self.slot_bytes as u64, &self.slot(payload))
+            .map_err(|error| error.of(SystemCall::Write))?;
+        file.sync().map_err(|error| error.of(SystemCall::Sync))
     }
 
     fn slot(&self, payload: &[u8]) -> Vec<u8> {
@@ -320,6 +348,65 @@ mod tests {
             };
             assert_eq!(read(&unreadable), b"new");
         }
+    }
+
+    /// The newer value was written over first: cut off there, the value before the last came back.
+    #[test]
+    fn a_slot_that_was_left_behind_is_written_first() {
+        for behind in 0..2 {
+            let file = Cut::new(stored(&[b"old"]), usize::MAX);
+            let (mut slots, _) = Slots::open(&file, MAGIC, BYTES).unwrap();
+            slots.first = 1 - behind;
+            *file.fuse.borrow_mut() = 2;
+            assert!(slots.store(&file, b"new").is_err());
+            let newer = (1 - behind) as usize * BYTES;
+            let sound = file.bytes.borrow()[newer..][..BYTES].to_vec();
+            *file.fuse.borrow_mut() = usize::MAX;
+            let (mut slots, value) = Slots::open(&file, MAGIC, BYTES).unwrap();
+            assert_eq!(value, b"new");
+            *file.fuse.borrow_mut() = 1;
+            assert!(slots.store(&file, b"newest").is_err());
+            assert_eq!(file.bytes.borrow()[newer..][..BYTES], sound, "the only new one");
+        }
+    }
+
+    /// Two states of one value take turns in one slot; the other keeps the value that both may be taken for.
+    #[test]
+    fn a_value_stored_loosely_takes_one_sync_and_falls_back_to_the_one_before() {
+        let file = Cut::new(stored(&[b"counting"]), usize::MAX);
+        let (mut slots, _) = Slots::open(&file, MAGIC, BYTES).unwrap();
+        for value in [b"clean".as_slice(), b"counting", b"clean"] {
+            *file.fuse.borrow_mut() = 2;
+            slots.store_loosely(&file, value).expect("a write and a sync");
+            *file.fuse.borrow_mut() = usize::MAX;
+            assert_eq!(read(&file), value);
+            let mut rotten = file.bytes.borrow().clone();
+            let at = (1 - slots.first) as usize * BYTES + 25;
+            rotten[at] ^= 1;
+            assert_eq!(read(&Cut::new(rotten, usize::MAX)), b"counting");
+        }
+        slots.store(&file, b"other").unwrap();
+        for slot in 0..2 {
+            let mut rotten = file.bytes.borrow().clone();
+            rotten[slot * BYTES + 25] ^= 1;
+            assert_eq!(read(&Cut::new(rotten, usize::MAX)), b"other");
+        }
+    }
+
+    #[test]
+    fn a_value_is_stored_in_full_where_one_slot_holds_nothing() {
+        let mut rotten = stored(&[b"old"]);
+        rotten[25] ^= 1;
+        let file = Cut::new(rotten, usize::MAX);
+        let (mut slots, _) = Slots::open(&file, MAGIC, BYTES).unwrap();
+        let sound = file.bytes.borrow()[BYTES..].to_vec();
+        *file.fuse.borrow_mut() = 1;
+        assert!(slots.store_loosely(&file, b"new").is_err());
+        assert_eq!(
+            file.bytes.borrow()[BYTES..],
+            sound,
+            "the only sound slot was left alone"
+        );
     }
 
     #[test]

@@ -4,22 +4,47 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
-use crate::limit::{ADDRESS_BYTES_MAX, DOMAIN_BYTES_MAX, MEMBERS_MAX};
+use crate::limit::{ADDRESS_BYTES_MAX, DOMAIN_BYTES_MAX, MEMBERS_MAX, WINDOW_BYTES_MAX};
+use crate::port::{File, IoError};
 use crate::wire::{Cursor, Short};
 
+use super::note::ClaimNote;
 use super::reigns::{self, Reigns};
 use super::rule::CommitRule;
+use super::slots::Slots;
 
-const FORMAT: u16 = 2;
-/// The same without reigns.
+const FORMAT: u16 = 3;
+/// The same without joins, window sizes and clean ends.
+const FORMAT_WITHOUT_JOINS: u16 = 2;
+/// The same without reigns, too.
 const FORMAT_WITHOUT_REIGNS: u16 = 1;
 const COUNTING: u8 = 1;
+const CLEAN: u8 = 2;
+
+/// Which join opened a window: its reign, and its number there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JoinId {
+    /// The reign that joined the window.
+    pub reign: Epoch,
+    /// The number of the join in that reign, from 1.
+    pub generation: u32,
+}
+
+impl JoinId {
+    /// No join: they are numbered from 1.
+    const NONE: JoinId = JoinId {
+        reign: Epoch(0),
+        generation: 0,
+    };
+}
 
 /// One member of a view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ViewMember {
     /// The life of the memory that holds the window.
     pub incarnation: Incarnation,
+    /// The join that opened the window; `None` in views of an earlier format.
+    pub join: Option<JoinId>,
     /// Where to find it.
     pub address: String,
     /// What feeds it.
@@ -42,12 +67,18 @@ pub struct View {
     /// Whether the members' acknowledgements count. Not while there are fewer than the configured minimum, or all are
     /// in one power domain without leave: then every acknowledged record is on the local disk.
     pub counting: bool,
+    /// The journal rests: everything that it ever acknowledged lies below, on the local disk. Then members do not count.
+    pub clean: Option<Lsn>,
+    /// Bytes of each member's window; zero in views of an earlier format.
+    pub window_bytes: u64,
     /// Everything below was on the local disk when the reign began.
     pub base: Lsn,
     /// The members, at most [`MEMBERS_MAX`].
     pub members: Vec<ViewMember>,
     /// The reigns up to this one.
     pub reigns: Reigns,
+    /// Who claimed this reign, for people.
+    pub note: Option<ClaimNote>,
 }
 
 /// The payload of a view file is not a view of this version.
@@ -96,9 +127,12 @@ impl View {
             writer: WriterId(0),
             rule: CommitRule::All,
             counting: false,
+            clean: None,
+            window_bytes: 0,
             base: Lsn(0),
             members: Vec::new(),
             reigns: Reigns::default(),
+            note: None,
         }
     }
 
@@ -108,12 +142,56 @@ impl View {
             version: self.version + 1,
             epoch: self.epoch.next(),
             writer,
+            note: None,
             ..self.clone()
         };
         if claim.reigns.is_empty() {
             claim.reigns = self.adopted().reigns;
         }
         claim
+    }
+
+    /// Who reigns, in words: the claim's note, or the writer's number.
+    pub fn claimant(&self) -> String {
+        match &self.note {
+            Some(note) => String::from(note.by()),
+            None => alloc::format!("writer {}", self.writer),
+        }
+    }
+
+    /// A claim above every epoch that was seen elsewhere, on an operator's word that this directory is the newest.
+    pub fn claimed_above(&self, seen: Epoch, writer: WriterId) -> View {
+        let claim = self.claimed(writer);
+        View {
+            epoch: claim.epoch.max(seen.next()),
+            ..claim
+        }
+    }
+
+    /// Whether `other` is of a reign that came after this one's last: whoever keeps it refuses this one's writer.
+    pub fn is_fenced_by(&self, other: &View) -> bool {
+        let twin = other.epoch == self.epoch && other.writer != self.writer && other.writer != WriterId(0);
+        other.epoch > self.epoch || twin
+    }
+
+    /// Whether the reign that stored this view has served, as far as the view says: a claim that came to nothing has not.
+    pub fn has_served(&self) -> bool {
+        self.reigns.last_served() == Some((self.epoch, self.writer))
+    }
+
+    /// Whether a reign served in `other` that this history does not have: then this is not the newest.
+    pub fn lacks_reign_of(&self, other: &View) -> bool {
+        let unknown = |(epoch, writer)| self.adopted().reigns.fork(epoch, writer, Lsn(0)).is_some();
+        other.reigns.last_served().is_some_and(unknown)
+    }
+
+    /// The same, with the reign of `other` in its history: it claimed, and never served.
+    pub fn with_claim_of(&self, other: &View) -> View {
+        let mut view = self.adopted();
+        if other.epoch > view.epoch {
+            view.reigns.begin(other.epoch, other.writer, reigns::NOWHERE);
+        }
+        view
     }
 
     /// A claim of a replica, or of what was made of one. Its client may have reigned on without being heard: its epochs are
@@ -149,12 +227,52 @@ impl View {
         let mut released = View {
             version: self.version + 1,
             counting: false,
+            clean: None,
+            window_bytes: 0,
             base: end,
             members: Vec::new(),
             ..self.clone()
         };
         released.reigns.begin(self.epoch, self.writer, end);
         released
+    }
+
+    /// The largest window that a member of this view can hold.
+    pub fn window_bytes_max(&self) -> u64 {
+        match self.window_bytes {
+            0 => WINDOW_BYTES_MAX,
+            bytes => bytes.min(WINDOW_BYTES_MAX),
+        }
+    }
+
+    /// Everything below was on the writer's disk, as far as the view tells.
+    pub fn proof(&self) -> Lsn {
+        self.base.max(self.clean.unwrap_or_default())
+    }
+
+    /// Whether this view names the same windows as `other` under the same rule, in the same reign. Then the one may stand in
+    /// the other's place, but for what counts.
+    pub fn has_windows_of(&self, other: &View) -> bool {
+        let neither = |view: &View| View {
+            version: 0,
+            counting: false,
+            clean: None,
+            ..view.clone()
+        };
+        neither(self) == neither(other)
+    }
+
+    /// Makes this the view in `file`. `full` is the last one that both slots were given, and is kept so.
+    ///
+    /// Where that one names the same windows and counts, it may come back in this one's place: it demands more. So a journal
+    /// that goes to rest, or wakes, pays one sync.
+    pub fn store<F: File>(&self, slots: &mut Slots, file: &F, full: &mut View) -> Result<(), CallError> {
+        if full.counting && self.has_windows_of(full) {
+            return slots.store_loosely(file, &self.encode());
+        }
+        slots.store(file, &self.encode())?;
+        *full = self.clone();
+        Ok(())
     }
 
     /// Members that must answer before recovery may believe that it has seen every acknowledged record.
@@ -182,17 +300,26 @@ impl View {
         bytes.extend_from_slice(&self.journal.0.to_le_bytes());
         bytes.extend_from_slice(&self.writer.0.to_le_bytes());
         bytes.extend_from_slice(&self.base.0.to_le_bytes());
-        bytes.push(if self.counting { COUNTING } else { 0 });
+        bytes.extend_from_slice(&self.window_bytes.to_le_bytes());
+        bytes.extend_from_slice(&self.clean.unwrap_or_default().0.to_le_bytes());
+        let counting = if self.counting { COUNTING } else { 0 };
+        bytes.push(counting | if self.clean.is_some() { CLEAN } else { 0 });
         bytes.push(self.members.len() as u8);
         for member in &self.members {
             assert!(member.address.len() <= ADDRESS_BYTES_MAX && member.domain.len() <= DOMAIN_BYTES_MAX);
+            let join = member.join.unwrap_or(JoinId::NONE);
             bytes.extend_from_slice(&member.incarnation.0.to_le_bytes());
+            bytes.extend_from_slice(&join.reign.0.to_le_bytes());
+            bytes.extend_from_slice(&join.generation.to_le_bytes());
             bytes.extend_from_slice(&(member.address.len() as u16).to_le_bytes());
             bytes.extend_from_slice(member.address.as_bytes());
             bytes.push(member.domain.len() as u8);
             bytes.extend_from_slice(member.domain.as_bytes());
         }
         self.reigns.encode(&mut bytes);
+        if let Some(note) = &self.note {
+            note.encode(&mut bytes);
+        }
         bytes
     }
 
@@ -200,7 +327,7 @@ impl View {
     pub fn decode(bytes: &[u8]) -> Result<View, ViewError> {
         let mut cursor = Cursor::new(bytes);
         let format = cursor.u16()?;
-        if format != FORMAT && format != FORMAT_WITHOUT_REIGNS {
+        if !(FORMAT_WITHOUT_REIGNS..=FORMAT).contains(&format) {
             return Err(ViewError::Format(format));
         }
         let rule = match (cursor.u8()?, cursor.u8()?) {
@@ -214,16 +341,21 @@ impl View {
         let journal = JournalId(cursor.u128()?);
         let writer = WriterId(cursor.u64()?);
         let base = Lsn(cursor.u64()?);
-        let counting = cursor.u8()? & COUNTING != 0;
+        let (window_bytes, clean) = match format {
+            FORMAT => (cursor.u64()?, Lsn(cursor.u64()?)),
+            _ => (0, Lsn(0)),
+        };
+        let flags = cursor.u8()?;
+        let clean = (flags & CLEAN != 0 && format == FORMAT).then_some(clean);
         let count = usize::from(cursor.u8()?);
         if count > MEMBERS_MAX {
             return Err(ViewError::Malformed);
         }
         let members = (0..count)
-            .map(|_| member(&mut cursor))
+            .map(|_| member(&mut cursor, format))
             .collect::<Result<_, _>>()?;
         let reigns = match format {
-            FORMAT => Reigns::decode(&mut cursor)?.ok_or(ViewError::Malformed)?,
+            FORMAT | FORMAT_WITHOUT_JOINS => Reigns::decode(&mut cursor)?.ok_or(ViewError::Malformed)?,
             _ => Reigns::default(),
         };
         Ok(View {
@@ -232,22 +364,33 @@ impl View {
             epoch,
             writer,
             rule,
-            counting,
+            counting: flags & COUNTING != 0,
+            clean,
+            window_bytes,
             base,
             members,
             reigns,
+            note: ClaimNote::decode(&mut cursor),
         })
     }
 }
 
-fn member(cursor: &mut Cursor<'_>) -> Result<ViewMember, ViewError> {
+fn member(cursor: &mut Cursor<'_>, format: u16) -> Result<ViewMember, ViewError> {
     let incarnation = Incarnation(cursor.u64()?);
+    let join = match format {
+        FORMAT => JoinId {
+            reign: Epoch(cursor.u32()?),
+            generation: cursor.u32()?,
+        },
+        _ => JoinId::NONE,
+    };
     let address = cursor.u16()?;
     let address = text(cursor, usize::from(address), ADDRESS_BYTES_MAX)?;
     let domain = cursor.u8()?;
     let domain = text(cursor, usize::from(domain), DOMAIN_BYTES_MAX)?;
     Ok(ViewMember {
         incarnation,
+        join: (join != JoinId::NONE).then_some(join),
         address,
         domain,
     })
@@ -270,12 +413,18 @@ mod tests {
     fn a_view_comes_back_as_it_was_and_every_cut_is_refused() {
         let member = |n: u64| ViewMember {
             incarnation: Incarnation(n),
+            join: Some(JoinId {
+                reign: Epoch(3),
+                generation: n as u32 + 1,
+            }),
             address: String::from("tcp://10.0.0.1:7700"),
             domain: String::from("ups-1"),
         };
         let mut view = View {
             rule: CommitRule::AtLeast(2),
             counting: true,
+            clean: Some(Lsn(123)),
+            window_bytes: 1 << 20,
             members: (0..3).map(member).collect(),
             ..View::first(JournalId(77))
         };
@@ -288,6 +437,39 @@ mod tests {
     }
 
     #[test]
+    fn a_view_tells_who_claimed_it_and_the_next_claim_tells_its_own() {
+        let mut view = View::first(JournalId(77)).claimed(WriterId(4));
+        view.note = Some(ClaimNote::new(12, "netram disk restore on db7"));
+        let read = View::decode(&view.encode());
+        assert_eq!(read.as_ref(), Ok(&view));
+        assert_eq!(view.released(Lsn(8)).claimant(), "netram disk restore on db7");
+        let next = view.claimed(WriterId(5));
+        assert_eq!(
+            (next.note.clone(), next.claimant()),
+            (None, alloc::format!("writer {}", WriterId(5)))
+        );
+    }
+
+    /// A restore that was refused has claimed the copy; one that served has another history.
+    #[test]
+    fn a_claim_that_never_served_is_adopted_and_a_reign_that_did_is_not_ours() {
+        let ours = View::first(JournalId(77)).claimed(WriterId(1)).released(Lsn(40));
+        let claim = ours.restored(WriterId(9));
+        assert!(ours.is_fenced_by(&claim) && !ours.lacks_reign_of(&claim));
+        let newest = ours.with_claim_of(&claim).claimed_above(claim.epoch, WriterId(2));
+        assert!(newest.epoch > claim.epoch);
+        let served = newest.released(Lsn(48));
+        assert_eq!(served.reigns.fork(claim.epoch, claim.writer, Lsn(48)), None);
+        let restored = claim.released(Lsn(40));
+        assert!(ours.is_fenced_by(&restored) && ours.lacks_reign_of(&restored));
+        let twin = View {
+            writer: WriterId(3),
+            ..ours.clone()
+        };
+        assert!(ours.is_fenced_by(&twin) && !ours.is_fenced_by(&ours));
+    }
+
+    #[test]
     fn a_view_of_the_version_before_is_read_and_its_reign_is_known_from_the_next_claim_on() {
         let view = View {
             epoch: Epoch(6),
@@ -297,6 +479,7 @@ mod tests {
         let mut bytes = view.encode();
         bytes[..2].copy_from_slice(&FORMAT_WITHOUT_REIGNS.to_le_bytes());
         bytes.pop();
+        bytes.drain(48..64);
         let read = View::decode(&bytes);
         assert_eq!(read.as_ref(), Ok(&view));
         let claim = view.claimed(WriterId(9));
@@ -310,6 +493,30 @@ mod tests {
         // A claim that came to nothing is none of the reigns.
         let next = released.claimed(WriterId(1)).claimed(WriterId(2));
         assert_eq!(next.reigns, released.reigns);
+    }
+
+    #[test]
+    fn a_view_without_joins_is_read_and_any_join_of_its_members_will_do() {
+        let member = ViewMember {
+            incarnation: Incarnation(5),
+            join: None,
+            address: String::from("a"),
+            domain: String::from("d"),
+        };
+        let mut view = View {
+            counting: true,
+            members: alloc::vec![member],
+            ..View::first(JournalId(77))
+        };
+        view.reigns.begin(Epoch(3), WriterId(4), Lsn(5));
+        let mut bytes = view.encode();
+        bytes[..2].copy_from_slice(&FORMAT_WITHOUT_JOINS.to_le_bytes());
+        // The member's join, and before it the window's size and the clean end.
+        bytes.drain(74..82);
+        bytes.drain(48..64);
+        let read = View::decode(&bytes);
+        assert_eq!(read.as_ref(), Ok(&view));
+        assert_eq!(view.window_bytes_max(), WINDOW_BYTES_MAX);
     }
 
     #[test]
@@ -330,12 +537,17 @@ mod tests {
     fn the_largest_view_fits_its_slot() {
         let member = ViewMember {
             incarnation: Incarnation(1),
+            join: None,
             address: "a".repeat(ADDRESS_BYTES_MAX),
             domain: "d".repeat(DOMAIN_BYTES_MAX),
         };
         let members = (0..MEMBERS_MAX).map(|_| member.clone()).collect();
         let mut view = View {
             members,
+            note: Some(ClaimNote::new(
+                u64::MAX,
+                &"n".repeat(crate::limit::NOTE_BYTES_MAX),
+            )),
             ..View::first(JournalId(1))
         };
         (1..100).for_each(|epoch| view.reigns.begin(Epoch(epoch), WriterId(1), Lsn(0)));

@@ -74,8 +74,8 @@ pub struct Member {
 /// What to answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// A frame with a body of at most eight bytes.
-    Frame(Header, [u8; 8], usize),
+    /// A frame with a body of at most sixteen bytes.
+    Frame(Header, [u8; 16], usize),
     /// A `Data` frame whose body is `bytes` of the window from the header's LSN.
     Data(Header, usize),
 }
@@ -168,9 +168,21 @@ impl Member {
         header.flags = if self.state.joined { Flag::KNOWN } else { 0 };
         header.lsn = self.state.held;
         header.stable = self.state.trim;
-        let mut body = [0; 8];
+        let mut body = [0; 16];
         body[..4].copy_from_slice(&self.state.window_epoch.0.to_le_bytes());
         Reply::Frame(header, body, 4)
+    }
+
+    /// Says what there is, to whoever knows the journal's id. Nothing changes (rule 18): whoever wants to fence this member asks first.
+    fn tell(&self) -> Reply {
+        let mut header = self.header(FrameKind::Told);
+        header.flags = if self.state.joined { Flag::KNOWN } else { 0 };
+        header.lsn = self.state.held;
+        header.stable = self.state.trim;
+        let mut body = [0; 16];
+        body[..8].copy_from_slice(&self.state.writer.0.to_le_bytes());
+        body[8..12].copy_from_slice(&self.state.window_epoch.0.to_le_bytes());
+        Reply::Frame(header, body, 12)
     }
 
     fn on_join<W: Window>(&mut self, frame: &Frame<'_>, window: &mut W) -> Reply {
@@ -214,6 +226,9 @@ impl Member {
     }
 
     fn on_ping(&mut self, frame: &Frame<'_>) -> Reply {
+        if frame.header.epoch == Epoch(0) && frame.header.flags & Flag::ASKS != 0 {
+            return self.tell();
+        }
         if let Some(refusal) = self.not_mine(frame) {
             return refusal;
         }
@@ -224,7 +239,9 @@ impl Member {
             unreachable!("an acknowledgement is a frame")
         };
         header.kind = FrameKind::Pong;
-        Reply::Frame(header, frame.header.lsn.0.to_le_bytes(), 8)
+        let mut body = [0; 16];
+        body[..8].copy_from_slice(&frame.header.lsn.0.to_le_bytes());
+        Reply::Frame(header, body, 8)
     }
 
     fn on_read(&mut self, frame: &Frame<'_>) -> Reply {
@@ -262,7 +279,7 @@ impl Member {
         }
         let over = frame.header.flags & Flag::ENDED != 0;
         self.state.ended |= over && !self.state.joined;
-        Reply::Frame(self.header(FrameKind::Left), [0; 8], 0)
+        Reply::Frame(self.header(FrameKind::Left), [0; 16], 0)
     }
 
     /// A refusal if the frame is not from the writer that sealed this member.
@@ -339,7 +356,7 @@ impl Member {
             self.state.held
         };
         header.stable = self.state.received;
-        Reply::Frame(header, [0; 8], 0)
+        Reply::Frame(header, [0; 16], 0)
     }
 
     fn refuse(&self, refusal: Refusal, first: Lsn, second: Lsn) -> Reply {
@@ -347,7 +364,7 @@ impl Member {
         header.flags = refusal as u8;
         header.lsn = first;
         header.stable = second;
-        Reply::Frame(header, [0; 8], 0)
+        Reply::Frame(header, [0; 16], 0)
     }
 
     fn link(&self) -> Link {

@@ -162,6 +162,7 @@ impl Message {
             flags: Flag::KNOWN,
             lsn: description.end.lsn,
             mark: description.end.chain,
+            stable: Lsn(description.heard_ms.map_or(0, |ms| ms.saturating_add(1))),
             ..Header::new(FrameKind::Replica)
         };
         Message {
@@ -299,6 +300,8 @@ pub struct Description {
     pub closed: Option<Lsn>,
     /// When its client was last heard, in seconds of the wall clock.
     pub contact: u64,
+    /// How long ago that was, by the data lender's own clock. `None`: of a release that does not say so.
+    pub heard_ms: Option<u64>,
     /// Where its log begins, with the chain there.
     pub head: Link,
     /// Where its log ends, with the chain there.
@@ -308,6 +311,11 @@ pub struct Description {
 }
 
 impl Description {
+    /// Whether it has become another volume: it was taken over, or a reign served from it that `ours`, its client's view, does not know.
+    pub fn is_of_others(&self, ours: &View) -> bool {
+        self.condition == Condition::TakenOver || ours.lacks_reign_of(&self.view)
+    }
+
     fn encode(&self) -> Vec<u8> {
         let (condition, since) = self.condition.encode();
         let mut bytes = Vec::with_capacity(512);
@@ -365,6 +373,7 @@ impl Description {
             condition: Condition::decode(condition, since).ok_or(Short)?,
             closed: (closed == 1).then_some(closed_at),
             contact,
+            heard_ms: frame.header.stable.0.checked_sub(1),
             head,
             end,
             view,

@@ -121,7 +121,8 @@ impl Session {
             | FrameKind::Deposited
             | FrameKind::Stashed
             | FrameKind::Got
-            | FrameKind::Gathered => Err(SessionError::WrongDirection),
+            | FrameKind::Gathered
+            | FrameKind::Told => Err(SessionError::WrongDirection),
         }
     }
 

@@ -28,7 +28,8 @@ pub enum FrameKind {
     Join = 3,
     /// Bytes of the log from `lsn`. `stable`: drop below it. Flag `FRESH`, and then `mark` is the chain at `lsn`.
     Append = 4,
-    /// Are you there? `lsn`: a number to be sent back. `stable`: drop below it.
+    /// Are you there? `lsn`: a number to be sent back. `stable`: drop below it. With flag `ASKS` and epoch 0: a question that changes
+    /// nothing, answered by `Told`.
     Ping = 5,
     /// Asks for bytes of the window from `lsn`. Body: byte count (4). Only after a seal.
     Read = 6,
@@ -120,6 +121,9 @@ pub enum FrameKind {
     Got = 86,
     /// Answers `Gather`. `mark`: as sent. Body: of each page the blocks, or none.
     Gathered = 87,
+    /// Answers `Ping` with flag `ASKS`. `epoch`: the highest that sealed the member; `lsn`: held; `stable`: trim; `mark`: generation. Body: who
+    /// sealed it (8), epoch of the window (4). Flag `KNOWN`.
+    Told = 88,
 }
 
 impl FrameKind {
@@ -174,6 +178,7 @@ impl FrameKind {
             85 => Stashed,
             86 => Got,
             87 => Gathered,
+            88 => Told,
             _ => return None,
         })
     }
@@ -183,8 +188,10 @@ impl FrameKind {
 pub struct Flag;
 
 impl Flag {
-    /// `Sealed`: the member has a window for this journal.
+    /// `Sealed`, `Told`: the member has a window for this journal.
     pub const KNOWN: u8 = 1;
+    /// `Ping`: what does the member hold, and who sealed it? Of no reign: epoch 0.
+    pub const ASKS: u8 = 1;
     /// `Leave`: the journal is over, and nobody needs its seal any more.
     pub const ENDED: u8 = 1;
     /// `Ack`: the append lay beyond what was received; send again from `stable` (received).

@@ -4,9 +4,11 @@
 
 mod arena;
 mod cast;
+mod claims;
 mod deposit;
 mod far;
 mod grow;
+mod inquiry;
 mod lock;
 mod node;
 mod page_cache;

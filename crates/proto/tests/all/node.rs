@@ -125,6 +125,7 @@ fn records(epoch: Epoch, start: Link, payloads: &[&str]) -> (Vec<u8>, Vec<Link>)
 fn view(members: u64, rule: CommitRule, counting: bool) -> View {
     let member = |number: u64| ViewMember {
         incarnation: Incarnation(number),
+        join: None,
         address: format!("l{number}"),
         domain: String::new(),
     };

@@ -304,9 +304,10 @@ fn files_that_are_no_log_of_ours_are_told_apart() {
     assert_eq!(open(damaged), LogFileError::Damaged);
 }
 
-fn view(members: u64, rule: &str) -> View {
+pub(crate) fn view(members: u64, rule: &str) -> View {
     let member = |number| ViewMember {
         incarnation: Incarnation(number),
+        join: None,
         address: format!("unix:/lender-{number}"),
         domain: String::new(),
     };
@@ -319,7 +320,7 @@ fn view(members: u64, rule: &str) -> View {
 }
 
 /// Recovery of a view of `members`, all counting.
-fn recovery(members: u64, rule: &str) -> Recovery {
+pub(crate) fn recovery(members: u64, rule: &str) -> Recovery {
     let (grace, patience) = (Span(10), Span(100));
     let view = view(members, rule);
     Recovery::new(&view, Epoch(2), WriterId(5), Lsn(100), Time(0), grace, patience)
@@ -344,7 +345,7 @@ fn sealed_by(recovery: &mut Recovery, index: usize, epoch: u32) {
     recovery.on_lost(index);
 }
 
-fn bind(recovery: &mut Recovery, index: usize) {
+pub(crate) fn bind(recovery: &mut Recovery, index: usize) {
     connect(recovery, index);
     assert_eq!(
         recovery
@@ -356,7 +357,7 @@ fn bind(recovery: &mut Recovery, index: usize) {
     );
 }
 
-fn connect(recovery: &mut Recovery, index: usize) {
+pub(crate) fn connect(recovery: &mut Recovery, index: usize) {
     recovery.on_connected(index);
     assert_eq!(
         recovery.next_frame(index).expect("a bind").header.kind,
@@ -371,7 +372,14 @@ fn connect(recovery: &mut Recovery, index: usize) {
     );
 }
 
-fn sealed(recovery: &mut Recovery, index: usize, incarnation: u64, flags: u8, trim: u64, held: u64) {
+pub(crate) fn sealed(
+    recovery: &mut Recovery,
+    index: usize,
+    incarnation: u64,
+    flags: u8,
+    trim: u64,
+    held: u64,
+) {
     let header = Header {
         flags,
         epoch: Epoch(2),
@@ -425,8 +433,9 @@ fn any_needs_every_member_and_the_refusal_names_who_is_missing() {
             answered,
             missing,
             from,
+            shown,
         })) => {
-            assert_eq!((needed, answered, from), (2, 1, Lsn(100)));
+            assert_eq!((needed, answered, from, shown), (2, 1, Lsn(100), Some(Lsn(100))));
             assert_eq!(missing, [("unix:/lender-1".to_string(), PeerAnswer::Unreachable)]);
         }
         other => panic!("{other:?}"),

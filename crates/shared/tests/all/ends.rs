@@ -80,6 +80,7 @@ fn what_cannot_be_read_keeps_its_locks_and_is_told() {
         counting: true,
         members: vec![ViewMember {
             incarnation: Incarnation(7),
+            join: None,
             address: nowhere.to_owned(),
             domain: "a".to_owned(),
         }],

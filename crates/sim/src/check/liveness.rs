@@ -41,7 +41,7 @@ pub(crate) fn grown_back(world: &World, process: usize) {
     let Some(serving) = world.serving(process) else {
         return;
     };
-    let wanted = world.profile.wanted.min(world.lenders.len());
+    let wanted = world.profile.members_possible();
     let have = serving.writer.view().len();
     if have < wanted {
         fail(
@@ -58,9 +58,10 @@ pub(crate) fn grown_back(world: &World, process: usize) {
 pub(crate) fn refused(world: &mut World, host: usize, failure: &OpenFailure) {
     let view = &world.hosts[host].view;
     match failure {
-        OpenFailure::Refused(RecoveryRefusal::Missing { answered, .. }) => {
+        OpenFailure::Refused(RecoveryRefusal::Missing { answered, needed, .. }) => {
             let intact = rule01::intact(world, view);
-            if intact >= view.answers() && world.profile.hostile.is_none() {
+            // A view whose store was cut off may be in the cache and not on the platter: what was found there demands more.
+            if intact >= view.answers().max(*needed) && world.profile.hostile.is_none() {
                 fail(
                     5,
                     format!(

@@ -19,6 +19,10 @@ pub mod rule11;
 pub mod rule12;
 pub mod rule13;
 pub mod rule17;
+pub mod rule16;
+pub mod rule18;
+pub mod rule19;
+pub mod rule20;
 pub mod rvm;
 
 pub use rule02::Witness;

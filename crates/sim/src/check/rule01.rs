@@ -6,7 +6,6 @@ use netram_proto::journal::{View, ViewMember};
 use netram_proto::member::MemberState;
 
 use super::fail;
-use crate::process::lender_at;
 use crate::world::{Host, World};
 
 /// The writer acknowledges everything below `upto`.
@@ -41,15 +40,12 @@ pub(crate) fn held(world: &World, host: &Host, view: &View, upto: Lsn) -> Result
         .count();
     let copies = view.rule.copies(view.members.len());
     let demanded = copies.max(world.profile.min).max(1);
-    let apart = world.profile.one_domain
-        || view
-            .members
-            .iter()
-            .map(|member| lender_at(&member.address))
-            .any(|index| {
-                // A liar may have said that it lives anywhere.
-                world.lenders[index].domain != "d0" || world.profile.hostile == Some(index)
-            });
+    // A liar may have said that it lives anywhere.
+    let here = |member: &&ViewMember| {
+        let index = world.lender_of(member);
+        world.lenders[index].domain == "d0" && world.profile.hostile != Some(index)
+    };
+    let apart = world.profile.one_domain || view.members.iter().filter(here).count() < copies;
     if view.counting && apart && view.members.len() >= demanded && holders >= copies && copies > 0 {
         return Ok(());
     }
@@ -64,7 +60,7 @@ pub(crate) fn held(world: &World, host: &Host, view: &View, upto: Lsn) -> Result
 
 /// Whether a member's memory really has the bytes from `from` to `upto`. A liar has whatever it says.
 fn holds(world: &World, host: &Host, member: &ViewMember, from: Lsn, upto: Lsn) -> bool {
-    let index = lender_at(&member.address);
+    let index = world.lender_of(member);
     if world.profile.hostile == Some(index) {
         return true;
     }
@@ -86,8 +82,12 @@ fn holds(world: &World, host: &Host, member: &ViewMember, from: Lsn, upto: Lsn) 
 /// Members of `view` whose memory is still that of the view.
 pub(crate) fn intact(world: &World, view: &View) -> usize {
     let alive = |member: &&ViewMember| {
-        let lender = &world.lenders[lender_at(&member.address)];
-        lender.incarnation == member.incarnation && lender.state().joined
+        let lender = &world.lenders[world.lender_of(member)];
+        let state = lender.state();
+        let as_joined = member
+            .join
+            .is_none_or(|join| (join.reign, join.generation) == (state.window_epoch, state.generation));
+        lender.incarnation == member.incarnation && state.joined && as_joined
     };
     view.members.iter().filter(alive).count()
 }

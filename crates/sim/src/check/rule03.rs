@@ -3,11 +3,12 @@
 
 use netram_proto::journal::View;
 
-use super::{fail, rule01};
+use super::{fail, rule01, rule16, rule19};
 use crate::world::World;
 
 /// The store of `view` ended well.
-pub(crate) fn stored(world: &World, process: usize, view: &View) {
+pub(crate) fn stored(world: &mut World, process: usize, view: &View) {
+    rule19::stored(world, process, view);
     let host = &world.hosts[world.processes[process].host];
     if host.view != *view {
         fail(
@@ -18,6 +19,7 @@ pub(crate) fn stored(world: &World, process: usize, view: &View) {
             ),
         );
     }
+    rule16::stored(world, view);
     if host.overtaken.is_some() {
         // A newer reign on a copied disk may have taken the members over already.
         return;

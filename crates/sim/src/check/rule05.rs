@@ -7,8 +7,7 @@ use netram_proto::id::Lsn;
 use netram_proto::journal::{PeerAnswer, PeerWindow, View};
 use netram_proto::wire::Link;
 
-use super::{fail, rule06};
-use crate::process::lender_at;
+use super::{fail, rule06, rule16};
 use crate::world::World;
 
 /// Recovery is content with these answers.
@@ -38,7 +37,7 @@ pub(crate) fn answered(
     }
     for (index, window) in complete.into_iter().zip(windows) {
         let member = &view.members[index];
-        let number = lender_at(&member.address);
+        let number = world.lender_of(member);
         let lender = &world.lenders[number];
         if world.profile.hostile == Some(number) {
             continue;
@@ -56,6 +55,9 @@ pub(crate) fn answered(
         }
         let read_to = window.from.plus(window.bytes.len() as u64);
         let taken_over = state.writer != world.processes[process].writer;
+        if !taken_over {
+            rule16::as_joined(number, member, &state);
+        }
         if !taken_over && state.joined && read_to < state.held.max(window.from) {
             fail(
                 5,

@@ -7,7 +7,6 @@ use netram_proto::journal::ViewMember;
 use netram_proto::wire::Link;
 
 use super::{fail, rule01};
-use crate::process::lender_at;
 use crate::world::World;
 
 /// The writer of a shared journal acknowledges everything below `upto`.
@@ -86,7 +85,7 @@ pub(crate) fn learnt(world: &mut World, process: usize) {
     };
     // A member whose memory was lost since, and its seal with it, tells nobody.
     let (seal, _) = server.view.fence();
-    let sealed = |member: &ViewMember| world.lenders[lender_at(&member.address)].state().epoch >= seal;
+    let sealed = |member: &ViewMember| world.lenders[world.lender_of(member)].state().epoch >= seal;
     if !server.view.members.iter().any(sealed) {
         return;
     }

@@ -246,6 +246,7 @@ fn describe(process: &Process) -> Message {
         condition: standing.condition,
         closed: standing.closed,
         contact: 0,
+        heard_ms: Some(0),
         head: process.log.head(),
         end: process.log.end(),
         view: process.replica.view().clone(),

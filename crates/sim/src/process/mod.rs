@@ -26,6 +26,7 @@ use netram_proto::port::LogState;
 use netram_proto::time::Time;
 use netram_proto::wire::Frame;
 
+use crate::check;
 use crate::profile::Links;
 use crate::world::{Event, TICK, World};
 
@@ -35,7 +36,7 @@ pub(crate) struct Process {
     pub(crate) writer: WriterId,
     /// Slot of the machine inside → its connection.
     pub(crate) conns: Vec<Option<usize>>,
-    /// Slot of the machine inside → the lender it means.
+    /// Slot of the machine inside → the address it means.
     slots: Vec<usize>,
     pub(crate) phase: Phase,
     pub(crate) paused_until: Time,
@@ -43,6 +44,8 @@ pub(crate) struct Process {
     last_state: LogState,
     /// Appends by itself, beside the scenario's program.
     pub(crate) busy: bool,
+    /// All parties were asked, and it may fence.
+    pub(crate) proven: bool,
 }
 
 pub(crate) enum Phase {
@@ -70,6 +73,7 @@ impl World {
             paused_until: Time(0),
             last_state: LogState::default(),
             busy: false,
+            proven: false,
         });
         let process = self.processes.len() - 1;
         self.at(TICK, Event::Tick { process });
@@ -186,6 +190,7 @@ impl World {
             Phase::Opening(opening) => {
                 opening.tried[slot] = now;
                 opening.recovery.on_frame(slot, &frame);
+                check::rule20::recovery(&opening.recovery, self.profile.window);
             }
             Phase::Serving(serving) => serving.writer.on_frame(slot, &frame, now),
         }
@@ -233,7 +238,7 @@ impl World {
     /// The slot in which the machine inside knows a lender.
     pub(crate) fn slot_of(&self, process: usize, lender: usize) -> Option<usize> {
         let process = &self.processes[process];
-        (0..process.conns.len()).find(|&slot| process.slots[slot] == lender)
+        (0..process.conns.len()).find(|&slot| self.lives[process.slots[slot]] == Some(lender))
     }
 
     pub(crate) fn is_stream(&self) -> bool {

@@ -94,6 +94,8 @@ pub(super) struct Files {
     pub(super) view_file: SimFile,
     pub(super) view_slots: Slots,
     pub(super) view: View,
+    /// The last view that both slots were given.
+    pub(super) view_full: View,
 }
 
 impl World {
@@ -104,6 +106,7 @@ impl World {
         self.tell(|| {
             format!("process {process} opens the journal on host {host}, accept_loss {accept_loss}")
         });
+        let before = check::rule18::reign(self, host);
         let result = self.open_in(process, accept_loss);
         let result = match result {
             Err(_) if self.died_of_fuse(process) => Err(OpenFailure::Crashed),
@@ -113,6 +116,9 @@ impl World {
             self.tell(|| format!("process {process} could not open: {failure:?}"));
             self.bury(process);
             self.refresh_view(host);
+            if matches!(failure, OpenFailure::Refused(_)) {
+                check::rule18::refused(self, process, before);
+            }
         }
         result.map(|()| process)
     }
@@ -125,11 +131,6 @@ impl World {
             self.hosts[host].of_replica = None;
         }
         let writer = self.processes[process].writer;
-        files.view = match self.hosts[host].of_replica {
-            Some(_) => files.view.restored(writer),
-            None => files.view.claimed(writer),
-        };
-        self.store_view(host, &mut files)?;
         // An old error report does not matter: what follows reads, and syncs again.
         let _ = files.log.sync();
         // On a copied disk always: records that another machine's disk had proven stable, taken from members and lost by a
@@ -140,12 +141,18 @@ impl World {
         }
         let limit = files.superblock.head.lsn.plus(files.log.capacity());
         let scan = files.log.scan(files.superblock.head, limit, &mut |_| true);
-        let windows = self.recover(process, &files, scan, accept_loss)?;
+        files.view = match self.hosts[host].of_replica {
+            Some(_) => files.view.restored(writer),
+            None => files.view.claimed(writer),
+        };
+        let inquiry = self.inquire(process, &files, scan, accept_loss)?;
+        self.store_view(host, &mut files)?;
+        let windows = self.recover(process, &files, scan, inquiry.as_ref(), accept_loss)?;
         if self.planted.is(Fault::ReleaseBeforeSync) {
             self.release(host, &mut files, scan.end.lsn)?;
         }
         let known = Known {
-            proof: files.superblock.stable.max(files.view.base),
+            proof: files.superblock.stable.max(files.view.proof()),
             limit,
             accept_loss,
             here: self.hosts[host].of_replica.map(|_| files.superblock.stable),
@@ -218,6 +225,7 @@ impl World {
             superblock,
             view_file,
             view_slots,
+            view_full: view.clone(),
             view,
         })
     }
@@ -250,6 +258,7 @@ impl World {
 
     fn store_view(&mut self, host: usize, files: &mut Files) -> Result<(), OpenFailure> {
         let stored = files.view_slots.store(&files.view_file, &files.view.encode());
+        files.view_full = files.view.clone();
         self.refresh_view(host);
         Ok(stored?)
     }
@@ -260,13 +269,43 @@ impl World {
         self.store_view(host, files)
     }
 
-    fn recover(
+    /// Asks whether the reign of `files` may begin, before anything is changed (rule 18).
+    fn inquire(
         &mut self,
         process: usize,
         files: &Files,
         scan: Scan,
         accept_loss: bool,
-    ) -> Result<Vec<PeerWindow>, OpenFailure> {
+    ) -> Result<Option<Recovery>, OpenFailure> {
+        if self.planted.is(Fault::FenceBeforeProof) {
+            return Ok(None);
+        }
+        let question = self.recovery(process, files, scan).asking();
+        let Some((verdict, ..)) = self.ask(process, question, None) else {
+            return Err(OpenFailure::Crashed);
+        };
+        let Phase::Opening(opening) = &self.processes[process].phase else {
+            return Err(OpenFailure::Crashed);
+        };
+        let inquiry = opening.recovery.clone();
+        self.close_all(process);
+        match verdict {
+            Ok(()) => (),
+            Err(RecoveryRefusal::Missing { .. } | RecoveryRefusal::Unproven { .. }) if accept_loss => (),
+            Err(refusal) => return Err(OpenFailure::Refused(refusal)),
+        }
+        self.processes[process].proven = true;
+        Ok(Some(inquiry))
+    }
+
+    fn close_all(&mut self, process: usize) {
+        for conn in self.processes[process].conns.clone().into_iter().flatten() {
+            self.close_here(conn);
+        }
+    }
+
+    /// What seals and reads the members for the reign of `files`, or only asks them.
+    fn recovery(&self, process: usize, files: &Files, scan: Scan) -> Recovery {
         let view = &files.view;
         let mut recovery = Recovery::new(
             view,
@@ -276,10 +315,28 @@ impl World {
             self.now,
             GRACE,
             PATIENCE,
-        );
+        )
+        .within(files.superblock.head.lsn.plus(files.log.capacity()))
+        .or_at(self.addresses().iter().map(String::as_str));
         recovery.plant(self.planted);
         if let Some(closed) = self.hosts[self.processes[process].host].of_replica {
             recovery = recovery.of_replica(view, closed);
+        }
+        recovery
+    }
+
+    fn recover(
+        &mut self,
+        process: usize,
+        files: &Files,
+        scan: Scan,
+        inquiry: Option<&Recovery>,
+        accept_loss: bool,
+    ) -> Result<Vec<PeerWindow>, OpenFailure> {
+        let view = &files.view;
+        let mut recovery = self.recovery(process, files, scan);
+        if let Some(inquiry) = inquiry {
+            recovery = recovery.after(inquiry);
         }
         let Some((verdict, answers, windows)) = self.ask(process, recovery, None) else {
             return Err(OpenFailure::Crashed);
@@ -289,9 +346,7 @@ impl World {
             Err(RecoveryRefusal::Missing { .. } | RecoveryRefusal::Unproven { .. }) if accept_loss => (),
             Err(refusal) => return Err(OpenFailure::Refused(refusal)),
         }
-        for conn in self.processes[process].conns.clone().into_iter().flatten() {
-            self.close_here(conn);
-        }
+        self.close_all(process);
         Ok(windows)
     }
 
@@ -339,7 +394,7 @@ impl World {
         let now = self.now;
         for slot in 0..self.processes[process].conns.len() {
             let conn = self.processes[process].conns[slot];
-            let lender = self.processes[process].slots[slot];
+            let address = self.processes[process].slots[slot];
             let stream = self.is_stream();
             let Phase::Opening(opening) = &mut self.processes[process].phase else {
                 return;
@@ -348,7 +403,7 @@ impl World {
             let Some(conn) = conn else {
                 if due {
                     opening.tried[slot] = now;
-                    self.connect(process, slot, lender);
+                    self.connect(process, slot, address);
                 }
                 continue;
             };
@@ -370,9 +425,9 @@ impl World {
 
     fn serve(&mut self, process: usize, files: Files, taken: Assembled) -> Result<(), OpenFailure> {
         let serving = Serving::new(self, self.processes[process].host, files, taken.end);
-        let lenders = self.lenders.len();
-        self.processes[process].slots = (0..lenders).collect();
-        self.processes[process].conns = vec![None; lenders];
+        let addresses = self.lives.len();
+        self.processes[process].slots = (0..addresses).collect();
+        self.processes[process].conns = vec![None; addresses];
         self.processes[process].phase = Phase::Serving(Box::new(serving));
         self.trace.mark(self.now, 5, taken.end.lsn.0);
         self.tell(|| format!("process {process} serves from {}", taken.end.lsn));
@@ -410,7 +465,7 @@ pub(super) fn brief(view: &View) -> String {
     format!("view {version} of epoch {epoch}, {members:?} counting {counting}")
 }
 
-/// The lender that an address means.
+/// The number of an address: the lender's, where none has another.
 pub(crate) fn lender_at(address: &str) -> usize {
     address
         .strip_prefix('l')

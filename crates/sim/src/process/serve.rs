@@ -30,6 +30,7 @@ pub(crate) struct Serving {
     pub(crate) superblock: Superblock,
     view_file: SimFile,
     view_slots: Slots,
+    view_full: View,
     ring: Vec<u8>,
     /// Where the next record goes, and what it chains to.
     pub(crate) tail: Link,
@@ -84,6 +85,7 @@ impl Serving {
             superblock: files.superblock,
             view_file: files.view_file,
             view_slots: files.view_slots,
+            view_full: files.view_full,
             ring: vec![0; world.profile.window as usize],
             tail: end,
             stable: end,
@@ -158,9 +160,7 @@ impl Serving {
 fn writer_config(world: &World) -> WriterConfig {
     let profile = &world.profile;
     WriterConfig {
-        lenders: (0..world.lenders.len())
-            .map(|index| format!("l{index}"))
-            .collect(),
+        lenders: world.addresses(),
         rule: profile.rule,
         wanted: profile.wanted,
         min: profile.min,
@@ -251,7 +251,11 @@ impl World {
             let Some(view) = serving.storing.take() else {
                 return;
             };
-            let stored = serving.view_slots.store(&serving.view_file, &view.encode());
+            let stored = view.store(
+                &mut serving.view_slots,
+                &serving.view_file,
+                &mut serving.view_full,
+            );
             world.refresh_view(host);
             if world.hosts[host].disk.borrow().is_dead() {
                 world.hosts[host].storing = None;
@@ -380,7 +384,7 @@ impl World {
                 self.multicast(process, serving.writer.channel(), outgoing.header, &body);
             }
         }
-        for slot in 0..self.lenders.len() {
+        for slot in 0..self.lives.len() {
             if serving.writer.wants_connection(slot, now) {
                 if let Some(old) = self.processes[process].conns[slot] {
                     self.close_here(old);
@@ -415,7 +419,11 @@ impl World {
             if operations > 0 && !world.hosts[host].disk.borrow().is_dead() {
                 world.coverage.hit("views cut off while being stored");
                 world.hosts[host].disk.borrow_mut().light_fuse(operations);
-                let _ = serving.view_slots.store(&serving.view_file, &view.encode());
+                let _ = view.store(
+                    &mut serving.view_slots,
+                    &serving.view_file,
+                    &mut serving.view_full,
+                );
             }
         });
     }

@@ -149,6 +149,7 @@ impl Nature {
             one_domain: true,
             window_bytes: self.window,
             timing: Timing {
+                idle: Timing::default().idle,
                 ping: Span::from_ms(20),
                 detect: Span::from_ms(100),
                 retry: Span::from_ms(100),

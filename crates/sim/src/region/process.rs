@@ -241,7 +241,7 @@ impl World {
         };
         let (node, journal) = (&mut process.node, &mut process.journal);
         let view_waits = journal.writer.view_for_server().is_some();
-        let few = journal.writer.blocked().is_some() || view_waits;
+        let few = !journal.writer.counting() || view_waits;
         if few != journal.few {
             journal.few = few;
             node.on_members(now, few);

@@ -5,6 +5,8 @@ mod distant;
 mod files;
 mod journal;
 mod member;
+mod operators;
+mod quiet;
 mod replica;
 mod restore;
 mod rvm;
@@ -14,11 +16,12 @@ mod steady;
 mod volume;
 
 use netram_proto::planted::Planted;
+use netram_proto::time::Span;
 
 use crate::coverage::Coverage;
 use crate::deposit;
 use crate::party;
-use crate::profile::Profile;
+use crate::profile::{Links, Profile};
 use crate::region;
 use crate::rng::Rng;
 use crate::trace::{Story, Trace};
@@ -40,6 +43,9 @@ const DISTANT_DRAW: u64 = 0x6469_7374_616E_7421;
 /// Mixed into a seed to draw which worlds have a data lender.
 const DATA_DRAW: u64 = 0x6461_7461_6C65_6E64;
 
+/// Mixed into a seed to draw which worlds with two directories of a journal are those of operators.
+const OPERATORS_DRAW: u64 = 0x6F70_6572_6174_6F72;
+
 /// Mixed into a seed to draw which worlds' journals are a node's.
 const SHARED_DRAW: u64 = 0x7368_6172_6564_2121;
 
@@ -56,6 +62,11 @@ const FILES_DRAW: u64 = 0x6669_6C65_7321_2121;
 const COPIES_DRAW: u64 = 0x636F_7069_6573_2121;
 /// Mixed into a seed to draw which worlds are those of a database's processes.
 const PARTY_DRAW: u64 = 0x7061_7274_7921_2121;
+/// Mixed into a seed to draw in which worlds addresses are many, and change.
+const NAMES_DRAW: u64 = 0x6E61_6D65_7321_2121;
+
+/// Mixed into a seed to draw which worlds are quiet, and after how long a journal rests.
+const QUIET_DRAW: u64 = 0x7175_6965_7421_2121;
 
 /// Drawn for no other kind of world.
 const FILES_KIND: u64 = 100;
@@ -93,6 +104,16 @@ pub fn has_copy(seed: u64) -> bool {
 /// Whether the world of `seed` has a data lender, if it is one in which a client journals.
 pub fn has_data_lender(seed: u64) -> bool {
     Rng::new(seed ^ DATA_DRAW).chance(100)
+}
+
+/// Whether lenders have several addresses in the world of `seed`, or move, if its links are streams.
+pub fn has_names(seed: u64) -> bool {
+    Rng::new(seed ^ NAMES_DRAW).chance(200)
+}
+
+/// Whether the world of `seed` is one of operators who open original and copy by turns, if it is one of two directories.
+pub fn is_of_operators(seed: u64) -> bool {
+    Rng::new(seed ^ OPERATORS_DRAW).chance(500)
 }
 
 /// Runs `seed`. Unwinds with a [`crate::check::Violation`] when a rule is broken.
@@ -133,6 +154,16 @@ pub fn run(seed: u64, planted: Planted, story: Option<Story>) -> Outcome {
     if distant {
         profile.distant(&mut far);
     }
+    // A restore asks each address who sealed its memory before it seals: another memory there in between is one too many.
+    if has_names(seed) && profile.links == Links::Stream && !distant && !kept && kind >= 5 {
+        profile.names(&mut Rng::new(seed ^ NAMES_DRAW ^ 1));
+    }
+    let mut quietly = Rng::new(seed ^ QUIET_DRAW);
+    let quiet = (5..60).contains(&kind) && !kept && !shared && !distant && quietly.chance(40);
+    if quiet {
+        profile.quiet(&mut quietly);
+    }
+    profile.timing.idle = Span::from_ms(quietly.pick(&[50, 200, 1000]));
     if kept {
         replica::suit(&mut profile);
     }
@@ -140,10 +171,12 @@ pub fn run(seed: u64, planted: Planted, story: Option<Story>) -> Outcome {
     let description = format!("seed {seed}: {:?}", world.profile);
     world.tell(|| description);
     match kind {
+        _ if quiet => quiet::run(&mut world),
         _ if distant => distant::run(&mut world),
         _ if shared => shared::run(&mut world),
         _ if kept => world = replica::run(world),
         0..60 | 70..80 => journal::run(&mut world),
+        60..70 if is_of_operators(seed) => operators::run(&mut world),
         60..70 => second::run(&mut world),
         80..84 => member::run(&mut world),
         84..95 if has_copy(seed) => world = copies::run(world),

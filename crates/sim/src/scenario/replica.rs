@@ -13,7 +13,7 @@ use super::volume::{BLOCKS, BYTES, Program, Volume};
 use crate::check::fail;
 use crate::check::rule12::{self, Changes};
 use crate::data::DataLender;
-use crate::process::{OpenFailure, lender_at};
+use crate::process::OpenFailure;
 use crate::profile::{Action, Profile};
 use crate::world::World;
 
@@ -485,10 +485,11 @@ pub(super) fn is_backed(world: &World, kept: &View, end: Lsn) -> bool {
         let unheard_of = kept.epoch < state.epoch && state.epoch < kept.restored(kept.writer).epoch;
         state.joined && state.trim <= end && state.window_epoch == kept.epoch && !unheard_of
     };
-    kept.counting
+    let counted = kept.counting || kept.clean.is_some_and(|clean| clean <= end);
+    counted
         && kept.base <= end
         && kept.members.iter().all(|member| {
-            let index = lender_at(&member.address);
+            let index = world.lender_of(member);
             world.lenders[index].incarnation == member.incarnation && holds(index)
         })
 }
@@ -547,7 +548,7 @@ pub(super) const PROVES_NO_MORE: &str =
 pub(super) fn is_sealed_unheard_of(world: &World, kept: &View) -> bool {
     let leap = kept.restored(kept.writer).epoch;
     kept.members.iter().any(|member| {
-        let lender = &world.lenders[lender_at(&member.address)];
+        let lender = &world.lenders[world.lender_of(member)];
         let sealed = lender.state().epoch;
         lender.incarnation == member.incarnation && kept.epoch < sealed && sealed < leap
     })
@@ -556,5 +557,5 @@ pub(super) fn is_sealed_unheard_of(world: &World, kept: &View) -> bool {
 /// Whether the members that the view names, and nothing else, can prove that a replica whose log ends at `end` lacks nothing
 /// that they do not hold.
 pub(super) fn is_provable(kept: &View, end: Lsn) -> bool {
-    kept.counting && kept.base <= end
+    (kept.counting || kept.clean.is_some()) && kept.base <= end
 }

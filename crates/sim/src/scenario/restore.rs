@@ -4,7 +4,7 @@
 
 use netram_disk::{BLOCK_BYTES, Restoring};
 use netram_proto::id::{Lsn, WriterId};
-use netram_proto::journal::{RecoveryRefusal, View};
+use netram_proto::journal::{Recovery, RecoveryRefusal, View};
 use netram_proto::limit::FRAME_BODY_BYTES_MAX;
 use netram_proto::replica::{Condition, Description, Message};
 use netram_proto::time::Span;
@@ -16,7 +16,8 @@ use super::replica::{
 use super::volume::{BLOCKS, BYTES, Program, Volume};
 use crate::check::fail;
 use crate::data::{VOLUME, VolumeFiles, add_volume, volume_files};
-use crate::process::OpenFailure;
+use crate::process::{GRACE, OpenFailure, PATIENCE};
+use crate::world::World;
 
 /// Attempts before everything is healed. Then one more, which nothing cuts off.
 const ATTEMPTS: u32 = 5;
@@ -39,6 +40,30 @@ struct Loss {
     ours: Vec<WriterId>,
     /// A member was sealed by a reign that the replica was never told of.
     unheard_of: bool,
+}
+
+impl Loss {
+    /// The replica is so. A claim that broke off before it was kept leaves its client free to say more.
+    fn note(&mut self, world: &World, found: &Description) {
+        if self.heard.is_none() || !self.ours.contains(&found.view.writer) {
+            self.unheard_of = is_sealed_unheard_of(world, &found.view);
+            self.heard = Some(found.clone());
+        }
+    }
+}
+
+/// What a refusal means for the attempts to come.
+fn refused(refusal: &RecoveryRefusal, loss: &Loss) -> Result<(), Failed> {
+    match (refusal, &loss.heard) {
+        (RecoveryRefusal::Unproven { .. }, Some(heard)) => {
+            if is_provable(&heard.view, heard.end.lsn) || heard.closed.is_some() {
+                fail(12, String::from(PROVES_NO_MORE));
+            }
+            Err(Failed::Refused("data: restores refused: unproven"))
+        }
+        (RecoveryRefusal::Fenced { .. }, _) => Err(Failed::Refused("data: restores refused: a later reign")),
+        _ => Err(Failed::CutOff),
+    }
 }
 
 impl Program {
@@ -88,6 +113,8 @@ impl Program {
 
     fn attempt(&mut self, loss: &mut Loss, last: bool) -> Result<(), Failed> {
         let process = self.world.borrow().processes.len().saturating_sub(1);
+        self.prove(process, loss)?;
+        self.pause(last)?;
         let claimed = self.claim(process, loss, last)?;
         self.pause(last)?;
         let (host, end) = self.recover(&claimed, loss)?;
@@ -115,6 +142,40 @@ impl Program {
         Ok(())
     }
 
+    /// Asks the data lender and the members whether the restore would succeed, before anything is claimed (rule 18).
+    fn prove(&mut self, process: usize, loss: &mut Loss) -> Result<(), Failed> {
+        let session = self.world.borrow_mut().data_session();
+        let found = self.describe(process, session)?;
+        let world = &mut *self.world.borrow_mut();
+        loss.note(world, &found);
+        let view = found.view.restored(WriterId(0));
+        let addresses = world.addresses();
+        let mut question = Recovery::new(
+            &view,
+            view.epoch,
+            view.writer,
+            found.end.lsn,
+            world.now,
+            GRACE,
+            PATIENCE,
+        )
+        .or_at(addresses.iter().map(String::as_str));
+        question.plant(world.planted);
+        let question = question.of_replica(&view, found.closed).asking();
+        let asker = world.stranger();
+        match world.ask_members(asker, question, None) {
+            Some((Ok(()), _)) => {
+                world.coverage.hit("data: restores proven before their claim");
+                Ok(())
+            }
+            Some((Err(refusal), _)) => {
+                world.coverage.hit("data: restores refused before their claim");
+                refused(&refusal, loss)
+            }
+            None => Err(Failed::CutOff),
+        }
+    }
+
     /// Begins a reign at the data lender. Returns what the replica is from then on, with the view of that reign.
     fn claim(&mut self, process: usize, loss: &mut Loss, last: bool) -> Result<Description, Failed> {
         let mut session = self.world.borrow_mut().data_session();
@@ -140,11 +201,7 @@ impl Program {
             return Err(Failed::CutOff);
         }
         let keep = Message::keep_view(&view, BYTES, now.closed.is_some());
-        if loss.heard.is_none() || !loss.ours.contains(&now.view.writer) {
-            // A claim that broke off before it was kept leaves its client free to say more.
-            loss.unheard_of = is_sealed_unheard_of(world, &now.view);
-            loss.heard = Some(now.clone());
-        }
+        loss.note(world, &now);
         loss.ours.push(writer);
         match world.ask_data(process, session, &keep, FrameKind::Kept) {
             Some(Ok(_)) => Ok(Description { view, ..now }),
@@ -172,14 +229,9 @@ impl Program {
         world.data_held = Some(host);
         let process = match world.open(host, false) {
             Ok(process) => process,
-            Err(OpenFailure::Refused(RecoveryRefusal::Unproven { .. })) => {
-                if is_provable(&heard.view, heard.end.lsn) || heard.closed.is_some() {
-                    fail(12, String::from(PROVES_NO_MORE));
-                }
-                return Err(Failed::Refused("data: restores refused: unproven"));
-            }
-            Err(OpenFailure::Refused(RecoveryRefusal::Fenced { .. })) => {
-                return Err(Failed::Refused("data: restores refused: a later reign"));
+            Err(OpenFailure::Refused(refusal)) => {
+                refused(&refusal, loss)?;
+                return Err(Failed::CutOff);
             }
             Err(_) => return Err(Failed::CutOff),
         };

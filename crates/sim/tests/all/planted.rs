@@ -124,6 +124,15 @@ faults! {
     believing_the_cache_after_a_failed_sync_is_found: CacheTrusted breaks [5];
     taking_a_refusal_for_a_failed_disk_is_found: RefusalIsFailure breaks [17];
     settling_before_the_journal_is_locked_is_found: SettledBeforeLocked breaks [5];
+    joining_one_memory_twice_is_found: AliasJoins breaks [1, 16];
+    taking_a_window_that_was_joined_anew_is_found: JoinIgnored breaks [16];
+    passing_over_a_member_that_moved_is_found: MovedIsGone breaks [5];
+    calling_a_journal_clean_too_early_is_found: CleanTooEarly breaks [1, 5, 19];
+    counting_members_of_a_clean_journal_is_found: CountsWhileClean breaks [1, 5];
+    believing_what_a_member_claims_to_hold_is_found: HeldBelieved breaks [20];
+    holding_a_writers_pause_against_its_members_is_found: PauseHeldAgainst breaks [20];
+    keeping_a_member_that_makes_no_progress_is_found: StallAllowed breaks [0, 20];
+    fencing_before_the_proof_is_found: FenceBeforeProof breaks [18];
     taking_the_slow_for_deaf_is_found: SlowIsDeaf breaks [0];
 }
 

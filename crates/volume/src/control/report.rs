@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use netram_client::JournalStatus;
 use netram_disk::BLOCK_BYTES;
-use netram_proto::journal::{Blocked, LinkPhase, Role};
+use netram_proto::journal::{Blocked, LenderStatus, LinkPhase, Role};
 use serde::{Deserialize, Serialize};
 
 use crate::replica::DataLenderStatus;
@@ -108,6 +108,9 @@ pub struct JournalReport {
     pub epoch: u32,
     /// The durable view's number.
     pub view: u64,
+    /// How many copies members hold, and in how many failure domains.
+    #[serde(default)]
+    pub copies: String,
     /// Why writes wait for the local disk, if they do.
     pub blocked: Option<String>,
     /// Records appended in this reign.
@@ -131,7 +134,7 @@ pub struct LenderReport {
     pub domain: String,
     /// `down`, `connecting`, `binding`, `sealing` or `ready`.
     pub link: String,
-    /// `spare`, `joining`, `catching up` or `member`.
+    /// `spare`, `joining`, `catching up` or `member`; or `the memory of`, and the address that it counts under.
     pub role: String,
     /// In the durable view: recovery would ask it.
     pub member: bool,
@@ -200,6 +203,7 @@ fn journal(status: &JournalStatus) -> JournalReport {
         capacity: log.capacity,
         epoch: status.writer.epoch.0,
         view: status.writer.version,
+        copies: status.writer.copies.to_string(),
         // Without lenders nobody expects another.
         blocked: (status.writer.blocked)
             .filter(|_| !status.writer.lenders.is_empty())
@@ -215,7 +219,21 @@ fn journal(status: &JournalStatus) -> JournalReport {
 fn blocked(blocked: Blocked) -> String {
     match blocked {
         Blocked::TooFewMembers { have, min } => format!("{have} of at least {min} lenders"),
-        Blocked::OneDomain => "every lender is in this machine's power domain".to_owned(),
+        Blocked::OneDomain => "too many lenders are in this machine's power domain".to_owned(),
+    }
+}
+
+fn role(lender: &LenderStatus) -> String {
+    let role = match lender.role {
+        Role::Spare if lender.stalled => "makes no progress",
+        Role::Spare => "spare",
+        Role::Joining => "joining",
+        Role::Catching(_) => "catching up",
+        Role::Member => "member",
+    };
+    match &lender.alias_of {
+        Some(other) => format!("the memory of {other}"),
+        None => role.to_owned(),
     }
 }
 
@@ -233,13 +251,7 @@ fn lenders(status: &JournalStatus) -> Vec<LenderReport> {
                 LinkPhase::Ready => "ready",
             }
             .to_owned(),
-            role: match lender.role {
-                Role::Spare => "spare",
-                Role::Joining => "joining",
-                Role::Catching(_) => "catching up",
-                Role::Member => "member",
-            }
-            .to_owned(),
+            role: role(lender),
             member: lender.member,
             held: lender.held.0,
             refused: lender.refused.map(|refusal| format!("{refusal:?}")),

@@ -15,6 +15,7 @@ use netram_proto::port::Log;
 use netram_proto::replica::message::{Follow, MAP_BLOCKS_PER_FRAME};
 use netram_proto::replica::{Condition, Description, Following, Message};
 use netram_proto::wire::{Flag, FrameKind, Header, Refusal};
+use netram_transport::connect;
 use ring::rand::{SecureRandom, SystemRandom};
 
 use super::restore::{DataLender, RestoreError};
@@ -31,8 +32,17 @@ pub(super) fn ask(
     question: &Message,
     expected: FrameKind,
 ) -> Result<Result<Message, u8>, RestoreError> {
+    ask_for(wire, question, expected, ANSWER_TIMEOUT)
+}
+
+fn ask_for(
+    wire: &mut Wire,
+    question: &Message,
+    expected: FrameKind,
+    longest: Duration,
+) -> Result<Result<Message, u8>, RestoreError> {
     wire.say(question)?;
-    let deadline = Instant::now() + ANSWER_TIMEOUT;
+    let deadline = Instant::now() + longest;
     while let Some(message) = wire.await_next(deadline)? {
         match message.header.kind {
             kind if kind == expected => return Ok(Ok(message)),
@@ -40,11 +50,11 @@ pub(super) fn ask(
             _ => (),
         }
     }
-    Err(silent())
+    Err(silent(longest))
 }
 
-fn silent() -> RestoreError {
-    RestoreError::Silent(format!("nothing came for {ANSWER_TIMEOUT:?}"))
+fn silent(longest: Duration) -> RestoreError {
+    RestoreError::Silent(format!("nothing came for {longest:?}"))
 }
 
 pub(super) fn refused(refusal: u8) -> RestoreError {
@@ -62,8 +72,32 @@ pub(super) fn refused(refusal: u8) -> RestoreError {
     })
 }
 
+/// What the copy is, whole or not. Nothing changes there.
+pub(super) fn look(
+    lender: &DataLender,
+    volume: VolumeId,
+    longest: Duration,
+) -> Result<Description, RestoreError> {
+    let link = connect(&lender.address, &lender.security, longest)?;
+    describe_any(&mut Wire::new(link)?, lender, volume, longest)
+}
+
 fn describe(wire: &mut Wire, lender: &DataLender, volume: VolumeId) -> Result<Description, RestoreError> {
-    let message = match ask(wire, &Message::inquire(Some(volume.0)), FrameKind::Replica)? {
+    let description = describe_any(wire, lender, volume, ANSWER_TIMEOUT)?;
+    match description.condition {
+        Condition::Following => Ok(description),
+        condition => Err(RestoreError::NotWhole { condition }),
+    }
+}
+
+fn describe_any(
+    wire: &mut Wire,
+    lender: &DataLender,
+    volume: VolumeId,
+    longest: Duration,
+) -> Result<Description, RestoreError> {
+    let question = Message::inquire(Some(volume.0));
+    let message = match ask_for(wire, &question, FrameKind::Replica, longest)? {
         Ok(message) => message,
         Err(refusal) if Refusal::from_byte(refusal) == Some(Refusal::NoReplica) => {
             let address = lender.address.to_string();
@@ -78,10 +112,7 @@ fn describe(wire: &mut Wire, lender: &DataLender, volume: VolumeId) -> Result<De
     if description.follow.identity.volume != volume.0 {
         return Err(RestoreError::Malformed);
     }
-    match description.condition {
-        Condition::Following => Ok(description),
-        condition => Err(RestoreError::NotWhole { condition }),
-    }
+    Ok(description)
 }
 
 /// Begins a new reign at the data lender, over the same members. Returns what the copy is from then on.
@@ -102,7 +133,10 @@ pub(super) fn claim(lender: &DataLender, volume: VolumeId) -> Result<Description
     let follow = before.follow.claim(claim.epoch, claim.writer, true);
     ask(&mut wire, &follow, FrameKind::Following)?.map_err(refused)?;
     let mut now = describe(&mut wire, lender, volume)?;
-    let view = now.view.restored(claim.writer);
+    let view = View {
+        note: Some(netram_client::claim_note()),
+        ..now.view.restored(claim.writer)
+    };
     if (view.epoch, view.writer) != (claim.epoch, claim.writer) {
         return Err(RestoreError::Silent(
             "its client came back meanwhile; try again".to_owned(),
@@ -148,7 +182,7 @@ impl Claimant<'_> {
                 continue;
             }
             let Some(message) = wire.await_next(deadline)? else {
-                return Err(silent());
+                return Err(silent(ANSWER_TIMEOUT));
             };
             let header = message.header;
             match header.kind {
@@ -217,7 +251,7 @@ fn ask_map(wire: &mut Wire, first: u64, count: u32, at_least: Lsn) -> Result<Vec
         match answer.header.flags {
             Flag::HOLES if answer.body.len() == (count as usize).div_ceil(8) => return Ok(answer.body),
             Flag::LATER if Instant::now() < deadline => std::thread::sleep(LATER_PAUSE),
-            Flag::LATER => return Err(silent()),
+            Flag::LATER => return Err(silent(ANSWER_TIMEOUT)),
             _ => return Err(RestoreError::Malformed),
         }
     }

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use netram_client::Journal;
-use netram_disk::Disk;
+use netram_disk::{Disk, VolumeId};
 use netram_proto::id::Lsn;
 use netram_proto::journal::{Kept, View};
 use netram_proto::port::Log;
@@ -24,6 +24,8 @@ use serde::{Deserialize, Serialize};
 
 use super::blocks::Chooser;
 use super::fetch::{Copy, Early};
+use super::proof::who_claimed;
+use super::restore::DataLender;
 use super::wire::{Wire, WireError};
 use crate::file::VolumeFile;
 
@@ -270,6 +272,7 @@ struct Feeding<'a> {
     closing: bool,
     resyncs: u64,
     resync_since: Option<Instant>,
+    fence_told: bool,
 }
 
 impl<'a> Feeding<'a> {
@@ -296,6 +299,7 @@ impl<'a> Feeding<'a> {
             closing: false,
             resyncs: 0,
             resync_since: None,
+            fence_told: false,
         }
     }
 
@@ -499,6 +503,7 @@ impl<'a> Feeding<'a> {
         }
         if let Some(epoch) = self.source.fenced() {
             self.disk.log().on_replica_fenced(epoch);
+            self.tell_fence();
         }
         let status = self.source.status();
         if is_whole(&status) {
@@ -514,6 +519,23 @@ impl<'a> Feeding<'a> {
         state.closed = self.source.is_closed();
         drop(state);
         self.shared.changed.notify_all();
+    }
+
+    /// Says once who has claimed the copy.
+    fn tell_fence(&mut self) {
+        if std::mem::replace(&mut self.fence_told, true) {
+            return;
+        }
+        let lender = DataLender {
+            address: self.parts.address.clone(),
+            security: self.parts.security.clone(),
+        };
+        let id = VolumeId(self.parts.follow.identity.volume);
+        let claim = who_claimed(&lender, id, &self.disk.log().newest_view());
+        tracing::error!(
+            lender = %self.parts.address, claim,
+            "the data lender refuses this volume: its copy was claimed; docs/operating.md, Fenced, says what to do"
+        );
     }
 
     fn note_resync(&mut self, status: &SourceStatus) {

@@ -55,6 +55,8 @@ pub(super) struct Host {
     /// Since when stages do not get into the image.
     failing: Option<Instant>,
     contact_stored: Instant,
+    /// When its client was last heard, if that was since the copy was opened. Whoever only claims it is no client.
+    heard: Option<Instant>,
 }
 
 /// A copy's thread, from the first session to some time after the last.
@@ -189,6 +191,7 @@ impl Host {
             stages,
             failing: None,
             contact_stored: Instant::now(),
+            heard: None,
         }))
     }
 
@@ -214,7 +217,11 @@ impl Host {
             self.check_stages()?;
             if let Some(there) = &mut session {
                 alone_since = Instant::now();
-                match there.turn(self, TICK) {
+                let turned = there.turn(self, TICK);
+                if self.replica.is_heard() && self.replica.view().has_served() {
+                    self.heard = Some(there.heard());
+                }
+                match turned {
                     Ok(()) => {
                         if let Err(error) = self.note_contact().and_then(|()| self.scrub_on()) {
                             there.fail(&error);
@@ -291,14 +298,25 @@ impl Host {
 
     fn store_contact(&mut self) -> Result<(), HostError> {
         self.contact_stored = Instant::now();
+        let Some(heard) = self.heard else { return Ok(()) };
         let standing = Standing {
-            contact: now_seconds(),
+            contact: now_seconds().saturating_sub(heard.elapsed().as_secs()),
             ..*self.replica.standing()
         };
         self.standing.store(standing)?;
         // The client need not know.
         let _ = self.replica.on_stored(standing);
         Ok(())
+    }
+
+    /// How long ago the client was heard, by this machine's clocks.
+    pub(super) fn heard_ms(&self) -> u64 {
+        match self.heard {
+            Some(heard) => u64::try_from(heard.elapsed().as_millis()).unwrap_or(u64::MAX),
+            None => now_seconds()
+                .saturating_sub(self.replica.standing().contact)
+                .saturating_mul(1000),
+        }
     }
 
     fn report(&self, heard: Option<Instant>) -> ReplicaReport {

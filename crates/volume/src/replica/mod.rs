@@ -9,6 +9,7 @@
 //! | `host`, `session` | one copy, open; what its client asks of it |
 //! | `blocks` | the blocks of a resync |
 //! | `claim` | what a restore says to the data lender |
+//! | `proof` | what is asked before anything is claimed |
 //! | `stages`, `scrub`, `quota`, `failure` | the copy's image, looking for damage, what copies may take, what is said of failures |
 //! | `feeder` | the client's thread `netram-replica`: ships the log, sends blocks, says who is in service |
 //! | `fetch` | blocks from the copy, for a volume that lost or lacks them |
@@ -23,6 +24,7 @@ mod feeder;
 mod fetch;
 mod host;
 mod keeper;
+mod proof;
 mod quota;
 pub mod restore;
 mod scrub;
@@ -35,10 +37,12 @@ mod wire;
 
 pub use feeder::{DataLenderStatus, ResyncStatus};
 pub use keeper::{Keeper, KeeperError, KeeperLimits};
+pub use proof::ClaimFound;
 pub use standing::StandingFileError;
 
 pub(crate) use feeder::{Feeder, Parts as FeederParts, VolumeDisk};
 pub(crate) use fetch::Copy;
+pub(crate) use proof::{Ago, CopyWord, ask_copy, heard_lately};
 pub(crate) use restore::first_word;
 pub(crate) use scrub::scrub_file;
 pub(crate) use standing::StandingFile;

@@ -1,6 +1,7 @@
 //! A volume made anew from a data lender's copy, when its own disk is lost.
 //!
-//! 1. Ask what the copy is; refuse one that is not whole.
+//! 1. Ask what the copy is, who claimed it, when its client was heard, and what the members hold ([`check_restore`]). A refusal ends here,
+//!    and has changed nothing anywhere (rule 18).
 //! 2. *Claim* it: from here on the data lender refuses the volume's old client, should it still live.
 //! 3. Make a journal that begins where the copy's log ends, and recover it: all members must answer, with windows that
 //!    continue the copy. What they hold goes into the journal, and nobody needs them any more.
@@ -17,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use netram_client::seal::{DataKey, KEY_BYTES};
-use netram_client::{Follower, Journal, JournalConfig, OfReplica, Parts};
+use netram_client::{Follower, Journal, JournalConfig, Parts};
 use netram_disk::{BLOCK_BYTES, GrowError, Restoring, VolumeId};
 use netram_lender::ReplicaReport;
 use netram_proto::id::Lsn;
@@ -29,6 +30,8 @@ use netram_proto::wire::FrameKind;
 use netram_transport::{Address, ConnectError, Security, connect};
 
 use super::claim::{self, Claimant, ask};
+use super::proof::{Ago, of_copy};
+pub use super::proof::{ClaimFound, CopyFound, HEARD_LATELY, RestoreCheck, check_restore};
 use super::wire::{Wire, WireError};
 use crate::error::CreateError;
 use crate::place::Place;
@@ -68,13 +71,23 @@ pub enum RestoreError {
         /// How it stands.
         condition: Condition,
     },
+    /// The volume's client may be running.
+    #[error(
+        "the data lender heard the volume's client {} ago, so it may be running: a restore would fence it, and what it acknowledges \
+         meanwhile would be lost. Stop it, or switch its machine off. If it is off, say --client-is-off",
+        Ago(*heard)
+    )]
+    LiveClient {
+        /// How long ago it was heard.
+        heard: Duration,
+    },
     /// What it says makes no sense.
     #[error("the data lender's answer makes no sense; do both run the same release?")]
     Malformed,
     /// The volume could not be made.
     #[error("{0}")]
     Create(#[from] CreateError),
-    /// The journal could not be recovered. The copy is claimed; try again.
+    /// The members do not suffice: asked before anything was changed, or, if they went in between, after the copy was claimed.
     #[error("{0}")]
     Journal(#[from] netram_client::OpenError),
     /// The journal could not be written.
@@ -161,16 +174,21 @@ pub fn replicas(address: &Address, security: &Security) -> Result<Kept, RestoreE
 }
 
 /// Makes the volume at `root` from the copy that the data lender `from` has. `config` is how its journal's members
-/// are reached.
+/// are reached. `client_is_off`: the operator says that the volume's client does not run any more.
 pub fn restore(
     root: &Path,
     from: &DataLender,
     volume: VolumeId,
     config: &JournalConfig,
+    client_is_off: bool,
     finish: impl FnOnce(&Path) -> std::io::Result<()>,
 ) -> Result<Restored, RestoreError> {
     let place = Place::at(root);
     place.check_free()?;
+    let check = check_restore(root, from, volume, config, client_is_off)?;
+    if let Some(refusal) = check.refusal {
+        return Err(refusal);
+    }
     let description = claim::claim(from, volume)?;
     let mut restored = Restored {
         volume,
@@ -256,17 +274,7 @@ fn recover(
         start: description.end,
     };
     Follower::create(&place.journal(), &parts).map_err(CreateError::from)?;
-    let config = JournalConfig {
-        of_replica: Some(OfReplica {
-            closed: description.closed,
-        }),
-        lenders: Vec::new(),
-        members: 0,
-        members_min: None,
-        multicast: None,
-        ..config.clone()
-    };
-    let (journal, recovered) = Journal::open(&place.journal(), config)?;
+    let (journal, recovered) = Journal::open(&place.journal(), of_copy(config, description))?;
     restored.records_from_members = recovered.records_from_members;
     restored.loss_accepted = recovered.loss_accepted;
     let released = journal.newest_view();

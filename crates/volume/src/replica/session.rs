@@ -345,6 +345,7 @@ fn describe(host: &Host) -> Result<Message, Ended> {
         condition: standing.condition,
         closed: standing.closed,
         contact: standing.contact,
+        heard_ms: Some(host.heard_ms()),
         head: log.head(),
         end: log.end(),
         view: log.view(),

@@ -161,6 +161,7 @@ impl Place {
 fn check_copy(copy: &Path) {
     let taking = VolumeSettings {
         take_over: true,
+        client_is_off: true,
         ..VolumeSettings::default()
     };
     let (taken, _) = Volume::open_with(copy, &taking).unwrap();

@@ -6,6 +6,7 @@ mod control;
 mod create;
 mod hostile;
 mod kill;
+mod proof;
 mod replica;
 mod restore;
 mod volume;

@@ -183,6 +183,7 @@ fn a_copy_follows_and_is_taken_over_where_it_is() {
     drop(lender);
     let taking = VolumeSettings {
         take_over: true,
+        client_is_off: true,
         ..VolumeSettings::default()
     };
     let (taken, _) = Volume::open_with(&copy, &taking).unwrap();
@@ -250,6 +251,7 @@ fn an_absence_is_made_good_by_what_changed_alone() {
     drop(lender);
     let taking = VolumeSettings {
         take_over: true,
+        client_is_off: true,
         ..VolumeSettings::default()
     };
     let (taken, _) = Volume::open_with(&place.copy(id), &taking).unwrap();
@@ -318,6 +320,7 @@ fn a_copy_whose_log_lost_records_stands_in_for_nothing_and_is_made_anew() {
     drop(lender);
     let taking = VolumeSettings {
         take_over: true,
+        client_is_off: true,
         ..VolumeSettings::default()
     };
     let (taken, _) = Volume::open_with(&place.copy(id), &taking).unwrap();
@@ -344,7 +347,7 @@ fn a_volume_that_is_mostly_empty_is_restored_with_its_holes() {
         address: place.address(),
         security: config.security.clone(),
     };
-    restore(&place.path("volume"), &from, id, &config, |_| Ok(())).unwrap();
+    restore(&place.path("volume"), &from, id, &config, true, |_| Ok(())).unwrap();
     let volume = place.open();
     until("all of it is here", || volume.status().restoring.is_none());
     assert_eq!(volume.status().disk.statistics.copied, blocks.len() as u64);
@@ -379,9 +382,11 @@ fn a_lost_client_is_restored_and_serves_at_once() {
         address: place.address(),
         security: config.security.clone(),
     };
-    let wrong = restore(&place.path("volume"), &from, VolumeId(1), &config, |_| Ok(()));
+    let wrong = restore(&place.path("volume"), &from, VolumeId(1), &config, true, |_| {
+        Ok(())
+    });
     assert!(wrong.unwrap_err().to_string().contains("keeps no copy"));
-    let restored = restore(&place.path("volume"), &from, id, &config, |_| Ok(())).unwrap();
+    let restored = restore(&place.path("volume"), &from, id, &config, true, |_| Ok(())).unwrap();
     assert!(restored.closed);
     let volume = place.open();
     // Reading and partial writes, while nearly nothing is here.

@@ -16,14 +16,14 @@ use netram_volume::replica::Keeper;
 use netram_volume::replica::restore::{DataLender, RestoreError, Restored, restore};
 use netram_volume::{Device, OpenError, Place, Volume, VolumeSettings};
 
-const PLACE: &str = "NETRAM_TEST_RESTORE";
-const VOLUME: &str = "NETRAM_TEST_RESTORE_VOLUME";
-const BLOCK: usize = 4096;
-const BLOCKS: u64 = 100;
+pub(crate) const PLACE: &str = "NETRAM_TEST_RESTORE";
+pub(crate) const VOLUME: &str = "NETRAM_TEST_RESTORE_VOLUME";
+pub(crate) const BLOCK: usize = 4096;
+pub(crate) const BLOCKS: u64 = 100;
 const BYTES: u64 = 4 << 20;
 const JOURNAL_BYTES: u64 = 4 << 20;
 /// How long anything may take that is not itself under test.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Writes a volume, waits until its data lender has all of it, and says so; then writes on, and says each write that is complete.
 #[test]
@@ -87,8 +87,8 @@ fn taker() {
 }
 
 /// A lender, stopped when dropped.
-struct Serving {
-    lender: Lender,
+pub(crate) struct Serving {
+    pub(crate) lender: Lender,
     keeper: Option<Arc<Keeper>>,
 }
 
@@ -101,11 +101,11 @@ impl Drop for Serving {
     }
 }
 
-fn address(folder: &Path, name: &str) -> Address {
+pub(crate) fn address(folder: &Path, name: &str) -> Address {
     Address::Unix(folder.join(name))
 }
 
-fn settings(folder: &Path) -> VolumeSettings {
+pub(crate) fn settings(folder: &Path) -> VolumeSettings {
     let mut settings = VolumeSettings {
         data_lender: Some(address(folder, "data.sock")),
         ..VolumeSettings::default()
@@ -116,7 +116,7 @@ fn settings(folder: &Path) -> VolumeSettings {
     settings
 }
 
-fn serve(folder: &Path, name: &str, keeper: Option<Arc<Keeper>>) -> Serving {
+pub(crate) fn serve(folder: &Path, name: &str, keeper: Option<Arc<Keeper>>) -> Serving {
     let config = Config {
         listen: vec![address(folder, name)],
         memory: 16 << 20,
@@ -128,12 +128,12 @@ fn serve(folder: &Path, name: &str, keeper: Option<Arc<Keeper>>) -> Serving {
     Serving { lender, keeper }
 }
 
-fn data_lender(folder: &Path) -> Serving {
+pub(crate) fn data_lender(folder: &Path) -> Serving {
     let keeper = Arc::new(Keeper::start(&folder.join("kept")).unwrap());
     serve(folder, "data.sock", Some(keeper))
 }
 
-struct Killed(Child);
+pub(crate) struct Killed(pub(crate) Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
@@ -143,7 +143,7 @@ impl Drop for Killed {
 }
 
 /// A test of this program as a process of its own.
-fn spawn(folder: &Path, test: &str, volume: &str) -> Killed {
+pub(crate) fn spawn(folder: &Path, test: &str, volume: &str) -> Killed {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
         .args(["--exact", test, "--ignored", "--nocapture"])
@@ -155,13 +155,13 @@ fn spawn(folder: &Path, test: &str, volume: &str) -> Killed {
 }
 
 /// A volume whose writer was killed when its data lender had all of it.
-fn killed(folder: &Path) -> VolumeId {
+pub(crate) fn killed(folder: &Path) -> VolumeId {
     killed_after(folder, 0).0
 }
 
 /// The same, if no write was said to be complete; otherwise after so many, of which a member may hold what the data lender has
 /// not. Returns how many were.
-fn killed_after(folder: &Path, writes: u64) -> (VolumeId, u64) {
+pub(crate) fn killed_after(folder: &Path, writes: u64) -> (VolumeId, u64) {
     let id = Volume::create(&folder.join("volume"), BYTES, JOURNAL_BYTES).unwrap();
     let mut writer = spawn(folder, "restore::writer", "");
     let mut lines = BufReader::new(writer.0.stdout.take().unwrap())
@@ -269,7 +269,7 @@ impl Lost {
     }
 }
 
-fn lose(folder: &Path) {
+pub(crate) fn lose(folder: &Path) {
     std::fs::remove_dir_all(folder.join("volume")).unwrap();
 }
 
@@ -291,24 +291,26 @@ fn bring_back_and(
         address: address(folder, "data.sock"),
         security: config.security.clone(),
     };
-    restore(&root, &from, id, &config, |_| {
+    // Its writer was killed a moment ago.
+    restore(&root, &from, id, &config, true, |_| {
         meanwhile();
         Ok(())
     })
 }
 
-fn take_over(folder: &Path, id: VolumeId) -> Result<Volume, OpenError> {
+pub(crate) fn take_over(folder: &Path, id: VolumeId) -> Result<Volume, OpenError> {
     let mut taking = settings(folder);
     taking.data_lender = None;
     taking.take_over = true;
+    taking.client_is_off = true;
     Volume::open_with(&folder.join("kept").join(id.to_string()), &taking).map(|(volume, _)| volume)
 }
 
-fn fill(block: u64, version: u8) -> Vec<u8> {
+pub(crate) fn fill(block: u64, version: u8) -> Vec<u8> {
     vec![block as u8 ^ version.wrapping_mul(51); BLOCK]
 }
 
-fn write(volume: &Volume, block: u64, version: u8) {
+pub(crate) fn write(volume: &Volume, block: u64, version: u8) {
     let pending = volume.write(block * BLOCK as u64, &fill(block, version)).unwrap();
     volume.wait(pending).unwrap();
 }
@@ -483,6 +485,7 @@ fn a_copy_that_is_taken_over_has_all_of_its_log_free_for_what_members_hold() {
     let mut taking = settings(folder);
     taking.data_lender = None;
     taking.take_over = true;
+    taking.client_is_off = true;
     let copy = folder.join("kept").join(id.to_string());
     let (taken, recovered) = Volume::open_with(&copy, &taking).unwrap();
     assert!(recovered.journal.local_end.0 > 0);

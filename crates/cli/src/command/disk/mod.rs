@@ -8,6 +8,7 @@ mod detach;
 mod grow;
 mod list;
 mod opener;
+mod recover;
 mod replicas;
 mod restore;
 mod resync;
@@ -24,6 +25,11 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use clap::Subcommand;
 use netram_attach::Registry;
+use netram_volume::VolumeCheck;
+use serde_json::json;
+
+use super::check;
+use crate::output;
 
 /// Make, attach and serve volumes: block devices whose writes are in other machines' RAM at once
 ///
@@ -48,6 +54,7 @@ pub(crate) enum Disk {
     Replicas(replicas::Replicas),
     Restore(restore::Restore),
     Takeover(takeover::Takeover),
+    Recover(recover::Recover),
     Delete(delete::Delete),
 }
 
@@ -66,6 +73,7 @@ impl Disk {
             Disk::Replicas(replicas) => replicas.run(),
             Disk::Restore(restore) => restore.run(),
             Disk::Takeover(takeover) => takeover.run(),
+            Disk::Recover(recover) => recover.run(),
             Disk::Delete(delete) => delete.run(),
         }
     }
@@ -100,6 +108,25 @@ fn refuse_attached(volume: &Path) -> Result<()> {
             entry.record.name
         ),
     }
+}
+
+/// What a check of an opening or a take-over found.
+fn end_check(volume: &Path, found: &VolumeCheck, as_json: bool) -> Result<ExitCode> {
+    let refusal = found
+        .refusal
+        .as_ref()
+        .map(|refusal| refusal as &dyn std::error::Error);
+    match (&found.journal, as_json) {
+        (journal, true) => output::json(&json!({
+            "volume": volume,
+            "would_succeed": refusal.is_none(),
+            "refusal": refusal.map(ToString::to_string),
+            "journal": journal.as_ref().map(check::as_json),
+        }))?,
+        (Some(journal), false) => check::tell(journal)?,
+        (None, false) => (),
+    }
+    check::end(refusal, as_json)
 }
 
 fn need_root(what: &str) -> Result<()> {

@@ -11,19 +11,26 @@ use netram_client::JournalConfig;
 use netram_disk::VolumeId;
 use netram_transport::{Address, Security};
 use netram_volume::Place;
-use netram_volume::replica::restore::{DataLender, Restored, restore};
+use netram_volume::replica::restore::{DataLender, RestoreCheck, Restored, check_restore, restore};
 use serde_json::json;
 
 use super::create::write_settings;
-use crate::options::{SecurityArgs, Usage, security};
+use crate::command::check;
+use crate::options::{SecurityArgs, Span, Usage, security};
 use crate::output;
 use crate::settings::key_path;
 
 /// Make a volume anew from its data lender's copy, after its own disk was lost
 ///
-/// The data lender refuses the volume's old client from then on. The lenders that
-/// held the newest writes must answer; if they cannot, it is refused, and may be
-/// tried again. The new volume can be attached or served at once: blocks come from
+/// First the data lender and the lenders that held the newest writes are asked. If
+/// they do not suffice, or the volume's client was heard within the last 10 s, it
+/// is refused and nothing has changed. Only then the old client is fenced. --check
+/// stops after the question: exit code 0 if it would succeed, 3 if refused.
+///
+/// BE SURE THAT THE OLD MACHINE IS OFF. A client that is only cut off goes on
+/// acknowledging writes from its own disk, and they are lost (docs/disk.md).
+///
+/// The new volume can be attached or served at once: blocks come from
 /// the data lender when they are read, and all of them in the background.
 ///
 ///   netram disk replicas tcp://10.0.0.4:7420 --key-file /etc/netram/key
@@ -52,6 +59,15 @@ pub(crate) struct Restore {
     /// Allow all members in this machine's power domain
     #[arg(long)]
     one_domain: bool,
+    /// Only ask; nothing is changed
+    #[arg(long)]
+    check: bool,
+    /// The client's machine is off, although the data lender heard it a moment ago
+    #[arg(long)]
+    client_is_off: bool,
+    /// How long to wait for lenders that must answer, as 500ms, 30s or 2m
+    #[arg(long, value_name = "TIME")]
+    patience: Option<Span>,
     /// Go on although writes that were acknowledged may be missing
     #[arg(long)]
     accept_loss: bool,
@@ -71,22 +87,30 @@ impl Restore {
                 self.id
             ))
         })?;
+        let defaults = JournalConfig::default();
         let config = JournalConfig {
+            patience: self.patience.map_or(defaults.patience, |time| time.0),
             accept_loss: self.accept_loss,
             security: self.security.security()?,
-            ..JournalConfig::default()
+            ..defaults
         };
         let from = DataLender {
             address: self.from.clone(),
             security: self.data_security(&config.security)?,
         };
+        let what = || format!("restoring {}", self.volume.display());
+        if self.check {
+            let found =
+                check_restore(&self.volume, &from, id, &config, self.client_is_off).with_context(what)?;
+            return self.tell_check(&found);
+        }
         let settings = self.settings()?;
         let write = |root: &Path| {
             let written = write_settings(&Place::at(root).settings_file(), &settings);
             written.map_err(|error| io::Error::other(format!("{error:#}")))
         };
-        let what = || format!("restoring {}", self.volume.display());
-        let restored = restore(&self.volume, &from, id, &config, write).with_context(what)?;
+        let restored =
+            restore(&self.volume, &from, id, &config, self.client_is_off, write).with_context(what)?;
         match self.json {
             true => output::json(&json!({
                 "volume": self.volume,
@@ -101,6 +125,48 @@ impl Restore {
             false => self.tell(&restored)?,
         }
         Ok(ExitCode::SUCCESS)
+    }
+
+    fn tell_check(&self, found: &RestoreCheck) -> Result<ExitCode> {
+        let refusal = found
+            .refusal
+            .as_ref()
+            .map(|refusal| refusal as &dyn std::error::Error);
+        let (copy, claim) = (&found.copy, &found.copy.claim);
+        if self.json {
+            output::json(&json!({
+                "would_succeed": refusal.is_none(),
+                "refusal": refusal.map(ToString::to_string),
+                "copy": {
+                    "bytes": copy.bytes,
+                    "condition": copy.condition.to_string(),
+                    "closed": copy.closed,
+                    "client_heard_ms_ago": copy.heard.as_millis() as u64,
+                    "claimed_by": claim.by,
+                    "claimed_under_epoch": claim.epoch,
+                    "claimed_s_ago": claim.ago.map(|ago| ago.as_secs()),
+                    "claim_served": claim.served,
+                },
+                "journal": found.journal.as_ref().map(check::as_json),
+            }))?;
+            return check::end(refusal, true);
+        }
+        output::line(format_args!(
+            "the copy, {}, is {}; its client was heard {} ago{}",
+            output::bytes(copy.bytes),
+            copy.condition,
+            output::age(copy.heard),
+            if copy.closed {
+                ", and had closed the volume"
+            } else {
+                ""
+            }
+        ))?;
+        output::line(format_args!("of the copy, {claim}"))?;
+        if let Some(journal) = &found.journal {
+            check::tell(journal)?;
+        }
+        check::end(refusal, false)
     }
 
     fn tell(&self, restored: &Restored) -> Result<()> {

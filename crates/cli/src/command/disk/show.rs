@@ -215,6 +215,9 @@ impl Seen {
                 ),
             )
         }));
+        if !report.lenders.is_empty() && !journal.copies.is_empty() {
+            lines.push(("copies", journal.copies.clone()));
+        }
         lines.extend(report.data_lender.as_ref().map(|status| ("copy", copy(status))));
         lines.extend(report.restoring.as_ref().map(|progress| {
             let (done, total) = (output::bytes(progress.done), output::bytes(progress.total));

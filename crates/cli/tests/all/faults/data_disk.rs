@@ -71,6 +71,7 @@ fn a_full_disk_at_the_data_lender_stops_no_write_and_room_brings_the_copy_back()
     lender.kill();
     let taking = VolumeSettings {
         take_over: true,
+        client_is_off: true,
         ..VolumeSettings::default()
     };
     let (taken, _) = Volume::open_with(&kept.join(id.to_string()), &taking).expect("the copy is a volume");

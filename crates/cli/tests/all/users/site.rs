@@ -333,6 +333,7 @@ impl Site {
             "--from",
             &keeper.address,
             "--insecure",
+            "--client-is-off",
         ];
         for lender in &self.lenders {
             restore.extend(["--lender", &lender.address]);

@@ -30,9 +30,14 @@ impl Place {
     }
 
     pub(crate) fn lender(&self, name: &str) -> Lender {
+        self.lender_at(name, &[name])
+    }
+
+    /// A lender that is reached by several addresses.
+    pub(crate) fn lender_at(&self, name: &str, addresses: &[&str]) -> Lender {
         let config = Config {
             name: name.to_string(),
-            listen: vec![self.address(name)],
+            listen: addresses.iter().map(|address| self.address(address)).collect(),
             security: self.security.clone(),
             memory: 64 << 20,
             store: Some(self.directory.path().join(format!("{name}.mem"))),
@@ -88,4 +93,14 @@ pub(crate) fn payloads(journal: &Journal) -> Vec<Vec<u8>> {
     };
     journal.read(head, &mut each).expect("read");
     found
+}
+
+/// The journal's directory as a crash at this moment would leave it, beside the running one.
+pub(crate) fn copy_of(place: &Place) -> PathBuf {
+    let copy = place.directory.path().join("copy");
+    std::fs::create_dir(&copy).unwrap();
+    for name in ["log", "view", "data.key", "lock"] {
+        std::fs::copy(place.journal().join(name), copy.join(name)).unwrap();
+    }
+    copy
 }

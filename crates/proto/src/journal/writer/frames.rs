@@ -8,7 +8,7 @@ use crate::planted::Fault;
 use crate::time::{Span, Time};
 use crate::wire::{Cursor, Flag, Frame, FrameKind, Header, Refusal};
 
-use super::super::recovery::bind_body;
+use super::super::peer::bind_body;
 use super::super::{Body, Outgoing};
 use super::lender::{Control, LinkPhase, Role};
 use super::{Set, Writer};
@@ -347,6 +347,9 @@ impl Writer {
         }
         let lender = &mut self.lenders[index];
         let domain = core::str::from_utf8(frame.body).unwrap_or_default();
+        if lender.domain_behind_link != domain {
+            lender.domain_behind_link = String::from(domain);
+        }
         if lender.role != Role::Member && lender.domain != domain {
             lender.domain = String::from(domain);
         }
@@ -356,6 +359,8 @@ impl Writer {
 
     fn on_sealed(&mut self, index: usize, frame: &Frame<'_>, now: Time) {
         let sent_max = self.sent_max(index);
+        let used = self.user_of(Incarnation(frame.header.who), index).is_some();
+        let used = used && !self.planted.is(Fault::AliasJoins);
         let lender = &mut self.lenders[index];
         if lender.link != LinkPhase::Sealing || frame.header.epoch != self.epoch {
             return;
@@ -383,9 +388,10 @@ impl Writer {
             }
         } else {
             lender.incarnation = incarnation;
-            if frame.header.flags & Flag::KNOWN != 0 {
+            if frame.header.flags & Flag::KNOWN != 0 && !used {
                 // A window of an earlier reign, or of a membership that ended while the lender was away. The durable
-                // view does not name it, so nobody will ever ask for it: its memory is given back.
+                // view does not name it, so nobody will ever ask for it: its memory is given back. Not if another address leads
+                // to the same memory: then the window is that one's.
                 lender.generation = frame.header.mark;
                 lender.window_epoch = window_epoch.unwrap_or_default();
                 lender.control = Some(Control::Leave);

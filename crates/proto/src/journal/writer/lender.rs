@@ -48,7 +48,10 @@ pub(super) enum Control {
 #[derive(Clone, Debug)]
 pub(super) struct Lender {
     pub(super) address: String,
+    /// What feeds the memory that acknowledgements count from.
     pub(super) domain: String,
+    /// What feeds the memory behind this link.
+    pub(super) domain_behind_link: String,
     pub(super) link: LinkPhase,
     pub(super) role: Role,
     pub(super) control: Option<Control>,
@@ -81,6 +84,11 @@ pub(super) struct Lender {
     /// When bytes were last sent or received progress was made, for links that lose frames.
     pub(super) progress: Time,
     pub(super) lost_at: Option<Time>,
+    /// What it had received and held when it was looked at last, and when that, or its owing nothing, was last news.
+    pub(super) had: (Lsn, Lsn),
+    pub(super) moved: Time,
+    /// It made no progress, and is not asked to join before.
+    pub(super) stalled_until: Option<Time>,
     /// Attempts to connect that failed since the connection last stood.
     pub(super) failures: u32,
     pub(super) withdrawn: bool,
@@ -117,6 +125,7 @@ impl Lender {
         Lender {
             address,
             domain: String::new(),
+            domain_behind_link: String::new(),
             link: LinkPhase::Down(Time(0)),
             role: Role::Spare,
             control: None,
@@ -136,6 +145,9 @@ impl Lender {
             ping_owed: false,
             progress: Time(0),
             lost_at: None,
+            had: (Lsn(0), Lsn(0)),
+            moved: Time(0),
+            stalled_until: None,
             failures: 0,
             withdrawn: false,
             refused: None,
@@ -166,6 +178,7 @@ impl Lender {
     /// Forgets a membership: nothing that this lender acknowledged counts any more.
     pub(super) fn dismiss(&mut self) {
         self.role = Role::Spare;
+        self.domain.clone_from(&self.domain_behind_link);
         self.held = Lsn(0);
         self.received = Lsn(0);
     }

@@ -10,9 +10,13 @@
 //! | `lender.rs` | one lender: its connection's and its membership's state |
 //! | `frames.rs` | what to send, and what an answer means |
 //! | `cast.rs` | what is sent once for all, by multicast |
+//! | `domains.rs` | what feeds the members: which of them one failure may take together |
 //! | `kept.rs` | what a data lender has, and so what members must keep |
 //! | `shared.rs` | a node's journal: the server of its region votes in the disk's place |
 //! | `views.rs` | who is a member: proposing, storing and adopting views |
+//! | `given_up.rs` | who is given up: silent too long, or without progress |
+//! | `memory.rs` | which lenders are one memory |
+//! | `rest.rs` | when the journal is clean, and which acknowledgements count then |
 //! | `status.rs` | what an operator is told |
 //!
 //! What keeps acknowledged bytes safe when the view changes (rules 1 and 3): from the moment a new view is proposed, an
@@ -22,9 +26,13 @@
 //! journal the same holds with the server's word in the place of the local disk's.
 
 mod cast;
+mod domains;
 mod frames;
+mod given_up;
 mod kept;
 mod lender;
+mod memory;
+mod rest;
 mod shared;
 mod status;
 mod views;
@@ -42,6 +50,7 @@ use crate::port::Votes;
 use crate::time::{Span, Time};
 use crate::wire::Link;
 
+use super::note::ClaimNote;
 use super::reigns::Reigns;
 use super::rule::CommitRule;
 use super::set::Set;
@@ -50,8 +59,9 @@ pub use cast::{CastConfig, CastStats};
 pub use kept::Kept;
 use lender::Lender;
 pub use lender::{LinkPhase, Role};
+use rest::Rest;
 pub use shared::{ServerKept, Voter};
-pub use status::{Blocked, LenderStatus, WriterStatus};
+pub use status::{Blocked, Copies, LenderStatus, WriterStatus};
 use views::Proposal;
 
 /// How long things may take. Safety does not depend on any of these.
@@ -65,6 +75,8 @@ pub struct Timing {
     pub detect: Span,
     /// A lender that cannot be reached is tried again after this.
     pub retry: Span,
+    /// When nothing was appended and everything has been everywhere for so long, the view calls the journal clean.
+    pub idle: Span,
     /// On links that may lose frames: send again what has not been received after this. Streams need none.
     pub resend: Option<Span>,
 }
@@ -75,6 +87,7 @@ impl Default for Timing {
             ping: Span::from_ms(100),
             detect: Span::from_ms(500),
             retry: Span::from_ms(500),
+            idle: Span::from_ms(1000),
             resend: None,
         }
     }
@@ -129,9 +142,16 @@ pub struct Writer {
     gone: Set,
     disconnects: Set,
     generations: u32,
+    /// The durable view calls the journal clean: below this, all was on the disk.
+    clean: Option<Lsn>,
+    rest: Rest,
+    /// When we were last told the time.
+    ticked: Option<Time>,
     cast: Cast,
     /// The journal's reigns up to this one, for its views.
     reigns: Reigns,
+    /// Who claimed this reign, for its views.
+    note: Option<ClaimNote>,
     /// What the data lender in service has, and when we were last told so.
     kept: Option<(Kept, Time)>,
     /// Of a shared journal: what its server has.
@@ -176,8 +196,12 @@ impl Writer {
             gone: Set::EMPTY,
             disconnects: Set::EMPTY,
             generations: 0,
+            clean: None,
+            rest: Rest::default(),
+            ticked: None,
             cast: Cast::new(end.lsn),
             reigns: Reigns::default(),
+            note: None,
             kept: None,
             server,
             fenced: None,
@@ -189,6 +213,12 @@ impl Writer {
     /// The journal's reigns, as the durable view has them.
     pub fn with_reigns(mut self, reigns: Reigns) -> Writer {
         self.reigns = reigns;
+        self
+    }
+
+    /// Who claimed this reign, as the durable view says.
+    pub fn with_note(mut self, note: Option<ClaimNote>) -> Writer {
+        self.note = note;
         self
     }
 
@@ -241,6 +271,9 @@ impl Writer {
     pub fn on_append(&mut self, tail: Lsn) {
         assert!(tail >= self.tail);
         self.tail = tail;
+        if self.clean.is_some() || self.proposal.is_some() {
+            self.wake();
+        }
     }
 
     /// A sync of the local log ended well: everything below `end` is on the disk, and `end` is where a record ends.
@@ -266,7 +299,7 @@ impl Writer {
         }
         let hopeful = |&index: &usize| self.lenders[index].held >= end || !self.gone.has(index);
         let copies = self.config.rule.copies(self.view.len());
-        let by_members = self.counts(self.view) && self.view.iter().filter(hopeful).count() >= copies;
+        let by_members = self.counting() && self.view.iter().filter(hopeful).count() >= copies;
         let by_voter = match self.server {
             None => !self.disk_failed,
             Some(_) => true,
@@ -288,12 +321,12 @@ impl Writer {
         }
     }
 
-    /// Whether the durable view's rule holds everything below `end`.
+    /// Whether as many members of the durable view as its rule demands hold everything below `end`.
     pub fn rule_satisfied(&self, end: Lsn) -> bool {
         self.rule_lsn(self.view).is_some_and(|lsn| lsn >= end)
     }
 
-    /// Everything below is held by the durable view's members as the rule demands; zero while they do not count.
+    /// Everything below is held by the durable view's members as the rule demands; zero while there are too few of them.
     pub fn ruled(&self) -> Lsn {
         self.rule_lsn(self.view).unwrap_or_default()
     }
@@ -308,9 +341,9 @@ impl Writer {
         if self.fenced.is_some() && !self.planted.is(Fault::FenceIgnored) {
             return;
         }
-        let mut by_members = self.rule_lsn(self.view);
+        let mut by_members = self.counted(self.view, self.clean);
         if let Some(proposal) = &self.proposal {
-            let proposed = self.rule_lsn(proposal.set);
+            let proposed = self.counted(proposal.set, proposal.clean);
             by_members = if self.planted.is(Fault::ViewBeforeDurable) {
                 proposed
             } else {
@@ -343,16 +376,10 @@ impl Writer {
         rule.satisfied(&mut held[..count])
     }
 
-    /// Whether acknowledgements of a view of `set` count: it has the configured minimum, and not all in one domain.
+    /// Whether acknowledgements of a view of `set` count: it has the configured minimum, and whatever acknowledges is not all fed
+    /// as this machine is.
     fn counts(&self, set: Set) -> bool {
         let enough = set.len() >= self.config.min.max(self.config.rule.copies(set.len())).max(1);
         enough && self.domains_differ(set)
-    }
-
-    fn domains_differ(&self, set: Set) -> bool {
-        self.config.one_domain
-            || set
-                .iter()
-                .any(|index| self.lenders[index].domain != self.config.domain)
     }
 }

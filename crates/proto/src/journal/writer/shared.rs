@@ -133,7 +133,7 @@ mod tests {
     }
 
     impl Bench {
-        fn kept(&mut self, lsn: u64, version: u64) {
+        pub(in super::super) fn kept(&mut self, lsn: u64, version: u64) {
             let end = link(lsn);
             self.writer.on_server_kept(ServerKept { end, version }, self.now);
         }

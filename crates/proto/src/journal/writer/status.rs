@@ -20,7 +20,7 @@ pub enum Blocked {
         /// Members there must be.
         min: usize,
     },
-    /// All members are in this machine's power domain, and nobody allowed that.
+    /// As many members as acknowledge, or all that could join, are in this machine's power domain, and nobody allowed that.
     OneDomain,
 }
 
@@ -31,7 +31,7 @@ impl fmt::Display for Blocked {
                 write!(out, "of the {min} lenders that it takes, {have} are members")
             }
             Blocked::OneDomain => out.write_str(
-                "every lender is in this machine's power domain: say what feeds each with `netram lend --domain`, \
+                "too many lenders are in this machine's power domain: say what feeds each with `netram lend --domain`, \
                  or allow it with one-domain",
             ),
         }
@@ -57,6 +57,33 @@ pub struct LenderStatus {
     pub held: Lsn,
     /// Why it would not take this journal.
     pub refused: Option<Refusal>,
+    /// Its memory is that of the lender at this address, too: it counts once.
+    pub alias_of: Option<String>,
+    /// It was given up because it answered and made no progress.
+    pub stalled: bool,
+}
+
+/// How many copies members hold, and how many failures it takes to lose them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Copies {
+    /// Members of the durable view.
+    pub have: usize,
+    /// Members that the settings ask for.
+    pub wanted: usize,
+    /// Failure domains that the members are in.
+    pub domains: usize,
+}
+
+impl fmt::Display for Copies {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.have < self.wanted {
+            write!(out, "{} of ", self.have)?;
+        }
+        let most = self.wanted.max(self.have);
+        let copies = if most == 1 { "copy" } else { "copies" };
+        let domains = if self.domains == 1 { "domain" } else { "domains" };
+        write!(out, "{most} {copies}, {} {domains}", self.domains)
+    }
 }
 
 /// A writer's standing.
@@ -68,6 +95,10 @@ pub struct WriterStatus {
     pub version: u64,
     /// `None`: members acknowledge. Otherwise why commits wait for the disk.
     pub blocked: Option<Blocked>,
+    /// The journal rests: all of it is on the disk, and recovery needs nobody.
+    pub clean: bool,
+    /// The copies that members hold.
+    pub copies: Copies,
     /// Every configured lender.
     pub lenders: Vec<LenderStatus>,
 }
@@ -83,7 +114,8 @@ impl Writer {
             .min
             .max(self.config.rule.copies(self.view.len()))
             .max(1);
-        if self.view.len() < min {
+        let unfit = |index: usize| self.lenders[index].is_ready() && !self.fits(self.view, index);
+        if self.view.len() < min && !(0..self.lenders.len()).any(unfit) {
             return Some(Blocked::TooFewMembers {
                 have: self.view.len(),
                 min,
@@ -103,11 +135,21 @@ impl Writer {
             member: self.view.has(index),
             held: lender.held,
             refused: lender.refused.map(|(refusal, _)| refusal),
+            alias_of: self
+                .alias_of(index)
+                .map(|other| self.lenders[other].address.clone()),
+            stalled: lender.stalled_until.is_some() && !lender.takes_appends(),
         };
         WriterStatus {
             epoch: self.epoch,
             version: self.version,
             blocked: self.blocked(),
+            clean: self.clean.is_some(),
+            copies: Copies {
+                have: self.view.len(),
+                wanted: self.config.wanted,
+                domains: self.domains(),
+            },
             lenders: self.lenders.iter().enumerate().map(lender).collect(),
         }
     }

@@ -15,7 +15,7 @@ pub(super) struct Bench {
 }
 
 impl Bench {
-    fn new(lenders: usize, wanted: usize, rule: CommitRule) -> Bench {
+    pub(super) fn empty(lenders: usize, wanted: usize, rule: CommitRule) -> Bench {
         Bench::with_voter(lenders, wanted, rule, Voter::Disk)
     }
 
@@ -49,7 +49,7 @@ impl Bench {
 
     /// A writer whose first `wanted` lenders are members.
     pub(super) fn with_members(lenders: usize, wanted: usize, rule: CommitRule) -> Bench {
-        let mut bench = Bench::new(lenders, wanted, rule);
+        let mut bench = Bench::empty(lenders, wanted, rule);
         for index in 0..lenders {
             bench.connect(index, index as u64);
         }
@@ -65,7 +65,7 @@ impl Bench {
         self.connect_from(index, incarnation, b"there");
     }
 
-    fn connect_from(&mut self, index: usize, incarnation: u64, domain: &[u8]) {
+    pub(super) fn connect_from(&mut self, index: usize, incarnation: u64, domain: &[u8]) {
         self.writer.on_connected(index, self.now);
         assert_eq!(self.next(index).unwrap().kind, FrameKind::Bind);
         self.say(
@@ -136,8 +136,11 @@ impl Bench {
     }
 
     pub(super) fn wait(&mut self, span: Span) {
-        self.now = self.now + span;
-        self.writer.on_tick(self.now);
+        let end = self.now + span;
+        while self.now < end {
+            self.now = end.min(self.now + Span::from_ms(10));
+            self.writer.on_tick(self.now);
+        }
     }
 }
 
@@ -209,7 +212,7 @@ fn a_lender_that_claims_what_was_never_sent_is_given_up() {
 /// The writer panicked: it took the lender's word for bytes beyond its tail (simulator seed 123).
 #[test]
 fn a_lender_that_joins_where_nothing_was_sent_is_given_up() {
-    let mut bench = Bench::new(1, 1, CommitRule::All);
+    let mut bench = Bench::empty(1, 1, CommitRule::All);
     bench.connect(0, 1);
     assert_eq!(bench.next(0).unwrap().kind, FrameKind::Join);
     bench.ack(0, 5000, 5000);
@@ -220,7 +223,7 @@ fn a_lender_that_joins_where_nothing_was_sent_is_given_up() {
 /// The writer panicked: the domain did not fit the view (simulator seed 157).
 #[test]
 fn a_lender_whose_domain_would_not_fit_a_view_is_given_up() {
-    let mut bench = Bench::new(1, 1, CommitRule::All);
+    let mut bench = Bench::empty(1, 1, CommitRule::All);
     bench.writer.on_connected(0, bench.now);
     assert_eq!(bench.next(0).unwrap().kind, FrameKind::Bind);
     bench.say(0, Header::new(FrameKind::Bound), &[b'd'; 65]);
@@ -383,7 +386,7 @@ fn a_fenced_writer_never_acknowledges_again() {
 
 #[test]
 fn with_fewer_members_than_the_minimum_only_the_disk_acknowledges() {
-    let mut bench = Bench::new(2, 2, CommitRule::All);
+    let mut bench = Bench::empty(2, 2, CommitRule::All);
     bench.writer.config.min = 2;
     bench.connect(0, 0);
     bench.join(0);
@@ -496,7 +499,7 @@ fn a_member_that_the_disk_overtook_by_a_ring_is_told_so_while_appends_are_on_the
 /// place for it, and commits went at the disk's pace for ever (simulator seed 3000310).
 #[test]
 fn a_view_that_does_not_count_for_want_of_another_domain_makes_place_for_one() {
-    let mut bench = Bench::new(3, 2, CommitRule::All);
+    let mut bench = Bench::empty(3, 2, CommitRule::All);
     bench.writer.config.one_domain = false;
     bench.writer.config.domain = String::from("there");
     bench.connect(0, 1);
@@ -548,7 +551,7 @@ fn small_appends_wait_while_two_are_on_the_way_and_then_go_as_one() {
 
 #[test]
 fn a_window_that_no_view_names_is_given_back_before_the_lender_joins_anew() {
-    let mut bench = Bench::new(1, 1, CommitRule::All);
+    let mut bench = Bench::empty(1, 1, CommitRule::All);
     bench.writer.on_connected(0, bench.now);
     bench.drain(0);
     bench.say(

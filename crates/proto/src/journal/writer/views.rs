@@ -2,10 +2,11 @@
 
 use alloc::vec::Vec;
 
+use crate::id::Lsn;
 use crate::planted::Fault;
 use crate::time::Time;
 
-use super::super::view::{View, ViewMember};
+use super::super::view::{JoinId, View, ViewMember};
 use super::lender::{Control, Role};
 use super::{Set, Writer};
 
@@ -13,6 +14,8 @@ use super::{Set, Writer};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Proposal {
     pub(super) set: Set,
+    /// It calls the journal clean.
+    pub(super) clean: Option<Lsn>,
     /// The driver has it: from now on a crash may leave either view in the file, and there is no way back.
     pub(super) stored: bool,
     /// It is durable here. It counts once a data lender in service, or a shared journal's server, has it too.
@@ -20,24 +23,6 @@ pub(super) struct Proposal {
 }
 
 impl Writer {
-    /// Time passes. The driver calls this every few milliseconds, and more often if it likes.
-    pub fn on_tick(&mut self, now: Time) {
-        let detect = self.config.timing.detect;
-        self.expire_kept(now);
-        for index in 0..self.lenders.len() {
-            let lender = &self.lenders[index];
-            if lender.owing.is_some_and(|since| now.since(since) > detect) {
-                if lender.role == Role::Member {
-                    self.gone = self.gone.with(index);
-                }
-                self.lost_by_us(index, now);
-            } else if lender.role == Role::Member && lender.lost_at.is_some_and(|at| now.since(at) > detect) {
-                self.gone = self.gone.with(index);
-            }
-        }
-        self.settle(now);
-    }
-
     /// Makes the state clean after an event: acknowledgements, proposals, joins.
     pub(super) fn settle(&mut self, now: Time) {
         self.adopt();
@@ -61,25 +46,30 @@ impl Writer {
             if !full || !lender.is_ready() || lender.withdrawn {
                 continue;
             }
-            if target.len() < self.config.wanted {
+            if target.len() < self.config.wanted && self.fits(target, index) {
                 target = target.with(index);
-            } else if !self.domains_differ(target) && lender.domain != self.config.domain {
-                // Full, and yet it does not count: the least preferred member makes way for one that is fed elsewhere.
-                let last = target.iter().last().unwrap_or(index);
+            } else if !self.domains_differ(target) && !self.is_here(index) {
+                // Full, and yet it does not count: the least preferred member that is fed as this machine is makes way for one
+                // that is fed elsewhere.
+                let last = target.iter().filter(|&member| self.is_here(member)).last();
+                let last = last.unwrap_or(index);
                 target = target.without(last).with(index);
             }
         }
         target
     }
 
-    fn propose(&mut self) {
+    pub(super) fn propose(&mut self) {
         if self.disk_failed || self.proposal.is_some_and(|proposal| proposal.stored) {
             return;
         }
         let target = self.target();
+        let clean = self.wants_clean(target).then_some(self.stable.lsn);
+        let changes = target != self.view || clean.is_some() != self.clean.is_some();
         // A proposal that is not stored yet may still be changed, or dropped.
-        self.proposal = (target != self.view).then_some(Proposal {
+        self.proposal = changes.then_some(Proposal {
             set: target,
+            clean,
             stored: false,
             durable: false,
         });
@@ -88,14 +78,18 @@ impl Writer {
     /// Whether [`Writer::view_to_store`] would return a view.
     pub fn view_pending(&self) -> bool {
         self.proposal
-            .is_some_and(|proposal| !proposal.stored && self.may_store(proposal.set))
+            .is_some_and(|proposal| !proposal.stored && self.may_store(&proposal))
     }
 
-    /// Everything acknowledged so far satisfies a view of `set`, or is on the local disk (of a shared journal: at its server).
-    fn may_store(&self, set: Set) -> bool {
-        let satisfied = self.rule_lsn(set).is_some_and(|lsn| lsn >= self.acked);
-        let safe = satisfied || self.voted() >= self.acked || self.planted.is(Fault::NoViewGate);
-        safe && self.is_backed(set)
+    /// Everything acknowledged so far satisfies the proposed view, or is on the local disk (of a shared journal: at its server).
+    fn may_store(&self, proposal: &Proposal) -> bool {
+        let satisfied = self
+            .counted(proposal.set, proposal.clean)
+            .is_some_and(|lsn| lsn >= self.acked);
+        let gate_open = self.planted.is(Fault::NoViewGate)
+            || proposal.clean.is_some() && self.planted.is(Fault::CleanTooEarly);
+        let safe = satisfied || self.voted() >= self.acked || gate_open;
+        safe && self.is_backed(proposal.set)
     }
 
     /// The reign ends: everything is on the local disk, and a view without members is durable. Members are told that
@@ -110,25 +104,21 @@ impl Writer {
             lender.control = lender.is_ready().then_some(Control::Leave);
         }
         self.view = Set::EMPTY;
+        self.clean = None;
         self.proposal = None;
     }
 
     /// The view that the driver must make durable now, if there is one. Returned once; the driver answers with
     /// [`Writer::on_view_stored`] or [`Writer::on_disk_failed`].
     pub fn view_to_store(&mut self) -> Option<View> {
-        let Proposal {
-            set, stored: false, ..
-        } = self.proposal?
-        else {
-            return None;
-        };
-        if !self.may_store(set) {
+        let proposal = self.proposal.filter(|proposal| !proposal.stored)?;
+        if !self.may_store(&proposal) {
             return None;
         }
+        let Proposal { set, clean, .. } = proposal;
         self.proposal = Some(Proposal {
-            set,
             stored: true,
-            durable: false,
+            ..proposal
         });
         // Members from here on: whatever becomes of their links, their windows must not be emptied.
         for index in set.iter() {
@@ -136,6 +126,10 @@ impl Writer {
         }
         let member = |index: usize| ViewMember {
             incarnation: self.lenders[index].incarnation,
+            join: Some(JoinId {
+                reign: self.lenders[index].window_epoch,
+                generation: self.lenders[index].generation,
+            }),
             address: self.lenders[index].address.clone(),
             domain: self.lenders[index].domain.clone(),
         };
@@ -145,10 +139,13 @@ impl Writer {
             epoch: self.epoch,
             writer: self.writer,
             rule: self.config.rule,
-            counting: self.counts(set),
+            counting: self.counts(set) && clean.is_none(),
+            clean,
+            window_bytes: self.config.window_bytes,
             base: self.base,
             members: set.iter().map(member).collect::<Vec<_>>(),
             reigns: self.reigns.clone(),
+            note: self.note.clone(),
         })
     }
 
@@ -165,7 +162,10 @@ impl Writer {
     /// Puts the proposed view in the place of the present one, once it is durable wherever it must be.
     fn adopt(&mut self) {
         let Some(Proposal {
-            set, durable: true, ..
+            set,
+            clean,
+            durable: true,
+            ..
         }) = self.proposal
         else {
             return;
@@ -184,6 +184,7 @@ impl Writer {
         }
         self.gone = self.gone.minus(self.view.minus(set));
         self.view = set;
+        self.clean = clean;
         self.version += 1;
     }
 
@@ -205,12 +206,11 @@ impl Writer {
         }
         loop {
             let spare = if team.len() < self.config.wanted {
-                self.best_spare(now)
+                self.best_spare(team, now)
             } else if team.is_empty() || self.domains_differ(team) {
                 None
             } else {
-                self.spares(now)
-                    .find(|&index| self.lenders[index].domain != self.config.domain)
+                self.spares(now).find(|&index| !self.is_here(index))
             };
             let Some(index) = spare else { return };
             self.generations += 1;
@@ -225,16 +225,19 @@ impl Writer {
     }
 
     /// The first spare in the configured order, those in a power domain that the view lacks before the others.
-    fn best_spare(&self, now: Time) -> Option<usize> {
+    fn best_spare(&self, team: Set, now: Time) -> Option<usize> {
         let fresh = |index: &usize| {
             let domain = &self.lenders[*index].domain;
-            *domain != self.config.domain
+            !self.is_here(*index)
                 && !self
                     .view
                     .iter()
                     .any(|member| self.lenders[member].domain == *domain)
         };
-        self.spares(now).find(fresh).or_else(|| self.spares(now).next())
+        let fits = |index: &usize| self.fits(team, *index);
+        self.spares(now)
+            .find(fresh)
+            .or_else(|| self.spares(now).find(fits))
     }
 
     /// Lenders that could be asked to join.
@@ -242,13 +245,15 @@ impl Writer {
         (0..self.lenders.len()).filter(move |&index| {
             let lender = &self.lenders[index];
             let willing = lender.refused.is_none_or(|(_, until)| until <= now);
+            let able = !self.memory_stalls(lender.behind_link, now);
             let free = lender.role == Role::Spare && lender.control.is_none() && !self.in_use(index);
-            lender.is_ready() && free && willing && !lender.withdrawn
+            let own = self.alias_of(index).is_none();
+            lender.is_ready() && free && willing && able && !lender.withdrawn && own
         })
     }
 
     /// In the durable view or the proposed one: such a lender's window must not be emptied.
-    fn in_use(&self, index: usize) -> bool {
+    pub(super) fn in_use(&self, index: usize) -> bool {
         self.view.has(index) || self.proposal.is_some_and(|proposal| proposal.set.has(index))
     }
 }

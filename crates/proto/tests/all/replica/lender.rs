@@ -279,6 +279,7 @@ fn a_description_comes_back_as_it_was() {
         condition: Condition::Following,
         closed: Some(Lsn(96)),
         contact: 5,
+        heard_ms: Some(1200),
         head: Link::default(),
         end: log(2).1[2],
         view: view(3, 4),

@@ -17,6 +17,7 @@ use proptest::prelude::*;
 fn view() -> View {
     let member = ViewMember {
         incarnation: Incarnation(77),
+        join: None,
         address: "tcp://lender:7000".into(),
         domain: "rack 1".into(),
     };

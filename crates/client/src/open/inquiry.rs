@@ -1,0 +1,309 @@
+//! Step 3 of an opening: may it succeed? (Rule 18.) All parties are asked; nothing changes, here or elsewhere.
+
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use netram_proto::id::{Epoch, Lsn, WriterId};
+use netram_proto::journal::{
+    AssembleError, ClaimNote, LogFile, MemberTold, PeerAnswer, Recovery, RecoveryRefusal, Scan, Superblock,
+    View, Voter,
+};
+use netram_proto::time::Time;
+
+use super::files::{open_log, open_sealer, open_view};
+use super::{members, scan_log, span};
+use crate::config::JournalConfig;
+use crate::error::OpenError;
+use crate::file::DiskFile;
+use crate::place::Place;
+use crate::seal::Sealer;
+
+/// What an opening would come to.
+#[derive(Debug)]
+pub struct Check {
+    /// The reign that would begin.
+    pub epoch: Epoch,
+    /// Where the local log's valid prefix ends.
+    pub local_end: Lsn,
+    /// Members that must answer.
+    pub needed: usize,
+    /// The members of the last view: how each stands, and what it told.
+    pub members: Vec<(String, PeerAnswer, Option<MemberTold>)>,
+    /// What would be given up, and the caller accepts that.
+    pub loss_accepted: Option<String>,
+    /// Why the journal would not open; `None`: it would.
+    pub refusal: Option<OpenError>,
+}
+
+/// A journal's files, read and not changed.
+pub(super) struct Looked<'a> {
+    pub(super) root: &'a Path,
+    pub(super) log: &'a LogFile<DiskFile>,
+    pub(super) log_path: PathBuf,
+    pub(super) superblock: &'a Superblock,
+    pub(super) view: &'a View,
+}
+
+/// What the question came to.
+pub(super) struct Asked {
+    /// The reign to be; nothing of it is durable.
+    pub(super) claim: View,
+    /// The members' answers.
+    pub(super) inquiry: Recovery,
+    pub(super) loss_accepted: Option<String>,
+}
+
+/// Asks what opening the journal at `root` would come to. Nothing is changed.
+pub(crate) fn check(root: &Path, config: &JournalConfig) -> Result<Check, OpenError> {
+    config.check().map_err(OpenError::Config)?;
+    let place = Place::at(root);
+    let (log, _, superblock) = open_log(&place, false, std::time::Duration::ZERO)?;
+    let view = open_view(&place, false)?.newest().clone();
+    let sealer: Sealer = open_sealer(&place)?;
+    let looked = Looked {
+        root,
+        log: &log,
+        log_path: place.log(),
+        superblock: &superblock,
+        view: &view,
+    };
+    let mut check = Check {
+        epoch: view.epoch.next(),
+        local_end: superblock.stable,
+        needed: view.answers(),
+        members: Vec::new(),
+        loss_accepted: None,
+        refusal: None,
+    };
+    if view.journal != superblock.journal {
+        return Err(OpenError::Mixed {
+            path: root.to_path_buf(),
+            log: superblock.journal,
+            view: view.journal,
+        });
+    }
+    if place.is_locked()? {
+        check.refusal = Some(OpenError::InUse {
+            path: root.to_path_buf(),
+            pid: place.holder(),
+        });
+        return Ok(check);
+    }
+    let local = match scan_log(&log, &superblock, &sealer, &place) {
+        Ok(local) => local,
+        Err(refusal) => {
+            check.refusal = Some(refusal);
+            return Ok(check);
+        }
+    };
+    check.local_end = local.end.lsn;
+    match looked.ask(&local, config) {
+        Ok(asked) => {
+            check.epoch = asked.claim.epoch;
+            check.needed = asked.inquiry.needed();
+            check.members = told(&asked.inquiry);
+            check.loss_accepted = asked.loss_accepted;
+        }
+        Err((inquiry, refusal)) => {
+            check.needed = inquiry.needed();
+            check.members = told(&inquiry);
+            check.refusal = Some(refusal);
+        }
+    }
+    Ok(check)
+}
+
+/// Asks what recovering a data lender's copy would come to, which has the view `view` and a log that ends at `end`, in the new directory
+/// `root`. Nothing is changed.
+pub(crate) fn check_copy(root: &Path, view: &View, end: Lsn, config: &JournalConfig) -> Check {
+    let claim = view.restored(WriterId(0));
+    let mut inquiry = fence(&claim, end, config).asking();
+    let verdict = members::ask(&mut inquiry, config);
+    tell_of_old_releases(&inquiry);
+    let mut check = Check {
+        epoch: claim.epoch,
+        local_end: end,
+        needed: inquiry.needed(),
+        members: told(&inquiry),
+        loss_accepted: None,
+        refusal: None,
+    };
+    match verdict {
+        Ok(()) => (),
+        Err(refusal) if is_accepted(&refusal, config) => check.loss_accepted = Some(refusal.to_string()),
+        Err(refusal) => {
+            check.refusal = Some(OpenError::Refused {
+                path: root.to_path_buf(),
+                refusal,
+            });
+        }
+    }
+    check
+}
+
+fn told(inquiry: &Recovery) -> Vec<(String, PeerAnswer, Option<MemberTold>)> {
+    inquiry
+        .told()
+        .map(|(address, answer, told)| (address.to_owned(), answer, told))
+        .collect()
+}
+
+impl Looked<'_> {
+    /// Asks all parties whether the reign after the last view's may begin.
+    pub(super) fn ask(
+        &self,
+        local: &Scan,
+        config: &JournalConfig,
+    ) -> Result<Asked, (Box<Recovery>, OpenError)> {
+        let claim = match self.claim(local.end.lsn, config) {
+            Ok(claim) => claim,
+            Err((inquiry, refusal)) => return Err((inquiry, refusal)),
+        };
+        let mut inquiry = self.fence(&claim, local.end.lsn, config).asking();
+        let verdict = members::ask(&mut inquiry, config);
+        tell_of_old_releases(&inquiry);
+        let loss_accepted = match verdict {
+            Ok(()) => None,
+            Err(refusal) if is_accepted(&refusal, config) => Some(refusal.to_string()),
+            Err(refusal) => {
+                let refusal = self.refused(refusal, config);
+                return Err((Box::new(inquiry), refusal));
+            }
+        };
+        if let Some(source) = self.damage(local, &inquiry).filter(|_| !config.accept_loss) {
+            let path = self.log_path.clone();
+            return Err((Box::new(inquiry), OpenError::Damaged { path, source }));
+        }
+        Ok(Asked {
+            claim,
+            inquiry,
+            loss_accepted,
+        })
+    }
+
+    /// The last view again, in the next reign. On an operator's word that this is the newest, above all epochs that anybody names.
+    fn claim(&self, from: Lsn, config: &JournalConfig) -> Result<View, (Box<Recovery>, OpenError)> {
+        let writer = WriterId(u64::from_le_bytes(crate::place::random()));
+        let claim = match (&config.newest, config.of_replica) {
+            (None, Some(_)) => self.view.restored(writer),
+            (None, None) => self.view.claimed(writer),
+            (Some(newest), _) => {
+                let (seen, copy) = (self.seen(from, config)?, newest.copy.as_ref());
+                let seen = copy.map_or(seen, |copy| seen.max(copy.epoch));
+                let view = copy.map_or_else(|| self.view.clone(), |copy| self.view.with_claim_of(copy));
+                let claim = view.claimed_above(seen, writer);
+                View {
+                    version: claim.version.max(copy.map_or(0, |copy| copy.version + 1)),
+                    ..claim
+                }
+            }
+        };
+        Ok(View {
+            note: Some(claim_note()),
+            ..claim
+        })
+    }
+
+    /// The highest epoch that fenced the journal at any lender that is known, if what they hold bears out that this is the newest.
+    fn seen(&self, from: Lsn, config: &JournalConfig) -> Result<Epoch, (Box<Recovery>, OpenError)> {
+        let claim = self.view.claimed(self.view.writer);
+        let mut inquiry = self.fence(&claim, from, config).asking();
+        // That it is fenced is why it is asked.
+        let _ = members::ask(&mut inquiry, config);
+        match inquiry.newest() {
+            Ok(seen) => Ok(seen),
+            Err(source) => {
+                let path = self.root.to_path_buf();
+                Err((Box::new(inquiry), OpenError::NotNewest { path, source }))
+            }
+        }
+    }
+
+    /// Damage that nobody can repair: found now, not after the members have been sealed.
+    fn damage(&self, local: &Scan, inquiry: &Recovery) -> Option<AssembleError> {
+        let at = local.end.lsn;
+        let limit = self.superblock.head.lsn.plus(self.log.capacity());
+        let durable = self.superblock.stable.max(self.view.proof()).max(local.proof);
+        let proof = durable.max(inquiry.trimmed());
+        let proof = proof.max(self.log.proof_beyond(at, limit));
+        let lost = at < proof || local.unreadable.is_some();
+        (lost && !inquiry.may_continue()).then_some(AssembleError::Corrupt {
+            at,
+            proof,
+            promised: Lsn(0),
+            unreadable: local.unreadable,
+        })
+    }
+
+    /// What seals and reads the members of `claim`, or only asks them.
+    pub(super) fn fence(&self, claim: &View, from: Lsn, config: &JournalConfig) -> Recovery {
+        fence(claim, from, config).within(self.superblock.head.lsn.plus(self.log.capacity()))
+    }
+
+    /// The refusal as the caller is told it.
+    pub(super) fn refused(&self, refusal: RecoveryRefusal, config: &JournalConfig) -> OpenError {
+        let path = self.root.to_path_buf();
+        match refusal {
+            RecoveryRefusal::Fenced { seen } if config.voter == Voter::Server => {
+                OpenError::NodeFenced { path, seen }
+            }
+            refusal => OpenError::Refused { path, refusal },
+        }
+    }
+}
+
+/// Whether the operator goes on all the same.
+pub(super) fn is_accepted(refusal: &RecoveryRefusal, config: &JournalConfig) -> bool {
+    let loss = matches!(
+        refusal,
+        RecoveryRefusal::Missing { .. } | RecoveryRefusal::Unproven { .. }
+    );
+    loss && config.accept_loss
+}
+
+/// What seals and reads the members of `claim`, or only asks them.
+fn fence(claim: &View, from: Lsn, config: &JournalConfig) -> Recovery {
+    let (grace, patience) = (span(config.grace), span(config.patience));
+    let spares: Vec<String> = config.lenders.iter().map(ToString::to_string).collect();
+    let recovery = Recovery::new(claim, claim.epoch, claim.writer, from, Time(0), grace, patience)
+        .or_at(spares.iter().map(String::as_str));
+    match config.of_replica {
+        Some(of_replica) => recovery.of_replica(claim, of_replica.closed),
+        None => recovery,
+    }
+}
+
+fn tell_of_old_releases(inquiry: &Recovery) {
+    for (address, _, told) in inquiry.told() {
+        if told.is_some_and(|told| told.in_part) {
+            tracing::warn!(
+                lender = address,
+                "this lender is of an earlier release and cannot say what it holds before it is fenced: if the opening is \
+                 refused after all, it has been fenced; run the same release on both"
+            );
+        }
+    }
+}
+
+/// Who claims, for whoever is fenced by it.
+pub fn claim_note() -> ClaimNote {
+    let mut arguments = std::env::args();
+    let program = arguments.next().unwrap_or_default();
+    let program = Path::new(&program)
+        .file_name()
+        .map(|name| name.to_string_lossy().into_owned());
+    let is_word = |word: &String| {
+        word.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-') && !word.starts_with('-')
+    };
+    let mut command = vec![program.unwrap_or_default()];
+    command.extend(arguments.take_while(is_word).take(2));
+    let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let by = format!(
+        "{} on {} (process {})",
+        command.join(" "),
+        machine.trim(),
+        std::process::id()
+    );
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    ClaimNote::new(since.map_or(0, |since| since.as_secs()), &by)
+}

@@ -1,0 +1,204 @@
+//! What members claim, and who they are: recovery believes no length, counts memories and not addresses, and takes a window
+//! only as it was joined.
+
+use netram_proto::id::{Epoch, Incarnation, Lsn, WriterId};
+use netram_proto::journal::{JoinId, PeerAnswer, Recovery, RecoveryRefusal, View};
+use netram_proto::time::{Span, Time};
+use netram_proto::wire::{Flag, Frame, FrameKind, Header, Refusal};
+
+use crate::recovery::{bind, connect, recovery, sealed, view};
+
+fn data(recovery: &mut Recovery, index: usize, lsn: u64, bytes: usize) {
+    let header = Header {
+        lsn: Lsn(lsn),
+        ..Header::new(FrameKind::Data)
+    };
+    let body = vec![9; bytes];
+    recovery.on_frame(index, &Frame { header, body: &body });
+}
+
+fn missing(recovery: &Recovery, now: Time) -> Vec<(String, PeerAnswer)> {
+    match recovery.verdict(now) {
+        Some(Err(RecoveryRefusal::Missing { missing, .. })) => missing,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// It was read for as long as it gave something: 1.4 GB in five seconds, for a log of 16 MiB.
+#[test]
+fn a_member_that_claims_more_than_its_window_can_hold_is_no_answer() {
+    let window = 1 << 20;
+    for (trim, held) in [(60, 60 + window + 1), (60, u64::MAX), (60, 59), (u64::MAX, 0)] {
+        let view = View {
+            window_bytes: window,
+            ..view(1, "all")
+        };
+        let mut recovery = Recovery::new(
+            &view,
+            Epoch(2),
+            WriterId(5),
+            Lsn(100),
+            Time(0),
+            Span(10),
+            Span(100),
+        );
+        bind(&mut recovery, 0);
+        sealed(&mut recovery, 0, 0, Flag::KNOWN, trim, held);
+        assert!(recovery.next_frame(0).is_none(), "it is not read");
+        assert_eq!(missing(&recovery, Time(1))[0].1, PeerAnswer::Overclaims);
+    }
+}
+
+#[test]
+fn nothing_is_read_that_the_log_has_no_room_for_or_that_was_not_asked_for() {
+    let mut recovery = recovery(1, "all").within(Lsn(150));
+    bind(&mut recovery, 0);
+    sealed(&mut recovery, 0, 0, Flag::KNOWN, 60, 500);
+    data(&mut recovery, 0, 100, 20);
+    assert_eq!(recovery.bytes_read(), 0, "nobody asked");
+    assert_eq!(
+        recovery.next_frame(0).expect("a read").header.kind,
+        FrameKind::Read
+    );
+    data(&mut recovery, 0, 100, 20);
+    data(&mut recovery, 0, 120, 20);
+    assert_eq!(recovery.bytes_read(), 20, "one read, one answer");
+    assert_eq!(recovery.next_frame(0).expect("a read").header.lsn, Lsn(120));
+    data(&mut recovery, 0, 120, 60_000);
+    assert_eq!(recovery.bytes_read(), 50);
+    assert_eq!(recovery.verdict(Time(1)), Some(Ok(())));
+}
+
+/// A journal's member, at another address than the view knows.
+fn identified(recovery: &mut Recovery, index: usize, incarnation: u64) {
+    connect(recovery, index);
+    let ping = recovery
+        .next_frame(index)
+        .expect("a question that changes nothing");
+    assert_eq!(ping.header.kind, FrameKind::Ping);
+    let header = Header {
+        flags: Refusal::NotSealed as u8,
+        who: incarnation,
+        ..Header::new(FrameKind::Refuse)
+    };
+    recovery.on_frame(index, &Frame { header, body: b"" });
+    // So does the driver with whoever refuses.
+    recovery.on_lost(index);
+}
+
+/// Only the addresses in the view were asked: a lender that came back by another one had the bytes and was passed over.
+#[test]
+fn a_member_that_moved_is_found_at_an_address_of_the_settings() {
+    let settings = ["unix:/lender-0", "unix:/spare", "unix:/moved"];
+    let mut recovery = recovery(1, "all").or_at(settings);
+    assert_eq!(
+        recovery.addresses().count(),
+        3,
+        "the member's own address is asked once"
+    );
+    identified(&mut recovery, 1, 77);
+    recovery.on_connected(1);
+    assert!(recovery.next_frame(1).is_none(), "a stranger is not sealed");
+    identified(&mut recovery, 2, 0);
+    bind(&mut recovery, 2);
+    sealed(&mut recovery, 2, 0, Flag::KNOWN, 60, 100);
+    assert_eq!(recovery.verdict(Time(1)), Some(Ok(())));
+    let answers: Vec<_> = recovery.answers().collect();
+    assert_eq!(answers, [("unix:/moved", PeerAnswer::Complete)]);
+    assert_eq!(recovery.windows().len(), 1);
+}
+
+#[test]
+fn another_address_of_a_member_that_answers_is_left_alone() {
+    let mut recovery = recovery(2, "any").or_at(["unix:/alias"]);
+    bind(&mut recovery, 0);
+    identified(&mut recovery, 2, 0);
+    recovery.on_connected(2);
+    assert!(recovery.next_frame(2).is_none(), "its memory is being sealed");
+    sealed(&mut recovery, 0, 0, Flag::KNOWN, 60, 100);
+    assert!(recovery.next_frame(2).is_none());
+    assert_eq!(
+        missing(&recovery, Time(100)),
+        [("unix:/lender-1".to_string(), PeerAnswer::Unreachable)]
+    );
+}
+
+/// One memory under two addresses answered twice, where each of two copies had to.
+#[test]
+fn a_memory_that_an_old_view_names_twice_answers_once() {
+    let mut twice = view(2, "any");
+    twice.members[1].incarnation = Incarnation(0);
+    let mut recovery = Recovery::new(
+        &twice,
+        Epoch(2),
+        WriterId(5),
+        Lsn(100),
+        Time(0),
+        Span(10),
+        Span(100),
+    );
+    for index in 0..2 {
+        bind(&mut recovery, index);
+        sealed(&mut recovery, index, 0, Flag::KNOWN, 60, 100);
+    }
+    assert_eq!(
+        missing(&recovery, Time(1)),
+        [("unix:/lender-1".to_string(), PeerAnswer::Amnesiac)]
+    );
+}
+
+/// The window of a member that joined anew is not the one that the view counts on: it may have been emptied.
+#[test]
+fn a_window_counts_only_as_it_was_joined() {
+    let joined = |reign, generation| JoinId {
+        reign: Epoch(reign),
+        generation,
+    };
+    for (join, counts) in [(joined(1, 4), true), (joined(1, 5), false), (joined(2, 4), false)] {
+        let mut view = view(1, "all");
+        view.members[0].join = Some(join);
+        let mut recovery = Recovery::new(
+            &view,
+            Epoch(3),
+            WriterId(5),
+            Lsn(100),
+            Time(0),
+            Span(10),
+            Span(100),
+        );
+        bind(&mut recovery, 0);
+        let header = Header {
+            flags: Flag::KNOWN,
+            epoch: Epoch(3),
+            lsn: Lsn(100),
+            stable: Lsn(60),
+            mark: 4,
+            ..Header::new(FrameKind::Sealed)
+        };
+        let body = &1u32.to_le_bytes();
+        recovery.on_frame(0, &Frame { header, body });
+        assert_eq!(recovery.verdict(Time(1)) == Some(Ok(())), counts, "{join:?}");
+    }
+}
+
+#[test]
+fn a_refusal_tells_what_those_who_answered_show() {
+    for (held, text) in [(100, "probably nothing is missing"), (130, "up to LSN 130")] {
+        let mut recovery = recovery(2, "any");
+        bind(&mut recovery, 0);
+        sealed(&mut recovery, 0, 0, Flag::KNOWN, 60, held);
+        if recovery.next_frame(0).is_some() {
+            data(&mut recovery, 0, 100, 30);
+        }
+        let refusal = recovery
+            .verdict(Time(100))
+            .expect("a verdict")
+            .expect_err("one is missing");
+        assert!(refusal.to_string().contains(text), "{refusal}");
+    }
+    let refusal = recovery(1, "all")
+        .verdict(Time(100))
+        .expect("a verdict")
+        .expect_err("nobody came");
+    assert!(refusal.to_string().contains("No member can tell"), "{refusal}");
+}

@@ -1,0 +1,82 @@
+//! Rule 18, *prove, then fence*: an opening that is refused before it has proven that it can succeed has changed nothing: not the view on
+//! its own platter, and no member's seal.
+
+use netram_proto::id::{Epoch, WriterId};
+
+use super::fail;
+use crate::world::World;
+
+/// What the platter of a host says of the newest reign.
+pub(crate) fn reign(world: &World, host: usize) -> (Epoch, WriterId, u64) {
+    let view = &world.hosts[host].view;
+    (view.epoch, view.writer, view.version)
+}
+
+/// The opening in `process` was refused, on a host whose platter had the reign `before`.
+pub(crate) fn refused(world: &mut World, process: usize, before: (Epoch, WriterId, u64)) {
+    if world.processes[process].proven {
+        // What the members had answered changed before they were sealed.
+        world.coverage.hit("openings refused after their proof");
+        return;
+    }
+    let host = world.processes[process].host;
+    let now = reign(world, host);
+    if now != before {
+        fail(
+            18,
+            format!(
+                "process {process} was refused without a proof, and its view is of epoch {} now; it was of {}",
+                now.0, before.0
+            ),
+        );
+    }
+    seals_are_proven(world);
+    world.coverage.hit("openings refused that changed nothing");
+}
+
+/// Whoever has sealed a member had proven before that it could succeed.
+pub(crate) fn seals_are_proven(world: &World) {
+    for (number, lender) in world.lenders.iter().enumerate() {
+        let writer = lender.state().writer;
+        let by = |process: &&crate::process::Process| process.writer == writer;
+        if let Some(process) = world.processes.iter().find(by)
+            && !process.proven
+        {
+            fail(
+                18,
+                format!(
+                    "lender {number} was sealed by a process of host {} that had proven nothing",
+                    process.host
+                ),
+            );
+        }
+    }
+}
+
+/// Everything is healed, and the directory on `host`, whose opening was the last to be proven, is refused as fenced: somebody else must
+/// have proven that it could open, later.
+pub(crate) fn is_fenced(world: &mut World, host: usize) {
+    let highest = world
+        .lenders
+        .iter()
+        .map(crate::lender::Lender::state)
+        .max_by_key(|state| state.epoch);
+    let Some(state) = highest else { return };
+    let by = |process: &&crate::process::Process| process.writer == state.writer && process.host != host;
+    if !world
+        .processes
+        .iter()
+        .any(|process| by(&process) && process.proven)
+    {
+        fail(
+            18,
+            format!(
+                "host {host} could open, and cannot any more: fenced by epoch {}, under which nobody could",
+                state.epoch
+            ),
+        );
+    }
+    world
+        .coverage
+        .hit("operators: fences of later openings that arrived late");
+}

@@ -1,0 +1,60 @@
+//! Rule 19, *an idle journal is clean*: what is called clean is on the platter, and a journal that rests survives the loss of its
+//! machine's power and of all that its members hold, without a question.
+
+use netram_proto::journal::View;
+
+use super::fail;
+use crate::process::OpenFailure;
+use crate::world::World;
+
+/// The store of `view` ended well.
+pub(crate) fn stored(world: &mut World, process: usize, view: &View) {
+    let Some(clean) = view.clean else { return };
+    world.coverage.hit("journals called clean");
+    let host = &world.hosts[world.processes[process].host];
+    let kept = world.server.as_ref().map(|server| server.kept.lsn);
+    let safe = host.history.durable.max(kept.unwrap_or_default());
+    if clean > host.history.durable || host.history.acked > safe {
+        fail(
+            19,
+            format!(
+                "the journal is called clean at {clean}; the platter has it up to {}, and {} was acknowledged",
+                host.history.durable, host.history.acked
+            ),
+        );
+    }
+    if view.counting {
+        fail(
+            19,
+            format!("view {} is clean, and its members count", view.version),
+        );
+    }
+}
+
+/// A process has rested, with members and a sound disk.
+pub(crate) fn rests(world: &World, process: usize) {
+    let Some(serving) = world.serving(process) else {
+        return;
+    };
+    let host = &world.hosts[world.processes[process].host];
+    let counts = serving.writer.blocked().is_none() && serving.poisoned.is_none();
+    if counts && host.view.clean != Some(serving.writer.tail()) {
+        fail(
+            19,
+            format!(
+                "nothing has happened for long, and view {} is clean at {:?}, not at {}",
+                host.view.version,
+                host.view.clean,
+                serving.writer.tail()
+            ),
+        );
+    }
+}
+
+/// A journal that rested was opened after everything else was lost.
+pub(crate) fn opened(failure: &OpenFailure) {
+    fail(
+        19,
+        format!("an idle journal lost its members and its machine's power, and does not open: {failure:?}"),
+    );
+}

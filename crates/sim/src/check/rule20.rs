@@ -1,0 +1,51 @@
+//! Rule 20, *a peer's claims are bounded before they cost anything*: what members say of their windows takes no more memory
+//! than the windows have. A member that makes no progress leaves the view, and one whose writer stood still does not.
+
+use netram_proto::journal::{Recovery, Role};
+
+use super::fail;
+use crate::world::World;
+
+/// A recovery has taken something in. Each member has a window of `window` bytes.
+pub(crate) fn recovery(recovery: &Recovery, window: u64) {
+    let (read, most) = (recovery.bytes_read(), window * recovery.answers().count() as u64);
+    if read > most {
+        fail(
+            20,
+            format!("recovery has read {read} bytes of windows that hold {most} together"),
+        );
+    }
+}
+
+/// All is well but that the writer stood still: its members are what they were.
+pub(crate) fn kept_members(world: &World, process: usize, before: usize) {
+    let Some(serving) = world.serving(process) else {
+        return;
+    };
+    let members = |role: Role| matches!(role, Role::Member);
+    let lenders = serving.writer.status().lenders;
+    let now = lenders.iter().filter(|lender| members(lender.role)).count();
+    if now < before {
+        fail(
+            20,
+            format!(
+                "a writer stood still, and gave {} of its {before} members up for it",
+                before - now
+            ),
+        );
+    }
+}
+
+/// Lender `lender` has made no progress for long: it is no member.
+pub(crate) fn gave_up(world: &World, process: usize, lender: usize) {
+    let Some(serving) = world.serving(process) else {
+        return;
+    };
+    let slot = world.lives.iter().position(|lives| *lives == Some(lender));
+    if slot.is_some_and(|slot| serving.writer.view().has(slot)) {
+        fail(
+            20,
+            format!("lender {lender} answers, makes no progress, and is a member all the same"),
+        );
+    }
+}

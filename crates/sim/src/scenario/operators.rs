@@ -1,0 +1,93 @@
+//! Operators who type the wrong command at the worst time: the directory is copied, and original and copy are opened by turns, while the
+//! other one serves, stands still, or was killed in the middle of its own opening, and while lenders come and go. Whoever is refused has
+//! changed nothing; whoever was able to open is able to open again.
+
+use netram_proto::journal::RecoveryRefusal;
+use netram_proto::time::Span;
+
+use super::journal;
+use crate::check::rule18;
+use crate::process::OpenFailure;
+use crate::world::{Event, World};
+
+pub(super) fn run(world: &mut World) {
+    let Some(first) = journal::open(world, 0) else {
+        return;
+    };
+    let deeds = world.rng.between(5, 30);
+    journal::work(world, first, deeds);
+    let copy = world.copy_host(0);
+    world.coverage.hit("operators: stories");
+    let mut last = 0;
+    for _ in 0..world.rng.between(2, 6) {
+        let host = if world.rng.chance(500) { 0 } else { copy };
+        let other = if host == 0 { copy } else { 0 };
+        // A journal's lock keeps a second process from the same directory, not from a copy of it.
+        if let Some(process) = world.living(host) {
+            let cut = world.rng.chance(300);
+            world.crash(process, cut);
+        }
+        disturb(world, other);
+        let opened = world.open(host, false);
+        if world
+            .processes
+            .last()
+            .is_some_and(|process| process.proven && process.host == host)
+        {
+            last = host;
+        }
+        match opened {
+            Ok(process) => {
+                world.coverage.hit("operators: openings");
+                let deeds = world.rng.between(1, 20);
+                journal::work(world, process, deeds);
+            }
+            Err(OpenFailure::Refused(_)) => world.coverage.hit("operators: openings refused"),
+            Err(_) => world.coverage.hit("operators: openings cut off"),
+        }
+        let pause = world.rng.pick(&[0, 1, 50, 1000]);
+        world.run_for(Span::from_ms(pause));
+    }
+    settle_down(world, last);
+}
+
+/// The other directory's process stands still or works on; its disk may be about to die.
+fn disturb(world: &mut World, other: usize) {
+    let Some(process) = world.living(other) else {
+        return;
+    };
+    match world.rng.below(4) {
+        0 => {
+            let ms = world.rng.pick(&[5, 50, 500, 5000]);
+            world.processes[process].paused_until = world.now + Span::from_ms(ms);
+            world.coverage.hit("operators: the other stands still");
+        }
+        1 => {
+            world.processes[process].busy = true;
+            world.at(Span(1), Event::Busy { process });
+            world.coverage.hit("operators: the other writes on");
+        }
+        2 => world.crash(process, false),
+        _ => (),
+    }
+}
+
+/// With everything healed, the directory whose opening was the last to be proven opens, unless too much was lost.
+fn settle_down(world: &mut World, last: usize) {
+    world.heal();
+    world.run_for(Span::from_ms(3000));
+    rule18::seals_are_proven(world);
+    for host in 0..world.hosts.len() {
+        if let Some(process) = world.living(host) {
+            world.crash(process, false);
+        }
+    }
+    world.run_for(Span::from_ms(3000));
+    match world.open(last, false) {
+        Ok(_) => world.coverage.hit("operators: the last to be proven opens"),
+        Err(OpenFailure::Refused(RecoveryRefusal::Fenced { .. })) => rule18::is_fenced(world, last),
+        Err(_) => world
+            .coverage
+            .hit("operators: the last to be proven lacks members"),
+    }
+}

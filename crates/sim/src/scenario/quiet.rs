@@ -1,0 +1,97 @@
+//! A world in which one thing happens at a time. A journal that rests is clean, and survives the loss of everything else; a
+//! writer that stands still keeps its members; a member that stands still, and answers, does not stay one.
+
+use netram_proto::port::Durability;
+use netram_proto::time::Span;
+
+use super::journal;
+use crate::check::{rule19, rule20};
+use crate::world::World;
+
+pub(super) fn run(world: &mut World) {
+    for _ in 0..world.rng.between(1, 4) {
+        let Some(process) = journal::open(world, 0) else {
+            return;
+        };
+        // Long enough for all to join.
+        world.run_for(Span::from_ms(1500));
+        for _ in 0..world.rng.between(1, 4) {
+            match world.rng.below(3) {
+                0 => stand_still(world, process),
+                1 => stall(world, process),
+                _ => commit(world, process),
+            }
+        }
+        let us = world.rng.below(2_000_000);
+        world.run_for(Span::from_us(us));
+        commit(world, process);
+        lose_everything(world, process);
+    }
+    journal::settle_down(world, 0);
+}
+
+fn commit(world: &mut World, process: usize) {
+    for _ in 0..world.rng.between(1, 4) {
+        let Ok(ticket) = journal::append(world, process) else {
+            journal::trim_all(world, process);
+            continue;
+        };
+        let _ = world.wait(process, ticket, Durability::Remote);
+    }
+}
+
+/// The process stands still under load, for longer than a lender may be silent.
+fn stand_still(world: &mut World, process: usize) {
+    let before = world
+        .serving(process)
+        .map_or(0, |serving| serving.writer.view().len());
+    let _ = journal::append(world, process);
+    let still = Span::from_ms(world.rng.between(600, 5000));
+    world.processes[process].paused_until = world.now + still;
+    world.run_for(Span(still.0 + Span::from_ms(300).0));
+    world.coverage.hit("quiet: writers that stood still");
+    rule20::kept_members(world, process, before);
+}
+
+/// A member answers, and takes nothing.
+fn stall(world: &mut World, process: usize) {
+    let lender = world.rng.index(world.lenders.len());
+    world.lenders[lender].stalls = true;
+    for _ in 0..35 {
+        if journal::append(world, process).is_err() {
+            journal::trim_all(world, process);
+        }
+        world.run_for(Span::from_ms(100));
+    }
+    world.coverage.hit("quiet: lenders that made no progress");
+    rule20::gave_up(world, process, lender);
+    world.lenders[lender].stalls = false;
+    world.run_for(Span::from_ms(6000));
+}
+
+/// Nothing happens for a while. Then every lender loses its memory, and the client's machine its power.
+fn lose_everything(world: &mut World, process: usize) {
+    let idle = world.profile.timing.idle;
+    world.run_for(Span(idle.0 + Span::from_ms(2500).0));
+    rule19::rests(world, process);
+    let counted = world
+        .serving(process)
+        .is_some_and(|serving| serving.writer.blocked().is_none());
+    for lender in 0..world.lenders.len() {
+        let next = world.next_incarnation();
+        world.lenders[lender].lose(next);
+        world.start_lender(lender);
+    }
+    world.crash(process, true);
+    match world.open(0, false) {
+        Ok(again) => {
+            world.coverage.hit(match counted {
+                true => "quiet: idle journals that lost everything else",
+                false => "quiet: journals without members that lost everything else",
+            });
+            let cut = world.rng.chance(500);
+            world.crash(again, cut);
+        }
+        Err(failure) => rule19::opened(&failure),
+    }
+}
