@@ -84,7 +84,7 @@ pub(crate) fn run(shared: &Arc<Shared>, mut view_file: ViewFile) -> ViewFile {
             start_connecting(shared, index);
         }
         if let Some(view) = view {
-            announce(shared, &view);
+            announce(shared, view_file.newest(), &view);
             pending.view = Some(view);
         }
         // More may be due at once.
@@ -102,13 +102,13 @@ fn rest(shared: &Shared) {
     *waited.expect("nothing panics under this lock").0 = false;
 }
 
-fn announce(shared: &Shared, view: &View) {
+fn announce(shared: &Shared, before: &View, view: &View) {
     let names: Vec<&str> = view
         .members
         .iter()
         .map(|member| member.address.as_str())
         .collect();
-    if view.has_windows_of(view_file.newest()) {
+    if view.has_windows_of(before) {
         // It goes to rest, or wakes: twice an idle period.
         tracing::debug!(version = view.version, clean = ?view.clean.map(|lsn| lsn.0), "new view of the same members");
     } else {

@@ -225,7 +225,11 @@ impl Looked<'_> {
         let limit = self.superblock.head.lsn.plus(self.log.capacity());
         let durable = self.superblock.stable.max(self.view.proof()).max(local.proof);
         let proof = durable.max(inquiry.trimmed());
-        let proof = proof.max(self.log.proof_beyond(at, limit));
+        let proof = match self.log.proof_beyond(at, limit) {
+            Ok(beyond) => proof.max(beyond),
+            // Whether the log ends there cannot be told.
+            Err(error) => return Some(AssembleError::Io(error)),
+        };
         let lost = at < proof || local.unreadable.is_some();
         (lost && !inquiry.may_continue()).then_some(AssembleError::Corrupt {
             at,

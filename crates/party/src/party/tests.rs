@@ -10,12 +10,14 @@ use netram_proto::port::{Kind, LogError, LogState, Record, Votes};
 use super::*;
 use crate::ledger::WORDS;
 
+type Records = Vec<(Kind, Vec<u8>)>;
+
 /// A journal that may be full, beside a disk that may refuse.
 #[derive(Clone, Default)]
 struct Fake {
     full: Rc<Cell<bool>>,
     refuses: Rc<Cell<bool>>,
-    records: Rc<RefCell<Vec<(Kind, Vec<u8>)>>>,
+    records: Rc<RefCell<Records>>,
 }
 
 impl Log for Fake {

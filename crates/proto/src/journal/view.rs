@@ -3,9 +3,10 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use crate::failure::CallError;
 use crate::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
 use crate::limit::{ADDRESS_BYTES_MAX, DOMAIN_BYTES_MAX, MEMBERS_MAX, WINDOW_BYTES_MAX};
-use crate::port::{File, IoError};
+use crate::port::File;
 use crate::wire::{Cursor, Short};
 
 use super::note::ClaimNote;
