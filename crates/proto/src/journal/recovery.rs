@@ -234,6 +234,7 @@ impl Recovery {
             return;
         }
         peer.answer = PeerAnswer::Unreachable;
+        peer.window = PeerWindow::default();
         // Whoever is there next may be somebody else. (A stranger's refusal ends the link that brought it.)
         if own {
             peer.identity = Identity::Member(index);

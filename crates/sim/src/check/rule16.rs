@@ -49,7 +49,9 @@ pub(crate) fn not_emptied(world: &World, lender: &Lender, before: &MemberState) 
     let after = lender.state();
     let window = |state: &MemberState| (state.joined, state.window_epoch, state.generation);
     let [host] = &world.hosts[..] else { return };
-    let excused = host.damaged || world.profile.hostile.is_some() || world.server.is_some();
+    // A replica that is taken over knows an older view than the client that is gone had.
+    let replicated = world.data.is_some() || world.volume_bytes > 0;
+    let excused = host.damaged || replicated || world.profile.hostile.is_some() || world.server.is_some();
     if !before.joined || window(before) == window(&after) || excused {
         return;
     }

@@ -120,7 +120,9 @@ fn reopen(world: &mut World) {
 fn attempt_to_read(world: &mut World, host: usize, last: bool) -> Option<Link> {
     let server = world.server.as_ref()?;
     let (view, kept) = (server.view.clone(), server.kept);
-    let mut recovery = Recovery::of_node(&view, kept.lsn, world.now, GRACE, PATIENCE);
+    let addresses = world.addresses();
+    let mut recovery = Recovery::of_node(&view, kept.lsn, world.now, GRACE, PATIENCE)
+        .or_at(addresses.iter().map(String::as_str));
     recovery.plant(world.planted);
     // The server dies on the way.
     let cut = (!last && world.rng.chance(300)).then(|| {
