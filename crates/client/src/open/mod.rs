@@ -208,7 +208,11 @@ impl Files {
     fn recover(&self, asked: &Asked, local: Scan, config: &JournalConfig) -> Result<Found, OpenError> {
         let claim = &asked.claim;
         let fence = self.looked().fence(claim, local.end.lsn, config);
-        let mut recovery = fence.after(&asked.inquiry);
+        // Where nothing is given up, all are waited for as without a question.
+        let mut recovery = match asked.loss_accepted {
+            Some(_) => fence.after(&asked.inquiry),
+            None => fence,
+        };
         let mut loss_accepted = match members::ask(&mut recovery, config) {
             Ok(()) => None,
             Err(refusal) if inquiry::is_accepted(&refusal, config) => Some(refusal.to_string()),

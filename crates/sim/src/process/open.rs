@@ -289,13 +289,13 @@ impl World {
         };
         let inquiry = opening.recovery.clone();
         self.close_all(process);
-        match verdict {
+        match &verdict {
             Ok(()) => (),
             Err(RecoveryRefusal::Missing { .. } | RecoveryRefusal::Unproven { .. }) if accept_loss => (),
-            Err(refusal) => return Err(OpenFailure::Refused(refusal)),
+            Err(refusal) => return Err(OpenFailure::Refused(refusal.clone())),
         }
         self.processes[process].proven = true;
-        Ok(Some(inquiry))
+        Ok(verdict.is_err().then_some(inquiry))
     }
 
     fn close_all(&mut self, process: usize) {
