@@ -116,7 +116,8 @@ pub(crate) fn check(root: &Path, config: &JournalConfig) -> Result<Check, OpenEr
 /// Asks what recovering a data lender's copy would come to, which has the view `view` and a log that ends at `end`, in the new directory
 /// `root`. Nothing is changed.
 pub(crate) fn check_copy(root: &Path, view: &View, end: Lsn, config: &JournalConfig) -> Check {
-    let claim = view.restored(WriterId(0));
+    // One claim is the data lender's, the next one the new journal's, which fences: an earlier attempt may have come as far as the first.
+    let claim = view.restored(WriterId(0)).restored(WriterId(0));
     let mut inquiry = fence(&claim, end, config).asking();
     let verdict = members::ask(&mut inquiry, config);
     tell_of_old_releases(&inquiry);

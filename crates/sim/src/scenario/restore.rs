@@ -148,7 +148,7 @@ impl Program {
         let found = self.describe(process, session)?;
         let world = &mut *self.world.borrow_mut();
         loss.note(world, &found);
-        let view = found.view.restored(WriterId(0));
+        let view = found.view.restored(WriterId(0)).restored(WriterId(0));
         let addresses = world.addresses();
         let mut question = Recovery::new(
             &view,
