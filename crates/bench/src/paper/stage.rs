@@ -158,8 +158,12 @@ impl<'s> Stage<'s> {
         let table = path_text(&opened.folder.join("segments"));
         let storage = RealStorage::create(&table).context("create the segment table")?;
         let storage = ModelledStorage::new(storage, system.sync_delay());
-        let rvm =
-            Rvm::open(opened.journal, storage, Options::new(opened.id)).context("open recoverable memory")?;
+        let options = Options {
+            // Cells share the data files, and the logs of earlier cells are gone.
+            adopt_segments: true,
+            ..Options::new(opened.id)
+        };
+        let rvm = Rvm::open(opened.journal, storage, options).context("open recoverable memory")?;
         rvm.start_truncation().context("start truncation")?;
         Ok(ClientMemory {
             rvm,
