@@ -55,6 +55,8 @@ struct Inside {
     keeps_none: bool,
     /// No file is opened any more: the process has no descriptor left.
     opens_none: bool,
+    /// Syncs that failed and lost what they should have carried.
+    lost_syncs: u64,
     /// Which disk it is.
     disk: u64,
 }
@@ -219,6 +221,11 @@ impl MemoryDisk {
         self.inside.lock().unwrap().stopped
     }
 
+    /// Number of syncs that failed: the page cache then shows what the platter never got.
+    pub fn lost_syncs(&self) -> u64 {
+        self.inside.lock().unwrap().lost_syncs
+    }
+
     /// Whether some operation is about to fail.
     pub fn is_failing(&self) -> bool {
         let inside = self.inside.lock().unwrap();
@@ -358,6 +365,7 @@ impl Tree for MemoryDisk {
         if step.is_err() {
             // As Linux has it: what a sync that fails should have carried is taken for clean, and no later one carries it.
             inside.acts.remove(file);
+            inside.lost_syncs += 1;
             return step;
         }
         let acts = inside.acts.remove(file).unwrap_or_default();

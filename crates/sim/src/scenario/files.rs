@@ -51,8 +51,8 @@ struct Program {
     over: bool,
     /// The disk beneath fails no more.
     healed: bool,
-    /// Power cuts before the folder was opened last.
-    cuts: u64,
+    /// Power cuts, and syncs that failed, before the folder was opened last: after either the disk is not what the server saw.
+    lost: (u64, u64),
     keeper: Keeper,
 }
 
@@ -74,7 +74,7 @@ pub(super) fn run(mut world: World) -> World {
         lossy: false,
         over: false,
         healed: false,
-        cuts: 0,
+        lost: (0, 0),
         keeper: Keeper::new(Time(0), Planted::NONE),
     };
     for _ in 0..lives {
@@ -175,8 +175,11 @@ impl Program {
         self.disk.kill();
         self.tell(|| format!("the folder is open: {recovered:?}"));
         let found = self.on_disk();
-        let cuts = self.world.borrow().coverage.get(POWER_CUTS);
-        let killed = std::mem::replace(&mut self.cuts, cuts) == cuts;
+        let lost = (
+            self.world.borrow().coverage.get(POWER_CUTS),
+            self.disk.lost_syncs(),
+        );
+        let killed = std::mem::replace(&mut self.lost, lost) == lost;
         self.keeper = {
             let world = self.world.borrow();
             Keeper::new(world.now, world.planted)

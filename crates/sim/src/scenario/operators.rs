@@ -21,7 +21,8 @@ pub(super) fn run(world: &mut World) {
     let mut last = 0;
     for turn in 0..world.rng.between(2, 6) {
         // The copy begins: until it has opened, the world knows its history as the original's.
-        let host = if turn > 0 && world.rng.chance(500) {
+        let begun = world.hosts[copy].copied_from.is_none();
+        let host = if turn > 0 && world.rng.chance(500) && begun {
             0
         } else {
             copy
