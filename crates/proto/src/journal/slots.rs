@@ -332,6 +332,30 @@ mod tests {
         }
     }
 
+    /// The refused write may have left half a value in the newer slot: a loose store that then took the older one would leave
+    /// nothing whole.
+    #[test]
+    fn after_a_refused_loose_store_the_next_one_begins_with_the_slot_that_was_refused() {
+        for cut in 0..=4 {
+            let file = Cut {
+                refusal: IoError::ENOSPC,
+                ..Cut::new(stored(&[b"full"]), usize::MAX)
+            };
+            let (mut slots, _) = Slots::open(&file, MAGIC, BYTES).unwrap();
+            slots.store_loosely(&file, b"rest").unwrap();
+            *file.fuse.borrow_mut() = 0;
+            let refusal = slots.store_loosely(&file, b"wake").unwrap_err();
+            assert_eq!(refusal, IoError::ENOSPC.of(SystemCall::Write));
+            assert_eq!(read(&file), b"full", "half of it was written");
+            *file.fuse.borrow_mut() = cut;
+            let stored = slots.store_loosely(&file, b"newer");
+            assert_eq!(stored.is_ok(), cut == 4);
+            let found = read(&file);
+            let whole: &[u8] = if cut == 0 { b"full" } else { b"newer" };
+            assert_eq!(found, whole, "cut after {cut}");
+        }
+    }
+
     /// One damaged sector brought the view before back: the members of the newest were never asked, and what they had
     /// acknowledged was lost without a word (simulator seed 50001).
     #[test]
