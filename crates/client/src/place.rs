@@ -243,7 +243,7 @@ impl Place {
                     CWD,
                     &unfinished,
                     CWD,
-                    &self.log(),
+                    self.log(),
                     RenameFlags::NOREPLACE,
                 )?)
             })

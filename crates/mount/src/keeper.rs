@@ -25,12 +25,15 @@ pub(crate) struct Keeper {
     ends: Vec<Sender<()>>,
 }
 
+/// How a turn of work ended, and what refused it.
+type Turn = (Outcome, Option<Box<dyn Display>>);
+
 /// How one of them does its work, and what it says of that.
 struct Work {
     name: &'static str,
     every: Duration,
     presses: fn(&Held) -> bool,
-    act: fn(&Held) -> (Outcome, Option<Box<dyn Display>>),
+    act: fn(&Held) -> Turn,
     refused: &'static str,
     resumed: &'static str,
 }

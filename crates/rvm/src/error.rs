@@ -207,13 +207,7 @@ pub enum CloseError {
     /// Commits could not be applied to their segments. The log keeps them: mend the cause and close again, or drop the
     /// log, and the next opening applies them.
     #[error("commits could not be applied to their segments before closing, and stay in the log: {0}")]
-    Apply(Box<TruncateError>),
-}
-
-impl From<TruncateError> for CloseError {
-    fn from(error: TruncateError) -> CloseError {
-        CloseError::Apply(Box::new(error))
-    }
+    Apply(#[from] TruncateError),
 }
 
 /// Why a segment stays in the table.

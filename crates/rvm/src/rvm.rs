@@ -157,6 +157,10 @@ impl<L: Log, S: Storage> Rvm<L, S> {
     /// shows its pages as [`Region::keep_unmapped`] says.
     ///
     /// [`Region::keep_unmapped`]: crate::Region::keep_unmapped
+    #[allow(
+        clippy::result_large_err,
+        reason = "the memory is given back, where closing is refused"
+    )]
     pub fn close(self) -> Result<L, (CloseError, Rvm<L, S>)> {
         if let Err(error) = self.settle() {
             return Err((error, self));
@@ -171,6 +175,10 @@ impl<L: Log, S: Storage> Rvm<L, S> {
 
     /// The same, and applies nothing, for a program that reads its log's records when it starts again. The segments say
     /// that this log has what they lack, and are nobody else's until it was opened and closed.
+    #[allow(
+        clippy::result_large_err,
+        reason = "the memory is given back, where closing is refused"
+    )]
     pub fn close_unapplied(self) -> Result<L, (CloseError, Rvm<L, S>)> {
         match self.settle() {
             Ok(()) => Ok(self.end()),
