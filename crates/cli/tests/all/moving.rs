@@ -80,7 +80,8 @@ fn a_log_file_is_moved_with_what_is_beside_it_and_told_of_what_is_not() {
     );
     // Those that a record names are there.
     assert_eq!(got(&log, &place.path("new/bank.data")), 6);
-    let all = ["relocate", "new/bank.log", "far", "farther", "--json"];
+    // Their names run from the log's folder on.
+    let all = ["relocate", "new/bank.log", "new/far", "farther", "--json"];
     let ran = place.rvm(&all);
     assert_eq!(ran.code, 0, "{}", ran.err);
     assert_eq!(ran.out.matches("farther").count(), 2, "{}", ran.out);

@@ -67,7 +67,9 @@ fn a_check_says_who_is_needed_and_changes_nothing() {
     let hasty = ["--client-is-off", "--patience", "300ms"];
     let missing = with(&[&hasty[..], &["--check"]].concat());
     assert_eq!(missing.code, WOULD_BE_REFUSED, "{}{}", missing.out, missing.err);
-    assert!(missing.out.contains("did not answer"), "{}", missing.out);
+    // A process that stands still may not even answer a handshake.
+    let silent = ["did not answer", "unreachable"].map(|word| missing.out.contains(word));
+    assert!(silent.contains(&true), "{}", missing.out);
     let refused = with(&hasty);
     assert!(
         refused.code == 1 && refused.err.contains("cannot prove"),

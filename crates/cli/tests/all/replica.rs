@@ -343,7 +343,11 @@ fn a_copy_is_taken_over_on_the_data_lenders_machine() {
     place.check(Path::new(copy), done);
     // The old client's own disk is an old copy now. Its lenders refuse it before its data lender could.
     let old = place.disk(&["scrub", "db"]);
-    assert!(old.code != 0 && old.err.contains("newer writer"), "{}", old.err);
+    assert!(
+        old.code != 0 && old.err.contains("that one is newer"),
+        "{}",
+        old.err
+    );
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::fs::File as OsFile;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use netram_client::{Journal, OpenError};
@@ -66,10 +66,9 @@ fn journal_of_liar(place: &Place) {
     slots.store(&file, &view.encode()).unwrap();
 }
 
-/// Serves one client after the other; returns when nobody has come for long. Counts the bytes that it was asked for.
-fn lie(listener: &Listener, held: u64, given: &AtomicU64) {
-    let deadline = Instant::now() + Duration::from_secs(5);
-    while Instant::now() < deadline {
+/// Serves one client after the other until the opening has ended. Counts the bytes that it was asked for.
+fn lie(listener: &Listener, held: u64, given: &AtomicU64, ended: &AtomicBool) {
+    while !ended.load(Ordering::Relaxed) {
         let Ok(Some(mut pending)) = listener.accept(Instant::now()) else {
             std::thread::sleep(Duration::from_millis(1));
             continue;
@@ -83,7 +82,6 @@ fn lie(listener: &Listener, held: u64, given: &AtomicU64) {
         };
         if let Some(link) = link {
             serve(link, held, given);
-            return;
         }
     }
 }
@@ -126,6 +124,17 @@ fn answer(asked: &Header, held: u64) -> (Header, Vec<u8>) {
             };
             (sealed, 1u32.to_le_bytes().to_vec())
         }
+        // The question before the fence: the same lie.
+        FrameKind::Ping if asked.flags & Flag::ASKS != 0 => {
+            let told = Header {
+                epoch: Epoch(1),
+                flags: Flag::KNOWN,
+                lsn: Lsn(held),
+                mark: 1,
+                ..header(FrameKind::Told)
+            };
+            (told, [&[0; 8][..], &1u32.to_le_bytes()].concat())
+        }
         FrameKind::Read => {
             let data = Header {
                 lsn: asked.lsn,
@@ -144,9 +153,11 @@ fn recovery_from_liar(held: u64) -> (OpenError, u64) {
     journal_of_liar(&place);
     let listener = Listener::bind(&place.address("liar"), place.security.clone()).unwrap();
     let given = Arc::new(AtomicU64::new(0));
-    let told = Arc::clone(&given);
-    let liar = std::thread::spawn(move || lie(&listener, held, &told));
+    let ended = Arc::new(AtomicBool::new(false));
+    let (told, over) = (Arc::clone(&given), Arc::clone(&ended));
+    let liar = std::thread::spawn(move || lie(&listener, held, &told, &over));
     let opened = Journal::open(&place.journal(), place.config(&["liar"], 1)).map(drop);
+    ended.store(true, Ordering::Relaxed);
     liar.join().unwrap();
     (
         opened.expect_err("nobody honest answered"),

@@ -46,6 +46,7 @@ fn well_or_named(client: &mut Client, what: &str, path: &Path) -> bool {
                 "run `",
                 "--accept-loss",
                 "name the",
+                "open once with",
             ];
             assert!(
                 remedies.iter().any(|remedy| text.contains(remedy)),

@@ -124,7 +124,7 @@ fn a_stopped_client_whose_journal_was_taken_over_never_acknowledges_again() {
     older.work.patience_ms = 1000;
     match older.try_recover() {
         Err(refused) => assert!(
-            refused.contains("newer writer") || refused.contains("cannot prove"),
+            refused.contains("another writer fenced this journal") || refused.contains("cannot prove"),
             "{refused}"
         ),
         Ok(report) => panic!("two writers: {report:?}"),

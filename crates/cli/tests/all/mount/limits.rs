@@ -253,7 +253,7 @@ fn check(dir: &Path, synced: u64, round: u64) {
             // Every seventh was renamed over the one before.
             let own = |number: u64| format!("{number:06}").repeat((number % 50 + 1) as usize);
             let found = fs::read_to_string(&path).unwrap();
-            let next = (number + 1) % 7 == 0 && found == own(number + 1);
+            let next = (number + 1).is_multiple_of(7) && found == own(number + 1);
             // The last one may have been made, and not been written to yet.
             let fresh = number > synced && found.is_empty();
             assert!(

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
 
 use crate::common::{finish, skipped};
-use crate::mount::{Mounted, cannot_mount};
+use crate::mount::{Mounted, cannot_mount, wait_until};
 
 /// A story, and what it came to.
 type Story = fn(&Path) -> String;
@@ -279,7 +279,13 @@ fn a_file_that_the_kernel_reads_by_itself_is_written_by_others_meanwhile() {
         Ok(_) => skipped("this kernel has no passthrough: nothing is refused"),
     }
     drop((readers, writer));
-    let both = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    // The kernel says that a file is closed after `close` has returned.
+    let mut both = None;
+    wait_until("nobody reads the file by itself any more", || {
+        both = OpenOptions::new().read(true).write(true).open(&path).ok();
+        both.is_some()
+    });
+    let both = both.unwrap();
     both.write_all_at(b"x", 1).unwrap();
     both.sync_all().unwrap();
     drop(both);

@@ -53,14 +53,13 @@ impl Lender {
             command.extend(["--memory".to_owned(), "16MiB".to_owned()]);
         }
         let log = place.memory().join(format!("{name}.log"));
-        let lender = Lender {
+        Lender {
             address: address.to_owned(),
             log,
             store,
             command,
             process: None,
-        };
-        lender
+        }
     }
 
     /// Starts a lender that listens on `address`, by way of `wrap` (a command that runs the one behind it).
