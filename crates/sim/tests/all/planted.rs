@@ -153,5 +153,5 @@ fn every_fault_that_can_be_planted_has_its_test() {
         names.sort();
         names
     };
-    assert_eq!(named(&TESTED), named(&Fault::ALL));
+    assert_eq!(named(TESTED), named(&Fault::ALL));
 }
