@@ -156,7 +156,26 @@ impl Site {
         self.writing(pragmas, from, step, said, set)
     }
 
+    /// The same, with a pause after each commit: one without has done all of its commits in a few seconds.
+    fn patient_writer_to_wal(&self, from: u64, step: u64, said: &Path) -> Child {
+        let pragmas = "pragma journal_mode=wal;\npragma wal_autocheckpoint=0;";
+        self.writing_with(pragmas, ".shell sleep 0.002\n", from, step, said, &[])
+    }
+
     fn writing(&self, pragmas: &str, from: u64, step: u64, said: &Path, set: &[(&str, &Path)]) -> Child {
+        self.writing_with(pragmas, "", from, step, said, set)
+    }
+
+    /// A writer that does `between` after each commit.
+    fn writing_with(
+        &self,
+        pragmas: &str,
+        between: &str,
+        from: u64,
+        step: u64,
+        said: &Path,
+        set: &[(&str, &Path)],
+    ) -> Child {
         // Each process reads its own, in which nothing changes meanwhile.
         let script = said.with_extension("script");
         // What the settings say is no commit.
@@ -166,7 +185,7 @@ impl Site {
             let number = from + number * step;
             let bytes = number * 37 % 3000;
             text.push_str(&format!(
-                "insert into t values({number}, zeroblob({bytes}));\nselect {number};\n"
+                "insert into t values({number}, zeroblob({bytes}));\nselect {number};\n{between}"
             ));
         }
         fs::write(&script, text).unwrap();

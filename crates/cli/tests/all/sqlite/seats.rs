@@ -79,7 +79,7 @@ fn what_the_owner_of_a_journal_committed_while_another_process_settled_is_there(
     let made = site.shell("pragma journal_mode=wal;\ncreate table t(n integer primary key, filler);\n");
     assert_eq!(made.code, 0, "{}", made.err);
     let said = site.folder.path().join("said");
-    let mut owner = site.writer_to_wal(1, 3, &said, &[]);
+    let mut owner = site.patient_writer_to_wal(1, 3, &said);
     wait_until("it has the journal", || {
         site.seats_taken() == 1 && said_bytes(&said) > 200
     });
