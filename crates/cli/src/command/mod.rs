@@ -109,17 +109,17 @@ impl Command {
     /// Whether it serves, or works on what others serve, and starts no program of its user's: it may have as many files
     /// open as the system allows.
     pub(crate) fn is_service(&self) -> bool {
-        matches!(
-            self,
-            Command::Lend(_)
-                | Command::Journal(_)
-                | Command::Disk(_)
-                | Command::Mount(_)
-                | Command::Unmount(_)
-                | Command::Recover(_)
-                | Command::Sqlite(_)
-                | Command::Shared(_)
-        )
+        match self {
+            Command::Lend(_) | Command::Journal(_) => true,
+            #[cfg(feature = "products")]
+            Command::Disk(_)
+            | Command::Mount(_)
+            | Command::Unmount(_)
+            | Command::Recover(_)
+            | Command::Sqlite(_)
+            | Command::Shared(_) => true,
+            _ => false,
+        }
     }
 
     pub(crate) fn run(self) -> Result<ExitCode> {
