@@ -242,7 +242,7 @@ impl Looked<'_> {
 
     /// What seals and reads the members of `claim`, or only asks them.
     pub(super) fn fence(&self, claim: &View, from: Lsn, config: &JournalConfig) -> Recovery {
-        fence(claim, from, config).within(self.superblock.head.lsn.plus(self.log.capacity()))
+        fence(claim, from, config)
     }
 
     /// The refusal as the caller is told it.

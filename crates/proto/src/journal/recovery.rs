@@ -60,8 +60,6 @@ pub struct Recovery {
     peers: Vec<Peer>,
     /// Bytes that a member's window can hold.
     window_bytes: u64,
-    /// The log has no room beyond.
-    limit: Lsn,
     fenced: Option<Epoch>,
     /// Members are asked, and neither sealed nor read.
     asking: bool,
@@ -102,7 +100,6 @@ impl Recovery {
             members: view.members.clone(),
             peers: view.members.iter().enumerate().map(peer).collect(),
             window_bytes: view.window_bytes_max(),
-            limit: LSN_LAST,
             fenced: None,
             asking: false,
             planted: Planted::NONE,
@@ -116,12 +113,6 @@ impl Recovery {
                 self.peers.push(Peer::new(address, Identity::Unknown));
             }
         }
-        self
-    }
-
-    /// The log has no room at `limit` and beyond: nothing is read from there, whatever a member says.
-    pub fn within(mut self, limit: Lsn) -> Recovery {
-        self.limit = limit;
         self
     }
 
@@ -397,7 +388,7 @@ impl Recovery {
         let holds = self.holds(member, life, window) || self.planted.is(Fault::AmnesiacCounts);
         let (trim, held) = window.map_or_else(Default::default, |window| (window.trim, window.held));
         let counted = self.counts_already(index);
-        let (window_bytes, limit) = (self.window_bytes, self.limit);
+        let window_bytes = self.window_bytes;
         let believed = self.planted.is(Fault::HeldBelieved);
         self.drop_other_readings(index, member);
         let peer = &mut self.peers[index];
@@ -410,7 +401,9 @@ impl Recovery {
             return;
         }
         peer.held = held;
-        peer.goal = if believed { held } else { held.min(limit) };
+        // The whole window, though the log may lack room for it: a copy of the directory with an old head must see what it
+        // cannot take, and refuse. `window_bytes` bounds what is read.
+        peer.goal = held;
         if (self.of_replica || self.of_reign.is_some()) && trim > from {
             peer.answer = PeerAnswer::Beyond;
             return;

@@ -50,10 +50,10 @@ fn a_member_that_claims_more_than_its_window_can_hold_is_no_answer() {
 }
 
 #[test]
-fn nothing_is_read_that_the_log_has_no_room_for_or_that_was_not_asked_for() {
-    let mut recovery = recovery(1, "all").within(Lsn(150));
+fn nothing_is_read_beyond_what_a_member_holds_or_that_was_not_asked_for() {
+    let mut recovery = recovery(1, "all");
     bind(&mut recovery, 0);
-    sealed(&mut recovery, 0, 0, Flag::KNOWN, 60, 500);
+    sealed(&mut recovery, 0, 0, Flag::KNOWN, 60, 150);
     data(&mut recovery, 0, 100, 20);
     assert_eq!(recovery.bytes_read(), 0, "nobody asked");
     assert_eq!(

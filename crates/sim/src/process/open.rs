@@ -316,7 +316,6 @@ impl World {
             GRACE,
             PATIENCE,
         )
-        .within(files.superblock.head.lsn.plus(files.log.capacity()))
         .or_at(self.addresses().iter().map(String::as_str));
         recovery.plant(self.planted);
         if let Some(closed) = self.hosts[self.processes[process].host].of_replica {
