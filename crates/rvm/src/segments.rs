@@ -14,7 +14,7 @@ use crate::error::{ForgetError, MapError, SegmentError, TableError};
 use crate::limit::{PATH_BYTES_MAX, SEGMENTS_MAX};
 use crate::options::{Options, Truncation};
 use crate::refusal::{StampError, check, copy};
-use crate::stamp::{Known, Stamp, standing};
+use crate::stamp::{Known, Stamp, Standing, standing};
 use crate::storage::{Identity, Storage};
 use crate::table::{self, Entry, Table};
 
@@ -479,6 +479,13 @@ impl<F: File> Segments<F> {
         }
         let Coming { end, unapplied } = coming;
         let stands = standing(&entry.known, found.as_ref(), self.journal, end, unapplied);
+        if self.table.alone
+            && stands != Standing::Fit
+            && found.as_ref().is_some_and(|stamp| stamp.journal == self.journal)
+        {
+            let (path, table) = (entry.path.clone(), storage.table_path().to_owned());
+            return Err(SegmentError::TableOlder { path, table });
+        }
         check(stands, &entry.path, found.as_ref())?;
         match &found {
             Some(stamp) if self.is_copy(storage, entry, file, stamp)? => Err(copy(&entry.path, stamp)),

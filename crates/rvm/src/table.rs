@@ -42,6 +42,8 @@ pub(crate) struct Entry {
 pub(crate) struct Table {
     pub(crate) sequence: u64,
     pub(crate) entries: Vec<Entry>,
+    /// The other slot is damaged. It may have held a newer table, unless its write was torn.
+    pub(crate) alone: bool,
 }
 
 /// What one slot holds.
@@ -66,13 +68,13 @@ impl Table {
             });
         }
         let mut newest: Option<Table> = None;
-        let mut blank = false;
+        let (mut blank, mut damaged) = (false, false);
         let mut bytes = vec![0; TABLE_SLOT_BYTES];
         for slot in 0..2 {
             file.read_at(slot_offset(slot), &mut bytes)?;
             match decode(&bytes, folder) {
                 Slot::Blank => blank = true,
-                Slot::Damaged => {}
+                Slot::Damaged => damaged = true,
                 Slot::Version(found) => {
                     return Err(TableError::Version {
                         found,
@@ -96,7 +98,10 @@ impl Table {
             }
         }
         match newest {
-            Some(table) => Ok(table),
+            Some(table) => Ok(Table {
+                alone: damaged,
+                ..table
+            }),
             None if blank => Ok(Table::default()),
             None => Err(TableError::Damaged),
         }
@@ -142,6 +147,7 @@ impl Table {
         let next = Table {
             sequence: self.sequence + 1,
             entries: std::mem::take(&mut self.entries),
+            alone: false,
         };
         let bytes = encode(&next, journal, folder);
         self.entries = next.entries;
@@ -247,6 +253,7 @@ fn decode(bytes: &[u8], folder: &str) -> Slot {
         table: Table {
             sequence: u64_at(bytes, 16),
             entries,
+            alone: false,
         },
     }
 }
@@ -373,6 +380,7 @@ mod tests {
         let mut table = Table {
             sequence: 0,
             entries: (0..SEGMENTS_MAX as u32).map(entry).collect(),
+            alone: false,
         };
         table.write(&file, JOURNAL, FOLDER).unwrap();
         assert_eq!(Table::read(&file, JOURNAL, FOLDER).unwrap(), table);
@@ -384,6 +392,7 @@ mod tests {
         let mut table = Table {
             sequence: 0,
             entries: vec![entry(0), entry(1), entry(2)],
+            alone: false,
         };
         table.entries[1].path = "/segments-too/1".to_owned();
         table.entries[2].path = "/segments/deep/2".to_owned();
@@ -426,6 +435,7 @@ mod tests {
         let mut table = Table {
             sequence: 0,
             entries: (0..SEGMENTS_MAX as u32).map(long).collect(),
+            alone: false,
         };
         let refused = table.write(&file, JOURNAL, FOLDER);
         assert!(
@@ -441,6 +451,7 @@ mod tests {
         let mut table = Table {
             sequence: 0,
             entries: (0..9).map(entry).collect(),
+            alone: false,
         };
         table.write(&file, JOURNAL, FOLDER).unwrap();
         let old = (file.0.borrow().clone(), table.clone());
@@ -451,7 +462,8 @@ mod tests {
             let mut torn = old.0.clone();
             torn[..sectors * 512].copy_from_slice(&new[..sectors * 512]);
             let read = Table::read(&Bytes(RefCell::new(torn)), JOURNAL, FOLDER).unwrap();
-            assert!(read == old.1 || read == table, "torn after {sectors} sectors");
+            let same = |table: &Table| (read.sequence, &read.entries) == (table.sequence, &table.entries);
+            assert!(same(&old.1) || same(&table), "torn after {sectors} sectors");
         }
     }
 
@@ -461,6 +473,7 @@ mod tests {
         let mut table = Table {
             sequence: 0,
             entries: (0..9).map(entry).collect(),
+            alone: false,
         };
         table.write(&file, JOURNAL, FOLDER).unwrap();
         let new = file.0.borrow().clone();
@@ -481,6 +494,7 @@ mod tests {
         let mut table = Table {
             sequence: 0,
             entries: vec![entry(0)],
+            alone: false,
         };
         table.write(&file, JOURNAL, FOLDER).unwrap();
         let foreign = Table::read(&file, JournalId(8), FOLDER);

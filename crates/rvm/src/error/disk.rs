@@ -164,6 +164,18 @@ pub enum SegmentError {
         /// Its journal.
         journal: JournalId,
     },
+    /// The file has a stamp of this log's journal that only the damaged copy of the segment table can have known.
+    #[error(
+        "the newest copy of the segment table {table} is damaged, and the older copy does not know the state of {path}: \
+         that may be newer than this log. If neither the log nor the segment is a copy or came from a backup, open once \
+         with `adopt_segments`; if not, put the table back"
+    )]
+    TableOlder {
+        /// The segment's path.
+        path: String,
+        /// The segment table.
+        table: String,
+    },
     /// The file is a state of the segment from before this log changed it last.
     #[error(
         "the segment {path} is older than this log: an earlier state was put back, and what the log gave to the newer \
