@@ -7,6 +7,7 @@
 //! replica's view was sealed by one of them is checked where the restore is judged.
 
 use netram_proto::id::Epoch;
+use netram_proto::wire::Link;
 
 use crate::check::rule12::Changes;
 use crate::history::History;
@@ -22,18 +23,26 @@ pub(crate) struct Past {
 }
 
 impl World {
-    /// What the log that is recovered on `host` truly was: for a copied disk that of its original, as far as whoever made the
-    /// copy could have heard.
-    pub(crate) fn truth(&self, host: usize) -> &History {
-        match (self.past_heard(host), self.hosts[host].copied_from) {
+    /// What the log that is recovered on `host` up to `end` truly was. For a copied disk that is the original's, as far as
+    /// whoever made the copy could have heard, or what the original's was when it was copied: a later opening of the original
+    /// may have given up what the copy's disk still has.
+    pub(crate) fn truth(&self, host: usize, end: Link) -> &History {
+        let own = &self.hosts[host].history;
+        let source = match (self.past_heard(host), self.hosts[host].copied_from) {
             (Some(past), _) => &past.history,
-            (None, source) => &self.hosts[source.unwrap_or(host)].history,
+            (None, Some(source)) => &self.hosts[source].history,
+            (None, None) => return own,
+        };
+        let ends = |history: &History| history.link_at(end.lsn) == Some(end);
+        match ends(own) && !ends(source) {
+            true => own,
+            false => source,
         }
     }
 
-    /// The copy on `host` has been recovered: its history begins with [`World::truth`].
-    pub(crate) fn inherit(&mut self, host: usize) {
-        self.hosts[host].history = self.truth(host).clone();
+    /// The copy on `host` has been recovered up to `end`: its history begins with [`World::truth`].
+    pub(crate) fn inherit(&mut self, host: usize, end: Link) {
+        self.hosts[host].history = self.truth(host, end).clone();
         if let Some(past) = self.past_heard(host) {
             self.changes = past.changes.clone();
             self.coverage.hit("data: later reigns lost unheard");
@@ -77,7 +86,6 @@ impl World {
 mod tests {
     use netram_proto::id::Lsn;
     use netram_proto::planted::Planted;
-    use netram_proto::wire::Link;
 
     use super::*;
     use crate::data::DataLender;
@@ -103,16 +111,16 @@ mod tests {
         let data = DataLender::new(Rng::new(8), 0, world.journal, capacity, 1);
         world.data = Some(data);
         world.changes = Changes::new(512);
-        opens(&mut world, 1, Lsn(0));
+        opens(&mut world, 1, Link::default());
         for (end, byte) in [(FIRST, 0xaa), (SECOND, 0xbb)] {
             world.hosts[0].history.append(&[byte; 56], end);
             world.changes.push(end.lsn, 0, vec![byte; 512]);
         }
-        opens(&mut world, 2, FIRST.lsn);
+        opens(&mut world, 2, FIRST);
         world
     }
 
-    fn opens(world: &mut World, reign: u32, end: Lsn) {
+    fn opens(world: &mut World, reign: u32, end: Link) {
         world.hosts[0].view.epoch = Epoch(reign);
         world.adopt(0, end, Lsn(0));
     }
@@ -123,7 +131,7 @@ mod tests {
         heard.epoch = Epoch(reign);
         let claim = heard.clone();
         let host = world.restore_host(0, &claim, Link::default(), &heard);
-        world.truth(host).tail()
+        world.truth(host, Link::default()).tail()
     }
 
     /// Two oracles called it a broken rule that a restore found at a member what an opening had given up of which neither the
@@ -134,6 +142,23 @@ mod tests {
         assert_eq!(restored(&mut world, 1), SECOND.lsn);
         world.return_to(0, Epoch(1));
         assert_eq!(world.hosts[0].history.tail(), SECOND.lsn);
+    }
+
+    /// The oracle called it a broken rule that a copy still had a record that the original's opening gave up later (seeds 2004
+    /// and 5006017).
+    #[test]
+    fn a_copy_may_have_what_the_original_gave_up_later() {
+        let mut world = world();
+        let third = Link {
+            lsn: Lsn(112),
+            chain: 3,
+        };
+        world.hosts[0].history.append(&[0xcc; 56], third);
+        let copy = world.copy_host(0);
+        opens(&mut world, 3, FIRST);
+        let ends = |end: Link| world.truth(copy, end).link_at(end.lsn) == Some(end);
+        assert!(ends(third) && ends(FIRST));
+        assert!(!ends(SECOND), "given up before the disk was copied");
     }
 
     #[test]

@@ -449,21 +449,24 @@ impl World {
 
     /// The reign on `host` begins with the log up to `end`, all of it on the platter; it was compared with
     /// [`World::truth`].
-    pub(crate) fn adopt(&mut self, host: usize, end: Lsn, head: Lsn) {
+    pub(crate) fn adopt(&mut self, host: usize, end: Link, head: Lsn) {
         match self.hosts[host].copied_from {
             Some(source) => {
-                self.inherit(host);
+                self.inherit(host, end);
                 self.hosts[host].copied_from = None;
                 let version = self.hosts[host].copied_version;
-                self.hosts[source].overtaken = Some(Overtaken { fork: end, version });
+                self.hosts[source].overtaken = Some(Overtaken {
+                    fork: end.lsn,
+                    version,
+                });
             }
             None => self.keep_past(host),
         }
         self.hosts[host].reign = self.hosts[host].view.epoch;
-        self.changes.rewind(end);
+        self.changes.rewind(end.lsn);
         let history = &mut self.hosts[host].history;
-        history.rewind(end);
-        history.acked = end;
+        history.rewind(end.lsn);
+        history.acked = end.lsn;
         history.head = head;
     }
 

@@ -11,7 +11,7 @@ use crate::world::World;
 
 /// Compares the recovered log, as a reader would see it, with what was truly appended.
 pub(crate) fn genuine(world: &World, host: usize, head: Link, end: Link) {
-    let history = world.truth(host);
+    let history = world.truth(host, end);
     if end.lsn > history.tail() {
         fail(
             7,

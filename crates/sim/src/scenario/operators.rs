@@ -19,14 +19,8 @@ pub(super) fn run(world: &mut World) {
     let copy = world.copy_host(0);
     world.coverage.hit("operators: stories");
     let mut last = 0;
-    for turn in 0..world.rng.between(2, 6) {
-        // The copy begins: until it has opened, the world knows its history as the original's.
-        let begun = world.hosts[copy].copied_from.is_none();
-        let host = if turn > 0 && world.rng.chance(500) && begun {
-            0
-        } else {
-            copy
-        };
+    for _ in 0..world.rng.between(2, 6) {
+        let host = if world.rng.chance(500) { 0 } else { copy };
         let other = if host == 0 { copy } else { 0 };
         // A journal's lock keeps a second process from the same directory, not from a copy of it.
         if let Some(process) = world.living(host) {
