@@ -543,11 +543,15 @@ impl Recovery {
 
     /// Whether nobody can still say more: each member has answered in some way, and nobody else may turn out to be one.
     fn is_settled(&self, now: Time) -> bool {
-        let is_done = |(at, peer): (usize, &Peer)| match peer.identity {
-            Identity::Member(member) if self.complete(member).is_some() => true,
-            _ if peer.is_over() || self.stands_back(at) => true,
-            // A spare that cannot be reached at all is not waited for as long as a member.
-            _ => at >= self.members.len() && peer.answer == PeerAnswer::Unreachable && now >= self.grace,
+        let is_done = |(at, peer): (usize, &Peer)| {
+            let answered =
+                matches!(peer.identity, Identity::Member(member) if self.complete(member).is_some());
+            // At the own address of a member that answered elsewhere there may be another member by now.
+            let may_be_another = at < self.members.len() && peer.identity == Identity::Member(at);
+            let done = answered && !may_be_another || peer.is_over() || self.stands_back(at);
+            // One that is no missing member's, as far as is known, and cannot be reached is not waited for as long.
+            let optional = at >= self.members.len() || answered;
+            done || optional && peer.answer == PeerAnswer::Unreachable && now >= self.grace
         };
         self.peers.iter().enumerate().all(is_done)
     }

@@ -215,6 +215,20 @@ fn a_lender_that_does_not_know_the_question_is_believed_in_what_it_does_say() {
     );
 }
 
+/// The refusal came as soon as the moved member had told: whoever is at its old address by now had not been heard (seed 18824).
+#[test]
+fn a_member_that_moved_to_where_another_was_is_waited_for() {
+    let claim = view(2, "all").claimed(WriterId(9));
+    let mut inquiry = inquiry(&claim).or_at(["unix:/moved"]);
+    let (mut first, mut second) = (joined(0, 1, 60), joined(1, 1, 60));
+    inquiry.on_connected(0);
+    talk(&mut inquiry, 2, &mut first);
+    talk(&mut inquiry, 1, &mut first);
+    assert_eq!(inquiry.verdict(Time(0)), None, "nobody has answered at lender-0");
+    talk(&mut inquiry, 0, &mut second);
+    assert_eq!(inquiry.verdict(Time(0)), Some(Ok(())));
+}
+
 #[test]
 fn an_answer_that_makes_no_sense_is_none() {
     let claim = view(1, "all").claimed(WriterId(9));
