@@ -44,7 +44,8 @@ pub(crate) fn seal_holds(sealed: &mut Epoch, after: &MemberState, frame: &Frame<
     }
     let over = frame.header.flags & Flag::ENDED != 0;
     match reply.header().kind {
-        FrameKind::Sealed => *sealed = after.epoch,
+        // Whoever ended the journal may seal it again, because the answer was lost: it is over all the same.
+        FrameKind::Sealed if !after.ended => *sealed = after.epoch,
         FrameKind::Left if over && !after.joined => *sealed = Epoch(0),
         _ => (),
     }
@@ -90,5 +91,40 @@ pub(crate) fn acked(world: &World, process: usize, upto: Lsn) {
                 "process {process} acknowledged {upto} by members; the newer reign's log forked off at {fork}"
             ),
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use netram_proto::id::{Incarnation, JournalId, WriterId};
+    use netram_proto::member::Member;
+    use netram_proto::wire::Header;
+
+    use super::*;
+    use crate::lender::Ring;
+
+    /// A seal that came again after the end counted as one that must hold, and the oracle called it broken when the lender had
+    /// used the room for another journal (seed 3033957).
+    #[test]
+    fn a_seal_that_comes_again_after_the_end_need_not_hold() {
+        let mut member = Member::new(JournalId(7), Incarnation(1));
+        let mut sealed = Epoch(0);
+        let mut window = Ring::default();
+        for (kind, flags, holds) in [
+            (FrameKind::Seal, 0, Epoch(3)),
+            (FrameKind::Leave, Flag::ENDED, Epoch(0)),
+            (FrameKind::Seal, 0, Epoch(0)),
+        ] {
+            let header = Header {
+                flags,
+                epoch: Epoch(3),
+                who: WriterId(5).0,
+                ..Header::new(kind)
+            };
+            let frame = Frame { header, body: &[] };
+            let reply = member.handle(&frame, &mut window);
+            seal_holds(&mut sealed, &member.state(), &frame, &reply);
+            assert_eq!(sealed, holds, "{kind:?}");
+        }
     }
 }
