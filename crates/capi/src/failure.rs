@@ -109,6 +109,7 @@ impl From<SegmentError> for Failure {
             SegmentError::Foreign { .. }
             | SegmentError::Overtaken { .. }
             | SegmentError::Older { .. }
+            | SegmentError::TableOlder { .. }
             | SegmentError::Copy { .. } => libc::ESTALE,
             SegmentError::Held { .. } => libc::EBUSY,
             SegmentError::Io { cause, .. } => cause.errno,

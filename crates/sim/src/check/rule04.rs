@@ -123,7 +123,7 @@ mod tests {
             };
             let frame = Frame { header, body: &[] };
             let reply = member.handle(&frame, &mut window);
-            seal_holds(&mut sealed, &member.state(), &frame, &reply);
+            seal_holds(&mut sealed, member.state(), &frame, &reply);
             assert_eq!(sealed, holds, "{kind:?}");
         }
     }
