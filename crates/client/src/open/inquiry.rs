@@ -5,8 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use netram_proto::id::{Epoch, Lsn, WriterId};
 use netram_proto::journal::{
-    AssembleError, ClaimNote, LogFile, MemberTold, PeerAnswer, Recovery, RecoveryRefusal, Scan, Superblock,
-    View, Voter,
+    ClaimNote, LogFile, MemberTold, PeerAnswer, Recovery, RecoveryRefusal, Scan, Superblock, View, Voter,
+    beyond_repair,
 };
 use netram_proto::time::Time;
 
@@ -171,7 +171,10 @@ impl Looked<'_> {
                 return Err((Box::new(inquiry), refusal));
             }
         };
-        if let Some(source) = self.damage(local, &inquiry).filter(|_| !config.accept_loss) {
+        let limit = self.superblock.head.lsn.plus(self.log.capacity());
+        let durable = self.superblock.stable.max(self.view.proof());
+        let damage = beyond_repair(self.log, local, durable, limit, &inquiry);
+        if let Some(source) = damage.filter(|_| !config.accept_loss) {
             let path = self.log_path.clone();
             return Err((Box::new(inquiry), OpenError::Damaged { path, source }));
         }
@@ -218,26 +221,6 @@ impl Looked<'_> {
                 Err((Box::new(inquiry), OpenError::NotNewest { path, source }))
             }
         }
-    }
-
-    /// Damage that nobody can repair: found now, not after the members have been sealed.
-    fn damage(&self, local: &Scan, inquiry: &Recovery) -> Option<AssembleError> {
-        let at = local.end.lsn;
-        let limit = self.superblock.head.lsn.plus(self.log.capacity());
-        let durable = self.superblock.stable.max(self.view.proof()).max(local.proof);
-        let proof = durable.max(inquiry.trimmed());
-        let proof = match self.log.proof_beyond(at, limit) {
-            Ok(beyond) => proof.max(beyond),
-            // Whether the log ends there cannot be told.
-            Err(error) => return Some(AssembleError::Io(error)),
-        };
-        let lost = at < proof || local.unreadable.is_some();
-        (lost && !inquiry.may_continue()).then_some(AssembleError::Corrupt {
-            at,
-            proof,
-            promised: Lsn(0),
-            unreadable: local.unreadable,
-        })
     }
 
     /// What seals and reads the members of `claim`, or only asks them.

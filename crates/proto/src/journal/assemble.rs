@@ -10,6 +10,7 @@ use crate::port::{File, IoError};
 use crate::wire::{Checked, Link, Seed, Step, step};
 
 use super::logfile::{LogFile, Scan};
+use super::recovery::Recovery;
 
 /// What one member's window held above the local log's end.
 #[derive(Clone, Debug, Default)]
@@ -22,6 +23,30 @@ pub struct PeerWindow {
     pub bytes: Vec<u8>,
     /// Records below this may have been acknowledged, by what all members together said they hold and by the rule.
     pub promised: Lsn,
+}
+
+/// Damage of the local log that nobody can repair, as far as the members told when they were asked: found before they are
+/// sealed (rule 18). `durable`: everything below was on this disk, as its own files say. `limit`: as [`Known::limit`].
+pub fn beyond_repair<F: File>(
+    log: &LogFile<F>,
+    local: &Scan,
+    durable: Lsn,
+    limit: Lsn,
+    inquiry: &Recovery,
+) -> Option<AssembleError> {
+    let at = local.end.lsn;
+    let proof = match log.proof_beyond(at, limit) {
+        Ok(beyond) => beyond.max(durable).max(local.proof).max(inquiry.trimmed()),
+        // Whether the log ends there cannot be told.
+        Err(error) => return Some(AssembleError::Io(error)),
+    };
+    let lost = at < proof || local.unreadable.is_some();
+    (lost && !inquiry.may_continue()).then_some(AssembleError::Corrupt {
+        at,
+        proof,
+        promised: Lsn(0),
+        unreadable: local.unreadable,
+    })
 }
 
 /// The log as recovered: on the local file from its head to `end`, synced.

@@ -28,7 +28,7 @@ mod slots;
 mod view;
 mod writer;
 
-pub use assemble::{AssembleError, Assembled, Known, PeerWindow, assemble};
+pub use assemble::{AssembleError, Assembled, Known, PeerWindow, assemble, beyond_repair};
 pub use grow::{GrowError, Growth};
 pub use logfile::{LogFile, LogFileError, Scan, Superblock};
 pub use node::{Forget, NodeReadError, node_records};

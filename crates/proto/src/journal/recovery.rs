@@ -387,7 +387,9 @@ impl Recovery {
         };
         let holds = self.holds(member, life, window) || self.planted.is(Fault::AmnesiacCounts);
         let (trim, held) = window.map_or_else(Default::default, |window| (window.trim, window.held));
-        let counted = self.counts_already(index);
+        // One window is read once, over whichever of its lender's addresses answers first.
+        let elsewhere = !self.asking && self.complete(member).is_some_and(|other| other != index);
+        let counted = elsewhere || self.counts_already(index);
         let window_bytes = self.window_bytes;
         let believed = self.planted.is(Fault::HeldBelieved);
         self.drop_other_readings(index, member);

@@ -123,6 +123,29 @@ fn another_address_of_a_member_that_answers_is_left_alone() {
     );
 }
 
+/// The member's own address came back when its window had been read over another, and it was read again (seed 10194582).
+#[test]
+fn a_window_is_read_over_one_address() {
+    let mut recovery = recovery(2, "any").or_at(["unix:/moved"]);
+    identified(&mut recovery, 2, 0);
+    bind(&mut recovery, 2);
+    sealed(&mut recovery, 2, 0, Flag::KNOWN, 60, 120);
+    assert_eq!(
+        recovery.next_frame(2).expect("a read").header.kind,
+        FrameKind::Read
+    );
+    data(&mut recovery, 2, 100, 20);
+    bind(&mut recovery, 0);
+    sealed(&mut recovery, 0, 0, Flag::KNOWN, 60, 120);
+    assert!(recovery.next_frame(0).is_none(), "it has been read");
+    assert_eq!(recovery.bytes_read(), 20);
+    bind(&mut recovery, 1);
+    sealed(&mut recovery, 1, 1, Flag::KNOWN, 60, 100);
+    assert_eq!(recovery.verdict(Time(1)), Some(Ok(())));
+    let windows = recovery.windows();
+    assert_eq!(windows.iter().map(|window| window.bytes.len()).max(), Some(20));
+}
+
 /// One memory under two addresses answered twice, where each of two copies had to.
 #[test]
 fn a_memory_that_an_old_view_names_twice_answers_once() {

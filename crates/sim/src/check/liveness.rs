@@ -59,8 +59,10 @@ pub(crate) fn refused(world: &mut World, host: usize, failure: &OpenFailure) {
     let view = &world.hosts[host].view;
     match failure {
         OpenFailure::Refused(RecoveryRefusal::Missing { answered, needed, .. }) => {
-            let intact = rule01::intact(world, view);
-            // A view whose store was cut off may be in the cache and not on the platter: what was found there demands more.
+            // A view whose store was cut off may be in the cache and not on the platter: what was found there may demand more, or
+            // name fewer of those who have everything (seed 6093678).
+            let found = &world.hosts[host].cached_view;
+            let intact = rule01::intact(world, view).min(rule01::intact(world, found));
             if intact >= view.answers().max(*needed) && world.profile.hostile.is_none() {
                 fail(
                     5,

@@ -5,7 +5,7 @@ use netram_proto::failure::CallError;
 use netram_proto::id::Lsn;
 use netram_proto::journal::{
     AssembleError, Assembled, Body, Known, LogFile, LogFileError, PeerAnswer, PeerWindow, Recovery,
-    RecoveryRefusal, Scan, SlotError, Slots, Superblock, View, assemble,
+    RecoveryRefusal, Scan, SlotError, Slots, Superblock, View, assemble, beyond_repair,
 };
 use netram_proto::limit::SLOT_BYTES;
 use netram_proto::planted::Fault;
@@ -116,6 +116,10 @@ impl World {
             self.tell(|| format!("process {process} could not open: {failure:?}"));
             self.bury(process);
             self.refresh_view(host);
+            if matches!(failure, OpenFailure::Corrupt { .. }) && self.processes[process].proven {
+                // Members may hold what comes next, and only reading it shows that it does not fit.
+                self.coverage.hit("openings that found damage after their proof");
+            }
             if matches!(failure, OpenFailure::Refused(_)) {
                 check::rule18::refused(self, process, before);
             }
@@ -290,7 +294,14 @@ impl World {
         let inquiry = opening.recovery.clone();
         self.close_all(process);
         match &verdict {
-            Ok(()) => (),
+            Ok(()) => {
+                let limit = files.superblock.head.lsn.plus(files.log.capacity());
+                let durable = files.superblock.stable.max(files.view.proof());
+                let damage = beyond_repair(&files.log, &scan, durable, limit, &inquiry);
+                if let Some(damage) = damage.filter(|_| !accept_loss) {
+                    return Err(damage.into());
+                }
+            }
             Err(RecoveryRefusal::Missing { .. } | RecoveryRefusal::Unproven { .. }) if accept_loss => (),
             Err(refusal) => return Err(OpenFailure::Refused(refusal.clone())),
         }

@@ -194,7 +194,8 @@ impl Recovery {
             .peers
             .iter()
             .filter(|peer| peer.answer == PeerAnswer::Complete);
-        complete.map(|peer| peer.window.trim).max().unwrap_or_default()
+        let windows = complete.filter_map(|peer| peer.told?.window);
+        windows.map(|window| window.trim).max().unwrap_or_default()
     }
 
     /// Whether what the lenders told bears out an operator's word: nobody else has written since this log's last reign. The answer is the
