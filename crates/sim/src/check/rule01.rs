@@ -84,10 +84,14 @@ pub(crate) fn intact(world: &World, view: &View) -> usize {
     let alive = |member: &&ViewMember| {
         let lender = &world.lenders[world.lender_of(member)];
         let state = lender.state();
-        let as_joined = member
-            .join
-            .is_none_or(|join| (join.reign, join.generation) == (state.window_epoch, state.generation));
-        lender.incarnation == member.incarnation && state.joined && as_joined
+        lender.incarnation == member.incarnation && state.joined && as_joined(member, &state)
     };
     view.members.iter().filter(alive).count()
+}
+
+/// Whether the window is the one that the view names: a member that joined anew has emptied it.
+pub(crate) fn as_joined(member: &ViewMember, state: &MemberState) -> bool {
+    member
+        .join
+        .is_none_or(|join| (join.reign, join.generation) == (state.window_epoch, state.generation))
 }

@@ -3,15 +3,15 @@
 
 use netram_disk::{BLOCK_BYTES, digest};
 use netram_proto::id::Lsn;
-use netram_proto::journal::{CommitRule, RecoveryRefusal, View};
+use netram_proto::journal::{CommitRule, RecoveryRefusal, View, ViewMember};
 use netram_proto::port::Log;
 use netram_proto::replica::{Condition, Scope, Todo};
 use netram_proto::time::Span;
 use netram_proto::wire::Link;
 
 use super::volume::{BLOCKS, BYTES, Program, Volume};
-use crate::check::fail;
 use crate::check::rule12::{self, Changes};
+use crate::check::{fail, rule01};
 use crate::data::DataLender;
 use crate::process::OpenFailure;
 use crate::profile::{Action, Profile};
@@ -479,18 +479,18 @@ pub(super) fn promise(world: &World, host: usize, kept: &View) -> Lsn {
 
 /// Whether the members that the replica names have all that it lacks: then it must be possible to restore.
 pub(super) fn is_backed(world: &World, kept: &View, end: Lsn) -> bool {
-    let holds = |index: usize| {
-        let lender = &world.lenders[index];
-        let state = lender.state();
+    let holds = |index: usize, member: &ViewMember| {
+        let state = world.lenders[index].state();
         let unheard_of = kept.epoch < state.epoch && state.epoch < kept.restored(kept.writer).epoch;
-        state.joined && state.trim <= end && state.window_epoch == kept.epoch && !unheard_of
+        let same = rule01::as_joined(member, &state) && state.window_epoch == kept.epoch;
+        state.joined && state.trim <= end && same && !unheard_of
     };
     let counted = kept.counting || kept.clean.is_some_and(|clean| clean <= end);
     counted
         && kept.base <= end
         && kept.members.iter().all(|member| {
             let index = world.lender_of(member);
-            world.lenders[index].incarnation == member.incarnation && holds(index)
+            world.lenders[index].incarnation == member.incarnation && holds(index, member)
         })
 }
 
