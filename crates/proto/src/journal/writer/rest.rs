@@ -145,8 +145,10 @@ mod tests {
             !bench.writer.view_pending(),
             "nothing more is stored while it rests"
         );
+        assert!(bench.writer.status().clean);
         bench.append(200);
         bench.ack(0, 200, 200);
+        assert!(!bench.writer.status().clean, "the last record is not on the disk");
         assert_eq!(
             bench.writer.acked(),
             Lsn(100),

@@ -144,7 +144,7 @@ impl Writer {
             epoch: self.epoch,
             version: self.version,
             blocked: self.blocked(),
-            clean: self.clean.is_some(),
+            clean: self.clean.is_some_and(|end| end == self.tail),
             copies: Copies {
                 have: self.view.len(),
                 wanted: self.config.wanted,
