@@ -438,7 +438,9 @@ pub(crate) fn recover_all(
     shared: &Shared,
     config: &JournalConfig,
 ) -> Result<Recovered, OpenError> {
-    let journals = place.seats().into_iter().map(|seat| {
+    let seats = place.seats();
+    check_all(&seats, config)?;
+    let journals = seats.into_iter().map(|seat| {
         let (journal, _) = Journal::open(&seat, config.clone())?;
         Ok(journal)
     });
@@ -452,6 +454,32 @@ pub(crate) fn recover_all(
     })?;
     shared.begin(recovered.next);
     Ok(recovered)
+}
+
+/// Asks whether each journal would open, before any of them begins a reign (rule 18): opened one after the other, the first
+/// would be fenced and read for a recovery that the last one refuses.
+fn check_all(seats: &[PathBuf], config: &JournalConfig) -> Result<(), JournalError> {
+    if seats.len() < 2 {
+        return Ok(());
+    }
+    // They ask side by side: one that waits for its members does not hold up the others.
+    let checks: Vec<_> = std::thread::scope(|scope| {
+        let ask = |seat: &PathBuf| {
+            let seat = seat.clone();
+            scope.spawn(move || Journal::check(&seat, config))
+        };
+        let asked: Vec<_> = seats.iter().map(ask).collect();
+        let answers = asked
+            .into_iter()
+            .map(|asked| asked.join().expect("a check does not panic"));
+        answers.collect()
+    });
+    for check in checks {
+        if let Some(refusal) = check?.refusal {
+            return Err(refusal);
+        }
+    }
+    Ok(())
 }
 
 fn take_slot(place: &Place) -> Result<(usize, Lock), OpenError> {

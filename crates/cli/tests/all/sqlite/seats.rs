@@ -186,3 +186,38 @@ print('committed', len(done))
     let found = site.shell("pragma integrity_check;\n");
     assert_eq!(found.out.trim(), "ok", "{}", found.err);
 }
+
+/// The journals were opened one after the other: the first was fenced and read for a recovery that the last one refused.
+#[test]
+fn a_refused_journal_leaves_the_others_as_they_were() {
+    if no_shell() {
+        return;
+    }
+    let site = Site::new("sqlite-refused", 1).with_journals(2, "4MiB");
+    let made = site.shell("pragma journal_mode=wal;\ncreate table t(n integer primary key, filler);\n");
+    assert_eq!(made.code, 0, "{}", made.err);
+    let said = [0, 1].map(|number| site.folder.path().join(format!("said-{number}")));
+    let mut writers = [0, 1].map(|number| site.writer("wal", 1 + number, 2, &said[number as usize]));
+    wait_until("both have a journal", || {
+        site.seats_taken() == 2 && said.iter().all(|said| said_bytes(said) > 40)
+    });
+    for writer in &mut writers {
+        writer.kill().unwrap();
+        writer.wait().unwrap();
+    }
+    let folder = PathBuf::from(format!("{}-netram", site.database().display()));
+    let [first, last] = ["seat-0", "seat-1"].map(|seat| folder.join(seat).join("view"));
+    let (before, whole) = (fs::read(&first).unwrap(), fs::read(&last).unwrap());
+    fs::write(&last, vec![7; whole.len()]).unwrap();
+    let refused = finish(&mut site.netram("recover"));
+    assert_ne!(refused.code, 0);
+    assert!(refused.err.contains("seat-1"), "{}", refused.err);
+    assert!(
+        fs::read(&first).unwrap() == before,
+        "the first began a reign for nothing"
+    );
+    fs::write(&last, &whole).unwrap();
+    let recovered = finish(&mut site.netram("recover"));
+    assert_eq!(recovered.code, 0, "{}", recovered.err);
+    assert!(said.iter().all(|said| site.check(said) > 10));
+}
