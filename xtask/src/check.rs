@@ -120,6 +120,9 @@ fn steps(extent: Extent) -> Vec<Step> {
                 work: Work::Checked(documents.split(' ').map(String::from).collect()),
                 rerun: format!("cargo {documents}"),
             });
+            // Other features than the workspace's: nothing else here compiles them.
+            let demo = "check --quiet --profile=test --package=netram --no-default-features";
+            steps.push(from_cargo("demo's parts", demo));
             steps.push(from_script("python", "scripts/test-python.sh"));
             let seeds = format!("--seeds {SEEDS_PER_CHECK} --threads {}", cores());
             steps.push(Step {

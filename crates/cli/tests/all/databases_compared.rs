@@ -29,7 +29,7 @@ fn compared(words: &[&str], out: Option<&Path>) -> Value {
     let through = std::os::unix::fs::PermissionsExt::from_mode(0o711);
     fs::set_permissions(place.path(), through).unwrap();
     let mut command = netram();
-    command.args(["bench", "databases", "--quick", "--json", "--time", "200ms"]);
+    command.args(["bench", "databases", "--quick", "--json", "--time", "100ms"]);
     command.args(words).arg("--dir").arg(place.path());
     if let Some(out) = out {
         command.arg("--out").arg(out);

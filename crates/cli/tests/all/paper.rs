@@ -114,7 +114,7 @@ fn a_quick_run_draws_and_tabulates_every_figure_and_leaves_nothing_behind() {
     std::fs::create_dir(&disk).unwrap();
     let child = crate::common::netram()
         .args([
-            "bench", "paper", "--only", "tr190", "--quick", "--png", "--json", "--out",
+            "bench", "paper", "--only", "tr190", "--quick", "--cap", "50ms", "--png", "--json", "--out",
         ])
         .arg(&out)
         .arg("--dir")

@@ -47,7 +47,7 @@ fn a_quick_run_measures_every_system_and_leaves_nothing_behind() {
         "lnd",
         "--quick",
         "--cap",
-        "100ms",
+        "50ms",
         "--figures",
         "3-5",
         "--json",

@@ -70,6 +70,19 @@ impl Installed {
         self.prefix.join("lib")
     }
 
+    /// Takes out of the libraries what only a debugger wants; names of functions stay.
+    pub(crate) fn strip(&self) {
+        for entry in std::fs::read_dir(self.lib())
+            .expect("the libraries are there")
+            .flatten()
+        {
+            let path = entry.path();
+            if path.to_string_lossy().contains(".so") && !path.is_symlink() {
+                succeed(Command::new("strip").arg("-g").arg(&path), "strip");
+            }
+        }
+    }
+
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
