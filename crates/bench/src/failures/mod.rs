@@ -293,6 +293,10 @@ pub fn measure(
         return Ok(report);
     }
     for failure in failures {
+        if let Some(lacking) = stories::lacking_for(*failure) {
+            report.skipped.push(format!("{}: {lacking}", failure.id()));
+            continue;
+        }
         let run = |number| {
             match repeat {
                 1 => progress(failure.what()),

@@ -274,20 +274,31 @@ fn ms(span: Duration) -> f64 {
     span.as_secs_f64() * 1e3
 }
 
+/// What this machine lacks for `failure` alone.
+pub(super) fn lacking_for(failure: Failure) -> Option<String> {
+    match failure {
+        Failure::SwitchLost => {
+            no_program(&[("nft", "nftables"), ("nsenter", "util-linux"), ("ip", "iproute2")])
+        }
+        _ => None,
+    }
+}
+
+/// The first of these programs, each with its package, that is not here.
+fn no_program(programs: &[(&str, &str)]) -> Option<String> {
+    let is_missing =
+        |(program, _): &&(&str, &str)| tool("sh", &["-c", &format!("command -v {program}")]).is_err();
+    let (program, package) = programs.iter().find(is_missing)?;
+    Some(format!("there is no {program} (package {package})"))
+}
+
 /// What this machine lacks for any of it.
 pub(super) fn lacking() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("attaching a volume needs root".to_owned());
     }
-    for (program, package) in [
-        ("fio", "fio"),
-        ("mkfs.ext4", "e2fsprogs"),
-        ("nft", "nftables"),
-        ("nsenter", "util-linux"),
-    ] {
-        if tool("sh", &["-c", &format!("command -v {program}")]).is_err() {
-            return Some(format!("there is no {program} (package {package})"));
-        }
+    if let Some(lacking) = no_program(&[("fio", "fio"), ("mkfs.ext4", "e2fsprogs")]) {
+        return Some(lacking);
     }
     // In a container the driver may be there, but not the devices that it makes.
     let device = "test -c /dev/fuse && device=$(losetup --find) && test -b \"$device\" && : <> \"$device\"";

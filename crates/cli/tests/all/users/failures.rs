@@ -25,6 +25,46 @@ fn outcome(test: &str, failure: &str) -> Option<Value> {
     Some(report["rows"][0].clone())
 }
 
+/// Every program that the path has, but for one.
+fn all_but(missing: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let path = std::env::var_os("PATH").unwrap();
+    for entry in std::env::split_paths(&path).filter_map(|folder| std::fs::read_dir(folder).ok()) {
+        for program in entry.flatten().filter(|program| program.file_name() != missing) {
+            // The first of a name is the one that is run.
+            let _ = std::os::unix::fs::symlink(program.path(), folder.path().join(program.file_name()));
+        }
+    }
+    folder
+}
+
+/// Without `nft` all stories were left out, and one needs it.
+#[test]
+fn a_story_that_cannot_be_told_here_is_left_out_alone() {
+    let disk = tempfile::tempdir().unwrap();
+    let mut command = crate::common::netram();
+    command.env("PATH", all_but("nft").path());
+    command.args([
+        "bench",
+        "failures",
+        "--quick",
+        "--json",
+        "--only",
+        "switch-lost",
+        "--dir",
+    ]);
+    let ran = crate::common::finish(command.arg(disk.path()));
+    assert_eq!(ran.code, 0, "{}\n{}", ran.err, ran.out);
+    let report: Value = serde_json::from_str(&ran.out).unwrap();
+    let skipped = report["skipped"][0].as_str().unwrap();
+    if skipped.starts_with("switch-lost: ") {
+        assert!(skipped.contains("there is no nft"), "{skipped}");
+    } else {
+        assert!(!skipped.contains("nft"), "{skipped}");
+        crate::common::skipped(skipped);
+    }
+}
+
 /// Nothing is lost, and fio wrote and verified on.
 fn goes_on(test: &str, failure: &str) {
     if let Some(row) = outcome(test, failure) {
