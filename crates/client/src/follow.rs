@@ -343,6 +343,7 @@ mod tests {
             capacity: 4096,
             head: Chain::default(),
             stable: Lsn(stable),
+            window: 0,
         };
         let scan = |unreadable| Scan {
             end,

@@ -226,6 +226,10 @@ pub const WINDOW_BYTES_MIN: u64 = 16 * 1024;
 /// The largest window (ring), in bytes: what a lender may be asked to hold for one journal.
 pub const WINDOW_BYTES_MAX: u64 = 1 << 30;
 
+/// Bytes of each sample that is read far behind the end of a log, to tell the end from damage wider than a window: more than most records have,
+/// and a dozen samples of a log of 64 GiB are read in a tenth of a second.
+pub const PROOF_SAMPLE_BYTES: usize = 1024 * 1024;
+
 /// Bytes of one slot of a two-slot file. The disk is assumed to tear at sectors, never to mix slots.
 pub const SLOT_BYTES: usize = 4096;
 

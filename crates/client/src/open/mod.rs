@@ -146,7 +146,7 @@ impl Files {
         files.claim(&asked.claim)?;
         let (found, claim) = (files.recover(&asked, local, config)?, asked.claim);
         complete().map_err(|source| files.not_stored(root, claim.epoch, source))?;
-        files.release(&claim, found.taken.end.lsn)?;
+        files.release(&claim, found.taken.end.lsn, config)?;
         let recovered = Recovered {
             epoch: claim.epoch,
             head: files.superblock.head.lsn,
@@ -271,9 +271,13 @@ impl Files {
     }
 
     /// Step 6: everything below `end` is on the local disk, and nobody else need have it.
-    fn release(&mut self, claim: &View, end: Lsn) -> Result<(), OpenError> {
+    fn release(&mut self, claim: &View, end: Lsn, config: &JournalConfig) -> Result<(), OpenError> {
         let released = claim.released(end);
-        self.superblock.stable = end;
+        let ring = config.ring_bytes(self.log.capacity());
+        self.superblock = Superblock {
+            stable: end,
+            ..self.superblock.for_ring(ring, end)
+        };
         let stored = self.log.store(&mut self.slots, &self.superblock);
         stored.map_err(|source| self.not_stored(self.place.log(), claim.epoch, source))?;
         let stored = self.view_file.store(released);

@@ -12,7 +12,10 @@ use alloc::vec::Vec;
 
 use crate::failure::{CallError, FailureClass, SystemCall};
 use crate::id::{JournalId, Lsn};
-use crate::limit::{LOG_ALIGN, LOG_BYTES_MAX, LOG_BYTES_MIN, RECORD_ALIGN, RECORD_HEADER_BYTES, SLOT_BYTES};
+use crate::limit::{
+    LOG_ALIGN, LOG_BYTES_MAX, LOG_BYTES_MIN, PROOF_SAMPLE_BYTES, RECORD_ALIGN, RECORD_HEADER_BYTES,
+    SLOT_BYTES, WINDOW_BYTES_MAX,
+};
 use crate::planted::Planted;
 use crate::port::{File, IoError};
 use crate::wire::{Checked, Cursor, Link, RecordHeader, Seed, Short, Step, step};
@@ -36,6 +39,8 @@ pub struct Superblock {
     pub head: Link,
     /// Everything below was on the disk when this was written.
     pub stable: Lsn,
+    /// No record of this log ends farther than this above what its writer knew to be on the disk; zero: not known, up to [`WINDOW_BYTES_MAX`].
+    pub window: u64,
 }
 
 /// Why a file is not a usable log.
@@ -150,6 +155,8 @@ pub struct Scan {
 pub struct LogFile<F> {
     file: F,
     capacity: u64,
+    /// As the superblock says.
+    window: u64,
     seed: Seed,
     planted: Planted,
 }
@@ -180,6 +187,7 @@ impl<F: File> LogFile<F> {
             capacity,
             head,
             stable: head.lsn,
+            window: 0,
         };
         check_size(&file, capacity)?;
         let slots = Slots::create(&file, MAGIC, SLOT_BYTES, &superblock.encode())?;
@@ -187,6 +195,7 @@ impl<F: File> LogFile<F> {
             LogFile {
                 file,
                 capacity,
+                window: 0,
                 seed: journal.into(),
                 planted: Planted::NONE,
             },
@@ -202,6 +211,7 @@ impl<F: File> LogFile<F> {
         let log = LogFile {
             file,
             capacity: superblock.capacity,
+            window: superblock.window,
             seed: superblock.journal.into(),
             planted: Planted::NONE,
         };
@@ -339,22 +349,41 @@ impl<F: File> LogFile<F> {
         }
     }
 
-    /// Looks behind a bad record at `bad` for valid ones, and returns the highest LSN below which one of them proves
+    /// Looks behind a bad record at `bad` for valid ones, and returns the highest LSN below which one of those read proves
     /// that everything was on the disk. If that lies above `bad`, the bad record is damage and not the end (rule 8).
     /// Fails when the system refused a read: the proof may lie there, and be read the next time (rule 17).
+    ///
+    /// Reads a bounded part, however long the log is. A record that ends more than the writer's window above `bad` names a stable LSN above
+    /// `bad`, so the proof begins within the window. Where that is damaged, too, samples are read at distances that double: damage is
+    /// told from the end if as many bytes of records follow it as it is long.
     pub fn proof_beyond(&self, bad: Lsn, limit: Lsn) -> Result<Lsn, IoError> {
+        let reach = match self.window {
+            0 => WINDOW_BYTES_MAX,
+            window => 2 * window,
+        };
+        let mut proof = self.proof_between(bad, limit.min(bad.plus(reach)), limit)?;
+        let (mut from, mut distance) = (bad.plus(reach), reach);
+        while proof <= bad && from < limit {
+            let sample = from.plus(PROOF_SAMPLE_BYTES as u64);
+            proof = proof.max(self.proof_between(from, limit.min(sample), limit)?);
+            distance *= 2;
+            from = bad.plus(distance);
+        }
+        Ok(proof)
+    }
+
+    /// The proof in records that begin between `from` and `to`.
+    fn proof_between(&self, mut from: Lsn, to: Lsn, limit: Lsn) -> Result<Lsn, IoError> {
         let mut proof = Lsn(0);
-        let mut buffer = vec![0; SCAN_BYTES];
-        let mut from = bad;
-        while from.plus(RECORD_HEADER_BYTES as u64) <= limit {
-            let length = limit.since(from).min(SCAN_BYTES as u64) as usize;
+        // A record that begins just before `to` has its header behind it.
+        let bytes = |from: Lsn| (to.since(from) + RECORD_HEADER_BYTES as u64).min(SCAN_BYTES as u64);
+        let mut buffer = vec![0; bytes(from) as usize];
+        while from < to && from.plus(RECORD_HEADER_BYTES as u64) <= limit {
+            let length = limit.since(from).min(bytes(from)) as usize;
             if self.gives(from, &mut buffer[..length])? {
                 proof = proof.max(self.proof_in(&buffer[..length], from, limit)?);
             }
-            if limit.since(from) <= length as u64 {
-                break;
-            }
-            from = from.plus((length - RECORD_HEADER_BYTES) as u64 / 8 * 8);
+            from = from.plus((length - RECORD_HEADER_BYTES + RECORD_ALIGN) as u64 / 8 * 8);
         }
         Ok(proof)
     }
@@ -418,6 +447,17 @@ pub(super) fn check_size<F: File>(file: &F, capacity: u64) -> Result<(), LogFile
 }
 
 impl Superblock {
+    /// The same where a writer whose ring has `ring` bytes may append behind `end`. Durable before it appends.
+    pub fn for_ring(&self, ring: u64, end: Lsn) -> Superblock {
+        let window = match self.window {
+            _ if end == self.head.lsn => ring,
+            // An earlier release wrote there, with a ring that nobody has noted.
+            0 => 0,
+            window => window.max(ring),
+        };
+        Superblock { window, ..*self }
+    }
+
     fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(64);
         bytes.extend_from_slice(&FORMAT.to_le_bytes());
@@ -427,6 +467,7 @@ impl Superblock {
         bytes.extend_from_slice(&self.capacity.to_le_bytes());
         bytes.extend_from_slice(&self.head.lsn.0.to_le_bytes());
         bytes.extend_from_slice(&self.stable.0.to_le_bytes());
+        bytes.extend_from_slice(&self.window.to_le_bytes());
         bytes
     }
 
@@ -445,8 +486,10 @@ impl Superblock {
             chain,
         };
         let stable = Lsn(cursor.u64()?);
+        // Earlier releases end here.
+        let window = cursor.u64().unwrap_or(0);
         let sizes = (LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&capacity) && capacity.is_multiple_of(LOG_ALIGN);
-        if !sizes || stable < head.lsn {
+        if !sizes || stable < head.lsn || window > WINDOW_BYTES_MAX {
             return Err(LogFileError::Damaged);
         }
         Ok(Superblock {
@@ -454,6 +497,7 @@ impl Superblock {
             capacity,
             head,
             stable,
+            window,
         })
     }
 }

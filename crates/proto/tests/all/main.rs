@@ -12,6 +12,7 @@ mod inquiry;
 mod lock;
 mod node;
 mod page_cache;
+mod proof;
 mod recovery;
 mod replica;
 mod shared;

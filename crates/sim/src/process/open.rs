@@ -269,6 +269,11 @@ impl World {
 
     /// The members are given up: from here on the local disk has everything.
     fn release(&mut self, host: usize, files: &mut Files, end: Lsn) -> Result<(), OpenFailure> {
+        let noted = files.superblock.for_ring(self.profile.window, end);
+        if noted != files.superblock {
+            files.log.store(&mut files.log_slots, &noted)?;
+            files.superblock = noted;
+        }
         files.view = files.view.released(end);
         self.store_view(host, files)
     }
