@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that can go on for as long as it is let, one after the other; docs/testing.md says what each does.
 #
-#   scripts/soak.sh [SECONDS] [PART...]     an hour unless said otherwise, shared equally; parts: sim nbd rvm faults refused constrained mount databases sqlite guest users c operators
+#   scripts/soak.sh [SECONDS] [PART...]     an hour unless said otherwise, shared equally; parts: sim nbd rvm faults refused constrained mount databases sqlite guest users c operators journals
 #
 # A part that fails does not stop the others: the last lines say which failed, and the output above how to repeat it.
 set -uo pipefail
@@ -13,7 +13,7 @@ seconds=${1:-3600}
 	exit 2
 }
 shift
-known=(sim nbd rvm faults refused constrained mount databases sqlite guest users c operators)
+known=(sim nbd rvm faults refused constrained mount databases sqlite guest users c operators journals)
 parts=("${@:-${known[@]}}")
 for part in "${parts[@]}"; do
 	[[ " ${known[*]} " == *" $part "* ]] || {
@@ -59,6 +59,7 @@ part() {
 	guest) again cargo test -q -p netram --test all guest:: -- --include-ignored ;;
 	users) scripts/users.sh "$share" ;;
 	operators) again cargo test -q -p netram-volume --test all proof:: -- --include-ignored ;;
+	journals) cargo test -q -p netram-client --release --test all closing:: -- --ignored ;;
 	c) again cargo test -q -p netram-capi --test all shared -- --include-ignored ;;
 	esac
 }

@@ -89,6 +89,7 @@ impl Journal {
         complete: &mut dyn FnMut() -> Result<(), IoError>,
     ) -> Result<(Journal, Recovered), OpenError> {
         let opened = open::open(lock, config, complete)?;
+        crate::over::tell_in_background();
         let (shared, id) = (Arc::new(opened.shared), opened.journal);
         let system = |what| move |source| OpenError::System { what, source };
         let builder = |name: &str| std::thread::Builder::new().name(name.into());

@@ -24,6 +24,7 @@
 //! | [`follow`] | a journal that is kept for a writer elsewhere |
 //! | [`left`] | what an earlier process of a shared region's node left: opened to be offered to the server |
 //! | [`remains`] | what a dead node left at its members: read by the server |
+//! | [`over`] | what is deleted: its lenders are told, also later |
 //! | [`inspect`] | looking at a journal without opening it for writing |
 
 mod append;
@@ -41,6 +42,7 @@ mod keeper;
 pub mod left;
 mod links;
 pub mod open;
+pub mod over;
 pub mod place;
 mod records;
 pub mod remains;

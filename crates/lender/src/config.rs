@@ -60,6 +60,8 @@ pub struct Config {
     pub limits: Limits,
     /// Whether a store on a disk is accepted. For tests: it is never taken up again.
     pub allow_disk: bool,
+    /// Whether windows may be thrown away that clients may still need, where the store cannot be taken up or is given back.
+    pub discard_windows: bool,
 }
 
 /// When a machine is short of memory, so that deposits are asked for some.
@@ -162,6 +164,7 @@ impl Default for Config {
             watch: MemoryWatch::default(),
             limits: Limits::default(),
             allow_disk: false,
+            discard_windows: false,
         }
     }
 }
@@ -234,6 +237,7 @@ impl Config {
             journals_max: self.journals_max,
             mlock: self.mlock,
             huge_pages: self.huge_pages,
+            discard_windows: self.discard_windows,
             allow_disk: self.allow_disk,
         }
     }

@@ -1,9 +1,30 @@
 //! Why a lender does not start, one variant a reaction.
 
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use netram_proto::id::JournalId;
 use netram_transport::BindError;
+
+use crate::limit::WINDOWS_NAMED;
+
+/// Windows with bytes in them, by journal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Windows(pub Vec<(JournalId, u64)>);
+
+impl fmt::Display for Windows {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (journal, bytes)) in self.0.iter().take(WINDOWS_NAMED).enumerate() {
+            let comma = if index == 0 { "" } else { ", " };
+            write!(out, "{comma}journal {journal}: {bytes} bytes")?;
+        }
+        match self.0.len().saturating_sub(WINDOWS_NAMED) {
+            0 => Ok(()),
+            more => write!(out, ", and {more} more"),
+        }
+    }
+}
 
 /// Why the memory to lend could not be had.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +80,36 @@ pub enum StoreError {
         path: PathBuf,
         /// Its permissions.
         mode: u32,
+    },
+    /// Clients may still need what an earlier process holds in the store, and this one could not hold it. Start as before, or discard it.
+    #[error(
+        "{path} {} and holds bytes that clients may still need ({windows}); {}, or give them up with --discard-windows",
+        if *.damaged { "is damaged" } else { "is cut for other numbers" },
+        if *.damaged { "let these clients recover from their other lenders first".to_owned() } else {
+            format!("start with --memory {memory} --journals-max {journals_max}, as it was, until these clients have recovered or moved away")
+        }
+    )]
+    Windows {
+        /// The store file.
+        path: PathBuf,
+        /// It is not whole; otherwise it was made for other numbers.
+        damaged: bool,
+        /// Which journals have bytes there.
+        windows: Windows,
+        /// Bytes that it lends.
+        memory: u64,
+        /// Journals that it remembers.
+        journals_max: u32,
+    },
+    /// Another release made the store, and may have left windows in it. Start that release, or discard them.
+    #[error(
+        "{path} has format {version}, which this release does not read, and may hold bytes that clients still need; start the release that made it until its clients have moved away, or give them up with --discard-windows"
+    )]
+    OtherFormat {
+        /// The store file.
+        path: PathBuf,
+        /// Its format.
+        version: u32,
     },
     /// The limit on locked memory is too low. Raise it, or do without.
     #[error("cannot lock {asked} bytes of memory: {source}; raise `ulimit -l` or do without locking")]

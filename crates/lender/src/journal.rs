@@ -8,12 +8,13 @@ use std::time::Instant;
 use netram_proto::cast::{Gather, Taken};
 use netram_proto::id::{JournalId, Lsn};
 use netram_proto::member::{Member, Reply, Window};
-use netram_proto::wire::{Frame, FrameKind, Header};
+use netram_proto::wire::{Flag, Frame, FrameKind, Header};
 
 use crate::memory::JournalMemory;
 use crate::shared::Shared;
 use crate::stats::JournalStats;
 use crate::store::Kept;
+use crate::sys::seconds_of_run;
 
 /// One journal at this lender.
 pub(crate) struct Journal {
@@ -22,6 +23,8 @@ pub(crate) struct Journal {
     pub(crate) memory: JournalMemory,
     stats: Arc<JournalStats>,
     sessions: u32,
+    /// A client has sealed it since there was no session: it is in use, not only asked about.
+    worked: bool,
 }
 
 impl Journal {
@@ -86,8 +89,16 @@ impl Journal {
 
     #[cold]
     fn handle_rare(&mut self, frame: &Frame<'_>) -> Reply {
+        let alone = frame.header.kind == FrameKind::Leave && frame.header.flags & Flag::ALONE != 0;
+        if alone && self.sessions > 1 {
+            return self.member.in_use();
+        }
         let before = *self.member.state();
         let reply = self.member.handle(frame, &mut self.memory);
+        if reply.header().kind == FrameKind::Sealed {
+            self.worked = true;
+            self.note_heard();
+        }
         let after = self.member.state();
         if (after.epoch, after.writer) != (before.epoch, before.writer) {
             tracing::info!(journal = %self.id, epoch = %after.epoch, writer = %after.writer, "sealed by a new writer");
@@ -96,6 +107,9 @@ impl Journal {
         {
             let window_bytes = self.memory.capacity();
             tracing::info!(journal = %self.id, window_bytes, from = %after.trim, "joined");
+        }
+        if after.ended && !before.ended {
+            tracing::info!(journal = %self.id, "over");
         }
         if before.joined && !after.joined {
             tracing::info!(journal = %self.id, "window given back");
@@ -112,6 +126,13 @@ impl Journal {
             self.memory.save(state);
             self.stats.publish(state, self.memory.capacity());
         }
+    }
+
+    /// A client of the journal comes or goes.
+    fn note_heard(&mut self) {
+        let now = seconds_of_run();
+        self.memory.note_heard(now);
+        self.stats.heard.store(now, Relaxed);
     }
 
     pub(crate) fn appended(&self, started: Instant, now: Instant) {
@@ -171,6 +192,7 @@ impl Journals {
 
     fn put(&mut self, id: JournalId, member: Member, memory: JournalMemory) -> Place {
         let stats = self.shared.list(id);
+        stats.heard.store(memory.heard(), Relaxed);
         stats.publish(member.state(), memory.capacity());
         let journal = Journal {
             id,
@@ -178,6 +200,7 @@ impl Journals {
             memory,
             stats,
             sessions: 0,
+            worked: false,
         };
         let place = self.free.pop().unwrap_or_else(|| {
             self.places.push(None);
@@ -209,10 +232,14 @@ impl Journals {
         let journal = self.at(place);
         journal.sessions -= 1;
         journal.stats.sessions.store(journal.sessions, Relaxed);
+        journal.settle();
+        if journal.worked {
+            journal.note_heard();
+            journal.worked = journal.sessions > 0;
+        }
         if journal.sessions > 0 || !journal.member.may_be_forgotten() {
             return;
         }
-        journal.settle();
         if let Some(journal) = self.places[place.0].take() {
             self.by_id.remove(&journal.id);
             self.shared.unlist(journal.id);
@@ -388,6 +415,7 @@ mod tests {
         let (shared, kept) = open(&config);
         let mut journals = Journals::new(Arc::clone(&shared), kept);
         visit(&mut journals, ID, 0).unwrap();
+        assert_eq!((shared.store.journals(), shared.store.journals_max()), (1, 4));
         for id in 100..200 {
             visit(&mut journals, JournalId(id), Flag::ENDED).unwrap();
         }
@@ -415,6 +443,54 @@ mod tests {
         }
         assert!(visit(&mut journals, JournalId(3), 0).is_err());
         assert!(refused(old_writer_seals(&mut journals, ID)));
+    }
+
+    /// Without this a lender took 1,024 logs in its life: what is closed was remembered for ever (case 4).
+    #[test]
+    fn journals_that_were_closed_make_room_behind_those_that_are_over() {
+        let (_dir, config) = remembering(3);
+        let (shared, kept) = open(&config);
+        let mut journals = Journals::new(Arc::clone(&shared), kept);
+        let refused = |reply: Reply| reply.header().kind == FrameKind::Refuse;
+        visit(&mut journals, ID, 0).unwrap();
+        visit(&mut journals, JournalId(8), Flag::LEFT_WHOLE).unwrap();
+        for id in 100..200 {
+            visit(&mut journals, JournalId(id), Flag::ENDED).unwrap();
+        }
+        assert!(
+            refused(old_writer_seals(&mut journals, JournalId(8))),
+            "remembered"
+        );
+        for id in 200..300 {
+            visit(&mut journals, JournalId(id), Flag::LEFT_WHOLE).unwrap();
+        }
+        assert!(!refused(old_writer_seals(&mut journals, JournalId(297))), "gone");
+        assert!(refused(old_writer_seals(&mut journals, ID)), "its seal must hold");
+        assert!(refused(old_writer_seals(&mut journals, JournalId(299))));
+    }
+
+    /// A copy of a journal's directory is deleted while the original is served: the original loses nothing.
+    #[test]
+    fn a_journal_is_not_over_while_another_session_speaks_for_it() {
+        let (_dir, config) = remembering(2);
+        let (shared, kept) = open(&config);
+        let mut journals = Journals::new(shared, kept);
+        let writer = journals.bind(ID).unwrap();
+        let journal = journals.at(writer);
+        journal.handle(&frame(FrameKind::Seal, Link::default(), Lsn(0), &[]));
+        let window = WINDOW_BYTES_MIN.to_le_bytes();
+        journal.handle(&frame(FrameKind::Join, Link::default(), Lsn(1), &window));
+        let (lsn, chain) = (Lsn(1), 1);
+        let mut over = frame(FrameKind::Leave, Link { lsn, chain }, Lsn(0), &[]);
+        over.header.flags = Flag::ENDED | Flag::ALONE;
+        let copy = journals.bind(ID).unwrap();
+        let answer = |reply: Reply| (reply.header().kind, reply.header().flags);
+        let reply = journals.at(copy).handle(&over);
+        assert_eq!(answer(reply), (FrameKind::Refuse, Refusal::InUse as u8));
+        assert!(journals.at(copy).member.state().joined);
+        journals.unbind(writer);
+        assert_eq!(answer(journals.at(copy).handle(&over)).0, FrameKind::Left);
+        assert!(!journals.at(copy).member.state().joined);
     }
 
     #[test]

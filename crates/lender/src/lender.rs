@@ -149,9 +149,28 @@ impl Lender {
         self.wait()
     }
 
+    /// Stops like [`stop`](Self::stop), and gives the memory back to the machine, unless a window has bytes that a client may still need
+    /// (rule 23) and the settings do not say to discard them.
+    pub fn stop_and_give_back(&self, grace: Duration) -> Stopped {
+        let stopped = self.stop(grace);
+        if stopped.windows_left > 0 && !self.shared.config.discard_windows {
+            tracing::warn!(
+                windows_left = stopped.windows_left,
+                store = %self.shared.store.path().display(),
+                "the lent memory is kept for the next process: it holds bytes that clients may still need"
+            );
+            return stopped;
+        }
+        self.forget(stopped)
+    }
+
     /// Stops like [`stop`](Self::stop), and gives the memory back to the machine, with whatever is left in it.
     pub fn stop_and_forget(&self, grace: Duration) -> Stopped {
         let stopped = self.stop(grace);
+        self.forget(stopped)
+    }
+
+    fn forget(&self, stopped: Stopped) -> Stopped {
         match self.shared.store.forget() {
             Ok(()) => tracing::info!(
                 windows_left = stopped.windows_left,

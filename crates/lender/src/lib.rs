@@ -53,5 +53,5 @@ pub use data::{DataPermit, DataService, DataSession};
 pub use error::{StartError, StoreError};
 pub use lender::{Lender, Stopped};
 pub use memory::JournalMemory;
-pub use report::{CopiesReport, DepositReport, ReplicaReport, Report, ScrubReport};
+pub use report::{CopiesReport, DepositReport, JournalReport, ReplicaReport, Report, ScrubReport};
 pub use store::{Kept, Origin, Store, StoreConfig};

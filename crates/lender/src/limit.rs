@@ -15,7 +15,7 @@ pub const CHUNK_BYTES_MAX: u64 = 1 << 30;
 pub const MEMORY_BYTES_DEFAULT: u64 = 256 << 20;
 /// The most chunks in one store: their numbers are 32 bits wide, and free ones are listed in memory.
 pub const CHUNKS_MAX: u64 = 1 << 22;
-/// Journals that one lender remembers, by default. Seals are remembered for the life of the memory.
+/// Journals that one lender remembers, by default. A seal is remembered for the life of the memory, unless its journal was closed or is over.
 pub const JOURNALS_MAX_DEFAULT: u32 = 1024;
 /// The most journals that may be asked for; each costs a page or two.
 pub const JOURNALS_MAX: u32 = 1 << 16;
@@ -65,6 +65,8 @@ pub const NAME_BYTES_MAX: usize = 64;
 pub const PARTS_MAX: usize = FRAME_BODY_BYTES_MAX / CHUNK_BYTES_MIN as usize + 4;
 /// Bytes of a report beside its journals: names, addresses, counters.
 pub const REPORT_MARGIN_BYTES: usize = 8 * 1024;
+/// Journals that an error names of those whose windows have bytes. More would hide its remedy.
+pub const WINDOWS_NAMED: usize = 8;
 
 const _: () = assert!(CHUNK_BYTES_MIN.is_power_of_two());
 const _: () = assert!(REPORT_MARGIN_BYTES < FRAME_BODY_BYTES_MAX);

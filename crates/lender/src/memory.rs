@@ -85,6 +85,19 @@ impl JournalMemory {
         self.slot.save(&self.saved);
     }
 
+    /// Notes that a client of the journal comes or goes. A member that nobody has sealed leaves no trace.
+    pub(crate) fn note_heard(&mut self, heard: u64) {
+        self.saved.heard = heard;
+        if self.saved.member != MemberState::default() {
+            self.slot.save(&self.saved);
+        }
+    }
+
+    /// When a client of the journal came or went last, as an earlier process knows it; zero: not known.
+    pub(crate) fn heard(&self) -> u64 {
+        self.saved.heard
+    }
+
     /// Whether storing bytes up to `end` would overwrite bytes that the *saved* state still counts as held. The
     /// state must then move first, or a kill in between costs the window.
     pub fn overwrites_saved(&self, end: Lsn) -> bool {

@@ -48,6 +48,12 @@ pub struct Report {
     pub journals: Vec<JournalReport>,
     /// Journals that did not fit into this report.
     pub journals_left_out: usize,
+    /// Journals that the lender must remember: neither closed nor over.
+    #[serde(default)]
+    pub journals_used: u32,
+    /// The most that it can remember.
+    #[serde(default)]
+    pub journals_max: u32,
     /// Deposits: pages of other machines' arenas.
     #[serde(default)]
     pub deposits: Vec<DepositReport>,
@@ -150,6 +156,9 @@ pub struct JournalReport {
     pub generation: u32,
     /// Milliseconds since the last append to this process, if there was one.
     pub last_append_age_ms: Option<u64>,
+    /// Seconds since a client of the journal was connected; `None`: not known.
+    #[serde(default)]
+    pub last_heard_age_s: Option<u64>,
     /// Sessions bound to the journal.
     pub sessions: u32,
 }
@@ -298,6 +307,7 @@ mod tests {
             used_bytes: u64::MAX,
             generation: u32::MAX,
             last_append_age_ms: Some(u64::MAX),
+            last_heard_age_s: Some(u64::MAX),
             sessions: u32::MAX,
         };
         for count in [0, 1, 100, 1024] {

@@ -158,6 +158,8 @@ impl Shared {
             wait: self.config.wait.to_string(),
             shards: self.counters.len(),
             connections: self.connections.load(Ordering::Relaxed),
+            journals_used: self.store.journals(),
+            journals_max: self.store.journals_max(),
             ..Report::default()
         };
         for counters in &self.counters {

@@ -14,7 +14,9 @@
 //!  64  | received                                       |
 //!  72  | window bytes                                   |
 //!  80  | chunks                | CRC32C of their numbers|
-//!  88  |joined|ended| zeros                             |
+//!  88  |joined|ended|closed| zeros                      |
+//!  96  | seconds of the machine's run when a client was heard last; 0: not known |
+//! 104  | zeros                                          |
 //! 120  | zeros                 | CRC32C of bytes 0-123  |
 //!      +-----+-----+-----+-----+-----+-----+-----+-----+
 //! 128    the other copy
@@ -49,6 +51,19 @@ pub(crate) struct SlotState {
     pub(crate) window_bytes: u64,
     pub(crate) chunks: u32,
     pub(crate) list_crc: u32,
+    /// Seconds of the machine's run, suspended or not, when a client of the journal came or went last; zero: not known.
+    pub(crate) heard: u64,
+}
+
+/// Bytes of a slot that say which journal it is and what its member remembers.
+pub(crate) const STATE_BYTES: usize = 2 * COPY_BYTES;
+
+/// What the front of a slot says, whatever the rest says; `None`: nothing that checks.
+pub(crate) fn newest(front: &[u8; STATE_BYTES]) -> Option<SlotState> {
+    let copies = front.chunks_exact(COPY_BYTES).filter_map(decode);
+    copies
+        .max_by_key(|(sequence, _)| *sequence)
+        .map(|(_, state)| state)
 }
 
 /// What a slot was found to hold.
@@ -169,6 +184,8 @@ fn encode(sequence: u64, state: &SlotState) -> [u8; COPY_BYTES] {
     copy[84..88].copy_from_slice(&state.list_crc.to_le_bytes());
     copy[88] = u8::from(member.joined);
     copy[89] = u8::from(member.ended);
+    copy[90] = u8::from(member.closed);
+    copy[96..104].copy_from_slice(&state.heard.to_le_bytes());
     let crc = crc32c(&copy[..CRC_AT]);
     copy[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
     copy
@@ -192,6 +209,7 @@ fn decode(copy: &[u8]) -> Option<(u64, SlotState)> {
         received: Lsn(u64_at(64)),
         chain: u32_at(44),
         ended: copy[89] != 0,
+        closed: copy[90] != 0,
     };
     let state = SlotState {
         journal: JournalId(u128::from(u64_at(8)) | u128::from(u64_at(16)) << 64),
@@ -199,6 +217,7 @@ fn decode(copy: &[u8]) -> Option<(u64, SlotState)> {
         window_bytes: u64_at(72),
         chunks: u32_at(80),
         list_crc: u32_at(84),
+        heard: u64_at(96),
     };
     Some((sequence, state))
 }
@@ -227,10 +246,12 @@ mod tests {
                 received: Lsn(held + 8),
                 chain: 0xDEAD_BEEF,
                 ended: true,
+                closed: held % 16 == 8,
             },
             window_bytes: 20_000,
             chunks: 0,
             list_crc: 0,
+            heard: held << 32,
         }
     }
 

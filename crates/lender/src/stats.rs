@@ -11,6 +11,7 @@ use netram_proto::wire::{FrameKind, Refusal};
 use netram_transport::{Dropped, HandshakeError};
 
 use crate::report::{CounterReport, DepositReport, JournalReport, Report};
+use crate::sys::seconds_of_run;
 
 /// Kinds of refusal, and one for what has no kind.
 const REFUSALS: usize = 22;
@@ -200,6 +201,8 @@ pub(crate) struct JournalStats {
     held: AtomicU64,
     /// Milliseconds from the lender's start, plus one; zero: never.
     last_append: AtomicU64,
+    /// Seconds of the machine's run when a client came or went last; zero: not known.
+    pub(crate) heard: AtomicU64,
     pub(crate) sessions: AtomicU32,
 }
 
@@ -237,6 +240,11 @@ impl JournalStats {
             },
             generation: self.generation.load(Relaxed),
             last_append_age_ms: (last_append > 0).then(|| elapsed.saturating_sub(last_append)),
+            last_heard_age_s: match (self.sessions.load(Relaxed), self.heard.load(Relaxed)) {
+                (0, 0) => None,
+                (0, heard) => Some(seconds_of_run().saturating_sub(heard)),
+                _ => Some(0),
+            },
             sessions: self.sessions.load(Relaxed),
         }
     }

@@ -86,6 +86,12 @@ impl Superblock {
     }
 }
 
+/// The version of a store's superblock that this program does not read, if it is one.
+pub(crate) fn other_version(bytes: &[u8; BYTES]) -> Option<u32> {
+    let version = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
+    (bytes[..8] == MAGIC && version != VERSION).then_some(version)
+}
+
 /// This boot of the kernel: memory files do not outlive it, copies of them might.
 pub(crate) fn boot_id() -> io::Result<u128> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;

@@ -155,6 +155,12 @@ impl Region {
     }
 }
 
+/// Seconds for which the machine has run, suspended or not; at least 1.
+pub(crate) fn seconds_of_run() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    (now.tv_sec as u64).max(1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

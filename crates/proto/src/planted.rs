@@ -26,6 +26,8 @@ pub enum Fault {
     FenceIgnored,
     /// (4) A lender forgets a seal although nobody has said that the journal is over.
     SealForgotten,
+    /// (4) A member that leaves the view is told that the journal was closed whole.
+    ClosedTooEarly,
     /// (5) Recovery reads a member's window before sealing it.
     ReadBeforeSeal,
     /// (5) Recovery is content with one answer, whatever the commit rule says.
@@ -126,7 +128,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them, in the order of the rules.
-    pub const ALL: [Fault; 58] = [
+    pub const ALL: [Fault; 59] = [
         Fault::AnyInsteadOfRule,
         Fault::StaleAckCounts,
         Fault::CastIsHeld,
@@ -137,6 +139,7 @@ impl Fault {
         Fault::SealIgnored,
         Fault::FenceIgnored,
         Fault::SealForgotten,
+        Fault::ClosedTooEarly,
         Fault::ReadBeforeSeal,
         Fault::OneAnswerSuffices,
         Fault::AmnesiacCounts,

@@ -107,7 +107,7 @@ impl World {
             Action::Withdraw => self.withdraw(lender),
             Action::CrashClient | Action::CutClient => {
                 if let Some(process) = client {
-                    self.crash(process, action == Action::CutClient);
+                    self.end(process, action == Action::CutClient);
                 }
             }
             Action::LightFuse => {

@@ -335,14 +335,19 @@ impl Seats for Journals<'_> {
     }
 }
 
-/// The lenders, and how they are used.
-pub(crate) fn config(place: &Place, accept_loss: bool) -> Result<JournalConfig, OpenError> {
+/// What the settings beside the database say, and the environment over them.
+pub(crate) fn settings(place: &Place) -> Result<Settings, OpenError> {
     let file = place.settings();
     let settings = match file.exists() {
         true => Settings::load(&file)?,
         false => Settings::default(),
     };
-    let mut settings = settings.with_environment(&|name| std::env::var(name).ok())?;
+    Ok(settings.with_environment(&|name| std::env::var(name).ok())?)
+}
+
+/// How the journals of the database at `place` are opened.
+pub(crate) fn config(place: &Place, accept_loss: bool) -> Result<JournalConfig, OpenError> {
+    let mut settings = settings(place)?;
     settings.accept_loss |= accept_loss;
     Ok(settings.journal_config()?)
 }

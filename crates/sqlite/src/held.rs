@@ -1,10 +1,11 @@
 //! A database that netram holds, as somebody sees it who does not have it open: looking, recovering, giving
 //! back.
 
+use netram_client::over::{Deleting, List, PATIENCE, Untold};
 use netram_party::{Beneath, Recovered, Role};
 use netram_proto::failure::CallError;
 
-use crate::database::{OpenError, Shared, at, config, recover_all};
+use crate::database::{OpenError, Shared, at, config, recover_all, settings};
 use crate::disk::{Disk, Lock, try_lock};
 use crate::place::{Place, PlaceError};
 
@@ -28,9 +29,24 @@ pub fn recover_database(place: &Place, accept_loss: bool) -> Result<Recovered, O
 }
 
 /// Gives a database back that nobody has open: all of it is in the file, where it was.
-pub fn release(place: &Place, accept_loss: bool) -> Result<(), OpenError> {
+///
+/// Its lenders are told; returns those that were away, and will be told later.
+pub fn release(place: &Place, accept_loss: bool) -> Result<Vec<Untold>, OpenError> {
+    let deleting = || {
+        let settings = settings(place).unwrap_or_default();
+        let seats = place.seats();
+        let seats: Vec<_> = seats.iter().map(|seat| netram_client::Place::at(seat)).collect();
+        let key = settings.key_file.as_deref();
+        Deleting::begin(List::usual(), place.path(), &seats, &settings.lenders, key)
+    };
+    let done =
+        |deleting: Option<Deleting>| deleting.map_or_else(Vec::new, |deleting| deleting.done(PATIENCE));
     match place.check_held() {
-        Err(PlaceError::Free { .. }) if place.is_half_given_back() => return Ok(place.give_back()?),
+        Err(PlaceError::Free { .. }) if place.is_half_given_back() => {
+            let deleting = deleting();
+            place.give_back()?;
+            return Ok(done(deleting));
+        }
         held => held?,
     }
     let lock = alone(place)?;
@@ -51,9 +67,10 @@ pub fn release(place: &Place, accept_loss: bool) -> Result<(), OpenError> {
     } else {
         recover_all(place, &disk, &shared, &config(place, accept_loss)?)?;
     }
+    let deleting = deleting();
     place.give_back()?;
     drop(lock);
-    Ok(())
+    Ok(done(deleting))
 }
 
 /// How a database stands that netram holds, seen from outside.

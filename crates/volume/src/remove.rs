@@ -7,6 +7,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::PathBuf;
 
+use netram_client::over::{Deleting, List, PATIENCE, Untold};
 use netram_client::{Layout, Place as JournalPlace};
 use netram_disk::{Superblock, is_of_a_volume};
 
@@ -14,10 +15,13 @@ use crate::error::DeleteError;
 use crate::file::VolumeFile;
 use crate::place::{CONTROL, Place};
 use crate::replica::{StandingFile, scrub_file};
+use crate::settings::VolumeSettings;
 
 impl Place {
     /// Removes the volume and everything in it, whole or not. Refuses while it is open, and where there is none.
-    pub fn delete(&self) -> Result<(), DeleteError> {
+    ///
+    /// Its lenders are told; returns those that were away, and will be told later.
+    pub fn delete(&self) -> Result<Vec<Untold>, DeleteError> {
         self.check_that_it_is_ours()?;
         let failed = |path: PathBuf| move |source| DeleteError::Io { path, source };
         let journal = JournalPlace::of(&self.journal(), Layout::Directory);
@@ -26,6 +30,13 @@ impl Place {
             true => Some(journal.lock()?),
             false => None,
         };
+        // Should the settings not be readable, the members of the view are told all the same.
+        let settings = VolumeSettings::load(&self.settings_file()).ok();
+        let settings = settings.and_then(|file| file.with_environment(&|name| std::env::var(name).ok()).ok());
+        let home = settings.map(|settings| settings.journal).unwrap_or_default();
+        let places = [journal.clone()];
+        let key = home.key_file.as_deref();
+        let deleting = Deleting::begin(List::usual(), self.root(), &places, &home.lenders, key);
         let remove = |path: PathBuf| absent_is_well(fs::remove_file(&path)).map_err(failed(path));
         let sync = || {
             let synced = File::open(self.root()).and_then(|folder| folder.sync_all());
@@ -45,7 +56,8 @@ impl Place {
         sync()?;
         remove(self.image())?;
         // What else lies there is somebody's, who will know.
-        fs::remove_dir(self.root()).map_err(failed(self.root().to_path_buf()))
+        fs::remove_dir(self.root()).map_err(failed(self.root().to_path_buf()))?;
+        Ok(deleting.map_or_else(Vec::new, |deleting| deleting.done(PATIENCE)))
     }
 
     /// Not a directory that happens to have this name: there is a superblock, or the image or the checksums of one.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use netram_client::over::Untold;
 use netram_client::seal::DataKey;
 use netram_client::{Journal, JournalStatus};
 use netram_disk::{
@@ -157,8 +158,8 @@ impl Volume {
         Place::at(path).inspect()
     }
 
-    /// Removes the volume at `path`. Refuses while it is open.
-    pub fn delete(path: &Path) -> Result<(), DeleteError> {
+    /// Removes the volume at `path`. Refuses while it is open. Returns the lenders that are away, and will be told later.
+    pub fn delete(path: &Path) -> Result<Vec<Untold>, DeleteError> {
         Place::at(path).delete()
     }
 

@@ -83,6 +83,9 @@ struct Settings {
     /// The most that one journal may have [default: no bound but the memory]
     #[arg(long, value_name = "SIZE", env = "NETRAM_QUOTA")]
     quota: Option<Size>,
+    /// How many journals can be remembered at once that are neither closed nor deleted [default: 1024]
+    #[arg(long, value_name = "N", env = "NETRAM_JOURNALS_MAX")]
+    journals_max: Option<u32>,
     /// Of the memory, the most that pages of other machines' far memory may take in all; 0: none are taken [default: half]
     #[arg(long, value_name = "SIZE", env = "NETRAM_DEPOSITS")]
     deposits: Option<Size>,
@@ -139,9 +142,12 @@ struct Settings {
     /// How long to wait for clients to move away when asked to stop [default: 5s]
     #[arg(long, value_name = "TIME", env = "NETRAM_GRACE")]
     grace: Option<Span>,
-    /// When stopped, give the memory back to the machine instead of keeping it for the next process
+    /// When stopped, give the memory back to the machine instead of keeping it for the next process, unless it holds bytes that clients may still need
     #[arg(long)]
     forget: bool,
+    /// Throw away what an earlier process holds for clients, where this one cannot take it up, or is to give its memory back
+    #[arg(long)]
+    discard_windows: bool,
 }
 
 impl Settings {
@@ -159,6 +165,7 @@ impl Settings {
             insecure: if chosen { self.insecure } else { file.insecure },
             memory: self.memory.or(file.memory),
             quota: self.quota.or(file.quota),
+            journals_max: self.journals_max.or(file.journals_max),
             deposits: self.deposits.or(file.deposits),
             keep_free: self.keep_free.or(file.keep_free),
             pressure: self.pressure.or(file.pressure),
@@ -178,6 +185,7 @@ impl Settings {
             huge_pages: self.huge_pages || file.huge_pages,
             grace: self.grace.or(file.grace),
             forget: self.forget || file.forget,
+            discard_windows: self.discard_windows || file.discard_windows,
         }
     }
 
@@ -197,6 +205,8 @@ impl Settings {
             data_door,
             memory: self.memory.map_or(default.memory, |size| size.0),
             quota: self.quota.map(|size| size.0),
+            journals_max: self.journals_max.unwrap_or(default.journals_max),
+            discard_windows: self.discard_windows,
             deposits: self.deposits.map(|size| size.0),
             watch,
             domain: self.domain.unwrap_or(default.domain),
@@ -347,7 +357,7 @@ fn serve(lender: &Arc<Lender>, mut signals: Signals, grace: Duration, forget: bo
         let lender = Arc::clone(lender);
         let stop = move || {
             if forget {
-                lender.stop_and_forget(grace)
+                lender.stop_and_give_back(grace)
             } else {
                 lender.stop(grace)
             }

@@ -9,6 +9,7 @@ mod disk;
 mod journal;
 mod key;
 mod lend;
+mod lender;
 mod manual;
 #[cfg(feature = "products")]
 mod mount;
@@ -34,6 +35,8 @@ use clap::Subcommand;
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Lend(lend::Lend),
+    #[command(subcommand)]
+    Lender(lender::Lender),
     Status(status::Status),
     #[command(subcommand)]
     Journal(journal::Journal),
@@ -125,6 +128,7 @@ impl Command {
     pub(crate) fn run(self) -> Result<ExitCode> {
         match self {
             Command::Lend(lend) => lend.run(),
+            Command::Lender(lender) => lender.run(),
             Command::Status(status) => status.run(),
             Command::Journal(journal) => journal.run(),
             #[cfg(feature = "products")]

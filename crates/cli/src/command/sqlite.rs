@@ -208,8 +208,9 @@ pub(crate) struct Release {
 impl Release {
     fn run(self) -> Result<ExitCode> {
         let place = Place::of(&self.database)?;
-        netram_sqlite::release(&place, self.accept_loss)?;
+        let untold = netram_sqlite::release(&place, self.accept_loss)?;
         output::line(format_args!("{} is where it was", place.path().display()))?;
+        super::lender::say_untold(&untold)?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use netram_lender::{CopiesReport, Report};
+use netram_lender::{CopiesReport, JournalReport, Report};
 use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
 use netram_transport::{Address, Link, Security, connect};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -20,7 +20,8 @@ const WATCH_EVERY: Duration = Duration::from_secs(1);
 /// Show what lenders lend, and to whom
 ///
 /// One line a lender, one line a journal. A lender that does not answer is a line
-/// too, and makes the exit code 1. In a journal's line, a lender holds the bytes
+/// too, and makes the exit code 1. `journals` are those that it must remember, of as
+/// many as it can: a journal that is closed or deleted makes room. In a journal's line, a lender holds the bytes
 /// from TRIM to HELD; what is below TRIM is on the client's own disk. One line a
 /// lender that was multicast to: appends that came so, holes in them, and what was
 /// dropped because it came twice, did not open, or was of no channel heard here.
@@ -113,7 +114,7 @@ impl Status {
 }
 
 /// Asks one lender for its report.
-fn ask(address: &Address, security: &Security, timeout: Duration) -> Result<Report> {
+pub(super) fn ask(address: &Address, security: &Security, timeout: Duration) -> Result<Report> {
     let deadline = Instant::now() + timeout;
     let mut link = connect(address, security, timeout)?;
     link.send(&[&Header::new(FrameKind::Status).encode(0)])?;
@@ -146,7 +147,7 @@ fn ask(address: &Address, security: &Security, timeout: Duration) -> Result<Repo
     }
 }
 
-fn await_bytes(link: &Link, deadline: Instant) -> Result<()> {
+pub(super) fn await_bytes(link: &Link, deadline: Instant) -> Result<()> {
     let left = deadline.saturating_duration_since(Instant::now());
     let timeout = Timespec {
         tv_sec: left.as_secs() as i64,
@@ -179,6 +180,7 @@ fn show(answers: &[Answer]) -> Result<()> {
             "bytes",
             "window",
             "last append",
+            "last heard",
         ],
         2,
     );
@@ -199,7 +201,11 @@ fn show(answers: &[Answer]) -> Result<()> {
             output::bytes(memory.used),
             output::bytes(memory.free),
             output::bytes(memory.reserved),
-            (report.journals.len() + report.journals_left_out).to_string(),
+            match report.journals_max {
+                // An earlier release does not say.
+                0 => (report.journals.len() + report.journals_left_out).to_string(),
+                max => format!("{} of {max}", report.journals_used),
+            },
             output::age(Duration::from_secs(report.uptime_s)),
         ]);
         for journal in &report.journals {
@@ -220,6 +226,7 @@ fn show(answers: &[Answer]) -> Result<()> {
                     output::bytes(journal.window_bytes)
                 },
                 age.map_or_else(|| "-".to_owned(), |age| format!("{age} ago")),
+                heard(journal),
             ]);
         }
     }
@@ -241,6 +248,15 @@ fn show(answers: &[Answer]) -> Result<()> {
         output::line(table)?;
     }
     Ok(())
+}
+
+/// When a client of the journal was connected last.
+fn heard(journal: &JournalReport) -> String {
+    match journal.last_heard_age_s {
+        _ if journal.sessions > 0 => "connected".to_owned(),
+        Some(age) => format!("{} ago", output::age(Duration::from_secs(age))),
+        None => "-".to_owned(),
+    }
 }
 
 /// Pages of far memory, by owner; `None`: there are none.

@@ -13,6 +13,7 @@ mod far_compared;
 mod faults;
 mod guest;
 mod lending;
+mod lifecycle;
 mod mount;
 mod mount_volume;
 mod moving;

@@ -1,9 +1,12 @@
 //! A closed journal is closed at once, whatever its threads were about.
 
 use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use crate::common::{Place, commit};
 use netram_client::Journal;
+use netram_lender::{Config, Lender};
 use netram_proto::port::Durability;
 
 /// A journal that was closed while it was connecting to a lender kept its lock for as long as the attempt took, three
@@ -27,4 +30,69 @@ fn a_closed_journal_can_be_opened_while_a_connection_is_still_being_tried() {
     netram_client::Inspect::open(&place.journal())
         .map(|seen| assert!(!seen.in_use()))
         .unwrap();
+}
+
+/// A lender that can remember `journals_max` journals.
+fn small(place: &Place, journals_max: u32) -> Lender {
+    let config = Config {
+        listen: vec![place.address("small")],
+        security: place.security.clone(),
+        memory: 64 << 20,
+        journals_max,
+        store: Some(place.directory.path().join("small.mem")),
+        ..Config::default()
+    };
+    Lender::start(config).unwrap()
+}
+
+/// Programs that each make a journal, commit at the lender, close it and remove its directory, again and again.
+fn come_and_go(place: &Place, programs: usize, rounds: u32) {
+    std::thread::scope(|scope| {
+        for program in 0..programs {
+            let root = place.directory.path().join(format!("journal-{program}"));
+            scope.spawn(move || {
+                for round in 0..rounds {
+                    comes_and_goes(place, &root, round);
+                }
+            });
+        }
+    });
+}
+
+fn comes_and_goes(place: &Place, root: &Path, round: u32) {
+    Journal::create(root, 16 << 10).unwrap();
+    let (journal, _) = Journal::open(root, place.config(&["small"], 1)).unwrap();
+    journal
+        .wait_for_members(Duration::from_secs(5))
+        .unwrap_or_else(|error| panic!("round {round}: {error}"));
+    commit(&journal, b"by the lender", Durability::Remote);
+    journal.close().unwrap();
+    std::fs::remove_dir_all(root).unwrap();
+}
+
+/// Nothing is left at the lender, once it has heard that the last program closed its journal.
+fn nothing_is_left(lender: &Lender) {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while lender.report().journals_used > 0 {
+        assert!(Instant::now() < deadline, "{:?}", lender.report());
+    }
+    assert_eq!(lender.report().memory.used, 0);
+}
+
+/// Each took a slot for the life of the lender's memory, so that 1,024 were all that there could be (case 4).
+#[test]
+fn journals_that_come_and_go_leave_nothing_at_their_lender() {
+    let place = Place::new();
+    let lender = small(&place, 12);
+    come_and_go(&place, 4, 25);
+    nothing_is_left(&lender);
+}
+
+#[test]
+#[ignore = "ten minutes: cargo test -p netram-client --release --test all closing:: -- --ignored"]
+fn a_hundred_thousand_journals_leave_nothing_at_their_lender() {
+    let place = Place::new();
+    let lender = small(&place, 100);
+    come_and_go(&place, 25, 4000);
+    nothing_is_left(&lender);
 }

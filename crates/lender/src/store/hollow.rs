@@ -136,6 +136,7 @@ mod tests {
 
     fn config(dir: &tempfile::TempDir) -> StoreConfig {
         StoreConfig {
+            discard_windows: false,
             path: dir.path().join("store"),
             memory: 64 * CHUNK,
             chunk_bytes: CHUNK,

@@ -7,7 +7,8 @@
 //! What is in no window and no deposit may be given back to the machine while that is short of memory (`hollow.rs`).
 //!
 //! A store found whole, of this boot and this shape, keeps its incarnation and its journals. Anything else starts
-//! empty under a fresh random incarnation, so that nobody takes it for a member that holds data.
+//! empty under a fresh random incarnation, so that nobody takes it for a member that holds data. It does not start where windows of this boot
+//! would be lost that have bytes (rule 23), unless it is told to discard them.
 
 mod hollow;
 
@@ -21,11 +22,11 @@ use netram_proto::id::{Epoch, Incarnation, JournalId};
 use netram_proto::limit::WINDOW_BYTES_MAX;
 use netram_proto::member::{Member, MemberState, Window};
 
-use crate::error::StoreError;
+use crate::error::{StoreError, Windows};
 use crate::file::{failed, has_hole, is_memory, is_whole, open_locked, reserve};
 use crate::limit::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, CHUNKS_MAX, JOURNALS_MAX};
 use crate::memory::{Chunk, JournalMemory};
-use crate::slot::{Found, Slot, SlotState, slot_bytes};
+use crate::slot::{Found, STATE_BYTES, Slot, SlotState, newest, slot_bytes};
 use crate::slots::Slots;
 use crate::superblock::{self, Geometry, SUPERBLOCK_BYTES, Superblock, boot_id, fresh_incarnation};
 use crate::sys::Region;
@@ -47,6 +48,8 @@ pub struct StoreConfig {
     pub mlock: bool,
     /// Whether huge pages are asked for.
     pub huge_pages: bool,
+    /// Whether windows may be thrown away that clients may still need.
+    pub discard_windows: bool,
     /// Whether a file on a disk is accepted. For tests: such a store never keeps its incarnation.
     pub allow_disk: bool,
 }
@@ -117,7 +120,10 @@ impl Store {
         let mut origin = match read_superblock(&file).map_err(failed(path, "read"))? {
             _ if !in_memory => Origin::OnDisk,
             None if file.metadata().map_err(failed(path, "inspect"))?.len() == 0 => Origin::New,
-            None => Origin::Damaged,
+            None => {
+                check_format(&file, config)?;
+                Origin::Damaged
+            }
             Some(found) if found.boot != boot => Origin::OtherBoot,
             Some(found) if found.geometry != geometry => Origin::OtherShape,
             Some(_) => Origin::Kept,
@@ -126,6 +132,9 @@ impl Store {
         if origin == Origin::Kept {
             found = take_up(&file, geometry, config)?;
             origin = if found.is_some() { origin } else { Origin::Damaged };
+        }
+        if matches!(origin, Origin::OtherShape | Origin::Damaged) && !config.discard_windows {
+            keep_windows(&file, origin, path)?;
         }
         let (incarnation, pools, slots) = match found {
             Some(found) => found,
@@ -188,6 +197,11 @@ impl Store {
     /// Journals that can be remembered.
     pub fn journals_max(&self) -> u32 {
         self.geometry.slots
+    }
+
+    /// Journals that are remembered and may not be forgotten.
+    pub fn journals(&self) -> u32 {
+        self.geometry.slots - self.pools().slots.free() as u32
     }
 
     /// The member and the memory of a journal that was never seen, or is over; `None` if the lender has as many journals as it can that are not.
@@ -269,7 +283,7 @@ impl Store {
         let mut pools = self.pools();
         match state.member.epoch {
             Epoch(0) => pools.slots.give_empty(slot),
-            _ => pools.slots.give_over(slot, state),
+            _ => pools.slots.give_idle(slot, state),
         }
     }
 
@@ -352,6 +366,45 @@ fn read_superblock(file: &File) -> io::Result<Option<Superblock>> {
             .is_ok_and(|file| file.len() == block.geometry.file_bytes())
     };
     Ok(Superblock::decode(&bytes).filter(whole))
+}
+
+/// Refuses to go on over a store of another format: it cannot be told what is in it (rule 23).
+fn check_format(file: &File, config: &StoreConfig) -> Result<(), StoreError> {
+    let mut bytes = [0; superblock::BYTES];
+    let read = std::os::unix::fs::FileExt::read_exact_at(file, &mut bytes, 0);
+    match read.ok().and_then(|()| superblock::other_version(&bytes)) {
+        Some(version) if !config.discard_windows => Err(StoreError::OtherFormat {
+            path: config.path.clone(),
+            version,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses if some window has bytes that a client may still need (rule 23).
+fn keep_windows(file: &File, origin: Origin, path: &Path) -> Result<(), StoreError> {
+    let Some(block) = read_superblock(file).map_err(failed(path, "read"))? else {
+        return Ok(());
+    };
+    let mut windows = Vec::new();
+    for index in 0..u64::from(block.geometry.slots) {
+        let at = SUPERBLOCK_BYTES + index * block.geometry.slot_bytes;
+        let mut front = [0; STATE_BYTES];
+        std::os::unix::fs::FileExt::read_exact_at(file, &mut front, at).map_err(failed(path, "read"))?;
+        let held =
+            newest(&front).filter(|state| state.member.joined && state.member.trim < state.member.held);
+        windows.extend(held.map(|state| (state.journal, state.member.held.since(state.member.trim))));
+    }
+    if windows.is_empty() {
+        return Ok(());
+    }
+    Err(StoreError::Windows {
+        path: path.to_owned(),
+        damaged: origin == Origin::Damaged,
+        windows: Windows(windows),
+        memory: block.geometry.chunks * block.geometry.chunk_bytes,
+        journals_max: block.geometry.slots,
+    })
 }
 
 /// What a valid superblock promises, or `None` if the slots do not keep it.

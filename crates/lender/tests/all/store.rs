@@ -8,7 +8,8 @@ use crate::common::memory_dir;
 use netram_lender::{JournalMemory, Origin, Store, StoreConfig, StoreError};
 use netram_proto::id::{Epoch, JournalId, Lsn, WriterId};
 use netram_proto::member::{MemberState, Window};
-use netram_proto::wire::{Refusal, crc32c};
+use netram_proto::port::Kind;
+use netram_proto::wire::{Link, RecordHeader, Refusal, crc32c, finish_record};
 
 const CHUNK: u64 = 4096;
 
@@ -21,6 +22,7 @@ fn config(path: &Path) -> StoreConfig {
         journals_max: 4,
         mlock: false,
         huge_pages: false,
+        discard_windows: false,
         allow_disk: false,
     }
 }
@@ -134,6 +136,86 @@ fn another_boot_another_shape_and_damage_start_empty_under_a_fresh_incarnation()
         .set_len(9000)
         .unwrap();
     check(&config, Origin::Damaged, before);
+}
+
+/// What another size would have thrown away: bytes of a client that is down (rule 23).
+#[test]
+fn a_store_with_bytes_in_a_window_is_not_cut_anew_and_comes_back_as_it_was() {
+    let dir = memory_dir();
+    let config = config(&dir.path().join("store"));
+    let (store, _) = Store::open(&config).unwrap();
+    let incarnation = store.incarnation();
+    let mut memory = store.journal(JournalId(5)).unwrap().1;
+    join(&mut memory, 3 * CHUNK);
+    let held = fill(&mut memory, JournalId(5));
+    drop((store, memory));
+    let other = StoreConfig {
+        memory: 16 * CHUNK,
+        ..config.clone()
+    };
+    let refusal = Store::open(&other).err().expect("refused");
+    let sentence = refusal.to_string();
+    let named = |what: &str| assert!(sentence.contains(what), "{sentence}");
+    named(&JournalId(5).to_string());
+    named(&format!("{held} bytes"));
+    named(&format!("--memory {} --journals-max 4", 32 * CHUNK));
+    named("--discard-windows");
+    let (store, kept) = Store::open(&config).unwrap();
+    assert_eq!((store.origin(), store.incarnation()), (Origin::Kept, incarnation));
+    assert_eq!(kept[0].member.state().held, Lsn(held));
+    drop((store, kept));
+    // One slot that is damaged costs no other journal its bytes unless somebody says so.
+    let file = fs::OpenOptions::new().write(true).open(&config.path).unwrap();
+    for copy in [0, 128] {
+        file.write_all_at(&[0xFF; 4], 4096 + 4096 + copy + 10).unwrap();
+    }
+    let refusal = Store::open(&config).err().expect("refused").to_string();
+    assert!(refusal.contains("damaged"), "{refusal}");
+    let discards = StoreConfig {
+        discard_windows: true,
+        ..other
+    };
+    let (store, kept) = Store::open(&discards).unwrap();
+    assert_eq!((store.origin(), kept.len()), (Origin::OtherShape, 0));
+}
+
+#[test]
+fn a_store_of_another_format_is_left_alone() {
+    let dir = memory_dir();
+    let config = config(&dir.path().join("store"));
+    drop(Store::open(&config).unwrap());
+    let file = fs::OpenOptions::new().write(true).open(&config.path).unwrap();
+    file.write_all_at(&9_u32.to_le_bytes(), 8).unwrap();
+    let refusal = Store::open(&config).err().expect("refused").to_string();
+    assert!(
+        refusal.contains("format 9") && refusal.contains("--discard-windows"),
+        "{refusal}"
+    );
+    let discards = StoreConfig {
+        discard_windows: true,
+        ..config
+    };
+    assert_eq!(Store::open(&discards).unwrap().0.origin(), Origin::Damaged);
+}
+
+/// One record in the window, saved. Returns where it ends.
+fn fill(memory: &mut JournalMemory, journal: JournalId) -> u64 {
+    let header = RecordHeader::new(Link::default(), Epoch(1), Lsn(0), Kind(16), false, 100);
+    let mut bytes = vec![0; header.length];
+    header.write(&mut bytes);
+    let chain = finish_record(&mut bytes, journal.into());
+    memory.write(Lsn(0), &bytes);
+    let end = Lsn(bytes.len() as u64);
+    memory.save(&MemberState {
+        joined: true,
+        window_epoch: Epoch(1),
+        generation: 1,
+        held: end,
+        received: end,
+        chain,
+        ..sealed(1)
+    });
+    end.0
 }
 
 #[test]

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 
 use crate::id::{Epoch, JournalId, Lsn, WriterId};
 use crate::planted::Planted;
-use crate::wire::{Checked, Flag, Frame, FrameKind, Header, Link, Seed, Step, step};
+use crate::wire::{Checked, Cursor, Flag, Frame, FrameKind, Header, Link, Refusal, Seed, Step, step};
 
 use super::assemble::{PeerWindow, from, walk};
 use super::peer::bind_body;
@@ -97,7 +97,8 @@ fn pass(bytes: &[u8], start: Link, seed: Seed, planted: Planted, each: &mut dyn 
 #[derive(Clone, Debug)]
 pub struct Forget {
     journal: JournalId,
-    reign: Epoch,
+    /// Windows of this reign only are given back; `None`: of any.
+    reign: Option<Epoch>,
     epoch: Epoch,
     writer: WriterId,
     lenders: Vec<(String, Telling)>,
@@ -108,8 +109,13 @@ pub struct Forget {
 enum Telling {
     Bind,
     Seal,
-    Leave { generation: u32 },
+    Leave {
+        reign: u32,
+        generation: u32,
+    },
     Awaited(Awaited),
+    /// Another session speaks for the journal here.
+    InUse,
     Done,
 }
 
@@ -130,10 +136,24 @@ impl Forget {
         let lenders = members.chain(others);
         Forget {
             journal: view.journal,
-            reign: view.epoch,
+            reign: Some(view.epoch),
             epoch,
             writer,
             lenders: lenders.map(|address| (address.clone(), Telling::Bind)).collect(),
+        }
+    }
+
+    /// Of a journal that was deleted. Its last writer says so, under its own epoch: whoever has deleted an old copy is refused by the seal of a
+    /// newer writer, and who deletes a copy while the original is served, by the lender ([`Flag::ALONE`]). Windows of all reigns go.
+    pub fn deleted(journal: JournalId, (epoch, writer): (Epoch, WriterId), lenders: &[String]) -> Forget {
+        Forget {
+            journal,
+            reign: None,
+            epoch,
+            writer,
+            lenders: { lenders.iter() }
+                .map(|address| (address.clone(), Telling::Bind))
+                .collect(),
         }
     }
 
@@ -161,17 +181,21 @@ impl Forget {
         let (awaited, header, body) = match *telling {
             Telling::Bind => (Awaited::Bound, header(FrameKind::Bind), bind_body(self.journal)),
             Telling::Seal => (Awaited::Sealed, header(FrameKind::Seal), Body::NONE),
-            Telling::Leave { generation } => {
-                // A window that another reign opened is no remnant of this one: it is not given back, and its journal goes on.
+            Telling::Leave { reign, generation } => {
+                // A window that another reign opened is no remnant of a node: it is not given back, and its journal goes on.
+                let (flags, reign) = match self.reign {
+                    Some(reign) => (Flag::ENDED, reign.0),
+                    None => (Flag::ENDED | Flag::ALONE, reign),
+                };
                 let leave = Header {
-                    flags: Flag::ENDED,
-                    lsn: Lsn(u64::from(self.reign.0)),
+                    flags,
+                    lsn: Lsn(u64::from(reign)),
                     mark: generation,
                     ..header(FrameKind::Leave)
                 };
                 (Awaited::Left, leave, Body::NONE)
             }
-            Telling::Awaited(_) | Telling::Done => return None,
+            Telling::Awaited(_) | Telling::InUse | Telling::Done => return None,
         };
         *telling = Telling::Awaited(awaited);
         Some(Outgoing { header, body })
@@ -183,9 +207,21 @@ impl Forget {
         *telling = match (*telling, frame.header.kind) {
             (Telling::Awaited(Awaited::Bound), FrameKind::Bound) => Telling::Seal,
             (Telling::Awaited(Awaited::Sealed), FrameKind::Sealed) => Telling::Leave {
+                reign: Cursor::new(frame.body).u32().unwrap_or_default(),
                 generation: frame.header.mark,
             },
             (Telling::Awaited(Awaited::Left), FrameKind::Left) => Telling::Done,
+            (Telling::Awaited(_), FrameKind::Refuse)
+                if Refusal::from_byte(frame.header.flags) == Some(Refusal::InUse) =>
+            {
+                Telling::InUse
+            }
+            // It will be there again, or have room again, another time.
+            (Telling::Awaited(awaited), FrameKind::Refuse)
+                if Refusal::from_byte(frame.header.flags) == Some(Refusal::Stopping) =>
+            {
+                Telling::Awaited(awaited)
+            }
             // It obeys somebody else, or has nothing to say to us.
             (Telling::Awaited(_), FrameKind::Refuse) => Telling::Done,
             (telling, _) => telling,
@@ -195,6 +231,11 @@ impl Forget {
     /// Whether lender `index` has nothing of the journal any more, or is none of ours.
     pub fn is_done(&self, index: usize) -> bool {
         self.lenders[index].1 == Telling::Done
+    }
+
+    /// Whether another session speaks for the journal at lender `index`. It is asked again over the next connection.
+    pub fn is_in_use(&self, index: usize) -> bool {
+        self.lenders[index].1 == Telling::InUse
     }
 
     /// Whether all are.

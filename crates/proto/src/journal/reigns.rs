@@ -105,6 +105,11 @@ pub(super) fn after_any(heard: Epoch) -> Epoch {
     Epoch((heard.0 / LEAP).saturating_add(2).saturating_mul(LEAP))
 }
 
+/// Whether a journal of this epoch has been claimed from a copy: another directory of it may be served by somebody who was not told.
+pub(super) fn changed_hands(epoch: Epoch) -> bool {
+    epoch.0 >= LEAP
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -49,6 +49,8 @@ pub struct MemberState {
     pub chain: u32,
     /// Whether who sealed it has said that the journal is over.
     pub ended: bool,
+    /// Whether who sealed it has closed the journal, whole: nobody will ask this member for anything.
+    pub closed: bool,
 }
 
 impl MemberState {
@@ -57,8 +59,10 @@ impl MemberState {
     /// What a seal of a journal that is over still does is to refuse windows to its old writer. That saves memory; nothing is lost without
     /// it. A writer counts only views that its region's server has, and the server takes none of a node that is gone; and by a member of an
     /// older view it is told that there is no window ([`Flag::KNOWN`] is missing), and counts it no more.
+    ///
+    /// Of a journal that was closed whole, and of one that was deleted, see docs/protocol.md, "Journals that are over".
     pub fn may_be_forgotten(&self) -> bool {
-        !self.joined && (self.epoch == Epoch(0) || self.ended)
+        !self.joined && (self.epoch == Epoch(0) || self.ended || self.closed)
     }
 }
 
@@ -164,6 +168,7 @@ impl Member {
         self.state.epoch = epoch;
         self.state.writer = writer;
         self.state.ended &= !higher;
+        self.state.closed &= !higher;
         let mut header = self.header(FrameKind::Sealed);
         header.flags = if self.state.joined { Flag::KNOWN } else { 0 };
         header.lsn = self.state.held;
@@ -221,6 +226,7 @@ impl Member {
             received: frame.header.lsn,
             chain: frame.header.mark,
             ended: false,
+            closed: false,
         };
         self.ack(0)
     }
@@ -278,7 +284,9 @@ impl Member {
             self.state.joined = false;
         }
         let over = frame.header.flags & Flag::ENDED != 0;
+        let whole = frame.header.flags & Flag::LEFT_WHOLE != 0;
         self.state.ended |= over && !self.state.joined;
+        self.state.closed |= whole && !self.state.joined;
         Reply::Frame(self.header(FrameKind::Left), [0; 16], 0)
     }
 
@@ -321,6 +329,11 @@ impl Member {
     /// Whether an append is this reign's, for the window that it joined. Any other is refused.
     pub fn takes(&self, frame: &Frame<'_>) -> bool {
         self.not_mine(frame).is_none() && self.is_window_of(frame)
+    }
+
+    /// The answer to whoever says that the journal is over while another session speaks for it. Nothing changes.
+    pub fn in_use(&self) -> Reply {
+        self.refuse(Refusal::InUse, Lsn(0), Lsn(0))
     }
 
     /// Says again what is held.

@@ -448,3 +448,25 @@ fn a_journal_is_over_when_whoever_sealed_it_says_so_and_goes_on_with_the_next_wh
     bench.send(next.header(FrameKind::Seal), &[]);
     assert!(!bench.member.may_be_forgotten());
 }
+
+/// A seal of a journal that was closed took a slot for the life of a lender's memory.
+#[test]
+fn a_journal_that_was_closed_whole_may_be_forgotten_until_somebody_seals_it_anew() {
+    let hand = Hand::new(1);
+    let mut bench = Bench::joined(&hand);
+    let leave = |generation| Header {
+        flags: Flag::LEFT_WHOLE,
+        lsn: Lsn(1),
+        mark: generation,
+        ..hand.header(FrameKind::Leave)
+    };
+    bench.send(leave(9), &[]);
+    assert!(!bench.member.may_be_forgotten(), "another join's window");
+    bench.send(leave(1), &[]);
+    assert!(bench.member.may_be_forgotten());
+    let next = Hand::new(2);
+    bench.send(next.header(FrameKind::Seal), &[]);
+    assert!(!bench.member.may_be_forgotten());
+    bench.join(&next, 1);
+    assert!(!bench.member.state().closed);
+}

@@ -194,6 +194,10 @@ impl Flag {
     pub const ASKS: u8 = 1;
     /// `Leave`: the journal is over, and nobody needs its seal any more.
     pub const ENDED: u8 = 1;
+    /// `Leave`: the journal was closed: its writer's disk has everything, and its durable view names nobody.
+    pub const LEFT_WHOLE: u8 = 2;
+    /// `Leave`: not if another session speaks for the journal.
+    pub const ALONE: u8 = 4;
     /// `Ack`: the append lay beyond what was received; send again from `stable` (received).
     pub const GAP: u8 = 2;
     /// `Withdraw`: the lender goes on, and wants some slots of the deposit back.
@@ -258,6 +262,8 @@ pub enum Refusal {
     RegionOnly = 19,
     /// The lender takes no deposits, or as many as it can. `stable`: how many.
     NoDeposit = 20,
+    /// Another session speaks for the journal, which can therefore not be over.
+    InUse = 21,
 }
 
 impl Refusal {
@@ -285,6 +291,7 @@ impl Refusal {
             18 => NoRegion,
             19 => RegionOnly,
             20 => NoDeposit,
+            21 => InUse,
             _ => return None,
         })
     }
@@ -465,10 +472,10 @@ mod tests {
 
     #[test]
     fn every_refusal_survives_its_byte() {
-        for byte in 1..=20 {
+        for byte in 1..=21 {
             assert_eq!(Refusal::from_byte(byte).map(|refusal| refusal as u8), Some(byte));
         }
         assert_eq!(Refusal::from_byte(0), None);
-        assert_eq!(Refusal::from_byte(21), None);
+        assert_eq!(Refusal::from_byte(22), None);
     }
 }

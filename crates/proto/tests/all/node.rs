@@ -352,6 +352,41 @@ fn lenders_forget_when_they_are_told_and_not_the_window_of_another_reign() {
     assert!(refused.is_err());
 }
 
+/// A copy of the directory was deleted that somebody had made before the last opening: the lenders obey the original, whose seal is newer.
+#[test]
+fn whoever_deletes_ends_windows_of_all_reigns_but_none_of_a_newer_writer() {
+    let view = view(1, CommitRule::All, true);
+    let later = Epoch(REIGN.0 + 1);
+    let mut lenders = [Lender::new(0), Lender::new(1), Lender::new(2)];
+    let earlier = Epoch(REIGN.0 - 1);
+    lenders[0].joins(REIGN, Link::default(), &records(REIGN, Link::default(), &["a"]).0);
+    lenders[1].joins(
+        earlier,
+        Link::default(),
+        &records(earlier, Link::default(), &["a"]).0,
+    );
+    lenders[2].joins(later, Link::default(), &records(later, Link::default(), &["x"]).0);
+    let named: Vec<String> = ["a", "b", "c"].map(String::from).into();
+    let mut forget = Forget::deleted(JOURNAL, (view.epoch, view.writer), &named);
+    for (index, lender) in lenders.iter_mut().enumerate() {
+        forget.on_connected(index);
+        while let Some(outgoing) = forget.next_frame(index) {
+            let (header, body) = sent(&outgoing);
+            let (header, body) = lender.answer(header, body);
+            forget.on_frame(index, &Frame { header, body: &body });
+        }
+        assert!(forget.is_done(index));
+    }
+    assert_eq!(
+        lenders.each_ref().map(|lender| lender.member.state().joined),
+        [false, false, true]
+    );
+    assert_eq!(
+        lenders.each_ref().map(|lender| lender.member.may_be_forgotten()),
+        [true, true, false]
+    );
+}
+
 /// Two servers by mistake, or one whose attempt before was cut off: both read, neither stops the other.
 #[test]
 fn two_at_once_read_the_same() {

@@ -3,7 +3,7 @@
 
 use netram_proto::id::{Epoch, Lsn};
 use netram_proto::member::{MemberState, Reply};
-use netram_proto::wire::{Flag, Frame, FrameKind};
+use netram_proto::wire::{Flag, Frame, FrameKind, Header};
 
 use super::fail;
 use crate::process::Serving;
@@ -31,7 +31,7 @@ pub(crate) fn member(before: &MemberState, after: &MemberState, frame: &Frame<'_
 }
 
 /// A lender has answered for a journal that was `sealed` here: it may have forgotten that only if whoever sealed it has said that the journal
-/// is over.
+/// is over, or closed.
 pub(crate) fn seal_holds(sealed: &mut Epoch, after: &MemberState, frame: &Frame<'_>, reply: &Reply) {
     if after.epoch < *sealed {
         fail(
@@ -42,10 +42,10 @@ pub(crate) fn seal_holds(sealed: &mut Epoch, after: &MemberState, frame: &Frame<
             ),
         );
     }
-    let over = frame.header.flags & Flag::ENDED != 0;
+    let over = frame.header.flags & (Flag::ENDED | Flag::LEFT_WHOLE) != 0;
     match reply.header().kind {
         // Whoever ended the journal may seal it again, because the answer was lost: it is over all the same.
-        FrameKind::Sealed if !after.ended => *sealed = after.epoch,
+        FrameKind::Sealed if !after.ended && !after.closed => *sealed = after.epoch,
         FrameKind::Left if over && !after.joined => *sealed = Epoch(0),
         _ => (),
     }
@@ -77,6 +77,23 @@ pub(crate) fn sends(_world: &World, process: usize, serving: &Serving) {
     }
 }
 
+/// A writer sends a frame. It calls its journal closed only if nobody will ask a lender for any of it.
+pub(crate) fn closes(world: &World, process: usize, serving: &Serving, sent: &Header) {
+    if sent.kind != FrameKind::Leave || sent.flags & Flag::LEFT_WHOLE == 0 {
+        return;
+    }
+    let view = &world.hosts[world.processes[process].host].view;
+    if view.counting || !view.members.is_empty() || serving.writer.stable() < serving.tail.lsn {
+        fail(
+            4,
+            format!(
+                "process {process} calls its journal closed, and goes on with view {}",
+                view.version
+            ),
+        );
+    }
+}
+
 /// A writer acknowledges `upto`: not by members that a newer reign has taken over, unless that reign has the records.
 pub(crate) fn acked(world: &World, process: usize, upto: Lsn) {
     let host = &world.hosts[world.processes[process].host];
@@ -98,7 +115,6 @@ pub(crate) fn acked(world: &World, process: usize, upto: Lsn) {
 mod tests {
     use netram_proto::id::{Incarnation, JournalId, WriterId};
     use netram_proto::member::Member;
-    use netram_proto::wire::Header;
 
     use super::*;
     use crate::lender::Ring;

@@ -92,7 +92,15 @@ impl World {
             .find(|&process| self.processes[process].host == host && self.alive(process))
     }
 
-    /// The process dies; with `power_cut`, its machine.
+    /// The process ends, one in four times after it has closed its journal; with `power_cut`, its machine dies.
+    pub(crate) fn end(&mut self, process: usize, power_cut: bool) {
+        if !power_cut && self.rng.chance(250) {
+            self.close_journal(process);
+        }
+        self.crash(process, power_cut);
+    }
+
+    /// The process dies as it stands; with `power_cut`, its machine.
     pub(crate) fn crash(&mut self, process: usize, power_cut: bool) {
         if !self.alive(process) {
             return;

@@ -400,10 +400,46 @@ impl World {
                     break;
                 };
                 check::rule04::sends(self, process, serving);
+                check::rule04::closes(self, process, serving, &outgoing.header);
                 let packet = serving.packet(&outgoing);
                 self.send(conn, Way::Up, packet);
             }
         }
+    }
+
+    /// Before it ends, the process closes its journal, as a program does that is told to stop, if the disk has everything at this moment.
+    pub(crate) fn close_journal(&mut self, process: usize) {
+        self.with_serving(process, |world, serving| {
+            let busy = serving.poisoned.is_some() || serving.storing.is_some() || serving.flushing.is_some();
+            let whole = serving.writer.stable() == serving.tail.lsn && serving.writer.fenced().is_none();
+            if busy || !whole || serving.server.is_some() || serving.data.is_some() {
+                return;
+            }
+            let host = world.processes[process].host;
+            let newest = &world.hosts[host].view;
+            let view = View {
+                version: newest.version + 1,
+                reigns: serving.writer.reigns().clone(),
+                counting: false,
+                clean: None,
+                base: serving.writer.stable(),
+                members: Vec::new(),
+                ..newest.clone()
+            };
+            let stored = view.store(
+                &mut serving.view_slots,
+                &serving.view_file,
+                &mut serving.view_full,
+            );
+            world.refresh_view(host);
+            if stored.is_err() || world.hosts[host].disk.borrow().is_dead() {
+                return;
+            }
+            world.coverage.hit("journals closed");
+            world.tell(|| format!("process {process} closes its journal"));
+            serving.writer.on_close();
+            world.pump(process, serving);
+        });
     }
 
     /// What a machine that dies now leaves half done: a view may be on its way to the platter.

@@ -85,6 +85,7 @@ faults! {
     ignoring_a_seal_is_found: SealIgnored breaks [4];
     ignoring_a_fence_is_found: FenceIgnored breaks [4];
     forgetting_a_seal_that_must_hold_is_found: SealForgotten breaks [4];
+    calling_a_journal_closed_that_goes_on_is_found: ClosedTooEarly breaks [4];
     reading_before_sealing_is_found: ReadBeforeSeal breaks [5, 20];
     contentment_with_one_answer_is_found: OneAnswerSuffices breaks [5];
     counting_an_amnesiac_is_found: AmnesiacCounts breaks [1, 5];

@@ -67,7 +67,7 @@ fn a_process_killed_while_it_makes_a_volume_leaves_none_or_all_of_it() {
         for number in 0..4 {
             let path = folder.path().join(format!("volume{number}"));
             match Volume::create(&path, BYTES, JOURNAL) {
-                Ok(_) | Err(CreateError::Exists(_)) => Volume::delete(&path).unwrap(),
+                Ok(_) | Err(CreateError::Exists(_)) => drop(Volume::delete(&path).unwrap()),
                 Err(error) => panic!("round {round}: {error}"),
             }
         }

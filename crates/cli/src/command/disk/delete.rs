@@ -8,13 +8,15 @@ use clap::Args;
 use netram_volume::Volume;
 use serde_json::json;
 
+use super::super::lender;
 use super::{absolute, refuse_attached};
 use crate::options::Usage;
 use crate::output;
 
 /// Delete a volume and everything on it
 ///
-/// Refused while it is attached or served. There is no way back.
+/// Refused while it is attached or served. There is no way back. Its lenders are told
+/// that they may free its memory; those that are away are told later.
 ///
 ///   netram disk delete /var/lib/netram/db --yes
 #[derive(Debug, Args)]
@@ -47,10 +49,16 @@ impl Delete {
             );
             return Err(Usage(sentence).into());
         }
-        Volume::delete(&path).with_context(|| format!("deleting {}", self.volume.display()))?;
+        let untold = Volume::delete(&path).with_context(|| format!("deleting {}", self.volume.display()))?;
         match self.json {
-            true => output::json(&json!({ "deleted": path }))?,
+            true => {
+                let lenders: Vec<_> = untold.iter().map(|one| &one.lender).collect();
+                output::json(&json!({ "deleted": path, "lenders_to_be_told": lenders }))?;
+            }
             false => output::line(format_args!("{} is deleted", path.display()))?,
+        }
+        if !self.json {
+            lender::say_untold(&untold)?;
         }
         Ok(ExitCode::SUCCESS)
     }

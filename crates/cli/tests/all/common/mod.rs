@@ -23,6 +23,8 @@ pub(crate) fn netram() -> Command {
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("NETRAM_")) {
         command.env_remove(name);
     }
+    // Not where the user's own programs look for whom to tell that a journal was deleted.
+    command.env("NETRAM_STATE_DIR", env!("CARGO_TARGET_TMPDIR"));
     command.stdin(Stdio::null());
     command
 }

@@ -109,7 +109,7 @@ impl Writer {
             Control::Bind => (FrameKind::Bind, bind_body(self.journal)),
             Control::Seal => (FrameKind::Seal, Body::NONE),
             Control::Join => (FrameKind::Join, Body::u64(self.config.window_bytes)),
-            Control::Leave => (FrameKind::Leave, Body::NONE),
+            Control::Leave | Control::LeaveWhole => (FrameKind::Leave, Body::NONE),
             Control::Tune => (FrameKind::Tune, Body::Channel(channel)),
         };
         let mut header = Header {
@@ -126,7 +126,10 @@ impl Writer {
                 lender.began = floor.lsn;
                 lender.held = Lsn(0);
             }
-            Control::Leave => {
+            Control::Leave | Control::LeaveWhole => {
+                if control == Control::LeaveWhole {
+                    header.flags = Flag::LEFT_WHOLE;
+                }
                 header.lsn = Lsn(u64::from(lender.window_epoch.0));
                 header.mark = lender.generation;
             }
@@ -433,8 +436,8 @@ impl Writer {
             | Refusal::DiskFailed
             | Refusal::DataElsewhere
             | Refusal::NoDeposit => (),
-            // A node's of a shared region.
-            Refusal::NoRegion => (),
+            // A node's of a shared region; of whoever says that a journal is over.
+            Refusal::NoRegion | Refusal::InUse => (),
             Refusal::NotJoined | Refusal::NotSealed => {
                 let lender = &mut self.lenders[index];
                 match lender.role {

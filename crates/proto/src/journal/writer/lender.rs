@@ -42,6 +42,8 @@ pub(super) enum Control {
     Seal,
     Join,
     Leave,
+    /// As `Leave`, and the journal is closed.
+    LeaveWhole,
     Tune,
 }
 

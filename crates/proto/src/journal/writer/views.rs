@@ -6,7 +6,9 @@ use crate::id::Lsn;
 use crate::planted::Fault;
 use crate::time::Time;
 
+use super::super::reigns;
 use super::super::view::{JoinId, View, ViewMember};
+use super::Voter;
 use super::lender::{Control, Role};
 use super::{Set, Writer};
 
@@ -92,16 +94,23 @@ impl Writer {
         safe && self.is_backed(proposal.set)
     }
 
-    /// The reign ends: everything is on the local disk, and a view without members is durable. Members are told that
-    /// they may forget, and those that were about to become members.
+    /// The reign ends: everything is on the local disk, and a view without members is durable. All lenders are told that they may forget the
+    /// journal: spares remember its seal, too. Members of a node keep the seal until the region's server says that the node is gone; and those of a
+    /// journal that was claimed from a copy, for it tells the directory before that it is old.
     pub fn on_close(&mut self) {
         assert_eq!(self.stable.lsn, self.tail);
+        let whole = self.config.voter == Voter::Disk && !reigns::changed_hands(self.epoch);
+        let leave = if whole {
+            Control::LeaveWhole
+        } else {
+            Control::Leave
+        };
         for (index, lender) in self.lenders.iter_mut().enumerate() {
-            if !self.view.has(index) && lender.role == Role::Spare {
+            if !whole && !self.view.has(index) && lender.role == Role::Spare {
                 continue;
             }
             lender.dismiss();
-            lender.control = lender.is_ready().then_some(Control::Leave);
+            lender.control = lender.is_ready().then_some(leave);
         }
         self.view = Set::EMPTY;
         self.clean = None;
@@ -177,7 +186,11 @@ impl Writer {
         for index in self.view.minus(set).iter() {
             let lender = &mut self.lenders[index];
             lender.dismiss();
-            lender.control = lender.is_ready().then_some(Control::Leave);
+            let leave = match self.planted.is(Fault::ClosedTooEarly) {
+                true => Control::LeaveWhole,
+                false => Control::Leave,
+            };
+            lender.control = lender.is_ready().then_some(leave);
         }
         if self.view.minus(set).iter().any(|index| self.lenders[index].heard) {
             self.renew_channel();
@@ -255,5 +268,43 @@ impl Writer {
     /// In the durable view or the proposed one: such a lender's window must not be emptied.
     pub(super) fn in_use(&self, index: usize) -> bool {
         self.view.has(index) || self.proposal.is_some_and(|proposal| proposal.set.has(index))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::Bench;
+    use crate::id::Epoch;
+    use crate::journal::CommitRule;
+    use crate::wire::{Flag, FrameKind};
+
+    fn said_at_the_end(bench: &mut Bench) -> alloc::vec::Vec<Option<u8>> {
+        (0..bench.writer.lender_count()).for_each(|index| bench.drain(index));
+        bench.writer.on_close();
+        let mut said = |index| bench.next(index).filter(|frame| frame.kind == FrameKind::Leave);
+        (0..2).map(|index| said(index).map(|frame| frame.flags)).collect()
+    }
+
+    /// A spare was told nothing, and kept its seal for the life of its memory.
+    #[test]
+    fn a_journal_that_is_closed_tells_members_and_spares() {
+        let mut bench = Bench::with_members(2, 1, CommitRule::All);
+        let whole = Some(Flag::LEFT_WHOLE);
+        assert_eq!(said_at_the_end(&mut bench), [whole, whole]);
+    }
+
+    #[test]
+    fn a_journal_that_was_claimed_from_a_copy_keeps_its_seals_when_it_is_closed() {
+        let mut bench = Bench::with_members(2, 1, CommitRule::All);
+        bench.writer.epoch = Epoch(1 << 17);
+        assert_eq!(said_at_the_end(&mut bench), [Some(0), None]);
+    }
+
+    #[test]
+    fn a_node_keeps_its_seals() {
+        let mut bench = Bench::shared(2, 1, CommitRule::All);
+        (0..2).for_each(|index| bench.connect(index, index as u64));
+        let said = said_at_the_end(&mut bench);
+        assert!(said.iter().flatten().all(|flags| *flags == 0), "{said:?}");
     }
 }

@@ -1,0 +1,236 @@
+//! `netram lender`: what an operator does about journals that nobody will end.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand};
+use netram_client::over::{self, List, Untold};
+use netram_lender::JournalReport;
+use netram_proto::id::{Epoch, JournalId, WriterId};
+use netram_proto::journal::Forget as Forgetting;
+use netram_proto::wire::{Cursor, Flag, Frame, FrameKind, Header};
+use netram_transport::{Address, Link, Security, connect};
+
+use super::status;
+use crate::options::{SecurityArgs, Span};
+use crate::output;
+
+/// A journal whose client was connected this recently is not forgotten by mistake.
+const RECENT: Duration = Duration::from_secs(3600);
+/// Between two looks whether the lender has noticed that a connection ended.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Free what lenders keep for journals that are no more
+///
+///   netram lender forget 4f2a...c1 tcp://10.0.0.2:7420 --key-file /etc/netram/key
+///   netram lender tell
+#[derive(Debug, Subcommand)]
+#[command(verbatim_doc_comment)]
+pub(crate) enum Lender {
+    Forget(Forget),
+    Tell(Tell),
+}
+
+/// Have lenders forget a journal that nobody will open again
+///
+/// For journals whose directory was removed, or whose machine is gone. `netram status`
+/// shows their ids, the bytes held, and when a client was connected last. Refused
+/// while a client is connected. Refused without --force if one was within the last
+/// hour, or if the lender holds bytes: they may be all that is left of the newest
+/// commits.
+///
+///   netram lender forget 4f2a...c1 tcp://10.0.0.2:7420 --key-file /etc/netram/key
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Forget {
+    /// The journal's id, as `netram status` shows it
+    journal: String,
+    /// The lenders: tcp://host:port or unix:/path
+    #[arg(
+        required = true,
+        value_name = "ADDR",
+        env = "NETRAM_LENDERS",
+        value_delimiter = ','
+    )]
+    lenders: Vec<Address>,
+    #[command(flatten)]
+    security: SecurityArgs,
+    /// Although the journal was used of late, or its newest commits may be lost by it
+    #[arg(long)]
+    force: bool,
+    /// How long to wait for each lender
+    #[arg(long, value_name = "TIME", default_value = "2s")]
+    timeout: Span,
+}
+
+/// Tell lenders of deleted journals that were away when they were deleted
+///
+/// Whatever opens a journal does so, too. Lenders that are still away are listed, and
+/// make the exit code 1.
+///
+///   netram lender tell
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Tell {
+    /// How long to wait for them in all
+    #[arg(long, value_name = "TIME", default_value = "10s")]
+    timeout: Span,
+}
+
+/// Names the lenders that could not be told.
+pub(crate) fn say_untold(untold: &[Untold]) -> Result<()> {
+    for Untold { journal, lender } in untold {
+        output::line(format_args!(
+            "{lender} is away; it will be told later that journal {journal} is over"
+        ))?;
+    }
+    Ok(())
+}
+
+impl Lender {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        match self {
+            Lender::Forget(forget) => forget.run(),
+            Lender::Tell(tell) => tell.run(),
+        }
+    }
+}
+
+impl Tell {
+    fn run(self) -> Result<ExitCode> {
+        let untold = List::usual().map_or_else(Vec::new, |list| list.tell(self.timeout.0));
+        say_untold(&untold)?;
+        match untold.is_empty() {
+            true => Ok(ExitCode::SUCCESS),
+            false => Ok(ExitCode::FAILURE),
+        }
+    }
+}
+
+/// What a lender has of the journal.
+struct Kept {
+    epoch: Epoch,
+    writer: WriterId,
+    bytes: u64,
+}
+
+impl Forget {
+    fn run(self) -> Result<ExitCode> {
+        let security = self.security.security()?;
+        let digits = u128::from_str_radix(&self.journal, 16);
+        let journal =
+            digits.context("the journal's id is 32 hexadecimal digits; `netram status` shows it")?;
+        let mut all = true;
+        for lender in &self.lenders {
+            match self.at(lender, JournalId(journal), &security) {
+                Ok(said) => output::line(format_args!("{lender}: {said}"))?,
+                Err(error) => {
+                    all = false;
+                    output::line(format_args!("{lender}: {}", output::sentence(&error)))?;
+                }
+            }
+        }
+        Ok(if all { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    fn at(&self, lender: &Address, journal: JournalId, security: &Security) -> Result<String> {
+        let report = status::ask(lender, security, self.timeout.0)?;
+        let id = journal.to_string();
+        let listed = report.journals.iter().find(|one| one.id == id);
+        let Some(kept) = self.look(lender, journal, security)? else {
+            return Ok("it knows no such journal".to_owned());
+        };
+        self.check(listed, &kept)?;
+        let lenders = [lender.to_string()];
+        let mut forgetting = Forgetting::deleted(journal, (kept.epoch, kept.writer), &lenders);
+        let deadline = Instant::now() + self.timeout.0;
+        loop {
+            let mut link = connect(lender, security, self.timeout.0)?;
+            over::talk(&mut forgetting, 0, &mut link, deadline);
+            match Instant::now() < deadline && !forgetting.is_done(0) {
+                // It may not have noticed yet that our last connection ended.
+                true => std::thread::sleep(PAUSE),
+                false => break,
+            }
+        }
+        if !forgetting.is_done(0) {
+            bail!(
+                "a client of the journal is connected: stop it, or delete its journal with its own command"
+            );
+        }
+        match self.look(lender, journal, security)? {
+            Some(left) if left.bytes > 0 || left.epoch > kept.epoch => {
+                bail!("a newer client has taken the journal: it is not over")
+            }
+            _ => Ok(format!("forgotten, with {}", output::bytes(kept.bytes))),
+        }
+    }
+
+    fn check(&self, listed: Option<&JournalReport>, kept: &Kept) -> Result<()> {
+        if listed.is_some_and(|journal| journal.sessions > 0) {
+            bail!(
+                "a client of the journal is connected: stop it, or delete its journal with its own command"
+            );
+        }
+        if self.force {
+            return Ok(());
+        }
+        if kept.bytes > 0 {
+            let bytes = output::bytes(kept.bytes);
+            bail!(
+                "it holds {bytes} of the journal, which may be the only copy of its newest commits; say --force if nobody will recover it"
+            );
+        }
+        let heard = listed.and_then(|journal| journal.last_heard_age_s);
+        if let Some(age) = heard.map(Duration::from_secs).filter(|age| *age < RECENT) {
+            let age = output::age(age);
+            bail!("a client of the journal was connected {age} ago; say --force if it is gone for good");
+        }
+        Ok(())
+    }
+
+    /// Asks what the lender has, and changes nothing.
+    fn look(&self, lender: &Address, journal: JournalId, security: &Security) -> Result<Option<Kept>> {
+        let deadline = Instant::now() + self.timeout.0;
+        let mut link = connect(lender, security, self.timeout.0)?;
+        link.send(&[&Header::new(FrameKind::Bind).encode(16), &journal.0.to_le_bytes()])?;
+        ask(&mut link, FrameKind::Bound, deadline, |_| Ok(()))?;
+        let mut question = Header::new(FrameKind::Ping);
+        question.flags = Flag::ASKS;
+        link.send(&[&question.encode(0)])?;
+        ask(&mut link, FrameKind::Told, deadline, |frame| {
+            let writer = Cursor::new(frame.body)
+                .u64()
+                .map_err(|_| anyhow::anyhow!("it sent nonsense"))?;
+            let window = frame.header.flags & Flag::KNOWN != 0;
+            let held = frame.header.lsn.since(frame.header.stable.min(frame.header.lsn));
+            Ok((frame.header.epoch > Epoch(0)).then_some(Kept {
+                epoch: frame.header.epoch,
+                writer: WriterId(writer),
+                bytes: if window { held } else { 0 },
+            }))
+        })
+    }
+}
+
+/// Waits for the answer.
+fn ask<T>(
+    link: &mut Link,
+    kind: FrameKind,
+    deadline: Instant,
+    read: impl FnOnce(&Frame<'_>) -> Result<T>,
+) -> Result<T> {
+    loop {
+        link.flush()?;
+        if let Some(packet) = link.receive()? {
+            let frame = Frame::parse(packet)?;
+            match frame.header.kind {
+                found if found == kind => return read(&frame),
+                FrameKind::Refuse => bail!("it refused the question; is it a lender of this release?"),
+                _ => continue,
+            }
+        }
+        status::await_bytes(link, deadline)?;
+    }
+}

@@ -1,0 +1,197 @@
+//! What a lender keeps, through its restarts, and until somebody says that it is over.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use netram_client::{Journal, JournalConfig};
+use netram_proto::id::{Epoch, JournalId, Lsn};
+use netram_proto::limit::WINDOW_BYTES_MIN;
+use netram_proto::port::{Durability, Kind, Log};
+use netram_proto::wire::{Frame, FrameKind, Header, Link as Chain, RecordHeader, finish_record};
+use netram_transport::{Address, Link, Security, connect};
+use rustix::process::Signal;
+
+use crate::common::{Lender, run};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const ID: JournalId = JournalId(0xABCD << 100);
+
+/// A journal's directory as a crash at this moment would leave it.
+fn crashed(journal: &Path, copy: &Path) {
+    std::fs::create_dir(copy).unwrap();
+    for name in ["log", "view", "data.key", "lock"] {
+        std::fs::copy(journal.join(name), copy.join(name)).unwrap();
+    }
+}
+
+/// The lender is killed, and its machine's operator starts it with twice the memory while the client is down: what the client had
+/// acknowledged was thrown away with the file (rule 23).
+#[test]
+fn a_lender_started_with_another_size_refuses_and_as_before_its_client_recovers_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let listen = format!("unix:{}", path("lender.sock").display());
+    let arguments = ["--listen", &listen, "--insecure"];
+    let mut lender = Lender::start("resized", &arguments);
+    Journal::create(&path("journal"), 1 << 20).unwrap();
+    let config = JournalConfig {
+        one_domain: true,
+        window_bytes: 1 << 20,
+        // The disk has nothing for the length of this test.
+        disk_delay: Duration::from_secs(3600),
+        ..JournalConfig::with_lenders(vec![listen.parse().unwrap()], Security::Insecure, 1)
+    };
+    let (journal, _) = Journal::open(&path("journal"), config.clone()).unwrap();
+    journal.wait_for_members(PATIENCE).unwrap();
+    let ticket = journal
+        .append(Kind(16), 3, &mut |into| into.copy_from_slice(b"abc"))
+        .unwrap();
+    journal.wait(ticket, Durability::Remote).unwrap();
+    crashed(&path("journal"), &path("crashed"));
+    lender.stop(Signal::KILL);
+    drop(journal);
+
+    let store = lender.store().to_str().unwrap().to_owned();
+    let started = |memory: &str, more: &[&str]| {
+        let usual = [
+            "lend",
+            "--listen",
+            &listen,
+            "--insecure",
+            "--store",
+            &store,
+            "--memory",
+            memory,
+        ];
+        run(usual.iter().chain(more).copied())
+    };
+    for (memory, more) in [("32MiB", [].as_slice()), ("16MiB", &["--journals-max", "2000"])] {
+        let refused = started(memory, more);
+        assert_eq!(refused.code, 1, "{}", refused.err);
+        for named in [
+            "journal ",
+            " bytes",
+            "--memory 16777216 --journals-max 1024",
+            "--discard-windows",
+        ] {
+            assert!(refused.err.contains(named), "{named}: {}", refused.err);
+        }
+    }
+    let again = Lender::start("resized", &arguments);
+    let (journal, recovered) = Journal::open(&path("crashed"), config).unwrap();
+    assert_eq!(recovered.records_from_members, 1);
+    let mut found = Vec::new();
+    let mut each = |record: netram_proto::port::Record<'_>| {
+        found.push(record.payload.to_vec());
+        true
+    };
+    journal.read(journal.state().head, &mut each).unwrap();
+    assert_eq!(found, [b"abc"]);
+    drop((journal, again));
+}
+
+/// A client that holds a window with one record, by its frames.
+struct Client(Link);
+
+impl Client {
+    fn new(address: &str, journal: JournalId) -> Client {
+        let address: Address = address.parse().unwrap();
+        let mut client = Client(connect(&address, &Security::Insecure, PATIENCE).unwrap());
+        let header = |kind| Header {
+            epoch: Epoch(1),
+            who: 7,
+            ..Header::new(kind)
+        };
+        client.say(
+            header(FrameKind::Bind),
+            &journal.0.to_le_bytes(),
+            FrameKind::Bound,
+        );
+        client.say(header(FrameKind::Seal), &[], FrameKind::Sealed);
+        let join = Header {
+            stable: Lsn(1),
+            ..header(FrameKind::Join)
+        };
+        client.say(join, &WINDOW_BYTES_MIN.to_le_bytes(), FrameKind::Ack);
+        let record = RecordHeader::new(Chain::default(), Epoch(1), Lsn(0), Kind(16), false, 100);
+        let mut bytes = vec![0; record.length];
+        record.write(&mut bytes);
+        finish_record(&mut bytes, journal.into());
+        client.say(header(FrameKind::Append), &bytes, FrameKind::Ack);
+        client
+    }
+
+    fn say(&mut self, header: Header, body: &[u8], answer: FrameKind) {
+        self.0.send(&[&header.encode(body.len()), body]).unwrap();
+        let until = Instant::now() + PATIENCE;
+        while Instant::now() < until {
+            self.0.flush().unwrap();
+            if let Some(packet) = self.0.receive().unwrap() {
+                assert_eq!(Frame::parse(packet).unwrap().header.kind, answer);
+                return;
+            }
+            std::thread::yield_now();
+        }
+        panic!("the lender does not answer");
+    }
+}
+
+#[test]
+fn an_operator_has_a_lender_forget_what_nobody_will_recover_and_nothing_by_mistake() {
+    let arguments = [
+        "--listen",
+        "tcp://127.0.0.1:0",
+        "--insecure",
+        "--journals-max",
+        "2",
+    ];
+    let lender = Lender::start("forgets", &arguments);
+    let id = ID.to_string();
+    let forget = |more: &[&str]| {
+        let usual = ["lender", "forget", &id, &lender.address, "--insecure"];
+        run(usual.iter().chain(more).copied())
+    };
+    let unknown = forget(&[]);
+    assert!(
+        unknown.code == 0 && unknown.out.contains("knows no such journal"),
+        "{}",
+        unknown.out
+    );
+    let client = Client::new(&lender.address, ID);
+    let served = forget(&["--force"]);
+    assert!(
+        served.code == 1 && served.out.contains("is connected"),
+        "{}",
+        served.out
+    );
+    drop(client);
+    let until = Instant::now() + PATIENCE;
+    while lender.status()["journals"][0]["sessions"] != 0 {
+        assert!(Instant::now() < until);
+    }
+    let status = run(["status", &lender.address, "--insecure"]).out;
+    assert!(
+        status.contains("1 of 2") && status.contains("last heard"),
+        "{status}"
+    );
+    let holds = forget(&[]);
+    assert!(
+        holds.code == 1 && holds.out.contains("only copy"),
+        "{}",
+        holds.out
+    );
+    assert!(lender.status()["journals"][0]["used_bytes"].as_u64().unwrap() > 0);
+    let done = forget(&["--force"]);
+    assert!(
+        done.code == 0 && done.out.contains("forgotten"),
+        "{} {}",
+        done.out,
+        done.err
+    );
+    let status = lender.status();
+    assert_eq!(
+        (&status["memory"]["used"], &status["journals_used"]),
+        (&0.into(), &0.into())
+    );
+    assert_eq!(status["journals_max"], 2);
+}

@@ -1,0 +1,296 @@
+//! Journals that are deleted: their lenders are told, also later if they were away.
+//!
+//! Whoever deletes a journal writes down first who must be told ([`Deleting::begin`]), in a list that does not lie in what is deleted:
+//!
+//! | where | when |
+//! |---|---|
+//! | `$NETRAM_STATE_DIR/over` | that is set |
+//! | `$STATE_DIRECTORY/over` | a service manager set it |
+//! | `/var/lib/netram/over` | of root |
+//! | `$XDG_STATE_HOME/netram/over`, `~/.local/state/netram/over` | of all others |
+//!
+//! An entry is `JOURNAL.deleting` until all is removed, then `JOURNAL.over`. Nobody is told of the first kind: a deletion that was cut off
+//! may have removed nothing, and the lenders may have the journal's newest bytes. Deleting the rest completes it. An entry goes when all have
+//! been told, or are given up after [`KEPT`].
+//!
+//! The lenders are told by the program that deletes, and by whatever program of the user opens a journal later.
+
+mod entry;
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+use std::time::{Duration, Instant, SystemTime};
+
+use netram_proto::journal::Forget;
+use netram_proto::wire::Frame;
+use netram_transport::{Address, ClusterKey, Link, Security, connect};
+
+use crate::place::Place;
+
+pub use entry::Entry;
+
+/// How long a lender is worth being told. Its memory seldom lasts as long; where it does, its operator sees the age.
+pub const KEPT: Duration = Duration::from_secs(90 * 24 * 3600);
+/// How long a deletion waits for lenders that do not answer. They are told another time.
+pub const PATIENCE: Duration = Duration::from_secs(2);
+/// Between looks at a link.
+const PAUSE: Duration = Duration::from_micros(200);
+
+/// The list of who must still be told.
+#[derive(Clone, Debug)]
+pub struct List {
+    folder: PathBuf,
+}
+
+/// Somebody deletes journals. If this is dropped before [`Deleting::done`], nobody is told.
+#[derive(Debug)]
+pub struct Deleting {
+    list: List,
+    root: PathBuf,
+    /// What could not be written down: told now, or by nobody.
+    unwritten: Vec<Entry>,
+}
+
+/// One lender that has not been told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Untold {
+    /// The journal that is over.
+    pub journal: String,
+    /// Where the lender was.
+    pub lender: String,
+}
+
+impl List {
+    /// This user's. `None`: there is no home to keep it in.
+    pub fn usual() -> Option<List> {
+        let set = |name| {
+            std::env::var_os(name)
+                .filter(|path| !path.is_empty())
+                .map(PathBuf::from)
+        };
+        let is_root = rustix::process::geteuid().is_root();
+        let homes = || {
+            let state = set("XDG_STATE_HOME").or_else(|| Some(set("HOME")?.join(".local/state")));
+            state.map(|state| state.join("netram"))
+        };
+        let base = set("NETRAM_STATE_DIR")
+            .or_else(|| set("STATE_DIRECTORY"))
+            .or_else(|| is_root.then(|| PathBuf::from("/var/lib/netram")))
+            .or_else(homes)?;
+        Some(List::at(base.join("over")))
+    }
+
+    /// The list in `folder`.
+    pub fn at(folder: PathBuf) -> List {
+        List { folder }
+    }
+
+    /// Whether somebody is to be told.
+    pub fn is_empty(&self) -> bool {
+        self.files("over").next().is_none()
+    }
+
+    fn files(&self, kind: &'static str) -> impl Iterator<Item = PathBuf> + use<> {
+        let entries = fs::read_dir(&self.folder).into_iter().flatten();
+        let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+        paths.filter(move |path| path.extension().is_some_and(|found| found == kind))
+    }
+
+    fn file(&self, entry: &Entry, kind: &str) -> PathBuf {
+        self.folder.join(format!("{}.{kind}", entry.journal))
+    }
+
+    /// Durable on return.
+    fn write(&self, entry: &Entry, kind: &str) -> io::Result<()> {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&self.folder)?;
+        let (path, unfinished) = (self.file(entry, kind), self.file(entry, "new"));
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        let mut file = options.open(&unfinished)?;
+        file.write_all(entry.to_text().as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&unfinished, &path)?;
+        self.sync()
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        File::open(&self.folder)?.sync_all()
+    }
+
+    fn remove(&self, path: &Path) {
+        if let Err(error) = fs::remove_file(path) {
+            tracing::debug!(path = %path.display(), %error, "an entry of the list of deleted journals stays");
+        }
+        // Both only if nothing is left in them.
+        let _ = fs::remove_dir(&self.folder);
+    }
+
+    /// Tells whoever can be reached within `patience` in all. Returns those that could not be.
+    pub fn tell(&self, patience: Duration) -> Vec<Untold> {
+        let deadline = Instant::now() + patience;
+        let (mut away, mut untold) = (BTreeSet::new(), Vec::new());
+        for path in self.files("over") {
+            let Some(mut entry) = fs::read_to_string(&path)
+                .ok()
+                .and_then(|text| Entry::parse(&text))
+            else {
+                continue;
+            };
+            let before = entry.lenders.len();
+            tell(&mut entry, &mut away, deadline);
+            let age = fs::metadata(&path).and_then(|file| file.modified()).ok();
+            let age = age.and_then(|at| SystemTime::now().duration_since(at).ok());
+            if entry.lenders.is_empty() || age.is_some_and(|age| age > KEPT) {
+                self.remove(&path);
+                continue;
+            }
+            if entry.lenders.len() < before
+                && let Err(error) = self.write(&entry, "over")
+            {
+                tracing::debug!(%error, "told lenders stay in the list of deleted journals; they are told again");
+            }
+            let journal = entry.journal.to_string();
+            untold.extend(entry.lenders.into_iter().map(|lender| Untold {
+                journal: journal.clone(),
+                lender,
+            }));
+        }
+        untold
+    }
+}
+
+impl Deleting {
+    /// Writes down, durably, who must be told that the journals at `places` are over, which are about to be deleted with `root`. `lenders` are
+    /// those of the settings; the members of the journals' views are told as well.
+    ///
+    /// What cannot be read or written down is no reason to keep a journal: its lenders keep its memory until their operator frees it.
+    pub fn begin(
+        list: Option<List>,
+        root: &Path,
+        places: &[Place],
+        lenders: &[Address],
+        key: Option<&Path>,
+    ) -> Option<Deleting> {
+        let list = list?;
+        let root = std::path::absolute(root).ok()?;
+        let mut unwritten = Vec::new();
+        for entry in places
+            .iter()
+            .filter_map(|place| Entry::of(&root, place, lenders, key))
+        {
+            if let Err(error) = list.write(&entry, "deleting") {
+                let folder = list.folder.display();
+                tracing::warn!(%error, %folder, "lenders that are away will not be told that the journal is over: the list cannot be written");
+                unwritten.push(entry);
+            }
+        }
+        Some(Deleting {
+            list,
+            root,
+            unwritten,
+        })
+    }
+
+    /// All is removed, durably, also what an earlier attempt had begun to remove. Tells the lenders, and those of earlier deletions; returns
+    /// those of this one that are away, and will be told when the next program of this user opens a journal.
+    pub fn done(self, patience: Duration) -> Vec<Untold> {
+        let mut ours = BTreeSet::new();
+        for path in self.list.files("deleting") {
+            let entry = fs::read_to_string(&path)
+                .ok()
+                .and_then(|text| Entry::parse(&text));
+            if let Some(entry) = entry.filter(|entry| entry.root == self.root) {
+                ours.insert(entry.journal.to_string());
+                let _ = fs::rename(&path, path.with_extension("over"));
+            }
+        }
+        let _ = self.list.sync();
+        let deadline = Instant::now() + patience;
+        for mut entry in self.unwritten {
+            tell(&mut entry, &mut BTreeSet::new(), deadline);
+        }
+        let mut untold = self.list.tell(patience);
+        untold.retain(|one| ours.contains(&one.journal));
+        untold
+    }
+}
+
+/// Tells in the background whoever was away when a journal was deleted; once in a process.
+pub(crate) fn tell_in_background() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let Some(list) = List::usual().filter(|list| !list.is_empty()) else {
+            return;
+        };
+        let thread = std::thread::Builder::new().name("netram-over".to_owned());
+        // Without a thread they are told another time.
+        let _ = thread.spawn(move || list.tell(10 * PATIENCE));
+    });
+}
+
+/// Tells the entry's lenders, and keeps those that could not be told. `away`: not tried again.
+fn tell(entry: &mut Entry, away: &mut BTreeSet<String>, deadline: Instant) {
+    let security = match &entry.key {
+        None => Security::Insecure,
+        Some(path) => match ClusterKey::load(path) {
+            Ok(key) => Security::Key(key),
+            Err(error) => {
+                tracing::debug!(path = %path.display(), %error, "no lender can be told that a journal is over");
+                return;
+            }
+        },
+    };
+    let mut forget = Forget::deleted(entry.journal, (entry.epoch, entry.writer), &entry.lenders);
+    for (index, lender) in entry.lenders.iter().enumerate() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let Some(address) = lender.parse::<Address>().ok().filter(|_| !left.is_zero()) else {
+            continue;
+        };
+        if away.contains(lender) {
+            continue;
+        }
+        match connect(&address, &security, left.min(PATIENCE)) {
+            Ok(mut link) => talk(&mut forget, index, &mut link, deadline),
+            Err(_) => {
+                away.insert(lender.clone());
+            }
+        }
+    }
+    let mut index = 0;
+    entry.lenders.retain(|_| {
+        index += 1;
+        !forget.is_done(index - 1)
+    });
+}
+
+/// Talks to one lender until it is told, the link breaks or it is silent.
+pub fn talk(forget: &mut Forget, index: usize, link: &mut Link, deadline: Instant) {
+    let deadline = deadline.min(Instant::now() + PATIENCE);
+    forget.on_connected(index);
+    while !forget.is_done(index) && !forget.is_in_use(index) && Instant::now() < deadline {
+        if let Some(outgoing) = forget.next_frame(index) {
+            let netram_proto::journal::Body::Inline(body, length) = outgoing.body else {
+                unreachable!("there is no ring here")
+            };
+            let sent = link.send(&[&outgoing.header.encode(length), &body[..length]]);
+            if sent.and_then(|_| link.flush()).is_err() {
+                return;
+            }
+        }
+        match link.receive() {
+            Ok(Some(packet)) => match Frame::parse(packet) {
+                Ok(frame) => forget.on_frame(index, &frame),
+                Err(_) => return,
+            },
+            Ok(None) => std::thread::sleep(PAUSE),
+            Err(_) => return,
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Journals that are deleted, and what their lenders learn of it, and when.
+
+use std::path::Path as FilePath;
+use std::time::Duration;
+
+use crate::common::{Place, commit, copy_of};
+use netram_client::over::{Deleting, List, PATIENCE};
+use netram_client::{Journal, JournalConfig, Place as JournalPlace};
+use netram_proto::port::Durability;
+
+/// A journal that was cut off with bytes at the lender `a`; nobody has it open. Its directory is `copy`.
+fn cut_off(place: &Place) -> JournalPlace {
+    Journal::create(&place.journal(), 1 << 20).unwrap();
+    let config = JournalConfig {
+        disk_delay: Duration::from_secs(3600),
+        ..place.config(&["a"], 1)
+    };
+    let (journal, _) = place.open(config);
+    commit(&journal, b"at the lender alone", Durability::Remote);
+    let copy = copy_of(place);
+    // Its threads go on for as long as the test does, without their lender.
+    let _running = std::mem::ManuallyDrop::new(journal);
+    JournalPlace::at(&copy)
+}
+
+fn begin(list: &List, place: &Place, journal: &JournalPlace, key: Option<&FilePath>) -> Deleting {
+    let lenders = [place.address("a")];
+    Deleting::begin(
+        Some(list.clone()),
+        journal.root(),
+        std::slice::from_ref(journal),
+        &lenders,
+        key,
+    )
+    .unwrap()
+}
+
+fn place_and_list() -> (Place, List) {
+    let place = Place {
+        security: netram_transport::Security::Insecure,
+        ..Place::new()
+    };
+    let list = List::at(place.directory.path().join("state/over"));
+    (place, list)
+}
+
+fn files(place: &Place) -> Vec<String> {
+    let entries = std::fs::read_dir(place.directory.path().join("state/over"));
+    let names = entries
+        .into_iter()
+        .flatten()
+        .map(|entry| entry.unwrap().file_name());
+    names.map(|name| name.into_string().unwrap()).collect()
+}
+
+#[test]
+fn a_lender_that_was_away_is_told_later_and_frees_window_and_slot() {
+    let (place, list) = place_and_list();
+    let lender = place.lender("a");
+    let journal = cut_off(&place);
+    drop(lender);
+    let deleting = begin(&list, &place, &journal, None);
+    std::fs::remove_dir_all(journal.root()).unwrap();
+    let untold = deleting.done(PATIENCE);
+    assert_eq!(untold.len(), 1, "{untold:?}");
+    assert!(files(&place)[0].ends_with(".over"));
+    // The process that was forgotten would take its window up again, so it must not find the lender where it was.
+    std::fs::remove_file(place.directory.path().join("a.sock")).ok();
+    let lender = place.lender_at("a", &["b"]);
+    let report = lender.report();
+    assert!(report.memory.used > 0 && report.journals_used == 1);
+    let text = std::fs::read_dir(place.directory.path().join("state/over")).unwrap();
+    for entry in text.map(|entry| entry.unwrap().path()) {
+        let moved = std::fs::read_to_string(&entry)
+            .unwrap()
+            .replace("a.sock", "b.sock");
+        std::fs::write(&entry, moved).unwrap();
+    }
+    assert_eq!(list.tell(PATIENCE), []);
+    let report = lender.report();
+    assert_eq!((report.memory.used, files(&place)), (0, Vec::new()));
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while lender.report().journals_used > 0 {
+        assert!(std::time::Instant::now() < deadline, "{:?}", lender.report());
+    }
+}
+
+/// Cut off anywhere before everything is removed, the journal may be opened again: nobody must have been told.
+#[test]
+fn a_deletion_that_was_cut_off_costs_no_byte_until_it_is_completed() {
+    let (place, list) = place_and_list();
+    let lender = place.lender("a");
+    let journal = cut_off(&place);
+    drop(begin(&list, &place, &journal, None));
+    assert!(files(&place)[0].ends_with(".deleting"));
+    assert_eq!(list.tell(PATIENCE), []);
+    assert!(lender.report().memory.used > 0);
+    // The second attempt finds a directory in which there is no view any more.
+    std::fs::remove_file(journal.view()).unwrap();
+    let deleting = begin(&list, &place, &journal, None);
+    std::fs::remove_dir_all(journal.root()).unwrap();
+    let untold = deleting.done(Duration::from_millis(300));
+    // The process of the original is still connected: it is not over for that lender.
+    assert_eq!(untold.len(), 1);
+    assert!(lender.report().memory.used > 0);
+}
+
+#[test]
+fn a_journal_that_no_lender_has_heard_of_leaves_no_entry() {
+    let (place, list) = place_and_list();
+    Journal::create(&place.journal(), 1 << 20).unwrap();
+    let journal = JournalPlace::at(&place.journal());
+    let deleting = begin(&list, &place, &journal, None);
+    assert_eq!((deleting.done(PATIENCE), files(&place)), (Vec::new(), Vec::new()));
+}
+
+#[test]
+fn without_its_key_nobody_is_told_and_the_entry_stays() {
+    let (place, list) = place_and_list();
+    let lender = place.lender("a");
+    let journal = cut_off(&place);
+    let deleting = begin(&list, &place, &journal, Some(FilePath::new("/nowhere/key")));
+    std::fs::remove_dir_all(journal.root()).unwrap();
+    assert_eq!(deleting.done(PATIENCE).len(), 1);
+    assert!(lender.report().memory.used > 0);
+}
