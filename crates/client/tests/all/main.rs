@@ -10,5 +10,6 @@ mod idle;
 mod journal;
 mod liar;
 mod names;
+mod reasons;
 mod shared;
 mod shared_kill;
