@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy
 import pytest
@@ -339,3 +340,8 @@ def test_a_transaction_that_is_dropped_aborts(server: Server) -> None:
 
         begun()
         assert get(node, 1) == 0
+
+
+def test_a_name_that_is_too_long_is_refused_with_the_limit(folder: Path) -> None:
+    with pytest.raises(netram.shared.JoinError, match="257 bytes; at most 256 are possible"):
+        netram.shared.join("tcp://127.0.0.1:1", folder / "node", insecure=True, name="y" * 257)

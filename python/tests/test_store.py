@@ -240,6 +240,7 @@ def test_a_commit_reaches_its_lender(lender: Callable[..., Lender], folder: Path
         assert (tx.result.lenders, tx.result.rule, tx.result.disk) == (1, True, True)
         [one] = store.query().lenders
         assert (one.address, one.link, one.role, one.member) == (address, "ready", "member", True)
+        assert one.reason is None
         assert address in repr(one)
         assert store.query().blocked is None
 
@@ -247,7 +248,7 @@ def test_a_commit_reaches_its_lender(lender: Callable[..., Lender], folder: Path
 def test_lenders_in_one_domain_do_not_count_unasked(lender: Callable[..., Lender], folder: Path) -> None:
     settings: dict[str, Any] = {"lenders": [lender().address], "insecure": True}
     with netram.open(folder / "bank.log", create=True, log_size="1MiB", **settings) as store:
-        with pytest.raises(netram.LendersMissing, match="one_domain=True|must; are they"):
+        with pytest.raises(netram.LendersMissing, match="one-domain|are members"):
             store.wait_for_lenders(1.0)
 
 
@@ -262,8 +263,10 @@ def test_a_cluster_key_opens_what_it_locked(lender: Callable[..., Lender], folde
         store.wait_for_lenders()
         assert store.query().lenders[0].domain == "ups-1"
     with netram.open(folder / "bank.log", lenders=[address], key_file=folder / "wrong.key") as store:
-        with pytest.raises(netram.LendersMissing):
-            store.wait_for_lenders(0.2)
+        with pytest.raises(netram.LendersMissing, match="cluster key is not ours"):
+            store.wait_for_lenders(0.5)
+        [one] = store.query().lenders
+        assert one.reason is not None and "cluster key is not ours" in one.reason
 
 
 def test_what_is_left_open_is_closed_at_exit(child: Callable[..., Child], folder: Path) -> None:

@@ -234,7 +234,7 @@ impl Site {
         let (journal, _) = Journal::open(&directory, config).context("open a journal")?;
         if members > 0 {
             journal.wait_for_members(JOIN_TIMEOUT).map_err(|blocked| {
-                BenchError::Asked(format!("the lenders did not join the journal: {blocked:?}"))
+                BenchError::Asked(format!("the lenders did not join the journal: {blocked}"))
             })?;
         }
         Ok(OpenJournal {

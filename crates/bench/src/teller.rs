@@ -87,7 +87,7 @@ impl Teller {
         let acked = acked_file(&self.folder, true)?;
         let (mut bank, _) = self.open(self.config()?)?;
         let joined = bank.rvm().log().wait_for_members(JOIN_TIMEOUT);
-        joined.map_err(|blocked| BenchError::Asked(format!("the lenders did not join: {blocked:?}")))?;
+        joined.map_err(|blocked| BenchError::Asked(format!("the lenders did not join: {blocked}")))?;
         bank.rvm().start_truncation().context("start truncation")?;
         crate::say("ready")?;
         let mut chooser = Chooser::new(Pattern::Random, bank.accounts(), self.seed);

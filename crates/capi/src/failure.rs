@@ -67,8 +67,20 @@ impl Failure {
 
 thread_local! {
     static TEXT: RefCell<CString> = RefCell::default();
+    static LENDERS: RefCell<CString> = RefCell::default();
     static LOCK: Cell<Option<u32>> = const { Cell::new(None) };
     static STRAY: Cell<Option<Stray>> = const { Cell::new(None) };
+}
+
+/// Keeps what `rvm_lenders_text` says, for as long as its caller may look.
+pub(crate) fn keep_lenders(text: &str) -> *const c_char {
+    let text = CString::new(text.replace('\0', "?")).expect("the zeros were replaced");
+    // As for `remember`.
+    let kept = LENDERS.try_with(|kept| {
+        *kept.borrow_mut() = text;
+        kept.borrow().as_ptr()
+    });
+    kept.unwrap_or(c"".as_ptr())
 }
 
 /// Keeps the sentence for `rvm_error_text`, the lock for `rvm_error_lock`, the stores for `rvm_error_stray`.

@@ -9,8 +9,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use netram_client::Reason;
 use netram_home::{Home, HomeError, Layout, Memory, Opened, Settings};
-use netram_proto::journal::Blocked;
+use netram_proto::journal::LenderStatus;
 use netram_proto::limit::LOG_BYTES_MIN;
 
 use crate::code::Code;
@@ -153,18 +154,19 @@ impl OpenLog {
                 format!("no lenders are named, in {}.toml or in NETRAM_LENDERS", self.name),
             ));
         }
-        self.memory.log().wait_for_members(timeout).map_err(|blocked| {
-            let why = match blocked {
-                Blocked::TooFewMembers { have, min } => {
-                    format!("{have} lenders hold the log, {min} must; see `netram status` for the others")
-                }
-                Blocked::OneDomain => {
-                    "all lenders are in this machine's power domain; label them, or say `one-domain`"
-                        .to_owned()
-                }
-            };
-            Failure::io(libc::ETIMEDOUT, format!("commits wait for the disk: {why}"))
-        })
+        let waited = self.memory.log().wait_for_members(timeout);
+        waited.map_err(|why| Failure::io(libc::ETIMEDOUT, format!("commits wait for the disk: {why}")))
+    }
+
+    /// Why each lender that does not count does not, a line each; empty: all count, or none are named.
+    pub(crate) fn lenders_text(&self) -> String {
+        let status = self.memory.log().status();
+        let lenders = status.writer.lenders.iter().zip(&status.reasons);
+        let line = |(lender, reason): (&LenderStatus, &Option<Reason>)| {
+            let reason = reason.as_ref()?;
+            Some(format!("{}: {reason}\n", lender.address))
+        };
+        lenders.filter_map(line).collect()
     }
 
     /// Flushes and closes. `Err`: why not, and the log if it is still open.

@@ -18,7 +18,8 @@ mod settings;
 use std::io;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches, Parser};
+use rustix::process::{Resource, getrlimit};
 
 use crate::command::Command;
 use crate::options::Usage;
@@ -30,6 +31,8 @@ static ALLOCATOR: netram_bench::CountingAllocator = netram_bench::CountingAlloca
 /// The exit code of a failed operation; clap's own for a command line that makes no sense is 2.
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
+/// The exit code that Rust gives a process whose first thread panicked.
+const PANICKED: u8 = 101;
 
 /// Other machines' memory as durable, fast storage.
 ///
@@ -56,8 +59,45 @@ struct Netram {
     command: Command,
 }
 
+/// Bytes of the stack that the command runs on where this process was given less.
+const STACK_BYTES: usize = 8 << 20;
+
 fn main() -> ExitCode {
-    let netram = Netram::parse();
+    let limit = getrlimit(Resource::Stack).current;
+    if limit.is_none_or(|limit| limit >= STACK_BYTES as u64) {
+        return run();
+    }
+    // A shell or a service manager may bound the stack of a process so (`ulimit -s 64`). That of a thread is not bound.
+    let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
+    match thread.spawn(run).map(std::thread::JoinHandle::join) {
+        Ok(Ok(code)) => code,
+        // It has said why.
+        Ok(Err(_)) => ExitCode::from(PANICKED),
+        Err(error) => {
+            output::complain(&anyhow::anyhow!(
+                "this process gets no stack of {STACK_BYTES} bytes: {error}; raise `ulimit -s` or `ulimit -v`"
+            ));
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+/// The command line's commands, as if variables that are empty were not set: so a service's file leaves one out.
+fn grammar() -> clap::Command {
+    fn unset_empty(command: clap::Command) -> clap::Command {
+        let is_empty = |name: &std::ffi::OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
+        let command = command.mut_args(|arg| match arg.get_env().is_some_and(is_empty) {
+            true => arg.env(clap::builder::Resettable::<clap::builder::OsStr>::Reset),
+            false => arg,
+        });
+        command.mut_subcommands(unset_empty)
+    }
+    unset_empty(Netram::command())
+}
+
+fn run() -> ExitCode {
+    let parsed = Netram::from_arg_matches(&grammar().get_matches());
+    let netram = parsed.unwrap_or_else(|error| error.format(&mut grammar()).exit());
     log::start(&netram.log, netram.command.is_quiet());
     if netram.command.is_service() {
         descriptors::raise();

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use netram_proto::failure::{CallError, RetryPolicy, RetryVerdict, SystemCall};
 use netram_proto::id::Lsn;
-use netram_proto::journal::{LogFile, Slots, Superblock, View, Writer};
+use netram_proto::journal::{LogFile, Slots, Superblock, View, Writer, WriterStatus};
 use netram_proto::port::IoError;
 use netram_proto::time::Time;
 use netram_proto::wire::{Link as Chain, Seed, record_bytes};
@@ -18,6 +18,7 @@ use crate::disk::{DiskWay, DrainPlace};
 use crate::file::DiskFile;
 use crate::links::{Broken, Links};
 use crate::place::{Lock, Place};
+use crate::reason::Reason;
 use crate::seal::Sealer;
 use crate::sys::{Appender, Drain};
 use crate::waiting::Waiting;
@@ -207,6 +208,14 @@ impl Shared {
 
     pub(crate) fn now(&self) -> Time {
         Time(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Why each lender does not count, beside the machine's word on it. Allocates.
+    pub(crate) fn reasons(core: &Core, status: &WriterStatus) -> Vec<Option<Reason>> {
+        let lenders = status.lenders.iter().enumerate();
+        lenders
+            .map(|(index, lender)| Reason::of(lender, core.links.away(index)))
+            .collect()
     }
 
     /// Moves frames both ways on every link, and makes the result known if there is one. The hot path: a look that finds

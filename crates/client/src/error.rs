@@ -9,6 +9,8 @@ use netram_proto::journal::{
 };
 use netram_proto::port::IoError;
 
+use crate::reason::AwayLenders;
+
 /// Why no journal was created. Nothing that was there before was touched.
 #[derive(Debug, thiserror::Error)]
 pub enum CreateError {
@@ -91,12 +93,14 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// Recovery could not be proven complete, or a newer writer exists.
-    #[error("{path}: {refusal}")]
+    #[error("{path}: {refusal}{away}")]
     Refused {
         /// The journal directory.
         path: PathBuf,
         /// What is missing, and what to do.
         refusal: RecoveryRefusal,
+        /// Why lenders did not answer.
+        away: Box<AwayLenders>,
     },
     /// The operator calls this directory the newest, and what lenders hold says otherwise.
     #[error("{path}: {source}")]

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use netram_proto::failure::{CallError, RetryPolicy, RetryVerdict};
 use netram_proto::id::{Epoch, JournalId, Lsn};
-use netram_proto::journal::{Blocked, Kept, ServerKept, View, Voter, WriterStatus};
+use netram_proto::journal::{Kept, LenderStatus, ServerKept, View, Voter, WriterStatus};
 use netram_proto::port::{
     AppendError, Durability, IoError, Kind, Log, LogError, LogState, Record, Ticket, Votes, WaitError,
 };
@@ -24,6 +24,7 @@ use crate::fork::ForkMark;
 use crate::keeper::ViewFile;
 use crate::open::{self, Check, Grown, Recovered};
 use crate::place::{Layout, Lock, Place};
+use crate::reason::{Reason, Uncounted};
 use crate::records;
 
 /// An open journal: one writer, any number of threads. Closed when dropped.
@@ -47,6 +48,8 @@ pub struct JournalStatus {
     pub log: LogState,
     /// Its reign, view and lenders; `writer.blocked` says why commits wait for the disk, if they do.
     pub writer: WriterStatus,
+    /// Why each of `writer.lenders` does not count, in the same order; `None`: it does.
+    pub reasons: Vec<Option<Reason>>,
     /// The local disk's failure, if it failed.
     pub disk_error: Option<IoError>,
     /// The error with which the system refuses to write a file of the journal at the moment (ENOSPC, say). It is tried
@@ -58,6 +61,21 @@ pub struct JournalStatus {
     pub syncs: u64,
     /// How often an append waited for the disk because the window was full.
     pub window_stalls: u64,
+}
+
+impl JournalStatus {
+    /// Why commits wait for the disk, and why each lender does not count. `None`: members acknowledge commits.
+    pub fn uncounted(&self) -> Option<Uncounted> {
+        let lenders = self.writer.lenders.iter().zip(&self.reasons);
+        let why = |(lender, reason): (&LenderStatus, &Option<Reason>)| {
+            Some((lender.address.clone(), reason.clone()?))
+        };
+        self.writer.blocked.map(|blocked| Uncounted {
+            blocked,
+            configured: self.writer.lenders.len(),
+            lenders: lenders.filter_map(why).collect(),
+        })
+    }
 }
 
 impl Journal {
@@ -149,13 +167,16 @@ impl Journal {
     }
 
     /// Waits until the members' acknowledgements count. `Err`: why they still do not.
-    pub fn wait_for_members(&self, timeout: Duration) -> Result<(), Blocked> {
+    pub fn wait_for_members(&self, timeout: Duration) -> Result<(), Uncounted> {
         let deadline = Instant::now() + timeout;
         loop {
             // Of a clean journal they count from the first append on.
-            match self.shared.core().writer.blocked() {
+            let blocked = self.shared.core().writer.blocked();
+            match blocked {
                 None => return Ok(()),
-                Some(blocked) if Instant::now() >= deadline => return Err(blocked),
+                Some(_) if Instant::now() >= deadline => {
+                    return self.status().uncounted().map_or(Ok(()), Err);
+                }
                 Some(_) => std::thread::sleep(Duration::from_millis(1)),
             }
         }
@@ -163,15 +184,18 @@ impl Journal {
 
     /// How the journal stands. Allocates; not for the way of a commit.
     pub fn status(&self) -> JournalStatus {
-        let (writer, disk_error) = {
+        let (writer, reasons, disk_error) = {
             let core = self.shared.core();
-            (core.writer.status(), core.disk_error)
+            let writer = core.writer.status();
+            let reasons = Shared::reasons(&core, &writer);
+            (writer, reasons, core.disk_error)
         };
         let counters = &self.shared.counters;
         JournalStatus {
             journal: self.id,
             log: self.state(),
             writer,
+            reasons,
             disk_error,
             disk_refused: disk_error.map_or_else(|| self.shared.refusals.any(), |_| None),
             records: counters.records.load(Ordering::Relaxed),

@@ -11,6 +11,7 @@ use netram_transport::connect;
 
 use crate::core::Shared;
 use crate::file::DiskFile;
+use crate::reason::Away;
 
 /// How often the machine is told the time. Bounds how late a silent lender is noticed.
 const TICK: Duration = Duration::from_millis(10);
@@ -161,29 +162,28 @@ fn start_connecting(shared: &Arc<Shared>, index: usize) {
             if core.closed {
                 return;
             }
-            let watched = connected.map_err(|error| error.to_string()).and_then(|link| {
-                shared
-                    .waiting
-                    .watch(&link, index)
-                    .map(|()| link)
-                    .map_err(|error| error.to_string())
+            let watched = connected.map_err(|error| Away::from(&error)).and_then(|link| {
+                let watched = shared.waiting.watch(&link, index);
+                watched.map_or_else(|error| Err(Away::Here(error.to_string())), |()| Ok(link))
             });
             match watched {
                 Ok(link) => {
                     tracing::info!(lender = %address, "connected");
                     shared.install(&mut core, index, link);
                 }
-                Err(error) => {
+                Err(why) => {
                     // It is tried again and again: the log needs each reason once, a wrong key above all.
-                    if core.links.is_news(index, &error) {
-                        tracing::warn!(lender = %address, error, "cannot reach the lender; trying on");
+                    if core.links.is_away(index, &why) {
+                        tracing::warn!(lender = %address, %why, "cannot reach the lender; trying on");
                     }
                     core.writer.on_lost(index, shared.now());
                 }
             }
         });
-    if spawned.is_err() {
-        shared.core().writer.on_lost(index, shared.now());
+    if let Err(error) = spawned {
+        let mut core = shared.core();
+        core.links.is_away(index, &Away::Here(error.to_string()));
+        core.writer.on_lost(index, shared.now());
     }
 }
 

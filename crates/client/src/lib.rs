@@ -19,6 +19,7 @@
 //! | `disk` | the thread that writes the ring to the log and syncs |
 //! | `keeper` | the thread that connects lenders, keeps time and stores views |
 //! | [`open`] | recovery, from the lock to the first append |
+//! | [`reason`] | why a lender does not count |
 //! | `copy` | what whoever feeds a copy elsewhere is told |
 //! | [`fork`] | a process is told from its children |
 //! | [`follow`] | a journal that is kept for a writer elsewhere |
@@ -44,6 +45,7 @@ mod links;
 pub mod open;
 pub mod over;
 pub mod place;
+pub mod reason;
 mod records;
 pub mod remains;
 pub mod seal;
@@ -59,4 +61,5 @@ pub use journal::{Journal, JournalStatus};
 pub use left::Left;
 pub use open::{Check, Grown, Recovered, claim_note};
 pub use place::{Layout, Lock, Place};
+pub use reason::{Away, AwayLenders, Reason, Uncounted};
 pub use remains::{Remains, RemainsError};

@@ -8,6 +8,7 @@ use netram_transport::{Caster, Link, LinkError};
 
 use zeroize::Zeroizing;
 
+use crate::reason::Away;
 use crate::sys::Appender;
 
 /// The link to each configured lender, where one stands, and the multicast that they share.
@@ -32,7 +33,7 @@ struct Slot {
     /// The socket is full; bytes wait in the link.
     unflushed: bool,
     /// Why the lender could not be reached, as last logged.
-    complaint: String,
+    away: Option<Away>,
 }
 
 /// Why a link was given up.
@@ -89,14 +90,19 @@ impl Links {
         };
     }
 
-    /// Whether the lender has not been complained of in these words since it was last reached.
-    pub(crate) fn is_news(&mut self, index: usize, complaint: &str) -> bool {
+    /// Why lender `index` cannot be reached. `true`: that is news since it was last reached.
+    pub(crate) fn is_away(&mut self, index: usize, why: &Away) -> bool {
         let slot = &mut self.slots[index];
-        let news = slot.complaint != complaint;
+        let news = slot.away.as_ref() != Some(why);
         if news {
-            complaint.clone_into(&mut slot.complaint);
+            slot.away = Some(why.clone());
         }
         news
+    }
+
+    /// Why lender `index` could not be reached when that was last tried.
+    pub(crate) fn away(&self, index: usize) -> Option<&Away> {
+        self.slots[index].away.as_ref()
     }
 
     pub(crate) fn remove(&mut self, index: usize) -> Option<Link> {

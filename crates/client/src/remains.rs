@@ -20,6 +20,7 @@ use netram_transport::{Address, Link, connect};
 
 use crate::config::JournalConfig;
 use crate::open::{members, span};
+use crate::reason::{AwayLenders, Unanswered};
 use crate::seal::DataKey;
 
 /// What the server knows of a node's journal.
@@ -64,8 +65,8 @@ pub struct Found {
 #[derive(Debug, thiserror::Error)]
 pub enum RemainsError {
     /// Too few members answered, or somebody else has sealed them later.
-    #[error("the node's journal: {0}")]
-    Refused(RecoveryRefusal),
+    #[error("the node's journal: {0}{1}")]
+    Refused(RecoveryRefusal, AwayLenders),
     /// What they gave is damaged where records may have been acknowledged.
     #[error("{0}")]
     Damaged(NodeReadError),
@@ -82,8 +83,10 @@ impl Remains {
             .or_at(spares.iter().map(String::as_str));
         let mut loss_accepted = match members::ask(&mut recovery, config) {
             Ok(()) => None,
-            Err(refusal @ RecoveryRefusal::Missing { .. }) if config.accept_loss => Some(refusal.to_string()),
-            Err(refusal) => return Err(RemainsError::Refused(refusal)),
+            Err(Unanswered { refusal, away }) => match refusal {
+                RecoveryRefusal::Missing { .. } if config.accept_loss => Some(refusal.to_string()),
+                refusal => return Err(RemainsError::Refused(refusal, away)),
+            },
         };
         let sealer = self.key.sealer();
         let (mut plain, mut unsealed) = (Vec::new(), Vec::new());

@@ -128,16 +128,39 @@ pub(crate) fn bytes_of(meminfo: &str, name: &str) -> Option<u64> {
     Some(kib.saturating_mul(1024))
 }
 
-/// Bytes that this process's control group may still take, if it is bounded: a container or a service is killed
+/// Bytes that this process's control groups may still take, if one is bounded: a container or a service is killed
 /// beyond that, however much the machine has.
 fn group_bytes() -> Option<u64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-    let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    let number = |name: &str| {
-        let path = Path::new("/sys/fs/cgroup").join(group).join(name);
-        std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok()
-    };
-    Some(number("memory.max")?.saturating_sub(number("memory.current")?))
+    group_bytes_of(&groups, Path::new("/sys/fs/cgroup"))
+}
+
+/// The same of these groups, as `/proc/self/cgroup` names them, of version 2 and of version 1. A group's bound holds for
+/// the groups in it, too. In a container the path may be one of the host's: then only the root is seen, which is its own.
+fn group_bytes_of(groups: &str, root: &Path) -> Option<u64> {
+    let left = groups.lines().filter_map(|line| {
+        let (_, line) = line.split_once(':')?;
+        let (controllers, group) = line.split_once(':')?;
+        let (root, most, taken) = match controllers {
+            "" => (root.to_owned(), "memory.max", "memory.current"),
+            _ if controllers.split(',').any(|controller| controller == "memory") => (
+                root.join("memory"),
+                "memory.limit_in_bytes",
+                "memory.usage_in_bytes",
+            ),
+            _ => return None,
+        };
+        let group = Path::new(group.trim_start_matches('/'));
+        let bounds = group.ancestors().filter_map(|group| {
+            let number = |name: &str| {
+                let text = std::fs::read_to_string(root.join(group).join(name)).ok()?;
+                text.trim().parse::<u64>().ok()
+            };
+            Some(number(most)?.saturating_sub(number(taken)?))
+        });
+        bounds.min()
+    });
+    left.min()
 }
 
 /// Names the step and the file that an error is about.
@@ -146,5 +169,52 @@ pub(crate) fn failed<'a>(path: &'a Path, step: &'static str) -> impl FnOnce(io::
         step,
         path: path.to_owned(),
         source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::group_bytes_of;
+
+    fn put(root: &Path, group: &str, files: [(&str, &str); 2]) {
+        let folder = root.join(group);
+        std::fs::create_dir_all(&folder).unwrap();
+        for (name, text) in files {
+            std::fs::write(folder.join(name), text).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_tightest_bound_of_a_group_and_those_around_it_counts() {
+        let root = tempfile::tempdir().unwrap();
+        let files = |most, taken| [("memory.max", most), ("memory.current", taken)];
+        put(root.path(), "a/b", files("max", "10\n"));
+        put(root.path(), "a", files("100\n", "30\n"));
+        assert_eq!(group_bytes_of("0::/a/b\n", root.path()), Some(70));
+        put(root.path(), "a/b", files("50\n", "10\n"));
+        assert_eq!(group_bytes_of("0::/a/b\n", root.path()), Some(40));
+        assert_eq!(group_bytes_of("0::/\n", root.path()), None);
+    }
+
+    /// The lender was killed as it started: the bound of a group of version 1 was not seen.
+    #[test]
+    fn a_bound_of_version_1_counts() {
+        let root = tempfile::tempdir().unwrap();
+        let files = [
+            ("memory.limit_in_bytes", "4096\n"),
+            ("memory.usage_in_bytes", "96\n"),
+        ];
+        put(root.path(), "memory/box", files);
+        let groups = "12:cpu,cpuacct:/\n5:memory:/box\n1:name=systemd:/\n0::/\n";
+        assert_eq!(group_bytes_of(groups, root.path()), Some(4000));
+        // In a container the path is the host's, and its own group is mounted as the root.
+        let files = [
+            ("memory.limit_in_bytes", "512\n"),
+            ("memory.usage_in_bytes", "12\n"),
+        ];
+        put(root.path(), "memory", files);
+        assert_eq!(group_bytes_of("5:memory:/docker/abc\n", root.path()), Some(500));
     }
 }

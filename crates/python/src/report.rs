@@ -1,8 +1,8 @@
 //! What `query`, `statistics`, `recovered` and `commit` answer: values, read once.
 
-use netram_client::{JournalStatus, Recovered as JournalRecovered};
+use netram_client::{JournalStatus, Recovered as JournalRecovered, Uncounted};
 use netram_home::Memory;
-use netram_proto::journal::{Blocked, LinkPhase, PeerAnswer, Role};
+use netram_proto::journal::{LinkPhase, PeerAnswer, Role};
 use pyo3::prelude::*;
 
 /// What a commit was known to be held by when it returned.
@@ -121,12 +121,22 @@ pub(crate) struct Lender {
     role: String,
     /// Whether its acknowledgements count by the durable view.
     member: bool,
+    /// Why it does not count: nothing listens there, another cluster key, no room, no slot, the same memory as another
+    /// address, and so on; None: it counts.
+    reason: Option<String>,
 }
 
 #[pymethods]
 impl Lender {
     fn __repr__(&self) -> String {
-        format!("<netram.Lender {}, {}, {}>", self.address, self.link, self.role)
+        let reason = self
+            .reason
+            .as_ref()
+            .map_or(String::new(), |why| format!(": {why}"));
+        format!(
+            "<netram.Lender {}, {}, {}{reason}>",
+            self.address, self.link, self.role
+        )
     }
 }
 
@@ -191,25 +201,33 @@ pub(crate) struct Query {
 impl Query {
     pub(crate) fn of(memory: &Memory) -> Query {
         let rvm = memory.query();
+        let status = memory.log().status();
+        let blocked = status.uncounted().map(|why| blocked(&why));
         let JournalStatus {
             journal,
             writer,
+            reasons,
             disk_error,
             ..
-        } = memory.log().status();
+        } = status;
         let regions = rvm.regions.into_iter().map(|region| RegionInfo {
             path: region.path,
             offset: region.offset,
             length: region.length,
             transactions: region.transactions,
         });
-        let lenders = writer.lenders.into_iter().map(|lender| Lender {
-            address: lender.address,
-            domain: lender.domain,
-            link: link(lender.link).to_owned(),
-            role: role(lender.role).to_owned(),
-            member: lender.member,
-        });
+        let lenders = writer
+            .lenders
+            .into_iter()
+            .zip(reasons)
+            .map(|(lender, reason)| Lender {
+                address: lender.address,
+                domain: lender.domain,
+                link: link(lender.link).to_owned(),
+                role: role(lender.role).to_owned(),
+                member: lender.member,
+                reason: reason.map(|reason| reason.to_string()),
+            });
         Query {
             journal: journal.to_string(),
             epoch: writer.epoch.0,
@@ -223,7 +241,7 @@ impl Query {
             regions: regions.collect(),
             open_transactions: rvm.open_transactions,
             lenders: lenders.collect(),
-            blocked: writer.blocked.map(|why| blocked(memory, why)),
+            blocked,
             disk_error: disk_error.map(|cause| cause.to_string()),
         }
     }
@@ -261,21 +279,14 @@ fn role(role: Role) -> &'static str {
 }
 
 /// Why lenders do not count, as a sentence.
-pub(crate) fn blocked(memory: &Memory, why: Blocked) -> String {
-    match why {
-        _ if memory.log().status().writer.lenders.is_empty() => {
+pub(crate) fn blocked(why: &Uncounted) -> String {
+    match why.configured == 0 {
+        true => {
             "no lenders are configured, so commits wait for the local disk; name them with lenders=[...], \
-             NETRAM_LENDERS or in the settings file"
+                 NETRAM_LENDERS or in the settings file"
                 .to_owned()
         }
-        Blocked::TooFewMembers { have, min } => {
-            format!("{have} lenders hold the log's newest bytes, {min} must; are they running and reachable?")
-        }
-        Blocked::OneDomain => {
-            "all lenders are in this machine's power domain; give them others with `netram lend \
-                               --domain`, or allow it with one_domain=True"
-                .to_owned()
-        }
+        false => why.to_string(),
     }
 }
 

@@ -118,7 +118,7 @@ impl Store {
             let slice = left.min(SIGNALS_EVERY);
             let waited = self.log.waiting(py, |memory| {
                 let waited = memory.log().wait_for_members(slice);
-                waited.map_err(|why| blocked(memory, why))
+                waited.map_err(|why| blocked(&why))
             })?;
             match waited {
                 Ok(()) => return Ok(()),

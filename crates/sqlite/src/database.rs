@@ -8,12 +8,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use netram_client::{ForkMark, Journal, JournalConfig, Lock as JournalLock, OpenError as JournalError};
+use netram_client::{
+    ForkMark, Journal, JournalConfig, Lock as JournalLock, OpenError as JournalError, Uncounted,
+};
 use netram_home::{Settings, SettingsError};
 use netram_party::{
     Contents, Ledger, Party, PartyError, RecoverError, Recovered, Role, SLOTS, Seats, Synced, recover,
 };
-use netram_proto::journal::Blocked;
 use netram_proto::planted::Planted;
 use netram_proto::port::Durability;
 use rustix::fs::{FlockOperation, flock};
@@ -353,7 +354,7 @@ pub(crate) fn config(place: &Place, accept_loss: bool) -> Result<JournalConfig, 
 }
 
 /// Whether lenders count, or why they do not, if the settings name any.
-fn members(journal: &Journal, patience: Duration) -> Result<(), Blocked> {
+fn members(journal: &Journal, patience: Duration) -> Result<(), Uncounted> {
     match journal.status().writer.lenders.is_empty() {
         true => Ok(()),
         false => journal.wait_for_members(patience),
@@ -362,7 +363,7 @@ fn members(journal: &Journal, patience: Duration) -> Result<(), Blocked> {
 
 /// Why commits of a database will wait for the disk that has just been taken, and that nobody has written to.
 /// `None`: lenders count, or there are to be none; or the journal is somebody's already, who says it.
-pub fn why_lenders_wait(place: &Place) -> Result<Option<Blocked>, OpenError> {
+pub fn why_lenders_wait(place: &Place) -> Result<Option<Uncounted>, OpenError> {
     let Some(seat) = place.seats().into_iter().next() else {
         return Ok(None);
     };

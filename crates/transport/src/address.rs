@@ -12,6 +12,9 @@ pub const UNIX_PATH_BYTES_MAX: usize = 107;
 /// Bytes of a host name (RFC 1035).
 pub const HOST_BYTES_MAX: usize = 253;
 
+/// Bytes of an interface's name (`IFNAMSIZ`, without the closing zero).
+const INTERFACE_BYTES_MAX: usize = 15;
+
 /// Where a lender listens.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Address {
@@ -31,6 +34,8 @@ pub enum Address {
 pub enum Host {
     /// A literal IPv4 or IPv6 address.
     Ip(IpAddr),
+    /// An IPv6 address of this link only, and the interface that the link is at: `fe80::1%eth0`.
+    Zoned(Ipv6Addr, String),
     /// A name, resolved anew at every connect.
     Name(String),
 }
@@ -54,6 +59,11 @@ impl Address {
             Address::Tcp {
                 host: Host::Ip(ip), ..
             } => is_loopback(*ip),
+            // A link leads to other machines.
+            Address::Tcp {
+                host: Host::Zoned(..),
+                ..
+            } => false,
             Address::Tcp {
                 host: Host::Name(name),
                 ..
@@ -90,9 +100,8 @@ impl FromStr for Address {
 fn parse_tcp(rest: &str) -> Result<Address, &'static str> {
     let (host, port) = if let Some(bracketed) = rest.strip_prefix('[') {
         let (ip, port) = bracketed.split_once(']').ok_or("the bracket is not closed")?;
-        let ip: Ipv6Addr = ip.parse().map_err(|_| "no IPv6 address stands in the brackets")?;
         (
-            Host::Ip(IpAddr::V6(ip)),
+            parse_bracketed(ip)?,
             port.strip_prefix(':').ok_or("the port is missing")?,
         )
     } else {
@@ -105,6 +114,25 @@ fn parse_tcp(rest: &str) -> Result<Address, &'static str> {
     }
     let port = port.parse().map_err(|_| "the port exceeds 65535")?;
     Ok(Address::Tcp { host, port })
+}
+
+fn parse_bracketed(text: &str) -> Result<Host, &'static str> {
+    let (ip, zone) = match text.split_once('%') {
+        Some((ip, zone)) => (ip, Some(zone)),
+        None => (text, None),
+    };
+    let ip: Ipv6Addr = ip.parse().map_err(|_| "no IPv6 address stands in the brackets")?;
+    let Some(zone) = zone else {
+        return Ok(Host::Ip(IpAddr::V6(ip)));
+    };
+    if !ip.is_unicast_link_local() {
+        return Err("only a link-local IPv6 address (fe80::...) has an interface behind %");
+    }
+    let named = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'%' | b'/' | b'[' | b']');
+    if zone.is_empty() || zone.len() > INTERFACE_BYTES_MAX || !zone.bytes().all(named) {
+        return Err("behind % stands no interface, such as eth0");
+    }
+    Ok(Host::Zoned(ip, zone.to_owned()))
 }
 
 fn parse_host(host: &str) -> Result<Host, &'static str> {
@@ -157,6 +185,7 @@ impl fmt::Display for Host {
         match self {
             Host::Ip(IpAddr::V6(ip)) => write!(out, "[{ip}]"),
             Host::Ip(ip) => ip.fmt(out),
+            Host::Zoned(ip, zone) => write!(out, "[{ip}%{zone}]"),
             Host::Name(name) => out.write_str(name),
         }
     }
@@ -171,6 +200,7 @@ mod tests {
         for text in [
             "tcp://127.0.0.1:7070",
             "tcp://[::1]:7070",
+            "tcp://[fe80::1%eth0]:7070",
             "tcp://lender-3.rack_2.example:1",
             "unix:/run/netram/lender",
         ] {

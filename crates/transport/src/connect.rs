@@ -39,7 +39,11 @@ pub fn connect(address: &Address, security: &Security, timeout: Duration) -> Res
     }
     let (socket, peer) = match address {
         Address::Tcp { host, port } => {
-            let resolved: Vec<SocketAddr> = tcp::resolve(host, *port).map_err(unreachable)?;
+            let resolved: Vec<SocketAddr> =
+                tcp::resolve(host, *port).map_err(|source| ConnectError::NameNotFound {
+                    name: host.to_string(),
+                    source,
+                })?;
             if insecure && !tcp::all_loopback(&resolved) {
                 return Err(refused());
             }

@@ -71,7 +71,15 @@ pub enum HandshakeError {
 /// Why [`connect`](crate::connect()) made no link.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// Nobody answers there, or the name does not resolve. Retry later.
+    /// The name does not resolve. Retry later.
+    #[error("the name {name} has no address: {source}")]
+    NameNotFound {
+        /// The name.
+        name: String,
+        /// What the system's resolver said.
+        source: io::Error,
+    },
+    /// Nobody answers there. Retry later.
     #[error("cannot reach {address}: {source}")]
     Unreachable {
         /// The lender.

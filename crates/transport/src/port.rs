@@ -59,7 +59,11 @@ impl Port {
                 Ok(Port {
                     socket,
                     address: Address::Tcp {
-                        host: Host::Ip(bound.ip()),
+                        host: match host {
+                            // Without its interface it is reached by nobody.
+                            Host::Zoned(..) => host.clone(),
+                            _ => Host::Ip(bound.ip()),
+                        },
                         port: bound.port(),
                     },
                     _file: None,

@@ -18,6 +18,10 @@ pub(crate) const BACKLOG: i32 = 1024;
 pub(crate) fn resolve(host: &Host, port: u16) -> io::Result<Vec<SocketAddr>> {
     let found: Vec<SocketAddr> = match host {
         Host::Ip(ip) => vec![SocketAddr::new(*ip, port)],
+        // Interfaces are numbered anew at every start of a machine: the system's resolver knows their numbers.
+        Host::Zoned(ip, zone) => (format!("{ip}%{zone}").as_str(), port)
+            .to_socket_addrs()?
+            .collect(),
         Host::Name(name) => (name.as_str(), port)
             .to_socket_addrs()?
             .take(RESOLVED_MAX)
@@ -81,4 +85,25 @@ pub(crate) fn prepare_accepted(socket: &OwnedFd) -> io::Result<SocketAddr> {
         .peer_addr()?
         .as_socket()
         .ok_or_else(|| io::ErrorKind::NotConnected.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Only with the interface's number the kernel knows which link an address of a link is at.
+    #[test]
+    fn a_link_local_address_has_its_interface() {
+        let found = resolve(&Host::Zoned("fe80::1".parse().unwrap(), "lo".to_owned()), 7420).unwrap();
+        let [SocketAddr::V6(one)] = &found[..] else {
+            panic!("{found:?}")
+        };
+        assert_eq!(
+            (one.scope_id(), one.port()),
+            (1, 7420),
+            "lo is the first interface"
+        );
+        let nowhere = Host::Zoned("fe80::1".parse().unwrap(), "none".to_owned());
+        assert!(resolve(&nowhere, 7420).is_err());
+    }
 }

@@ -228,7 +228,7 @@ impl Client {
         };
         log.wait_for_members(Duration::ZERO).map_err(|blocked| {
             BenchError::Asked(format!(
-                "the member was lost while commits were measured: {blocked:?}"
+                "the member was lost while commits were measured: {blocked}"
             ))
         })
     }

@@ -29,9 +29,15 @@ typedef struct {
 extern rvm_return_t rvm_lenders(rvm_lenders_t *lenders);
 
 /*
+ * Why each lender that does not count does not: a line for each, `address: why`. Never NULL; empty when all count, when
+ * none are configured, and when there is no open log. Valid until this thread's next call of it.
+ */
+extern const char *rvm_lenders_text(void);
+
+/*
  * Waits until lenders' acknowledgements end commits, but at most `timeout_ms` milliseconds; 0: just looks. Programs
  * need not call it: until then commits wait for the disk. RVM_SUCCESS: they do. RVM_EIO with errno ETIMEDOUT: not in
- * time; with ENODEV: no lenders are configured. rvm_error_text() says what is in the way.
+ * time; with ENODEV: no lenders are configured. rvm_error_text() says what is in the way, lender by lender.
  */
 extern rvm_return_t rvm_wait_for_lenders(long timeout_ms);
 

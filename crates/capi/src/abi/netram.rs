@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{guarded, is_usable, put};
 use crate::code::Code;
-use crate::failure::{Failure, text};
+use crate::failure::{Failure, keep_lenders, text};
 use crate::library::LIBRARY;
 use crate::record::Lenders;
 
@@ -24,6 +24,17 @@ extern "C" fn rvm_lenders(lenders: *mut Lenders) -> c_int {
         put(lenders, LIBRARY.with_log(|log| Ok(log.lenders()))?);
         Ok(())
     })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rvm_lenders_text() -> *const c_char {
+    let mut text = String::new();
+    guarded(|| {
+        LIBRARY.ready()?;
+        text = LIBRARY.with_log(|log| Ok(log.lenders_text()))?;
+        Ok(())
+    });
+    keep_lenders(&text)
 }
 
 #[unsafe(no_mangle)]

@@ -92,6 +92,7 @@ impl From<JoinError> for Failure {
             JoinError::Capture(_) => Failure::of(Code::Options, error),
             JoinError::InUse(_) => Failure::io(libc::EBUSY, error),
             JoinError::Name(_) => Failure::io(libc::EILSEQ, error),
+            JoinError::LongName(_) => Failure::io(libc::ENAMETOOLONG, error),
             JoinError::Create(_) | JoinError::Journal(_) | JoinError::Memory(_) | JoinError::Settings(_) => {
                 Failure::of(Code::Log, error)
             }

@@ -93,6 +93,7 @@ static void alone(void)
     OK(RVM_INIT(NULL));
     EXPECT(rvm_lenders(&lenders), RVM_ELOG);
     EXPECT(rvm_wait_for_lenders(0), RVM_ELOG);
+    CHECK(rvm_lenders_text()[0] == 0);
 }
 
 static void alone_with_log(void)
@@ -103,6 +104,7 @@ static void alone_with_log(void)
     EXPECT(rvm_lenders(NULL), RVM_ERANGE);
     OK(rvm_lenders(&lenders));
     CHECK(lenders.configured == 0 && lenders.members == 0 && !lenders.counting);
+    CHECK(rvm_lenders_text()[0] == 0);
     errno = 0;
     EXPECT(rvm_wait_for_lenders(1000), RVM_EIO);
     CHECK(errno == ENODEV && strstr(rvm_error_text(), "NETRAM_LENDERS") != NULL);
@@ -120,6 +122,8 @@ static void nobody(void)
     errno = 0;
     EXPECT(rvm_wait_for_lenders(50), RVM_EIO);
     CHECK(errno == ETIMEDOUT);
+    CHECK(strstr(rvm_error_text(), "nothing listens there") != NULL);
+    CHECK(strstr(rvm_lenders_text(), "nothing listens there: start the lender\n") != NULL);
     OK(rvm_terminate());
 }
 

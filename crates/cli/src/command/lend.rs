@@ -63,7 +63,7 @@ pub(crate) struct Lend {
 #[derive(Debug, Default, Args, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 struct Settings {
-    /// Where to listen: tcp://host:port or unix:/path; may be given several times
+    /// Where to listen: tcp://host:port or unix:/path; may be given several times. [::] is IPv6 only, 0.0.0.0 is IPv4 only; a link-local address names its interface: [fe80::1%eth0]
     #[arg(long, value_name = "ADDR", env = "NETRAM_LISTEN", value_delimiter = ',')]
     #[serde(deserialize_with = "list_from_text")]
     listen: Vec<Address>,

@@ -16,6 +16,7 @@ use crate::config::JournalConfig;
 use crate::error::OpenError;
 use crate::file::DiskFile;
 use crate::place::Place;
+use crate::reason::Unanswered;
 use crate::seal::Sealer;
 
 /// What an opening would come to.
@@ -131,11 +132,12 @@ pub(crate) fn check_copy(root: &Path, view: &View, end: Lsn, config: &JournalCon
     };
     match verdict {
         Ok(()) => (),
-        Err(refusal) if is_accepted(&refusal, config) => check.loss_accepted = Some(refusal.to_string()),
-        Err(refusal) => {
+        Err(why) if is_accepted(&why.refusal, config) => check.loss_accepted = Some(why.refusal.to_string()),
+        Err(Unanswered { refusal, away }) => {
             check.refusal = Some(OpenError::Refused {
                 path: root.to_path_buf(),
                 refusal,
+                away: Box::new(away),
             });
         }
     }
@@ -165,9 +167,9 @@ impl Looked<'_> {
         tell_of_old_releases(&inquiry);
         let loss_accepted = match verdict {
             Ok(()) => None,
-            Err(refusal) if is_accepted(&refusal, config) => Some(refusal.to_string()),
-            Err(refusal) => {
-                let refusal = self.refused(refusal, config);
+            Err(why) if is_accepted(&why.refusal, config) => Some(why.refusal.to_string()),
+            Err(why) => {
+                let refusal = self.refused(why, config);
                 return Err((Box::new(inquiry), refusal));
             }
         };
@@ -229,13 +231,14 @@ impl Looked<'_> {
     }
 
     /// The refusal as the caller is told it.
-    pub(super) fn refused(&self, refusal: RecoveryRefusal, config: &JournalConfig) -> OpenError {
+    pub(super) fn refused(&self, why: Unanswered, config: &JournalConfig) -> OpenError {
         let path = self.root.to_path_buf();
-        match refusal {
+        let away = Box::new(why.away);
+        match why.refusal {
             RecoveryRefusal::Fenced { seen } if config.voter == Voter::Server => {
                 OpenError::NodeFenced { path, seen }
             }
-            refusal => OpenError::Refused { path, refusal },
+            refusal => OpenError::Refused { path, refusal, away },
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Asking the last view's members for what they hold: links for [`Recovery`], and nothing else.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 use std::time::{Duration, Instant};
 
 use netram_proto::journal::{Body, PeerAnswer, Recovery, RecoveryRefusal};
@@ -10,6 +10,7 @@ use netram_proto::wire::{Frame, FrameKind};
 use netram_transport::{Address, Link, Security, connect};
 
 use crate::config::JournalConfig;
+use crate::reason::{Away, AwayLenders, Unanswered};
 
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) const CONNECT_PAUSE: Duration = Duration::from_millis(100);
@@ -19,14 +20,29 @@ pub(crate) const PAUSE: Duration = Duration::from_micros(200);
 /// How often it is said who is waited for.
 const TELL_EVERY: Duration = Duration::from_secs(30);
 
-/// Which members' connections are to be made, again if need be. Written by both sides.
-struct Wanted(Vec<AtomicBool>);
+/// What the thread that connects to one member shares with who asks it.
+#[derive(Default)]
+struct Wanted {
+    /// A connection is to be made, again if need be. Written by both sides.
+    connection: AtomicBool,
+    /// Why there is none.
+    away: Mutex<Option<Away>>,
+}
+
+impl Wanted {
+    fn away(&self) -> MutexGuard<'_, Option<Away>> {
+        self.away.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// Seals and reads the members until the machine knows enough.
-pub(crate) fn ask(recovery: &mut Recovery, config: &JournalConfig) -> Result<(), RecoveryRefusal> {
+pub(crate) fn ask(recovery: &mut Recovery, config: &JournalConfig) -> Result<(), Unanswered> {
     let began = Instant::now();
     let addresses: Vec<String> = recovery.addresses().map(String::from).collect();
-    let wanted = Arc::new(Wanted(addresses.iter().map(|_| AtomicBool::new(true)).collect()));
+    let wanted: Arc<[Wanted]> = addresses.iter().map(|_| Wanted::default()).collect();
+    wanted
+        .iter()
+        .for_each(|wanted| wanted.connection.store(true, Ordering::Relaxed));
     let (sender, connected) = mpsc::channel();
     for (index, address) in addresses.iter().enumerate() {
         let Ok(address) = address.parse::<Address>() else {
@@ -36,18 +52,32 @@ pub(crate) fn ask(recovery: &mut Recovery, config: &JournalConfig) -> Result<(),
         std::thread::spawn(move || keep_connecting(index, &address, &security, &wanted, &sender));
     }
     // The threads end when `wanted` does, at the latest one attempt after the verdict.
-    await_verdict(recovery, &wanted, began, &connected, config)
+    await_verdict(recovery, &wanted, began, &connected, config).map_err(|refusal| Unanswered {
+        refusal,
+        away: AwayLenders(
+            addresses
+                .into_iter()
+                .zip(wanted.iter())
+                .filter_map(reason)
+                .collect(),
+        ),
+    })
+}
+
+fn reason((address, wanted): (String, &Wanted)) -> Option<(String, Away)> {
+    let away = wanted.away().clone()?;
+    Some((address, away))
 }
 
 fn await_verdict(
     recovery: &mut Recovery,
-    wanted: &Wanted,
+    wanted: &[Wanted],
     began: Instant,
     connected: &mpsc::Receiver<(usize, Link)>,
     config: &JournalConfig,
 ) -> Result<(), RecoveryRefusal> {
     let mut told = began + config.grace;
-    let mut links: Vec<Option<Link>> = wanted.0.iter().map(|_| None).collect();
+    let mut links: Vec<Option<Link>> = wanted.iter().map(|_| None).collect();
     loop {
         let now = Time(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
         if let Some(verdict) = recovery.verdict(now) {
@@ -68,7 +98,7 @@ fn await_verdict(
                 Some(Err(())) => {
                     *slot = None;
                     recovery.on_lost(index);
-                    wanted.0[index].store(true, Ordering::Relaxed);
+                    wanted[index].connection.store(true, Ordering::Relaxed);
                 }
                 None => (),
             }
@@ -100,26 +130,31 @@ fn keep_connecting(
     index: usize,
     address: &Address,
     security: &Security,
-    wanted: &Weak<Wanted>,
+    wanted: &Weak<[Wanted]>,
     sender: &mpsc::Sender<(usize, Link)>,
 ) {
     let mut told = false;
-    while let Some(wanted) = wanted.upgrade() {
-        if wanted.0[index].load(Ordering::Relaxed) {
+    while let Some(all) = wanted.upgrade() {
+        let wanted = &all[index];
+        if wanted.connection.load(Ordering::Relaxed) {
             match connect(address, security, CONNECT_TIMEOUT) {
                 Ok(link) => {
-                    wanted.0[index].store(false, Ordering::Relaxed);
+                    wanted.connection.store(false, Ordering::Relaxed);
+                    *wanted.away() = None;
                     // Nobody listens any more once the verdict is in.
                     let _ = sender.send((index, link));
                 }
-                Err(error) if !told => {
-                    tracing::warn!(lender = %address, %error, "cannot reach a member of the last view; trying on");
-                    told = true;
+                Err(error) => {
+                    let why = Away::from(&error);
+                    if !told {
+                        tracing::warn!(lender = %address, %why, "cannot reach a member of the last view; trying on");
+                        told = true;
+                    }
+                    *wanted.away() = Some(why);
                 }
-                Err(_) => (),
             }
         }
-        drop(wanted);
+        drop(all);
         std::thread::sleep(CONNECT_PAUSE);
     }
 }

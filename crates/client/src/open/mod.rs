@@ -215,8 +215,8 @@ impl Files {
         };
         let mut loss_accepted = match members::ask(&mut recovery, config) {
             Ok(()) => None,
-            Err(refusal) if inquiry::is_accepted(&refusal, config) => Some(refusal.to_string()),
-            Err(refusal) => return Err(self.looked().refused(refusal, config)),
+            Err(why) if inquiry::is_accepted(&why.refusal, config) => Some(why.refusal.to_string()),
+            Err(why) => return Err(self.looked().refused(why, config)),
         };
         let windows = recovery.windows();
         let damaged = |source| OpenError::Damaged {

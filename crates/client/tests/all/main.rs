@@ -11,5 +11,6 @@ mod journal;
 mod liar;
 mod names;
 mod over;
+mod reasons;
 mod shared;
 mod shared_kill;

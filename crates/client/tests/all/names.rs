@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use netram_client::{Journal, JournalConfig};
+use netram_client::{Journal, JournalConfig, Reason};
 use netram_proto::journal::Blocked;
 use netram_proto::port::{Durability, Log};
 
@@ -28,8 +28,15 @@ fn one_lender_under_two_addresses_is_one_member() {
         assert!(Instant::now() < deadline, "{:?}", journal.status().writer);
         std::thread::sleep(Duration::from_millis(5));
     }
-    let waited = journal.wait_for_members(Duration::from_millis(200));
-    assert_eq!(waited, Err(Blocked::TooFewMembers { have: 1, min: 2 }));
+    let why = journal.wait_for_members(Duration::from_millis(200)).unwrap_err();
+    assert_eq!(why.blocked, Blocked::TooFewMembers { have: 1, min: 2 });
+    let [(_, Reason::AliasOf(_))] = &why.lenders[..] else {
+        panic!("{why:?}")
+    };
+    assert!(
+        why.to_string().contains("its memory is that of the lender at"),
+        "{why}"
+    );
     let copies = journal.status().writer.copies.to_string();
     assert_eq!(copies, "1 of 2 copies, 1 domain");
 }

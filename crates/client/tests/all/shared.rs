@@ -283,7 +283,7 @@ fn a_node_that_lives_on_is_fenced_and_everything_it_acknowledged_is_read() {
         assert!(
             matches!(
                 &refused,
-                Err(RemainsError::Refused(RecoveryRefusal::Missing { missing, .. }))
+                Err(RemainsError::Refused(RecoveryRefusal::Missing { missing, .. }, _))
                     if missing.iter().any(|(_, answer)| *answer == PeerAnswer::Amnesiac)
             ),
             "{refused:?}"

@@ -8,6 +8,7 @@ use netram_proto::arena::Page;
 use netram_transport::{Address, WaitPolicy};
 use tempfile::TempDir;
 
+use super::moves::Core;
 use super::{Arena, ArenaConfig, ArenaError, Found, WordAccess};
 use crate::sys::Features;
 use crate::{Config, FarVec};
@@ -15,14 +16,21 @@ use crate::{Config, FarVec};
 const PAGES: usize = 256;
 const WORDS: usize = 512;
 
-struct Setup {
+pub(super) struct Setup {
     arena: Arena,
     _lender: Lender,
     _dir: TempDir,
 }
 
+impl Setup {
+    /// What its threads share.
+    pub(super) fn core(&self) -> &Core {
+        &self.arena.0.core
+    }
+}
+
 /// An arena at a quarter of `PAGES`, as if the kernel lacked something. `None`: this process has no right to one, and that was said.
-fn setup(lacking: Features, change: impl FnOnce(&mut ArenaConfig)) -> Option<Setup> {
+pub(super) fn setup(lacking: Features, change: impl FnOnce(&mut ArenaConfig)) -> Option<Setup> {
     let dir = tempfile::Builder::new()
         .prefix("netram-test-")
         .tempdir_in("/dev/shm")
@@ -67,7 +75,7 @@ fn setup(lacking: Features, change: impl FnOnce(&mut ArenaConfig)) -> Option<Set
 }
 
 /// Says aloud that a test cannot be run here: what is merely printed is kept back while a test passes.
-fn skipped(missing: &str) {
+pub(super) fn skipped(missing: &str) {
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
     // Nobody is left to be told if this cannot be written.
     let _ = writeln!(std::io::stderr(), "\nSKIPPED {test}: {missing}");

@@ -279,9 +279,13 @@ impl Driver {
         while let Ok((lender, link)) = self.arrivals.try_recv() {
             let address = &self.shared.config.lenders[lender];
             let link = match link {
-                Ok(link) => link,
+                Ok(link) => {
+                    self.shared.away()[lender] = None;
+                    link
+                }
                 Err(error) => {
                     tracing::debug!(%address, %error, "a lender cannot be reached");
+                    self.shared.away()[lender] = Some(error.to_string());
                     self.ways[lender] = self.idle();
                     continue;
                 }

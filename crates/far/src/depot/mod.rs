@@ -117,6 +117,8 @@ struct Shared {
     /// What a byte that is put takes of a link that has more to carry, in ps. 0: no link had.
     byte_ps: AtomicU64,
     failed: AtomicBool,
+    /// Why each lender could not be reached when that was last tried.
+    away: Mutex<Vec<Option<String>>>,
     /// Called when bytes have gone from aside.
     listener: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -180,6 +182,7 @@ impl Depot {
             stopping: AtomicBool::new(false),
             byte_ps: AtomicU64::new(0),
             failed: AtomicBool::new(false),
+            away: Mutex::new(vec![None; config.lenders.len()]),
             listener: OnceLock::new(),
             config,
         });
@@ -198,6 +201,14 @@ impl Depot {
             shared,
             thread: Some(thread),
         })
+    }
+
+    /// Why lenders cannot be reached, each with its address; empty: all can.
+    pub(crate) fn why_away(&self) -> String {
+        let away = self.shared.away();
+        let lenders = away.iter().zip(&self.shared.config.lenders);
+        let lenders = lenders.filter_map(|(why, address)| Some(format!("; {address}: {}", why.as_ref()?)));
+        lenders.collect()
     }
 
     /// What it is called at lenders.
@@ -337,6 +348,10 @@ impl Drop for Depot {
 }
 
 impl Shared {
+    fn away(&self) -> MutexGuard<'_, Vec<Option<String>>> {
+        self.away.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn lock(&self) -> Held<'_> {
         // A panic under the lock has set `failed`, or will: nobody believes the shelf after that.
         self.shelf.lock().unwrap_or_else(PoisonError::into_inner)

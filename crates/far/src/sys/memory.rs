@@ -68,6 +68,17 @@ impl Memory {
         }?)
     }
 
+    /// Whether something is behind the page. The kernel is asked; nothing is touched.
+    pub(crate) fn is_there(&self, page: usize) -> io::Result<bool> {
+        self.check(page * PAGE_BYTES, PAGE_BYTES);
+        let mut there = 0;
+        // SAFETY: the page is within the mapping, and the kernel writes one byte for it, to a local.
+        match unsafe { libc::mincore(self.at(page * PAGE_BYTES), PAGE_BYTES, &raw mut there) } {
+            0 => Ok(there & 1 == 1),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
     /// Copies bytes out. If another thread writes them meanwhile, it may be some of before and some of after.
     pub(crate) fn read(&self, offset: usize, into: &mut [u8]) {
         self.check(offset, into.len());

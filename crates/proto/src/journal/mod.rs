@@ -41,8 +41,8 @@ pub use set::Set;
 pub use slots::{SlotError, Slots};
 pub use view::{JoinId, View, ViewError, ViewMember};
 pub use writer::{
-    Blocked, CastConfig, CastStats, Copies, Kept, LenderStatus, LinkPhase, Role, ServerKept, Timing, Voter,
-    Writer, WriterConfig, WriterStatus,
+    Blocked, CastConfig, CastStats, Copies, Kept, LenderStatus, LinkPhase, Refused, Role, ServerKept, Timing,
+    Voter, Writer, WriterConfig, WriterStatus,
 };
 
 use crate::id::Lsn;

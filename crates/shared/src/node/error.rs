@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use netram_client::{CreateError, OpenError};
 use netram_home::SettingsError;
+use netram_proto::limit::NODE_NAME_BYTES_MAX;
 use netram_proto::port::{IoError, Votes, WaitError};
 use netram_proto::shared::node::{Misled, Over};
 use netram_proto::shared::{LockId, NodeId, Number};
@@ -60,6 +61,11 @@ pub enum JoinError {
     /// Another node has the directory, in this process or another one.
     #[error("{0} is the directory of another node, which is running: give each its own")]
     InUse(PathBuf),
+    /// The node's name is too long.
+    #[error(
+        "the node's name has {0} bytes; at most {NODE_NAME_BYTES_MAX} are possible: choose a shorter one"
+    )]
+    LongName(usize),
     /// A path is no UTF-8.
     #[error("{0:?} is not UTF-8; choose another directory")]
     Name(PathBuf),

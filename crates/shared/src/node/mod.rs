@@ -79,6 +79,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use netram_proto::limit::NODE_NAME_BYTES_MAX;
 use netram_proto::port::WaitError;
 use netram_proto::shared::message::Fate;
 use netram_proto::shared::node::Over;
@@ -158,6 +159,9 @@ impl Node {
     /// What earlier processes left in the directory is offered to the server meanwhile, and removed when nothing of it can be missing there:
     /// see [`Node::left_behind`].
     pub fn join(options: Options) -> Result<Node, JoinError> {
+        if options.name.len() > NODE_NAME_BYTES_MAX {
+            return Err(JoinError::LongName(options.name.len()));
+        }
         let directory = |cause| JoinError::Directory {
             path: options.directory.clone(),
             cause,

@@ -14,6 +14,7 @@ use netram_proto::shared::Number;
 use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
 use netram_shared::channel::{Arrival, ChannelError, Errand, OpenError};
 use netram_shared::limit::STATUS_SESSIONS_MAX;
+use netram_shared::node::{Node, Options};
 use netram_shared::server::Report;
 use netram_shared::server::serve::inquiry::{self, InquiryError};
 use netram_shared::server::serve::{ServeConfig, Serving, control};
@@ -263,4 +264,19 @@ fn a_server_with_no_room_says_so() {
     );
     let there = control::ask(&place.root()).unwrap();
     assert!(there.is_some(), "the directory's socket has its own place");
+}
+
+/// It was a panic of a thread, far from who gave the name.
+#[test]
+fn a_name_that_is_too_long_is_refused_with_the_limit() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = Address::Unix(folder.path().join("nobody.sock"));
+    let mut options = Options::new(address, Security::Insecure, folder.path().join("node"));
+    options.name = "y".repeat(257);
+    let refused = Node::join(options).map(drop).unwrap_err().to_string();
+    assert!(
+        refused.contains("257 bytes; at most 256 are possible"),
+        "{refused}"
+    );
+    assert!(!folder.path().join("node").exists(), "nothing was begun");
 }

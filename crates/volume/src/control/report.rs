@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use netram_client::JournalStatus;
 use netram_disk::BLOCK_BYTES;
-use netram_proto::journal::{Blocked, LenderStatus, LinkPhase, Role};
+use netram_proto::journal::{LenderStatus, LinkPhase, Role};
 use serde::{Deserialize, Serialize};
 
 use crate::replica::DataLenderStatus;
@@ -140,8 +140,9 @@ pub struct LenderReport {
     pub member: bool,
     /// Everything below is in its memory.
     pub held: u64,
-    /// Why it would not take this journal.
-    pub refused: Option<String>,
+    /// Why it does not count; `None`: it does.
+    #[serde(default)]
+    pub reason: Option<String>,
 }
 
 impl Report {
@@ -207,19 +208,12 @@ fn journal(status: &JournalStatus) -> JournalReport {
         // Without lenders nobody expects another.
         blocked: (status.writer.blocked)
             .filter(|_| !status.writer.lenders.is_empty())
-            .map(blocked),
+            .map(|blocked| blocked.to_string()),
         records: status.records,
         syncs: status.syncs,
         window_stalls: status.window_stalls,
         disk_error: status.disk_error.map(|error| error.to_string()),
         disk_refused: status.disk_refused.map(|error| error.to_string()),
-    }
-}
-
-fn blocked(blocked: Blocked) -> String {
-    match blocked {
-        Blocked::TooFewMembers { have, min } => format!("{have} of at least {min} lenders"),
-        Blocked::OneDomain => "too many lenders are in this machine's power domain".to_owned(),
     }
 }
 
@@ -238,9 +232,9 @@ fn role(lender: &LenderStatus) -> String {
 }
 
 fn lenders(status: &JournalStatus) -> Vec<LenderReport> {
-    let lenders = status.writer.lenders.iter();
+    let lenders = status.writer.lenders.iter().zip(&status.reasons);
     lenders
-        .map(|lender| LenderReport {
+        .map(|(lender, reason)| LenderReport {
             address: lender.address.clone(),
             domain: lender.domain.clone(),
             link: match lender.link {
@@ -254,7 +248,7 @@ fn lenders(status: &JournalStatus) -> Vec<LenderReport> {
             role: role(lender),
             member: lender.member,
             held: lender.held.0,
-            refused: lender.refused.map(|refusal| format!("{refusal:?}")),
+            reason: reason.as_ref().map(ToString::to_string),
         })
         .collect()
 }

@@ -199,10 +199,10 @@ impl Seen {
             ),
         ];
         lines.extend(report.lenders.iter().map(|lender| {
-            let refused = lender
-                .refused
+            let reason = lender
+                .reason
                 .as_ref()
-                .map_or(String::new(), |why| format!(", refused: {why}"));
+                .map_or(String::new(), |why| format!(". {why}"));
             let domain = match lender.domain.as_str() {
                 "" => String::new(),
                 domain => format!(", {domain}"),
@@ -210,7 +210,7 @@ impl Seen {
             (
                 "lender",
                 format!(
-                    "{}: {}, link {}{domain}{refused}",
+                    "{}: {}, link {}{domain}{reason}",
                     lender.address, lender.role, lender.link
                 ),
             )

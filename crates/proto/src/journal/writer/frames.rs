@@ -11,6 +11,7 @@ use crate::wire::{Cursor, Flag, Frame, FrameKind, Header, Refusal};
 use super::super::peer::bind_body;
 use super::super::{Body, Outgoing};
 use super::lender::{Control, LinkPhase, Role};
+use super::status::Refused;
 use super::{Set, Writer};
 
 /// From this many unsent bytes on, frames are sent without waiting for earlier ones to be received: a bulk transfer
@@ -418,7 +419,12 @@ impl Writer {
             | Refusal::DataOnly
             | Refusal::RegionOnly => {
                 let lender = &mut self.lenders[index];
-                lender.refused = Some((refusal, now + Span(retry.0 * 4)));
+                let refused = Refused {
+                    why: refusal,
+                    asked: header.lsn.0,
+                    limit: header.stable.0,
+                };
+                lender.refused = Some((refused, now + Span(retry.0 * 4)));
                 if lender.role == Role::Joining {
                     lender.dismiss();
                 }

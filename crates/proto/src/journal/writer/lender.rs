@@ -5,7 +5,8 @@ use alloc::string::String;
 use crate::cast::{Holes, Trip};
 use crate::id::{Epoch, Incarnation, Lsn};
 use crate::time::Time;
-use crate::wire::Refusal;
+
+use super::status::Refused;
 
 /// How far the connection has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +96,7 @@ pub(super) struct Lender {
     pub(super) failures: u32,
     pub(super) withdrawn: bool,
     /// Why the lender would not take us as a client, and until when we do not ask again.
-    pub(super) refused: Option<(Refusal, Time)>,
+    pub(super) refused: Option<(Refused, Time)>,
     /// The number of the channel that the lender listens to over this connection; zero: none.
     pub(super) channel: u32,
     /// The number of the channel that it was last asked to listen to over this connection.

@@ -61,7 +61,7 @@ use lender::Lender;
 pub use lender::{LinkPhase, Role};
 use rest::Rest;
 pub use shared::{ServerKept, Voter};
-pub use status::{Blocked, Copies, LenderStatus, WriterStatus};
+pub use status::{Blocked, Copies, LenderStatus, Refused, WriterStatus};
 use views::Proposal;
 
 /// How long things may take. Safety does not depend on any of these.

@@ -38,6 +38,17 @@ impl fmt::Display for Blocked {
     }
 }
 
+/// Why a lender would not take a journal, with the numbers that a person will want.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Why.
+    pub why: Refusal,
+    /// Bytes asked for.
+    pub asked: u64,
+    /// What there is of it: bytes free, the quota, or how many journals.
+    pub limit: u64,
+}
+
 /// One lender's standing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LenderStatus {
@@ -56,11 +67,15 @@ pub struct LenderStatus {
     /// What it holds.
     pub held: Lsn,
     /// Why it would not take this journal.
-    pub refused: Option<Refusal>,
+    pub refused: Option<Refused>,
     /// Its memory is that of the lender at this address, too: it counts once.
     pub alias_of: Option<String>,
     /// It was given up because it answered and made no progress.
     pub stalled: bool,
+    /// It said that it is about to stop.
+    pub stopping: bool,
+    /// Its memory would add no failure domain that the rule asks for.
+    pub unfit: bool,
 }
 
 /// How many copies members hold, and how many failures it takes to lose them.
@@ -139,6 +154,8 @@ impl Writer {
                 .alias_of(index)
                 .map(|other| self.lenders[other].address.clone()),
             stalled: lender.stalled_until.is_some() && !lender.takes_appends(),
+            stopping: lender.withdrawn,
+            unfit: lender.is_ready() && !self.view.has(index) && !self.fits(self.view, index),
         };
         WriterStatus {
             epoch: self.epoch,

@@ -249,7 +249,7 @@ fn attempt(node: NodeId, reading: &Reading, security: &Security, post: &Arc<Post
 }
 
 fn missing(error: &RemainsError) -> Vec<String> {
-    let RemainsError::Refused(RecoveryRefusal::Missing { missing, .. }) = error else {
+    let RemainsError::Refused(RecoveryRefusal::Missing { missing, .. }, _) = error else {
         return Vec::new();
     };
     let named = missing.iter().map(|(address, answer)| match answer {
