@@ -33,6 +33,7 @@ wanted=(
 	"qemu-$(uname -m) qemu-user runs programs as they are, and tells their references"
 	"iverilog iverilog simulates the paper's switch, which is studied in turn"
 	"sqlite3 sqlite3 keeps a database in far memory"
+	"redis-server redis-server keeps its values in far memory, and saves them by a child"
 	"mariadbd mariadb-server runs transactions whose redo log is on a mount that is killed under it"
 	"setpriv util-linux is another user, who may do less"
 	"ps procps shows what a failed test left running, and its limits"
@@ -58,6 +59,15 @@ for line in "lmdb.h liblmdb-dev" "db.h libdb5.3-dev" "rocksdb/c.h librocksdb-dev
 	read -r header package <<<"$line"
 	if [[ ! -e /usr/include/$header ]]; then
 		echo "test-deps: no \`$header\` (package $package): a database on a mount that is killed under it"
+		missing+=("$package")
+	fi
+done
+
+# Allocators that take the place of the C library's: library, package.
+for line in "libjemalloc.so.2 libjemalloc2" "libmimalloc.so.2 libmimalloc2.0" "libtcmalloc_minimal.so.4 libtcmalloc-minimal4"; do
+	read -r library package <<<"$line"
+	if command -v ldconfig >/dev/null && ! ldconfig -p | grep "$library" >/dev/null; then
+		echo "test-deps: no \`$library\` (package $package): programs in far memory allocate by it"
 		missing+=("$package")
 	fi
 done

@@ -19,6 +19,7 @@ impl Ground {
     /// All of it. `None`: a vector has a part.
     pub fn of(arena: &Arena) -> Option<Ground> {
         let area = arena.take(arena.pages())?;
+        area.dump(0..arena.pages(), false);
         Some(Ground {
             arena: arena.clone(),
             area,
@@ -36,6 +37,16 @@ impl Ground {
     pub fn empty(&self, pages: Range<usize>) {
         assert!(pages.end <= self.area.pages().len(), "pages of the arena");
         self.arena.empty(pages);
+    }
+
+    /// A core dump has these pages from now on, as far as they are here; without a word it has none.
+    pub fn dump(&self, pages: Range<usize>) {
+        self.area.dump(pages, true);
+    }
+
+    /// Whether these pages were never written, or thrown away since: they are zeros, and nowhere.
+    pub fn is_blank(&self, page: usize) -> bool {
+        self.arena.is_blank(page)
     }
 
     /// Waits until more can be kept: not while so many pages wait for room at lenders that nothing more may leave.

@@ -12,6 +12,9 @@ use crate::abi;
 use crate::runs::{Pages, Runs};
 use crate::slabs::{Class, SLAB_PAGES, SLOT_ALIGN, Slabs};
 
+/// Pages by which what a core dump has becomes more.
+const DUMP_PAGES: u32 = 4096;
+
 pub(crate) struct Heap {
     ground: Ground,
     addresses: Range<usize>,
@@ -26,6 +29,8 @@ pub(crate) struct Heap {
 pub(crate) struct Parts {
     runs: Runs,
     slabs: Slabs,
+    /// So many pages from the first one on are in a core dump, as far as they are here: all that were ever used, and few others.
+    dumped: u32,
 }
 
 /// Memory for the program.
@@ -36,16 +41,33 @@ pub(crate) struct Taken {
     pub(crate) used: bool,
 }
 
+impl Parts {
+    /// So many pages from the first one on may hold something.
+    pub(crate) fn used_pages(&self) -> u32 {
+        match self.runs.held() {
+            0 => 0,
+            _ => self.dumped,
+        }
+    }
+
+    /// Whether any addresses are lent.
+    pub(crate) fn is_lending(&self) -> bool {
+        self.runs.next_lent(&(0..self.dumped)).is_some()
+    }
+}
+
 impl Heap {
     pub(crate) fn new(ground: Ground, threshold: usize) -> Heap {
         let addresses = ground.addresses();
         let pages = (addresses.len() / PAGE_BYTES) as u32;
+        let runs = Runs::new(pages, (addresses.start / PAGE_BYTES) as u64);
         Heap {
             ground,
             addresses,
             parts: Mutex::new(Parts {
-                runs: Runs::new(pages),
+                runs,
                 slabs: Slabs::default(),
+                dumped: 0,
             }),
             threshold,
             complained: AtomicBool::new(false),
@@ -80,6 +102,7 @@ impl Heap {
         let mut parts = self.lock();
         let address = parts.slabs.take(class).or_else(|| {
             let first = parts.runs.take(SLAB_PAGES, 1)?;
+            self.use_up_to(&mut parts, first + SLAB_PAGES);
             parts.slabs.add(class, self.address(first));
             parts.slabs.take(class)
         });
@@ -95,15 +118,21 @@ impl Heap {
 
     /// Whole pages of zeros, aligned to a page and to `align`. `None`: as above.
     pub(crate) fn take_pages(&self, bytes: usize, align: usize) -> Option<usize> {
+        // Larger than any arena: nothing that `--size` could help.
         let pages = u32::try_from(bytes.div_ceil(PAGE_BYTES)).ok()?;
-        let align = u32::try_from(align.div_ceil(PAGE_BYTES)).ok()?;
+        let align = align.div_ceil(PAGE_BYTES) as u64;
         if !self.has_room() {
             return None;
         }
-        let first = self.lock().runs.take(pages, align.max(1));
-        if first.is_none() {
-            self.complain_of_size();
+        let mut parts = self.lock();
+        let first = parts.runs.take(pages, align.max(1));
+        match first {
+            Some(first) => self.use_up_to(&mut parts, first + pages),
+            // More could not help where no address has such a number.
+            None if align as usize > self.addresses.len() / PAGE_BYTES => (),
+            None => self.complain_of_size(),
         }
+        drop(parts);
         Some(self.address(first?))
     }
 
@@ -139,6 +168,37 @@ impl Heap {
         self.lock().runs.has_all(self.pages(&addresses))
     }
 
+    /// Makes all of it somebody's who maps memory there, and zeros. `false`: some of it is nobody's to have, and nothing has changed.
+    pub(crate) fn claim(&self, addresses: Range<usize>) -> bool {
+        let pages = self.pages(&addresses);
+        let mut parts = self.lock();
+        let claimed = parts.runs.claim(pages.clone());
+        if claimed {
+            self.use_up_to(&mut parts, pages.end);
+        }
+        drop(parts);
+        if claimed {
+            self.make_zeros(&pages);
+        }
+        claimed
+    }
+
+    /// Whether nobody holds any of it, and somebody may.
+    pub(crate) fn are_free(&self, addresses: &Range<usize>) -> bool {
+        self.lock().runs.are_free(&self.pages(addresses))
+    }
+
+    /// Gives the addresses of what somebody holds to a mapping that is not the arena's, for good: the kernel would have to be told of the arena anew.
+    pub(crate) fn lend(&self, addresses: Range<usize>) {
+        self.lock().runs.lend(self.pages(&addresses));
+    }
+
+    /// The first of these addresses that are lent, as many as are in a row.
+    pub(crate) fn next_lent(&self, addresses: &Range<usize>) -> Option<Range<usize>> {
+        let lent = self.lock().runs.next_lent(&self.pages(addresses))?;
+        Some(self.address(lent.start)..self.address(lent.end))
+    }
+
     /// Gives a holder more or less, where he is. `false`: there is not so much in a row, or so little that he should go elsewhere.
     pub(crate) fn resize(&self, address: usize, bytes: usize) -> bool {
         let Some(had) = self.bytes(address) else {
@@ -147,12 +207,21 @@ impl Heap {
         if self.lock().slabs.has(address) {
             return bytes <= had && bytes > had / 2;
         }
-        let bytes = bytes.next_multiple_of(PAGE_BYTES);
+        // More than there are addresses is no size.
+        let Some(pages) = u32::try_from(bytes.div_ceil(PAGE_BYTES)).ok() else {
+            return false;
+        };
+        let bytes = pages as usize * PAGE_BYTES;
         if bytes < had {
             self.give(address + bytes..address + had);
         }
-        let pages = (bytes / PAGE_BYTES) as u32;
-        bytes <= had || self.lock().runs.grow(self.page(address), pages)
+        let first = self.page(address);
+        let mut parts = self.lock();
+        if bytes > had && !parts.runs.grow(first, pages) {
+            return false;
+        }
+        self.use_up_to(&mut parts, first + pages);
+        true
     }
 
     /// Takes memory back, from however many holders; what nobody holds of it is passed over.
@@ -173,6 +242,23 @@ impl Heap {
     /// Makes zeros of what somebody holds.
     pub(crate) fn empty(&self, addresses: Range<usize>) {
         self.make_zeros(&self.pages(&addresses));
+    }
+
+    /// What cannot be used again is nobody's from now on.
+    pub(crate) fn leave(&self, addresses: Range<usize>) {
+        let mut rest = self.pages(&addresses);
+        loop {
+            let Some(cut) = self.lock().runs.cut(&rest) else {
+                return;
+            };
+            rest.start = cut.end;
+            self.make_zeros(&cut);
+        }
+    }
+
+    /// Whether a page was never written, or given back since.
+    pub(crate) fn is_blank(&self, page: usize) -> bool {
+        abi::quietly(|| self.ground.is_blank(page))
     }
 
     pub(crate) fn status(&self) -> ArenaStatus {
@@ -207,6 +293,16 @@ impl Heap {
 
     fn make_zeros(&self, pages: &Pages) {
         abi::quietly(|| self.ground.empty(pages.start as usize..pages.end as usize));
+    }
+
+    /// Somebody has a page below this one: a core dump is to have it.
+    fn use_up_to(&self, parts: &mut Parts, end: u32) {
+        if end > parts.dumped {
+            let all = (self.addresses.len() / PAGE_BYTES) as u32;
+            let more = end.next_multiple_of(DUMP_PAGES).min(all);
+            self.ground.dump(parts.dumped as usize..more as usize);
+            parts.dumped = more;
+        }
     }
 
     fn has_room(&self) -> bool {

@@ -11,12 +11,13 @@
 //! | `report.rs` | what was moved, for people and programs |
 //! | `abi/alloc.rs` | `malloc` and its like, which the program calls here |
 //! | `abi/maps.rs` | `mmap` and its like |
+//! | `abi/over.rs` | what is mapped, unmapped and moved at the arena's addresses |
 //! | `abi/next.rs` | those functions of whoever else has them: the C library, or an allocator of the program's |
 //! | `abi/own.rs` | where this library itself has its memory: never in the arena |
-//! | `abi/fork.rs` | children |
+//! | `abi/fork.rs` | children; `abi/heritage.rs`: what their parent gives them of far memory; `abi/faults.rs`: when |
 //! | `abi/begin.rs` | the first and the last step of the process |
 //!
-//! Only the program's own process has an arena; a child of `fork` has none of it. What this cannot do is written in docs/far.md.
+//! Only the program's own process has an arena; a child of `fork` has a copy of what is in it. What this cannot do is written in docs/far.md.
 #![deny(unsafe_code)]
 
 mod abi;

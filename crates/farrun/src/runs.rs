@@ -11,35 +11,43 @@ pub(crate) type Pages = Range<u32>;
 
 #[derive(Debug)]
 pub(crate) struct Runs {
+    /// The number that the first page has among all addresses: by it pages are aligned.
+    origin: u64,
     /// Free pages: the first of a run, and how many. No two runs touch.
     free: BTreeMap<u32, u32>,
     /// The same: how many, and the first.
     sizes: BTreeSet<(u32, u32)>,
     /// Held pages.
     held: BTreeMap<u32, u32>,
+    /// Pages whose addresses the program has given to a mapping of another kind. They are nobody's here for good.
+    lent: BTreeMap<u32, u32>,
 }
 
 impl Runs {
     /// So many pages, all free.
-    pub(crate) fn new(pages: u32) -> Runs {
+    pub(crate) fn new(pages: u32, origin: u64) -> Runs {
         let mut runs = Runs {
+            origin,
             free: BTreeMap::new(),
             sizes: BTreeSet::new(),
             held: BTreeMap::new(),
+            lent: BTreeMap::new(),
         };
         runs.insert(0, pages);
         runs
     }
 
-    /// The smallest free run that has so many pages from a multiple of `align` on, and of equals the first. `None`: there is none.
+    /// The smallest free run that has so many pages from an address on that is a multiple of `align` pages, and of equals the first. `None`:
+    /// there is none.
     ///
     /// Small runs are used up before large ones are broken, and low pages before high ones: what is known of pages is kept up to the highest.
-    pub(crate) fn take(&mut self, pages: u32, align: u32) -> Option<u32> {
+    pub(crate) fn take(&mut self, pages: u32, align: u64) -> Option<u32> {
         assert!(align.is_power_of_two(), "pages are aligned to powers of two");
         let wanted = pages.max(1);
         let found = self.sizes.range((wanted, 0)..).find_map(|(length, first)| {
-            let aligned = first.checked_next_multiple_of(align)?;
-            let lost = aligned - first;
+            let place = self.origin + u64::from(*first);
+            let lost = u32::try_from(place.checked_next_multiple_of(align)? - place).ok()?;
+            let aligned = first.checked_add(lost)?;
             (length.checked_sub(lost)? >= wanted).then_some((*first, *length, aligned))
         });
         let (first, length, aligned) = found?;
@@ -60,15 +68,58 @@ impl Runs {
     pub(crate) fn has_all(&self, pages: Pages) -> bool {
         let mut next = pages.start;
         while next < pages.end {
-            let Some((first, length)) = self.held.range(..=next).next_back() else {
-                return false;
-            };
-            if first + length <= next {
-                return false;
+            match end_in(&self.held, next) {
+                Some(end) => next = end,
+                None => return false,
             }
-            next = first + length;
         }
         true
+    }
+
+    /// Makes these pages somebody's who maps memory there: what of them is free is held from now on. `false`: some are neither free nor held, and nothing has
+    /// changed.
+    pub(crate) fn claim(&mut self, pages: Pages) -> bool {
+        let mut next = pages.start;
+        while next < pages.end {
+            let Some(end) = end_in(&self.held, next).or_else(|| end_in(&self.free, next)) else {
+                return false;
+            };
+            next = end;
+        }
+        while let Some((first, length)) = overlap(&self.free, &pages) {
+            self.remove(first, length);
+            let (start, end) = (first.max(pages.start), (first + length).min(pages.end));
+            self.insert(first, start - first);
+            self.insert(end, first + length - end);
+            self.held.insert(start, end - start);
+        }
+        true
+    }
+
+    /// Whether all of these are free.
+    pub(crate) fn are_free(&self, pages: &Pages) -> bool {
+        end_in(&self.free, pages.start).is_some_and(|end| end >= pages.end)
+    }
+
+    /// Gives the addresses of held pages away for good, to a mapping that is not the arena's.
+    pub(crate) fn lend(&mut self, pages: Pages) {
+        let mut rest = pages;
+        while let Some(cut) = self.cut(&rest) {
+            rest.start = cut.end;
+            let before = self.lent.range(..cut.start).next_back();
+            let first = match before.map(|(first, length)| (*first, first + length)) {
+                Some((first, end)) if end == cut.start => first,
+                _ => cut.start,
+            };
+            let after = self.lent.remove(&cut.end).unwrap_or(0);
+            self.lent.insert(first, cut.end + after - first);
+        }
+    }
+
+    /// The first of these that are lent, as many as are in a row.
+    pub(crate) fn next_lent(&self, pages: &Pages) -> Option<Pages> {
+        let (first, length) = overlap(&self.lent, pages)?;
+        Some(first.max(pages.start)..(first + length).min(pages.end))
     }
 
     /// Gives a holder more pages where his end, if they are free. `false`: they are not.
@@ -94,14 +145,7 @@ impl Runs {
     ///
     /// One holder at a time, for a list of them would be an allocation, and where there are many one that comes back here.
     pub(crate) fn cut(&mut self, pages: &Pages) -> Option<Pages> {
-        if pages.is_empty() {
-            return None;
-        }
-        let touches = |(first, length): &(u32, u32)| first + length > pages.start && *first < pages.end;
-        let pair = |(first, length): (&u32, &u32)| (*first, *length);
-        let before = self.held.range(..pages.start).next_back().map(pair);
-        let next = || self.held.range(pages.start..).next().map(pair);
-        let (first, length) = before.filter(touches).or_else(|| next().filter(touches))?;
+        let (first, length) = overlap(&self.held, pages)?;
         self.held.remove(&first);
         let end = first + length;
         if first < pages.start {
@@ -148,6 +192,24 @@ impl Runs {
     }
 }
 
+/// The first of these spans that has any of the pages.
+fn overlap(spans: &BTreeMap<u32, u32>, pages: &Pages) -> Option<(u32, u32)> {
+    if pages.is_empty() {
+        return None;
+    }
+    let touches = |(first, length): &(u32, u32)| first + length > pages.start && *first < pages.end;
+    let pair = |(first, length): (&u32, &u32)| (*first, *length);
+    let before = spans.range(..pages.start).next_back().map(pair);
+    let next = || spans.range(pages.start..).next().map(pair);
+    before.filter(touches).or_else(|| next().filter(touches))
+}
+
+/// The end of the span that has this page.
+fn end_in(spans: &BTreeMap<u32, u32>, page: u32) -> Option<u32> {
+    let (first, length) = spans.range(..=page).next_back()?;
+    Some(first + length).filter(|end| *end > page)
+}
+
 #[cfg(test)]
 mod tests {
     use std::iter;
@@ -168,7 +230,7 @@ mod tests {
 
     #[test]
     fn the_smallest_run_that_fits_is_taken_and_neighbours_become_one_again() {
-        let mut runs = Runs::new(100);
+        let mut runs = Runs::new(100, 0);
         let all: Vec<u32> = [10, 5, 20, 5, 60]
             .map(|pages| runs.take(pages, 1).unwrap())
             .into();
@@ -188,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_part_of_what_is_held_can_be_given_back() {
-        let mut runs = Runs::new(64);
+        let mut runs = Runs::new(64, 0);
         assert_eq!((runs.take(16, 1), runs.take(16, 1)), (Some(0), Some(16)));
         assert_eq!(cut(&mut runs, 12..20), [12..16, 16..20]);
         assert_eq!((runs.pages(0), runs.pages(20)), (Some(12), Some(12)));
@@ -207,7 +269,7 @@ mod tests {
 
     #[test]
     fn what_must_be_aligned_is_and_what_that_leaves_is_free() {
-        let mut runs = Runs::new(1024);
+        let mut runs = Runs::new(1024, 0);
         assert_eq!(runs.take(3, 1), Some(0));
         assert_eq!(runs.take(100, 256), Some(256));
         assert_eq!(runs.take(253, 1), Some(3));
@@ -215,11 +277,43 @@ mod tests {
         assert_eq!(runs.take(512, 512), Some(512));
     }
 
+    /// An arena begins wherever the kernel has room for it.
+    #[test]
+    fn addresses_are_aligned_and_not_numbers_of_pages() {
+        let mut runs = Runs::new(1 << 16, 0x7_1234_5601);
+        for align in [1, 256, 1 << 14] {
+            let first = runs.take(3, align).unwrap();
+            assert_eq!((0x7_1234_5601 + u64::from(first)) % align, 0, "{align}");
+        }
+        assert_eq!(runs.take(1, 1 << 40), None);
+        assert_eq!(runs.take(1, 1 << 63), None);
+    }
+
+    #[test]
+    fn holes_can_be_claimed_and_what_is_lent_is_nobodys_here() {
+        let mut runs = Runs::new(64, 0);
+        assert_eq!(runs.take(32, 1), Some(0));
+        free(&mut runs, 8..16);
+        assert!(runs.are_free(&(8..16)) && !runs.are_free(&(7..16)));
+        assert!(runs.claim(4..20), "held, free, and held");
+        assert!(runs.has_all(0..32) && !runs.has_all(0..33));
+        assert!(runs.claim(30..40) && runs.has_all(0..40));
+        runs.lend(10..12);
+        runs.lend(11..14);
+        assert!(!runs.claim(13..20), "a page of it is lent");
+        assert_eq!(runs.next_lent(&(0..64)), Some(10..14), "two are one");
+        assert_eq!(runs.next_lent(&(12..13)), Some(12..13));
+        free(&mut runs, 0..64);
+        assert_eq!(runs.held(), 0);
+        assert_eq!(runs.take(60, 1), None, "two parts, and what is lent between them");
+        assert_eq!(runs.take(50, 1), Some(14));
+    }
+
     /// Against a plain picture of who has which page.
     #[test]
     fn no_page_has_two_holders_and_none_gets_lost() {
         const PAGES: u32 = 200;
-        let mut runs = Runs::new(PAGES);
+        let mut runs = Runs::new(PAGES, 0);
         let mut owner = vec![0_u32; PAGES as usize];
         let mut state = 7_u64;
         let mut draw = |below: u32| {
@@ -230,7 +324,7 @@ mod tests {
             if draw(2) == 0 {
                 let (pages, align) = (1 + draw(20), 1 << draw(4));
                 if let Some(first) = runs.take(pages, align) {
-                    assert_eq!(first % align, 0);
+                    assert_eq!(u64::from(first) % align, 0);
                     let taken = &mut owner[first as usize..(first + pages) as usize];
                     assert!(taken.iter().all(|holder| *holder == 0), "step {step}");
                     taken.fill(step);

@@ -303,6 +303,11 @@ impl Arena {
         self.0.core.pages() as usize
     }
 
+    /// Whether a page is zeros, and nowhere.
+    pub(crate) fn is_blank(&self, page: usize) -> bool {
+        self.0.core.hub.lock().machine.is_blank(Page(page as u32))
+    }
+
     /// A part of it. `None`: so many pages in a row are not free.
     pub(crate) fn take(&self, pages: usize) -> Option<Area> {
         self.0.areas.take(pages)
@@ -427,8 +432,18 @@ impl Inner {
                 hub.changed.notify_all();
             }
         });
-        let spawn =
-            |name: String, body: Box<dyn FnOnce() + Send>| std::thread::Builder::new().name(name).spawn(body);
+        // A thread that begins allocates, by whatever allocator the program has. That is over when this returns: from
+        // then on the allocator's memory may be the arena's.
+        let (begun, all_begun) = std::sync::mpsc::channel();
+        let spawn = |name: String, body: Box<dyn FnOnce() + Send>| {
+            let begun = begun.clone();
+            std::thread::Builder::new().name(name).spawn(move || {
+                // Who waits has not gone: it is this function.
+                let _ = begun.send(());
+                drop(begun);
+                body();
+            })
+        };
         for index in 0..handlers {
             let (core, epoll) = (Arc::clone(&self.core), handler::epoll(&self.core)?);
             let body = Box::new(move || handler::run(&core, epoll, wait));
@@ -444,6 +459,10 @@ impl Inner {
             "netram-ahead".to_owned(),
             Box::new(move || ahead::run(&core)),
         )?);
+        for _ in 0..self.handlers.len() + self.movers.len() {
+            // None of them has failed: it would have ended the process.
+            let _ = all_begun.recv();
+        }
         Ok(())
     }
 }

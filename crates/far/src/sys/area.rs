@@ -48,6 +48,7 @@ impl Areas {
         if length > pages {
             free.insert(first + pages, length - pages);
         }
+        self.memory.dump(first, pages, true);
         Some(Area {
             areas: Arc::clone(self),
             pages: first..first + pages,
@@ -55,6 +56,7 @@ impl Areas {
     }
 
     fn give(&self, pages: &Range<usize>) {
+        self.memory.dump(pages.start, pages.len(), false);
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut first, mut length) = (pages.start, pages.len());
         length += free.remove(&pages.end).unwrap_or(0);
@@ -75,6 +77,14 @@ impl Area {
     /// Its pages, as the memory counts them.
     pub(crate) fn pages(&self) -> Range<usize> {
         self.pages.clone()
+    }
+
+    /// Whether a core dump has this part of it, counted from its first page; it has all of it if nothing is said.
+    pub(crate) fn dump(&self, pages: Range<usize>, wanted: bool) {
+        assert!(pages.end <= self.pages.len(), "pages of the area");
+        self.areas
+            .memory
+            .dump(self.pages.start + pages.start, pages.len(), wanted);
     }
 
     /// Its first byte.

@@ -20,7 +20,7 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     /// So many pages of zeros, none of which takes memory yet. A child of this process does not get them: whoever touches them there gets a
-    /// segmentation fault.
+    /// segmentation fault. Nor does a core dump, unless that is asked for ([`Memory::dump`]).
     pub(crate) fn map(pages: usize) -> io::Result<Memory> {
         let bytes = pages.checked_mul(PAGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
@@ -32,7 +32,11 @@ impl Memory {
         memory.unlock()?;
         // SAFETY: the mapping is ours, and nothing refers to it yet.
         unsafe { rustix::mm::mprotect(memory.at(0), bytes, MprotectFlags::READ | MprotectFlags::WRITE) }?;
-        for advice in [Advice::LinuxDontFork, Advice::LinuxNoHugepage] {
+        for advice in [
+            Advice::LinuxDontFork,
+            Advice::LinuxNoHugepage,
+            Advice::LinuxDontDump,
+        ] {
             // SAFETY: the mapping is ours; neither advice changes what is in it.
             unsafe { rustix::mm::madvise(memory.at(0), bytes, advice) }?;
         }
@@ -76,6 +80,20 @@ impl Memory {
         match unsafe { libc::mincore(self.at(page * PAGE_BYTES), PAGE_BYTES, &raw mut there) } {
             0 => Ok(there & 1 == 1),
             _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Whether a core dump has these pages, as far as they are here. Addresses that nobody uses would make it as long as all of them.
+    pub(crate) fn dump(&self, page: usize, pages: usize, wanted: bool) {
+        self.check(page * PAGE_BYTES, pages * PAGE_BYTES);
+        let advice = match wanted {
+            true => Advice::LinuxDoDump,
+            false => Advice::LinuxDontDump,
+        };
+        // SAFETY: within the mapping; what is in it stays.
+        let advised = unsafe { rustix::mm::madvise(self.at(page * PAGE_BYTES), pages * PAGE_BYTES, advice) };
+        if let Err(error) = advised {
+            tracing::debug!(%error, "a core dump would have too much, or too little");
         }
     }
 

@@ -1,4 +1,5 @@
-//! `malloc` and its like. What is smaller than the threshold is the next allocator's.
+//! `malloc` and its like. What is smaller than the threshold is the next allocator's; all of it where that is not the C library's: such an allocator
+//! has functions beside these, which know its own memory only. What it maps lies in the arena (`maps.rs`).
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -6,16 +7,26 @@ use std::sync::atomic::Ordering;
 
 use netram_proto::limit::PAGE_BYTES;
 
-use super::next::{first_usable, is_first, next};
+use super::next::{first_usable, is_first, is_foreign, next};
 use super::{CHILD, errno, give, heap_for, heap_of, set_errno};
 use crate::heap::Heap;
+
+/// The heap for an allocation of so many bytes. `None`: that is the next allocator's affair.
+fn block_heap(bytes: usize) -> Option<&'static Heap> {
+    heap_for(bytes).filter(|_| !is_foreign())
+}
+
+/// The heap that has handed out this allocation.
+fn block_heap_of(block: *const c_void) -> Option<&'static Heap> {
+    heap_of(block).filter(|_| !is_foreign())
+}
 
 /// How much of an allocation is copied before that much of the old one is given back.
 const COPIED_BYTES: usize = 1 << 20;
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn malloc(bytes: usize) -> *mut c_void {
-    match heap_for(bytes) {
+pub(super) unsafe extern "C" fn malloc(bytes: usize) -> *mut c_void {
+    match block_heap(bytes) {
         Some(heap) => take(heap, bytes, 1),
         // SAFETY: the program called it with this.
         None => unsafe { (next().malloc)(bytes) },
@@ -23,21 +34,21 @@ unsafe extern "C" fn malloc(bytes: usize) -> *mut c_void {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn calloc(count: usize, bytes: usize) -> *mut c_void {
-    match count.checked_mul(bytes).and_then(heap_for_some) {
+pub(super) unsafe extern "C" fn calloc(count: usize, bytes: usize) -> *mut c_void {
+    match count.checked_mul(bytes).and_then(block_heap_some) {
         Some((heap, bytes)) => take_zeros(heap, bytes),
         // SAFETY: the program called it with these.
         None => unsafe { (next().calloc)(count, bytes) },
     }
 }
 
-fn heap_for_some(bytes: usize) -> Option<(&'static Heap, usize)> {
-    heap_for(bytes).map(|heap| (heap, bytes))
+fn block_heap_some(bytes: usize) -> Option<(&'static Heap, usize)> {
+    block_heap(bytes).map(|heap| (heap, bytes))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn free(old: *mut c_void) {
-    if let Some(heap) = heap_of(old) {
+pub(super) unsafe extern "C" fn free(old: *mut c_void) {
+    if let Some(heap) = block_heap_of(old) {
         return free_far(heap, old);
     }
     if !is_first(old) {
@@ -83,13 +94,13 @@ fn abort() -> ! {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn realloc(old: *mut c_void, bytes: usize) -> *mut c_void {
+pub(super) unsafe extern "C" fn realloc(old: *mut c_void, bytes: usize) -> *mut c_void {
     if old.is_null() {
         // SAFETY: the program called it with this.
         return unsafe { malloc(bytes) };
     }
-    let far = heap_of(old);
-    if far.is_none() && !is_first(old) && heap_for(bytes).is_none() {
+    let far = block_heap_of(old);
+    if far.is_none() && !is_first(old) && block_heap(bytes).is_none() {
         // SAFETY: the program called it with these, and both are the next allocator's.
         return unsafe { (next().realloc)(old, bytes) };
     }
@@ -98,7 +109,7 @@ unsafe extern "C" fn realloc(old: *mut c_void, bytes: usize) -> *mut c_void {
         unsafe { free(old) };
         return ptr::null_mut();
     }
-    if let (Some(had), Some(heap)) = (far, heap_for(bytes))
+    if let (Some(had), Some(heap)) = (far, block_heap(bytes))
         && had.resize(old.addr(), bytes)
     {
         debug_assert!(ptr::eq(had, heap), "there is one");
@@ -144,7 +155,11 @@ fn move_far(heap: &Heap, old: *mut c_void, new: *mut c_void, bytes: usize) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn reallocarray(old: *mut c_void, count: usize, bytes: usize) -> *mut c_void {
+pub(super) unsafe extern "C" fn reallocarray(old: *mut c_void, count: usize, bytes: usize) -> *mut c_void {
+    if is_foreign() {
+        // SAFETY: the program called it with these.
+        return unsafe { (next().reallocarray)(old, count, bytes) };
+    }
     match count.checked_mul(bytes) {
         // SAFETY: the program called it with these.
         Some(bytes) => unsafe { realloc(old, bytes) },
@@ -153,8 +168,8 @@ unsafe extern "C" fn reallocarray(old: *mut c_void, count: usize, bytes: usize) 
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn memalign(align: usize, bytes: usize) -> *mut c_void {
-    match heap_for(bytes) {
+pub(super) unsafe extern "C" fn memalign(align: usize, bytes: usize) -> *mut c_void {
+    match block_heap(bytes) {
         Some(heap) if align.is_power_of_two() => take(heap, bytes, align),
         // SAFETY: the program called it with these.
         _ => unsafe { (next().memalign)(align, bytes) },
@@ -162,8 +177,8 @@ unsafe extern "C" fn memalign(align: usize, bytes: usize) -> *mut c_void {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn aligned_alloc(align: usize, bytes: usize) -> *mut c_void {
-    match heap_for(bytes) {
+pub(super) unsafe extern "C" fn aligned_alloc(align: usize, bytes: usize) -> *mut c_void {
+    match block_heap(bytes) {
         Some(heap) if align.is_power_of_two() => take(heap, bytes, align),
         // SAFETY: the program called it with these.
         _ => unsafe { (next().aligned_alloc)(align, bytes) },
@@ -171,9 +186,9 @@ unsafe extern "C" fn aligned_alloc(align: usize, bytes: usize) -> *mut c_void {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn posix_memalign(into: *mut *mut c_void, align: usize, bytes: usize) -> c_int {
+pub(super) unsafe extern "C" fn posix_memalign(into: *mut *mut c_void, align: usize, bytes: usize) -> c_int {
     let valid = align.is_power_of_two() && align >= size_of::<usize>();
-    let Some(heap) = heap_for(bytes).filter(|_| valid) else {
+    let Some(heap) = block_heap(bytes).filter(|_| valid) else {
         // SAFETY: the program called it with these.
         return unsafe { (next().posix_memalign)(into, align, bytes) };
     };
@@ -186,13 +201,21 @@ unsafe extern "C" fn posix_memalign(into: *mut *mut c_void, align: usize, bytes:
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn valloc(bytes: usize) -> *mut c_void {
+pub(super) unsafe extern "C" fn valloc(bytes: usize) -> *mut c_void {
+    if is_foreign() {
+        // SAFETY: the program called it with this.
+        return unsafe { (next().valloc)(bytes) };
+    }
     // SAFETY: the program called it with this.
     unsafe { memalign(PAGE_BYTES, bytes) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pvalloc(bytes: usize) -> *mut c_void {
+pub(super) unsafe extern "C" fn pvalloc(bytes: usize) -> *mut c_void {
+    if is_foreign() {
+        // SAFETY: the program called it with this.
+        return unsafe { (next().pvalloc)(bytes) };
+    }
     match bytes.checked_next_multiple_of(PAGE_BYTES) {
         // SAFETY: the program called it with this.
         Some(bytes) => unsafe { memalign(PAGE_BYTES, bytes) },
@@ -201,7 +224,7 @@ unsafe extern "C" fn pvalloc(bytes: usize) -> *mut c_void {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn malloc_usable_size(old: *mut c_void) -> usize {
+pub(super) unsafe extern "C" fn malloc_usable_size(old: *mut c_void) -> usize {
     match old.is_null() {
         true => 0,
         false => usable(old),
@@ -209,7 +232,7 @@ unsafe extern "C" fn malloc_usable_size(old: *mut c_void) -> usize {
 }
 
 fn usable(old: *mut c_void) -> usize {
-    match heap_of(old) {
+    match block_heap_of(old) {
         Some(heap) => held(heap, old),
         // SAFETY: the program had it of that allocator.
         None if is_first(old) => unsafe { first_usable(old) },

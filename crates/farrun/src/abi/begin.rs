@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use netram_far::run::{LIBRARY, PRELOAD, Report, SETTINGS};
 
-use super::{CHILD, HEAP, PROGRAM, die, fork, name, quietly};
+use super::{CHILD, HEAP, PROGRAM, die, fork, name, next, quietly};
 use crate::report;
 use crate::start;
 
@@ -26,6 +26,7 @@ extern "C" fn begin() {
         // Loaded by somebody else: the program is as ever.
         return;
     };
+    let allocator = next::settle();
     let started = start::settings(&text.to_string_lossy()).and_then(|settings| {
         if !settings.children {
             leave_environment();
@@ -40,6 +41,9 @@ extern "C" fn begin() {
             let _ = PROGRAM.set(name());
             let _ = HEAP.set(heap);
             let _ = REPORT.set(settings.report);
+            if let Some(file) = allocator {
+                next::probe(&file);
+            }
         }
     }
     // SAFETY: a function that takes and returns nothing, and stays loaded.

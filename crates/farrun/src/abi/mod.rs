@@ -8,9 +8,12 @@
 
 mod alloc;
 mod begin;
+mod faults;
 mod fork;
+mod heritage;
 mod maps;
 mod next;
+mod over;
 mod own;
 
 use std::ffi::{c_int, c_long, c_void};
@@ -25,6 +28,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) use begin::{leave_descriptors, leave_family};
 
 use crate::heap::Heap;
+use netram_proto::limit::PAGE_BYTES;
 
 /// The exit code of a program that could not be begun.
 const FAILED: c_int = 1;
@@ -86,8 +90,7 @@ pub(crate) fn quietly<T>(body: impl FnOnce() -> T) -> T {
 /// Takes memory back.
 fn give(heap: &Heap, addresses: Range<usize>) {
     if CHILD.load(Ordering::Relaxed) {
-        // It has none of it.
-        return;
+        return give_copy(addresses);
     }
     if PROTECTED.load(Ordering::Relaxed) {
         // SAFETY: pages of the arena that the program gives back: nothing refers to them.
@@ -100,10 +103,21 @@ fn give(heap: &Heap, addresses: Range<usize>) {
             )
         };
         if made != 0 {
-            die(&"memory that was protected could not be made usable again");
+            // The kernel has no room for one more part of memory. These addresses are not used again.
+            return heap.leave(addresses);
         }
     }
     heap.give(addresses);
+}
+
+/// What a child gives back of its copy is memory of its own: pages that nobody else has a part of.
+fn give_copy(addresses: Range<usize>) {
+    let start = addresses.start.next_multiple_of(PAGE_BYTES);
+    let end = addresses.end / PAGE_BYTES * PAGE_BYTES;
+    if start < end {
+        // SAFETY: pages that the program gives back: nothing refers to them.
+        unsafe { libc::syscall(libc::SYS_madvise, start, end - start, libc::MADV_DONTNEED) };
+    }
 }
 
 fn errno() -> c_int {

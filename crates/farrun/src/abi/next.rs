@@ -5,10 +5,12 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_int, c_void};
-use std::mem;
+use std::mem::{self, MaybeUninit};
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use super::own;
 
 /// What a look-up may allocate: the C library's look-up allocates nothing, unless it has an error to tell.
 const FIRST_BYTES: usize = 16 * 1024;
@@ -20,6 +22,7 @@ type Realloc = unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void;
 type Free = unsafe extern "C" fn(*mut c_void);
 type Aligned = unsafe extern "C" fn(usize, usize) -> *mut c_void;
 type PosixAligned = unsafe extern "C" fn(*mut *mut c_void, usize, usize) -> c_int;
+type ReallocArray = unsafe extern "C" fn(*mut c_void, usize, usize) -> *mut c_void;
 type Usable = unsafe extern "C" fn(*mut c_void) -> usize;
 
 /// Those functions.
@@ -33,10 +36,64 @@ pub(super) struct Next {
     pub(super) aligned_alloc: Aligned,
     pub(super) posix_memalign: PosixAligned,
     pub(super) usable: Usable,
+    pub(super) reallocarray: ReallocArray,
+    pub(super) valloc: Malloc,
+    pub(super) pvalloc: Malloc,
 }
+
+unsafe extern "C" {
+    /// Its `dladdr`, with the symbol's entry as well.
+    fn dladdr1(
+        address: *const c_void,
+        about: *mut libc::Dl_info,
+        more: *mut *mut c_void,
+        which: c_int,
+    ) -> c_int;
+}
+
+/// For `dladdr1`: the entry of the symbol.
+const ENTRY: c_int = 1;
 
 static NEXT: OnceLock<Next> = OnceLock::new();
 static LOOKING: AtomicBool = AtomicBool::new(false);
+/// The program allocates from somebody else than the C library.
+static FOREIGN: AtomicBool = AtomicBool::new(false);
+
+/// Whether all of the program's allocations are those of an allocator that is not the C library's.
+pub(super) fn is_foreign() -> bool {
+    FOREIGN.load(Ordering::Relaxed)
+}
+
+/// Looks whose they are, before the first one lies in the arena. The file that has the allocator, if that is not the C library's.
+pub(super) fn settle() -> Option<String> {
+    let allocator = next().malloc as *const c_void;
+    if own::is_librarys(allocator) {
+        return None;
+    }
+    FOREIGN.store(true, Ordering::Relaxed);
+    let file = own::file_of(allocator).map(|(file, _)| file.to_string_lossy().into_owned());
+    Some(file.unwrap_or_default())
+}
+
+/// Says so if an allocator takes its memory where nobody sees it: past the C library, or from what it has reserved.
+pub(super) fn probe(file: &str) {
+    let Some(heap) = super::HEAP.get() else { return };
+    let before = heap.held();
+    let next = next();
+    // SAFETY: any number may be asked for.
+    let block = unsafe { (next.malloc)(PROBE_BYTES.max(2 * heap.threshold)) };
+    let after = heap.held();
+    // SAFETY: it was just had, and nobody has seen it.
+    unsafe { (next.free)(block) };
+    if after <= before {
+        super::remark(&format_args!(
+            "the allocator of {file} does not take its memory by the C library's mmap: what the program allocates is not in far memory, or not all of it"
+        ));
+    }
+}
+
+/// More than an allocator has left of what it mapped before.
+const PROBE_BYTES: usize = 8 << 20;
 
 /// They, or those that hand out the few bytes while they are looked up.
 pub(super) fn next() -> Next {
@@ -55,32 +112,51 @@ pub(super) fn next() -> Next {
 
 /// One of them, by its name.
 macro_rules! look_up {
-    ($name:literal, $kind:ty) => {
+    ($name:literal, $ours:ident, $kind:ty) => {
         // SAFETY: the C library, or whoever takes its name, has this function by this type: it is C's or POSIX's.
-        unsafe { mem::transmute::<*mut c_void, $kind>(symbol($name)) }
+        unsafe { mem::transmute::<*mut c_void, $kind>(symbol($name, super::alloc::$ours as *const c_void)) }
     };
 }
 
 fn find() -> Next {
     Next {
-        malloc: look_up!(c"malloc", Malloc),
-        calloc: look_up!(c"calloc", Calloc),
-        realloc: look_up!(c"realloc", Realloc),
-        free: look_up!(c"free", Free),
-        memalign: look_up!(c"memalign", Aligned),
-        aligned_alloc: look_up!(c"aligned_alloc", Aligned),
-        posix_memalign: look_up!(c"posix_memalign", PosixAligned),
-        usable: look_up!(c"malloc_usable_size", Usable),
+        malloc: look_up!(c"malloc", malloc, Malloc),
+        calloc: look_up!(c"calloc", calloc, Calloc),
+        realloc: look_up!(c"realloc", realloc, Realloc),
+        free: look_up!(c"free", free, Free),
+        memalign: look_up!(c"memalign", memalign, Aligned),
+        aligned_alloc: look_up!(c"aligned_alloc", aligned_alloc, Aligned),
+        posix_memalign: look_up!(c"posix_memalign", posix_memalign, PosixAligned),
+        usable: look_up!(c"malloc_usable_size", malloc_usable_size, Usable),
+        reallocarray: look_up!(c"reallocarray", reallocarray, ReallocArray),
+        valloc: look_up!(c"valloc", valloc, Malloc),
+        pvalloc: look_up!(c"pvalloc", pvalloc, Malloc),
     }
 }
 
-fn symbol(name: &CStr) -> *mut c_void {
+/// Whoever is called in place of us: the program's own, which all call that look for the name, or else the next one behind us.
+fn symbol(name: &CStr, ours: *const c_void) -> *mut c_void {
     // SAFETY: a name that ends in a zero.
+    let all = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    if !all.is_null() && !ptr::eq(all, ours) && is_defined(all) {
+        return all;
+    }
+    // SAFETY: as above.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
     if found.is_null() {
         super::die(&"the program has a C library without malloc");
     }
     found
+}
+
+/// Whether a function is where its address says. A program that is not to be moved has a step on the way to functions of others whose address it takes.
+fn is_defined(function: *const c_void) -> bool {
+    let mut about = MaybeUninit::<libc::Dl_info>::zeroed();
+    let mut entry = ptr::null_mut::<c_void>();
+    // SAFETY: it fills two locals, if it finds anything.
+    let found = unsafe { dladdr1(function, about.as_mut_ptr(), &raw mut entry, ENTRY) } != 0;
+    // SAFETY: the loader's entry of that symbol, in a file that stays loaded.
+    found && !entry.is_null() && unsafe { (*entry.cast::<libc::Elf64_Sym>()).st_shndx } != 0
 }
 
 /// A few bytes, before anything else is known.
@@ -107,6 +183,9 @@ const FIRST: Next = Next {
     aligned_alloc: first_aligned,
     posix_memalign: first_posix_memalign,
     usable: first_usable,
+    reallocarray: first_reallocarray,
+    valloc: first_valloc,
+    pvalloc: first_valloc,
 };
 
 /// Whether it is one of them.
@@ -159,6 +238,18 @@ unsafe extern "C" fn first_aligned(align: usize, bytes: usize) -> *mut c_void {
         true => unsafe { first_malloc(bytes) },
         false => ptr::null_mut(),
     }
+}
+
+unsafe extern "C" fn first_reallocarray(old: *mut c_void, count: usize, bytes: usize) -> *mut c_void {
+    match count.checked_mul(bytes) {
+        // SAFETY: the caller's.
+        Some(bytes) => unsafe { first_realloc(old, bytes) },
+        None => ptr::null_mut(),
+    }
+}
+
+unsafe extern "C" fn first_valloc(_: usize) -> *mut c_void {
+    ptr::null_mut()
 }
 
 unsafe extern "C" fn first_posix_memalign(_: *mut *mut c_void, _: usize, _: usize) -> c_int {

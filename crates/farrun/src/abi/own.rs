@@ -1,16 +1,86 @@
 //! This library's own memory is the C library's, whatever the program has: a thread that serves faults must never wait for one.
 
 use std::alloc::{GlobalAlloc, Layout};
-use std::ffi::c_void;
+use std::ffi::{CStr, c_char, c_void};
+use std::mem::{self, MaybeUninit};
 use std::ptr;
+use std::sync::OnceLock;
 
 unsafe extern "C" {
-    // The C library's own, under names that nobody takes.
-    fn __libc_malloc(bytes: usize) -> *mut c_void;
-    fn __libc_calloc(count: usize, bytes: usize) -> *mut c_void;
-    fn __libc_realloc(old: *mut c_void, bytes: usize) -> *mut c_void;
-    fn __libc_memalign(align: usize, bytes: usize) -> *mut c_void;
-    fn __libc_free(old: *mut c_void);
+    // Nobody takes this name. `__libc_malloc` and its like are taken by several allocators.
+    fn gnu_get_libc_version() -> *const c_char;
+}
+
+type Malloc = unsafe extern "C" fn(usize) -> *mut c_void;
+type Calloc = unsafe extern "C" fn(usize, usize) -> *mut c_void;
+type Realloc = unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void;
+type Free = unsafe extern "C" fn(*mut c_void);
+
+/// The C library's own.
+#[derive(Clone, Copy)]
+struct Library {
+    malloc: Malloc,
+    calloc: Calloc,
+    realloc: Realloc,
+    memalign: Calloc,
+    free: Free,
+}
+
+static LIBRARY: OnceLock<Library> = OnceLock::new();
+
+/// Looked up by the first allocation of this library: the process has one thread then.
+fn library() -> Library {
+    if let Some(library) = LIBRARY.get() {
+        return *library;
+    }
+    let Some((file, _)) = file_of(gnu_get_libc_version as *const c_void) else {
+        super::die(&"the program has no C library that is known");
+    };
+    // SAFETY: the name of a file that is loaded, and stays so.
+    let handle = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    let find = |name: &CStr| {
+        // SAFETY: a name that ends in a zero. Without a handle all are searched, which is never worse than nothing.
+        let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
+        if found.is_null() {
+            super::die(&"the program has a C library without malloc");
+        }
+        found
+    };
+    let found = Library {
+        // SAFETY: the C library has this function by this type.
+        malloc: unsafe { mem::transmute::<*mut c_void, Malloc>(find(c"malloc")) },
+        // SAFETY: as above.
+        calloc: unsafe { mem::transmute::<*mut c_void, Calloc>(find(c"calloc")) },
+        // SAFETY: as above.
+        realloc: unsafe { mem::transmute::<*mut c_void, Realloc>(find(c"realloc")) },
+        // SAFETY: as above.
+        memalign: unsafe { mem::transmute::<*mut c_void, Calloc>(find(c"memalign")) },
+        // SAFETY: as above.
+        free: unsafe { mem::transmute::<*mut c_void, Free>(find(c"free")) },
+    };
+    // Whoever was first has found the same.
+    let _ = LIBRARY.set(found);
+    found
+}
+
+/// Whether this is a function of the C library's.
+pub(super) fn is_librarys(function: *const c_void) -> bool {
+    let base = |function| file_of(function).map(|(_, base)| base);
+    base(function) == base(gnu_get_libc_version as *const c_void)
+}
+
+/// Which file has a function, and where it is loaded.
+pub(super) fn file_of(function: *const c_void) -> Option<(&'static CStr, usize)> {
+    let mut about = MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: it fills a local, if it finds anything.
+    if unsafe { libc::dladdr(function, about.as_mut_ptr()) } == 0 {
+        return None;
+    }
+    // SAFETY: it has been filled.
+    let about = unsafe { about.assume_init() };
+    // SAFETY: the loader's name of a file that stays loaded.
+    let file = unsafe { CStr::from_ptr(about.dli_fname) };
+    Some((file, about.dli_fbase.addr()))
 }
 
 /// What the C library aligns to without being asked.
@@ -27,16 +97,16 @@ unsafe impl GlobalAlloc for Own {
         let (bytes, align) = (layout.size(), layout.align());
         if align <= ALIGN {
             // SAFETY: any number of bytes may be asked for.
-            return unsafe { __libc_malloc(bytes) }.cast();
+            return unsafe { (library().malloc)(bytes) }.cast();
         }
         // SAFETY: a layout's alignment is a power of two.
-        unsafe { __libc_memalign(align, bytes) }.cast()
+        unsafe { (library().memalign)(align, bytes) }.cast()
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if layout.align() <= ALIGN {
             // SAFETY: any number of bytes may be asked for.
-            return unsafe { __libc_calloc(layout.size(), 1) }.cast();
+            return unsafe { (library().calloc)(layout.size(), 1) }.cast();
         }
         // SAFETY: the caller's layout.
         let new = unsafe { self.alloc(layout) };
@@ -49,13 +119,13 @@ unsafe impl GlobalAlloc for Own {
 
     unsafe fn dealloc(&self, old: *mut u8, _: Layout) {
         // SAFETY: the caller had it from here.
-        unsafe { __libc_free(old.cast()) }
+        unsafe { (library().free)(old.cast()) }
     }
 
     unsafe fn realloc(&self, old: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         if layout.align() <= ALIGN {
             // SAFETY: the caller had it from here.
-            return unsafe { __libc_realloc(old.cast(), bytes) }.cast();
+            return unsafe { (library().realloc)(old.cast(), bytes) }.cast();
         }
         // SAFETY: the caller says that this size is no overflow with this alignment.
         let wanted = unsafe { Layout::from_size_align_unchecked(bytes, layout.align()) };

@@ -285,6 +285,11 @@ impl Arena {
         self.records.extent()
     }
 
+    /// Whether a page is zeros, and nowhere.
+    pub fn is_blank(&self, page: Page) -> bool {
+        self.records.state(page) == State::Nowhere
+    }
+
     /// What has happened so far.
     pub fn tally(&self) -> Tally {
         self.tally

@@ -38,8 +38,9 @@ const THRESHOLD_MIN: u64 = 1024;
 /// It is refused before it starts, with the reason, if it is linked statically, is a
 /// script, gets rights by its file, if no lender answers, or if this process may not
 /// use userfaultfd. Programs that it starts are run as ever. A child of fork that goes
-/// on as the same program has none of its far memory, and ends with a sentence at its
-/// first use. A page whose last copy is lost is a bus error, never zeros.
+/// on as the same program has a copy of its far memory, in this machine's memory and
+/// not capped; where there is no room for one it ends with a sentence at its first use.
+/// A page whose last copy is lost is a bus error, never zeros.
 ///
 ///   netram run --local 512MiB --lenders tcp://10.0.0.2:7420,tcp://10.0.0.3:7420 \
 ///       --key-file /etc/netram/key -- python3 job.py

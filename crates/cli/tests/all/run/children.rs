@@ -1,21 +1,73 @@
 //! Children of a program: those that become other programs, and those that stay.
 
+use std::process::Command;
+
 use super::{Site, compiled, output, text};
 
 #[test]
-fn children_that_become_other_programs_work_and_one_that_stays_ends_with_a_sentence() {
+fn children_that_become_other_programs_work_and_so_does_one_that_stays() {
     let Some(site) = Site::new("children", 1, "64MiB") else {
         return;
     };
     let (_folder, heap) = compiled("heap", &[]);
     let ran = output(site.run("2MiB", &[], &heap).arg("children"));
     assert!(ran.status.success(), "{ran:?}");
-    assert_eq!(text(&ran.stdout), "signal 11\n");
+    assert_eq!(text(&ran.stdout), "code 0\n");
+    assert_eq!(text(&ran.stderr), "");
+}
+
+#[test]
+fn each_of_a_child_its_child_and_their_parent_has_far_memory_of_its_own() {
+    let Some(site) = Site::new("forks", 2, "64MiB") else {
+        return;
+    };
+    let (_folder, forks) = compiled("forks", &[]);
+    let ran = output(&mut site.run("1MiB", &[], &forks));
+    assert!(ran.status.success(), "{ran:?}");
+    assert_eq!(text(&ran.stdout), "each has its own\n");
+}
+
+/// It asks later than whoever forks waits for it; and whoever forks would do that for ever.
+#[test]
+fn children_that_cannot_have_far_memory_end_with_the_reason_and_so_does_who_starts_them() {
+    let Some(site) = Site::new("late", 1, "64MiB") else {
+        return;
+    };
+    let (_folder, forks) = compiled("forks", &[]);
+    let ran = output(site.run("1MiB", &[], &forks).arg("too late"));
+    assert_eq!(ran.status.code(), Some(1), "{ran:?}");
+    assert_eq!(text(&ran.stdout), "signal 11\n".repeat(3));
     let said = text(&ran.stderr);
-    assert!(
-        said.contains("a child of the program has none of its far memory"),
-        "{said}"
-    );
+    for part in [
+        "cannot have a copy of it",
+        "set_start_method",
+        "so does the program",
+    ] {
+        assert!(said.contains(part), "{said}");
+    }
+}
+
+#[test]
+fn processes_of_an_interpreter_that_forks_do_their_share() {
+    let Some(python) = super::programs::interpreter() else {
+        return;
+    };
+    let Some(site) = Site::new("pool", 2, "128MiB") else {
+        return;
+    };
+    let job = "
+import multiprocessing, hashlib
+blocks = [bytes([i]) * 300000 for i in range(20)]
+def share(i): return hashlib.sha256(blocks[i]).hexdigest()[:8] + str(len(words))
+words = {str(i): [i] * 10 for i in range(20000)}
+with multiprocessing.get_context('fork').Pool(2) as pool: print(pool.map(share, range(20)))
+print(sum(len(word) for word in words.values()))
+";
+    let native = output(Command::new(&python).args(["-c", job]));
+    assert!(native.status.success(), "{}", text(&native.stderr));
+    let far = output(site.run("4MiB", &[], &python).args(["-c", job]));
+    assert!(far.status.success(), "{}", text(&far.stderr));
+    assert_eq!(text(&far.stdout), text(&native.stdout));
 }
 
 #[test]

@@ -282,11 +282,6 @@ static void refusals(void)
 	fill((uint64_t *)mapped, MIB, 1);
 	CHECK(mlock(mapped, MIB) == -1 && errno == ENOMEM);
 	CHECK(mlockall(MCL_CURRENT | MCL_FUTURE) == -1);
-	FILE *file = tmpfile();
-	CHECK(file && fwrite("text", 4, 1, file) == 1 && fflush(file) == 0);
-	CHECK(mmap(mapped, PAGE, PROT_READ, MAP_PRIVATE | MAP_FIXED, fileno(file), 0) == MAP_FAILED && errno == EINVAL);
-	CHECK(mmap(mapped, PAGE, PROT_READ, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED);
-	CHECK(mremap(mapped, PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, mapped + 4 * PAGE) == MAP_FAILED);
 	/* All descriptors, as daemons close them. */
 	for (int fd = 3; fd < 256; fd++)
 		close(fd);

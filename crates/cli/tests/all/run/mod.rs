@@ -6,6 +6,8 @@ mod children;
 mod ends;
 mod input;
 mod lenders;
+mod limits;
+mod products;
 mod programs;
 
 use std::io::Write;

@@ -15,7 +15,7 @@ fn share(memory_mib: u64, percent: u64) -> String {
 }
 
 /// Where a program is that a test needs, as no script. `None`: nowhere, and that was said.
-fn find(program: &str) -> Option<PathBuf> {
+pub(super) fn find(program: &str) -> Option<PathBuf> {
     let folders = std::env::var_os("PATH").unwrap_or_default();
     let is_binary = |path: &PathBuf| std::fs::read(path).is_ok_and(|bytes| bytes.starts_with(b"\x7fELF"));
     let found = std::env::split_paths(&folders)
@@ -158,15 +158,21 @@ fn python() -> Option<PathBuf> {
     found.map(|path| Path::new(path.trim()).to_owned())
 }
 
-#[test]
-fn an_interpreter_keeps_what_its_program_has() {
+/// As no script. `None`: there is none, and that was said.
+pub(super) fn interpreter() -> Option<PathBuf> {
     let asked = Command::new("python3")
         .args(["-c", "import sys; print(sys.executable)"])
         .output();
     let Some(python) = asked.ok().filter(|asked| asked.status.success()) else {
-        return skipped("there is no python3");
+        skipped("there is no python3");
+        return None;
     };
-    let python = PathBuf::from(text(&python.stdout).trim());
+    Some(PathBuf::from(text(&python.stdout).trim()))
+}
+
+#[test]
+fn an_interpreter_keeps_what_its_program_has() {
+    let Some(python) = interpreter() else { return };
     let Some(site) = Site::new("python", 2, "128MiB") else {
         return;
     };
