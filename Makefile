@@ -23,7 +23,7 @@ OWN     := $(DESTDIR)$(PREFIX)/lib/netram
 # The loader finds a library once its cache knows it; a stage, or an install without root, is not in the cache.
 LDCONFIG := @if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ] && command -v ldconfig >/dev/null; then ldconfig; fi
 
-.PHONY: help demo drawing test users guest soak bench build program wheel install uninstall clean need-cargo
+.PHONY: help demo drawing test users guest fuzz miri soak bench build program wheel install uninstall clean need-cargo
 .DEFAULT_GOAL := help
 
 help:
@@ -32,6 +32,8 @@ help:
 	@echo "make test              install what the tests need, then check everything"
 	@echo "make users [SECONDS=]  file systems and databases on a volume that is killed under them (default five minutes)"
 	@echo "make guest             a volume attached by the kernel's ublk, in a guest under QEMU that is cut off"
+	@echo "make fuzz [SECONDS=]   every parser and machine, fed by libFuzzer (default ten minutes)"
+	@echo "make miri              what runs without a kernel, in Miri; needs a nightly toolchain that has it"
 	@echo "make soak [SECONDS=]   all long tests one after the other: simulator, faults, users and others (default an hour)"
 	@echo "make bench [ARGS=]     measure every figure beside its floor (ARGS=--quick: under two minutes)"
 	@echo "make build             the program, the C library, and what netram pagesim, netram run and SQLite load"
@@ -57,6 +59,12 @@ users: need-cargo
 
 guest: need-cargo
 	scripts/guest.sh
+
+fuzz: need-cargo
+	scripts/fuzz.sh $(SECONDS)
+
+miri: need-cargo
+	scripts/miri.sh
 
 soak: need-cargo
 	scripts/test-deps.sh

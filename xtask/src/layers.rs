@@ -10,12 +10,13 @@ use serde_json::Value;
 use crate::{code, tree};
 
 /// Every crate and its layer. A crate that is not here is refused, so the table cannot fall behind.
-const LAYERS: [(&str, u8); 29] = [
+const LAYERS: [(&str, u8); 30] = [
     ("netram", 4),
     ("netram-capi", 4),
     ("netram-sqlext", 4),
     ("netram-bench", 4),
     ("netram-drawing", 4),
+    ("netram-fuzzed", 4),
     ("netram-python", 4),
     ("netram-home", 3),
     ("netram-volume", 3),

@@ -32,6 +32,8 @@ mod children;
 mod closing;
 mod failures;
 mod fuse;
+#[doc(hidden)]
+pub mod fuzzed;
 mod handover;
 mod held;
 mod loop_device;

@@ -38,6 +38,8 @@ mod disk;
 mod error;
 mod fetch;
 mod follow;
+#[doc(hidden)]
+pub mod fuzzed;
 mod held;
 mod image;
 pub mod limit;

@@ -97,7 +97,7 @@ impl Superblock {
         payload
     }
 
-    fn decode(payload: &[u8]) -> Result<Superblock, OpenError> {
+    pub(crate) fn decode(payload: &[u8]) -> Result<Superblock, OpenError> {
         let file = FileKind::Superblock;
         let format = payload.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
         if let Some(found) = format.filter(|format| *format != FORMAT) {

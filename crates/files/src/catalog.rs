@@ -11,8 +11,10 @@
 use netram_proto::id::{JournalId, Lsn};
 use netram_proto::wire::{Cursor, crc32c, put_varint};
 
-use crate::change::{DecodeError, Made, Node, NodeKind, Owner, Place, bytes, node_kind, put_bytes};
-use crate::limit::{NAME_BYTES_MAX, NODES_MAX};
+use crate::change::{
+    DecodeError, Made, Node, NodeKind, Owner, Place, bytes, made_node, node_kind, put_bytes,
+};
+use crate::limit::{NAME_BYTES_MAX, NODE_NUMBER_END, NODES_MAX};
 use crate::names::{Identity, Names};
 
 const MAGIC: &[u8; 8] = b"NETRAMFC";
@@ -107,7 +109,7 @@ fn read(from: &mut Cursor<'_>) -> Result<Catalog, DecodeError> {
     let mut names = Names::new(0, Owner::default());
     let mut places = Vec::new();
     for _ in 0..count {
-        let node = Node(from.varint()?);
+        let node = made_node(from)?;
         let kind = node_kind(from.varint()?)?;
         let mut number = || u32::try_from(from.varint()?).map_err(|_| DecodeError::Fields);
         let (mode, user, group) = (number()?, number()?, number()?);
@@ -141,6 +143,9 @@ fn read(from: &mut Cursor<'_>) -> Result<Catalog, DecodeError> {
         }
         names.name(node, place);
     }
+    if next > NODE_NUMBER_END {
+        return Err(DecodeError::Fields);
+    }
     names.set_next(next);
     match from.rest() {
         [] => Ok(Catalog { journal, lsn, names }),
@@ -152,6 +157,30 @@ fn read(from: &mut Cursor<'_>) -> Result<Catalog, DecodeError> {
 mod tests {
     use super::*;
     use crate::change::Change;
+
+    /// Whatever was made next had the number 0 then, or a number that another node had.
+    #[test]
+    fn a_node_after_which_none_could_be_numbered_is_damage() {
+        let numbered = |next: u64| {
+            let mut catalog = catalog();
+            catalog.names.set_next(next);
+            Catalog::decode(&catalog.encode()).map(|read| read.names.next())
+        };
+        assert_eq!(numbered(NODE_NUMBER_END), Ok(Node(NODE_NUMBER_END)));
+        assert_eq!(numbered(NODE_NUMBER_END + 1), Err(CatalogError::Damaged));
+        let mut catalog = catalog();
+        let made = Made {
+            kind: NodeKind::File,
+            mode: 0,
+            owner: Owner::default(),
+            target: b"",
+        };
+        catalog.names.add(Node(NODE_NUMBER_END), &made);
+        assert_eq!(
+            Catalog::decode(&catalog.encode()).err(),
+            Some(CatalogError::Damaged)
+        );
+    }
 
     fn catalog() -> Catalog {
         let mut names = Names::new(0o750, Owner { user: 5, group: 6 });

@@ -11,7 +11,7 @@ use netram_proto::id::Lsn;
 use netram_proto::port::Kind;
 use netram_proto::wire::{Cursor, Short, put_varint};
 
-use crate::limit::{LABEL_BYTES_MAX, NAME_BYTES_MAX, TARGET_BYTES_MAX};
+use crate::limit::{LABEL_BYTES_MAX, NAME_BYTES_MAX, NODE_NUMBER_END, TARGET_BYTES_MAX};
 use crate::names::Identity;
 
 /// Bytes that were written to a file.
@@ -368,7 +368,7 @@ fn decode<'a>(which: u8, from: &mut Cursor<'a>) -> Result<Change<'a>, DecodeErro
             length: from.varint()?,
         },
         MADE_AFTER | MADE_BEFORE => {
-            let node = Node(from.varint()?);
+            let node = made_node(from)?;
             let (kind, mode) = (node_kind(from.varint()?)?, number(from)?);
             let (user, group) = (number(from)?, number(from)?);
             let identity = match which {
@@ -487,6 +487,14 @@ fn flag(from: &mut Cursor<'_>) -> Result<bool, DecodeError> {
     match from.varint()? {
         0 => Ok(false),
         1 => Ok(true),
+        _ => Err(DecodeError::Fields),
+    }
+}
+
+/// A node that is made, or was: the next has a higher number.
+pub(crate) fn made_node(from: &mut Cursor<'_>) -> Result<Node, DecodeError> {
+    match from.varint()? {
+        number if number < NODE_NUMBER_END => Ok(Node(number)),
         _ => Err(DecodeError::Fields),
     }
 }

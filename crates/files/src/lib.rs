@@ -24,6 +24,8 @@ mod deed;
 mod duty;
 mod error;
 mod folder;
+#[doc(hidden)]
+pub mod fuzzed;
 pub mod limit;
 #[cfg(feature = "model")]
 pub mod model;

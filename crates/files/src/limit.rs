@@ -10,6 +10,8 @@ pub const TARGET_BYTES_MAX: usize = 4095;
 pub const LABEL_BYTES_MAX: usize = 64 << 10;
 /// Nodes in a folder: each takes about 300 bytes, and the catalog has all of them whenever the journal is trimmed.
 pub const NODES_MAX: usize = 1 << 20;
+/// No node has this number or a higher one: the next could not be numbered.
+pub const NODE_NUMBER_END: u64 = 1 << 62;
 /// The name under which recovery lays a node aside, before its number.
 pub const ASIDE: &[u8] = b".netram-aside-";
 /// The name of a new file until its record is held. One at a time is made.

@@ -153,13 +153,7 @@ impl Descriptor {
             Descriptor::Extent { pages } => (KIND_EXTENT, 0, pages),
             Descriptor::Run { class } => (KIND_RUN, class, RUNS[usize::from(class)].pages),
         };
-        let mut bytes = [0; DESCRIPTOR_BYTES];
-        bytes[..4].copy_from_slice(&pages.to_le_bytes());
-        bytes[4] = class;
-        bytes[5] = kind;
-        let check = check(page, u64::from_le_bytes(bytes));
-        bytes[6..].copy_from_slice(&check.to_le_bytes());
-        bytes
+        seal_descriptor(page, pages, kind, class)
     }
 
     /// Checks the descriptor of `page`.
@@ -196,6 +190,17 @@ impl Descriptor {
             Descriptor::Run { class } => RUNS[usize::from(class)].pages,
         }
     }
+}
+
+/// The descriptor of `page`, with its check.
+pub(crate) fn seal_descriptor(page: u32, pages: u32, kind: u8, class: u8) -> [u8; DESCRIPTOR_BYTES] {
+    let mut bytes = [0; DESCRIPTOR_BYTES];
+    bytes[..4].copy_from_slice(&pages.to_le_bytes());
+    bytes[4] = class;
+    bytes[5] = kind;
+    let check = check(page, u64::from_le_bytes(bytes));
+    bytes[6..].copy_from_slice(&check.to_le_bytes());
+    bytes
 }
 
 /// Sixteen bits over a descriptor and its place: a multiplication, because every allocation of pages pays for

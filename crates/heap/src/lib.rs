@@ -35,6 +35,8 @@ mod block;
 mod check;
 mod class;
 mod error;
+#[doc(hidden)]
+pub mod fuzzed;
 mod ground;
 mod heap;
 mod layout;

@@ -32,6 +32,8 @@ mod data;
 mod deposit;
 mod error;
 mod file;
+#[doc(hidden)]
+pub mod fuzzed;
 mod journal;
 mod lender;
 pub mod limit;

@@ -166,7 +166,7 @@ impl Slot {
     }
 }
 
-fn encode(sequence: u64, state: &SlotState) -> [u8; COPY_BYTES] {
+pub(crate) fn encode(sequence: u64, state: &SlotState) -> [u8; COPY_BYTES] {
     let mut copy = [0; COPY_BYTES];
     let member = &state.member;
     copy[0..8].copy_from_slice(&sequence.to_le_bytes());
@@ -191,7 +191,7 @@ fn encode(sequence: u64, state: &SlotState) -> [u8; COPY_BYTES] {
     copy
 }
 
-fn decode(copy: &[u8]) -> Option<(u64, SlotState)> {
+pub(crate) fn decode(copy: &[u8]) -> Option<(u64, SlotState)> {
     let u32_at = |at: usize| u32::from_le_bytes([copy[at], copy[at + 1], copy[at + 2], copy[at + 3]]);
     let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
     let sequence = u64_at(0);

@@ -24,6 +24,8 @@ mod buffer;
 pub mod command;
 mod config;
 mod connection;
+#[doc(hidden)]
+pub mod fuzzed;
 pub mod handshake;
 mod kernel;
 pub mod limit;

@@ -50,6 +50,17 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    pub(crate) fn new(exports: Vec<Export>, tls: Tls) -> Shared {
+        Shared {
+            exports,
+            tls,
+            counters: Counters::default(),
+            stopping: AtomicBool::new(false),
+            connections: Mutex::default(),
+            ended: Condvar::new(),
+        }
+    }
+
     pub(crate) fn stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
@@ -107,14 +118,7 @@ impl Server {
         for (index, port) in ports.iter().enumerate() {
             poller.add(port, index as u64, Interest::Read)?;
         }
-        let shared = Arc::new(Shared {
-            exports: config.exports,
-            tls: config.tls,
-            counters: Counters::default(),
-            stopping: AtomicBool::new(false),
-            connections: Mutex::default(),
-            ended: Condvar::new(),
-        });
+        let shared = Arc::new(Shared::new(config.exports, config.tls));
         let theirs = Arc::clone(&shared);
         let acceptor = std::thread::Builder::new()
             .name("netram-nbd".into())

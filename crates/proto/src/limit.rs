@@ -230,6 +230,12 @@ pub const WINDOW_BYTES_MAX: u64 = 1 << 30;
 /// and a dozen samples of a log of 64 GiB are read in a tenth of a second.
 pub const PROOF_SAMPLE_BYTES: usize = 1024 * 1024;
 
+/// The highest epoch that a view may name. Every opening takes one, and a restore leaves out two times 2^16; so many are left above that no
+/// claim of a view reaches the last number, after which the first would come again.
+pub const EPOCH_MAX: u32 = u32::MAX - (1 << 18);
+/// The highest number of a view. No journal changes its members so often.
+pub const VIEW_VERSION_MAX: u64 = 1 << 62;
+
 /// Bytes of one slot of a two-slot file. The disk is assumed to tear at sectors, never to mix slots.
 pub const SLOT_BYTES: usize = 4096;
 

@@ -44,6 +44,8 @@ pub enum Fault {
     SpoolDropped,
     /// (6) A page of a file is cut in two records, between which the journal may end.
     PageCut,
+    /// (6) Recovery takes a record that a member gave and that its seal does not prove.
+    ForgeryTaken,
     /// (7) Records are accepted without checking that they chain to their predecessor.
     ChainUnchecked,
     /// (8) A bad record below the stable LSN is taken for the end of the log.
@@ -128,7 +130,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them, in the order of the rules.
-    pub const ALL: [Fault; 59] = [
+    pub const ALL: [Fault; 60] = [
         Fault::AnyInsteadOfRule,
         Fault::StaleAckCounts,
         Fault::CastIsHeld,
@@ -148,6 +150,7 @@ impl Fault {
         Fault::SpoolAfterFlush,
         Fault::SpoolDropped,
         Fault::PageCut,
+        Fault::ForgeryTaken,
         Fault::ChainUnchecked,
         Fault::CorruptionIsEnd,
         Fault::CutOffIsDone,

@@ -38,6 +38,8 @@ mod background;
 mod capture;
 mod error;
 mod foreign;
+#[doc(hidden)]
+pub mod fuzzed;
 mod granules;
 mod inspect;
 pub mod limit;

@@ -122,9 +122,14 @@ pub(crate) fn encode(stamp: &Stamp) -> [u8; STAMP_BYTES] {
     bytes[56..64].copy_from_slice(&stamp.applied.0.to_le_bytes());
     bytes[64..72].copy_from_slice(&stamp.file.to_le_bytes());
     bytes[TABLE_AT..TABLE_AT + table.len()].copy_from_slice(table.as_bytes());
-    let crc = checksum(&bytes);
-    bytes[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+    seal(&mut bytes);
     bytes
+}
+
+/// Makes the checksum right.
+pub(crate) fn seal(bytes: &mut [u8; STAMP_BYTES]) {
+    let crc = checksum(bytes);
+    bytes[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
 }
 
 /// Reads what [`encode`] wrote; `None` for anything else.

@@ -165,7 +165,8 @@ fn slot_offset(slot: u64) -> u64 {
 /// A segment's name in the file: from the table's folder on where it lies beneath that.
 pub(crate) fn name<'p>(path: &'p str, folder: &str) -> &'p str {
     match path.strip_prefix(folder).and_then(|rest| rest.strip_prefix('/')) {
-        Some(inside) if !folder.is_empty() && !inside.is_empty() => inside,
+        // What begins with a slash would be read as a full path.
+        Some(inside) if !folder.is_empty() && !inside.is_empty() && !inside.starts_with('/') => inside,
         _ => path,
     }
 }
@@ -263,7 +264,7 @@ fn decode_entry(rest: &mut &[u8], folder: &str) -> Option<Entry> {
     let from = rest.split_off(..ENTRY_BYTES)?;
     let (length, flags) = (u16_at(from, 4) as usize, u16_at(from, 6));
     let index = u32_at(from, 0);
-    if index as usize >= SEGMENTS_MAX || length > PATH_BYTES_MAX {
+    if index as usize >= SEGMENTS_MAX || length == 0 || length > PATH_BYTES_MAX {
         return None;
     }
     let name = rest.split_off(..length.next_multiple_of(8))?;
@@ -321,6 +322,68 @@ impl From<IoError> for TableError {
     }
 }
 
+/// See [`crate::fuzzed::table`]. What is read can be written and is read again, in the folder it lies in and in another.
+pub(crate) fn fuzz(bytes: &[u8]) {
+    let Some((mend, bytes)) = bytes.split_first() else {
+        return;
+    };
+    let mut slot = vec![0; TABLE_SLOT_BYTES];
+    slot[..bytes.len()].copy_from_slice(bytes);
+    if mend & 1 != 0 {
+        let crc = checksum(&slot);
+        slot[40..44].copy_from_slice(&crc.to_le_bytes());
+    }
+    let folder = if mend & 2 != 0 { "/segments" } else { "" };
+    let Slot::Good { journal, table } = decode(&slot, folder) else {
+        return;
+    };
+    assert!(table.entries.len() <= SEGMENTS_MAX);
+    // Older tables have what no newer one is given: a path that is none, or not full.
+    let written =
+        |entry: &Entry| entry.path.starts_with('/') && name(&entry.path, folder).len() <= PATH_BYTES_MAX;
+    if !folder.is_empty() && !table.entries.iter().all(written) {
+        return;
+    }
+    if table
+        .entries
+        .iter()
+        .any(|entry| entry.path.is_empty() || entry.path.len() > PATH_BYTES_MAX)
+    {
+        return;
+    }
+    match decode(&encode(&table, journal, folder), folder) {
+        Slot::Good {
+            journal: again,
+            table: read,
+        } => assert_eq!((again, read), (journal, table)),
+        _ => panic!("what was read is read again"),
+    }
+}
+
+/// See [`crate::fuzzed::table_seeds`].
+pub(crate) fn fuzz_seeds() -> Vec<Vec<u8>> {
+    let entry = |index: u32| Entry {
+        index,
+        path: format!("/segments/{index}"),
+        length: 4096,
+        identity: [index as u8; 16],
+        known: Known::default(),
+    };
+    let table = Table {
+        sequence: 9,
+        alone: false,
+        entries: vec![entry(0), entry(7)],
+    };
+    let slot = encode(&table, JournalId(5), "/segments");
+    let mut old = slot[..HEADER_BYTES + 2 * OLD_ENTRY_BYTES].to_vec();
+    old[8..12].copy_from_slice(&VERSION_WITHOUT_STAMPS.to_le_bytes());
+    vec![
+        [&[3], &slot[..256]].concat(),
+        [&[1], &slot[..256]].concat(),
+        [&[1], &old[..]].concat(),
+    ]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -367,6 +430,20 @@ mod tests {
                 open: index.is_multiple_of(2),
             },
         }
+    }
+
+    /// Cut off behind the folder, such a path began with a slash, and was read as another segment's full one.
+    #[test]
+    fn a_path_with_a_slash_too_many_is_read_as_it_was_written() {
+        let file = file();
+        let mut table = Table {
+            sequence: 0,
+            alone: false,
+            entries: vec![entry(0)],
+        };
+        table.entries[0].path = "/segments//0".to_owned();
+        table.write(&file, JOURNAL, FOLDER).unwrap();
+        assert_eq!(Table::read(&file, JOURNAL, FOLDER).unwrap(), table);
     }
 
     #[test]

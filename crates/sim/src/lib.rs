@@ -9,7 +9,7 @@
 //! | [`world`] | machines, agenda, clock |
 //! | [`profile`] | what one seed's world is like |
 //! | `net`, `lanes`, [`disk`], [`lender`], [`process`] | its parts |
-//! | `nemesis`, `damage`, `hostile` | what goes wrong |
+//! | `nemesis`, `damage`, `hostile`, `intruder` | what goes wrong |
 //! | `names` | addresses, which lender each leads to, and how that changes |
 //! | `server` | the server of a shared region, as far as one node's journal is concerned |
 //! | [`history`], `past` | what truly happened |
@@ -29,6 +29,7 @@ mod deposit;
 pub mod disk;
 pub mod history;
 mod hostile;
+mod intruder;
 mod lanes;
 pub mod lender;
 mod names;

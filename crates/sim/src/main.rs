@@ -1,4 +1,4 @@
-//! `netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept|--shared|--regions|--deposits|--files|--parties] [--verbose]`: runs seeds, reports, exits with 1 if any
+//! `netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept|--shared|--regions|--deposits|--files|--parties|--intruded] [--verbose]`: runs seeds, reports, exits with 1 if any
 //! seed broke a rule.
 #![forbid(unsafe_code)]
 
@@ -8,12 +8,14 @@ use std::process::ExitCode;
 use netram_proto::planted::{Fault, Planted};
 use netram_sim::region::REGION_RULES;
 use netram_sim::runner::{Failure, Summary, run_seeds};
-use netram_sim::scenario::{has_data_lender, is_deposit, is_files, is_party, is_region, is_shared};
+use netram_sim::scenario::{
+    has_data_lender, is_deposit, is_files, is_intruded, is_party, is_region, is_shared,
+};
 
 const USAGE: &str = "\
 netram-sim: runs netram's machines in a virtual world with seeded faults
 
-usage: netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept|--shared|--regions|--deposits|--files|--parties] [--verbose]
+usage: netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept|--shared|--regions|--deposits|--files|--parties|--intruded] [--verbose]
 
   --seeds N      how many worlds to run
   --from S       the first world's seed (0)
@@ -24,6 +26,7 @@ usage: netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept|--sh
   --regions      of these only those, one in seventeen, of several nodes that share a region
   --deposits     of these only those, one in twenty-six, of owners with pages at lenders
   --files        of these only those, one in thirty-seven, of a folder of files
+  --intruded     of these only those, one in twelve, in which a client with the cluster's key would mean harm
   --parties      of these only those, one in twenty, of several processes that have a database open
   --verbose      print the whole story kept of a failing seed, and all counters
 ";
@@ -45,6 +48,7 @@ struct Arguments {
     deposits: bool,
     files: bool,
     parties: bool,
+    intruded: bool,
     verbose: bool,
 }
 
@@ -79,6 +83,7 @@ fn main() -> ExitCode {
                 && (!arguments.deposits || is_deposit(seed))
                 && (!arguments.files || is_files(seed))
                 && (!arguments.parties || is_party(seed))
+                && (!arguments.intruded || is_intruded(seed))
         },
         &progress,
     );
@@ -152,6 +157,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
         deposits: false,
         files: false,
         parties: false,
+        intruded: false,
         verbose: false,
     };
     while let Some(word) = words.next() {
@@ -173,6 +179,10 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
         }
         if word == "--files" {
             arguments.files = true;
+            continue;
+        }
+        if word == "--intruded" {
+            arguments.intruded = true;
             continue;
         }
         if word == "--parties" {

@@ -134,6 +134,7 @@ impl World {
             Action::Rot | Action::Unreadable | Action::StaleBytes => self.damage(host, action),
             Action::SlotDamage => self.damage_slot(host),
             Action::Move => self.move_lender(),
+            Action::Intrude => self.intrude(lender),
         }
     }
 

@@ -61,6 +61,8 @@ pub enum Action {
     SlotDamage,
     /// A lender is reached by another address from now on.
     Move,
+    /// A client with the cluster's key means harm.
+    Intrude,
 }
 
 /// Those that visit any world.
@@ -137,6 +139,8 @@ pub struct Profile {
     pub within_budget: bool,
     /// The index of a lender that lies.
     pub hostile: Option<usize>,
+    /// Whether a client with the cluster's key means harm.
+    pub intruded: bool,
     /// Which lender each address of the settings leads to at first; `None`: nobody's yet.
     pub lives: Vec<Option<usize>>,
 }
@@ -209,6 +213,7 @@ impl Profile {
             distant: None,
             within_budget: rng.chance(500),
             hostile: None,
+            intruded: false,
             lives: (0..lenders).map(Some).collect(),
         }
     }
@@ -223,6 +228,14 @@ impl Profile {
         self.domains.resize(self.lenders, String::from("d1"));
         self.lives = (0..self.lenders).map(Some).collect();
         self.datagram_bytes = rng.pick(&[548, 1400, 8972]);
+    }
+
+    /// A world with a client that means harm.
+    pub fn intruded(&mut self) {
+        self.intruded = true;
+        self.within_budget = false;
+        let more = self.actions.len().max(2);
+        self.actions.extend(vec![Action::Intrude; more]);
     }
 
     /// A world in which nothing happens but what its story tells. Lenders are near, and their links whole.
@@ -300,7 +313,7 @@ impl Profile {
         let elsewhere = self.domains.iter().any(|domain| domain != "d0");
         let members = self.members_possible();
         let enough = members >= self.min.max(self.rule.copies(members));
-        self.hostile.is_none() && (self.one_domain || elsewhere) && enough
+        self.hostile.is_none() && !self.intruded && (self.one_domain || elsewhere) && enough
     }
 
     /// Members that a view can have when all is well: with fewer copies than members, fewer of those in the client's domain.

@@ -230,6 +230,8 @@ pub struct World {
     pub(crate) tree: Option<MemoryDisk>,
     /// What members had acknowledged while the data lender was in service.
     pub(crate) kept_promise: Lsn,
+    /// Lenders at which an intruder has changed the journal's member.
+    pub(crate) usurped: Vec<bool>,
 }
 
 /// A world that programs share.
@@ -247,6 +249,7 @@ impl World {
         let lenders: Vec<Lender> = lenders.collect();
         let host = new_host(&mut rng, &profile, journal);
         let lives = profile.lives.clone();
+        let usurped = vec![false; lenders.len()];
         let blocked = vec![vec![(Time(0), Time(0)); lenders.len()]];
         let mut world = World {
             now: Time(1_000_000_000),
@@ -255,6 +258,7 @@ impl World {
             rng,
             profile,
             journal,
+            usurped,
             lenders,
             lives,
             hosts: vec![host],

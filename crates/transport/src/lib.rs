@@ -35,6 +35,8 @@ mod buffer;
 mod cipher;
 pub mod connect;
 pub mod error;
+#[doc(hidden)]
+pub mod fuzzed;
 mod group;
 pub mod key;
 pub mod link;

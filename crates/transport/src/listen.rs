@@ -70,17 +70,15 @@ impl Listener {
             if self.pending_count() >= PENDING_MAX {
                 continue;
             }
-            return Ok(Some(Pending {
-                socket: Some(socket),
+            let security = Arc::clone(&self.security);
+            let deadline = now + HANDSHAKE_TIMEOUT;
+            return Ok(Some(Pending::new(
+                socket,
                 peer,
-                security: Arc::clone(&self.security),
-                deadline: now + HANDSHAKE_TIMEOUT,
-                busy: false,
-                step: Step::Preamble,
-                buffer: [0; MESSAGE_BYTES],
-                filled: 0,
-                _counted: Arc::clone(&self.pending),
-            }));
+                security,
+                deadline,
+                Arc::clone(&self.pending),
+            )));
         }
         Ok(None)
     }
@@ -138,6 +136,27 @@ pub enum Progress {
 }
 
 impl Pending {
+    /// A stranger who has just connected. `counted` is held for as long as it is one.
+    pub(crate) fn new(
+        socket: OwnedFd,
+        peer: String,
+        security: Arc<Security>,
+        deadline: Instant,
+        counted: Arc<()>,
+    ) -> Pending {
+        Pending {
+            socket: Some(socket),
+            peer,
+            security,
+            deadline,
+            busy: false,
+            step: Step::Preamble,
+            buffer: [0; MESSAGE_BYTES],
+            filled: 0,
+            _counted: counted,
+        }
+    }
+
     /// When the stranger's time is up.
     pub fn deadline(&self) -> Instant {
         self.deadline

@@ -15,3 +15,13 @@ pub(crate) mod file;
 pub(crate) mod mount;
 pub(crate) mod session;
 mod wire;
+
+/// See [`crate::fuzzed::fuse_request`].
+pub(crate) fn fuzz(bytes: &[u8]) {
+    wire::fuzz(bytes);
+}
+
+/// See [`crate::fuzzed::fuse_seeds`].
+pub(crate) fn fuzz_seeds() -> Vec<Vec<u8>> {
+    wire::fuzz_seeds()
+}

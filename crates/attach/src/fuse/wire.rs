@@ -325,6 +325,52 @@ pub(super) fn resend() -> [u8; 16] {
     body.bytes
 }
 
+/// See [`crate::fuzzed::fuse_request`].
+pub(super) fn fuzz(bytes: &[u8]) {
+    let Some(request) = Request::parse(bytes) else {
+        return;
+    };
+    match request.operation {
+        Operation::Lookup(name) => assert!(name.len() < bytes.len() - HEADER_BYTES),
+        Operation::Write { data, .. } => assert!(data.len() <= bytes.len() - HEADER_BYTES - 40),
+        Operation::Init(init) => {
+            if let Ok(agreed) = init.agree(1 << 20, 64) {
+                assert_eq!(agreed.resend, init.flags & HAS_RESEND != 0);
+            }
+        }
+        _ => (),
+    }
+}
+
+/// See [`crate::fuzzed::fuse_seeds`].
+pub(super) fn fuzz_seeds() -> Vec<Vec<u8>> {
+    let one = |number: u32| {
+        let mut bytes = vec![0; HEADER_BYTES];
+        match number {
+            1 => bytes.extend_from_slice(b"volume\0"),
+            26 => {
+                for field in [MAJOR, MINOR, 1 << 20, u32::MAX, u32::MAX] {
+                    bytes.extend_from_slice(&field.to_ne_bytes());
+                }
+            }
+            16 => {
+                let mut fields = [0; 40];
+                fields[16..20].copy_from_slice(&512_u32.to_ne_bytes());
+                bytes.extend_from_slice(&fields);
+                bytes.extend_from_slice(&[7; 512]);
+            }
+            _ => bytes.extend_from_slice(&[8; 40]),
+        }
+        let length = bytes.len() as u32;
+        bytes[..4].copy_from_slice(&length.to_ne_bytes());
+        bytes[4..8].copy_from_slice(&number.to_ne_bytes());
+        bytes
+    };
+    [1, 2, 3, 14, 15, 16, 17, 18, 20, 26, 43, 46, 99]
+        .map(one)
+        .to_vec()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

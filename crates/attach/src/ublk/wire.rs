@@ -298,6 +298,20 @@ fn long(bytes: &[u8], at: usize) -> u64 {
     u64::from_ne_bytes(field(bytes, at))
 }
 
+/// See [`crate::fuzzed::ublk_request`].
+pub(crate) fn fuzz_request(bytes: &[u8]) {
+    const DATA_BYTES_MAX: usize = 1 << 20;
+    let Some(bytes) = bytes.first_chunk::<DESCRIPTOR_BYTES>() else {
+        return;
+    };
+    let Ok(request) = Request::parse(bytes, DATA_BYTES_MAX) else {
+        return;
+    };
+    let answered = std::hint::black_box(&request).answered_bytes();
+    assert!(answered >= 0 && answered as usize <= DATA_BYTES_MAX);
+    assert!(request.offset.is_multiple_of(SECTOR_BYTES) && request.length.is_multiple_of(SECTOR_BYTES));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

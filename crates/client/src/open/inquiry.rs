@@ -5,9 +5,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use netram_proto::id::{Epoch, Lsn, WriterId};
 use netram_proto::journal::{
-    ClaimNote, LogFile, MemberTold, PeerAnswer, Recovery, RecoveryRefusal, Scan, Superblock, View, Voter,
-    beyond_repair,
+    ClaimNote, LogFile, MemberTold, NotNewest, PeerAnswer, Recovery, RecoveryRefusal, Scan, Superblock, View,
+    Voter, beyond_repair,
 };
+use netram_proto::limit::EPOCH_MAX;
 use netram_proto::time::Time;
 
 use super::files::{open_log, open_sealer, open_view};
@@ -204,6 +205,12 @@ impl Looked<'_> {
                 }
             }
         };
+        if claim.epoch.0 > EPOCH_MAX {
+            // Stored, it could not be read again.
+            let inquiry = self.fence(&claim, from, config).asking();
+            let (path, source) = (self.root.to_path_buf(), NotNewest::NoEpoch(self.view.epoch));
+            return Err((Box::new(inquiry), OpenError::NotNewest { path, source }));
+        }
         Ok(View {
             note: Some(claim_note()),
             ..claim

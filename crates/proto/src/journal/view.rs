@@ -5,7 +5,9 @@ use alloc::vec::Vec;
 
 use crate::failure::CallError;
 use crate::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
-use crate::limit::{ADDRESS_BYTES_MAX, DOMAIN_BYTES_MAX, MEMBERS_MAX, WINDOW_BYTES_MAX};
+use crate::limit::{
+    ADDRESS_BYTES_MAX, DOMAIN_BYTES_MAX, EPOCH_MAX, MEMBERS_MAX, VIEW_VERSION_MAX, WINDOW_BYTES_MAX,
+};
 use crate::port::File;
 use crate::wire::{Cursor, Short};
 
@@ -339,6 +341,10 @@ impl View {
         };
         let epoch = Epoch(cursor.u32()?);
         let version = cursor.u64()?;
+        if epoch.0 > EPOCH_MAX || version > VIEW_VERSION_MAX {
+            // What comes after it could not be numbered. Only a peer that lies has such a view.
+            return Err(ViewError::Malformed);
+        }
         let journal = JournalId(cursor.u128()?);
         let writer = WriterId(cursor.u64()?);
         let base = Lsn(cursor.u64()?);
@@ -409,6 +415,30 @@ fn text(cursor: &mut Cursor<'_>, length: usize, max: usize) -> Result<String, Vi
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A node, or a data lender, could name the last epoch there is: what claimed or fenced it next began again at the first one.
+    #[test]
+    fn a_view_after_which_nothing_could_be_numbered_is_none() {
+        let view = |epoch, version| View {
+            epoch: Epoch(epoch),
+            version,
+            ..View::first(JournalId(77))
+        };
+        let last = view(EPOCH_MAX, VIEW_VERSION_MAX);
+        assert_eq!(View::decode(&last.encode()), Ok(last.clone()));
+        for beyond in [
+            view(EPOCH_MAX + 1, 1),
+            view(u32::MAX, 1),
+            view(1, VIEW_VERSION_MAX + 1),
+        ] {
+            assert_eq!(View::decode(&beyond.encode()), Err(ViewError::Malformed));
+        }
+        let claim = last
+            .restored(WriterId(1))
+            .restored(WriterId(2))
+            .claimed(WriterId(3));
+        assert!(claim.epoch > last.epoch && claim.version > last.version);
+    }
 
     #[test]
     fn a_view_comes_back_as_it_was_and_every_cut_is_refused() {

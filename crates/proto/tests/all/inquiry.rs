@@ -2,7 +2,7 @@
 
 use netram_proto::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
 use netram_proto::journal::{NotNewest, PeerAnswer, Recovery, RecoveryRefusal, View, ViewMember};
-use netram_proto::limit::WINDOW_BYTES_MIN;
+use netram_proto::limit::{EPOCH_MAX, WINDOW_BYTES_MIN};
 use netram_proto::member::{Member, NoWindow, Reply, Window};
 use netram_proto::time::{Span, Time};
 use netram_proto::wire::{Flag, Frame, FrameKind, Header, Refusal};
@@ -283,12 +283,13 @@ fn the_newest_directory_claims_above_a_fence_behind_which_nobody_wrote() {
     let mut dropped = joined(1, 1, END.0 + 8);
     let refused = word(&mut fenced, &mut dropped);
     assert!(matches!(refused, Err(NotNewest::Beyond { .. })), "{refused:?}");
-    let mut last = joined(1, 1, 60);
-    say(&mut last, FrameKind::Seal, u32::MAX, 0, 0);
-    assert_eq!(
-        word(&mut fenced, &mut last),
-        Err(NotNewest::NoEpoch(Epoch(u32::MAX)))
-    );
+    // Above these no claim could be stored and claimed again.
+    for seal in [EPOCH_MAX, u32::MAX - 1, u32::MAX] {
+        let mut last = joined(1, 1, 60);
+        say(&mut last, FrameKind::Seal, seal, 0, 0);
+        let refused = word(&mut fenced, &mut last);
+        assert_eq!(refused, Err(NotNewest::NoEpoch(Epoch(seal))));
+    }
 }
 
 /// What did not answer the question is not waited for again: an accepted loss would cost the patience twice.

@@ -63,7 +63,7 @@ pub(crate) fn refused(world: &mut World, host: usize, failure: &OpenFailure) {
             // name fewer of those who have everything (seed 6093678).
             let found = &world.hosts[host].cached_view;
             let intact = rule01::intact(world, view).min(rule01::intact(world, found));
-            if intact >= view.answers().max(*needed) && world.profile.hostile.is_none() {
+            if intact >= view.answers().max(*needed) && !world.has_liars() {
                 fail(
                     5,
                     format!(
@@ -74,7 +74,7 @@ pub(crate) fn refused(world: &mut World, host: usize, failure: &OpenFailure) {
                     ),
                 );
             }
-            if world.profile.within_budget && world.profile.hostile.is_none() && world.hosts.len() == 1 {
+            if world.profile.within_budget && !world.has_liars() && world.hosts.len() == 1 {
                 fail(
                     5,
                     String::from("recovery refused although no more was lost than the rule allows"),
@@ -82,12 +82,12 @@ pub(crate) fn refused(world: &mut World, host: usize, failure: &OpenFailure) {
             }
         }
         OpenFailure::Corrupt { at } => {
-            if !world.hosts[host].damaged && world.profile.hostile.is_none() && world.hosts.len() == 1 {
+            if !world.hosts[host].damaged && !world.has_liars() && world.hosts.len() == 1 {
                 fail(8, format!("recovery calls the log damaged at {at}; nothing was"));
             }
         }
         OpenFailure::Refused(RecoveryRefusal::Fenced { .. })
-            if world.hosts.len() > 1 || world.profile.hostile.is_some() => {}
+            if world.hosts.len() > 1 || world.has_liars() => {}
         OpenFailure::Crashed => (),
         other => fail(
             0,
@@ -98,7 +98,7 @@ pub(crate) fn refused(world: &mut World, host: usize, failure: &OpenFailure) {
 
 /// With everything healed and loss accepted, a journal opens.
 pub(crate) fn refused_loss(world: &World, host: usize, failure: &OpenFailure) {
-    let excused = world.profile.hostile.is_some() || world.hosts.len() > 1 || world.hosts[host].damaged;
+    let excused = world.has_liars() || world.hosts.len() > 1 || world.hosts[host].damaged;
     if *failure != OpenFailure::Crashed && !excused {
         fail(
             0,
@@ -113,7 +113,7 @@ pub(crate) fn fenced(world: &mut World, first: usize, copy: usize) {
     let Some(serving) = world.serving(first) else {
         return;
     };
-    if overtaken && serving.writer.fenced().is_none() && world.profile.hostile.is_none() {
+    if overtaken && serving.writer.fenced().is_none() && !world.has_liars() {
         fail(
             4,
             String::from("the first writer goes on and has not learnt that it was overtaken"),

@@ -43,7 +43,7 @@ pub(crate) fn held(world: &World, host: &Host, view: &View, upto: Lsn) -> Result
     // A liar may have said that it lives anywhere.
     let here = |member: &&ViewMember| {
         let index = world.lender_of(member);
-        world.lenders[index].domain == "d0" && world.profile.hostile != Some(index)
+        world.lenders[index].domain == "d0" && !world.is_spoilt(index)
     };
     let apart = world.profile.one_domain || view.members.iter().filter(here).count() < copies;
     if view.counting && apart && view.members.len() >= demanded && holders >= copies && copies > 0 {
@@ -61,7 +61,7 @@ pub(crate) fn held(world: &World, host: &Host, view: &View, upto: Lsn) -> Result
 /// Whether a member's memory really has the bytes from `from` to `upto`. A liar has whatever it says.
 fn holds(world: &World, host: &Host, member: &ViewMember, from: Lsn, upto: Lsn) -> bool {
     let index = world.lender_of(member);
-    if world.profile.hostile == Some(index) {
+    if world.is_spoilt(index) {
         return true;
     }
     let lender = &world.lenders[index];

@@ -39,7 +39,7 @@ pub(crate) fn answered(
         let member = &view.members[index];
         let number = world.lender_of(member);
         let lender = &world.lenders[number];
-        if world.profile.hostile == Some(number) {
+        if world.is_spoilt(number) {
             continue;
         }
         let state = lender.state();

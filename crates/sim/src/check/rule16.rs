@@ -10,7 +10,7 @@ use crate::world::World;
 
 /// The store of `view` ended well.
 pub(crate) fn stored(world: &World, view: &View) {
-    if world.profile.hostile.is_some() {
+    if world.has_liars() {
         // A liar may say that its memory is another's.
         return;
     }
@@ -51,7 +51,7 @@ pub(crate) fn not_emptied(world: &World, lender: &Lender, before: &MemberState) 
     let [host] = &world.hosts[..] else { return };
     // A replica that is taken over knows an older view than the client that is gone had.
     let replicated = world.data.is_some() || world.volume_bytes > 0;
-    let excused = host.damaged || replicated || world.profile.hostile.is_some() || world.server.is_some();
+    let excused = host.damaged || replicated || world.has_liars() || world.server.is_some();
     if !before.joined || window(before) == window(&after) || excused {
         return;
     }

@@ -12,7 +12,7 @@ use netram_proto::planted::Fault;
 use netram_proto::port::IoError;
 use netram_proto::replica::{Condition, Standing};
 use netram_proto::time::{Span, Time};
-use netram_proto::wire::Link;
+use netram_proto::wire::{Checked, Link};
 
 use super::{Opening, Phase, Serving};
 use crate::check;
@@ -161,7 +161,8 @@ impl World {
             accept_loss,
             here: self.hosts[host].of_replica.map(|_| files.superblock.stable),
         };
-        let taken = assemble(&files.log, &scan, &windows, known, self.planted, &mut |_| true)?;
+        let opens = &mut |record: Checked<'_>| self.opens(host, record.header.lsn, record.bytes);
+        let taken = assemble(&files.log, &scan, &windows, known, self.planted, opens)?;
         self.tell(|| format!("local log to {}, {known:?}, {taken:?}", scan.end.lsn));
         self.count_recovery(&taken, accept_loss);
         self.mark_taken_over(host)?;

@@ -206,7 +206,7 @@ pub(super) fn settle_down(world: &mut World, host: usize) {
             let _ = world.wait(process, ticket, Durability::Remote);
         }
         world.run_for(Span::from_ms(2000));
-        if world.profile.hostile.is_none() {
+        if !world.has_liars() {
             check::liveness::grown_back(world, process);
         }
         let cut = world.rng.chance(500);

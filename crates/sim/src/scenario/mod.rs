@@ -68,6 +68,9 @@ const NAMES_DRAW: u64 = 0x6E61_6D65_7321_2121;
 /// Mixed into a seed to draw which worlds are quiet, and after how long a journal rests.
 const QUIET_DRAW: u64 = 0x7175_6965_7421_2121;
 
+/// Mixed into a seed to draw in which worlds a client with the cluster's key means harm.
+const INTRUDER_DRAW: u64 = 0x696E_7472_7564_6521;
+
 /// Drawn for no other kind of world.
 const FILES_KIND: u64 = 100;
 
@@ -104,6 +107,11 @@ pub fn has_copy(seed: u64) -> bool {
 /// Whether the world of `seed` has a data lender, if it is one in which a client journals.
 pub fn has_data_lender(seed: u64) -> bool {
     Rng::new(seed ^ DATA_DRAW).chance(100)
+}
+
+/// Whether a client with the cluster's key means harm in the world of `seed`, if it is one in which a client journals alone.
+pub fn is_intruded(seed: u64) -> bool {
+    Rng::new(seed ^ INTRUDER_DRAW).chance(80)
 }
 
 /// Whether lenders have several addresses in the world of `seed`, or move, if its links are streams.
@@ -162,6 +170,9 @@ pub fn run(seed: u64, planted: Planted, story: Option<Story>) -> Outcome {
     let quiet = (5..60).contains(&kind) && !kept && !shared && !distant && quietly.chance(40);
     if quiet {
         profile.quiet(&mut quietly);
+    }
+    if (5..60).contains(&kind) && !kept && !shared && !distant && !quiet && is_intruded(seed) {
+        profile.intruded();
     }
     profile.timing.idle = Span::from_ms(quietly.pick(&[50, 200, 1000]));
     if kept {

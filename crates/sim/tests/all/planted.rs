@@ -3,7 +3,9 @@
 
 use netram_proto::planted::{Fault, Planted};
 use netram_sim::runner::{Failure, run_seed};
-use netram_sim::scenario::{has_copy, has_data_lender, is_deposit, is_party, is_region, is_shared};
+use netram_sim::scenario::{
+    has_copy, has_data_lender, is_deposit, is_intruded, is_party, is_region, is_shared,
+};
 
 /// Seeds that a fault may take to be found. Most take fewer than a hundred.
 const SEEDS_MAX: u64 = 100_000;
@@ -46,6 +48,7 @@ fn found(fault: Fault) -> Failure {
         .filter(|&seed| !OF_DEPOSITS.contains(&fault) || is_deposit(seed))
         .filter(|&seed| !OF_NODES.contains(&fault) || is_shared(seed))
         .filter(|&seed| fault != Fault::StampIgnored || has_copy(seed))
+        .filter(|&seed| fault != Fault::ForgeryTaken || is_intruded(seed))
         .find_map(|seed| run_seed(seed, Planted::with(fault)).err());
     match failing {
         Some(failure) => *failure,
@@ -94,6 +97,7 @@ faults! {
     logging_the_spool_after_what_came_later_is_found: SpoolAfterFlush breaks [6];
     dropping_the_spool_is_found: SpoolDropped breaks [6];
     cutting_a_page_in_two_records_is_found: PageCut breaks [6];
+    taking_a_record_that_its_seal_does_not_prove_is_found: ForgeryTaken breaks [6, 7];
     taking_a_record_that_does_not_chain_is_found: ChainUnchecked breaks [2, 5, 6, 7];
     taking_damage_for_the_end_is_found: CorruptionIsEnd breaks [5];
     reporting_a_cut_off_commit_as_done_is_found: CutOffIsDone breaks [8];

@@ -7,6 +7,7 @@
 use alloc::string::String;
 
 use crate::id::{Epoch, Incarnation, Lsn, WriterId};
+use crate::limit::EPOCH_MAX;
 use crate::time::Time;
 use crate::wire::{Cursor, Flag, Frame, FrameKind, Header, Refusal};
 
@@ -78,7 +79,7 @@ impl core::fmt::Display for NotNewest {
             ),
             NotNewest::NoEpoch(seen) => write!(
                 out,
-                "epoch {seen} is the last there is, so no directory can claim above it: remove the lenders' memory of this journal, \
+                "epoch {seen} is among the last there are, so no directory can claim above it: remove the lenders' memory of this journal, \
                  or make a new journal from a copy of the data"
             ),
         }
@@ -221,7 +222,7 @@ impl Recovery {
             }
         }
         match self.highest() {
-            Epoch(u32::MAX) => Err(NotNewest::NoEpoch(Epoch(u32::MAX))),
+            seen if seen.0 >= EPOCH_MAX => Err(NotNewest::NoEpoch(seen)),
             seen => Ok(seen),
         }
     }

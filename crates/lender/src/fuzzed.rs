@@ -1,0 +1,66 @@
+//! What an earlier process left in a lender's memory, for fuzzers (`crates/fuzzed`) and nobody else.
+
+use netram_proto::wire::crc32c;
+
+use crate::slot::{SlotState, decode, encode};
+use crate::superblock::{BYTES, Geometry, Superblock};
+
+const COPY_BYTES: usize = 128;
+
+/// A copy of a slot's state, its checksum made right if the first byte is odd: read as it was written.
+pub fn slot(bytes: &[u8]) {
+    let Some((mend, bytes)) = bytes.split_first() else {
+        return;
+    };
+    let mut copy = [0; COPY_BYTES];
+    for (into, byte) in copy.iter_mut().zip(bytes) {
+        *into = *byte;
+    }
+    if mend & 1 != 0 {
+        let crc = crc32c(&copy[..COPY_BYTES - 4]);
+        copy[COPY_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+    }
+    if let Some((sequence, state)) = decode(&copy) {
+        assert!(sequence > 0);
+        assert_eq!(decode(&encode(sequence, &state)), Some((sequence, state)));
+    }
+}
+
+/// A slot's state.
+pub fn slot_seeds() -> Vec<Vec<u8>> {
+    let copy = encode(7, &SlotState::default());
+    vec![[&[0], &copy[..]].concat(), [&[1], &copy[..90]].concat()]
+}
+
+/// A superblock, its checksum made right if the first byte is odd.
+pub fn superblock(bytes: &[u8]) {
+    let Some((mend, bytes)) = bytes.split_first() else {
+        return;
+    };
+    let mut block = [0; BYTES];
+    for (into, byte) in block.iter_mut().zip(bytes) {
+        *into = *byte;
+    }
+    if mend & 1 != 0 {
+        let crc = crc32c(&block[..BYTES - 4]);
+        block[BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+    }
+    if let Some(found) = Superblock::decode(&block) {
+        assert_eq!(Superblock::decode(&found.encode()), Some(found));
+    }
+}
+
+/// A store's superblock.
+pub fn superblock_seeds() -> Vec<Vec<u8>> {
+    let block = Superblock {
+        incarnation: netram_proto::id::Incarnation(7),
+        boot: 1 << 100,
+        geometry: Geometry {
+            slots: 4,
+            slot_bytes: 4096,
+            chunk_bytes: 8192,
+            chunks: 9,
+        },
+    };
+    vec![[&[1], &block.encode()[..]].concat()]
+}

@@ -1,0 +1,157 @@
+//! A client that has the cluster's key and means harm: it speaks to lenders of a journal that is another's, in its own name or in the
+//! writer's, whom every member names to whoever asks.
+//!
+//! It can take members from the writer, and lie about what they hold: journals have no owners. What must hold all the same is that no rule of
+//! the members is broken, and that recovery refuses to open what lacks acknowledged records; it never opens it in silence.
+
+use netram_proto::id::{Epoch, Lsn};
+use netram_proto::limit::WINDOW_BYTES_MIN;
+use netram_proto::port::Kind;
+use netram_proto::wire::{Flag, Frame, FrameKind, Header, Link, RecordHeader, finish_record};
+
+use crate::lender::{Outcome, packet_of};
+use crate::world::World;
+
+/// Its connection, and its name.
+const CONN: usize = usize::MAX;
+const NAME: u64 = 0xBAD;
+
+impl World {
+    /// It says a few things to a lender.
+    pub(crate) fn intrude(&mut self, lender: usize) {
+        self.coverage.hit("intruder: visits");
+        for _ in 0..self.rng.between(1, 6) {
+            let packet = self.harm(lender);
+            if !self.intruder_says(lender, &packet) {
+                break;
+            }
+        }
+        if self.lenders[lender].up {
+            self.lenders[lender].forget(CONN);
+        }
+    }
+
+    /// `false`: nobody listens any more.
+    fn intruder_says(&mut self, lender: usize, packet: &[u8]) -> bool {
+        if !self.lenders[lender].up {
+            return false;
+        }
+        let (journal, planted) = (self.journal, self.planted);
+        let bind = packet_of(&Header::new(FrameKind::Bind), &journal.0.to_le_bytes());
+        let before = self.lenders[lender].state();
+        // A second bind ends the session, and the next one begins another.
+        if let Outcome::Ended = self.lenders[lender].on_packet(CONN, &bind, journal, planted) {
+            self.lenders[lender].forget(CONN);
+            self.lenders[lender].on_packet(CONN, &bind, journal, planted);
+        }
+        let kind = Frame::parse(packet).map_or(0, |frame| frame.header.kind as u64);
+        self.trace.mark(self.now, 12, kind);
+        self.tell(|| format!("an intruder says a frame of kind {kind} to lender {lender}"));
+        let outcome = self.lenders[lender].on_packet(CONN, packet, journal, planted);
+        let after = self.lenders[lender].state();
+        if before != after {
+            self.coverage.hit("intruder: members changed");
+            self.usurped[lender] = true;
+        }
+        if before.epoch != after.epoch {
+            self.coverage.hit("intruder: fences");
+        }
+        if let Outcome::Died = outcome {
+            self.lender_died(lender);
+            return false;
+        }
+        true
+    }
+
+    /// A frame that does harm, in the writer's name mostly.
+    fn harm(&mut self, lender: usize) -> Vec<u8> {
+        let state = self.lenders[lender].state();
+        let mut header = Header {
+            epoch: state.epoch,
+            who: state.writer.0,
+            lsn: state.received,
+            ..Header::new(FrameKind::Append)
+        };
+        let mut body = Vec::new();
+        match self.rng.below(20) {
+            0 => {
+                header.kind = FrameKind::Seal;
+                header.epoch = Epoch(state.epoch.0 + self.rng.pick(&[0, 1, 1, 2, 1000]));
+                header.who = NAME;
+            }
+            1 | 2 => {
+                header.kind = FrameKind::Join;
+                header.lsn = self.a_place(state.held);
+                header.mark = self.rng.pick(&[state.chain, 0]);
+                header.stable = Lsn(u64::from(state.generation) + self.rng.below(3));
+                let bytes = self.rng.pick(&[self.profile.window, WINDOW_BYTES_MIN, 1 << 40]);
+                body.extend_from_slice(&bytes.to_le_bytes());
+            }
+            3..7 => body = self.forged(state.held, state.chain, state.epoch),
+            7 | 8 => {
+                header.lsn = Lsn(state.received.0 + 8 * self.rng.between(1, 1000));
+                (header.stable, header.flags) = (header.lsn, Flag::FRESH);
+            }
+            9..12 => {
+                header.kind = FrameKind::Ping;
+                header.stable = state.held;
+            }
+            12 => {
+                header.kind = FrameKind::Leave;
+                (header.lsn, header.mark) = (Lsn(state.window_epoch.0.into()), state.generation);
+            }
+            13 => header.kind = FrameKind::Status,
+            14 | 15 => {
+                header.kind = FrameKind::Read;
+                header.lsn = self.a_place(state.held);
+                body.extend_from_slice(&u32::MAX.to_le_bytes());
+            }
+            _ => {
+                header.kind = self
+                    .rng
+                    .pick(&[FrameKind::Append, FrameKind::Join, FrameKind::Ack]);
+                header.lsn = self.a_place(state.held);
+                header.who = NAME;
+                body.resize(self.rng.index(300), 0x5A);
+            }
+        }
+        packet_of(&header, &body)
+    }
+
+    fn a_place(&mut self, held: Lsn) -> Lsn {
+        match self.rng.below(4) {
+            0 => held,
+            1 => Lsn(self.rng.draw()),
+            2 => Lsn(held.0.saturating_sub(8 * self.rng.below(100))),
+            _ => Lsn(held.0 + 8 * self.rng.below(100)),
+        }
+    }
+
+    /// A record that follows on and checks, but for the seal: the intruder does not have the journal's key.
+    fn forged(&mut self, lsn: Lsn, chain: u32, epoch: Epoch) -> Vec<u8> {
+        let payload = self.rng.index(200);
+        let link = Link { lsn, chain };
+        let header = RecordHeader::new(link, epoch, Lsn(0), Kind(16), false, payload);
+        let mut record = vec![0xBA; header.length];
+        header.write(&mut record);
+        finish_record(&mut record, self.journal.into());
+        record
+    }
+
+    /// Whether a lender's word is worth nothing: it lies, or an intruder has had its hands on the journal's member there.
+    pub(crate) fn is_spoilt(&self, lender: usize) -> bool {
+        self.profile.hostile == Some(lender) || self.usurped[lender]
+    }
+
+    /// Whether there is anybody who lies.
+    pub(crate) fn has_liars(&self) -> bool {
+        self.profile.hostile.is_some() || self.profile.intruded
+    }
+
+    /// Whether a record that a member gave opens under the journal's key: whoever has that made it.
+    pub(crate) fn opens(&self, host: usize, lsn: Lsn, record: &[u8]) -> bool {
+        let history = &self.hosts[host].history;
+        let end = lsn.0.saturating_add(record.len() as u64);
+        !self.profile.intruded || end <= history.tail().0 && history.bytes(lsn, Lsn(end)) == record
+    }
+}

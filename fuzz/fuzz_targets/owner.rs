@@ -1,0 +1,5 @@
+#![no_main]
+
+use netram_fuzzed::programs::owner;
+
+libfuzzer_sys::fuzz_target!(init: owner::begin(), |bytes: &[u8]| owner::run(bytes));

@@ -1,0 +1,5 @@
+#![no_main]
+
+use netram_fuzzed::programs::packets;
+
+libfuzzer_sys::fuzz_target!(init: packets::begin(), |bytes: &[u8]| packets::run(bytes));

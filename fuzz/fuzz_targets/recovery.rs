@@ -1,0 +1,5 @@
+#![no_main]
+
+use netram_fuzzed::programs::recovery;
+
+libfuzzer_sys::fuzz_target!(init: recovery::begin(), |bytes: &[u8]| recovery::run(bytes));
