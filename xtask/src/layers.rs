@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::{code, tree};
 
 /// Every crate and its layer. A crate that is not here is refused, so the table cannot fall behind.
-const LAYERS: [(&str, u8); 30] = [
+const LAYERS: [(&str, u8); 31] = [
     ("netram", 4),
     ("netram-capi", 4),
     ("netram-sqlext", 4),
@@ -40,6 +40,7 @@ const LAYERS: [(&str, u8); 30] = [
     ("netram-disk", 1),
     ("netram-files", 1),
     ("netram-pagesim", 1),
+    ("netram-log", 1),
     ("netram-proto", 0),
 ];
 

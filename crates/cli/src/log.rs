@@ -1,8 +1,14 @@
 //! What the program says about itself while it runs: to standard error, as text or JSON.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::AsFd as _;
+use std::panic::PanicHookInfo;
+use std::sync::OnceLock;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use netram_log::Lines;
 use tracing_subscriber::EnvFilter;
 
 /// How much to log, and how.
@@ -31,8 +37,15 @@ enum LogFormat {
     Json,
 }
 
+/// A process that ends waits for its last lines no longer than this: where nobody reads them, it would wait for ever.
+const LAST_LINES: Duration = Duration::from_millis(300);
+
+static LINES: OnceLock<Lines> = OnceLock::new();
+
 /// Starts logging. With `quiet`, warnings are left out too: a demonstration kills lenders on purpose, and what the
 /// library says of it would stand in the middle of the results. `NETRAM_LOG` overrides the level, as in `NETRAM_LOG=netram_lender=debug`.
+///
+/// Lines are written by a thread of their own: whoever serves never waits for standard error, and never ends because of it.
 pub(crate) fn start(args: &LogArgs, quiet: bool) {
     let level = match args.verbose {
         0 if quiet => "error",
@@ -42,11 +55,72 @@ pub(crate) fn start(args: &LogArgs, quiet: bool) {
         _ => "trace",
     };
     let filter = EnvFilter::try_from_env("NETRAM_LOG").unwrap_or_else(|_| EnvFilter::new(level));
-    let lines = tracing_subscriber::fmt()
+    let note = match args.log_format {
+        LogFormat::Text => text_note,
+        LogFormat::Json => json_note,
+    };
+    let lines = match own_standard_error().and_then(|output| Lines::to(output, note)) {
+        Ok(lines) => lines,
+        // Without room for a descriptor or a thread nothing will be served here, and what says so is no log line.
+        Err(_) => return,
+    };
+    let lines = LINES.get_or_init(|| lines);
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| match panic_text(panic) {
+        Some(text) => say(&text),
+        None => usual(panic),
+    }));
+    let logged = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(io::stderr);
+        .with_writer(|| lines.clone());
     match args.log_format {
-        LogFormat::Text => lines.with_ansi(io::IsTerminal::is_terminal(&io::stderr())).init(),
-        LogFormat::Json => lines.json().flatten_event(true).init(),
+        LogFormat::Text => logged
+            .with_ansi(io::IsTerminal::is_terminal(&io::stderr()))
+            .init(),
+        LogFormat::Json => logged.json().flatten_event(true).init(),
     }
+}
+
+/// Standard error by a descriptor of its own: a thread that waits for it holds no lock that another one needs.
+fn own_standard_error() -> io::Result<File> {
+    Ok(File::from(io::stderr().as_fd().try_clone_to_owned()?))
+}
+
+/// A sentence on standard error, in its place between the log's lines.
+pub(crate) fn say(text: &str) {
+    match LINES.get() {
+        Some(lines) => lines.say(format!("{text}\n").as_bytes()),
+        // Nobody is left to be told if this fails.
+        None => drop(writeln!(io::stderr().lock(), "{text}")),
+    }
+}
+
+/// Has the last lines written, before the process ends.
+pub(crate) fn finish() {
+    if let Some(lines) = LINES.get() {
+        lines.drain(LAST_LINES);
+    }
+}
+
+/// A thread that panics says so without waiting. `None`: somebody wants to see where it was, and the usual way shows that.
+fn panic_text(panic: &PanicHookInfo<'_>) -> Option<String> {
+    if std::env::var_os("RUST_BACKTRACE").is_some() {
+        return None;
+    }
+    let thread = std::thread::current();
+    Some(format!(
+        "\nthread '{}' {panic}",
+        thread.name().unwrap_or("without a name")
+    ))
+}
+
+fn text_note(lost: u64) -> String {
+    format!("{lost} log lines were dropped: standard error did not take them\n")
+}
+
+fn json_note(lost: u64) -> String {
+    let message = format!("{lost} log lines were dropped: standard error did not take them");
+    let note =
+        serde_json::json!({ "level": "WARN", "message": message, "dropped": lost, "target": "netram" });
+    format!("{note}\n")
 }

@@ -14,6 +14,7 @@ mod notify;
 mod options;
 mod output;
 mod settings;
+mod signals;
 
 use std::io;
 use std::process::ExitCode;
@@ -101,17 +102,22 @@ fn run() -> ExitCode {
     log::start(&netram.log, netram.command.is_quiet());
     if netram.command.is_service() {
         descriptors::raise();
+        if let Err(error) = signals::take_meaningless() {
+            tracing::warn!(%error, "a signal that means nothing may end this");
+        }
     }
     let outcome = netram.command.run();
     command::site::leave_to_signal();
-    match outcome {
+    let code = match outcome {
         Ok(code) => code,
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             output::complain(&error);
             ExitCode::from(if error.is::<Usage>() { USAGE } else { FAILED })
         }
-    }
+    };
+    log::finish();
+    code
 }
 
 /// Whoever read our output has seen enough, as in `netram status ... | head -1`.

@@ -7,6 +7,8 @@ use anyhow::Result;
 use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 use serde::Serialize;
 
+use crate::log;
+
 /// A rule below the header and around the whole, none between rows.
 const STYLE: TableStyle = TableStyle::new()
     .top_border(LineStyle::none().fill('─').junction('─'))
@@ -18,6 +20,11 @@ pub(crate) fn line(text: impl std::fmt::Display) -> Result<()> {
     Ok(writeln!(io::stdout().lock(), "{text}")?)
 }
 
+/// A line on standard output that a service goes on without: whoever started it may listen no longer.
+pub(crate) fn announce(text: impl std::fmt::Display) {
+    let _ = writeln!(io::stdout().lock(), "{text}");
+}
+
 /// A value as JSON on standard output.
 pub(crate) fn json(value: &impl Serialize) -> Result<()> {
     line(serde_json::to_string_pretty(value)?)
@@ -25,8 +32,7 @@ pub(crate) fn json(value: &impl Serialize) -> Result<()> {
 
 /// An error on standard error: what, why, and the remedy if there is one.
 pub(crate) fn complain(error: &anyhow::Error) {
-    // Nobody is left to be told if this fails.
-    let _ = writeln!(io::stderr().lock(), "netram: {}", sentence(error));
+    log::say(&format!("netram: {}", sentence(error)));
 }
 
 /// An error and its causes in one line. Libraries name the cause in their own sentence already; it is not said twice.
@@ -57,7 +63,7 @@ pub(crate) fn plain(text: &str) -> String {
 
 /// Something worth knowing that is no result, on standard error.
 pub(crate) fn remark(text: impl std::fmt::Display) {
-    let _ = writeln!(io::stderr().lock(), "{text}");
+    log::say(&text.to_string());
 }
 
 /// Whether a person watches the progress.

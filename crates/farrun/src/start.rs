@@ -2,11 +2,14 @@
 //! the next number, meets none of ours; and no child inherits one.
 
 use std::error::Error;
+use std::fs::File;
 use std::io;
+use std::os::fd::AsFd as _;
 use std::sync::mpsc::sync_channel;
 
 use netram_far::run::{Settings, SettingsError};
 use netram_far::{Arena, ArenaError, Ground};
+use netram_log::Lines;
 use tracing::Level;
 
 use crate::abi;
@@ -64,16 +67,27 @@ pub(crate) fn heap(settings: &Settings) -> Result<Heap, StartError> {
     Ok(Heap::new(ground, settings.threshold_bytes as usize))
 }
 
-fn arena(settings: &Settings) -> Result<Arena, StartError> {
-    abi::leave_descriptors().map_err(|error| StartError::System("having descriptors of its own", error))?;
-    // Only now: what is logged goes to the standard error that these threads have.
-    let lines = tracing_subscriber::fmt()
+/// Logs by a thread of its own: the program's standard error may be a pipe that nobody reads, or a disk that is full.
+fn log() -> io::Result<()> {
+    let output = File::from(io::stderr().as_fd().try_clone_to_owned()?);
+    let lines = Lines::to(output, |lost| {
+        format!("netram run: {lost} log lines were dropped: standard error did not take them\n")
+    })?;
+    let logged = tracing_subscriber::fmt()
         .with_max_level(Level::WARN)
-        .with_writer(io::stderr)
+        .with_writer(move || lines.clone())
         .with_ansi(false)
         .finish();
     // In a program that has a subscriber of its own, by the same library of another version, there are two.
-    let _ = tracing::subscriber::set_global_default(lines);
+    let _ = tracing::subscriber::set_global_default(logged);
+    Ok(())
+}
+
+fn arena(settings: &Settings) -> Result<Arena, StartError> {
+    abi::leave_descriptors().map_err(|error| StartError::System("having descriptors of its own", error))?;
+    // Only now: what is logged goes to the standard error that these threads have.
+    // A program without standard error runs without a log.
+    drop(log());
     let config = settings
         .arena()
         .map_err(|error| StartError::Key(error.to_string()))?;

@@ -319,12 +319,12 @@ impl Lend {
         let service: Option<Arc<dyn DataService>> = None;
         let lender = Arc::new(Lender::start_with(config, service).context("starting the lender")?);
         for address in lender.addresses() {
-            output::line(format_args!("listening {address}"))?;
+            output::announce(format_args!("listening {address}"));
         }
         for address in lender.data_addresses() {
-            output::line(format_args!("data sessions {address}"))?;
+            output::announce(format_args!("data sessions {address}"));
         }
-        output::line("ready")?;
+        output::announce("ready");
         let served = serve(&lender, signals, grace, forget);
         #[cfg(feature = "products")]
         if let Some(keeper) = keeper {

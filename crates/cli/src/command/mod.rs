@@ -163,7 +163,10 @@ impl Command {
                     #[cfg(feature = "products")]
                     Part::Bash(player) => player.run()?,
                     #[cfg(feature = "products")]
-                    Part::Server(server) => server.run()?,
+                    Part::Server(server) => {
+                        crate::signals::take_meaningless()?;
+                        server.run()?;
+                    }
                 }
                 Ok(ExitCode::SUCCESS)
             }

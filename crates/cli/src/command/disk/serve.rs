@@ -86,9 +86,9 @@ impl Serve {
         let server = Arc::new(Server::start(config)?);
         let control = control(&volume, &server);
         for address in server.addresses() {
-            output::line(format_args!("listening {address}"))?;
+            output::announce(format_args!("listening {address}"));
         }
-        output::line("ready")?;
+        output::announce("ready");
         signals.forever().next();
         drop(control);
         let counters = server.stats();

@@ -77,9 +77,9 @@ impl Serve {
         let what = || format!("serving {}", self.region.display());
         let serving = Arc::new(Serving::start(&self.region, config).with_context(what)?);
         for address in serving.addresses() {
-            output::line(format_args!("listening {address}"))?;
+            output::announce(format_args!("listening {address}"));
         }
-        output::line("ready")?;
+        output::announce("ready");
         notify("READY=1");
         until_signalled(&serving, signals)?;
         Ok(ExitCode::SUCCESS)
