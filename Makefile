@@ -33,7 +33,7 @@ help:
 	@echo "make users [SECONDS=]  file systems and databases on a volume that is killed under them (default five minutes)"
 	@echo "make guest             a volume attached by the kernel's ublk, in a guest under QEMU that is cut off"
 	@echo "make fuzz [SECONDS=]   every parser and machine, fed by libFuzzer (default ten minutes)"
-	@echo "make miri              what runs without a kernel, in Miri; needs a nightly toolchain that has it"
+	@echo "make miri              tests of the formats, in Miri; needs a nightly toolchain that has it"
 	@echo "make soak [SECONDS=]   all long tests one after the other: simulator, faults, users and others (default an hour)"
 	@echo "make bench [ARGS=]     measure every figure beside its floor (ARGS=--quick: under two minutes)"
 	@echo "make build             the program, the C library, and what netram pagesim, netram run and SQLite load"
