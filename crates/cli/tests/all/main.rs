@@ -31,5 +31,6 @@ mod shared;
 mod shared_figures;
 mod shared_served;
 mod sqlite;
+mod standard_error;
 mod users;
 mod volume_figures;

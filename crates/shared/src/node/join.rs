@@ -19,6 +19,7 @@ use netram_proto::shared::message::Join;
 use netram_proto::shared::node::{Deed, Node as Machine, NodeConfig, State};
 use netram_proto::wire::Link;
 
+use super::clock::Clock;
 use super::core::Core;
 use super::error::{Gone, JoinError};
 use super::hands::Work;
@@ -27,7 +28,7 @@ use super::making::{Desk, Fresh, Made, Task, make, nothing_is_kept};
 use super::mark::Mark;
 use super::options::Options;
 use super::payload::Payload;
-use super::shared::{Parts, Shared, time_since};
+use super::shared::{Parts, Shared};
 
 /// Between two attempts to find a server that is not there yet.
 const CONNECT_PAUSE: Duration = Duration::from_millis(50);
@@ -49,7 +50,7 @@ struct Joining {
     to_send: VecDeque<ToServer<Payload>>,
     /// The newest view that the machine was told.
     newest: u64,
-    origin: Instant,
+    clock: Clock,
 }
 
 /// Joins with a new journal at `root`, where nothing is.
@@ -99,7 +100,7 @@ fn attempt(options: &Options, root: PathBuf) -> Result<Arrived, JoinError> {
         machine,
         to_send: VecDeque::new(),
         newest: version,
-        origin: Instant::now(),
+        clock: Clock::new(),
     };
     let fresh = Fresh {
         journal,
@@ -170,13 +171,13 @@ impl Joining {
                 match session.receive().map_err(broken)? {
                     Some(message) => {
                         session.is_awaited();
-                        self.machine.handle(time_since(self.origin), message);
+                        self.machine.handle(self.clock.now(), message);
                     }
                     None => session.rest(flushed, || desk.is_over()).map_err(broken)?,
                 }
             }
             self.take_view(desk);
-            self.machine.on_tick(time_since(self.origin));
+            self.machine.on_tick(self.clock.now());
             self.settle(desk)?;
         }
         // It may have come last.
@@ -240,7 +241,7 @@ impl Joining {
             spans: made.spans,
             id: made.id,
             core,
-            origin: self.origin,
+            clock: self.clock,
             wait: options.wait,
             mark: made.mark,
             stores: made.stores,

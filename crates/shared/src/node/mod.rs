@@ -51,6 +51,7 @@
 //! and none is handed to another thread.
 
 mod alone;
+mod clock;
 mod copy;
 mod core;
 pub mod error;

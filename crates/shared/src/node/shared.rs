@@ -13,6 +13,7 @@ use netram_proto::time::Time;
 use netram_rvm::{RealStorage, Region, Rvm};
 use netram_transport::{WaitPolicy, WaitStep};
 
+use super::clock::Clock;
 use super::core::{Afterwards, Core, Sleeper};
 use super::error::{AcquireError, Gone};
 use super::hands::Hands;
@@ -58,7 +59,7 @@ pub(super) struct Shared {
     /// There is no node any more.
     over: AtomicBool,
     stopping: AtomicBool,
-    origin: Instant,
+    clock: Clock,
     pub(super) wait: WaitPolicy,
     pub(super) mark: Mark,
     pub(super) stores: Stores,
@@ -85,7 +86,7 @@ pub(super) struct Parts {
     pub(super) spans: Spans,
     pub(super) id: NodeId,
     pub(super) core: Core,
-    pub(super) origin: Instant,
+    pub(super) clock: Clock,
     pub(super) wait: WaitPolicy,
     pub(super) mark: Mark,
     pub(super) stores: Stores,
@@ -114,7 +115,7 @@ impl Shared {
             pauses: AtomicBool::new(false),
             over: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
-            origin: parts.origin,
+            clock: parts.clock,
             wait: parts.wait,
             mark: parts.mark,
             stores: parts.stores,
@@ -188,7 +189,7 @@ impl Shared {
     }
 
     pub(super) fn now(&self) -> Time {
-        time_since(self.origin)
+        self.clock.now()
     }
 
     /// The node is none any more. What it has appended and nobody acknowledged is of unknown outcome from now on.
@@ -328,9 +329,4 @@ impl Shared {
     pub(super) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::SeqCst)
     }
-}
-
-/// The machine's time.
-pub(super) fn time_since(origin: Instant) -> Time {
-    Time(u64::try_from(origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
 }

@@ -1,0 +1,44 @@
+//! The clock by which a node's lease runs. It counts the time in which the machine sleeps: the others do not wait for a
+//! machine that does, and may have been given every lock meanwhile. (`Instant` stands still then.)
+
+use std::time::Duration;
+
+use netram_proto::time::Time;
+use rustix::time::{ClockId, clock_gettime};
+
+/// Counts from when it was made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock(Duration);
+
+impl Clock {
+    pub(super) fn new() -> Clock {
+        Clock(since_boot())
+    }
+
+    /// The machine's time.
+    pub(super) fn now(self) -> Time {
+        let nanoseconds = since_boot().saturating_sub(self.0).as_nanos();
+        Time(u64::try_from(nanoseconds).unwrap_or(u64::MAX))
+    }
+}
+
+fn since_boot() -> Duration {
+    let now = clock_gettime(ClockId::Boottime);
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_counts_what_the_machine_slept() {
+        // The kernel's own account of the time since it started, sleep included.
+        let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
+        let seconds: f64 = uptime.split(' ').next().unwrap().parse().unwrap();
+        assert!((since_boot().as_secs_f64() - seconds).abs() < 60.0);
+        let clock = Clock::new();
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(clock.now() >= Time(2_000_000));
+    }
+}
