@@ -446,6 +446,14 @@ mod tests {
         assert_eq!(Table::read(&file, JOURNAL, FOLDER).unwrap(), table);
     }
 
+    /// A table that was never written.
+    fn of(entries: Vec<Entry>) -> Table {
+        Table {
+            entries,
+            ..Table::default()
+        }
+    }
+
     #[test]
     fn a_blank_table_is_an_empty_one() {
         assert_eq!(Table::read(&file(), JOURNAL, FOLDER).unwrap(), Table::default());
@@ -454,11 +462,7 @@ mod tests {
     #[test]
     fn a_full_table_reads_back() {
         let file = file();
-        let mut table = Table {
-            sequence: 0,
-            entries: (0..SEGMENTS_MAX as u32).map(entry).collect(),
-            alone: false,
-        };
+        let mut table = of((0..SEGMENTS_MAX as u32).map(entry).collect());
         table.write(&file, JOURNAL, FOLDER).unwrap();
         assert_eq!(Table::read(&file, JOURNAL, FOLDER).unwrap(), table);
     }
@@ -466,11 +470,7 @@ mod tests {
     #[test]
     fn a_table_that_was_moved_names_the_segments_that_were_moved_with_it() {
         let file = file();
-        let mut table = Table {
-            sequence: 0,
-            entries: vec![entry(0), entry(1), entry(2)],
-            alone: false,
-        };
+        let mut table = of(vec![entry(0), entry(1), entry(2)]);
         table.entries[1].path = "/segments-too/1".to_owned();
         table.entries[2].path = "/segments/deep/2".to_owned();
         table.write(&file, JOURNAL, FOLDER).unwrap();
@@ -509,11 +509,7 @@ mod tests {
             path: format!("/{index:0>250}"),
             ..entry(index)
         };
-        let mut table = Table {
-            sequence: 0,
-            entries: (0..SEGMENTS_MAX as u32).map(long).collect(),
-            alone: false,
-        };
+        let mut table = of((0..SEGMENTS_MAX as u32).map(long).collect());
         let refused = table.write(&file, JOURNAL, FOLDER);
         assert!(
             matches!(refused, Err(TableError::PathsTooLong { .. })),
@@ -525,11 +521,7 @@ mod tests {
     #[test]
     fn a_write_torn_anywhere_leaves_the_older_table() {
         let file = file();
-        let mut table = Table {
-            sequence: 0,
-            entries: (0..9).map(entry).collect(),
-            alone: false,
-        };
+        let mut table = of((0..9).map(entry).collect());
         table.write(&file, JOURNAL, FOLDER).unwrap();
         let old = (file.0.borrow().clone(), table.clone());
         table.entries.extend((9..18).map(entry));
@@ -547,11 +539,7 @@ mod tests {
     #[test]
     fn a_first_write_torn_anywhere_leaves_an_empty_or_the_whole_table() {
         let file = file();
-        let mut table = Table {
-            sequence: 0,
-            entries: (0..9).map(entry).collect(),
-            alone: false,
-        };
+        let mut table = of((0..9).map(entry).collect());
         table.write(&file, JOURNAL, FOLDER).unwrap();
         let new = file.0.borrow().clone();
         for sectors in 0..TABLE_BYTES as usize / 512 {
@@ -568,11 +556,7 @@ mod tests {
     #[test]
     fn damaged_foreign_and_short_tables_are_refused() {
         let file = file();
-        let mut table = Table {
-            sequence: 0,
-            entries: vec![entry(0)],
-            alone: false,
-        };
+        let mut table = of(vec![entry(0)]);
         table.write(&file, JOURNAL, FOLDER).unwrap();
         let foreign = Table::read(&file, JournalId(8), FOLDER);
         assert!(matches!(foreign, Err(TableError::Foreign { found: JOURNAL, .. })));
