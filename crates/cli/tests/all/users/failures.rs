@@ -43,7 +43,8 @@ fn all_but(missing: &str) -> tempfile::TempDir {
 fn a_story_that_cannot_be_told_here_is_left_out_alone() {
     let disk = tempfile::tempdir().unwrap();
     let mut command = crate::common::netram();
-    command.env("PATH", all_but("nft").path());
+    let programs = all_but("nft");
+    command.env("PATH", programs.path());
     command.args([
         "bench",
         "failures",
