@@ -1,4 +1,4 @@
-//! What the kernel and this program's other processes say, for fuzzers (`crates/fuzzed`) and nobody else.
+//! Parsers of the kernel's and other processes' bytes, open to fuzzers (`crates/fuzzed`) and nobody else.
 
 use crate::fuse;
 use crate::ublk::wire::fuzz_request;

@@ -274,7 +274,7 @@ fn ms(span: Duration) -> f64 {
     span.as_secs_f64() * 1e3
 }
 
-/// What this machine lacks for `failure` alone.
+/// Names the program that this machine lacks for `failure` alone.
 pub(super) fn lacking_for(failure: Failure) -> Option<String> {
     match failure {
         Failure::SwitchLost => {

@@ -108,7 +108,7 @@ impl Tell {
     }
 }
 
-/// What a lender has of the journal.
+/// A lender's part of the journal.
 struct Kept {
     epoch: Epoch,
     writer: WriterId,

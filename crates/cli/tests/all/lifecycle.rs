@@ -1,4 +1,4 @@
-//! What a lender keeps, through its restarts, and until somebody says that it is over.
+//! A lender keeps windows through its restarts, until somebody says that the journal is over.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! What a program may ask of its memory: sizes, alignments and places, as without far memory; its own
+//! Programs ask of their memory sizes, alignments and places, as without far memory; their own
 //! allocators; its core dumps.
 
 use std::os::unix::process::ExitStatusExt;
