@@ -20,7 +20,9 @@ pub(super) fn run(world: &mut World) {
     world.coverage.hit("operators: stories");
     let mut last = 0;
     for _ in 0..world.rng.between(2, 6) {
-        let host = if world.rng.chance(500) { 0 } else { copy };
+        // Once the copy has opened, the world does not know what the original may take back from it.
+        let begun = world.hosts[copy].copied_from.is_none();
+        let host = if world.rng.chance(500) && !begun { 0 } else { copy };
         let other = if host == 0 { copy } else { 0 };
         // A journal's lock keeps a second process from the same directory, not from a copy of it.
         if let Some(process) = world.living(host) {
