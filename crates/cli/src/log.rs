@@ -5,6 +5,7 @@ use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
 use std::panic::PanicHookInfo;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -41,6 +42,14 @@ enum LogFormat {
 const LAST_LINES: Duration = Duration::from_millis(300);
 
 static LINES: OnceLock<Lines> = OnceLock::new();
+
+/// This process serves: it waits for nobody who reads what it says.
+static SERVES: AtomicBool = AtomicBool::new(false);
+
+/// Has every sentence from now on written by the log's thread. A command that only answers writes its own: its error must be read.
+pub(crate) fn serve() {
+    SERVES.store(true, Ordering::Relaxed);
+}
 
 /// Starts logging. With `quiet`, warnings are left out too: a demonstration kills lenders on purpose, and what the
 /// library says of it would stand in the middle of the results. `NETRAM_LOG` overrides the level, as in `NETRAM_LOG=netram_lender=debug`.
@@ -89,9 +98,9 @@ fn own_standard_error() -> io::Result<File> {
 /// A sentence on standard error, in its place between the log's lines.
 pub(crate) fn say(text: &str) {
     match LINES.get() {
-        Some(lines) => lines.say(format!("{text}\n").as_bytes()),
+        Some(lines) if SERVES.load(Ordering::Relaxed) => lines.say(format!("{text}\n").as_bytes()),
         // Nobody is left to be told if this fails.
-        None => drop(writeln!(io::stderr().lock(), "{text}")),
+        _ => drop(writeln!(io::stderr().lock(), "{text}")),
     }
 }
 

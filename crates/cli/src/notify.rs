@@ -3,8 +3,11 @@
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Tells systemd, if it started this process and wants to know.
+use crate::log;
+
+/// Tells systemd, if it started this process and wants to know. Whoever has something to tell serves.
 pub(crate) fn notify(what: &str) {
+    log::serve();
     let Ok(path) = std::env::var("NOTIFY_SOCKET") else {
         return;
     };

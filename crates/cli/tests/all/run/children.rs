@@ -27,7 +27,7 @@ fn each_of_a_child_its_child_and_their_parent_has_far_memory_of_its_own() {
     assert_eq!(text(&ran.stdout), "each has its own\n");
 }
 
-/// It asks later than whoever forks waits for it; and whoever forks would do that for ever.
+/// The child asks later than whoever forks waits for it; and whoever forks would do that for ever.
 #[test]
 fn children_that_cannot_have_far_memory_end_with_the_reason_and_so_does_who_starts_them() {
     let Some(site) = Site::new("late", 1, "64MiB") else {

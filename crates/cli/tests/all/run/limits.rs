@@ -73,13 +73,13 @@ fn jemalloc_runs_and_its_memory_is_paged() {
     runs_with("libjemalloc.so.2", true);
 }
 
-/// It reserves memory without access, and makes it accessible later.
+/// The allocator reserves memory without access, and makes it accessible later.
 #[test]
 fn mimalloc_runs_and_it_is_said_that_its_memory_is_not_paged() {
     runs_with("libmimalloc.so.2", false);
 }
 
-/// It maps memory past the C library.
+/// The allocator maps memory past the C library.
 #[test]
 fn tcmalloc_runs_and_it_is_said_that_its_memory_is_not_paged() {
     runs_with("libtcmalloc_minimal.so.4", false);

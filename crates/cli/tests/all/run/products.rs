@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::programs::{find, interpreter};
 use super::{Site, output, skipped, start, text};
 
-/// What a program says with and without far memory.
+/// Compares what a program says with and without far memory.
 fn says_the_same(site: &Site, local: &str, program: &Path, words: &[&str]) {
     let native = output(Command::new(program).args(words));
     assert!(native.status.success(), "{}", text(&native.stderr));
@@ -22,7 +22,7 @@ fn real(program: &str) -> Option<PathBuf> {
     find(program).map(|path| path.canonicalize().unwrap_or(path))
 }
 
-/// Its values, and what a child of it saves of them while it goes on.
+/// Redis keeps its values, and a child saves them while it goes on.
 #[test]
 fn redis_keeps_and_saves_its_values() {
     let (Some(server), Some(client)) = (find("redis-server"), find("redis-cli")) else {
@@ -65,7 +65,7 @@ fn redis_keeps_and_saves_its_values() {
     assert!(site.returned() > 256, "{} pages came back", site.returned());
 }
 
-/// It brings an allocator of its own, and starts a linker by `fork`.
+/// The compiler brings an allocator of its own, and starts a linker by `fork`.
 #[test]
 fn rustc_makes_a_program_that_works() {
     let Ok(asked) = Command::new("rustc").args(["--print", "sysroot"]).output() else {
