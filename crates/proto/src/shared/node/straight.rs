@@ -16,8 +16,9 @@
 //!
 //! **Which needs.** All that came in the stream since the node's record before, and what it took as a hint and has not seen in the
 //! stream. Older ones need not be said: whoever has the record before from the stream has what stands before it there, and whoever
-//! took it as a hint had its needs. A restarted server may have another order: what a node has that is not in it, the server
-//! says when the node resumes, and until it comes again all hints need it.
+//! took it as a hint had its needs. A node that resumes is not sent again what it took as a hint and the server has by then: that counts
+//! as come in the stream. A restarted server may have another order: what a node has that is not in it, the server says when the node
+//! resumes, and until it comes again all hints need it.
 //!
 //! **Whom it trusts.** The driver checks that a record's ranges lie under the locks that it wrote. That its node held those locks only
 //! the server knows. A node that hints what it never commits is broken or hostile, with the cluster's key in its hands; it cannot
@@ -69,8 +70,13 @@ impl Way {
         self.peers.clear();
     }
 
-    /// There is a new link: the server knows all but these, and names the peers anew.
+    /// There is a new link: the server knows all but these, and names the peers anew. The other hints that were taken are in its order by
+    /// now, and it sends none of them again.
     pub(super) fn resume(&mut self, ahead: Vec<(NodeId, Number)>) {
+        for (node, number) in core::mem::take(&mut self.ahead) {
+            let streamed = self.streamed.entry(node).or_default();
+            *streamed = (*streamed).max(number);
+        }
         self.ahead = ahead.into_iter().collect();
     }
 

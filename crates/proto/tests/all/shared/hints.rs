@@ -291,6 +291,32 @@ fn a_record_says_what_has_come_since_the_one_before_and_what_is_still_to_come() 
     assert_eq!(needs(commits(&mut node, 6)), [(OTHER, Number(2))]);
 }
 
+/// The server has such a record by then and sends it no more: the stream never brings it. Without it among the needs a peer could show what
+/// overwrote a value, and lack a record that had read that value.
+#[test]
+fn a_hint_that_the_server_has_when_its_taker_resumes_is_needed_by_the_next_record() {
+    let mut node = node();
+    assert!(node.on_hint(NOW, hint(1, 1)));
+    node.on_unlinked();
+    node.on_linked();
+    node.handle(
+        NOW,
+        ToNode::Resumed {
+            merged: Number(0),
+            position: Position(1),
+            ahead: Vec::new(),
+        },
+    );
+    let peer = ToNode::Peer {
+        node: PEER,
+        reach: Some(Reach::default()),
+    };
+    node.handle(NOW, peer);
+    let needs = commits(&mut node, 1).expect("a hint").needs;
+    assert_eq!(needs, [(PEER, Number(1))]);
+    assert_eq!(commits(&mut node, 2).expect("a hint").needs, []);
+}
+
 /// Whether somebody may wait for the tail of its next record.
 fn hurries(node: &mut Node<P>, number: u64, payload: P, acked: bool) -> bool {
     assert_eq!(node.on_appended(NOW, Link::default(), payload), Number(number));
