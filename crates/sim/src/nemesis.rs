@@ -277,7 +277,13 @@ impl World {
         let (journal, planted) = (self.journal, self.planted);
         let next = self.next_incarnation();
         if !self.lenders[lender].start(journal, next, planted) {
-            check::rule02::not_borne_out(lender);
+            // Whoever speaks in the writer's name may call a place stable at which no record begins.
+            if !self.is_spoilt(lender) {
+                check::rule02::not_borne_out(lender);
+            }
+            self.coverage.hit("intruder: memory forgotten at a restart");
+            self.nemesis.lost_at.resize(self.lenders.len(), Time(0));
+            self.nemesis.lost_at[lender] = self.now;
         }
         self.tell(|| format!("lender {lender} is up"));
     }

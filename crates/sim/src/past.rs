@@ -122,7 +122,7 @@ mod tests {
 
     fn opens(world: &mut World, reign: u32, end: Link) {
         world.hosts[0].view.epoch = Epoch(reign);
-        world.adopt(0, end, Lsn(0));
+        world.adopt(0, end, Lsn(0), false);
     }
 
     /// Where the log may end that is restored from a replica whose client was last heard in `reign`.

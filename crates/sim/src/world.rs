@@ -178,6 +178,8 @@ pub struct Overtaken {
     /// The number of the view it knew. Under a later one nobody promises anything: the newer reign cannot know whom to
     /// ask, which is why a live journal's directory must not be copied.
     pub version: u64,
+    /// Its operator accepted the loss of acknowledged records, also of those whose acknowledgement is on its way to a writer that stood still.
+    pub loss_accepted: bool,
 }
 
 /// Everything there is.
@@ -453,7 +455,7 @@ impl World {
 
     /// The reign on `host` begins with the log up to `end`, all of it on the platter; it was compared with
     /// [`World::truth`].
-    pub(crate) fn adopt(&mut self, host: usize, end: Link, head: Lsn) {
+    pub(crate) fn adopt(&mut self, host: usize, end: Link, head: Lsn, loss_accepted: bool) {
         match self.hosts[host].copied_from {
             Some(source) => {
                 self.inherit(host, end);
@@ -462,6 +464,7 @@ impl World {
                 self.hosts[source].overtaken = Some(Overtaken {
                     fork: end.lsn,
                     version,
+                    loss_accepted,
                 });
             }
             None => self.keep_past(host),

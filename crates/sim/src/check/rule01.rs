@@ -13,9 +13,10 @@ pub(crate) fn acked(world: &World, process: usize, upto: Lsn) {
     let host = &world.hosts[world.processes[process].host];
     if host
         .overtaken
-        .is_some_and(|by| upto <= by.fork || host.view.version != by.version)
+        .is_some_and(|by| upto <= by.fork || host.view.version != by.version || by.loss_accepted)
     {
-        // An acknowledgement under way when a newer reign took the members over, which has the records on its disk.
+        // An acknowledgement under way when a newer reign took the members over, which has the records on its disk or was told to do
+        // without them.
         return;
     }
     if let Err(what) = held(world, host, &host.view, upto) {

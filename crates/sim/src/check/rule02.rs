@@ -110,8 +110,8 @@ impl Witness {
     }
 }
 
-/// A lender's process died and its memory stayed, but did not check: what it held is as good as lost. No client here gives
-/// it reason to.
+/// A lender's process died and its memory stayed, but did not check: what it held is as good as lost. Only an
+/// intruder gives it reason to.
 pub(crate) fn not_borne_out(lender: usize) -> ! {
     fail(
         2,

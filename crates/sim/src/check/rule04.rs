@@ -97,7 +97,11 @@ pub(crate) fn closes(world: &World, process: usize, serving: &Serving, sent: &He
 /// A writer acknowledges `upto`: not by members that a newer reign has taken over, unless that reign has the records.
 pub(crate) fn acked(world: &World, process: usize, upto: Lsn) {
     let host = &world.hosts[world.processes[process].host];
-    if let Some(Overtaken { fork, version }) = host.overtaken
+    if let Some(Overtaken {
+        fork,
+        version,
+        loss_accepted: false,
+    }) = host.overtaken
         && upto > fork
         && upto > host.history.durable
         && host.view.version == version

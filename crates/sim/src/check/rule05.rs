@@ -94,7 +94,7 @@ pub(crate) fn recovered(world: &mut World, process: usize, end: Link, head: Link
     if end.lsn < must {
         world.coverage.hit("losses that were accepted");
     }
-    world.adopt(host, end, head.lsn);
+    world.adopt(host, end, head.lsn, accept_loss);
     on_platter(world, host, head.lsn, end.lsn);
 }
 

@@ -56,23 +56,18 @@ pub(crate) fn seals_are_proven(world: &World) {
 /// Everything is healed, and the directory on `host`, whose opening was the last to be proven, is refused as fenced: somebody else must
 /// have proven that it could open, later.
 pub(crate) fn is_fenced(world: &mut World, host: usize) {
-    let highest = world
-        .lenders
-        .iter()
-        .map(crate::lender::Lender::state)
-        .max_by_key(|state| state.epoch);
-    let Some(state) = highest else { return };
-    let by = |process: &&crate::process::Process| process.writer == state.writer && process.host != host;
-    if !world
-        .processes
-        .iter()
-        .any(|process| by(&process) && process.proven)
-    {
+    let states = world.lenders.iter().map(crate::lender::Lender::state);
+    let highest = states.clone().map(|state| state.epoch).max().unwrap_or_default();
+    // Two openings of one number may have sealed one member each: that of this host is one of them, if it went on without the other's member.
+    let others = states.filter(|state| state.epoch == highest).any(|state| {
+        let mut processes = world.processes.iter();
+        processes.any(|process| process.writer == state.writer && process.host != host && process.proven)
+    });
+    if !others && highest > Epoch(0) {
         fail(
             18,
             format!(
-                "host {host} could open, and cannot any more: fenced by epoch {}, under which nobody could",
-                state.epoch
+                "host {host} could open, and cannot any more: fenced by epoch {highest}, under which nobody could"
             ),
         );
     }
