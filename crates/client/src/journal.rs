@@ -247,6 +247,9 @@ impl Journal {
             // The disk thread writes everything before it ends; the server may be silent for ever.
             Voter::Server => Ok(Votes::default()),
         };
+        if releases == voter && flushed.is_ok() {
+            self.shared.meet_lenders();
+        }
         self.shared.end();
         let disk_ended = disk.join();
         let view_file = keeper.join();
@@ -294,7 +297,7 @@ impl Journal {
         stored.map_err(|failure| WaitError::DiskFailed(failure.error))?;
         let mut core = self.shared.core();
         core.writer.on_close();
-        self.shared.send(&mut core);
+        self.shared.say_all(&mut core);
         Ok(())
     }
 

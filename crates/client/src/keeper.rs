@@ -9,13 +9,17 @@ use netram_proto::failure::{CallError, RetryPolicy, RetryVerdict};
 use netram_proto::journal::{Slots, View};
 use netram_transport::connect;
 
-use crate::core::Shared;
+use crate::core::{Core, Shared};
 use crate::file::DiskFile;
 use crate::reason::Away;
 
 /// How often the machine is told the time. Bounds how late a silent lender is noticed.
 const TICK: Duration = Duration::from_millis(10);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long a closing waits for lenders, to tell them. Those that do not hear it keep a window until the journal is opened again or deleted.
+const FAREWELL: Duration = Duration::from_millis(500);
+/// Between looks while a closing waits.
+const LOOK: Duration = Duration::from_micros(200);
 
 /// The view file, which only the keeper writes once the journal serves.
 pub(crate) struct ViewFile {
@@ -188,6 +192,35 @@ fn start_connecting(shared: &Arc<Shared>, index: usize) {
 }
 
 impl Shared {
+    /// The journal is about to be closed: waits until each lender can be spoken to, or cannot. A journal that is closed as soon as it is open
+    /// has no link yet to lenders that have windows of its earlier reigns.
+    pub(crate) fn meet_lenders(&self) {
+        let until = Instant::now() + FAREWELL;
+        let mut core = self.core();
+        while Instant::now() < until && !core.closed {
+            self.pump(&mut core);
+            let now = self.now();
+            let meeting =
+                |index: usize| core.writer.is_meeting(index, now) && core.links.away(index).is_none();
+            if !(0..core.writer.lender_count()).any(meeting) {
+                return;
+            }
+            drop(core);
+            std::thread::sleep(LOOK);
+            core = self.core();
+        }
+    }
+
+    /// Sends what there is to say, also where a socket is full at first.
+    pub(crate) fn say_all(&self, core: &mut Core) {
+        let until = Instant::now() + FAREWELL;
+        self.send(core);
+        while core.links.any_unflushed() && Instant::now() < until {
+            std::thread::sleep(LOOK);
+            self.send(core);
+        }
+    }
+
     /// The journal is about to be closed: nothing that the disk refuses is waited out any more.
     pub(crate) fn hurry(&self) {
         let mut state = self.disk.state.lock().expect("nothing panics under this lock");

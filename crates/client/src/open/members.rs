@@ -85,7 +85,7 @@ fn await_verdict(
         }
         if Instant::now() >= told {
             told += TELL_EVERY;
-            tell(recovery, config.patience.saturating_sub(began.elapsed()));
+            tell(recovery, wanted, config.patience.saturating_sub(began.elapsed()));
         }
         while let Ok((index, link)) = connected.try_recv() {
             links[index] = Some(link);
@@ -109,13 +109,15 @@ fn await_verdict(
     }
 }
 
-/// Says who is waited for, and how much longer.
-fn tell(recovery: &Recovery, patience: Duration) {
-    let missing = recovery
-        .answers()
-        .filter(|(_, answer)| *answer != PeerAnswer::Complete);
+/// Says who is waited for and why, and how much longer.
+fn tell(recovery: &Recovery, wanted: &[Wanted], patience: Duration) {
+    let answers = recovery.answers().zip(wanted);
+    let missing = answers.filter(|((_, answer), _)| *answer != PeerAnswer::Complete);
     let missing: Vec<String> = missing
-        .map(|(address, answer)| format!("{address} ({answer})"))
+        .map(|((address, answer), wanted)| match &*wanted.away() {
+            Some(why) => format!("{address} ({why})"),
+            None => format!("{address} ({answer})"),
+        })
         .collect();
     tracing::warn!(
         "recovery waits for lenders that may hold acknowledged records that are nowhere else: {}. It waits {} s longer \
@@ -133,7 +135,6 @@ fn keep_connecting(
     wanted: &Weak<[Wanted]>,
     sender: &mpsc::Sender<(usize, Link)>,
 ) {
-    let mut told = false;
     while let Some(all) = wanted.upgrade() {
         let wanted = &all[index];
         if wanted.connection.load(Ordering::Relaxed) {
@@ -145,11 +146,9 @@ fn keep_connecting(
                     let _ = sender.send((index, link));
                 }
                 Err(error) => {
+                    // Whoever waits says so, and so does the journal that opens without it.
                     let why = Away::from(&error);
-                    if !told {
-                        tracing::warn!(lender = %address, %why, "cannot reach a member of the last view; trying on");
-                        told = true;
-                    }
+                    tracing::debug!(lender = %address, %why, "cannot reach a member of the last view; trying on");
                     *wanted.away() = Some(why);
                 }
             }

@@ -32,6 +32,26 @@ fn a_closed_journal_can_be_opened_while_a_connection_is_still_being_tried() {
         .unwrap();
 }
 
+/// The lender has a window of an earlier opening, and the closing comes before there is a link to it.
+#[test]
+fn a_journal_that_is_opened_and_closed_at_once_tells_its_lender() {
+    let place = Place::new();
+    Journal::create(&place.journal(), 1 << 20).unwrap();
+    for round in 0..5 {
+        let lender = place.lender("a");
+        let (journal, _) = place.open(place.config(&["a"], 1));
+        commit(&journal, b"by the lender", Durability::Remote);
+        // Its memory stays, and it is away when the journal is closed.
+        drop(lender);
+        journal.close().unwrap();
+        let lender = place.lender("a");
+        assert_eq!(lender.report().journals_used, 1, "round {round}");
+        let (journal, _) = Journal::open(&place.journal(), place.config(&["a"], 1)).unwrap();
+        journal.close().unwrap();
+        nothing_is_left(&lender);
+    }
+}
+
 /// A lender that can remember `journals_max` journals.
 fn small(place: &Place, journals_max: u32) -> Lender {
     let config = Config {

@@ -43,6 +43,16 @@ impl Writer {
         self.lenders.len()
     }
 
+    /// Whether it will be known in a moment if lender `index` can be spoken to. Whoever closes waits for that: the lender may have a
+    /// window of an earlier reign, and nobody tells it later that the journal is closed.
+    pub fn is_meeting(&self, index: usize, now: Time) -> bool {
+        match self.lenders[index].link {
+            LinkPhase::Down(due) => due <= now && self.fenced.is_none(),
+            LinkPhase::Connecting | LinkPhase::Binding | LinkPhase::Sealing => true,
+            LinkPhase::Ready => false,
+        }
+    }
+
     /// A connection to lender `index` stands.
     pub fn on_connected(&mut self, index: usize, now: Time) {
         let lender = &mut self.lenders[index];
