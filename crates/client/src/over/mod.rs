@@ -29,6 +29,7 @@ use netram_proto::journal::Forget;
 use netram_proto::wire::Frame;
 use netram_transport::{Address, ClusterKey, Link, Security, connect};
 
+use crate::config::JournalConfig;
 use crate::place::Place;
 
 pub use entry::Entry;
@@ -235,6 +236,17 @@ pub(crate) fn tell_in_background() {
     });
 }
 
+/// Tells the lenders of `config`, and the members of the last view of the journal at `root`, that the journal is over. It is about to be
+/// removed, and whoever else needed it has it. Returns those that are away: they keep its memory until their operator frees it.
+pub fn tell_now(root: &Path, config: &JournalConfig, patience: Duration) -> Vec<String> {
+    let Some(mut entry) = Entry::of(root, &Place::at(root), &config.lenders, None) else {
+        return Vec::new();
+    };
+    let deadline = Instant::now() + patience;
+    tell_with(&mut entry, &config.security, &mut BTreeSet::new(), deadline);
+    entry.lenders
+}
+
 /// Tells the entry's lenders, and keeps those that could not be told. `away`: not tried again.
 fn tell(entry: &mut Entry, away: &mut BTreeSet<String>, deadline: Instant) {
     let security = match &entry.key {
@@ -247,6 +259,10 @@ fn tell(entry: &mut Entry, away: &mut BTreeSet<String>, deadline: Instant) {
             }
         },
     };
+    tell_with(entry, &security, away, deadline);
+}
+
+fn tell_with(entry: &mut Entry, security: &Security, away: &mut BTreeSet<String>, deadline: Instant) {
     let mut forget = Forget::deleted(entry.journal, (entry.epoch, entry.writer), &entry.lenders);
     for (index, lender) in entry.lenders.iter().enumerate() {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -256,7 +272,7 @@ fn tell(entry: &mut Entry, away: &mut BTreeSet<String>, deadline: Instant) {
         if away.contains(lender) {
             continue;
         }
-        match connect(&address, &security, left.min(PATIENCE)) {
+        match connect(&address, security, left.min(PATIENCE)) {
             Ok(mut link) => talk(&mut forget, index, &mut link, deadline),
             Err(_) => {
                 away.insert(lender.clone());

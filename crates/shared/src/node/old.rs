@@ -16,7 +16,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use netram_client::{JournalConfig, Left, OpenError, Place};
+use netram_client::{JournalConfig, Left, OpenError, Place, over};
 use netram_proto::port::LogError;
 use netram_proto::shared::message::Fate;
 use netram_proto::shared::{NodeId, Number};
@@ -137,7 +137,7 @@ fn offer_one(shared: &Shared, root: &Path, config: &JournalConfig, until: Instan
     let fate = shared.ask(node, NEVER, ASK_EVERY)?;
     // Only those are forgotten that were gone.
     if matches!(fate, Some(Fate::Aborted | Fate::Forgotten)) {
-        return Ok(fs::remove_dir_all(root)?);
+        return remove(root, config);
     }
     let unread = match Left::open(root, config) {
         Ok((left, _)) => give(shared, &left, &marked, until).err(),
@@ -147,8 +147,19 @@ fn offer_one(shared: &Shared, root: &Path, config: &JournalConfig, until: Instan
     };
     match shared.outcome(node, NEVER, until)? {
         Fate::Open => Err(unread.unwrap_or(OldError::TimedOut)),
-        Fate::Committed | Fate::Aborted | Fate::Forgotten => Ok(fs::remove_dir_all(root)?),
+        Fate::Committed | Fate::Aborted | Fate::Forgotten => remove(root, config),
     }
+}
+
+/// Removes a journal that nobody needs. The server has told its lenders; one that has lost its memory since may have been asked for a window
+/// again by the process, if that stood still meanwhile. Whoever tells them first and is cut off tells them again.
+fn remove(root: &Path, config: &JournalConfig) -> Result<(), OldError> {
+    let away = over::tell_now(root, config, over::PATIENCE);
+    if !away.is_empty() {
+        let journal = root.display();
+        tracing::debug!(%journal, ?away, "lenders that are away were not told that a journal is over");
+    }
+    Ok(fs::remove_dir_all(root)?)
 }
 
 /// Offers a journal until the server wants nothing more of it.

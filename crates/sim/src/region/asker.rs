@@ -81,6 +81,16 @@ impl World {
         }
     }
 
+    /// A node's library has no use any more for what the members hold.
+    pub(super) fn stop_asking_about(&mut self, journal: JournalId) {
+        for asker in 0..self.askers.len() {
+            let about = |asker: &Asker| asker.journal == journal && matches!(asker.whose, Whose::Left { .. });
+            if self.askers[asker].as_ref().is_some_and(about) {
+                self.take_asker(asker);
+            }
+        }
+    }
+
     fn take_asker(&mut self, asker: usize) -> Option<Asker> {
         let taken = self.askers[asker].take()?;
         for conn in taken.conns.iter().flatten() {
@@ -159,11 +169,11 @@ impl World {
         };
         match &mut taken.talk {
             Talk::Forget(forget) => {
-                let Whose::Server { node, .. } = taken.whose else {
-                    unreachable!("the server alone has journals forgotten")
-                };
                 let all = forget.is_over();
-                self.server_has_told(node, all);
+                match taken.whose {
+                    Whose::Server { node, .. } => self.server_has_told(node, all),
+                    Whose::Left { slot, .. } => self.left_is_told(slot, taken.journal, all),
+                }
             }
             Talk::Read(recovery) => {
                 let Some(verdict) = recovery.verdict(now) else {

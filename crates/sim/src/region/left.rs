@@ -2,7 +2,7 @@
 //! reign of its own), offered to the server, removed when that has all of it.
 
 use netram_proto::id::{JournalId, WriterId};
-use netram_proto::journal::{Known, LogFile, Recovery, Slots, View, assemble};
+use netram_proto::journal::{Forget, Known, LogFile, Recovery, Slots, View, assemble};
 use netram_proto::limit::SLOT_BYTES;
 use netram_proto::planted::Planted;
 use netram_proto::shared::message::OldJournal;
@@ -23,6 +23,8 @@ enum State {
     Asking,
     /// Its records, from which number on, and how often it was offered.
     Read(Number, Vec<P>),
+    /// The server needs nothing of it: its lenders are told that it is over, then it is removed.
+    Over,
 }
 
 pub(super) struct Left {
@@ -57,7 +59,7 @@ impl World {
     /// Reads what was left, and offers what was read.
     pub(super) fn offer_left(&mut self, slot: usize) {
         let now = self.now;
-        let due = |left: &Left| left.again_at <= now && left.state != State::Asking;
+        let due = |left: &Left| left.again_at <= now && !matches!(left.state, State::Asking | State::Over);
         let Some(at) = self.slots[slot].left.iter().position(due) else {
             return;
         };
@@ -78,7 +80,43 @@ impl World {
                     self.coverage.hit("region: journals offered");
                 }
             }
-            State::Asking => (),
+            State::Asking | State::Over => (),
+        }
+    }
+
+    /// The server has written down that it needs nothing of this node's journal. A process that stood still may have joined a lender after
+    /// the server had told that lender that the node is gone, if the lender has lost its memory in between.
+    pub(super) fn left_is_over(&mut self, slot: usize, node: NodeId) {
+        let Some(life) = self.slots[slot].process.as_ref().map(|process| process.life) else {
+            return;
+        };
+        let lenders: Vec<String> = (0..self.machines.len())
+            .map(|index| format!("l{index}"))
+            .collect();
+        let mut its = self.slots[slot].left.iter_mut();
+        let Some(left) = its.find(|left| left.node == node && left.state != State::Over) else {
+            return;
+        };
+        let begun = left.state == State::Asking;
+        left.state = State::Over;
+        let id = left.id;
+        let Ok((_, payload)) = Slots::open(&left.files.view(), View::MAGIC, SLOT_BYTES) else {
+            return self.left_is_told(slot, id, true);
+        };
+        if begun {
+            self.stop_asking_about(id);
+        }
+        let view = View::decode(&payload).expect("what was stored");
+        let talk = Talk::Forget(Forget::deleted(id, (view.epoch, view.writer), &lenders));
+        self.ask(talk, Whose::Left { slot, life }, slot, &view);
+    }
+
+    /// `all`: all lenders have been told. The others may keep a window, until their operator frees it.
+    pub(super) fn left_is_told(&mut self, slot: usize, journal: JournalId, all: bool) {
+        self.slots[slot].left.retain(|left| left.id != journal);
+        self.coverage.hit("region: journals left that were removed");
+        if !all {
+            self.untold.insert(journal);
         }
     }
 

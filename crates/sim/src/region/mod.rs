@@ -34,10 +34,10 @@ mod server;
 mod story;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use netram_proto::id::Incarnation;
+use netram_proto::id::{Incarnation, JournalId};
 use netram_proto::journal::View;
 use netram_proto::planted::Planted;
 use netram_proto::shared::server::{Closed, Session, Standing};
@@ -124,6 +124,8 @@ struct World {
     /// `[host][lender]`: until when nothing passes. The last host is the server.
     blocked: Vec<Vec<Time>>,
     askers: Vec<Option<Asker>>,
+    /// Journals that were removed although not all lenders could be told, or nobody knew whether they may be.
+    untold: BTreeSet<JournalId>,
     server: Host,
     slots: Vec<Slot>,
     pipes: BTreeMap<Session, Pipe>,
@@ -185,6 +187,7 @@ impl World {
             conns: Vec::new(),
             blocked: vec![vec![Time(0); nature.lenders]; nature.nodes + 1],
             askers: Vec::new(),
+            untold: BTreeSet::new(),
             server: Host::new(Clock::draw(&mut rng, drift)),
             slots,
             pipes: BTreeMap::new(),

@@ -211,6 +211,9 @@ impl World {
                 }
             }
             self.slots[slot].left.push(Left::of(node, &process.journal));
+        } else {
+            // It never heard that it had joined, so it cannot ask whether the server needs the members: it tells them nothing.
+            self.untold.insert(process.journal.id);
         }
         let ms = self.rng.pick(&[1, 20, 100, 400]);
         self.after_ms(ms, Event::SlotUp { slot });
@@ -385,7 +388,7 @@ impl World {
     fn on_fate(&mut self, slot: usize, node: NodeId, number: Number, fate: Fate) {
         self.check_fate(node, number, fate);
         if number == NEVER && fate == Fate::Aborted {
-            self.slots[slot].left.retain(|left| left.node != node);
+            self.left_is_over(slot, node);
         }
         if fate != Fate::Open {
             self.slots[slot].unknown.retain(|asked| *asked != (node, number));

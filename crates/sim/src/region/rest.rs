@@ -99,7 +99,7 @@ impl World {
         let machines = self.machines.iter().enumerate();
         let mut windows = machines.flat_map(|(at, machine)| machine.windows().map(move |id| (at, id)));
         windows.find_map(|(at, id)| {
-            let node = gone.get(&id)?;
+            let node = gone.get(&id).filter(|_| !self.untold.contains(&id))?;
             Some(format!("lender {at} has a window of node {node}, which is gone"))
         })
     }
