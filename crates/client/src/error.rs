@@ -30,6 +30,36 @@ pub enum CreateError {
     },
 }
 
+/// Why a journal was not deleted.
+#[derive(Debug, thiserror::Error)]
+pub enum DeleteError {
+    /// Nothing of a journal is there.
+    #[error("{path} is no journal, nor what is left of one")]
+    NoJournal {
+        /// The directory or log file.
+        path: PathBuf,
+    },
+    /// The directory has something that is not the journal's: it is part of a mount, a volume or a region.
+    #[error(
+        "{path} is not the journal's, so nothing was deleted: what the journal belongs to must be given up first          (`netram recover` for a mounted folder, `netram shared merge` for a node); a file of yours can be moved elsewhere"
+    )]
+    Foreign {
+        /// What was found.
+        path: PathBuf,
+    },
+    /// Another process has it open.
+    #[error("{0}")]
+    Journal(#[from] OpenError),
+    /// The file system refused.
+    #[error("cannot remove {path}: {source}; delete it again when that is mended")]
+    Io {
+        /// The directory or file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
 /// Why a journal could not be opened. Nothing was lost by trying.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {

@@ -25,6 +25,7 @@
 //! | [`follow`] | a journal that is kept for a writer elsewhere |
 //! | [`left`] | what an earlier process of a shared region's node left: opened to be offered to the server |
 //! | [`remains`] | what a dead node left at its members: read by the server |
+//! | `delete` | the files of a journal that is of no use any more |
 //! | [`over`] | what is deleted: its lenders are told, also later |
 //! | [`inspect`] | looking at a journal without opening it for writing |
 
@@ -32,6 +33,7 @@ mod append;
 pub mod config;
 mod copy;
 mod core;
+mod delete;
 mod disk;
 pub mod error;
 pub mod file;
@@ -53,7 +55,7 @@ mod sys;
 mod waiting;
 
 pub use config::{JournalConfig, Multicast, NewestClaim, OfReplica};
-pub use error::{CreateError, GrowError, OpenError};
+pub use error::{CreateError, DeleteError, GrowError, OpenError};
 pub use follow::{Follower, Parts};
 pub use fork::ForkMark;
 pub use inspect::Inspect;

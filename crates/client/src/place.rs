@@ -275,8 +275,13 @@ impl Place {
 
     /// The names must be as durable as what they name.
     fn sync_parent(&self) -> io::Result<()> {
+        File::open(self.parent())?.sync_all()
+    }
+
+    /// The folder that has the journal's directory, or its log.
+    pub(crate) fn parent(&self) -> &Path {
         let parent = self.root.parent().filter(|parent| !parent.as_os_str().is_empty());
-        File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+        parent.unwrap_or(Path::new("."))
     }
 
     /// Takes the right to write.

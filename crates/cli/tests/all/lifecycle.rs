@@ -195,3 +195,74 @@ fn an_operator_has_a_lender_forget_what_nobody_will_recover_and_nothing_by_mista
     );
     assert_eq!(status["journals_max"], 2);
 }
+
+/// The members of its last view are told, without a word of who they are.
+#[test]
+fn deleting_a_journal_frees_what_its_lenders_have_and_nothing_else_goes_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let listen = format!("unix:{}", path("lender.sock").display());
+    let arguments = ["--listen", &listen, "--insecure"];
+    let mut lender = Lender::start("deleted", &arguments);
+    Journal::create(&path("journal"), 1 << 20).unwrap();
+    let config = JournalConfig {
+        one_domain: true,
+        window_bytes: 1 << 20,
+        disk_delay: Duration::from_secs(3600),
+        ..JournalConfig::with_lenders(vec![listen.parse().unwrap()], Security::Insecure, 1)
+    };
+    let (journal, _) = Journal::open(&path("journal"), config).unwrap();
+    journal.wait_for_members(PATIENCE).unwrap();
+    let ticket = journal
+        .append(Kind(16), 3, &mut |into| into.copy_from_slice(b"abc"))
+        .unwrap();
+    journal.wait(ticket, Durability::Remote).unwrap();
+    crashed(&path("journal"), &path("crashed"));
+    let delete = |name: &str, more: &[&str]| {
+        let journal = path(name);
+        let usual = ["journal", "delete", journal.to_str().unwrap()];
+        run(usual.iter().chain(more).copied())
+    };
+    let in_use = delete("journal", &["--yes"]);
+    assert!(
+        in_use.code == 1 && in_use.err.contains("in use"),
+        "{}",
+        in_use.err
+    );
+    // The lender does not hear that the writer closed the journal: as after a crash.
+    lender.stop(Signal::KILL);
+    drop(journal);
+    let lender = Lender::start("deleted", &arguments);
+    assert!(lender.status()["memory"]["used"].as_u64() > Some(0));
+
+    let unsaid = delete("crashed", &[]);
+    assert!(unsaid.code == 2 && unsaid.err.contains("--yes"), "{}", unsaid.err);
+    std::fs::write(path("crashed").join("notes"), b"").unwrap();
+    let foreign = delete("crashed", &["--yes"]);
+    assert!(
+        foreign.code == 1 && foreign.err.contains("notes"),
+        "{}",
+        foreign.err
+    );
+    assert!(path("crashed").join("log").exists());
+    std::fs::remove_file(path("crashed").join("notes")).unwrap();
+    let done = delete("crashed", &["--yes"]);
+    assert!(
+        done.code == 0 && done.out.contains("is deleted"),
+        "{}{}",
+        done.out,
+        done.err
+    );
+    assert!(!path("crashed").exists());
+    let status = lender.status();
+    assert_eq!(
+        (&status["memory"]["used"], &status["journals_used"]),
+        (&0.into(), &0.into())
+    );
+    let gone = delete("crashed", &["--yes"]);
+    assert!(
+        gone.code == 1 && gone.err.contains("is no journal"),
+        "{}",
+        gone.err
+    );
+}

@@ -1,4 +1,6 @@
-//! `netram journal`: making journals, looking at them, recovering them.
+//! `netram journal`: making journals, looking at them, recovering and deleting them.
+
+mod delete;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,7 +17,7 @@ use super::check;
 use crate::options::{SecurityArgs, Size, Span};
 use crate::output;
 
-/// Make, inspect and recover journals
+/// Make, inspect, recover and delete journals
 ///
 /// A journal is a directory: a log of fixed size, the durable view (which lenders
 /// hold the newest bytes), and the key that seals what lenders hold.
@@ -31,6 +33,7 @@ pub(crate) enum Journal {
     Verify(Verify),
     Check(Check),
     Recover(Recover),
+    Delete(delete::Delete),
 }
 
 /// Make a new journal
@@ -144,6 +147,7 @@ impl Journal {
             Journal::Verify(verify) => verify.run(),
             Journal::Check(check) => check.run(),
             Journal::Recover(recover) => recover.run(),
+            Journal::Delete(delete) => delete.run(),
         }
     }
 }

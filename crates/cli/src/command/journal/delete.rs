@@ -1,0 +1,99 @@
+//! `netram journal delete`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use netram_client::over::List;
+use netram_client::{Inspect, Place};
+use netram_home::Settings;
+use netram_transport::Address;
+use netram_volume::Volume;
+use serde_json::json;
+
+use super::super::lender;
+use crate::options::Usage;
+use crate::output;
+
+/// Delete a journal, or the log of recoverable memory
+///
+/// Its log, its segment table and its settings go; segments stay as they are. There is
+/// no way back: what was committed and has not been applied to the segments is lost.
+/// Refused while it is open. Its lenders are told that they may free its memory; those
+/// that are away are told later.
+///
+///   netram journal delete /var/lib/bank/journal --key-file /etc/netram/key --yes
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Delete {
+    /// The journal's directory, or its log file
+    dir: PathBuf,
+    /// A lender that may have something of it, besides those in its settings and its last members
+    #[arg(long = "lender", value_name = "ADDR")]
+    lenders: Vec<Address>,
+    /// The cluster key's file; without it the one that its settings name
+    #[arg(long, value_name = "FILE", env = "NETRAM_KEY_FILE")]
+    key_file: Option<PathBuf>,
+    /// This is meant
+    #[arg(long)]
+    yes: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Delete {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        let place = Place::at(&self.dir);
+        refuse_part(&self.dir)?;
+        if !self.yes {
+            let what = match Inspect::open(&self.dir) {
+                Ok(seen) => format!("the journal {}", seen.view().journal),
+                Err(error) if !place.lock_file().exists() => return Err(error.into()),
+                Err(_) => "what is left of a journal".to_owned(),
+            };
+            let sentence = format!(
+                "this would destroy {what} in {}; say --yes if it is meant",
+                self.dir.display()
+            );
+            return Err(Usage(sentence).into());
+        }
+        // Should they not be readable, the members of the view are told all the same.
+        let settings = Settings::load(&place.settings()).unwrap_or_default();
+        let key_file = self.key_file.or(settings.key_file);
+        let lenders = [self.lenders, settings.lenders].concat();
+        let untold = place
+            .delete(List::usual(), &lenders, key_file.as_deref())
+            .with_context(|| format!("deleting {}", self.dir.display()))?;
+        if self.json {
+            let lenders: Vec<_> = untold.iter().map(|one| &one.lender).collect();
+            output::json(&json!({ "deleted": self.dir, "lenders_to_be_told": lenders }))?;
+        } else {
+            output::line(format_args!("{} is deleted", self.dir.display()))?;
+            lender::say_untold(&untold)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// The journal of a volume or a database goes with that.
+fn refuse_part(journal: &Path) -> Result<()> {
+    let journal = std::path::absolute(journal)?;
+    let Some(parent) = journal.parent() else {
+        return Ok(());
+    };
+    let command = if Volume::inspect(parent).is_ok() {
+        "netram disk delete"
+    } else if parent.to_str().is_some_and(|name| name.ends_with("-netram")) {
+        "netram sqlite release"
+    } else {
+        return Ok(());
+    };
+    let sentence = format!(
+        "{} is part of {}: use `{command}`",
+        journal.display(),
+        parent.display()
+    );
+    Err(Usage(sentence).into())
+}

@@ -1,0 +1,110 @@
+//! Deleting a journal: its files go, the log first, and its lenders are told.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use netram_transport::Address;
+
+use crate::error::{DeleteError, OpenError};
+use crate::over::{Deleting, List, PATIENCE, Untold};
+use crate::place::{Layout, Place};
+
+impl Place {
+    /// Deletes the journal, its segment table and its settings. What a deletion that was cut off has left is deleted, too. Segments stay.
+    ///
+    /// `lenders` and the members of the last view are told; those returned were away, and will be told when a program of this user opens a
+    /// journal. `key` is the cluster key's file.
+    ///
+    /// # Errors
+    /// The journal is open, there is none, its directory holds something else, or the system refuses. Before [`DeleteError::Io`] some files may
+    /// be gone: deleting again deletes the rest.
+    pub fn delete(
+        &self,
+        list: Option<List>,
+        lenders: &[Address],
+        key: Option<&Path>,
+    ) -> Result<Vec<Untold>, DeleteError> {
+        // Without its lock file no process has the journal, or can have it: an earlier deletion got that far.
+        let _lock = match self.lock_file().try_exists().unwrap_or(true) {
+            true => Some(self.lock()?),
+            false if self.log().exists() => {
+                let path = self.lock_file();
+                return Err(OpenError::NoLock { path }.into());
+            }
+            false if self.files().iter().any(|file| file.exists()) => None,
+            false => {
+                return Err(DeleteError::NoJournal {
+                    path: self.root().to_path_buf(),
+                });
+            }
+        };
+        if let Some(path) = self.foreign()? {
+            return Err(DeleteError::Foreign { path });
+        }
+        let deleting = Deleting::begin(list, self.root(), std::slice::from_ref(self), lenders, key);
+        let failed = |path: &Path| {
+            let path = path.to_path_buf();
+            move |source| DeleteError::Io { path, source }
+        };
+        let sync = |folder: &Path| {
+            let synced = File::open(folder).and_then(|folder| folder.sync_all());
+            synced.map_err(failed(folder))
+        };
+        let folder = match self.layout() {
+            Layout::Directory => self.root(),
+            Layout::Beside => self.parent(),
+        };
+        let files = self.files();
+        for (number, file) in files.iter().enumerate() {
+            absent_is_well(fs::remove_file(file)).map_err(failed(file))?;
+            // Without its log there is no journal; the lock goes only after the rest.
+            if number == 0 || number + 2 == files.len() {
+                sync(folder)?;
+            }
+        }
+        if self.layout() == Layout::Directory {
+            fs::remove_dir(self.root()).map_err(failed(self.root()))?;
+        }
+        sync(self.parent())?;
+        Ok(deleting.map_or_else(Vec::new, |deleting| deleting.done(PATIENCE)))
+    }
+
+    /// The journal's files in the order in which they go.
+    fn files(&self) -> [PathBuf; 6] {
+        [
+            self.log(),
+            self.view(),
+            self.key(),
+            self.table(),
+            self.settings(),
+            self.lock_file(),
+        ]
+    }
+
+    /// Something in the journal's directory that is not the journal's.
+    fn foreign(&self) -> Result<Option<PathBuf>, DeleteError> {
+        if self.layout() == Layout::Beside {
+            return Ok(None);
+        }
+        let failed = |source| DeleteError::Io {
+            path: self.root().to_path_buf(),
+            source,
+        };
+        let files = self.files();
+        for entry in fs::read_dir(self.root()).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            if !files.contains(&path) {
+                return Ok(Some(path));
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn absent_is_well(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
