@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
+use netram_far::room::{self, RoomError};
 use netram_far::run::{Settings, SettingsError};
 use netram_far::{Arena, ArenaError, Ground};
 use netram_log::Lines;
@@ -32,6 +33,8 @@ pub(crate) enum StartError {
     Settings(SettingsError),
     /// The key cannot be read.
     Key(String),
+    /// The process may not have enough of something.
+    Room(RoomError),
     /// There is no arena.
     Arena(ArenaError),
     /// The system refused something that every program needs.
@@ -43,6 +46,7 @@ impl std::fmt::Display for StartError {
         match self {
             StartError::Settings(error) => error.fmt(out),
             StartError::Key(error) => error.fmt(out),
+            StartError::Room(error) => error.fmt(out),
             StartError::Arena(error) => match error.source() {
                 Some(source) => write!(out, "{error}: {source}"),
                 None => error.fmt(out),
@@ -52,9 +56,11 @@ impl std::fmt::Display for StartError {
     }
 }
 
-/// What the environment says.
+/// What the environment says. The limits may be others than those that `netram run` had.
 pub(crate) fn settings(text: &str) -> Result<Settings, StartError> {
-    text.parse().map_err(StartError::Settings)
+    let settings = text.parse().map_err(StartError::Settings)?;
+    room::check(&settings).map_err(StartError::Room)?;
+    Ok(settings)
 }
 
 /// A heap, with the threads that serve it. The caller has blocked all signals, and so they are in all of them: no handler of the program's runs there.
