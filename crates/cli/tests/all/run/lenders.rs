@@ -9,6 +9,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::{Site, compiled, finish, library, netram, start, text};
 use crate::common::available;
 
+/// A lender that says nothing for so long is given up.
+const SILENCE: Duration = Duration::from_nanos(netram_proto::limit::DEPOSIT_SILENCE.0);
+
 /// A program that has written its memory, and waits for a word before it looks.
 pub(super) struct Waiting {
     pub(super) child: Child,
@@ -17,8 +20,12 @@ pub(super) struct Waiting {
 
 impl Waiting {
     pub(super) fn start(site: &Site, options: &[&str], heap: &std::path::Path) -> Waiting {
+        Waiting::start_as("waits", site, options, heap)
+    }
+
+    fn start_as(part: &str, site: &Site, options: &[&str], heap: &std::path::Path) -> Waiting {
         let mut command = site.run("1MiB", options, heap);
-        command.arg("waits").stdin(Stdio::piped());
+        command.arg(part).stdin(Stdio::piped());
         let mut child = start(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
         let mut out = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
@@ -59,6 +66,26 @@ fn with_two_copies_a_lender_that_is_killed_costs_the_program_nothing() {
     site.lenders[1].stop(Signal::KILL);
     let (status, found, said) = waiting.look();
     assert_eq!((status.code(), found.as_str()), (Some(0), "same\n"), "{said}");
+}
+
+/// That is known after 5 s: the other one is asked long before.
+#[test]
+fn with_two_copies_a_lender_that_stands_still_is_not_waited_for() {
+    let Some(site) = Site::new("still", 2, "64MiB") else {
+        return;
+    };
+    let (_folder, heap) = compiled("heap", &[]);
+    let waiting = Waiting::start_as("peeks", &site, &[], &heap);
+    settled(&site);
+    let lender = Pid::from_raw(site.lenders[1].id().cast_signed()).unwrap();
+    kill_process(lender, Signal::STOP).unwrap();
+    let since = Instant::now();
+    let (status, found, said) = waiting.look();
+    let took = since.elapsed();
+    kill_process(lender, Signal::CONT).unwrap();
+    assert_eq!((status.code(), found.as_str()), (Some(0), "same\n"), "{said}");
+    assert_eq!(said, "", "nobody was given up");
+    assert!(took < SILENCE / 2, "{took:?}");
 }
 
 /// Its one copy of each page moves before the lender gives the memory back.
